@@ -284,6 +284,9 @@ pub struct Answer {
     pub notes: Vec<String>,
     /// Per node and round: what was shipped.
     pub node_stats: Vec<(String, NodeStats)>,
+    /// What was chosen between rounds by what the first one brought, and what that spared; for
+    /// `--explain`.
+    pub chosen: Vec<String>,
     /// Time in the merge.
     pub merge_ns: u64,
     /// What `rows` take of the question's memory; dropped, they count no more.

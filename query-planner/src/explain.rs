@@ -10,6 +10,24 @@ use crate::plan::{Merge, Plan, Reduction, Targets};
 
 /// The plan for `--explain`: stable, one fact a line.
 pub fn explain(plan: &Plan) -> String {
+    let Some(with_values) = &plan.with_values else { return explain_one(plan) };
+    let first: Vec<String> = with_values.first.iter().map(ToString::to_string).collect();
+    let mut out = explain_one(plan);
+    let _ = writeln!(
+        out,
+        "or, where the results of fragment {} are at most {MAX_KEYS} rows, with them as values:",
+        first.join(", ")
+    );
+    for set in &with_values.sets {
+        let _ = writeln!(out, "  values {}:\n    {}", set.name, set.sql);
+    }
+    for line in explain_one(&with_values.plan).lines() {
+        let _ = writeln!(out, "  {line}");
+    }
+    out
+}
+
+fn explain_one(plan: &Plan) -> String {
     let mut out = format!("strategy: {}\n", plan.strategy);
     for (i, fragment) in plan.fragments.iter().enumerate() {
         let whom = match &fragment.targets {
@@ -22,6 +40,8 @@ pub fn explain(plan: &Plan) -> String {
         let round = reduction.map_or_else(String::new, |reduction| {
             format!("; round 2, filtered by the keys of fragment {} when they are at most {MAX_KEYS}", reduction.driver)
         });
+        let waits = plan.with_values.as_ref().is_some_and(|with_values| !with_values.first.contains(&i));
+        let round = if waits { "; round 2".to_owned() } else { round };
         let _ = writeln!(
             out,
             "fragment {i} ({whom}, ships {} columns of {}{round}):\n  {}",
@@ -80,6 +100,9 @@ pub fn explain_analyze(plan: &Plan, answer: &Answer) -> String {
         for how in stats.notes.iter().filter_map(|note| note.strip_prefix(RAN)) {
             let _ = writeln!(out, "  from {how}");
         }
+    }
+    for chosen in &answer.chosen {
+        let _ = writeln!(out, "chosen: {chosen}");
     }
     let _ = writeln!(out, "merge: {} rows, {:.2} ms", answer.rows.len(), ms(answer.merge_ns));
     out

@@ -1,6 +1,7 @@
 //! A question to one store: the same checks, functions and executors, and no fan-out.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use rusqlite::Connection;
 
@@ -9,10 +10,9 @@ use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
 use crate::exec::{FragmentExecutor, execute_task_with};
 use crate::merge_pool::MergePool;
-use crate::names::quoted;
-use crate::plan::{ColumnMeta, Fragment, Plan, Strategy, Targets};
-use crate::planner::plan;
-use crate::run::{run, run_into};
+use crate::plan::{ColumnMeta, Plan, Targets};
+use crate::plan_cache::PlanCache;
+use crate::run::{run_into, run_with};
 use crate::stop::Stop;
 
 /// A question to one store failed.
@@ -38,7 +38,11 @@ pub struct Local<'a> {
     /// A connection that [`crate::harden`] has seen.
     pub conn: &'a Connection,
     /// Its catalogue, read before that.
-    pub catalog: &'a Catalog,
+    pub catalog: &'a Arc<Catalog>,
+    /// What was planned for it before.
+    pub plans: &'a PlanCache,
+    /// Merge databases of questions before.
+    pub merges: &'a MergePool,
     /// The node's name.
     pub node: &'a str,
     /// Answers fragments beside SQLite.
@@ -55,9 +59,10 @@ impl Local<'_> {
     /// The answer.
     ///
     /// # Errors
-    /// As for [`crate::plan()`] and [`run`].
+    /// As for [`crate::plan()`] and [`crate::run()`].
     pub fn answer(&self, sql: &str) -> Result<Answer, LocalError> {
-        Ok(self.run(&self.plan(sql)?)?)
+        let plan = self.plan(sql)?;
+        Ok(self.run(&plan)?)
     }
 
     /// The answer's rows, with its columns, handed to `out` as they come; once more at the end.
@@ -66,9 +71,9 @@ impl Local<'_> {
     /// As [`Local::answer`], and what `out` returned.
     pub fn answer_into(&self, sql: &str, out: NamedOut<'_>) -> Result<(), LocalError> {
         let plan = self.plan(sql)?;
-        let pool = MergePool::default();
         let mut hand_on = |rows| out(&plan.columns, rows);
-        let answer = run_into(&plan, &mut &*self, &self.budget, self.now_unix_ns, &self.stop, &pool, &mut hand_on)?;
+        let (budget, merges) = (&self.budget, self.merges);
+        let answer = run_into(&plan, &mut &*self, budget, self.now_unix_ns, &self.stop, merges, &mut hand_on)?;
         Ok(out(&plan.columns, answer.rows)?)
     }
 
@@ -82,51 +87,14 @@ impl Local<'_> {
         Ok(if analyze { crate::explain_analyze(&plan, &self.run(&plan)?) } else { crate::explain(&plan) })
     }
 
-    fn plan(&self, sql: &str) -> Result<Plan, QueryError> {
-        plan_for_one(sql, self.catalog, |fragment| self.executor.understands(self.conn, fragment))
+    fn plan(&self, sql: &str) -> Result<Arc<Plan>, QueryError> {
+        let one = AskOptions { single_node: true, ..AskOptions::default() };
+        self.plans.plan(sql, self.catalog, &one, |fragment| self.executor.understands(self.conn, fragment))
     }
 
     fn run(&self, plan: &Plan) -> Result<Answer, RunError> {
-        run(plan, &mut &*self, &self.budget, self.now_unix_ns, &self.stop)
+        run_with(plan, &mut &*self, &self.budget, self.now_unix_ns, &self.stop, self.merges)
     }
-}
-
-/// The plan for a question to one node: the whole question goes there, unless the node would answer
-/// the fragments of a plan for many faster.
-///
-/// # Errors
-/// As for [`crate::plan()`].
-pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment) -> bool) -> Result<Plan, QueryError> {
-    let whole = plan(sql, catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
-    if whole.fragments.iter().all(&understands) {
-        return Ok(whole);
-    }
-    let apart = plan(sql, catalog, &AskOptions::default())?;
-    // What the executor answers from has many rows.
-    let is_large = |table: &str| {
-        understands(&Fragment {
-            table: table.to_owned(),
-            sql: format!("SELECT count(*) FROM {}", quoted(table)),
-            columns: 1,
-            reads: vec![(table.to_owned(), Vec::new())],
-            targets: Targets::All,
-            combine: None,
-            partials: Vec::new(),
-        })
-    };
-    let is_simple = match apart.strategy {
-        Strategy::Aggregate | Strategy::Rows => true,
-        // Subqueries that hand groups on, and rows of tables that have few: joining those here costs
-        // next to nothing.
-        Strategy::Parts => apart
-            .fragments
-            .iter()
-            .all(|fragment| fragment.combine.is_some() || !fragment.reads.iter().any(|(table, _)| is_large(table))),
-        _ => false,
-    };
-    // (Several fragments are arms of a view, and those that SQLite answers cost it no more than
-    // within the whole.)
-    Ok(if is_simple && apart.fragments.iter().any(&understands) { apart } else { whole })
 }
 
 impl Fanout for &Local<'_> {

@@ -25,6 +25,31 @@ pub struct Plan {
     /// part of this plan fails in the SQL (an arm of EXCEPT from nothing overflows, say), so that
     /// SQLite decides whether that matters.
     pub lazily: Option<Box<Plan>>,
+    /// The same question with some fragments' results as values, where those turn out to be few
+    /// (`rules/values.rs`).
+    pub with_values: Option<WithValues>,
+}
+
+/// A plan that needs the results of another plan's first fragments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithValues {
+    /// The other plan's fragments that are asked for in the first round.
+    pub first: Vec<usize>,
+    /// What is made of them.
+    pub sets: Vec<ValueSet>,
+    /// What is asked in the second round: its fragments name the sets as tables.
+    pub plan: Box<Plan>,
+}
+
+/// Values that a fragment reads as a table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValueSet {
+    /// The table's name.
+    pub name: String,
+    /// The SELECT over merge tables that gives its rows.
+    pub sql: String,
+    /// Of each column the type name that stands for its affinity; empty for none.
+    pub affinities: Vec<String>,
 }
 
 /// The five ways, from cheap to dear, and `--per-node`.

@@ -8,7 +8,8 @@ use crate::check::check;
 use crate::ctes;
 use crate::hints;
 use crate::limits::MAX_SQL_BYTES;
-use crate::plan::Plan;
+use crate::names::quoted;
+use crate::plan::{Fragment, Plan, Strategy, Targets};
 use crate::rewrite::normalise;
 use crate::rules;
 use crate::shape::Shape;
@@ -23,6 +24,44 @@ pub fn plan(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, 
         return Err(QueryError::refused(format!("the SQL is longer than {MAX_SQL_BYTES} bytes")));
     }
     with_stack_for(sql, || plan_here(sql, catalog, options))
+}
+
+/// The plan for a question to one node: the whole question goes there, unless the node would answer
+/// the fragments of a plan for many faster.
+///
+/// # Errors
+/// As for [`plan`].
+pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment) -> bool) -> Result<Plan, QueryError> {
+    let whole = plan(sql, catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
+    if whole.fragments.iter().all(&understands) {
+        return Ok(whole);
+    }
+    let apart = plan(sql, catalog, &AskOptions::default())?;
+    // What the executor answers from has many rows.
+    let is_large = |table: &str| {
+        understands(&Fragment {
+            table: table.to_owned(),
+            sql: format!("SELECT count(*) FROM {}", quoted(table)),
+            columns: 1,
+            reads: vec![(table.to_owned(), Vec::new())],
+            targets: Targets::All,
+            combine: None,
+            partials: Vec::new(),
+        })
+    };
+    let is_simple = match apart.strategy {
+        Strategy::Aggregate | Strategy::Rows => true,
+        // Subqueries that hand groups on, and rows of tables that have few: joining those here costs
+        // next to nothing.
+        Strategy::Parts => apart
+            .fragments
+            .iter()
+            .all(|fragment| fragment.combine.is_some() || !fragment.reads.iter().any(|(table, _)| is_large(table))),
+        _ => false,
+    };
+    // (Several fragments are arms of a view, and those that SQLite answers cost it no more than
+    // within the whole.)
+    Ok(if is_simple && apart.fragments.iter().any(&understands) { apart } else { whole })
 }
 
 /// Longer texts are not looked at to find out how deep they are.

@@ -15,8 +15,9 @@ use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::memory::{self, Grant, Refused};
 use crate::merge_pool::MergePool;
 use crate::names::quoted;
-use crate::plan::{Fragment, Merge, MergeTable, Plan, Targets};
+use crate::plan::{Fragment, Merge, MergeTable, Plan, Targets, ValueSet};
 use crate::rules::semijoin::filtered_by_keys;
+use crate::rules::values::with_rows;
 use crate::stop::{self, Stop};
 
 /// Rows of a merge that are handed on together.
@@ -85,17 +86,19 @@ fn run_and_again(
     out: Option<Out<'_>>,
 ) -> Result<Answer, RunError> {
     match &plan.lazily {
-        None => run_once(plan, fanout, budget, now_unix_ns, stop, pool, out),
+        None => run_once(plan, None, fanout, budget, now_unix_ns, stop, pool, out),
         // Nothing may go on from a run that is perhaps made again.
-        Some(lazily) => match run_once(plan, fanout, budget, now_unix_ns, stop, pool, None) {
-            Err(RunError::Sql(_)) => run_once(lazily, fanout, budget, now_unix_ns, stop, pool, out),
+        Some(lazily) => match run_once(plan, None, fanout, budget, now_unix_ns, stop, pool, None) {
+            Err(RunError::Sql(_)) => run_once(lazily, None, fanout, budget, now_unix_ns, stop, pool, out),
             outcome => outcome,
         },
     }
 }
 
+#[allow(clippy::too_many_arguments)]
 fn run_once(
     plan: &Plan,
+    after: Option<Answer>,
     fanout: &mut dyn Fanout,
     budget: &Budget,
     now_unix_ns: i64,
@@ -103,8 +106,18 @@ fn run_once(
     pool: &MergePool,
     mut out: Option<Out<'_>>,
 ) -> Result<Answer, RunError> {
-    let mut answer = Answer { columns: plan.columns.clone(), notes: plan.notes.clone(), ..Answer::default() };
-    fanout.round(first_round(plan, out.is_some()));
+    // After another plan's first round this one is asked in the second.
+    let first = if after.is_some() { Round::Second } else { first_round(plan, out.is_some()) };
+    // Rows of a second round are not handed on as they come: whoever is lost in between begins anew.
+    if after.is_some() && matches!(plan.merge, Merge::Concat { .. }) {
+        out = None;
+    }
+    let columns = plan.columns.clone();
+    let mut answer = match after {
+        Some(answer) => Answer { columns, ..answer },
+        None => Answer { columns, notes: plan.notes.clone(), ..Answer::default() },
+    };
+    fanout.round(first);
     let mut meter = Meter {
         left: budget.coordinator_bytes,
         limit: budget.coordinator_bytes,
@@ -157,9 +170,34 @@ fn run_once(
             };
             let first = Asks::first(plan);
             ask(&first, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
-            if !plan.reductions.is_empty() {
+            if let Some(with_values) = &plan.with_values {
+                let values: rusqlite::Result<Vec<_>> =
+                    with_values.sets.iter().map(|set| set_values(&conn, set, now_unix_ns)).collect();
+                let values: Option<Vec<_>> = values.map_err(|error| runtime(&error))?.into_iter().collect();
+                if let Some(filled) = values.and_then(|values| with_rows(with_values, &values)) {
+                    drop(statements);
+                    drop(watched);
+                    pool.give_back(conn, tables, setup, rows);
+                    let of = |fragment: &usize| fragment.to_string();
+                    let first: Vec<String> = with_values.first.iter().map(of).collect();
+                    let others = (0..plan.fragments.len()).filter(|i| !with_values.first.contains(i));
+                    let others: Vec<&str> = others.map(|i| plan.fragments[i].table.as_str()).collect();
+                    answer.chosen.push(format!(
+                        "{rows} rows of fragment {} as values; otherwise every row of {} that passes its filter would have been shipped",
+                        first.join(", "),
+                        others.join(", ")
+                    ));
+                    return run_once(&filled, Some(answer), fanout, budget, now_unix_ns, stop, pool, out);
+                }
+            }
+            if plan.with_values.is_some() {
+                let why = "the rows of the first round are too many for values, or cannot be written so";
+                answer.chosen.push(format!("every row of what waited: {why}"));
+            }
+            if !plan.reductions.is_empty() || plan.with_values.is_some() {
                 fanout.round(Round::Second);
-                let second = Asks::second(plan, &conn, tables).map_err(|error| internal(&error))?;
+                let chosen = &mut answer.chosen;
+                let second = Asks::second(plan, &conn, tables, chosen).map_err(|error| internal(&error))?;
                 ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             }
             drop(statements);
@@ -174,8 +212,26 @@ fn run_once(
     Ok(answer)
 }
 
+/// The rows of a set of values; none where they are too many.
+fn set_values(conn: &Connection, set: &ValueSet, now_unix_ns: i64) -> rusqlite::Result<Option<Vec<Vec<Value>>>> {
+    let mut statement = conn.prepare_cached(&set.sql)?;
+    let width = statement.column_count();
+    bind(&mut statement, "", now_unix_ns)?;
+    let mut found = statement.raw_query();
+    let mut rows = Vec::new();
+    while let Some(row) = found.next()? {
+        if rows.len() == MAX_KEYS {
+            return Ok(None);
+        }
+        let values: rusqlite::Result<Vec<Value>> =
+            (0..width).map(|at| row.get_ref(at).map(Value::from_sqlite)).collect();
+        rows.push(values?);
+    }
+    Ok(Some(rows))
+}
+
 fn first_round(plan: &Plan, with_out: bool) -> Round {
-    match plan.reductions.is_empty() {
+    match plan.reductions.is_empty() && plan.with_values.is_none() {
         _ if with_out && plan.flows() => Round::Flowing,
         true => Round::Only,
         false => Round::First,
@@ -204,10 +260,17 @@ pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64)
     };
     let mut groups = asks.groups().into_iter().filter(|(targets, _)| *targets != Targets::Named(Vec::new()));
     let (targets, members) = groups.next()?;
-    let is_all = groups.next().is_none() && plan.reductions.is_empty() && plan.lazily.is_none();
+    let has_rounds = !plan.reductions.is_empty() || plan.with_values.is_some();
+    let is_all = groups.next().is_none() && !has_rounds && plan.lazily.is_none();
     // A run that is perhaps made again hands nothing on.
     let round = first_round(plan, with_out && plan.lazily.is_none());
     Some(FirstAsk { round, task: asks.task(&members, budget, now_unix_ns), targets, is_all })
+}
+
+/// Whether a fragment is asked for in the second round.
+fn waits(plan: &Plan, fragment: usize) -> bool {
+    plan.reductions.iter().any(|reduction| reduction.fragment == fragment)
+        || plan.with_values.as_ref().is_some_and(|with_values| !with_values.first.contains(&fragment))
 }
 
 /// Some fragments of a plan that are asked for together: index in the plan, the fragment, its keys.
@@ -225,20 +288,37 @@ impl Asks {
         Asks::of(plan, |_| true)
     }
 
-    /// All but the fragments that wait for keys.
+    /// All but the fragments that wait for keys, or perhaps are not needed.
     fn first(plan: &Plan) -> Asks {
-        Asks::of(plan, |i| plan.reductions.iter().all(|reduction| reduction.fragment != i))
+        Asks::of(plan, |i| !waits(plan, i))
     }
 
     /// The fragments that waited, with the keys that the first round brought where they are few
     /// (`rules/semijoin.rs`).
-    fn second(plan: &Plan, conn: &Connection, tables: &[MergeTable]) -> rusqlite::Result<Asks> {
-        let mut round = Asks::of(plan, |i| plan.reductions.iter().any(|reduction| reduction.fragment == i));
+    fn second(
+        plan: &Plan,
+        conn: &Connection,
+        tables: &[MergeTable],
+        chosen: &mut Vec<String>,
+    ) -> rusqlite::Result<Asks> {
+        let mut round = Asks::of(plan, |i| waits(plan, i));
         let mut left_bytes = MAX_KEY_BYTES;
         for (i, fragment, values) in &mut round.fragments {
             let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.fragment == *i) else { continue };
             let Some(table) = tables.get(reduction.driver) else { continue };
-            let Some(keys) = keys(conn, &table.name, &reduction.driver_column, &mut left_bytes)? else { continue };
+            let Some(keys) = keys(conn, &table.name, &reduction.driver_column, &mut left_bytes)? else {
+                chosen.push(format!(
+                    "every row of {}: the keys of fragment {} are too many",
+                    fragment.table, reduction.driver
+                ));
+                continue;
+            };
+            chosen.push(format!(
+                "rows of {} by {} keys of fragment {}; otherwise every row that passes its filter would have been shipped",
+                fragment.table,
+                keys.len(),
+                reduction.driver
+            ));
             fragment.sql = filtered_by_keys(&fragment.sql, &reduction.column, keys.len());
             *values = keys;
         }

@@ -8,7 +8,9 @@
 //! not understood is no scan ([`Scan::of`] is `None`), and SQLite does it.
 
 mod expressions;
+mod foreign;
 mod joins;
+mod lists;
 mod names;
 mod operands;
 mod outputs;
@@ -27,14 +29,20 @@ impl Scan {
     /// The scan that `sql` is. `columns` gives the columns of this node's tables.
     #[must_use]
     pub fn of(sql: &str, columns: ColumnsOf<'_>) -> Option<Scan> {
-        Self::through_views(sql, columns, &|_| None)
+        Self::through_views(sql, columns, &|_| None, &|_| None)
     }
 
     /// As [`Scan::of`], also for a view that only picks, renames and derives columns of such a
-    /// table and filters its rows. `view` gives a view's CREATE statement.
+    /// table and filters its rows: `view` gives a view's CREATE statement. And for such a table joined
+    /// with others, of which `plain` knows the columns.
     #[must_use]
-    pub fn through_views(sql: &str, columns: ColumnsOf<'_>, view: &dyn Fn(&str) -> Option<String>) -> Option<Scan> {
-        Reading { columns, view }.scan(&parse_shallow_select(sql).ok()?)
+    pub fn through_views(
+        sql: &str,
+        columns: ColumnsOf<'_>,
+        plain: PlainColumnsOf<'_>,
+        view: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Scan> {
+        Reading { columns, plain, view }.scan(&parse_shallow_select(sql).ok()?)
     }
 
     /// All columns that the scan reads, each once.
@@ -74,18 +82,21 @@ impl Scan {
 /// What a store has, for reading statements.
 struct Reading<'c> {
     columns: ColumnsOf<'c>,
+    plain: PlainColumnsOf<'c>,
     view: &'c dyn Fn(&str) -> Option<String>,
 }
 
 impl Reading<'_> {
     /// The scan that a SELECT is.
     fn scan(&self, select: &Select) -> Option<Scan> {
+        let listed = lists::with_lists(select);
+        let select = listed.as_ref().unwrap_or(select);
         self.of_one(select).or_else(|| self.joined(select))
     }
 
     /// Over one table, or what shows one.
     fn of_one(&self, select: &Select) -> Option<Scan> {
-        let Self { columns, view } = *self;
+        let Self { columns, view, .. } = *self;
         let mut select = select.clone();
         let with = select.with.take();
         let query = select.single()?;

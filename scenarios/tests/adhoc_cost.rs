@@ -1,7 +1,8 @@
 //! No question costs more than stock SQLite's answer from plain tables: the whole suite and
 //! generated joins over one store, by processor time of this process, which has no other test.
 //!
-//! The medians of three turns are compared. What is not optimised (a build for tests) may cost a
+//! The best of several turns are compared: what else runs on the machine makes turns longer, never
+//! shorter. What is not optimised (a build for tests) may cost a
 //! fixed multiple: SQLite itself is optimised in every build. A scan begun again for each outer row
 //! costs hundreds of times as much.
 
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use scenarios::adhoc::data;
 use scenarios::adhoc::{joins, suite};
-use scenarios::figures::{cpu_time, quantile};
+use scenarios::figures::cpu_time;
 use scenarios::plain;
 use store::file::FileReader;
 
@@ -20,8 +21,8 @@ const SEED: u64 = 19;
 const SPAN_NS: i64 = 300_000_000;
 /// What SQLite's time is multiplied with, and what every question may cost besides: planning, a
 /// snapshot, and decoding blocks of some columns.
-const TIMES: u32 = if cfg!(debug_assertions) { 10 } else { 2 };
-const BESIDES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 120 } else { 2 });
+const TIMES: f64 = if cfg!(debug_assertions) { 10.0 } else { 1.25 };
+const BESIDES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 120 } else { 1 });
 const ROUNDS: usize = 3;
 
 #[test]
@@ -38,15 +39,15 @@ fn no_question_costs_more_than_sqlite() {
     );
     let (mut dear, mut with_rows) = (Vec::new(), 0);
     for (name, sql) in asked {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut theirs) = (Duration::MAX, Duration::MAX);
         for round in 0..ROUNDS {
             let began = cpu_time();
             let known = plain::rows(&sqlite, &sql).unwrap_or_else(|error| panic!("SQLite refuses {sql}: {error}"));
             let between = cpu_time();
             let answer = store.ask(&sql, Instant::now() + Duration::from_secs(120));
             let answer = answer.unwrap_or_else(|error| panic!("no answer to {sql}: {error}"));
-            theirs.push(between - began);
-            ours.push(cpu_time() - between);
+            theirs = theirs.min(between - began);
+            ours = ours.min(cpu_time() - between);
             assert_eq!(answer.rows.len(), known.len(), "{sql}");
             if name == "join" && round == 0 {
                 assert_eq!(answer.rows, known, "{sql}");
@@ -58,9 +59,8 @@ fn no_question_costs_more_than_sqlite() {
                 );
             }
         }
-        let (ours, theirs) = (quantile(&mut ours, 0.5), quantile(&mut theirs, 0.5));
         println!("{name}: {ours:.1?}, SQLite {theirs:.1?}");
-        if ours > theirs * TIMES + BESIDES {
+        if ours > theirs.mul_f64(TIMES) + BESIDES {
             dear.push(format!("{name}: {ours:.1?}, SQLite {theirs:.1?}: {sql}"));
         }
     }

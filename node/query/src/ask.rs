@@ -10,7 +10,7 @@ use model::{Coverage, Missing, row_share};
 use parking_lot::Mutex;
 use query_planner::memory::{self, Account};
 use query_planner::{
-    Answer, AskOptions, Budget, Catalog, ColumnMeta, MergePool, Out, Plan, RunError, Stop, Targets, Value,
+    Answer, AskOptions, Budget, Catalog, ColumnMeta, Fragment, MergePool, Out, Plan, RunError, Stop, Targets, Value,
 };
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -46,7 +46,8 @@ const SMALL_LOOKS: u32 = 4;
 /// How long after its deadline a merge is given to end before its question is answered without it.
 const STOP_GRACE: Duration = Duration::from_millis(150);
 
-/// What came of a question.
+/// What came of a question. (There is one of them a question, mostly an answer.)
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum QueryOutcome {
     /// The plan as text (`--explain`).
@@ -304,7 +305,8 @@ async fn planned(
             Some(clocks) => query_planner::align(&sql, &catalog, &clocks, views).map_err(|error| error.render(&sql))?,
         };
         let sql = aligned.as_deref().unwrap_or(&sql);
-        plans.plan(sql, &catalog, &options).map_err(|error| error.render(sql))
+        let understands = |fragment: &Fragment| store::understands(&catalog, fragment);
+        plans.plan(sql, &catalog, &options, understands).map_err(|error| error.render(sql))
     });
     let failed = |message| AskError::Failed { message, coverage: None };
     tokio::select! {

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use gossip::Gossip;
 use parking_lot::Mutex;
-use query_planner::{MergePool, View};
+use query_planner::{MergePool, PlanCache, View};
 
 use crate::admission::Admission;
 use crate::catalogs::Catalogs;
-use crate::plans::Plans;
 use crate::tree::FanoutPolicy;
 use crate::way::Way;
 
@@ -21,7 +20,7 @@ pub struct Coordinator {
     /// What nodes offer.
     pub catalogs: Catalogs,
     /// Plans of the last questions.
-    pub plans: Arc<Plans>,
+    pub plans: Arc<PlanCache>,
     /// Merge databases between questions.
     pub merges: Arc<MergePool>,
     /// Permits of the questions that are asked here.

@@ -9,8 +9,8 @@
 //! fragments to all of them ([`fanout`]); each runs them on its store ([`exec`]) and streams rows
 //! back; they are merged, and coverage says who is in the answer.
 //!
-//! - `coordinator`: what it takes to ask. `access`: who may ask what. `plans`, `catalogs`: what is
-//!   cached.
+//! - `coordinator`: what it takes to ask. `access`: who may ask what. `catalogs`: what is
+//!   cached of those.
 //! - `leaf`: asking one node. `tree`: asking many through intermediate aggregators, whose own side
 //!   is `aggregator`; `keepalive`: their signs of life. `inbox`: what nodes send, on its way to the
 //!   merge. `time`: how a question's time is shared out between its rounds.
@@ -35,7 +35,6 @@ mod keepalive;
 pub mod leaf;
 mod low_priority;
 mod own_catalog;
-pub mod plans;
 pub mod release;
 mod round;
 mod snapshots;

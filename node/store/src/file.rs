@@ -2,9 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
-use query_planner::{Answer, Budget, Catalog, ColumnMeta, Local, LocalError, RunError, Stop, Value};
+use query_planner::{
+    Answer, Budget, Catalog, ColumnMeta, Local, LocalError, MergePool, PlanCache, RunError, Stop, Value,
+};
 use rusqlite::Connection;
 
 use crate::{ColumnExecutor, ServedDb, StoreError};
@@ -32,7 +35,9 @@ pub type RowsOut<'a> = &'a mut dyn FnMut(&[ColumnMeta], Vec<Vec<Value>>) -> io::
 #[derive(Debug)]
 pub struct FileReader {
     conn: Connection,
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
+    plans: PlanCache,
+    merges: MergePool,
     path: PathBuf,
 }
 
@@ -45,9 +50,13 @@ impl FileReader {
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let mut conn = ServedDb::open(path, Vec::new())?.reader()?;
         let failed = |error| FileError::from(StoreError::from_sqlite_read(path, error));
-        let catalog = Catalog::of(&conn, &[]).map_err(LocalError::from)?;
+        // Plain tables of a day are some megabytes.
+        let cached = conn.execute_batch("PRAGMA cache_size = -16384");
+        cached.map_err(|error| FileError::from(StoreError::from_sqlite_read(path, error)))?;
+        let catalog = Arc::new(Catalog::of(&conn, &[]).map_err(LocalError::from)?);
         query_planner::harden(&mut conn).map_err(failed)?;
-        Ok(Self { conn, catalog, path: path.to_path_buf() })
+        let (plans, merges) = (PlanCache::default(), MergePool::default());
+        Ok(Self { conn, catalog, plans, merges, path: path.to_path_buf() })
     }
 
     /// Asks by `deadline`.
@@ -104,6 +113,8 @@ impl FileReader {
         ask(&Local {
             conn: &self.conn,
             catalog: &self.catalog,
+            plans: &self.plans,
+            merges: &self.merges,
             node: "local",
             executor: &ColumnExecutor::new(&|| stop.is_over(), u64::MAX),
             budget,

@@ -62,6 +62,8 @@ pub(super) fn attach_own(path: &Path, name: &str) -> rusqlite::Result<Connection
 
 pub(super) fn settle(conn: &Connection) -> rusqlite::Result<()> {
     columnar::register(conn)?;
+    // Those of a task and of the segments of several tables.
+    conn.set_prepared_statement_cache_capacity(64);
     conn.busy_timeout(Duration::from_secs(1))?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;

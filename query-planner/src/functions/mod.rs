@@ -299,6 +299,12 @@ pub(crate) fn never_fails(name: &str) -> bool {
     TOTAL.contains(&unquote(name).to_ascii_lowercase().as_str())
 }
 
+/// Whether it is one of SQLite's functions of dates and times: NULL comes of what is no time.
+pub(crate) fn is_of_time(name: &str) -> bool {
+    let name = unquote(name).to_ascii_lowercase();
+    matches!(name.as_str(), "date" | "time" | "datetime" | "julianday" | "unixepoch" | "strftime")
+}
+
 /// Whether the function gives another value at each call.
 pub(crate) fn is_volatile(name: &str) -> bool {
     VOLATILE.contains(&unquote(name).to_ascii_lowercase().as_str())

@@ -110,6 +110,7 @@ fn plan_of(question: &Question<'_>, shape: &Shape, arms: Option<Vec<Arm>>) -> Re
         merge: Merge::Sql { tables, setup, sql },
         notes: Vec::new(),
         lazily: None,
+        with_values: None,
     }))
 }
 

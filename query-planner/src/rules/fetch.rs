@@ -71,6 +71,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         },
         notes: Vec::new(),
         lazily: None,
+        with_values: None,
     })
 }
 

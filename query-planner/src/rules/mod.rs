@@ -9,6 +9,7 @@ pub(crate) mod per_node;
 pub(crate) mod push;
 pub(crate) mod rows;
 pub(crate) mod semijoin;
+pub(crate) mod values;
 
 use crate::catalog::Table;
 use crate::check::Question;

@@ -45,7 +45,9 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Option<Plan>, QueryError> 
             *table = merge.clone();
         }
     }
-    Ok(Some(Plan { strategy: Strategy::Parts, columns: question.columns.clone(), ..plan }))
+    let plan = Plan { strategy: Strategy::Parts, columns: question.columns.clone(), ..plan };
+    let with_values = super::values::plan(&select, &replace.fragments, &plan, question.catalog);
+    Ok(Some(Plan { with_values, ..plan }))
 }
 
 /// Puts merge SQL in place of subqueries that have a plan.

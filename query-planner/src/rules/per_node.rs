@@ -18,6 +18,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         merge: Merge::Concat { with_node: true },
         notes: Vec::new(),
         lazily: None,
+        with_values: None,
     })
 }
 

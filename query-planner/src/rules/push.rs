@@ -24,6 +24,7 @@ pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Opti
             merge: Merge::Sql { tables: Vec::new(), setup: Vec::new(), sql: select.to_string() },
             notes: Vec::new(),
             lazily: None,
+            with_values: None,
         }));
     }
     let targets = if question.tables().all(|table| table.replicated) {
@@ -41,5 +42,6 @@ pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Opti
         merge: Merge::Concat { with_node: false },
         notes: Vec::new(),
         lazily: None,
+        with_values: None,
     }))
 }

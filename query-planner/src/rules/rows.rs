@@ -116,6 +116,7 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
         merge,
         notes: Vec::new(),
         lazily: None,
+        with_values: None,
     })
 }
 

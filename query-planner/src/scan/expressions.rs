@@ -2,8 +2,9 @@
 //! on it, and columns that are made of it. Does not own what is worked out of several (`operands`).
 
 use super::names::{Meaning, Names};
-use super::{By, Comparison, Condition, Constant, Derived, Test};
+use super::{By, Comparison, Condition, Constant, Derived, Operand, Test};
 use crate::ast::{Expr, Visit, unquote, walk};
+use crate::expressions::means_now;
 use crate::functions;
 
 impl Names {
@@ -69,7 +70,7 @@ impl Names {
     fn of_one_text(&self, expr: &Expr) -> Option<Derived> {
         let is_text_column = |expr: &Expr| self.column(expr).is_some_and(|name| self.is_text(&name));
         let is_text = gives_text(expr, &is_text_column)??;
-        if !is_row_expression(expr) {
+        if !is_row_expression(expr, functions::never_fails) {
             return None;
         }
         struct Replace<'n> {
@@ -104,6 +105,44 @@ impl Names {
         }
         let sql = replaced.to_string();
         self.named(format!("{sql} of {of}"), of.clone(), By::Sql { sql, is_text })
+    }
+
+    /// An expression of one value that is an integer, and constants: the value, and SQL over
+    /// [`By::VALUE`].
+    pub(super) fn made_of_integer(&self, expr: &Expr) -> Option<(Operand, String)> {
+        struct Replace<'n> {
+            names: &'n Names,
+            of: Option<Operand>,
+            failed: bool,
+        }
+        impl crate::ast::VisitMut for Replace<'_> {
+            fn expr(&mut self, node: &mut Expr) {
+                if let Some(operand) = self.names.integers(node).filter(|operand| !operand.columns().is_empty()) {
+                    self.failed |= self.of.as_ref().is_some_and(|of| *of != operand);
+                    self.of = Some(operand);
+                    *node = Expr::Variable(By::VALUE.to_owned());
+                    return;
+                }
+                // In a comparison it would matter whether the value was a column's, with its affinity.
+                let is_plain = match node {
+                    Expr::Literal(_) | Expr::Call(_) | Expr::Cast(..) | Expr::Unary("+" | "-", _) => true,
+                    Expr::Case { base, .. } => base.is_none(),
+                    Expr::Binary(_, operator, _) => matches!(*operator, "||" | "+" | "-" | "*" | "/" | "%"),
+                    Expr::Paren(_) => true,
+                    _ => false,
+                };
+                self.failed |= !is_plain || means_now(node);
+                crate::ast::walk_mut::expr(self, node);
+            }
+        }
+        if !is_row_expression(expr, |name| functions::never_fails(name) || functions::is_of_time(name)) {
+            return None;
+        }
+        let mut replaced = expr.clone();
+        let mut replace = Replace { names: self, of: None, failed: false };
+        crate::ast::VisitMut::expr(&mut replace, &mut replaced);
+        let of = replace.of.filter(|_| !replace.failed)?;
+        Some((of, replaced.to_string()))
     }
 
     pub(super) fn condition(&self, expr: &Expr) -> Option<Condition> {
@@ -183,8 +222,8 @@ fn gives_text(expr: &Expr, is_text_column: &dyn Fn(&Expr) -> bool) -> Option<Opt
 }
 
 /// Whether SQLite can work an expression out from a row alone, the same each time, and cannot fail.
-fn is_row_expression(expr: &Expr) -> bool {
-    struct Look(bool);
+fn is_row_expression(expr: &Expr, never_fails: fn(&str) -> bool) -> bool {
+    struct Look(bool, fn(&str) -> bool);
     impl Visit for Look {
         fn expr(&mut self, node: &Expr) {
             match node {
@@ -192,7 +231,7 @@ fn is_row_expression(expr: &Expr) -> bool {
                     self.0 &= !functions::is_volatile(&call.name)
                         && !functions::is_aggregate(call)
                         && call.over.is_none()
-                        && functions::never_fails(&call.name);
+                        && (self.1)(&call.name);
                 }
                 Expr::Exists(_)
                 | Expr::Subquery(_)
@@ -207,7 +246,7 @@ fn is_row_expression(expr: &Expr) -> bool {
             walk::expr(self, node);
         }
     }
-    let mut look = Look(true);
+    let mut look = Look(true, never_fails);
     look.expr(expr);
     look.0 && !matches!(expr.peeled(), Expr::Column { .. } | Expr::Literal(_))
 }

@@ -9,10 +9,11 @@ use super::expressions::comparison;
 use super::names::{Conditions, Meaning, Names, has_aggregate};
 use super::{
     Bound, Column, Comparison, Derived, Function, GroupColumn, Join, Joined, Keeps, OfMatches, Operand, Output,
-    Reading, RowColumn, Rows, Scan, Side, SideColumn, by_all,
+    Reading, RowColumn, Rows, Scan, Side, SideColumn, SideRows, Windowed, by_all, foreign,
 };
 use crate::ast::{
-    Expr, JoinKind, Output as AstOutput, Query, Select, Source, Visit, VisitMut, conjuncts, unquote, walk, walk_mut,
+    Expr, From, JoinKind, Output as AstOutput, Query, Select, Source, Visit, VisitMut, conjuncts, quote_name, unquote,
+    walk, walk_mut,
 };
 use crate::ctes;
 
@@ -32,6 +33,10 @@ enum PartSource {
     Table { name: String, names: Box<Names>, conditions: Conditions },
     /// A SELECT.
     Scan(Box<Scan>),
+    /// A table that is no columns; the conditions on it alone, as SQL.
+    Plain { source: Source, conditions: Vec<Expr> },
+    /// A SELECT over such tables, or over none, as SQL.
+    Sql(String),
 }
 
 /// A step of a join before it is known which columns are needed.
@@ -121,12 +126,21 @@ impl Reading<'_> {
             steps.push(step);
         }
         for (at, (value, inner)) in values.iter().enumerate() {
-            let column = Column { name: value_name(at), is_text: false };
+            let column = Column::of_integers(value_name(at));
             steps.push(self.valued(*value, inner, column.clone(), &mut parts, of_from)?);
             names.add(column);
         }
         // Without a key every row would meet every other one: SQLite knows better ways.
-        if steps.is_empty() || steps.iter().any(|step| step.equal.is_empty()) || parts.len() > MOST_SIDES {
+        if steps.iter().any(|step| step.equal.is_empty()) || parts.len() > MOST_SIDES {
+            return None;
+        }
+        // Rows of one scan for another (which need not be made again: groups, windows), or something of
+        // columns among what is joined.
+        let is_made =
+            |scan: &Scan| scan.windowed.is_some() || scan.joined.is_some() || matches!(scan.output, Output::Groups(_));
+        let is_scan = |part: &Part| matches!(&part.source, PartSource::Scan(scan) if is_made(scan));
+        let is_foreign = |part: &Part| matches!(part.source, PartSource::Plain { .. } | PartSource::Sql(_));
+        if (steps.is_empty() && !is_scan(&parts[0])) || parts.iter().all(is_foreign) {
             return None;
         }
         let mut conditions = Conditions::default();
@@ -139,12 +153,16 @@ impl Reading<'_> {
         }
         let output = output(&names, query, select)?;
         let (derived, calls) = names.into_derived();
-        if !calls.is_empty() {
+        if !calls.is_empty() && matches!(output, Output::Groups(_)) {
             return None;
         }
+        let windowed = (!calls.is_empty()).then(|| {
+            let Conditions { filter, predicates, gates } = std::mem::take(&mut conditions);
+            Windowed { filter, predicates, gates, calls }
+        });
         let Conditions { filter, predicates, gates } = conditions;
         let mut scan =
-            Scan { table: String::new(), joined: None, derived, filter, predicates, gates, windowed: None, output };
+            Scan { table: String::new(), joined: None, derived, filter, predicates, gates, windowed, output };
         scan.joined = Some(Box::new(joined(parts, steps, &scan)?));
         Some(scan)
     }
@@ -153,7 +171,11 @@ impl Reading<'_> {
         match source {
             Source::Table { schema: None, name, alias, .. } => {
                 let (name, alias) = (unquote(name), alias.clone().unwrap_or_else(|| name.clone()));
-                let columns = (self.columns)(&name)?;
+                let Some(columns) = (self.columns)(&name) else {
+                    let columns = (self.plain)(&name)?;
+                    let source = PartSource::Plain { source: source.clone(), conditions: Vec::new() };
+                    return Some(Part { alias: Some(alias), columns, source });
+                };
                 let seen = columns.iter().map(|column| (column.name.clone(), Some(column.clone()))).collect();
                 let names = Box::new(Names::of(columns, Some(alias.clone()), None));
                 let source = PartSource::Table { name, names, conditions: Conditions::default() };
@@ -166,7 +188,10 @@ impl Reading<'_> {
 
     /// A SELECT in FROM or after IN.
     fn selected(&self, select: &Select, alias: Option<String>) -> Option<Part> {
-        let scan = self.scan(select)?;
+        let Some(scan) = self.scan(select) else {
+            let columns = foreign::columns(select, self.plain)?;
+            return Some(Part { alias, columns, source: PartSource::Sql(select.to_string()) });
+        };
         // Of rows in an order, or of the first ones, whoever gathers them knows nothing.
         if matches!(&scan.output, Output::Rows(rows) if !rows.order.is_empty() || rows.limit.is_some()) {
             return None;
@@ -180,31 +205,41 @@ impl Reading<'_> {
                 (None, Expr::Column { name, .. }) => unquote(name),
                 _ => String::new(),
             };
-            let is_text = self.kind_of_output(&scan, at);
-            columns.push((name.clone(), is_text.map(|is_text| Column { name, is_text })));
+            let column = self.column_of_output(&scan, at, &name);
+            columns.push((name, column));
         }
         Some(Part { alias, columns, source: PartSource::Scan(Box::new(scan)) })
     }
 
-    /// Whether a result column is text, or integers; none where it may be anything else.
-    fn kind_of_output(&self, scan: &Scan, at: usize) -> Option<bool> {
+    /// A result column, where it is known what it holds.
+    fn column_of_output(&self, scan: &Scan, at: usize, name: &str) -> Option<Column> {
+        let integers = || Some(Column::of_integers(name.to_owned()));
+        let reals = || Some(Column { is_real: true, ..Column::of_integers(name.to_owned()) });
         let operand = match &scan.output {
             Output::Rows(rows) => match rows.columns.get(at)? {
+                RowColumn::Value(operand) if operand.is_real() => return reals(),
                 RowColumn::Value(operand) => operand,
                 RowColumn::Constant(_) => return None,
             },
             Output::Groups(groups) => match groups.columns.get(at)? {
-                GroupColumn::Key(key) if groups.named.iter().any(|(named, _)| named == key) => return Some(true),
+                GroupColumn::Key(key) if groups.named.iter().any(|(named, _)| named == key) => {
+                    return Some(Column::of_text(name.to_owned(), true));
+                }
+                GroupColumn::Key(key) if groups.made.iter().any(|(made, _)| made == key) => return None,
                 GroupColumn::Key(key) => groups.keys.get(*key)?,
-                GroupColumn::Aggregate(_, Some(operand)) if operand.is_real() => return None,
-                GroupColumn::Aggregate(Function::Count | Function::Sum, _) => return Some(false),
+                GroupColumn::Aggregate(Function::Count | Function::CountDistinct, _) => return integers(),
+                GroupColumn::Aggregate(Function::Avg | Function::Total, _) => return reals(),
+                GroupColumn::Aggregate(Function::Sum | Function::Min | Function::Max, Some(of)) if of.is_real() => {
+                    return reals();
+                }
+                GroupColumn::Aggregate(Function::Sum, _) => return integers(),
                 GroupColumn::Aggregate(Function::Min | Function::Max, Some(operand)) => {
-                    return (!self.is_text(scan, operand)?).then_some(false);
+                    return if self.is_text(scan, operand)? { None } else { integers() };
                 }
                 _ => return None,
             },
         };
-        self.is_text(scan, operand)
+        Some(Column::of_text(name.to_owned(), self.is_text(scan, operand)?))
     }
 
     fn is_text(&self, scan: &Scan, operand: &Operand) -> Option<bool> {
@@ -240,7 +275,7 @@ impl Reading<'_> {
                 let names = names_of(&parts[..of_from], &[]);
                 let operand = names.operand(lhs)?;
                 let [(_, Some(column))] = parts[part].columns.as_slice() else { return None };
-                if names.is_text_operand(&operand) != column.is_text {
+                if column.is_real || names.is_text_operand(&operand) != column.is_text {
                     return None;
                 }
                 let equal = vec![(operand, Operand::Column(in_join(part, &column.name)))];
@@ -401,8 +436,8 @@ fn names_among(parts: &[Part], seen: &[usize], inner: usize) -> Names {
             let meaning = match column {
                 Some(column) => {
                     let name = in_join(*part, &column.name);
-                    columns.push(Column { name: name.clone(), is_text: column.is_text });
-                    Meaning::Column(name)
+                    columns.push(Column { name: name.clone(), ..*column });
+                    if column.is_real { Meaning::Computed(Operand::RealColumn(name)) } else { Meaning::Column(name) }
                 }
                 None => Meaning::Other,
             };
@@ -421,14 +456,20 @@ fn using(parts: &[Part], part: usize, name: &str) -> Option<(Operand, Operand)> 
     let before: Vec<_> = (0..part).filter_map(find).collect();
     let ([(other, a)], (_, b)) = (before.as_slice(), find(part)?) else { return None };
     let operand = |at: usize, column: &Column| Operand::Column(in_join(at, &column.name));
-    (a.is_text == b.is_text).then(|| (operand(*other, a), operand(part, b)))
+    (a.is_text == b.is_text && !a.is_real && !b.is_real).then(|| (operand(*other, a), operand(part, b)))
 }
 
 impl Part {
     /// A condition on this part alone, where it can look at its rows before they are joined.
     fn add(&mut self, condition: &Expr) -> Option<()> {
-        let PartSource::Table { names, conditions, .. } = &mut self.source else { return None };
-        conditions.add(names, Some(condition))
+        match &mut self.source {
+            PartSource::Table { names, conditions, .. } => conditions.add(names, Some(condition)),
+            PartSource::Plain { conditions, .. } => {
+                conditions.push(foreign::is_same_each_time(condition).then(|| condition.clone())?);
+                Some(())
+            }
+            PartSource::Scan(_) | PartSource::Sql(_) => None,
+        }
     }
 }
 
@@ -526,11 +567,22 @@ fn joined(parts: Vec<Part>, steps: Vec<Step>, scan: &Scan) -> Option<Joined> {
     Some(Joined { first, joins })
 }
 
+/// Those that are needed of a SELECT's result columns.
+fn result_columns(
+    at: usize,
+    columns: Vec<(String, Option<Column>)>,
+    is_needed: impl Fn(&Column) -> bool,
+) -> Vec<SideColumn> {
+    let known = columns.into_iter().enumerate().filter_map(|(of, (_, column))| Some((of, column?)));
+    let needed = known.filter(|(_, column)| is_needed(column));
+    needed.map(|(of, column)| SideColumn { column: Column { name: in_join(at, &column.name), ..column }, of }).collect()
+}
+
 impl Part {
     fn side(self, at: usize, needed: &[String]) -> Side {
         let is_needed = |column: &Column| needed.contains(&in_join(at, &column.name));
         let mut columns = Vec::new();
-        let scan = match self.source {
+        let rows = match self.source {
             PartSource::Table { name, names, conditions } => {
                 let mut values = Vec::new();
                 for column in self.columns.into_iter().filter_map(|(_, column)| column).filter(is_needed) {
@@ -541,21 +593,43 @@ impl Part {
                 let (derived, _) = names.into_derived();
                 let Conditions { filter, predicates, gates } = conditions;
                 let output = Output::Rows(Rows { columns: values, order: Vec::new(), limit: None });
-                Scan { table: name, joined: None, derived, filter, predicates, gates, windowed: None, output }
+                SideRows::Scan(Box::new(Scan {
+                    table: name,
+                    joined: None,
+                    derived,
+                    filter,
+                    predicates,
+                    gates,
+                    windowed: None,
+                    output,
+                }))
+            }
+            PartSource::Plain { source, conditions } => {
+                let mut shown = Vec::new();
+                for column in self.columns.into_iter().filter_map(|(_, column)| column).filter(is_needed) {
+                    shown.push(AstOutput::Expr(Expr::column(&quote_name(&column.name)), None));
+                    let name = in_join(at, &column.name);
+                    columns.push(SideColumn { column: Column { name, ..column }, of: shown.len() - 1 });
+                }
+                if shown.is_empty() {
+                    shown.push(AstOutput::Expr(Expr::Literal("NULL".to_owned()), None));
+                }
+                let and = |a: Expr, b: Expr| Expr::Binary(Box::new(a), "AND", Box::new(b));
+                let filter = conditions.into_iter().map(Expr::paren).reduce(and);
+                let from = Some(From { first: source, joins: Vec::new() });
+                let query = Query { columns: shown, from, filter, ..Query::default() };
+                SideRows::Sql(Select::of(query).to_string())
             }
             PartSource::Scan(scan) => {
-                for (of, column) in
-                    self.columns.into_iter().enumerate().filter_map(|(of, (_, column))| Some((of, column?)))
-                {
-                    if is_needed(&column) {
-                        let name = in_join(at, &column.name);
-                        columns.push(SideColumn { column: Column { name, ..column }, of });
-                    }
-                }
-                *scan
+                columns = result_columns(at, self.columns, is_needed);
+                SideRows::Scan(scan)
+            }
+            PartSource::Sql(sql) => {
+                columns = result_columns(at, self.columns, is_needed);
+                SideRows::Sql(sql)
             }
         };
-        Side { scan, columns }
+        Side { rows, columns }
     }
 }
 

@@ -11,16 +11,21 @@ use crate::ast::{Call, Expr, unquote};
 const MOST_TWICE: usize = 16;
 
 impl Names {
-    /// A value of a row.
+    /// A value of a row: a text or an integer.
     pub(super) fn operand(&self, expr: &Expr) -> Option<Operand> {
         if let Some(column) = self.value(expr) {
             return Some(Operand::Column(column));
         }
         match self.meaning(expr) {
             Some(Meaning::Constant(constant)) => self.operand(&constant),
-            Some(Meaning::Computed(operand)) => Some(operand),
+            Some(Meaning::Computed(operand)) => Some(operand).filter(|operand| !operand.is_real()),
             _ => self.computed(expr),
         }
+    }
+
+    /// A value of a row: a text, an integer or a double.
+    pub(super) fn any(&self, expr: &Expr) -> Option<Operand> {
+        self.operand(expr).or_else(|| self.reals(expr))
     }
 
     /// A value of a row that is an integer or NULL.
@@ -28,7 +33,8 @@ impl Names {
         self.operand(expr).filter(|operand| !matches!(operand, Operand::Column(name) if self.is_text(name)))
     }
 
-    /// A value of a row that is a double or NULL: arithmetic with a double in it.
+    /// A value of a row that is a double or NULL: a column of doubles, or arithmetic with a double in
+    /// it.
     pub(super) fn reals(&self, expr: &Expr) -> Option<Operand> {
         self.numbers(expr).filter(Operand::is_real)
     }
@@ -37,7 +43,11 @@ impl Names {
         if let Some(operand) = self.integers(expr) {
             return Some(operand);
         }
+        if let Some(Meaning::Computed(operand)) = self.meaning(expr) {
+            return Some(operand);
+        }
         Some(match expr.peeled() {
+            Expr::Call(call) if call.over.is_some() => self.real_window(call)?,
             Expr::Literal(text) if text.starts_with(|first: char| first.is_ascii_digit() || first == '.') => {
                 Operand::Real(text.parse().ok().filter(|value: &f64| value.is_finite())?)
             }
@@ -84,7 +94,13 @@ impl Names {
             Expr::Binary(lhs, operator @ ("+" | "-" | "*" | "/" | "%" | "&" | "|"), rhs) => {
                 Operand::Arithmetic(boxed(lhs)?, operator.chars().next()?, boxed(rhs)?)
             }
-            Expr::Binary(lhs, operator, rhs) => Operand::Compare(boxed(lhs)?, comparison(operator)?, boxed(rhs)?),
+            Expr::Binary(lhs, operator, rhs) => {
+                let with = comparison(operator)?;
+                match (boxed(lhs), boxed(rhs)) {
+                    (Some(lhs), Some(rhs)) => Operand::Compare(lhs, with, rhs),
+                    _ => compared(self.numbers(lhs)?, with, self.numbers(rhs)?),
+                }
+            }
             Expr::IsNull(of) => compared(self.integers(of)?, Comparison::Is, Operand::Null),
             Expr::NotNull(of) => compared(self.integers(of)?, Comparison::IsNot, Operand::Null),
             Expr::Between { lhs, not, low, high } => {

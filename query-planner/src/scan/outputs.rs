@@ -6,7 +6,26 @@ use super::{Function, GroupColumn, Groups, Operand, Order, RowColumn, Rows};
 use crate::ast::{Call, Expr, Limit, Output as AstOutput, Query, Select, Sort, same_name, unquote};
 use crate::functions;
 
+/// A grouping value: an operand, and what stands for its integers or is made of them.
+#[derive(PartialEq)]
+struct Key {
+    operand: Operand,
+    named: Option<Vec<String>>,
+    made: Option<String>,
+}
+
 impl Names {
+    fn key(&self, expr: &Expr) -> Option<Key> {
+        if let Some(operand) = self.operand(expr) {
+            return Some(Key { operand, named: None, made: None });
+        }
+        if let Some((operand, texts)) = self.named_texts(expr) {
+            return Some(Key { operand, named: Some(texts), made: None });
+        }
+        let (operand, sql) = self.made_of_integer(expr)?;
+        Some(Key { operand, named: None, made: Some(sql) })
+    }
+
     pub(super) fn groups(&self, query: &Query, select: &Select) -> Option<Groups> {
         let outputs: Vec<(&Expr, Option<&String>)> = query
             .columns
@@ -22,8 +41,7 @@ impl Names {
             }
             _ => None,
         };
-        let mut keys: Vec<Operand> = Vec::new();
-        let mut named: Vec<(usize, Vec<String>)> = Vec::new();
+        let mut keys: Vec<Key> = Vec::new();
         for key in &query.group_by {
             let expr = match key.integer() {
                 Some(position) => outputs.get(usize::try_from(position.checked_sub(1)?).ok()?)?.0,
@@ -39,14 +57,7 @@ impl Names {
             if self.constant(expr).is_some() {
                 continue;
             }
-            keys.push(match self.operand(expr) {
-                Some(operand) => operand,
-                None => {
-                    let (operand, texts) = self.named_texts(expr)?;
-                    named.push((keys.len(), texts));
-                    operand
-                }
-            });
+            keys.push(self.key(expr)?);
         }
         let of_nothing = query.group_by.is_empty();
         let mut columns = Vec::new();
@@ -56,13 +67,8 @@ impl Names {
                 _ => match self.constant(expr) {
                     Some(constant) => GroupColumn::Constant(constant),
                     None => {
-                        let of = |place: usize| named.iter().find(|(at, _)| *at == place).map(|(_, texts)| texts);
-                        let (operand, texts) = match self.operand(expr) {
-                            Some(operand) => (operand, None),
-                            None => self.named_texts(expr).map(|(operand, texts)| (operand, Some(texts)))?,
-                        };
-                        let is_it = |place: &usize| keys[*place] == operand && of(*place) == texts.as_ref();
-                        GroupColumn::Key((0..keys.len()).find(is_it)?)
+                        let key = self.key(expr)?;
+                        GroupColumn::Key(keys.iter().position(|other| *other == key)?)
                     }
                 },
             });
@@ -86,7 +92,14 @@ impl Names {
             };
             order.push(ordered(sort, at));
         }
-        Some(Groups { keys, named, of_nothing, columns, shown, order, limit: limit(select.limit.as_ref())? })
+        let (mut named, mut made) = (Vec::new(), Vec::new());
+        for (at, key) in keys.iter_mut().enumerate() {
+            named.extend(key.named.take().map(|texts| (at, texts)));
+            made.extend(key.made.take().map(|sql| (at, sql)));
+        }
+        let keys = keys.into_iter().map(|key| key.operand).collect();
+        let limit = limit(select.limit.as_ref())?;
+        Some(Groups { keys, named, made, of_nothing, columns, shown, order, limit })
     }
 
     /// A CASE whose results are texts: as one of the texts' places in a list.
@@ -115,10 +128,18 @@ impl Names {
     }
 
     fn aggregate(&self, call: &Call) -> Option<GroupColumn> {
-        if call.distinct || !call.order_by.is_empty() || call.over.is_some() {
+        if !call.order_by.is_empty() || call.over.is_some() {
             return None;
         }
         let name = unquote(&call.name).to_ascii_lowercase();
+        if call.distinct {
+            return match (name.as_str(), call.args.as_slice(), &call.filter) {
+                ("count", [of], None) => Some(GroupColumn::Aggregate(Function::CountDistinct, Some(self.operand(of)?))),
+                // Once or several times is the same to them.
+                ("min" | "max", [_], _) => self.aggregate(&Call { distinct: false, ..call.clone() }),
+                _ => None,
+            };
+        }
         let filter = match &call.filter {
             Some(filter) => Some(self.integers(filter)?),
             None => None,
@@ -183,7 +204,7 @@ impl Names {
                     aliases.push((alias.clone(), columns.len()));
                     columns.push(match self.constant(expr) {
                         Some(constant) => RowColumn::Constant(constant),
-                        None => RowColumn::Value(self.operand(expr)?),
+                        None => RowColumn::Value(self.any(expr)?),
                     });
                 }
                 // With the node's column in it, `*` was written out.
@@ -213,8 +234,8 @@ impl Names {
             };
             let by = match at {
                 Some(at) => match columns.get(at)? {
-                    RowColumn::Value(operand) => operand.clone(),
-                    RowColumn::Constant(_) => return None,
+                    RowColumn::Value(operand) if !operand.is_real() => operand.clone(),
+                    _ => return None,
                 },
                 None => self.operand(&sort.expr)?,
             };

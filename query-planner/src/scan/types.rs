@@ -39,11 +39,21 @@ impl Joined {
     }
 }
 
+/// Where the rows of a side come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SideRows {
+    /// A scan: rows as they are, or groups.
+    Scan(Box<Scan>),
+    /// A SELECT that is SQLite's: over tables that are no columns, or none. Whether its columns hold
+    /// what was made of it shows when it has run.
+    Sql(String),
+}
+
 /// Rows that are joined.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Side {
-    /// Where they come from: rows as they are, or groups.
-    pub scan: Scan,
+    /// Where they come from.
+    pub rows: SideRows,
     /// What is needed of them.
     pub columns: Vec<SideColumn>,
 }
@@ -187,15 +197,39 @@ pub enum WindowFunction {
     Least(Operand, Frame),
     /// `max`
     Greatest(Operand, Frame),
+    /// `avg`: doubles.
+    Mean(Operand, Frame),
+    /// `percent_rank()`: doubles.
+    PercentRank,
+    /// `cume_dist()`: doubles.
+    Cumulative,
+}
+
+impl WindowFunction {
+    /// Whether it gives doubles.
+    #[must_use]
+    pub fn is_real(&self) -> bool {
+        matches!(self, Self::Mean(..) | Self::PercentRank | Self::Cumulative)
+    }
 }
 
 impl WindowFunction {
     /// What it is worked out from.
     fn operands(&self) -> Vec<&Operand> {
         match self {
-            Self::RowNumber | Self::Tile(_) | Self::Rank | Self::DenseRank | Self::Count(None, _) => Vec::new(),
+            Self::RowNumber
+            | Self::Tile(_)
+            | Self::Rank
+            | Self::DenseRank
+            | Self::PercentRank
+            | Self::Cumulative
+            | Self::Count(None, _) => Vec::new(),
             Self::Shifted { of, otherwise, .. } => vec![of, otherwise],
-            Self::Count(Some(of), _) | Self::Sum(of, _) | Self::Least(of, _) | Self::Greatest(of, _) => vec![of],
+            Self::Count(Some(of), _)
+            | Self::Sum(of, _)
+            | Self::Least(of, _)
+            | Self::Greatest(of, _)
+            | Self::Mean(of, _) => vec![of],
         }
     }
 }
@@ -209,6 +243,9 @@ pub enum Frame {
     Peers,
     /// Those up to the row.
     Rows,
+    /// From so many rows after the row (before it where negative) to so many after it. Not for the
+    /// least and the greatest.
+    Between(i64, i64),
 }
 
 impl Windowed {
@@ -257,7 +294,7 @@ pub enum By {
 }
 
 impl By {
-    /// The parameter that stands for the text.
+    /// The parameter that stands for the text; in [`Groups::made`], for the integer.
     pub const VALUE: &'static str = ":mesh_text";
 
     /// Whether it gives text; integers otherwise.
@@ -274,10 +311,34 @@ pub struct Column {
     pub name: String,
     /// Whether it holds text, collated by BINARY, and nothing else but NULL.
     pub is_text: bool,
+    /// Whether it holds doubles and nothing else but NULL. Only what is made in memory does, and
+    /// there as their bits.
+    pub is_real: bool,
+}
+
+impl Column {
+    /// One of integers.
+    #[must_use]
+    pub fn of_integers(name: String) -> Self {
+        Self { name, is_text: false, is_real: false }
+    }
+
+    /// One of text, or of integers.
+    #[must_use]
+    pub fn of_text(name: String, is_text: bool) -> Self {
+        Self { name, is_text, is_real: false }
+    }
 }
 
 /// A table's columns, in order; none for tables whose scans are of no interest.
 pub type ColumnsOf<'c> = &'c dyn Fn(&str) -> Option<Vec<Column>>;
+
+/// Columns by name, those of which it is not known what they hold as none.
+pub type PlainColumns = Vec<(String, Option<Column>)>;
+
+/// The columns of a table that is no columns, in order, each as what is in it by its declaration, if
+/// it collates by BINARY; none for views and virtual tables.
+pub type PlainColumnsOf<'c> = &'c dyn Fn(&str) -> Option<PlainColumns>;
 
 /// An expression without columns, as SQL; it may hold `:mesh_node` and `:mesh_now`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -356,6 +417,9 @@ pub struct Groups {
     /// What integers of a grouping value stand for, by its index: of a CASE of texts the places in
     /// this list.
     pub named: Vec<(usize, Vec<String>)>,
+    /// What is made of a grouping value, by its index, before groups are told apart by it: SQL over
+    /// [`By::VALUE`] that cannot fail. SQLite works it out once for each different integer.
+    pub made: Vec<(usize, String)>,
     /// Result columns, then those that only the order needs.
     pub columns: Vec<GroupColumn>,
     /// How many of them are result columns.
@@ -373,6 +437,8 @@ pub struct Groups {
 pub enum Operand {
     /// A column. Within all the others: of integers.
     Column(String),
+    /// A column of doubles.
+    RealColumn(String),
     /// An integer.
     Integer(i64),
     /// A double. What it is part of is one, too ([`Operand::is_real`]), and stands alone as an
@@ -406,7 +472,7 @@ impl Operand {
     /// The operands that it is made of.
     fn parts(&self) -> Vec<&Operand> {
         match self {
-            Self::Column(_) | Self::Integer(_) | Self::Real(_) | Self::Null => Vec::new(),
+            Self::Column(_) | Self::RealColumn(_) | Self::Integer(_) | Self::Real(_) | Self::Null => Vec::new(),
             Self::Arithmetic(a, _, b) | Self::Compare(a, _, b) | Self::Both(a, b) | Self::Either(a, b) => vec![a, b],
             Self::Not(of) | Self::Among(of, _) | Self::Absolute(of) => vec![of],
             Self::Case(arms, otherwise) => {
@@ -419,7 +485,7 @@ impl Operand {
     /// Whether its values are doubles or NULL, and not integers.
     pub fn is_real(&self) -> bool {
         match self {
-            Self::Real(_) => true,
+            Self::Real(_) | Self::RealColumn(_) => true,
             Self::Arithmetic(a, _, b) => a.is_real() || b.is_real(),
             Self::Case(arms, otherwise) => arms.iter().any(|(_, then)| then.is_real()) || otherwise.is_real(),
             _ => false,
@@ -429,7 +495,7 @@ impl Operand {
     /// The columns in it.
     pub fn columns(&self) -> Vec<&str> {
         match self {
-            Self::Column(name) => vec![name],
+            Self::Column(name) | Self::RealColumn(name) => vec![name],
             other => other.parts().into_iter().flat_map(Operand::columns).collect(),
         }
     }
@@ -456,6 +522,8 @@ pub enum GroupColumn {
 pub enum Function {
     /// `count(*)` without an argument, else `count(x)`.
     Count,
+    /// `count(DISTINCT x)`
+    CountDistinct,
     /// `sum(x)`
     Sum,
     /// `total(x)`

@@ -7,8 +7,23 @@ use super::{Column, Frame, Operand, Window, WindowCall, WindowFunction};
 use crate::ast::{Bound, Call, Expr, Over, Window as AstWindow, same_name, unquote};
 
 impl Names {
-    /// The column that a call with OVER is.
+    /// The column that a call with OVER is, of integers or text.
     pub(super) fn window(&self, call: &Call) -> Option<Operand> {
+        if gives_reals(call) {
+            return None;
+        }
+        self.windowed(call).map(|column| Operand::Column(column.name))
+    }
+
+    /// As [`Names::window`], of doubles.
+    pub(super) fn real_window(&self, call: &Call) -> Option<Operand> {
+        if !gives_reals(call) {
+            return None;
+        }
+        self.windowed(call).map(|column| Operand::RealColumn(column.name))
+    }
+
+    fn windowed(&self, call: &Call) -> Option<Column> {
         if call.distinct || call.filter.is_some() || !call.order_by.is_empty() || self.is_windowed {
             return None;
         }
@@ -20,17 +35,12 @@ impl Names {
         let partition: Vec<Operand> = partition_by.iter().map(|expr| self.operand(expr)).collect::<Option<_>>()?;
         let order = order_by.iter().map(|sort| Some(ordered(sort, self.operand(&sort.expr)?)));
         let order: Vec<_> = order.collect::<Option<_>>()?;
-        let is_to_here = |frame: &crate::ast::Frame| {
-            frame.exclude.is_none()
-                && frame.start == Bound::UnboundedPreceding
-                && frame.end.as_ref().is_none_or(|end| *end == Bound::CurrentRow)
-        };
         let frame = match frame {
             None if order.is_empty() => Frame::Whole,
             None => Frame::Peers,
-            Some(frame) if is_to_here(frame) && frame.mode == "ROWS" => Frame::Rows,
-            Some(_) => return None,
+            Some(frame) => of_rows(frame)?,
         };
+        let is_sliding = matches!(frame, Frame::Between(..));
         let integers = |at: usize| self.integers(call.args.get(at)?);
         let function = match (unquote(&call.name).to_ascii_lowercase().as_str(), call.args.len(), call.star) {
             ("row_number", 0, false) => WindowFunction::RowNumber,
@@ -47,27 +57,29 @@ impl Names {
             ("count", 0, true) => WindowFunction::Count(None, frame),
             ("count", 1, false) => WindowFunction::Count(Some(integers(0)?), frame),
             ("sum", 1, false) => WindowFunction::Sum(integers(0)?, frame),
-            ("min", 1, false) => WindowFunction::Least(integers(0)?, frame),
-            ("max", 1, false) => WindowFunction::Greatest(integers(0)?, frame),
+            ("min", 1, false) if !is_sliding => WindowFunction::Least(integers(0)?, frame),
+            ("max", 1, false) if !is_sliding => WindowFunction::Greatest(integers(0)?, frame),
+            ("percent_rank", 0, false) => WindowFunction::PercentRank,
+            ("cume_dist", 0, false) => WindowFunction::Cumulative,
+            ("avg", 1, false) => WindowFunction::Mean(integers(0)?, frame),
             _ => return None,
         };
+        let is_real = function.is_real();
         let is_text =
             matches!(&function, WindowFunction::Shifted { of: Operand::Column(name), .. } if self.is_text(name));
         let window = Window { partition, order };
         let mut calls = self.calls.borrow_mut();
         let known = calls.iter().find(|known| known.function == function && known.window == window);
-        let name = match known {
-            Some(known) => known.column.name.clone(),
-            None => {
-                let name = format!("over {}", calls.len());
-                if self.columns.iter().any(|column| column.name.eq_ignore_ascii_case(&name)) {
-                    return None;
-                }
-                calls.push(WindowCall { column: Column { name: name.clone(), is_text }, function, window });
-                name
-            }
-        };
-        Some(Operand::Column(name))
+        if let Some(known) = known {
+            return Some(known.column.clone());
+        }
+        let name = format!("over {}", calls.len());
+        if self.columns.iter().any(|column| column.name.eq_ignore_ascii_case(&name)) {
+            return None;
+        }
+        let column = Column { name, is_text, is_real };
+        calls.push(WindowCall { column: column.clone(), function, window });
+        Some(column)
     }
 
     /// What is seen through this one: a column where it is one.
@@ -75,11 +87,38 @@ impl Names {
         match self.value(expr) {
             Some(column) => Meaning::Column(column),
             None if self.constant(expr).is_some() => Meaning::Constant(expr.clone()),
-            None => match self.operand(expr) {
+            None => match self.any(expr) {
                 Some(Operand::Column(column)) => Meaning::Column(column),
                 Some(operand) => Meaning::Computed(operand),
                 None => Meaning::Other,
             },
         }
+    }
+}
+
+fn gives_reals(call: &Call) -> bool {
+    ["avg", "percent_rank", "cume_dist"].iter().any(|name| same_name(&call.name, name))
+}
+
+/// A frame in rows.
+fn of_rows(frame: &crate::ast::Frame) -> Option<Frame> {
+    if frame.exclude.is_some() || frame.mode != "ROWS" {
+        return None;
+    }
+    // Further than any partition is long: the sums of places stay numbers.
+    const FAR: i64 = 1 << 40;
+    let places = |expr: &Expr| expr.integer().filter(|rows| (0..FAR).contains(rows));
+    let place = |bound: &Bound| {
+        Some(match bound {
+            Bound::UnboundedPreceding => -FAR,
+            Bound::Preceding(rows) => -places(rows)?,
+            Bound::CurrentRow => 0,
+            Bound::Following(rows) => places(rows)?,
+            Bound::UnboundedFollowing => FAR,
+        })
+    };
+    match (place(&frame.start)?, frame.end.as_ref().map_or(Some(0), place)?) {
+        (start, 0) if start == -FAR => Some(Frame::Rows),
+        (start, end) => Some(Frame::Between(start, end)),
     }
 }

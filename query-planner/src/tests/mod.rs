@@ -13,3 +13,4 @@ mod robust;
 mod semijoin;
 mod strategies;
 mod text;
+mod values;

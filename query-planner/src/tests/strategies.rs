@@ -216,23 +216,37 @@ fn aggregates_inside_a_question_are_planned_on_their_own() {
     strategy: parts
     fragment 0 (every node, ships 1 columns of u):
       SELECT mesh_sum(a) AS p0 FROM u
-    fragment 1 (every node, ships 1 columns of t):
+    fragment 1 (every node, ships 1 columns of t; round 2):
       SELECT a FROM t
     merge table groups_1 (fragment 0): p0
     merge table t (fragment 1): a INT
     merge:
       SELECT a FROM t WHERE a > (SELECT mesh_avg_merge(p0) AS "avg(a)" FROM groups_1)
+    or, where the results of fragment 0 are at most 10000 rows, with them as values:
+      values mesh_values_1:
+        SELECT mesh_avg_merge(p0) AS "avg(a)" FROM groups_1
+      strategy: rows
+      fragment 0 (every node, ships 1 columns of t):
+        SELECT a FROM t WHERE a > (SELECT v0 AS "avg(a)" FROM mesh_values_1)
+      merge: as it comes
     "#);
     assert_snapshot!(shown("WITH q AS (SELECT a, count(*) AS n FROM t GROUP BY a) SELECT u.s, q.n FROM q JOIN u ON u.a = q.a AND u.id > 4", false), @r"
     strategy: parts
     fragment 0 (every node, ships 2 columns of t):
       SELECT a AS k0, count(*) AS p0 FROM t GROUP BY 1
-    fragment 1 (every node, ships 3 columns of u):
+    fragment 1 (every node, ships 3 columns of u; round 2):
       SELECT id, a, s FROM u WHERE id > 4
     merge table groups_1 (fragment 0): k0 INT, p0
     merge table u (fragment 1): id INT, a INT, s TEXT
     merge:
       WITH q AS (SELECT k0 AS a, mesh_count_merge(p0) AS n FROM groups_1 GROUP BY k0) SELECT u.s, q.n FROM q JOIN u ON u.a = q.a AND u.id > 4
+    or, where the results of fragment 0 are at most 10000 rows, with them as values:
+      values mesh_values_1:
+        SELECT k0 AS a, mesh_count_merge(p0) AS n FROM groups_1 GROUP BY k0
+      strategy: rows
+      fragment 0 (every node, ships 2 columns of u):
+        SELECT u.s, q.n FROM (SELECT v0 AS a, v1 AS n FROM mesh_values_1) AS q JOIN u ON u.a = q.a AND u.id > 4
+      merge: as it comes
     ");
     assert_snapshot!(shown("SELECT max(n) FROM (SELECT b, count(*) AS n FROM t GROUP BY b)", false), @r"
     strategy: parts
@@ -272,12 +286,19 @@ fn cut_rows_inside_a_question_are_cut_at_the_nodes() {
     strategy: parts
     fragment 0 (every node, ships 1 columns of t):
       SELECT DISTINCT a FROM t WHERE c > 3
-    fragment 1 (every node, ships 2 columns of u):
+    fragment 1 (every node, ships 2 columns of u; round 2):
       SELECT a, s FROM u
     merge table rows_1 (fragment 0): c0 INT
     merge table u (fragment 1): a INT, s TEXT
     merge:
       SELECT s FROM u WHERE a IN (SELECT DISTINCT c0 AS a FROM rows_1)
+    or, where the results of fragment 0 are at most 10000 rows, with them as values:
+      values mesh_values_1:
+        SELECT DISTINCT c0 AS a FROM rows_1
+      strategy: rows
+      fragment 0 (every node, ships 1 columns of u):
+        SELECT s FROM u WHERE a IN (SELECT v0 AS a FROM mesh_values_1)
+      merge: as it comes
     ");
 }
 

@@ -2,9 +2,10 @@
 //! answers are what the mesh must answer.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use query_planner::{Budget, Catalog, Clocks, Local, NodeClock, OnlySqlite, Stop, Value};
+use query_planner::{Budget, Catalog, Clocks, Local, MergePool, NodeClock, OnlySqlite, PlanCache, Stop, Value};
 use rusqlite::{Connection, OpenFlags};
 use store::exchange::{Export, export};
 use verdicts::VIEWS;
@@ -82,7 +83,7 @@ fn with_node(view: &str) -> String {
 #[derive(Debug)]
 pub struct Oracle {
     conn: Connection,
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     clocks: Clocks,
 }
 
@@ -94,7 +95,7 @@ impl Oracle {
     pub fn open(file: &Path, hosts: u32) -> anyhow::Result<Self> {
         let mut conn = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         conn.execute_batch("PRAGMA mmap_size = 34359738368; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -65536;")?;
-        let catalog = Catalog::of(&conn, &[])?;
+        let catalog = Arc::new(Catalog::of(&conn, &[])?);
         query_planner::harden(&mut conn)?;
         // One machine, one clock.
         let clocks = (0..hosts).map(|host| (Day::node(host), NodeClock::default())).collect();
@@ -121,6 +122,8 @@ impl Oracle {
         let local = Local {
             conn: &self.conn,
             catalog: &self.catalog,
+            plans: &PlanCache::default(),
+            merges: &MergePool::default(),
             node: "united",
             executor: &OnlySqlite,
             budget: Budget { node_rows: u64::MAX, node_bytes: u64::MAX, ..Budget::default() },

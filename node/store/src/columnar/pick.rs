@@ -117,7 +117,17 @@ pub(super) fn admitted(
     rows: &mut Vec<u32>,
 ) -> Result<(), SegmentError> {
     rows.clear();
-    rows.extend(0..len as u32);
+    match picks.first().filter(|first| first.column.constant().is_none()) {
+        // Of a narrow span most blocks need not even be counted through.
+        Some(first) => {
+            for from in (0..len).step_by(BLOCK) {
+                if first.of_block((start + from) / BLOCK) != Verdict::No {
+                    rows.extend(from as u32..(from + BLOCK).min(len) as u32);
+                }
+            }
+        }
+        None => rows.extend(0..len as u32),
+    }
     for pick in picks {
         if rows.is_empty() {
             return Ok(());
@@ -182,7 +192,7 @@ impl Pick {
                 }
                 Verdict::Some => {
                     self.column.read(start + from, self.buffer.get_mut(from..to)?)?;
-                    kept = self.keep_some(start, rows, at..until, kept)?;
+                    kept = self.keep_some(start, (start + from) / BLOCK, rows, at..until, kept)?;
                 }
             }
             at = until;
@@ -211,9 +221,10 @@ impl Pick {
         }
         match &self.admits {
             Admits::Integers { ranges, null } if self.column.valid().is_none() || !*null => {
-                let is_all =
-                    self.column.valid().is_none() && ranges.iter().any(|range| range.0 <= least && greatest <= range.1);
-                let is_some = ranges.iter().any(|range| range.0 <= greatest && range.1 >= least);
+                let within = touching(ranges, (least, greatest));
+                let is_some = !within.is_empty();
+                let is_all = self.column.valid().is_none()
+                    && within.first().is_some_and(|range| range.0 <= least && greatest <= range.1);
                 match (is_all, is_some) {
                     (true, _) => Verdict::All,
                     (false, true) => Verdict::Some,
@@ -226,7 +237,14 @@ impl Pick {
 
     /// Of the rows at places `of`, whose values were read, move those that are admitted to `kept`
     /// and on; where the next one is to go.
-    fn keep_some(&self, start: usize, rows: &mut [u32], of: std::ops::Range<usize>, kept: usize) -> Option<usize> {
+    fn keep_some(
+        &self,
+        start: usize,
+        block: usize,
+        rows: &mut [u32],
+        of: std::ops::Range<usize>,
+        kept: usize,
+    ) -> Option<usize> {
         let buffer = &self.buffer;
         // Without a branch: about half of the rows may go.
         fn keep(
@@ -247,7 +265,12 @@ impl Pick {
         }
         let Admits::Integers { ranges, null } = &self.admits else { return None };
         let valid = self.column.valid();
-        if let (None, [(least, greatest)]) = (valid, ranges.as_slice()) {
+        // Of many ranges a block mostly lies in one.
+        let ranges = match self.column.block_range(block) {
+            Some(between) => touching(ranges, between),
+            None => ranges.as_slice(),
+        };
+        if let (None, [(least, greatest)]) = (valid, ranges) {
             let span = greatest.wrapping_sub(*least).cast_unsigned();
             let is_in = |row: u32| buffer[row as usize].wrapping_sub(*least).cast_unsigned() <= span;
             return Some(keep(rows, of, kept, is_in));
@@ -260,6 +283,13 @@ impl Pick {
             }
         }))
     }
+}
+
+/// Those of ascending ranges that have something between two numbers.
+fn touching(ranges: &[(i64, i64)], (least, greatest): (i64, i64)) -> &[(i64, i64)] {
+    let from = ranges.partition_point(|range| range.1 < least);
+    let to = ranges.partition_point(|range| range.0 <= greatest);
+    ranges.get(from..to).unwrap_or_default()
 }
 
 /// Whether one of ascending ranges has a value.

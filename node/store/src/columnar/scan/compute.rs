@@ -3,12 +3,13 @@
 //! says that it overflows, and so does it all).
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use query_planner::scan::{Comparison, Operand};
 
 use super::StepAside;
 
-/// Integers of some rows, or codes of a dictionary.
+/// Integers of some rows, or codes of a dictionary, or the bits of doubles.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Vector {
     /// 0 where NULL.
@@ -29,6 +30,16 @@ impl Vector {
 
     pub(super) fn at(&self, row: usize) -> Option<i64> {
         self.values.get(row).copied().filter(|_| !self.is_null(row))
+    }
+
+    /// Of a vector of doubles, which has their bits.
+    pub(super) fn real_at(&self, row: usize) -> Option<f64> {
+        self.at(row).map(|bits| f64::from_bits(bits.cast_unsigned()))
+    }
+
+    /// Doubles as their bits.
+    pub(super) fn of_reals(reals: &[Option<f64>]) -> Self {
+        Self::from_rows(reals.len(), |row| reals[row].map(|value| value.to_bits().cast_signed()))
     }
 
     /// Whether a condition holds for a row.
@@ -74,10 +85,13 @@ pub(super) fn compute<'v>(
         }
         Operand::Integer(value) => Vector::same(Some(*value), len),
         Operand::Null => Vector::same(None, len),
-        Operand::Real(_) => return Err(StepAside),
+        Operand::Real(_) | Operand::RealColumn(_) => return Err(StepAside),
         Operand::Arithmetic(a, operator, b) => {
             let (a, b) = (of(a)?, of(b)?);
             arithmetic(&a, *operator, &b)?
+        }
+        Operand::Compare(a, comparison, b) if a.is_real() || b.is_real() => {
+            compare_numbers(&numbers(a, columns, len)?, *comparison, &numbers(b, columns, len)?)
         }
         Operand::Compare(a, comparison, b) => {
             let (a, b) = (of(a)?, of(b)?);
@@ -150,6 +164,10 @@ pub(super) fn reals(operand: &Operand, columns: &[(String, Vector)], len: usize)
     let of = |operand: &Operand| reals(operand, columns, len);
     Ok(match operand {
         Operand::Real(value) => vec![Some(*value); len],
+        Operand::RealColumn(name) => {
+            let (_, bits) = columns.iter().find(|(column, _)| column == name).ok_or(StepAside)?;
+            (0..len).map(|row| bits.real_at(row)).collect()
+        }
         Operand::Arithmetic(a, operator, b) if operand.is_real() => {
             let with: fn(f64, f64) -> f64 = match operator {
                 '+' => |a, b| a + b,
@@ -178,6 +196,64 @@ pub(super) fn reals(operand: &Operand, columns: &[(String, Vector)], len: usize)
             let integers = compute(other, columns, len)?;
             (0..len).map(|row| integers.at(row).map(|value| value as f64)).collect()
         }
+    })
+}
+
+/// A number of a row.
+#[derive(Clone, Copy)]
+enum Number {
+    Integer(i64),
+    Real(f64),
+}
+
+fn numbers(operand: &Operand, columns: &[(String, Vector)], len: usize) -> Result<Vec<Option<Number>>, StepAside> {
+    if operand.is_real() {
+        return Ok(reals(operand, columns, len)?.into_iter().map(|value| value.map(Number::Real)).collect());
+    }
+    let integers = compute(operand, columns, len)?;
+    Ok((0..len).map(|row| integers.at(row).map(Number::Integer)).collect())
+}
+
+/// By SQLite's rules, who compares an integer with a double exactly.
+fn order(a: Number, b: Number) -> Ordering {
+    let of_both = |integer: i64, real: f64| {
+        // 2^63 and -2^63 are doubles.
+        let edge = -(i64::MIN as f64);
+        if real >= edge {
+            return Ordering::Less;
+        }
+        if real < -edge {
+            return Ordering::Greater;
+        }
+        integer.cmp(&(real as i64)).then_with(|| {
+            // (Where it has a fraction it is no larger than 2^53, and so is the integer.)
+            (integer as f64).partial_cmp(&real).unwrap_or(Ordering::Equal)
+        })
+    };
+    match (a, b) {
+        (Number::Integer(a), Number::Integer(b)) => a.cmp(&b),
+        (Number::Real(a), Number::Real(b)) => a.partial_cmp(&b).unwrap_or(Ordering::Equal),
+        (Number::Integer(a), Number::Real(b)) => of_both(a, b),
+        (Number::Real(a), Number::Integer(b)) => of_both(b, a).reverse(),
+    }
+}
+
+fn compare_numbers(a: &[Option<Number>], comparison: Comparison, b: &[Option<Number>]) -> Vector {
+    let holds = |order: Ordering| match comparison {
+        Comparison::Equal | Comparison::Is => order.is_eq(),
+        Comparison::Unequal | Comparison::IsNot => order.is_ne(),
+        Comparison::Less => order.is_lt(),
+        Comparison::LessOrEqual => order.is_le(),
+        Comparison::Greater => order.is_gt(),
+        Comparison::GreaterOrEqual => order.is_ge(),
+    };
+    Vector::from_rows(a.len(), |row| match (a[row], b[row], comparison) {
+        (Some(a), Some(b), _) => Some(i64::from(holds(order(a, b)))),
+        (None, None, Comparison::Is) | (Some(_), None, Comparison::IsNot) | (None, Some(_), Comparison::IsNot) => {
+            Some(1)
+        }
+        (_, _, Comparison::Is | Comparison::IsNot) => Some(0),
+        _ => None,
     })
 }
 

@@ -221,6 +221,12 @@ impl Filter {
         Ok(Some(filter))
     }
 
+    /// From now on only rows whose integers lie in these ranges are wanted.
+    pub(super) fn narrow(&mut self, narrowed: &[(String, Vec<(i64, i64)>)]) {
+        let admits = |ranges: &Vec<(i64, i64)>| Admits::Integers { ranges: ranges.clone(), null: false };
+        self.conditions.extend(narrowed.iter().map(|(column, ranges)| (column.clone(), admits(ranges))));
+    }
+
     /// Values of an integer column that the conditions leave.
     pub(super) fn times(&self, column: &str) -> (i64, i64) {
         if self.never {

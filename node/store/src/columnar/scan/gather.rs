@@ -1,4 +1,4 @@
-//! Owns the values of many rows of several segments in memory: integers, or texts by codes of one
+//! Owns the values of many rows of several segments in memory: integers, doubles by their bits, or texts by codes of one
 //! dictionary, in the order of the texts; and making columns of a segment in memory of them.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::FastMap;
 /// Values of one operand.
 #[derive(Default)]
 pub(super) struct Gathered {
-    /// Integers, or codes of `texts`.
+    /// Integers, codes of `texts`, or bits of doubles.
     pub(super) vector: Vector,
     /// Once all is there.
     entries: Option<Arc<Entries>>,
@@ -34,13 +34,15 @@ impl Gathered {
         Self { vector: Vector::same(Some(0), rows), ..Self::default() }
     }
 
-    /// Of values that are integers, or texts, and NULL; none where one is anything else, or both are
-    /// there.
-    pub(super) fn of_values<'v>(values: impl Iterator<Item = &'v Value>) -> Option<Self> {
+    /// Of values that are integers, or texts, or (where it `is_real`) doubles, and NULL; none where one
+    /// is anything else, or several kinds are there.
+    pub(super) fn of_values<'v>(values: impl Iterator<Item = &'v Value>, is_real: bool) -> Option<Self> {
         let (mut all, mut has_integer) = (Self::default(), false);
         for value in values {
             let at = match value {
                 Value::Null => None,
+                Value::Real(value) if is_real => Some(value.to_bits().cast_signed()),
+                _ if is_real => return None,
                 Value::Integer(value) => {
                     has_integer = true;
                     Some(*value)

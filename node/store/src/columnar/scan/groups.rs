@@ -1,9 +1,12 @@
 //! Owns aggregates by group over segments. Rows are given to groups through the codes of the
 //! grouping columns: a group is looked up once for each combination of codes in a segment, not for
 //! each row. `states` keeps what is known of a group, `summed` takes it from summaries, `aside` lets a
-//! second thread help.
+//! second thread help, `distinct` keeps different values, `made` tells groups apart by what SQLite makes
+//! of their integers.
 
 mod aside;
+mod distinct;
+mod made;
 mod states;
 mod summed;
 
@@ -21,6 +24,7 @@ use super::out::{compare, give, value_of};
 use super::values::{Morsel, Values};
 use super::{Emit, Failure, MORSEL, StepAside, Work, damaged, failed, wanted};
 use crate::FastMap;
+use made::Made;
 use states::{Argument, Found, NO_VALUES, State, add, hold, result};
 use summed::Summed;
 
@@ -60,69 +64,110 @@ pub(super) fn rows_of(
     node: &str,
     now_unix_ns: i64,
 ) -> Result<(Vec<Vec<Value>>, usize), Failure> {
-    let mut arguments: Vec<Argument> = Vec::new();
-    let mut exact: Vec<Exact> = Vec::new();
-    for column in &groups.columns {
-        let GroupColumn::Aggregate(function, Some(operand)) = column else { continue };
-        let is_text = matches!(operand, Operand::Column(name) if work.kind(name) == Kind::Text);
-        let computes_text = !matches!(operand, Operand::Column(_))
-            && operand.columns().iter().any(|name| work.kind(name) != Kind::Integer);
-        // Bytes are sketches, or SQLite says what is wrong with them.
-        let is_blob = matches!(operand, Operand::Column(name) if work.kind(name) == Kind::Blob);
-        let takes_sketches = matches!(function, Function::SketchState | Function::Quantile(_));
-        if computes_text
-            || (is_text && *function != Function::Count)
-            || (is_blob && *function != Function::Count && !takes_sketches)
-        {
-            return Err(Failure::StepAside);
-        }
-        let at = match arguments.iter().position(|argument| argument.operand == *operand) {
-            Some(at) => at,
-            None => {
-                arguments.push(Argument {
-                    operand: operand.clone(),
-                    basics: Vec::new(),
-                    wants_basics: false,
-                    reals: operand.is_real().then(Vec::new),
-                    quantiles: None,
-                    gathered: None,
-                });
-                arguments.len() - 1
+    let mut grouping = Grouping::of(work, groups)?;
+    let summaries = grouping.add(work, groups)?;
+    Ok((grouping.finish(work, groups, node, now_unix_ns)?, summaries))
+}
+
+/// Groups to which rows are added.
+pub(super) struct Grouping {
+    state: State,
+    exact: Vec<Exact>,
+}
+
+/// Whether all is known of a row's group once the row was looked at.
+pub(super) fn looks_once(groups: &Groups) -> bool {
+    let looks_twice = |column: &GroupColumn| matches!(column, GroupColumn::Aggregate(Function::Percentile { .. }, _));
+    !groups.columns.iter().any(looks_twice)
+}
+
+impl Grouping {
+    /// No rows yet.
+    pub(super) fn of(work: &Work<'_>, groups: &Groups) -> Result<Self, Failure> {
+        let mut arguments: Vec<Argument> = Vec::new();
+        let mut exact: Vec<Exact> = Vec::new();
+        for column in &groups.columns {
+            let GroupColumn::Aggregate(function, Some(operand)) = column else { continue };
+            let is_text = matches!(operand, Operand::Column(name) if work.kind(name) == Kind::Text);
+            let computes_text = !matches!(operand, Operand::Column(_))
+                && operand.columns().iter().any(|name| work.kind(name) != Kind::Integer);
+            // Bytes are sketches, or SQLite says what is wrong with them.
+            let is_blob = matches!(operand, Operand::Column(name) if work.kind(name) == Kind::Blob);
+            let takes_sketches = matches!(function, Function::SketchState | Function::Quantile(_));
+            if computes_text
+                || (is_text && !matches!(function, Function::Count | Function::CountDistinct))
+                || (is_blob && *function != Function::Count && !takes_sketches)
+            {
+                return Err(Failure::StepAside);
             }
-        };
-        let argument = &mut arguments[at];
-        match function {
-            Function::SketchState | Function::Quantile(_) => argument.quantiles = Some(Vec::new()),
-            Function::RunsState => argument.gathered = Some(Vec::new()),
-            Function::Percentile { fraction, discrete } => {
-                argument.quantiles = Some(Vec::new());
-                exact.push(Exact { argument: at, fraction: *fraction, discrete: *discrete });
+            let at = match arguments.iter().position(|argument| argument.operand == *operand) {
+                Some(at) => at,
+                None => {
+                    arguments.push(Argument {
+                        operand: operand.clone(),
+                        basics: Vec::new(),
+                        wants_basics: false,
+                        reals: operand.is_real().then(Vec::new),
+                        distinct: None,
+                        quantiles: None,
+                        gathered: None,
+                    });
+                    arguments.len() - 1
+                }
+            };
+            let argument = &mut arguments[at];
+            match function {
+                Function::SketchState | Function::Quantile(_) => argument.quantiles = Some(Vec::new()),
+                Function::RunsState => argument.gathered = Some(Vec::new()),
+                Function::CountDistinct => argument.distinct = Some(Vec::new()),
+                Function::Percentile { fraction, discrete } => {
+                    argument.quantiles = Some(Vec::new());
+                    exact.push(Exact { argument: at, fraction: *fraction, discrete: *discrete });
+                }
+                _ => argument.wants_basics = true,
             }
-            _ => argument.wants_basics = true,
         }
-    }
-    for key in &groups.keys {
-        let is_text = |name: &&str| work.kind(name) == Kind::Text;
-        let is_blob = |name: &&str| work.kind(name) == Kind::Blob;
-        let columns = key.columns();
-        if columns.iter().any(is_blob) || (columns.iter().any(is_text) && !matches!(key, Operand::Column(_))) {
-            return Err(Failure::StepAside);
+        for key in &groups.keys {
+            let is_text = |name: &&str| work.kind(name) == Kind::Text;
+            let is_blob = |name: &&str| work.kind(name) == Kind::Blob;
+            let columns = key.columns();
+            if columns.iter().any(is_blob) || (columns.iter().any(is_text) && !matches!(key, Operand::Column(_))) {
+                return Err(Failure::StepAside);
+            }
         }
-    }
-    let mut state = State { found: Found::default(), arguments };
-    if groups.keys.is_empty() {
-        state.found.group(Vec::new(), &mut state.arguments)?;
-    }
-    let summaries = scan(work, groups, &mut state)?;
-    let State { mut found, arguments } = state;
-    let mut percentiles: Vec<(Exact, Vec<Value>)> = Vec::new();
-    for wanted in exact {
-        if !percentiles.iter().any(|(other, _)| *other == wanted) {
-            let values = exact_percentiles(work, groups, &mut found, &arguments, wanted)?;
-            percentiles.push((wanted, values));
+        let mut state = State { found: Found::default(), arguments };
+        if groups.keys.is_empty() {
+            state.found.group(Vec::new(), &mut state.arguments)?;
         }
+        Made::of(work, groups, !exact.is_empty())?;
+        Ok(Self { state, exact })
     }
-    Ok((finish(work, groups, &found, arguments, &percentiles, node, now_unix_ns)?, summaries))
+
+    /// Add rows; how many segments were answered from their summaries.
+    pub(super) fn add(&mut self, work: &Work<'_>, groups: &Groups) -> Result<usize, Failure> {
+        scan(work, groups, &mut self.state)
+    }
+
+    /// The rows of all groups. Where percentiles look again, at the rows that were added.
+    pub(super) fn finish(
+        self,
+        work: &Work<'_>,
+        groups: &Groups,
+        node: &str,
+        now_unix_ns: i64,
+    ) -> Result<Vec<Vec<Value>>, Failure> {
+        let Self { state, exact } = self;
+        let state = Made::of(work, groups, !exact.is_empty())?.regrouped(state)?;
+        let State { mut found, arguments } = state;
+        let mut percentiles: Vec<(Exact, Vec<Value>)> = Vec::new();
+        for wanted in exact {
+            if !percentiles.iter().any(|(other, _)| *other == wanted) {
+                let values = exact_percentiles(work, groups, &mut found, &arguments, wanted)?;
+                percentiles.push((wanted, values));
+            }
+        }
+        finish(work, groups, &found, arguments, &percentiles, node, now_unix_ns)
+    }
 }
 
 /// An exact percentile of every group: the sketch brackets it, a second look gathers what lies in
@@ -143,6 +188,7 @@ fn exact_percentiles(
         basics: vec![NO_VALUES; found.keys.len()],
         wants_basics: false,
         reals: None,
+        distinct: None,
         quantiles: None,
         gathered: Some(vec![Vec::new(); found.keys.len()]),
     };

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use query_planner::memory::Held;
-use query_planner::scan::{Bound, Comparison, Join, Joined, Keeps, OfMatches, Operand, Output, RowColumn, Side};
+use query_planner::scan::{
+    Join, Joined, Keeps, OfMatches, Operand, Output, RowColumn, Scan, Side, SideColumn, SideRows,
+};
 use query_planner::{NodeError, Value};
 
 use super::super::Kind;
@@ -13,7 +15,8 @@ use super::super::encode::{Encoded, Entries};
 use super::super::segment::{InMemory, Segment};
 use super::compute::{Vector, compute};
 use super::gather::{Gathered, gather};
-use super::{Asked, Failure, StepAside, groups, with_work};
+use super::narrow::{self, Before, Bounds, Narrowed};
+use super::{Asked, Failure, Of, StepAside, Work, groups, with_work};
 
 /// Joined rows beyond which SQLite does it, which need not keep them.
 const MOST_ROWS: usize = 1 << 22;
@@ -41,23 +44,91 @@ pub(super) struct Rows {
 /// Join; SQLite does it where that would be too much, or not of integers and texts alone.
 pub(super) fn rows(asked: &Asked<'_>, joined: &Joined) -> Result<Rows, Failure> {
     let mut held = Held::default();
-    let mut left = side(asked, &joined.first)?;
+    let mut left = side(asked, &joined.first, &[])?;
     let mut said = format!("{} rows of {}", left.rows, name_of(&joined.first));
     for join in &joined.joins {
-        let right = side(asked, &join.side)?;
+        if narrow::wants_nearest(left.before(), join) {
+            said += &format!(" joined with the nearest of {}", name_of(&join.side));
+            left = nearest(asked, left, join)?;
+            continue;
+        }
+        let right = side(asked, &join.side, &narrow::narrowed(left.before(), join, None)?)?;
         said += &format!(" joined with {} of {}", right.rows, name_of(&join.side));
         within(&mut held, &[&left, &right])?;
         left = step(asked, left, &right, join)?;
         within(&mut held, &[&left, &right])?;
     }
-    let Table { rows, columns, texts } = left;
-    let of = |((name, vector), texts): ((String, Vector), Option<Arc<Entries>>)| in_memory(name, vector, texts);
-    let segment = Segment::in_memory(0, rows, columns.into_iter().zip(texts).map(of).collect());
-    Ok(Rows { segment, said, _held: held })
+    Ok(Rows { segment: left.into_segment(), said, _held: held })
+}
+
+/// Rows of a first side that are joined together, where it has many more.
+const PIECE: usize = if cfg!(test) { 16 } else { 1 << 18 };
+
+/// Join a long first side a piece at a time, and hand each piece's joined rows to `with`: what was
+/// joined, in words. None where the first side is not long, or no rows of a table.
+pub(super) fn in_pieces(
+    asked: &Asked<'_>,
+    joined: &Joined,
+    with: &mut dyn FnMut(&Segment) -> Result<(), Failure>,
+) -> Result<Option<String>, Failure> {
+    let SideRows::Scan(scan) = &joined.first.rows else { return Ok(None) };
+    if scan.joined.is_some() || scan.windowed.is_some() || matches!(scan.output, Output::Groups(_)) {
+        return Ok(None);
+    }
+    let is_long = with_work(asked, scan, Of::All, |work, _| {
+        Ok(work.segments.iter().map(|segment| segment.rows).sum::<usize>() >= 2 * PIECE)
+    })?;
+    if !is_long {
+        return Ok(None);
+    }
+    let mut held = Held::default();
+    let rights: Vec<Table> = joined.joins.iter().map(|join| side(asked, &join.side, &[])).collect::<Result<_, _>>()?;
+    within(&mut held, &rights.iter().collect::<Vec<_>>())?;
+    let narrowed = narrow::of_first(joined, &rights.iter().map(Table::before).collect::<Vec<_>>())?;
+    with_work(asked, scan, Of::In(&narrowed), |work, _| {
+        let (mut rows, mut from) = (0, 0);
+        while from < work.segments.len() {
+            let mut to = from + 1;
+            let mut together = work.segments[from].rows;
+            while let Some(next) = work.segments.get(to).filter(|next| together + next.rows <= PIECE) {
+                together += next.rows;
+                to += 1;
+            }
+            let piece = Work { segments: &work.segments[from..to], ..*work };
+            let mut left = table(&joined.first, gathered_rows(&piece, &joined.first, scan)?)?;
+            rows += left.rows;
+            let mut held = Held::default();
+            for (join, right) in joined.joins.iter().zip(&rights) {
+                left = step(asked, left, right, join)?;
+                within(&mut held, &[&left])?;
+            }
+            with(&left.into_segment())?;
+            from = to;
+        }
+        let names = joined.joins.iter().zip(&rights);
+        let names = names.map(|(join, right)| format!(" joined with {} of {}", right.rows, name_of(&join.side)));
+        Ok(Some(format!("{rows} rows of {}{}", name_of(&joined.first), names.collect::<String>())))
+    })
+}
+
+/// The columns of a side that is rows of a table.
+fn gathered_rows(work: &Work<'_>, side: &Side, scan: &Scan) -> Result<Vec<Gathered>, Failure> {
+    let Output::Rows(rows) = &scan.output else { return Err(Failure::StepAside) };
+    let operand = |of: usize| match rows.columns.get(of) {
+        Some(RowColumn::Value(operand)) => Ok(operand.clone()),
+        _ => Err(StepAside),
+    };
+    let operands = side.columns.iter().map(|column| operand(column.of));
+    let operands: Vec<Operand> = operands.collect::<Result<_, _>>()?;
+    gather(work, &operands, &mut Held::default())
 }
 
 fn name_of(side: &Side) -> &str {
-    if side.scan.joined.is_some() { "a join" } else { &side.scan.table }
+    match &side.rows {
+        SideRows::Scan(scan) if scan.joined.is_some() => "a join",
+        SideRows::Scan(scan) => &scan.table,
+        SideRows::Sql(_) => "what SQLite gives",
+    }
 }
 
 /// The rows of some tables are the question's memory. Where that is not enough SQLite, which need not
@@ -78,28 +149,65 @@ fn in_memory(name: String, vector: Vector, texts: Option<Arc<Entries>>) -> InMem
     InMemory { name, kind: Kind::Integer, values: Encoded::integers(vector.values, &vector.nulls), range }
 }
 
-/// The rows of a side.
-fn side(asked: &Asked<'_>, side: &Side) -> Result<Table, Failure> {
-    let gathered = with_work(asked, &side.scan, |work, _| match &side.scan.output {
-        Output::Rows(rows) => {
-            let operand = |of: usize| match rows.columns.get(of) {
-                Some(RowColumn::Value(operand)) => Ok(operand.clone()),
-                _ => Err(StepAside),
-            };
-            let operands = side.columns.iter().map(|column| operand(column.of));
-            let operands: Vec<Operand> = operands.collect::<Result<_, _>>()?;
-            gather(work, &operands, &mut Held::default())
+/// How far above its bound a row looks first, and how many times as far each time that it found
+/// nothing. (Of nanoseconds some milliseconds.)
+const NEAR: i64 = if cfg!(test) { 8 } else { 1 << 22 };
+const FARTHER: i64 = 16;
+/// How often until it looks at all that is there.
+const LOOKS: usize = 3;
+
+/// As [`step`], where a row wants the least value above its bound: rows that find one near it are done
+/// with that.
+fn nearest(asked: &Asked<'_>, mut left: Table, join: &Join) -> Result<Table, Failure> {
+    let Some((column, _)) = &join.value else { return Err(Failure::StepAside) };
+    let bounds: Vec<Option<i64>> = {
+        let bounds = Bounds::of(left.before(), join)?;
+        (0..left.rows).map(|row| bounds.range(row).map(|(least, _)| least)).collect()
+    };
+    let mut found: Vec<Option<i64>> = vec![None; left.rows];
+    let mut open: Vec<u32> = (0..left.rows as u32).filter(|row| bounds[*row as usize].is_some()).collect();
+    let widths = std::iter::successors(Some(NEAR), |width| Some(width * FARTHER)).take(LOOKS);
+    for width in widths.map(Some).chain([None]) {
+        if open.is_empty() {
+            break;
         }
+        let some = left.at_rows(&open);
+        let right = side(asked, &join.side, &narrow::narrowed(some.before(), join, width)?)?;
+        let some = step(asked, some, &right, join)?;
+        let (_, values) = some.columns.last().ok_or(StepAside)?;
+        let mut at = 0;
+        open.retain(|row| {
+            at += 1;
+            let bound = bounds[*row as usize].unwrap_or(i64::MAX);
+            // What lies farther may have been read for another row, and not all that lies before it.
+            let is_near = |value: &i64| width.is_none_or(|width| *value <= bound.saturating_add(width));
+            found[*row as usize] = values.at(at - 1).filter(is_near);
+            found[*row as usize].is_none()
+        });
+    }
+    left.columns.push((column.name.clone(), Vector::from_rows(left.rows, |row| found[row])));
+    left.texts.push(None);
+    Ok(left)
+}
+
+/// The rows of a side, of which only those that lie in ranges matter.
+fn side(asked: &Asked<'_>, side: &Side, narrowed: &[Narrowed]) -> Result<Table, Failure> {
+    let scan = match &side.rows {
+        SideRows::Scan(scan) => scan,
+        SideRows::Sql(sql) => return of_sql(asked, sql, side),
+    };
+    let gathered = with_work(asked, scan, Of::In(narrowed), |work, _| match &scan.output {
+        Output::Rows(_) => gathered_rows(work, side, scan),
         Output::Groups(groups) => {
             let (rows, _) = groups::rows_of(work, groups, asked.node, asked.now_unix_ns)?;
             if side.columns.is_empty() {
                 return Ok(vec![Gathered::rows(rows.len())]);
             }
-            let column = |of: usize| {
-                let values = rows.iter().map(|row| row.get(of).unwrap_or(&Value::Null));
-                Gathered::of_values(values).ok_or(StepAside)
+            let column = |side: &SideColumn| {
+                let values = rows.iter().map(|row| row.get(side.of).unwrap_or(&Value::Null));
+                Gathered::of_values(values, side.column.is_real).ok_or(StepAside)
             };
-            Ok(side.columns.iter().map(|column_of| column(column_of.of)).collect::<Result<_, _>>()?)
+            Ok(side.columns.iter().map(column).collect::<Result<_, _>>()?)
         }
     });
     let gathered = gathered.map_err(|failure| match failure {
@@ -107,6 +215,51 @@ fn side(asked: &Asked<'_>, side: &Side) -> Result<Table, Failure> {
         Failure::Node(NodeError::Sql(_) | NodeError::OverBudget(_)) => Failure::StepAside,
         other => other,
     })?;
+    table(side, gathered)
+}
+
+/// The rows of a side that SQLite works out.
+fn of_sql(asked: &Asked<'_>, sql: &str, side: &Side) -> Result<Table, Failure> {
+    let mut columns: Vec<Vec<Value>> = vec![Vec::new(); side.columns.len()];
+    let (mut rows, mut held) = (0, Held::default());
+    let mut read = || -> rusqlite::Result<bool> {
+        let mut statement = asked.conn.prepare_cached(sql)?;
+        let mut found = statement.raw_query();
+        while let Some(row) = found.next()? {
+            rows += 1;
+            for (column, values) in side.columns.iter().zip(&mut columns) {
+                values.push(Value::from_sqlite(row.get_ref(column.of)?));
+            }
+            let bytes = rows * (columns.len() * size_of::<Value>() + size_of::<i64>());
+            if rows > MOST_ROWS || (rows.is_multiple_of(TOGETHER) && !held.is_within(bytes)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    match read() {
+        Ok(true) => {}
+        Ok(false) => return Err(Failure::StepAside),
+        // Whether SQLite comes to what fails here is its own affair, if time is not over.
+        Err(error) => {
+            return Err(match NodeError::of_sqlite(&error) {
+                stopped @ NodeError::Stopped(_) => Failure::Node(stopped),
+                _ => Failure::StepAside,
+            });
+        }
+    }
+    if columns.is_empty() {
+        return table(side, vec![Gathered::rows(rows)]);
+    }
+    let column = |(side, values): (&SideColumn, &Vec<Value>)| {
+        Gathered::of_values(values.iter(), side.column.is_real).ok_or(StepAside)
+    };
+    let gathered = side.columns.iter().zip(&columns).map(column).collect::<Result<_, _>>()?;
+    table(side, gathered)
+}
+
+/// What was gathered for the columns of a side.
+fn table(side: &Side, gathered: Vec<Gathered>) -> Result<Table, Failure> {
     let rows = gathered.first().map_or(0, Gathered::len);
     if rows > MOST_ROWS {
         return Err(Failure::StepAside);
@@ -115,7 +268,10 @@ fn side(asked: &Asked<'_>, side: &Side) -> Result<Table, Failure> {
     for (side, gathered) in side.columns.iter().zip(gathered) {
         let empty = || Arc::new(Entries::Texts(Vec::new()));
         texts.push(side.column.is_text.then(|| gathered.entries().cloned().unwrap_or_else(empty)));
-        if gathered.entries().is_some() && !side.column.is_text {
+        let is_empty = gathered.vector.nulls.iter().all(|is_null| *is_null) && !gathered.vector.nulls.is_empty();
+        let is_text = gathered.entries().is_some();
+        // (Of text that is only NULL there are no entries.)
+        if is_text != side.column.is_text && !(side.column.is_text && (rows == 0 || is_empty)) {
             return Err(Failure::StepAside);
         }
         columns.push((side.column.name.clone(), gathered.vector));
@@ -210,8 +366,7 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
         None => None,
     };
     let index = Index::of(&keys.1, right.rows, between.as_ref());
-    let bounds = join.bounds.iter().map(|bound| Ok((bound, compute(&bound.with, &left.columns, left.rows)?)));
-    let bounds: Vec<(&Bound, _)> = bounds.collect::<Result<_, StepAside>>()?;
+    let bounds = Bounds::of(left.before(), join)?;
     // With a NULL among them nothing is certainly not among them.
     let is_open = join.keeps == Keeps::NotAmong && (0..right.rows).any(|row| keys.1.is_null(row));
     let is_first = match (&join.value, join.bounds.first()) {
@@ -231,7 +386,7 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
     for row in 0..left.rows {
         let hash_of = |row: usize| keys.0.hash(row);
         if !keys.0.is_null(row)
-            && let Some(range) = range(&bounds, row)
+            && let Some(range) = bounds.range(row)
         {
             index.candidates(hash_of(row), range, |other| {
                 looked_at += 1;
@@ -274,22 +429,6 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
         table.texts.push(None);
     }
     Ok(table)
-}
-
-/// Between which values a row's bounds admit others; none where a bound is NULL or nothing is left.
-fn range(bounds: &[(&Bound, std::borrow::Cow<'_, Vector>)], row: usize) -> Option<(i64, i64)> {
-    let (mut least, mut greatest) = (i64::MIN, i64::MAX);
-    for (bound, with) in bounds {
-        let value = with.at(row)?;
-        match bound.comparison {
-            Comparison::Less => greatest = greatest.min(value.checked_sub(1)?),
-            Comparison::LessOrEqual => greatest = greatest.min(value),
-            Comparison::Greater => least = least.max(value.checked_add(1)?),
-            Comparison::GreaterOrEqual => least = least.max(value),
-            Comparison::Equal | Comparison::Unequal | Comparison::Is | Comparison::IsNot => return None,
-        }
-    }
-    (least <= greatest).then_some((least, greatest))
 }
 
 /// Replace codes by those of the same texts among others (-1: none is).
@@ -434,6 +573,22 @@ fn made(left: Table, right: &Table, keeps: Keeps, kept: &Pairs) -> Table {
 }
 
 impl Table {
+    fn into_segment(self) -> Segment {
+        let of = |((name, vector), texts): ((String, Vector), Option<Arc<Entries>>)| in_memory(name, vector, texts);
+        let columns = self.columns.into_iter().zip(self.texts).map(of).collect();
+        Segment::in_memory(0, self.rows, columns)
+    }
+
+    fn before(&self) -> Before<'_> {
+        Before { rows: self.rows, columns: &self.columns }
+    }
+
+    /// Some of the rows.
+    fn at_rows(&self, rows: &[u32]) -> Self {
+        let columns = self.columns.iter().map(|(name, vector)| (name.clone(), vector.at_rows(rows)));
+        Self { rows: rows.len(), columns: columns.collect(), texts: self.texts.clone() }
+    }
+
     /// The texts of an operand that is a column of text.
     fn texts_of(&self, operand: &Operand) -> Result<Option<Arc<Entries>>, StepAside> {
         let Operand::Column(name) = operand else { return Ok(None) };

@@ -1,8 +1,11 @@
 //! Owns answering typed questions (`query_planner::scan`) from segments, column by column, without
 //! SQLite's row machine.
 //!
-//! `filter` decides which segments and rows a condition admits, `values` reads the values of rows,
-//! `windows` adds columns that window functions make, `compute` works out what is made of several, `keys` gives codes to what is grouped by, `groups` makes aggregates, `rows` gives rows and the first k of an order, `out` hands rows out.
+//! `schema` says which fragments are scans, `filter` decides which segments and rows a condition
+//! admits, `values` reads the values of rows, `compute` works out what is made of several. `joins`
+//! joins rows, `narrow` says beforehand which of them matter, `windows` adds columns that window
+//! functions make. `keys` gives codes to what is grouped by, `groups` makes aggregates, `rows` gives
+//! rows and the first k of an order, `out` hands rows out.
 //! Whatever is not understood, or would not be exact, is left to SQLite and the virtual table
 //! (`Ok(None)`): the answers are the same either way, which the tests hold against each other.
 
@@ -12,8 +15,10 @@ mod gather;
 mod groups;
 mod joins;
 mod keys;
+mod narrow;
 mod out;
 mod rows;
+mod schema;
 mod sorted;
 #[cfg(test)]
 mod tests;
@@ -27,11 +32,12 @@ use query_planner::{Answered, Batch, Catalog, Fragment, FragmentExecutor, NodeEr
 use rusqlite::Connection;
 
 use super::encode::Encoded;
-use super::form::{is_columnar, time_of};
+use super::form::time_of;
 use super::pick::{Pick, admitted};
 use super::segment::{Directory, Segment, SegmentError};
 use super::{Kind, MODULE};
 use filter::Filter;
+use narrow::Narrowed;
 use values::{Morsel, Values};
 
 /// Rows that are worked on at a time: a few columns of them fit the processor's second cache.
@@ -65,14 +71,11 @@ impl FragmentExecutor for ColumnExecutor<'_> {
         now_unix_ns: i64,
         emit: Emit<'_>,
     ) -> Result<Option<Answered>, NodeError> {
-        let Some(scan) = scan_of(conn, fragment) else { return Ok(None) };
+        let Some(scan) = schema::scan_of(conn, fragment) else { return Ok(None) };
         let asked = Asked { conn, node, now_unix_ns, stop: self.stop, most_rows: self.most_rows };
-        let answered = with_work(&asked, &scan, |work, from| {
-            let summaries = match &scan.output {
-                Output::Groups(groups) => groups::answer(work, groups, node, now_unix_ns, emit)?,
-                Output::Rows(rows) => rows::answer(work, rows, node, now_unix_ns, emit)?.then_some(0),
-            };
-            Ok(Answered(from.said(summaries.ok_or(StepAside)?)))
+        let answered = in_pieces(&asked, &scan, emit).and_then(|answered| match answered {
+            Some(answered) => Ok(answered),
+            None => whole(&asked, &scan, emit),
         });
         match answered {
             Ok(answered) => Ok(Some(answered)),
@@ -82,8 +85,57 @@ impl FragmentExecutor for ColumnExecutor<'_> {
     }
 
     fn understands(&self, conn: &Connection, fragment: &Fragment) -> bool {
-        scan_of(conn, fragment).is_some()
+        schema::scan_of(conn, fragment).is_some()
     }
+}
+
+/// Answer a scan from all its rows at once.
+fn whole(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Answered, Failure> {
+    let Asked { node, now_unix_ns, .. } = *asked;
+    with_work(asked, scan, Of::All, |work, from| {
+        let summaries = match &scan.output {
+            Output::Groups(groups) => groups::answer(work, groups, node, now_unix_ns, emit)?,
+            Output::Rows(rows) => rows::answer(work, rows, node, now_unix_ns, emit)?.then_some(0),
+        };
+        Ok(Answered(from.said(summaries.ok_or(StepAside)?)))
+    })
+}
+
+/// Answer a scan that makes groups of a join whose first side is long: joined rows are not kept, but
+/// go into their groups a piece at a time. None where it is no such scan.
+fn in_pieces(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Option<Answered>, Failure> {
+    let (Some(joined), Output::Groups(groups), None) = (&scan.joined, &scan.output, &scan.windowed) else {
+        return Ok(None);
+    };
+    if !groups::looks_once(groups) {
+        return Ok(None);
+    }
+    let Asked { node, now_unix_ns, .. } = *asked;
+    let mut grouping: Option<groups::Grouping> = None;
+    let said = joins::in_pieces(asked, joined, &mut |segment| {
+        with_work(asked, scan, Of::These(segment), |work, _| {
+            let grouping = match &mut grouping {
+                Some(grouping) => grouping,
+                none => none.insert(groups::Grouping::of(work, groups)?),
+            };
+            grouping.add(work, groups).map(drop)
+        })
+    })?;
+    let (Some(said), Some(grouping)) = (said, grouping) else { return Ok(None) };
+    let nothing = Segment::in_memory(0, 0, Vec::new());
+    let rows = with_work(asked, scan, Of::These(&nothing), |work, _| grouping.finish(work, groups, node, now_unix_ns))?;
+    out::give(rows, groups.shown, emit)?;
+    Ok(Some(Answered(format!("columns: {said}"))))
+}
+
+/// Which of a scan's rows.
+#[derive(Clone, Copy)]
+enum Of<'o> {
+    All,
+    /// Those that lie in ranges.
+    In(&'o [Narrowed]),
+    /// Joined rows that are there.
+    These(&'o Segment),
 }
 
 /// Who asks, and what that may take.
@@ -134,13 +186,14 @@ impl Origin {
 fn with_work<T>(
     asked: &Asked<'_>,
     scan: &Scan,
+    of: Of<'_>,
     with: impl FnOnce(&Work<'_>, &Origin) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let Asked { conn, node, now_unix_ns, stop, most_rows } = *asked;
     let kind = |is_text: bool| if is_text { Kind::Text } else { Kind::Integer };
     let table = scan.table.to_ascii_lowercase();
     let mut kinds: Vec<(String, Kind)> = match &scan.joined {
-        None => columns(conn, &table).ok_or(StepAside)?,
+        None => schema::columns(conn, &table).ok().flatten().ok_or(StepAside)?.to_vec(),
         Some(joined) => joined.columns().map(|column| (column.name.clone(), kind(column.is_text))).collect(),
     };
     kinds.extend(scan.derived.iter().map(|derived| (derived.name.clone(), kind(derived.by.is_text()))));
@@ -159,7 +212,10 @@ fn with_work<T>(
         Ok(Some(filter)) => Ok(filter),
         Ok(None) | Err(_) => Err(StepAside),
     };
-    let filter = filter_of(&first)?;
+    let mut filter = filter_of(&first)?;
+    if let Of::In(ranges) = of {
+        filter.narrow(ranges);
+    }
     let is_integer = |name: &str| kinds.iter().any(|(column, kind)| column == name && *kind == Kind::Integer);
     let are_integers = |of: &[Operand]| of.iter().flat_map(Operand::columns).all(is_integer);
     if !are_integers(&first.predicates) || !are_integers(&scan.predicates) {
@@ -167,13 +223,16 @@ fn with_work<T>(
     }
     let (mut what, mut all) = (table.clone(), 1);
     let mut _joined = None;
-    let segments: Vec<Segment> = match &scan.joined {
-        None => {
+    let segments: Vec<Segment> = match (&scan.joined, of) {
+        (_, Of::These(segment)) => {
+            Some(segment.clone()).filter(|segment| filter.may_hold(segment)).into_iter().collect()
+        }
+        (None, _) => {
             let directory = Directory::load(conn, &table, filter.times(time_of(&table))).map_err(failed)?;
             all = directory.segments.len();
             directory.segments.into_iter().filter(|segment| filter.may_hold(segment)).collect()
         }
-        Some(joined) => {
+        (Some(joined), _) => {
             let rows = _joined.insert(joins::rows(asked, joined)?);
             what.clone_from(&rows.said);
             if filter.may_hold(&rows.segment) { vec![rows.segment.clone()] } else { Vec::new() }
@@ -197,7 +256,7 @@ fn with_work<T>(
     let from = Origin {
         what,
         segments: segments.len(),
-        pruned: all - segments.len(),
+        pruned: all.saturating_sub(segments.len()),
         windowed: windowed.as_ref().map(|(added, _)| added.rows),
         is_join: scan.joined.is_some(),
     };
@@ -292,64 +351,22 @@ impl From<StepAside> for Failure {
     }
 }
 
-/// The scan that a part is, when it is over a columnar table of this file or a view that shows one.
-fn scan_of(conn: &Connection, fragment: &Fragment) -> Option<Scan> {
-    // Most parts are told apart by their tables alone.
-    let is_ours = |(read, _): &(String, Vec<String>)| {
-        let read = read.to_ascii_lowercase();
-        is_columnar(&read) || (!is_table(conn, &read) && view(conn, &read).is_some())
-    };
-    if fragment.reads.is_empty() || !fragment.reads.iter().all(is_ours) {
-        return None;
-    }
-    let of_table = |table: &str| {
-        let table = table.to_ascii_lowercase();
-        let columns = columns(conn, &table).filter(|_| is_columnar(&table))?;
-        Some(columns.into_iter().map(|(name, kind)| Column { name, is_text: kind == Kind::Text }).collect())
-    };
-    Scan::through_views(&fragment.sql, &of_table, &|name| view(conn, &name.to_ascii_lowercase()))
-}
-
 /// Whether a node with tables as in `catalog` answers such a part from columns.
 pub fn understands(catalog: &Catalog, fragment: &Fragment) -> bool {
     let module = MODULE.to_string_lossy();
     let of_table = |name: &str| {
         let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;
         let is_text = |decl_type: &str| Kind::declared(decl_type) == Kind::Text;
-        let column =
-            |column: &query_planner::Column| Column { name: column.name.clone(), is_text: is_text(&column.decl_type) };
+        let column = |column: &query_planner::Column| Column::of_text(column.name.clone(), is_text(&column.decl_type));
         Some(table.columns.iter().map(column).collect())
     };
     let of_view = |name: &str| catalog.tables.get(&name.to_ascii_lowercase()).map(|table| table.sql.clone());
-    Scan::through_views(&fragment.sql, &of_table, &of_view).is_some()
-}
-
-/// Whether it is a table of this file, by what the connection knows of the schema: without a
-/// statement. (A schema that has changed since only makes SQLite answer instead.)
-fn is_table(conn: &Connection, name: &str) -> bool {
-    conn.table_exists(Some("main"), name).unwrap_or(false)
-}
-
-/// The statement that made a view of this file.
-fn view(conn: &Connection, name: &str) -> Option<String> {
-    conn.prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = ?1 COLLATE NOCASE")
-        .ok()?
-        .query_row([name], |row| row.get(0))
-        .ok()
-}
-
-/// The columns of a columnar table; none where this file has no such table, or a plain one of its
-/// name.
-fn columns(conn: &Connection, table: &str) -> Option<Vec<(String, Kind)>> {
-    let sql: String = conn
-        .prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1")
-        .ok()?
-        .query_row([table], |row| row.get(0))
-        .ok()?;
-    if !sql.contains(&*MODULE.to_string_lossy()) {
-        return None;
-    }
-    let statement = conn.prepare_cached(&format!("SELECT * FROM main.\"{table}\"")).ok()?;
-    let kind = |decl_type: Option<&str>| Kind::declared(decl_type.unwrap_or_default());
-    Some(statement.columns().map(|column| (column.name().to_owned(), kind(column.decl_type()))).collect())
+    let of_plain = |name: &str| {
+        let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| schema::is_stored(&table.sql))?;
+        let column = |column: &query_planner::Column| {
+            (column.name.clone(), schema::plain_column(&column.name, &column.decl_type, &column.collation))
+        };
+        Some(table.columns.iter().map(column).collect())
+    };
+    Scan::through_views(&fragment.sql, &of_table, &of_plain, &of_view).is_some()
 }

@@ -8,7 +8,6 @@ use query_planner::scan::{Operand, Order, RowColumn, Rows, evaluate};
 use query_planner::{Batch, NodeError, Value};
 
 use super::super::Kind;
-use super::super::encode::Cell;
 use super::super::segment::Segment;
 use super::out::{compare, give};
 use super::values::{Morsel, Values};
@@ -80,21 +79,13 @@ fn try_answer(work: &Work<'_>, rows: &Rows, node: &str, now_unix_ns: i64, emit: 
     Ok(give(cells(work, rows, &constants, &shown)?, rows.columns.len(), emit)?)
 }
 
-/// Whether an operand is more than a column; what is worked out is so of integers only.
+/// Whether an operand is more than a column; what is worked out is so of numbers only.
 fn is_integers(work: &Work<'_>, operand: &Operand) -> Result<bool, Failure> {
     let is_column = matches!(operand, Operand::Column(_));
     if !is_column && operand.columns().iter().any(|name| work.kind(name) != Kind::Integer) {
         return Err(Failure::StepAside);
     }
     Ok(!is_column)
-}
-
-fn value(cell: Cell<'_>) -> Value {
-    match cell {
-        Cell::Null => Value::Null,
-        Cell::Integer(value) => Value::Integer(value),
-        Cell::Text(text) => Value::Text(text.to_vec()),
-    }
 }
 
 /// What is shown of a segment's rows; none where it is the same for all.
@@ -148,7 +139,7 @@ fn all_rows(
                         (_, None) => {}
                         (Some(column), Some(_)) => {
                             column.read(morsel)?;
-                            batch.columns.push((0..kept.len()).map(|row| value(column.cell(row))).collect());
+                            batch.columns.push((0..kept.len()).map(|row| column.value(row)).collect());
                         }
                         (None, Some(_)) => {
                             batch.columns.push(vec![constant.clone().unwrap_or(Value::Null); kept.len()]);
@@ -221,7 +212,7 @@ fn first_of(work: &Work<'_>, order: &[Order<Operand>], most: usize) -> Result<Ve
                 column.read(Morsel { segment, start, len, rows: &kept })?;
             }
             for (row, place) in kept.iter().enumerate() {
-                let keys = columns.iter().map(|column| value(column.cell(row))).collect();
+                let keys = columns.iter().map(|column| column.value(row)).collect();
                 best.push((keys, (at, (start + *place as usize) as u32)));
                 if best.len() >= most.saturating_mul(2).saturating_add(64) {
                     bar = cut(&mut best);
@@ -268,7 +259,7 @@ fn cells(
             let places: Vec<u32> = members.iter().map(|(row, _)| *row).collect();
             values.read(Morsel { segment, start, len: BLOCK.min(segment.rows - start), rows: &places })?;
             for (row, (_, i)) in members.iter().enumerate() {
-                out[*i].push(value(values.cell(row)));
+                out[*i].push(values.value(row));
             }
         }
     }

@@ -63,10 +63,17 @@ fn stores(batches: &[Vec<Row>]) -> (Connection, Connection) {
     }
     columnar.execute_batch(VIEW).unwrap();
     plain.execute_batch(VIEW).unwrap();
+    columnar.execute_batch(SETTINGS).unwrap();
+    plain.execute_batch(SETTINGS).unwrap();
     query_planner::harden(&mut columnar).unwrap();
     query_planner::harden(&mut plain).unwrap();
     (columnar, plain)
 }
+
+/// A table that is no columns, in which not everything is what its column says.
+const SETTINGS: &str = "CREATE TABLE settings (rank INTEGER, func TEXT, weight REAL, label TEXT COLLATE NOCASE, any, odd INTEGER); \
+     INSERT INTO settings VALUES (0, 'send', 0.5, 'X', 1, 1), (1, 'recv', 1.5, 'y', 'a', 2), (2, 'send', NULL, 'x', 2.5, 'text'), \
+     (2, 'all_reduce', 100, NULL, NULL, 7), (NULL, 'other', -1e300, 'Y', x'00', NULL), (3, NULL, 9e18, '', 3, 2.5)";
 
 /// As `nccl_events` is made.
 const VIEW: &str = "CREATE VIEW shown AS SELECT ts_ns AS timestamp_ns, bytes, upper(func) AS op, rank + 1 AS more, \
@@ -169,6 +176,12 @@ fn condition() -> impl Strategy<Value = String> {
             "min(rank, bytes) IS NOT max(rank, 2)",
             "CASE WHEN note = 'x' THEN rank ELSE bytes END > 1",
             "bytes + 1 > rank - bytes",
+            "bytes > 1.5 * ts_ns",
+            "rank * 1.0 IS rank",
+            "bytes * 1.0 = 100",
+            "ts_ns / (rank - 1.0) IS NULL",
+            "9223372036854775807 - rank < 9223372036854775807.0 * (ts_ns % 3)",
+            "NOT (rank < 0.5 + bytes / 100.0)",
         ])
         .prop_map(str::to_owned),
     ]
@@ -199,6 +212,12 @@ fn grouped() -> impl Strategy<Value = String> {
             "CASE WHEN bytes > 100 OR note = 'x' THEN 2 WHEN bytes IS NULL THEN NULL ELSE rank END",
             "bytes & 6 | rank",
             "coalesce(rank, -1)",
+            "strftime('%H:%M', ts_ns * 60, 'unixepoch')",
+            "'r' || coalesce(rank, '-')",
+            "CAST(rank AS TEXT)",
+            "CASE WHEN rank > 1 THEN rank ELSE 'few' END",
+            "round(bytes / 7.0, 1)",
+            "substr('abcdef', rank + 1, 2)",
         ],
         0..4,
     );
@@ -248,6 +267,13 @@ fn grouped() -> impl Strategy<Value = String> {
             "sum(1.5 * rank) FILTER (WHERE bytes > 10)",
             "avg(CASE WHEN rank > 1 THEN ts_ns * 2.0 END)",
             "sum(CASE WHEN rank > 1 THEN 1.5 ELSE 0 END)",
+            "count(DISTINCT rank)",
+            "count(DISTINCT bytes)",
+            "count(DISTINCT func)",
+            "count(DISTINCT upper(note))",
+            "count(DISTINCT ts_ns / 100 - 7)",
+            "max(DISTINCT bytes)",
+            "count(*) FILTER (WHERE bytes > rank * 20.5)",
         ],
         1..6,
     );
@@ -275,6 +301,9 @@ fn listed() -> impl Strategy<Value = String> {
             "*",
             "bytes % 10 - rank",
             "iif(bytes > rank, ts_ns, NULL)",
+            "bytes * 0.5",
+            "rank / 2.0 > bytes",
+            "CASE WHEN rank > 1 THEN 1.5 * ts_ns END",
         ],
         1..5,
     );
@@ -309,6 +338,8 @@ fn unordered() -> impl Strategy<Value = String> {
             "NULL",
             "CASE WHEN rank > ts_ns % 3 THEN 'more' ELSE func END",
             "CASE WHEN rank > ts_ns % 3 THEN 'more' ELSE 'less' END",
+            "bytes / 2.0",
+            "'t' || (ts_ns / 100)",
         ],
         1..4,
     );
@@ -404,6 +435,8 @@ fn large_segments_are_read_in_pieces() {
         "SELECT rank, func, bytes FROM collectives ORDER BY bytes * ts_ns DESC, ts_ns, rank LIMIT 20",
         "SELECT ts_ns - rank * 7, func FROM collectives WHERE bytes > 90000 OR rank = ts_ns % 5 ORDER BY ts_ns % 1000, ts_ns, rank, func LIMIT 300",
         "SELECT ts_ns % 100, count(*), sum(CASE WHEN rank < 3 THEN bytes END), count(*) FILTER (WHERE bytes > 500) FROM collectives GROUP BY 1 ORDER BY 1",
+        "SELECT strftime('%M:%S', ts_ns, 'unixepoch') AS second, count(*), sum(bytes), count(DISTINCT bytes) FROM collectives GROUP BY 1 ORDER BY 1",
+        "SELECT rank, count(DISTINCT bytes), count(DISTINCT ts_ns), count(DISTINCT func) FROM collectives GROUP BY rank ORDER BY rank",
         "SELECT func, count(*), max(bytes - rank) FROM collectives WHERE func LIKE '%e%' AND bytes > 99990 AND ts_ns > 30 GROUP BY 1 ORDER BY 1",
     ] {
         same(std::slice::from_ref(&rows), sql, true).unwrap();

@@ -2,12 +2,13 @@
 //! several (`compute`). Only the rows that conditions admit are looked at, and of each column only
 //! the blocks in which such a row lies.
 
+use query_planner::Value;
 use query_planner::scan::Operand;
 
 use super::super::encode::{Cell, Encoded, Entries, Scalar};
 use super::super::pick::read_rows;
 use super::super::segment::Segment;
-use super::compute::{Reals, Vector, compute, reals};
+use super::compute::{Vector, compute, reals};
 use super::{Failure, StepAside, Work, damaged};
 
 /// Some rows of a segment.
@@ -88,10 +89,9 @@ pub(super) struct Values {
     columns: Vec<(String, Encoded)>,
     /// Those of the columns, where it is made of several.
     parts: Vec<(String, Vector)>,
-    /// Of the rows that were read last: integers, or of a text column codes.
+    /// Of the rows that were read last: integers, or of a text column codes, or the bits of doubles.
     pub(super) vector: Vector,
-    /// The same of an operand of doubles.
-    pub(super) reals: Reals,
+    is_real: bool,
 }
 
 impl Values {
@@ -102,7 +102,8 @@ impl Values {
                 columns.push((name.to_owned(), work.column(segment, name)?));
             }
         }
-        Ok(Self { operand: operand.clone(), columns, parts: Vec::new(), vector: Vector::default(), reals: Vec::new() })
+        let is_real = operand.is_real();
+        Ok(Self { operand: operand.clone(), columns, parts: Vec::new(), vector: Vector::default(), is_real })
     }
 
     /// The column, when that is all it is.
@@ -123,7 +124,7 @@ impl Values {
 
     /// Read the values of some rows.
     pub(super) fn read(&mut self, morsel: Morsel<'_>) -> Result<(), Failure> {
-        if let (Operand::Column(_), [(_, column)]) = (&self.operand, self.columns.as_slice()) {
+        if let (Operand::Column(_) | Operand::RealColumn(_), [(_, column)]) = (&self.operand, self.columns.as_slice()) {
             return morsel.integers(column, &mut self.vector);
         }
         self.parts.resize(self.columns.len(), Default::default());
@@ -131,8 +132,8 @@ impl Values {
             part.0.clone_from(name);
             morsel.integers(column, &mut part.1)?;
         }
-        if self.operand.is_real() {
-            self.reals = reals(&self.operand, &self.parts, morsel.rows.len())?;
+        if self.is_real {
+            self.vector = Vector::of_reals(&reals(&self.operand, &self.parts, morsel.rows.len())?);
             return Ok(());
         }
         self.vector = compute(&self.operand, &self.parts, morsel.rows.len())?.into_owned();
@@ -145,7 +146,19 @@ impl Values {
         morsel.stored(column, &mut self.vector.values)
     }
 
-    /// What was read of the row at a place among those that were wanted.
+    /// What was read of the row at a place among those that were wanted, also where it is a double.
+    pub(super) fn value(&self, at: usize) -> Value {
+        if self.is_real {
+            return self.vector.real_at(at).map_or(Value::Null, Value::Real);
+        }
+        match self.cell(at) {
+            Cell::Null => Value::Null,
+            Cell::Integer(value) => Value::Integer(value),
+            Cell::Text(text) => Value::Text(text.to_vec()),
+        }
+    }
+
+    /// What was read of the row at a place among those that were wanted: an integer or a text.
     pub(super) fn cell(&self, at: usize) -> Cell<'_> {
         match (self.text(), self.vector.at(at)) {
             (_, None) => Cell::Null,

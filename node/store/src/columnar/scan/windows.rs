@@ -120,6 +120,19 @@ fn evaluate(function: &WindowFunction, sorted: &Sorted, pool: Pool<'_>) -> Resul
                     next += step;
                 }
             }
+            WindowFunction::PercentRank | WindowFunction::Cumulative => {
+                let all = rows.len();
+                for peers in sorted.peers(part.clone()) {
+                    let (before, with) = (peers.start - part.start, peers.end - part.start);
+                    let share = match function {
+                        WindowFunction::Cumulative => with as f64 / all as f64,
+                        _ if all > 1 => before as f64 / (all - 1) as f64,
+                        _ => 0.0,
+                    };
+                    let bits = share.to_bits().cast_signed();
+                    sorted.rows[peers].iter().for_each(|row| set(*row, Some(bits)));
+                }
+            }
             WindowFunction::Shifted { of, by, otherwise } => {
                 let (of, otherwise) = (pool.vector(of)?, pool.vector(otherwise)?);
                 for (at, row) in (0_i64..).zip(rows) {
@@ -136,6 +149,13 @@ fn evaluate(function: &WindowFunction, sorted: &Sorted, pool: Pool<'_>) -> Resul
             WindowFunction::Sum(of, frame) => {
                 running(sorted, part, *frame, Some(pool.vector(of)?), &mut set, &|seen| {
                     (seen.count > 0).then_some(seen.sum)
+                })?;
+            }
+            WindowFunction::Mean(of, frame) => {
+                running(sorted, part, *frame, Some(pool.vector(of)?), &mut set, &|seen| {
+                    // As SQLite's, of integers.
+                    let mean = || seen.sum as f64 / seen.count as f64;
+                    (seen.count > 0).then(|| mean().to_bits().cast_signed())
                 })?;
             }
             WindowFunction::Least(of, frame) => {
@@ -188,6 +208,7 @@ fn running(
     result: &dyn Fn(&Seen) -> Option<i64>,
 ) -> Result<(), StepAside> {
     let pieces: Vec<std::ops::Range<usize>> = match frame {
+        Frame::Between(start, end) => return sliding(&sorted.rows[part], (start, end), of, set, result),
         Frame::Whole => vec![part],
         Frame::Peers => sorted.peers(part).collect(),
         Frame::Rows => part.map(|at| at..at + 1).collect(),
@@ -199,6 +220,34 @@ fn running(
             seen.add(of.and_then(|of| of.at(*row as usize)))?;
         }
         rows.iter().for_each(|row| set(*row, result(&seen)));
+    }
+    Ok(())
+}
+
+/// Of the rows of a partition, for each what its neighbours are: counts and sums as differences of
+/// running ones.
+fn sliding(
+    rows: &[u32],
+    (start, end): (i64, i64),
+    of: Option<&Vector>,
+    set: &mut dyn FnMut(u32, Option<i64>),
+    result: &dyn Fn(&Seen) -> Option<i64>,
+) -> Result<(), StepAside> {
+    let mut seen = Seen::default();
+    let mut before = Vec::with_capacity(rows.len() + 1);
+    before.push((0, 0));
+    for row in rows {
+        seen.add(of.and_then(|of| of.at(*row as usize)))?;
+        before.push((seen.count, seen.sum));
+    }
+    let place = |at: i64| usize::try_from(at).unwrap_or(0).min(rows.len());
+    for (at, row) in (0_i64..).zip(rows) {
+        let from = place(at + start);
+        let to = place(at + end + 1).max(from);
+        let ((count, sum), (other_count, other_sum)) = (before[to], before[from]);
+        // (Neither of two sums leaves 64 bits; while no part of the rows does, nor does what is between.)
+        let of_frame = Seen { rows: (to - from) as i64, count: count - other_count, ..Seen::default() };
+        set(*row, result(&Seen { sum: sum - other_sum, ..of_frame }));
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use super::super::super::encode::{Cell, Scalar};
 use super::super::compute::Vector;
 use super::super::values::Values;
 use super::super::{Failure, StepAside};
+use super::distinct::Distinct;
 use crate::FastMap;
 
 /// Groups beyond which SQLite does it, on disk if it must.
@@ -62,6 +63,8 @@ pub(super) struct Argument {
     pub(super) wants_basics: bool,
     /// Where it is of doubles.
     pub(super) reals: Option<Vec<OfReals>>,
+    /// Different values.
+    pub(super) distinct: Option<Vec<Distinct>>,
     pub(super) quantiles: Option<Vec<Quantiles>>,
     /// Integers of each group, all or those of its brackets.
     pub(super) gathered: Option<Vec<Vec<i64>>>,
@@ -85,7 +88,9 @@ pub(super) fn hold(held: &mut Held, State { found, arguments }: &State) -> Resul
         let quantiles = argument.quantiles.iter().flatten();
         let gathered = argument.gathered.iter().flatten();
         // An exact sum of doubles has some hundred bytes beside it.
+        let distinct = argument.distinct.iter().flatten();
         argument.basics.len() * size_of::<Basic>()
+            + distinct.map(Distinct::bytes).sum::<usize>()
             + argument.reals.as_ref().map_or(0, Vec::len) * (size_of::<OfReals>() + EXACT_BYTES)
             + quantiles.map(|all| size_of::<Quantiles>() + all.heap_bytes()).sum::<usize>()
             + gathered.map(|all| size_of::<Vec<i64>>() + all.capacity() * size_of::<i64>()).sum::<usize>()
@@ -109,6 +114,7 @@ impl State {
             basics: Vec::new(),
             wants_basics: argument.wants_basics,
             reals: argument.reals.as_ref().map(|_| Vec::new()),
+            distinct: argument.distinct.as_ref().map(|_| Vec::new()),
             quantiles: argument.quantiles.as_ref().map(|_| Vec::new()),
             gathered: argument.gathered.as_ref().map(|_| Vec::new()),
         };
@@ -129,6 +135,9 @@ impl State {
             }
             for (at, reals) in places.iter().zip(other.reals.iter().flatten()) {
                 argument.reals.iter_mut().for_each(|all| all[*at].merge(reals));
+            }
+            for (at, distinct) in places.iter().zip(other.distinct.into_iter().flatten()) {
+                argument.distinct.iter_mut().for_each(|all| all[*at].merge(&distinct));
             }
             for (at, quantiles) in places.iter().zip(other.quantiles.iter().flatten()) {
                 argument.quantiles.iter_mut().for_each(|all| all[*at].merge(quantiles));
@@ -169,6 +178,7 @@ impl Found {
         for argument in arguments {
             argument.basics.push(NO_VALUES);
             argument.reals.iter_mut().for_each(|all| all.push(OfReals::default()));
+            argument.distinct.iter_mut().for_each(|all| all.push(Distinct::default()));
             argument.quantiles.iter_mut().for_each(|all| all.push(Quantiles::default()));
             argument.gathered.iter_mut().for_each(|all| all.push(Vec::new()));
         }
@@ -184,14 +194,24 @@ pub(super) fn add(
     brackets: Option<&[Option<Bracket>]>,
 ) -> Result<(), Failure> {
     if let Some(all) = &mut argument.reals {
-        let known = group_of.iter().zip(&values.reals).filter_map(|(group, value)| Some((group, (*value)?)));
-        known.for_each(|(group, value)| all[*group as usize].add(value));
+        for (row, group) in group_of.iter().enumerate() {
+            if let Some(value) = values.vector.real_at(row) {
+                all[*group as usize].add(value);
+            }
+        }
         return Ok(());
     }
     let vector = &values.vector;
     if values.text().is_some() {
         for (row, group) in group_of.iter().enumerate() {
             argument.basics[*group as usize].count += i64::from(!vector.is_null(row));
+        }
+        if let Some(all) = &mut argument.distinct {
+            for (row, group) in group_of.iter().enumerate() {
+                if let Cell::Text(text) = values.cell(row) {
+                    all[*group as usize].add_text(text);
+                }
+            }
         }
         return match &mut argument.quantiles {
             Some(all) => add_sketches(all, values, group_of),
@@ -200,6 +220,9 @@ pub(super) fn add(
     }
     if argument.wants_basics {
         add_basics(&mut argument.basics, vector, group_of);
+    }
+    if let Some(all) = &mut argument.distinct {
+        each(vector, group_of, |group, value| all[group].add(value));
     }
     if let Some(quantiles) = &mut argument.quantiles {
         let buckets = Buckets::table();
@@ -271,6 +294,9 @@ pub(super) fn result(function: Function, argument: &mut Argument, group: usize, 
             _ => Err("an aggregate that knows no doubles".to_owned()),
         };
     }
+    if function == Function::CountDistinct {
+        return Ok(Value::Integer(argument.distinct.as_ref().map_or(0, |all| all[group].count())));
+    }
     let basic = argument.basics[group];
     let mut sum = Sum::default();
     sum.add(basic.count, basic.sum);
@@ -291,6 +317,6 @@ pub(super) fn result(function: Function, argument: &mut Argument, group: usize, 
             let values = argument.gathered.as_mut().map(|all| std::mem::take(&mut all[group])).unwrap_or_default();
             runs_state(values, rows)
         }
-        Function::Percentile { .. } => Value::Null,
+        Function::Percentile { .. } | Function::CountDistinct => Value::Null,
     })
 }

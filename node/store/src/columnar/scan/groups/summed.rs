@@ -23,7 +23,9 @@ impl Summed {
             _ => None,
         };
         let fits = |argument: &Argument| {
-            column(&argument.operand).is_some_and(|name| name == value) && argument.gathered.is_none()
+            column(&argument.operand).is_some_and(|name| name == value)
+                && argument.gathered.is_none()
+                && argument.distinct.is_none()
         };
         if !arguments.iter().all(fits) {
             return None;

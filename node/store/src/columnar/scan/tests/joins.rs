@@ -45,6 +45,15 @@ fn outer() -> impl Strategy<Value = Vec<&'static str>> {
         "EXISTS (SELECT 1 FROM collectives AS c WHERE c.rank = a.rank AND c.ts_ns > a.ts_ns AND ts_ns < a.ts_ns + 100)",
         "NOT EXISTS (SELECT * FROM collectives WHERE func = a.func AND bytes = a.bytes AND ts_ns <> a.ts_ns)",
         "NOT EXISTS (SELECT 1 FROM collectives AS c WHERE c.rank + 1 = a.rank AND c.bytes > a.bytes AND c.note = 'x')",
+        "a.rank IN (SELECT rank FROM settings WHERE weight > 0.7)",
+        "a.rank NOT IN (SELECT odd FROM settings WHERE odd IS NOT NULL)",
+        "a.func IN (SELECT func FROM settings)",
+        "a.func NOT IN (SELECT label FROM settings)",
+        "a.note IN (SELECT label FROM settings)",
+        "a.rank IN (VALUES (1), (3), (NULL))",
+        "a.func NOT IN (VALUES ('send'), ('nothing'))",
+        "EXISTS (SELECT 1 FROM settings AS s WHERE s.rank = a.rank AND s.weight < a.bytes)",
+        "NOT EXISTS (SELECT 1 FROM settings WHERE settings.func = a.func AND odd > a.rank)",
     ];
     prop::sample::subsequence(conditions, 0..3)
 }
@@ -57,6 +66,12 @@ fn question() -> impl Strategy<Value = String> {
         "(SELECT DISTINCT ts_ns, rank, func, note, rank AS bytes FROM collectives)",
         "(SELECT rank, func, min(ts_ns) AS ts_ns, sum(rank) AS bytes, note FROM collectives WHERE bytes < 100 GROUP BY rank, func, note)",
         "(SELECT ts_ns, rank, row_number() OVER (PARTITION BY func ORDER BY ts_ns, bytes, rank, note) AS bytes, func, note FROM collectives)",
+        "(SELECT rank, func, min(ts_ns) AS ts_ns, avg(bytes) AS bytes, note FROM collectives GROUP BY rank, func, note)",
+        "(SELECT rank, func, 700 AS ts_ns, weight AS bytes, label AS note FROM settings)",
+        "(SELECT rank, func, rank * 100 AS ts_ns, odd AS bytes, CAST(NULL AS TEXT) AS note FROM settings)",
+        "(SELECT rank, func, max(odd) AS ts_ns, count(*) AS bytes, group_concat(func) AS note FROM settings WHERE rank < 3 GROUP BY rank, func)",
+        "(SELECT 1 AS rank, 'send' AS func, 900 AS ts_ns, 20.5 AS bytes, 'x' AS note UNION ALL SELECT 2, 'recv', 800, 3, NULL)",
+        "(SELECT any AS rank, func, any AS ts_ns, rank AS bytes, func AS note FROM settings)",
     ]);
     (with, side, on(), outer(), 0_usize..7).prop_map(|(with, side, on, outer, form)| {
         let mut conditions: Vec<&str> = outer;
@@ -95,6 +110,8 @@ fn value() -> impl Strategy<Value = &'static str> {
         "(SELECT count(bytes) FROM collectives AS c WHERE c.rank = a.rank + 1) - a.rank",
         "EXISTS (SELECT 1 FROM collectives AS c WHERE c.rank = a.rank AND c.ts_ns > a.ts_ns AND c.bytes > 30)",
         "NOT EXISTS (SELECT 1 FROM collectives AS c WHERE c.rank = a.rank AND c.ts_ns > a.ts_ns AND c.bytes > a.bytes)",
+        "(SELECT count(*) FROM settings AS s WHERE s.rank = a.rank AND s.weight > 1)",
+        "(SELECT max(odd) FROM settings WHERE func = a.func)",
     ])
 }
 
@@ -161,6 +178,13 @@ fn joins_over_many_rows_are_answered_from_columns() {
         "WITH first AS (SELECT func, bytes, min(ts_ns) AS first_ns, count(*) AS n FROM collectives GROUP BY func, bytes) \
          SELECT c.rank, count(*), avg(c.ts_ns - first.first_ns) FROM collectives AS c JOIN first USING (func, bytes) \
          WHERE first.n > 1 GROUP BY c.rank ORDER BY c.rank",
+        "SELECT c.func, c.rank, count(*) FROM collectives AS c JOIN (SELECT func, avg(bytes) AS mean FROM collectives GROUP BY func) AS m \
+         ON m.func = c.func WHERE c.bytes > 1.9 * m.mean GROUP BY c.func, c.rank ORDER BY 1, 2",
+        "WITH heavy AS (SELECT rank, count(*) AS n FROM settings WHERE weight <> 9 GROUP BY 1) \
+         SELECT coalesce(heavy.n, 0), count(*), avg(c.bytes) FROM collectives AS c LEFT JOIN heavy ON heavy.rank = c.rank GROUP BY 1 ORDER BY 1",
+        "SELECT s.func, max(s.weight), count(*) FROM settings AS s JOIN collectives AS c ON c.rank = s.rank WHERE s.rank > 0 AND c.ts_ns < 900 \
+         GROUP BY s.func ORDER BY 1",
+        "SELECT count(*) FROM collectives AS a JOIN (SELECT rank, avg(bytes) AS m FROM collectives GROUP BY rank) AS b ON a.rank = b.rank AND a.bytes > b.m",
     ] {
         same(&batches, sql, true).unwrap();
     }
@@ -178,7 +202,9 @@ fn joins_that_are_not_understood_are_sqlites() {
         "SELECT count(*) FROM collectives AS a FULL JOIN collectives AS b ON a.rank = b.rank",
         "SELECT count(*) FROM collectives AS a NATURAL JOIN collectives AS b",
         "SELECT count(*) FROM collectives AS a JOIN (SELECT rank FROM collectives LIMIT 3) AS b ON a.rank = b.rank",
-        "SELECT count(*) FROM collectives AS a JOIN (SELECT rank, avg(bytes) AS m FROM collectives GROUP BY rank) AS b ON a.rank = b.rank AND a.bytes > b.m",
+        "SELECT count(*) FROM collectives AS a JOIN settings AS s ON s.label = a.func",
+        "SELECT count(*) FROM collectives AS a JOIN settings AS s ON s.odd = a.rank",
+        "SELECT count(*) FROM collectives AS a JOIN (SELECT rank FROM settings ORDER BY random()) AS s ON s.rank = a.rank",
         "SELECT count(*) FROM collectives AS a WHERE a.rank = 1 OR EXISTS (SELECT 1 FROM collectives AS b WHERE b.rank = a.rank)",
         "SELECT count(*) FROM collectives AS a WHERE (SELECT max(bytes) FROM collectives AS b WHERE b.rank = a.rank) > 3",
         "SELECT count(*) FROM collectives AS a JOIN collectives AS b ON a.func = b.func COLLATE NOCASE",

@@ -39,7 +39,26 @@ fn call() -> impl Strategy<Value = String> {
     .prop_map(|call| (call, ""));
     let frame =
         prop::sample::select(vec!["", "ROWS UNBOUNDED PRECEDING", "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"]);
+    let sliding = prop::sample::select(vec![
+        "ROWS 3 PRECEDING",
+        "ROWS BETWEEN 5 PRECEDING AND 1 PRECEDING",
+        "ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING",
+        "ROWS BETWEEN 2 PRECEDING AND 4 FOLLOWING",
+        "ROWS BETWEEN 2 FOLLOWING AND 3 FOLLOWING",
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
+        "ROWS BETWEEN 3 PRECEDING AND 4 PRECEDING",
+    ]);
+    let slid = prop::sample::select(vec![
+        "count(*)",
+        "count(bytes)",
+        "sum(rank)",
+        "avg(bytes)",
+        "avg(ts_ns - rank)",
+        "min(rank)",
+    ]);
     let running = prop::sample::select(vec![
+        "avg(bytes)",
+        "avg(rank)",
         "count(*)",
         "count(rank)",
         "count(bytes)",
@@ -49,10 +68,10 @@ fn call() -> impl Strategy<Value = String> {
         "min(bytes)",
         "max(bytes - rank)",
     ]);
-    let apart = (prop_oneof![plain, (running.clone(), frame)], window())
+    let apart = (prop_oneof![plain, (running.clone(), frame), (slid, sliding)], window())
         .prop_map(|((call, frame), window)| with_over(call, &format!("{window} {frame}")));
     // What is the same for equal rows.
-    let equal = prop::sample::select(vec!["rank()", "dense_rank()"]);
+    let equal = prop::sample::select(vec!["rank()", "dense_rank()", "percent_rank()", "cume_dist()"]);
     let with_ties = prop::sample::select(vec![
         "",
         "PARTITION BY func",
@@ -77,7 +96,7 @@ fn with_over(call: &str, window: &str) -> String {
 }
 
 fn question() -> impl Strategy<Value = String> {
-    (call(), call(), filter(), 0_usize..9).prop_map(|(a, b, filter, form)| {
+    (call(), call(), filter(), 0_usize..12).prop_map(|(a, b, filter, form)| {
         let rows = "ts_ns, bytes, rank, func, note";
         let inner = format!("SELECT {rows}, {a} AS a, {b} AS b FROM collectives {filter}");
         match form {
@@ -88,6 +107,14 @@ fn question() -> impl Strategy<Value = String> {
             4 => format!("SELECT {rows}, a, b FROM ({inner}) WHERE a = 1 OR b IS NULL ORDER BY {rows}, a, b LIMIT 20"),
             5 => format!("WITH w AS ({inner}) SELECT upper(func), count(*) FROM w WHERE a > 2 AND note IS NOT NULL GROUP BY 1 ORDER BY 1"),
             6 => format!("WITH w AS ({inner}) SELECT DISTINCT x.b FROM w AS x WHERE x.rank < 3"),
+            9 => format!(
+                "SELECT {rows}, a, row_number() OVER (PARTITION BY rank ORDER BY bytes, ts_ns) FROM ({inner}) WHERE b IS NOT NULL"
+            ),
+            10 => format!(
+                "SELECT func, count(*), max(c) FROM (SELECT *, lag(ts_ns) OVER (PARTITION BY a ORDER BY ts_ns, bytes) AS c FROM ({inner}) AS x \
+                 WHERE x.rank < 3) AS y WHERE y.c > 100 GROUP BY func ORDER BY func"
+            ),
+            11 => format!("SELECT {rows} FROM ({inner}) WHERE bytes > 0.5 * a AND rank IS NOT b"),
             7 => format!("SELECT * FROM (SELECT *, {a} AS a FROM collectives {filter}) AS s WHERE s.a IN (1, 2, 3)"),
             _ => format!("SELECT a, count(*) FROM ({inner}) WHERE func LIKE '%e%' GROUP BY a ORDER BY a"),
         }
@@ -139,6 +166,13 @@ fn windows_over_many_rows_are_answered_from_columns() {
          SELECT rank, min(ts_ns) FROM w WHERE total > 5000000 GROUP BY rank ORDER BY rank",
         "SELECT rank, ts_ns, lag(func) OVER w, dense_rank() OVER w, count(*) OVER (PARTITION BY rank) FROM collectives WHERE ts_ns < 1000 \
          WINDOW w AS (PARTITION BY rank ORDER BY ts_ns) ORDER BY ts_ns",
+        "SELECT rank, ts_ns, bytes, mean FROM (SELECT rank, ts_ns, bytes, avg(bytes) OVER (PARTITION BY rank ORDER BY ts_ns \
+         ROWS BETWEEN 100 PRECEDING AND 1 PRECEDING) AS mean FROM collectives) WHERE bytes > 1.9 * mean ORDER BY ts_ns LIMIT 30",
+        "SELECT rank, count(*) FROM (SELECT rank, percent_rank() OVER (PARTITION BY func ORDER BY bytes) AS part FROM collectives) \
+         WHERE part > 0.99 GROUP BY rank ORDER BY rank",
+        "SELECT rank, gap, ts_ns FROM (SELECT rank, ts_ns, gap, row_number() OVER (PARTITION BY rank ORDER BY gap DESC, ts_ns) AS place FROM \
+         (SELECT rank, ts_ns, ts_ns - lag(ts_ns) OVER (PARTITION BY rank ORDER BY ts_ns) AS gap FROM collectives) AS gaps \
+         WHERE gap IS NOT NULL) AS ranked WHERE place = 1 ORDER BY rank",
     ] {
         same(&batches, sql, true).unwrap();
     }
@@ -149,10 +183,11 @@ fn windows_that_are_not_understood_are_sqlites() {
     let rows: Vec<Row> = (0..50).map(|i| (i, Some(i % 3), Some(i), "send", None)).collect();
     let (columnar, _) = stores(&[rows]);
     for sql in [
-        "SELECT avg(bytes) OVER (ORDER BY ts_ns) FROM collectives",
-        "SELECT sum(bytes) OVER (ORDER BY ts_ns ROWS 3 PRECEDING) FROM collectives",
+        "SELECT avg(bytes * 1.0) OVER (ORDER BY ts_ns) FROM collectives",
+        "SELECT min(bytes) OVER (ORDER BY ts_ns ROWS 3 PRECEDING) FROM collectives",
+        "SELECT sum(bytes) OVER (ORDER BY ts_ns RANGE 3 PRECEDING) FROM collectives",
+        "SELECT sum(bytes) OVER (ORDER BY ts_ns ROWS 3 PRECEDING EXCLUDE TIES) FROM collectives",
         "SELECT rank, sum(count(*)) OVER (ORDER BY rank) FROM collectives GROUP BY rank",
-        "SELECT row_number() OVER (ORDER BY a) FROM (SELECT row_number() OVER (ORDER BY bytes) AS a FROM collectives)",
         "SELECT sum(bytes) FILTER (WHERE rank = 1) OVER (ORDER BY ts_ns) FROM collectives",
         "SELECT lag(bytes, rank) OVER (ORDER BY ts_ns) FROM collectives",
     ] {

@@ -4,8 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::api::{AskOptions, QueryError};
+use crate::catalog::Catalog;
+use crate::plan::{Fragment, Plan};
+use crate::planner::{self, plan_for_one};
 use parking_lot::Mutex;
-use query_planner::{AskOptions, Catalog, Plan, QueryError};
 
 /// Plans cached.
 const MAX_PLANS: usize = 64;
@@ -14,7 +17,7 @@ const LONGEST_SQL_BYTES: usize = 16 << 10;
 
 /// The plans of the last questions, newest first.
 #[derive(Debug, Default)]
-pub struct Plans {
+pub struct PlanCache {
     cached: Mutex<VecDeque<CachedPlan>>,
 }
 
@@ -27,19 +30,26 @@ struct CachedPlan {
     plan: Arc<Plan>,
 }
 
-impl Plans {
-    /// The plan of `sql` against `catalog`.
+impl PlanCache {
+    /// The plan of `sql` against `catalog`. `understands` says which fragments a single node would
+    /// answer by an executor of its own ([`plan_for_one`]).
     ///
     /// # Errors
-    /// As [`query_planner::plan`].
-    pub fn plan(&self, sql: &str, catalog: &Arc<Catalog>, options: &AskOptions) -> Result<Arc<Plan>, QueryError> {
+    /// As [`crate::plan()`].
+    pub fn plan(
+        &self,
+        sql: &str,
+        catalog: &Arc<Catalog>,
+        options: &AskOptions,
+        understands: impl Fn(&Fragment) -> bool,
+    ) -> Result<Arc<Plan>, QueryError> {
         if let Some(cached) = self.cached(sql, catalog, options) {
             return Ok(cached);
         }
         let plan = if options.single_node && !options.per_node {
-            query_planner::plan_for_one(sql, catalog, |fragment| store::understands(catalog, fragment))?
+            plan_for_one(sql, catalog, understands)?
         } else {
-            query_planner::plan(sql, catalog, options)?
+            planner::plan(sql, catalog, options)?
         };
         let plan = Arc::new(plan);
         if sql.len() <= LONGEST_SQL_BYTES {
@@ -84,23 +94,25 @@ mod tests {
 
     #[test]
     fn a_plan_is_kept_for_its_catalogue_and_options() {
-        let plans = Plans::default();
+        let plans = PlanCache::default();
         let (one, other) = (catalog("CREATE TABLE t(x)"), catalog("CREATE TABLE t(x, y)"));
         let options = AskOptions::default();
-        let first = plans.plan("SELECT * FROM t", &one, &options).expect("a plan");
-        assert!(Arc::ptr_eq(&first, &plans.plan("SELECT * FROM t", &one, &options).expect("a plan")));
-        let wider = plans.plan("SELECT * FROM t", &other, &options).expect("a plan");
+        let first = plans.plan("SELECT * FROM t", &one, &options, |_| false).expect("a plan");
+        assert!(Arc::ptr_eq(&first, &plans.plan("SELECT * FROM t", &one, &options, |_| false).expect("a plan")));
+        let wider = plans.plan("SELECT * FROM t", &other, &options, |_| false).expect("a plan");
         assert_eq!((first.columns.len(), wider.columns.len()), (1, 2));
         let per_node = AskOptions { per_node: true, ..AskOptions::default() };
-        assert!(!Arc::ptr_eq(&first, &plans.plan("SELECT * FROM t", &one, &per_node).expect("a plan")));
+        assert!(!Arc::ptr_eq(&first, &plans.plan("SELECT * FROM t", &one, &per_node, |_| false).expect("a plan")));
     }
 
     #[test]
     fn only_the_newest_are_kept() {
-        let plans = Plans::default();
+        let plans = PlanCache::default();
         let catalog = catalog("CREATE TABLE t(x)");
         for number in 0..MAX_PLANS + 10 {
-            plans.plan(&format!("SELECT {number} FROM t"), &catalog, &AskOptions::default()).expect("a plan");
+            plans
+                .plan(&format!("SELECT {number} FROM t"), &catalog, &AskOptions::default(), |_| false)
+                .expect("a plan");
         }
         assert_eq!(plans.cached.lock().len(), MAX_PLANS);
     }
