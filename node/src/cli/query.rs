@@ -96,6 +96,7 @@ pub(super) fn ask_and_print(
             }
             Ok(if complete { Exit::Complete } else { Exit::Partial })
         }
+        Reply::Board(_) => anyhow::bail!("something else came in place of rows"),
     }
 }
 

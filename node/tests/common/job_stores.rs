@@ -60,7 +60,7 @@ impl EndedJob {
         for host in 0..self.hosts {
             // These rows lie in the past of the clock: no retention by age.
             let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
-            let store = Store::open(&dir.join(format!("n{host}.db")), config).expect("a store");
+            let store = Store::open(dir.join(format!("n{host}.db")), config).expect("a store");
             let ingest = store.ingest();
             for local in 0..self.local {
                 self.rank(&ingest, host * self.local + local, local);

@@ -15,7 +15,6 @@ fn page() -> Page {
         late: (0..ranks).map(|rank| Time::of_ns(Some(if rank == 5 { 90_000_000 } else { 1_000 }))).collect(),
         wait: vec![Time::of_ns(Some(5_000)); ranks],
         compute: vec![Time::UNKNOWN; ranks],
-        ..BoardWindow::default()
     };
     Page {
         job: HOSTILE.into(),
@@ -136,7 +135,6 @@ fn an_hour_of_64_ranks_is_below_two_megabytes() {
             late: times(number),
             wait: times(number + 1),
             compute: times(number + 2),
-            ..BoardWindow::default()
         })
         .collect();
     let html = render(&page);
