@@ -30,6 +30,23 @@ impl Coverage {
         self.missing.is_empty()
     }
 
+    /// Take in that of another question of the same answer: a node counts as there when it answered
+    /// each time.
+    pub fn also(&mut self, other: Self) {
+        self.asked = self.asked.max(other.asked);
+        for missing in other.missing {
+            if !self.missing.iter().any(|known| known.node == missing.node) {
+                self.missing.push(missing);
+            }
+        }
+        self.answered = self.asked.saturating_sub(self.missing.len());
+        for note in other.notes {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
+
     /// The line below a table: `4 of 4 nodes answered`, or who is missing and why, then the notes.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::with_capacity(1 + self.missing.len() + self.notes.len());

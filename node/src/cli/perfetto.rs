@@ -160,7 +160,7 @@ impl Asked<'_> {
             Ok(())
         };
         match self.target.query(self.args.target.question(sql), &mut take) {
-            Ok(Reply::Result { coverage, .. }) => self.add(coverage),
+            Ok(Reply::Result { coverage, .. }) => self.coverage.also(coverage),
             Ok(Reply::Text(_) | Reply::Board(_)) => bail!("something else came in place of rows"),
             Err(error) if error.is::<UsageError>() => {
                 self.skipped.insert(table, format!("{error:#}"));
@@ -172,22 +172,6 @@ impl Asked<'_> {
             }
         }
         Ok(Some(all))
-    }
-
-    fn add(&mut self, coverage: Coverage) {
-        let all = &mut self.coverage;
-        all.asked = all.asked.max(coverage.asked);
-        for missing in coverage.missing {
-            if !all.missing.iter().any(|known| known.node == missing.node) {
-                all.missing.push(missing);
-            }
-        }
-        all.answered = all.asked.saturating_sub(all.missing.len());
-        for note in coverage.notes {
-            if !all.notes.contains(&note) {
-                all.notes.push(note);
-            }
-        }
     }
 
     fn say(&self, left_out: u64) {

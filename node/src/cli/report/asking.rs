@@ -50,7 +50,7 @@ impl<'a> Asking<'a> {
             Ok(())
         })?;
         if let Reply::Result { coverage, .. } = reply {
-            self.hear(coverage);
+            self.coverage.also(coverage);
         }
         let title = match rows.len() {
             many if many > SHOWN_ROWS => format!("{title} (the first {SHOWN_ROWS} of {many} rows)"),
@@ -71,23 +71,6 @@ impl<'a> Asking<'a> {
                 Ok(Found::default())
             }
             asked => asked,
-        }
-    }
-
-    /// A node counts as there when it answered each time.
-    pub(super) fn hear(&mut self, coverage: Coverage) {
-        let all = &mut self.coverage;
-        all.asked = all.asked.max(coverage.asked);
-        for missing in coverage.missing {
-            if !all.missing.iter().any(|known| known.node == missing.node) {
-                all.missing.push(missing);
-            }
-        }
-        all.answered = all.asked.saturating_sub(all.missing.len());
-        for note in coverage.notes {
-            if !all.notes.contains(&note) {
-                all.notes.push(note);
-            }
         }
     }
 }

@@ -189,7 +189,7 @@ fn board(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64), ranks:
         known: None,
         timeout_ms: asking.timeout_ms.saturating_mul(LONG),
     })?;
-    asking.hear(board.coverage.clone());
+    asking.coverage.also(board.coverage.clone());
     Ok(board)
 }
 
@@ -238,7 +238,7 @@ fn verdict(
     page.money = priced.and_then(|priced| priced.of_report(&answer)).map(|money| money.text());
     let sql = answer.as_object_mut().and_then(|answer| answer.remove("sql")).unwrap_or_default();
     let report: Report = serde_json::from_value(answer).context("reading the verdict")?;
-    asking.hear(Coverage {
+    asking.coverage.also(Coverage {
         asked: report.coverage.asked,
         answered: report.coverage.answered,
         missing: report
