@@ -131,7 +131,10 @@ pub(crate) fn decide(input: &Input, rules: &Rules, report: &mut Report) {
         return;
     };
     let (about, finding) = judge(&series, rules);
-    if about.unscored_share <= about.scored_share {
+    // Where hardly any time is spent in such calls they say nothing against the rank that
+    // collectives show.
+    let little = matches!(report.verdict, Verdict::Rank { .. }) && about.unscored_share < rules.effect;
+    if about.unscored_share <= about.scored_share || little {
         return;
     }
     for who in &about.ranks {

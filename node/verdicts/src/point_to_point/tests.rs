@@ -172,6 +172,13 @@ fn a_rank_that_collectives_name_and_that_only_has_more_work_is_not_named() {
     decide(&Input { times: short, ..Input::default() }, &Rules::default(), &mut report);
     let Verdict::Unknown { why } = &report.verdict else { panic!("{:#?}", report.verdict) };
     assert!(why.contains("rank 0 on n0 is late for collectives"), "{why}");
+    // Where hardly any time is spent there, they say nothing against it.
+    let verdict = Verdict::Rank { culprit: named.clone(), also: Vec::new(), held_up: Vec::new() };
+    let mut report = Report { verdict, ..Report::default() };
+    let mut little = Vec::new();
+    seconds(0..10, &[rank(0.001, &[]), rank(0.001, &[])], &mut little);
+    decide(&Input { times: little, ..Input::default() }, &Rules::default(), &mut report);
+    assert!(matches!(report.verdict, Verdict::Rank { .. }) && report.point_to_point.is_none(), "{:?}", report.verdict);
     // Stages of a pipeline are compared with those that do the same work.
     assert!(matches!(with([0, 1]), Verdict::Rank { .. }));
 }
