@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
+use super::calls::LATE_RANK;
 use super::{Day, fill, mesh};
 use crate::figures::{figure, quantile};
 
@@ -50,6 +51,7 @@ pub fn bench(dir: &Path, hosts: u32, rows: u64, seed: u64, until_ns: i64) -> any
         answer["verdict"]["rank"],
         answer["evidence"]["matched"]
     );
+    ensure!(answer["verdict"]["rank"] == LATE_RANK, "the late rank is {LATE_RANK}: {}", answer["verdict"]);
     figure("files_verdict_of_ten_minutes", ms(quantile(&mut times, 0.5)), "ms", "<=", 3_000.0);
 
     let explain = ["explain", "--format", "json", "--timeout", "60s", "--db", dir, "--since", SPAN];
