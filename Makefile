@@ -14,7 +14,7 @@ build: deps ## the release binary: target/release/rankmesh
 
 demo: deps ## the main job on this machine: four agents, eight ranks, one of them late
 	$(CARGO) build --locked -p rankmesh
-	target/debug/rankmesh demo
+	$(or $(CARGO_TARGET_DIR),target)/debug/rankmesh demo
 
 test: ## every test; as root also those that need eBPF
 	@scripts/deps.sh --test
