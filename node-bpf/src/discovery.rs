@@ -342,7 +342,7 @@ impl Discovery {
         let (mut found, mut mpi, mut done) = (false, false, true);
         let mut nccl = vec![];
         let mappings: Vec<maps::Mapping<'_>> = maps::mappings(&text).filter(|m| m.executable).collect();
-        if self.wanted(pid) {
+        if self.unprobed.concern(&mappings) && self.wanted(pid) {
             let unprobed = self.unprobed.look(pid, &mappings, &self.probes);
             unprobed.into_iter().for_each(|problem| self.shared.problem(problem));
         }

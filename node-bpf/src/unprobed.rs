@@ -69,14 +69,18 @@ pub(crate) struct UnprobedLibraries {
 }
 
 impl UnprobedLibraries {
+    /// Whether a process with this code is to be looked at: most are not.
+    pub(crate) fn concern(&self, mappings: &[Mapping<'_>]) -> bool {
+        mappings.iter().any(|mapping| is_torch(mapping) || Unprobed::of(mapping.file_name()).is_some())
+    }
+
     /// Looks at what a process has mapped as code.
     pub(crate) fn look(&mut self, pid: u32, mappings: &[Mapping<'_>], probes: &[ProbeSpec]) -> Vec<String> {
-        if mappings.iter().any(|mapping| mapping.file_name().starts_with(TORCH.as_bytes())) {
+        if mappings.iter().any(is_torch) {
             self.torch.insert(pid);
         }
         let found = mappings.iter().filter_map(|mapping| Unprobed::of(mapping.file_name()));
-        let found: Vec<Unprobed> = found.collect();
-        found.into_iter().filter_map(|library| self.say(library, pid, probes)).collect()
+        found.filter_map(|library| self.say(library, pid, probes)).collect()
     }
 
     /// Looks whether processes with PyTorch run gloo; of those that have ended nothing is kept.
@@ -101,6 +105,10 @@ impl UnprobedLibraries {
             program.trim_end()
         ))
     }
+}
+
+fn is_torch(mapping: &Mapping<'_>) -> bool {
+    mapping.file_name().starts_with(TORCH.as_bytes())
 }
 
 fn runs_gloo(pid: u32) -> bool {

@@ -160,6 +160,11 @@ impl Capture {
         status
     }
 
+    /// What could not be probed, and why, without the first so many.
+    pub fn problems_after(&self, known: usize) -> Vec<String> {
+        self.shared.status().problems.get(known..).unwrap_or_default().to_vec()
+    }
+
     /// The calls that have begun and not returned, each with its duration so far and `ret` 0: what
     /// ranks wait in now.
     pub fn in_flight(&self) -> Vec<Collective> {

@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use model::board::{BOARD_VERSION, Board, BoardQuestion, BoardRank, BoardWindow, Time};
-use model::{Coverage, Missing, StragglersQuestion};
+use model::{Coverage, StragglersQuestion};
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::AskError;
 use record::unix_now_ns;
 use tokio_util::sync::CancellationToken;
 use verdicts::digest::WINDOW_NS;
-use verdicts::{RankWindows, Span, rank_windows};
+use verdicts::{RankWindows, rank_windows};
 
 use super::board_window::packed;
-use super::stragglers::{calls_of, clocks};
+use super::stragglers::{calls_of, clocks, span_of};
 
 /// Length of what is fetched at a time.
 const STRETCH_NS: i64 = 60_000_000_000;
@@ -89,7 +89,6 @@ pub(crate) async fn board(
     }
     let deadline = Instant::now() + Duration::from_millis(span.timeout_ms);
     let clocks = clocks(coordinator, Some((span.since_ns, span.until_ns)), deadline).await;
-    let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
     let question = StragglersQuestion {
         since_ms: None,
         job: span.job.clone(),
@@ -103,20 +102,15 @@ pub(crate) async fn board(
     let mut from = first;
     while from <= last {
         let to = last.min(from + stretch - 1);
-        let asked = Span {
-            since_ns: from.saturating_mul(window_ns).saturating_sub(LEAD_NS),
-            until_ns: (to + 1).saturating_mul(window_ns),
-            slack_ns,
-            job: span.job.clone(),
-            comm: None,
-        };
+        let lead_from_ns = from.saturating_mul(window_ns).saturating_sub(LEAD_NS);
+        let asked = span_of(&question, &clocks, lead_from_ns, (to + 1).saturating_mul(window_ns));
         let (input, coverage) =
             calls_of(coordinator, &question, caller, &asked, clocks.clone(), deadline, cancelled).await?;
         // It is worked out beside what else this process does.
         let found = tokio::task::spawn_blocking(move || rank_windows(input, window_ns)).await;
         let failed = |message: String| AskError::Failed { message, coverage: None };
         gathered.add(found.map_err(|error| failed(error.to_string()))?, from..=to);
-        gathered.hear(coverage);
+        gathered.coverage.also(coverage);
         if gathered.cells > MOST_CELLS {
             return Err(AskError::Wrong(format!(
                 "{} ranks in {} windows: more than {MOST_CELLS} cells are not answered at once; take longer windows or a \
@@ -185,23 +179,6 @@ impl Gathered {
             None => found.clock_bound_ns,
             Some(before) => before.zip(found.clock_bound_ns).map(|(a, b)| a.max(b)),
         });
-    }
-
-    /// Who answered: a node counts when it did each time.
-    fn hear(&mut self, coverage: Coverage) {
-        let known = &mut self.coverage;
-        known.asked = known.asked.max(coverage.asked);
-        for gone in coverage.missing {
-            if !known.missing.iter().any(|missing: &Missing| missing.node == gone.node) {
-                known.missing.push(gone);
-            }
-        }
-        known.answered = known.asked.saturating_sub(known.missing.len());
-        for note in coverage.notes {
-            if !known.notes.contains(&note) {
-                known.notes.push(note);
-            }
-        }
     }
 
     /// By rank.

@@ -153,9 +153,9 @@ impl Recording {
     pub(super) fn tell_problems(&self) {
         let (running, mut told) = (self.running.lock(), self.told.lock());
         let Some((capture, (ingest, said))) = running.as_ref().zip(told.as_mut()) else { return };
-        let problems = capture.status().problems;
-        for problem in problems.iter().skip(std::mem::replace(said, problems.len())) {
-            ingest.also_not_recorded(vec!["collectives", "call_rollups"], problem.clone());
+        for problem in capture.problems_after(*said) {
+            ingest.also_not_recorded(vec!["collectives", "call_rollups"], problem);
+            *said += 1;
         }
     }
 

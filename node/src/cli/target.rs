@@ -45,10 +45,7 @@ impl TargetArgs {
     /// # Errors
     /// As [`Self::of_slurm_job`].
     pub(super) fn of_any_job(&self, job: &mut Option<String>) -> anyhow::Result<Result<Target, Exit>> {
-        if !self.db.is_empty() {
-            return self.target().map(Ok);
-        }
-        Ok(super::slurm::reach_own_mesh(&self.socket, job)?.map(|socket| Target::agent(&socket)))
+        Target::of_any_job(&self.socket, &self.db, job)
     }
 
     /// Milliseconds that a question may take.
@@ -92,6 +89,21 @@ impl Target {
     /// As [`Stores::open`].
     pub(super) fn stores(paths: &[PathBuf]) -> anyhow::Result<Self> {
         Ok(Self { to: To::Stores(Box::new(Stores::open(paths)?)), stop: CancellationToken::new() })
+    }
+
+    /// Stores, where any are named; else an agent, as [`TargetArgs::of_any_job`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn of_any_job(
+        socket: &SocketArg,
+        db: &[PathBuf],
+        job: &mut Option<String>,
+    ) -> anyhow::Result<Result<Self, Exit>> {
+        if !db.is_empty() {
+            return Self::stores(db).map(Ok);
+        }
+        Ok(super::slurm::reach_own_mesh(socket, job)?.map(|socket| Self::agent(&socket)))
     }
 
     /// Lets `stop` end what is asked from now on, on every node.

@@ -8,13 +8,14 @@
 
 use std::ops::Range;
 
-use super::comm::{Comm, Met};
+use super::comm::{Comm, Member, Met};
 use super::ranks::RankRef;
 use super::rules::Rules;
 use super::score::Scored;
 use super::stats::median;
 use super::suspects::{Findings, Found, hosts_wait, of_run};
 use super::tally::Waits;
+use super::victims::{is, scores};
 
 /// Names the one rank of a job that enters late, if the others are seen to wait for it; of others
 /// it is said that nothing tells whether they are to blame.
@@ -22,21 +23,10 @@ pub(crate) fn settle_ahead(scored: &[Scored], thin: &[Comm], rules: &Rules, find
     let candidates = std::mem::take(&mut findings.ahead);
     let (only, others): (Vec<Found>, Vec<Found>) =
         candidates.into_iter().partition(|found| is_only_one(scored, thin, found, rules) && binds(scored, found));
-    let known: Vec<(String, i64)> = only.iter().map(process).collect();
-    findings.alone.retain(|rank| !known.contains(&(rank.node.clone(), rank.pid)));
-    for found in others.into_iter().filter(|found| !known.contains(&process(found))) {
-        let culprit = found.culprit;
-        findings.alone.push(RankRef { rank: culprit.rank, node: culprit.node, pid: culprit.pid });
-    }
+    let named: Vec<RankRef> = only.iter().map(|found| found.culprit.who()).collect();
+    findings.alone.extend(others.iter().map(|found| found.culprit.who()));
+    findings.alone.retain(|rank| !named.contains(rank));
     findings.found.extend(only);
-}
-
-fn process(found: &Found) -> (String, i64) {
-    (found.culprit.node.clone(), found.culprit.pid)
-}
-
-fn place(comm: &Comm, found: &Found) -> Option<usize> {
-    comm.members.iter().position(|m| *m.node == *found.culprit.node && m.pid == found.culprit.pid)
 }
 
 /// Whether every process that it could wait for is heard and compared with others that do the same
@@ -44,26 +34,21 @@ fn place(comm: &Comm, found: &Found) -> Option<usize> {
 fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -> bool {
     let all = || scored.iter().map(|s| &s.comm).chain(thin);
     let heard = |c: &Comm| c.nranks.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n <= c.members.len()));
-    let late = |node: &str, pid: i64| {
-        let shares = scored.iter().filter(|s| !s.comm.mixed() && s.comm.members.len() > 1).filter_map(|s| {
-            let place = s.comm.members.iter().position(|m| *m.node == *node && m.pid == pid)?;
-            let run = s.between(found.culprit.since_ns, found.culprit.until_ns);
-            (!run.is_empty()).then(|| s.pooled(run, rules).1[place].late.share)
-        });
-        shares.reduce(f64::max)
+    let within_ns = (found.culprit.since_ns, found.culprit.until_ns);
+    let late = |m: &Member| {
+        let compared = scored.iter().filter(|s| !s.comm.mixed() && s.comm.members.len() > 1);
+        scores(compared, (&m.node, m.pid), within_ns, rules).map(|score| score.late.share).reduce(f64::max)
     };
     // Stages of a pipeline come at different times by design.
     if scored[found.comm].comm.mixed() {
         return false;
     }
     let mine = found.culprit.share;
-    let is_me = |node: &str, pid: i64| *node == *found.culprit.node && pid == found.culprit.pid;
     all().filter(|c| c.members.len() > 1 || c.paired > 0).all(|c| {
         heard(c)
-            && c.members.iter().all(|m| {
-                is_me(&m.node, m.pid)
-                    || late(&m.node, m.pid).is_some_and(|late| late < Rules::ALSO_SHARE_ENQUEUED * mine)
-            })
+            && c.members
+                .iter()
+                .all(|m| is(found, m) || late(m).is_some_and(|late| late < Rules::ALSO_SHARE_ENQUEUED * mine))
     })
 }
 
@@ -72,7 +57,7 @@ fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -
 /// they would go on at the same time however late it is.
 fn binds(scored: &[Scored], found: &Found) -> bool {
     scored.iter().filter(|s| s.waits == Waits::Enqueued && !s.comm.reconstructed).any(|s| {
-        let Some(me) = place(&s.comm, found) else { return false };
+        let Some(me) = s.comm.members.iter().position(|m| is(found, m)) else { return false };
         let run = s.between(found.culprit.since_ns, found.culprit.until_ns);
         let pairs = pairs(s, me, &run);
         slope(&pairs).is_some_and(|(slope, error)| slope - error >= Rules::BINDS)

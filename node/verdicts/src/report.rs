@@ -231,6 +231,13 @@ pub struct Culprit {
     pub windows: usize,
 }
 
+impl Culprit {
+    /// Which rank it is.
+    pub(crate) fn who(&self) -> RankRef {
+        RankRef { rank: self.rank, node: self.node.clone(), pid: self.pid }
+    }
+}
+
 /// What the culprit costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
 pub struct Cost {

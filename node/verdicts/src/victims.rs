@@ -7,14 +7,14 @@
 use std::collections::BTreeSet;
 
 use super::comm::{Comm, Member, Met};
-use super::ranks::RankRef;
-use super::report::Culprit;
+use super::rating::Score;
 use super::rules::Rules;
 use super::score::Scored;
 use super::suspects::{Findings, Found, of_run};
 use super::tally::Waits;
 
-fn is(f: &Found, m: &Member) -> bool {
+/// Whether a member is the one that was found.
+pub(crate) fn is(f: &Found, m: &Member) -> bool {
     *f.culprit.node == *m.node && f.culprit.pid == m.pid
 }
 
@@ -61,8 +61,7 @@ pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings
     let mut against = against.into_iter();
     let mut kept = Vec::new();
     for p in findings.found.drain(..) {
-        let Culprit { rank, node, pid, .. } = &p.culprit;
-        let me = RankRef { rank: *rank, node: node.clone(), pid: *pid };
+        let me = p.culprit.who();
         match against.next().flatten() {
             Some(Against::Another) => findings.held_up.push(me),
             Some(Against::Unclear) => findings.alone.push(me),
@@ -126,8 +125,7 @@ pub(crate) fn drop_common(scored: &[Scored], thin: &[Comm], rules: &Rules, findi
     let mut kept = Vec::new();
     for f in findings.found.drain(..) {
         if dropped.next() == Some(true) {
-            let Culprit { rank, node, pid, .. } = f.culprit;
-            findings.alone.push(RankRef { rank, node, pid });
+            findings.alone.push(f.culprit.who());
         } else {
             kept.push(f);
         }
@@ -164,13 +162,23 @@ fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Ru
 
 /// The excess of compute time of a process between two instants as a share of wall time, in the
 /// communicator where it is largest.
-fn own_share(scored: &[Scored], (node, pid): (&str, i64), (since_ns, until_ns): (i64, i64), rules: &Rules) -> f64 {
-    let shares = scored.iter().filter_map(|s| {
+fn own_share(scored: &[Scored], who: (&str, i64), within_ns: (i64, i64), rules: &Rules) -> f64 {
+    scores(scored.iter(), who, within_ns, rules).map(|score| score.own.share).fold(0.0, f64::max)
+}
+
+/// The score of a process (node and id) between two instants, in each of these communicators that it
+/// is in.
+pub(crate) fn scores<'a>(
+    scored: impl Iterator<Item = &'a Scored>,
+    (node, pid): (&str, i64),
+    (since_ns, until_ns): (i64, i64),
+    rules: &Rules,
+) -> impl Iterator<Item = Score> {
+    scored.filter_map(move |s| {
         let place = s.comm.members.iter().position(|m| *m.node == *node && m.pid == pid)?;
         let run = s.between(since_ns, until_ns);
-        (!run.is_empty()).then(|| s.pooled(run, rules).1[place].own.share)
-    });
-    shares.fold(0.0, f64::max)
+        (!run.is_empty()).then(|| s.pooled(run, rules).1.swap_remove(place))
+    })
 }
 
 /// What stands against naming a rank that enters late.

@@ -89,13 +89,9 @@ impl Begin {
 }
 
 pub(super) fn run(mut args: TopArgs) -> anyhow::Result<Exit> {
-    let target = if args.db.is_empty() {
-        match super::slurm::reach_own_mesh(&args.socket, &mut args.job)? {
-            Ok(socket) => Target::agent(&socket),
-            Err(exit) => return Ok(exit),
-        }
-    } else {
-        Target::stores(&args.db)?
+    let target = match Target::of_any_job(&args.socket, &args.db, &mut args.job)? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
     };
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     let has_screen = std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !is_dumb;
