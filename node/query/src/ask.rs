@@ -174,7 +174,8 @@ async fn ask_to(
         }
     };
     let memory = Account::new(MEMORY_BYTES);
-    let permit = Arc::new(Mutex::new(SuspendablePermit::new(permit, tokio::runtime::Handle::current())));
+    let permit =
+        Arc::new(Mutex::new(SuspendablePermit::new(permit, tokio::runtime::Handle::current(), cancelled.clone())));
     let excluded = tables.excluded_from(&plan);
     let is_asked = |member: &&&Member| member.may_live() && !excluded.contains_key(&member.name);
     let targets: Vec<Target> =

@@ -110,7 +110,8 @@ impl RowsOut {
             }
         })?;
         if !self.permit.resume(self.deadline) {
-            return Err(NodeError::Stopped("the deadline passed".into()));
+            let why = if self.stop.is_cancelled() { "cancelled" } else { "the deadline passed" };
+            return Err(NodeError::Stopped(why.into()));
         }
         Ok(())
     }
@@ -256,7 +257,7 @@ impl Executor {
         // Whoever drops this task stops it.
         let _stop_on_drop = stop.stop_on_drop();
         let runtime = Handle::current();
-        let permit = SuspendablePermit::new(permit, runtime.clone());
+        let permit = SuspendablePermit::new(permit, runtime.clone(), cancelled.clone());
         let memory = Account::new(MEMORY_BYTES);
         let mut rows = RowsOut { batches, memory, permit, deadline, runtime, stop: cancelled.clone() };
         let (question, on_thread) = (stop.clone(), cancelled.clone());

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
 
 use super::queue::Units;
 use super::{Admission, Requester};
@@ -48,12 +49,14 @@ pub(crate) struct SuspendablePermit {
     cost: u32,
     permit: Option<Permit>,
     suspended: Option<OwnedSemaphorePermit>,
+    /// The work is stopped, and waits for no permit any more.
+    cancelled: CancellationToken,
 }
 
 impl SuspendablePermit {
-    pub(crate) fn new(permit: Permit, runtime: Handle) -> Self {
+    pub(crate) fn new(permit: Permit, runtime: Handle, cancelled: CancellationToken) -> Self {
         let (admission, requester, cost) = (Arc::clone(&permit.admission), permit.requester.clone(), permit.cost);
-        Self { runtime, admission, requester, cost, permit: Some(permit), suspended: None }
+        Self { runtime, admission, requester, cost, permit: Some(permit), suspended: None, cancelled }
     }
 
     /// Somebody else may work meanwhile; unless so much work is suspended that this one keeps its
@@ -66,13 +69,19 @@ impl SuspendablePermit {
         }
     }
 
-    /// Waits for a permit again, which nobody refuses; false when there was none until then.
+    /// Waits for a permit again, which nobody refuses; false when there was none until then, or the
+    /// work was cancelled.
     pub(crate) fn resume(&mut self, until: Instant) -> bool {
         if self.permit.is_none() {
             let units = self.admission.queue.take_again(&self.requester, self.cost);
             // A timer needs the runtime around it, which this thread has only in here.
-            let units = self.runtime.block_on(async { tokio::time::timeout_at(until.into(), units).await });
-            let Ok(units) = units else { return false };
+            let units = self.runtime.block_on(async {
+                tokio::select! {
+                    units = tokio::time::timeout_at(until.into(), units) => units.ok(),
+                    () = self.cancelled.cancelled() => None,
+                }
+            });
+            let Some(units) = units else { return false };
             let permit = Permit::new(&self.admission, &self.requester, self.cost, units);
             (self.permit, self.suspended) = (Some(permit), None);
         }
@@ -100,7 +109,8 @@ mod tests {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let admission = Admission::new(LIMITS);
         let enter = |name| admission.try_enter(&Requester::trusted(name), 1).expect("room");
-        let permit = |name| SuspendablePermit::new(enter(name), runtime.handle().clone());
+        let stop = CancellationToken::new();
+        let permit = |name| SuspendablePermit::new(enter(name), runtime.handle().clone(), stop.clone());
         let (mut first, mut second) = (permit("a"), permit("b"));
         assert_eq!(admission.used(), 2);
         first.suspend();
@@ -116,7 +126,13 @@ mod tests {
         // What is there soon is waited for with the permit.
         assert_eq!(first.wait_for(Duration::from_secs(60), std::future::ready(7)), 7);
         assert_eq!(admission.used(), 1);
-        drop((first, second));
+        // What is cancelled waits for none.
+        drop(second);
+        first.suspend();
+        let others = (enter("c"), enter("d"));
+        stop.cancel();
+        assert!(!first.resume(Instant::now() + Duration::from_secs(60)));
+        drop((first, others));
         assert_eq!((admission.used(), admission.suspended.available_permits()), (0, 1));
     }
 }

@@ -12,10 +12,23 @@ use tokio_util::sync::CancellationToken;
 const INTERRUPTED: i32 = 130;
 
 /// How long a question has to end before another Ctrl-C ends the shell.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Listens for Ctrl-C from its making on.
-pub(super) struct Interrupts(Arc<Mutex<Option<CancellationToken>>>);
+#[derive(Clone)]
+pub(super) struct Interrupts(Arc<Mutex<Asked>>);
+
+/// What a Ctrl-C is for.
+#[derive(Default)]
+enum Asked {
+    /// No question is asked: for nothing.
+    #[default]
+    Nothing,
+    /// To stop this question.
+    Question(CancellationToken),
+    /// The question was stopped then, and has not ended.
+    Stopped(Instant),
+}
 
 impl Interrupts {
     /// Takes the signal over.
@@ -23,7 +36,7 @@ impl Interrupts {
     /// # Errors
     /// The signal cannot be listened for.
     pub(super) fn listen() -> anyhow::Result<Self> {
-        let asked: Arc<Mutex<Option<CancellationToken>>> = Arc::default();
+        let asked: Arc<Mutex<Asked>> = Arc::default();
         let heard = Arc::clone(&asked);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut interrupts = {
@@ -32,16 +45,15 @@ impl Interrupts {
         };
         std::thread::spawn(move || {
             runtime.block_on(async {
-                let mut stopped: Option<Instant> = None;
                 while interrupts.recv().await.is_some() {
-                    match heard.lock().take() {
-                        Some(question) => {
+                    let mut asked = heard.lock();
+                    match &*asked {
+                        Asked::Question(question) => {
                             question.cancel();
-                            stopped = Some(Instant::now());
+                            *asked = Asked::Stopped(Instant::now());
                         }
-                        // A question that does not end all the same ends with the shell.
-                        None if stopped.is_some_and(|at| at.elapsed() > PATIENCE) => std::process::exit(INTERRUPTED),
-                        None => {}
+                        Asked::Stopped(at) if at.elapsed() > PATIENCE => std::process::exit(INTERRUPTED),
+                        Asked::Stopped(_) | Asked::Nothing => {}
                     }
                 }
             });
@@ -51,6 +63,11 @@ impl Interrupts {
 
     /// The next Ctrl-C stops this question.
     pub(super) fn stops(&self, question: CancellationToken) {
-        *self.0.lock() = Some(question);
+        *self.0.lock() = Asked::Question(question);
+    }
+
+    /// The question has ended: Ctrl-C ends nothing more.
+    pub(super) fn ended(&self) {
+        *self.0.lock() = Asked::Nothing;
     }
 }

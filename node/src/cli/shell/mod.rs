@@ -77,9 +77,10 @@ impl Session {
             }
         };
         let mut editor = LineEditor::new(names(&tables), history)?;
-        self.stop = Some(Interrupts::listen()?);
+        let stop = self.stop.insert(Interrupts::listen()?).clone();
         let mut buffer = String::new();
         loop {
+            stop.ended();
             let line = match editor.read(&buffer)? {
                 Typed::Line(line) => line,
                 Typed::GivenUp => {

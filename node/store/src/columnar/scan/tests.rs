@@ -362,6 +362,14 @@ fn is_ordered(sql: &str) -> bool {
     sql.match_indices("ORDER BY").any(|(at, _)| depth(&sql[..at]) == 0)
 }
 
+fn fold_case(rows: &mut [Vec<Value>]) {
+    for value in rows.iter_mut().flatten() {
+        if let Value::Text(text) = value {
+            text.make_ascii_lowercase();
+        }
+    }
+}
+
 fn same(batches: &[Vec<Row>], sql: &str, must: bool) -> Result<(), TestCaseError> {
     let (columnar, plain) = stores(batches);
     let ours = run(&columnar, sql, true);
@@ -371,6 +379,11 @@ fn same(batches: &[Vec<Row>], sql: &str, must: bool) -> Result<(), TestCaseError
     }
     match (ours, expected) {
         (Ok((mut ours, _)), Ok((mut expected, _))) => {
+            if sql.starts_with("SELECT DISTINCT b.note") {
+                // Which of two labels that differ in case stands for both is not determined.
+                fold_case(&mut ours);
+                fold_case(&mut expected);
+            }
             if !is_ordered(sql) {
                 ours.sort_by_key(|row| format!("{row:?}"));
                 expected.sort_by_key(|row| format!("{row:?}"));
@@ -381,6 +394,8 @@ fn same(batches: &[Vec<Row>], sql: &str, must: bool) -> Result<(), TestCaseError
                 prop_assert!(is_same(our, expected), "{}: {:?} for {:?}", sql, our, expected);
             }
         }
+        // SQLite's sum fails by the order of its rows, though in another it would not leave 64 bits.
+        (Ok(_), Err(why)) if why == "integer overflow" => {}
         (ours, expected) => prop_assert_eq!(ours.map(|_| ()), expected.map(|_| ()), "{}", sql),
     }
     Ok(())
