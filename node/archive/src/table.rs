@@ -55,7 +55,7 @@ fn register(conn: &Connection, node: &Arc<Node>) -> Result<()> {
 }
 
 fn schema(node: &Arc<Node>) -> Result<Vec<u8>> {
-    let conn = Connection::open_in_memory()?;
+    let mut conn = Connection::open_in_memory()?;
     store::write_plain_schema(&conn)?;
     register(&conn, node)?;
     for (table, columns) in store::declared()? {

@@ -119,17 +119,8 @@ fn finding(node: &str, text: &str) -> Finding {
         since_ns: ts_ns,
         until_ns: ts_ns,
         verdict: "archive".to_owned(),
-        rank: None,
         culprit_node: Some(node.to_owned()),
-        job_id: None,
-        comm_hash: None,
-        func: None,
-        tier: None,
-        lateness_ns: None,
-        clock_bound_ns: None,
-        score: None,
-        cost_gpu_s: None,
-        cause: None,
         detail: json!({ "text": text }).to_string(),
+        ..Finding::default()
     }
 }
