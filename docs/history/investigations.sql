@@ -57,7 +57,7 @@ SELECT node, event, count(*) AS times FROM net_events GROUP BY node, event ORDER
 SELECT source, func, sum("count") AS calls, sum(sum_ns) AS sum_ns, max(max_ns) AS most_ns FROM call_rollups GROUP BY source, func ORDER BY source, func
 
 -- 17. Do sums and rows agree?
-SELECT a.rank, a.calls, b.calls AS summed FROM (SELECT rank, count(*) AS calls FROM collectives GROUP BY rank) a JOIN (SELECT rank, sum("count") AS calls FROM call_rollups WHERE source = 'collectives' GROUP BY rank) b ON a.rank = b.rank ORDER BY a.rank
+SELECT a.rank, a.calls, b.calls AS summed FROM (SELECT rank, count(*) AS calls FROM collectives GROUP BY rank) a JOIN (SELECT rank, sum("count") AS calls FROM call_rollups WHERE source IN ('nccl', 'rccl', 'mpi') GROUP BY rank) b ON a.rank = b.rank ORDER BY a.rank
 
 -- 18. What was found, and who was named?
 SELECT verdict, culprit_node, rank, count(*) AS times FROM findings GROUP BY verdict, culprit_node, rank ORDER BY verdict, culprit_node, rank

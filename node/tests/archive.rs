@@ -2,17 +2,17 @@
 //! both, and from DuckDB and ClickHouse's local engine over the archive's files.
 
 mod common;
-#[path = "common/job_stores.rs"]
-mod job_stores;
 
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use common::job_stores::{EndedJob, T0};
 use common::{Lab, rankmesh, run, stderr, stdout, wait_for};
-use job_stores::{EndedJob, T0};
 use serde_json::Value;
+use store::{Finding, Store, StoreConfig};
 
 /// Two hosts, eight ranks, two hours and a half.
 fn job() -> EndedJob {
@@ -87,8 +87,20 @@ fn archived(dir: &Path) -> (PathBuf, PathBuf) {
     std::fs::create_dir(&stores).expect("a directory");
     std::fs::create_dir(&archive).expect("a directory");
     job().write(&stores);
-    let done =
-        run(&["archive", "--open-hours", "--full-speed", "--db", text(&stores), "--to", text(&archive)]);
+    let forever = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
+    let store = Store::open(stores.join("n0.db"), forever).expect("a store");
+    for (job, node) in [("4711", "n1"), ("4712", "n1"), ("4712", "n1"), ("4713", "n0")] {
+        store.ingest().finding(Finding {
+            ts_ns: T0 + 3_600_000_000_000,
+            verdict: "rank".to_owned(),
+            rank: Some(5),
+            culprit_node: Some(node.to_owned()),
+            job_id: Some(job.to_owned()),
+            ..Finding::default()
+        });
+    }
+    store.close();
+    let done = run(&["archive", "--open-hours", "--full-speed", "--db", text(&stores), "--to", text(&archive)]);
     assert!(done.status.success(), "{}", stderr(&done));
     (stores, archive)
 }
@@ -107,7 +119,26 @@ fn stores_archive_and_both_together_answer_alike() {
             assert_eq!(answer["coverage"]["answered"], 2, "{title}");
         }
     }
-    // A second pass writes nothing, and a job's verdict comes from the archive as from the stores.
+    // A job's verdict and bill come from the archive as from the stores.
+    let span = ["--between", "2026-01-01T01:30Z", "2026-01-01T02:00Z"];
+    for (command, span, figures) in
+        [("stragglers", &span[..], ["verdict", "ranks"]), ("cost", &["--job", "4711"], ["culprits", "collectives"])]
+    {
+        let of = |flag: &str, path: &str| -> Value {
+            let output = run(&[&[command, "--format", "json", "--timeout", "60s", flag, path], span].concat());
+            assert!(output.status.success(), "{command} {flag}: {}", stderr(&output));
+            serde_json::from_str(&stdout(&output)).expect("JSON")
+        };
+        let (from_stores, from_archive) = (of("--db", stores), of("--archive", archive));
+        for figure in figures {
+            assert!(
+                same(&from_archive[figure], &from_stores[figure]),
+                "{command}: {from_archive} is not {from_stores}"
+            );
+        }
+        assert_ne!(from_stores[figures[0]], Value::Null, "{command}");
+    }
+    // A second pass writes nothing.
     let again = run(&["archive", "--full-speed", "--db", stores, "--to", archive]);
     assert!(stderr(&again).starts_with("0 hours, 0 rows"), "{}", stderr(&again));
     let copy = dir.path().join("copy.db");
@@ -123,7 +154,9 @@ fn duckdb_and_clickhouse_answer_as_the_mesh_does() {
     let engines: Vec<(&str, &str)> = vec![("duckdb", "duckdb"), ("clickhouse", "chdb")];
     let found: Vec<(&str, PathBuf)> = engines
         .into_iter()
-        .filter_map(|(engine, package)| Some((engine, python("duckdb_and_clickhouse_answer_as_the_mesh_does", package)?)))
+        .filter_map(|(engine, package)| {
+            Some((engine, python("duckdb_and_clickhouse_answer_as_the_mesh_does", package)?))
+        })
         .collect();
     if found.is_empty() {
         return;
@@ -186,8 +219,11 @@ fn a_bucket_is_an_archive_as_a_directory_is() {
     let endpoint = format!("http://127.0.0.1:{port}");
     let put = |path: &str| {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
-        write!(stream, "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            .expect("sent");
+        write!(
+            stream,
+            "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        .expect("sent");
         let mut answer = String::new();
         std::io::Read::read_to_string(&mut stream, &mut answer).expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -223,7 +259,14 @@ fn an_agent_archives_its_hours_and_a_missing_target_is_a_finding() {
     let archive = ["--archive", text(&target), "--store-max-age", "36500d"];
     lab.start("n0", &[&["--store", text(&store)], &archive[..]].concat());
     let answer = wait_for("the job's hour in the archive", || {
-        let found = run(&["query", "--format", "json", "--archive", text(&target), "SELECT count(*), min(ts_ns) FROM collectives"]);
+        let found = run(&[
+            "query",
+            "--format",
+            "json",
+            "--archive",
+            text(&target),
+            "SELECT count(*), min(ts_ns) FROM collectives",
+        ]);
         if !found.status.success() {
             return Err(stderr(&found));
         }
@@ -236,9 +279,10 @@ fn an_agent_archives_its_hours_and_a_missing_target_is_a_finding() {
     let gone = dir.path().join("gone");
     lab.start("n1", &["--archive", text(&gone)]);
     let found = wait_for("the finding", || {
-        let (answer, code) = lab.query("n1", "SELECT detail FROM findings WHERE verdict = 'archive'", &[]);
-        let detail = answer["rows"][0][0].as_str().map(str::to_owned);
-        detail.filter(|_| code == 0).ok_or_else(|| answer.to_string())
+        let sql = "SELECT detail FROM findings WHERE verdict = 'archive'";
+        let output = lab.ask("n1", "query", &["--format", "json", sql]);
+        let answer: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+        answer["rows"][0][0].as_str().map(str::to_owned).ok_or_else(|| answer.to_string())
     });
     assert!(found.contains("hours are not archived") && found.contains("gone"), "{found}");
 }

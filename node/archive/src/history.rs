@@ -178,7 +178,8 @@ impl Node {
             let told = live.served().notes(tables, range);
             // The archive has what retention took from the store; where it has not, its manifests
             // say so.
-            let is_archived = live.birth_ns().is_some_and(|birth_ns| self.stores.iter().any(|s| s.birth_ns == birth_ns));
+            let is_archived =
+                live.birth_ns().is_some_and(|birth_ns| self.stores.iter().any(|s| s.birth_ns == birth_ns));
             notes.extend(told.into_iter().filter(|note| !(is_archived && note.ends_with(store::DROPPED))));
         }
         notes

@@ -1,7 +1,7 @@
 //! Owns what an archive holds: its stores, and the manifests of hours as they are asked for, kept
 //! for the next question.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -13,6 +13,8 @@ use crate::place::{Place, PlaceError};
 
 /// Manifests asked for at once.
 const AT_ONCE: usize = 256;
+/// From so many hours on it is first looked which days have any.
+const DAYS_LISTED_FROM: usize = 24;
 /// Manifests kept; beyond, those kept so far are let go of.
 const MOST_KEPT: usize = 100_000;
 
@@ -22,6 +24,8 @@ pub struct Archive {
     place: Place,
     stores: BTreeMap<StoreName, StoreHours>,
     kept: Mutex<HashMap<(StoreName, Hour), Known>>,
+    /// The days that have hours, once they were listed.
+    days: Mutex<Option<Arc<BTreeSet<String>>>>,
 }
 
 /// An hour of a store: its manifest, none where there is none, or what is wrong with it.
@@ -53,7 +57,7 @@ impl Archive {
             }
             stores.insert(name, store);
         }
-        Ok(Self { place, stores, kept: Mutex::default() })
+        Ok(Self { place, stores, kept: Mutex::default(), days: Mutex::default() })
     }
 
     /// The stores, by node and number, with the hours that they may have.
@@ -72,11 +76,14 @@ impl Archive {
     /// The place cannot be read.
     pub(crate) fn manifests(&self, store: &StoreName, hours: &[Hour]) -> Result<Vec<Known>, PlaceError> {
         let mut found = Vec::with_capacity(hours.len());
+        // A store may have been at rest for months: nothing is asked for of days without any hour.
+        let days = if hours.len() > DAYS_LISTED_FROM { Some(self.days()?) } else { None };
         for some in hours.chunks(AT_ONCE) {
             let key = |hour: &Hour| (store.clone(), *hour);
             let missing: Vec<Hour> = {
                 let kept = self.kept.lock();
-                some.iter().filter(|hour| !kept.contains_key(&key(hour))).copied().collect()
+                let has_day = |hour: &Hour| days.as_ref().is_none_or(|days| days.contains(&hour.date_and_hour().0));
+                some.iter().filter(|hour| has_day(hour) && !kept.contains_key(&key(hour))).copied().collect()
             };
             let files: Vec<String> = missing.iter().map(|hour| layout::manifest(*hour, store)).collect();
             let read = self.place.read_all(&files)?;
@@ -98,6 +105,16 @@ impl Archive {
             found.extend(some.iter().map(known));
         }
         Ok(found)
+    }
+
+    fn days(&self) -> Result<Arc<BTreeSet<String>>, PlaceError> {
+        let mut days = self.days.lock();
+        if let Some(days) = &*days {
+            return Ok(Arc::clone(days));
+        }
+        let folders = self.place.folders(layout::MANIFESTS)?;
+        let named = folders.iter().filter_map(|folder| Some(folder.strip_prefix("date=")?.to_owned()));
+        Ok(Arc::clone(days.insert(Arc::new(named.collect()))))
     }
 
     /// A manifest as it is now: the hour may have been written again.

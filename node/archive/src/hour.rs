@@ -35,10 +35,7 @@ impl Hour {
     #[must_use]
     pub fn date_and_hour(self) -> (String, String) {
         match OffsetDateTime::from_unix_timestamp(self.0.saturating_mul(3600)) {
-            Ok(t) => (
-                format!("{:04}-{:02}-{:02}", t.year(), u8::from(t.month()), t.day()),
-                format!("{:02}", t.hour()),
-            ),
+            Ok(t) => (format!("{:04}-{:02}-{:02}", t.year(), u8::from(t.month()), t.day()), format!("{:02}", t.hour())),
             // Beyond the calendar's years: no clock of a host is there.
             Err(_) => (format!("hour{}", self.0), "00".to_owned()),
         }

@@ -53,11 +53,14 @@ pub fn rows(table: &str, hour: Hour, store: &StoreName) -> String {
     format!("{}/{store}.parquet", rows_folder(table, hour))
 }
 
+/// The folder of all manifests.
+pub const MANIFESTS: &str = "manifest";
+
 /// The folder of an hour's manifests.
 #[must_use]
 pub fn manifests(hour: Hour) -> String {
     let (date, of_day) = hour.date_and_hour();
-    format!("manifest/date={date}/hour={of_day}")
+    format!("{MANIFESTS}/date={date}/hour={of_day}")
 }
 
 /// An hour's manifest of a store.

@@ -172,10 +172,8 @@ impl Place {
         if !path.is_dir() {
             return Err(wrong(io::ErrorKind::NotADirectory.into()));
         }
-        let store = LocalFileSystem::new_with_prefix(&path).map_err(|error| PlaceError::Failed {
-            place: name.to_owned(),
-            reason: error.to_string(),
-        })?;
+        let store = LocalFileSystem::new_with_prefix(&path)
+            .map_err(|error| PlaceError::Failed { place: name.to_owned(), reason: error.to_string() })?;
         let store: Arc<dyn ObjectStore> = Arc::new(store.with_fsync(true));
         Ok(Self { store, prefix: String::new(), name: path.display().to_string(), runtime })
     }
@@ -280,6 +278,15 @@ impl Place {
         let listed = self.list(folder)?;
         let file = |meta: object_store::ObjectMeta| Some((meta.location.filename()?.to_owned(), meta.size));
         Ok(listed.objects.into_iter().filter_map(file).collect())
+    }
+
+    /// The folders right in a folder.
+    ///
+    /// # Errors
+    /// The place failed.
+    pub fn folders(&self, folder: &str) -> Result<Vec<String>, PlaceError> {
+        let listed = self.list(folder)?;
+        Ok(listed.common_prefixes.iter().filter_map(|key| Some(key.filename()?.to_owned())).collect())
     }
 
     fn list(&self, folder: &str) -> Result<object_store::ListResult, PlaceError> {

@@ -49,9 +49,10 @@ impl ChunkReader for Remote {
         let end = end.ok_or_else(|| ParquetError::EOF(format!("{} is too short", self.name)))?;
         let read = match &self.whole {
             Some(whole) => whole.slice((start as usize).min(whole.len())..(end as usize).min(whole.len())),
-            None => {
-                self.place.read_range(&self.name, start..end).map_err(|error| ParquetError::External(Box::new(error)))?
-            }
+            None => self
+                .place
+                .read_range(&self.name, start..end)
+                .map_err(|error| ParquetError::External(Box::new(error)))?,
         };
         if read.len() != length {
             return Err(ParquetError::EOF(format!("{} is shorter than its manifest says", self.name)));
@@ -235,12 +236,7 @@ fn place_of(group: &RowGroupMetaData, column: &str) -> Option<usize> {
     group.columns().iter().position(|found| found.column_path().string().eq_ignore_ascii_case(column))
 }
 
-fn column(
-    reader: ColumnReader,
-    group: &RowGroupMetaData,
-    at: usize,
-    rows: usize,
-) -> parquet::errors::Result<Column> {
+fn column(reader: ColumnReader, group: &RowGroupMetaData, at: usize, rows: usize) -> parquet::errors::Result<Column> {
     let descr = group.column(at).column_descr_ptr();
     let mut defined: Vec<i16> = Vec::new();
     let optional = descr.max_def_level() > 0;

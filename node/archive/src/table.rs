@@ -361,10 +361,7 @@ impl Cursor<'_> {
                 }
             }
             // Of another kind it may mean something that only SQLite knows.
-            let fits = matches!(
-                (is_integer, value),
-                (true, ValueRef::Integer(_)) | (false, ValueRef::Text(_))
-            );
+            let fits = matches!((is_integer, value), (true, ValueRef::Integer(_)) | (false, ValueRef::Text(_)));
             if let Some(key) = Key::of(value).filter(|_| term.operator == '=' && fits) {
                 lookup.push((term.column, key));
             }

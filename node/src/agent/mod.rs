@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 pub mod access;
 mod activity;
-pub mod archiver;
 mod answer;
 mod answer_sink;
+pub mod archiver;
 mod audit;
 mod board;
 pub(crate) mod board_of_stores;

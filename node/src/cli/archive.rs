@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use archive::pass::{Done, PassError, Wanted, pass};
 use archive::place::{Place, Settings};
 use clap::Args;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::values::parse_duration;
 use super::{Exit, UsageError};
+use crate::privileges::{self, Plan};
 
 /// Flags of `rankmesh archive`.
 #[derive(Debug, Args)]
@@ -72,6 +74,12 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
         // SAFETY: the handler sets an atomic, nothing else.
         unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::Handler(stop_soon))? };
     }
+    if args.for_agent {
+        // Root gains the agent's capabilities anew with a new program.
+        let files = files.iter().cloned().chain([PathBuf::from(&args.to)].into_iter().filter(|path| path.is_dir()));
+        let plan = Plan { files: files.collect(), ..Plan::default() };
+        privileges::give_up_all_but(&plan).context("giving up privileges")?;
+    }
     let parent = nix::unistd::getppid();
     let is_over = || STOP.load(Ordering::Relaxed) || (args.for_agent && nix::unistd::getppid() != parent);
     if !args.full_speed {
@@ -109,17 +117,9 @@ fn one_pass(args: &ArchiveArgs, files: &[PathBuf], is_over: &dyn Fn() -> bool) -
     for db in files {
         let name = query::files::name_of(db, &mut taken);
         let node = args.node.as_deref().unwrap_or(name.as_str());
-        let wanted = Wanted {
-            db,
-            node,
-            now_ns: unix_now_ns(),
-            open_hours: args.open_hours,
-            full_speed: args.full_speed,
-        };
-        let done = pass(&place, wanted, is_over).map_err(|error| match error {
-            PassError::Hours(error) => anyhow::Error::from(error),
-            error => error.into(),
-        })?;
+        let wanted =
+            Wanted { db, node, now_ns: unix_now_ns(), open_hours: args.open_hours, full_speed: args.full_speed };
+        let done = pass(&place, wanted, is_over)?;
         all.hours.extend(done.hours);
         (all.rows, all.bytes, all.files) = (all.rows + done.rows, all.bytes + done.bytes, all.files + done.files);
     }

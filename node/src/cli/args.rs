@@ -295,7 +295,7 @@ pub(super) struct StragglersArgs {
     #[arg(long)]
     pub(super) all: bool,
     /// Ask again every two seconds and redraw
-    #[arg(long, conflicts_with_all = ["between", "until", "db"])]
+    #[arg(long, conflicts_with_all = ["between", "until", "db", "archive"])]
     pub(super) watch: bool,
     /// What a GPU costs.
     #[command(flatten)]
@@ -306,7 +306,7 @@ pub(super) struct StragglersArgs {
     /// Ask no agent: judge recorded jobs. Operations of ranks as CSV or Parquet (the columns of
     /// ByteDance's straggler study; .gz too), PyTorch flight recorder dumps as they are written
     /// (pickle, one file a rank; no code in them is run) or as JSON, or directories of these
-    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql", "db"])]
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql", "db", "archive"])]
     pub(super) recorded: Vec<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
@@ -424,7 +424,13 @@ pub(super) struct ExportArgs {
     #[command(flatten)]
     pub(super) target: TargetArgs,
     /// New file; its ending says the form: .db (plain SQLite), .csv or .parquet (one table each)
-    #[arg(long, value_name = "FILE", required_unless_present = "perfetto", requires = "db")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "perfetto",
+        requires = "db",
+        conflicts_with = "archive"
+    )]
     pub(super) out: Option<PathBuf>,
     /// New file: a trace for Perfetto (ui.perfetto.dev, trace_processor) of all nodes; without --db
     /// the mesh is asked, without a span for the last minute

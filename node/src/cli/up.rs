@@ -19,10 +19,7 @@ use crate::slurm::run_dir;
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     query_planner::memory::bound_all(args.question_memory_mib << 20);
-    let archive = args
-        .archive
-        .clone()
-        .map(|to| ArchiveChoice { to, settings: args.archive_settings.clone() });
+    let archive = args.archive.clone().map(|to| ArchiveChoice { to, settings: args.archive_settings.clone() });
     let config = resolve(args)?;
     // Before the runtime: capabilities are each thread's own.
     privileges::give_up_all_but(&plan(&config)).context("giving up privileges")?;
@@ -78,8 +75,7 @@ async fn serve(config: AgentConfig, archive: Option<ArchiveChoice>) -> anyhow::R
         println!("rankmesh up --join {} --token {token}", shared.advertise);
     }
     let stop = CancellationToken::new();
-    let archiving =
-        archive.map(|choice| tokio::spawn(archiver::keep(Arc::clone(shared), choice, stop.clone())));
+    let archiving = archive.map(|choice| tokio::spawn(archiver::keep(Arc::clone(shared), choice, stop.clone())));
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -29,8 +29,7 @@ impl Lab {
     }
 
     fn archive(&self, db: &Path) {
-        let wanted =
-            Wanted { db, node: "n1", now_ns: record::unix_now_ns(), open_hours: true, full_speed: true };
+        let wanted = Wanted { db, node: "n1", now_ns: record::unix_now_ns(), open_hours: true, full_speed: true };
         pass(&self.place(), wanted, &|| false).unwrap();
     }
 
@@ -59,7 +58,8 @@ fn questions() -> Vec<String> {
         "SELECT count(*) FROM collectives WHERE func = 'nothing' OR rank IS NULL".to_owned(),
         "SELECT count(*) FROM ops".to_owned(),
         "SELECT source, count(*) FROM events GROUP BY source".to_owned(),
-        "SELECT count(*) FROM call_rollups r JOIN collectives c ON c.rank = r.rank AND c.ts_ns >= r.bucket_ns".to_owned(),
+        "SELECT count(*) FROM call_rollups r JOIN collectives c ON c.rank = r.rank AND c.ts_ns >= r.bucket_ns"
+            .to_owned(),
         "SELECT count(*) FROM collectives WHERE rank = '3' OR seq = 3.0".to_owned(),
     ]
 }

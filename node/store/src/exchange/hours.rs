@@ -203,10 +203,8 @@ impl Hours {
         let failed = |source| HoursError::Write { table: table.name.clone(), source };
         let columns: Vec<String> = table.columns.iter().map(|column| quoted(&column.name)).collect();
         let (name, time) = (quoted(&table.name), quoted(time));
-        let sql = format!(
-            "SELECT {}, rowid, {time} FROM {name} WHERE {time} >= ?1 AND {time} < ?2",
-            columns.join(", ")
-        );
+        let sql =
+            format!("SELECT {}, rowid, {time} FROM {name} WHERE {time} >= ?1 AND {time} < ?2", columns.join(", "));
         let width = table.columns.len();
         let mut statement = self.conn.prepare(&sql).map_err(sqlite)?;
         let mut rows = statement.query([of.range.start, of.range.end]).map_err(sqlite)?;
