@@ -157,7 +157,7 @@ fn open_all<T: Sync>(files: &[T], open: impl Fn(&T) -> Opened + Sync) -> Vec<Ope
     };
     let mut all: Vec<(usize, Opened)> = std::thread::scope(|scope| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(files.len());
-        let workers: Vec<_> = (1..cpus).map(|_| scope.spawn(&work)).collect();
+        let workers: Vec<_> = (1..cpus).map(|_| scope.spawn(work)).collect();
         let mut all = work();
         for worker in workers {
             match worker.join() {

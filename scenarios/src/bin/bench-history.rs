@@ -166,9 +166,14 @@ fn write(store: &Path, archive: &Path) -> anyhow::Result<(f64, f64, f64)> {
 }
 
 fn cpu_of_children() -> anyhow::Result<f64> {
-    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN)?;
-    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
-    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
+    // SAFETY: all zeros is a value of this struct, and the call fills it.
+    let (done, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage), usage)
+    };
+    ensure!(done == 0, "getrusage: {}", std::io::Error::last_os_error());
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok(seconds(usage.ru_utime) + seconds(usage.ru_stime))
 }
 
 /// Gives the files of the first node to all others.
