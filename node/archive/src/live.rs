@@ -65,6 +65,12 @@ impl Live {
         let conn = self.served.reader()?;
         // One state of the store for all chunks.
         conn.execute_batch("BEGIN").map_err(|error| StoreError::Elsewhere(error.to_string()))?;
+        // Which hours it has was told by the cut-off of when it was opened.
+        let cutoff = "SELECT max(cutoff_ns) FROM retention WHERE table_name = ?1";
+        let cutoff_ns: Option<i64> = conn.query_row(cutoff, [table], |row| row.get(0)).unwrap_or_default();
+        if self.birth_ns.is_some() && cutoff_ns != self.dropped_until_ns(table) {
+            return Err(StoreError::Elsewhere(format!("retention has just taken rows of {table}: ask again")));
+        }
         let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
         let has = |name: &&str| {
             let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
