@@ -101,7 +101,11 @@ fn fill(path: &Path, arguments: &Arguments, asked_ns: i64) -> anyhow::Result<()>
     let mut record = |ts_ns: i64| {
         seq += 1;
         ingest.record(Record::Collective(call(ts_ns, seq)));
-        if seq % 20_000 == 0 { store.flush(Duration::from_secs(60)).map_err(anyhow::Error::from) } else { Ok(()) }
+        if seq.is_multiple_of(20_000) {
+            store.flush(Duration::from_secs(60)).map_err(anyhow::Error::from)
+        } else {
+            Ok(())
+        }
     };
     for minute in 0..arguments.days * 24 * 60 {
         let at_ns = T0 + minute * MINUTE_NS;
@@ -131,7 +135,7 @@ fn call(ts_ns: i64, seq: u64) -> Collective {
         local_rank: i32::try_from(seq % 8).ok(),
         nranks: Some(8),
         comm_hash: Some(0xFEDC_0000_0000_0001),
-        func: if seq % 3 == 0 { "all_gather" } else { "all_reduce" },
+        func: if seq.is_multiple_of(3) { "all_gather" } else { "all_reduce" },
         seq: Some(seq / 8),
         count: Some(1 << (mixed % 12)),
         datatype: Some("float32"),
