@@ -34,8 +34,8 @@ struct Arguments {
     dir: Option<PathBuf>,
 }
 
-/// 2026-01-01 UTC.
-const T0: i64 = 1_767_225_600_000_000_000;
+/// 2025-01-01 UTC: a year that is over.
+const T0: i64 = 1_735_689_600_000_000_000;
 const HOUR_NS: i64 = 3_600_000_000_000;
 const MINUTE_NS: i64 = 60_000_000_000;
 
