@@ -16,6 +16,7 @@
 //! | `holdings` | what an archive holds, listed as far as it is asked for |
 //! | `row_group` | columns of a Parquet file in memory |
 //! | `live` | rows of a store that are not taken from the archive |
+//! | `parts` | where a node's rows lie, and what is missing from them |
 //! | `table` | archived and live rows as a virtual table |
 //! | `history` | a node of an archive, as a source of rows |
 
@@ -25,6 +26,7 @@ pub mod hour;
 pub mod layout;
 pub mod live;
 pub mod manifest;
+mod parts;
 pub mod pass;
 pub mod place;
 mod row_group;

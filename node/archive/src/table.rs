@@ -21,9 +21,9 @@ use rusqlite::vtab::{
 };
 use rusqlite::{Connection, Error, Result};
 
-use crate::history::{HourFile, Node};
 use crate::layout;
 use crate::live::LiveRows;
+use crate::parts::{HourFile, Node};
 use crate::row_group::{Chunk, File};
 
 const MODULE: &CStr = c"rankmesh_history";

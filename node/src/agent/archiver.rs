@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use record::{printable, unix_now_ns};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::{Finding, Source};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use crate::cli::PassTold;
 
 /// How often it is looked which hours are due.
 const EVERY: &str = "15m";
@@ -30,6 +30,17 @@ pub struct ArchiveChoice {
     pub to: String,
     /// File with the bucket's settings, in place of the environment.
     pub settings: Option<PathBuf>,
+}
+
+/// What the agent is told of a pass, a line of JSON each.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) struct PassTold {
+    /// Hours written.
+    pub(crate) hours: usize,
+    /// Rows in them.
+    pub(crate) rows: u64,
+    /// Why it did not get to its end.
+    pub(crate) failed: Option<String>,
 }
 
 /// Archives until `stop`. An agent without a trace store of its own has nothing to archive.

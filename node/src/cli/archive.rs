@@ -10,10 +10,10 @@ use archive::pass::{Done, PassError, Wanted, pass};
 use archive::place::{Place, Settings};
 use clap::Args;
 use record::unix_now_ns;
-use serde::{Deserialize, Serialize};
 
 use super::values::parse_duration;
 use super::{Exit, UsageError};
+use crate::agent::archiver::PassTold;
 use crate::privileges::{self, Plan};
 
 /// Flags of `rankmesh archive`.
@@ -45,17 +45,6 @@ pub(super) struct ArchiveArgs {
     /// End with the process that started this one, and tell it of each pass on standard output
     #[arg(long, hide = true, requires = "every")]
     for_agent: bool,
-}
-
-/// What the agent is told of a pass, a line of JSON each.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub(crate) struct PassTold {
-    /// Hours written.
-    pub(crate) hours: usize,
-    /// Rows in them.
-    pub(crate) rows: u64,
-    /// Why it did not get to its end.
-    pub(crate) failed: Option<String>,
 }
 
 /// Set by SIGTERM and SIGINT.

@@ -48,7 +48,6 @@ mod up;
 mod utc;
 mod values;
 
-pub(crate) use archive::PassTold;
 use args::{
     CheckArgs, DemoArgs, ExportArgs, ImportArgs, NodesArgs, QueryArgs, SchemaArgs, ShellArgs, StacksArgs,
     StragglersArgs, TraceArgs, UpArgs,

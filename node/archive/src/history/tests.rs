@@ -6,6 +6,8 @@ use store::testing::{PATIENCE, T0, collective, store_of_segments};
 use store::{Store, StoreConfig};
 
 use super::*;
+use crate::hour::Hour;
+use crate::manifest::Manifest;
 use crate::pass::{Wanted, pass};
 use crate::place::{Place, Settings};
 
