@@ -23,6 +23,8 @@ pub mod identity;
 mod import;
 mod local;
 mod mark;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod nodes;
 mod perfetto;
 mod person;
@@ -79,6 +81,9 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Show where ranks are: their call stacks, in classes
     Stacks(StacksArgs),
+    /// Answer an assistant's questions: the Model Context Protocol on standard input and output
+    #[cfg(feature = "mcp")]
+    Mcp(mcp::McpArgs),
     /// Compare two spans of a job, or two sets of stores: what changed, and how sure that is
     Compare(compare::CompareArgs),
     /// Note something beside the rows of this host: an epoch, a phase, a deployment
@@ -134,6 +139,8 @@ pub fn run() -> ExitCode {
         Command::Top(args) => top::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Stacks(args) => stacks::run(args),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(args) => mcp::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Mark(args) => mark::run(args),
         Command::Cost(args) => cost::run(args),

@@ -2,6 +2,7 @@
 //! that asks takes these flags, and asks both alike.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -65,16 +66,18 @@ impl TargetArgs {
     }
 }
 
-/// Who is asked.
+/// Who is asked. Copies share the open stores, and each is stopped by itself.
+#[derive(Clone)]
 pub(super) struct Target {
     to: To,
     /// Ends the question that is asked at the moment; see [`Self::until`].
     stop: CancellationToken,
 }
 
+#[derive(Clone)]
 enum To {
     Agent(SocketArg),
-    Stores(Box<Stores>),
+    Stores(Arc<Stores>),
 }
 
 impl Target {
@@ -88,7 +91,7 @@ impl Target {
     /// # Errors
     /// As [`Stores::open`].
     pub(super) fn stores(paths: &[PathBuf]) -> anyhow::Result<Self> {
-        Ok(Self { to: To::Stores(Box::new(Stores::open(paths)?)), stop: CancellationToken::new() })
+        Ok(Self { to: To::Stores(Arc::new(Stores::open(paths)?)), stop: CancellationToken::new() })
     }
 
     /// Stores, where any are named; else an agent, as [`TargetArgs::of_any_job`].
