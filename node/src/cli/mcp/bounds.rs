@@ -84,7 +84,8 @@ impl Page {
                 let keep = kept.chars().count() * 3 / 4;
                 kept = kept.chars().take(keep).collect();
             }
-            let _ = write!(kept, "… (cut: {} of {all} characters; ask for less, as with substr())", kept.chars().count());
+            let _ =
+                write!(kept, "… (cut: {} of {all} characters; ask for less, as with substr())", kept.chars().count());
             (line, cost, self.is_full) = (kept, self.budget, true);
         }
         self.budget -= cost;
@@ -143,7 +144,10 @@ mod tests {
     fn a_page_ends_at_its_budget_and_says_how_to_go_on() {
         let mut page = Page::new(2, 100, FOR_MARKS + 12);
         (0..10).for_each(|n| page.line(&format!("line{n}")));
-        assert_eq!(page.shown("lines").unwrap(), "lines 3 to 6 of 10. TRUNCATED: for more call again with offset=6, or narrow the question.");
+        assert_eq!(
+            page.shown("lines").unwrap(),
+            "lines 3 to 6 of 10. TRUNCATED: for more call again with offset=6, or narrow the question."
+        );
         assert_eq!(page.into_lines(), ["line2", "line3", "line4", "line5"]);
 
         let mut page = Page::new(8, 100, 1_000);

@@ -46,7 +46,8 @@ pub(super) fn text(name: &str, arguments: &Map<String, Value>) -> Result<String,
             Some(_) => Err(format!("'{name}' has to be a line of text with at most 200 bytes")),
         }
     };
-    let job = |job: Option<&str>| job.map_or_else(|| "the job that is worst off".to_owned(), |job| format!("job {job}"));
+    let job =
+        |job: Option<&str>| job.map_or_else(|| "the job that is worst off".to_owned(), |job| format!("job {job}"));
     let with_job = |job: Option<&str>| job.map_or_else(String::new, |job| format!(" with job={job}"));
     Ok(match name {
         "investigate" => {
@@ -90,7 +91,11 @@ mod tests {
     #[test]
     fn every_prompt_has_a_text_and_checks_its_arguments() {
         for prompt in list() {
-            let given = if prompt.name == "explain_finding" { serde_json::json!({"finding": "17"}) } else { serde_json::json!({}) };
+            let given = if prompt.name == "explain_finding" {
+                serde_json::json!({"finding": "17"})
+            } else {
+                serde_json::json!({})
+            };
             let text = text(&prompt.name, given.as_object().unwrap()).unwrap();
             assert!(text.contains("diagnose") && text.contains("coverage"), "{text}");
         }

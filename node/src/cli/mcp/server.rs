@@ -103,7 +103,8 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let schema = Resource::new(SCHEMA, "schema").with_description("The tables, a line each").with_mime_type("text/plain");
+        let schema =
+            Resource::new(SCHEMA, "schema").with_description("The tables, a line each").with_mime_type("text/plain");
         Ok(ListResourcesResult::with_all_items(vec![schema]))
     }
 
@@ -127,7 +128,9 @@ impl ServerHandler for Server {
         let unknown = || ErrorData::resource_not_found(format!("there is no resource '{uri}'; see {SCHEMA}"), None);
         let table = match uri.strip_prefix(SCHEMA) {
             Some("") => None,
-            Some(rest) => Some(rest.strip_prefix('/').filter(|table| !table.is_empty()).ok_or_else(unknown)?.to_owned()),
+            Some(rest) => {
+                Some(rest.strip_prefix('/').filter(|table| !table.is_empty()).ok_or_else(unknown)?.to_owned())
+            }
             None => return Err(unknown()),
         };
         let text = self.blocking(context.ct, move |asker| asker.schema_text(table.as_deref())).await?;

@@ -37,8 +37,13 @@ pub(super) fn list() -> Vec<Tool> {
     let since = json!({"type": "string", "description": "10m, 14:05 or 2026-11-22T03:00; else what stands now"});
     let until = json!({"type": "string", "description": "with since"});
     let offset = json!({"type": "integer", "minimum": 0, "description": "skip so many rows or lines"});
-    let tool = |name: &'static str, title: &str, about: &'static str, properties: serde_json::Value, required: &[&str]| {
-        let schema = json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
+    let tool = |name: &'static str,
+                title: &str,
+                about: &'static str,
+                properties: serde_json::Value,
+                required: &[&str]| {
+        let schema =
+            json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
         let serde_json::Value::Object(schema) = schema else { unreachable!("is an object") };
         let hints = ToolAnnotations::with_title(title).read_only(true).idempotent(true).open_world(false);
         Tool::new_with_raw(name, Some(about.into()), Arc::new(schema)).with_annotations(hints)
@@ -168,7 +173,8 @@ struct Nodes {
 }
 
 fn parsed<T: DeserializeOwned>(arguments: Arguments) -> Result<T, UsageError> {
-    serde_json::from_value(serde_json::Value::Object(arguments)).map_err(|error| UsageError(format!("arguments: {error}")))
+    serde_json::from_value(serde_json::Value::Object(arguments))
+        .map_err(|error| UsageError(format!("arguments: {error}")))
 }
 
 impl Asker {
@@ -221,6 +227,7 @@ impl Asker {
             nodes: self.flags.ask.nodes.clone(),
             labels: self.flags.ask.label.clone(),
         })?;
+        self.whole(&found.coverage)?;
         let mut text = explain::page::text(&found, false);
         text.push_str(&runbook::to_do(&found, false)?);
         let next = match &found.place {
@@ -253,8 +260,10 @@ impl Asker {
         let json = self.target.stragglers(question, between)?;
         let answer: serde_json::Value = serde_json::from_str(&json).context("reading the verdict")?;
         let coverage = stragglers::coverage(&answer["coverage"]).context("reading the coverage")?;
+        self.whole(&coverage)?;
         let report: Report = serde_json::from_value(answer).context("reading the verdict")?;
-        let wanted = |rank: i32| only.as_ref().is_none_or(|only| u32::try_from(rank).is_ok_and(|rank| only.0.contains(&rank)));
+        let wanted =
+            |rank: i32| only.as_ref().is_none_or(|only| u32::try_from(rank).is_ok_and(|rank| only.0.contains(&rank)));
         let mut rows: Vec<(i64, Vec<String>)> = Vec::new();
         let optional = |figure: Option<String>| figure.unwrap_or_default();
         for comm in &report.per_comm {
@@ -286,9 +295,10 @@ impl Asker {
         // Latest first; what was equal stays in the order of communicators and ranks.
         rows.sort_by_key(|(excess_ns, _)| std::cmp::Reverse(*excess_ns));
         let mut lines: Vec<String> = rows.iter().map(|(_, row)| csv(row)).collect();
-        let mut head = "comm,rank,node,pid,role,collectives,lateness_mean_ns,lateness_p95_ns,lateness_bound_ns,wait_mean_ns,\
+        let mut head =
+            "comm,rank,node,pid,role,collectives,lateness_mean_ns,lateness_p95_ns,lateness_bound_ns,wait_mean_ns,\
             own_excess_ns,excess_ns,share,z,flagged_windows"
-            .to_owned();
+                .to_owned();
         if let Some(about) = &report.point_to_point {
             let shares = about.ranks.iter().filter(|rank| wanted(rank.rank)).map(|rank| {
                 csv(&[
@@ -325,7 +335,11 @@ impl Asker {
                 }
                 Piece::Rows(rows) => {
                     for row in rows {
-                        if page.wants() { page.line(&csv(&row.iter().map(cell_text).collect::<Vec<_>>())) } else { page.skip() }
+                        if page.wants() {
+                            page.line(&csv(&row.iter().map(cell_text).collect::<Vec<_>>()))
+                        } else {
+                            page.skip()
+                        }
                     }
                 }
                 Piece::Idle | Piece::Watched(_) => {}
@@ -364,7 +378,11 @@ impl Asker {
         }
         let tables = self.target.tables()?;
         let Some(found) = tables.iter().find(|table| table.name.eq_ignore_ascii_case(name)) else {
-            return Err(UsageError(format!("there is no table '{}': schema without a table lists them", printable(name))).into());
+            return Err(UsageError(format!(
+                "there is no table '{}': schema without a table lists them",
+                printable(name)
+            ))
+            .into());
         };
         let mut text = format!("{} (no table of a trace store; its columns):\n", found.name);
         for column in &found.columns {
@@ -390,13 +408,15 @@ impl Asker {
             labels: self.flags.ask.label.clone(),
         }))?;
         let answer: StacksAnswer = serde_json::from_str(&json).context("reading the stacks")?;
+        self.whole(&answer.coverage)?;
         let mut text = stacks::text(&answer.merged);
         for Unread { node, rank, pid, reason } in &answer.unread {
             let who = rank.map_or_else(|| "child process".to_owned(), |rank| format!("rank {rank}"));
             text.push_str(&format!("\n{}", printable(&format!("{who} on {node} (pid {pid}): no stack: {reason}"))));
         }
         if text.trim().is_empty() {
-            text = "no ranks: none of the nodes that answered knows a process of the ranks that were asked for".to_owned();
+            text =
+                "no ranks: none of the nodes that answered knows a process of the ranks that were asked for".to_owned();
         }
         Ok(self.lines(&text, asked.offset, Some(&answer.coverage), None))
     }
@@ -482,7 +502,8 @@ fn said(coverage: &Coverage) -> String {
 fn paged(page: Page, what: &str, head: &str, coverage: Option<&Coverage>, next: Option<&str>) -> String {
     let mut text = String::new();
     if let Some(coverage) = coverage {
-        let missing = if coverage.is_complete() { "" } else { " PARTIAL: who did not answer stands at the end of the data." };
+        let missing =
+            if coverage.is_complete() { "" } else { " PARTIAL: who did not answer stands at the end of the data." };
         text.push_str(&format!("Coverage: {} of {} nodes answered.{missing}\n", coverage.answered, coverage.asked));
     }
     if let Some(shown) = page.shown(what) {
@@ -545,6 +566,9 @@ mod tests {
 
     #[test]
     fn csv_lines_stay_lines() {
-        assert_eq!(csv(&["a".into(), "b,c".into(), "d\"e".into(), "f\ng".into(), String::new()]), r#"a,"b,c","d""e",f\ng,"#);
+        assert_eq!(
+            csv(&["a".into(), "b,c".into(), "d\"e".into(), "f\ng".into(), String::new()]),
+            r#"a,"b,c","d""e",f\ng,"#
+        );
     }
 }
