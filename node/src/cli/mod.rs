@@ -34,6 +34,8 @@ mod rows;
 mod runbook;
 mod schema;
 mod secret;
+#[cfg(feature = "serve")]
+mod serve;
 mod shell;
 mod slurm;
 mod stacks;
@@ -81,6 +83,9 @@ enum Command {
     Stacks(StacksArgs),
     /// Compare two spans of a job, or two sets of stores: what changed, and how sure that is
     Compare(compare::CompareArgs),
+    /// Serve a page and an HTTP interface for browsers and programs
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::ServeArgs>),
     /// Note something beside the rows of this host: an epoch, a phase, a deployment
     Mark(mark::MarkArgs),
     /// Say what waiting for late ranks cost, by culprit and cause
@@ -135,6 +140,8 @@ pub fn run() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Stacks(args) => stacks::run(args),
         Command::Compare(args) => compare::run(args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(*args),
         Command::Mark(args) => mark::run(args),
         Command::Cost(args) => cost::run(args),
         Command::Runbook(args) => runbook::run(args),
