@@ -36,6 +36,8 @@ mod rows;
 mod runbook;
 mod schema;
 mod secret;
+#[cfg(feature = "serve")]
+mod serve;
 mod shell;
 mod slurm;
 mod stacks;
@@ -86,6 +88,9 @@ enum Command {
     Mcp(mcp::McpArgs),
     /// Compare two spans of a job, or two sets of stores: what changed, and how sure that is
     Compare(compare::CompareArgs),
+    /// Serve a page and an HTTP interface for browsers and programs
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::ServeArgs>),
     /// Note something beside the rows of this host: an epoch, a phase, a deployment
     Mark(mark::MarkArgs),
     /// Say what waiting for late ranks cost, by culprit and cause
@@ -142,6 +147,8 @@ pub fn run() -> ExitCode {
         #[cfg(feature = "mcp")]
         Command::Mcp(args) => mcp::run(args),
         Command::Compare(args) => compare::run(args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(*args),
         Command::Mark(args) => mark::run(args),
         Command::Cost(args) => cost::run(args),
         Command::Runbook(args) => runbook::run(args),

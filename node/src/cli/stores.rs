@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use model::{LocalRequest, Question};
+use model::{LocalRequest, OnBehalf, Question};
 use query::Coordinator;
-use query::access::Caller;
+use query::access::{Access, Caller};
 use query::ask::{self, AskError, QueryOutcome, RowChunk};
 use query_planner::{ColumnMeta, Value};
 use serde::Serialize;
@@ -63,18 +63,23 @@ impl Stores {
     /// `take` returned.
     pub(super) fn ask_into(
         &self,
+        behalf: Option<&OnBehalf>,
         request: LocalRequest,
         stop: &CancellationToken,
         take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
     ) -> anyhow::Result<Reply> {
         let ended = stop.child_token();
         let _stop_on_return = ended.clone().drop_guard();
-        let (of, caller) = (Asked::files(&self.coordinator), Caller::agent());
+        let mut caller = Caller::agent();
+        if behalf.is_some_and(|of| of.reader) {
+            caller.access = Access::Reader;
+        }
+        let of = Asked::files(&self.coordinator);
         let Some(runtime) = &self.runtime else { anyhow::bail!("the stores are closed") };
         runtime
             .block_on(async {
                 match request {
-                    LocalRequest::Query(question) => query(&self.coordinator, question, ended, take).await,
+                    LocalRequest::Query(question) => query(&self.coordinator, question, &caller, ended, take).await,
                     LocalRequest::Stragglers(question) => {
                         document(&stragglers::verdict(of, question, None, &caller, ended).await)
                     }
@@ -100,6 +105,7 @@ impl Stores {
                     LocalRequest::Stacks(_) => Err(only_agents("stacks are read from processes that run")),
                     LocalRequest::Watch(_) => Err(only_agents("what stands now is pushed by agents")),
                     LocalRequest::Mark(_) => Err(only_agents("notes are written by the agent of a host")),
+                    LocalRequest::OnBehalf(_) => Err(only_agents("who asks for whom is said before a request")),
                 }
             })
             .map_err(|error| if stop.is_cancelled() { Stopped.into() } else { error })
@@ -138,12 +144,12 @@ fn no_answer(error: &AskError) -> anyhow::Error {
 async fn query(
     coordinator: &Coordinator,
     question: Question,
+    caller: &Caller,
     stop: CancellationToken,
     take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Reply> {
     let (out, mut chunks) = mpsc::channel(1);
-    let caller = Caller::agent();
-    let mut asking = std::pin::pin!(ask::ask_into(coordinator, question, &caller, stop, out));
+    let mut asking = std::pin::pin!(ask::ask_into(coordinator, question, caller, stop, out));
     let mut begun = false;
     let mut hand_on = |columns: Vec<ColumnMeta>, rows: Vec<Vec<Value>>| {
         if !std::mem::replace(&mut begun, true) {

@@ -145,8 +145,9 @@ impl Catalog {
         if !columns.iter().any(|column| column.name.eq_ignore_ascii_case("node")) {
             columns.push(ColumnMeta { name: "node".to_owned(), decl_type: "TEXT".to_owned() });
         }
+        let count = i64::try_from(columns.len()).unwrap_or(i64::MAX);
         let row = "INSERT INTO pg_catalog.pg_class(oid, relname, relnamespace, relkind, relnatts) VALUES (?, ?, ?, ?, ?)";
-        conn.execute(row, params![oid, table.name, PUBLIC, kind, columns.len()])?;
+        conn.execute(row, params![oid, table.name, PUBLIC, kind, count])?;
         let row = "INSERT INTO information_schema.tables(table_catalog, table_schema, table_name, table_type) VALUES (?, 'public', ?, ?)";
         conn.execute(row, params![DATABASE, table.name, long])?;
         let described = "INSERT INTO pg_catalog.pg_description VALUES (?, 1259, ?, ?)";
@@ -173,7 +174,7 @@ impl Catalog {
     }
 
     /// Answers a statement.
-    pub(super) fn ask(&self, tokens: &[Token]) -> Found {
+    pub(super) fn ask(&mut self, tokens: &[Token]) -> Found {
         let sql = rewritten(tokens);
         let until = Instant::now() + LONGEST;
         let _ = self.conn.progress_handler(10_000, Some(move || Instant::now() >= until));
@@ -199,7 +200,7 @@ impl Catalog {
         let mut statement = self.conn.prepare(sql)?;
         let columns: Vec<ColumnMeta> = statement
             .columns()
-            .iter()
+            .into_iter()
             .map(|column| ColumnMeta {
                 name: column.name().to_owned(),
                 decl_type: column.decl_type().unwrap_or_default().to_owned(),

@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::channel::oneshot;
 use futures::{Sink, SinkExt};
+use model::Question;
 use parking_lot::Mutex;
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
@@ -26,10 +28,13 @@ use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, Transactio
 use pgwire::messages::simplequery::Query;
 use query_planner::{ColumnMeta, Value};
 
-use super::catalog::{self, Catalog, Found};
+use super::catalog::{self, Found};
 use super::running::{Next, Running};
 use super::statement::{Class, Statement, literals};
-use super::{Asking, CATALOG_AGE, errors, types};
+use super::{Asking, auth, errors, types};
+
+/// A question's deadline until `SET statement_timeout`.
+const DEFAULT_MS: u64 = 10_000;
 
 /// What a session holds.
 struct Session {
@@ -47,7 +52,7 @@ struct Session {
 
 /// What answers the clients.
 pub(super) struct Handler {
-    pub(super) asking: Arc<Asking>,
+    pub(super) asking: Asking,
 }
 
 /// Makes statements of texts.
@@ -85,10 +90,10 @@ struct Sent {
 }
 
 impl Handler {
-    fn session<C: ClientInfo>(&self, client: &C) -> Arc<Session> {
+    fn session<C: ClientInfo>(client: &C) -> Arc<Session> {
         client.session_extensions().get_or_insert_with(|| Session {
-            require_all: AtomicBool::new(self.asking.flags.ask.require_all),
-            timeout_ms: AtomicU64::new(self.asking.flags.timeout_ms()),
+            require_all: AtomicBool::new(false),
+            timeout_ms: AtomicU64::new(DEFAULT_MS),
             settings: Mutex::default(),
             running: tokio::sync::Mutex::default(),
             told: Mutex::default(),
@@ -111,33 +116,29 @@ impl Handler {
         statement: &Statement,
         cancelled: &mut oneshot::Receiver<()>,
     ) -> PgWireResult<Running> {
-        let session = self.session(client);
-        let ask = |sql: String| {
-            let mut question = self.asking.flags.question(sql);
-            question.timeout_ms = session.timeout_ms.load(Ordering::Relaxed);
-            question
-        };
+        let session = Self::session(client);
+        let who = auth::who(client);
+        let wanted = Duration::from_millis(session.timeout_ms.load(Ordering::Relaxed));
+        let timeout = self.asking.gateway.timeout(Some(wanted)).map_err(|problem| errors::of_problem(&problem))?;
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let ask = |sql: &str, plan_only| Question { sql: sql.to_owned(), timeout_ms, plan_only, ..Question::default() };
         match &statement.class {
-            Class::Nodes => Running::ask(self.asking.target.clone(), ask(statement.sql.clone()), cancelled).await,
-            Class::Explain(at, analyze) => {
-                let mut question = ask(statement.sql[*at..].to_owned());
-                question.plan_only = !analyze;
-                question.analyze = *analyze;
-                if *analyze {
-                    return Err(errors::unsupported("EXPLAIN ANALYZE is not offered here: rankmesh query --explain=analyze is"));
-                }
-                Running::ask(self.asking.target.clone(), question, cancelled).await
+            Class::Nodes => Running::ask(&self.asking.gateway, &who, ask(&statement.sql, false), cancelled).await,
+            Class::Explain(_, true) => {
+                Err(errors::unsupported("EXPLAIN ANALYZE is not offered here: rankmesh query --explain=analyze is"))
+            }
+            Class::Explain(at, false) => {
+                Running::ask(&self.asking.gateway, &who, ask(&statement.sql[*at..], true), cancelled).await
             }
             Class::Catalog => {
-                let (asking, tokens) = (Arc::clone(&self.asking), statement.tokens.clone());
-                let found = tokio::task::spawn_blocking(move || asking.catalog(&tokens)).await;
-                match found.map_err(|error| errors::data(error.to_string()))?.map_err(|error| errors::of(&error))? {
+                let found = self.asking.catalog(&who, statement.tokens.clone()).await;
+                match found.map_err(|problem| errors::of_problem(&problem))? {
                     Found::Rows(columns, rows) => Ok(Running::of_rows(&columns, rows)),
                     Found::Wrong(message) => Err(errors::unsupported(message)),
                 }
             }
             Class::Show(name) => {
-                let value = self.setting(&session, name)?;
+                let value = Self::setting(&session, name)?;
                 let column = ColumnMeta { name: name.clone(), decl_type: "TEXT".to_owned() };
                 Ok(Running::of_rows(&[column], vec![vec![Value::Text(value.into_bytes())]]))
             }
@@ -145,7 +146,7 @@ impl Handler {
         }
     }
 
-    fn setting(&self, session: &Session, name: &str) -> PgWireResult<String> {
+    fn setting(session: &Session, name: &str) -> PgWireResult<String> {
         let name = name.to_ascii_lowercase();
         let on = |is_on: bool| if is_on { "on" } else { "off" }.to_owned();
         match name.trim_start_matches("rankmesh.") {
@@ -160,7 +161,7 @@ impl Handler {
 
     /// A statement without rows; none where it has some.
     fn command<C: ClientInfo>(&self, client: &mut C, statement: &Statement) -> PgWireResult<Option<Tag>> {
-        let session = self.session(client);
+        let session = Self::session(client);
         let status = client.transaction_status();
         Ok(Some(Tag::new(match &statement.class {
             Class::Begin => {
@@ -181,10 +182,10 @@ impl Handler {
             }
             Class::Reset(name) => {
                 if name == "all" || name.ends_with("require_all") {
-                    session.require_all.store(self.asking.flags.ask.require_all, Ordering::Relaxed);
+                    session.require_all.store(false, Ordering::Relaxed);
                 }
                 if name == "all" || name == "statement_timeout" {
-                    session.timeout_ms.store(self.asking.flags.timeout_ms(), Ordering::Relaxed);
+                    session.timeout_ms.store(DEFAULT_MS, Ordering::Relaxed);
                 }
                 "RESET"
             }
@@ -208,7 +209,7 @@ impl Handler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let session = self.session(client);
+        let session = Self::session(client);
         let mut encoder = DataRowEncoder::new(Arc::clone(&fields));
         let mut rows = 0;
         loop {
@@ -277,7 +278,7 @@ impl Handler {
         portal: &Portal<Statement>,
         cancelled: &mut oneshot::Receiver<()>,
     ) -> PgWireResult<Running> {
-        let session = self.session(client);
+        let session = Self::session(client);
         let id = &portal.statement.id;
         let described = session.described.lock().await.take();
         if let Some((of, running)) = described
@@ -302,8 +303,6 @@ fn tag_of(statement: &Statement) -> &'static str {
     }
 }
 
-/// The longest that a client may set.
-const LONGEST_MS: u64 = 24 * 3_600_000;
 
 fn set(session: &Session, name: &str, value: &str) -> PgWireResult<()> {
     let value = value.trim();
@@ -327,7 +326,7 @@ fn set(session: &Session, name: &str, value: &str) -> PgWireResult<()> {
             let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|_| unit > 0);
             let ms = ms.ok_or_else(|| errors::setting("statement_timeout is a number of ms, or 10s, or 1min".to_owned()))?;
             // PostgreSQL's 0 is none; here every question has a deadline.
-            session.timeout_ms.store(if ms == 0 { LONGEST_MS } else { ms.min(LONGEST_MS) }, Ordering::Relaxed);
+            session.timeout_ms.store(if ms == 0 { DEFAULT_MS } else { ms }, Ordering::Relaxed);
         }
         name => {
             let mut settings = session.settings.lock();
@@ -354,7 +353,7 @@ impl SimpleQueryHandler for Handler {
         client.set_state(PgWireConnectionState::QueryInProgress);
         let statements = Statement::all(&query.query)?;
         if statements.is_empty() {
-            client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse)).await?;
+            client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
         }
         for statement in &statements {
             self.simple(client, statement).await?;
@@ -409,7 +408,7 @@ impl ExtendedQueryHandler for Handler {
             return Err(errors::data(format!("{codes} forms for {} parameters", message.parameters.len())));
         }
         let portal = Portal::try_new(&message, statement)?;
-        self.session(client).running.lock().await.remove(&portal.name);
+        Self::session(client).running.lock().await.remove(&portal.name);
         client.portal_store().put_portal(Arc::new(portal));
         client.send(PgWireBackendMessage::BindComplete(pgwire::messages::extendedquery::BindComplete::new())).await?;
         Ok(())
@@ -423,7 +422,7 @@ impl ExtendedQueryHandler for Handler {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.clone().unwrap_or_default();
-        let session = self.session(client);
+        let session = Self::session(client);
         session.told.lock().remove(&name);
         session.described.lock().await.take();
         match StoredStatement::parse(client, &message, self.query_parser()).await? {
@@ -454,7 +453,7 @@ impl ExtendedQueryHandler for Handler {
         }
         Self::check(client, statement)?;
         let mut cancelled = Self::cancelled(client).await;
-        let session = self.session(client);
+        let session = Self::session(client);
         let running = if count == 0 {
             self.begin(client, &statement.with(&[])?, &mut cancelled).await?
         } else {
@@ -491,7 +490,7 @@ impl ExtendedQueryHandler for Handler {
         let mut cancelled = Self::cancelled(client).await;
         let running = self.portal(client, target, &mut cancelled).await?;
         let fields = running.fields(&target.result_column_format)?;
-        self.session(client).running.lock().await.insert(target.name.clone(), running);
+        Self::session(client).running.lock().await.insert(target.name.clone(), running);
         Ok(DescribePortalResponse::new(fields.to_vec()))
     }
 
@@ -509,7 +508,7 @@ impl ExtendedQueryHandler for Handler {
         let portal = match client.portal_store().get_portal(&name) {
             Some(Entry::Value(portal)) => portal,
             Some(Entry::Empty) => {
-                client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse)).await?;
+                client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
                 return Ok(());
             }
             None => return Err(PgWireError::PortalNotFound(name)),
@@ -520,7 +519,7 @@ impl ExtendedQueryHandler for Handler {
             client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::from(tag))).await?;
             return Ok(());
         }
-        let session = self.session(client);
+        let session = Self::session(client);
         let mut cancelled = Self::cancelled(client).await;
         let begun = session.running.lock().await.remove(&name);
         let mut running = match begun {
@@ -532,7 +531,7 @@ impl ExtendedQueryHandler for Handler {
         let sent = self.send(client, &mut running, fields, most, &mut cancelled).await?;
         if sent.is_suspended {
             session.running.lock().await.insert(name, running);
-            client.send(PgWireBackendMessage::PortalSuspended(PortalSuspended)).await?;
+            client.send(PgWireBackendMessage::PortalSuspended(PortalSuspended::new())).await?;
         } else {
             let tag = Tag::new(tag_of(statement)).with_rows(sent.rows);
             client.send(PgWireBackendMessage::CommandComplete(CommandComplete::from(tag))).await?;
@@ -550,7 +549,7 @@ impl ExtendedQueryHandler for Handler {
         if client.transaction_status() == TransactionStatus::Idle {
             // Portals end with the transaction, which without BEGIN ends here.
             client.portal_store().clear_portals();
-            self.session(client).running.lock().await.clear();
+            Self::session(client).running.lock().await.clear();
         }
         send_ready_for_query(client, client.transaction_status()).await
     }
@@ -563,7 +562,7 @@ impl ExtendedQueryHandler for Handler {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.as_deref().unwrap_or_default();
-        let session = self.session(client);
+        let session = Self::session(client);
         if message.target_type == pgwire::messages::extendedquery::TARGET_TYPE_BYTE_STATEMENT {
             client.portal_store().rm_statement(name);
             session.told.lock().remove(name);
@@ -571,7 +570,7 @@ impl ExtendedQueryHandler for Handler {
             client.portal_store().rm_portal(name);
             session.running.lock().await.remove(name);
         }
-        client.send(PgWireBackendMessage::CloseComplete(pgwire::messages::extendedquery::CloseComplete)).await?;
+        client.send(PgWireBackendMessage::CloseComplete(pgwire::messages::extendedquery::CloseComplete::new())).await?;
         Ok(())
     }
 

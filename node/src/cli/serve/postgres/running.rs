@@ -12,8 +12,9 @@ use pgwire::api::results::{FieldFormat, FieldInfo};
 use pgwire::error::{PgWireError, PgWireResult};
 use query_planner::{ColumnMeta, Value};
 use tokio::sync::mpsc;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
+use super::super::gateway::{Shared, Who};
 use super::{errors, types};
 use crate::cli::local::{Piece, Reply};
 use crate::cli::target::Target;
@@ -59,14 +60,13 @@ impl Running {
     /// # Errors
     /// The question is wrong or failed, or was cancelled.
     pub(super) async fn ask(
-        mut target: Target,
+        gateway: &Shared,
+        who: &Who,
         question: Question,
         cancelled: &mut oneshot::Receiver<()>,
     ) -> PgWireResult<Self> {
-        let stop = CancellationToken::new();
-        target.until(stop.clone());
         let (to, events) = mpsc::channel(PIECES);
-        tokio::task::spawn_blocking(move || {
+        let begun = gateway.begin(who, move |target: &Target| {
             let gone = || anyhow::anyhow!("the client is gone");
             let asked = target.query(question, &mut |piece| {
                 match piece {
@@ -86,12 +86,13 @@ impl Running {
                 Err(error) => Event::Failed(error),
             });
         });
+        let (_, stop) = begun.map_err(|problem| errors::of_problem(&problem))?;
         let mut running = Self {
             columns: Vec::new(),
             waiting: VecDeque::new(),
             events: Some(events),
             ended: None,
-            _stop: Some(stop.drop_guard()),
+            _stop: Some(stop),
         };
         let mut columns = Vec::new();
         while running.waiting.is_empty() && running.ended.is_none() {

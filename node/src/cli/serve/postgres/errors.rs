@@ -6,6 +6,7 @@ use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::NoticeResponse;
 use record::printable;
 
+use super::super::problem::Problem;
 use crate::cli::UsageError;
 use crate::cli::local::NoAnswer;
 
@@ -54,6 +55,18 @@ pub(super) fn of(failure: &anyhow::Error) -> PgWireError {
         info.detail = Some(lines(coverage));
     }
     PgWireError::UserError(Box::new(info))
+}
+
+/// Too much is asked at once, or something is wrong here.
+pub(super) fn of_problem(problem: &Problem) -> PgWireError {
+    let code = match problem.status {
+        400 => "42601",
+        403 => "42501",
+        429 => "53400",
+        504 => "57014",
+        _ => "58000",
+    };
+    error(code, record::printable_lines(&problem.detail), None)
 }
 
 /// With `require_all` a partial answer is an error.

@@ -123,7 +123,7 @@ pub(super) fn encode(encoder: &mut DataRowEncoder, field: &FieldInfo, value: &Va
             encoder.encode_field(&(*integer as f64))
         }
         (Value::Real(real), &Type::FLOAT8) => encoder.encode_field(real),
-        (Value::Blob(bytes), &Type::BYTEA) => encoder.encode_field(&bytes.as_ref()),
+        (Value::Blob(bytes), &Type::BYTEA) => encoder.encode_field(&bytes.as_slice()),
         (value, &Type::TEXT) => {
             // PostgreSQL has no NUL in its texts, and neither have its clients.
             let text = crate::output::cell_text(value);
