@@ -1,7 +1,7 @@
 //! `rankmesh mcp`: the questions of an assistant, by the Model Context Protocol.
 //!
 //! A client of the local socket like every other command, with the rights of the user who runs it;
-//! it listens nowhere. Owns what an assistant sees: `tools` (definitions and what they ask),
+//! on standard input and output it listens nowhere, and `http` is a part of `rankmesh serve`. Owns what an assistant sees: `tools` (definitions and what they ask),
 //! `bounds` (how much of an answer it gets, and where data begins and ends), `prompts`, and `server`
 //! (the protocol's side). What the answers say is made where the other commands have it.
 
@@ -14,6 +14,8 @@ use super::Exit;
 use super::target::TargetArgs;
 
 mod bounds;
+#[cfg(feature = "serve")]
+pub(super) mod http;
 mod prompts;
 mod server;
 mod tools;

@@ -28,7 +28,7 @@ const INSTRUCTIONS: &str = "rankmesh records what the ranks of GPU and MPI jobs 
 
 /// What answers a client.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(in crate::cli) struct Server {
     target: Target,
     flags: TargetArgs,
     job: Option<String>,
@@ -46,13 +46,12 @@ impl Server {
     /// Runs what asks and blocks, until the client takes its request back.
     async fn blocking<T: Send + 'static>(
         &self,
-        stop: CancellationToken,
+        context: &RequestContext<RoleServer>,
         ask: impl FnOnce(&Asker) -> T + Send + 'static,
     ) -> Result<T, ErrorData> {
         let permit = Arc::clone(&self.at_once).acquire_owned().await;
         let permit = permit.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
-        let mut target = self.target.clone();
-        target.until(stop);
+        let target = asked_for(&self.target, context);
         let asker = Asker { target, flags: self.flags.clone(), job: self.job.clone(), max_tokens: self.max_tokens };
         let asked = tokio::task::spawn_blocking(move || {
             let answer = ask(&asker);
@@ -61,6 +60,23 @@ impl Server {
         });
         asked.await.map_err(|error| ErrorData::internal_error(error.to_string(), None))
     }
+}
+
+/// The target for one request: until its client takes it back, and over HTTP for the client that
+/// sent it.
+fn asked_for(target: &Target, context: &RequestContext<RoleServer>) -> Target {
+    let stop: CancellationToken = context.ct.clone();
+    #[cfg(feature = "serve")]
+    if let Some(behalf) = context
+        .extensions
+        .get::<axum::http::request::Parts>()
+        .and_then(|request| request.extensions.get::<model::OnBehalf>())
+    {
+        return target.on_behalf(behalf.clone(), stop);
+    }
+    let mut target = target.clone();
+    target.until(stop);
+    target
 }
 
 impl ServerHandler for Server {
@@ -89,7 +105,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let (name, arguments) = (request.name.clone(), request.arguments.unwrap_or_default());
-        let answer = self.blocking(context.ct, move |asker| asker.call(&name, arguments)).await?;
+        let answer = self.blocking(&context, move |asker| asker.call(&name, arguments)).await?;
         Ok(match answer {
             None => return Err(ErrorData::invalid_params(format!("there is no tool '{}'", request.name), None)),
             Some(Ok(text)) => CallToolResult::success(vec![ContentBlock::text(text)]),
@@ -133,7 +149,7 @@ impl ServerHandler for Server {
             }
             None => return Err(unknown()),
         };
-        let text = self.blocking(context.ct, move |asker| asker.schema_text(table.as_deref())).await?;
+        let text = self.blocking(&context, move |asker| asker.schema_text(table.as_deref())).await?;
         let text = text.map_err(|error| ErrorData::resource_not_found(format!("{error:#}"), None))?;
         // A served database's names are whatever somebody chose.
         let lines: Vec<String> = text.lines().map(record::printable).collect();

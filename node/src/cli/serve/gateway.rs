@@ -28,6 +28,13 @@ pub(super) struct Who {
     pub(super) request_id: String,
 }
 
+impl Who {
+    /// As the agent is told.
+    pub(super) fn behalf(&self) -> OnBehalf {
+        OnBehalf { request_id: self.request_id.clone(), client: self.client.clone(), reader: self.reader }
+    }
+}
+
 /// Whom is asked.
 pub(super) struct Gateway {
     target: Target,
@@ -46,6 +53,17 @@ impl Gateway {
         self.target.said()
     }
 
+    /// Whom is asked, for a front end that begins its questions by itself.
+    #[cfg(feature = "mcp")]
+    pub(super) fn target(&self) -> Target {
+        self.target.clone()
+    }
+
+    /// The time for a question that names none.
+    pub(super) fn usual(&self) -> Duration {
+        Duration::from_secs(10).min(self.longest)
+    }
+
     /// What a GPU costs.
     pub(super) fn rate(&self) -> &RateArgs {
         &self.rate
@@ -56,7 +74,7 @@ impl Gateway {
     /// # Errors
     /// It is longer than is allowed.
     pub(super) fn timeout(&self, wanted: Option<Duration>) -> Result<Duration, Problem> {
-        let timeout = wanted.unwrap_or(Duration::from_secs(10).min(self.longest));
+        let timeout = wanted.unwrap_or(self.usual());
         if timeout > self.longest {
             return Err(Problem::wrong(format!("a question may take {:?} here at most", self.longest)));
         }
@@ -91,8 +109,7 @@ impl Gateway {
     ) -> Result<(tokio::task::JoinHandle<T>, DropGuard), Problem> {
         let slot: Slot = self.running.take(&who.client).map_err(|busy| Problem::busy(busy, 1))?;
         let stop = CancellationToken::new();
-        let behalf = OnBehalf { request_id: who.request_id.clone(), client: who.client.clone(), reader: who.reader };
-        let target = self.target.on_behalf(behalf, stop.clone());
+        let target = self.target.on_behalf(who.behalf(), stop.clone());
         let asked = tokio::task::spawn_blocking(move || {
             let _slot = slot;
             work(&target)

@@ -130,7 +130,10 @@ async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) 
     #[cfg(feature = "postgres")]
     let postgres = postgres(args, &gateway, tokens.clone()).await?;
     let guard = Arc::new(Guard::new(listener.hosts(&args.host), scheme, sessions, tokens));
-    let app = guard::around(router(&gateway, &guard), Arc::clone(&guard));
+    let router = router(&gateway, &guard);
+    #[cfg(feature = "mcp")]
+    let router = router.merge(mcp(&gateway));
+    let app = guard::around(router, Arc::clone(&guard));
     // It is there or it is not: what never ends stands for it.
     #[cfg(not(feature = "postgres"))]
     let postgres = std::future::pending();
@@ -139,6 +142,20 @@ async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) 
         served = postgres => served,
         () = ended() => Ok(()),
     }
+}
+
+/// The Model Context Protocol at `/mcp`.
+#[cfg(feature = "mcp")]
+fn mcp(gateway: &Gateway) -> Router {
+    let service = super::mcp::http::service(gateway.target(), gateway.usual());
+    Router::new().route_service("/mcp", service).layer(axum::middleware::map_request(
+        |mut request: axum::extract::Request| async {
+            if let Some(behalf) = request.extensions().get::<gateway::Who>().map(gateway::Who::behalf) {
+                request.extensions_mut().insert(behalf);
+            }
+            request
+        },
+    ))
 }
 
 /// Serves PostgreSQL's protocol, where that was asked for.

@@ -31,6 +31,8 @@ const PUBLIC: i64 = 2_200;
 /// A question to the catalogue ends after so long, and with so many rows.
 const LONGEST: Duration = Duration::from_secs(3);
 const MOST_ROWS: usize = 100_000;
+/// Characters of a statement, or of SQLite's words on it, in the log.
+const LOGGED: usize = 300;
 /// Bytes of one value.
 const LONGEST_VALUE: i32 = 4 << 20;
 
@@ -106,7 +108,10 @@ impl Catalog {
         let conn = &self.conn;
         for (oid, name) in [(11, "pg_catalog"), (PUBLIC, "public"), (13_000, "information_schema")] {
             conn.execute("INSERT INTO pg_catalog.pg_namespace VALUES (?, ?, 10, NULL)", params![oid, name])?;
-            conn.execute("INSERT INTO information_schema.schemata VALUES (?, ?, ?)", params![DATABASE, name, DATABASE])?;
+            conn.execute(
+                "INSERT INTO information_schema.schemata VALUES (?, ?, ?)",
+                params![DATABASE, name, DATABASE],
+            )?;
         }
         for kind in types::ALL {
             let PgType { oid, name, len, category, array, .. } = *kind;
@@ -127,7 +132,10 @@ impl Catalog {
             "INSERT INTO pg_catalog.pg_database VALUES (5, ?, 10, 6, 'c', 0, 1, -1, 'C', 'C', 1663, NULL, NULL, NULL, NULL, NULL)",
             [DATABASE],
         )?;
-        conn.execute("INSERT INTO pg_catalog.pg_roles VALUES (10, ?, 0, 1, 0, 0, 1, 0, -1, NULL, NULL, 0, NULL)", [DATABASE])?;
+        conn.execute(
+            "INSERT INTO pg_catalog.pg_roles VALUES (10, ?, 0, 1, 0, 0, 1, 0, -1, NULL, NULL, 0, NULL)",
+            [DATABASE],
+        )?;
         for (name, value) in SETTINGS {
             let row = "INSERT INTO pg_catalog.pg_settings(name, setting, context, vartype) VALUES (?, ?, 'internal', 'string')";
             conn.execute(row, [name, value])?;
@@ -146,7 +154,8 @@ impl Catalog {
             columns.push(ColumnMeta { name: "node".to_owned(), decl_type: "TEXT".to_owned() });
         }
         let count = i64::try_from(columns.len()).unwrap_or(i64::MAX);
-        let row = "INSERT INTO pg_catalog.pg_class(oid, relname, relnamespace, relkind, relnatts) VALUES (?, ?, ?, ?, ?)";
+        let row =
+            "INSERT INTO pg_catalog.pg_class(oid, relname, relnamespace, relkind, relnatts) VALUES (?, ?, ?, ?, ?)";
         conn.execute(row, params![oid, table.name, PUBLIC, kind, count])?;
         let row = "INSERT INTO information_schema.tables(table_catalog, table_schema, table_name, table_type) VALUES (?, 'public', ?, ?)";
         conn.execute(row, params![DATABASE, table.name, long])?;
@@ -162,9 +171,9 @@ impl Catalog {
                 data_type, udt_catalog, udt_name) VALUES (?1, 'public', ?2, ?3, ?4, ?5, ?1, ?6)";
             conn.execute(row, params![DATABASE, table.name, column.name, number, kind.long, kind.name])?;
             let meaning = known.and_then(|known| known.columns.iter().find(|meant| meant.name == column.name));
-            let meaning = meaning.map(|meant| meant.meaning.as_str()).or_else(|| {
-                (column.name == "node").then_some("The node that the row is from; not part of *")
-            });
+            let meaning = meaning
+                .map(|meant| meant.meaning.as_str())
+                .or_else(|| (column.name == "node").then_some("The node that the row is from; not part of *"));
             if let Some(meaning) = meaning {
                 conn.execute(described, params![oid, number, meaning])?;
             }
@@ -181,14 +190,16 @@ impl Catalog {
         match self.run(&sql) {
             Ok((columns, rows)) => Found::Rows(columns, rows),
             Err(error) => {
-                let words = error.to_string();
+                let words: String = error.to_string().chars().take(LOGGED).collect();
                 let of_nodes = words.strip_prefix("no such table: ").and_then(|rest| rest.split([' ', ';']).next());
                 let of_nodes = of_nodes.map(|name| name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase());
                 if of_nodes.is_some_and(|name| self.tables.contains(&name)) {
                     return Found::Wrong(
-                        "the tables of the nodes and PostgreSQL's catalogue cannot be asked in one statement".to_owned(),
+                        "the tables of the nodes and PostgreSQL's catalogue cannot be asked in one statement"
+                            .to_owned(),
                     );
                 }
+                let sql: String = sql.chars().take(LOGGED).collect();
                 tracing::warn!(%words, sql, "a question to PostgreSQL's catalogue is not understood: answered with no rows");
                 let columns = names(tokens).into_iter().map(|name| ColumnMeta { name, decl_type: String::new() });
                 Found::Rows(columns.collect(), Vec::new())
@@ -237,7 +248,9 @@ fn names(tokens: &[Token]) -> Vec<String> {
     at += 1;
     let mut all = Vec::new();
     let mut last: Option<&Token> = None;
-    while at < tokens.len() && !["from", "where", "order", "limit", "union", "group"].iter().any(|word| tokens[at].is(word)) {
+    while at < tokens.len()
+        && !["from", "where", "order", "limit", "union", "group"].iter().any(|word| tokens[at].is(word))
+    {
         if tokens[at].is("(") {
             at = closing(tokens, at).unwrap_or(tokens.len());
         } else if tokens[at].is(",") {
@@ -271,7 +284,8 @@ fn as_json(array: &str) -> String {
         return array.to_owned();
     }
     let inner = array.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or(array);
-    let parts: Vec<&str> = inner.split(',').map(|part| part.trim_matches('"')).filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&str> =
+        inner.split(',').map(|part| part.trim_matches('"')).filter(|part| !part.is_empty()).collect();
     serde_json::Value::from(parts).to_string()
 }
 
@@ -334,6 +348,11 @@ fn functions(conn: &Connection) -> rusqlite::Result<()> {
         "inet_server_addr",
         "inet_client_addr",
         "pg_tablespace_location",
+        "pg_get_function_result",
+        "pg_get_function_arguments",
+        "pg_get_function_identity_arguments",
+        "pg_get_functiondef",
+        "pg_get_triggerdef",
     ] {
         constant(name, rusqlite::types::Value::Null)?;
     }
@@ -371,8 +390,14 @@ fn functions(conn: &Connection) -> rusqlite::Result<()> {
     )?;
     expression("to_regclass", "SELECT oid FROM pg_catalog.pg_class WHERE relname = ?1")?;
     expression("to_regtype", "SELECT oid FROM pg_catalog.pg_type WHERE typname = ?1")?;
-    expression("col_description", "SELECT description FROM pg_catalog.pg_description WHERE objoid = CAST(?1 AS INTEGER) AND objsubid = CAST(?2 AS INTEGER) AND objsubid > 0")?;
-    expression("obj_description", "SELECT description FROM pg_catalog.pg_description WHERE objoid = CAST(?1 AS INTEGER) AND objsubid = 0")?;
+    expression(
+        "col_description",
+        "SELECT description FROM pg_catalog.pg_description WHERE objoid = CAST(?1 AS INTEGER) AND objsubid = CAST(?2 AS INTEGER) AND objsubid > 0",
+    )?;
+    expression(
+        "obj_description",
+        "SELECT description FROM pg_catalog.pg_description WHERE objoid = CAST(?1 AS INTEGER) AND objsubid = 0",
+    )?;
     conn.create_scalar_function("format_type", -1, flags, |arguments| {
         let oid = text(arguments, 0)?.and_then(|oid| oid.parse::<i64>().ok());
         Ok(oid.map(|oid| match types::ALL.iter().find(|kind| kind.oid == oid || kind.array == oid) {
@@ -407,7 +432,19 @@ fn functions(conn: &Connection) -> rusqlite::Result<()> {
             Ok(Some(regex.is_match(&text)))
         })?;
     }
-    conn.create_scalar_function("pg_array", 1, flags, |arguments| Ok(text(arguments, 0)?.map(|array| as_json(&array))))?;
+    conn.create_scalar_function(
+        "pg_array",
+        1,
+        flags,
+        |arguments| Ok(text(arguments, 0)?.map(|array| as_json(&array))),
+    )?;
+    conn.create_scalar_function("pg_literal", 1, flags, |arguments| {
+        let parts: Vec<serde_json::Value> =
+            serde_json::from_str(&text(arguments, 0)?.unwrap_or_default()).unwrap_or_default();
+        let parts: Vec<String> =
+            parts.iter().map(|part| part.as_str().map_or_else(|| part.to_string(), str::to_owned)).collect();
+        Ok(format!("{{{}}}", parts.join(",")))
+    })?;
     conn.create_scalar_function("parse_ident", -1, flags, |arguments| {
         Ok(text(arguments, 0)?.map(|name| {
             let parts: Vec<&str> = name.split('.').map(|part| part.trim_matches('"')).collect();
@@ -425,7 +462,9 @@ fn functions(conn: &Connection) -> rusqlite::Result<()> {
             parts.iter().map(|part| part.as_str().map_or_else(|| part.to_string(), str::to_owned)).collect();
         Ok(Some(parts.join(&between)))
     })?;
-    for (name, is_lower) in [("array_length", false), ("array_upper", false), ("array_lower", true), ("cardinality", false)] {
+    for (name, is_lower) in
+        [("array_length", false), ("array_upper", false), ("array_lower", true), ("cardinality", false)]
+    {
         conn.create_scalar_function(name, -1, flags, move |arguments| {
             let Some(array) = text(arguments, 0)? else { return Ok(None) };
             let parts: Vec<serde_json::Value> = serde_json::from_str(&as_json(&array)).unwrap_or_default();

@@ -20,6 +20,8 @@ pub(super) fn rewritten(tokens: &[Token]) -> String {
     collations(&mut tokens);
     casts(&mut tokens);
     members(&mut tokens);
+    unnested(&mut tokens);
+    gathered(&mut tokens);
     arrays(&mut tokens);
     subscripts(&mut tokens);
     words(&mut tokens);
@@ -140,7 +142,8 @@ fn operand(tokens: &[Token], end: usize) -> Option<usize> {
 }
 
 fn is_keyword(token: &Token) -> bool {
-    const WORDS: &[&str] = &["select", "where", "and", "or", "not", "in", "on", "then", "else", "when", "case", "any", "as", "by"];
+    const WORDS: &[&str] =
+        &["select", "where", "and", "or", "not", "in", "on", "then", "else", "when", "case", "any", "as", "by"];
     WORDS.iter().any(|word| token.is(word))
 }
 
@@ -201,6 +204,57 @@ fn members(tokens: &mut Vec<Token>) {
             made.extend(list);
             made.push(other(")", place));
             tokens.splice(at..=end, made);
+        }
+        at += 1;
+    }
+}
+
+/// `unnest(x) name` in FROM: a row a member.
+fn unnested(tokens: &mut Vec<Token>) {
+    let mut at = 1;
+    while at < tokens.len() {
+        let is_from = is_at(tokens, at - 1, "from") || is_at(tokens, at - 1, ",");
+        if is_from
+            && is_at(tokens, at, "unnest")
+            && is_at(tokens, at + 1, "(")
+            && let Some(end) = closing(tokens, at + 1)
+        {
+            let name = if is_at(tokens, end + 1, "as") { end + 2 } else { end + 1 };
+            let Some(name) = tokens.get(name).filter(|token| token.name().is_some()).cloned() else { return };
+            let place = tokens[at].at;
+            let mut made =
+                vec![other("(", place), word("SELECT", place), word("value", place), word("AS", place), name];
+            made.extend([word("FROM", place), word("json_each", place), other("(", place), word("pg_array", place)]);
+            made.extend(tokens[at + 1..=end].iter().cloned());
+            made.extend([other(")", place), other(")", place)]);
+            let length = made.len();
+            tokens.splice(at..=end, made);
+            at += length;
+        }
+        at += 1;
+    }
+}
+
+/// `ARRAY(SELECT x …)`: its rows as one array.
+fn gathered(tokens: &mut Vec<Token>) {
+    let mut at = 0;
+    while at + 2 < tokens.len() {
+        if is_at(tokens, at, "array")
+            && is_at(tokens, at + 1, "(")
+            && is_at(tokens, at + 2, "select")
+            && let Some(end) = closing(tokens, at + 1)
+        {
+            let mut from = at + 3;
+            while from < end && !is_at(tokens, from, "from") {
+                from = if is_at(tokens, from, "(") { closing(tokens, from).unwrap_or(end) + 1 } else { from + 1 };
+            }
+            let place = tokens[at].at;
+            let from = from.min(end);
+            tokens.splice(from..from, [other(")", place), other(")", place)]);
+            let made =
+                [word("pg_literal", place), other("(", place), word("json_group_array", place), other("(", place)];
+            tokens.splice(at + 3..at + 3, made);
+            tokens.remove(at);
         }
         at += 1;
     }
@@ -269,10 +323,21 @@ mod tests {
         );
         assert_eq!(of("pg_catalog.pg_table_is_visible(c.oid)"), "pg_table_is_visible ( c . oid )");
         assert_eq!(of("FROM pg_catalog.pg_class c"), "FROM pg_catalog . pg_class c");
-        assert_eq!(of("k = ANY (ARRAY['r', 'v']) AND n <> ALL('{a}')"), "k IN ( 'r' , 'v' ) AND n NOT IN ( SELECT value FROM json_each ( pg_array ( '{a}' ) ) )");
-        assert_eq!(of("current_setting('server_version_num')::int/100"), "current_setting ( 'server_version_num' ) / 100");
+        assert_eq!(
+            of("k = ANY (ARRAY['r', 'v']) AND n <> ALL('{a}')"),
+            "k IN ( 'r' , 'v' ) AND n NOT IN ( SELECT value FROM json_each ( pg_array ( '{a}' ) ) )"
+        );
+        assert_eq!(
+            of("current_setting('server_version_num')::int/100"),
+            "current_setting ( 'server_version_num' ) / 100"
+        );
         assert_eq!(of("(parse_ident('t'))[2]"), "pg_at ( ( parse_ident ( 't' ) ) , 2 )");
         assert_eq!(of("a::character varying(10)[] = E'\\\\d'"), "a = '\\d'");
+        assert_eq!(
+            of("array_to_string(array(select 'a' || x from unnest(t.o) x), ',')"),
+            "array_to_string ( ( select pg_literal ( json_group_array ( 'a' || x ) ) from ( SELECT value AS x FROM json_each ( \
+             pg_array ( t . o ) ) ) x ) , ',' )"
+        );
         assert_eq!(of("SELECT current_user, t.user"), "SELECT pg_user() , t . user");
         assert_eq!(of("to_regclass('a')::oid::regclass"), "regclass ( to_regclass ( 'a' ) )");
     }

@@ -68,10 +68,12 @@ impl Running {
         let (to, events) = mpsc::channel(PIECES);
         let begun = gateway.begin(who, move |target: &Target| {
             let gone = || anyhow::anyhow!("the client is gone");
+            // Pieces come within a runtime of the asking's own, where tokio's blocking send may not be.
+            let give = |event: Event| futures::executor::block_on(to.send(event)).map_err(|_| gone());
             let asked = target.query(question, &mut |piece| {
                 match piece {
-                    Piece::Columns(columns) => to.blocking_send(Event::Columns(columns)).map_err(|_| gone())?,
-                    Piece::Rows(rows) if !rows.is_empty() => to.blocking_send(Event::Rows(rows)).map_err(|_| gone())?,
+                    Piece::Columns(columns) => give(Event::Columns(columns))?,
+                    Piece::Rows(rows) if !rows.is_empty() => give(Event::Rows(rows))?,
                     // Nothing to give on; but nobody may be left to give it to.
                     Piece::Idle if to.is_closed() => return Err(gone()),
                     Piece::Rows(_) | Piece::Idle | Piece::Watched(_) => {}
@@ -79,7 +81,7 @@ impl Running {
                 Ok(())
             });
             // Where nobody reads any more nobody wants the end either.
-            let _ = to.blocking_send(match asked {
+            let _ = give(match asked {
                 Ok(Reply::Result { coverage, .. }) => Event::End(Some(coverage)),
                 Ok(Reply::Text(plan)) => Event::Plan(plan),
                 Ok(Reply::Board(_)) => Event::Failed(anyhow::anyhow!("something else came in place of rows")),
@@ -171,7 +173,13 @@ impl Running {
             return Err(errors::data(format!("{} forms for {} columns", codes.len(), self.columns.len())));
         }
         let fields = self.columns.iter().enumerate().map(|(at, (name, kind))| {
-            let size = if *kind == Type::BOOL { 1 } else if [Type::INT8, Type::FLOAT8].contains(kind) { 8 } else { -1 };
+            let size = if *kind == Type::BOOL {
+                1
+            } else if [Type::INT8, Type::FLOAT8].contains(kind) {
+                8
+            } else {
+                -1
+            };
             let form: FieldFormat = format.format_for(at);
             FieldInfo::new(name.clone(), None, None, kind.clone(), form).with_type_size(size)
         });

@@ -155,8 +155,9 @@ impl Handler {
             _ => {}
         }
         let set = session.settings.lock().get(&name).cloned();
-        set.or_else(|| catalog::setting(&name).map(str::to_owned))
-            .ok_or_else(|| errors::setting(format!("unrecognized configuration parameter \"{}\"", record::printable(&name))))
+        set.or_else(|| catalog::setting(&name).map(str::to_owned)).ok_or_else(|| {
+            errors::setting(format!("unrecognized configuration parameter \"{}\"", record::printable(&name)))
+        })
     }
 
     /// A statement without rows; none where it has some.
@@ -303,7 +304,6 @@ fn tag_of(statement: &Statement) -> &'static str {
     }
 }
 
-
 fn set(session: &Session, name: &str, value: &str) -> PgWireResult<()> {
     let value = value.trim();
     match name.trim_start_matches("rankmesh.") {
@@ -324,7 +324,8 @@ fn set(session: &Session, name: &str, value: &str) -> PgWireResult<()> {
                 _ => 0,
             };
             let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|_| unit > 0);
-            let ms = ms.ok_or_else(|| errors::setting("statement_timeout is a number of ms, or 10s, or 1min".to_owned()))?;
+            let ms =
+                ms.ok_or_else(|| errors::setting("statement_timeout is a number of ms, or 10s, or 1min".to_owned()))?;
             // PostgreSQL's 0 is none; here every question has a deadline.
             session.timeout_ms.store(if ms == 0 { DEFAULT_MS } else { ms }, Ordering::Relaxed);
         }
@@ -394,7 +395,9 @@ impl ExtendedQueryHandler for Handler {
             Some(Entry::Value(statement)) => statement,
             Some(Entry::Empty) => {
                 client.portal_store().put_empty_portal(message.portal_name.as_deref().unwrap_or_default());
-                client.send(PgWireBackendMessage::BindComplete(pgwire::messages::extendedquery::BindComplete::new())).await?;
+                client
+                    .send(PgWireBackendMessage::BindComplete(pgwire::messages::extendedquery::BindComplete::new()))
+                    .await?;
                 return Ok(());
             }
             None => return Err(PgWireError::StatementNotFound(statement.to_owned())),

@@ -179,17 +179,23 @@ fn class(tokens: &[Token]) -> Class {
         "explain" => {
             let analyze = name(1) == "analyze";
             match tokens.get(if analyze { 2 } else { 1 }) {
-                Some(next) if next.is("(") => Class::Refused("EXPLAIN takes no options here: EXPLAIN or EXPLAIN ANALYZE"),
+                Some(next) if next.is("(") => {
+                    Class::Refused("EXPLAIN takes no options here: EXPLAIN or EXPLAIN ANALYZE")
+                }
                 Some(next) => Class::Explain(next.at, analyze),
                 None => Class::Nodes,
             }
         }
-        "declare" | "fetch" | "move" | "close" => {
-            Class::Refused("there are no cursors by name: rows are streamed as they are read, and Execute may fetch them in parts")
-        }
+        "declare" | "fetch" | "move" | "close" => Class::Refused(
+            "there are no cursors by name: rows are streamed as they are read, and Execute may fetch them in parts",
+        ),
         "copy" => Class::Refused("COPY is not offered: ask with SELECT; rankmesh export writes files"),
-        "prepare" | "execute" => Class::Refused("PREPARE is not offered as SQL: the protocol's own prepared statements are"),
-        "listen" | "notify" => Class::Refused("there are no notifications: rankmesh stragglers --watch waits for verdicts"),
+        "prepare" | "execute" => {
+            Class::Refused("PREPARE is not offered as SQL: the protocol's own prepared statements are")
+        }
+        "listen" | "notify" => {
+            Class::Refused("there are no notifications: rankmesh stragglers --watch waits for verdicts")
+        }
         _ if is_catalog(tokens) => Class::Catalog,
         _ => Class::Nodes,
     }
@@ -206,7 +212,8 @@ fn shown(tokens: &[Token]) -> String {
 
 fn is_catalog(tokens: &[Token]) -> bool {
     let has_from = tokens.iter().any(|token| token.is("from"));
-    let is_read = ["select", "with", "values", "table"].iter().any(|word| tokens.first().is_some_and(|token| token.is(word)));
+    let is_read =
+        ["select", "with", "values", "table"].iter().any(|word| tokens.first().is_some_and(|token| token.is(word)));
     is_read
         && tokens.iter().enumerate().any(|(at, token)| {
             let Some(name) = token.name() else { return !has_from && token.is("::") };
@@ -214,7 +221,8 @@ fn is_catalog(tokens: &[Token]) -> bool {
             name.starts_with("pg_")
                 || name == "information_schema"
                 || (is_call && FUNCTIONS.contains(&name.as_str()))
-                || (!has_from && ["current_user", "session_user", "current_catalog", "current_role"].contains(&name.as_str()))
+                || (!has_from
+                    && ["current_user", "session_user", "current_catalog", "current_role"].contains(&name.as_str()))
         })
 }
 
@@ -324,14 +332,21 @@ mod tests {
         assert_eq!(class("SELECT count(*) FROM collectives"), Class::Nodes);
         assert_eq!(class("INSERT INTO t VALUES (1)"), Class::Nodes);
         for sql in [
-            "SELECT 1::int", "select version()", "SELECT current_user", "SELECT * FROM information_schema.tables",
-            "WITH x AS (SELECT 1) SELECT * FROM pg_class", "SELECT pg_catalog.version()",
+            "SELECT 1::int",
+            "select version()",
+            "SELECT current_user",
+            "SELECT * FROM information_schema.tables",
+            "WITH x AS (SELECT 1) SELECT * FROM pg_class",
+            "SELECT pg_catalog.version()",
         ] {
             assert_eq!(class(sql), Class::Catalog, "{sql}");
         }
         assert_eq!(class("SELECT user FROM processes"), Class::Nodes);
         assert_eq!(class("SET require_all = on"), Class::Set("require_all".into(), "on".into()));
-        assert_eq!(class("SET SESSION rankmesh.require_all TO 'off'"), Class::Set("rankmesh.require_all".into(), "off".into()));
+        assert_eq!(
+            class("SET SESSION rankmesh.require_all TO 'off'"),
+            Class::Set("rankmesh.require_all".into(), "off".into())
+        );
         assert_eq!(class("SET TIME ZONE 'UTC'"), Class::Set("timezone".into(), "UTC".into()));
         assert_eq!(class("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"), Class::Done("SET"));
         assert_eq!(class("show transaction isolation level"), Class::Show("transaction_isolation".into()));
@@ -341,7 +356,8 @@ mod tests {
 
     #[test]
     fn parameters_become_literals_and_nothing_else_changes() {
-        let statement = one("SELECT '$1', $1::INTEGER,$2::character varying(3) FROM public.t -- $3\n WHERE \"public\".x = $2");
+        let statement =
+            one("SELECT '$1', $1::INTEGER,$2::character varying(3) FROM public.t -- $3\n WHERE \"public\".x = $2");
         assert_eq!(statement.parameters(), 2);
         let bound = statement.with(&["7".into(), "'a''b'".into()]).unwrap();
         assert_eq!(bound.sql, "SELECT '$1', 7 ,'a''b' FROM t -- $3\n WHERE \"public\".x = 'a''b' ");

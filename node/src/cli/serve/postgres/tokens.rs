@@ -123,7 +123,9 @@ pub(super) fn tokens(sql: &str) -> Result<Vec<Token>, String> {
                 at += 1;
                 while byte(at).is_ascii_alphanumeric()
                     || matches!(byte(at), b'.' | b'_')
-                    || (matches!(byte(at), b'+' | b'-') && matches!(byte(at - 1), b'e' | b'E') && byte(begin + 1) != b'x')
+                    || (matches!(byte(at), b'+' | b'-')
+                        && matches!(byte(at - 1), b'e' | b'E')
+                        && byte(begin + 1) != b'x')
                 {
                     at += 1;
                 }
@@ -272,9 +274,34 @@ mod tests {
     #[test]
     fn strings_names_and_comments_stay_whole() {
         assert_eq!(
-            texts("SELECT 'a;''b', \"x\"\"y\", E'\\'', $q$;$q$ -- ;\n/* ; /* ; */ */ FROM t.c::int8 WHERE a!~*'b' AND a>=-1.5e-3"),
-            ["SELECT", "'a;''b'", ",", "\"x\"\"y\"", ",", "E'\\''", ",", "$q$;$q$", "FROM", "t", ".", "c", "::", "int8",
-             "WHERE", "a", "!~*", "'b'", "AND", "a", ">=", "-", "1.5e-3"]
+            texts(
+                "SELECT 'a;''b', \"x\"\"y\", E'\\'', $q$;$q$ -- ;\n/* ; /* ; */ */ FROM t.c::int8 WHERE a!~*'b' AND a>=-1.5e-3"
+            ),
+            [
+                "SELECT",
+                "'a;''b'",
+                ",",
+                "\"x\"\"y\"",
+                ",",
+                "E'\\''",
+                ",",
+                "$q$;$q$",
+                "FROM",
+                "t",
+                ".",
+                "c",
+                "::",
+                "int8",
+                "WHERE",
+                "a",
+                "!~*",
+                "'b'",
+                "AND",
+                "a",
+                ">=",
+                "-",
+                "1.5e-3"
+            ]
         );
         let strings: Vec<_> = tokens("'a''b' E'\\\\d' $t$x$t$").unwrap().iter().filter_map(Token::string).collect();
         assert_eq!(strings, ["a'b", "\\d", "x"]);

@@ -20,7 +20,14 @@ pub(super) struct PgType {
     pub(super) array: i64,
 }
 
-const fn kind(oid: i64, name: &'static str, long: &'static str, len: i64, category: &'static str, array: i64) -> PgType {
+const fn kind(
+    oid: i64,
+    name: &'static str,
+    long: &'static str,
+    len: i64,
+    category: &'static str,
+    array: i64,
+) -> PgType {
     PgType { oid, name, long, len, category, array }
 }
 
@@ -128,7 +135,10 @@ pub(super) fn encode(encoder: &mut DataRowEncoder, field: &FieldInfo, value: &Va
             // PostgreSQL has no NUL in its texts, and neither have its clients.
             let text = crate::output::cell_text(value);
             if text.contains('\0') {
-                return Err(errors::data(format!("a value of column {} holds a NUL: ask for hex() of it", field.name())));
+                return Err(errors::data(format!(
+                    "a value of column {} holds a NUL: ask for hex() of it",
+                    field.name()
+                )));
             }
             encoder.encode_field(&text)
         }
