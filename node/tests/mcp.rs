@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::process::Command;
 
 use common::job_stores::{EndedJob, HOSTILE};
@@ -12,11 +13,16 @@ use serde_json::{Value, json};
 
 /// What the SDK's client gets for these steps from `rankmesh mcp FLAGS`.
 fn steps(test: &str, mode: &str, flags: &[&str], steps: &Value) -> Option<Value> {
-    let interpreter = python::clients(test)?;
     let server: Vec<&str> = [&[env!("CARGO_BIN_EXE_rankmesh"), "mcp"], flags].concat();
+    asked(test, mode, &json!(server), steps)
+}
+
+/// The same of any server that the SDK can reach.
+fn asked(test: &str, mode: &str, server: &Value, steps: &Value) -> Option<Value> {
+    let interpreter = python::clients(test)?;
     let ran = Command::new(interpreter)
         .arg(python::script("mcp_steps.py"))
-        .args([json!(server).to_string(), mode.to_owned(), steps.to_string()])
+        .args([server.to_string(), mode.to_owned(), steps.to_string()])
         .output()
         .expect("python runs");
     assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
@@ -180,4 +186,47 @@ fn a_node_that_is_gone_is_in_the_text() {
             "{step}"
         );
     }
+}
+
+#[test]
+fn over_http_it_takes_a_token_and_asks_as_a_reader() {
+    let test = "over_http_it_takes_a_token_and_asks_as_a_reader";
+    let mut lab = Lab::new();
+    lab.start("a", &[]);
+    let tokens = lab.path("tokens.json").display().to_string();
+    let made = common::run(&["identity", "token", "--for", "serve", "--tokens", &tokens, "--name", "assistant"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let token = stdout(&made).lines().find(|line| line.starts_with("rankmesh_")).expect("a token").trim().to_owned();
+    let socket = lab.socket("a").display().to_string();
+    let mut serve = common::rankmesh();
+    serve.args(["serve", "--listen", "127.0.0.1:0", "--socket", &socket, "--tokens", &tokens]);
+    let mut served = serve.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+    let mut said = BufReader::new(served.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    let place = said.find_map(|line| line.rsplit_once(" on ").map(|(_, place)| place.to_owned())).expect("where");
+    std::thread::spawn(move || said.for_each(|line| eprintln!("{line}")));
+    let url = format!("http://{place}/mcp");
+    let steps = json!([
+        {"tool": "query", "arguments": {"sql": "SELECT 1 AS one"}},
+        {"tool": "query", "arguments": {"sql": "SELECT count(*) FROM audit"}},
+        {"tool": "nodes"},
+    ]);
+    let mut answers = Vec::new();
+    for mode in ["auto", "legacy"] {
+        let server = json!({"url": url, "headers": {"Authorization": format!("Bearer {token}")}});
+        let Some(answer) = asked(test, mode, &server, &steps) else { break };
+        answers.push(answer);
+    }
+    let refused = python::clients(test).map(|interpreter| {
+        let arguments = [json!({"url": url}).to_string(), "auto".to_owned(), "[]".to_owned()];
+        Command::new(interpreter).arg(python::script("mcp_steps.py")).args(arguments).output().expect("runs")
+    });
+    let _ = served.kill();
+    let _ = served.wait();
+    for answer in &answers {
+        assert_eq!(fenced(text(answer, 0)).0[..2], ["one", "1"]);
+        let step = &answer["steps"][1];
+        assert!(step["is_error"] == true && step["text"].as_str().is_some_and(|text| text.contains("audit")), "{step}");
+        assert!(text(answer, 2).contains("a,live"));
+    }
+    assert!(refused.is_none_or(|refused| !refused.status.success()), "without a token");
 }

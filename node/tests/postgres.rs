@@ -114,7 +114,7 @@ fn psql_asks_describes_and_reads_errors() {
     };
     let wrong = failed("SELECT ts_ns::timestamp FROM collectives");
     assert!(wrong.contains("42601") && wrong.contains("The dialect is SQLite's"), "{wrong}");
-    assert!(failed("SELECT nothing FROM collectives").contains("nothing"));
+    assert!(failed("SELECT no_such FROM collectives").contains("no_such"));
     assert!(failed("INSERT INTO collectives VALUES (1)").contains("ERROR"));
     assert!(failed("COPY collectives TO STDOUT").contains("0A000"));
     assert!(failed("SELECT * FROM pg_class, collectives").contains("in one statement"));

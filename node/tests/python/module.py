@@ -20,9 +20,9 @@ def fails(what, kind):
 
 
 rm = rankmesh.connect(db=db, binary=binary, timeout=60)
-answer = rm.sql("SELECT node, count(*) AS n, NULL AS nothing FROM collectives GROUP BY node ORDER BY node")
+answer = rm.sql("SELECT node, count(*) AS n, NULL AS empty FROM collectives GROUP BY node ORDER BY node")
 assert answer.rows == [("n0", 400, None), ("n1", 400, None)], answer.rows
-assert [column.name for column in answer.columns] == ["node", "n", "nothing"] and len(answer) == 2
+assert [column.name for column in answer.columns] == ["node", "n", "empty"] and len(answer) == 2
 assert answer.coverage.asked == 2 and answer.coverage.is_complete and answer.dicts()[1]["n"] == 400
 assert rm.sql("SELECT 9223372036854775807, 0.1, x'00ff' -- ;").rows == [(2**63 - 1, 0.1, "x'00ff'")]
 assert rm.sql("SELECT '--help'").rows == [("--help",)]
@@ -38,7 +38,7 @@ assert "ank 5" in str(story) and story["place"]["rank"] == 5 and "&lt;img" in st
 only = rm.sql("SELECT count(*) FROM collectives", nodes=["n1"])
 assert only.rows == [(400,)] and only.coverage.asked == 1
 
-assert "nothing" in str(fails(lambda: rm.sql("SELECT nothing FROM collectives"), rankmesh.WrongQuestion))
+assert "no_such" in str(fails(lambda: rm.sql("SELECT no_such FROM collectives"), rankmesh.WrongQuestion))
 fails(lambda: rm.stragglers(since="yesterday-ish"), rankmesh.WrongQuestion)
 fails(lambda: rankmesh.connect(db=db, socket=socket, binary=binary), rankmesh.WrongQuestion)
 fails(lambda: rankmesh.connect(db="/nowhere", binary=binary).sql("SELECT 1"), rankmesh.Failed)
@@ -53,12 +53,12 @@ assert taken.rows == [(0,)] and not taken.coverage.is_complete
 assert rankmesh.connect(socket=socket, binary=binary, allow_partial=True).sql("SELECT 1 FROM collectives").rows == []
 
 if "frames" in sys.argv:
-    sql = "SELECT rank, seq, duration_ns / 2.0 AS half, func, NULL AS nothing FROM collectives ORDER BY rank, seq LIMIT 10"
+    sql = "SELECT rank, seq, duration_ns / 2.0 AS half, func, NULL AS empty_ FROM collectives ORDER BY rank, seq LIMIT 10"
     answer = rm.sql(sql)
     assert answer.arrow().column("rank").to_pylist() == [0] * 10 and str(answer.arrow().schema.field("half").type) == "double"
     assert answer.polars()["seq"].to_list() == list(range(10)), answer.polars()
     frame = answer.pandas()
-    assert str(frame.seq.dtype) == "Int64" and frame.seq.sum() == 45 and frame.nothing.isna().all(), frame.dtypes
+    assert str(frame.seq.dtype) == "Int64" and frame.seq.sum() == 45 and frame.empty_.isna().all(), frame.dtypes
     large = rm.sql("SELECT 9223372036854775807 AS x UNION ALL SELECT NULL")
     assert large.pandas().x.max() == 2**63 - 1 and large.polars()["x"].max() == 2**63 - 1
     mixed = rm.sql("SELECT 1 AS x UNION ALL SELECT 'a'")

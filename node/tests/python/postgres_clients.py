@@ -57,7 +57,7 @@ def of_psycopg():
         assert time.monotonic() - begun < 8, "the deadline was not held"
     # In a transaction that failed only its end is listened to.
     with psycopg.connect(url) as conn:
-        fails(lambda: conn.execute("SELECT nothing"), psycopg.Error)
+        fails(lambda: conn.execute("SELECT no_such"), psycopg.Error)
         fails(lambda: conn.execute("SELECT 1"), psycopg.errors.InFailedSqlTransaction)
         conn.rollback()
         assert conn.execute("SELECT 1").fetchone() == (1,)
