@@ -10,6 +10,7 @@ import base64
 import hashlib
 import platform
 import re
+import stat
 import subprocess
 import sys
 import zipfile
@@ -70,7 +71,7 @@ def main() -> None:
         for path, data in files.items():
             info = zipfile.ZipInfo(path, DATE)
             info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = (0o755 if "/scripts/" in path else 0o644) << 16
+            info.external_attr = (stat.S_IFREG | (0o755 if "/scripts/" in path else 0o644)) << 16
             archive.writestr(info, data)
     print(wheel)
 

@@ -6,10 +6,11 @@ import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 from ._answers import Column, Coverage, Explanation, Result, Verdict
 
+_Answer = TypeVar("_Answer", Result, Verdict, Explanation)
 PathLike = Union[str, "os.PathLike[str]"]
 
 #: How long the program is waited for beyond a question's own deadline, seconds.
@@ -227,7 +228,7 @@ class Mesh:
         except ValueError as error:
             raise Failed(f"{self._program} gave no JSON ({error}): {said}") from error
 
-    def _checked(self, answer: Any, partial: bool, allow_partial: Optional[bool]) -> Any:
+    def _checked(self, answer: _Answer, partial: bool, allow_partial: Optional[bool]) -> _Answer:
         allowed = self._allow_partial if allow_partial is None else allow_partial
         if partial and not allowed:
             raise Partial(answer, answer.coverage)
