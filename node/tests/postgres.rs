@@ -151,8 +151,7 @@ fn a_missing_node_is_a_warning_or_an_error() {
     assert!(!output.status.success() && stderr(&output).contains("require_all is on"), "{}", stderr(&output));
     // The audit knows for whom it was asked.
     wait_for("the audit has it", || {
-        let (found, _) =
-            lab.query("a", "SELECT count(*) FROM audit WHERE detail LIKE '%postgres%' OR asker LIKE '%postgres%'", &[]);
+        let (found, _) = lab.query("a", "SELECT count(*) FROM audit WHERE question LIKE '% of postgres */%'", &[]);
         if found["rows"][0][0] != 0 { Ok(()) } else { Err(found.to_string()) }
     });
 }

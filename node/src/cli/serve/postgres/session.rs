@@ -19,7 +19,7 @@ use pgwire::api::results::{
 };
 use pgwire::api::stmt::{QueryParser, StoredStatement};
 use pgwire::api::store::{Entry, PortalStore};
-use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionHandle, PgWireConnectionState, Type};
+use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionHandle, DEFAULT_NAME, PgWireConnectionState, Type};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::data::RowDescription;
@@ -390,11 +390,11 @@ impl ExtendedQueryHandler for Handler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let statement = message.statement_name.as_deref().unwrap_or_default();
+        let statement = message.statement_name.as_deref().unwrap_or(DEFAULT_NAME);
         let statement = match client.portal_store().get_statement(statement) {
             Some(Entry::Value(statement)) => statement,
             Some(Entry::Empty) => {
-                client.portal_store().put_empty_portal(message.portal_name.as_deref().unwrap_or_default());
+                client.portal_store().put_empty_portal(message.portal_name.as_deref().unwrap_or(DEFAULT_NAME));
                 client
                     .send(PgWireBackendMessage::BindComplete(pgwire::messages::extendedquery::BindComplete::new()))
                     .await?;
@@ -424,7 +424,7 @@ impl ExtendedQueryHandler for Handler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let name = message.name.clone().unwrap_or_default();
+        let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
         let session = Self::session(client);
         session.told.lock().remove(&name);
         session.described.lock().await.take();
@@ -507,7 +507,7 @@ impl ExtendedQueryHandler for Handler {
         if !matches!(client.state(), PgWireConnectionState::ReadyForQuery) {
             return Err(PgWireError::NotReadyForQuery);
         }
-        let name = message.name.clone().unwrap_or_default();
+        let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
         let portal = match client.portal_store().get_portal(&name) {
             Some(Entry::Value(portal)) => portal,
             Some(Entry::Empty) => {
@@ -564,7 +564,7 @@ impl ExtendedQueryHandler for Handler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let name = message.name.as_deref().unwrap_or_default();
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
         let session = Self::session(client);
         if message.target_type == pgwire::messages::extendedquery::TARGET_TYPE_BYTE_STATEMENT {
             client.portal_store().rm_statement(name);
