@@ -73,6 +73,8 @@ def of_sqlalchemy():
     assert isinstance(columns["ts_ns"]["type"], sqlalchemy.BIGINT) and "node" in columns, columns
     assert look.get_pk_constraint("collectives")["constrained_columns"] == []
     assert look.get_foreign_keys("collectives") == [] and look.get_indexes("collectives") == []
+    assert look.get_table_comment("collectives")["text"], "the meaning of a table is told"
+    assert columns["ts_ns"]["comment"] and columns["ts_ns"]["nullable"], columns["ts_ns"]
     assert look.has_table("collectives") and not look.has_table("nothing")
     table = sqlalchemy.Table("collectives", sqlalchemy.MetaData(), autoload_with=engine)
     with engine.connect() as conn:

@@ -378,7 +378,9 @@ fn functions(conn: &Connection) -> rusqlite::Result<()> {
     // A name becomes a number, and a number a name.
     expression(
         "regclass",
-        "SELECT CASE WHEN ?1 = CAST(oid AS TEXT) THEN relname ELSE oid END FROM pg_catalog.pg_class WHERE relname = ?1 OR oid = CAST(?1 AS INTEGER)",
+        // 1259 is PostgreSQL's own number of pg_class, of which descriptions are.
+        "SELECT 1259 WHERE ?1 = 'pg_class' UNION ALL
+         SELECT CASE WHEN ?1 = CAST(oid AS TEXT) THEN relname ELSE oid END FROM pg_catalog.pg_class WHERE relname = ?1 OR oid = CAST(?1 AS INTEGER)",
     )?;
     expression(
         "regtype",

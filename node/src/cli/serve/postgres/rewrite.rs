@@ -7,6 +7,14 @@ use super::tokens::{Kind, Token, closing, joined, opening};
 const LOOK_UPS: &[&str] = &["regclass", "regtype", "regproc", "regnamespace", "regrole"];
 /// Second and further words of types.
 const TYPE_WORDS: &[&str] = &["precision", "varying", "with", "without", "time", "zone"];
+/// Functions that SQLite has by another name.
+const RENAMED: &[(&str, &str)] = &[
+    ("json_build_object", "json_object"),
+    ("jsonb_build_object", "json_object"),
+    ("array_agg", "json_group_array"),
+    ("bool_and", "min"),
+    ("bool_or", "max"),
+];
 /// Words that stand for a value.
 const USER_WORDS: &[&str] = &["current_user", "session_user", "user", "current_role"];
 
@@ -297,6 +305,10 @@ fn words(tokens: &mut Vec<Token>) {
             tokens[at].text = "pg_user()".to_owned();
         } else if is_free && tokens[at].is("current_catalog") {
             tokens[at].text = "current_database()".to_owned();
+        } else if let Some((_, name)) = RENAMED.iter().find(|(name, _)| tokens[at].is(name))
+            && is_at(tokens, at + 1, "(")
+        {
+            tokens[at].text = (*name).to_owned();
         } else if tokens[at].is("materialized") && at > 0 && is_at(tokens, at - 1, "as") {
             tokens.remove(at);
             continue;
@@ -339,6 +351,7 @@ mod tests {
              pg_array ( t . o ) ) ) x ) , ',' )"
         );
         assert_eq!(of("SELECT current_user, t.user"), "SELECT pg_user() , t . user");
+        assert_eq!(of("json_build_object('a', b)"), "json_object ( 'a' , b )");
         assert_eq!(of("to_regclass('a')::oid::regclass"), "regclass ( to_regclass ( 'a' ) )");
     }
 
