@@ -155,8 +155,22 @@ fn is_keyword(token: &Token) -> bool {
     WORDS.iter().any(|word| token.is(word))
 }
 
-/// `x::type`.
+/// `x::type`, and `CAST(x AS type)` where the type looks something up.
 fn casts(tokens: &mut Vec<Token>) {
+    let mut at = 0;
+    while at + 2 < tokens.len() {
+        let kind = tokens[at + 1].name().unwrap_or_default();
+        if is_at(tokens, at, "as")
+            && LOOK_UPS.contains(&kind.as_str())
+            && is_at(tokens, at + 2, ")")
+            && let Some(before) = opening(tokens, at + 2).and_then(|open| open.checked_sub(1))
+            && is_at(tokens, before, "cast")
+        {
+            tokens[before].text = kind;
+            tokens.drain(at..at + 2);
+        }
+        at += 1;
+    }
     while let Some(at) = tokens.iter().position(|token| token.is("::")) {
         let mut end = at + 1;
         let kind = tokens.get(end).and_then(Token::name).unwrap_or_default();
@@ -351,6 +365,7 @@ mod tests {
              pg_array ( t . o ) ) ) x ) , ',' )"
         );
         assert_eq!(of("SELECT current_user, t.user"), "SELECT pg_user() , t . user");
+        assert_eq!(of("CAST(CAST('a' AS REGCLASS) AS OID)"), "CAST ( regclass ( 'a' ) AS OID )");
         assert_eq!(of("json_build_object('a', b)"), "json_object ( 'a' , b )");
         assert_eq!(of("to_regclass('a')::oid::regclass"), "regclass ( to_regclass ( 'a' ) )");
     }
