@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: help deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ demo: deps ## the main job on this machine: four agents, eight ranks, one of the
 test: ## every test; as root also those that need eBPF
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --all-targets --no-fail-fast
+
+wheel: build ## a Python wheel with the release binary and the module: target/wheels
+	python3 python/build_wheel.py target/release/rankmesh target/wheels
 
 test-standstill: ## every test while all that runs in it stands still for seconds now and then, as on a paused machine (about half an hour)
 	@scripts/deps.sh --test

@@ -33,6 +33,8 @@ if [ "${1:-}" = --test ]; then
     need chromium have chromium      # a page as a browser shows it
     need nodejs have node            # Perfetto's trace_processor, as WebAssembly …
     need python3-pip python3 -m pip --version  # … which a package from PyPI has
+    need postgresql-client have psql  # a client of PostgreSQL's protocol
+    need python3-venv python3 -c "import venv, ensurepip"  # packages from PyPI for other clients
     need tmux have tmux                       # a terminal for rankmesh top
     need iproute2 have ip                      # hosts in network namespaces …
     need nftables test -x /usr/sbin/nft        # … that lose packets

@@ -39,6 +39,35 @@ pub enum LocalRequest {
     Watch(WatchQuestion),
     /// The tables that can be asked for: a JSON list of [`TableSeen`].
     Tables,
+    /// The request that follows on this connection is a front end's, for one of its clients. Only on
+    /// a local socket, and once. (A request inside a request could be nested without end.)
+    OnBehalf(OnBehalf),
+}
+
+/// For whom a front end asks. It may have less than the front end itself, never more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnBehalf {
+    /// The front end's number of the request, for the audit; letters, digits and `-`, at most
+    /// [`OnBehalf::LONGEST`].
+    pub request_id: String,
+    /// Whom it serves, by a name of its own, in the same characters: each has a queue of its own.
+    pub client: String,
+    /// As a reader, whatever the front end itself may see.
+    pub reader: bool,
+}
+
+impl OnBehalf {
+    /// Characters of an id or a name.
+    pub const LONGEST: usize = 64;
+
+    /// Whether id and name are what they may be.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let plain = |text: &str| {
+            text.len() <= Self::LONGEST && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        plain(&self.request_id) && plain(&self.client)
+    }
 }
 
 /// What the agent answers.

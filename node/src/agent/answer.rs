@@ -101,6 +101,10 @@ pub(super) async fn answer(
             let answer = stragglers::verdict(Asked::mesh(shared), question, None, &caller, stop).await;
             report(shared, asking, answer, to).await?;
         }
+        LocalRequest::OnBehalf(_) => {
+            let wrong = "not allowed: only a front end on this host asks for others, and says so once".to_owned();
+            report(shared, asking("connect"), Err::<(), _>(AskError::Wrong(wrong)), to).await?;
+        }
     }
     Ok(())
 }

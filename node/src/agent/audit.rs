@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use model::OnBehalf;
 use parking_lot::Mutex;
 use store::{Audit, Source};
 
@@ -49,6 +50,12 @@ impl Asking {
         Self { row, started: Instant::now() }
     }
 
+    /// As what it is asked.
+    pub(super) fn role(mut self, role: &'static str) -> Self {
+        self.row.role = role;
+        self
+    }
+
     /// With the process that asks.
     pub(super) fn pid(mut self, pid: Option<i32>) -> Self {
         self.row.pid = pid;
@@ -57,7 +64,19 @@ impl Asking {
 
     /// With the SQL.
     pub(super) fn question(mut self, sql: &str) -> Self {
-        self.row.question = Some(cut(sql, MAX_QUESTION));
+        self.row.question = Some(match self.row.question.take() {
+            Some(number) => cut(&format!("{number} {sql}"), MAX_QUESTION),
+            None => cut(sql, MAX_QUESTION),
+        });
+        self
+    }
+
+    /// For a client of a front end: its number of the request stands before the question, as a
+    /// comment.
+    pub(super) fn on_behalf(mut self, of: Option<&OnBehalf>) -> Self {
+        if let Some(of) = of {
+            self.row.question = Some(format!("/* request {} of {} */", of.request_id, of.client));
+        }
         self
     }
 }

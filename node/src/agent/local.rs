@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use async_trait::async_trait;
 use model::frame::{self, FrameReader};
-use model::{LocalRequest, LocalResponse};
+use model::{LocalRequest, LocalResponse, OnBehalf};
 use query::access::{Access, Caller};
 use query::admission::{ConcurrencyLimit, Slot};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -114,6 +114,23 @@ impl Client {
         let role = self.access.map_or("nobody", Access::as_str);
         Asking::new("socket", format!("uid {}", self.uid), role, kind).pid(self.pid)
     }
+
+    /// What it may do, itself or for a client of its own: that one may do less, never more.
+    fn caller(&self, behalf: Option<&OnBehalf>) -> Caller {
+        let access = self.access.unwrap_or(Access::Reader);
+        match (behalf, access) {
+            (Some(of), Access::Owner | Access::Reader) if of.reader => {
+                Caller::guest(Access::Reader, format!("uid {} for {}", self.uid, of.client))
+            }
+            _ if self.own => Caller::owner(),
+            _ => Caller::guest(access, format!("uid {}", self.uid)),
+        }
+    }
+}
+
+async fn next_request(reader: &mut FrameReader<OwnedReadHalf>) -> anyhow::Result<Option<LocalRequest>> {
+    let request = tokio::time::timeout(REQUEST_TIMEOUT, reader.read::<LocalRequest>()).await;
+    request.context("no request came")?.context("reading the request")
 }
 
 async fn one_client(
@@ -137,14 +154,25 @@ async fn one_client(
         writer.send(LocalResponse::Failed { message, coverage: None }).await?;
         return Ok(());
     }
-    let access = client.access.unwrap_or(Access::Reader);
-    let caller = if client.own { Caller::owner() } else { Caller::guest(access, format!("uid {}", client.uid)) };
     let mut reader = FrameReader::new(reader);
-    let request = tokio::time::timeout(REQUEST_TIMEOUT, reader.read::<LocalRequest>()).await;
-    let Some(request) = request.context("no request came")?.context("reading the request")? else { return Ok(()) };
+    let Some(mut request) = next_request(&mut reader).await? else { return Ok(()) };
+    let mut behalf = None;
+    if let LocalRequest::OnBehalf(of) = request {
+        if !of.is_plain() {
+            let message = "the name of a request or of its client holds what it may not".to_owned();
+            writer.send(LocalResponse::Wrong(message)).await?;
+            return Ok(());
+        }
+        behalf = Some(of);
+        request = match next_request(&mut reader).await? {
+            Some(request) => request,
+            None => return Ok(()),
+        };
+    }
+    let caller = client.caller(behalf.as_ref());
     let _watch = tokio::spawn(cancel_at_end(reader, stop.clone()));
-    answer::answer(shared, request, &caller, Some(client.uid), |kind| client.asking(kind), &mut writer, stop.clone())
-        .await?;
+    let asking = |kind| client.asking(kind).role(caller.access.as_str()).on_behalf(behalf.as_ref());
+    answer::answer(shared, request, &caller, Some(client.uid), asking, &mut writer, stop.clone()).await?;
     stop.cancel();
     Ok(())
 }

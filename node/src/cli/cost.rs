@@ -18,6 +18,8 @@ use serde::Serialize;
 use super::args::{RateArgs, ReportFormat};
 use super::rates::Priced;
 use super::rows::{Asker, quoted};
+#[cfg(feature = "serve")]
+use super::target::Target;
 use super::target::TargetArgs;
 use super::values::parse_duration;
 use super::{Exit, UsageError};
@@ -51,7 +53,7 @@ pub(super) struct CostArgs {
 
 /// What `--format json` prints.
 #[derive(Debug, Serialize)]
-struct Bill {
+pub(super) struct Bill {
     version: u32,
     job: Option<String>,
     since_ns: i64,
@@ -86,8 +88,8 @@ pub(super) fn run(mut args: CostArgs) -> anyhow::Result<Exit> {
     };
     let priced = Priced::of(&args.rate, &target)?;
     let asker = Asker::of(&target, &args.target);
-    let mut bill = bill(&args, target.now_ns(), &asker)?;
-    let complete = bill.coverage.is_complete() && bill.asked_since_ns <= bill.since_ns;
+    let mut bill = bill(args.job, args.since, target.now_ns(), &asker)?;
+    let complete = bill.is_complete();
     if args.target.ask.require_all && !complete {
         bail!("the answer is partial and --require-all was given: nothing is printed");
     }
@@ -104,10 +106,40 @@ pub(super) fn run(mut args: CostArgs) -> anyhow::Result<Exit> {
     Ok(if complete { Exit::Complete } else { Exit::Partial })
 }
 
-fn bill(args: &CostArgs, now_ns: i64, asker: &Asker<'_>) -> anyhow::Result<Bill> {
-    let of_job = args.job.as_ref().map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
+/// The bill of a job, priced.
+///
+/// # Errors
+/// As [`Target::query`]; nothing is stored of that time.
+#[cfg(feature = "serve")]
+pub(super) fn of(
+    target: &Target,
+    job: Option<String>,
+    since: Option<Duration>,
+    timeout: Duration,
+    rate: &RateArgs,
+) -> anyhow::Result<Bill> {
+    let mut bill = bill(job, since, target.now_ns(), &Asker::of_all(target, timeout))?;
+    price(&mut bill, Priced::of(rate, target)?.as_ref());
+    Ok(bill)
+}
+
+impl Bill {
+    /// Whether every node and all the time is in it.
+    pub(super) fn is_complete(&self) -> bool {
+        self.coverage.is_complete() && self.asked_since_ns <= self.since_ns
+    }
+
+    /// Who is in it.
+    #[cfg(feature = "serve")]
+    pub(super) fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+}
+
+fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, asker: &Asker<'_>) -> anyhow::Result<Bill> {
+    let of_job = job.as_ref().map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
     let back = |since: Duration| now_ns.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
-    let since_ns = args.since.map_or(0, back);
+    let since_ns = since.map_or(0, back);
     let comms = asker.ask(format!(
         "SELECT comm_hash, min(ts_ns), max(ts_ns), sum(tier = 0) FROM collectives \
          WHERE ts_ns >= {since_ns} AND comm_hash IS NOT NULL{of_job} GROUP BY comm_hash"
@@ -116,7 +148,7 @@ fn bill(args: &CostArgs, now_ns: i64, asker: &Asker<'_>) -> anyhow::Result<Bill>
     let hashes: Vec<String> =
         comms.rows.iter().filter_map(|row| integer(row, 0)).map(|hash| hash.to_string()).collect();
     if hashes.is_empty() {
-        let whose = args.job.as_ref().map_or_else(String::new, |job| format!(" of job {job}"));
+        let whose = job.as_ref().map_or_else(String::new, |job| format!(" of job {job}"));
         return Err(UsageError(format!("no collectives{whose} are stored in this time")).into());
     }
     let first_ns = comms.rows.iter().filter_map(|row| integer(row, 1)).min().unwrap_or(now_ns).max(since_ns);
@@ -172,7 +204,7 @@ fn bill(args: &CostArgs, now_ns: i64, asker: &Asker<'_>) -> anyhow::Result<Bill>
     culprits.sort_by(|a, b| b.rank_seconds.total_cmp(&a.rank_seconds));
     Ok(Bill {
         version: 1,
-        job: args.job.clone(),
+        job,
         since_ns: first_ns,
         until_ns: last_ns,
         asked_since_ns: until_ns,

@@ -12,7 +12,7 @@ use clap_complete::Shell;
 use super::{Cli, Exit, UsageError};
 
 /// Pages of docs/ that users need beside the flags: name, what it is about, text.
-const TOPICS: [(&str, &str, &str); 9] = [
+const TOPICS: [(&str, &str, &str); 12] = [
     ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
     (
         "tables",
@@ -24,6 +24,9 @@ const TOPICS: [(&str, &str, &str); 9] = [
     ("capture", "what is recorded, and what that needs", include_str!("../../../docs/capture.md")),
     ("reports", "a job's report as one file, also at a Slurm job's end", include_str!("../../../docs/report.md")),
     ("perfetto", "a trace for Perfetto's viewer", include_str!("../../../docs/perfetto.md")),
+    ("assistants", "rankmesh mcp: tools, bounds, data that others wrote", include_str!("../../../docs/mcp.md")),
+    ("postgres", "psql, Grafana, pandas: rankmesh serve --postgres", include_str!("../../../docs/postgres.md")),
+    ("python", "the Python module and its wheel", include_str!("../../../docs/python.md")),
     ("operations", "running an agent: stores, memory, files", include_str!("../../../docs/operations.md")),
     ("security", "identities, roles, what a peer may do", include_str!("../../../docs/security.md")),
 ];

@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use certs::{Identity, Issuer, MeshName, NodeName, Reissue, Role, TrustList};
+#[cfg(feature = "serve")]
+use clap::ValueEnum;
 use clap::{Args, Subcommand};
 use rand::RngExt;
 use serde_json::json;
@@ -85,6 +87,24 @@ enum Command {
         /// How many hosts it admits, or `any`
         #[arg(long, value_name = "N", default_value = "1")]
         uses: Uses,
+        /// A token for clients of `rankmesh serve` instead: it needs no CA, and goes into the file of
+        /// --tokens
+        #[cfg(feature = "serve")]
+        #[arg(long = "for", value_enum, value_name = "WHAT", requires = "tokens", conflicts_with = "uses")]
+        purpose: Option<Purpose>,
+        /// With --for serve: the file of tokens that `rankmesh serve --tokens` is given; it is made
+        /// where it is not there
+        #[cfg(feature = "serve")]
+        #[arg(long, value_name = "FILE", requires = "purpose")]
+        tokens: Option<PathBuf>,
+        /// With --for serve: what its bearer may do
+        #[cfg(feature = "serve")]
+        #[arg(long, value_enum, default_value_t = ServeRole::Reader, requires = "purpose")]
+        role: ServeRole,
+        /// With --for serve: whom the audit names
+        #[cfg(feature = "serve")]
+        #[arg(long, value_name = "NAME", default_value = "client", requires = "purpose")]
+        name: String,
     },
     /// Revoke certificates: the agent on this host, or any to whose identity directory
     /// DIR/trust.json is copied, tells the others within seconds
@@ -138,6 +158,22 @@ impl DirArg {
     }
 }
 
+/// What a token is for, beside joining.
+#[cfg(feature = "serve")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Purpose {
+    /// Clients of `rankmesh serve`.
+    Serve,
+}
+
+/// What the bearer of such a token may do.
+#[cfg(feature = "serve")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ServeRole {
+    /// Ask as readers do, whoever runs the server.
+    Reader,
+}
+
 /// How many hosts a token admits; `None`: any number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Uses(Option<NonZeroU32>);
@@ -189,7 +225,26 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
             let (role, name, until) = (renewed.role(), renewed.node(), utc(renewed.not_after()));
             writeln!(note, "Renewed the certificate of {role} {name}, valid until {until}.")?;
         }
-        Command::Token { dir, ttl, uses } => {
+        #[cfg(feature = "serve")]
+        Command::Token {
+            ttl,
+            purpose: Some(Purpose::Serve),
+            tokens: Some(file),
+            role: ServeRole::Reader,
+            name,
+            ..
+        } => {
+            use super::serve::tokens::{Role, create};
+            let token = create(&file, &name, Role::Reader, ttl)?;
+            writeln!(out, "{token}")?;
+            writeln!(
+                note,
+                "Good until {} for rankmesh serve --tokens {}",
+                utc(SystemTime::now().checked_add(ttl).context("that is too long")?),
+                file.display()
+            )?;
+        }
+        Command::Token { dir, ttl, uses, .. } => {
             let issuer = Issuer::open(&dir.resolve()?)?;
             let token = issuer.tokens().create(ttl, uses.0)?;
             writeln!(out, "{token}")?;

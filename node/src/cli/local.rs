@@ -10,7 +10,7 @@ use mesh::via::Via;
 use model::Coverage;
 use model::board::Board;
 use model::frame::{self, FrameReader};
-use model::{LocalRequest, LocalResponse};
+use model::{LocalRequest, LocalResponse, OnBehalf};
 use query_planner::{ColumnMeta, Value};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +71,7 @@ impl Patience {
             | LocalRequest::Watch(_)
             | LocalRequest::Stragglers(_)
             | LocalRequest::StragglersBetween { .. }
+            | LocalRequest::OnBehalf(_)
             | LocalRequest::Mark(_) => {
                 return Self { timeout_ms: 0, until: None };
             }
@@ -110,13 +111,14 @@ pub(crate) struct Stopped;
 
 /// Asks the agent something that has no rows, and waits for the answer.
 pub(crate) fn ask(socket: &SocketArg, request: &LocalRequest) -> anyhow::Result<Reply> {
-    ask_into(socket, request, &CancellationToken::new(), &mut |_| Ok(()))
+    ask_into(socket, None, request, &CancellationToken::new(), &mut |_| Ok(()))
 }
 
-/// Asks the agent, until `stop` ([`Stopped`]); `take` gets the rows as they come. While it takes its
-/// time the agent waits.
+/// Asks the agent, until `stop` ([`Stopped`]), for a client of this process where there is one;
+/// `take` gets the rows as they come. While it takes its time the agent waits.
 pub(crate) fn ask_into(
     socket: &SocketArg,
+    behalf: Option<&OnBehalf>,
     request: &LocalRequest,
     stop: &CancellationToken,
     take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
@@ -125,7 +127,7 @@ pub(crate) fn ask_into(
     let asking = async {
         match (&socket.via, &socket.identity) {
             (Some(host), Some(identity)) => over_mesh(host, identity, request, take).await,
-            _ => exchange(&socket.socket.clone().unwrap_or_else(default_socket), request, take).await,
+            _ => exchange(&socket.socket.clone().unwrap_or_else(default_socket), behalf, request, take).await,
         }
     };
     // The agent stops the question on every node when its client hangs up.
@@ -193,6 +195,7 @@ fn default_socket() -> PathBuf {
 
 async fn exchange(
     path: &Path,
+    behalf: Option<&OnBehalf>,
     request: &LocalRequest,
     take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Reply> {
@@ -203,7 +206,13 @@ async fn exchange(
     let mut reader = FrameReader::new(reader);
     // An agent that refuses says so at once and hangs up, perhaps before it was asked: its word is
     // read all the same.
-    let asked = frame::write(&mut writer, request).await;
+    let asked = async {
+        if let Some(behalf) = behalf {
+            frame::write(&mut writer, &LocalRequest::OnBehalf(behalf.clone())).await?;
+        }
+        frame::write(&mut writer, request).await
+    };
+    let asked = asked.await;
     let patience = Patience::with(request);
     loop {
         let Ok(read) = tokio::time::timeout(patience.next(), reader.read::<LocalResponse>()).await else {

@@ -24,6 +24,8 @@ pub mod identity;
 mod import;
 mod local;
 mod mark;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod nodes;
 mod perfetto;
 mod person;
@@ -35,6 +37,8 @@ mod rows;
 mod runbook;
 mod schema;
 mod secret;
+#[cfg(feature = "serve")]
+mod serve;
 mod shell;
 mod slurm;
 mod stacks;
@@ -80,8 +84,14 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Show where ranks are: their call stacks, in classes
     Stacks(StacksArgs),
+    /// Answer an assistant's questions: the Model Context Protocol on standard input and output
+    #[cfg(feature = "mcp")]
+    Mcp(mcp::McpArgs),
     /// Compare two spans of a job, or two sets of stores: what changed, and how sure that is
     Compare(compare::CompareArgs),
+    /// Serve a page and an HTTP interface for browsers and programs
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::ServeArgs>),
     /// Note something beside the rows of this host: an epoch, a phase, a deployment
     Mark(mark::MarkArgs),
     /// Say what waiting for late ranks cost, by culprit and cause
@@ -137,7 +147,11 @@ pub fn run() -> ExitCode {
         Command::Top(args) => top::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Stacks(args) => stacks::run(args),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(args) => mcp::run(args),
         Command::Compare(args) => compare::run(args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(*args),
         Command::Mark(args) => mark::run(args),
         Command::Cost(args) => cost::run(args),
         Command::Runbook(args) => runbook::run(args),

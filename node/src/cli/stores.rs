@@ -11,9 +11,9 @@ use archive::holdings::Archive;
 use archive::live::Live;
 use archive::place::{Place, Settings};
 use certs::NodeName;
-use model::{LocalRequest, Question};
+use model::{LocalRequest, OnBehalf, Question};
 use query::Coordinator;
-use query::access::Caller;
+use query::access::{Access, Caller};
 use query::ask::{self, AskError, QueryOutcome, RowChunk};
 use serde::Serialize;
 use store::{ServedDb, Source};
@@ -121,18 +121,23 @@ impl Stores {
     /// `take` returned.
     pub(super) fn ask_into(
         &self,
+        behalf: Option<&OnBehalf>,
         request: LocalRequest,
         stop: &CancellationToken,
         take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
     ) -> anyhow::Result<Reply> {
         let ended = stop.child_token();
         let _stop_on_return = ended.clone().drop_guard();
-        let (of, caller) = (Asked::files(&self.coordinator), Caller::agent());
+        let mut caller = Caller::agent();
+        if behalf.is_some_and(|of| of.reader) {
+            caller.access = Access::Reader;
+        }
+        let of = Asked::files(&self.coordinator);
         let Some(runtime) = &self.runtime else { anyhow::bail!("the stores are closed") };
         runtime
             .block_on(async {
                 match request {
-                    LocalRequest::Query(question) => query(&self.coordinator, question, ended, take).await,
+                    LocalRequest::Query(question) => query(&self.coordinator, question, &caller, ended, take).await,
                     LocalRequest::Stragglers(question) => {
                         document(&stragglers::verdict(of, question, None, &caller, ended).await)
                     }
@@ -158,6 +163,7 @@ impl Stores {
                     LocalRequest::Stacks(_) => Err(only_agents("stacks are read from processes that run")),
                     LocalRequest::Watch(_) => Err(only_agents("what stands now is pushed by agents")),
                     LocalRequest::Mark(_) => Err(only_agents("notes are written by the agent of a host")),
+                    LocalRequest::OnBehalf(_) => Err(only_agents("who asks for whom is said before a request")),
                 }
             })
             .map_err(|error| if stop.is_cancelled() { Stopped.into() } else { error })
@@ -196,6 +202,7 @@ fn no_answer(error: &AskError) -> anyhow::Error {
 async fn query(
     coordinator: &Coordinator,
     question: Question,
+    caller: &Caller,
     stop: CancellationToken,
     take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Reply> {
@@ -206,7 +213,7 @@ async fn query(
         }
         take(Piece::Rows(rows))
     };
-    match ask::ask_each(coordinator, question, &Caller::agent(), stop, &mut hand_on).await {
+    match ask::ask_each(coordinator, question, caller, stop, &mut hand_on).await {
         Ok(QueryOutcome::Plan(text)) => Ok(Reply::Text(text)),
         Ok(QueryOutcome::Answer { answer, coverage, elapsed, explained }) => {
             hand_on(RowChunk { columns: answer.columns, rows: answer.rows })?;

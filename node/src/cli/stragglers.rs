@@ -110,7 +110,7 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
 }
 
 /// The report carries the coverage as `{"asked","answered","missing":[[node, reason]],"notes"}`.
-fn coverage(value: &Value) -> Option<Coverage> {
+pub(super) fn coverage(value: &Value) -> Option<Coverage> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         value.as_array()?.iter().map(|text| Some(text.as_str()?.to_owned())).collect()
     };

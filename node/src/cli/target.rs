@@ -2,12 +2,13 @@
 //! that asks takes these flags, and asks both alike.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use model::board::{Board, BoardQuestion};
 use model::explanation::Explanation;
-use model::{ExplainQuestion, LocalRequest, Question, StragglersQuestion, TableSeen};
+use model::{ExplainQuestion, LocalRequest, OnBehalf, Question, StragglersQuestion, TableSeen};
 use record::unix_now_ns;
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +31,7 @@ impl TargetArgs {
             None => Target::stores(&self.db),
             Some(archive) => {
                 let stores = Stores::with_archive(&self.db, archive)?;
-                Ok(Target { to: To::Stores(Box::new(stores)), stop: CancellationToken::new() })
+                Ok(Target::of_stores(stores))
             }
         }
     }
@@ -85,21 +86,25 @@ impl TargetArgs {
 }
 
 /// Who is asked.
+#[derive(Clone)]
 pub(super) struct Target {
     to: To,
     /// Ends the question that is asked at the moment; see [`Self::until`].
     stop: CancellationToken,
+    /// For whom this process asks, where it is a front end.
+    behalf: Option<OnBehalf>,
 }
 
+#[derive(Clone)]
 enum To {
     Agent(SocketArg),
-    Stores(Box<Stores>),
+    Stores(Arc<Stores>),
 }
 
 impl Target {
     /// An agent, by its socket or over the mesh.
     pub(super) fn agent(socket: &SocketArg) -> Self {
-        Self { to: To::Agent(socket.clone()), stop: CancellationToken::new() }
+        Self { to: To::Agent(socket.clone()), stop: CancellationToken::new(), behalf: None }
     }
 
     /// The stores that `paths` mean.
@@ -107,7 +112,11 @@ impl Target {
     /// # Errors
     /// As [`Stores::open`].
     pub(super) fn stores(paths: &[PathBuf]) -> anyhow::Result<Self> {
-        Ok(Self { to: To::Stores(Box::new(Stores::open(paths)?)), stop: CancellationToken::new() })
+        Ok(Self::of_stores(Stores::open(paths)?))
+    }
+
+    fn of_stores(stores: Stores) -> Self {
+        Self { to: To::Stores(Arc::new(stores)), stop: CancellationToken::new(), behalf: None }
     }
 
     /// Stores, where any are named; else an agent, as [`TargetArgs::of_any_job`].
@@ -128,6 +137,12 @@ impl Target {
     /// Lets `stop` end what is asked from now on, on every node.
     pub(super) fn until(&mut self, stop: CancellationToken) {
         self.stop = stop;
+    }
+
+    /// The same, asked for a client of this process until `stop`.
+    #[cfg(feature = "serve")]
+    pub(super) fn on_behalf(&self, behalf: OnBehalf, stop: CancellationToken) -> Self {
+        Self { to: self.to.clone(), stop, behalf: Some(behalf) }
     }
 
     /// Whether stores are asked: then nothing changes, and the newest row stands for now.
@@ -185,8 +200,8 @@ impl Target {
         take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
     ) -> anyhow::Result<Reply> {
         match &self.to {
-            To::Agent(socket) => local::ask_into(socket, &request, &self.stop, take),
-            To::Stores(stores) => stores.ask_into(request, &self.stop, take),
+            To::Agent(socket) => local::ask_into(socket, self.behalf.as_ref(), &request, &self.stop, take),
+            To::Stores(stores) => stores.ask_into(self.behalf.as_ref(), request, &self.stop, take),
         }
     }
 

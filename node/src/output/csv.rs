@@ -1,6 +1,6 @@
 //! CSV after RFC 4180, with a header line. NULL is an empty field.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use query_planner::{ColumnMeta, Value};
 
@@ -11,16 +11,14 @@ fn field(shown: bool, text: String) -> String {
     if shown { printable(&text) } else { text }
 }
 
-pub(super) fn write_header(columns: &[ColumnMeta], out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_header(columns: &[ColumnMeta], shown: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut writer = ::csv::Writer::from_writer(out);
-    let shown = io::stdout().is_terminal();
     writer.write_record(columns.iter().map(|column| field(shown, column.name.clone()))).map_err(io_error)?;
     writer.flush()
 }
 
-pub(super) fn write_rows(rows: &[Vec<Value>], out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_rows(rows: &[Vec<Value>], shown: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut writer = ::csv::Writer::from_writer(out);
-    let shown = io::stdout().is_terminal();
     for row in rows {
         writer.write_record(row.iter().map(|value| field(shown, cell_text(value)))).map_err(io_error)?;
     }

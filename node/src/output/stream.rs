@@ -5,7 +5,7 @@
 //! says that the rest is slow; later rows are laid out in blocks, each at least as wide as those
 //! before.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use model::Coverage;
 use query_planner::{ColumnMeta, Value};
@@ -20,6 +20,8 @@ const TABLE_ROWS: usize = 1_000;
 pub struct Printer {
     format: Format,
     columns: Vec<ColumnMeta>,
+    /// It is standard output's, and that is a terminal.
+    on_terminal: bool,
     begun: bool,
     rows: u64,
     /// Rows of a table that are not laid out yet.
@@ -31,7 +33,15 @@ impl Printer {
     /// A printer in this form.
     #[must_use]
     pub fn new(format: Format, columns: Vec<ColumnMeta>) -> Self {
-        Self { format, columns, begun: false, rows: 0, waiting: Vec::new(), layout: None }
+        let on_terminal = io::stdout().is_terminal();
+        Self { format, columns, on_terminal, begun: false, rows: 0, waiting: Vec::new(), layout: None }
+    }
+
+    /// A printer of what no terminal shows.
+    #[cfg(feature = "serve")]
+    #[must_use]
+    pub fn for_programs(format: Format, columns: Vec<ColumnMeta>) -> Self {
+        Self { on_terminal: false, ..Self::new(format, columns) }
     }
 
     /// Takes the next rows.
@@ -54,7 +64,7 @@ impl Printer {
             Format::Line => table::write_lines(&self.columns, &rows, before, out),
             Format::Csv => {
                 self.begin(out)?;
-                csv::write_rows(&rows, out)
+                csv::write_rows(&rows, self.on_terminal, out)
             }
         }
     }
@@ -121,7 +131,7 @@ impl Printer {
         }
         match self.format {
             Format::Json => json::write_begin(&self.columns, out),
-            Format::Csv => csv::write_header(&self.columns, out),
+            Format::Csv => csv::write_header(&self.columns, self.on_terminal, out),
             Format::Table | Format::Ndjson | Format::Line => Ok(()),
         }
     }

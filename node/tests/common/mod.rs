@@ -8,6 +8,7 @@ pub mod chromium;
 pub mod job_stores;
 pub mod jobs;
 pub mod netns;
+pub mod python;
 pub mod slurm;
 pub mod terminal;
 pub mod trace_processor;

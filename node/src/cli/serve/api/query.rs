@@ -1,0 +1,270 @@
+//! SQL. Of an answer that fits into [`HELD_BYTES`] the status says whether it is whole; a larger one
+//! goes on as it comes, and says so at its end.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use model::{Coverage, Question};
+use query_planner::{ColumnMeta, Value};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::DropGuard;
+use utoipa::{IntoParams, ToSchema};
+
+use super::super::gateway::{Shared, Who};
+use super::super::problem::Problem;
+use super::encode::{Encoder, Form};
+use super::params::{status, timeout_ms};
+use crate::cli::local::{Piece, Reply};
+use crate::cli::values::{parse_duration, parse_label};
+
+/// Bytes of an answer that are held until it is known whether it is whole.
+const HELD_BYTES: usize = 8 << 20;
+/// Pieces on their way.
+const PIECES: usize = 2;
+/// Bytes of the coverage in a header.
+const COVERAGE_BYTES: usize = 8 << 10;
+
+/// How SQL in the body is asked.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QueryParams {
+    /// The form of the answer [default: by Accept, else json].
+    format: Option<Form>,
+    /// The time for it, as `10s` [default: 10s].
+    timeout: Option<String>,
+    /// Ask only these nodes, by commas.
+    nodes: Option<String>,
+    /// Ask only nodes with all these labels, `K=V` by commas.
+    label: Option<String>,
+    /// Run it as it stands on each node, `node` as the first column.
+    #[serde(default)]
+    per_node: bool,
+    /// `plan` instead of running it; `analyze` runs it and gives what each node did. The answer is
+    /// text.
+    explain: Option<Explained>,
+    /// Nothing (503) instead of an answer that lacks nodes (206).
+    #[serde(default)]
+    require_all: bool,
+}
+
+/// What of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Explained {
+    Plan,
+    Analyze,
+}
+
+/// SQL as JSON has it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sql {
+    /// One SELECT, in SQLite's dialect.
+    sql: String,
+}
+
+/// Asks SQL: one SELECT over the stores of all nodes, as if they were one database.
+#[utoipa::path(post, path = "/api/v1/query", params(QueryParams),
+    request_body(content((String = "application/sql"), (Sql = "application/json"))),
+    responses(
+        (status = 200, description = "Rows of all nodes", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "text/plain"))),
+        (status = 206, description = "Rows of less than all nodes: see the coverage", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "text/plain"))),
+        (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn query(
+    State(gateway): State<Shared>,
+    Extension(who): Extension<Who>,
+    params: Result<Query<QueryParams>, axum::extract::rejection::QueryRejection>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let Query(params) = params.map_err(|error| Problem::wrong(error.body_text()))?;
+    let form = Form::chosen(params.format, &headers)?;
+    let duration = |text: Option<&String>| text.map(|text| parse_duration(text)).transpose().map_err(Problem::wrong);
+    let parts = |text: &Option<String>| -> Vec<String> {
+        text.iter().flat_map(|text| text.split(',')).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    };
+    let labels: Result<Vec<_>, _> = parts(&params.label).iter().map(|label| parse_label(label)).collect();
+    let timeout: Option<Duration> = duration(params.timeout.as_ref())?;
+    let question = Question {
+        sql: sql(&headers, &body)?,
+        timeout_ms: timeout_ms(&gateway, timeout)?,
+        nodes: parts(&params.nodes),
+        labels: labels.map_err(Problem::wrong)?,
+        per_node: params.per_node,
+        plan_only: params.explain == Some(Explained::Plan),
+        analyze: params.explain == Some(Explained::Analyze),
+    };
+    let (to, pieces) = mpsc::channel(PIECES);
+    let (_asked, stop) = gateway.begin(&who, move |target| {
+        let reply = target.query(question, &mut |piece| {
+            let event = match piece {
+                Piece::Columns(columns) => Event::Columns(columns),
+                Piece::Rows(rows) => Event::Rows(rows),
+                Piece::Watched(_) => return Ok(()),
+                // Whoever went away is noticed.
+                Piece::Idle if to.is_closed() => bail!("the client went away"),
+                Piece::Idle => return Ok(()),
+            };
+            to.blocking_send(event).context("the client went away")
+        });
+        let _ = to.blocking_send(Event::End(reply));
+    })?;
+    Answer { form, analyze: params.explain.is_some(), require_all: params.require_all, pieces, _stop: stop }
+        .response()
+        .await
+}
+
+/// The SQL of a body.
+fn sql(headers: &HeaderMap, body: &[u8]) -> Result<String, Problem> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
+        let sql: Sql = serde_json::from_slice(body)
+            .map_err(|error| Problem::wrong(format!("the body is not {{\"sql\": …}}: {error}")))?;
+        return Ok(sql.sql);
+    }
+    match std::str::from_utf8(body) {
+        Ok(sql) if !sql.trim().is_empty() => Ok(sql.to_owned()),
+        Ok(_) => Err(Problem::wrong("no question: the body is SQL, or JSON {\"sql\": …}")),
+        Err(_) => Err(Problem::wrong("the SQL is not UTF-8")),
+    }
+}
+
+enum Event {
+    Columns(Vec<ColumnMeta>),
+    Rows(Vec<Vec<Value>>),
+    End(anyhow::Result<Reply>),
+}
+
+/// An answer on its way.
+struct Answer {
+    form: Form,
+    analyze: bool,
+    require_all: bool,
+    pieces: mpsc::Receiver<Event>,
+    /// The question ends with this.
+    _stop: DropGuard,
+}
+
+impl Answer {
+    async fn response(mut self) -> Result<Response, Problem> {
+        let mut encoder = None;
+        loop {
+            match self.pieces.recv().await {
+                Some(Event::Columns(columns)) => encoder = Some(Encoder::new(self.form, columns)),
+                Some(Event::Rows(_)) if self.analyze => {}
+                Some(Event::Rows(rows)) => {
+                    let encoder: &mut Encoder = encoder.as_mut().ok_or_else(without_columns)?;
+                    encoder.rows(rows).map_err(|error| Problem::internal(error.to_string()))?;
+                    if encoder.len() > HELD_BYTES {
+                        break;
+                    }
+                }
+                Some(Event::End(Ok(Reply::Text(plan)))) => return Ok(text(StatusCode::OK, plan)),
+                Some(Event::End(Ok(Reply::Result { coverage, elapsed_ms, explained }))) => {
+                    let status = status(&coverage, self.require_all)?;
+                    if self.analyze {
+                        return Ok(covered(text(status, explained), &coverage));
+                    }
+                    let encoder = encoder.ok_or_else(without_columns)?;
+                    let bytes =
+                        encoder.end(&coverage, elapsed_ms).map_err(|error| Problem::internal(error.to_string()))?;
+                    let response = (status, [(header::CONTENT_TYPE, self.form.media_type())], bytes).into_response();
+                    return Ok(covered(response, &coverage));
+                }
+                Some(Event::End(Ok(Reply::Board(_)))) => return Err(Problem::internal("no rows came")),
+                Some(Event::End(Err(error))) => return Err(Problem::of(&error)),
+                None => return Err(Problem::internal("the question came to no end")),
+            }
+        }
+        let Some(encoder) = encoder else { return Err(without_columns()) };
+        if self.require_all {
+            let detail = format!(
+                "require_all must hold the answer until it is whole, and this one has more than {} MiB: narrow it, or leave \
+                 require_all out and look at the coverage at its end",
+                HELD_BYTES >> 20
+            );
+            return Err(Problem::wrong(detail));
+        }
+        let kind = self.form.media_type();
+        let rest = stream::unfold((self, Some(encoder)), |(mut answer, encoder)| async move {
+            let mut encoder = encoder?;
+            if encoder.len() == 0 {
+                match answer.next(&mut encoder).await {
+                    Ok(None) => {}
+                    Ok(Some((coverage, elapsed_ms))) => {
+                        let end = encoder.end(&coverage, elapsed_ms).map(Bytes::from);
+                        return Some((end, (answer, None)));
+                    }
+                    Err(error) => {
+                        tracing::warn!("an answer was broken off: {}", crate::output::printable(&error));
+                        return Some((Err(std::io::Error::other(error)), (answer, None)));
+                    }
+                }
+            }
+            let bytes = Bytes::from(encoder.take());
+            Some((Ok(bytes), (answer, Some(encoder))))
+        });
+        let mut response = ([(header::CONTENT_TYPE, kind)], Body::from_stream(rest)).into_response();
+        response.headers_mut().insert("rankmesh-coverage", HeaderValue::from_static("at-end"));
+        Ok(response)
+    }
+
+    /// The next rows into `encoder`; at the end who is in the answer.
+    ///
+    /// # Errors
+    /// Why it is broken off: it failed, or is partial in a form that cannot say so.
+    async fn next(&mut self, encoder: &mut Encoder) -> Result<Option<(Coverage, f64)>, String> {
+        match self.pieces.recv().await {
+            Some(Event::Rows(rows)) => encoder.rows(rows).map(|()| None).map_err(|error| error.to_string()),
+            Some(Event::End(Ok(Reply::Result { coverage, elapsed_ms, .. }))) => {
+                if !coverage.is_complete() && !self.form.says_coverage() {
+                    return Err(format!(
+                        "it is partial, and its form has no place for that: {}",
+                        coverage.lines().join("; ")
+                    ));
+                }
+                Ok(Some((coverage, elapsed_ms)))
+            }
+            Some(Event::End(Err(error))) => Err(format!("{error:#}")),
+            Some(Event::Columns(_) | Event::End(Ok(_))) | None => Err("it came to no end".to_owned()),
+        }
+    }
+}
+
+fn without_columns() -> Problem {
+    Problem::internal("the agent gave no columns")
+}
+
+fn text(status: StatusCode, text: String) -> Response {
+    (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], crate::output::printable_lines(&text))
+        .into_response()
+}
+
+/// With the coverage in a header, where it fits.
+fn covered(mut response: Response, coverage: &Coverage) -> Response {
+    let whole = json!(coverage).to_string();
+    let mut ascii = String::with_capacity(whole.len());
+    for c in whole.chars() {
+        match c {
+            ' '..='~' => ascii.push(c),
+            _ => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| ascii.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    if ascii.len() > COVERAGE_BYTES {
+        ascii =
+            json!({ "asked": coverage.asked, "answered": coverage.answered, "more": "in the JSON form" }).to_string();
+    }
+    if let Ok(value) = HeaderValue::from_str(&ascii) {
+        response.headers_mut().insert("rankmesh-coverage", value);
+    }
+    response
+}

@@ -1,0 +1,212 @@
+//! `rankmesh serve --postgres` as psql, psycopg, SQLAlchemy and Grafana's own source see it.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use common::job_stores::EndedJob;
+use common::{Lab, python, rankmesh, stderr, stdout, wait_for};
+
+/// A server, ended with this.
+struct Served {
+    child: Child,
+    /// With the password.
+    url: String,
+}
+
+impl Served {
+    fn start(flags: &[&str]) -> Self {
+        let mut command = rankmesh();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0"]).args(flags);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let mut all = String::new();
+        let url = loop {
+            let Some(Ok(line)) = said.next() else { panic!("it ended: {all}") };
+            if let Some(url) = line.strip_prefix("psql ") {
+                break url.to_owned();
+            }
+            all.push_str(&line);
+        };
+        // What it says later must not fill the pipe.
+        std::thread::spawn(move || said.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+        Self { child, url }
+    }
+
+    fn psql(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new("psql");
+        command.args(["-X", "-v", "ON_ERROR_STOP=1", &self.url]).args(arguments).env_remove("PGPASSWORD");
+        command.stdin(Stdio::null()).output().expect("psql runs")
+    }
+
+    /// Rows without anything around them.
+    fn rows(&self, sql: &str) -> String {
+        let output = self.psql(&["-At", "-c", sql]);
+        assert!(output.status.success(), "{sql}: {}", stderr(&output));
+        stdout(&output)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn has_psql(test: &str) -> bool {
+    let found = Command::new("psql").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("skipped: {test}: no psql (Debian's postgresql-client)");
+    }
+    found
+}
+
+/// The stores of a job that has ended, and a server of them.
+fn ended_job() -> (Lab, Served) {
+    let lab = Lab::new();
+    EndedJob::small().write(lab.dir.path());
+    let db = [lab.path("n0.db").display().to_string(), lab.path("n1.db").display().to_string()];
+    let served = Served::start(&["--db", &db[0], "--db", &db[1]]);
+    (lab, served)
+}
+
+#[test]
+fn psql_asks_describes_and_reads_errors() {
+    if !has_psql("psql_asks_describes_and_reads_errors") {
+        return;
+    }
+    let (_lab, served) = ended_job();
+    assert_eq!(served.rows("SELECT node, count(*) FROM collectives GROUP BY node ORDER BY node"), "n0|400\nn1|400\n");
+    assert_eq!(served.rows("SELECT 1, 2.5, 'a''b', NULL, x'00ff'"), "1|2.5|a'b||\\x00ff\n");
+    assert_eq!(
+        served.rows("SELECT 9223372036854775807, -9223372036854775807 - 1"),
+        "9223372036854775807|-9223372036854775808\n"
+    );
+    assert_eq!(served.rows("SELECT count(*) FROM public.collectives"), "800\n");
+    // Two statements of one text, and what psql sets at the beginning of scripts.
+    assert_eq!(
+        served.rows("SET application_name = 'x'; SHOW require_all; SELECT 2; BEGIN; COMMIT"),
+        "SET\noff\n2\nBEGIN\nCOMMIT\n"
+    );
+
+    let listed = stdout(&served.psql(&["-c", "\\dt"]));
+    assert!(listed.contains("public | collectives") && !listed.contains("pg_class"), "{listed}");
+    assert!(stdout(&served.psql(&["-c", "\\dv"])).contains("nccl_events"));
+    let described = served.psql(&["-c", "\\d collectives"]);
+    assert!(described.status.success(), "{}", stderr(&described));
+    for column in ["ts_ns", "bigint", "func", "text", "node"] {
+        assert!(stdout(&described).contains(column), "{}", stdout(&described));
+    }
+    assert!(stdout(&served.psql(&["-c", "\\d+ collectives"])).contains("not part of *"));
+    for meta in ["\\l", "\\dn", "\\du", "\\df", "\\di", "\\dT"] {
+        let output = served.psql(&["-c", meta]);
+        assert!(output.status.success(), "{meta}: {}", stderr(&output));
+    }
+    assert!(served.rows("EXPLAIN SELECT count(*) FROM collectives").contains("count"));
+
+    let failed = |sql: &str| {
+        let output = served.psql(&["-v", "VERBOSITY=verbose", "-c", sql]);
+        assert!(!output.status.success(), "{sql}: {}", stdout(&output));
+        stderr(&output)
+    };
+    let wrong = failed("SELECT ts_ns::timestamp FROM collectives");
+    assert!(wrong.contains("42601") && wrong.contains("The dialect is SQLite's"), "{wrong}");
+    assert!(failed("SELECT no_such FROM collectives").contains("no_such"));
+    assert!(failed("INSERT INTO collectives VALUES (1)").contains("ERROR"));
+    assert!(failed("COPY collectives TO STDOUT").contains("0A000"));
+    assert!(failed("SELECT * FROM pg_class, collectives").contains("in one statement"));
+
+    let mut other = Command::new("psql");
+    let refused =
+        other.args(["-X", &served.url.replace("rankmesh:", "rankmesh:x"), "-c", "SELECT 1"]).output().expect("runs");
+    assert!(stderr(&refused).contains("authentication failed"), "{}", stderr(&refused));
+    let refused =
+        Command::new("psql").args(["-X", &served.url.replace("//rankmesh:", "//root:"), "-c", "SELECT 1"]).output();
+    assert!(stderr(&refused.expect("runs")).contains("authentication failed"));
+}
+
+#[test]
+fn a_missing_node_is_a_warning_or_an_error() {
+    if !has_psql("a_missing_node_is_a_warning_or_an_error") {
+        return;
+    }
+    let mut lab = Lab::new();
+    lab.start("a", &[]);
+    lab.start("b", &[]);
+    lab.wait_for_members(&["a", "b"]);
+    let socket = lab.socket("a").display().to_string();
+    let served = Served::start(&["--socket", &socket]);
+    assert_eq!(served.rows("SELECT count(*) FROM collectives"), "0\n");
+    lab.kill("b");
+    let output = wait_for("b is missing", || {
+        let output = served.psql(&["-At", "-c", "SELECT count(*) FROM collectives"]);
+        if stderr(&output).contains("missing b") { Ok(output) } else { Err(stderr(&output)) }
+    });
+    assert!(output.status.success() && stdout(&output) == "0\n", "{}", stdout(&output));
+    assert!(stderr(&output).contains("WARNING:  PARTIAL: 1 of 2 nodes answered"), "{}", stderr(&output));
+    let output = served.psql(&["-At", "-c", "SET require_all = on; SELECT count(*) FROM collectives"]);
+    assert!(!output.status.success() && stderr(&output).contains("require_all is on"), "{}", stderr(&output));
+    // The audit knows for whom it was asked.
+    wait_for("the audit has it", || {
+        let (found, _) = lab.query("a", "SELECT count(*) FROM audit WHERE question LIKE '% of postgres */%'", &[]);
+        if found["rows"][0][0] != 0 { Ok(()) } else { Err(found.to_string()) }
+    });
+}
+
+#[test]
+fn drivers_ask_with_parameters_stream_and_cancel() {
+    let test = "drivers_ask_with_parameters_stream_and_cancel";
+    let Some(interpreter) = python::clients(test) else { return };
+    let (_lab, served) = ended_job();
+    let ran =
+        Command::new(interpreter).arg(python::script("postgres_clients.py")).arg(&served.url).output().expect("runs");
+    assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
+    assert_eq!(stdout(&ran).trim(), "psycopg sqlalchemy pandas");
+}
+
+#[test]
+fn grafanas_statements_are_answered() {
+    if !has_psql("grafanas_statements_are_answered") {
+        return;
+    }
+    let (_lab, served) = ended_job();
+    let fixtures = std::fs::read_to_string(python::script("grafana.sql")).expect("the fixtures");
+    for fixture in fixtures.split("-- name: ").skip(1) {
+        let (name, rest) = fixture.split_once('\n').expect("a name");
+        let (sql, expected) = rest.split_once("-- gives: ").expect("what it gives");
+        let rows = served.rows(sql);
+        let expected: Vec<&str> = expected.trim().split(" / ").filter(|line| !line.is_empty()).collect();
+        assert_eq!(expected.is_empty(), rows.is_empty(), "{name}: {rows}");
+        for line in expected {
+            assert!(rows.lines().any(|row| row == line), "{name}: no {line} in {rows}");
+        }
+    }
+}
+
+#[test]
+fn rubbish_ends_its_connection_only() {
+    let (_lab, served) = ended_job();
+    let place = served.url.rsplit('@').next().and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f], &[0, 0, 0, 4], b""] {
+        let mut stream = std::net::TcpStream::connect(&place).expect("connects");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = std::io::Read::read_to_end(&mut stream, &mut answer);
+    }
+    if has_psql("rubbish_ends_its_connection_only") {
+        assert_eq!(served.rows("SELECT 1"), "1\n");
+    }
+}
+
+#[test]
+fn it_is_not_served_beyond_this_host_without_tls() {
+    let output =
+        rankmesh().args(["serve", "--listen", "127.0.0.1:0", "--postgres", "0.0.0.0:0"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("only with TLS and tokens"), "{}", stderr(&output));
+}

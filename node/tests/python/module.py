@@ -1,0 +1,71 @@
+"""Asks by the module `rankmesh`. usage: module.py BINARY DB-DIR SOCKET [frames]
+
+SOCKET is an agent's whose mesh has lost a node."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "python"))
+import rankmesh
+
+binary, db, socket = sys.argv[1:4]
+
+
+def fails(what, kind):
+    try:
+        what()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+rm = rankmesh.connect(db=db, binary=binary, timeout=60)
+answer = rm.sql("SELECT node, count(*) AS n, NULL AS empty FROM collectives GROUP BY node ORDER BY node")
+assert answer.rows == [("n0", 400, None), ("n1", 400, None)], answer.rows
+assert [column.name for column in answer.columns] == ["node", "n", "empty"] and len(answer) == 2
+assert answer.coverage.asked == 2 and answer.coverage.is_complete and answer.dicts()[1]["n"] == 400
+assert rm.sql("SELECT 9223372036854775807, 0.1, x'00ff' -- ;").rows == [(2**63 - 1, 0.1, "x'00ff'")]
+assert rm.sql("SELECT '--help'").rows == [("--help",)]
+# What a process called itself is text in a notebook, too.
+page = rm.sql("SELECT comm FROM processes WHERE rank = 5")._repr_html_()
+assert "&lt;img" in page and "<img" not in page, page
+
+verdict = rm.stragglers(since="60s")
+assert verdict.kind == "rank" and verdict.rank == 5 and "rank 5 on n1" in str(verdict), verdict
+assert verdict.ranks().rows[0][1] == 5 and verdict["verdict"]["node"] == "n1"
+story = rm.explain(since="60s")
+assert "ank 5" in str(story) and story["place"]["rank"] == 5 and "&lt;img" in story._repr_html_(), story
+only = rm.sql("SELECT count(*) FROM collectives", nodes=["n1"])
+assert only.rows == [(400,)] and only.coverage.asked == 1
+
+assert "no_such" in str(fails(lambda: rm.sql("SELECT no_such FROM collectives"), rankmesh.WrongQuestion))
+fails(lambda: rm.stragglers(since="yesterday-ish"), rankmesh.WrongQuestion)
+fails(lambda: rankmesh.connect(db=db, socket=socket, binary=binary), rankmesh.WrongQuestion)
+fails(lambda: rankmesh.connect(db="/nowhere", binary=binary).sql("SELECT 1"), rankmesh.Failed)
+fails(lambda: rankmesh.connect(db=db, binary="/nowhere").sql("SELECT 1"), rankmesh.Failed)
+
+live = rankmesh.connect(socket=socket, binary=binary, timeout=60)
+partial = fails(lambda: live.sql("SELECT count(*) FROM collectives"), rankmesh.Partial)
+assert [gone.node for gone in partial.coverage.missing] == ["b"] and partial.answer.rows == [(0,)], partial
+assert "missing b" in str(partial) and "allow_partial" in str(partial)
+taken = live.sql("SELECT count(*) FROM collectives", allow_partial=True)
+assert taken.rows == [(0,)] and not taken.coverage.is_complete
+assert rankmesh.connect(socket=socket, binary=binary, allow_partial=True).sql("SELECT 1 FROM collectives").rows == []
+
+if "frames" in sys.argv:
+    sql = "SELECT rank, seq, duration_ns / 2.0 AS half, func, NULL AS empty_ FROM collectives ORDER BY rank, seq LIMIT 10"
+    answer = rm.sql(sql)
+    assert answer.arrow().column("rank").to_pylist() == [0] * 10 and str(answer.arrow().schema.field("half").type) == "double"
+    assert answer.polars()["seq"].to_list() == list(range(10)), answer.polars()
+    frame = answer.pandas()
+    assert str(frame.seq.dtype) == "Int64" and frame.seq.sum() == 45 and frame.empty_.isna().all(), frame.dtypes
+    large = rm.sql("SELECT 9223372036854775807 AS x UNION ALL SELECT NULL")
+    assert large.pandas().x.max() == 2**63 - 1 and large.polars()["x"].max() == 2**63 - 1
+    mixed = rm.sql("SELECT 1 AS x UNION ALL SELECT 'a'")
+    assert "CAST" in str(fails(mixed.pandas, TypeError)) and mixed.rows == [(1,), ("a",)]
+    twice = rm.sql("SELECT 1 AS x, 2 AS x")
+    assert list(twice.pandas().columns) == ["x", "x:2"]
+    empty = rm.sql("SELECT ts_ns, func FROM collectives WHERE 0")
+    assert str(empty.arrow().schema.field("ts_ns").type) == "int64", empty.arrow().schema
+    assert rm.sql("SELECT 0.5 AS x UNION ALL SELECT 9e999").pandas().x.max() == float("inf")
+print("ok")
