@@ -39,6 +39,8 @@ pub enum LocalRequest {
     Watch(WatchQuestion),
     /// The tables that can be asked for: a JSON list of [`TableSeen`].
     Tables,
+    /// How every node is and whom it reaches: a JSON document.
+    Doctor,
 }
 
 /// What the agent answers.

@@ -36,6 +36,7 @@ mod device;
 pub(crate) mod explain;
 pub(crate) mod facts;
 mod graphs;
+mod health;
 pub mod light;
 pub mod local;
 mod mark;
