@@ -195,7 +195,8 @@ fn of_itself(member: &Examined, health: &Health, findings: &mut Vec<Finding>) {
         let remedy = "is the node that holds the mesh's CA up? (rankmesh nodes --format json: \"issuer\")".to_owned();
         findings.push(Finding::warning(node, "certificate", detail, remedy));
     }
-    if health.capture != "on" {
+    // Off is what somebody asked for.
+    if !["on", "off"].contains(&health.capture.as_str()) {
         let remedy = format!("rankmesh check on {node} says what it takes");
         findings.push(Finding::warning(node, "recording", health.capture.clone(), remedy));
     }
