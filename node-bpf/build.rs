@@ -30,6 +30,7 @@ fn main() {
                     "-Wall",
                     &format!("-D__TARGET_ARCH_{kernel_name}"),
                     &format!("-ffile-prefix-map={here}=node-bpf"),
+                    "-fdebug-compilation-dir=node-bpf",
                 ])
                 .build();
             if let Err(error) = built {

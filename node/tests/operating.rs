@@ -120,6 +120,11 @@ fn a_newer_agent_takes_a_running_ones_place() {
         let gone = std::fs::read_to_string(format!("/proc/{before}/stat")).map_or(true, |stat| stat.contains(") Z "));
         if gone && rows.len() == 2 { Ok(()) } else { Err(format!("{rows:?}")) }
     });
+    wait_for("r1 hears it", || {
+        let nodes = lab.nodes("r1")?;
+        let live = nodes.iter().filter(|node| node["state"] == "live").count();
+        if live == 2 { Ok(()) } else { Err(format!("{nodes:?}")) }
+    });
     let sql = "SELECT start_ns, stop_ns FROM sessions WHERE node = 'r2' ORDER BY start_ns";
     let rows = wait_for("one session ended and one began", || {
         let (answer, _) = lab.query("r1", sql, &[]);

@@ -209,6 +209,9 @@ impl Agent {
         self.shared.mesh.shutdown().await;
         let shared = Arc::clone(&self.shared);
         let _ = tokio::task::spawn_blocking(move || {
+            if let Source::Store(store) = shared.source.as_ref() {
+                store.recording_ends(record::unix_now_ns());
+            }
             shared.recording.stop();
             if let Source::Store(store) = shared.source.as_ref() {
                 store.close();
