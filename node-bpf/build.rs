@@ -30,7 +30,6 @@ fn main() {
                     "-Wall",
                     &format!("-D__TARGET_ARCH_{kernel_name}"),
                     &format!("-ffile-prefix-map={here}=node-bpf"),
-                    "-fdebug-compilation-dir=node-bpf",
                 ])
                 .build();
             if let Err(error) = built {
@@ -64,7 +63,8 @@ fn shim(out: &std::path::Path) {
     for (source, library) in [("src/shim/pmpi.c", "librankmesh_pmpi.so"), ("src/shim/nccl.c", "librankmesh_nccl.so")] {
         let made = std::process::Command::new(program)
             .args(&first)
-            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
+            // -g0: zig adds debug information by itself, and with it the name of this folder
+            .args(["-shared", "-fPIC", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
             .arg(out.join(library))
             // NCCL unloads its plugin with its last communicator, and loads it again with the next:
             // it stays as it is
