@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: dist test-dist test-reproducible help deps build demo test test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: test-doctor dist test-dist test-reproducible help deps build demo test test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,9 @@ dist: ## what is released, for x86_64 and aarch64: tarballs, .deb, .rpm, checksu
 test-dist: ## the packages of `make dist` in a chroot of Debian 11: install, start, ask, upgrade, remove, purge (root)
 	@scripts/deps.sh --dist
 	scripts/test-package.sh $(or $(OUT),target/release-files) target/chroots
+
+test-doctor: deps ## what the doctor finds between hosts in network namespaces: blocks, MTU, loss, a killed agent (root, minutes)
+	$(CARGO) test --locked -p rankmesh --test operating -- --ignored --nocapture
 
 test-reproducible: ## the x86_64 binary built twice in different folders: the same hash (half an hour)
 	@scripts/deps.sh --dist

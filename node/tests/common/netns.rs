@@ -74,19 +74,6 @@ impl Hosts {
         self.filter(host, &format!("ip saddr {}", self.address(to)))
     }
 
-    /// From now on this host's packets of the mesh come from another address of it, as behind NAT.
-    pub fn translate(&self, host: usize) -> Result<(), String> {
-        let other = format!("10.{}.0.{}", self.net, 100 + host);
-        Self::run(&["ip", "-n", self.name(host), "addr", "add", &format!("{other}/24"), "dev", "eth0"])?;
-        self.nft(
-            host,
-            &format!(
-                "add table ip nat; add chain ip nat out {{ type nat hook postrouting priority 100 ; }}; \
-                 add rule ip nat out oifname eth0 ip protocol udp snat to {other}"
-            ),
-        )
-    }
-
     /// Sets the MTU of this host's cable, at both ends.
     pub fn mtu(&self, host: usize, bytes: u32) -> Result<(), String> {
         let bytes = bytes.to_string();
