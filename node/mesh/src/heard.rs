@@ -18,6 +18,7 @@ struct Caller {
     node: Option<String>,
     begun: u64,
     completed: u64,
+    unfinished: u64,
     last: Instant,
 }
 
@@ -32,6 +33,7 @@ impl Callers {
         let last = Instant::now();
         if let Some(caller) = callers.iter_mut().find(|caller| caller.address == address) {
             caller.begun += 1;
+            caller.unfinished += 1;
             caller.last = last;
             return;
         }
@@ -40,13 +42,14 @@ impl Callers {
         {
             callers.swap_remove(oldest);
         }
-        callers.push(Caller { address, node: None, begun: 1, completed: 0, last });
+        callers.push(Caller { address, node: None, begun: 1, completed: 0, unfinished: 1, last });
     }
 
     /// A member's handshake is complete.
     pub(super) fn completed(&self, address: SocketAddr, node: &str) {
         if let Some(caller) = self.0.lock().iter_mut().find(|caller| caller.address == address) {
             caller.completed += 1;
+            caller.unfinished = 0;
             caller.node = Some(node.to_owned());
         }
     }
@@ -63,6 +66,7 @@ impl Callers {
                 node: caller.node.clone(),
                 begun: caller.begun,
                 completed: caller.completed,
+                unfinished: caller.unfinished,
                 last_ago_ms: u64::try_from(now.duration_since(caller.last).as_millis()).unwrap_or(u64::MAX),
             })
             .collect();

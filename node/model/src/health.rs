@@ -80,6 +80,9 @@ pub struct Heard {
     pub begun: u64,
     /// Handshakes completed.
     pub completed: u64,
+    /// Handshakes begun since the last that was completed.
+    #[serde(default)]
+    pub unfinished: u64,
     /// Time since the last was begun, milliseconds.
     pub last_ago_ms: u64,
 }

@@ -168,6 +168,8 @@ fn calls(health: &Health, address: &str, node: &str) -> Calls {
         heard.node.as_deref() == Some(node) || (heard.node.is_none() && heard.address.to_string() == address)
     });
     match heard.next() {
+        // One may just be under way.
+        Some(heard) if heard.unfinished > 1 => Calls::Unfinished(heard.unfinished),
         Some(heard) if heard.completed == 0 => Calls::Unfinished(heard.begun),
         Some(_) => Calls::Completed,
         None => Calls::None,

@@ -58,7 +58,14 @@ fn cut(examination: &mut Examination, from: &str, to: &str) {
 fn heard(examination: &mut Examination, by: &str, from: &str, completed: u64) {
     let address = address(from).parse().expect("an address");
     let node = (completed > 0).then(|| from.to_owned());
-    health(examination, by).heard.push(Heard { address, node, begun: 3, completed, last_ago_ms: 500 });
+    health(examination, by).heard.push(Heard {
+        address,
+        node,
+        begun: 3,
+        completed,
+        unfinished: if completed == 0 { 3 } else { 0 },
+        last_ago_ms: 500,
+    });
 }
 
 fn whats(examination: &Examination) -> Vec<(String, &'static str)> {
