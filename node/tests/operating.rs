@@ -47,6 +47,7 @@ fn mesh(test: &str, tag: &str) -> Option<(Lab, Hosts)> {
 }
 
 #[test]
+#[ignore = "two minutes: make test-doctor"]
 fn the_doctor_says_which_way_is_blocked() {
     let Some((lab, hosts)) = mesh("the_doctor_says_which_way_is_blocked", "d") else { return };
     let (report, code) = comes_to_find(&lab, "d1", &[]);
