@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: test-doctor dist test-dist test-reproducible help deps build demo test test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: test-doctor dist test-dist test-reproducible help deps build demo test test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,15 @@ bench-day: deps ## three agents with the stores of a host after a day, asked eve
 bench-files: deps ## 64 stores of a million rows each asked without agents: the first answer, the verdict of ten minutes (about 3 GB of disk)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-day
 	target/release/bench-day --files 64 --rows $(or $(ROWS),680000)
+
+bench-history: deps ## a year of 64 nodes in an archive, asked for one hour (about 3 GB of disk and five minutes; DAYS=365 NODES=64 ROWS=50000)
+	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-history
+	target/release/bench-history --days $(or $(DAYS),365) --nodes $(or $(NODES),64) --rows $(or $(ROWS),50000)
+
+test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and in a bucket (from PyPI, in target/history, about 1 GB)
+	@test -x target/history/bin/python || python3 -m venv target/history
+	@target/history/bin/python -c 'import duckdb, chdb, moto.server' 2>/dev/null || target/history/bin/pip install --quiet duckdb chdb 'moto[server]'
+	$(CARGO) test --locked -p rankmesh --test archive -- --nocapture
 
 bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent and leaves hold (about five minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-flow

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use certs::NodeName;
 use gossip::{Gossip, Member, MemberState, NodeFacts};
 use query_planner::View;
-use store::{ServedDb, Source};
+use store::{Facts, ServedDb, Source};
 
 use crate::coordinator::Coordinator;
 use crate::exec::Executor;
@@ -74,11 +74,34 @@ pub fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FilesError> {
 /// # Errors
 /// None of them can be read.
 pub fn coordinator(files: &[PathBuf], views: &'static [View]) -> Result<Coordinator, FilesError> {
-    let mut nodes = Files::default();
-    let mut members = Vec::new();
     let mut taken = BTreeSet::new();
     let named: Vec<(NodeName, &PathBuf)> = files.iter().map(|path| (name_of(path, &mut taken), path)).collect();
-    for ((name, _), opened) in named.iter().zip(open_all(&named)) {
+    let opened = open_all(&named, |(name, path)| open(name, path));
+    over(named.into_iter().map(|(name, _)| name).zip(opened).collect(), views)
+}
+
+/// A coordinator over nodes whose rows lie elsewhere, or that cannot be read for a reason. To be
+/// called in a tokio runtime.
+///
+/// # Errors
+/// None of them can be read.
+pub fn coordinator_of(
+    sources: Vec<(NodeName, Result<Source, String>)>,
+    views: &'static [View],
+) -> Result<Coordinator, FilesError> {
+    let sources: Vec<(NodeName, Result<Arc<Source>, String>)> =
+        sources.into_iter().map(|(name, source)| (name, source.map(Arc::new))).collect();
+    let opened = open_all(&sources, |(name, source)| match source {
+        Ok(source) => facts_of(name, Arc::clone(source), &source.facts()),
+        Err(why) => Err(format!("failed: {why}")),
+    });
+    over(sources.into_iter().map(|(name, _)| name).zip(opened).collect(), views)
+}
+
+fn over(opened: Vec<(NodeName, Opened)>, views: &'static [View]) -> Result<Coordinator, FilesError> {
+    let mut nodes = Files::default();
+    let mut members = Vec::new();
+    for (name, opened) in opened {
         let facts = match opened {
             Ok((executor, facts)) => {
                 nodes.executors.insert(name.clone(), executor);
@@ -123,12 +146,12 @@ pub fn span_ns(coordinator: &Coordinator) -> Option<(i64, i64)> {
 type Opened = Result<(Arc<Executor>, NodeFacts), String>;
 
 /// Opens all files, as many at once as there are CPUs: what each holds is counted, and a job has many.
-fn open_all(files: &[(NodeName, &PathBuf)]) -> Vec<Opened> {
+fn open_all<T: Sync>(files: &[T], open: impl Fn(&T) -> Opened + Sync) -> Vec<Opened> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut opened = Vec::new();
-        while let Some((at, (name, path))) = next_of(&next, files) {
-            opened.push((at, open(name, path)));
+        while let Some((at, file)) = next_of(&next, files) {
+            opened.push((at, open(file)));
         }
         opened
     };
@@ -158,8 +181,14 @@ fn open(name: &NodeName, path: &Path) -> Opened {
     let failed = |why: String| format!("failed: {why}");
     let served = ServedDb::open_recorded(path).map_err(|error| failed(error.to_string()))?;
     let facts = served.facts();
-    let executor = Executor::new(name.to_string(), Arc::new(Source::Served(served)), CONCURRENT);
-    let catalog = executor.catalog().map_err(|error| failed(format!("{}: {error}", path.display())))?;
+    facts_of(name, Arc::new(Source::Served(served)), &facts)
+        .map_err(|why| failed(format!("{}: {}", path.display(), why.trim_start_matches("failed: "))))
+}
+
+/// What runs tasks on a source, and what it holds.
+fn facts_of(name: &NodeName, source: Arc<Source>, facts: &Facts) -> Opened {
+    let executor = Executor::new(name.to_string(), source, CONCURRENT);
+    let catalog = executor.catalog().map_err(|error| format!("failed: {error}"))?;
     let rows = facts.tables.iter().fold(0, |rows: u64, table| rows.saturating_add(table.rows));
     let facts = NodeFacts {
         store_span_ns: facts.span(),
@@ -172,7 +201,7 @@ fn open(name: &NodeName, path: &Path) -> Opened {
 
 /// A node's name for a file: its own without the ending, with `-` for what no name may have, and a
 /// number where another file bears it.
-fn name_of(path: &Path, taken: &mut BTreeSet<NodeName>) -> NodeName {
+pub fn name_of(path: &Path, taken: &mut BTreeSet<NodeName>) -> NodeName {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let mut base: String = stem.chars().map(|c| if fits(c) { c } else { '-' }).take(50).collect();

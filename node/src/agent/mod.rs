@@ -4,6 +4,7 @@
 //! `serve` answers other nodes; `access` says who may ask what and `audit` keeps it; `seal` signs
 //! what is gossiped; `trust` keeps the identity fresh and the trust list known; `answer` answers
 //! people, `local` lets in those on this host; `facts` keeps what it gossips about itself true;
+//! `archiver` runs the process that archives hours;
 //! `memory` gives back what is free; `standing` keeps the current verdict; `stacks` samples
 //! where ranks are; `light` is an agent
 //! without all that, for many in one process.
@@ -25,6 +26,7 @@ pub mod access;
 mod activity;
 mod answer;
 mod answer_sink;
+pub mod archiver;
 mod audit;
 mod board;
 pub(crate) mod board_of_stores;

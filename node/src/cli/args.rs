@@ -102,6 +102,14 @@ pub(super) struct UpArgs {
     /// Record each passing of a USDT point, too (repeatable)
     #[arg(long, value_name = "LIB:PROVIDER:NAME")]
     pub(super) usdt: Vec<String>,
+    /// Write each hour that is over as Parquet into this directory, or s3://BUCKET/PREFIX: history
+    /// for any engine (docs/history.md)
+    #[arg(long, value_name = "DIR|URL", conflicts_with = "serve_db")]
+    pub(super) archive: Option<String>,
+    /// With --archive: file of NAME=VALUE lines with the bucket's settings, in place of AWS_… in the
+    /// environment; only its owner may read it
+    #[arg(long, value_name = "FILE", requires = "archive")]
+    pub(super) archive_settings: Option<PathBuf>,
     /// Label of this node (repeatable), usable with --label in questions
     #[arg(long, value_name = "K=V", value_parser = parse_label)]
     pub(super) label: Vec<(String, String)>,
@@ -160,6 +168,11 @@ pub(super) struct TargetArgs {
     /// file
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
     pub(super) db: Vec<PathBuf>,
+    /// Ask the hours of this archive (`rankmesh archive`, `rankmesh up --archive`), too: a directory,
+    /// or s3://BUCKET/PREFIX with AWS_… in the environment. With --db the stores' newer rows, without
+    /// it the archive alone; an hour that both hold counts once
+    #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["socket", "via", "label"])]
+    pub(super) archive: Option<String>,
     /// For how long, and which nodes.
     #[command(flatten)]
     pub(super) ask: AskArgs,
@@ -208,7 +221,7 @@ pub(super) struct QueryArgs {
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "plan")]
     pub(super) explain: Option<Explain>,
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
-    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
+    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db", "archive"])]
     pub(super) job: Option<String>,
     /// The question; '-' reads it from standard input; without one a terminal becomes `rankmesh
     /// shell`
@@ -236,7 +249,7 @@ pub(super) struct ShellArgs {
     #[command(flatten)]
     pub(super) target: TargetArgs,
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
-    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db"])]
+    #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db", "archive"])]
     pub(super) job: Option<String>,
     /// How answers are printed (`.mode` changes it)
     #[arg(long, value_enum, default_value_t = Format::Table)]
@@ -286,7 +299,7 @@ pub(super) struct StragglersArgs {
     #[arg(long)]
     pub(super) all: bool,
     /// Ask again every two seconds and redraw
-    #[arg(long, conflicts_with_all = ["between", "until", "db"])]
+    #[arg(long, conflicts_with_all = ["between", "until", "db", "archive"])]
     pub(super) watch: bool,
     /// What a GPU costs.
     #[command(flatten)]
@@ -297,7 +310,7 @@ pub(super) struct StragglersArgs {
     /// Ask no agent: judge recorded jobs. Operations of ranks as CSV or Parquet (the columns of
     /// ByteDance's straggler study; .gz too), PyTorch flight recorder dumps as they are written
     /// (pickle, one file a rank; no code in them is run) or as JSON, or directories of these
-    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql", "db"])]
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["since", "between", "job", "comm", "watch", "show_sql", "db", "archive"])]
     pub(super) recorded: Vec<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
@@ -415,7 +428,13 @@ pub(super) struct ExportArgs {
     #[command(flatten)]
     pub(super) target: TargetArgs,
     /// New file; its ending says the form: .db (plain SQLite), .csv or .parquet (one table each)
-    #[arg(long, value_name = "FILE", required_unless_present = "perfetto", requires = "db")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "perfetto",
+        requires = "db",
+        conflicts_with = "archive"
+    )]
     pub(super) out: Option<PathBuf>,
     /// New file: a trace for Perfetto (ui.perfetto.dev, trace_processor) of all nodes; without --db
     /// the mesh is asked, without a span for the last minute

@@ -184,8 +184,9 @@ const MEASURES: [Measure; 12] = [
 pub(super) fn run(mut args: CompareArgs) -> anyhow::Result<Exit> {
     let sides = [&args.before, &args.after];
     let only_stores = sides.iter().all(|side| matches!(side, Side::Stores(_)));
-    if only_stores && !args.target.db.is_empty() {
-        let message = "--db says whose spans are compared, and both sides are stores: leave it out, or give spans";
+    if only_stores && (!args.target.db.is_empty() || args.target.archive.is_some()) {
+        let message =
+            "--db or --archive says whose spans are compared, and both sides are stores: leave it out, or give spans";
         return Err(UsageError(message.to_owned()).into());
     }
     // Where both sides are stores nobody else is asked.

@@ -122,7 +122,8 @@ fn bill(args: &CostArgs, now_ns: i64, asker: &Asker<'_>) -> anyhow::Result<Bill>
     let first_ns = comms.rows.iter().filter_map(|row| integer(row, 1)).min().unwrap_or(now_ns).max(since_ns);
     let last_ns = comms.rows.iter().filter_map(|row| integer(row, 2)).max().unwrap_or(now_ns);
     let findings = asker.ask(
-        "SELECT rank, culprit_node, since_ns, ts_ns, json_extract(detail, '$.cause.named[0]') FROM findings ORDER BY ts_ns"
+        "SELECT rank, culprit_node, since_ns, ts_ns, json_extract(detail, '$.cause.named[0]') FROM findings \
+         WHERE verdict <> 'archive' ORDER BY ts_ns"
             .to_owned(),
     );
     let named = Named::of(&findings.map(|found| found.rows).unwrap_or_default());

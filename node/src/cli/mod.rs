@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
 
+mod archive;
 mod args;
 mod check;
 mod compare;
@@ -101,6 +102,8 @@ enum Command {
     Trace(TraceArgs),
     /// Write rows into a plain SQLite, CSV or Parquet file, or as a trace for Perfetto
     Export(ExportArgs),
+    /// Write hours of trace stores as Parquet into a directory or bucket, for any engine
+    Archive(archive::ArchiveArgs),
     /// Write a job's report: one HTML file with verdict, heat map, steps, ranks and causes
     Report(report::ReportArgs),
     /// Make a trace recorded by another program into a trace store
@@ -148,6 +151,7 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Export(args) => export::run(args),
+        Command::Archive(args) => archive::run(args),
         Command::Report(args) => report::run(args),
         Command::Import(args) => import::run(args),
         Command::Env(args) => env::run(args),

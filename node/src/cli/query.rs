@@ -35,7 +35,14 @@ pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
     };
     match args.target.db.as_slice() {
         // Nobody is asked beside it, so there is no coverage to tell.
-        [file] if !file.is_dir() && args.target.ask.nodes.is_empty() && !args.per_node => one_file(file, &sql, &args),
+        [file]
+            if args.target.archive.is_none()
+                && !file.is_dir()
+                && args.target.ask.nodes.is_empty()
+                && !args.per_node =>
+        {
+            one_file(file, &sql, &args)
+        }
         _ => nodes(sql, &args),
     }
 }

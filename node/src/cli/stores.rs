@@ -1,14 +1,22 @@
 //! Stores without agents: trace stores, exports and served databases on disk, asked in this process
 //! with the requests that an agent takes. Each file is a node.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use archive::history::NodeHistory;
+use archive::holdings::Archive;
+use archive::live::Live;
+use archive::place::{Place, Settings};
+use certs::NodeName;
 use model::{LocalRequest, Question};
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::{self, AskError, QueryOutcome, RowChunk};
 use serde::Serialize;
+use store::{ServedDb, Source};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +50,58 @@ impl Stores {
             query::files::coordinator(&files, verdicts::VIEWS)?
         };
         Ok(Self { runtime: Some(runtime), coordinator, paths: paths.to_vec() })
+    }
+
+    /// The nodes of an archive, each with its store where that is among those that `paths` mean; the
+    /// other stores as nodes of their own.
+    ///
+    /// # Errors
+    /// The archive cannot be read, or holds nothing; as [`Self::open`].
+    pub(super) fn with_archive(paths: &[PathBuf], archive: &str) -> anyhow::Result<Self> {
+        let files = if paths.is_empty() { Vec::new() } else { query::files::expand(paths)? };
+        let held = Arc::new(Archive::open(Place::open(archive, &Settings::of_environment())?)?);
+        let mut taken: BTreeSet<NodeName> = BTreeSet::new();
+        let mut live: BTreeMap<String, Live> = BTreeMap::new();
+        let mut sources: Vec<(NodeName, Result<Source, String>)> = Vec::new();
+        for node in held.stores().keys().map(|store| store.node.as_str()).collect::<BTreeSet<_>>() {
+            let name: NodeName = node.parse().map_err(|error| anyhow::anyhow!("{archive}: node {node}: {error}"))?;
+            taken.insert(name);
+        }
+        for file in &files {
+            let opened = Live::open(file);
+            let known = opened.as_ref().ok().and_then(|live| {
+                let birth_ns = live.birth_ns()?;
+                held.stores().keys().find(|store| store.birth_ns == birth_ns)
+            });
+            match (opened, known) {
+                (Ok(opened), Some(store)) if !live.contains_key(&store.node) => {
+                    live.insert(store.node.clone(), opened);
+                }
+                (_, Some(store)) => {
+                    let file = file.display();
+                    return Err(UsageError(format!(
+                        "{file} is another copy of the store of {}: its rows would count twice",
+                        store.node
+                    ))
+                    .into());
+                }
+                (_, None) => {
+                    let served = ServedDb::open_recorded(file).map(Source::Served).map_err(|error| error.to_string());
+                    sources.push((query::files::name_of(file, &mut taken), served));
+                }
+            }
+        }
+        for node in held.stores().keys().map(|store| store.node.as_str()).collect::<BTreeSet<_>>() {
+            let history = NodeHistory::new(Arc::clone(&held), node, live.remove(node));
+            sources.push((node.parse()?, Ok(Source::Elsewhere(Box::new(history)))));
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let coordinator = {
+            let _in_runtime = runtime.enter();
+            query::files::coordinator_of(sources, verdicts::VIEWS)?
+        };
+        let paths = paths.iter().cloned().chain([PathBuf::from(archive)]).collect();
+        Ok(Self { runtime: Some(runtime), coordinator, paths })
     }
 
     /// As they were named.

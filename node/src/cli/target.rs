@@ -19,12 +19,28 @@ use super::times::When;
 use super::{Exit, UsageError};
 
 impl TargetArgs {
+    /// Whether an agent is asked.
+    fn is_agent(&self) -> bool {
+        self.db.is_empty() && self.archive.is_none()
+    }
+
+    /// The stores and the archive that the flags name.
+    fn files(&self) -> anyhow::Result<Target> {
+        match &self.archive {
+            None => Target::stores(&self.db),
+            Some(archive) => {
+                let stores = Stores::with_archive(&self.db, archive)?;
+                Ok(Target { to: To::Stores(Box::new(stores)), stop: CancellationToken::new() })
+            }
+        }
+    }
+
     /// Whom the flags name.
     ///
     /// # Errors
     /// As [`Stores::open`].
     pub(super) fn target(&self) -> anyhow::Result<Target> {
-        Ok(if self.db.is_empty() { Target::agent(&self.socket) } else { Target::stores(&self.db)? })
+        Ok(if self.is_agent() { Target::agent(&self.socket) } else { self.files()? })
     }
 
     /// As [`Self::target`], or the mesh of a Slurm job; the exit code where the command ran on a
@@ -33,7 +49,7 @@ impl TargetArgs {
     /// # Errors
     /// As [`Stores::open`]; the job has no mesh.
     pub(super) fn of_slurm_job(&self, job: Option<&str>) -> anyhow::Result<Result<Target, Exit>> {
-        if !self.db.is_empty() {
+        if !self.is_agent() {
             return self.target().map(Ok);
         }
         Ok(super::slurm::reach(&self.socket, job)?.map(|socket| Target::agent(&socket)))
@@ -45,6 +61,9 @@ impl TargetArgs {
     /// # Errors
     /// As [`Self::of_slurm_job`].
     pub(super) fn of_any_job(&self, job: &mut Option<String>) -> anyhow::Result<Result<Target, Exit>> {
+        if self.archive.is_some() {
+            return self.files().map(Ok);
+        }
         Target::of_any_job(&self.socket, &self.db, job)
     }
 

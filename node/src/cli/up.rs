@@ -1,14 +1,18 @@
 //! `rankmesh up`: run the agent until Ctrl-C or SIGTERM.
 
+use std::sync::Arc;
+
 use anyhow::{Context, bail};
 use certs::NodeName;
 use node_bpf::ProbeSpec;
 use store::StoreConfig;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use super::args::{CaptureMode, UpArgs};
 use super::{Exit, UsageError, secret};
 use crate::agent::access::SocketAccess;
+use crate::agent::archiver::{self, ArchiveChoice};
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
 use crate::slurm::run_dir;
@@ -16,6 +20,7 @@ use crate::slurm::run_dir;
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     query_planner::memory::bound_all(args.question_memory_mib << 20);
     let replace = args.replace;
+    let archive = args.archive.clone().map(|to| ArchiveChoice { to, settings: args.archive_settings.clone() });
     let config = resolve(args)?;
     // As late as can be: until this agent records, nobody does.
     if let Some(socket) = config.socket.as_deref().filter(|_| replace)
@@ -26,7 +31,7 @@ pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     // Before the runtime: capabilities are each thread's own.
     privileges::give_up_all_but(&plan(&config)).context("giving up privileges")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
-    runtime.block_on(serve(config))?;
+    runtime.block_on(serve(config, archive))?;
     // Blocking threads may still sit in SQLite; the stores are closed by now.
     runtime.shutdown_timeout(std::time::Duration::from_millis(500));
     Ok(Exit::Complete)
@@ -45,7 +50,7 @@ fn plan(config: &AgentConfig) -> Plan {
     }
 }
 
-async fn serve(config: AgentConfig) -> anyhow::Result<()> {
+async fn serve(config: AgentConfig, archive: Option<ArchiveChoice>) -> anyhow::Result<()> {
     run_dir::tidy_rings();
     // Before anything else, so that no signal between start and select is lost.
     let mut terminate = signal(SignalKind::terminate())?;
@@ -76,11 +81,17 @@ async fn serve(config: AgentConfig) -> anyhow::Result<()> {
         eprintln!("This node founded a new mesh. On the next host run:");
         println!("rankmesh up --join {} --token {token}", shared.advertise);
     }
+    let stop = CancellationToken::new();
+    let archiving = archive.map(|choice| tokio::spawn(archiver::keep(Arc::clone(shared), choice, stop.clone())));
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     tracing::info!("leaving");
+    stop.cancel();
+    if let Some(archiving) = archiving {
+        let _ = archiving.await;
+    }
     // A second signal ends the process at once.
     tokio::select! {
         () = agent.shutdown() => {}

@@ -12,8 +12,11 @@ const PARTS: i64 = 256;
 const COLUMNS: &str = "ts_ns, measured_by, peer, offset_ns, bound_ns, drift_ppb, drift_bound_ppb";
 
 /// The rows within `range` in order of time, of each peer the best of [`PARTS`] parts; without one the
-/// newest of each peer. None where the file has no such table.
-pub(crate) fn clock_offsets(conn: &Connection, range: Option<&Range<i64>>) -> rusqlite::Result<Vec<ClockOffsetSeen>> {
+/// newest of each peer. None where the connection has no such table.
+///
+/// # Errors
+/// SQLite cannot read it.
+pub fn clock_offsets(conn: &Connection, range: Option<&Range<i64>>) -> rusqlite::Result<Vec<ClockOffsetSeen>> {
     let has = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'clock_offsets'";
     if conn.query_row(has, [], |row| row.get::<_, i64>(0))? == 0 {
         return Ok(Vec::new());

@@ -18,6 +18,9 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// Rows that lie elsewhere than in a store cannot be read.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The file has no content, so there is nothing to read.
     #[error("{path} is empty: it holds no database; choose another file")]
     Empty {

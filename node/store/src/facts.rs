@@ -80,6 +80,9 @@ fn is_raw(table: &str) -> bool {
 /// What the note of a table says that no recorder fills.
 pub const UNFILLED: &str = "nothing records into this table yet";
 
+/// How the note of a table ends whose oldest rows are gone.
+pub const DROPPED: &str = " were dropped by retention";
+
 /// The facts in memory.
 #[derive(Debug, Default)]
 pub(crate) struct FactsState {
@@ -140,7 +143,7 @@ impl FactsState {
                 notes.push(format!("{}: {how}", table.name));
             }
             if let Some(cut) = table.dropped_until_ns.filter(|&cut| range.start <= cut) {
-                notes.push(format!("{}: rows up to {} were dropped by retention", table.name, show_time(cut)));
+                notes.push(format!("{}: rows up to {}{DROPPED}", table.name, show_time(cut)));
             }
         }
         for (concerned, note) in &self.not_recorded {
@@ -211,7 +214,8 @@ pub(crate) fn read_table(conn: &Connection, table: &str, column: &str) -> rusqli
 }
 
 /// Unix nanoseconds as text for people, to the millisecond, in UTC.
-pub(crate) fn show_time(ns: i64) -> String {
+#[must_use]
+pub fn show_time(ns: i64) -> String {
     match OffsetDateTime::from_unix_timestamp_nanos(i128::from(ns)) {
         Ok(t) => format!(
             "{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:03} UTC",

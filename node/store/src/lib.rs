@@ -69,9 +69,10 @@ use record::unix_now_ns;
 /// costs. Seeded at random all the same, since names come from outside.
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
+pub use clock_offsets::clock_offsets;
 pub use columnar::{ColumnExecutor, OWN_TABLES, let_go_of_segments, make_columnar, understands};
 pub use error::StoreError;
-pub use facts::{Facts, TableFacts, UNFILLED};
+pub use facts::{DROPPED, Facts, TableFacts, UNFILLED, show_time};
 pub use ingest::{Health, Ingest, StoreState};
 pub use integrity::integrity;
 pub use losslog::LossFact;
@@ -81,8 +82,8 @@ pub use rescue::set_aside;
 pub use rows::{Annotation, Audit, ClockOffsetSeen, Finding, StackSeen};
 pub use schema::REPLICATED_TABLES;
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION, declared};
-pub(crate) use schema::{TIMED_TABLES, write_plain_schema};
-pub use source::Source;
+pub use schema::{TIMED_TABLES, write_plain_schema};
+pub use source::{Rows, Source};
 
 use checkpoint::Checkpointer;
 use facts::FactsState;

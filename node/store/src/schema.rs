@@ -27,7 +27,7 @@ pub(crate) const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Tables whose rows are raw observations, with the column that carries their time. Retention drops
 /// from these, oldest first.
-pub(crate) const TIMED_TABLES: &[(&str, &str)] = &[
+pub const TIMED_TABLES: &[(&str, &str)] = &[
     ("collectives", "ts_ns"),
     ("offcpu", "ts_ns"),
     ("net_events", "ts_ns"),
@@ -129,7 +129,10 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
 
 /// Make the empty database behind `conn` a store of this version, all of whose tables any SQLite
 /// can read.
-pub(crate) fn write_plain_schema(conn: &Connection) -> rusqlite::Result<()> {
+///
+/// # Errors
+/// SQLite refuses.
+pub fn write_plain_schema(conn: &Connection) -> rusqlite::Result<()> {
     columnar::register(conn)?;
     let tx = conn.unchecked_transaction()?;
     for step in LADDER {

@@ -1,7 +1,7 @@
 //! Owns the `sessions` table: one row per agent start, from which the times without an agent are
 //! known. Does not own what else is missing (`facts`).
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 /// Sessions kept; an agent that restarts in a loop must not fill the file.
 const MOST_SESSIONS: i64 = 10_000;
@@ -34,7 +34,8 @@ pub(crate) fn begin(conn: &Connection, now_ns: i64) -> rusqlite::Result<Session>
         ],
     )?;
     let id = conn.last_insert_rowid();
-    conn.execute("DELETE FROM sessions WHERE id <= ?1", [id - MOST_SESSIONS])?;
+    // The first one stays: its start names the store (`birth`).
+    conn.execute("DELETE FROM sessions WHERE id <= ?1 AND id > (SELECT min(id) FROM sessions)", [id - MOST_SESSIONS])?;
     Ok(Session { id, start_ns: now_ns })
 }
 
@@ -54,10 +55,20 @@ pub(crate) fn end(conn: &Connection, session: Session, now_ns: i64) -> rusqlite:
     Ok(())
 }
 
+/// When the store's first session began, Unix nanoseconds: copies of a store have it in common, and
+/// no two stores of a host. None where there was no session.
+pub(crate) fn birth(conn: &Connection) -> rusqlite::Result<Option<i64>> {
+    conn.query_row("SELECT start_ns FROM sessions ORDER BY id LIMIT 1", [], |row| row.get(0)).optional()
+}
+
 /// The times between sessions, oldest first.
 pub(crate) fn gaps(conn: &Connection) -> rusqlite::Result<Vec<Gap>> {
-    let mut stmt = conn.prepare("SELECT start_ns, ifnull(stop_ns, alive_ns) FROM sessions ORDER BY start_ns")?;
-    let mut rows = stmt.query([])?;
+    // (Between the first session and the next that is kept others may have been.)
+    let mut stmt = conn.prepare(
+        "SELECT start_ns, ifnull(stop_ns, alive_ns) FROM sessions WHERE id > (SELECT max(id) FROM sessions) - ?1 \
+         ORDER BY start_ns",
+    )?;
+    let mut rows = stmt.query([MOST_SESSIONS])?;
     let mut gaps = Vec::new();
     let mut last_end: Option<i64> = None;
     while let Some(row) = rows.next()? {

@@ -1,5 +1,5 @@
-//! Owns the choice between an agent's two kinds of data: its own trace store, or a file served as
-//! it is.
+//! Owns the choice between a node's kinds of data: an agent's own trace store, a file served as it
+//! is, or rows from elsewhere.
 
 use std::ops::Range;
 
@@ -9,13 +9,33 @@ use super::own_rows;
 use super::schema::REPLICATED_TABLES;
 use super::{ClockOffsetSeen, Facts, ServedDb, Store, StoreError, Validity};
 
-/// Where an agent's mesh tables come from.
+/// Rows that lie elsewhere, as the tables of a connection.
+pub trait Rows: std::fmt::Debug + Send + Sync {
+    /// A fresh read-only connection for a question.
+    ///
+    /// # Errors
+    /// [`StoreError::Elsewhere`] says why there is none.
+    fn open_reader(&self) -> Result<Connection, StoreError>;
+    /// Tables, spans and sizes.
+    fn facts(&self) -> Facts;
+    /// What is known to be missing from `tables` (all when empty) in `range` of Unix nanoseconds.
+    fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String>;
+    /// See [`ServedDb::clock_offsets`].
+    ///
+    /// # Errors
+    /// As [`Rows::open_reader`].
+    fn clock_offsets(&self, range: Option<&Range<i64>>) -> Result<Vec<ClockOffsetSeen>, StoreError>;
+}
+
+/// Where a node's mesh tables come from.
 #[derive(Debug)]
 pub enum Source {
     /// The agent's own trace store.
     Store(Store),
     /// Any SQLite file, read-only.
     Served(ServedDb),
+    /// Rows from elsewhere, read-only.
+    Elsewhere(Box<dyn Rows>),
 }
 
 impl Source {
@@ -27,6 +47,7 @@ impl Source {
         match self {
             Self::Store(store) => store.reader(),
             Self::Served(served) => served.reader(),
+            Self::Elsewhere(rows) => rows.open_reader(),
         }
     }
 
@@ -39,7 +60,7 @@ impl Source {
     pub fn open_own_rows(&self, node: &str, uid: u32) -> Result<Connection, String> {
         match self {
             Self::Store(store) => own_rows::open(store.path(), node, uid).map_err(|error| error.to_string()),
-            Self::Served(_) => {
+            Self::Served(_) | Self::Elsewhere(_) => {
                 Err("not allowed: this agent serves a file, whose rows are not known by user; its readers may ask"
                     .into())
             }
@@ -51,7 +72,7 @@ impl Source {
     #[must_use]
     pub fn validity(&self) -> Option<Validity> {
         match self {
-            Self::Store(_) => Some(Validity::Always),
+            Self::Store(_) | Self::Elsewhere(_) => Some(Validity::Always),
             Self::Served(served) => served.validity(),
         }
     }
@@ -61,7 +82,7 @@ impl Source {
     pub fn backlog(&self) -> u32 {
         match self {
             Self::Store(store) => store.shared.queue.fullness(),
-            Self::Served(_) => 0,
+            Self::Served(_) | Self::Elsewhere(_) => 0,
         }
     }
 
@@ -71,6 +92,7 @@ impl Source {
         match self {
             Self::Store(store) => store.facts(),
             Self::Served(served) => served.facts(),
+            Self::Elsewhere(rows) => rows.facts(),
         }
     }
 
@@ -81,7 +103,15 @@ impl Source {
         match self {
             Self::Store(store) => store.notes(tables, range),
             Self::Served(served) => served.notes(tables, &range),
+            Self::Elsewhere(rows) => rows.notes(tables, &range),
         }
+    }
+
+    /// Whether nothing is known to be missing from `tables` at any time, as far as that is known at
+    /// once.
+    #[must_use]
+    pub fn has_no_notes(&self, tables: &[&str]) -> bool {
+        !matches!(self, Self::Elsewhere(_)) && self.notes(tables, i64::MIN..i64::MAX).is_empty()
     }
 
     /// See [`ServedDb::clock_offsets`]; of an agent's own store, which is asked while it measures,
@@ -93,6 +123,7 @@ impl Source {
         match self {
             Self::Store(_) => Ok(Vec::new()),
             Self::Served(served) => served.clock_offsets(range),
+            Self::Elsewhere(rows) => rows.clock_offsets(range),
         }
     }
 
@@ -100,7 +131,7 @@ impl Source {
     #[must_use]
     pub fn replicated(&self) -> Vec<String> {
         match self {
-            Self::Store(_) => REPLICATED_TABLES.iter().map(|t| (*t).to_owned()).collect(),
+            Self::Store(_) | Self::Elsewhere(_) => REPLICATED_TABLES.iter().map(|t| (*t).to_owned()).collect(),
             Self::Served(served) => served.replicated().to_vec(),
         }
     }

@@ -2,7 +2,7 @@
 //! forms lie beside it.
 
 mod csv;
-mod parquet;
+pub(super) mod parquet;
 mod plain;
 
 use std::path::{Path, PathBuf};

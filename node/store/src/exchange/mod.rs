@@ -8,13 +8,16 @@
 //! | `export` | what is exported, from which snapshot |
 //! | `tables` | which tables a file has, their columns and times |
 //! | `export::{plain, csv, parquet}` | one form each |
+//! | `hours` | hours of a store for an archive: what there is of each, its rows as Parquet |
 //! | `import` | a recorded foreign trace made into a store; `ingero.sql`: one program's tables in ours |
 
 mod export;
+mod hours;
 mod import;
 mod tables;
 
 pub use export::{Export, ExportError, Exported, export};
+pub use hours::{Hours, HoursError, RowsOf, TableWritten};
 pub use import::{Import, ImportError, Imported, import};
 
 use std::fs::{File, OpenOptions};

@@ -1,35 +1,76 @@
-//! One table as a Parquet file: 64-bit integers, doubles, UTF-8 strings and byte arrays, every
-//! column optional, row groups of [`GROUP_ROWS`], Snappy. (The format:
-//! <https://parquet.apache.org/docs/file-format/>.)
+//! One table as Parquet: 64-bit integers, doubles, UTF-8 strings and byte arrays, every
+//! column optional, row groups of [`GROUP_ROWS`], Snappy; times and counters as differences to the
+//! value before. (The format: <https://parquet.apache.org/docs/file-format/>.)
 
+use std::collections::HashMap;
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use ::parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical};
 use ::parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::KeyValue;
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::SerializedFileWriter;
-use ::parquet::schema::types::Type;
+use ::parquet::schema::types::{ColumnPath, Type};
 use rusqlite::types::ValueRef;
 
-use super::super::tables::{Kind, Table};
+use super::super::tables::{Column, Kind, Table};
 use super::{ExportError, Sink};
 
 /// Rows held in memory before they are written.
-const GROUP_ROWS: usize = 65_536;
+pub(in super::super) const GROUP_ROWS: usize = 65_536;
+/// Different texts of a column that one row group shares; beyond, each value is its own copy.
+const SHARED_TEXTS: usize = 4_096;
 
+/// A file that takes one table.
 pub(crate) struct ParquetFile {
     path: PathBuf,
     file: Option<File>,
-    open: Option<Open>,
+    open: Option<ParquetTable<File>>,
 }
 
-/// The one table of the file.
-struct Open {
+/// What goes into a Parquet file beside the table's own columns.
+#[derive(Debug, Clone, Default)]
+pub(in super::super) struct Beside {
+    /// Columns of one text each, before the table's own.
+    pub(in super::super) constants: Vec<(String, String)>,
+    /// Pairs for the file's metadata.
+    pub(in super::super) metadata: Vec<(String, String)>,
+}
+
+/// Why a row cannot be written.
+pub(in super::super) enum RowError {
+    /// A column that cannot hold its value: the column, what was found, and what it can hold.
+    Value(String, &'static str, &'static str),
+    /// The writer failed.
+    Parquet(ParquetError),
+}
+
+impl From<ParquetError> for RowError {
+    fn from(error: ParquetError) -> Self {
+        Self::Parquet(error)
+    }
+}
+
+impl RowError {
+    fn of(self, table: &str, path: &Path) -> ExportError {
+        match self {
+            Self::Value(column, found, declared) => {
+                ExportError::Value { table: table.to_owned(), column, found, declared }
+            }
+            Self::Parquet(source) => ExportError::Parquet { path: path.to_owned(), source },
+        }
+    }
+}
+
+/// One table on its way into Parquet.
+pub(in super::super) struct ParquetTable<W: Write + Send> {
     table: Table,
-    writer: SerializedFileWriter<File>,
+    constants: Vec<ByteArray>,
+    writer: SerializedFileWriter<W>,
     columns: Vec<Buffer>,
     rows: usize,
 }
@@ -43,7 +84,8 @@ struct Buffer {
 enum Values {
     Integers(Vec<i64>),
     Reals(Vec<f64>),
-    Bytes(Vec<ByteArray>),
+    /// With the values met in this row group: most texts are of a few.
+    Bytes(Vec<ByteArray>, HashMap<Vec<u8>, ByteArray>),
 }
 
 impl ParquetFile {
@@ -58,33 +100,79 @@ impl ParquetFile {
     }
 }
 
-fn schema(table: &Table) -> Result<Type, ParquetError> {
-    let fields = table.columns.iter().map(|column| {
-        let (physical, logical) = match column.kind {
-            Kind::Integer => (Physical::INT64, None),
-            Kind::Real => (Physical::DOUBLE, None),
-            Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
-            Kind::Blob => (Physical::BYTE_ARRAY, None),
-        };
-        Type::primitive_type_builder(&column.name, physical)
-            .with_repetition(Repetition::OPTIONAL)
-            .with_logical_type(logical)
-            .build()
-            .map(Arc::new)
-    });
-    Type::group_type_builder(&table.name).with_fields(fields.collect::<Result<_, _>>()?).build()
+fn primitive(column: &Column) -> Result<Arc<Type>, ParquetError> {
+    let (physical, logical) = match column.kind {
+        Kind::Integer => (Physical::INT64, None),
+        Kind::Real => (Physical::DOUBLE, None),
+        Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        Kind::Blob => (Physical::BYTE_ARRAY, None),
+    };
+    Type::primitive_type_builder(&column.name, physical)
+        .with_repetition(Repetition::OPTIONAL)
+        .with_logical_type(logical)
+        .build()
+        .map(Arc::new)
 }
 
-impl Open {
+/// Whether the values of a column mostly grow a little from row to row, so that their differences
+/// are smaller than themselves.
+fn grows(column: &Column) -> bool {
+    column.kind == Kind::Integer && (column.name.ends_with("_ns") || column.name == "seq")
+}
+
+impl<W: Write + Send> ParquetTable<W> {
+    /// Begins a file of `table` in `out`.
+    pub(in super::super) fn begin(out: W, table: &Table, beside: Beside) -> Result<Self, ParquetError> {
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_max_row_group_row_count(Some(GROUP_ROWS))
+            .set_created_by(concat!("rankmesh ", env!("CARGO_PKG_VERSION")).to_owned());
+        for column in table.columns.iter().filter(|column| grows(column)) {
+            let path = ColumnPath::from(column.name.clone());
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+        }
+        if !beside.metadata.is_empty() {
+            let pair = |(key, value): (String, String)| KeyValue::new(key, value);
+            properties = properties.set_key_value_metadata(Some(beside.metadata.into_iter().map(pair).collect()));
+        }
+        let constants: Vec<Column> =
+            beside.constants.iter().map(|(name, _)| Column { name: name.clone(), kind: Kind::Text }).collect();
+        let fields = constants.iter().chain(&table.columns).map(primitive).collect::<Result<_, _>>()?;
+        let schema = Arc::new(Type::group_type_builder(&table.name).with_fields(fields).build()?);
+        let writer = SerializedFileWriter::new(out, schema, Arc::new(properties.build()))?;
+        let columns = table.columns.iter().map(|column| Buffer {
+            defined: Vec::with_capacity(GROUP_ROWS),
+            values: match column.kind {
+                Kind::Integer => Values::Integers(Vec::new()),
+                Kind::Real => Values::Reals(Vec::new()),
+                Kind::Text | Kind::Blob => Values::Bytes(Vec::new(), HashMap::new()),
+            },
+        });
+        let constants = beside.constants.into_iter().map(|(_, text)| ByteArray::from(text.into_bytes())).collect();
+        Ok(Self { table: table.clone(), constants, writer, columns: columns.collect(), rows: 0 })
+    }
+
+    /// Rows that were not written yet.
+    pub(in super::super) fn waiting(&self) -> usize {
+        self.rows
+    }
+
     fn flush(&mut self) -> Result<(), ParquetError> {
         if self.rows == 0 {
             return Ok(());
         }
+        let missing = || ParquetError::General("fewer columns than the schema has".to_owned());
         let mut group = self.writer.next_row_group()?;
+        for value in &self.constants {
+            let mut column = group.next_column()?.ok_or_else(missing)?;
+            let (values, defined) = (vec![value.clone(); self.rows], vec![1; self.rows]);
+            column.typed::<ByteArrayType>().write_batch(&values, Some(&defined), None)?;
+            column.close()?;
+        }
         for buffer in &mut self.columns {
-            let Some(mut column) = group.next_column()? else {
-                return Err(ParquetError::General("fewer columns than the schema has".to_owned()));
-            };
+            let mut column = group.next_column()?.ok_or_else(missing)?;
             let defined = Some(buffer.defined.as_slice());
             match &mut buffer.values {
                 Values::Integers(values) => {
@@ -95,9 +183,10 @@ impl Open {
                     column.typed::<DoubleType>().write_batch(values, defined, None)?;
                     values.clear();
                 }
-                Values::Bytes(values) => {
+                Values::Bytes(values, met) => {
                     column.typed::<ByteArrayType>().write_batch(values, defined, None)?;
                     values.clear();
+                    met.clear();
                 }
             }
             buffer.defined.clear();
@@ -107,41 +196,16 @@ impl Open {
         self.rows = 0;
         Ok(())
     }
-}
 
-impl Sink for ParquetFile {
-    fn begin(&mut self, table: &Table) -> Result<(), ExportError> {
-        let wrong = |source| ExportError::Parquet { path: self.path.clone(), source };
-        let Some(file) = self.file.take() else {
-            return Err(ExportError::OneTable { form: "parquet", n: 2 });
-        };
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
-            .set_created_by(concat!("rankmesh ", env!("CARGO_PKG_VERSION")).to_owned())
-            .build();
-        let schema = Arc::new(schema(table).map_err(wrong)?);
-        let writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).map_err(wrong)?;
-        let columns = table.columns.iter().map(|column| Buffer {
-            defined: Vec::with_capacity(GROUP_ROWS),
-            values: match column.kind {
-                Kind::Integer => Values::Integers(Vec::new()),
-                Kind::Real => Values::Reals(Vec::new()),
-                Kind::Text | Kind::Blob => Values::Bytes(Vec::new()),
-            },
-        });
-        self.open = Some(Open { table: table.clone(), writer, columns: columns.collect(), rows: 0 });
-        Ok(())
-    }
-
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExportError> {
-        let Some(open) = &mut self.open else { return Ok(()) };
-        for (index, (value, buffer)) in row.iter().zip(&mut open.columns).enumerate() {
-            let kind = open.table.columns[index].kind;
+    /// Takes one row, in the order of the table's columns.
+    pub(in super::super) fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), RowError> {
+        for (index, (value, buffer)) in row.iter().zip(&mut self.columns).enumerate() {
+            let kind = self.table.columns[index].kind;
+            if *value == ValueRef::Null {
+                buffer.defined.push(0);
+                continue;
+            }
             let fits = match (&mut buffer.values, *value) {
-                (_, ValueRef::Null) => {
-                    buffer.defined.push(0);
-                    continue;
-                }
                 (Values::Integers(values), ValueRef::Integer(number)) => {
                     values.push(number);
                     true
@@ -156,52 +220,81 @@ impl Sink for ParquetFile {
                     values.push(number as f64);
                     true
                 }
-                (Values::Bytes(values), ValueRef::Text(text))
-                    if kind == Kind::Text && std::str::from_utf8(text).is_ok() =>
+                (Values::Bytes(values, met), ValueRef::Text(bytes))
+                    if kind == Kind::Text && (met.contains_key(bytes) || std::str::from_utf8(bytes).is_ok()) =>
                 {
-                    values.push(ByteArray::from(text.to_vec()));
+                    values.push(shared(met, bytes));
                     true
                 }
-                (Values::Bytes(values), ValueRef::Blob(bytes)) if kind == Kind::Blob => {
-                    values.push(ByteArray::from(bytes.to_vec()));
+                (Values::Bytes(values, met), ValueRef::Blob(bytes)) if kind == Kind::Blob => {
+                    values.push(shared(met, bytes));
                     true
                 }
                 _ => false,
             };
             if !fits {
-                return Err(ExportError::Value {
-                    table: open.table.name.clone(),
-                    column: open.table.columns[index].name.clone(),
-                    found: match value {
-                        ValueRef::Null => "NULL",
-                        ValueRef::Integer(_) => "an integer",
-                        ValueRef::Real(_) => "a real number",
-                        ValueRef::Text(_) => "text (or text that is not UTF-8)",
-                        ValueRef::Blob(_) => "a blob",
-                    },
-                    declared: match kind {
-                        Kind::Integer => "integers",
-                        Kind::Real => "real numbers",
-                        Kind::Text => "text",
-                        Kind::Blob => "blobs",
-                    },
-                });
+                let found = match value {
+                    ValueRef::Null => "NULL",
+                    ValueRef::Integer(_) => "an integer",
+                    ValueRef::Real(_) => "a real number",
+                    ValueRef::Text(_) => "text (or text that is not UTF-8)",
+                    ValueRef::Blob(_) => "a blob",
+                };
+                let declared = match kind {
+                    Kind::Integer => "integers",
+                    Kind::Real => "real numbers",
+                    Kind::Text => "text",
+                    Kind::Blob => "blobs",
+                };
+                return Err(RowError::Value(self.table.columns[index].name.clone(), found, declared));
             }
             buffer.defined.push(1);
         }
-        open.rows += 1;
-        if open.rows >= GROUP_ROWS {
-            open.flush().map_err(|source| ExportError::Parquet { path: self.path.clone(), source })?;
+        self.rows += 1;
+        if self.rows >= GROUP_ROWS {
+            self.flush()?;
         }
         Ok(())
     }
 
+    /// Writes what waits and the end of the file, and gives back where it was written.
+    pub(in super::super) fn finish(mut self) -> Result<W, ParquetError> {
+        self.flush()?;
+        self.writer.into_inner()
+    }
+}
+
+/// `bytes`, shared with the equal values of the row group.
+fn shared(met: &mut HashMap<Vec<u8>, ByteArray>, bytes: &[u8]) -> ByteArray {
+    if let Some(value) = met.get(bytes) {
+        return value.clone();
+    }
+    let value = ByteArray::from(bytes.to_vec());
+    if met.len() < SHARED_TEXTS {
+        met.insert(bytes.to_vec(), value.clone());
+    }
+    value
+}
+
+impl Sink for ParquetFile {
+    fn begin(&mut self, table: &Table) -> Result<(), ExportError> {
+        let Some(file) = self.file.take() else {
+            return Err(ExportError::OneTable { form: "parquet", n: 2 });
+        };
+        let open = ParquetTable::begin(file, table, Beside::default());
+        self.open = Some(open.map_err(|source| ExportError::Parquet { path: self.path.clone(), source })?);
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExportError> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        open.row(row).map_err(|error| error.of(&open.table.name, &self.path))
+    }
+
     fn finish(self: Box<Self>) -> Result<(), ExportError> {
         let path = self.path;
-        let wrong = |source| ExportError::Parquet { path: path.clone(), source };
-        let Some(mut open) = self.open else { return Ok(()) };
-        open.flush().map_err(wrong)?;
-        let file = open.writer.into_inner().map_err(wrong)?;
+        let Some(open) = self.open else { return Ok(()) };
+        let file = open.finish().map_err(|source| ExportError::Parquet { path: path.clone(), source })?;
         file.sync_all().map_err(|source| ExportError::Write { path: path.clone(), source })
     }
 }

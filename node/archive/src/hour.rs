@@ -1,0 +1,88 @@
+//! Owns an hour of the calendar (UTC), by which an archive is divided.
+
+use std::ops::Range;
+
+use time::OffsetDateTime;
+
+/// Nanoseconds of an hour.
+pub const HOUR_NS: i64 = 3_600_000_000_000;
+
+/// An hour: its number since the beginning of 1970, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hour(i64);
+
+impl Hour {
+    /// The hour that a time lies in, Unix nanoseconds.
+    #[must_use]
+    pub fn of_ns(ns: i64) -> Self {
+        Self(ns.div_euclid(HOUR_NS))
+    }
+
+    /// Its times, Unix nanoseconds.
+    #[must_use]
+    pub fn range_ns(self) -> Range<i64> {
+        let start = self.0.saturating_mul(HOUR_NS);
+        start..start.saturating_add(HOUR_NS)
+    }
+
+    /// The one after it.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// `2026-11-22` and `03`.
+    #[must_use]
+    pub fn date_and_hour(self) -> (String, String) {
+        match OffsetDateTime::from_unix_timestamp(self.0.saturating_mul(3600)) {
+            Ok(t) => (format!("{:04}-{:02}-{:02}", t.year(), u8::from(t.month()), t.day()), format!("{:02}", t.hour())),
+            // Beyond the calendar's years: no clock of a host is there.
+            Err(_) => (format!("hour{}", self.0), "00".to_owned()),
+        }
+    }
+
+    /// What [`Hour::date_and_hour`] wrote.
+    #[must_use]
+    pub fn read(date: &str, hour: &str) -> Option<Self> {
+        let mut parts = date.splitn(3, '-').map(|part| part.parse::<u16>().ok());
+        let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+        let month = time::Month::try_from(u8::try_from(month).ok()?).ok()?;
+        let day = time::Date::from_calendar_date(i32::from(year), month, u8::try_from(day).ok()?).ok()?;
+        let at = day.with_hms(hour.parse().ok()?, 0, 0).ok()?.assume_utc();
+        Some(Self(at.unix_timestamp().div_euclid(3600)))
+    }
+
+    /// As people write it: `2026-11-22T03:00Z`.
+    #[must_use]
+    pub fn said(self) -> String {
+        let (date, hour) = self.date_and_hour();
+        format!("{date}T{hour}:00Z")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hours_are_named_and_read_again() {
+        let hour = Hour::of_ns(1_767_225_600_000_000_000 + 3 * HOUR_NS + 5);
+        assert_eq!(hour.date_and_hour(), ("2026-01-01".to_owned(), "03".to_owned()));
+        assert_eq!(Hour::read("2026-01-01", "03"), Some(hour));
+        assert_eq!(hour.range_ns().end, hour.next().range_ns().start);
+        for wrong in [("2026-13-01", "03"), ("2026-02-30", "03"), ("2026-01-01", "24"), ("x", "1"), ("2026-01", "1")] {
+            assert_eq!(Hour::read(wrong.0, wrong.1), None, "{wrong:?}");
+        }
+        assert_eq!(Hour::of_ns(-1), Hour(-1));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_time_lies_in_its_hour(ns in 0..4_000_000_000_000_000_000_i64) {
+            let hour = Hour::of_ns(ns);
+            proptest::prop_assert!(hour.range_ns().contains(&ns));
+            let (date, of_day) = hour.date_and_hour();
+            proptest::prop_assert_eq!(Hour::read(&date, &of_day), Some(hour));
+        }
+    }
+}

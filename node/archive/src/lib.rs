@@ -1,0 +1,34 @@
+//! Hours of trace stores as Parquet, in a directory or an S3-compatible bucket, that any engine
+//! reads; and read back as the tables of one node.
+//!
+//! Owns how an archive is laid out, what is written to it and when, and what it holds. Does not own
+//! the rows (`store`), whom a question asks (`query`), nor the process that writes (the binary).
+//! It knows no agent and no mesh.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `hour` | an hour of the calendar |
+//! | `layout` | the names of what lies in an archive |
+//! | `manifest` | what an hour of a node holds and lacks |
+//! | `units` | the units of columns |
+//! | `place` | the directory or bucket: reading, listing, whole files appearing at once |
+//! | `pass` | which hours of a store are due, and writing them |
+//! | `holdings` | what an archive holds, listed as far as it is asked for |
+//! | `row_group` | columns of a Parquet file in memory |
+//! | `live` | rows of a store that are not taken from the archive |
+//! | `parts` | where a node's rows lie, and what is missing from them |
+//! | `table` | archived and live rows as a virtual table |
+//! | `history` | a node of an archive, as a source of rows |
+
+pub mod history;
+pub mod holdings;
+pub mod hour;
+pub mod layout;
+pub mod live;
+pub mod manifest;
+mod parts;
+pub mod pass;
+pub mod place;
+mod row_group;
+mod table;
+mod units;

@@ -1,0 +1,463 @@
+//! Owns where an archive lies: a directory, or an S3-compatible bucket. Files appear whole (renamed
+//! into place, or a completed upload) or not at all. Everything here blocks its thread; the work
+//! of the network is done by threads of its own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as Key;
+use object_store::{ClientOptions, MultipartUpload, ObjectStore, ObjectStoreExt as _, RetryConfig};
+use tokio::runtime::Runtime;
+
+/// Bytes of a part of an upload; S3 takes none smaller but the last.
+const PART_BYTES: usize = 8 << 20;
+/// A request to a bucket, from its beginning to its end.
+const REQUEST: Duration = Duration::from_secs(60);
+/// How long a request is tried again.
+const RETRY: Duration = Duration::from_secs(30);
+/// Requests at once.
+const REQUESTS: usize = 32;
+/// What a file may be that is read as a whole: manifests are a few KiB.
+const MOST_WHOLE: u64 = 16 << 20;
+
+/// Why an archive cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The words that name it mean nothing.
+    #[error("{0}: give a directory, or s3://BUCKET/PREFIX")]
+    Name(String),
+    /// A directory that is not there or cannot be used.
+    #[error("{path}: {reason}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// A file with settings cannot be used.
+    #[error("{path}: {reason}")]
+    Settings {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// No thread could be had.
+    #[error("starting the archive's threads: {0}")]
+    Threads(io::Error),
+    /// The directory or bucket refused or failed.
+    #[error("{place}: {reason}")]
+    Failed {
+        /// Where it lies.
+        place: String,
+        /// What it said.
+        reason: String,
+    },
+    /// Something is larger than it should be.
+    #[error("{0} is too large to be what its name says")]
+    TooLarge(String),
+}
+
+/// An open archive.
+#[derive(Clone)]
+pub struct Place {
+    store: Arc<dyn ObjectStore>,
+    prefix: String,
+    name: String,
+    runtime: Arc<Threads>,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+struct Threads(Option<Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // It may be dropped within another runtime, which must not wait.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Settings of a bucket: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
+/// `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP` and the others that the S3 client knows. Their values are
+/// shown nowhere.
+#[derive(Clone, Default)]
+pub struct Settings(BTreeMap<String, String>);
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Settings {
+    /// From this process's environment.
+    #[must_use]
+    pub fn of_environment() -> Self {
+        Self(std::env::vars().filter(|(name, _)| name.starts_with("AWS_")).collect())
+    }
+
+    /// From a file of `NAME=VALUE` lines, which only its owner may read; over the environment's.
+    ///
+    /// # Errors
+    /// It cannot be read, others may read it, or a line is no `NAME=VALUE`.
+    pub fn of_file(path: &Path) -> Result<Self, PlaceError> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let wrong = |reason: String| PlaceError::Settings { path: path.to_owned(), reason };
+        let found = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
+        if found.permissions().mode() & 0o077 != 0 {
+            return Err(wrong("others than its owner may read it: chmod 600".to_owned()));
+        }
+        if found.len() > 64 << 10 {
+            return Err(wrong("it is larger than 64 KiB".to_owned()));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let mut settings = Self::of_environment();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let pair = line.strip_prefix("export ").unwrap_or(line).split_once('=');
+            let (name, value) = pair.ok_or_else(|| wrong(format!("line {} is no NAME=VALUE", at + 1)))?;
+            settings.0.insert(name.trim().to_owned(), value.trim().trim_matches('"').to_owned());
+        }
+        Ok(settings)
+    }
+}
+
+impl Place {
+    /// Opens the directory or bucket that `name` means. A directory must be there: one that is not
+    /// mounted is not filled beneath its mount point.
+    ///
+    /// # Errors
+    /// [`PlaceError`]: it means nothing, or cannot be used. A bucket is first spoken to when it is
+    /// read or written.
+    pub fn open(name: &str, settings: &Settings) -> Result<Self, PlaceError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("archive")
+            .enable_all()
+            .build()
+            .map_err(PlaceError::Threads)?;
+        let runtime = Arc::new(Threads(Some(runtime)));
+        if let Some(rest) = name.strip_prefix("s3://") {
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            if bucket.is_empty() {
+                return Err(PlaceError::Name(name.to_owned()));
+            }
+            let prefix = prefix.trim_matches('/').to_owned();
+            let store: Arc<dyn ObjectStore> = Arc::new(bucket_of(name, bucket, settings)?);
+            return Ok(Self { store, prefix, name: name.trim_end_matches('/').to_owned(), runtime });
+        }
+        if name.is_empty() || name.contains("://") {
+            return Err(PlaceError::Name(name.to_owned()));
+        }
+        let wrong = |reason| PlaceError::Directory { path: name.into(), reason };
+        let path = std::fs::canonicalize(name).map_err(wrong)?;
+        if !path.is_dir() {
+            return Err(wrong(io::ErrorKind::NotADirectory.into()));
+        }
+        let store = LocalFileSystem::new_with_prefix(&path)
+            .map_err(|error| PlaceError::Failed { place: name.to_owned(), reason: error.to_string() })?;
+        let store: Arc<dyn ObjectStore> = Arc::new(store.with_fsync(true));
+        Ok(Self { store, prefix: String::new(), name: path.display().to_string(), runtime })
+    }
+
+    /// Where it lies, in words.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn key(&self, name: &str) -> Result<Key, PlaceError> {
+        let full = if self.prefix.is_empty() { name.to_owned() } else { format!("{}/{name}", self.prefix) };
+        Key::parse(full).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: impl fmt::Display) -> PlaceError {
+        PlaceError::Failed { place: self.name.clone(), reason: error.to_string() }
+    }
+
+    /// Runs work of the network on its own threads and waits for it.
+    fn wait<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> Result<T, PlaceError> {
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let Some(runtime) = &self.runtime.0 else { return Err(self.failed("closed")) };
+        runtime.spawn(async move {
+            let _ = tell.send(work.await);
+        });
+        told.recv().map_err(|_| self.failed("its threads have ended"))?.map_err(|error| self.failed(error))
+    }
+
+    /// A whole file; none where it is not there.
+    ///
+    /// # Errors
+    /// The place failed, or it is larger than such a file is.
+    pub fn read(&self, name: &str) -> Result<Option<Bytes>, PlaceError> {
+        let (key, store) = (self.key(name)?, Arc::clone(&self.store));
+        let found = self.wait(async move {
+            match store.get(&key).await {
+                Ok(found) if found.meta.size > MOST_WHOLE => Ok(Some(Err(()))),
+                Ok(found) => Ok(Some(Ok(found.bytes().await?))),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        })?;
+        match found {
+            None => Ok(None),
+            Some(Ok(bytes)) => Ok(Some(bytes)),
+            Some(Err(())) => Err(PlaceError::TooLarge(name.to_owned())),
+        }
+    }
+
+    /// Whole files, as [`Self::read`], many at once.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_all(&self, names: &[String]) -> Result<Vec<Option<Bytes>>, PlaceError> {
+        use futures::StreamExt as _;
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<Key> = names.iter().map(|name| self.key(name)).collect::<Result<_, _>>()?;
+        let store = Arc::clone(&self.store);
+        let read = move |key: Key| {
+            let store = Arc::clone(&store);
+            async move {
+                match store.get(&key).await {
+                    Ok(found) if found.meta.size > MOST_WHOLE => Ok(None),
+                    Ok(found) => found.bytes().await.map(Some),
+                    Err(object_store::Error::NotFound { .. }) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        self.wait(async move { futures::stream::iter(keys).map(read).buffered(REQUESTS).try_collect().await })
+    }
+
+    /// Part of a file.
+    ///
+    /// # Errors
+    /// The place failed, or the file is not so long.
+    pub fn read_range(&self, name: &str, range: std::ops::Range<u64>) -> Result<Bytes, PlaceError> {
+        let (key, store) = (self.key(name)?, Arc::clone(&self.store));
+        self.wait(async move { store.get_range(&key, range).await })
+    }
+
+    /// Writes a whole file, over what was there.
+    ///
+    /// # Errors
+    /// The place failed.
+    pub fn write(&self, name: &str, bytes: impl Into<Bytes>) -> Result<(), PlaceError> {
+        let (key, store, bytes) = (self.key(name)?, Arc::clone(&self.store), bytes.into());
+        self.wait(async move { store.put(&key, bytes.into()).await.map(drop) })
+    }
+
+    /// The files right in a folder, with their sizes.
+    ///
+    /// # Errors
+    /// The place failed.
+    pub fn files(&self, folder: &str) -> Result<Vec<(String, u64)>, PlaceError> {
+        let listed = self.list(folder)?;
+        let file = |meta: object_store::ObjectMeta| Some((meta.location.filename()?.to_owned(), meta.size));
+        Ok(listed.objects.into_iter().filter_map(file).collect())
+    }
+
+    /// The folders right in a folder.
+    ///
+    /// # Errors
+    /// The place failed.
+    pub fn folders(&self, folder: &str) -> Result<Vec<String>, PlaceError> {
+        let listed = self.list(folder)?;
+        Ok(listed.common_prefixes.iter().filter_map(|key| Some(key.filename()?.to_owned())).collect())
+    }
+
+    fn list(&self, folder: &str) -> Result<object_store::ListResult, PlaceError> {
+        let (key, store) = (self.key(folder)?, Arc::clone(&self.store));
+        self.wait(async move { store.list_with_delimiter(Some(&key)).await })
+    }
+
+    /// All files beneath a folder, by their names from there.
+    ///
+    /// # Errors
+    /// The place failed.
+    pub fn all_files(&self, folder: &str) -> Result<Vec<String>, PlaceError> {
+        let (key, store) = (self.key(folder)?, Arc::clone(&self.store));
+        let found: Vec<object_store::ObjectMeta> =
+            self.wait(async move { store.list(Some(&key)).try_collect().await })?;
+        let cut = if self.prefix.is_empty() { 0 } else { self.prefix.len() + 1 };
+        let name = |meta: object_store::ObjectMeta| meta.location.as_ref().get(cut..).unwrap_or_default().to_owned();
+        Ok(found.into_iter().map(name).collect())
+    }
+
+    /// A file that is written piece by piece, no faster than `rate_bytes` a second, and appears when
+    /// it is [finished](Upload::finish).
+    #[must_use]
+    pub fn upload(&self, name: &str, rate_bytes: u64) -> Upload {
+        Upload {
+            place: self.clone(),
+            name: name.to_owned(),
+            parts: None,
+            waiting: Vec::new(),
+            bytes: 0,
+            rate_bytes: rate_bytes.max(1),
+            began: Instant::now(),
+        }
+    }
+}
+
+fn bucket_of(name: &str, bucket: &str, settings: &Settings) -> Result<object_store::aws::AmazonS3, PlaceError> {
+    let failed = |error: object_store::Error| PlaceError::Failed { place: name.to_owned(), reason: error.to_string() };
+    let retry = RetryConfig { retry_timeout: RETRY, ..RetryConfig::default() };
+    let mut builder = AmazonS3Builder::new()
+        .with_bucket_name(bucket)
+        .with_retry(retry)
+        .with_client_options(ClientOptions::new().with_timeout(REQUEST));
+    for (key, value) in &settings.0 {
+        // Those of other programs mean nothing here.
+        if let Ok(key) = key.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    if settings.0.get("AWS_ALLOW_HTTP").is_some_and(|value| value == "true") {
+        builder = builder.with_allow_http(true);
+    }
+    builder.build().map_err(failed)
+}
+
+/// A file on its way. Dropped before it is finished, nothing of it appears.
+pub struct Upload {
+    place: Place,
+    name: String,
+    /// Begun with the first part: a small file is one request.
+    parts: Option<Box<dyn MultipartUpload>>,
+    waiting: Vec<u8>,
+    bytes: u64,
+    rate_bytes: u64,
+    began: Instant,
+}
+
+impl Upload {
+    fn send(&mut self) -> Result<(), PlaceError> {
+        if self.parts.is_none() {
+            let (key, store) = (self.place.key(&self.name)?, Arc::clone(&self.place.store));
+            self.parts = Some(self.place.wait(async move { store.put_multipart(&key).await })?);
+        }
+        let Some(parts) = &mut self.parts else { return Ok(()) };
+        let sent = parts.put_part(Bytes::from(std::mem::take(&mut self.waiting)).into());
+        self.place.wait(sent)?;
+        let due = Duration::from_secs_f64(self.bytes as f64 / self.rate_bytes as f64);
+        std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+        Ok(())
+    }
+
+    /// Makes the file whole: now it is there. Returns its bytes.
+    ///
+    /// # Errors
+    /// The place failed; then it is not there.
+    pub fn finish(mut self) -> Result<u64, PlaceError> {
+        if self.parts.is_none() {
+            self.place.write(&self.name, std::mem::take(&mut self.waiting))?;
+            return Ok(self.bytes);
+        }
+        if !self.waiting.is_empty() {
+            self.send()?;
+        }
+        let Some(mut parts) = self.parts.take() else { return Ok(self.bytes) };
+        let done = self.place.wait(async move {
+            match parts.complete().await {
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    let _ = parts.abort().await;
+                    Err(error)
+                }
+            }
+        });
+        done.map(|()| self.bytes)
+    }
+}
+
+impl Write for Upload {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.waiting.extend_from_slice(bytes);
+        self.bytes += bytes.len() as u64;
+        if self.waiting.len() >= PART_BYTES {
+            self.send().map_err(io::Error::other)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(mut parts) = self.parts.take() {
+            let _ = self.place.wait(async move { parts.abort().await });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_a_directory_appear_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::open(dir.path().to_str().unwrap(), &Settings::default()).unwrap();
+        assert!(place.read("a/b=c/x.json").unwrap().is_none());
+        place.write("a/b=c/x.json", "one").unwrap();
+        place.write("a/b=c/x.json", "two").unwrap();
+        assert_eq!(place.read("a/b=c/x.json").unwrap().unwrap(), "two");
+        let mut upload = place.upload("a/b=c/long", u64::MAX);
+        upload.write_all(&vec![7; PART_BYTES + 5]).unwrap();
+        assert_eq!(place.files("a/b=c").unwrap(), [("x.json".to_owned(), 3)]);
+        drop(upload);
+        assert_eq!(place.all_files("a").unwrap(), ["a/b=c/x.json"]);
+        assert_eq!(std::fs::read_dir(dir.path().join("a/b=c")).unwrap().count(), 1, "nothing is left of it");
+        let mut upload = place.upload("a/b=c/long", u64::MAX);
+        upload.write_all(&vec![7; PART_BYTES + 5]).unwrap();
+        assert_eq!(upload.finish().unwrap(), PART_BYTES as u64 + 5);
+        assert_eq!(place.read_range("a/b=c/long", 3..5).unwrap(), [7, 7].as_slice());
+        assert_eq!(place.files("nothing").unwrap(), []);
+    }
+
+    #[test]
+    fn what_cannot_be_an_archive_says_so_and_secrets_are_not_shown() {
+        let none = Settings::default();
+        for (name, words) in [("ftp://x/y", "s3://BUCKET"), ("s3://", "s3://BUCKET"), ("/nowhere/at/all", "No such")] {
+            let error = Place::open(name, &none).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("keys");
+        std::fs::write(&file, "# of the bucket\nexport AWS_SECRET_ACCESS_KEY=\"hush\"\n").unwrap();
+        let error = Settings::of_file(&file).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let settings = Settings::of_file(&file).unwrap();
+        assert_eq!(settings.0.get("AWS_SECRET_ACCESS_KEY").map(String::as_str), Some("hush"));
+        assert!(!format!("{settings:?}").contains("hush"));
+    }
+}

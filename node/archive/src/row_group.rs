@@ -1,0 +1,277 @@
+//! Owns reading a Parquet file of an archive: its row groups, what their statistics rule out, and
+//! the columns that are asked for, in memory.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use parquet::basic::Type as Physical;
+use parquet::column::reader::ColumnReader;
+use parquet::data_type::ByteArray;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
+use parquet::file::statistics::Statistics;
+use rusqlite::types::ValueRef;
+
+use crate::place::Place;
+
+/// Bytes read at a time by whoever reads on and on.
+const AHEAD: u64 = 1 << 20;
+/// A file smaller than this is read as a whole: one request.
+const SMALL: u64 = 256 << 10;
+
+/// A file of a place, for the Parquet reader.
+#[derive(Debug, Clone)]
+pub(crate) struct Remote {
+    place: Place,
+    name: Arc<str>,
+    bytes: u64,
+    /// All of it, where it is small.
+    whole: Option<Bytes>,
+}
+
+impl Length for Remote {
+    fn len(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl ChunkReader for Remote {
+    type T = Ahead;
+
+    fn get_read(&self, start: u64) -> parquet::errors::Result<Ahead> {
+        Ok(Ahead { of: self.clone(), at: start, have: Bytes::new() })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
+        let end = start.checked_add(length as u64).filter(|end| *end <= self.bytes);
+        let end = end.ok_or_else(|| ParquetError::EOF(format!("{} is too short", self.name)))?;
+        let read = match &self.whole {
+            Some(whole) => whole.slice((start as usize).min(whole.len())..(end as usize).min(whole.len())),
+            None => self
+                .place
+                .read_range(&self.name, start..end)
+                .map_err(|error| ParquetError::External(Box::new(error)))?,
+        };
+        if read.len() != length {
+            return Err(ParquetError::EOF(format!("{} is shorter than its manifest says", self.name)));
+        }
+        Ok(read)
+    }
+}
+
+/// Reads on from a place in the file.
+pub(crate) struct Ahead {
+    of: Remote,
+    at: u64,
+    have: Bytes,
+}
+
+impl Read for Ahead {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if self.have.is_empty() {
+            let length = AHEAD.min(self.of.bytes.saturating_sub(self.at));
+            if length == 0 {
+                return Ok(0);
+            }
+            self.have = self.of.get_bytes(self.at, length as usize).map_err(std::io::Error::other)?;
+            self.at += length;
+        }
+        let n = into.len().min(self.have.len());
+        self.have.copy_to_slice(&mut into[..n]);
+        Ok(n)
+    }
+}
+
+/// A column's values.
+#[derive(Debug)]
+pub(crate) enum Values {
+    Integers(Vec<i64>),
+    Reals(Vec<f64>),
+    Text(Vec<ByteArray>),
+    Blobs(Vec<ByteArray>),
+    /// Whatever the store had, value by value.
+    Any(Vec<rusqlite::types::Value>),
+}
+
+/// A column of a chunk: its values, and where some are NULL the places of the others.
+#[derive(Debug)]
+pub(crate) struct Column {
+    values: Values,
+    /// For each row the place of its value, or none.
+    places: Option<Vec<u32>>,
+}
+
+/// Stands for NULL among the places.
+const NULL: u32 = u32::MAX;
+
+impl Column {
+    pub(crate) fn any(values: Vec<rusqlite::types::Value>) -> Self {
+        Self { values: Values::Any(values), places: None }
+    }
+
+    /// The value of a row.
+    pub(crate) fn at(&self, row: usize) -> ValueRef<'_> {
+        let place = match &self.places {
+            None => row,
+            Some(places) => match places.get(row) {
+                None | Some(&NULL) => return ValueRef::Null,
+                Some(place) => *place as usize,
+            },
+        };
+        match &self.values {
+            Values::Integers(values) => values.get(place).map_or(ValueRef::Null, |value| ValueRef::Integer(*value)),
+            Values::Reals(values) => values.get(place).map_or(ValueRef::Null, |value| ValueRef::Real(*value)),
+            Values::Text(values) => values.get(place).map_or(ValueRef::Null, |value| ValueRef::Text(value.data())),
+            Values::Blobs(values) => values.get(place).map_or(ValueRef::Null, |value| ValueRef::Blob(value.data())),
+            Values::Any(values) => values.get(place).map_or(ValueRef::Null, ValueRef::from),
+        }
+    }
+
+    /// What it takes in memory, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let values = match &self.values {
+            Values::Integers(values) => values.capacity() * 8,
+            Values::Reals(values) => values.capacity() * 8,
+            // Texts of a page share its bytes.
+            Values::Text(values) | Values::Blobs(values) => {
+                values.capacity() * size_of::<ByteArray>() + values.iter().map(ByteArray::len).sum::<usize>()
+            }
+            Values::Any(values) => {
+                use rusqlite::types::Value;
+                let long = |value: &Value| match value {
+                    Value::Text(text) => text.len(),
+                    Value::Blob(blob) => blob.len(),
+                    _ => 0,
+                };
+                values.capacity() * size_of::<Value>() + values.iter().map(long).sum::<usize>()
+            }
+        };
+        values + self.places.as_ref().map_or(0, |places| places.capacity() * 4)
+    }
+}
+
+/// Rows in memory, with the columns that were asked for.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) rows: usize,
+    /// By column of the table; none where it was not asked for or the file has none of that name.
+    pub(crate) columns: Vec<Option<Column>>,
+}
+
+impl Chunk {
+    pub(crate) fn value(&self, row: usize, column: usize) -> ValueRef<'_> {
+        self.columns.get(column).and_then(Option::as_ref).map_or(ValueRef::Null, |column| column.at(row))
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.columns.iter().flatten().map(Column::held_bytes).sum()
+    }
+}
+
+/// A file that is open.
+pub(crate) struct File {
+    reader: SerializedFileReader<Remote>,
+    metadata: ParquetMetaData,
+}
+
+impl File {
+    /// Opens a file of `bytes` bytes.
+    pub(crate) fn open(place: &Place, name: String, bytes: u64) -> parquet::errors::Result<Self> {
+        let mut remote = Remote { place: place.clone(), name: name.into(), bytes, whole: None };
+        if bytes <= SMALL {
+            remote.whole = Some(remote.get_bytes(0, bytes as usize)?);
+        }
+        unharmed(|| {
+            let reader = SerializedFileReader::new(remote)?;
+            let metadata = reader.metadata().clone();
+            Ok(Self { reader, metadata })
+        })
+    }
+
+    /// How many row groups it has.
+    pub(crate) fn groups(&self) -> usize {
+        self.metadata.num_row_groups()
+    }
+
+    /// Whether a row group may have a row whose integers in `column` meet `range` (both ends within).
+    pub(crate) fn may_hold(&self, group: usize, column: &str, (least, greatest): (i64, i64)) -> bool {
+        let found = self.metadata.row_group(group);
+        match place_of(found, column).and_then(|at| found.column(at).statistics()) {
+            Some(Statistics::Int64(known)) => match (known.min_opt(), known.max_opt()) {
+                (Some(min), Some(max)) => *min <= greatest && *max >= least,
+                _ => true,
+            },
+            _ => true,
+        }
+    }
+
+    /// Columns of a row group, by name; none for those it does not have.
+    pub(crate) fn read(&self, group: usize, columns: &[Option<&str>]) -> parquet::errors::Result<Chunk> {
+        unharmed(|| self.read_group(group, columns))
+    }
+
+    fn read_group(&self, group: usize, columns: &[Option<&str>]) -> parquet::errors::Result<Chunk> {
+        let reader = self.reader.get_row_group(group)?;
+        let metadata = self.metadata.row_group(group);
+        let rows = usize::try_from(metadata.num_rows()).unwrap_or(0);
+        let mut read = Vec::with_capacity(columns.len());
+        for name in columns {
+            let at = name.and_then(|name| place_of(metadata, name));
+            read.push(at.map(|at| column(reader.get_column_reader(at)?, metadata, at, rows)).transpose()?);
+        }
+        Ok(Chunk { rows, columns: read })
+    }
+}
+
+/// Runs the Parquet reader on bytes from outside: where damaged ones make it panic, that is an error
+/// (SQLite is above us, and no panic may pass through it).
+fn unharmed<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> parquet::errors::Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(ParquetError::General("damaged: the reader gave up".to_owned())))
+}
+
+fn place_of(group: &RowGroupMetaData, column: &str) -> Option<usize> {
+    group.columns().iter().position(|found| found.column_path().string().eq_ignore_ascii_case(column))
+}
+
+fn column(reader: ColumnReader, group: &RowGroupMetaData, at: usize, rows: usize) -> parquet::errors::Result<Column> {
+    let descr = group.column(at).column_descr_ptr();
+    let mut defined: Vec<i16> = Vec::new();
+    let optional = descr.max_def_level() > 0;
+    let levels = optional.then_some(&mut defined);
+    let values = match reader {
+        ColumnReader::Int64ColumnReader(mut reader) => {
+            let mut values = Vec::with_capacity(rows);
+            reader.read_records(rows, levels, None, &mut values)?;
+            Values::Integers(values)
+        }
+        ColumnReader::DoubleColumnReader(mut reader) => {
+            let mut values = Vec::with_capacity(rows);
+            reader.read_records(rows, levels, None, &mut values)?;
+            Values::Reals(values)
+        }
+        ColumnReader::ByteArrayColumnReader(mut reader) => {
+            let mut values = Vec::with_capacity(rows);
+            reader.read_records(rows, levels, None, &mut values)?;
+            if descr.logical_type_ref().is_some() { Values::Text(values) } else { Values::Blobs(values) }
+        }
+        _ => {
+            let physical: Physical = descr.physical_type();
+            return Err(ParquetError::General(format!("a column of {physical}, which no archive of ours has")));
+        }
+    };
+    let places = (optional && defined.contains(&0)).then(|| {
+        let mut next = 0;
+        let place = |defined: &i16| {
+            if *defined == 0 {
+                return NULL;
+            }
+            next += 1;
+            next - 1
+        };
+        defined.iter().map(place).collect()
+    });
+    Ok(Column { values, places })
+}

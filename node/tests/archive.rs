@@ -1,0 +1,288 @@
+//! Hours of a job's stores in an archive: the same answers from the stores, from the archive, from
+//! both, and from DuckDB and ClickHouse's local engine over the archive's files.
+
+mod common;
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::job_stores::{EndedJob, T0};
+use common::{Lab, rankmesh, run, stderr, stdout, wait_for};
+use serde_json::Value;
+use store::{Finding, Store, StoreConfig};
+
+/// Two hosts, eight ranks, two hours and a half.
+fn job() -> EndedJob {
+    EndedJob { hosts: 2, local: 4, steps: 900, step_ns: 10_000_000_000, late: Some((5, 100_000_000)) }
+}
+
+/// A question of docs/history/investigations.sql.
+struct Investigation {
+    title: String,
+    /// For engines with the views.
+    engines: String,
+    mesh: String,
+}
+
+fn investigations() -> Vec<Investigation> {
+    let text = include_str!("../../docs/history/investigations.sql");
+    let mut all = Vec::new();
+    for part in text.split("\n-- ").skip(1) {
+        let Some((title, rest)) = part.split_once('\n') else { continue };
+        let sql = rest.trim().to_owned();
+        if title == "mesh:" {
+            let last: &mut Investigation = all.last_mut().expect("a question before it");
+            last.mesh = sql;
+        } else if title.starts_with(|first: char| first.is_ascii_digit()) {
+            all.push(Investigation { title: title.to_owned(), engines: sql.clone(), mesh: sql });
+        }
+    }
+    assert_eq!(all.len(), 20);
+    all
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain path")
+}
+
+fn ask(arguments: &[&str], sql: &str) -> Value {
+    let output = run(&[&["query", "--format", "json", "--timeout", "60s"], arguments, &[sql]].concat());
+    assert!(output.status.success(), "{sql}: {}", stderr(&output));
+    serde_json::from_str(&stdout(&output)).expect("JSON")
+}
+
+/// Equal but for the last bits of floats.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
+            (Some(a), Some(b)) => a == b,
+            _ => {
+                let (a, b) = (a.as_f64().unwrap_or(f64::NAN), b.as_f64().unwrap_or(f64::NAN));
+                (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
+            }
+        },
+        (a, b) => a == b,
+    }
+}
+
+/// The Python that `make test-history` made, or the system's, where it has these packages.
+fn python(test: &str, packages: &str) -> Option<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/history/bin/python");
+    let python = if own.exists() { own } else { PathBuf::from("python3") };
+    let has = Command::new(&python).args(["-c", &format!("import {packages}")]).stderr(Stdio::null()).status();
+    if !has.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: {test}: {} has no {packages} (make test-history installs them)", python.display());
+        return None;
+    }
+    Some(python)
+}
+
+/// The stores of the job and their archive.
+fn archived(dir: &Path) -> (PathBuf, PathBuf) {
+    let (stores, archive) = (dir.join("stores"), dir.join("archive"));
+    std::fs::create_dir(&stores).expect("a directory");
+    std::fs::create_dir(&archive).expect("a directory");
+    job().write(&stores);
+    let forever = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
+    let store = Store::open(stores.join("n0.db"), forever).expect("a store");
+    for (job, node) in [("4711", "n1"), ("4712", "n1"), ("4712", "n1"), ("4713", "n0")] {
+        store.ingest().finding(Finding {
+            ts_ns: T0 + 3_600_000_000_000,
+            verdict: "rank".to_owned(),
+            rank: Some(5),
+            culprit_node: Some(node.to_owned()),
+            job_id: Some(job.to_owned()),
+            ..Finding::default()
+        });
+    }
+    store.close();
+    let done = run(&["archive", "--open-hours", "--full-speed", "--db", text(&stores), "--to", text(&archive)]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    (stores, archive)
+}
+
+#[test]
+fn stores_archive_and_both_together_answer_alike() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (stores, archive) = archived(dir.path());
+    let (stores, archive) = (text(&stores), text(&archive));
+    for Investigation { title, mesh, .. } in investigations() {
+        let whole = ask(&["--db", stores], &mesh);
+        assert!(title.starts_with("8.") || whole["rows"].as_array().is_some_and(|rows| !rows.is_empty()), "{title}");
+        for from in [&["--archive", archive][..], &["--archive", archive, "--db", stores]] {
+            let answer = ask(from, &mesh);
+            assert!(same(&answer["rows"], &whole["rows"]), "{title} {from:?}: {answer} is not {whole}");
+            assert_eq!(answer["coverage"]["answered"], 2, "{title}");
+        }
+    }
+    // A job's verdict and bill come from the archive as from the stores.
+    let span = ["--between", "2026-01-01T01:30Z", "2026-01-01T02:00Z"];
+    for (command, span, figures) in
+        [("stragglers", &span[..], ["verdict", "ranks"]), ("cost", &["--job", "4711"], ["culprits", "collectives"])]
+    {
+        let of = |flag: &str, path: &str| -> Value {
+            let output = run(&[&[command, "--format", "json", "--timeout", "60s", flag, path], span].concat());
+            assert!(output.status.success(), "{command} {flag}: {}", stderr(&output));
+            serde_json::from_str(&stdout(&output)).expect("JSON")
+        };
+        let (from_stores, from_archive) = (of("--db", stores), of("--archive", archive));
+        for figure in figures {
+            assert!(
+                same(&from_archive[figure], &from_stores[figure]),
+                "{command}: {from_archive} is not {from_stores}"
+            );
+        }
+        assert_ne!(from_stores[figures[0]], Value::Null, "{command}");
+    }
+    // A second pass writes nothing.
+    let again = run(&["archive", "--full-speed", "--db", stores, "--to", archive]);
+    assert!(stderr(&again).starts_with("0 hours, 0 rows"), "{}", stderr(&again));
+    let copy = dir.path().join("copy.db");
+    std::fs::copy(Path::new(stores).join("n0.db"), &copy).expect("copied");
+    let twice = run(&["query", "--archive", archive, "--db", stores, "--db", text(&copy), "SELECT 1 FROM collectives"]);
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(stderr(&twice).contains("another copy of the store of n0"), "{}", stderr(&twice));
+}
+
+#[test]
+fn duckdb_and_clickhouse_answer_as_the_mesh_does() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engines: Vec<(&str, &str)> = vec![("duckdb", "duckdb"), ("clickhouse", "chdb")];
+    let found: Vec<(&str, PathBuf)> = engines
+        .into_iter()
+        .filter_map(|(engine, package)| {
+            Some((engine, python("duckdb_and_clickhouse_answer_as_the_mesh_does", package)?))
+        })
+        .collect();
+    if found.is_empty() {
+        return;
+    }
+    let (stores, archive) = archived(dir.path());
+    let all = investigations();
+    let questions: Vec<&str> = all.iter().map(|investigation| investigation.engines.as_str()).collect();
+    for (engine, python) in found {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut child = Command::new(python)
+            .arg(here.join("tests/history/ask.py"))
+            .arg(engine)
+            .arg(here.join(format!("../docs/history/{engine}.sql")))
+            .arg(&archive)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("Python");
+        let mut to = child.stdin.take().expect("a pipe");
+        to.write_all(serde_json::to_string(&questions).expect("JSON").as_bytes()).expect("written");
+        drop(to);
+        let output = child.wait_with_output().expect("an end");
+        assert!(output.status.success(), "{engine} failed; its words are above");
+        let answers: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
+        for (investigation, answer) in all.iter().zip(&answers) {
+            let whole = ask(&["--db", text(&stores)], &investigation.mesh);
+            assert!(
+                same(answer, &whole["rows"]),
+                "{engine}, {}: {answer} is not {}",
+                investigation.title,
+                whole["rows"]
+            );
+        }
+    }
+}
+
+/// A process that ends with the test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_bucket_is_an_archive_as_a_directory_is() {
+    let Some(python) = python("a_bucket_is_an_archive_as_a_directory_is", "moto.server") else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|found| found.local_addr()).expect("a port").port();
+    let log = std::fs::File::create(dir.path().join("moto.log")).expect("a file");
+    let server = Command::new(python)
+        .args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()])
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn();
+    let _server = Ends(server.expect("a server"));
+    wait_for("the S3 server", || std::net::TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.to_string()));
+    let endpoint = format!("http://127.0.0.1:{port}");
+    let put = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        write!(
+            stream,
+            "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        .expect("sent");
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    };
+    put("/history");
+    let with = |arguments: &[&str]| {
+        let mut command = rankmesh();
+        command.args(arguments).env("AWS_ACCESS_KEY_ID", "who").env("AWS_SECRET_ACCESS_KEY", "hush-hush");
+        command.env("AWS_REGION", "us-east-1").env("AWS_ENDPOINT_URL", &endpoint).env("AWS_ALLOW_HTTP", "true");
+        command.output().expect("it runs")
+    };
+    let (stores, directory) = archived(dir.path());
+    let bucket = "s3://history/cluster/one";
+    let done = with(&["archive", "--open-hours", "--full-speed", "--db", text(&stores), "--to", bucket]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let sql = "SELECT rank, count(*), sum(duration_ns) FROM collectives GROUP BY rank ORDER BY rank";
+    let answer = with(&["query", "--format", "json", "--archive", bucket, sql]);
+    assert!(answer.status.success(), "{}", stderr(&answer));
+    let answer: Value = serde_json::from_str(&stdout(&answer)).expect("JSON");
+    assert_eq!(answer["rows"], ask(&["--archive", text(&directory)], sql)["rows"]);
+    let wrong = with(&["archive", "--db", text(&stores), "--to", "s3://no-such-bucket/x", "--open-hours"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(!stderr(&wrong).contains("hush-hush") && stderr(&wrong).contains("no-such-bucket"), "{}", stderr(&wrong));
+}
+
+#[test]
+fn an_agent_archives_its_hours_and_a_missing_target_is_a_finding() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut lab = Lab::new();
+    EndedJob::small().write(dir.path());
+    let (store, target) = (dir.path().join("n0.db"), dir.path().join("archive"));
+    std::fs::create_dir(&target).expect("a directory");
+    let archive = ["--archive", text(&target), "--store-max-age", "36500d"];
+    lab.start("n0", &[&["--store", text(&store)], &archive[..]].concat());
+    let answer = wait_for("the job's hour in the archive", || {
+        let found = run(&[
+            "query",
+            "--format",
+            "json",
+            "--archive",
+            text(&target),
+            "SELECT count(*), min(ts_ns) FROM collectives",
+        ]);
+        if !found.status.success() {
+            return Err(stderr(&found));
+        }
+        serde_json::from_str::<Value>(&stdout(&found)).map_err(|error| error.to_string())
+    });
+    assert_eq!(answer["rows"][0][0], 400);
+    assert!(answer["rows"][0][1].as_i64().is_some_and(|first_ns| first_ns > T0));
+
+    // It is gone: the agent answers as ever, and says so.
+    let gone = dir.path().join("gone");
+    lab.start("n1", &["--archive", text(&gone)]);
+    let found = wait_for("the finding", || {
+        let sql = "SELECT detail FROM findings WHERE verdict = 'archive'";
+        let output = lab.ask("n1", "query", &["--format", "json", sql]);
+        let answer: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+        answer["rows"][0][0].as_str().map(str::to_owned).ok_or_else(|| answer.to_string())
+    });
+    assert!(found.contains("hours are not archived") && found.contains("gone"), "{found}");
+}
