@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -10,7 +10,7 @@ deps: ## install missing system packages (when allowed; says which otherwise)
 	@scripts/deps.sh
 
 build: deps ## the release binary: target/release/rankmesh
-	$(CARGO) build --locked --release -p rankmesh
+	RANKMESH_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) $(CARGO) build --locked --release -p rankmesh
 
 demo: deps ## the main job on this machine: four agents, eight ranks, one of them late
 	$(CARGO) build --locked -p rankmesh
@@ -121,6 +121,21 @@ test-kernels: deps ## capture on Debian's 6.1 and 6.12 kernels, booted in qemu w
 bench-capture: deps ## what recording costs: calls beside empty probes, an MPI job beside itself, switches (root)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-capture
 	target/release/bench-capture
+
+dist: ## what is released, for x86_64 and aarch64: tarballs, .deb, .rpm, checksums (OUT=DIR, ARCH=x86_64 only one; SIGN_KEY=FILE signs)
+	@scripts/deps.sh --dist
+	scripts/dist.sh $(or $(OUT),target/release-files) $(ARCH)
+
+test-dist: ## the packages of `make dist` in a chroot of Debian 11: install, start, ask, upgrade, remove, purge (root)
+	@scripts/deps.sh --dist
+	scripts/test-package.sh $(or $(OUT),target/release-files) target/chroots
+
+test-doctor: deps ## what the doctor finds between hosts in network namespaces: blocks, MTU, loss, a killed agent (root, minutes)
+	$(CARGO) test --locked -p rankmesh --test operating -- --ignored --nocapture
+
+test-reproducible: ## the x86_64 binary built twice in different folders: the same hash (half an hour)
+	@scripts/deps.sh --dist
+	scripts/test-reproducible.sh target/reproducible
 
 bench-trust: deps ## revocation on live connections, renewal under load, what seals cost (about four minutes)
 	$(CARGO) run --locked --release -p scenarios --bin bench-trust

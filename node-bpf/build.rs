@@ -11,6 +11,8 @@ fn main() {
     println!("cargo:rerun-if-changed=src/bpf");
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     let target = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    // The programs' line information names no folder of the machine that built them.
+    let here = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     // Both, so that a change on one kind of machine does not break the other unnoticed; ours is the
     // one embedded.
     for (rust_name, kernel_name) in [("x86_64", "x86"), ("aarch64", "arm64")] {
@@ -23,7 +25,12 @@ fn main() {
             let built = SkeletonBuilder::new()
                 .source(format!("src/bpf/{object}.bpf.c"))
                 .obj(out.join(name))
-                .clang_args(["-mcpu=v3", "-Wall", &format!("-D__TARGET_ARCH_{kernel_name}")])
+                .clang_args([
+                    "-mcpu=v3",
+                    "-Wall",
+                    &format!("-D__TARGET_ARCH_{kernel_name}"),
+                    &format!("-ffile-prefix-map={here}=node-bpf"),
+                ])
                 .build();
             if let Err(error) = built {
                 eprintln!("node-bpf: the BPF programs do not compile for {rust_name}: {error:?}");
@@ -39,25 +46,32 @@ fn main() {
     }
 }
 
-/// The libraries that ranks load where there is no eBPF. Cross-compiling: `CC` names the target's
-/// compiler.
+/// The libraries that ranks load where there is no eBPF. They run inside the ranks' container, whose
+/// glibc may be older than the host's: `RANKMESH_SHIM_CC` (a command and its first arguments, as
+/// words) compiles them for an older one than the binary's. Without it, the target's compiler does.
 fn shim(out: &std::path::Path) {
     println!("cargo:rerun-if-changed=src/shim");
-    println!("cargo:rerun-if-env-changed=CC");
-    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let target = env::var("TARGET").unwrap_or_default().replace('-', "_");
+    let names = ["RANKMESH_SHIM_CC".to_owned(), format!("CC_{target}"), "CC".to_owned()];
+    for name in &names {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    let compiler = names.iter().find_map(|name| env::var(name).ok()).unwrap_or_else(|| "cc".to_owned());
+    let mut words = compiler.split_whitespace();
+    let program = words.next().unwrap_or("cc");
+    let first: Vec<&str> = words.collect();
     for (source, library) in [("src/shim/pmpi.c", "librankmesh_pmpi.so"), ("src/shim/nccl.c", "librankmesh_nccl.so")] {
-        let made = std::process::Command::new(&compiler)
-            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
+        let made = std::process::Command::new(program)
+            .args(&first)
+            // -g0: zig adds debug information by itself, and with it the name of this folder
+            .args(["-shared", "-fPIC", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
             .arg(out.join(library))
             // NCCL unloads its plugin with its last communicator, and loads it again with the next:
             // it stays as it is
             .args([source, "-Wl,-z,nodelete", "-ldl", "-lpthread"])
             .status();
         if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            eprintln!(
-                "node-bpf: {} does not compile {source} ({made:?}); needed: apt-get install gcc",
-                compiler.display()
-            );
+            eprintln!("node-bpf: {compiler} does not compile {source} ({made:?}); needed: apt-get install gcc");
             std::process::exit(1);
         }
     }

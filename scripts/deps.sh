@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the system packages that building (and, with --test or --kernels, testing) needs, when this user may; else says which.
+# Installs the system packages that building (and, with --test, --kernels or --dist, testing and packing) needs, when this user may; else says which.
 # Debian and Ubuntu. What is already there is not asked for, so a second run does nothing.
 set -eu
 
@@ -38,6 +38,12 @@ if [ "${1:-}" = --test ]; then
     need tmux have tmux                       # a terminal for rankmesh top
     need iproute2 have ip                      # hosts in network namespaces …
     need nftables test -x /usr/sbin/nft        # … that lose packets
+fi
+if [ "${1:-}" = --dist ]; then
+    for tool in autoconf automake flex bison gawk debootstrap cpio rpm; do need $tool have $tool; done
+    need autopoint have autopoint
+    need libtool test -e /usr/bin/libtoolize
+    need python3-venv python3 -c "import venv, ensurepip"
 fi
 if [ "${1:-}" = --kernels ]; then
     need qemu-system-x86 have qemu-system-x86_64

@@ -59,7 +59,7 @@ pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
 pub use config::{AttachMode, CaptureConfig};
 pub use error::Error;
 pub use host::Host;
-pub use loader::ProbeStatus;
+pub use loader::{ProbeStatus, kernel_object};
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
 pub use record::{
     BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,

@@ -22,6 +22,12 @@ use crate::wire::{EVERYBODY, RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLO
 pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o")));
 
+/// The compiled BPF programs that this binary loads, as an ELF object.
+#[must_use]
+pub fn kernel_object() -> &'static [u8] {
+    &OBJECT.0
+}
+
 /// What one probe has seen and lost since capture started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeStatus {

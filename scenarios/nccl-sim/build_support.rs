@@ -20,6 +20,7 @@ pub(crate) fn build(scenarios_dir: &Path, out_dir: &Path) -> Result<(), String> 
     println!("cargo:rerun-if-changed={}", workloads.display());
     println!("cargo:rerun-if-changed={}", scenarios_dir.join("cudart-sim").display());
     println!("cargo:rerun-if-env-changed=CC");
+    println!("cargo:rerun-if-env-changed={}", target_cc());
     let library = out_dir.join("libnccl.so.2");
     let mut cc = compiler();
     cc.args(["-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-soname,libnccl.so.2", "-o"]).arg(&library);
@@ -34,8 +35,14 @@ pub(crate) fn build(scenarios_dir: &Path, out_dir: &Path) -> Result<(), String> 
     run(cc)
 }
 
+/// The variable that names the target's compiler, as the `cc` crate reads it.
+fn target_cc() -> String {
+    format!("CC_{}", std::env::var("TARGET").unwrap_or_default().replace('-', "_"))
+}
+
 fn compiler() -> Command {
-    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    let named = std::env::var_os(target_cc()).or_else(|| std::env::var_os("CC"));
+    let mut cc = Command::new(named.unwrap_or_else(|| "cc".into()));
     cc.args(["-std=gnu11", "-O2", "-s"]);
     cc
 }

@@ -42,3 +42,53 @@ fn the_table_of_attacks_names_tests_that_are_there() {
         assert!(found > 0, "no test: {row}");
     }
 }
+
+/// Markdown files of the project that people read.
+fn pages(root: &Path) -> Vec<std::path::PathBuf> {
+    let mut folders = vec![root.to_path_buf()];
+    let mut pages = vec![];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let inside = ["docs", "decisions", "runbooks", "packaging"].contains(&name.as_str());
+            if path.is_dir() && inside {
+                folders.push(path);
+            } else if name.ends_with(".md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages
+}
+
+/// A heading's anchor, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    text.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn every_link_between_pages_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let pages = pages(&root);
+    assert!(pages.len() > 50, "{} pages", pages.len());
+    let (mut links, mut dead) = (0, vec![]);
+    for page in &pages {
+        let text = std::fs::read_to_string(page).expect("a page");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            if link.contains("://") || link.contains(char::is_whitespace) || link.is_empty() {
+                continue;
+            }
+            links += 1;
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().expect("a folder").join(file) };
+            let lines = || std::fs::read_to_string(&target).unwrap_or_default();
+            let there = || lines().lines().any(|line| line.starts_with('#') && anchor(line) == heading);
+            if !target.exists() || (!heading.is_empty() && target.extension().is_some_and(|e| e == "md") && !there()) {
+                dead.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(links > 100, "{links} links");
+    assert_eq!(dead, Vec::<String>::new(), "links that lead nowhere");
+}

@@ -19,6 +19,7 @@
 //!   hold. `ask`: asking a peer. `error`: why it did not answer. `outbox`: gossip on its way out.
 //! - [`via`]: asking an agent from a machine without one.
 //! - [`join`]: how a host without a certificate gets one, both sides.
+//! - `heard`: who called. `reach`: is a peer reached, and by what kind of way?
 //! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
 
 mod active_time;
@@ -27,11 +28,13 @@ mod clock;
 mod drift;
 mod endpoint;
 mod error;
+mod heard;
 mod idle;
 pub mod join;
 mod outbox;
 mod pool;
 mod probe;
+mod reach;
 mod serve;
 mod standing;
 #[cfg(test)]
@@ -203,6 +206,7 @@ struct Inner {
     outboxes: outbox::Outboxes,
     gossip_in: mpsc::Sender<Inbound>,
     counters: Counters,
+    callers: heard::Callers,
     closing: CancellationToken,
 }
 
@@ -231,6 +235,7 @@ impl Mesh {
             outboxes: outbox::Outboxes::default(),
             gossip_in,
             counters: Counters::default(),
+            callers: heard::Callers::default(),
             closing: CancellationToken::new(),
         }));
         tokio::spawn(serve::accept(mesh.clone()));

@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use tokio::net::UdpSocket;
 
+/// How long to wait for an objection before the next packet.
+const ONCE_MORE: Duration = Duration::from_millis(400);
+
 /// Waits until somebody says that `address` cannot be reached, and why; pending for ever when
 /// nobody does.
 pub(super) async fn objection(address: SocketAddr) -> &'static str {
@@ -28,10 +31,15 @@ async fn provoke(address: SocketAddr) -> Result<(), Error> {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(address).await?;
-    // One byte is no QUIC packet: a listening endpoint drops it.
-    socket.send(&[0]).await?;
-    socket.recv(&mut [0; 1]).await?;
-    Ok(())
+    loop {
+        // One byte is no QUIC packet: a listening endpoint drops it.
+        socket.send(&[0]).await?;
+        // A host objects a few times in a second only, and QUIC's own packets take their share.
+        if let Ok(heard) = tokio::time::timeout(ONCE_MORE, socket.recv(&mut [0; 1])).await {
+            heard?;
+            return Ok(());
+        }
+    }
 }
 
 fn text(error: &Error) -> Option<&'static str> {

@@ -56,6 +56,7 @@ pub(super) async fn accept(mesh: Mesh) {
             let _ = incoming.retry();
             continue;
         }
+        mesh.0.callers.begun(canonical(incoming.remote_address()));
         let mesh = mesh.clone();
         tokio::spawn(async move {
             let admitted = tokio::time::timeout(HANDSHAKE_TIMEOUT, async { incoming.await }).await;
@@ -89,6 +90,7 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
             }
             Ok(who) => {
                 count(&mesh.0.counters.accepted);
+                mesh.0.callers.completed(address, who.name.as_str());
                 let peer = Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() });
                 // Who is no node does not listen where it called from.
                 if peer.who.role == Role::Node {

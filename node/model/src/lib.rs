@@ -18,6 +18,7 @@ pub mod board;
 mod coverage;
 pub mod explanation;
 pub mod frame;
+pub mod health;
 mod local;
 mod snapshot;
 pub mod watch;

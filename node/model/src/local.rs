@@ -42,6 +42,8 @@ pub enum LocalRequest {
     /// The request that follows on this connection is a front end's, for one of its clients. Only on
     /// a local socket, and once. (A request inside a request could be nested without end.)
     OnBehalf(OnBehalf),
+    /// How every node is and whom it reaches: a JSON document.
+    Doctor,
 }
 
 /// For whom a front end asks. It may have less than the front end itself, never more.

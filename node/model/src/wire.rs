@@ -137,6 +137,15 @@ pub enum Request {
         /// What the asker has of it.
         known: Option<Known>,
     },
+    /// How are you, and whom do you reach? Answered by [`Response::Health`].
+    Health {
+        /// Time left for it when it was sent, milliseconds.
+        deadline_ms: u32,
+        /// Whom to try to reach, by name.
+        reach: Vec<String>,
+        /// Ask these nodes instead, which the asker does not reach; empty: the node itself.
+        of: Vec<String>,
+    },
 }
 
 /// Digests of a host's ranks of one job.
@@ -343,6 +352,8 @@ pub enum Response {
     Verdict(Vec<u8>),
     /// What ranks did; none where the node does not judge the job.
     Board(Option<Box<Board>>),
+    /// A list of [`crate::health::Health`]s, as JSON.
+    Health(Vec<u8>),
 }
 
 impl Response {

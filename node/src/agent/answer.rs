@@ -55,6 +55,10 @@ pub(super) async fn answer(
             shared.auditor.done(asking, Outcome::Answered { rows: None, bytes: None });
             to.send(LocalResponse::Text(nodes)).await?;
         }
+        LocalRequest::Doctor => {
+            let examination = super::health::examine(shared).await;
+            report(shared, asking("doctor"), Ok(examination), to).await?;
+        }
         LocalRequest::Tables => {
             let deadline = Instant::now() + FOR_TABLES;
             let tables = query::tables::tables(&shared.coordinator, deadline).await;

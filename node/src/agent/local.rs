@@ -47,7 +47,7 @@ pub fn bind(path: &Path) -> anyhow::Result<UnixListener> {
             .with_context(|| format!("creating {}", directory.display()))?;
     }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        bail!("another agent listens there; stop it or give --socket PATH");
+        bail!("another agent listens there; stop it, take its place with --replace, or give --socket PATH");
     }
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()) => std::fs::remove_file(path)?,

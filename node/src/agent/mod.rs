@@ -38,6 +38,7 @@ mod device;
 pub(crate) mod explain;
 pub(crate) mod facts;
 mod graphs;
+mod health;
 pub mod light;
 pub mod local;
 mod mark;
@@ -210,6 +211,9 @@ impl Agent {
         self.shared.mesh.shutdown().await;
         let shared = Arc::clone(&self.shared);
         let _ = tokio::task::spawn_blocking(move || {
+            if let Source::Store(store) = shared.source.as_ref() {
+                store.recording_ends(record::unix_now_ns());
+            }
             shared.recording.stop();
             if let Source::Store(store) = shared.source.as_ref() {
                 store.close();

@@ -118,6 +118,9 @@ impl Recording {
             _ => None,
         };
         store.not_recorded(gaps(&started, rings.is_some()));
+        if started.is_ok() || rings.is_some() {
+            store.recording_began(record::unix_now_ns());
+        }
         let rings = match (&started, &config.capture) {
             // A job's own directory of rings: nobody else reads there.
             (Ok(_), CaptureChoice::Auto { rings: Some(directory), job: Some(job), .. }) => {

@@ -315,6 +315,10 @@ impl Handler for NodeHandler {
                 Some(shared) => Response::Board(standing::page(&shared, job, since_ns, known).map(Box::new)),
                 None => Response::Unsupported("this node judges no jobs".into()),
             },
+            Request::Health { deadline_ms, reach, of } => match self.agent().filter(|_| peer.role == Role::Node) {
+                Some(shared) => Box::pin(super::health::answer(&shared, &reach, &of, until(deadline_ms).into())).await,
+                None => Response::Unsupported("this node examines no others".into()),
+            },
             Request::Trust => Response::Trust(self.trust.as_ref().map(|trust| trust.list()).unwrap_or_default()),
             Request::Renew { csr } => {
                 let asking = Asking::new("mesh", peer.name.to_string(), peer.role.as_str(), "renew");

@@ -59,6 +59,10 @@ pub(super) struct UpArgs {
     /// Socket for the command line on this host [default: under $XDG_RUNTIME_DIR or /run/rankmesh]
     #[arg(long, value_name = "PATH")]
     pub(super) socket: Option<PathBuf>,
+    /// Take the place of the agent that listens on the socket: it is ended in good order first, and
+    /// what happens until this one records is missing in the coverage
+    #[arg(long)]
+    pub(super) replace: bool,
     /// User who may ask over the socket, too (repeatable, name or number): a reader, who does not
     /// see other users' processes
     #[arg(long, value_name = "USER")]

@@ -34,16 +34,28 @@ const TOPICS: [(&str, &str, &str); 12] = [
 /// `--version`: the formats that have versions of their own beside the program's.
 pub(super) static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "{}\nwire frames {}, store schema {}\n{}",
+        "{}\nwire {} with frames {}, store schema {}\nlibelf and zlib {}, for {}\nkernel object {}\n{}",
         env!("CARGO_PKG_VERSION"),
+        String::from_utf8_lossy(certs::tls::ALPN_MESH),
         model::frame::VERSION,
         store::SCHEMA_VERSION,
+        if cfg!(feature = "vendored") { "inside (feature vendored)" } else { "of the system" },
+        std::env::consts::ARCH,
+        kernel_object(),
         match option_env!("RANKMESH_COMMIT") {
             Some(commit) => format!("commit {commit}"),
             None => "commit not known (RANKMESH_COMMIT was not set for the build)".to_owned(),
         }
     )
 });
+
+/// Which BPF programs are inside: their size and CRC-32, to compare builds by.
+fn kernel_object() -> String {
+    let object = node_bpf::kernel_object();
+    let mut sum = flate2::Crc::new();
+    sum.update(object);
+    format!("{:08x} ({} bytes)", sum.sum(), object.len())
+}
 
 /// Flags of `rankmesh help`.
 #[derive(Debug, Args)]
@@ -146,6 +158,14 @@ mod tests {
             let text = String::from_utf8(text).expect("text");
             assert!(names.iter().all(|name| text.contains(name.as_str())), "{shell}");
         }
+    }
+
+    #[test]
+    fn a_version_says_which_kernel_object_is_inside() {
+        let version = LONG_VERSION.as_str();
+        assert!(version.contains("wire rankmesh/"), "{version}");
+        assert!(version.contains(&format!("({} bytes)", node_bpf::kernel_object().len())), "{version}");
+        assert!(!version.contains("kernel object 00000000"), "{version}");
     }
 
     #[test]

@@ -68,6 +68,7 @@ impl Patience {
             LocalRequest::Board(question) => question.timeout_ms,
             LocalRequest::Nodes
             | LocalRequest::Tables
+            | LocalRequest::Doctor
             | LocalRequest::Watch(_)
             | LocalRequest::Stragglers(_)
             | LocalRequest::StragglersBetween { .. }

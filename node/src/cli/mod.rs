@@ -16,6 +16,7 @@ mod check;
 mod compare;
 mod cost;
 mod demo;
+mod doctor;
 mod env;
 mod explain;
 mod export;
@@ -32,6 +33,7 @@ mod person;
 mod query;
 mod rates;
 mod recorded;
+mod replace;
 mod report;
 mod rows;
 mod runbook;
@@ -100,6 +102,8 @@ enum Command {
     Runbook(runbook::RunbookArgs),
     /// List the nodes of the mesh
     Nodes(NodesArgs),
+    /// Examine every node and the ways between them: what is wrong, and what to do about it
+    Doctor(doctor::DoctorArgs),
     /// Say what this host can capture, what not, and what to do about it
     Check(CheckArgs),
     /// Show the main job on this machine: four agents, eight ranks, one of them late
@@ -156,6 +160,7 @@ pub fn run() -> ExitCode {
         Command::Cost(args) => cost::run(args),
         Command::Runbook(args) => runbook::run(args),
         Command::Nodes(args) => nodes::run(args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Trace(args) => trace::run(args),

@@ -160,6 +160,7 @@ impl Stores {
                         let tables = query::tables::tables(&self.coordinator, Instant::now() + FOR_TABLES).await;
                         document(&tables.map_err(|message| AskError::Failed { message, coverage: None }))
                     }
+                    LocalRequest::Doctor => Err(only_agents("a mesh is examined by its agents")),
                     LocalRequest::Stacks(_) => Err(only_agents("stacks are read from processes that run")),
                     LocalRequest::Watch(_) => Err(only_agents("what stands now is pushed by agents")),
                     LocalRequest::Mark(_) => Err(only_agents("notes are written by the agent of a host")),

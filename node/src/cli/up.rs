@@ -19,8 +19,15 @@ use crate::slurm::run_dir;
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     query_planner::memory::bound_all(args.question_memory_mib << 20);
+    let replace = args.replace;
     let archive = args.archive.clone().map(|to| ArchiveChoice { to, settings: args.archive_settings.clone() });
     let config = resolve(args)?;
+    // As late as can be: until this agent records, nobody does.
+    if let Some(socket) = config.socket.as_deref().filter(|_| replace)
+        && let Some(took) = super::replace::predecessor(socket)?
+    {
+        tracing::info!("the agent on {} has ended, within {} ms", socket.display(), took.as_millis());
+    }
     // Before the runtime: capabilities are each thread's own.
     privileges::give_up_all_but(&plan(&config)).context("giving up privileges")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;

@@ -8,6 +8,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -77,6 +78,10 @@ pub(crate) struct Shared {
     pub(crate) queue: Queue,
     pub(crate) facts: Mutex<FactsState>,
     pub(crate) health: Mutex<Health>,
+    /// Since when capture records, and when it ended, Unix nanoseconds; 0: not said.
+    pub(crate) recording_since_ns: AtomicI64,
+    /// See `recording_since_ns`.
+    pub(crate) recording_until_ns: AtomicI64,
 }
 
 impl Shared {
@@ -92,7 +97,13 @@ impl Shared {
             longest_commit: Duration::ZERO,
             commit_p999: Duration::ZERO,
         };
-        Self { queue: Queue::new(queue_records), facts: Mutex::new(facts), health: Mutex::new(health) }
+        Self {
+            queue: Queue::new(queue_records),
+            facts: Mutex::new(facts),
+            health: Mutex::new(health),
+            recording_since_ns: AtomicI64::new(0),
+            recording_until_ns: AtomicI64::new(0),
+        }
     }
 
     pub(crate) fn facts(&self) -> MutexGuard<'_, FactsState> {
@@ -511,7 +522,8 @@ impl<'c> Writer<'c> {
         }
         let last_commit_ns = self.shared.health().last_commit_ns;
         let written = self.loss_writer.write(self.conn, &losses, self.session, last_commit_ns)?;
-        sessions::alive(self.conn, self.session, now_ns)?;
+        let since_ns = self.shared.recording_since_ns.load(Ordering::Relaxed);
+        sessions::alive(self.conn, self.session, now_ns, since_ns)?;
         tx.commit()?;
         for (columns, written) in self.columns.iter_mut().zip(segments) {
             columns.appender.committed(written.iter().map(|segment| segment.rows).sum());
@@ -620,7 +632,14 @@ impl<'c> Writer<'c> {
     }
 
     fn finish(&self) {
-        if let Err(error) = sessions::end(self.conn, self.session, unix_now_ns()) {
+        let until_ns = match self.shared.recording_until_ns.load(Ordering::Relaxed) {
+            0 => unix_now_ns(),
+            until_ns => until_ns,
+        };
+        let since_ns = self.shared.recording_since_ns.load(Ordering::Relaxed);
+        let ended = sessions::alive(self.conn, self.session, until_ns, since_ns)
+            .and_then(|()| sessions::end(self.conn, self.session, until_ns));
+        if let Err(error) = ended {
             tracing::warn!(%error, "the trace store could not close its session");
         }
         self.truncate_wal();

@@ -56,6 +56,7 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -135,6 +136,7 @@ pub struct Store {
     writer: Mutex<Option<JoinHandle<()>>>,
     /// Held as long as the store is open: one agent per file.
     lock: File,
+    session_start_ns: i64,
 }
 
 impl Store {
@@ -176,7 +178,7 @@ impl Store {
             .name("store".to_owned())
             .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal, checkpointer))
             .map_err(StoreError::Thread)?;
-        Ok(Self { path, shared, writer: Mutex::new(Some(writer)), lock })
+        Ok(Self { path, shared, writer: Mutex::new(Some(writer)), lock, session_start_ns: session.start_ns })
     }
 
     /// Where the store lies.
@@ -241,6 +243,17 @@ impl Store {
     /// that questions which read them get.
     pub fn not_recorded(&self, gaps: Vec<(Vec<&'static str>, String)>) {
         self.shared.facts().not_recorded = gaps;
+    }
+
+    /// Capture records from now on: what happened since the last session ended was not.
+    pub fn recording_began(&self, now_ns: i64) {
+        self.shared.recording_since_ns.store(now_ns, Ordering::Relaxed);
+        self.shared.facts().records_since(self.session_start_ns, now_ns);
+    }
+
+    /// Capture ends now: what happens until the next session records is not in the store.
+    pub fn recording_ends(&self, now_ns: i64) {
+        self.shared.recording_until_ns.store(now_ns, Ordering::Relaxed);
     }
 
     /// Commit what was recorded, close the session and end the writer. Records handed in later are

@@ -39,10 +39,13 @@ pub(crate) fn begin(conn: &Connection, now_ns: i64) -> rusqlite::Result<Session>
     Ok(Session { id, start_ns: now_ns })
 }
 
-/// Note that the session lives, inside the batch's transaction.
-pub(crate) fn alive(conn: &Connection, session: Session, now_ns: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached("UPDATE sessions SET alive_ns = max(alive_ns, ?2) WHERE id = ?1")?
-        .execute([session.id, now_ns])?;
+/// Note that the session lives, inside the batch's transaction, and since when it records (0: since
+/// its start).
+pub(crate) fn alive(conn: &Connection, session: Session, now_ns: i64, since_ns: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "UPDATE sessions SET alive_ns = max(alive_ns, ?2), start_ns = max(start_ns, ?3) WHERE id = ?1",
+    )?
+    .execute([session.id, now_ns, since_ns])?;
     Ok(())
 }
 

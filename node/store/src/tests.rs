@@ -347,6 +347,18 @@ fn sessions_tell_when_nobody_recorded() {
     let notes = store.notes(&[], now - 1_800_000_000_000..now);
     assert!(notes.iter().any(|n| n.starts_with("no agent recorded between ")), "{notes:?}");
     assert_eq!(store.notes(&["collectives"], now - 7_000_000_000_000..now - 4_000_000_000_000), Vec::<String>::new());
+
+    // Until capture records, and from its end on, nothing is recorded either.
+    let began = now + 5_000_000_000;
+    store.recording_began(began);
+    let notes = store.notes(&[], began - 1_000_000_000..began - 1);
+    assert!(notes.iter().any(|n| n.starts_with("no agent recorded between ")), "{notes:?}");
+    assert_eq!(store.notes(&[], began + 1..began + 2), Vec::<String>::new());
+    store.recording_ends(began + 7);
+    drop(store);
+    let conn = connect(&path);
+    assert_eq!(int(&conn, "SELECT max(start_ns) FROM sessions"), began);
+    assert_eq!(int(&conn, "SELECT max(stop_ns) FROM sessions"), began + 7);
 }
 
 #[test]

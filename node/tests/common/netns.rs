@@ -74,6 +74,13 @@ impl Hosts {
         self.filter(host, &format!("ip saddr {}", self.address(to)))
     }
 
+    /// Sets the MTU of this host's cable, at both ends.
+    pub fn mtu(&self, host: usize, bytes: u32) -> Result<(), String> {
+        let bytes = bytes.to_string();
+        Self::run(&["ip", "-n", self.name(host), "link", "set", "eth0", "mtu", &bytes])?;
+        Self::run(&["ip", "-n", self.name(0), "link", "set", &format!("port{host}"), "mtu", &bytes])
+    }
+
     /// Nothing is lost at this host any more.
     pub fn hear(&self, host: usize) -> Result<(), String> {
         self.nft(host, "delete table ip fault")

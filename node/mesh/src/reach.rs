@@ -1,0 +1,45 @@
+//! Whether a peer is reached, and what the way to it is like.
+
+use std::net::SocketAddr;
+
+use model::health::{Heard, PathSeen};
+use tokio::time::Instant;
+
+use super::Mesh;
+use super::error::AskError;
+use super::pool::Purpose;
+
+/// Pings for one look at a way: enough for path MTU discovery to have a first result.
+const PINGS: u32 = 8;
+
+impl Mesh {
+    /// Pings `peer` and reads what QUIC knows of the way to it.
+    ///
+    /// # Errors
+    /// Not one ping is answered before `deadline`.
+    pub async fn reach(
+        &self,
+        peer: &certs::NodeName,
+        address: SocketAddr,
+        deadline: Instant,
+    ) -> Result<PathSeen, AskError> {
+        let clock = self.clock_offset(peer, address, PINGS, deadline).await?;
+        let connection = self.connect(address, Purpose::Question, deadline).await?.peer.connection.clone();
+        let path = connection.stats().path;
+        Ok(PathSeen {
+            offset_ns: clock.offset_ns,
+            bound_ns: clock.bound_ns,
+            rtt_ns: clock.rtt_ns,
+            mtu: path.current_mtu,
+            sent: path.sent_packets,
+            lost: path.lost_packets,
+            black_holes: path.black_holes_detected,
+        })
+    }
+
+    /// Addresses from which connections were begun, the last first.
+    #[must_use]
+    pub fn callers(&self) -> Vec<Heard> {
+        self.0.callers.list()
+    }
+}
