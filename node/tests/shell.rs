@@ -3,14 +3,13 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-use common::{PATIENCE, rankmesh, run, stderr, stdout};
+use common::terminal::Terminal;
+use common::{rankmesh, run, stderr, stdout, wait_for};
 use rusqlite::Connection;
 
 /// Two databases of a job that has ended, and a file that is none.
@@ -28,78 +27,10 @@ fn stores(dir: &Path) -> PathBuf {
 }
 
 /// A shell on a terminal of its own.
-struct Terminal {
-    child: Child,
-    keys: ChildStdin,
-    screen: Arc<Mutex<String>>,
-    /// So much of the screen was looked at.
-    seen: usize,
-}
-
-impl Terminal {
-    fn open(dir: &Path, arguments: &str) -> Self {
-        let binary = env!("CARGO_BIN_EXE_rankmesh");
-        let mut child = Command::new("script")
-            .args(["-qefc", &format!("{binary} {arguments}"), "/dev/null"])
-            .env("XDG_STATE_HOME", dir)
-            .env("TERM", "xterm")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("script, of bsdutils, runs");
-        let keys = child.stdin.take().expect("its input");
-        let mut output = child.stdout.take().expect("its output");
-        let screen: Arc<Mutex<String>> = Arc::default();
-        let shown = Arc::clone(&screen);
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(length @ 1..) = output.read(&mut bytes) {
-                shown.lock().expect("not poisoned").push_str(&String::from_utf8_lossy(&bytes[..length]));
-            }
-        });
-        Self { child, keys, screen, seen: 0 }
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).expect("the terminal takes keys");
-        self.keys.flush().expect("the terminal takes keys");
-    }
-
-    /// Waits for a text after what was seen before.
-    fn see(&mut self, text: &str) {
-        let until = Instant::now() + PATIENCE;
-        while !self.sees(text) {
-            assert!(Instant::now() < until, "no {text:?} on: {}", self.screen.lock().expect("not poisoned"));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn sees(&mut self, text: &str) -> bool {
-        let screen = self.screen.lock().expect("not poisoned");
-        let found = screen[self.seen..].find(text).map(|at| self.seen + at + text.len());
-        self.seen = found.unwrap_or(self.seen);
-        found.is_some()
-    }
-
-    /// Waits until the shell has a question's thread.
-    fn is_asking(&self) {
-        let until = Instant::now() + PATIENCE;
-        while !asks(self.child.id()) {
-            assert!(Instant::now() < until, "it asks nothing: {}", self.screen.lock().expect("not poisoned"));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn ends(mut self) -> Option<i32> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("waits") {
-                return status.code();
-            }
-            assert!(Instant::now() < until, "it does not end: {}", self.screen.lock().expect("not poisoned"));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
+fn shell(dir: &Path, arguments: &str) -> Terminal {
+    let mut script = Command::new("script");
+    script.env("XDG_STATE_HOME", dir);
+    Terminal::open(script, &format!("{} {arguments}", env!("CARGO_BIN_EXE_rankmesh")))
 }
 
 /// Whether a process or a descendant of it has a thread for a question.
@@ -118,7 +49,7 @@ fn on_a_terminal_questions_are_typed_completed_stopped_and_remembered() {
     let stores = stores(dir.path());
     std::fs::write(stores.join("gpu3.db"), b"no database").expect("written");
     // Without a question `query` is the same.
-    let mut terminal = Terminal::open(dir.path(), &format!("query --timeout 60s --db {}", stores.display()));
+    let mut terminal = shell(dir.path(), &format!("query --timeout 60s --db {}", stores.display()));
     terminal.see("rankmesh> ");
     // Over two lines; the table's name is completed.
     terminal.press("SELECT sum(ms) AS total\n");
@@ -139,7 +70,7 @@ fn on_a_terminal_questions_are_typed_completed_stopped_and_remembered() {
     terminal.press("\x03");
     terminal.see("rankmesh> ");
     terminal.press("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n, steps;\n");
-    terminal.is_asking();
+    wait_for("a question is asked", || asks(terminal.id()).then_some(()).ok_or_else(|| terminal.shown()));
     terminal.press("\x03");
     terminal.see("stopped");
     terminal.see("rankmesh> ");
@@ -154,7 +85,7 @@ fn on_a_terminal_questions_are_typed_completed_stopped_and_remembered() {
     let mode = std::fs::metadata(&history).expect("a history").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     assert!(std::fs::read_to_string(&history).expect("text").contains("SELECT 6 * 7 AS answer;"));
-    let mut again = Terminal::open(dir.path(), &format!("shell --db {}", stores.display()));
+    let mut again = shell(dir.path(), &format!("shell --db {}", stores.display()));
     again.see("rankmesh> ");
     // Up: .quit, then the question before.
     again.press("\x1b[A\x1b[A\x1b[A\n");

@@ -69,6 +69,14 @@ fn a_batch_script_gets_its_mesh_and_the_late_rank_its_name() {
         );
     }
 
+    // `top` draws there as it would here, through srun's terminal.
+    let mut top = slurm.rankmesh_elsewhere_on_a_terminal(&format!("top --job {id}"));
+    top.see("rank 5");
+    top.press("4");
+    top.see("n4");
+    top.press("q");
+    assert_eq!(top.ends(), Some(0));
+
     // The other job: attached to while it runs, from outside.
     let none = slurm.rankmesh(&["query", "--job", &other_id, "SELECT 1"]);
     assert_eq!(none.status.code(), Some(1));

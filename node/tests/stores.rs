@@ -51,6 +51,10 @@ fn call(host: i32, rank: i32, seq: i64) -> Record {
 /// The stores of two hosts with two ranks each, whose calls only enqueue; with or without what the
 /// agents (whose names were others than the files') measured of each other.
 fn job(dir: &Path, with_clocks: bool) {
+    job_of(dir, with_clocks, STEPS);
+}
+
+fn job_of(dir: &Path, with_clocks: bool, steps: i64) {
     std::fs::create_dir(dir).expect("a directory");
     for host in 0..2_i32 {
         let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
@@ -63,7 +67,7 @@ fn job(dir: &Path, with_clocks: bool) {
                 job_id: Some("4711".to_owned()),
                 ..ProcessSeen::default()
             }));
-            (0..STEPS).for_each(|seq| store.ingest().record(call(host, rank, seq)));
+            (0..steps).for_each(|seq| store.ingest().record(call(host, rank, seq)));
         }
         // The first is the reference, to whose clock the other keeps its own.
         for minute in (0..2).filter(|_| with_clocks) {
@@ -135,6 +139,32 @@ fn without_kept_clocks_nobody_is_named_by_entries_and_that_is_said() {
     assert_ne!(verdict["verdict"]["kind"], "rank", "{verdict}");
     assert!(verdict["evidence"]["clock_bound_ns"].is_null(), "{verdict}");
     assert!(verdict.to_string().contains("clock"), "{verdict}");
+}
+
+#[test]
+fn a_store_that_breaks_off_within_its_rows_is_a_missing_node_of_the_verdict() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let job_dir = dir.path().join("job");
+    job_of(&job_dir, true, 60_000);
+    let last = rusqlite::Connection::open(job_dir.join("gpu0.db")).expect("a store");
+    let damaged = last
+        .execute(
+            "UPDATE segment_columns SET data = zeroblob(length(data)) WHERE id > (SELECT avg(id) FROM segment_columns)",
+            [],
+        )
+        .expect("mischief");
+    assert!(damaged > 10, "{damaged}");
+    last.close().expect("closed");
+    let path = job_dir.display().to_string();
+    // Who prints rows as they come has printed some.
+    let span = verdicts::Span { until_ns: i64::MAX, ..verdicts::Span::default() };
+    let verdicts_sql = verdicts::sql(&span);
+    let printed = run(&["query", "--format", "csv", "--db", &path, &verdicts_sql]);
+    assert_eq!(printed.status.code(), Some(1), "{}", stderr(&printed));
+    let output = run(&["stragglers", "--db", &path, "--since", "2h"]);
+    assert_eq!(output.status.code(), Some(3), "{}{}", stdout(&output), stderr(&output));
+    assert!(stderr(&output).contains("missing gpu0: failed: "), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 of 2 nodes answered"), "{}", stderr(&output));
 }
 
 #[test]

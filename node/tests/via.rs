@@ -77,6 +77,8 @@ fn roles_are_enforced_for_every_request_of_who_asks_without_an_agent() {
     assert_eq!(json_of(&stacks)["coverage"]["answered"], 2, "{}", stderr(&stacks));
     let verdict = via("stragglers", &b, &reader, &["--since", "10s"]);
     assert_eq!(json_of(&verdict)["coverage"]["asked"], 2, "{}", stderr(&verdict));
+    let top = via("top", &b, &reader, &["--once"]);
+    assert_eq!(json_of(&top)["nodes"].as_array().map(Vec::len), Some(2), "{}", stderr(&top));
 
     // Who asked what is known where they asked.
     wait_for("the audit has it", || {

@@ -127,6 +127,10 @@ pub fn install() -> bool {
         if known != ffi::SQLITE_OK || inner.xMalloc.is_none() {
             return false;
         }
+        // SQLite's own statistics, which nothing here reads, take one lock for each allocation of any
+        // thread. Where it is refused they stay.
+        // SAFETY: the option takes an int.
+        unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_MEMSTATUS, 0) };
         let mut counting =
             ffi::sqlite3_mem_methods { xMalloc: Some(malloc), xFree: Some(free), xRealloc: Some(realloc), ..inner };
         if INNER.set(Inner(inner)).is_err() {

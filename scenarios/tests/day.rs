@@ -17,7 +17,7 @@ use scenarios::day::fill::{Filled, fill, keeps_all};
 use scenarios::day::oracle::{Oracle, compare, unite};
 use scenarios::day::{Day, bound, questions};
 use store::exchange::{Export, export};
-use verdicts::{ClockOffset, Heard, Input, Rules, Span};
+use verdicts::{ClockOffset, Heard, Input, Names, Rules, Span};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const SEED: u64 = 20_261_122;
@@ -85,8 +85,9 @@ fn investigation(oracle: &Oracle, (since_ns, until_ns): (i64, i64)) -> Vec<quest
     };
     let job = Some("train-7".to_owned());
     let sql = verdicts::sql(&Span { since_ns, until_ns, job, ..Span::default() });
+    let mut names = Names::default();
     for row in oracle.answer(&sql).expect("the calls of the span") {
-        input.push_row(&row).expect("a call");
+        input.push_row(&row, &mut names).expect("a call");
     }
     let report = verdicts::analyse(&input, &Rules::default());
     assert_eq!(report.verdict.named().first().map(|named| named.rank), Some(5), "{:?}", report.verdict);

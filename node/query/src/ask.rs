@@ -131,6 +131,32 @@ pub async fn ask_into(
     ask_to(shared, question, caller, cancelled, Some(out)).await
 }
 
+/// As [`ask_into`], with rows handed to `take` as they come.
+///
+/// # Errors
+/// As [`ask_into`], or what `take` returned.
+pub async fn ask_each<E: From<AskError>>(
+    shared: &Coordinator,
+    question: Question,
+    caller: &Caller,
+    cancelled: CancellationToken,
+    mut take: impl FnMut(RowChunk) -> Result<(), E>,
+) -> Result<QueryOutcome, E> {
+    let (out, mut chunks) = mpsc::channel(1);
+    let mut asking = std::pin::pin!(ask_into(shared, question, caller, cancelled, out));
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            Some(chunk) = chunks.recv() => take(chunk)?,
+            outcome = &mut asking => break outcome?,
+        }
+    };
+    while let Ok(chunk) = chunks.try_recv() {
+        take(chunk)?;
+    }
+    Ok(outcome)
+}
+
 async fn ask_to(
     shared: &Coordinator,
     question: Question,

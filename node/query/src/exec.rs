@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use query_planner::memory::{self, Account, Grant};
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask, Stop};
 use rusqlite::Connection;
-use store::{ClockOffsetSeen, ColumnExecutor, Source, StoreError};
+use store::{ClockOffsetSeen, ColumnExecutor, Source, StoreError, Validity};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
@@ -137,6 +137,8 @@ pub struct Executor {
 #[derive(Debug)]
 struct Reader {
     conn: Connection,
+    /// For how long it may be kept.
+    validity: Option<Validity>,
     /// How often its progress handler has been called, where that is the one of small tasks: it
     /// stays from one to the next.
     looks: Option<Arc<AtomicI32>>,
@@ -289,7 +291,7 @@ impl Executor {
         }
         // Without a permit: it is so little that it waits for nobody's long work.
         let _cap = memory::cap(INLINE_MEMORY_BYTES);
-        let mut reader = self.idle.lock().pop()?;
+        let mut reader = self.idle_reader()?;
         reader.limit_steps();
         let watched = self.small.watch(&reader.conn);
         let mut batches = Vec::new();
@@ -326,9 +328,12 @@ impl Executor {
     ) -> Result<NodeStats, NodeError> {
         let _cap = memory::cap_of(&rows.memory);
         let earlier = lease.as_mut().and_then(|lease| lease.earlier.take());
-        let own = |uid| self.source.open_own_rows(&self.node, uid).map_err(NodeError::Failed);
-        let begin = || task.viewer.map_or_else(|| self.reader(), own);
-        let mut reader = earlier.map_or_else(begin, Ok)?;
+        let (mut reader, validity) = match (earlier, task.viewer) {
+            // How long ago it was opened is not known.
+            (Some(earlier), _) => (earlier, Some(Validity::Always)),
+            (None, Some(uid)) => (self.source.open_own_rows(&self.node, uid).map_err(NodeError::Failed)?, None),
+            (None, None) => self.reader()?,
+        };
         let watched = stop.watch(&reader);
         let failed = |error: rusqlite::Error| NodeError::Failed(error.to_string());
         if lease.is_some() && reader.is_autocommit() {
@@ -367,9 +372,11 @@ impl Executor {
                 if !reader.is_autocommit() {
                     reader.execute_batch("COMMIT").map_err(failed)?;
                 }
-                if task.viewer.is_none() {
-                    self.give_back(Reader { conn: reader, looks: None });
-                }
+                self.give_back(Reader {
+                    conn: reader,
+                    validity: validity.filter(|_| task.viewer.is_none()),
+                    looks: None,
+                });
                 Ok(stats)
             }
             Err(error) => {
@@ -406,22 +413,31 @@ impl Executor {
         notes
     }
 
-    fn reader(&self) -> Result<Connection, NodeError> {
-        let idle = self.idle.lock().pop();
-        if let Some(Reader { mut conn, looks }) = idle {
+    /// A kept reader that still shows what there is.
+    fn idle_reader(&self) -> Option<Reader> {
+        let mut idle = self.idle.lock();
+        let now = self.source.validity();
+        idle.retain(|reader| reader.validity == now);
+        idle.pop()
+    }
+
+    fn reader(&self) -> Result<(Connection, Option<Validity>), NodeError> {
+        if let Some(Reader { mut conn, validity, looks }) = self.idle_reader() {
             if looks.is_some() {
                 let _ = conn.progress_handler(0, None::<fn() -> bool>);
                 let _ = query_planner::bound_values(&conn, false);
             }
-            return Ok(conn);
+            return Ok((conn, validity));
         }
+        // As it was before: what is written from here on may not be seen.
+        let validity = self.source.validity();
         let mut reader = self.source.open_reader().map_err(|error| NodeError::Failed(error.to_string()))?;
         query_planner::harden(&mut reader).map_err(|error| NodeError::Failed(error.to_string()))?;
-        Ok(reader)
+        Ok((reader, validity))
     }
 
     fn give_back(&self, reader: Reader) {
-        if !self.source.may_keep_readers() {
+        if reader.validity.is_none() || reader.validity != self.source.validity() {
             return;
         }
         let mut idle = self.idle.lock();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use query_planner::{Catalog, NodeError};
 use rusqlite::Connection;
-use store::Source;
+use store::{Source, Validity};
 
 /// What was read last. The connection is one of its own: a hardened one may not read the schema.
 #[derive(Debug, Default)]
@@ -19,6 +19,8 @@ struct Known {
     /// the catalogue was read.
     schema: i64,
     catalog: Arc<Catalog>,
+    /// For how long the connection may be kept.
+    validity: Validity,
 }
 
 impl OwnCatalog {
@@ -30,7 +32,8 @@ impl OwnCatalog {
         let failed = |error: &dyn std::error::Error| NodeError::Failed(error.to_string());
         let mut known = self.0.lock();
         // SnapshotLease out: after a failure the next look begins with a fresh connection.
-        let reader = match known.take() {
+        let now = source.validity();
+        let reader = match known.take().filter(|old| Some(old.validity) == now) {
             Some(old) if schema_of(&old.reader).is_ok_and(|now| now == old.schema) => {
                 let catalog = Arc::clone(&old.catalog);
                 *known = Some(old);
@@ -42,9 +45,7 @@ impl OwnCatalog {
         let schema = schema_of(&reader).map_err(|error| failed(&error))?;
         let catalog = Catalog::of(&reader, &source.replicated()).map_err(|error| failed(&error))?;
         let catalog = Arc::new(catalog);
-        if source.may_keep_readers() {
-            *known = Some(Known { reader, schema, catalog: Arc::clone(&catalog) });
-        }
+        *known = now.map(|validity| Known { reader, schema, catalog: Arc::clone(&catalog), validity });
         Ok(catalog)
     }
 }

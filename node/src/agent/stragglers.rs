@@ -21,7 +21,7 @@ use query_planner::{NodeClock, Value};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use verdicts::point_to_point::{self, Rows, TimeUse};
-use verdicts::{ClockOffset, Heard, Input, Observation, Report, Rules, Span, SyncCall, Verdict};
+use verdicts::{ClockOffset, Heard, Input, Names, Observation, Report, Rules, Span, SyncCall, Verdict};
 
 use super::causes::Gathered;
 use super::open_calls::observed;
@@ -35,6 +35,8 @@ const SINCE_MS: u64 = 60_000;
 /// And first where there is no standing verdict: what was before the agents came, or another job,
 /// is soon behind.
 const LATELY_MS: u64 = 10_000;
+/// Calls that one analysis takes: they are held, with what is made of them, about 1 KB each.
+const MOST_CALLS: usize = 6_000_000;
 /// Peers measured at once.
 const PEERS_AT_ONCE: usize = 32;
 
@@ -215,7 +217,6 @@ async fn from_stores(
     let clocks = clocks(coordinator, Some((since_ns, until_ns)), deadline).await;
     let span = span_of(question, &clocks, since_ns, until_ns);
     let (mut input, _) = calls_of(coordinator, question, caller, &span, clocks, deadline, cancelled).await?;
-    input.heard.notes.extend(device::blind_spots(coordinator, question, caller, &span, cancelled).await);
     let live = live.filter(|_| is_now);
     let (open, waits) = match live {
         Some(shared) => open_calls(shared, question, caller, deadline).await,
@@ -230,10 +231,19 @@ async fn from_stores(
     if let Some(shared) = live {
         input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     }
-    let mut report = verdicts::analyse(&input, &Rules::default());
-    report.evidence.notes.extend(ended(coordinator, question, &input, live.is_some()));
-    // Of such calls only entries tell, and those of different hosts cannot be compared.
+    let end_note = ended(coordinator, question, &input, live.is_some());
     let unknown = input.observations.iter().any(|seen| !input.clocks.contains_key(&*seen.node));
+    // It is worked out beside what else is asked.
+    let analysis = tokio::task::spawn_blocking(move || verdicts::analyse_owned(input, &Rules::default()));
+    let beside = async {
+        let blind_spots = device::blind_spots(coordinator, question, caller, &span, cancelled).await;
+        (blind_spots, findings(coordinator, question, &span, caller, deadline, cancelled).await)
+    };
+    let (analysed, (blind_spots, (findings, more))) = tokio::join!(analysis, beside);
+    let mut report = analysed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
+    report.coverage.notes.extend(blind_spots);
+    report.evidence.notes.extend(end_note);
+    // Of such calls only entries tell, and those of different hosts cannot be compared.
     if coordinator.way.mesh().is_none()
         && unknown
         && report.evidence.tier == 0
@@ -250,7 +260,6 @@ async fn from_stores(
     if let Some(network) = super::causes::network(coordinator, &report, caller, deadline, cancelled).await {
         report.verdict = network;
     }
-    let (findings, more) = findings(coordinator, question, &span, caller, deadline, cancelled).await;
     let after = example(&report, gathered.as_ref()) + &past_findings::lines(&findings, more);
     let (text, all) = texts(&report, &after);
     let sql = verdicts::show_sql(&report);
@@ -307,25 +316,19 @@ pub(super) async fn calls_of(
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Result<(Input, Coverage), AskError> {
-    let asked = ask::ask_as(
-        coordinator,
-        Question {
-            sql: verdicts::sql(span),
-            timeout_ms: u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis())
-                .unwrap_or(u64::MAX),
-            nodes: question.nodes.clone(),
-            labels: question.labels.clone(),
-            per_node: false,
-            plan_only: false,
-            analyze: false,
-        },
-        caller,
-        cancelled.clone(),
-    )
-    .await?;
-    let QueryOutcome::Answer { answer, coverage, .. } = asked else {
-        return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
+    let mut calls = Calls::default();
+    let asked = asked(question, verdicts::sql(span), deadline);
+    let coverage = match read_calls(coordinator, asked.clone(), caller, cancelled, &mut calls, true).await {
+        // A node broke off within its rows: asked for all of them before one is looked at, it is
+        // missing.
+        Err(AskError::Failed { coverage: Some(_), .. }) if calls.seen > 0 => {
+            calls = Calls::default();
+            let asked = self::asked(question, asked.sql, deadline);
+            read_calls(coordinator, asked, caller, cancelled, &mut calls, false).await?
+        }
+        read => read?,
     };
+    let Calls { input, rows, .. } = calls;
     let mut input = Input {
         clocks,
         heard: Heard {
@@ -336,14 +339,8 @@ pub(super) async fn calls_of(
         },
         since_ns: span.since_ns,
         until_ns: span.until_ns,
-        ..Input::default()
+        ..input
     };
-    let mut rows = point_to_point::Rows::default();
-    for row in answer.rows.iter().filter(|row| rows.call(row)) {
-        input
-            .push_row(row)
-            .map_err(|error| AskError::Failed { message: error.to_string(), coverage: Some(coverage.clone()) })?;
-    }
     if input.enqueues() {
         for row in syncs(coordinator, question, caller, span, deadline, cancelled).await {
             input.push_sync_row(&row);
@@ -351,6 +348,69 @@ pub(super) async fn calls_of(
     }
     input.times = times(coordinator, rows, question, &input, caller, deadline, cancelled).await;
     Ok((input, coverage))
+}
+
+/// Calls as their rows come.
+#[derive(Default)]
+struct Calls {
+    input: Input,
+    rows: Rows,
+    names: Names,
+    seen: usize,
+}
+
+impl Calls {
+    fn take(&mut self, rows: &[Vec<Value>]) -> Result<(), AskError> {
+        self.seen += rows.len();
+        if self.seen > MOST_CALLS {
+            let message = format!(
+                "more than {MOST_CALLS} calls in this time: ask for a shorter one, a job or a communicator (--since, --job, --comm)"
+            );
+            return Err(AskError::Failed { message, coverage: None });
+        }
+        for row in rows {
+            if self.rows.call(row) {
+                let pushed = self.input.push_row(row, &mut self.names);
+                pushed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks for calls and takes them in, with `as_they_come` while nodes still send.
+async fn read_calls(
+    coordinator: &Coordinator,
+    asked: Question,
+    caller: &Caller,
+    cancelled: &CancellationToken,
+    calls: &mut Calls,
+    as_they_come: bool,
+) -> Result<Coverage, AskError> {
+    let outcome = if as_they_come {
+        ask::ask_each(coordinator, asked, caller, cancelled.clone(), |chunk| calls.take(&chunk.rows)).await?
+    } else {
+        ask::ask_as(coordinator, asked, caller, cancelled.clone()).await?
+    };
+    let QueryOutcome::Answer { answer, coverage, .. } = outcome else {
+        return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
+    };
+    calls.take(&answer.rows)?;
+    Ok(coverage)
+}
+
+/// A question of a verdict to the nodes that it is about, with the time that is left.
+fn asked(of: &StragglersQuestion, sql: String, deadline: Instant) -> Question {
+    let left = deadline.saturating_duration_since(Instant::now());
+    Question {
+        sql,
+        timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+        nodes: of.nodes.clone(),
+        labels: of.labels.clone(),
+        per_node: false,
+        plan_only: false,
+        analyze: false,
+    }
 }
 
 /// The findings of a span, and whether there are more than are listed. Where they cannot be had the
@@ -421,16 +481,19 @@ async fn times(
         Ok((processes, _)) => processes.iter().for_each(|row| rows.process(row)),
         Err(error) => tracing::debug!("ranks of processes: {error}"),
     }
-    if let Some(sql) = rows.off_cpu_sql(&input.clocks) {
-        match ask(sql).await {
-            Ok((stretches, notes)) if !notes.iter().any(|note| note.contains(super::recording::NOT_RECORDED)) => {
-                rows.off_cpu(&stretches);
-            }
-            Ok(_) => {}
-            Err(error) => tracing::debug!("time off the CPU: {error}"),
+    let times = rows.times();
+    let Some(sql) = rows.off_cpu_sql(&times, &input.clocks) else { return times };
+    match ask(sql).await {
+        Ok((stretches, notes)) if !notes.iter().any(|note| note.contains(super::recording::NOT_RECORDED)) => {
+            rows.off_cpu(&stretches);
+            rows.times()
+        }
+        Ok(_) => times,
+        Err(error) => {
+            tracing::debug!("time off the CPU: {error}");
+            times
         }
     }
-    rows.times()
 }
 
 /// The verdicts that stand: the first in full, with the cause of the named rank's lateness, and what
@@ -518,16 +581,7 @@ async fn syncs(
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Vec<Vec<Value>> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let asked = Question {
-        sql: verdicts::syncs_sql(span),
-        timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-        nodes: question.nodes.clone(),
-        labels: question.labels.clone(),
-        per_node: false,
-        plan_only: false,
-        analyze: false,
-    };
+    let asked = asked(question, verdicts::syncs_sql(span), deadline);
     match ask::ask_as(coordinator, asked, caller, cancelled.clone()).await {
         Ok(QueryOutcome::Answer { answer, .. }) => answer.rows,
         Ok(_) => Vec::new(),

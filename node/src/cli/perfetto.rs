@@ -135,6 +135,15 @@ fn span(args: &ExportArgs, target: &Target) -> anyhow::Result<(i64, i64)> {
     Ok((since_ns.max(0), now_ns))
 }
 
+/// What a question is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// All of the span.
+    Span,
+    /// A part of it, after a question about all of it.
+    Stretch,
+}
+
 /// Questions, with what their answers say of themselves.
 struct Asked<'a> {
     args: &'a ExportArgs,
@@ -148,6 +157,10 @@ impl Asked<'_> {
     /// The answer's rows; none where this cannot be asked (there is no such table, or it is not for
     /// this user), which is said in the end.
     fn rows(&mut self, table: &'static str, sql: String) -> anyhow::Result<Option<Vec<Vec<Value>>>> {
+        self.rows_of(Of::Span, table, sql)
+    }
+
+    fn rows_of(&mut self, of: Of, table: &'static str, sql: String) -> anyhow::Result<Option<Vec<Vec<Value>>>> {
         let mut all = Vec::new();
         let mut take = |piece| {
             if let Piece::Rows(rows) = piece {
@@ -160,7 +173,11 @@ impl Asked<'_> {
             Ok(())
         };
         match self.target.query(self.args.target.question(sql), &mut take) {
-            Ok(Reply::Result { coverage, .. }) => self.coverage.also(coverage),
+            Ok(Reply::Result { coverage, .. }) => {
+                // A question of the whole span has told what a stretch of it lacks.
+                let notes = if of == Of::Stretch { Vec::new() } else { coverage.notes.clone() };
+                self.coverage.also(Coverage { notes, ..coverage });
+            }
             Ok(Reply::Text(_) | Reply::Board(_)) => bail!("something else came in place of rows"),
             Err(error) if error.is::<UsageError>() => {
                 self.skipped.insert(table, format!("{error:#}"));
@@ -245,7 +262,7 @@ impl<W: Write> Copied<'_, W> {
         for table in TABLES {
             for (since_ns, until_ns) in self.stretches(table.name, table.time, table.of_processes())? {
                 let sql = table.select(since_ns, until_ns, self.pids.as_deref());
-                let Some(rows) = self.asked.rows(table.name, sql)? else { break };
+                let Some(rows) = self.asked.rows_of(Of::Stretch, table.name, sql)? else { break };
                 let rows = rows.iter().filter_map(|row| table.row(row));
                 let rows = rows.filter(|row| self.is_wanted(&row.node, row.pid, row.ts_ns)).collect::<Vec<_>>();
                 self.calls += if table.name == "collectives" { rows.len() } else { 0 };
@@ -260,7 +277,7 @@ impl<W: Write> Copied<'_, W> {
         for samples in SAMPLES {
             for (since_ns, until_ns) in self.stretches(samples.name, samples.time, samples.of_processes)? {
                 let sql = samples.select(since_ns, until_ns, self.pids.as_deref());
-                let Some(mut rows) = self.asked.rows(samples.name, sql)? else { break };
+                let Some(mut rows) = self.asked.rows_of(Of::Stretch, samples.name, sql)? else { break };
                 rows.retain(|row| {
                     let (Some(node), Some(ts_ns)) = (text(&row[0]), integer(&row[1])) else { return false };
                     self.is_wanted(&node, samples.of_processes.then(|| integer(&row[2])).flatten(), ts_ns)
@@ -293,7 +310,8 @@ impl<W: Write> Copied<'_, W> {
         while let Some((since_ns, until_ns)) = open.pop() {
             let width_ns = ((until_ns - since_ns) / CUTS).max(SHORTEST_NS);
             let sql = tables::counts((table, time), (since_ns, until_ns), width_ns, pids.as_deref());
-            let Some(counts) = self.asked.rows(table, sql)? else { return Ok(Vec::new()) };
+            let of = if (since_ns, until_ns) == whole { Of::Span } else { Of::Stretch };
+            let Some(counts) = self.asked.rows_of(of, table, sql)? else { return Ok(Vec::new()) };
             let mut counts: Vec<(i64, i64)> =
                 counts.iter().filter_map(|row| Some((integer(row.first()?)?, integer(row.get(1)?)?))).collect();
             counts.sort_unstable();

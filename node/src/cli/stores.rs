@@ -8,10 +8,8 @@ use model::{LocalRequest, OnBehalf, Question};
 use query::Coordinator;
 use query::access::{Access, Caller};
 use query::ask::{self, AskError, QueryOutcome, RowChunk};
-use query_planner::{ColumnMeta, Value};
 use serde::Serialize;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::UsageError;
@@ -148,31 +146,19 @@ async fn query(
     stop: CancellationToken,
     take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Reply> {
-    let (out, mut chunks) = mpsc::channel(1);
-    let mut asking = std::pin::pin!(ask::ask_into(coordinator, question, caller, stop, out));
     let mut begun = false;
-    let mut hand_on = |columns: Vec<ColumnMeta>, rows: Vec<Vec<Value>>| {
+    let mut hand_on = |RowChunk { columns, rows }| -> anyhow::Result<()> {
         if !std::mem::replace(&mut begun, true) {
             take(Piece::Columns(columns))?;
         }
         take(Piece::Rows(rows))
     };
-    let outcome = loop {
-        tokio::select! {
-            biased;
-            Some(RowChunk { columns, rows }) = chunks.recv() => hand_on(columns, rows)?,
-            outcome = &mut asking => break outcome,
-        }
-    };
-    while let Ok(RowChunk { columns, rows }) = chunks.try_recv() {
-        hand_on(columns, rows)?;
-    }
-    match outcome {
+    match ask::ask_each(coordinator, question, caller, stop, &mut hand_on).await {
         Ok(QueryOutcome::Plan(text)) => Ok(Reply::Text(text)),
         Ok(QueryOutcome::Answer { answer, coverage, elapsed, explained }) => {
-            hand_on(answer.columns, answer.rows)?;
+            hand_on(RowChunk { columns: answer.columns, rows: answer.rows })?;
             Ok(Reply::Result { coverage, elapsed_ms: elapsed.as_secs_f64() * 1e3, explained })
         }
-        Err(error) => Err(no_answer(&error)),
+        Err(error) => Err(error.downcast().map_or_else(|other| other, |error| no_answer(&error))),
     }
 }

@@ -70,9 +70,9 @@ pub fn reach(job: &str) -> anyhow::Result<Reach> {
 
 /// Whether the command draws on this terminal and reads its keys: srun is to hand on its size, too.
 fn wants_screen(arguments: &[std::ffi::OsString]) -> bool {
-    let is_top = arguments.first().is_some_and(|command| command == "top");
+    let is_drawn = arguments.first().is_some_and(|command| command == "top" || command == "shell");
     let is_once = arguments.iter().any(|argument| argument == "--once");
-    is_top && !is_once && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    is_drawn && !is_once && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
 /// The agent of the job on this host, when this user may ask one.

@@ -74,7 +74,7 @@ pub use facts::{Facts, TableFacts, UNFILLED};
 pub use ingest::{Health, Ingest, StoreState};
 pub use integrity::integrity;
 pub use losslog::LossFact;
-pub use reader::ServedDb;
+pub use reader::{ServedDb, Validity};
 pub(crate) use reader::{TIME_COLUMNS, quoted};
 pub use rescue::set_aside;
 pub use rows::{Annotation, Audit, ClockOffsetSeen, Finding, StackSeen};

@@ -21,6 +21,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,6 +40,25 @@ const COUNT_BELOW_BYTES: u64 = 256 << 20;
 
 /// Columns taken for a table's time, in this order.
 pub(crate) const TIME_COLUMNS: [&str; 3] = ["ts_ns", "timestamp_ns", "timestamp"];
+
+/// A file that was last changed so long ago changes its times when it is changed again.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// For how long a connection shows what there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Validity {
+    /// It sees whatever is written.
+    Always,
+    /// While the file has this state.
+    Unchanged {
+        /// Device and inode.
+        file: (u64, u64),
+        /// Length.
+        bytes: u64,
+        /// Modified and changed, seconds and nanoseconds of each.
+        times: [i64; 4],
+    },
+}
 
 /// A read-only connection to our own store.
 pub(crate) fn open_own(path: &Path) -> Result<Connection, StoreError> {
@@ -91,14 +111,18 @@ impl ServedDb {
     /// [`StoreError`]: missing, unreadable, not a database or encrypted, damaged, not closed
     /// cleanly.
     pub fn open(path: impl AsRef<Path>, replicated: Vec<String>) -> Result<Self, StoreError> {
-        let given = path.as_ref();
+        Self::open_with(path.as_ref(), replicated).map(|(served, _)| served)
+    }
+
+    /// With the connection that this took.
+    fn open_with(given: &Path, replicated: Vec<String>) -> Result<(Self, Connection), StoreError> {
         let path = given.canonicalize().map_err(|e| unreadable(given, &e))?;
         let write_ahead = read_header(&path)?;
         let mut served = Self { path, write_ahead, replicated, facts: Facts::default(), note: None, recorded: None };
         let conn = served.reader()?;
         served.refuse_newer(&conn)?;
         served.facts = read_facts(&conn, &served.path).map_err(|e| StoreError::from_sqlite_read(&served.path, e))?;
-        Ok(served)
+        Ok((served, conn))
     }
 
     /// As [`ServedDb::open`]; of a trace store with what its agent would say of it: which tables are
@@ -107,8 +131,7 @@ impl ServedDb {
     /// # Errors
     /// As [`ServedDb::open`].
     pub fn open_recorded(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let mut served = Self::open(path, Vec::new())?;
-        let conn = served.reader()?;
+        let (mut served, conn) = Self::open_with(path.as_ref(), Vec::new())?;
         let failed = |e| StoreError::from_sqlite_read(&served.path, e);
         let application: i64 = conn.pragma_query_value(None, "application_id", |row| row.get(0)).map_err(failed)?;
         if application == i64::from(APPLICATION_ID) {
@@ -171,11 +194,21 @@ impl ServedDb {
         self.note.as_deref()
     }
 
-    /// Whether a connection stays true when it is kept. Not in write-ahead mode, where one opened
-    /// while nobody wrote takes no locks and would never see a writer that came later.
+    /// For how long a connection that is opened now stays true; none where it should not be kept.
+    /// In write-ahead mode one that is opened while nobody writes takes no locks and never sees a
+    /// writer that comes later: it is true of the file as it is. (Beside a writer it is true, but
+    /// would keep the writer from cleaning up at its end.)
     #[must_use]
-    pub fn may_keep_readers(&self) -> bool {
-        !self.write_ahead
+    pub fn validity(&self) -> Option<Validity> {
+        if !self.write_ahead {
+            return Some(Validity::Always);
+        }
+        let log = std::fs::metadata(beside(&self.path, "-wal")).is_ok_and(|m| m.len() > 0);
+        let found = std::fs::metadata(&self.path).ok().filter(|_| !log)?;
+        // A file that changes again within the tick of its times would look the same.
+        let settled = found.modified().ok()?.elapsed().is_ok_and(|age| age >= SETTLED);
+        let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+        settled.then(|| Validity::Unchanged { file: (found.dev(), found.ino()), bytes: found.len(), times })
     }
 
     /// A fresh read-only connection.
@@ -370,7 +403,7 @@ mod tests {
         let served = ServedDb::open(&path, Vec::new()).unwrap();
         writer.execute("INSERT INTO events VALUES (30, 5)", []).unwrap();
         assert_eq!(count(&served.reader().unwrap()), 3);
-        assert!(!served.may_keep_readers());
+        assert_eq!(served.validity(), None, "it was written just now");
         // Nothing was merged into the main file by us.
         assert_eq!(std::fs::read(&path).unwrap(), main_file);
     }

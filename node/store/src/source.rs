@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::own_rows;
 use super::schema::REPLICATED_TABLES;
-use super::{ClockOffsetSeen, Facts, ServedDb, Store, StoreError};
+use super::{ClockOffsetSeen, Facts, ServedDb, Store, StoreError, Validity};
 
 /// Where an agent's mesh tables come from.
 #[derive(Debug)]
@@ -46,14 +46,13 @@ impl Source {
         }
     }
 
-    /// Whether a connection may be kept for later questions (opening one costs some 0.2 ms, most of
-    /// it reading the schema). A served file in write-ahead mode needs a fresh one each time: see
-    /// [`ServedDb::may_keep_readers`].
+    /// For how long a connection that is opened now may be kept for later questions (opening one
+    /// costs some 0.2 ms, most of it reading the schema); see [`ServedDb::validity`].
     #[must_use]
-    pub fn may_keep_readers(&self) -> bool {
+    pub fn validity(&self) -> Option<Validity> {
         match self {
-            Self::Store(_) => true,
-            Self::Served(served) => served.may_keep_readers(),
+            Self::Store(_) => Some(Validity::Always),
+            Self::Served(served) => served.validity(),
         }
     }
 

@@ -10,6 +10,7 @@ pub mod job_stores;
 pub mod jobs;
 pub mod netns;
 pub mod slurm;
+pub mod terminal;
 pub mod trace_processor;
 
 use std::path::{Path, PathBuf};

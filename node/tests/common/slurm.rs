@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use super::terminal::Terminal;
 use super::{stderr, stdout, wait_for};
 
 /// True when Slurm is here; else says on stderr what it skips.
@@ -123,6 +124,15 @@ impl Slurm {
             .args(arguments)
             .output()
             .expect("runs")
+    }
+
+    /// The same on a terminal.
+    pub fn rankmesh_elsewhere_on_a_terminal(&self, arguments: &str) -> Terminal {
+        let hide = format!(
+            "stty rows 40 cols 120; mount -t tmpfs none /tmp/rankmesh-0 && exec {} {arguments}",
+            self.binary.display()
+        );
+        Terminal::open(self.command("script"), &format!("unshare --mount sh -c '{hide}'"))
     }
 
     /// Submits a batch script; its output goes to `NAME.out`. In it `$RM` is the binary.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::activity::Doing;
 use super::hang::{Gone, Progress};
+use super::names::Names;
 use super::observation::{ClockOffset, LONGEST_NS, Observation, Row, RowError, SyncCall, TIMES};
 use super::point_to_point::TimeUse;
 use super::sampled::{Sampled, Totals};
@@ -70,12 +71,20 @@ pub struct Input {
 }
 
 impl Input {
-    /// Take in one row of the answer to [`sql`](super::sql).
+    /// From here on an analysis is worth several threads.
+    pub(crate) const MANY_CALLS: usize = 50_000;
+
+    /// Whether there are so many calls that several threads should work on them.
+    pub(crate) fn is_large(&self) -> bool {
+        self.observations.len() >= Self::MANY_CALLS
+    }
+
+    /// Take in one row of the answer to [`sql`](super::sql); `names` keeps what its rows repeat.
     ///
     /// # Errors
     /// [`RowError`] when the row does not have the columns of [`COLUMNS`](super::COLUMNS).
-    pub fn push_row(&mut self, row: &[Value]) -> Result<(), RowError> {
-        match Observation::from_row(row)? {
+    pub fn push_row(&mut self, row: &[Value], names: &mut Names) -> Result<(), RowError> {
+        match Observation::from_row(row, names)? {
             Row::Placed(seen) => self.observations.push(seen),
             Row::Unnumbered(seen) => self.unnumbered.push(seen),
             Row::Unplaced(why) => *self.unplaced.entry(why.to_owned()).or_default() += 1,

@@ -32,8 +32,10 @@ pub mod hostlist;
 pub mod import;
 mod input;
 mod matching;
+mod names;
 mod number;
 mod observation;
+mod parallel;
 pub mod point_to_point;
 mod rank_windows;
 mod ranks;
@@ -64,6 +66,7 @@ mod windows;
 pub use activity::{Activity, Doing};
 pub use hang::{Absence, Gone, Hang, Jam, Missing, NotHeard, Progress, Waiting, progress_of};
 pub use input::{Heard, Input};
+pub use names::Names;
 pub use observation::{
     COLUMNS, ClockOffset, Coupling, Observation, Row, RowError, Span, SyncCall, last_sql, sql, syncs_sql,
 };
@@ -77,6 +80,6 @@ pub use sampled::{LaneTotal, Sampled, Totals, Unsure};
 pub use show_sql::{Shown, show_sql};
 pub use tally::Waits;
 pub use text::{end_note, text, text_of_all};
-pub use verdict::analyse;
+pub use verdict::{analyse, analyse_owned};
 pub use views::VIEWS;
 pub use windows::WindowKind;

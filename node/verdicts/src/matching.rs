@@ -12,6 +12,7 @@ use super::comm::{Cell, Comm, Member, Met};
 use super::digest::of_rows;
 use super::input::Input;
 use super::observation::{ClockOffset, Observation, Process};
+use super::parallel;
 use super::rules::Rules;
 use super::sampled::{LaneTotal, Sampled, Totals};
 
@@ -29,8 +30,8 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
             by_comm.entry(lane.comm_hash).or_default().lanes.push((totals, lane));
         }
     }
-    let mut comms: Vec<Comm> =
-        by_comm.into_iter().map(|(hash, heap)| one(hash, &heap, &classes, input, rules)).collect();
+    let heaps: Vec<(u64, Heap<'_>)> = by_comm.into_iter().collect();
+    let mut comms = parallel::map(heaps, input.is_large(), |(hash, heap)| one(hash, &heap, &classes, input, rules));
     refine(&mut comms, &totals);
     comms
 }

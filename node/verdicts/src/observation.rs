@@ -10,6 +10,8 @@ use std::sync::Arc;
 use query_planner::Value;
 use serde::{Deserialize, Serialize};
 
+use super::names::Names;
+
 /// A process: its node and pid.
 pub(crate) type Process = (Arc<str>, i64);
 
@@ -264,11 +266,11 @@ pub enum RowError {
 }
 
 impl Observation {
-    /// Read one row of the answer to [`sql`].
+    /// Read one row of the answer to [`sql`]; `names` keeps what its rows repeat.
     ///
     /// # Errors
     /// [`RowError`] when the row does not have the columns of [`COLUMNS`] with their types.
-    pub fn from_row(row: &[Value]) -> Result<Row, RowError> {
+    pub fn from_row(row: &[Value], names: &mut Names) -> Result<Row, RowError> {
         if row.len() != COLUMNS.len() {
             return Err(RowError::Width { got: row.len() });
         }
@@ -292,17 +294,17 @@ impl Observation {
             return Ok(Row::Unplaced("a time that cannot be"));
         }
         let seen = Self {
-            node: text(row, 0)?.unwrap_or_default().into(),
+            node: name(row, 0, names)?,
             pid,
             rank,
             nranks: small(row, 3)?.filter(|&n| n > 0),
             comm_hash: comm_hash.cast_unsigned(),
-            func: text(row, 5)?.unwrap_or_default().into(),
+            func: name(row, 5, names)?,
             seq: seq.unwrap_or(0).cast_unsigned(),
             entry_ns,
             duration_ns: duration_ns.max(0),
             tier: small(row, 9)?.and_then(|t| u8::try_from(t).ok()).unwrap_or(0),
-            library: text(row, 10)?.unwrap_or_default().into(),
+            library: name(row, 10, names)?,
             root: small(row, 11)?,
         };
         Ok(if seq.is_some() { Row::Placed(seen) } else { Row::Unnumbered(seen) })
@@ -332,10 +334,10 @@ fn small(row: &[Value], column: usize) -> Result<Option<i32>, RowError> {
     integer(row, column)?.map(|i| i32::try_from(i).map_err(|_| wrong(column, &row[column]))).transpose()
 }
 
-fn text(row: &[Value], column: usize) -> Result<Option<String>, RowError> {
+fn name(row: &[Value], column: usize, names: &mut Names) -> Result<Arc<str>, RowError> {
     match &row[column] {
-        Value::Null => Ok(None),
-        Value::Text(t) => Ok(Some(String::from_utf8_lossy(t).into_owned())),
+        Value::Null => Ok(names.keep(b"")),
+        Value::Text(text) => Ok(names.keep(text)),
         other => Err(wrong(column, other)),
     }
 }
@@ -365,7 +367,9 @@ mod tests {
 
     #[test]
     fn a_row_is_read_bit_for_bit() {
-        let Row::Placed(seen) = Observation::from_row(&row()).unwrap() else { panic!("not placed") };
+        let Row::Placed(seen) = Observation::from_row(&row(), &mut Names::default()).unwrap() else {
+            panic!("not placed")
+        };
         assert_eq!((seen.rank, seen.nranks, seen.seq, seen.tier), (5, Some(8), 17, 1));
         assert_eq!(seen.comm_hash, u64::MAX - 1, "the sign bit belongs to the hash");
         assert_eq!(seen.root, None);
@@ -377,18 +381,21 @@ mod tests {
         for column in [1, 2, 4, 6, 8] {
             let mut lacking = row();
             lacking[column] = Value::Null;
-            input.push_row(&lacking).unwrap();
+            input.push_row(&lacking, &mut Names::default()).unwrap();
         }
-        input.push_row(&row()).unwrap();
+        input.push_row(&row(), &mut Names::default()).unwrap();
         assert_eq!(input.unplaced.values().sum::<u64>(), 4);
         assert_eq!((input.observations.len(), input.unnumbered.len()), (1, 1));
         let mut absurd = row();
         absurd[7] = Value::Integer(i64::MAX);
-        assert_eq!(Observation::from_row(&absurd), Ok(Row::Unplaced("a time that cannot be")));
+        assert_eq!(Observation::from_row(&absurd, &mut Names::default()), Ok(Row::Unplaced("a time that cannot be")));
         let mut typed = row();
         typed[2] = Value::Text(b"five".to_vec());
-        assert!(matches!(Observation::from_row(&typed), Err(RowError::Type { column: "rank", .. })));
-        assert_eq!(Observation::from_row(&row()[1..]), Err(RowError::Width { got: 11 }));
+        assert!(matches!(
+            Observation::from_row(&typed, &mut Names::default()),
+            Err(RowError::Type { column: "rank", .. })
+        ));
+        assert_eq!(Observation::from_row(&row()[1..], &mut Names::default()), Err(RowError::Width { got: 11 }));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::input::Input;
 use super::matching::communicators;
 use super::number::number;
 use super::observation::{ClockOffset, Coupling, Observation};
+use super::parallel;
 use super::point_to_point;
 use super::report::{Basis, Cost, Report, Verdict};
 use super::rules::Rules;
@@ -30,11 +31,21 @@ use super::victims::{drop_common, drop_held_up_by_entries};
 /// Analyse one span.
 #[must_use]
 pub fn analyse(input: &Input, rules: &Rules) -> Report {
-    let clocks = refined(input);
-    if input.unnumbered.is_empty() && clocks.is_none() {
-        return judge(input, rules);
+    match refined(input) {
+        None if input.unnumbered.is_empty() => judge(input, rules),
+        clocks => settled(input.clone(), clocks, rules),
     }
-    let mut all = input.clone();
+}
+
+/// As [`analyse`], of an input that nobody needs any more: a large one is not copied.
+#[must_use]
+pub fn analyse_owned(input: Input, rules: &Rules) -> Report {
+    let clocks = refined(&input);
+    settled(input, clocks, rules)
+}
+
+/// The report once the clocks are as near as they can be known, and calls are numbered.
+fn settled(mut all: Input, clocks: Option<BTreeMap<String, ClockOffset>>, rules: &Rules) -> Report {
     all.clocks = clocks.unwrap_or(all.clocks);
     if all.unnumbered.is_empty() {
         return judge(&all, rules);
@@ -131,8 +142,8 @@ impl Left {
 fn judge(input: &Input, rules: &Rules) -> Report {
     let mut scored = Vec::new();
     let mut thin = Vec::new();
-    for comm in communicators(input, rules) {
-        match score(comm, rules) {
+    for comm in parallel::map(communicators(input, rules), input.is_large(), |comm| score(comm, rules)) {
+        match comm {
             Ok(s) => scored.push(s),
             Err(c) => thin.push(*c),
         }

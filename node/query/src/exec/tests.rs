@@ -87,6 +87,38 @@ async fn the_second_round_sees_what_the_first_saw_and_only_that() {
     first_value(&next_life, COUNT, Some(SnapshotUse { of_earlier: false, ..second })).await.expect("it was not asked");
 }
 
+/// Lets a file look as if it had last been written an hour ago.
+fn age(path: &Path) {
+    let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3_600);
+    std::fs::File::options().write(true).open(path).and_then(|file| file.set_modified(hour_ago)).expect("times");
+}
+
+#[tokio::test]
+async fn readers_of_a_file_at_rest_are_kept_until_it_changes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("rows.db");
+    let write = |sql: &str| Connection::open(&path).and_then(|writer| writer.execute_batch(sql)).expect("rows");
+    write("PRAGMA journal_mode = WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1)");
+    let executor = served(&path);
+    let kept = || executor.idle.lock().len();
+    assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(1)));
+    assert_eq!(kept(), 0, "it was written just now");
+    age(&path);
+    assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(1)));
+    assert_eq!(kept(), 1);
+    assert!(executor.run_inline(&task(&executor, COUNT)).is_some());
+    write("INSERT INTO t VALUES (2)");
+    age(&path);
+    assert!(executor.run_inline(&task(&executor, COUNT)).is_none(), "the reader showed what was before");
+    assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(2)));
+    assert_eq!(kept(), 1);
+    // Beside a writer, whose rows lie in the log.
+    let writer = Connection::open(&path).expect("a file");
+    writer.execute_batch("INSERT INTO t VALUES (3)").expect("a row");
+    assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(3)));
+    assert_eq!(kept(), 0);
+}
+
 #[tokio::test]
 async fn what_is_too_much_for_the_spot_leaves_the_next_all_of_its_steps() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -15,6 +15,7 @@ use crate::activity::Doing;
 use crate::hang::{Progress, complete_together};
 use crate::input::Input;
 use crate::observation::{ClockOffset, Coupling, Observation};
+use crate::parallel;
 use crate::rules::Rules;
 use crate::sampled::{LaneTotal, Sampled, Totals};
 
@@ -142,11 +143,15 @@ pub(super) fn figures(
     }
     // Where steps tell compute times, their ends are the collectives.
     let told = told.tell(clocks);
-    let mut sampled = Vec::new();
-    for (_, mut lanes) in tracks.into_iter().filter(|((comm, func), _)| !told.ends.contains(&(*comm, *func))) {
+    tracks.retain(|key, _| !told.ends.contains(key));
+    let blocks: usize = tracks.values().flatten().map(|track| track.blocks.len()).sum();
+    let of_each = parallel::map(tracks.into_values().collect(), blocks >= Input::MANY_CALLS, |mut lanes: Vec<_>| {
         lanes.sort_by_key(|track| (track.node, track.pid));
+        let mut sampled = Vec::new();
         cells(&lanes, &mut sampled);
-    }
+        sampled
+    });
+    let mut sampled = of_each.concat();
     told.spread(&mut sampled);
     (sampled, all_totals)
 }

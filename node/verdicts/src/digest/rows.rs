@@ -7,6 +7,7 @@ use super::collect::Collector;
 use super::input::{Heard, figures};
 use crate::input::Input;
 use crate::observation::{Observation, SyncCall};
+use crate::parallel;
 use crate::sampled::{Sampled, Totals};
 
 /// A host's calls, with whether they have a number, and its synchronise calls.
@@ -24,10 +25,10 @@ pub(crate) fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
             syncs.push(sync);
         }
     }
-    let digests: Vec<(&str, Digest)> = hosts
-        .into_iter()
-        .map(|(node, (calls, syncs))| (node, Collector::whole(calls.into_iter(), syncs.into_iter())))
-        .collect();
+    let hosts: Vec<(&str, HostRows<'_>)> = hosts.into_iter().collect();
+    let digests: Vec<(&str, Digest)> = parallel::map(hosts, input.is_large(), |(node, (calls, syncs))| {
+        (node, Collector::whole(calls.into_iter(), syncs.into_iter()))
+    });
     let refs: Vec<(&str, [&Digest; 1])> = digests.iter().map(|(node, digest)| (*node, [digest])).collect();
     let heard: Vec<Heard<'_>> = refs.iter().map(|(node, digests)| Heard { node, digests }).collect();
     figures(&heard, None, &input.clocks)

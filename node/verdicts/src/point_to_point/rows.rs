@@ -8,7 +8,10 @@ use query_planner::Value;
 
 use super::meter::{Call, Meter, job_key, names_no_communicator};
 use super::{TimeUse, judge};
-use crate::observation::{COLUMNS, ClockOffset};
+use crate::input::Input;
+use crate::names::Names;
+use crate::observation::ClockOffset;
+use crate::parallel;
 use crate::ranks::RankRef;
 use crate::why::{Kind, off_cpu_kinds};
 
@@ -35,7 +38,7 @@ pub struct Rows {
     calls: BTreeMap<Process, Vec<Call>>,
     off_cpu: BTreeMap<Process, Vec<(i64, i64, Kind)>>,
     ranks: BTreeMap<Process, (u64, i32, i32)>,
-    names: BTreeMap<String, Arc<str>>,
+    names: Names,
     /// Whose time off the CPU was asked for.
     asked: BTreeSet<Process>,
     /// From here on it is known; none where it is not.
@@ -59,27 +62,28 @@ fn text(value: Option<&Value>) -> Option<String> {
 
 impl Rows {
     fn key(&mut self, row: &[Value]) -> Option<Process> {
-        let name = text(row.first())?;
-        let node = Arc::clone(self.names.entry(name).or_insert_with_key(|name| name.as_str().into()));
+        let Some(Value::Text(name)) = row.first() else { return None };
+        let node = self.names.keep(name);
         Some((node, u32::try_from(integer(row.get(1))?).ok()?))
     }
 
-    /// Take in one row of the answer to [`sql`](crate::sql); true where it is of use to the analysis
-    /// of collectives, too. Calls that only enqueue say nothing of waits and are left out here, as
+    /// Take in one row of the answer to [`sql`](crate::sql), of [`COLUMNS`](crate::COLUMNS); true
+    /// where it is of use to the analysis of collectives, too. Calls that only enqueue say nothing of waits and are left out here, as
     /// is what is no such row.
     pub fn call(&mut self, row: &[Value]) -> bool {
-        let at = |name: &str| COLUMNS.iter().position(|column| *column == name).and_then(|at| row.get(at));
-        let small = |name: &str| integer(at(name)).and_then(|value| i32::try_from(value).ok());
-        let (Some(func), Some(entry_ns), Some(duration_ns)) =
-            (text(at("func")), integer(at("ts_ns")), integer(at("duration_ns")))
-        else {
+        let [_, _, rank, _, comm_hash, Value::Text(func), _, entry_ns, duration_ns, tier, _, root] = row else {
             return true;
         };
-        if integer(at("tier")).unwrap_or(0) == 0 {
+        let (Some(entry_ns), Some(duration_ns)) = (integer(Some(entry_ns)), integer(Some(duration_ns))) else {
+            return true;
+        };
+        if integer(Some(tier)).unwrap_or(0) == 0 {
             return true;
         }
-        let rank = small("rank").filter(|_| integer(at("comm_hash")).is_some());
-        let call = Call::new(&func, 0, entry_ns, duration_ns, rank, small("root"));
+        let small = |value| integer(Some(value)).and_then(|value| i32::try_from(value).ok());
+        let rank = small(rank).filter(|_| *comm_hash != Value::Null);
+        let func = String::from_utf8_lossy(func);
+        let call = Call::new(&func, 0, entry_ns, duration_ns, rank, small(root));
         self.unscored |= !call.scored;
         if let Some(key) = self.key(row) {
             self.calls.entry(key).or_default().push(call);
@@ -131,12 +135,11 @@ impl Rows {
         }
     }
 
-    /// The question for the time off the CPU of those whose it may tell: none where nobody computes
-    /// longer than the others.
+    /// The question for the time off the CPU of those whose it may tell, by [`Self::times`] as known
+    /// so far: none where nobody computes longer than the others.
     #[must_use]
-    pub fn off_cpu_sql(&mut self, clocks: &BTreeMap<String, ClockOffset>) -> Option<String> {
-        let times = self.times();
-        let who: Vec<RankRef> = judge::to_compare(&times, clocks, ASKED);
+    pub fn off_cpu_sql(&mut self, times: &[TimeUse], clocks: &BTreeMap<String, ClockOffset>) -> Option<String> {
+        let who: Vec<RankRef> = judge::to_compare(times, clocks, ASKED);
         if who.is_empty() {
             return None;
         }
@@ -162,28 +165,32 @@ impl Rows {
     /// Where the time went. Whether processes were held is known of those that were asked about.
     #[must_use]
     pub fn times(&self) -> Vec<TimeUse> {
+        let calls: usize = self.calls.values().map(Vec::len).sum();
+        let processes = self.calls.iter().collect();
+        parallel::map(processes, calls >= Input::MANY_CALLS, |(key, calls)| self.times_of(key, calls)).concat()
+    }
+
+    fn times_of(&self, key: &Process, calls: &[Call]) -> Vec<TimeUse> {
         let mut all = Vec::new();
-        for (key, calls) in &self.calls {
-            let Some((job, rank, nranks)) = self.ranks.get(key) else { continue };
-            let mut meter = Meter::default();
-            let off_cpu = self.off_cpu.get(key);
-            meter.process(key.1, *job, *rank, *nranks);
-            let mut calls = calls.clone();
-            calls.sort_by_key(|call| call.end_ns);
-            let mut stretches = off_cpu.cloned().unwrap_or_default();
-            stretches.sort_by_key(|(start_ns, ..)| *start_ns);
-            let (mut rest, mut of) = (calls.as_slice(), stretches.as_slice());
-            while let Some(first) = rest.first() {
-                let until_ns = (first.end_ns / PIECE_NS + 1) * PIECE_NS;
-                let (now, later) = rest.split_at(rest.partition_point(|call| call.end_ns < until_ns));
-                let (held, after) = of.split_at(of.partition_point(|(start_ns, ..)| *start_ns < until_ns));
-                now.iter().for_each(|call| meter.call(key.1, *call));
-                let known = |from_ns| self.asked.contains(key) && now.iter().all(|call| call.start_ns >= from_ns);
-                meter.sees_off_cpu(self.known_from_ns.is_some_and(known));
-                held.iter().for_each(|(start, ns, kind)| meter.off_cpu(key.1, 0, *start, *ns, *kind));
-                all.extend(meter.close(&key.0, until_ns));
-                (rest, of) = (later, after);
-            }
+        let Some((job, rank, nranks)) = self.ranks.get(key) else { return all };
+        let mut meter = Meter::default();
+        let off_cpu = self.off_cpu.get(key);
+        meter.process(key.1, *job, *rank, *nranks);
+        let mut calls = calls.to_vec();
+        calls.sort_by_key(|call| call.end_ns);
+        let mut stretches = off_cpu.cloned().unwrap_or_default();
+        stretches.sort_by_key(|(start_ns, ..)| *start_ns);
+        let (mut rest, mut of) = (calls.as_slice(), stretches.as_slice());
+        while let Some(first) = rest.first() {
+            let until_ns = (first.end_ns / PIECE_NS + 1) * PIECE_NS;
+            let (now, later) = rest.split_at(rest.partition_point(|call| call.end_ns < until_ns));
+            let (held, after) = of.split_at(of.partition_point(|(start_ns, ..)| *start_ns < until_ns));
+            now.iter().for_each(|call| meter.call(key.1, *call));
+            let known = |from_ns| self.asked.contains(key) && now.iter().all(|call| call.start_ns >= from_ns);
+            meter.sees_off_cpu(self.known_from_ns.is_some_and(known));
+            held.iter().for_each(|(start, ns, kind)| meter.off_cpu(key.1, 0, *start, *ns, *kind));
+            all.extend(meter.close(&key.0, until_ns));
+            (rest, of) = (later, after);
         }
         all
     }
@@ -228,7 +235,7 @@ mod tests {
         let of_a: Vec<&TimeUse> = times.iter().filter(|time| &*time.node == "a").collect();
         assert_eq!(of_a.len(), 4);
         assert_eq!((of_a[1].span_ns, of_a[1].unscored_ns, of_a[1].held_ns), (S, S / 2, None));
-        let sql = rows.off_cpu_sql(&BTreeMap::new()).expect("somebody to ask about");
+        let sql = rows.off_cpu_sql(&times, &BTreeMap::new()).expect("somebody to ask about");
         assert!(sql.contains("(node = 'b' AND pid = 7 AND ts_ns >= 0 AND ts_ns < 3901000000)"), "{sql}");
         let int = Value::Integer;
         let preempted = [int(0), word("preempted"), int(S / 20), int(9), word("hog")];
