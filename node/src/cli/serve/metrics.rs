@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(series.len(), most + 4);
         let dropped: f64 = series
             .iter()
-            .find_map(|line| line.strip_prefix("rankmesh_series_dropped "))
+            .find_map(|line| line.strip_prefix("rankmesh_series_dropped{} "))
             .and_then(|value| value.parse().ok())
             .unwrap();
         let all = self::text(&snapshot(ranks), usize::MAX >> 1)
