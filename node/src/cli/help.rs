@@ -12,7 +12,7 @@ use clap_complete::Shell;
 use super::{Cli, Exit, UsageError};
 
 /// Pages of docs/ that users need beside the flags: name, what it is about, text.
-const TOPICS: [(&str, &str, &str); 12] = [
+const TOPICS: [(&str, &str, &str); 13] = [
     ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
     (
         "tables",
@@ -21,6 +21,7 @@ const TOPICS: [(&str, &str, &str); 12] = [
     ),
     ("verdicts", "how a rank comes to be named", include_str!("../../../docs/verdicts.md")),
     ("screens", "rankmesh top: its keys, and what each column means", include_str!("../../../docs/top.md")),
+    ("api", "rankmesh serve: page, HTTP, metrics, alerts", include_str!("../../../docs/api.md")),
     ("capture", "what is recorded, and what that needs", include_str!("../../../docs/capture.md")),
     ("reports", "a job's report as one file, also at a Slurm job's end", include_str!("../../../docs/report.md")),
     ("perfetto", "a trace for Perfetto's viewer", include_str!("../../../docs/perfetto.md")),

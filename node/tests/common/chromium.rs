@@ -26,6 +26,11 @@ pub struct Chromium {
 impl Chromium {
     /// With this file open at that width and colours; says why there is none where it cannot be had.
     pub fn open(file: &Path, width: u32, dark: bool) -> Result<Self, String> {
+        Self::open_url(&format!("file://{}", file.display()), width, dark)
+    }
+
+    /// As [`Self::open`], with what a server gives.
+    pub fn open_url(url: &str, width: u32, dark: bool) -> Result<Self, String> {
         let profile = tempfile::tempdir().map_err(|error| error.to_string())?;
         // It takes messages on descriptor 3 and answers on 4, each ended by a NUL.
         let command = "exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
@@ -69,7 +74,7 @@ impl Chromium {
         this.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
         let size = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
         this.call("Emulation.setDeviceMetricsOverride", size);
-        this.call("Page.navigate", json!({ "url": format!("file://{}", file.display()) }));
+        this.call("Page.navigate", json!({ "url": url }));
         this.wait("Page.loadEventFired");
         Ok(this)
     }
@@ -80,6 +85,20 @@ impl Chromium {
         let result = self.call("Runtime.evaluate", asked);
         assert_eq!(result["exceptionDetails"], Value::Null, "{expression}");
         result["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    pub fn wait_until(&mut self, expression: &str) {
+        super::wait_for(expression, || match self.evaluate(expression) {
+            Value::Bool(true) => Ok(()),
+            other => Err(other.to_string()),
+        });
+    }
+
+    /// Network off, as behind an air gap.
+    pub fn go_offline(&mut self) {
+        let offline = json!({ "offline": true, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });
+        self.call("Network.emulateNetworkConditions", offline);
     }
 
     /// The whole page as PNG.

@@ -5,6 +5,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod chromium;
+pub mod http;
 pub mod job_stores;
 pub mod jobs;
 pub mod netns;

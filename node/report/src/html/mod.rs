@@ -29,7 +29,8 @@ use query_planner::Value;
 use verdicts::Report;
 
 const SCRIPT: &str = include_str!("report.js");
-const STYLE: &str = include_str!("report.css");
+/// The style of reports: colours, tables, text.
+pub const STYLE: &str = include_str!("report.css");
 
 /// What a page is made of.
 #[derive(Debug, Clone, Default)]

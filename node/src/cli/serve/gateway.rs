@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use model::OnBehalf;
 use query::admission::{ConcurrencyLimit, Slot};
+use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::problem::Problem;
@@ -116,6 +117,17 @@ impl Gateway {
         });
         Ok((asked, stop.drop_guard()))
     }
+}
+
+/// Hands something on from a thread that asks. (Such a thread runs a runtime of its own, in which
+/// tokio's blocking calls are not allowed, and whose share of work that a task may do at once is no
+/// matter here.)
+///
+/// # Errors
+/// Nobody takes it any more.
+pub(super) fn hand_on<T>(to: &mpsc::Sender<T>, value: T) -> anyhow::Result<()> {
+    let sent = futures::executor::block_on(tokio::task::coop::unconstrained(to.send(value)));
+    sent.map_err(|_| anyhow::anyhow!("the client went away"))
 }
 
 /// A gateway for handlers.

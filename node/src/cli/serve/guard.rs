@@ -133,7 +133,9 @@ impl Guard {
             }),
         };
         // Browsers say so themselves (<https://www.w3.org/TR/fetch-metadata/>).
-        let same_site = headers.get("sec-fetch-site").is_none_or(|site| site == "same-origin" || site == "none");
+        let same_site = headers.get("sec-fetch-site").is_none_or(|site| site == "same-origin" || site == "none")
+            // A link to the page may be anywhere.
+            || request.uri().path() == "/" && headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate");
         if origin && same_site {
             return Ok(());
         }

@@ -42,6 +42,8 @@ const SLOWEST_READER: Duration = Duration::from_secs(60);
 pub(super) enum Listen {
     Tcp(SocketAddr),
     Unix(PathBuf),
+    /// Nowhere.
+    None,
 }
 
 impl Listen {
@@ -49,7 +51,7 @@ impl Listen {
     pub(super) fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
-            Self::Unix(_) => true,
+            Self::Unix(_) | Self::None => true,
         }
     }
 }
@@ -59,10 +61,13 @@ impl FromStr for Listen {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.strip_prefix("unix:") {
+            None if text == "none" => Ok(Self::None),
             Some("") => Err("unix: needs a path".to_owned()),
             Some(path) => Ok(Self::Unix(path.into())),
             None => text.parse().map(Self::Tcp).map_err(|_| {
-                format!("'{text}' is neither IP:PORT nor unix:PATH (a name may stand for several addresses: give one)")
+                format!(
+                    "'{text}' is neither IP:PORT, unix:PATH nor none (a name may stand for several addresses: give one)"
+                )
             }),
         }
     }
@@ -73,6 +78,7 @@ impl fmt::Display for Listen {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::None => f.write_str("none"),
         }
     }
 }
@@ -83,18 +89,19 @@ pub(super) enum Listener {
     Unix(UnixListener),
 }
 
-/// Opens it. A socket file that nobody listens on is replaced.
+/// Opens it, where there is any. A socket file that nobody listens on is replaced.
 ///
 /// # Errors
 /// The address is taken or not this host's.
-pub(super) async fn bind(listen: &Listen) -> anyhow::Result<Listener> {
+pub(super) async fn bind(listen: &Listen) -> anyhow::Result<Option<Listener>> {
     Ok(match listen {
-        Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address).await?),
+        Listen::None => None,
+        Listen::Tcp(address) => Some(Listener::Tcp(TcpListener::bind(address).await?)),
         Listen::Unix(path) => {
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
                 bail!("somebody serves there already; give another path");
             }
-            Listener::Unix(crate::agent::local::bind(path)?)
+            Some(Listener::Unix(crate::agent::local::bind(path)?))
         }
     })
 }

@@ -7,17 +7,24 @@
 //! - `listen`: sockets, TLS, what a connection may take; `guard`: what is looked at before a handler
 //!   sees a request; `sessions`, `tokens`: who may ask; `pace`: how often.
 //! - `gateway`: asking for a client; `problem`: what is answered where there is no answer.
-//! - `api`: the paths under `/api/v1`; `postgres`: another protocol for the same questions.
+//! - `page`: what browsers show; `api`: the paths under `/api/v1`; `metrics`: Prometheus, of `snapshot`s of what stands;
+//!   `alerts`, `notify`: what receivers are told, and telling them.
+//! - `postgres`: another protocol for the same questions.
 
+mod alerts;
 mod api;
 mod gateway;
 mod guard;
 mod listen;
+mod metrics;
+mod notify;
 mod pace;
+mod page;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod problem;
 mod sessions;
+mod snapshot;
 pub(super) mod tokens;
 
 use std::path::PathBuf;
@@ -35,6 +42,8 @@ use super::{Exit, UsageError};
 use gateway::Gateway;
 use guard::Guard;
 use listen::Listen;
+use metrics::MostSeries;
+use notify::Receiver;
 use sessions::Sessions;
 use tokens::Tokens;
 
@@ -47,9 +56,9 @@ pub(super) struct ServeArgs {
     /// Ask no agent, but these trace stores (repeatable; a directory means all its .db files)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via"])]
     db: Vec<PathBuf>,
-    /// Where to listen: IP:PORT, or unix:PATH for a socket that only this user and root may use (from
+    /// Where to listen: IP:PORT, none, or unix:PATH for a socket that only this user and root may use (from
     /// elsewhere with `ssh -L 7118:PATH HOST`). Beyond loopback only with --tls-cert and --tokens
-    #[arg(long, value_name = "IP:PORT|unix:PATH", default_value = "127.0.0.1:7118")]
+    #[arg(long, value_name = "IP:PORT|unix:PATH|none", default_value = "127.0.0.1:7118")]
     listen: Listen,
     /// Certificate chain for TLS, PEM
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -77,6 +86,21 @@ pub(super) struct ServeArgs {
     /// The longest time that a client may give a question
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
     longest: Duration,
+    /// Also write this host's metrics into FILE every 15 s, for node_exporter's textfile collector
+    /// (its name ends with .prom); with --listen none nothing else is done
+    #[arg(long, value_name = "FILE", conflicts_with = "db")]
+    textfile: Option<PathBuf>,
+    /// Most series of metrics; ranks that are late most have theirs first
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    series: usize,
+    /// Tell a receiver of jobs that are held up (repeatable): alertmanager:URL, webhook:URL or
+    /// slack:URL; KIND:@FILE reads a URL that is a secret from a file
+    #[arg(long, value_name = "KIND:URL", conflicts_with = "db")]
+    notify: Vec<Receiver>,
+    /// Tell of all jobs, not only of those that the asked agent judges: where not every host runs
+    /// this with --notify
+    #[arg(long, requires = "notify")]
+    notify_all: bool,
     /// What a GPU costs.
     #[command(flatten)]
     rate: RateArgs,
@@ -91,8 +115,13 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<Exit> {
                        127.0.0.1 or unix:PATH and let clients come through ssh -L";
         return Err(UsageError(message.to_owned()).into());
     }
-    if matches!(args.listen, Listen::Unix(_)) && args.tls_cert.is_some() {
+    if !matches!(args.listen, Listen::Tcp(_)) && args.tls_cert.is_some() {
         return Err(UsageError("a socket file has no TLS: the kernel says who connects".to_owned()).into());
+    }
+    if args.listen == Listen::None && args.textfile.is_none() && args.notify.is_empty() {
+        return Err(
+            UsageError("--listen none is for --textfile and --notify: there is nothing to do".to_owned()).into()
+        );
     }
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(cert), Some(key)) => Some(listen::tls(cert, key, listen::HTTP)?),
@@ -112,11 +141,35 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<Exit> {
 }
 
 async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) -> anyhow::Result<()> {
+    let (most, gateway_target) = (args.series, target.clone());
+    let gateway = Arc::new(Gateway::new(target, args.longest, args.rate.clone()));
+    let writing = async {
+        match &args.textfile {
+            Some(path) => metrics::textfile(Arc::clone(&gateway), path.clone(), most).await,
+            None => std::future::pending().await,
+        }
+    };
+    let telling = async {
+        match args.notify.is_empty() {
+            false => notify::tell(&gateway_target, &args.notify, !args.notify_all).await,
+            true => std::future::pending().await,
+        }
+    };
+    let serving = listening(args, Arc::clone(&gateway), tls);
+    tokio::select! {
+        served = serving => served,
+        told = telling => told,
+        () = writing => Ok(()),
+        () = ended() => Ok(()),
+    }
+}
+
+async fn listening(args: &ServeArgs, gateway: Arc<Gateway>, tls: Option<listen::Acceptor>) -> anyhow::Result<()> {
     let listener = listen::bind(&args.listen).await.with_context(|| format!("listening on {}", args.listen))?;
+    let Some(listener) = listener else { return std::future::pending().await };
     let tokens = args.tokens.as_deref().map(Tokens::open).transpose()?.map(Arc::new);
     let scheme = if tls.is_some() { "https" } else { "http" };
     let place = listener.place();
-    let gateway = Arc::new(Gateway::new(target, args.longest, args.rate.clone()));
     eprintln!(
         "serving {} on {}",
         crate::output::printable(&gateway.said()),
@@ -130,7 +183,7 @@ async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) 
     #[cfg(feature = "postgres")]
     let postgres = postgres(args, &gateway, tokens.clone()).await?;
     let guard = Arc::new(Guard::new(listener.hosts(&args.host), scheme, sessions, tokens));
-    let router = router(&gateway, &guard);
+    let router = router(&gateway, &guard).layer(axum::Extension(MostSeries(args.series)));
     #[cfg(feature = "mcp")]
     let router = router.merge(mcp(&gateway));
     let app = guard::around(router, Arc::clone(&guard));
@@ -140,7 +193,6 @@ async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) 
     tokio::select! {
         served = listen::serve(listener, tls, app) => served,
         served = postgres => served,
-        () = ended() => Ok(()),
     }
 }
 
@@ -189,7 +241,9 @@ async fn postgres(
 
 /// All paths. (Front ends with paths of their own are merged here.)
 fn router(gateway: &Arc<Gateway>, guard: &Arc<Guard>) -> Router {
-    api::router(gateway, guard)
+    let metrics: Router =
+        Router::new().route("/metrics", axum::routing::get(metrics::metrics)).with_state(Arc::clone(gateway));
+    api::router(gateway, guard).merge(metrics).merge(page::router())
 }
 
 /// Ctrl-C, or a service manager's wish.

@@ -65,7 +65,10 @@ impl Problem {
     pub(super) fn of(error: &anyhow::Error) -> Self {
         let detail = format!("{error:#}");
         if error.is::<UsageError>() {
-            return Self::wrong(detail);
+            return match detail.starts_with("not allowed") {
+                true => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
+                false => Self::wrong(detail),
+            };
         }
         if error.is::<Stopped>() {
             return Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the question was stopped");

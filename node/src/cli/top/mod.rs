@@ -4,7 +4,7 @@
 
 mod files;
 mod once;
-mod past;
+pub(in crate::cli) mod past;
 mod source;
 mod terminal;
 

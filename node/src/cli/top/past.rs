@@ -33,7 +33,7 @@ pub(super) fn job_id(job: &str) -> &str {
 ///
 /// # Errors
 /// The stores give no answer.
-pub(super) fn watched(target: &Target, job: Option<&str>, at_ns: Option<i64>) -> anyhow::Result<Watched> {
+pub(in crate::cli) fn watched(target: &Target, job: Option<&str>, at_ns: Option<i64>) -> anyhow::Result<Watched> {
     let question = StragglersQuestion {
         since_ms: Some(LAST_MS),
         job: job.map(str::to_owned),
@@ -81,7 +81,7 @@ pub(super) fn watched(target: &Target, job: Option<&str>, at_ns: Option<i64>) ->
 ///
 /// # Errors
 /// The stores give no answer.
-pub(super) fn board(target: &Target, job: Option<&str>, at_ns: i64) -> anyhow::Result<Board> {
+pub(in crate::cli) fn board(target: &Target, job: Option<&str>, at_ns: i64) -> anyhow::Result<Board> {
     target.board(BoardQuestion {
         job: job.map(str::to_owned),
         since_ns: Some(at_ns.saturating_sub(WINDOWS_NS)),

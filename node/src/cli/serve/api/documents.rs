@@ -308,7 +308,16 @@ pub(super) async fn board(
         known,
         timeout_ms: timeout_ms(&gateway, timeout)?,
     };
-    let board = gateway.ask(&who, move |target| target.board(question)).await?;
+    let board = gateway
+        .ask(&who, move |target| match (target.is_stores(), question.until_ns) {
+            // Of stores without a time their end, as everywhere.
+            (true, None) => {
+                let until_ns = target.now_ns();
+                crate::cli::top::past::board(target, question.job.as_deref(), until_ns)
+            }
+            _ => target.board(question),
+        })
+        .await?;
     let json = serde_json::to_string(&board).map_err(|error| Problem::internal(error.to_string()))?;
     document(json, &board.coverage, false)
 }

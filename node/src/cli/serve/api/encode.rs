@@ -11,6 +11,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::super::problem::Problem;
+use super::arrow::Arrow;
 use crate::output::{Format, Printer, quiet};
 
 /// Forms of rows.
@@ -23,6 +24,8 @@ pub(super) enum Form {
     Ndjson,
     /// RFC 4180.
     Csv,
+    /// An Arrow IPC stream.
+    Arrow,
 }
 
 impl Form {
@@ -34,12 +37,8 @@ impl Form {
         if let Some(named) = named {
             return Ok(named);
         }
-        let accepted: Vec<&str> = headers
-            .get_all(ACCEPT)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .collect();
+        let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let accepted: Vec<&str> = values.flat_map(|value| value.split(',')).collect();
         if accepted.is_empty() {
             return Ok(Self::Json);
         }
@@ -47,10 +46,12 @@ impl Form {
             "application/json" | "*/*" | "application/*" => Some(Self::Json),
             "application/x-ndjson" => Some(Self::Ndjson),
             "text/csv" | "text/*" => Some(Self::Csv),
+            "application/vnd.apache.arrow.stream" => Some(Self::Arrow),
             _ => None,
         };
         accepted.iter().find_map(of).ok_or_else(|| {
-            let known = "there are application/json, application/x-ndjson and text/csv";
+            let known =
+                "there are application/json, application/x-ndjson, text/csv and application/vnd.apache.arrow.stream";
             Problem::new(axum::http::StatusCode::NOT_ACCEPTABLE, "wrong", known)
         })
     }
@@ -60,20 +61,20 @@ impl Form {
             Self::Json => "application/json",
             Self::Ndjson => "application/x-ndjson",
             Self::Csv => "text/csv; charset=utf-8",
+            Self::Arrow => "application/vnd.apache.arrow.stream",
         }
     }
 
-    /// Whether the body says who is in it.
+    /// Whether the end of the body says who is in it.
     pub(super) fn says_coverage(self) -> bool {
         matches!(self, Self::Json | Self::Ndjson)
     }
 }
 
 /// Writes one answer.
-pub(super) struct Encoder {
-    form: Form,
-    printer: Printer,
-    bytes: Vec<u8>,
+pub(super) enum Encoder {
+    Text { form: Form, printer: Printer, bytes: Vec<u8> },
+    Arrow(Arrow),
 }
 
 impl Encoder {
@@ -82,33 +83,52 @@ impl Encoder {
             Form::Json => Format::Json,
             Form::Ndjson => Format::Ndjson,
             Form::Csv => Format::Csv,
+            Form::Arrow => return Self::Arrow(Arrow::new(columns)),
         };
-        Self { form, printer: Printer::for_programs(format, columns), bytes: Vec::new() }
+        Self::Text { form, printer: Printer::for_programs(format, columns), bytes: Vec::new() }
     }
 
     /// Takes the next rows.
-    pub(super) fn rows(&mut self, rows: Vec<Vec<Value>>) -> io::Result<()> {
-        self.printer.rows(rows, &mut self.bytes)
+    pub(super) fn rows(&mut self, rows: Vec<Vec<Value>>) -> Result<(), String> {
+        match self {
+            Self::Text { printer, bytes, .. } => printer.rows(rows, bytes).map_err(|error| error.to_string()),
+            Self::Arrow(arrow) => {
+                arrow.rows(rows);
+                Ok(())
+            }
+        }
     }
 
     /// Bytes that are there.
     pub(super) fn len(&self) -> usize {
-        self.bytes.len()
+        match self {
+            Self::Text { bytes, .. } => bytes.len(),
+            Self::Arrow(arrow) => arrow.len(),
+        }
     }
 
     /// Takes them.
-    pub(super) fn take(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.bytes)
+    pub(super) fn take(&mut self) -> Result<Vec<u8>, String> {
+        match self {
+            Self::Text { bytes, .. } => Ok(std::mem::take(bytes)),
+            Self::Arrow(arrow) => arrow.take(),
+        }
     }
 
     /// The rest.
-    pub(super) fn end(mut self, coverage: &Coverage, elapsed_ms: f64) -> io::Result<Vec<u8>> {
-        self.printer.end(Some(coverage), elapsed_ms, &mut self.bytes, &mut io::sink())?;
-        if self.form == Form::Ndjson {
-            let last = json!({ "coverage": coverage, "elapsed_ms": elapsed_ms });
-            self.bytes.extend_from_slice(quiet(&last.to_string()).as_bytes());
-            self.bytes.push(b'\n');
+    pub(super) fn end(self, coverage: &Coverage, elapsed_ms: f64) -> Result<Vec<u8>, String> {
+        match self {
+            Self::Arrow(arrow) => arrow.end(coverage),
+            Self::Text { form, printer, mut bytes } => {
+                let ended = printer.end(Some(coverage), elapsed_ms, &mut bytes, &mut io::sink());
+                ended.map_err(|error| error.to_string())?;
+                if form == Form::Ndjson {
+                    let last = json!({ "coverage": coverage, "elapsed_ms": elapsed_ms });
+                    bytes.extend_from_slice(quiet(&last.to_string()).as_bytes());
+                    bytes.push(b'\n');
+                }
+                Ok(bytes)
+            }
         }
-        Ok(self.bytes)
     }
 }

@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
-use super::super::gateway::{Shared, Who};
+use super::super::gateway::{Shared, Who, hand_on};
 use super::super::problem::Problem;
 use super::params::document;
 use crate::cells::integer;
@@ -139,7 +139,7 @@ pub(super) async fn findings_events(
                         }
                         newest = newest.max(ts_ns);
                         let event = Event::default().event("finding").id(ts_ns.to_string()).data(text);
-                        if to.blocking_send(event).is_err() {
+                        if hand_on(&to, event).is_err() {
                             return;
                         }
                     }
@@ -149,7 +149,7 @@ pub(super) async fn findings_events(
                 }
                 Err(error) => {
                     let event = Event::default().event("failed").data(quiet(&json!(format!("{error:#}")).to_string()));
-                    if to.blocking_send(event).is_err() {
+                    if hand_on(&to, event).is_err() {
                         return;
                     }
                 }
@@ -183,18 +183,30 @@ pub(super) async fn watch_events(
     let Query(params) = params.map_err(|error| Problem::wrong(error.body_text()))?;
     let (to, events) = mpsc::channel(2);
     let (_asked, stop) = gateway.begin(&who, move |target| {
+        if target.is_stores() {
+            // Nothing changes in them: what stood at their end is told once.
+            let event = match crate::cli::top::past::watched(target, params.job.as_deref(), None) {
+                Ok(watched) => Event::default().event("watch").data(quiet(&json!(watched).to_string())),
+                Err(error) => Event::default().event("failed").data(quiet(&json!(format!("{error:#}")).to_string())),
+            };
+            let _ = hand_on(&to, event);
+            while !to.is_closed() {
+                std::thread::sleep(EVERY);
+            }
+            return;
+        }
         let request = LocalRequest::Watch(WatchQuestion { job: params.job });
         let watched = target.ask_into(request, &mut |piece| {
             if to.is_closed() {
                 bail!("the client went away");
             }
             if let Piece::Watched(json) = piece {
-                to.blocking_send(Event::default().event("watch").data(quiet(&json)))?;
+                hand_on(&to, Event::default().event("watch").data(quiet(&json)))?;
             }
             Ok(())
         });
         let why = watched.map_or_else(|error| format!("{error:#}"), |_| "the agent ended it".to_owned());
-        let _ = to.blocking_send(Event::default().event("failed").data(quiet(&json!(why).to_string())));
+        let _ = hand_on(&to, Event::default().event("failed").data(quiet(&json!(why).to_string())));
     })?;
     Ok(sse(events, stop))
 }

@@ -3,6 +3,7 @@
 //! Documents are those of `--format json` of the commands: one model for all. `query` answers SQL,
 //! `documents` what has one JSON document, `live` what goes on; `params` is what several take.
 
+mod arrow;
 mod documents;
 mod encode;
 mod live;

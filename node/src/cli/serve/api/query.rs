@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::gateway::{Shared, Who};
+use super::super::gateway::{Shared, Who, hand_on};
 use super::super::problem::Problem;
 use super::encode::{Encoder, Form};
 use super::params::{status, timeout_ms};
@@ -75,8 +75,8 @@ pub(super) struct Sql {
 #[utoipa::path(post, path = "/api/v1/query", params(QueryParams),
     request_body(content((String = "application/sql"), (Sql = "application/json"))),
     responses(
-        (status = 200, description = "Rows of all nodes", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "text/plain"))),
-        (status = 206, description = "Rows of less than all nodes: see the coverage", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "text/plain"))),
+        (status = 200, description = "Rows of all nodes", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "text/plain"))),
+        (status = 206, description = "Rows of less than all nodes: see the coverage", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "text/plain"))),
         (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn query(
@@ -114,9 +114,9 @@ pub(super) async fn query(
                 Piece::Idle if to.is_closed() => bail!("the client went away"),
                 Piece::Idle => return Ok(()),
             };
-            to.blocking_send(event).context("the client went away")
+            hand_on(&to, event)
         });
-        let _ = to.blocking_send(Event::End(reply));
+        let _ = hand_on(&to, Event::End(reply));
     })?;
     Answer { form, analyze: params.explain.is_some(), require_all: params.require_all, pieces, _stop: stop }
         .response()
@@ -163,7 +163,7 @@ impl Answer {
                 Some(Event::Rows(_)) if self.analyze => {}
                 Some(Event::Rows(rows)) => {
                     let encoder: &mut Encoder = encoder.as_mut().ok_or_else(without_columns)?;
-                    encoder.rows(rows).map_err(|error| Problem::internal(error.to_string()))?;
+                    encoder.rows(rows).map_err(Problem::wrong)?;
                     if encoder.len() > HELD_BYTES {
                         break;
                     }
@@ -175,8 +175,7 @@ impl Answer {
                         return Ok(covered(text(status, explained), &coverage));
                     }
                     let encoder = encoder.ok_or_else(without_columns)?;
-                    let bytes =
-                        encoder.end(&coverage, elapsed_ms).map_err(|error| Problem::internal(error.to_string()))?;
+                    let bytes = encoder.end(&coverage, elapsed_ms).map_err(Problem::wrong)?;
                     let response = (status, [(header::CONTENT_TYPE, self.form.media_type())], bytes).into_response();
                     return Ok(covered(response, &coverage));
                 }
@@ -202,16 +201,15 @@ impl Answer {
                     Ok(None) => {}
                     Ok(Some((coverage, elapsed_ms))) => {
                         let end = encoder.end(&coverage, elapsed_ms).map(Bytes::from);
-                        return Some((end, (answer, None)));
+                        return Some((end.map_err(broken_off), (answer, None)));
                     }
-                    Err(error) => {
-                        tracing::warn!("an answer was broken off: {}", crate::output::printable(&error));
-                        return Some((Err(std::io::Error::other(error)), (answer, None)));
-                    }
+                    Err(error) => return Some((Err(broken_off(error)), (answer, None))),
                 }
             }
-            let bytes = Bytes::from(encoder.take());
-            Some((Ok(bytes), (answer, Some(encoder))))
+            match encoder.take() {
+                Ok(bytes) => Some((Ok(Bytes::from(bytes)), (answer, Some(encoder)))),
+                Err(error) => Some((Err(broken_off(error)), (answer, None))),
+            }
         });
         let mut response = ([(header::CONTENT_TYPE, kind)], Body::from_stream(rest)).into_response();
         response.headers_mut().insert("rankmesh-coverage", HeaderValue::from_static("at-end"));
@@ -224,7 +222,7 @@ impl Answer {
     /// Why it is broken off: it failed, or is partial in a form that cannot say so.
     async fn next(&mut self, encoder: &mut Encoder) -> Result<Option<(Coverage, f64)>, String> {
         match self.pieces.recv().await {
-            Some(Event::Rows(rows)) => encoder.rows(rows).map(|()| None).map_err(|error| error.to_string()),
+            Some(Event::Rows(rows)) => encoder.rows(rows).map(|()| None),
             Some(Event::End(Ok(Reply::Result { coverage, elapsed_ms, .. }))) => {
                 if !coverage.is_complete() && !self.form.says_coverage() {
                     return Err(format!(
@@ -238,6 +236,12 @@ impl Answer {
             Some(Event::Columns(_) | Event::End(Ok(_))) | None => Err("it came to no end".to_owned()),
         }
     }
+}
+
+/// What ends a body before its end, so that no client takes it for whole.
+fn broken_off(why: String) -> std::io::Error {
+    tracing::warn!("an answer was broken off: {}", crate::output::printable(&why));
+    std::io::Error::other(why)
 }
 
 fn without_columns() -> Problem {
