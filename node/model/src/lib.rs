@@ -26,7 +26,7 @@ pub mod wire;
 
 pub use coverage::{Coverage, Missing, row_share};
 pub use local::{
-    ExplainQuestion, ExplainWhat, LocalRequest, LocalResponse, Mark, OnBehalf, Question, StacksQuestion,
-    StacksWanted, StragglersQuestion, TableSeen, WatchQuestion,
+    ExplainQuestion, ExplainWhat, LocalRequest, LocalResponse, Mark, OnBehalf, Question, StacksQuestion, StacksWanted,
+    StragglersQuestion, TableSeen, WatchQuestion,
 };
 pub use snapshot::SnapshotUse;

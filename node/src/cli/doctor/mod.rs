@@ -73,12 +73,13 @@ fn losses(socket: &SocketArg) -> Vec<judge::Finding> {
         analyze: false,
     };
     let mut rows = Vec::new();
-    let asked = local::ask_into(socket, None, &LocalRequest::Query(question), &CancellationToken::new(), &mut |piece| {
-        if let Piece::Rows(more) = piece {
-            rows.extend(more);
-        }
-        Ok(())
-    });
+    let asked =
+        local::ask_into(socket, None, &LocalRequest::Query(question), &CancellationToken::new(), &mut |piece| {
+            if let Piece::Rows(more) = piece {
+                rows.extend(more);
+            }
+            Ok(())
+        });
     match asked {
         Ok(_) => rows.iter().filter_map(|row| loss(row)).collect(),
         Err(error) => vec![judge::losses_unknown(&format!("{error:#}"))],
