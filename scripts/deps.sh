@@ -35,6 +35,7 @@ if [ "${1:-}" = --test ]; then
     need python3-pip python3 -m pip --version  # … which a package from PyPI has
     need postgresql-client have psql  # a client of PostgreSQL's protocol
     need python3-venv python3 -c "import venv, ensurepip"  # packages from PyPI for other clients
+    need prometheus have promtool              # the tests of its alert rules
     need tmux have tmux                       # a terminal for rankmesh top
     need iproute2 have ip                      # hosts in network namespaces …
     need nftables test -x /usr/sbin/nft        # … that lose packets

@@ -92,6 +92,8 @@ fn a_verdict_is_that_of_the_command_line() {
     let bill = server.get("/api/v1/cost?timeout=60s").json();
     let printed = run(&["cost", "--db", &dir.display().to_string(), "--timeout", "60s", "--format", "json"]);
     assert_eq!(bill, serde_json::from_str::<Value>(&stdout(&printed)).expect("JSON"));
+    let dearest = &bill["culprits"][0];
+    assert_eq!((&dearest["rank"], &dearest["node"]), (&5.into(), &"n1".into()), "{bill}");
     let board = server.get("/api/v1/board").json();
     assert_eq!(board["ranks"].as_array().expect("ranks").len(), 8);
 }
