@@ -39,4 +39,4 @@ SELECT extversion FROM pg_extension WHERE extname = 'timescaledb'
 -- name: panel
 SELECT ts_ns / 1000000000 AS time, node AS metric, count(*) AS calls FROM collectives
   WHERE ts_ns >= 1767225600000000000 AND ts_ns <= 1767225601000000000 GROUP BY 1, 2 ORDER BY 1, 2
--- gives: 1767225600|n0|16 / 1767225600|n1|16
+-- gives: 1767225600|n0|20 / 1767225600|n1|20
