@@ -71,7 +71,7 @@ fn a_batch_script_gets_its_mesh_and_the_late_rank_its_name() {
 
     // `top` draws there as it would here, through srun's terminal.
     let mut top = slurm.rankmesh_elsewhere_on_a_terminal(&format!("top --job {id}"));
-    top.see("rank 5");
+    top.see("CULPRIT");
     top.press("4");
     top.see("n4");
     top.press("q");

@@ -163,12 +163,12 @@ fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, asker: &Asker
     let (mut without_waits, mut until_ns) = (0, last_ns.saturating_add(1));
     while until_ns > first_ns && !asker.left().is_zero() {
         let from_ns = until_ns.saturating_sub(SLICE_NS).max(first_ns);
-        // The one that waits least came last; beside one min() alone SQLite gives the other columns of
-        // its row (https://sqlite.org/lang_select.html#bareagg).
+        // The one that waits least came last; beside one min() alone, and no max(), SQLite gives the
+        // other columns of its row (https://sqlite.org/lang_select.html#bareagg).
         let asked = asker.ask(format!(
             "SELECT rank, node, count(*), sum(waited), sum(enqueued > 0) FROM (SELECT min(wait_ns) AS least, rank, node, \
              sum(wait_ns) AS waited, sum(tier = 0) AS enqueued FROM lateness({from_ns}, {until_ns}) \
-             WHERE comm_hash IN ({}) GROUP BY comm_hash, func, seq HAVING count(*) = max(ranks) AND count(*) > 1) \
+             WHERE comm_hash IN ({}) GROUP BY comm_hash, func, seq HAVING count(*) = avg(ranks) AND count(*) > 1) \
              GROUP BY rank, node",
             hashes.join(", ")
         ));
