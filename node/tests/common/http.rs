@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -183,7 +183,7 @@ impl Drop for Server {
 }
 
 /// Waits a moment for a file.
-pub fn there(path: &PathBuf) -> bool {
+pub fn there(path: &Path) -> bool {
     let until = std::time::Instant::now() + PATIENCE;
     while !path.exists() && std::time::Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));

@@ -49,7 +49,7 @@ pub(super) struct Tokens {
 
 struct Read {
     at: Instant,
-    stamp: (u64, i64, i64, u64),
+    stamp: Stamp,
     kept: Vec<(Hash, Kept)>,
 }
 
@@ -87,8 +87,10 @@ impl Tokens {
     }
 }
 
-/// Changes whenever the file does.
-fn stamp(found: &fs::Metadata) -> (u64, i64, i64, u64) {
+/// Inode, time of change in seconds and nanoseconds, length: another whenever the file is.
+type Stamp = (u64, i64, i64, u64);
+
+fn stamp(found: &fs::Metadata) -> Stamp {
     (found.ino(), found.mtime(), found.mtime_nsec(), found.size())
 }
 
@@ -96,7 +98,7 @@ fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn read(path: &Path) -> anyhow::Result<((u64, i64, i64, u64), Vec<(Hash, Kept)>)> {
+fn read(path: &Path) -> anyhow::Result<(Stamp, Vec<(Hash, Kept)>)> {
     let shown = path.display();
     let file = fs::File::open(path).with_context(|| format!("reading tokens from {shown}"))?;
     let found = file.metadata()?;

@@ -74,7 +74,7 @@ impl Form {
 /// Writes one answer.
 pub(super) enum Encoder {
     Text { form: Form, printer: Printer, bytes: Vec<u8> },
-    Arrow(Arrow),
+    Arrow(Box<Arrow>),
 }
 
 impl Encoder {
@@ -83,7 +83,7 @@ impl Encoder {
             Form::Json => Format::Json,
             Form::Ndjson => Format::Ndjson,
             Form::Csv => Format::Csv,
-            Form::Arrow => return Self::Arrow(Arrow::new(columns)),
+            Form::Arrow => return Self::Arrow(Box::new(Arrow::new(columns))),
         };
         Self::Text { form, printer: Printer::for_programs(format, columns), bytes: Vec::new() }
     }

@@ -211,7 +211,6 @@ impl Catalog {
         let mut statement = self.conn.prepare(sql)?;
         let columns: Vec<ColumnMeta> = statement
             .columns()
-            .into_iter()
             .map(|column| ColumnMeta {
                 name: column.name().to_owned(),
                 decl_type: column.decl_type().unwrap_or_default().to_owned(),
