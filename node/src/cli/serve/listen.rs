@@ -167,7 +167,21 @@ pub(super) fn tls(cert: &Path, key: &Path, alpn: &[u8]) -> anyhow::Result<Accept
 /// # Errors
 /// None: what cannot be accepted is logged.
 pub(super) async fn serve(listener: Listener, tls: Option<Acceptor>, app: Router) -> anyhow::Result<()> {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let start = |(stream, peer), permit| connection(stream, peer, tls.clone(), app.clone(), permit);
+    each_connection(CONNECTIONS, async || listener.accept().await, start).await
+}
+
+/// Starts what serves a connection for each that comes, at most so many at a time, until this is
+/// dropped.
+///
+/// # Errors
+/// None: what cannot be accepted is logged.
+pub(super) async fn each_connection<T, F: Future<Output = ()> + Send + 'static>(
+    most: usize,
+    accept: impl AsyncFn() -> io::Result<T>,
+    start: impl Fn(T, OwnedSemaphorePermit) -> F,
+) -> anyhow::Result<()> {
+    let room = Arc::new(Semaphore::new(most));
     // Dropped with this: no connection outlives it.
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -177,12 +191,12 @@ pub(super) async fn serve(listener: Listener, tls: Option<Acceptor>, app: Router
             _ = connections.join_next(), if !connections.is_empty() => continue,
         };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = accept() => accepted,
             _ = connections.join_next(), if !connections.is_empty() => continue,
         };
         match accepted {
-            Ok((stream, peer)) => {
-                connections.spawn(connection(stream, peer, tls.clone(), app.clone(), permit));
+            Ok(accepted) => {
+                connections.spawn(start(accepted, permit));
             }
             Err(error) => {
                 tracing::warn!("accepting a connection: {error}");

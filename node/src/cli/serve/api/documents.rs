@@ -13,10 +13,10 @@ use utoipa::IntoParams;
 
 use super::super::gateway::{Shared, Who};
 use super::super::problem::Problem;
-use super::params::{OfTime, Span, document, status, timeout_ms};
+use super::params::{OfTime, Span, document, duration_of, status, timeout_ms};
 use crate::cli::rates::Priced;
 use crate::cli::target::millis;
-use crate::cli::values::{parse_duration, parse_ranks};
+use crate::cli::values::parse_ranks;
 use crate::cli::{UsageError, cost as bill, schema as documented, stragglers as verdicts};
 
 type Given<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
@@ -150,9 +150,8 @@ pub(super) async fn stacks(
     params: Given<StacksParams>,
 ) -> Result<Response, Problem> {
     let params = given(params)?;
-    let duration = |text: Option<String>| text.map(|text| parse_duration(&text)).transpose().map_err(Problem::wrong);
     let ranks = params.ranks.map(|ranks| parse_ranks(&ranks)).transpose().map_err(Problem::wrong)?;
-    let every = duration(params.every)?.unwrap_or(Duration::from_millis(50));
+    let every = duration_of(params.every)?.unwrap_or(Duration::from_millis(50));
     let request = LocalRequest::Stacks(StacksQuestion {
         wanted: StacksWanted {
             job: params.job,
@@ -162,7 +161,7 @@ pub(super) async fn stacks(
             samples: params.samples.unwrap_or(20),
             every_ms: u32::try_from(millis(every)).unwrap_or(u32::MAX),
         },
-        timeout_ms: timeout_ms(&gateway, duration(params.timeout)?)?,
+        timeout_ms: timeout_ms(&gateway, duration_of(params.timeout)?)?,
         nodes: params.nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::to_owned).collect(),
         labels: Vec::new(),
     });
@@ -244,8 +243,7 @@ pub(super) async fn cost(
     params: Given<CostParams>,
 ) -> Result<Response, Problem> {
     let params = given(params)?;
-    let duration = |text: Option<String>| text.map(|text| parse_duration(&text)).transpose().map_err(Problem::wrong);
-    let (since, timeout) = (duration(params.since)?, gateway.timeout(duration(params.timeout)?)?);
+    let (since, timeout) = (duration_of(params.since)?, gateway.timeout(duration_of(params.timeout)?)?);
     let rate = gateway.rate().clone();
     let bill = gateway.ask(&who, move |target| bill::of(target, params.job, since, timeout, &rate)).await?;
     let status = match (bill.is_complete(), params.require_all) {
@@ -290,7 +288,7 @@ pub(super) async fn board(
     params: Given<BoardParams>,
 ) -> Result<Response, Problem> {
     let params = given(params)?;
-    let timeout = params.timeout.map(|text| parse_duration(&text)).transpose().map_err(Problem::wrong)?;
+    let timeout = duration_of(params.timeout)?;
     let known = match params.known.as_deref().map(|known| known.split_once(',')) {
         None => None,
         Some(known) => {

@@ -22,11 +22,10 @@ use utoipa::IntoParams;
 
 use super::super::gateway::{Shared, Who, hand_on};
 use super::super::problem::Problem;
-use super::params::document;
+use super::params::{document, duration_of};
 use crate::cells::integer;
 use crate::cli::local::{Piece, Reply};
 use crate::cli::target::{Target, millis};
-use crate::cli::values::parse_duration;
 use crate::output::{quiet, value_to_json};
 
 /// How often findings are looked for.
@@ -63,7 +62,7 @@ pub(super) async fn findings(
     params: Result<Query<FindingsParams>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(params) = params.map_err(|error| Problem::wrong(error.body_text()))?;
-    let wait = params.wait.map(|text| parse_duration(&text)).transpose().map_err(Problem::wrong)?.unwrap_or_default();
+    let wait = duration_of(params.wait)?.unwrap_or_default();
     if wait > Duration::from_secs(60) {
         return Err(Problem::wrong("a long poll waits 60s at most"));
     }

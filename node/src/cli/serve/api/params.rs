@@ -120,6 +120,14 @@ fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::E
     parsed(from, parse_duration)
 }
 
+/// A duration where there is one.
+///
+/// # Errors
+/// It is none.
+pub(super) fn duration_of(text: Option<String>) -> Result<Option<Duration>, Problem> {
+    text.map(|text| parse_duration(&text)).transpose().map_err(Problem::wrong)
+}
+
 fn hash<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     parsed(from, parse_hash)
 }

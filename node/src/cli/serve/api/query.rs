@@ -1,8 +1,6 @@
 //! SQL. Of an answer that fits into [`HELD_BYTES`] the status says whether it is whole; a larger one
 //! goes on as it comes, and says so at its end.
 
-use std::time::Duration;
-
 use anyhow::bail;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Query, State};
@@ -20,9 +18,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::gateway::{Shared, Who, hand_on};
 use super::super::problem::Problem;
 use super::encode::{Encoder, Form};
-use super::params::{status, timeout_ms};
+use super::params::{duration_of, status, timeout_ms};
 use crate::cli::local::{Piece, Reply};
-use crate::cli::values::{parse_duration, parse_label};
+use crate::cli::values::parse_label;
 
 /// Bytes of an answer that are held until it is known whether it is whole.
 const HELD_BYTES: usize = 8 << 20;
@@ -88,15 +86,13 @@ pub(super) async fn query(
 ) -> Result<Response, Problem> {
     let Query(params) = params.map_err(|error| Problem::wrong(error.body_text()))?;
     let form = Form::chosen(params.format, &headers)?;
-    let duration = |text: Option<&String>| text.map(|text| parse_duration(text)).transpose().map_err(Problem::wrong);
     let parts = |text: &Option<String>| -> Vec<String> {
         text.iter().flat_map(|text| text.split(',')).filter(|part| !part.is_empty()).map(str::to_owned).collect()
     };
     let labels: Result<Vec<_>, _> = parts(&params.label).iter().map(|label| parse_label(label)).collect();
-    let timeout: Option<Duration> = duration(params.timeout.as_ref())?;
     let question = Question {
         sql: sql(&headers, &body)?,
-        timeout_ms: timeout_ms(&gateway, timeout)?,
+        timeout_ms: timeout_ms(&gateway, duration_of(params.timeout)?)?,
         nodes: parts(&params.nodes),
         labels: labels.map_err(Problem::wrong)?,
         per_node: params.per_node,

@@ -26,11 +26,10 @@ use pgwire::api::auth::StartupHandler;
 use pgwire::api::cancel::{CancelHandler, DefaultCancelHandler};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
 use pgwire::api::{ConnectionManager, PgWireServerHandlers};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::gateway::{self, Who};
-use super::listen::Acceptor;
+use super::listen::{self, Acceptor};
 use super::problem::Problem;
 use super::tokens::Tokens as KnownTokens;
 use auth::Auth;
@@ -143,32 +142,15 @@ impl Postgres {
     /// # Errors
     /// None: what cannot be accepted is logged.
     pub(super) async fn serve(self) -> anyhow::Result<()> {
-        let room = Arc::new(Semaphore::new(CONNECTIONS));
-        let mut connections = tokio::task::JoinSet::new();
-        loop {
-            let permit = tokio::select! {
-                permit = Arc::clone(&room).acquire_owned() => permit?,
-                _ = connections.join_next(), if !connections.is_empty() => continue,
-            };
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
-                _ = connections.join_next(), if !connections.is_empty() => continue,
-            };
-            match accepted {
-                Ok((stream, peer)) => {
-                    let (handlers, tls) = (Arc::clone(&self.handlers), self.tls.clone());
-                    connections.spawn(async move {
-                        if let Err(error) = pgwire::tokio::process_socket(stream, tls, handlers).await {
-                            tracing::debug!("{peer}: {error}");
-                        }
-                        drop(permit);
-                    });
+        let start = |(stream, peer): (TcpStream, SocketAddr), permit| {
+            let (handlers, tls) = (Arc::clone(&self.handlers), self.tls.clone());
+            async move {
+                if let Err(error) = pgwire::tokio::process_socket(stream, tls, handlers).await {
+                    tracing::debug!("{peer}: {error}");
                 }
-                Err(error) => {
-                    tracing::warn!("accepting a connection: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+                drop(permit);
             }
-        }
+        };
+        listen::each_connection(CONNECTIONS, async || self.listener.accept().await, start).await
     }
 }
