@@ -20,7 +20,10 @@ impl Terminal {
     /// `script` is a command of util-linux's script, to which the rest is given.
     pub fn open(mut script: Command, line: &str) -> Self {
         let mut child = script
-            .args(["-qefc", line, "/dev/null"])
+            // The command takes its shell's place: a shell that waits for it ends of a Ctrl-C that
+            // the command outlives, dash with 130.
+            .args(["-qefc", &format!("exec {line}"), "/dev/null"])
+            .env("SHELL", "/bin/sh")
             .env("TERM", "xterm")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
