@@ -358,3 +358,103 @@ fn an_agent_archives_its_hours_and_a_missing_target_is_a_finding() {
     });
     assert!(found.contains("hours are not archived") && found.contains("gone"), "{found}");
 }
+
+fn collective() -> record::Collective {
+    record::Collective {
+        ts_ns: 0,
+        duration_ns: 0,
+        pid: 0,
+        tid: 0,
+        rank: None,
+        local_rank: None,
+        nranks: Some(2),
+        comm_hash: Some(7),
+        func: "all_reduce",
+        seq: None,
+        count: Some(1),
+        datatype: Some("float32"),
+        bytes: Some(4),
+        reduce_op: None,
+        root: None,
+        stream: None,
+        library: record::Library::Mpi,
+        tier: 1,
+        ret: Some(0),
+        cgroup_id: 1,
+        job_id: None,
+        captured: None,
+    }
+}
+
+/// Hours that the archive and a live host both hold count once, and a host that is gone lacks only
+/// what the archive does not have.
+#[test]
+fn one_question_asks_the_live_mesh_and_the_archive() {
+    let dir = tempfile::tempdir().expect("a directory");
+    EndedJob::small().write(dir.path());
+    let archive = dir.path().join("archive");
+    std::fs::create_dir(&archive).expect("a directory");
+    let done = run(&["archive", "--open-hours", "--full-speed", "--db", text(dir.path()), "--to", text(&archive)]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    // Two hours later: rows that no archive has.
+    let later_ns = T0 + 2 * 3_600_000_000_000;
+    for (host, pid) in [("n0", 1), ("n1", 2)] {
+        let forever = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
+        let store = Store::open(dir.path().join(format!("{host}.db")), forever).expect("a store");
+        for seq in 0..50_u32 {
+            let (ts_ns, seq) = (later_ns + i64::from(seq) * 1_000_000, Some(u64::from(seq)));
+            store.ingest().record(record::Record::Collective(record::Collective {
+                ts_ns,
+                duration_ns: 1_000,
+                pid,
+                seq,
+                rank: Some(pid.cast_signed()),
+                ..collective()
+            }));
+        }
+        store.close();
+        std::fs::create_dir_all(dir.path().join("live")).expect("a directory");
+        let file = format!("{host}.db");
+        std::fs::copy(dir.path().join(&file), dir.path().join("live").join(&file)).expect("copied");
+    }
+    let mut lab = Lab::new();
+    for host in ["n0", "n1"] {
+        let store = dir.path().join("live").join(format!("{host}.db"));
+        lab.start(host, &["--store", text(&store), "--store-max-age", "36500d"]);
+    }
+    lab.wait_for_members(&["n0", "n1"]);
+    let socket = lab.socket("n0").display().to_string();
+    let both = ["--socket", socket.as_str(), "--archive", text(&archive)];
+    for sql in [
+        "SELECT node, rank, count(*), sum(duration_ns), min(ts_ns), max(ts_ns) FROM collectives GROUP BY node, rank ORDER BY node, rank",
+        "SELECT count(*), count(DISTINCT seq) FROM collectives",
+        "SELECT a.rank, count(*) FROM collectives a JOIN collectives b ON a.node = b.node AND a.ts_ns = b.ts_ns GROUP BY a.rank ORDER BY a.rank",
+        "SELECT rank, job_id FROM processes WHERE rank IS NOT NULL ORDER BY rank",
+    ] {
+        let (joined, live) = (ask(&both, sql), ask(&["--socket", &socket], sql));
+        assert_eq!(joined["rows"], live["rows"], "{sql}");
+        assert_eq!(joined["coverage"]["answered"], 2, "{joined}");
+    }
+    let of_job = |output: std::process::Output| -> Value {
+        assert!(output.status.success(), "{}", stderr(&output));
+        let listed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        listed["jobs"][0]["calls"].clone()
+    };
+    assert_eq!(of_job(run(&[&["jobs", "--sacct", "off", "--format", "json"][..], &both].concat())), 800);
+
+    // One is gone: what the archive has of it is there, what it has not is said.
+    lab.kill("n1");
+    wait_for("n1 is known to be dead", || match lab.nodes("n0")?.iter().find(|node| node["name"] == "n1") {
+        Some(node) if node["state"] == "dead" => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let archived = format!("SELECT count(DISTINCT node), count(*) FROM collectives WHERE ts_ns < {}", T0 + 3_600_000_000_000);
+    assert_eq!(ask(&both, &archived)["rows"], serde_json::json!([[2, 800]]));
+    let output = run(&[&["query", "--format", "json"][..], &both, &["SELECT node, count(*) FROM collectives GROUP BY node"]].concat());
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(answer["rows"], serde_json::json!([["n0", 450]]), "{answer}");
+    assert_eq!(answer["coverage"]["missing"][0]["node"], "n1", "{answer}");
+    let why = answer["coverage"]["missing"][0]["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("newer rows are not reached"), "{answer}");
+}

@@ -32,7 +32,8 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     let mut lab = Lab::new();
     let cgroups = Cgroups::new("jobs", &AGENTS);
     // m2 was the culprit of two other jobs this month.
-    let store = Store::open(lab.path("m1.db"), StoreConfig::default()).expect("a store");
+    let seed = tempfile::tempdir().expect("a directory");
+    let store = Store::open(seed.path().join("m1.db"), StoreConfig::default()).expect("a store");
     for (job, hours) in [("before", 30), ("long before", 200)] {
         let ts_ns = record::unix_now_ns() - hours * 3_600_000_000_000;
         let (verdict, node, job) = ("rank".to_owned(), Some("m2".to_owned()), Some(job.to_owned()));
@@ -48,6 +49,7 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
         });
     }
     store.close();
+    std::fs::copy(seed.path().join("m1.db"), lab.path("m1.db")).expect("copied");
     for name in AGENTS {
         lab.start(name, &["--cgroup", &cgroups.path(name).display().to_string()]);
     }

@@ -169,10 +169,14 @@ pub(super) struct TargetArgs {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
     pub(super) db: Vec<PathBuf>,
     /// Ask the hours of this archive (`rankmesh archive`, `rankmesh up --archive`), too: a directory,
-    /// or s3://BUCKET/PREFIX with AWS_… in the environment. With --db the stores' newer rows, without
-    /// it the archive alone; an hour that both hold counts once
-    #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["socket", "via", "label"])]
+    /// or s3://BUCKET/PREFIX with AWS_… in the environment. With --db the stores' newer rows, with
+    /// --live (or --socket, --via) those of the mesh, else the archive alone; an hour that both hold
+    /// counts once
+    #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["label"])]
     pub(super) archive: Option<String>,
+    /// With --archive: ask the mesh's live hosts, too
+    #[arg(long, requires = "archive", conflicts_with = "db")]
+    pub(super) live: bool,
     /// For how long, and which nodes.
     #[command(flatten)]
     pub(super) ask: AskArgs,

@@ -28,6 +28,7 @@ mod local;
 mod mark;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod mesh_rows;
 mod nodes;
 mod perfetto;
 mod person;
