@@ -110,6 +110,15 @@ pub(super) struct UpArgs {
     /// environment; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "archive")]
     pub(super) archive_settings: Option<PathBuf>,
+    /// Push all rows into the tables of this ClickHouse server, http://HOST:8123/DATABASE or https://…, as
+    /// CLICKHOUSE_USER with CLICKHOUSE_PASSWORD (`rankmesh archive --clickhouse-schema` prints the
+    /// script that makes them)
+    #[arg(long, value_name = "URL", conflicts_with = "serve_db")]
+    pub(super) clickhouse: Option<String>,
+    /// With --clickhouse: file of NAME=VALUE lines with user and password, in place of the environment;
+    /// only its owner may read it
+    #[arg(long, value_name = "FILE", requires = "clickhouse")]
+    pub(super) clickhouse_settings: Option<PathBuf>,
     /// Label of this node (repeatable), usable with --label in questions
     #[arg(long, value_name = "K=V", value_parser = parse_label)]
     pub(super) label: Vec<(String, String)>,
