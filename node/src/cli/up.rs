@@ -1,5 +1,6 @@
 //! `rankmesh up`: run the agent until Ctrl-C or SIGTERM.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::{CaptureMode, UpArgs};
 use super::{Exit, UsageError, secret};
 use crate::agent::access::SocketAccess;
-use crate::agent::archiver::{self, ArchiveChoice};
+use crate::agent::archiver::{self, ArchiveChoice, Kept};
 use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
 use crate::slurm::run_dir;
@@ -20,7 +21,16 @@ use crate::slurm::run_dir;
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     query_planner::memory::bound_all(args.question_memory_mib << 20);
     let replace = args.replace;
-    let archive = args.archive.clone().map(|to| ArchiveChoice { to, settings: args.archive_settings.clone() });
+    let choice = |kept, to: &Option<String>, settings: &Option<PathBuf>| {
+        to.clone().map(|to| ArchiveChoice { kept, to, settings: settings.clone() })
+    };
+    let kept: Vec<ArchiveChoice> = [
+        choice(Kept::Hours, &args.archive, &args.archive_settings),
+        choice(Kept::Rows, &args.clickhouse, &args.clickhouse_settings),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     let config = resolve(args)?;
     // As late as can be: until this agent records, nobody does.
     if let Some(socket) = config.socket.as_deref().filter(|_| replace)
@@ -31,7 +41,7 @@ pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     // Before the runtime: capabilities are each thread's own.
     privileges::give_up_all_but(&plan(&config)).context("giving up privileges")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
-    runtime.block_on(serve(config, archive))?;
+    runtime.block_on(serve(config, kept))?;
     // Blocking threads may still sit in SQLite; the stores are closed by now.
     runtime.shutdown_timeout(std::time::Duration::from_millis(500));
     Ok(Exit::Complete)
@@ -50,7 +60,7 @@ fn plan(config: &AgentConfig) -> Plan {
     }
 }
 
-async fn serve(config: AgentConfig, archive: Option<ArchiveChoice>) -> anyhow::Result<()> {
+async fn serve(config: AgentConfig, kept: Vec<ArchiveChoice>) -> anyhow::Result<()> {
     run_dir::tidy_rings();
     // Before anything else, so that no signal between start and select is lost.
     let mut terminate = signal(SignalKind::terminate())?;
@@ -82,15 +92,16 @@ async fn serve(config: AgentConfig, archive: Option<ArchiveChoice>) -> anyhow::R
         println!("rankmesh up --join {} --token {token}", shared.advertise);
     }
     let stop = CancellationToken::new();
-    let archiving = archive.map(|choice| tokio::spawn(archiver::keep(Arc::clone(shared), choice, stop.clone())));
+    let keep = |choice| tokio::spawn(archiver::keep(Arc::clone(shared), choice, stop.clone()));
+    let keeping: Vec<_> = kept.into_iter().map(keep).collect();
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     tracing::info!("leaving");
     stop.cancel();
-    if let Some(archiving) = archiving {
-        let _ = archiving.await;
+    for kept in keeping {
+        let _ = kept.await;
     }
     // A second signal ends the process at once.
     tokio::select! {
