@@ -1,0 +1,408 @@
+//! What holds for all front ends of `rankmesh serve` together: they open no connection but to the
+//! agent and to receivers that the user names, they speak TLS beyond this host, and they say what is
+//! wrong with an agent of an earlier release.
+#![cfg(all(feature = "mcp", feature = "otlp", feature = "postgres"))]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use common::http::{Answer, read};
+use common::job_stores::EndedJob;
+use common::{Lab, PATIENCE, rankmesh, run, stderr, stdout, wait_for};
+use model::frame::{self, FrameReader};
+use model::{LocalRequest, LocalResponse};
+use serde_json::{Value, json};
+
+/// A `rankmesh serve` and what it said.
+struct Served {
+    child: Child,
+    said: Arc<Mutex<String>>,
+}
+
+impl Served {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let said = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let mut kept = kept.lock().expect("not poisoned");
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        });
+        Self { child, said }
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().expect("not poisoned").clone()
+    }
+
+    /// The rest of the first line that begins so.
+    fn line(&mut self, begins: &str) -> String {
+        wait_for(begins, || {
+            let said = self.said();
+            assert!(self.child.try_wait().expect("asked").is_none(), "it ended: {said}");
+            said.lines().find_map(|line| line.strip_prefix(begins)).map(str::to_owned).ok_or(said)
+        })
+    }
+
+    /// Where HTTP is served.
+    fn place(&mut self) -> String {
+        let line = self.line("serving ");
+        line.rsplit_once(" on ").expect("a place").1.to_owned()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn request(method: &str, path: &str, host: &str, headers: &[(&str, &str)], body: &str) -> String {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n");
+    head.push_str(&format!("content-length: {}\r\n", body.len()));
+    headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+    format!("{head}\r\n{body}")
+}
+
+fn send(place: &str, request: &str) -> Answer {
+    let mut stream = TcpStream::connect(place).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+    stream.write_all(request.as_bytes()).expect("sent");
+    read(stream, |_| false)
+}
+
+/// What an initialize of MCP is, as one message.
+fn mcp_list() -> String {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": { "name": "query", "arguments": { "sql": "SELECT 1 AS one" } } })
+    .to_string()
+}
+
+const MCP: [(&str, &str); 2] =
+    [("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
+
+fn has(program: &str, test: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("skipped: {test}: there is no {program}");
+    }
+    found
+}
+
+/// Where a traced process wanted to connect or send to: every address of a system call.
+fn addresses(trace: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(trace).expect("the trace");
+    let called = |line: &&str| {
+        ["connect(", "sendto(", "sendmsg(", "sendmmsg("].iter().any(|call| line.contains(call)) && line.contains("sa_family=")
+    };
+    text.lines().filter(called).map(str::to_owned).collect()
+}
+
+#[test]
+fn no_front_end_opens_a_connection_but_those_that_the_user_names() {
+    const TEST: &str = "no_front_end_opens_a_connection_but_those_that_the_user_names";
+    if !has("strace", TEST) || !has("psql", TEST) {
+        return;
+    }
+    let mut lab = Lab::new();
+    lab.start("a", &["--capture", "off"]);
+    let socket = lab.socket("a").display().to_string();
+    let traced = |trace: &Path, flags: &[&str]| {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-e", "trace=connect,sendto,sendmsg,sendmmsg", "-o"]).arg(trace);
+        command.arg(env!("CARGO_BIN_EXE_rankmesh")).args(flags).args(["--socket", &socket]);
+        command.env_remove("RANKMESH_SOCKET").env_remove("RANKMESH_LOG").stdin(Stdio::null());
+        command
+    };
+    let probe = Command::new("strace").args(["-o", "/dev/null", "true"]).output().expect("runs");
+    if !probe.status.success() {
+        eprintln!("skipped: {TEST}: strace may not trace here: {}", stderr(&probe));
+        return;
+    }
+    // All front ends but receivers that are named.
+    let (trace, prom) = (lab.path("quiet.strace"), lab.path("a.prom"));
+    let textfile = prom.display().to_string();
+    let flags = ["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--textfile", &textfile];
+    let mut served = Served::start(traced(&trace, &flags));
+    let place = served.place();
+    let secret = served.line("open ").split("#k=").nth(1).expect("a secret").to_owned();
+    let signed = send(
+        &place,
+        &request("POST", "/api/v1/session", &place, &[("content-type", "application/json")], &json!({ "secret": secret }).to_string()),
+    );
+    let bearer = format!("Bearer {}", signed.json()["token"].as_str().expect("a token"));
+    let get = |path: &str| {
+        let answer = send(&place, &request("GET", path, &place, &[("authorization", &bearer)], ""));
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer
+    };
+    let described = get("/api/v1/openapi.json").json();
+    let paths = described["paths"].as_object().expect("paths");
+    for path in paths.keys().filter(|path| !path.ends_with("/events") && paths[*path].get("get").is_some()) {
+        let answer = send(&place, &request("GET", path, &place, &[("authorization", &bearer)], ""));
+        assert!(answer.status < 500, "{path}: {}", answer.text());
+    }
+    for path in ["/", "/page/main.js", "/metrics", "/healthz"] {
+        get(path);
+    }
+    let sql = request("POST", "/api/v1/query", &place, &[("authorization", &bearer)], "SELECT 1 AS one");
+    assert_eq!(send(&place, &sql).json()["rows"], json!([[1]]));
+    let headers = [MCP[0], MCP[1], ("authorization", &bearer)];
+    let answer = send(&place, &request("POST", "/mcp", &place, &headers, &mcp_list()));
+    assert!(answer.status < 500, "{}", answer.text());
+    let url = served.line("psql ");
+    let asked = Command::new("psql").args(["-X", "-At", &url, "-c", "SELECT count(*) FROM collectives"]).output();
+    assert_eq!(stdout(&asked.expect("runs")), "0\n");
+    wait_for("the file", || std::fs::read_to_string(&prom).map_err(|error| error.to_string()));
+    drop(served);
+    let own = format!("sun_path=\"{socket}\"");
+    let called = addresses(&trace);
+    let elsewhere: Vec<&String> = called.iter().filter(|call| !call.contains(&own)).collect();
+    assert_eq!(elsewhere, Vec::<&String>::new());
+    assert!(called.len() > 5, "it asked the agent: {called:?}");
+
+    // With one that is named: that one, and nobody else.
+    let receiver = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = receiver.local_addr().expect("an address").port();
+    let trace = lab.path("pushing.strace");
+    let url = format!("http://127.0.0.1:{port}");
+    let served = Served::start(traced(&trace, &["serve", "--listen", "none", "--otlp", &url]));
+    let (stream, _) = receiver.accept().expect("it pushes");
+    drop((stream, served));
+    let called = addresses(&trace);
+    let named = format!("sin_port=htons({port}), sin_addr=inet_addr(\"127.0.0.1\")");
+    assert!(called.iter().any(|call| call.contains(&named)), "{called:?}");
+    let elsewhere: Vec<&String> = called.iter().filter(|call| !call.contains(&own) && !call.contains(&named)).collect();
+    assert_eq!(elsewhere, Vec::<&String>::new());
+}
+
+/// A CA, and a certificate of it with its key, as files.
+struct Certificates {
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
+    roots: rustls::RootCertStore,
+}
+
+fn certificates(lab: &Lab, name: &str) -> Certificates {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let ca_key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(Vec::<String>::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(rcgen::DnType::CommonName, format!("{name} CA"));
+    let ca = params.self_signed(&ca_key).expect("signed");
+    let issuer = Issuer::new(params, ca_key);
+    let key = KeyPair::generate().expect("a key");
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let cert = CertificateParams::new(names).expect("parameters").signed_by(&key, &issuer).expect("signed");
+    let write = |kind: &str, pem: String| {
+        let path = lab.path(&format!("{name}-{kind}.pem"));
+        std::fs::write(&path, pem).expect("written");
+        path
+    };
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(ca.der().clone()).expect("a root");
+    Certificates { ca: write("ca", ca.pem()), cert: write("cert", cert.pem()), key: write("key", key.serialize_pem()), roots }
+}
+
+/// An answer over TLS, by a client that trusts `roots` only.
+fn tls(place: &str, roots: &rustls::RootCertStore, request: &str) -> Result<Answer, String> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots.clone())
+        .with_no_client_auth();
+    let name = "localhost".try_into().expect("a name");
+    let client = rustls::ClientConnection::new(Arc::new(config), name).expect("a client");
+    let stream = TcpStream::connect(place).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let mut stream = rustls::StreamOwned::new(client, stream);
+    stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+    Ok(read(stream, |_| false))
+}
+
+#[test]
+fn beyond_this_host_there_are_tls_and_tokens() {
+    const TEST: &str = "beyond_this_host_there_are_tls_and_tokens";
+    let lab = Lab::new();
+    let dir = lab.path("job");
+    std::fs::create_dir(&dir).expect("a directory");
+    EndedJob { steps: 60, ..EndedJob::small() }.write(&dir);
+    let (ours, theirs) = (certificates(&lab, "ours"), certificates(&lab, "theirs"));
+    let tokens = lab.path("tokens.json").display().to_string();
+    let token = |name: &str, ttl: &str| {
+        let of = ["identity", "token", "--role", "reader", "--for", "serve", "--tokens", &tokens, "--name", name, "--ttl", ttl];
+        let made = run(&of);
+        assert!(made.status.success(), "{}", stderr(&made));
+        stdout(&made).trim().to_owned()
+    };
+    let (short, good) = (token("short", "1s"), token("olga", "1h"));
+    let expired = std::time::Instant::now() + std::time::Duration::from_secs(2);
+    let (db, text) = (dir.display().to_string(), |path: &Path| path.display().to_string());
+    let (cert, key, other_key) = (text(&ours.cert), text(&ours.key), text(&theirs.key));
+    let flags = ["serve", "--db", &db, "--listen", "0.0.0.0:0", "--postgres", "0.0.0.0:0", "--host", "localhost"];
+    // A key of another certificate is no key; none of the three may be left out.
+    for (more, says) in [
+        (&["--tls-cert", &cert, "--tls-key", &other_key, "--tokens", &tokens][..], "using "),
+        (&["--tls-cert", &cert, "--tls-key", &key], "only with TLS and tokens"),
+        (&["--tokens", &tokens], "only with TLS and tokens"),
+        (&["--tls-cert", &cert, "--tokens", &tokens], "--tls-key"),
+        (&["--tls-cert", "/nowhere", "--tls-key", &key, "--tokens", &tokens], "/nowhere"),
+    ] {
+        let refused = run(&[&flags[..], more].concat());
+        assert!(!refused.status.success() && stderr(&refused).contains(says), "{more:?}: {}", stderr(&refused));
+    }
+    let mut command = rankmesh();
+    command.args(flags).args(["--tls-cert", &cert, "--tls-key", &key, "--tokens", &tokens]);
+    let mut served = Served::start(command);
+    let place = served.place().replace("0.0.0.0", "127.0.0.1");
+    let host = format!("localhost:{}", place.rsplit_once(':').expect("a port").1);
+    let ask = |token: &str, host: &str, more: &[(&str, &str)], sql: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [&[("authorization", bearer.as_str())][..], more].concat();
+        tls(&place, &ours.roots, &request("POST", "/api/v1/query", host, &headers, sql)).expect("TLS")
+    };
+    assert_eq!(ask(&good, &host, &[], "SELECT count(*) FROM collectives").json()["rows"], json!([[480]]));
+    assert_eq!(ask(&good, &host, &[], "SELECT comm FROM processes").status, 403, "a reader reads what readers may");
+    // Who trusts another CA speaks to nobody; without TLS nothing is answered.
+    let wrong = tls(&place, &theirs.roots, &request("GET", "/healthz", &host, &[], "")).expect_err("another CA");
+    assert!(wrong.contains("UnknownIssuer"), "{wrong}");
+    let mut plain = TcpStream::connect(&place).expect("it listens");
+    plain.set_read_timeout(Some(PATIENCE)).expect("a time");
+    plain.write_all(request("GET", "/healthz", &host, &[], "").as_bytes()).expect("sent");
+    let mut answer = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut plain, &mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    // The page, from its own origin and under its own name only.
+    let page = tls(&place, &ours.roots, &request("GET", "/", &host, &[], "")).expect("TLS");
+    assert!(page.status == 200 && page.text().contains("<html"), "{}", page.status);
+    let elsewhere = |host: &str, more: &[(&str, &str)]| ask(&good, host, more, "SELECT 1").status;
+    let own = format!("https://{host}");
+    assert_eq!(elsewhere(&host, &[("origin", &own)]), 200);
+    assert_eq!(elsewhere(&host, &[("origin", &format!("http://{host}"))]), 403, "another scheme is another origin");
+    assert_eq!(elsewhere(&host, &[("origin", "https://evil.example")]), 403);
+    assert_eq!(elsewhere("evil.example", &[]), 421);
+    assert_eq!(elsewhere(&format!("127.0.0.2:{}", &host[10..]), &[]), 421, "only names that were given");
+    assert_eq!(ask(&good, &host, &[], &"x".repeat(700 << 10)).status, 413);
+    assert_eq!(ask("rankmesh_wrong", &host, &[], "SELECT 1").status, 401);
+    std::thread::sleep(expired.saturating_duration_since(std::time::Instant::now()));
+    assert_eq!(ask(&short, &host, &[], "SELECT 1").status, 401, "it has ended");
+    assert!(!served.said().contains("#k="), "nobody signs in by a link: {}", served.said());
+
+    // PostgreSQL's protocol likewise: the user is the token's name.
+    if has("psql", TEST) {
+        let line = served.line("PostgreSQL's protocol on ");
+        let port = line.split_once(',').expect("more").0.rsplit_once(':').expect("a port").1.to_owned();
+        let psql = |user: &str, password: &str, more: &str| {
+            let place = format!("host=localhost hostaddr=127.0.0.1 port={port} dbname=rankmesh user={user} {more}");
+            let mut command = Command::new("psql");
+            command.args(["-X", "-At", &place, "-c", "SELECT count(*) FROM collectives"]).env("PGPASSWORD", password);
+            command.stdin(Stdio::null()).output().expect("psql runs")
+        };
+        let trusted = format!("sslmode=verify-full sslrootcert={}", ours.ca.display());
+        let asked = psql("olga", &good, &trusted);
+        assert_eq!(stdout(&asked), "480\n", "{}", stderr(&asked));
+        for (user, password, more, says) in [
+            ("olga", "rankmesh_wrong", trusted.as_str(), "authentication failed"),
+            ("short", &short, &trusted, "authentication failed"),
+            ("rankmesh", &good, &trusted, "authentication failed"),
+            ("olga", &good, &format!("sslmode=verify-full sslrootcert={}", theirs.ca.display()), "certificate verify failed"),
+            ("olga", &good, "sslmode=disable", "TLS"),
+        ] {
+            let refused = psql(user, password, more);
+            assert!(!refused.status.success() && stderr(&refused).contains(says), "{user} {more}: {}", stderr(&refused));
+        }
+    }
+
+    // More than a client may ask in a while: it is told when to come again. (Last, as its bucket is empty then.)
+    let statuses: Vec<u16> = (0..400)
+        .map(|_| tls(&place, &ours.roots, &request("GET", "/healthz", &host, &[("authorization", &format!("Bearer {good}"))], "")))
+        .map(|answer| answer.expect("TLS").status)
+        .take_while(|status| *status == 200)
+        .collect();
+    assert!(statuses.len() < 400, "the rate of requests is bounded");
+}
+
+/// An agent of a release before front ends: it answers who asks for herself, and cannot read a
+/// request for somebody else, so that it hangs up.
+fn earlier_agent(socket: &Path) {
+    let listener = std::os::unix::net::UnixListener::bind(socket).expect("a socket");
+    listener.set_nonblocking(true).expect("set");
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async move {
+            let listener = tokio::net::UnixListener::from_std(listener).expect("a listener");
+            while let Ok((stream, _)) = listener.accept().await {
+                let (reader, mut writer) = stream.into_split();
+                let mut reader = FrameReader::new(reader);
+                if let Ok(Some(LocalRequest::Nodes)) = reader.read::<LocalRequest>().await {
+                    let _ = frame::write(&mut writer, &LocalResponse::Text("[]".to_owned())).await;
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn an_agent_of_an_earlier_release_is_named_as_the_cause() {
+    const TEST: &str = "an_agent_of_an_earlier_release_is_named_as_the_cause";
+    let lab = Lab::new();
+    let socket = lab.path("earlier.sock");
+    earlier_agent(&socket);
+    let socket = socket.display().to_string();
+    let (says, what) = ("of an earlier release", "upgrade the agent and start it again");
+    let mut command = rankmesh();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--socket", &socket]);
+    let mut served = Served::start(command);
+    let place = served.place();
+    let secret = served.line("open ").split("#k=").nth(1).expect("a secret").to_owned();
+    let session = json!({ "secret": secret }).to_string();
+    let signed = request("POST", "/api/v1/session", &place, &[("content-type", "application/json")], &session);
+    let bearer = format!("Bearer {}", send(&place, &signed).json()["token"].as_str().expect("a token"));
+    let problem = send(&place, &request("POST", "/api/v1/query", &place, &[("authorization", &bearer)], "SELECT 1"));
+    let detail = problem.json()["detail"].as_str().expect("a detail").to_owned();
+    assert!(problem.status == 502 && detail.contains(says) && detail.contains(what), "{detail}");
+    let metrics = send(&place, &request("GET", "/metrics", &place, &[("authorization", &bearer)], ""));
+    assert!(metrics.status == 502 && metrics.text().contains(says), "{}", metrics.text());
+    if has("psql", TEST) {
+        let url = served.line("psql ");
+        let asked = Command::new("psql").args(["-X", "-At", &url, "-c", "SELECT count(*) FROM collectives"]).output();
+        let asked = asked.expect("psql runs");
+        assert!(stderr(&asked).contains(says) && stderr(&asked).contains(what), "{}", stderr(&asked));
+    }
+    // An assistant over standard input and output.
+    let mut mcp = rankmesh()
+        .args(["mcp", "--socket", &socket])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut to = mcp.stdin.take().expect("a pipe");
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } } });
+    let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "schema", "arguments": {} } });
+    for message in [hello, ready, call] {
+        writeln!(to, "{message}").expect("sent");
+    }
+    let answers = BufReader::new(mcp.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    let answer = answers
+        .map(|line| serde_json::from_str::<Value>(&line).expect("JSON"))
+        .find(|answer| answer["id"] == 1)
+        .expect("an answer");
+    let _ = mcp.kill();
+    let _ = mcp.wait();
+    assert!(answer.to_string().contains(says) && answer.to_string().contains(what), "{answer}");
+}
