@@ -244,4 +244,87 @@ mod tests {
         tokio::select! { () = keep => {}, done = tokio::time::timeout(wait, twice) => done.unwrap() }
         drop(dead);
     }
+
+    /// Debian's Alertmanager, ended with this.
+    struct Alertmanager(std::process::Child);
+
+    impl Drop for Alertmanager {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_real_alertmanager_hears_that_it_begins_and_that_it_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // What it tells in turn comes here.
+        let hook = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = format!(
+            "route: {{ receiver: r, group_wait: 0s, group_interval: 1s, repeat_interval: 1h, group_by: [job] }}\n\
+             receivers: [{{ name: r, webhook_configs: [{{ url: 'http://{}/', send_resolved: true }}] }}]\n",
+            hook.local_addr().unwrap()
+        );
+        let file = dir.path().join("alertmanager.yml");
+        std::fs::write(&file, config).unwrap();
+        let child = std::process::Command::new("prometheus-alertmanager")
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.path={}", dir.path().join("data").display()))
+            .arg(format!("--web.listen-address={free}"))
+            .args(["--cluster.listen-address=", "--log.level=error"])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn();
+        let _alertmanager = match child {
+            Ok(child) => Alertmanager(child),
+            Err(error) => {
+                eprintln!(
+                    "skipped: a_real_alertmanager_hears_that_it_begins_and_that_it_is_over: no prometheus-alertmanager: {error}"
+                );
+                return;
+            }
+        };
+        let watched = Watched {
+            agent: "n0".into(),
+            jobs: vec![model::watch::JobNow {
+                name: "4711".into(),
+                id: Some("4711".into()),
+                verdict: "rank".into(),
+                is_ill: true,
+                sentence: "Rank 5 holds up 7 ranks".into(),
+                culprits: vec![model::watch::CulpritNow { rank: 5, node: "n1".into(), ..Default::default() }],
+                ..Default::default()
+            }],
+            ..Watched::default()
+        };
+        let mut standing = Standing::default();
+        standing.take(&watched, true, Instant::now(), Timestamp::now());
+        let (news, stands) = watch::channel::<News>((standing, Some(Instant::now())));
+        let (to, mut told) = tokio::sync::mpsc::channel(8);
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(receiver(hook, "200 OK", to));
+        // It may not listen yet: then it is tried again.
+        tasks.spawn(serve(format!("alertmanager:http://{free}").parse().unwrap(), None, stands));
+        tasks.spawn({
+            let news = news.clone();
+            async move {
+                loop {
+                    news.send_modify(|(_, said)| *said = Some(Instant::now()));
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+        });
+        let wait = Duration::from_secs(60);
+        for (status, sentence) in [("firing", "Rank 5 holds up 7 ranks"), ("resolved", "Rank 5 holds up 7 ranks")] {
+            let body = tokio::time::timeout(wait, told.recv()).await.expect(status).unwrap();
+            let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+            let alert = &body["alerts"][0];
+            assert_eq!((&body["status"], &alert["status"]), (&status.into(), &status.into()), "{body}");
+            assert_eq!((&alert["labels"]["rank"], &alert["labels"]["node"]), (&"5".into(), &"n1".into()), "{body}");
+            assert_eq!(alert["annotations"]["summary"], sentence, "{body}");
+            // It is over.
+            news.send_modify(|(standing, _)| *standing = Standing::default());
+        }
+    }
 }
