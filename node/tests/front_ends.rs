@@ -135,12 +135,7 @@ fn no_front_end_opens_a_connection_but_those_that_the_user_names() {
     let flags = ["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--textfile", &textfile];
     let mut served = Served::start(traced(&trace, &flags));
     let place = served.place();
-    let secret = served.line("open ").split("#k=").nth(1).expect("a secret").to_owned();
-    let signed = send(
-        &place,
-        &request("POST", "/api/v1/session", &place, &[("content-type", "application/json")], &json!({ "secret": secret }).to_string()),
-    );
-    let bearer = format!("Bearer {}", signed.json()["token"].as_str().expect("a token"));
+    let bearer = signed_in(&mut served, &place);
     let get = |path: &str| {
         let answer = send(&place, &request("GET", path, &place, &[("authorization", &bearer)], ""));
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
@@ -355,6 +350,34 @@ fn earlier_agent(socket: &Path) {
     });
 }
 
+/// What an assistant over standard input and output gets from one tool.
+fn assistant(flags: &[&str], tool: &str, arguments: &Value) -> Value {
+    let mut mcp = rankmesh()
+        .arg("mcp")
+        .args(flags)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut to = mcp.stdin.take().expect("a pipe");
+    let from = BufReader::new(mcp.stdout.take().expect("a pipe"));
+    let _mcp = Killed(mcp);
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } } });
+    let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                       "params": { "name": tool, "arguments": arguments } });
+    for message in [hello, ready, call] {
+        writeln!(to, "{message}").expect("sent");
+    }
+    from.lines()
+        .map_while(Result::ok)
+        .map(|line| serde_json::from_str::<Value>(&line).expect("JSON"))
+        .find(|answer| answer["id"] == 1)
+        .expect("an answer")
+}
+
 #[test]
 fn an_agent_of_an_earlier_release_is_named_as_the_cause() {
     const TEST: &str = "an_agent_of_an_earlier_release_is_named_as_the_cause";
@@ -367,10 +390,7 @@ fn an_agent_of_an_earlier_release_is_named_as_the_cause() {
     command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--socket", &socket]);
     let mut served = Served::start(command);
     let place = served.place();
-    let secret = served.line("open ").split("#k=").nth(1).expect("a secret").to_owned();
-    let session = json!({ "secret": secret }).to_string();
-    let signed = request("POST", "/api/v1/session", &place, &[("content-type", "application/json")], &session);
-    let bearer = format!("Bearer {}", send(&place, &signed).json()["token"].as_str().expect("a token"));
+    let bearer = signed_in(&mut served, &place);
     let problem = send(&place, &request("POST", "/api/v1/query", &place, &[("authorization", &bearer)], "SELECT 1"));
     let detail = problem.json()["detail"].as_str().expect("a detail").to_owned();
     assert!(problem.status == 502 && detail.contains(says) && detail.contains(what), "{detail}");
@@ -382,29 +402,7 @@ fn an_agent_of_an_earlier_release_is_named_as_the_cause() {
         let asked = asked.expect("psql runs");
         assert!(stderr(&asked).contains(says) && stderr(&asked).contains(what), "{}", stderr(&asked));
     }
-    // An assistant over standard input and output.
-    let mut mcp = rankmesh()
-        .args(["mcp", "--socket", &socket])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
-    let mut to = mcp.stdin.take().expect("a pipe");
-    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } } });
-    let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "schema", "arguments": {} } });
-    for message in [hello, ready, call] {
-        writeln!(to, "{message}").expect("sent");
-    }
-    let answers = BufReader::new(mcp.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
-    let answer = answers
-        .map(|line| serde_json::from_str::<Value>(&line).expect("JSON"))
-        .find(|answer| answer["id"] == 1)
-        .expect("an answer");
-    let _ = mcp.kill();
-    let _ = mcp.wait();
+    let answer = assistant(&["--socket", &socket], "schema", &json!({}));
     assert!(answer.to_string().contains(says) && answer.to_string().contains(what), "{answer}");
 }
 
@@ -515,5 +513,64 @@ impl Drop for Killed {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// Signs in with the link that it printed: the header of a session.
+fn signed_in(served: &mut Served, place: &str) -> String {
+    let secret = served.line("open ").split("#k=").nth(1).expect("a secret").to_owned();
+    let session = json!({ "secret": secret }).to_string();
+    let signed = request("POST", "/api/v1/session", place, &[("content-type", "application/json")], &session);
+    format!("Bearer {}", send(place, &signed).json()["token"].as_str().expect("a token"))
+}
+
+#[test]
+fn full_stores_and_a_damaged_one_are_answered_by_each_front_end() {
+    const TEST: &str = "full_stores_and_a_damaged_one_are_answered_by_each_front_end";
+    const SEGMENTS: u64 = 300;
+    const ROWS: u64 = 16;
+    let lab = Lab::new();
+    let dir = lab.path("stores");
+    std::fs::create_dir(&dir).expect("a directory");
+    for name in ["n0", "n1"] {
+        store::testing::store_of_segments(&dir.join(format!("{name}.db")), SEGMENTS, ROWS).close();
+    }
+    std::fs::write(dir.join("n2.db"), b"no database").expect("written");
+    let db = dir.display().to_string();
+    let all = 2 * SEGMENTS * ROWS;
+    let sql = "SELECT node, count(*), count(DISTINCT seq) FROM collectives GROUP BY node ORDER BY node";
+    let mut command = rankmesh();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--db", &db]);
+    let mut served = Served::start(command);
+    let place = served.place();
+    let bearer = signed_in(&mut served, &place);
+    let ask = |path: &str, sql: &str| send(&place, &request("POST", path, &place, &[("authorization", &bearer)], sql));
+    let answer = ask("/api/v1/query?timeout=60s", sql);
+    let each = SEGMENTS * ROWS;
+    assert_eq!(answer.json()["rows"], json!([["n0", each, each], ["n1", each, each]]));
+    let covered = &answer.json()["coverage"];
+    assert_eq!((answer.status, &covered["answered"], &covered["missing"][0]["node"]), (206, &2.into(), &"n2".into()));
+    assert!(covered["missing"][0]["reason"].as_str().is_some_and(|why| why.contains("not a database")), "{covered}");
+    let lines = ask("/api/v1/query?timeout=60s&format=ndjson", "SELECT * FROM collectives").text();
+    assert_eq!(lines.lines().count() as u64, all + 1);
+    assert_eq!(ask("/api/v1/query?timeout=60s&require_all=true", sql).status, 503);
+
+    let said = assistant(&["--db", &db, "--timeout", "60s"], "query", &json!({ "sql": sql })).to_string();
+    assert!(said.contains("Coverage: 2 of 3 nodes answered. PARTIAL") && said.contains("missing n2: "), "{said}");
+    assert!(said.contains(&format!("n0,{each},{each}")) && said.contains(&format!("n1,{each},{each}")), "{said}");
+
+    if has("psql", TEST) {
+        let url = served.line("psql ");
+        let psql = |sql: &str| {
+            let mut command = Command::new("psql");
+            command.args(["-X", "-At", "-v", "ON_ERROR_STOP=1", &url, "-c", sql]).stdin(Stdio::null());
+            command.output().expect("psql runs")
+        };
+        let asked = psql(sql);
+        assert_eq!(stdout(&asked), format!("n0|{each}|{each}\nn1|{each}|{each}\n"), "{}", stderr(&asked));
+        assert!(stderr(&asked).contains("WARNING:  PARTIAL: 2 of 3 nodes answered"), "{}", stderr(&asked));
+        assert_eq!(stdout(&psql("SELECT * FROM collectives")).lines().count() as u64, all);
+        let refused = psql(&format!("SET require_all = on; {sql}"));
+        assert!(!refused.status.success() && stderr(&refused).contains("require_all is on"), "{}", stderr(&refused));
     }
 }
