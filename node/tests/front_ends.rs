@@ -103,7 +103,8 @@ fn has(program: &str, test: &str) -> bool {
 fn addresses(trace: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(trace).expect("the trace");
     let called = |line: &&str| {
-        ["connect(", "sendto(", "sendmsg(", "sendmmsg("].iter().any(|call| line.contains(call)) && line.contains("sa_family=")
+        ["connect(", "sendto(", "sendmsg(", "sendmmsg("].iter().any(|call| line.contains(call))
+            && line.contains("sa_family=")
     };
     text.lines().filter(called).map(str::to_owned).collect()
 }
@@ -208,7 +209,12 @@ fn certificates(lab: &Lab, name: &str) -> Certificates {
     };
     let mut roots = rustls::RootCertStore::empty();
     roots.add(ca.der().clone()).expect("a root");
-    Certificates { ca: write("ca", ca.pem()), cert: write("cert", cert.pem()), key: write("key", key.serialize_pem()), roots }
+    Certificates {
+        ca: write("ca", ca.pem()),
+        cert: write("cert", cert.pem()),
+        key: write("key", key.serialize_pem()),
+        roots,
+    }
 }
 
 /// An answer over TLS, by a client that trusts `roots` only.
@@ -238,7 +244,10 @@ fn beyond_this_host_there_are_tls_and_tokens() {
     let (ours, theirs) = (certificates(&lab, "ours"), certificates(&lab, "theirs"));
     let tokens = lab.path("tokens.json").display().to_string();
     let token = |name: &str, ttl: &str| {
-        let of = ["identity", "token", "--role", "reader", "--for", "serve", "--tokens", &tokens, "--name", name, "--ttl", ttl];
+        let of = [
+            "identity", "token", "--role", "reader", "--for", "serve", "--tokens", &tokens, "--name", name, "--ttl",
+            ttl,
+        ];
         let made = run(&of);
         assert!(made.status.success(), "{}", stderr(&made));
         stdout(&made).trim().to_owned()
@@ -313,17 +322,32 @@ fn beyond_this_host_there_are_tls_and_tokens() {
             ("olga", "rankmesh_wrong", trusted.as_str(), "authentication failed"),
             ("short", &short, &trusted, "authentication failed"),
             ("rankmesh", &good, &trusted, "authentication failed"),
-            ("olga", &good, &format!("sslmode=verify-full sslrootcert={}", theirs.ca.display()), "certificate verify failed"),
+            (
+                "olga",
+                &good,
+                &format!("sslmode=verify-full sslrootcert={}", theirs.ca.display()),
+                "certificate verify failed",
+            ),
             ("olga", &good, "sslmode=disable", "TLS"),
         ] {
             let refused = psql(user, password, more);
-            assert!(!refused.status.success() && stderr(&refused).contains(says), "{user} {more}: {}", stderr(&refused));
+            assert!(
+                !refused.status.success() && stderr(&refused).contains(says),
+                "{user} {more}: {}",
+                stderr(&refused)
+            );
         }
     }
 
     // More than a client may ask in a while: it is told when to come again. (Last, as its bucket is empty then.)
     let statuses: Vec<u16> = (0..400)
-        .map(|_| tls(&place, &ours.roots, &request("GET", "/healthz", &host, &[("authorization", &format!("Bearer {good}"))], "")))
+        .map(|_| {
+            tls(
+                &place,
+                &ours.roots,
+                &request("GET", "/healthz", &host, &[("authorization", &format!("Bearer {good}"))], ""),
+            )
+        })
         .map(|answer| answer.expect("TLS").status)
         .take_while(|status| *status == 200)
         .collect();
@@ -456,10 +480,14 @@ fn a_collector_of_opentelemetry_gets_metrics_and_findings() {
     assert_eq!(attribute(&of["resource"], "service.name"), "rankmesh");
     assert_eq!(attribute(&of["resource"], "service.instance.id"), "a");
     let metrics = of["scopeMetrics"][0]["metrics"].as_array().expect("metrics");
-    let metric = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap_or_else(|| panic!("no {name}"));
+    let metric =
+        |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap_or_else(|| panic!("no {name}"));
     assert_eq!(metric("rankmesh_up")["gauge"]["dataPoints"][0]["asDouble"], 1.0);
     let cpu = &metric("rankmesh_agent_cpu_seconds_total")["sum"];
-    assert!(cpu["isMonotonic"] == true && cpu["aggregationTemporality"] == "AGGREGATION_TEMPORALITY_CUMULATIVE", "{cpu}");
+    assert!(
+        cpu["isMonotonic"] == true && cpu["aggregationTemporality"] == "AGGREGATION_TEMPORALITY_CUMULATIVE",
+        "{cpu}"
+    );
     assert!(cpu["dataPoints"][0]["asDouble"].as_f64().is_some_and(|seconds| seconds > 0.0), "{cpu}");
     assert_eq!(attribute(&cpu["dataPoints"][0], "node"), "a");
 
@@ -550,7 +578,10 @@ fn full_stores_and_a_damaged_one_are_answered_by_each_front_end() {
     assert_eq!(answer.json()["rows"], json!([["n0", each, each], ["n1", each, each]]));
     let covered = &answer.json()["coverage"];
     assert_eq!((answer.status, &covered["answered"], &covered["missing"][0]["node"]), (206, &2.into(), &"n2".into()));
-    assert!(covered["missing"][0]["reason"].as_str().is_some_and(|why| why.contains("not a database")), "{covered}");
+    assert!(
+        covered["missing"][0]["reason"].as_str().is_some_and(|why| why.contains("is not an SQLite database")),
+        "{covered}"
+    );
     let lines = ask("/api/v1/query?timeout=60s&format=ndjson", "SELECT * FROM collectives").text();
     assert_eq!(lines.lines().count() as u64, all + 1);
     assert_eq!(ask("/api/v1/query?timeout=60s&require_all=true", sql).status, 503);

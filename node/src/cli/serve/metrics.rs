@@ -59,6 +59,19 @@ fn text(series: &Series) -> Result<String, std::fmt::Error> {
     Ok(text)
 }
 
+/// The same in the older text form, which the textfile collector reads: there a counter's lines of help
+/// and type have the name that its values have.
+fn of_textfile(text: &str) -> String {
+    let ending = |line: &str| {
+        let (mark, rest) = line.split_at_checked("# HELP ".len())?;
+        let (name, rest) = rest.split_once(' ')?;
+        let total = format!("{name}_total");
+        let is_counter = METRICS.iter().any(|metric| metric.kind == Kind::Counter && metric.name == total);
+        (["# HELP ", "# TYPE "].contains(&mark) && is_counter).then(|| format!("{mark}{total} {rest}\n"))
+    };
+    text.lines().map(|line| ending(line).unwrap_or_else(|| format!("{line}\n"))).collect()
+}
+
 /// Which metrics.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,7 +114,7 @@ pub(super) async fn textfile(gateway: Shared, path: std::path::PathBuf, most: us
                 text(&Series::of_none())
             }
         };
-        let written = written.map_err(anyhow::Error::from).and_then(|text| replace(&path, &text));
+        let written = written.map_err(anyhow::Error::from).and_then(|text| replace(&path, &of_textfile(&text)));
         if let Err(error) = written {
             tracing::warn!("{error:#}");
         }

@@ -186,7 +186,8 @@ async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) 
         }
     };
     #[cfg(feature = "otlp")]
-    let collector = args.otlp.as_ref().map(|url| otlp::Collector::new(url, args.otlp_headers.as_deref())).transpose()?;
+    let collector =
+        args.otlp.as_ref().map(|url| otlp::Collector::new(url, args.otlp_headers.as_deref())).transpose()?;
     let pushing = async {
         #[cfg(feature = "otlp")]
         if let Some(collector) = collector {

@@ -63,7 +63,11 @@ pub(super) const METRICS: [Metric; 36] = [
     metric("rankmesh_job_clock_bound_seconds", Gauge, "How far times of a job's hosts may be wrong against each other"),
     metric("rankmesh_job_verdict_age_seconds", Gauge, "Time since the end of what was judged"),
     metric("rankmesh_rank_late_seconds", Gauge, "Mean time by which a rank entered collectives after the first"),
-    metric("rankmesh_rank_wait_seconds", Gauge, "Mean time that a rank waited in calls beyond the one that waited least"),
+    metric(
+        "rankmesh_rank_wait_seconds",
+        Gauge,
+        "Mean time that a rank waited in calls beyond the one that waited least",
+    ),
     metric("rankmesh_rank_flagged_ratio", Gauge, "Share of the windows in which a rank stood out"),
     metric("rankmesh_jobs_left_out", Gauge, "Jobs of which ranks were not asked for: there are too many"),
     metric("rankmesh_series_dropped", Gauge, "Series that were left out: there are too many"),
@@ -175,7 +179,8 @@ fn seconds(ns: i64) -> f64 {
 /// How the asked agent itself does.
 fn put_agent(all: &mut Series, agent: &str, own: &AgentNow) {
     let node = ("node", agent);
-    let bounded = Some(own.question_memory_most_bytes).filter(|most| i64::try_from(*most).is_ok_and(|most| most < i64::MAX));
+    let bounded =
+        Some(own.question_memory_most_bytes).filter(|most| i64::try_from(*most).is_ok_and(|most| most < i64::MAX));
     let values = [
         ("rankmesh_agent_memory_bytes", own.memory_bytes),
         ("rankmesh_agent_threads", own.threads),
@@ -197,8 +202,10 @@ fn put_agent(all: &mut Series, agent: &str, own: &AgentNow) {
             all.put(metric, &[node], value as f64);
         }
     }
-    let directions =
-        [("sent", own.gossip_sent, own.gossip_sent_bytes), ("received", own.gossip_received, own.gossip_received_bytes)];
+    let directions = [
+        ("sent", own.gossip_sent, own.gossip_sent_bytes),
+        ("received", own.gossip_received, own.gossip_received_bytes),
+    ];
     for (direction, messages, bytes) in directions {
         all.put("rankmesh_gossip_messages_total", &[node, ("direction", direction)], messages as f64);
         all.put("rankmesh_gossip_bytes_total", &[node, ("direction", direction)], bytes as f64);

@@ -33,11 +33,8 @@ fn attribute(key: &str, value: AnyValue) -> KeyValue {
 
 /// Who sends: `agent` is the node that was asked.
 fn resource(agent: &str) -> Resource {
-    let of = [
-        ("service.name", "rankmesh"),
-        ("service.version", env!("CARGO_PKG_VERSION")),
-        ("service.instance.id", agent),
-    ];
+    let of =
+        [("service.name", "rankmesh"), ("service.version", env!("CARGO_PKG_VERSION")), ("service.instance.id", agent)];
     Resource { attributes: of.map(|(key, value)| attribute(key, text(value))).into(), ..Resource::default() }
 }
 

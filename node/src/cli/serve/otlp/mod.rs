@@ -223,7 +223,8 @@ async fn metrics(
             ensure!(posted.status.is_success(), "it answered {}", posted.status);
             let partial = ExportMetricsServiceResponse::decode(posted.body).ok().and_then(|said| said.partial_success);
             let refused = partial.filter(|partial| partial.rejected_data_points > 0);
-            let message = refused.map(|of| format!("it refused {} values: {}", of.rejected_data_points, of.error_message));
+            let message =
+                refused.map(|of| format!("it refused {} values: {}", of.rejected_data_points, of.error_message));
             message.map_or(Ok(()), |message| Err(anyhow!(message)))
         });
         match (taken, failed) {
