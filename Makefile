@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,14 @@ demo: deps ## the main job on this machine: four agents, eight ranks, one of the
 test: ## every test; as root also those that need eBPF
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --all-targets --no-fail-fast
+
+test-bare: deps ## the bare agent (no front ends): its tests for what is left
+	$(CARGO) test --locked -p rankmesh --no-default-features --no-fail-fast
+
+size: build ## the release binary with everything, without symbols: fails above 45 MB; what an idle agent of it and of a bare build take
+	scripts/check-size.sh $(or $(CARGO_TARGET_DIR),target)/release/rankmesh
+	$(CARGO) build --locked --release -p rankmesh --no-default-features --target-dir $(or $(CARGO_TARGET_DIR),target)/bare
+	scripts/idle-memory.sh $(or $(CARGO_TARGET_DIR),target)/release/rankmesh $(or $(CARGO_TARGET_DIR),target)/bare/release/rankmesh
 
 wheel: build ## a Python wheel with the release binary and the module: target/wheels
 	python3 python/build_wheel.py target/release/rankmesh target/wheels
