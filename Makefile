@@ -27,12 +27,9 @@ test-standstill: ## every test while all that runs in it stands still for second
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --lib --tests --no-fail-fast --config "target.'cfg(unix)'.runner='$(CURDIR)/scripts/standstill.sh'"
 
-test-upgrade: deps ## agents of an earlier build (FROM=COMMIT, else the first parent of this one) and of this one in one mesh
-	@rm -rf target/previous/src && git worktree prune
-	git worktree add --detach target/previous/src $(or $(FROM),HEAD^)
-	cd target/previous/src && CARGO_TARGET_DIR=$(CURDIR)/target/previous/build $(CARGO) build --locked -p rankmesh
-	git worktree remove --force target/previous/src
-	RANKMESH_PREVIOUS=$(CURDIR)/target/previous/build/debug/rankmesh $(CARGO) test --locked -p rankmesh --test upgrade -- --nocapture
+test-upgrade: deps ## agents of the release before (FROM=COMMIT; built once) and of this one in one mesh, 3 + 3 under questions, up and back down
+	RANKMESH_PREVIOUS=$$(CARGO="$(CARGO)" scripts/previous.sh $(FROM)) && export RANKMESH_PREVIOUS && \
+	$(CARGO) test --locked -p rankmesh --test upgrade -- --nocapture
 
 test-slt: deps ## SQLite's sqllogictest corpus (SLT=DIRECTORY) over three nodes: in SQLite's tables, in column segments of 1, 7 and 64 rows, every tenth file over QUIC (hours; QUERIES=N a file)
 	$(CARGO) run --locked --release -p scenarios --bin slt -- $(if $(QUERIES),--max-queries $(QUERIES)) --segment-rows 1,7,64 --quic-every 10 $(or $(SLT),$(error say SLT=DIRECTORY, a copy of the corpus))
@@ -152,10 +149,8 @@ docs: deps ## the API documentation, its warnings as errors: target/doc
 deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
 	@scripts/deny.sh
 
-sbom: ## what the binary is made of: target/sbom.json
-	@mkdir -p target
-	@if command -v cargo-cyclonedx >/dev/null; then $(CARGO) cyclonedx --format json --manifest-path node/Cargo.toml && mv node/*.cdx.json target/sbom.json; \
-	else echo "cargo-cyclonedx is not here: the list of cargo metadata instead"; $(CARGO) metadata --locked --format-version 1 > target/sbom.json; fi
+sbom: ## what the binary is made of, as CycloneDX: target/sbom.json
+	scripts/sbom.sh target/sbom.json
 	@echo target/sbom.json
 
 clean: ## forget what was built
