@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: help test-docs test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels test-kernels-aarch64 fuzz deny sbom msrv docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,11 +109,16 @@ bench-slurm: deps ## slurm up for 4 and 32 nodes on one machine's Slurm; the MPI
 	$(CARGO) build --locked --release -p rankmesh
 	scenarios/slurm/bench.sh target/release/rankmesh
 
-test-kernels: deps ## capture on Debian's 6.1 and 6.12 kernels, booted in qemu without KVM
+test-kernels: deps ## capture on Debian's 5.10, 6.1, 6.12 and newest kernels, booted in qemu without KVM (SERIES="6.1" only these)
 	@scripts/deps.sh --kernels
 	$(CARGO) build --locked -p rankmesh
-	scripts/test-kernels.sh target/debug/rankmesh 6.1
-	scripts/test-kernels.sh target/debug/rankmesh 6.12
+	for series in $(or $(SERIES),5.10 6.1 6.12 newest); do scripts/test-kernels.sh target/debug/rankmesh $$series || exit 1; done
+
+test-kernels-aarch64: ## capture on Debian's arm64 kernel in qemu, with the aarch64 binary of `make dist` (half an hour)
+	@scripts/deps.sh --dist
+	@scripts/deps.sh --kernels
+	PACKAGES=no scripts/dist.sh $(or $(OUT),target/release-files) aarch64
+	TIMEOUT_S=1800 scripts/test-kernels.sh $(or $(OUT),target/release-files)/rankmesh-*-aarch64/bin/rankmesh 6.1 aarch64
 
 bench-capture: deps ## what recording costs: calls beside empty probes, an MPI job beside itself, switches (root)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-capture
@@ -143,10 +148,15 @@ fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each,
 msrv: ## everything still builds with the oldest compiler that Cargo.toml promises (fetches it by rustup)
 	@scripts/msrv.sh
 
-docs: deps ## the API documentation, its warnings as errors: target/doc
+docs: deps ## the pages as a site (target/book) and the API documentation (target/doc), their warnings as errors
+	scripts/tools.sh mdbook
+	PATH="$$PATH:$(CURDIR)/target/tools/bin" mdbook build docs
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 
-deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
+test-docs: deps ## every command of README and docs run on agents and stores, or listed with why it is not (node/tests/docs)
+	$(CARGO) test --locked -p rankmesh --test doc_commands -- --include-ignored --nocapture
+
+deny: ## licences, advisories and sources of the dependencies, by cargo-deny (built once into target/tools)
 	@scripts/deny.sh
 
 sbom: ## what the binary is made of, as CycloneDX: target/sbom.json
