@@ -34,7 +34,9 @@ impl Server {
         let server = Self { child, python, dir: dir.to_owned(), port };
         server.wait();
         let script = stdout(&run(&["archive", "--clickhouse-schema"]));
-        for statement in script.split(";\n").filter(|part| part.lines().any(|line| !line.starts_with("--") && !line.is_empty())) {
+        for statement in
+            script.split(";\n").filter(|part| part.lines().any(|line| !line.starts_with("--") && !line.is_empty()))
+        {
             server.sql(statement);
         }
         Some(server)
@@ -184,7 +186,9 @@ fn what_is_pushed_is_there_once_whatever_fails() {
 #[test]
 fn an_agent_pushes_its_rows_and_says_when_it_cannot() {
     let dir = tempfile::tempdir().expect("a directory");
-    let Some(mut server) = Server::start("an_agent_pushes_its_rows_and_says_when_it_cannot", dir.path()) else { return };
+    let Some(mut server) = Server::start("an_agent_pushes_its_rows_and_says_when_it_cannot", dir.path()) else {
+        return;
+    };
     server.stop();
     let stores = dir.path().join("stores");
     std::fs::create_dir(&stores).expect("a directory");

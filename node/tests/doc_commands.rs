@@ -128,9 +128,11 @@ fn without_remark(line: &str) -> String {
 }
 
 fn is_sql(block: &Block) -> bool {
-    block.lines.iter().find(|line| !line.is_empty()).is_some_and(|first| {
-        ["SELECT ", "WITH ", "-- "].iter().any(|word| first.starts_with(word))
-    })
+    block
+        .lines
+        .iter()
+        .find(|line| !line.is_empty())
+        .is_some_and(|first| ["SELECT ", "WITH ", "-- "].iter().any(|word| first.starts_with(word)))
 }
 
 /// Two agents with a job's rows, its stores and an archive, and where they are.
@@ -191,11 +193,8 @@ impl World {
     /// Whether a command line succeeds (complete or partial answers), and what it said.
     fn run(&self, line: &str) -> (bool, String) {
         let program = Path::new(env!("CARGO_BIN_EXE_rankmesh"));
-        let path = format!(
-            "{}:{}",
-            program.parent().expect("a folder").display(),
-            std::env::var("PATH").unwrap_or_default()
-        );
+        let path =
+            format!("{}:{}", program.parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new("bash");
         command.args(["-ec", &self.here(line)]).env("PATH", path).current_dir(self.lab.dir.path());
         command.env("RANKMESH_SOCKET", self.lab.socket(self.names[0])).env("TZ", "UTC").env("TERM", "dumb");
