@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-docs test-kernels-aarch64
+.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-docs test-kernels-aarch64
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL
 bench-explain: deps ## twelve causes of lateness, injected one after the other: the right link, the line, no wrong chain (root; half an hour; EXPLAIN_CAUSE, EXPLAIN_ROUNDS)
 	@scripts/deps.sh --test
 	$(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
+
+bench-stacks: deps ## what twenty samples of a rank's stack cost it and its agent
+	$(CARGO) run --release --locked -p rankmesh-explain --example sampled
 
 bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb) on the same ten million rows
 	@test -x target/duckdb/bin/python || python3 -m venv target/duckdb
