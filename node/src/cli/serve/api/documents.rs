@@ -3,21 +3,28 @@
 
 use std::time::Duration;
 
+use axum::Json;
 use axum::extract::{Extension, Query, State};
 use axum::response::{IntoResponse, Response};
 use model::board::BoardQuestion;
-use model::{Coverage, ExplainQuestion, ExplainWhat, LocalRequest, StacksQuestion, StacksWanted, StragglersQuestion};
-use serde::Deserialize;
+use model::{
+    Coverage, ExplainQuestion, ExplainWhat, LocalRequest, Question, StacksQuestion, StacksWanted, StragglersQuestion,
+};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 use super::super::gateway::{Shared, Who};
 use super::super::problem::Problem;
-use super::params::{OfTime, Span, document, duration_of, status, timeout_ms};
+use super::super::snapshot;
+use super::params::{OfTime, Span, document, duration_of, status, timeout_ms, when};
 use crate::cli::rates::Priced;
+use crate::cli::report::asking::Asking;
+use crate::cli::report::steps;
 use crate::cli::target::millis;
-use crate::cli::values::parse_ranks;
-use crate::cli::{UsageError, cost as bill, schema as documented, stragglers as verdicts};
+use crate::cli::times::When;
+use crate::cli::values::{parse_hash, parse_ranks};
+use crate::cli::{UsageError, cost as bill, saved, schema as documented, stragglers as verdicts};
 
 type Given<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
 
@@ -213,6 +220,129 @@ pub(super) async fn schema(State(gateway): State<Shared>, Extension(who): Extens
         })
     });
     document(Value::Array(described.collect()).to_string(), &Coverage::default(), false)
+}
+
+/// Saved investigations: those that ship, and the site's own.
+#[utoipa::path(get, path = "/api/v1/investigations", responses(
+    (status = 200, description = "What may be asked with POST query and {\"saved\": NAME}; and files of the site that are none, with the reason", body = Investigations),
+    (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn investigations(State(gateway): State<Shared>) -> Result<Json<Investigations>, Problem> {
+    let site = gateway.investigations().to_owned();
+    let read = tokio::task::spawn_blocking(move || saved::all(&site)).await;
+    let read = read.map_err(|error| Problem::internal(error.to_string()))?;
+    let (investigations, unread) = read.map_err(|error| Problem::of(&error))?;
+    Ok(Json(Investigations { investigations, unread }))
+}
+
+/// Saved investigations.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Investigations {
+    /// By name.
+    investigations: Vec<saved::Investigation>,
+    /// The site's files that are no investigations.
+    unread: Vec<saved::Unread>,
+}
+
+/// What stood, once: verdict, jobs, ranks and nodes as `watch/events` pushes them; of a span by the
+/// calls in the stores.
+#[utoipa::path(get, path = "/api/v1/watch", params(WatchOfParams), responses(
+    (status = 200, description = "See docs/top.md", body = Object),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn watch(
+    State(gateway): State<Shared>,
+    Extension(who): Extension<Who>,
+    params: Given<WatchOfParams>,
+) -> Result<Response, Problem> {
+    let params = given(params)?;
+    let of = OfTime { since: params.since, until: params.until, ..OfTime::default() };
+    let watched = gateway
+        .ask(&who, move |target| {
+            let span = match of.span(target)? {
+                Span::Standing if target.is_stores() => None,
+                Span::Standing => return snapshot::first(target, params.job),
+                Span::Back(back_ms) => {
+                    let until_ns = target.now_ns();
+                    let back_ns = i64::try_from(back_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+                    Some((until_ns.saturating_sub(back_ns), until_ns))
+                }
+                Span::Between(since_ns, until_ns) => Some((since_ns, until_ns)),
+            };
+            crate::cli::top::past::watched(target, params.job.as_deref(), span)
+        })
+        .await?;
+    let json = serde_json::to_string(&watched).map_err(|error| Problem::internal(error.to_string()))?;
+    document(json, &watched.coverage, params.require_all)
+}
+
+/// Of which time and job.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WatchOfParams {
+    /// From then on: `60s` (ago), a date and time with its zone, or Unix nanoseconds [default: what
+    /// stands now].
+    #[serde(default, deserialize_with = "when")]
+    #[param(value_type = Option<String>)]
+    since: Option<When>,
+    /// With `since`: up to then [default: now].
+    #[serde(default, deserialize_with = "when")]
+    #[param(value_type = Option<String>)]
+    until: Option<When>,
+    /// Only this job.
+    job: Option<String>,
+    /// Nothing (503) instead of an answer that lacks nodes (206).
+    #[serde(default)]
+    require_all: bool,
+}
+
+/// One collective, rank by rank.
+#[utoipa::path(get, path = "/api/v1/step", params(StepParams), responses(
+    (status = 200, description = "collective; ranks with entry_ns, own_ns (compute time before it), duration_ns, bound_ns; events: what hosts recorded of these ranks in it; by_ends: clocks are not known, and set so that the ranks leave together; coverage", body = Object),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn step(
+    State(gateway): State<Shared>,
+    Extension(who): Extension<Who>,
+    params: Given<StepParams>,
+) -> Result<Response, Problem> {
+    let params = given(params)?;
+    let timeout_ms = timeout_ms(&gateway, duration_of(params.timeout)?)?;
+    let comm = parse_hash(&params.comm).map_err(Problem::wrong)?.cast_signed();
+    let of = steps::Collective { comm, func: params.func, seq: params.seq, at_ns: params.at_ns };
+    let (step, coverage) = gateway
+        .ask(&who, move |target| {
+            let mut asking = Asking::with(target, Question { timeout_ms, ..Question::default() });
+            let step = steps::lanes(&mut asking, &of, None, 0)?;
+            Ok((step, asking.coverage))
+        })
+        .await?;
+    let mut json = serde_json::to_value(&step).map_err(|error| Problem::internal(error.to_string()))?;
+    json["coverage"] = serde_json::to_value(&coverage).map_err(|error| Problem::internal(error.to_string()))?;
+    document(json.to_string(), &coverage, params.require_all)
+}
+
+/// Which collective: the columns of `collectives` that identify it.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StepParams {
+    /// Its communicator's hash, hexadecimal: `printf('%016x', comm_hash)`.
+    comm: String,
+    /// Its function, as `all_reduce`.
+    func: String,
+    /// Its number.
+    seq: i64,
+    /// When it was, about, Unix nanoseconds: `ts_ns` of any of its ranks.
+    at_ns: i64,
+    /// The time for each question about it, as `10s` [default: 10s].
+    timeout: Option<String>,
+    /// Nothing (503) instead of an answer that lacks nodes (206).
+    #[serde(default)]
+    require_all: bool,
 }
 
 /// What of a bill.
