@@ -33,7 +33,7 @@ fn every_path_of_the_description_answers_as_described() {
     let description = server.send("GET", "/api/v1/openapi.json", &[], b"").json();
     assert_eq!(description["openapi"], "3.1.0");
     let paths = description["paths"].as_object().expect("paths");
-    assert_eq!(paths.len(), 12);
+    assert_eq!(paths.len(), 15);
     let bearer = format!("Bearer {}", server.token);
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().expect("methods") {

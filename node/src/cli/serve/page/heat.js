@@ -2,6 +2,9 @@
 // pixel each in an image that is made when values change; moving and zooming only draws that image.
 "use strict";
 
+import { duration } from "./table.js";
+import { clock, timeOfDay } from "./time.js";
+
 /** Windows that are shown: as many as judges keep. */
 const MOST_WINDOWS = 1200;
 
@@ -52,6 +55,14 @@ export class Heat {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint());
   }
 
+  /** Forgets all: another job or time is shown. */
+  clear() {
+    Object.assign(this, { ranks: [], order: [], windows: [], epoch: null, at: null });
+    Object.assign(this.image, { width: 0, height: 0 });
+    this.view = { x: 0, y: 0, scale: 1 };
+    this.draw();
+  }
+
   /** What the judge has that is not known here. */
   known() {
     return this.epoch === null ? null : `${this.epoch},${this.ranks.length}`;
@@ -99,6 +110,7 @@ export class Heat {
       }
     });
     context.putImageData(pixels, 0, 0);
+    this.scale = [low, high];
     this.draw();
   }
 
@@ -122,7 +134,17 @@ export class Heat {
     context.clearRect(0, 0, wide, high);
     if (!image.width || !this.ranks.length) return;
     const { x, y, scale } = this.view;
+    this.axis();
     context.drawImage(image, x * image.width, y * image.height, image.width / scale, image.height / scale, 0, 0, wide, high);
+  }
+
+  /** The time that is in sight, and what colours mean. */
+  axis() {
+    const { x, scale } = this.view, last = this.windows.length - 1, at = (part) => this.windows[Math.max(0, Math.min(last, Math.floor(part * (last + 1))))].end_ns;
+    const [low, high] = this.scale, said = `${clock(at(x))}|${duration(low * 1e3)} (light) to ${duration(high * 1e3)} (dark) a window|${timeOfDay(at(x + 1 / scale - 1e-9))}`;
+    if (this.said === said) return;
+    this.said = said;
+    said.split("|").forEach((text, part) => { this.frame.nextElementSibling.children[part].textContent = text; });
   }
 
   redraw() {
@@ -156,7 +178,7 @@ export class Heat {
     const place = this.order[this.at[0]], rank = this.ranks[place], window = this.windows[this.at[1]];
     if (!rank || !window) return;
     const part = (name, words) => `${words} ${window[name][place] >= 0 ? `${Math.round(window[name][place])} µs` : "not known"}`;
-    this.tell(`${new Date(window.end_ns / 1e6).toISOString().slice(11, 21)} UTC, rank ${rank.rank} on ${rank.node}: ` +
+    this.tell(`${timeOfDay(window.end_ns, 1)}, rank ${rank.rank} on ${rank.node}: ` +
       [part("late", "late by"), part("wait", "waited"), part("compute", "computed")].join(", "));
   }
 }

@@ -74,6 +74,3 @@ export function duration(ns) {
   }
   return `${ns} ns`;
 }
-
-/** A time of day in UTC. */
-export const clock = (ns) => new Date(Number(ns) / 1e6).toISOString().replace("T", " ").slice(0, 19);
