@@ -1,0 +1,205 @@
+//! The page of `rankmesh serve` in a real browser: time, steps, nodes, saved investigations, of
+//! stores, of full and damaged ones, and of agents that run. With RANKMESH_PAGE_OUT=DIR it leaves
+//! pictures there, of both widths and both colours.
+#![cfg(feature = "serve")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::Lab;
+use common::chromium::Chromium;
+use common::http::Server;
+use common::job_stores::{EndedJob, HOSTILE, T0};
+use serde_json::Value;
+
+/// A browser, or why there is none on standard error.
+fn browser(test: &str, url: &str, width: u32, dark: bool) -> Option<Chromium> {
+    Chromium::open_url(url, width, dark).map_err(|why| eprintln!("skipped: {test}: {why}")).ok()
+}
+
+/// A picture, where they are wanted.
+fn picture(browser: &mut Chromium, name: &str) {
+    if let Some(dir) = std::env::var_os("RANKMESH_PAGE_OUT") {
+        browser.screenshot(&PathBuf::from(dir).join(format!("{name}.png")));
+    }
+}
+
+/// Stores of a job that has ended.
+fn stores(lab: &Lab, job: EndedJob) -> PathBuf {
+    let dir = lab.path("job");
+    std::fs::create_dir(&dir).expect("a directory");
+    job.write(&dir);
+    dir
+}
+
+fn of_stores(dir: &Path, more: &[&str]) -> Server {
+    Server::start(&[&["--db", &dir.display().to_string()], more].concat())
+}
+
+/// What an element says.
+fn text(browser: &mut Chromium, id: &str) -> String {
+    browser.evaluate(&format!("document.getElementById('{id}').textContent")).as_str().unwrap_or_default().to_owned()
+}
+
+fn click(browser: &mut Chromium, id: &str) {
+    browser.evaluate(&format!("document.getElementById('{id}').click()"));
+}
+
+/// Clicks the row of a table whose first cells read so.
+fn pick(browser: &mut Chromium, table: &str, cells: &str) {
+    let found = format!(
+        "[...document.querySelectorAll('#{table} tbody tr')].find((row) => [...row.cells].map((cell) => cell.textContent).join('|').startsWith('{cells}'))"
+    );
+    browser.wait_until(&format!("{found} !== undefined"));
+    browser.evaluate(&format!("{found}.click()"));
+}
+
+/// Clicks a canvas at shares of its width and height.
+fn click_at(browser: &mut Chromium, canvas: &str, x: f64, y_px: f64) {
+    let at = browser.evaluate(&format!(
+        "(() => {{ const of = document.getElementById('{canvas}'); of.scrollIntoView({{ block: 'center', behavior: 'instant' }}); \
+          const box = of.getBoundingClientRect(); return [box.left + box.width * {x}, box.top + {y_px}]; }})()"
+    ));
+    browser.click(at[0].as_f64().expect("x"), at[1].as_f64().expect("y"));
+}
+
+#[test]
+fn from_job_to_rank_to_step_and_saved_questions_of_a_time() {
+    const TEST: &str = "from_job_to_rank_to_step_and_saved_questions_of_a_time";
+    let lab = Lab::new();
+    let dir = stores(&lab, EndedJob { steps: 60, ..EndedJob::small() });
+    let site = lab.path("site");
+    std::fs::create_dir(&site).expect("a directory");
+    let own = "-- What do processes call themselves?\n-- :who text = ''\nSELECT comm, count(*) AS n FROM processes WHERE comm <> :who GROUP BY comm ORDER BY comm\n";
+    std::fs::write(site.join("names.sql"), own).expect("written");
+    std::fs::write(site.join("broken.sql"), "-- Broken?\nSELECT :nothing").expect("written");
+    let looks: &[(u32, bool)] = match std::env::var_os("RANKMESH_PAGE_OUT") {
+        Some(_) => &[(1280, false), (1280, true), (800, false), (800, true)],
+        None => &[(1280, false)],
+    };
+    for (width, dark) in looks {
+        // A server each: a link is good once.
+        let server = of_stores(&dir, &["--investigations", &site.display().to_string()]);
+        let Some(mut browser) = browser(TEST, &server.link, *width, *dark) else { return };
+        let name = |view: &str| format!("{view}-{width}-{}", if *dark { "dark" } else { "light" });
+        browser.wait_until("document.getElementById('headline').textContent.includes('Rank 5 on host n1')");
+        click(&mut browser, "explain");
+        browser.wait_until("document.getElementById('explained').textContent.includes('ank 5')");
+        picture(&mut browser, &name("jobs"));
+        // From the job to its worst rank.
+        pick(&mut browser, "jobs", "");
+        browser.wait_until("!document.getElementById('ranks').hidden");
+        browser.wait_until("document.getElementById('map-note').textContent.startsWith('8 ranks')");
+        picture(&mut browser, &name("ranks"));
+        pick(&mut browser, "rank-table", "5|n1");
+        browser.wait_until("document.querySelector('#rank tbody td')?.textContent === 'all_reduce'");
+        assert!(text(&mut browser, "rank-title").starts_with("Rank 5 on n1"), "{}", text(&mut browser, "rank-title"));
+        // Its newest call, at the end of the second lane, then all ranks in it.
+        click_at(&mut browser, "rank-lanes", 0.998, 33.0);
+        browser.wait_until("document.getElementById('step-words').textContent.startsWith('Rank 5 on n1 entered last, ')");
+        assert!(text(&mut browser, "step-title").starts_with("all_reduce #59"), "{}", text(&mut browser, "step-title"));
+        assert!(text(&mut browser, "step-words").contains("of 8 ranks"), "{}", text(&mut browser, "step-words"));
+        assert_eq!(browser.evaluate("document.querySelectorAll('#path li').length"), 3);
+        // What another task called itself is under the pointer as text.
+        click(&mut browser, "stack-now");
+        browser.wait_until("document.getElementById('stack').textContent.includes('no stack')");
+        picture(&mut browser, &name("step"));
+        // Another rank of the step, by its lane.
+        click_at(&mut browser, "step-lanes", 0.5, 33.0);
+        browser.wait_until("!document.getElementById('rank-title').textContent.startsWith('Rank 5 ')");
+        // Nodes.
+        click(&mut browser, "tab-nodes");
+        browser.wait_until("document.getElementById('nodes-summary').textContent.length > 0");
+        assert_eq!(text(&mut browser, "nodes-summary"), "1 with a rank that holds others up, 1 well");
+        click_at(&mut browser, "nodes-map", 0.13, 10.0);
+        browser.wait_until("document.querySelector('#node tbody td') !== null");
+        assert!(text(&mut browser, "node").starts_with("n1n1"), "{}", text(&mut browser, "node"));
+        picture(&mut browser, &name("nodes"));
+        // Findings, with words of others as text.
+        click(&mut browser, "tab-findings");
+        browser.wait_until("document.querySelectorAll('#finding-table tbody tr').length === 1");
+        assert!(text(&mut browser, "finding-table").contains(HOSTILE), "{}", text(&mut browser, "finding-table"));
+        picture(&mut browser, &name("findings"));
+        // A saved investigation with a value that would be more, were it pasted.
+        click(&mut browser, "tab-sql");
+        browser.wait_until("document.querySelectorAll('#saved option').length > 20");
+        assert!(text(&mut browser, "saved-unread").contains("broken.sql is no investigation"));
+        let choose = |name: &str| {
+            format!("(() => {{ const box = document.getElementById('saved'); box.value = '{name}'; box.dispatchEvent(new Event('change')); }})()")
+        };
+        browser.evaluate(&choose("names"));
+        browser.evaluate("document.querySelector('#saved-parameters input').value = \"'; SELECT 1; --\"");
+        browser.evaluate("document.getElementById('saved-ask').requestSubmit()");
+        browser.wait_until("document.querySelectorAll('#answer tbody tr').length === 2");
+        assert!(text(&mut browser, "answer").contains(HOSTILE) && text(&mut browser, "answer").contains("python"));
+        assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
+        // A time that holds half of the job; saved questions follow it, and so does the editor.
+        let from = T0 / 1_000_000_000;
+        browser.evaluate(&format!(
+            "(() => {{ const local = (s) => new Date((s - new Date(s * 1e3).getTimezoneOffset() * 60) * 1e3).toISOString().slice(0, 19); \
+              const kind = document.getElementById('time-kind'); kind.value = 'between'; kind.dispatchEvent(new Event('change')); \
+              document.getElementById('time-from').value = local({from}); document.getElementById('time-to').value = local({}); \
+              document.getElementById('time').requestSubmit(); }})()",
+            from + 3
+        ));
+        browser.wait_until("/^Times are UTC|^Times are .+ \\(UTC/.test(document.getElementById('zone').textContent)");
+        browser.wait_until("document.getElementById('headline').classList.contains('well')");
+        browser.evaluate(&choose("durations-by-rank"));
+        browser.evaluate("document.getElementById('saved-ask').requestSubmit()");
+        browser.wait_until("document.querySelectorAll('#answer tbody tr').length === 8");
+        let calls = browser.evaluate("document.querySelector('#answer tbody tr').cells[1].textContent");
+        assert_eq!(calls, "15", "three seconds, five steps each");
+        browser.evaluate(
+            "(() => { document.getElementById('question').value = 'SELECT count(*) AS n FROM collectives WHERE ts_ns >= :since AND ts_ns < :until'; \
+             document.getElementById('ask').requestSubmit(); })()",
+        );
+        browser.wait_until("document.querySelector('#answer tbody td')?.textContent === '120'");
+        picture(&mut browser, &name("sql"));
+        // Files of an answer.
+        let saved = "(async () => { const sizes = []; const real = URL.createObjectURL; URL.createObjectURL = (blob) => { sizes.push([blob.type, blob.size]); return real.call(URL, blob); }; \
+             for (const format of ['csv', 'parquet', 'arrow']) document.querySelector(`#save [data-format=${format}]`).click(); \
+             while (sizes.length < 3) await new Promise((done) => setTimeout(done, 50)); return sizes.map(([type]) => type).sort().join(); })()";
+        assert_eq!(
+            browser.evaluate(saved),
+            "application/vnd.apache.arrow.stream,application/vnd.apache.parquet,text/csv; charset=utf-8"
+        );
+        click(&mut browser, "tab-ranks");
+        browser.wait_until("document.getElementById('map-note').textContent.startsWith('8 ranks')");
+        picture(&mut browser, &name("past"));
+        let own = format!("http://{}/", server.address);
+        let wrong: Vec<String> = browser.complaints().into_iter().filter(|said| !said.contains(&own)).collect();
+        assert_eq!(wrong, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_damaged_node_is_shown_as_missing_in_every_view() {
+    const TEST: &str = "a_damaged_node_is_shown_as_missing_in_every_view";
+    let lab = Lab::new();
+    let dir = stores(&lab, EndedJob { steps: 60, ..EndedJob::small() });
+    std::fs::write(dir.join("n2.db"), b"no database").expect("written");
+    let server = of_stores(&dir, &[]);
+    let Some(mut browser) = browser(TEST, &server.link, 1280, false) else { return };
+    browser.wait_until("document.getElementById('headline').textContent.includes('Rank 5 on host n1')");
+    let said = text(&mut browser, "partial");
+    assert!(said.starts_with("PARTIAL: 2 of 3 nodes answered; missing n2: "), "{said}");
+    click(&mut browser, "tab-nodes");
+    browser.wait_until("document.getElementById('nodes-summary').textContent.includes('1 dead or missing')");
+    browser.evaluate("document.getElementById('nodes-frame').focus()");
+    for _ in 0..3 {
+        browser.evaluate("document.getElementById('nodes-frame').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))");
+    }
+    let said = text(&mut browser, "node-said");
+    assert!(said.starts_with("n2") && said.contains("missing: "), "{said}");
+    click(&mut browser, "tab-ranks");
+    browser.wait_until("document.getElementById('map-note').textContent.includes('PARTIAL: missing n2')");
+    pick(&mut browser, "rank-table", "5|n1");
+    browser.wait_until("document.querySelector('#rank tbody td') !== null");
+    click_at(&mut browser, "rank-lanes", 0.998, 33.0);
+    browser.wait_until("document.getElementById('step-words').textContent.includes('PARTIAL: missing n2')");
+    click(&mut browser, "tab-findings");
+    browser.wait_until("document.getElementById('finding-note').textContent.includes('PARTIAL: missing n2')");
+    picture(&mut browser, "damaged");
+    let _: Value = browser.evaluate("1");
+}
