@@ -40,8 +40,21 @@ fn every_path_of_the_description_answers_as_described() {
             let method = method.to_uppercase();
             let body: &[u8] = if method == "POST" { b"SELECT 1 AS one" } else { b"" };
             let headers = [("authorization", bearer.as_str())];
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let required: Vec<String> = parameters
+                .iter()
+                .filter(|parameter| parameter["required"] == true)
+                .map(|parameter| match parameter["name"].as_str().expect("a name") {
+                    "comm" => "comm=fedc000000000001".to_owned(),
+                    "func" => "func=all_reduce".to_owned(),
+                    "seq" => "seq=7".to_owned(),
+                    "at_ns" => format!("at_ns={}", common::job_stores::T0 + 1_500_000_000),
+                    other => panic!("{path} needs {other}"),
+                })
+                .collect();
+            let asked = format!("{path}?{}", required.join("&"));
             // Events go on: the first is enough. The verdict on stores is of their last minute.
-            let answer = server.send_until(&method, path, &headers, body, |_| true);
+            let answer = server.send_until(&method, &asked, &headers, body, |_| true);
             // What only an agent has is refused, and says so.
             let needs_agent = path == "/api/v1/stacks";
             assert_eq!(answer.status, if needs_agent { 400 } else { 200 }, "{path}: {}", answer.text());
@@ -50,15 +63,14 @@ fn every_path_of_the_description_answers_as_described() {
             let kind = answer.header("content-type").expect("a type").split(';').next().expect("a part").to_owned();
             assert!(described["content"].get(&kind).is_some(), "{path} gives {kind}: {described}");
             // No parameter but those described; and each of those is known.
-            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             if !parameters.is_empty() {
-                let unknown = server.send_until(&method, &format!("{path}?nonsense=1"), &headers, body, |_| true);
+                let unknown = server.send_until(&method, &format!("{asked}&nonsense=1"), &headers, body, |_| true);
                 assert_eq!(unknown.status, 400, "{path}: {}", unknown.text());
                 assert_eq!(unknown.header("content-type"), Some("application/problem+json"));
             }
             for parameter in &parameters {
                 let name = parameter["name"].as_str().expect("a name");
-                let given = server.send_until(&method, &format!("{path}?{name}=%00"), &headers, body, |_| true);
+                let given = server.send_until(&method, &format!("{asked}&{name}=%00"), &headers, body, |_| true);
                 assert!(!given.text().contains("unknown field"), "{path}?{name}: {}", given.text());
                 assert!(given.status < 500 || given.status == 502, "{path}?{name}: {}", given.text());
             }
@@ -133,8 +145,28 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     assert!(server.sql("?explain=plan", sql).text().contains("strategy"));
     let arrow = server.sql("?format=arrow", sql);
     assert_eq!(arrow.header("content-type"), Some("application/vnd.apache.arrow.stream"));
+    let parquet = server.sql("?format=parquet", sql);
+    assert_eq!(parquet.header("content-type"), Some("application/vnd.apache.parquet"));
+    assert!(parquet.body.starts_with(b"PAR1") && parquet.body.ends_with(b"PAR1"), "{} bytes", parquet.body.len());
     let mixed = server.sql("?format=arrow", "SELECT 1 AS a UNION ALL SELECT 'x'");
     assert_eq!(mixed.status, 400, "{}", mixed.text());
+    // Values are values.
+    let body = |text: &str| asked("*/*", "application/json", text.as_bytes());
+    let given = body(r#"{"sql":"SELECT count(*), :who FROM collectives WHERE rank = :rank","parameters":{"rank":5,"who":"'; --"}}"#);
+    assert_eq!(given.json()["rows"], json!([[60, "'; --"]]), "{}", given.text());
+    let saved = body(r#"{"saved":"durations-by-rank","parameters":{"since":"1h","job":"4711"}}"#);
+    assert_eq!(saved.json()["rows"].as_array().map(Vec::len), Some(8), "{}", saved.text());
+    for (wrong, said) in [
+        (r#"{"sql":"SELECT :x"}"#, "cannot be bound"),
+        (r#"{"sql":"SELECT :x","parameters":{"y":1}}"#, ":x has no value"),
+        (r#"{"sql":"SELECT 1","saved":"jobs"}"#, "one of them"),
+        (r#"{"saved":"../jobs"}"#, "no investigation"),
+        (r#"{"saved":"jobs","parameters":{"since":"yesterday-ish"}}"#, "is not a time"),
+        (r#"{"sql":"SELECT :x","parameters":{"x":[1]}}"#, "a value is"),
+    ] {
+        let answer = body(wrong);
+        assert!(answer.status == 400 && answer.text().contains(said), "{wrong}: {}", answer.text());
+    }
     // More than is held: it goes on, and the end says who is in it.
     let many = "SELECT a.ts_ns, hex(zeroblob(300)) AS wide FROM collectives a, collectives b LIMIT 40000";
     let long = server.sql("?format=ndjson&timeout=60s", many);
@@ -163,6 +195,10 @@ fn what_is_partial_is_206_or_nothing() {
     let many = "SELECT a.ts_ns, hex(zeroblob(300)) AS wide FROM collectives a, collectives b LIMIT 40000";
     let cut = server.sql("?format=csv&timeout=60s", many);
     assert!(!cut.whole, "it must not look whole");
+    // Parquet says it at its end.
+    let parquet = server.sql("?format=parquet&timeout=60s", many);
+    let end = String::from_utf8_lossy(&parquet.body[parquet.body.len() - 4096..]).into_owned();
+    assert!(parquet.whole && end.contains("rankmesh.coverage") && end.contains("\"node\":\"n2\""), "{end}");
 }
 
 #[test]

@@ -78,22 +78,28 @@ export class Heat {
     let more = 0;
     for (const { end_ns, late, wait, compute } of board.windows) {
       if (end_ns <= last) continue;
-      this.windows.push({ end_ns, late: kept(late), wait: kept(wait), compute: kept(compute) });
+      const waits = kept(wait), most = waits.reduce((most, us) => (us > most ? us : most), 0);
+      // Who holds others up waits least: that needs no clock.
+      this.windows.push({ end_ns, late: kept(late), wait: waits, held: waits.map((us) => most - us), compute: kept(compute) });
       more++;
     }
     this.windows.splice(0, Math.max(0, this.windows.length - MOST_WINDOWS));
     this.window_ns = board.window_ns;
+    if (!this.chosen) this.metric = board.clock_bound_ns === null ? "held" : "late";
     if (anew || more || board.ranks.length) this.paint();
   }
 
-  show(metric) { this.metric = metric; this.paint(); }
+  /** Somebody chose a figure. */
+  choose(metric) { Object.assign(this, { metric, chosen: true }); this.paint(); }
 
   paint() {
     const rows = this.ranks.length, columns = this.windows.length;
     if (!rows || !columns) return;
     const sums = new Float64Array(rows);
-    for (const { late } of this.windows) {
-      for (let row = 0; row < late.length; row++) if (late[row] > 0) sums[row] += late[row];
+    // Worst first by who comes last, whichever figure is shown.
+    const by = this.metric === "held" || this.metric === "wait" ? "held" : this.metric;
+    for (const { [by]: cells } of this.windows) {
+      for (let row = 0; row < cells.length; row++) if (cells[row] > 0) sums[row] += cells[row];
     }
     this.order = [...sums.keys()].sort((a, b) => sums[b] - sums[a] || this.ranks[a].rank - this.ranks[b].rank);
     const [low, high] = this.range();

@@ -127,7 +127,7 @@ export class Lanes {
     const box = this.canvas.getBoundingClientRect(), lane = this.lanes[Math.floor((event.clientY - box.top + this.top) / HIGH)];
     if (!lane || event.clientY - box.top > this.room()) return null;
     const [from, to] = this.view, us = from + ((event.clientX - box.left - LEFT) / (box.width - LEFT)) * (to - from);
-    const near = (2 * (to - from)) / (box.width - LEFT);
+    const near = (4 * (to - from)) / (box.width - LEFT);
     return lane.spans.findLast((span) => span.from - near <= us && us <= span.to + near) || (lane.data ? { text: lane.label, data: lane.data } : null);
   }
 }

@@ -38,7 +38,11 @@ function show() {
   const now = watched.job, ofStores = watched.agent === "";
   time.endsAt(watched.at_ns, ofStores && !time.given);
   time.resolve(watched.at_ns);
-  $("headline").textContent = now ? `${now.name ? `${now.name.startsWith("all jobs") ? "" : "Job "}${now.name.replace(/^job /, "")}: ` : ""}${now.sentence}${now.cause ? ` Cause: ${now.cause}` : ""}` : "No verdict stands on any job.";
+  const whose = now && now.name ? `${/^(all jobs|job )/.test(now.name) ? "" : "Job "}${now.name}: ` : "";
+  const said = now ? `${whose}${now.sentence}${now.cause ? ` Cause: ${now.cause}` : ""}` : "No verdict stands on any job.";
+  // Who and by how much at a glance, then the rest.
+  const first = said.search(/[.,;] /) + 1 || said.length;
+  $("headline").replaceChildren(element("strong", said.slice(0, first)), said.slice(first));
   $("headline").className = `headline ${now && now.is_ill ? "ill" : "well"}`;
   const missing = gone(watched.coverage);
   $("partial").textContent = missing.length ? `PARTIAL: ${watched.coverage.answered} of ${watched.coverage.asked} nodes answered; missing ${missing.join("; ")}` : "";
@@ -141,6 +145,7 @@ async function windows(signal) {
       const text = await (await request(`/api/v1/board?${query}`, { signal })).text();
       const board = JSON.parse(text);
       heat.take(board, /"epoch":(\d+)/.exec(text)[1]);
+      $("metric").value = heat.metric;
       const missing = gone(board.coverage);
       $("map-note").textContent = `${heat.ranks.length} ranks, ${heat.windows.length} windows of ${duration(heat.window_ns)}` +
         (board.clock_bound_ns === null ? "; clocks are not known" : `; clocks within ${duration(board.clock_bound_ns)}`) + (missing.length ? `; PARTIAL: missing ${missing.join("; ")}` : "");
@@ -223,7 +228,7 @@ $("tabs").addEventListener("keydown", (event) => {
   next.focus();
   tab(next.getAttribute("aria-controls"));
 });
-$("metric").addEventListener("change", () => heat.show($("metric").value));
+$("metric").addEventListener("change", () => heat.choose($("metric").value));
 $("explain").addEventListener("click", explain);
 $("sign-in").addEventListener("submit", (event) => { event.preventDefault(); useToken($("token").value.trim()); location.reload(); });
 

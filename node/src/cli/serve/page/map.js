@@ -30,6 +30,7 @@ export class NodeMap {
 
   /** What stands: nodes, who is missing, who is named. */
   show(watched) {
+    this.ofStores = watched.agent === "";
     const missing = new Map(watched.coverage.missing.map((gone) => [gone.node, gone.reason])), named = new Map();
     for (const job of watched.jobs) {
       if (job.is_ill) for (const culprit of job.culprits) named.set(culprit.node, [...(named.get(culprit.node) || []), `rank ${culprit.rank}${job.name ? ` of ${job.name}` : ""}`]);
@@ -45,13 +46,13 @@ export class NodeMap {
   kind(node) {
     if (node.named) return "named";
     if (node.state === "dead" || node.missing) return "gone";
-    return (node.state === "live" || node.state === "file") && (node.recording === "on" || node.state === "file") ? "well" : "doubt";
+    return this.ofStores || (node.state === "live" && node.recording === "on") ? "well" : "doubt";
   }
 
   summary() {
     const counts = { named: 0, gone: 0, doubt: 0, well: 0 };
     for (const node of this.nodes) counts[this.kind(node)]++;
-    const words = { named: "with a rank that holds others up", gone: "dead or missing", doubt: "live and not recording", well: "well" };
+    const words = { named: "with a rank that holds others up", gone: "dead or missing", doubt: "not recording", well: "well" };
     return Object.entries(counts).filter(([, count]) => count).map(([kind, count]) => `${count} ${words[kind]}`).join(", ");
   }
 

@@ -17,7 +17,7 @@ const BESIDE = [
   ["CUDA", "cuda_calls", "func"],
 ];
 
-let rank = null, span = null, job = null, calls = [], asked = 0;
+let rank = null, span = null, job = null, calls = [], asked = 0, askedStep = 0;
 const say = (id) => (text) => { $(id).textContent = text; };
 const ofRank = new Lanes($("rank-frame"), $("rank-lanes"), say("rank-said"), (found) => found.data && openStep(found.data));
 const ofStep = new Lanes($("step-frame"), $("step-lanes"), say("step-said"), (found) => found.data && openRank(found.data, span, job));
@@ -40,12 +40,13 @@ function path(...parts) {
 }
 
 const named = (of) => `rank ${of.rank} on ${of.node}`;
-const jobPart = () => [job ? `job ${job}` : "all jobs", () => $("map-frame").scrollIntoView({ behavior: "smooth" })];
+const jobPart = () => [job ? `job ${job}` : "all jobs", () => $("map-frame").scrollIntoView({ block: "nearest" })];
 
 /** A rank: its calls and what its host recorded beside them, in time. */
 export async function openRank(of, within, ofJob) {
   [rank, span, job] = [of, within, ofJob];
   const mine = ++asked;
+  askedStep++;
   $("detail").hidden = false;
   $("step").hidden = true;
   $("rank-title").textContent = `Rank ${of.rank} on ${of.node}, process ${of.pid}`;
@@ -53,7 +54,7 @@ export async function openRank(of, within, ofJob) {
   $("rank-said").textContent = "reading its calls …";
   $("rank").replaceChildren();
   ofRank.show([], null);
-  $("detail").scrollIntoView({ behavior: "smooth" });
+  $("detail").scrollIntoView({ block: "nearest" });
   if (stackOf !== `${of.node} ${of.pid}`) $("stack").replaceChildren();
   const whose = { node: of.node, pid: of.pid }, within_ns = { since: within.since_ns, until: within.until_ns };
   try {
@@ -117,18 +118,18 @@ function byCall() {
 
 /** A step: each rank's compute time and call, who came last on top. */
 async function openStep(call) {
-  const mine = ++asked, title = `${call.func} #${call.seq}`;
+  const mine = ++askedStep, title = `${call.func} #${call.seq}`;
   path(jobPart(), [named(rank), () => openRank(rank, span, job)], [title]);
   $("step").hidden = false;
   $("step-title").textContent = `${title} at ${clock(call.ts_ns)}, rank by rank`;
   $("step-said").textContent = "asking all ranks …";
   $("step-words").textContent = "";
   ofStep.show([], null);
-  $("step").scrollIntoView({ behavior: "smooth" });
+  $("step").scrollIntoView({ block: "nearest" });
   try {
     const query = new URLSearchParams({ comm: call.comm, func: call.func, seq: String(call.seq), at_ns: String(call.ts_ns), timeout: "30s" });
     const step = await json(`/api/v1/step?${query}`);
-    if (mine !== asked) return;
+    if (mine !== askedStep) return;
     if (!step.ranks.length) {
       $("step-said").textContent = "No rank's part of it is recorded by the nodes that answered.";
       return;
@@ -158,7 +159,7 @@ async function openStep(call) {
     ].filter(Boolean).join(" ");
     $("step-said").textContent = "";
   } catch (error) {
-    if (mine === asked) $("step-said").textContent = error.message;
+    if (mine === askedStep) $("step-said").textContent = error.message;
   }
 }
 

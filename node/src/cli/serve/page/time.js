@@ -72,7 +72,8 @@ export class TimePicker {
 
   /** The span in Unix nanoseconds once an answer said where it ends; of now the last minute. */
   resolve(at_ns) {
-    const end = BigInt(Math.round(Number(at_ns)));
+    // The next whole microsecond but one: numbers here have lost the last digits.
+    const end = BigInt(Math.floor(Number(at_ns) / 1e3) + 2) * 1000n;
     const given = this.given;
     const span = given && given.until
       ? [BigInt(Date.parse(given.since)) * 1000000n, BigInt(Date.parse(given.until)) * 1000000n]
