@@ -75,7 +75,7 @@ fn text(path: &Path) -> &str {
 }
 
 fn ask(arguments: &[&str], sql: &str) -> Value {
-    let output = run(&[&["query", "--format", "json", "--timeout", "60s"], arguments, &[sql]].concat());
+    let output = run(&[&["query", "--format", "json", "--timeout", "60s"], arguments, &["--", sql]].concat());
     assert!(output.status.success(), "{sql}: {}", stderr(&output));
     serde_json::from_str(&stdout(&output)).expect("JSON")
 }

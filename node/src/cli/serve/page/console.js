@@ -152,7 +152,7 @@ export async function open(time) {
     words = [...new Set([...keywords, ...tables.flatMap((of) => [of.name, ...of.columns.map((column) => column.name)])])];
     $("schema").replaceChildren(...tables.map((of) => {
       const part = element("details"), columns = element("div");
-      part.append(element("summary", `${of.name}: ${(of.about || "").split(". ")[0]}`), columns);
+      part.append(element("summary", `${of.name}: ${(of.about || "of the mesh").split(". ")[0].replaceAll("`", "")}`), columns);
       part.addEventListener("toggle", () => table(columns, ["column", "type", "meaning"], of.columns.map((column) => [column.name, column.type, column.meaning]), { caption: of.name }), { once: true });
       return part;
     }));

@@ -33,9 +33,12 @@ export class NodeMap {
     this.ofStores = watched.agent === "";
     const missing = new Map(watched.coverage.missing.map((gone) => [gone.node, gone.reason])), named = new Map();
     for (const job of watched.jobs) {
-      if (job.is_ill) for (const culprit of job.culprits) named.set(culprit.node, [...(named.get(culprit.node) || []), `rank ${culprit.rank}${job.name ? ` of ${job.name}` : ""}`]);
+      if (job.is_ill) for (const culprit of job.culprits) named.set(culprit.node, [...(named.get(culprit.node) || []), `rank ${culprit.rank}${job.id ? ` of job ${job.id}` : ""}`]);
     }
-    const known = watched.nodes.map((node) => ({ ...node, missing: missing.get(node.name), named: named.get(node.name) }));
+    // Of stores only the verdict knows who ran where.
+    const ran = new Map();
+    for (const rank of watched.ranks) ran.set(rank.node, [...(ran.get(rank.node) || []), rank.rank]);
+    const known = watched.nodes.map((node) => ({ ...node, ranks: node.ranks.length ? node.ranks : (ran.get(node.name) || []).sort((a, b) => a - b), missing: missing.get(node.name), named: named.get(node.name) }));
     const unknown = [...missing].filter(([name]) => !watched.nodes.some((node) => node.name === name))
       .map(([name, reason]) => ({ name, state: "missing", recording: "", ranks: [], missing: reason, clock_bound_ns: null, named: named.get(name) }));
     this.nodes = [...known, ...unknown].sort((a, b) => byName(a.name, b.name));
