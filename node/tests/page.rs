@@ -11,6 +11,7 @@ use common::Lab;
 use common::chromium::Chromium;
 use common::http::Server;
 use common::job_stores::{EndedJob, HOSTILE, T0};
+use common::jobs::{Cgroups, mpi_script, start_agents, workloads};
 use serde_json::Value;
 
 /// A browser, or why there is none on standard error.
@@ -204,4 +205,74 @@ fn a_damaged_node_is_shown_as_missing_in_every_view() {
     browser.wait_until("document.getElementById('finding-note').textContent.includes('PARTIAL: missing n2')");
     picture(&mut browser, "damaged");
     let _: Value = browser.evaluate("1");
+}
+
+/// Agents with eBPF and a job on Open MPI, of which a rank is late and calls itself markup.
+#[test]
+fn what_agents_record_is_shown_live_and_a_lost_one_is_missed() {
+    const TEST: &str = "what_agents_record_is_shown_live_and_a_lost_one_is_missed";
+    if !common::can_capture(TEST) {
+        return;
+    }
+    let mut lab = Lab::new();
+    let agents = ["m1", "m2", "m3", "m4"];
+    let cgroups = Cgroups::new("page", &agents);
+    start_agents(&mut lab, &cgroups, &agents);
+    let server = Server::start(&["--socket", &lab.socket("m1").display().to_string()]);
+    let Some(mut browser) = browser(TEST, &server.link, 1280, false) else { return };
+    browser.wait_until("document.getElementById('headline').textContent.startsWith('No verdict stands')");
+    // What a program is called is its users' choice.
+    let named = lab.path("job").join("<img src=x>");
+    let program = workloads(&lab).join("mpi-ranks");
+    std::fs::copy(program, &named).expect("copied");
+    let command = format!("'{}' --iters 1000000 --work-ms 20 --late-rank 3 --late-ms 60", named.display());
+    let job = mpi_script(&lab, &cgroups, 8, &command);
+    browser.wait_until("/ank 3 on host m2/.test(document.getElementById('headline').textContent)");
+    browser.wait_until("document.querySelector('#rank-table tr.culprit td')?.textContent === '3'");
+    browser.wait_until("/^m1, at /.test(document.getElementById('state').textContent)");
+    assert_eq!(browser.evaluate("document.body.classList.contains('stale')"), false);
+    // The heat map goes on by itself.
+    click(&mut browser, "tab-ranks");
+    browser.wait_until("document.getElementById('map-note').textContent.startsWith('8 ranks')");
+    let windows = "Number(/(\\d+) windows/.exec(document.getElementById('map-note').textContent)[1])";
+    let before = browser.evaluate(windows).as_f64().expect("a number");
+    browser.wait_until(&format!("{windows} > {before}"));
+    // Its steps and its stack.
+    pick(&mut browser, "rank-table", "3|m2");
+    browser.wait_until("document.querySelector('#rank tbody td')?.textContent === 'all_reduce'");
+    click_at(&mut browser, "rank-lanes", 0.9, 11.0);
+    browser.wait_until("/^Rank \\d on m\\d entered last, .* of 8 ranks/.test(document.getElementById('step-words').textContent)");
+    click(&mut browser, "stack-now");
+    browser.wait_until("document.querySelectorAll('#stack li').length > 1");
+    picture(&mut browser, "live");
+    // The console, and words of others.
+    click(&mut browser, "tab-sql");
+    browser.evaluate(
+        "(() => { document.getElementById('question').value = 'SELECT DISTINCT comm FROM processes WHERE rank IS NOT NULL'; \
+         document.getElementById('ask').requestSubmit(); })()",
+    );
+    browser.wait_until("document.querySelector('#answer tbody td')?.textContent === '<img src=x>'");
+    assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
+    browser.wait_until("document.getElementById('coverage').textContent.startsWith('4 of 4 nodes answered')");
+    // The last minute, out of the stores.
+    let last = "(() => { const kind = document.getElementById('time-kind'); kind.value = 'last'; kind.dispatchEvent(new Event('change')); \
+                document.getElementById('time-minutes').value = '1m'; document.getElementById('time').requestSubmit(); })()";
+    browser.evaluate(last);
+    browser.wait_until("/ to /.test(document.getElementById('time-said').textContent)");
+    browser.wait_until("document.getElementById('headline').textContent.includes('ank 3 on host m2')");
+    // A node goes: live again, the map and the table miss it.
+    drop(job);
+    lab.kill("m4");
+    browser.evaluate("(() => { const kind = document.getElementById('time-kind'); kind.value = 'now'; kind.dispatchEvent(new Event('change')); })()");
+    click(&mut browser, "tab-nodes");
+    browser.wait_until("document.getElementById('nodes-summary').textContent.includes('1 dead or missing')");
+    picture(&mut browser, "live-nodes");
+    // The agent that is asked goes: it is said, and an old frame is not taken for now. Then the network.
+    lab.kill("m1");
+    browser.wait_until("document.body.classList.contains('stale')");
+    browser.wait_until("/no agent answers|ended|reading/.test(document.getElementById('state').textContent)");
+    browser.go_offline();
+    browser.evaluate("document.getElementById('ask').requestSubmit()");
+    browser.wait_until("document.getElementById('planned').textContent.length > 0");
+    assert!(!server.said().contains("panicked"), "{}", server.said());
 }

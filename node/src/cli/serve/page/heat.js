@@ -147,10 +147,11 @@ export class Heat {
   /** The time that is in sight, and what colours mean. */
   axis() {
     const { x, scale } = this.view, last = this.windows.length - 1, at = (part) => this.windows[Math.max(0, Math.min(last, Math.floor(part * (last + 1))))].end_ns;
-    const [low, high] = this.scale, said = `${clock(at(x))}|${duration(low * 1e3)} (light) to ${duration(high * 1e3)} (dark) a window|${timeOfDay(at(x + 1 / scale - 1e-9))}`;
-    if (this.said === said) return;
+    const [low, high] = this.scale, said = [clock(at(x)), duration(low * 1e3), `${duration(high * 1e3)} a window`, timeOfDay(at(x + 1 / scale - 1e-9))];
+    if (String(this.said) === String(said)) return;
     this.said = said;
-    said.split("|").forEach((text, part) => { this.frame.nextElementSibling.children[part].textContent = text; });
+    const words = this.frame.nextElementSibling, [from, ramp, to] = words.children;
+    [from, ramp.children[0], ramp.children[2], to].forEach((place, part) => { place.textContent = said[part]; });
   }
 
   redraw() {
