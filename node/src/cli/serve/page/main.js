@@ -41,7 +41,7 @@ function show() {
   const whose = now && now.name ? `${/^(all jobs|job )/.test(now.name) ? "" : "Job "}${now.name}: ` : "";
   const said = now ? `${whose}${now.sentence}${now.cause ? ` Cause: ${now.cause}` : ""}` : "No verdict stands on any job.";
   // Who and by how much at a glance, then the rest.
-  const end = /[.,;](?= )|(?= \()/.exec(said), first = end ? end.index + end[0].length : said.length;
+  const end = /[.,;](?= )|(?= \()/.exec(said.slice(whose.length)), first = end ? whose.length + end.index + end[0].length : said.length;
   $("headline").replaceChildren(element("strong", said.slice(0, first)), said.slice(first));
   $("headline").className = `headline ${now && now.is_ill ? "ill" : "well"}`;
   const missing = gone(watched.coverage);
