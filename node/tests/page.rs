@@ -98,7 +98,8 @@ fn from_job_to_rank_to_step_and_saved_questions_of_a_time() {
         assert!(text(&mut browser, "rank-title").starts_with("Rank 5 on n1"), "{}", text(&mut browser, "rank-title"));
         // The time that it computed before its newest call, then all ranks in that.
         click_at(&mut browser, "rank-lanes", 0.98, 11.0);
-        browser.wait_until("document.getElementById('step-words').textContent.startsWith('Rank 5 on n1 entered last, ')");
+        browser
+            .wait_until("document.getElementById('step-words').textContent.startsWith('Rank 5 on n1 entered last, ')");
         assert!(text(&mut browser, "step-title").starts_with("all_reduce #59"), "{}", text(&mut browser, "step-title"));
         assert!(text(&mut browser, "step-words").contains("of 8 ranks"), "{}", text(&mut browser, "step-words"));
         assert_eq!(browser.evaluate("document.querySelectorAll('#path li').length"), 3);
@@ -127,7 +128,9 @@ fn from_job_to_rank_to_step_and_saved_questions_of_a_time() {
         browser.wait_until("document.querySelectorAll('#saved option').length > 20");
         assert!(text(&mut browser, "saved-unread").contains("broken.sql is no investigation"));
         let choose = |name: &str| {
-            format!("(() => {{ const box = document.getElementById('saved'); box.value = '{name}'; box.dispatchEvent(new Event('change')); }})()")
+            format!(
+                "(() => {{ const box = document.getElementById('saved'); box.value = '{name}'; box.dispatchEvent(new Event('change')); }})()"
+            )
         };
         browser.evaluate(&choose("names"));
         browser.evaluate("document.querySelector('#saved-parameters input').value = \"'; SELECT 1; --\"");
@@ -170,7 +173,9 @@ fn from_job_to_rank_to_step_and_saved_questions_of_a_time() {
         picture(&mut browser, &name("past"));
         let own = format!("http://{}/", server.address);
         // Stores have no stacks, which is a refused request; icons of inputs are the browser's own.
-        let is_known = |said: &String| said.contains(&own) || said.contains("400 (Bad") || said.contains("asks for data:image/svg");
+        let is_known = |said: &String| {
+            said.contains(&own) || said.contains("400 (Bad") || said.contains("asks for data:image/svg")
+        };
         let wrong: Vec<String> = browser.complaints().into_iter().filter(|said| !is_known(said)).collect();
         assert_eq!(wrong, Vec::<String>::new());
     }
@@ -191,7 +196,9 @@ fn a_damaged_node_is_shown_as_missing_in_every_view() {
     browser.wait_until("document.getElementById('nodes-summary').textContent.includes('1 dead or missing')");
     browser.evaluate("document.getElementById('nodes-frame').focus()");
     for _ in 0..3 {
-        browser.evaluate("document.getElementById('nodes-frame').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))");
+        browser.evaluate(
+            "document.getElementById('nodes-frame').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))",
+        );
     }
     let said = text(&mut browser, "node-said");
     assert!(said.starts_with("n2") && said.contains("missing: "), "{said}");
@@ -241,7 +248,9 @@ fn what_agents_record_is_shown_live_and_a_lost_one_is_missed() {
     pick(&mut browser, "rank-table", "3|m2");
     browser.wait_until("document.querySelector('#rank tbody td')?.textContent === 'all_reduce'");
     click_at(&mut browser, "rank-lanes", 0.9, 11.0);
-    browser.wait_until("/^Rank \\d on m\\d entered last, .* of 8 ranks/.test(document.getElementById('step-words').textContent)");
+    browser.wait_until(
+        "/^Rank \\d on m\\d entered last, .* of 8 ranks/.test(document.getElementById('step-words').textContent)",
+    );
     click(&mut browser, "stack-now");
     browser.wait_until("document.querySelectorAll('#stack li').length > 1");
     picture(&mut browser, "live");

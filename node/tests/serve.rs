@@ -62,6 +62,10 @@ fn every_path_of_the_description_answers_as_described() {
                 if needs_agent { &operation["responses"]["default"] } else { &operation["responses"]["200"] };
             let kind = answer.header("content-type").expect("a type").split(';').next().expect("a part").to_owned();
             assert!(described["content"].get(&kind).is_some(), "{path} gives {kind}: {described}");
+            if kind == "application/json" {
+                fits(&answer.json(), &described["content"][&kind]["schema"], &description, path);
+            }
+            assert_eq!(operation["responses"]["429"].is_object(), operation["security"] != json!([{}]), "{path}");
             // No parameter but those described; and each of those is known.
             if !parameters.is_empty() {
                 let unknown = server.send_until(&method, &format!("{asked}&nonsense=1"), &headers, body, |_| true);
@@ -79,6 +83,44 @@ fn every_path_of_the_description_answers_as_described() {
             let unknown = server.send(&method, path, &[], body);
             assert_eq!(unknown.status, if open { 200 } else { 401 }, "{path}");
         }
+    }
+}
+
+/// Whether a document is as a schema of the description says.
+fn fits(value: &Value, schema: &Value, description: &Value, at: &str) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let pointer = name.strip_prefix('#').expect("within the description");
+        return fits(value, description.pointer(pointer).expect("a schema"), description, at);
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let choice = choices.iter().find(|choice| (choice["type"] == "null") == value.is_null()).expect("a choice");
+        return fits(value, choice, description, at);
+    }
+    let kinds: Vec<&str> = match &schema["type"] {
+        Value::String(kind) => vec![kind],
+        kinds => kinds.as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+    };
+    let is = |kind: &&str| match *kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "null" => value.is_null(),
+        other => panic!("{at}: type {other}"),
+    };
+    assert!(kinds.is_empty() || kinds.iter().any(is), "{at}: {value} is none of {kinds:?}");
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        assert!(value.get(name).is_some(), "{at} lacks {name}: {value}");
+    }
+    for (name, part) in schema["properties"].as_object().into_iter().flatten() {
+        if let Some(value) = value.get(name) {
+            fits(value, part, description, &format!("{at}.{name}"));
+        }
+    }
+    for item in value.as_array().into_iter().flatten().take(20) {
+        fits(item, &schema["items"], description, &format!("{at}[]"));
     }
 }
 
@@ -152,7 +194,9 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     assert_eq!(mixed.status, 400, "{}", mixed.text());
     // Values are values.
     let body = |text: &str| asked("*/*", "application/json", text.as_bytes());
-    let given = body(r#"{"sql":"SELECT count(*), :who FROM collectives WHERE rank = :rank","parameters":{"rank":5,"who":"'; --"}}"#);
+    let given = body(
+        r#"{"sql":"SELECT count(*), :who FROM collectives WHERE rank = :rank","parameters":{"rank":5,"who":"'; --"}}"#,
+    );
     assert_eq!(given.json()["rows"], json!([[60, "'; --"]]), "{}", given.text());
     let saved = body(r#"{"saved":"durations-by-rank","parameters":{"since":"1h","job":"4711"}}"#);
     assert_eq!(saved.json()["rows"].as_array().map(Vec::len), Some(8), "{}", saved.text());

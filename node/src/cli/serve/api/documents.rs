@@ -18,6 +18,7 @@ use super::super::gateway::{Shared, Who};
 use super::super::problem::Problem;
 use super::super::snapshot;
 use super::params::{OfTime, Span, document, duration_of, status, timeout_ms, when};
+use super::shapes;
 use crate::cli::rates::Priced;
 use crate::cli::report::asking::Asking;
 use crate::cli::report::steps;
@@ -34,8 +35,8 @@ fn given<T>(params: Given<T>) -> Result<T, Problem> {
 
 /// Which rank holds a job up.
 #[utoipa::path(get, path = "/api/v1/stragglers", params(OfTime), responses(
-    (status = 200, description = "The verdict, as rankmesh stragglers --format json with the text", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "The verdict, as rankmesh stragglers --format json with the text", body = shapes::Verdict),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Verdict),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn stragglers(
@@ -78,8 +79,8 @@ pub(super) async fn stragglers(
 
 /// A verdict with the chain of what was seen behind it.
 #[utoipa::path(get, path = "/api/v1/explain", params(OfTime), responses(
-    (status = 200, description = "As rankmesh explain --format json, with text and commands", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "As rankmesh explain --format json, with text and commands", body = shapes::Explanation),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Explanation),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn explain(
@@ -147,8 +148,8 @@ pub(super) struct StacksParams {
 
 /// Where ranks are: their call stacks, in classes.
 #[utoipa::path(get, path = "/api/v1/stacks", params(StacksParams), responses(
-    (status = 200, description = "As rankmesh stacks --format json", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "As rankmesh stacks --format json", body = shapes::Stacks),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Stacks),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn stacks(
@@ -184,7 +185,7 @@ pub(super) async fn stacks(
 
 /// The members of the mesh; of stores the stores.
 #[utoipa::path(get, path = "/api/v1/nodes", responses(
-    (status = 200, description = "As rankmesh nodes --format json: a list", body = Vec<Object>),
+    (status = 200, description = "As rankmesh nodes --format json: a list", body = Vec<shapes::Node>),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn nodes(State(gateway): State<Shared>, Extension(who): Extension<Who>) -> Result<Response, Problem> {
@@ -194,7 +195,7 @@ pub(super) async fn nodes(State(gateway): State<Shared>, Extension(who): Extensi
 
 /// The tables that can be asked for, and what is documented of them.
 #[utoipa::path(get, path = "/api/v1/schema", responses(
-    (status = 200, description = "A list of tables: name, kind, about, columns with name, type and meaning", body = Vec<Object>),
+    (status = 200, description = "A list of tables: name, kind, about, columns with name, type and meaning", body = Vec<shapes::Table>),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn schema(State(gateway): State<Shared>, Extension(who): Extension<Who>) -> Result<Response, Problem> {
@@ -247,8 +248,8 @@ pub(super) struct Investigations {
 /// What stood, once: verdict, jobs, ranks and nodes as `watch/events` pushes them; of a span by the
 /// calls in the stores.
 #[utoipa::path(get, path = "/api/v1/watch", params(WatchOfParams), responses(
-    (status = 200, description = "See docs/top.md", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "See docs/top.md", body = shapes::Watched),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Watched),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn watch(
@@ -300,8 +301,8 @@ pub(super) struct WatchOfParams {
 
 /// One collective, rank by rank.
 #[utoipa::path(get, path = "/api/v1/step", params(StepParams), responses(
-    (status = 200, description = "collective; ranks with entry_ns, own_ns (compute time before it), duration_ns, bound_ns; events: what hosts recorded of these ranks in it; by_ends: clocks are not known, and set so that the ranks leave together; coverage", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "Each rank's part of it, and what hosts recorded of them meanwhile", body = shapes::Step),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Step),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn step(
@@ -363,8 +364,8 @@ pub(super) struct CostParams {
 
 /// What waiting for late ranks cost, by culprit and cause.
 #[utoipa::path(get, path = "/api/v1/cost", params(CostParams), responses(
-    (status = 200, description = "As rankmesh cost --format json", body = Object),
-    (status = 206, description = "The same, of less than all nodes or of less than all the time: see coverage and asked_since_ns", body = Object),
+    (status = 200, description = "As rankmesh cost --format json", body = shapes::Bill),
+    (status = 206, description = "The same, of less than all nodes or of less than all the time: see coverage and asked_since_ns", body = shapes::Bill),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn cost(
@@ -408,8 +409,8 @@ pub(super) struct BoardParams {
 /// What each rank did, window by window: how late it was, how long it waited and computed,
 /// microseconds.
 #[utoipa::path(get, path = "/api/v1/board", params(BoardParams), responses(
-    (status = 200, description = "See docs/top.md", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "See docs/top.md", body = shapes::Board),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Board),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn board(

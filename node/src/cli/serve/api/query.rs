@@ -22,6 +22,7 @@ use super::super::gateway::{Shared, Who, hand_on};
 use super::super::problem::Problem;
 use super::encode::{Encoder, Form};
 use super::params::{duration_of, status, timeout_ms};
+use super::shapes;
 use crate::cli::local::{Piece, Reply};
 use crate::cli::target::Target;
 use crate::cli::values::parse_label;
@@ -129,8 +130,8 @@ fn plain(name: &str, value: &serde_json::Value) -> Result<Value, UsageError> {
 #[utoipa::path(post, path = "/api/v1/query", params(QueryParams),
     request_body(content((String = "application/sql"), (Sql = "application/json"))),
     responses(
-        (status = 200, description = "Rows of all nodes", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "application/vnd.apache.parquet"), (String = "text/plain"))),
-        (status = 206, description = "Rows of less than all nodes: see the coverage", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "application/vnd.apache.parquet"), (String = "text/plain"))),
+        (status = 200, description = "Rows of all nodes; with `explain` the plan as text. `rankmesh-coverage: at-end` marks an answer of more than 8 MiB, whose end says who is in it", headers(("rankmesh-coverage" = String, description = "The coverage as JSON, or `at-end`")), content((shapes::Rows = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "application/vnd.apache.parquet"), (String = "text/plain"))),
+        (status = 206, description = "Rows of less than all nodes: see the coverage", headers(("rankmesh-coverage" = String, description = "The coverage as JSON")), content((shapes::Rows = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "application/vnd.apache.parquet"), (String = "text/plain"))),
         (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn query(
