@@ -34,6 +34,10 @@ fn every_path_of_the_description_answers_as_described() {
     assert_eq!(description["openapi"], "3.1.0");
     let paths = description["paths"].as_object().expect("paths");
     assert_eq!(paths.len(), 15);
+    let text = description.to_string();
+    for name in text.split("\"$ref\":\"#").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert!(description.pointer(name).is_some(), "there is no {name}");
+    }
     let bearer = format!("Bearer {}", server.token);
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().expect("methods") {

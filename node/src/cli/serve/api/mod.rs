@@ -36,6 +36,7 @@ use super::problem::Problem;
         description = "SQL over the stores of all hosts of a mesh, and which rank holds a job up, and why. Every answer says who \
                        is in it (coverage); 206 marks one that lacks nodes. Times are Unix nanoseconds, as integers of 64 bits."
     ),
+    components(schemas(encode::Form, query::Explained)),
     security(("token" = [])),
     modifiers(&Token)
 )]
@@ -52,12 +53,13 @@ impl utoipa::Modify for Token {
 }
 
 /// Problems of every path that asks, in words; which of them came is in the status.
-const PROBLEMS: [(&str, &str); 9] = [
+const PROBLEMS: [(&str, &str); 10] = [
     ("400", "The question or a parameter is wrong; `detail` says what to write"),
     ("401", "No token, or one that is not known"),
     ("403", "What the client may not ask, or a page of another origin"),
     ("406", "No form of rows that the client accepts (of `query`)"),
     ("413", "A body of more than 640 KiB"),
+    ("421", "A host that this server does not answer for: `--host` names others"),
     ("429", "Too much at once, or too often: `Retry-After` says when to come again"),
     ("502", "The question failed; `coverage` says who had answered, where that is known"),
     ("503", "No agent answers; or `require_all` was given and nodes are missing (`coverage`)"),
@@ -71,6 +73,11 @@ fn with_problems(openapi: &mut utoipa::openapi::OpenApi) {
     for item in openapi.paths.paths.values_mut() {
         for (operation, is_post) in [(&mut item.get, false), (&mut item.post, true)] {
             let Some(operation) = operation else { continue };
+            // Lines of comments are no lines of text.
+            operation.summary = operation.summary.take().map(|text| text.replace('\n', " "));
+            for parameter in operation.parameters.iter_mut().flatten() {
+                parameter.description = parameter.description.take().map(|text| text.replace('\n', " "));
+            }
             if operation.security.is_some() {
                 continue;
             }

@@ -62,7 +62,7 @@ pub(super) struct QueryParams {
 /// What of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Explained {
+pub(super) enum Explained {
     Plan,
     Analyze,
 }
