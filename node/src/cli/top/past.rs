@@ -77,6 +77,7 @@ pub(in crate::cli) fn watched(target: &Target, job: Option<&str>, span: Option<(
                 .collect(),
             notes: heard.notes.clone(),
         },
+        own: None,
     })
 }
 

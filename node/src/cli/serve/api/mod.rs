@@ -68,7 +68,7 @@ const PROBLEMS: [(&str, &str); 10] = [
 
 /// Says of each path with a token which problems it may answer.
 fn with_problems(openapi: &mut utoipa::openapi::OpenApi) {
-    use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, ResponseBuilder};
+    use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, ResponseBuilder};
     let problem = || ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     for item in openapi.paths.paths.values_mut() {
         for (operation, is_post) in [(&mut item.get, false), (&mut item.post, true)] {
@@ -76,7 +76,9 @@ fn with_problems(openapi: &mut utoipa::openapi::OpenApi) {
             // Lines of comments are no lines of text.
             operation.summary = operation.summary.take().map(|text| text.replace('\n', " "));
             for parameter in operation.parameters.iter_mut().flatten() {
-                parameter.description = parameter.description.take().map(|text| text.replace('\n', " "));
+                if let RefOr::T(parameter) = parameter {
+                    parameter.description = parameter.description.take().map(|text| text.replace('\n', " "));
+                }
             }
             if operation.security.is_some() {
                 continue;
