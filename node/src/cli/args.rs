@@ -218,6 +218,23 @@ pub(super) struct RateArgs {
     pub(super) rates: Option<PathBuf>,
 }
 
+/// Where a site keeps investigations of its own, each in place of a shipped one of the same name.
+pub(super) const SITE_INVESTIGATIONS: &str = "/etc/rankmesh/investigations";
+
+/// Flags of commands that ask a saved investigation.
+#[derive(Debug, Args)]
+pub(super) struct AskSavedArgs {
+    /// Ask this saved investigation (`rankmesh saved` lists them)
+    #[arg(long, value_name = "NAME", conflicts_with = "sql")]
+    pub(super) saved: Option<String>,
+    /// Value of one of its parameters (repeatable)
+    #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", requires = "saved")]
+    pub(super) param: Vec<String>,
+    /// The site's own investigations, NAME.sql each
+    #[arg(long, value_name = "DIR", default_value = SITE_INVESTIGATIONS)]
+    pub(super) investigations: PathBuf,
+}
+
 /// Flags of `rankmesh query`.
 #[derive(Debug, Args)]
 pub(super) struct QueryArgs {
@@ -236,6 +253,9 @@ pub(super) struct QueryArgs {
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db", "archive"])]
     pub(super) job: Option<String>,
+    /// A saved investigation in place of SQL.
+    #[command(flatten)]
+    pub(super) saved: AskSavedArgs,
     /// The question; '-' reads it from standard input; without one a terminal becomes `rankmesh
     /// shell`
     #[arg(value_name = "SQL")]
@@ -245,7 +265,7 @@ pub(super) struct QueryArgs {
 impl QueryArgs {
     /// Whether nothing is asked yet, on a terminal.
     pub(super) fn wants_shell(&self) -> bool {
-        let nothing = self.sql.is_none() && !self.per_node && self.explain.is_none();
+        let nothing = self.sql.is_none() && self.saved.saved.is_none() && !self.per_node && self.explain.is_none();
         nothing && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 

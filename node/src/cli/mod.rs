@@ -39,6 +39,7 @@ mod replace;
 mod report;
 mod rows;
 mod runbook;
+mod saved;
 mod schema;
 mod secret;
 #[cfg(feature = "serve")]
@@ -77,6 +78,8 @@ enum Command {
     Up(Box<UpArgs>),
     /// Ask the mesh (or one file) a SQL question
     Query(QueryArgs),
+    /// List saved investigations: SQL files with parameters, for `query --saved` and the page
+    Saved(saved::SavedArgs),
     /// Ask one SQL question after the other, with history and completion
     Shell(ShellArgs),
     /// Say what the tables and columns of a trace store hold, with their units
@@ -150,6 +153,7 @@ pub fn run() -> ExitCode {
         Command::Up(args) => up::run(*args),
         Command::Query(args) if args.wants_shell() => shell::run(args.into_shell()),
         Command::Query(args) => query::run(args),
+        Command::Saved(args) => saved::run(&args),
         Command::Shell(args) => shell::run(args),
         Command::Schema(args) => schema::run(&args),
         Command::Stragglers(args) => stragglers::run(args),

@@ -41,7 +41,7 @@ use anyhow::Context;
 use axum::Router;
 use clap::Args;
 
-use super::args::{RateArgs, SocketArg};
+use super::args::{RateArgs, SITE_INVESTIGATIONS, SocketArg};
 use super::target::Target;
 use super::values::parse_duration;
 use super::{Exit, UsageError};
@@ -107,6 +107,9 @@ pub(super) struct ServeArgs {
     /// this with --notify
     #[arg(long, requires = "notify")]
     notify_all: bool,
+    /// The site's saved investigations, NAME.sql each
+    #[arg(long, value_name = "DIR", default_value = SITE_INVESTIGATIONS)]
+    investigations: PathBuf,
     /// Push metrics and findings to an OpenTelemetry collector by HTTP with protobuf, as
     /// http://collector:4318 (/v1/metrics and /v1/logs are added): of this host and of the jobs that the
     /// asked agent judges, every 15 s and as they come
@@ -172,7 +175,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<Exit> {
 
 async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) -> anyhow::Result<()> {
     let (most, gateway_target) = (args.series, target.clone());
-    let gateway = Arc::new(Gateway::new(target, args.longest, args.rate.clone()));
+    let gateway = Arc::new(Gateway::new(target, args.longest, args.rate.clone(), args.investigations.clone()));
     let writing = async {
         match &args.textfile {
             Some(path) => metrics::textfile(Arc::clone(&gateway), path.clone(), most).await,

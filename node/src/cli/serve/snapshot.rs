@@ -81,7 +81,7 @@ pub(super) fn is_judge(job: &JobNow, agent: &str) -> bool {
 }
 
 /// The first that an agent pushes.
-fn first(target: &Target, job: Option<String>) -> anyhow::Result<Watched> {
+pub(super) fn first(target: &Target, job: Option<String>) -> anyhow::Result<Watched> {
     const ENOUGH: &str = "enough";
     let (begun, mut found) = (Instant::now(), None);
     let asked = target.ask_into(LocalRequest::Watch(WatchQuestion { job }), &mut |piece| match piece {

@@ -22,6 +22,7 @@ use super::super::findings::{Following, after_ns};
 use super::super::gateway::{Shared, Who, hand_on};
 use super::super::problem::Problem;
 use super::params::{document, duration_of};
+use super::shapes;
 use crate::cli::local::Piece;
 use crate::output::{quiet, value_to_json};
 
@@ -43,8 +44,8 @@ pub(super) struct FindingsParams {
 
 /// What was found, oldest first; at most 1,000.
 #[utoipa::path(get, path = "/api/v1/findings", params(FindingsParams), responses(
-    (status = 200, description = "columns, rows, coverage, and more: whether there are others", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "What was found; of a long poll without any rows when the time was over", body = shapes::Findings),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Findings),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn findings(
