@@ -63,7 +63,7 @@ SELECT a.rank, a.calls, b.calls AS summed FROM (SELECT rank, count(*) AS calls F
 SELECT verdict, culprit_node, rank, count(*) AS times FROM findings GROUP BY verdict, culprit_node, rank ORDER BY verdict, culprit_node, rank
 
 -- 19. Which hosts were culprits in most jobs?
-SELECT culprit_node, count(DISTINCT job_id) AS jobs, count(*) AS times FROM findings WHERE culprit_node IS NOT NULL AND verdict <> 'archive' GROUP BY culprit_node ORDER BY jobs DESC, culprit_node
+SELECT culprit_node, count(DISTINCT job_id) AS jobs, count(*) AS times FROM findings WHERE culprit_node IS NOT NULL AND verdict NOT IN ('archive', 'repeat_culprit') GROUP BY culprit_node ORDER BY jobs DESC, culprit_node
 
 -- 20. How busy were hosts, hour by hour?
 SELECT node, count(*) AS samples, avg(cpu_busy_pct) AS busy_pct, max(load_1m) AS load FROM host_samples GROUP BY node ORDER BY node

@@ -162,6 +162,11 @@ impl Recording {
         }
     }
 
+    /// What eBPF records here, and how; none where it does not.
+    pub fn status(&self) -> Option<node_bpf::CaptureStatus> {
+        self.running.lock().as_ref().map(Capture::status)
+    }
+
     /// Whether capture runs.
     pub(super) fn records(&self) -> bool {
         self.running.lock().is_some() || self.rings.lock().is_some()

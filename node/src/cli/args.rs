@@ -110,6 +110,15 @@ pub(super) struct UpArgs {
     /// environment; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "archive")]
     pub(super) archive_settings: Option<PathBuf>,
+    /// Push all rows into the tables of this ClickHouse server, http://HOST:8123/DATABASE or https://…, as
+    /// CLICKHOUSE_USER with CLICKHOUSE_PASSWORD (`rankmesh archive --clickhouse-schema` prints the
+    /// script that makes them)
+    #[arg(long, value_name = "URL", conflicts_with = "serve_db")]
+    pub(super) clickhouse: Option<String>,
+    /// With --clickhouse: file of NAME=VALUE lines with user and password, in place of the environment;
+    /// only its owner may read it
+    #[arg(long, value_name = "FILE", requires = "clickhouse")]
+    pub(super) clickhouse_settings: Option<PathBuf>,
     /// Label of this node (repeatable), usable with --label in questions
     #[arg(long, value_name = "K=V", value_parser = parse_label)]
     pub(super) label: Vec<(String, String)>,
@@ -169,10 +178,14 @@ pub(super) struct TargetArgs {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
     pub(super) db: Vec<PathBuf>,
     /// Ask the hours of this archive (`rankmesh archive`, `rankmesh up --archive`), too: a directory,
-    /// or s3://BUCKET/PREFIX with AWS_… in the environment. With --db the stores' newer rows, without
-    /// it the archive alone; an hour that both hold counts once
-    #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["socket", "via", "label"])]
+    /// or s3://BUCKET/PREFIX with AWS_… in the environment. With --db the stores' newer rows, with
+    /// --live (or --socket, --via) those of the mesh, else the archive alone; an hour that both hold
+    /// counts once
+    #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["label"])]
     pub(super) archive: Option<String>,
+    /// With --archive: ask the mesh's live hosts, too
+    #[arg(long, requires = "archive", conflicts_with = "db")]
+    pub(super) live: bool,
     /// For how long, and which nodes.
     #[command(flatten)]
     pub(super) ask: AskArgs,

@@ -23,10 +23,12 @@ mod export;
 mod help;
 pub mod identity;
 mod import;
+mod jobs;
 mod local;
 mod mark;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod mesh_rows;
 mod nodes;
 mod perfetto;
 mod person;
@@ -53,6 +55,7 @@ mod trace;
 mod up;
 mod utc;
 mod values;
+mod waits;
 
 use args::{
     CheckArgs, DemoArgs, ExportArgs, ImportArgs, NodesArgs, QueryArgs, SchemaArgs, ShellArgs, StacksArgs,
@@ -98,6 +101,8 @@ enum Command {
     Mark(mark::MarkArgs),
     /// Say what waiting for late ranks cost, by culprit and cause
     Cost(cost::CostArgs),
+    /// List the jobs of the past: nodes, steps, who was waited for, verdicts, cost, accounting
+    Jobs(jobs::JobsArgs),
     /// Show what to do about a kind of cause: check, fix, verify
     Runbook(runbook::RunbookArgs),
     /// List the nodes of the mesh
@@ -158,6 +163,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Mark(args) => mark::run(args),
         Command::Cost(args) => cost::run(args),
+        Command::Jobs(args) => jobs::run(args),
         Command::Runbook(args) => runbook::run(args),
         Command::Nodes(args) => nodes::run(args),
         Command::Doctor(args) => doctor::run(&args),

@@ -6,6 +6,7 @@ use store::testing::{PATIENCE, T0, collective, store_of_segments};
 use store::{Store, StoreConfig};
 
 use super::*;
+use crate::live::Live;
 use crate::hour::Hour;
 use crate::manifest::Manifest;
 use crate::pass::{Wanted, pass};
@@ -37,7 +38,7 @@ impl Lab {
 
     fn history(&self, live: Option<&Path>) -> NodeHistory {
         let archive = Arc::new(Archive::open(self.place()).unwrap());
-        NodeHistory::new(archive, "n1", live.map(|path| Live::open(path).unwrap()))
+        NodeHistory::new(archive, "n1", live.map(|path| Arc::new(Live::open(path).unwrap()) as Arc<dyn LiveStore>))
     }
 }
 
