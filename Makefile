@@ -25,8 +25,9 @@ test-bare: deps ## the bare agent (no front ends): its tests for what is left
 
 size: build ## the release binary with everything, without symbols: fails above 45 MB; what an idle agent of it and of a bare build take
 	scripts/check-size.sh $(or $(CARGO_TARGET_DIR),target)/release/rankmesh
-	$(CARGO) build --locked --release -p rankmesh --no-default-features --target-dir $(or $(CARGO_TARGET_DIR),target)/bare
-	scripts/idle-memory.sh $(or $(CARGO_TARGET_DIR),target)/release/rankmesh $(or $(CARGO_TARGET_DIR),target)/bare/release/rankmesh
+	cp $(or $(CARGO_TARGET_DIR),target)/release/rankmesh $(or $(CARGO_TARGET_DIR),target)/rankmesh-whole
+	$(CARGO) build --locked --release -p rankmesh --no-default-features
+	scripts/idle-memory.sh $(or $(CARGO_TARGET_DIR),target)/rankmesh-whole $(or $(CARGO_TARGET_DIR),target)/release/rankmesh
 
 wheel: build ## a Python wheel with the release binary and the module: target/wheels
 	python3 python/build_wheel.py target/release/rankmesh target/wheels
