@@ -94,7 +94,7 @@ bench-history: deps ## a year of 64 nodes in an archive, asked for one hour (abo
 test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and in a bucket (from PyPI, in target/history, about 1 GB)
 	@test -x target/history/bin/python || python3 -m venv target/history
 	@target/history/bin/python -c 'import duckdb, chdb, moto.server' 2>/dev/null || target/history/bin/pip install --quiet duckdb chdb 'moto[server]'
-	$(CARGO) test --locked -p rankmesh --test archive -- --nocapture
+	$(CARGO) test --locked -p rankmesh --test archive --test clickhouse -- --nocapture
 
 bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent and leaves hold (about five minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-flow

@@ -60,7 +60,7 @@ SELECT source, func, sum("count") AS calls, sum(sum_ns) AS sum_ns, max(max_ns) A
 SELECT a.rank, a.calls, b.calls AS summed FROM (SELECT rank, count(*) AS calls FROM collectives GROUP BY rank) a JOIN (SELECT rank, sum("count") AS calls FROM call_rollups WHERE source IN ('nccl', 'rccl', 'mpi') GROUP BY rank) b ON a.rank = b.rank ORDER BY a.rank
 
 -- 18. What was found, and who was named?
-SELECT verdict, culprit_node, rank, count(*) AS times FROM findings GROUP BY verdict, culprit_node, rank ORDER BY verdict, culprit_node, rank
+SELECT verdict, culprit_node, rank, count(*) AS times FROM findings GROUP BY verdict, culprit_node, rank ORDER BY verdict, coalesce(culprit_node, ''), rank
 
 -- 19. Which hosts were culprits in most jobs?
 SELECT culprit_node, count(DISTINCT job_id) AS jobs, count(*) AS times FROM findings WHERE culprit_node IS NOT NULL AND verdict NOT IN ('archive', 'repeat_culprit') GROUP BY culprit_node ORDER BY jobs DESC, culprit_node

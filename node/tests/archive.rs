@@ -448,9 +448,12 @@ fn one_question_asks_the_live_mesh_and_the_archive() {
         Some(node) if node["state"] == "dead" => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    let archived = format!("SELECT count(DISTINCT node), count(*) FROM collectives WHERE ts_ns < {}", T0 + 3_600_000_000_000);
+    let archived =
+        format!("SELECT count(DISTINCT node), count(*) FROM collectives WHERE ts_ns < {}", T0 + 3_600_000_000_000);
     assert_eq!(ask(&both, &archived)["rows"], serde_json::json!([[2, 800]]));
-    let output = run(&[&["query", "--format", "json"][..], &both, &["SELECT node, count(*) FROM collectives GROUP BY node"]].concat());
+    let output =
+        run(&[&["query", "--format", "json"][..], &both, &["SELECT node, count(*) FROM collectives GROUP BY node"]]
+            .concat());
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(answer["rows"], serde_json::json!([["n0", 450]]), "{answer}");

@@ -7,10 +7,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
-use common::job_stores::EndedJob;
+use common::job_stores::{EndedJob, T0};
 use common::{Lab, rankmesh, run, stderr, stdout, wait_for};
 use serde_json::Value;
+use store::{Finding, Store, StoreConfig};
 
 /// The front, with a directory of its own; ended with the test.
 struct Server {
@@ -34,7 +36,9 @@ impl Server {
         let server = Self { child, python, dir: dir.to_owned(), port };
         server.wait();
         let script = stdout(&run(&["archive", "--clickhouse-schema"]));
-        for statement in script.split(";\n").filter(|part| part.lines().any(|line| !line.starts_with("--") && !line.is_empty())) {
+        for statement in
+            script.split(";\n").filter(|part| part.lines().any(|line| !line.starts_with("--") && !line.is_empty()))
+        {
             server.sql(statement);
         }
         Some(server)
@@ -106,7 +110,7 @@ const SAME: [&str; 4] = [
     "SELECT node, rank, count(*) AS n, sum(duration_ns) AS ns, min(ts_ns) AS first, max(ts_ns) AS last FROM collectives GROUP BY node, rank ORDER BY node, rank",
     "SELECT node, pid, rank, job_id FROM processes ORDER BY node, pid",
     "SELECT node, count(*) AS n FROM offcpu GROUP BY node ORDER BY node",
-    "SELECT verdict, culprit_node, count(*) AS n FROM findings GROUP BY verdict, culprit_node ORDER BY verdict",
+    "SELECT verdict, culprit_node, count(*) AS n FROM findings GROUP BY verdict, culprit_node ORDER BY verdict, coalesce(culprit_node, '')",
 ];
 
 fn assert_same(server: &Server, stores: &Path) {
@@ -127,6 +131,11 @@ fn what_is_pushed_is_there_once_whatever_fails() {
     let stores = dir.path().join("stores");
     std::fs::create_dir(&stores).expect("a directory");
     EndedJob::small().write(&stores);
+    let forever = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
+    let store = Store::open(stores.join("n0.db"), forever).expect("a store");
+    let (verdict, culprit_node, job_id) = ("rank".to_owned(), Some("n1".to_owned()), Some("4711".to_owned()));
+    store.ingest().finding(Finding { ts_ns: T0 + 1, verdict, culprit_node, job_id, ..Finding::default() });
+    store.close();
     // Each fault meets a push that goes on where it stopped.
     for fault in ["refuse", "taken", "half"] {
         server.fault(fault);
@@ -184,7 +193,9 @@ fn what_is_pushed_is_there_once_whatever_fails() {
 #[test]
 fn an_agent_pushes_its_rows_and_says_when_it_cannot() {
     let dir = tempfile::tempdir().expect("a directory");
-    let Some(mut server) = Server::start("an_agent_pushes_its_rows_and_says_when_it_cannot", dir.path()) else { return };
+    let Some(mut server) = Server::start("an_agent_pushes_its_rows_and_says_when_it_cannot", dir.path()) else {
+        return;
+    };
     server.stop();
     let stores = dir.path().join("stores");
     std::fs::create_dir(&stores).expect("a directory");

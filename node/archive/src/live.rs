@@ -120,7 +120,6 @@ impl Live {
         }
         Ok(Self { served, birth_ns, dropped })
     }
-
 }
 
 impl LiveStore for Live {
@@ -160,8 +159,7 @@ impl LiveStore for Live {
             conn.query_row(sql, [table, name], |row| row.get::<_, i64>(0)).is_ok_and(|found| found == 1)
         };
         let names = wanted.columns.iter().flatten();
-        let listed: Vec<String> =
-            names.map(|name| if has(name) { quoted(name) } else { "NULL".to_owned() }).collect();
+        let listed: Vec<String> = names.map(|name| if has(name) { quoted(name) } else { "NULL".to_owned() }).collect();
         let listed: String = listed.iter().map(|column| format!(", {column}")).collect();
         let sql = format!(
             "SELECT rowid{listed} FROM {} WHERE rowid > ?1 AND {} ORDER BY rowid LIMIT {ROWS}",

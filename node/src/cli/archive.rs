@@ -147,13 +147,8 @@ fn write_all(
     let place = Place::open(to, settings)?;
     let mut all = Done::default();
     for (db, node) in named(args, files) {
-        let wanted = Wanted {
-            db,
-            node: &node,
-            now_ns: unix_now_ns(),
-            open_hours: args.open_hours,
-            full_speed: args.full_speed,
-        };
+        let wanted =
+            Wanted { db, node: &node, now_ns: unix_now_ns(), open_hours: args.open_hours, full_speed: args.full_speed };
         let done = pass(&place, wanted, is_over)?;
         all.hours.extend(done.hours);
         (all.rows, all.bytes, all.files) = (all.rows + done.rows, all.bytes + done.bytes, all.files + done.files);

@@ -135,15 +135,7 @@ fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, asker: &Asker
     let calls = comms.rows.iter().filter_map(|row| integer(row, 3)).sum();
     let of = Calls { comms: hashes, span_ns: (first_ns, last_ns), calls };
     let waited = waits::waited(asker, &of, &Named::ask(asker), &mut coverage)?;
-    Ok(Bill {
-        version: 1,
-        job,
-        since_ns: first_ns,
-        until_ns: last_ns,
-        waited,
-        money: None,
-        coverage,
-    })
+    Ok(Bill { version: 1, job, since_ns: first_ns, until_ns: last_ns, waited, money: None, coverage })
 }
 
 fn price(bill: &mut Bill, priced: Option<&Priced>) {
@@ -154,7 +146,8 @@ fn price(bill: &mut Bill, priced: Option<&Priced>) {
         gpu_seconds_per_step: None,
         upper_bound: false,
     };
-    let nodes: std::collections::BTreeSet<&str> = bill.waited.culprits.iter().map(|charge| charge.node.as_str()).collect();
+    let nodes: std::collections::BTreeSet<&str> =
+        bill.waited.culprits.iter().map(|charge| charge.node.as_str()).collect();
     let nodes: Vec<&str> = nodes.into_iter().collect();
     let money = priced.and_then(|priced| priced.money(&waste, &nodes));
     for charge in &mut bill.waited.culprits {
@@ -178,7 +171,8 @@ fn printed(bill: &Bill) -> String {
         None => "money".to_owned(),
     };
     let rows = bill.waited.culprits.iter().take(ROWS).map(|charge| {
-        let share = if bill.waited.rank_seconds > 0.0 { charge.rank_seconds / bill.waited.rank_seconds * 100.0 } else { 0.0 };
+        let share =
+            if bill.waited.rank_seconds > 0.0 { charge.rank_seconds / bill.waited.rank_seconds * 100.0 } else { 0.0 };
         let mut cells = vec![
             charge.rank.to_string(),
             charge.node.clone(),

@@ -178,7 +178,8 @@ impl LiveStore for HostStore {
     fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String> {
         let is_asked = |table: &str| tables.is_empty() || tables.iter().any(|asked| asked.eq_ignore_ascii_case(table));
         let said = self.notes.lock();
-        let meets = said.iter().filter(|(table, of, _)| is_asked(table) && of.start < range.end && of.end > range.start);
+        let meets =
+            said.iter().filter(|(table, of, _)| is_asked(table) && of.start < range.end && of.end > range.start);
         meets.map(|(.., note)| note.clone()).collect()
     }
 

@@ -21,8 +21,8 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use super::UsageError;
-use super::mesh_rows::Hosts;
 use super::local::{NoAnswer, Piece, Reply, Stopped};
+use super::mesh_rows::Hosts;
 use crate::agent::board_of_stores::{self, BoardSpan};
 use crate::agent::stragglers::Asked;
 use crate::agent::{explain, facts, stragglers};

@@ -57,12 +57,7 @@ pub(super) struct Waited {
 ///
 /// # Errors
 /// As [`super::target::Target::query`].
-pub(super) fn waited(
-    asker: &Asker<'_>,
-    of: &Calls,
-    named: &Named,
-    coverage: &mut Coverage,
-) -> anyhow::Result<Waited> {
+pub(super) fn waited(asker: &Asker<'_>, of: &Calls, named: &Named, coverage: &mut Coverage) -> anyhow::Result<Waited> {
     let (first_ns, last_ns) = of.span_ns;
     let mut sums: BTreeMap<(i64, String, String), (i64, f64)> = BTreeMap::new();
     let (mut without_waits, mut until_ns) = (0, last_ns.saturating_add(1));

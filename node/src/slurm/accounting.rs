@@ -44,9 +44,7 @@ pub struct Accounting {
 ///
 /// # Errors
 /// `sacct` failed, or took too long.
-pub fn of<'a>(
-    jobs: impl IntoIterator<Item = &'a str>,
-) -> anyhow::Result<Option<BTreeMap<String, Accounting>>> {
+pub fn of<'a>(jobs: impl IntoIterator<Item = &'a str>) -> anyhow::Result<Option<BTreeMap<String, Accounting>>> {
     // What is no number of a job was named by another launcher, or by somebody who wants an option.
     let is_number = |job: &&str| !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit());
     let jobs: Vec<&str> = jobs.into_iter().filter(is_number).collect();

@@ -136,8 +136,7 @@ impl Client {
             ("async_insert", "0"),
             ("wait_end_of_query", "1"),
         ];
-        let pairs: Vec<String> =
-            parameters.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+        let pairs: Vec<String> = parameters.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
         let mut request = http::Request::post(format!("{}?{}", self.base, pairs.join("&")))
             .header("Content-Type", "application/octet-stream");
         for (name, value) in

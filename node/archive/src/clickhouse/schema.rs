@@ -42,7 +42,8 @@ pub fn script(database: &str) -> Result<String, rusqlite::Error> {
             quoted(&table)
         );
         for ((name, kind), (plain, _)) in listed.iter().zip(&columns) {
-            let unit = units::unit(plain).map_or_else(String::new, |unit| format!(" COMMENT '{}'", unit.replace('\'', "''")));
+            let unit =
+                units::unit(plain).map_or_else(String::new, |unit| format!(" COMMENT '{}'", unit.replace('\'', "''")));
             let _ = write!(out, ",\n    {name} {kind}{unit}");
         }
         let (engine, order) = match is_key(&table, "pid") {
@@ -86,7 +87,10 @@ mod tests {
             assert!(script.contains(&format!(".`{table}`\n(")), "{table}");
         }
         assert!(script.contains("CREATE DATABASE IF NOT EXISTS `it's \\`mine\\``"), "{script}");
-        assert_eq!(script.matches("CREATE TABLE").count(), script.matches("non_replicated_deduplication_window").count());
+        assert_eq!(
+            script.matches("CREATE TABLE").count(),
+            script.matches("non_replicated_deduplication_window").count()
+        );
         assert!(script.contains("ReplacingMergeTree(seen_ns)") && script.contains("`ts_ns` Int64"), "{script}");
     }
 }

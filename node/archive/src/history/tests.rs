@@ -6,8 +6,8 @@ use store::testing::{PATIENCE, T0, collective, store_of_segments};
 use store::{Store, StoreConfig};
 
 use super::*;
-use crate::live::Live;
 use crate::hour::Hour;
+use crate::live::Live;
 use crate::manifest::Manifest;
 use crate::pass::{Wanted, pass};
 use crate::place::{Place, Settings};

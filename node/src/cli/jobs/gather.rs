@@ -21,12 +21,7 @@ const TOLD_BY: usize = 4_096;
 ///
 /// # Errors
 /// As [`Asker::ask`]; no job is stored of that time.
-pub(super) fn jobs(
-    job: Option<&str>,
-    since: Option<Duration>,
-    now_ns: i64,
-    asker: &Asker<'_>,
-) -> anyhow::Result<Jobs> {
+pub(super) fn jobs(job: Option<&str>, since: Option<Duration>, now_ns: i64, asker: &Asker<'_>) -> anyhow::Result<Jobs> {
     let back = |since: Duration| now_ns.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
     let since_ns = since.map_or(i64::MIN, back);
     let of_job = job.map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
@@ -79,7 +74,8 @@ pub(super) fn jobs(
             let comms: Vec<String> = seen.comms.keys().map(i64::to_string).collect();
             let of = Calls { comms, span_ns: (seen.first_ns, seen.last_ns), calls: seen.calls };
             let named = named.of_job(&job.job_id);
-            job.waited = (!of.comms.is_empty()).then(|| waits::waited(asker, &of, &named, &mut coverage)).transpose()?;
+            job.waited =
+                (!of.comms.is_empty()).then(|| waits::waited(asker, &of, &named, &mut coverage)).transpose()?;
             if of.comms.is_empty() {
                 job.waited = Some(waits::Waited { asked_since_ns: seen.first_ns, ..waits::Waited::default() });
             }
@@ -252,7 +248,17 @@ mod tests {
 
     fn finding(job: &str, verdict: &str, node: &str, at_ns: i64) -> Vec<Value> {
         let ns = Value::Integer(at_ns);
-        vec![Value::Integer(3), text(node), ns.clone(), ns, Value::Null, text(job), text(verdict), text("sleep"), Value::Real(2.5)]
+        vec![
+            Value::Integer(3),
+            text(node),
+            ns.clone(),
+            ns,
+            Value::Null,
+            text(job),
+            text(verdict),
+            text("sleep"),
+            Value::Real(2.5),
+        ]
     }
 
     #[test]
@@ -264,10 +270,8 @@ mod tests {
             finding("1", "hang", "n2", 30),
         ];
         let job = |id: &str| Job { job_id: id.to_owned(), last_ns: 50, ..Job::default() };
-        let held: Vec<(String, i64, i64)> = spans(&findings, &job("1"))
-            .into_iter()
-            .map(|span| (span.verdict, span.since_ns, span.until_ns))
-            .collect();
+        let held: Vec<(String, i64, i64)> =
+            spans(&findings, &job("1")).into_iter().map(|span| (span.verdict, span.since_ns, span.until_ns)).collect();
         assert_eq!(held, [("rank".to_owned(), 10, 20), ("hang".to_owned(), 30, 50)]);
         let of_both = RepeatCulprit { node: "n1".into(), jobs: vec!["1".into(), "2".into()], verdicts: 2 };
         assert_eq!(repeated(&findings), [of_both], "n2 was named in one job alone");
