@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean
+.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-docs test-kernels-aarch64
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,14 @@ test: ## every test; as root also those that need eBPF
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --all-targets --no-fail-fast
 
+test-bare: deps ## the bare agent (no front ends): its tests for what is left
+	$(CARGO) test --locked -p rankmesh --no-default-features --no-fail-fast
+
+size: build ## the release binary with everything, without symbols: fails above 45 MB; what an idle agent of it and of a bare build take
+	scripts/check-size.sh $(or $(CARGO_TARGET_DIR),target)/release/rankmesh
+	$(CARGO) build --locked --release -p rankmesh --no-default-features --target-dir $(or $(CARGO_TARGET_DIR),target)/bare
+	scripts/idle-memory.sh $(or $(CARGO_TARGET_DIR),target)/release/rankmesh $(or $(CARGO_TARGET_DIR),target)/bare/release/rankmesh
+
 wheel: build ## a Python wheel with the release binary and the module: target/wheels
 	python3 python/build_wheel.py target/release/rankmesh target/wheels
 
@@ -27,12 +35,9 @@ test-standstill: ## every test while all that runs in it stands still for second
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --lib --tests --no-fail-fast --config "target.'cfg(unix)'.runner='$(CURDIR)/scripts/standstill.sh'"
 
-test-upgrade: deps ## agents of an earlier build (FROM=COMMIT, else the first parent of this one) and of this one in one mesh
-	@rm -rf target/previous/src && git worktree prune
-	git worktree add --detach target/previous/src $(or $(FROM),HEAD^)
-	cd target/previous/src && CARGO_TARGET_DIR=$(CURDIR)/target/previous/build $(CARGO) build --locked -p rankmesh
-	git worktree remove --force target/previous/src
-	RANKMESH_PREVIOUS=$(CURDIR)/target/previous/build/debug/rankmesh $(CARGO) test --locked -p rankmesh --test upgrade -- --nocapture
+test-upgrade: deps ## agents of the release before (FROM=COMMIT; built once) and of this one in one mesh, 3 + 3 under questions, up and back down
+	RANKMESH_PREVIOUS=$$(CARGO="$(CARGO)" scripts/previous.sh $(FROM)) && export RANKMESH_PREVIOUS && \
+	$(CARGO) test --locked -p rankmesh --test upgrade -- --nocapture
 
 test-slt: deps ## SQLite's sqllogictest corpus (SLT=DIRECTORY) over three nodes: in SQLite's tables, in column segments of 1, 7 and 64 rows, every tenth file over QUIC (hours; QUERIES=N a file)
 	$(CARGO) run --locked --release -p scenarios --bin slt -- $(if $(QUERIES),--max-queries $(QUERIES)) --segment-rows 1,7,64 --quic-every 10 $(or $(SLT),$(error say SLT=DIRECTORY, a copy of the corpus))
@@ -66,6 +71,10 @@ bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict,
 bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL and PTRANS, mpi4py), healthy and held (root; REAL_PROGRAM, REAL_ROUNDS)
 	@scripts/deps.sh --test
 	$(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
+
+bench-explain: deps ## twelve causes of lateness, injected one after the other: the right link, the line, no wrong chain (root; half an hour; EXPLAIN_CAUSE, EXPLAIN_ROUNDS)
+	@scripts/deps.sh --test
+	$(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
 
 bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb) on the same ten million rows
 	@test -x target/duckdb/bin/python || python3 -m venv target/duckdb
@@ -112,11 +121,16 @@ bench-slurm: deps ## slurm up for 4 and 32 nodes on one machine's Slurm; the MPI
 	$(CARGO) build --locked --release -p rankmesh
 	scenarios/slurm/bench.sh target/release/rankmesh
 
-test-kernels: deps ## capture on Debian's 6.1 and 6.12 kernels, booted in qemu without KVM
+test-kernels: deps ## capture on Debian's 5.10, 6.1, 6.12 and newest kernels, booted in qemu without KVM (SERIES="6.1" only these)
 	@scripts/deps.sh --kernels
 	$(CARGO) build --locked -p rankmesh
-	scripts/test-kernels.sh target/debug/rankmesh 6.1
-	scripts/test-kernels.sh target/debug/rankmesh 6.12
+	for series in $(or $(SERIES),5.10 6.1 6.12 newest); do scripts/test-kernels.sh target/debug/rankmesh $$series || exit 1; done
+
+test-kernels-aarch64: ## capture on Debian's arm64 kernel in qemu, with the aarch64 binary of `make dist` (half an hour)
+	@scripts/deps.sh --dist
+	@scripts/deps.sh --kernels
+	PACKAGES=no scripts/dist.sh $(or $(OUT),target/release-files) aarch64
+	TIMEOUT_S=1800 scripts/test-kernels.sh $(or $(OUT),target/release-files)/rankmesh-*-aarch64/bin/rankmesh 6.1 aarch64
 
 bench-capture: deps ## what recording costs: calls beside empty probes, an MPI job beside itself, switches (root)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-capture
@@ -146,16 +160,19 @@ fuzz: deps ## changed inputs for every reader of outside bytes, SECONDS=60 each,
 msrv: ## everything still builds with the oldest compiler that Cargo.toml promises (fetches it by rustup)
 	@scripts/msrv.sh
 
-docs: deps ## the API documentation, its warnings as errors: target/doc
+docs: deps ## the pages as a site (target/book) and the API documentation (target/doc), their warnings as errors
+	scripts/tools.sh mdbook
+	PATH="$$PATH:$(CURDIR)/target/tools/bin" mdbook build docs
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 
-deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
+test-docs: deps ## every command of README and docs run on agents and stores, or listed with why it is not (node/tests/docs)
+	$(CARGO) test --locked -p rankmesh --test doc_commands -- --include-ignored --nocapture
+
+deny: ## licences, advisories and sources of the dependencies, by cargo-deny (built once into target/tools)
 	@scripts/deny.sh
 
-sbom: ## what the binary is made of: target/sbom.json
-	@mkdir -p target
-	@if command -v cargo-cyclonedx >/dev/null; then $(CARGO) cyclonedx --format json --manifest-path node/Cargo.toml && mv node/*.cdx.json target/sbom.json; \
-	else echo "cargo-cyclonedx is not here: the list of cargo metadata instead"; $(CARGO) metadata --locked --format-version 1 > target/sbom.json; fi
+sbom: ## what the binary is made of, as CycloneDX: target/sbom.json
+	scripts/sbom.sh target/sbom.json
 	@echo target/sbom.json
 
 clean: ## forget what was built

@@ -1,14 +1,17 @@
 #!/bin/sh
 # Licences, sources, duplicates and advisories of the dependencies, by cargo-deny and deny.toml.
-#   deny.sh             fails without cargo-deny, and where the advisories cannot be had
-#   deny.sh --if-there  for `make lint`: says so instead, and still fails on all that can be checked. (Licences and sources are
-#                       looked at by scenarios/tests/supply.rs in any case.)
+#   deny.sh             all of it; fails where the advisories cannot be had
+#   deny.sh --if-there  for `make lint`: says that advisories could not be had instead, and says so where cargo-deny is neither on
+#                       PATH nor built before (scripts/tools.sh cargo-deny); all that can be checked fails it all the same.
+#                       (Licences and sources are looked at by scenarios/tests/supply.rs in any case.)
 set -eu
 cd "$(dirname "$0")/.."
-if ! command -v cargo-deny >/dev/null; then
-    echo "skipped: cargo-deny is not here (cargo install --locked cargo-deny): advisories are not checked" >&2
-    [ "${1:-}" = --if-there ] && exit 0
-    exit 1
+PATH=$PATH:$PWD/target/tools/bin
+if [ "${1:-}" != --if-there ]; then
+    scripts/tools.sh cargo-deny
+elif ! command -v cargo-deny >/dev/null; then
+    echo "skipped: cargo-deny is not here (scripts/tools.sh cargo-deny builds it): duplicates and advisories are not checked" >&2
+    exit 0
 fi
 cargo deny --log-level error check bans licenses sources
 # The database of advisories comes over the network; one that was fetched before is better than none.

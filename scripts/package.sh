@@ -43,18 +43,13 @@ for arch in "$@"; do
     done
 done
 
-if command -v cargo-cyclonedx >/dev/null 2>&1; then
-    cargo cyclonedx --quiet --format json --manifest-path node/Cargo.toml --override-filename rankmesh-sbom
-    mv node/rankmesh-sbom.json "$out/rankmesh-$VERSION.cdx.json"
-    find . -name rankmesh-sbom.json -not -path './target/*' -delete
-else
-    echo "skipped: no SBOM: cargo-cyclonedx is not here (cargo install --locked cargo-cyclonedx)" >&2
-fi
-if command -v cargo-about >/dev/null 2>&1; then
-    cargo about generate --locked --manifest-path node/Cargo.toml packaging/about.hbs >"$out/rankmesh-$VERSION-licences.html"
-else
-    echo "skipped: no texts of licences: cargo-about is not here (cargo install --locked cargo-about)" >&2
-fi
+# What is inside, and under which licences.
+scripts/tools.sh cargo-cyclonedx cargo-about
+PATH=$PATH:$root/target/tools/bin
+export PATH
+scripts/sbom.sh "$out/rankmesh-$VERSION.cdx.json"
+(cd node && cargo-about about generate --locked --offline --features vendored -c ../about.toml ../packaging/about.hbs) \
+    >"$out/rankmesh-$VERSION-licences.html"
 
 (cd "$out" && find . -maxdepth 1 -type f ! -name 'SHA256SUMS*' -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
 if [ -n "${SIGN_KEY:-}" ]; then

@@ -1,12 +1,15 @@
 #!/bin/sh
-# Capture on another kernel: boots one of Debian 12's, 6.1 (no uprobe.multi, no uprobe.session) or 6.12 (no uprobe.session), in
-# qemu, without KVM, from a small initramfs with the binary, its libraries and the workloads, and runs scripts/kernel-init.sh there.
-#     scripts/test-kernels.sh RANKMESH-BINARY [6.1|6.12]
+# Capture on another kernel: boots one of Debian's in qemu, without KVM, from a small initramfs with the binary, its libraries and
+# the workloads, and runs scripts/kernel-init.sh there.
+#     scripts/test-kernels.sh RANKMESH-BINARY [SERIES] [ARCH]
+# SERIES: 5.10 (Debian 11), 6.1 (Debian 12: no uprobe.multi, no uprobe.session), 6.12 (no uprobe.session), newest (Debian unstable).
+# ARCH: x86_64 (else aarch64, with a binary of `make dist`; workloads are cross-compiled by the same zig).
 # KERNEL=/boot/vmlinuz-… takes a kernel of yours instead (MODULES=DIR: where its null_blk.ko is). TIMEOUT_S: for the whole (600).
 # A machine that does not come as far as its first process says nothing of us: that is told, and it is booted once more.
 set -eu
-binary=${1:?usage: test-kernels.sh RANKMESH-BINARY [6.1|6.12]}
+binary=${1:?usage: test-kernels.sh RANKMESH-BINARY [5.10|6.1|6.12|newest] [x86_64|aarch64]}
 series=${2:-6.1}
+arch=${3:-x86_64}
 here=$(cd "$(dirname "$0")/.." && pwd)
 work=${CARGO_TARGET_DIR:-$here/target}/kernels
 mkdir -p "$work"
@@ -14,60 +17,114 @@ mkdir -p "$work"
 need() {
     command -v "$1" >/dev/null 2>&1 || { echo "test-kernels needs $1: apt-get install $2" >&2; exit 1; }
 }
-need qemu-system-x86_64 qemu-system-x86
 need cpio cpio
-need busybox busybox-static
+need apt-get apt
 [ "$(uname -m)" = x86_64 ] || { echo "test-kernels is written for x86_64" >&2; exit 1; }
-if ldd "$(command -v busybox)" >/dev/null 2>&1; then
-    echo "test-kernels needs a static busybox: apt-get install busybox-static" >&2
-    exit 1
-fi
+case $arch in
+x86_64)
+    need qemu-system-x86_64 qemu-system-x86
+    need busybox busybox-static
+    debian=amd64 console=ttyS0
+    machine="qemu-system-x86_64 -cpu max"
+    busybox=$(command -v busybox)
+    if ldd "$busybox" >/dev/null 2>&1; then
+        echo "test-kernels needs a static busybox: apt-get install busybox-static" >&2
+        exit 1
+    fi
+    ;;
+aarch64)
+    need qemu-system-aarch64 qemu-system-arm
+    debian=arm64 console=ttyAMA0
+    # Without its checks of pointers (pauth), which cost an emulator most of its time.
+    machine="qemu-system-aarch64 -machine virt -cpu max,pauth=off"
+    ;;
+*) echo "test-kernels knows no $arch" >&2; exit 2 ;;
+esac
+case $series in 5.10) suite=bullseye ;; newest) suite=sid ;; *) suite=bookworm ;; esac
+[ "$series" = newest ] && pattern='[0-9.]+' || pattern=$(echo "$series" | sed 's/\./\\./g')'\.[0-9]'
+
+# Debian's packages of a suite and machine, beside this host's own: `packages search|download …`.
+state=$work/apt/$suite-$debian
+packages() {
+    if ! [ -e "$state/made" ]; then
+        mkdir -p "$state/lists/partial" "$state/cache/archives/partial"
+        : >"$state/status"
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${MIRROR:-http://deb.debian.org/debian} $suite main" >"$state/sources"
+        with_state apt-get update -qq >&2
+        touch "$state/made"
+    fi
+    with_state "$@"
+}
+with_state() {
+    program=$1
+    shift
+    "$program" -o Dir::Etc::sourcelist="$state/sources" -o Dir::Etc::sourceparts=/dev/null -o Dir::State="$state" \
+        -o Dir::State::status="$state/status" -o Dir::Cache="$state/cache" -o APT::Architecture=$debian -o APT::Architectures=$debian "$@"
+}
+# Unpacks packages into a folder, once.
+unpack() { # FOLDER PACKAGE…
+    folder=$1
+    shift
+    [ ! -e "$folder" ] || return 0
+    rm -rf "$folder.new"
+    mkdir -p "$folder.new/debs"
+    echo "downloading $*" >&2
+    (cd "$folder.new/debs" && packages apt-get download -qq "$@" && for deb in *.deb; do dpkg -x "$deb" ..; done)
+    rm -rf "$folder.new/debs"
+    mv "$folder.new" "$folder"
+}
 
 if [ -z "${KERNEL:-}" ]; then
-    need apt-get apt
-    files=$work/debian-$series
-    if ! ls "$files"/boot/vmlinuz-"$series".*-cloud-amd64 >/dev/null 2>&1; then
-        pattern=$(echo "$series" | sed 's/\./\\./g')
-        find_package() { apt-cache search --names-only "^linux-image-$pattern\\.[0-9].*-cloud-amd64\$" | sort -V | tail -n 1 | cut -d' ' -f1; }
-        package=$(find_package)
-        if [ -z "$package" ]; then
-            apt-get update -qq >&2
-            package=$(find_package)
-        fi
-        [ -n "$package" ] || { echo "apt knows no linux-image-$series.*-cloud-amd64 (Debian 12's); give KERNEL=FILE" >&2; exit 1; }
-        echo "downloading $package" >&2
-        (cd "$work" && apt-get download -qq "$package" && dpkg -x "$package"_*.deb debian.new && rm "$package"_*.deb)
-        rm -rf "$files"
-        mv "$work/debian.new" "$files"
+    files=$work/debian-$series-$arch
+    if ! [ -e "$files" ]; then
+        package=$(packages apt-cache search --names-only "^linux-image-$pattern.*-cloud-$debian\$" | sort -V | tail -n 1 | cut -d' ' -f1)
+        [ -n "$package" ] || { echo "Debian $suite has no linux-image-$series.*-cloud-$debian; give KERNEL=FILE" >&2; exit 1; }
+        unpack "$files" "$package"
     fi
-    KERNEL=$(ls "$files"/boot/vmlinuz-"$series".*-cloud-amd64 | tail -n 1)
-    MODULES=$files/lib/modules
+    KERNEL=$(ls "$files"/boot/vmlinuz-* | tail -n 1)
+    MODULES=$(ls -d "$files"/lib/modules "$files"/usr/lib/modules 2>/dev/null | head -n 1)
 fi
 
 root=$work/root
 rm -rf "$root"
 mkdir -p "$root/bin" "$root/job" "$root/modules" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/etc"
-cp "$(command -v busybox)" "$root/bin/busybox"
+if [ "$arch" = aarch64 ]; then
+    unpack "$work/libraries-$arch" busybox-static libc6 libgcc-s1 libstdc++6
+    busybox=$work/libraries-$arch/bin/busybox
+    CC="${ZIG:-$here/target/dist-tools/bin/python-zig} cc -target aarch64-linux-gnu.2.28"
+    export CC
+fi
+cp "$busybox" "$root/bin/busybox"
 ln -s busybox "$root/bin/sh"
 cp "$here/scripts/kernel-init.sh" "$root/init"
 chmod 755 "$root/init"
-make -sC "$here/scenarios" OUT="$work/workloads" >&2
-cp "$work/workloads/libnccl.so.2" "$work/workloads/libcudart.so.12" "$work/workloads/nccl-ranks" "$work/workloads/host-events" "$root/job/"
+workloads=
+for name in libnccl.so.2 libcudart.so.12 nccl-ranks host-events; do workloads="$workloads $work/workloads-$arch/$name"; done
+# shellcheck disable=SC2086
+make -sC "$here/scenarios" OUT="$work/workloads-$arch" ${CC:+CC="$CC"} $workloads >&2
+cp "$work/workloads-$arch/libnccl.so.2" "$work/workloads-$arch/libcudart.so.12" "$work/workloads-$arch/nccl-ranks" "$work/workloads-$arch/host-events" "$root/job/"
 cp "$binary" "$root/bin/rankmesh"
 strip "$root/bin/rankmesh" 2>/dev/null || true
 tools=""
 for tool in setcap setpriv; do
+    [ "$arch" = x86_64 ] || continue
     found=$(PATH=$PATH:/usr/sbin:/sbin command -v $tool || true)
     [ -z "$found" ] || cp "$found" "$root/bin/$tool"
     tools="$tools $found"
 done
 # What they are linked with, where they look for it.
+if [ "$arch" = aarch64 ]; then
+    mkdir -p "$root/lib/aarch64-linux-gnu"
+    cp -L "$work/libraries-$arch"/lib/aarch64-linux-gnu/*.so* "$work/libraries-$arch"/usr/lib/aarch64-linux-gnu/libstdc++.so.6 "$root/lib/aarch64-linux-gnu/"
+    ln -sf aarch64-linux-gnu/ld-linux-aarch64.so.1 "$root/lib/ld-linux-aarch64.so.1"
+else
 # shellcheck disable=SC2086
 ldd "$binary" $tools "$root/job/nccl-ranks" "$root/job/libnccl.so.2" "$root/job/libcudart.so.12" | grep -o '/[^ ]*\.so[^ ]*' | sort -u | while read -r library; do
     case $library in "$root"/*) continue ;; esac
     mkdir -p "$root$(dirname "$library")"
     [ -e "$root$library" ] || cp -L "$library" "$root$library"
 done
+fi
 for module in configfs null_blk; do
     found=$(find "${MODULES:-/nonexistent}" -name "$module.ko*" 2>/dev/null | head -n 1)
     case $found in
@@ -79,15 +136,15 @@ for module in configfs null_blk; do
 done
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd.gz"
 
-echo "booting $(basename "$KERNEL")" >&2
+echo "booting $(basename "$KERNEL") ($arch)" >&2
 limit=${TIMEOUT_S:-600}
 # Boots it; what its console said is in console.txt, as long as it ran, in console-failed.txt, too, when it did not come to its end.
 # no_timer_check: on a busy host an emulated timer is late, and the kernel would panic ("IO-APIC + timer doesn't work").
 boot() {
     began=$(date +%s)
     ended=0
-    timeout "$limit" qemu-system-x86_64 -cpu max -smp 2 -m 1024 -nographic -no-reboot -net none -kernel "$KERNEL" \
-        -initrd "$work/initrd.gz" -append "console=ttyS0 quiet panic=-1 no_timer_check" </dev/null >"$work/console.log" 2>&1 || ended=$?
+    timeout "$limit" $machine -smp 2 -m 1024 -nographic -no-reboot -net none -kernel "$KERNEL" \
+        -initrd "$work/initrd.gz" -append "console=$console quiet panic=-1 no_timer_check" </dev/null >"$work/console.log" 2>&1 || ended=$?
     tr -d '\r' <"$work/console.log" | sed 's/\x1b\[[0-9;?=]*[A-Za-z]//g' >"$work/console.txt"
     cat "$work/console.txt"
     grep -q '^self-test: end' "$work/console.txt" && return 0

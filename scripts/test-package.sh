@@ -4,12 +4,13 @@
 #     test-package.sh DIST DIR        DIST: what scripts/dist.sh made
 set -eu
 dist=$(cd "${1:?usage: test-package.sh DIST DIR}" && pwd)
-dir=${2:?usage: test-package.sh DIST DIR}
+mkdir -p "${2:?usage: test-package.sh DIST DIR}"
+dir=$(cd "$2" && pwd)
 suite=${SUITE:-bullseye}
 root=$dir/$suite
 [ "$(id -u)" = 0 ] || { echo "test-package.sh needs root (chroot)" >&2; exit 1; }
 command -v debootstrap >/dev/null || { echo "test-package.sh needs debootstrap: apt-get install debootstrap" >&2; exit 1; }
-mkdir -p "$dir"
+
 if ! [ -e "$root/.made" ]; then
     rm -rf "$root"
     debootstrap --variant=minbase "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}" >"$dir/debootstrap.log" 2>&1 || {
@@ -117,14 +118,46 @@ in_root sh -c 'xargs rm < /opt/rankmesh/share/doc/rankmesh/FILES'
 rm -rf "$root/opt/rankmesh" "$root$folder" "$root/tmp/"*.deb
 
 if command -v rpm >/dev/null; then
-    step "the .rpm: what it holds and runs"
+    # rpm's database lies within the chroot, whose own packages it does not know: what is needed is looked at, not resolved.
     package=$(ls "$dist"/rankmesh-*.x86_64.rpm | tail -n 1)
-    rm -rf "$dir/rpm"
-    mkdir -p "$dir/rpm"
-    (cd "$dir/rpm" && rpm2cpio "$package" | cpio -idm --quiet)
-    cmp "$dir/rpm/usr/bin/rankmesh" "$dir/newer/usr/bin/rankmesh" || fail "the two packages hold different programs"
     rpm -qp --requires "$package" | grep -q 'glibc >= 2.28' || fail "the .rpm does not say which glibc it needs"
-    [ -s "$dir/rpm/usr/lib/systemd/system/rankmesh.service" ] || fail "no unit in the .rpm"
+    rpms() { rpm --root "$root" --dbpath /var/lib/rpm-test "$@"; }
+    rm -rf "$root/var/lib/rpm-test"
+    mkdir -p "$root/var/lib/rpm-test"
+    rpms --initdb
+    step "the .rpm: install"
+    rpms -i --nodeps --nosignature "$package" | tee "$dir/rpm.log"
+    grep -q 'systemctl enable --now' "$dir/rpm.log" || fail "the .rpm does not say how to go on"
+    cmp "$root/usr/bin/rankmesh" "$dir/newer/usr/bin/rankmesh" || fail "the two packages hold different programs"
+    rpms -V --nodeps rankmesh || fail "what is installed is not what the .rpm says"
+    [ -s "$root/usr/lib/systemd/system/rankmesh.service" ] || fail "no unit"
+    in_root rankmesh --version >/dev/null
+    mkdir -p "$root/run/rankmesh" "$root/var/lib/rankmesh"
+    start
+    wait_for_answer 1
+
+    step "the .rpm: upgrade in place, with a setting of the site's"
+    echo 'RANKMESH_FLAGS=--allow-group staff' >"$root/etc/default/rankmesh"
+    stage=$(ls -d "$dist"/rankmesh-*-x86_64 | tail -n 1)
+    packaging=$(cd "$(dirname "$0")/../packaging" && pwd)
+    sed -e "s|\${STAGE}|$stage|; s|\${ARCH}|amd64|; s|\${VERSION}|$version|; s|\${MTIME}|2026-01-01T00:00:00Z|; s|\${PACKAGING}|$packaging|" \
+        -e 's/^release: .*/release: "9"/; s/^version: \([0-9.]*\).*/version: \1/' "$packaging/nfpm.yaml" >"$dir/nfpm.yaml"
+    PATH=$PATH:$(dirname "$packaging")/target/dist-tools/bin nfpm package --config "$dir/nfpm.yaml" --packager rpm --target "$dir/newer.rpm" >&2
+    rpms -U --nodeps --nosignature "$dir/newer.rpm"
+    [ "$(rpms -q --qf '%{RELEASE}' rankmesh)" = 9 ] || fail "not upgraded"
+    grep -q 'allow-group staff' "$root/etc/default/rankmesh" || fail "the site's settings are gone"
+    old=$agent
+    start --replace
+    wait_for_answer 2
+
+    step "the .rpm: remove: the identity, the store and changed settings stay"
+    stop
+    old=""
+    rpms -e rankmesh
+    [ ! -e "$root/usr/bin/rankmesh" ] || fail "the program is still there"
+    [ -s "$root/var/lib/rankmesh/trace.db" ] && [ -d "$root/var/lib/rankmesh/identity" ] || fail "removing took the store"
+    grep -q 'allow-group staff' "$root/etc/default/rankmesh.rpmsave" || fail "removing took the settings"
+    rm -rf "$root/var/lib/rankmesh" "$root/var/lib/rpm-test" "$root/etc/default/rankmesh.rpmsave"
 else
     echo "skipped: the .rpm: rpm is not here (apt-get install rpm cpio)" >&2
 fi

@@ -91,7 +91,7 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     assert!(repeated[1].as_str().is_some_and(|text| text.contains("in 3 different jobs")), "{repeated}");
     // What jobs there are, and who was waited for, of the mesh.
     let output = lab.ask("m4", "jobs", &["--format", "json", "--sacct", "off", "--timeout", "60s"]);
-    let listed: Value = serde_json::from_slice(&output.stdout).expect(&stderr(&output));
+    let listed: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
     let listed = listed["jobs"].as_array().expect("jobs");
     let large = listed.iter().find(|job| job["ranks"] == 8).expect("the large job");
     assert_eq!((listed.len(), &large["waited"]["culprits"][0]["rank"]), (2, &3.into()), "{large}");

@@ -113,7 +113,7 @@ fn event(kind: Kind, what: &str, stretches: usize) -> String {
         Kind::CudaSync | Kind::CudaCopy | Kind::CudaLaunch => format!("it was in {what}"),
         Kind::Lock => format!("it waited for a lock or another thread ({what})"),
         Kind::NetworkWait => format!("it waited for a socket ({what})"),
-        Kind::FileWait => format!("it waited for a pipe, a file or a child ({what})"),
+        Kind::FileWait => format!("it waited for a pipe, a local socket, a file or a child ({what})"),
         Kind::Sleep => format!("it slept by itself ({what})"),
         Kind::Wait => format!("it gave up its CPU ({what})"),
     };

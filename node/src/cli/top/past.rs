@@ -74,6 +74,7 @@ pub(in crate::cli) fn watched(target: &Target, job: Option<&str>, at_ns: Option<
                 .collect(),
             notes: heard.notes.clone(),
         },
+        own: None,
     })
 }
 

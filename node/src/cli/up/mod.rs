@@ -2,21 +2,30 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use certs::NodeName;
 use node_bpf::ProbeSpec;
 use store::StoreConfig;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::args::{CaptureMode, UpArgs};
 use super::{Exit, UsageError, secret};
 use crate::agent::access::SocketAccess;
 use crate::agent::archiver::{self, ArchiveChoice, Kept};
-use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, bootstrap, config};
+use crate::agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
 use crate::slurm::run_dir;
+
+mod greeting;
+
+use greeting::{Greeting, Peer, Recorded, Rows};
+
+/// How long the greeting waits for the nodes that this one was told to join, or knew before.
+const OTHERS_ANSWER: Duration = Duration::from_secs(3);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     query_planner::memory::bound_all(args.question_memory_mib << 20);
@@ -79,9 +88,12 @@ async fn serve(config: AgentConfig, kept: Vec<ArchiveChoice>) -> anyhow::Result<
         shared.advertise,
         shared.recording.state
     );
-    if let Some(socket) = &config.socket {
-        tracing::info!("local socket {}", socket.display());
+    tokio::select! {
+        () = others_answer(shared, &config) => {}
+        _ = terminate.recv() => return leave(agent, &mut terminate, &mut interrupt).await,
+        _ = interrupt.recv() => return leave(agent, &mut terminate, &mut interrupt).await,
     }
+    eprintln!("{}", greeting(shared, &config).text());
     if founding && goes_to_the_journal() {
         tracing::info!(
             "founded a new mesh; a token for the next host: rankmesh identity token --dir {}",
@@ -98,18 +110,77 @@ async fn serve(config: AgentConfig, kept: Vec<ArchiveChoice>) -> anyhow::Result<
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tracing::info!("leaving");
     stop.cancel();
     for kept in keeping {
         let _ = kept.await;
     }
-    // A second signal ends the process at once.
+    leave(agent, &mut terminate, &mut interrupt).await
+}
+
+/// Ends the agent in good order. A second signal ends the process at once.
+async fn leave(agent: Agent, terminate: &mut Signal, interrupt: &mut Signal) -> anyhow::Result<()> {
+    tracing::info!("leaving");
     tokio::select! {
         () = agent.shutdown() => {}
         _ = terminate.recv() => bail!("stopped before the store was closed"),
         _ = interrupt.recv() => bail!("stopped before the store was closed"),
     }
     Ok(())
+}
+
+/// Returns when another node answers, at once where none is expected, and after a while in any case:
+/// the agent works meanwhile.
+async fn others_answer(shared: &Shared, config: &AgentConfig) {
+    let until = tokio::time::Instant::now() + OTHERS_ANSWER;
+    let live = |member: &gossip::Member| !member.is_self && member.state == gossip::MemberState::Live;
+    while tokio::time::Instant::now() < until {
+        let members = shared.coordinator.gossip.members();
+        if members.iter().any(live) || (config.join.is_empty() && members.len() <= 1) {
+            return;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn greeting(shared: &Shared, config: &AgentConfig) -> Greeting {
+    let facts = shared.source.facts();
+    let rows = match &config.source {
+        SourceConfig::Store { path, limits } => Rows::Store {
+            path: path.display().to_string(),
+            rows: facts.tables.iter().map(|table| table.rows).sum(),
+            max_mib: limits.max_bytes >> 20,
+            max_age: limits.max_age,
+        },
+        SourceConfig::Served { path, .. } => {
+            Rows::Served { path: path.display().to_string(), tables: facts.tables.len() }
+        }
+    };
+    let others = shared.coordinator.gossip.members().into_iter().filter(|member| !member.is_self);
+    let peers: Vec<Peer> = others
+        .map(|member| Peer {
+            live: member.state == gossip::MemberState::Live,
+            ranks: member.facts.ranks.clone(),
+            name: member.name,
+        })
+        .collect();
+    // Commands look for the agent here by themselves.
+    let found = std::env::var_os("RANKMESH_SOCKET").map_or_else(config::default_socket, Into::into);
+    let elsewhere = config.socket.as_ref().filter(|socket| **socket != found);
+    Greeting {
+        version: env!("CARGO_PKG_VERSION"),
+        node: shared.identity.node().to_string(),
+        mesh: shared.identity.mesh().to_string(),
+        address: shared.advertise.to_string(),
+        recording: shared.recording.status().map_or_else(
+            || Recorded::Otherwise(shared.recording.state.clone()),
+            |status| Recorded::Classes { mode: status.mode, only_user: status.only_user, classes: status.classes },
+        ),
+        rows,
+        expects_others: !config.join.is_empty() || !peers.is_empty(),
+        peers,
+        issuer: certs::Issuer::exists(&config.identity),
+        socket: elsewhere.map(|socket| socket.display().to_string()),
+    }
 }
 
 /// Whether what this prints is kept in systemd's journal, which others may read: no place for a
