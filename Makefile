@@ -107,7 +107,7 @@ bench-history: deps ## a year of 64 nodes in an archive, asked for one hour (abo
 test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and in a bucket (from PyPI, in target/history, about 1 GB)
 	@test -x target/history/bin/python || python3 -m venv target/history
 	@target/history/bin/python -c 'import duckdb, chdb, moto.server' 2>/dev/null || target/history/bin/pip install --quiet duckdb chdb 'moto[server]'
-	$(CARGO) test --locked -p rankmesh --test archive -- --nocapture
+	$(CARGO) test --locked -p rankmesh --test archive --test clickhouse -- --nocapture
 
 bench-page: deps ## the page with 8,192 ranks and 1,000 nodes in Chromium: first paint, frames while panning (minutes)
 	@scripts/deps.sh --test
