@@ -4,15 +4,16 @@
 //! no entry that fits nothing. (`cli::doc_commands` parses every command line, also those not run.)
 
 mod common;
-#[path = "common/job_stores.rs"]
-mod job_stores;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::Lab;
-use job_stores::EndedJob;
+use common::job_stores::EndedJob;
+
+/// What lines of commands begin with: ours, and what only looks at a process.
+const PROGRAMS: [&str; 3] = ["rankmesh ", "ps ", "grep "];
 
 /// A block of a page.
 struct Block {
@@ -101,7 +102,7 @@ fn commands(block: &Block) -> Vec<String> {
             continue;
         }
         let line = line.trim_start().trim_start_matches("$ ");
-        if !line.starts_with("rankmesh ") {
+        if !PROGRAMS.iter().any(|program| line.starts_with(program)) {
             continue;
         }
         quoted = line.matches('"').count() % 2 == 1;
@@ -128,9 +129,11 @@ fn without_remark(line: &str) -> String {
 }
 
 fn is_sql(block: &Block) -> bool {
-    block.lines.iter().find(|line| !line.is_empty()).is_some_and(|first| {
-        ["SELECT ", "WITH ", "-- "].iter().any(|word| first.starts_with(word))
-    })
+    block
+        .lines
+        .iter()
+        .find(|line| !line.is_empty())
+        .is_some_and(|first| ["SELECT ", "WITH ", "-- "].iter().any(|word| first.starts_with(word)))
 }
 
 /// Two agents with a job's rows, its stores and an archive, and where they are.
@@ -161,7 +164,9 @@ impl World {
 
     /// A line as it runs here: places and times that pages make up are those of this job.
     fn here(&self, line: &str) -> String {
-        let path = |name: &str| self.lab.path(name).display().to_string();
+        if !line.starts_with("rankmesh ") {
+            return line.to_owned();
+        }
         [
             ("--db PATH", "--db rankmesh-4711"),
             ("--db DIR", "--db rankmesh-4711"),
@@ -185,20 +190,19 @@ impl World {
         ]
         .iter()
         .fold(line.to_owned(), |line, (made_up, here)| line.replace(made_up, here))
-        .replace("@LAB@", &path(""))
     }
 
     /// Whether a command line succeeds (complete or partial answers), and what it said.
     fn run(&self, line: &str) -> (bool, String) {
         let program = Path::new(env!("CARGO_BIN_EXE_rankmesh"));
-        let path = format!(
-            "{}:{}",
-            program.parent().expect("a folder").display(),
-            std::env::var("PATH").unwrap_or_default()
-        );
+        let path =
+            format!("{}:{}", program.parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new("bash");
         command.args(["-ec", &self.here(line)]).env("PATH", path).current_dir(self.lab.dir.path());
         command.env("RANKMESH_SOCKET", self.lab.socket(self.names[0])).env("TZ", "UTC").env("TERM", "dumb");
+        // Of the processes that runbooks look at.
+        let pid = self.lab.pid(self.names[1]).to_string();
+        command.env("PID", &pid).env("OTHER", pid);
         let output = command.env_remove("RANKMESH_LOG").stdin(Stdio::null()).output().expect("bash");
         let said = [output.stdout, output.stderr].concat();
         (matches!(output.status.code(), Some(0 | 3)), String::from_utf8_lossy(&said).into_owned())
