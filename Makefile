@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help test-docs test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels test-kernels-aarch64 fuzz deny sbom msrv docs clean
+.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-docs test-kernels-aarch64 bench-page
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,15 @@ demo: deps ## the main job on this machine: four agents, eight ranks, one of the
 test: ## every test; as root also those that need eBPF
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --all-targets --no-fail-fast
+
+test-bare: deps ## the bare agent (no front ends): its tests for what is left
+	$(CARGO) test --locked -p rankmesh --no-default-features --no-fail-fast
+
+size: build ## the release binary with everything, without symbols: fails above 45 MB; what an idle agent of it and of a bare build take
+	scripts/check-size.sh $(or $(CARGO_TARGET_DIR),target)/release/rankmesh
+	cp $(or $(CARGO_TARGET_DIR),target)/release/rankmesh $(or $(CARGO_TARGET_DIR),target)/rankmesh-whole
+	$(CARGO) build --locked --release -p rankmesh --no-default-features
+	scripts/idle-memory.sh $(or $(CARGO_TARGET_DIR),target)/rankmesh-whole $(or $(CARGO_TARGET_DIR),target)/release/rankmesh
 
 wheel: build ## a Python wheel with the release binary and the module: target/wheels
 	python3 python/build_wheel.py target/release/rankmesh target/wheels
@@ -64,6 +73,13 @@ bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL
 	@scripts/deps.sh --test
 	$(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
 
+bench-explain: deps ## twelve causes of lateness, injected one after the other: the right link, the line, no wrong chain (root; half an hour; EXPLAIN_CAUSE, EXPLAIN_ROUNDS)
+	@scripts/deps.sh --test
+	$(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
+
+bench-stacks: deps ## what twenty samples of a rank's stack cost it and its agent
+	$(CARGO) run --release --locked -p rankmesh-explain --example sampled
+
 bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb) on the same ten million rows
 	@test -x target/duckdb/bin/python || python3 -m venv target/duckdb
 	@target/duckdb/bin/python -c 'import duckdb' 2>/dev/null || target/duckdb/bin/pip install --quiet duckdb || echo "DuckDB could not be installed: no comparison"
@@ -92,6 +108,10 @@ test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and
 	@test -x target/history/bin/python || python3 -m venv target/history
 	@target/history/bin/python -c 'import duckdb, chdb, moto.server' 2>/dev/null || target/history/bin/pip install --quiet duckdb chdb 'moto[server]'
 	$(CARGO) test --locked -p rankmesh --test archive -- --nocapture
+
+bench-page: deps ## the page with 8,192 ranks and 1,000 nodes in Chromium: first paint, frames while panning (minutes)
+	@scripts/deps.sh --test
+	$(CARGO) test --locked -p rankmesh --test page -- --ignored --nocapture
 
 bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent and leaves hold (about five minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-flow

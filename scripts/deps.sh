@@ -36,6 +36,8 @@ if [ "${1:-}" = --test ]; then
     need postgresql-client have psql  # a client of PostgreSQL's protocol
     need python3-venv python3 -c "import venv, ensurepip"  # packages from PyPI for other clients
     need prometheus have promtool              # the tests of its alert rules
+    need prometheus-alertmanager have prometheus-alertmanager  # a receiver of alerts
+    need strace have strace                    # where a process connects to
     need tmux have tmux                       # a terminal for rankmesh top
     need iproute2 have ip                      # hosts in network namespaces …
     need nftables test -x /usr/sbin/nft        # … that lose packets

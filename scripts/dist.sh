@@ -56,6 +56,8 @@ for arch in "$@"; do
     mkdir -p "$stage/bin"
     cp "$target/$triple/release/rankmesh" "$stage/bin/rankmesh"
     scripts/check-symbols.sh "$stage/bin/rankmesh" "$glibc"
+    # strip knows this host's kind only.
+    [ "$arch" != "$(uname -m)" ] || scripts/check-size.sh "$stage/bin/rankmesh"
     # The shims lie inside the binary, too; these are the same files.
     for shim in "$target/$triple"/release/build/node-bpf-*/out/librankmesh_*.so; do
         scripts/check-symbols.sh "$shim" "$glibc_shim"

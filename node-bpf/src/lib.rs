@@ -65,7 +65,7 @@ pub use record::{
     BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,
     LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, SelfStat, SymbolCall,
 };
-pub use sampling::{Sampler, SamplerConfig, Watch};
+pub use sampling::{ProcessUse, Sampler, SamplerConfig, Watch};
 pub use shared::{AttachedFile, CaptureStatus};
 pub use shedding::Backlog;
 pub use survey::{LibraryInUse, Survey, survey};

@@ -2,6 +2,9 @@
 
 use query_planner::Value;
 
+/// The kinds of findings that are no verdicts on a job, as SQL has a list.
+pub(crate) const NO_VERDICTS: &str = "('archive', 'repeat_culprit')";
+
 /// A cell as a number.
 pub(crate) fn integer(row: &[Value], column: usize) -> Option<i64> {
     match row.get(column) {

@@ -19,29 +19,55 @@ fn job() -> EndedJob {
     EndedJob { hosts: 2, local: 4, steps: 900, step_ns: 10_000_000_000, late: Some((5, 100_000_000)) }
 }
 
-/// A question of docs/history/investigations.sql.
+/// A question of docs/investigations that other engines can be asked, too.
 struct Investigation {
-    title: String,
+    name: String,
     /// For engines with the views.
     engines: String,
     mesh: String,
 }
 
+/// Those that need none of our functions and no table that the job's stores lack.
+const OF_ALL_ENGINES: [&str; 20] = [
+    "jobs",
+    "waits-by-rank",
+    "longest-waits",
+    "calls-by-function",
+    "communicators",
+    "durations-by-rank",
+    "calls-by-hour",
+    "incomplete-collectives",
+    "step-times",
+    "ranks",
+    "calls-by-process",
+    "preempted-by",
+    "offcpu-by-rank",
+    "off-cpu-at-least",
+    "retransmits",
+    "sums-by-function",
+    "sums-and-rows",
+    "findings",
+    "repeat-culprits",
+    "host-load",
+];
+
 fn investigations() -> Vec<Investigation> {
-    let text = include_str!("../../docs/history/investigations.sql");
-    let mut all = Vec::new();
-    for part in text.split("\n-- ").skip(1) {
-        let Some((title, rest)) = part.split_once('\n') else { continue };
-        let sql = rest.trim().to_owned();
-        if title == "mesh:" {
-            let last: &mut Investigation = all.last_mut().expect("a question before it");
-            last.mesh = sql;
-        } else if title.starts_with(|first: char| first.is_ascii_digit()) {
-            all.push(Investigation { title: title.to_owned(), engines: sql.clone(), mesh: sql });
+    let read = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/investigations/{name}.sql"));
+        // All of the job's time, and no job.
+        let mut mesh = std::fs::read_to_string(path).expect("an investigation");
+        for (parameter, value) in [
+            (":since", (T0 - 1).to_string()),
+            (":until", (T0 + 86_400_000_000_000).to_string()),
+            (":job", "''".to_owned()),
+            (":least", "1000000000".to_owned()),
+        ] {
+            mesh = mesh.replace(parameter, &value);
         }
-    }
-    assert_eq!(all.len(), 20);
-    all
+        let engines = mesh.lines().find_map(|line| line.strip_prefix("-- views: ")).unwrap_or(&mesh).to_owned();
+        Investigation { name: name.to_owned(), engines, mesh }
+    };
+    OF_ALL_ENGINES.iter().map(|name| read(name)).collect()
 }
 
 fn text(path: &Path) -> &str {
@@ -49,7 +75,7 @@ fn text(path: &Path) -> &str {
 }
 
 fn ask(arguments: &[&str], sql: &str) -> Value {
-    let output = run(&[&["query", "--format", "json", "--timeout", "60s"], arguments, &[sql]].concat());
+    let output = run(&[&["query", "--format", "json", "--timeout", "60s"], arguments, &["--", sql]].concat());
     assert!(output.status.success(), "{sql}: {}", stderr(&output));
     serde_json::from_str(&stdout(&output)).expect("JSON")
 }
@@ -110,13 +136,14 @@ fn stores_archive_and_both_together_answer_alike() {
     let dir = tempfile::tempdir().expect("a directory");
     let (stores, archive) = archived(dir.path());
     let (stores, archive) = (text(&stores), text(&archive));
-    for Investigation { title, mesh, .. } in investigations() {
+    for Investigation { name, mesh, .. } in investigations() {
         let whole = ask(&["--db", stores], &mesh);
-        assert!(title.starts_with("8.") || whole["rows"].as_array().is_some_and(|rows| !rows.is_empty()), "{title}");
+        let is_empty = whole["rows"].as_array().is_none_or(Vec::is_empty);
+        assert_eq!(is_empty, name == "incomplete-collectives", "{name}");
         for from in [&["--archive", archive][..], &["--archive", archive, "--db", stores]] {
             let answer = ask(from, &mesh);
-            assert!(same(&answer["rows"], &whole["rows"]), "{title} {from:?}: {answer} is not {whole}");
-            assert_eq!(answer["coverage"]["answered"], 2, "{title}");
+            assert!(same(&answer["rows"], &whole["rows"]), "{name} {from:?}: {answer} is not {whole}");
+            assert_eq!(answer["coverage"]["answered"], 2, "{name}");
         }
     }
     // A job's verdict and bill come from the archive as from the stores.
@@ -146,6 +173,78 @@ fn stores_archive_and_both_together_answer_alike() {
     let twice = run(&["query", "--archive", archive, "--db", stores, "--db", text(&copy), "SELECT 1 FROM collectives"]);
     assert_eq!(twice.status.code(), Some(2));
     assert!(stderr(&twice).contains("another copy of the store of n0"), "{}", stderr(&twice));
+}
+
+/// A question of docs/history.md: what follows this sentence.
+fn documented(sentence: &str) -> String {
+    let text = include_str!("../../docs/history.md");
+    let after = text.split(sentence).nth(1).expect("the sentence is there");
+    let lines = after.lines().skip(1).skip_while(|line| line.is_empty()).take_while(|line| line.starts_with("    "));
+    lines.map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn jobs_are_listed_from_stores_and_archive_with_accounting() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (stores, archive) = archived(dir.path());
+    let sacct = dir.path().join("sacct");
+    let line = "4711|4711|ada|physics|h100|COMPLETED|9180|2|cpu=8,gres/gpu=8,node=2|train|me";
+    std::fs::write(&sacct, format!("#!/bin/sh\necho \"$@\" > {}/asked\necho '{line}'\n", text(dir.path())))
+        .and_then(|()| std::fs::set_permissions(&sacct, std::fs::Permissions::from_mode(0o755)))
+        .expect("written");
+    let jobs = |arguments: &[&str]| {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = rankmesh();
+        command.args(["jobs", "--timeout", "60s"]).args(arguments).env("PATH", format!("{}:{path}", text(dir.path())));
+        command.output().expect("it runs")
+    };
+    let of = |flag: &str, path: &str| -> Value {
+        let output = jobs(&[flag, path, "--format", "json", "--gpu-hour", "2.00EUR"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_str(&stdout(&output)).expect("JSON")
+    };
+    let (from_stores, from_archive) = (of("--db", text(&stores)), of("--archive", text(&archive)));
+    assert!(same(&from_stores["jobs"], &from_archive["jobs"]), "{from_archive} is not {from_stores}");
+    let job = &from_stores["jobs"][0];
+    assert_eq!((&job["job_id"], &job["ranks"], &job["calls"]), (&"4711".into(), &8.into(), &7200.into()), "{job}");
+    assert_eq!(job["nodes"], serde_json::json!(["n0", "n1"]));
+    let p50_ns = job["steps"]["p50_ns"].as_i64().expect("steps");
+    assert!((9_900_000_000..10_200_000_000).contains(&p50_ns), "{job}");
+    assert_eq!(job["waited"]["culprits"][0]["rank"], 5, "{job}");
+    // Seven ranks wait 100 ms in each of 450 steps, and some for the others' unevenness.
+    let waited = job["waited"]["rank_seconds"].as_f64().expect("a figure");
+    assert!((315.0..500.0).contains(&waited), "{job}");
+    let cost = job["money"]["total"].as_f64().expect("a price");
+    assert!((cost - waited / 3600.0 * 2.0).abs() < 1e-6, "{job}");
+    assert_eq!((&job["accounting"]["user"], &job["accounting"]["gpus"]), (&"ada".into(), &8.into()), "{job}");
+    assert_eq!((&job["verdicts"][0]["verdict"], &job["verdicts"][0]["node"]), (&"rank".into(), &"n1".into()), "{job}");
+    let asked = std::fs::read_to_string(dir.path().join("asked")).expect("sacct was asked");
+    assert!(asked.trim_end().ends_with("--jobs 4711"), "{asked}");
+
+    // As a table and as a file; a sacct that fails costs nothing but a line.
+    std::fs::write(&sacct, "#!/bin/sh\necho no database >&2\nexit 1\n").expect("written");
+    let (parquet, table) = (dir.path().join("jobs.parquet"), dir.path().join("jobs.csv"));
+    for file in [&parquet, &table] {
+        let output = jobs(&["--db", text(&stores), "--out", text(file)]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stdout(&output).contains("rank 5 on n1"), "{}", stdout(&output));
+        assert!(stderr(&output).contains("without accounting: sacct") && stderr(&output).contains("no database"));
+    }
+    assert!(std::fs::read(&parquet).expect("a file").starts_with(b"PAR1"));
+    let table = std::fs::read_to_string(&table).expect("a file");
+    assert!(table.lines().nth(1).is_some_and(|line| line.starts_with("4711,")), "{table}");
+    let again = jobs(&["--db", text(&stores), "--out", text(&parquet)]);
+    assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
+    let none = jobs(&["--db", text(&stores), "--job", "1"]);
+    assert!(none.status.code() == Some(2) && stderr(&none).contains("no calls of job 1"), "{}", stderr(&none));
+
+    // Who was a culprit most often, as docs/history.md asks.
+    let sql = documented("Which hosts were culprits most often this month, over different jobs:");
+    for from in [["--db", text(&stores)], ["--archive", text(&archive)]] {
+        let answer = ask(&from, &sql);
+        assert_eq!(answer["rows"], serde_json::json!([["n1", 2, 3], ["n0", 1, 1]]), "{sql}");
+    }
 }
 
 #[test]
@@ -186,7 +285,7 @@ fn duckdb_and_clickhouse_answer_as_the_mesh_does() {
             assert!(
                 same(answer, &whole["rows"]),
                 "{engine}, {}: {answer} is not {}",
-                investigation.title,
+                investigation.name,
                 whole["rows"]
             );
         }
@@ -285,4 +384,107 @@ fn an_agent_archives_its_hours_and_a_missing_target_is_a_finding() {
         answer["rows"][0][0].as_str().map(str::to_owned).ok_or_else(|| answer.to_string())
     });
     assert!(found.contains("hours are not archived") && found.contains("gone"), "{found}");
+}
+
+fn collective() -> record::Collective {
+    record::Collective {
+        ts_ns: 0,
+        duration_ns: 0,
+        pid: 0,
+        tid: 0,
+        rank: None,
+        local_rank: None,
+        nranks: Some(2),
+        comm_hash: Some(7),
+        func: "all_reduce",
+        seq: None,
+        count: Some(1),
+        datatype: Some("float32"),
+        bytes: Some(4),
+        reduce_op: None,
+        root: None,
+        stream: None,
+        library: record::Library::Mpi,
+        tier: 1,
+        ret: Some(0),
+        cgroup_id: 1,
+        job_id: None,
+        captured: None,
+    }
+}
+
+/// Hours that the archive and a live host both hold count once, and a host that is gone lacks only
+/// what the archive does not have.
+#[test]
+fn one_question_asks_the_live_mesh_and_the_archive() {
+    let dir = tempfile::tempdir().expect("a directory");
+    EndedJob::small().write(dir.path());
+    let archive = dir.path().join("archive");
+    std::fs::create_dir(&archive).expect("a directory");
+    let done = run(&["archive", "--open-hours", "--full-speed", "--db", text(dir.path()), "--to", text(&archive)]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    // Two hours later: rows that no archive has.
+    let later_ns = T0 + 2 * 3_600_000_000_000;
+    for (host, pid) in [("n0", 1), ("n1", 2)] {
+        let forever = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
+        let store = Store::open(dir.path().join(format!("{host}.db")), forever).expect("a store");
+        for seq in 0..50_u32 {
+            let (ts_ns, seq) = (later_ns + i64::from(seq) * 1_000_000, Some(u64::from(seq)));
+            store.ingest().record(record::Record::Collective(record::Collective {
+                ts_ns,
+                duration_ns: 1_000,
+                pid,
+                seq,
+                rank: Some(pid.cast_signed()),
+                ..collective()
+            }));
+        }
+        store.close();
+        std::fs::create_dir_all(dir.path().join("live")).expect("a directory");
+        let file = format!("{host}.db");
+        std::fs::copy(dir.path().join(&file), dir.path().join("live").join(&file)).expect("copied");
+    }
+    let mut lab = Lab::new();
+    for host in ["n0", "n1"] {
+        let store = dir.path().join("live").join(format!("{host}.db"));
+        lab.start(host, &["--store", text(&store), "--store-max-age", "36500d"]);
+    }
+    lab.wait_for_members(&["n0", "n1"]);
+    let socket = lab.socket("n0").display().to_string();
+    let both = ["--socket", socket.as_str(), "--archive", text(&archive)];
+    for sql in [
+        "SELECT node, rank, count(*), sum(duration_ns), min(ts_ns), max(ts_ns) FROM collectives GROUP BY node, rank ORDER BY node, rank",
+        "SELECT count(*), count(DISTINCT seq) FROM collectives",
+        "SELECT a.rank, count(*) FROM collectives a JOIN collectives b ON a.node = b.node AND a.ts_ns = b.ts_ns GROUP BY a.rank ORDER BY a.rank",
+        "SELECT rank, job_id FROM processes WHERE rank IS NOT NULL ORDER BY rank",
+    ] {
+        let (joined, live) = (ask(&both, sql), ask(&["--socket", &socket], sql));
+        assert_eq!(joined["rows"], live["rows"], "{sql}");
+        assert_eq!(joined["coverage"]["answered"], 2, "{joined}");
+    }
+    let of_job = |output: std::process::Output| -> Value {
+        assert!(output.status.success(), "{}", stderr(&output));
+        let listed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        listed["jobs"][0]["calls"].clone()
+    };
+    assert_eq!(of_job(run(&[&["jobs", "--sacct", "off", "--format", "json"][..], &both].concat())), 800);
+
+    // One is gone: what the archive has of it is there, what it has not is said.
+    lab.kill("n1");
+    wait_for("n1 is known to be dead", || match lab.nodes("n0")?.iter().find(|node| node["name"] == "n1") {
+        Some(node) if node["state"] == "dead" => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let archived =
+        format!("SELECT count(DISTINCT node), count(*) FROM collectives WHERE ts_ns < {}", T0 + 3_600_000_000_000);
+    assert_eq!(ask(&both, &archived)["rows"], serde_json::json!([[2, 800]]));
+    let output =
+        run(&[&["query", "--format", "json"][..], &both, &["SELECT node, count(*) FROM collectives GROUP BY node"]]
+            .concat());
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(answer["rows"], serde_json::json!([["n0", 450]]), "{answer}");
+    assert_eq!(answer["coverage"]["missing"][0]["node"], "n1", "{answer}");
+    let why = answer["coverage"]["missing"][0]["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("newer rows are not reached"), "{answer}");
 }

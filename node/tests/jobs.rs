@@ -9,6 +9,7 @@ use std::time::Instant;
 use common::jobs::{Cgroups, mpi_job, mpi_script, workloads};
 use common::{Lab, can_capture, stderr, stdout, wait_for};
 use serde_json::Value;
+use store::{Finding, Store, StoreConfig};
 
 const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
 
@@ -30,6 +31,25 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     }
     let mut lab = Lab::new();
     let cgroups = Cgroups::new("jobs", &AGENTS);
+    // m2 was the culprit of two other jobs this month.
+    let seed = tempfile::tempdir().expect("a directory");
+    let store = Store::open(seed.path().join("m1.db"), StoreConfig::default()).expect("a store");
+    for (job, hours) in [("before", 30), ("long before", 200)] {
+        let ts_ns = record::unix_now_ns() - hours * 3_600_000_000_000;
+        let (verdict, node, job) = ("rank".to_owned(), Some("m2".to_owned()), Some(job.to_owned()));
+        let since_ns = ts_ns;
+        store.ingest().finding(Finding {
+            ts_ns,
+            since_ns,
+            until_ns: ts_ns,
+            verdict,
+            culprit_node: node,
+            job_id: job,
+            ..Finding::default()
+        });
+    }
+    store.close();
+    std::fs::copy(seed.path().join("m1.db"), lab.path("m1.db")).expect("copied");
     for name in AGENTS {
         lab.start(name, &["--cgroup", &cgroups.path(name).display().to_string()]);
     }
@@ -56,6 +76,25 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     assert_eq!(of(|answer| &answer["standing"]).len(), 1, "all agents name the same judges");
     let small = of(|answer| &answer["other_jobs"][0]["standing"]);
     assert_eq!(small, BTreeSet::from([BTreeSet::from(["m1".to_owned(), "m2".to_owned()])]));
+    // A host that was the culprit of a third job is named for that.
+    let repeated = wait_for("the host that is a culprit again", || {
+        let sql = "SELECT culprit_node, detail FROM findings WHERE verdict = 'repeat_culprit'";
+        let (answer, _) = lab.query("m3", sql, &[]);
+        match answer["rows"].as_array().map(Vec::as_slice) {
+            Some([found]) => Ok(found.clone()),
+            _ => Err(answer["rows"].to_string()),
+        }
+    });
+    assert_eq!(repeated[0], "m2");
+    assert!(repeated[1].as_str().is_some_and(|text| text.contains("in 3 different jobs")), "{repeated}");
+    // What jobs there are, and who was waited for, of the mesh.
+    let output = lab.ask("m4", "jobs", &["--format", "json", "--sacct", "off", "--timeout", "60s"]);
+    let listed: Value = serde_json::from_slice(&output.stdout).expect(&stderr(&output));
+    let listed = listed["jobs"].as_array().expect("jobs");
+    let large = listed.iter().find(|job| job["ranks"] == 8).expect("the large job");
+    assert_eq!((listed.len(), &large["waited"]["culprits"][0]["rank"]), (2, &3.into()), "{large}");
+    assert!(large["steps"]["p50_ns"].as_i64().is_some_and(|ns| ns > 20_000_000), "{large}");
+    assert_eq!(large["verdicts"][0]["node"], "m2", "{large}");
     // The whole report, also from a judge that is another host: all ranks are in it.
     for answer in &answers {
         assert_eq!(answer["per_comm"][0]["ranks"].as_array().map(Vec::len), Some(8), "{answer}");

@@ -1,5 +1,6 @@
 //! `rankmesh mcp` as the Python SDK of the Model Context Protocol sees it, over standard input and
 //! output: real agents, and stores of a job that has ended.
+#![cfg(feature = "mcp")]
 
 mod common;
 

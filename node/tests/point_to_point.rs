@@ -6,20 +6,13 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::jobs::{Cgroups, Job, mpirun};
-use common::{Lab, can_capture, stderr};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use common::can_capture;
+use common::pair::{AGENTS, Held, Holds, Pair, RANKS, busy, is_stolen};
 use serde_json::Value;
 
-const AGENTS: [&str; 2] = ["p1", "p2"];
-const RANKS: usize = 2;
 /// In which a verdict must have come; most come within five seconds.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -93,168 +86,51 @@ impl Program {
     }
 }
 
-/// Jobs have the cores one after the other: another's ranks would take them from this one's.
-static CORES: Mutex<()> = Mutex::new(());
-
-/// A running job with an agent for each rank.
-struct Real {
-    /// Ends before the cgroups that hold its ranks are removed.
-    job: Option<Job>,
-    lab: Lab,
-    cgroups: Cgroups,
-    _cores: MutexGuard<'static, ()>,
+/// Starts a program, and leaves it until both ranks' time is known.
+fn run(real: &mut Pair, program: Program) {
+    real.start(&program.command(&real.dir()));
+    common::wait_for("both ranks are heard", || {
+        let answer = real.verdict()?;
+        let ranks = answer["point_to_point"]["ranks"].as_array().map_or(0, Vec::len);
+        let now = real.pid(0).map(i64::from) == answer["point_to_point"]["ranks"][0]["pid"].as_i64();
+        if ranks == RANKS && now { Ok(()) } else { Err(answer["verdict"].to_string()) }
+    });
 }
 
-impl Real {
-    fn new(test: &str) -> Self {
-        let cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut lab = Lab::new();
-        let cgroups = Cgroups::new(test, &AGENTS);
-        common::jobs::start_agents(&mut lab, &cgroups, &AGENTS);
-        Self { job: None, lab, cgroups, _cores: cores }
-    }
-
-    fn dir(&self) -> PathBuf {
-        self.lab.dir.path().to_owned()
-    }
-
-    /// Starts a program in place of the one before.
-    fn start(&mut self, program: Program) {
-        self.stop();
-        let (dir, top) = (self.dir(), self.cgroups.0[0].display());
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let script = format!(
-            "r=$OMPI_COMM_WORLD_RANK; cd {}; echo $$ > pid.$r; echo $$ > {top}/p$((r + 1))/cgroup.procs; \
-             exec taskset -c $((r % {cores})) {}",
-            dir.display(),
-            program.command(&dir)
-        );
-        let mut command = mpirun(RANKS, &script);
-        let log = std::fs::File::create(dir.join("job.log")).expect("a file");
-        command.stdout(log.try_clone().expect("a file")).stderr(log);
-        self.job = Some(Job(command.spawn().expect("mpirun starts")));
-        for rank in 0..RANKS {
-            common::wait_for("the rank starts", || self.pid(rank).ok_or_else(|| "no pid".to_owned()));
+/// Looks for so long, and gives what was said.
+fn look(real: &Pair, length: Duration, mut each: impl FnMut(&Value)) {
+    let until = Instant::now() + length;
+    while Instant::now() < until {
+        if let Ok(answer) = real.verdict() {
+            each(&answer);
         }
-    }
-
-    /// Ends the job, and waits until no rank of it is left.
-    fn stop(&mut self) {
-        let Some(job) = self.job.take() else { return };
-        for cgroup in &self.cgroups.0[1..] {
-            let _ = std::fs::write(cgroup.join("cgroup.kill"), "1");
-        }
-        drop(job);
-        for rank in 0..RANKS {
-            let _ = std::fs::remove_file(self.dir().join(format!("pid.{rank}")));
-        }
-    }
-
-    fn pid(&self, rank: usize) -> Option<i32> {
-        std::fs::read_to_string(self.dir().join(format!("pid.{rank}"))).ok()?.trim().parse().ok()
-    }
-
-    fn verdict(&self) -> Result<Value, String> {
-        let output = self.lab.ask(AGENTS[0], "stragglers", &["--format", "json"]);
-        if !matches!(output.status.code(), Some(0 | 3)) {
-            return Err(stderr(&output));
-        }
-        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
-    }
-
-    /// Looks for so long, and gives what was said: how often each kind of verdict.
-    fn look(&self, length: Duration, mut each: impl FnMut(&Value)) {
-        let until = Instant::now() + length;
-        while Instant::now() < until {
-            if let Ok(answer) = self.verdict() {
-                each(&answer);
-            }
-            std::thread::sleep(Duration::from_millis(500));
-        }
-    }
-
-    /// Waits until both ranks' time is known.
-    fn settle(&self) {
-        common::wait_for("both ranks are heard", || {
-            let answer = self.verdict()?;
-            let ranks = answer["point_to_point"]["ranks"].as_array().map_or(0, Vec::len);
-            let now = self.pid(0).map(i64::from) == answer["point_to_point"]["ranks"][0]["pid"].as_i64();
-            if ranks == RANKS && now { Ok(()) } else { Err(answer["verdict"].to_string()) }
-        });
+        std::thread::sleep(Duration::from_millis(500));
     }
 }
 
-/// Holds a rank until it is dropped.
-struct Held {
-    tasks: Vec<Child>,
-    cgroup: Option<Cgroups>,
-    file: Option<PathBuf>,
-    stops: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
-    pid: i32,
-}
+/// A file that the ranks' program reads while it is there.
+struct Read(PathBuf);
 
-impl Held {
-    /// None where this machine has no means for it, with why.
-    fn hold(real: &Real, rank: usize, injection: Injection) -> Result<Self, String> {
-        let pid = real.pid(rank).ok_or("the rank is gone")?;
-        let mut held = Self { tasks: Vec::new(), cgroup: None, file: None, stops: None, pid };
-        match injection {
-            Injection::Hog => {
-                let core = rank % std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-                let mut command = Command::new("taskset");
-                command.args(["-c", &core.to_string(), "sh", "-c", "while :; do :; done"]);
-                held.tasks.push(command.spawn().map_err(|error| error.to_string())?);
-            }
-            Injection::Stop => {
-                let goes_on = Arc::new(AtomicBool::new(true));
-                let flag = Arc::clone(&goes_on);
-                let thread = std::thread::spawn(move || {
-                    while flag.load(Ordering::Relaxed) {
-                        let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
-                        std::thread::sleep(Duration::from_millis(30));
-                        let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
-                        std::thread::sleep(Duration::from_millis(70));
-                    }
-                });
-                held.stops = Some((goes_on, thread));
-            }
-            Injection::Quota => {
-                let cgroup = common::jobs::cpu_quota(Duration::from_millis(50), Duration::from_millis(25))?;
-                std::fs::write(cgroup.0[0].join("cgroup.procs"), pid.to_string()).map_err(|error| error.to_string())?;
-                held.cgroup = Some(cgroup);
-            }
-            Injection::SlowRead => {
-                let file = real.dir().join(format!("data.{rank}"));
-                let partial = real.dir().join("data.partial");
-                std::fs::write(&partial, vec![7_u8; 16 << 20]).map_err(|error| error.to_string())?;
-                nix::unistd::sync();
-                let throttle = common::jobs::read_throttle(&partial, 2 << 20)?;
-                std::fs::write(throttle.0[0].join("cgroup.procs"), pid.to_string())
-                    .map_err(|error| error.to_string())?;
-                std::fs::rename(&partial, &file).map_err(|error| error.to_string())?;
-                (held.cgroup, held.file) = (Some(throttle), Some(file));
-            }
-        }
-        Ok(held)
-    }
-}
-
-impl Drop for Held {
+impl Drop for Read {
     fn drop(&mut self) {
-        for task in &mut self.tasks {
-            let _ = task.kill();
-            let _ = task.wait();
-        }
-        if let Some((goes_on, thread)) = self.stops.take() {
-            goes_on.store(false, Ordering::Relaxed);
-            let _ = thread.join();
-        }
-        if let Some(file) = self.file.take() {
-            let _ = std::fs::remove_file(file);
-        }
-        if let Some(cgroup) = &self.cgroup {
-            let root = cgroup.0[0].parent().map(|root| root.join("cgroup.procs"));
-            let _ = root.map(|root| std::fs::write(root, self.pid.to_string()));
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Holds a rank; none where this machine has no means for it, with why.
+fn hold(real: &Pair, rank: usize, injection: Injection) -> Result<(Held, Option<Read>), String> {
+    match injection {
+        Injection::Hog => Ok((Held::hold(real, rank, &[Holds::Hog("hog")])?, None)),
+        Injection::Stop => Ok((Held::hold(real, rank, &[Holds::Stop])?, None)),
+        Injection::Quota => Ok((Held::hold(real, rank, &[Holds::Quota])?, None)),
+        Injection::SlowRead => {
+            let partial = real.dir().join("data.partial");
+            std::fs::write(&partial, vec![7_u8; 16 << 20]).map_err(|error| error.to_string())?;
+            nix::unistd::sync();
+            let held = Held::hold(real, rank, &[Holds::Reads])?;
+            let file = Read(real.dir().join(format!("data.{rank}")));
+            std::fs::rename(&partial, &file.0).map_err(|error| error.to_string())?;
+            Ok((held, Some(file)))
         }
     }
 }
@@ -270,8 +146,8 @@ enum Outcome {
 
 /// Holds a rank until it is named, for a while at most. Another that is named at any time, without a
 /// task that takes its CPU, is wrong.
-fn inject(real: &Real, rank: usize, injection: Injection) -> Outcome {
-    let held = match Held::hold(real, rank, injection) {
+fn inject(real: &Pair, rank: usize, injection: Injection) -> Outcome {
+    let held = match hold(real, rank, injection) {
         Ok(held) => held,
         Err(why) => return Outcome::Skipped(why),
     };
@@ -298,20 +174,8 @@ fn inject(real: &Real, rank: usize, injection: Injection) -> Outcome {
     }
 }
 
-/// Whether a task that takes the named rank's CPU is a cause.
-fn is_stolen(answer: &Value) -> bool {
-    answer["cause"]["named"].as_array().is_some_and(|named| named.contains(&"cpu_stolen".into()))
-}
-
-/// Where other work has the cores, ranks that are bound to them are held by it, and whom the
-/// injection holds most cannot be told. Job, injection and agents make a load of about four.
-fn busy() -> Option<String> {
-    let load = std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse::<f64>().ok()?;
-    (load > 5.0).then(|| format!("this machine has other work (load {load})"))
-}
-
 /// Waits until nobody is named.
-fn calm(real: &Real) {
+fn calm(real: &Pair) {
     common::wait_for("nobody is named", || {
         let answer = real.verdict()?;
         let by_others = is_stolen(&answer) && busy().is_some();
@@ -336,14 +200,13 @@ fn a_held_rank_of_real_programs_is_named_and_a_healthy_one_is_not() {
     if !can_run(TEST, &[Program::Melt, Program::Halo]) {
         return;
     }
-    let mut real = Real::new("real");
+    let mut real = Pair::new("real");
     let runs: [(Program, &[(usize, Injection)]); 2] = [
         (Program::Melt, &[(1, Injection::Hog), (0, Injection::Stop), (1, Injection::Quota)]),
         (Program::Halo, &[(1, Injection::SlowRead), (0, Injection::Hog)]),
     ];
     for (program, injections) in runs {
-        real.start(program);
-        real.settle();
+        run(&mut real, program);
         for (rank, injection) in injections {
             let outcome = inject(&real, *rank, *injection);
             eprintln!("{program:?} {injection:?} rank {rank}: {outcome:?}");
@@ -368,9 +231,8 @@ fn an_uneven_domain_is_never_a_slow_rank_nor_nobody() {
     if !can_run(TEST, &[Program::Uneven]) {
         return;
     }
-    let mut real = Real::new("uneven");
-    real.start(Program::Uneven);
-    real.settle();
+    let mut real = Pair::new("uneven");
+    run(&mut real, Program::Uneven);
     // Busy machines hold both ranks now and then: it cannot always be told.
     let told = |answer: &Value| {
         only_if_held(answer);
@@ -400,17 +262,16 @@ fn long_form_on_real_programs() {
         ("uneven", Program::Uneven, &[]),
     ];
     let (mut right, mut wrong, mut injected, mut healthy, mut named, mut waited) = (0, 0, 0, 0, 0, 0.0);
-    let mut real = Real::new("long");
+    let mut real = Pair::new("long");
     for (name, program, injections) in all {
         if wanted.as_ref().is_some_and(|wanted| wanted != name) || !can_run("long_form_on_real_programs", &[program]) {
             continue;
         }
         for round in 0..rounds {
-            real.start(program);
-            real.settle();
+            run(&mut real, program);
             let mut kinds = std::collections::BTreeMap::<String, usize>::new();
             let mut held = None;
-            real.look(Duration::from_secs(10), |answer| {
+            look(&real, Duration::from_secs(10), |answer| {
                 let verdict = &answer["verdict"];
                 let why = verdict["why"].as_str().map_or_else(String::new, |why| format!(": {why}"));
                 *kinds.entry(format!("{}{why}", verdict["kind"].as_str().unwrap_or_default())).or_default() += 1;

@@ -1,4 +1,5 @@
 //! `rankmesh serve --postgres` as psql, psycopg, SQLAlchemy and Grafana's own source see it.
+#![cfg(feature = "postgres")]
 
 mod common;
 

@@ -33,15 +33,32 @@ fn every_path_of_the_description_answers_as_described() {
     let description = server.send("GET", "/api/v1/openapi.json", &[], b"").json();
     assert_eq!(description["openapi"], "3.1.0");
     let paths = description["paths"].as_object().expect("paths");
-    assert_eq!(paths.len(), 12);
+    assert_eq!(paths.len(), 15);
+    let text = description.to_string();
+    for name in text.split("\"$ref\":\"#").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert!(description.pointer(name).is_some(), "there is no {name}");
+    }
     let bearer = format!("Bearer {}", server.token);
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().expect("methods") {
             let method = method.to_uppercase();
             let body: &[u8] = if method == "POST" { b"SELECT 1 AS one" } else { b"" };
             let headers = [("authorization", bearer.as_str())];
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let required: Vec<String> = parameters
+                .iter()
+                .filter(|parameter| parameter["required"] == true)
+                .map(|parameter| match parameter["name"].as_str().expect("a name") {
+                    "comm" => "comm=fedc000000000001".to_owned(),
+                    "func" => "func=all_reduce".to_owned(),
+                    "seq" => "seq=7".to_owned(),
+                    "at_ns" => format!("at_ns={}", common::job_stores::T0 + 1_500_000_000),
+                    other => panic!("{path} needs {other}"),
+                })
+                .collect();
+            let asked = format!("{path}?{}", required.join("&"));
             // Events go on: the first is enough. The verdict on stores is of their last minute.
-            let answer = server.send_until(&method, path, &headers, body, |_| true);
+            let answer = server.send_until(&method, &asked, &headers, body, |_| true);
             // What only an agent has is refused, and says so.
             let needs_agent = path == "/api/v1/stacks";
             assert_eq!(answer.status, if needs_agent { 400 } else { 200 }, "{path}: {}", answer.text());
@@ -49,16 +66,19 @@ fn every_path_of_the_description_answers_as_described() {
                 if needs_agent { &operation["responses"]["default"] } else { &operation["responses"]["200"] };
             let kind = answer.header("content-type").expect("a type").split(';').next().expect("a part").to_owned();
             assert!(described["content"].get(&kind).is_some(), "{path} gives {kind}: {described}");
+            if kind == "application/json" {
+                fits(&answer.json(), &described["content"][&kind]["schema"], &description, path);
+            }
+            assert_eq!(operation["responses"]["429"].is_object(), operation["security"] != json!([{}]), "{path}");
             // No parameter but those described; and each of those is known.
-            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             if !parameters.is_empty() {
-                let unknown = server.send_until(&method, &format!("{path}?nonsense=1"), &headers, body, |_| true);
+                let unknown = server.send_until(&method, &format!("{asked}&nonsense=1"), &headers, body, |_| true);
                 assert_eq!(unknown.status, 400, "{path}: {}", unknown.text());
                 assert_eq!(unknown.header("content-type"), Some("application/problem+json"));
             }
             for parameter in &parameters {
                 let name = parameter["name"].as_str().expect("a name");
-                let given = server.send_until(&method, &format!("{path}?{name}=%00"), &headers, body, |_| true);
+                let given = server.send_until(&method, &format!("{asked}&{name}=%00"), &headers, body, |_| true);
                 assert!(!given.text().contains("unknown field"), "{path}?{name}: {}", given.text());
                 assert!(given.status < 500 || given.status == 502, "{path}?{name}: {}", given.text());
             }
@@ -67,6 +87,44 @@ fn every_path_of_the_description_answers_as_described() {
             let unknown = server.send(&method, path, &[], body);
             assert_eq!(unknown.status, if open { 200 } else { 401 }, "{path}");
         }
+    }
+}
+
+/// Whether a document is as a schema of the description says.
+fn fits(value: &Value, schema: &Value, description: &Value, at: &str) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let pointer = name.strip_prefix('#').expect("within the description");
+        return fits(value, description.pointer(pointer).expect("a schema"), description, at);
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let choice = choices.iter().find(|choice| (choice["type"] == "null") == value.is_null()).expect("a choice");
+        return fits(value, choice, description, at);
+    }
+    let kinds: Vec<&str> = match &schema["type"] {
+        Value::String(kind) => vec![kind],
+        kinds => kinds.as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+    };
+    let is = |kind: &&str| match *kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "null" => value.is_null(),
+        other => panic!("{at}: type {other}"),
+    };
+    assert!(kinds.is_empty() || kinds.iter().any(is), "{at}: {value} is none of {kinds:?}");
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        assert!(value.get(name).is_some(), "{at} lacks {name}: {value}");
+    }
+    for (name, part) in schema["properties"].as_object().into_iter().flatten() {
+        if let Some(value) = value.get(name) {
+            fits(value, part, description, &format!("{at}.{name}"));
+        }
+    }
+    for item in value.as_array().into_iter().flatten().take(20) {
+        fits(item, &schema["items"], description, &format!("{at}[]"));
     }
 }
 
@@ -133,8 +191,30 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     assert!(server.sql("?explain=plan", sql).text().contains("strategy"));
     let arrow = server.sql("?format=arrow", sql);
     assert_eq!(arrow.header("content-type"), Some("application/vnd.apache.arrow.stream"));
+    let parquet = server.sql("?format=parquet", sql);
+    assert_eq!(parquet.header("content-type"), Some("application/vnd.apache.parquet"));
+    assert!(parquet.body.starts_with(b"PAR1") && parquet.body.ends_with(b"PAR1"), "{} bytes", parquet.body.len());
     let mixed = server.sql("?format=arrow", "SELECT 1 AS a UNION ALL SELECT 'x'");
     assert_eq!(mixed.status, 400, "{}", mixed.text());
+    // Values are values.
+    let body = |text: &str| asked("*/*", "application/json", text.as_bytes());
+    let given = body(
+        r#"{"sql":"SELECT count(*), :who FROM collectives WHERE rank = :rank","parameters":{"rank":5,"who":"'; --"}}"#,
+    );
+    assert_eq!(given.json()["rows"], json!([[60, "'; --"]]), "{}", given.text());
+    let saved = body(r#"{"saved":"durations-by-rank","parameters":{"since":"1h","job":"4711"}}"#);
+    assert_eq!(saved.json()["rows"].as_array().map(Vec::len), Some(8), "{}", saved.text());
+    for (wrong, said) in [
+        (r#"{"sql":"SELECT :x"}"#, "cannot be bound"),
+        (r#"{"sql":"SELECT :x","parameters":{"y":1}}"#, ":x has no value"),
+        (r#"{"sql":"SELECT 1","saved":"jobs"}"#, "one of them"),
+        (r#"{"saved":"../jobs"}"#, "no investigation"),
+        (r#"{"saved":"jobs","parameters":{"since":"yesterday-ish"}}"#, "is not a time"),
+        (r#"{"sql":"SELECT :x","parameters":{"x":[1]}}"#, "a value is"),
+    ] {
+        let answer = body(wrong);
+        assert!(answer.status == 400 && answer.text().contains(said), "{wrong}: {}", answer.text());
+    }
     // More than is held: it goes on, and the end says who is in it.
     let many = "SELECT a.ts_ns, hex(zeroblob(300)) AS wide FROM collectives a, collectives b LIMIT 40000";
     let long = server.sql("?format=ndjson&timeout=60s", many);
@@ -163,6 +243,10 @@ fn what_is_partial_is_206_or_nothing() {
     let many = "SELECT a.ts_ns, hex(zeroblob(300)) AS wide FROM collectives a, collectives b LIMIT 40000";
     let cut = server.sql("?format=csv&timeout=60s", many);
     assert!(!cut.whole, "it must not look whole");
+    // Parquet says it at its end.
+    let parquet = server.sql("?format=parquet&timeout=60s", many);
+    let end = String::from_utf8_lossy(&parquet.body[parquet.body.len().saturating_sub(4096)..]).into_owned();
+    assert!(parquet.whole && end.contains("rankmesh.coverage") && end.contains("\"node\":\"n2\""), "{end}");
 }
 
 #[test]
@@ -426,7 +510,7 @@ fn alert_rules_do_what_they_say() {
     promtool(&["check", "rules", &path("rankmesh.rules.yml")], "");
     promtool(&["test", "rules", &path("rankmesh.rules.test.yml")], "");
     // What rules and dashboard ask for is there.
-    let metrics = std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/cli/serve/metrics.rs"))
+    let metrics = std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/cli/serve/series.rs"))
         .expect("read");
     for file in ["rankmesh.rules.yml", "grafana-dashboard.json"] {
         let text = std::fs::read_to_string(dir.join(file)).expect("read");

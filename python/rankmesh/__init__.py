@@ -5,12 +5,14 @@
     rm.sql("SELECT node, count(*) AS n FROM collectives GROUP BY node").pandas()
     rm.stragglers(since="10m")
     rm.explain()
+    rm.stacks("3,5-7")                          # where ranks are at this moment
+    rm.saved("waits-by-rank", {"since": "10m"})
 
 Everything is asked through the program ``rankmesh``, with the rights of whoever runs this. Nothing here writes to a store. An
 answer that lacks nodes raises :class:`Partial`, unless ``allow_partial=True`` was said.
 """
 
-from ._answers import Column, Coverage, Explanation, Missing, Result, Verdict
+from ._answers import Column, Coverage, Explanation, Missing, Result, Stacks, Verdict
 from ._mesh import Error, Failed, Mesh, Partial, WrongQuestion, connect
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Missing",
     "Partial",
     "Result",
+    "Stacks",
     "Verdict",
     "WrongQuestion",
     "connect",

@@ -162,7 +162,7 @@ def _declared(decl_type: str) -> str:
 
 
 class _Document(Mapping[str, Any]):
-    """A JSON document, read as a mapping."""
+    """A JSON document, read as a mapping; ``str()`` and notebooks show it in words."""
 
     def __init__(self, json: Dict[str, Any]) -> None:
         self._json = json
@@ -223,6 +223,48 @@ class Verdict(_Document):
             f"rank {self.rank} on {verdict['node']} holds the others up: {verdict['late_by_ns'] / 1e6:.1f} ms late, last in "
             f"{verdict['last_in']} of {verdict['collectives']} collectives" + (f"; cause: {said}" if said else "")
         )
+
+
+class Stacks(_Document):
+    """Where ranks are: the document of ``rankmesh stacks --format json``."""
+
+    def classes(self) -> List[Tuple[str, str, List[str]]]:
+        """Ranks that are in the same place: the ranks (``0-4,6-63``), their hosts, and the functions from the outermost on."""
+        return [
+            (of["members"]["ranks"] or "; ".join(of["members"]["others"]), of["members"]["nodes"], [_step(step) for step in of["path"]])
+            for of in self["merged"]["classes"]
+        ]
+
+    @property
+    def unread(self) -> Result:
+        """Processes without a stack, and why."""
+        rows: List[Tuple[Value, ...]] = [(of["node"], of["rank"], of["pid"], of["reason"]) for of in self["unread"]]
+        columns = tuple(Column(name, "") for name in ("node", "rank", "pid", "reason"))
+        return Result(columns, rows, self.coverage, float(self["elapsed_ms"]))
+
+    def __str__(self) -> str:
+        parts = [
+            "\n".join([f"ranks {ranks} on {nodes}:", *(f"  {function}" for function in path)])
+            for ranks, nodes, path in self.classes()
+        ]
+        parts += [f"no stack of process {pid} on {node}: {reason}" for node, _, pid, reason in self.unread]
+        return "\n\n".join(parts) or "no stacks"
+
+
+def _step(step: Any) -> str:
+    if isinstance(step, str):
+        return {
+            "OuterMissing": "... (callers are not known)",
+            "InnerMissing": "... (it ran while it was read)",
+            "NoFunction": "(no function that could be read)",
+        }.get(step, step)
+    frame = step.get("Function", step)
+    if "Python" in frame:
+        of = frame["Python"]
+        return f"{of['function']}  {of['file']}" + ("" if of["line"] is None else f":{of['line']}")
+    if isinstance(frame, Mapping) and "Native" in frame:
+        return f"{frame['Native']['function']}  [{frame['Native']['module']}]"
+    return "(a return probe hides the callers)"
 
 
 class Explanation(_Document):

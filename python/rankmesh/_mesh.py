@@ -8,9 +8,9 @@ import sysconfig
 from pathlib import Path
 from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
-from ._answers import Column, Coverage, Explanation, Result, Verdict
+from ._answers import Column, Coverage, Explanation, Result, Stacks, Verdict
 
-_Answer = TypeVar("_Answer", Result, Verdict, Explanation)
+_Answer = TypeVar("_Answer", Result, Verdict, Explanation, Stacks)
 PathLike = Union[str, "os.PathLike[str]"]
 
 #: How long the program is waited for beyond a question's own deadline, seconds.
@@ -138,11 +138,64 @@ class Mesh:
         more = ["--format", "json"] + (["--per-node"] if per_node else []) + ["--", "-"]
         # A store of one file has no coverage to tell, and no job.
         job = [] if self._job is None or "--db" in self._flags else ["--job", self._job]
-        found, partial = self._ask("query", job + self._whom(timeout, nodes) + more, timeout, sql)
+        return self._rows(job + self._whom(timeout, nodes) + more, timeout, sql, allow_partial)
+
+    def _rows(self, arguments: List[str], timeout: Optional[float], sql: Optional[str], allow_partial: Optional[bool]) -> Result:
+        found, partial = self._ask("query", arguments, timeout, sql)
         columns = tuple(Column(column["name"], column["type"]) for column in found["columns"])
         rows = [tuple(row) for row in found["rows"]]
         result = Result(columns, rows, Coverage._of(found.get("coverage")), found["elapsed_ms"])
         return self._checked(result, partial, allow_partial)
+
+    def saved(
+        self,
+        name: str,
+        parameters: Optional[Mapping[str, Union[str, int, float]]] = None,
+        *,
+        timeout: Optional[float] = None,
+        nodes: Optional[Sequence[str]] = None,
+        allow_partial: Optional[bool] = None,
+    ) -> Result:
+        """Asks a saved investigation: ``rankmesh saved`` lists them with their parameters.
+
+        :param parameters: values by name, such as ``{"since": "10m"}``; others have their defaults
+        :raises WrongQuestion: there is none of that name, or a value is missing or wrong
+        :raises Partial, Failed: as :meth:`sql`
+        """
+        more = ["--format", "json", f"--saved={name}"]
+        for key, value in (parameters or {}).items():
+            more.append(f"--param={key}={value}")
+        job = [] if self._job is None or "--db" in self._flags else ["--job", self._job]
+        return self._rows(job + self._whom(timeout, nodes) + more, timeout, None, allow_partial)
+
+    def stacks(
+        self,
+        ranks: Optional[Union[str, Iterable[int]]] = None,
+        *,
+        samples: Optional[int] = None,
+        children: bool = False,
+        all_threads: bool = False,
+        job: Optional[Union[str, int]] = None,
+        timeout: Optional[float] = None,
+        nodes: Optional[Sequence[str]] = None,
+        allow_partial: Optional[bool] = None,
+    ) -> Stacks:
+        """Where ranks are at this moment: their call stacks, in classes. It takes agents: stores have no processes.
+
+        :param ranks: only these, ``"3,5-7"`` or numbers
+        :param samples: how often each rank is looked at
+        :param children: also the ranks' child processes
+        :param all_threads: all threads, not each process's first one only
+        :raises Partial, Failed, WrongQuestion: as :meth:`sql`
+        """
+        if "--db" in self._flags:
+            raise WrongQuestion("stacks are read from processes that run: ask an agent, without db")
+        wanted = ranks if ranks is None or isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
+        more = [] if wanted is None else [f"--ranks={wanted}"]
+        more += [] if samples is None else [f"--samples={samples}"]
+        more += ["--children"] * children + ["--all-threads"] * all_threads + ["--format", "json"]
+        found, partial = self._ask("stacks", self._whom(timeout, nodes) + self._of_job(job) + more, timeout)
+        return self._checked(Stacks(found), partial, allow_partial)
 
     def stragglers(
         self,

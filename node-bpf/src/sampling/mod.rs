@@ -17,6 +17,8 @@ mod gpu;
 mod host;
 mod own;
 
+pub use own::ProcessUse;
+
 /// Where to look, and how often.
 #[derive(Debug, Clone)]
 pub struct SamplerConfig {

@@ -1,9 +1,40 @@
-//! What the agent itself uses: processor time and memory, from /proc/self.
+//! What this process uses: processor time and memory, from /proc/self.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use record::SelfStat;
+
+/// What this process uses.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ProcessUse {
+    /// Processor time since its start, nanoseconds; none where the kernel does not say.
+    pub cpu_ns: Option<f64>,
+    /// Resident memory, bytes.
+    pub rss_bytes: Option<f64>,
+    /// Threads.
+    pub threads: Option<f64>,
+}
+
+impl ProcessUse {
+    /// Of this process, now.
+    pub fn of_self() -> Self {
+        Self::read(Path::new("/proc/self"))
+    }
+
+    fn read(own: &Path) -> Self {
+        let status = fs::read_to_string(own.join("status")).unwrap_or_default();
+        let number = |name: &str| -> Option<f64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        Self {
+            cpu_ns: process_cpu_ns(),
+            rss_bytes: number("VmRSS").map(|kib| kib * 1024.0),
+            threads: number("Threads"),
+        }
+    }
+}
 
 /// Where to look.
 #[derive(Debug)]
@@ -18,15 +49,11 @@ impl OwnUse {
 
     /// Processor time since its start, memory and threads.
     pub(super) fn look(&mut self, ts_ns: i64) -> Vec<SelfStat> {
-        let status = fs::read_to_string(self.own.join("status")).unwrap_or_default();
-        let number = |name: &str| -> Option<f64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            line.split_whitespace().next()?.parse().ok()
-        };
+        let used = ProcessUse::read(&self.own);
         let all = [
-            ("agent.cpu", process_cpu_ns(), "ns"),
-            ("agent.rss", number("VmRSS").map(|kib| kib * 1024.0), "bytes"),
-            ("agent.threads", number("Threads"), "count"),
+            ("agent.cpu", used.cpu_ns, "ns"),
+            ("agent.rss", used.rss_bytes, "bytes"),
+            ("agent.threads", used.threads, "count"),
         ];
         let stat = |(name, value, unit): (&str, Option<f64>, &'static str)| {
             Some(SelfStat { ts_ns, name: name.to_owned(), value: value?, unit })

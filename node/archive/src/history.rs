@@ -10,7 +10,7 @@ use store::{ClockOffsetSeen, Facts, Rows, StoreError, TableFacts};
 
 use crate::holdings::Archive;
 use crate::hour::HOUR_NS;
-use crate::live::Live;
+use crate::live::LiveStore;
 use crate::parts::Node;
 use crate::table;
 
@@ -24,19 +24,20 @@ pub struct NodeHistory(Arc<Node>);
 impl NodeHistory {
     /// The node called `node`, with its store where one is at hand.
     #[must_use]
-    pub fn new(archive: Arc<Archive>, node: &str, live: Option<Live>) -> Self {
+    pub fn new(archive: Arc<Archive>, node: &str, live: Option<Arc<dyn LiveStore>>) -> Self {
         let stores = archive.stores().keys().filter(|store| store.node == node).cloned().collect();
-        Self(Arc::new(Node { archive, stores, live }))
+        Self(Arc::new(Node { archive, stores, live, asked_ns: 0 }))
     }
 }
 
 impl Rows for NodeHistory {
     fn open_reader(&self) -> Result<Connection, StoreError> {
-        table::connection(&self.0).map_err(|error| StoreError::Elsewhere(error.to_string()))
+        let node = Node { asked_ns: record::unix_now_ns(), ..Node::clone(&self.0) };
+        table::connection(&Arc::new(node)).map_err(|error| StoreError::Elsewhere(error.to_string()))
     }
 
     fn facts(&self) -> Facts {
-        let mut facts = self.0.live.as_ref().map(|live| live.served().facts()).unwrap_or_default();
+        let mut facts = self.0.live.as_ref().map(|live| live.facts()).unwrap_or_default();
         if let Some((first, last)) = self.0.span_ns() {
             // What questions are planned by: the times are those of the whole, the rows unknown.
             let name = "collectives".to_owned();
@@ -51,6 +52,10 @@ impl Rows for NodeHistory {
             });
         }
         facts
+    }
+
+    fn grows(&self) -> bool {
+        self.0.live.as_ref().is_some_and(|live| live.grows())
     }
 
     fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String> {

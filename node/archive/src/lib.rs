@@ -1,5 +1,5 @@
 //! Hours of trace stores as Parquet, in a directory or an S3-compatible bucket, that any engine
-//! reads; and read back as the tables of one node.
+//! reads; and read back as the tables of one node. Also rows pushed into ClickHouse.
 //!
 //! Owns how an archive is laid out, what is written to it and when, and what it holds. Does not own
 //! the rows (`store`), whom a question asks (`query`), nor the process that writes (the binary).
@@ -7,6 +7,7 @@
 //!
 //! | module | owns |
 //! |---|---|
+//! | `clickhouse` | pushing rows into a ClickHouse server |
 //! | `hour` | an hour of the calendar |
 //! | `layout` | the names of what lies in an archive |
 //! | `manifest` | what an hour of a node holds and lacks |
@@ -20,6 +21,7 @@
 //! | `table` | archived and live rows as a virtual table |
 //! | `history` | a node of an archive, as a source of rows |
 
+pub mod clickhouse;
 pub mod history;
 pub mod holdings;
 pub mod hour;

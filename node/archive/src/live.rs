@@ -1,4 +1,5 @@
-//! Owns the rows of a store that are not taken from the archive, read a few thousand at a time.
+//! Owns the rows of a node that are not taken from the archive, read a few thousand at a time: what a
+//! store at hand has ([`Live`]), or whatever else reaches the node's store.
 
 use std::ops::Range;
 use std::path::Path;
@@ -6,12 +7,95 @@ use std::path::Path;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use store::exchange::Hours;
-use store::{ServedDb, StoreError};
+use store::{Facts, ServedDb, StoreError};
 
 use crate::row_group::{Chunk, Column};
 
 /// Rows read at a time.
 const ROWS: usize = 8192;
+
+/// Which rows of a node's store are wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct RowsWanted<'a> {
+    /// The table.
+    pub table: &'a str,
+    /// Its column with the time.
+    pub time: &'a str,
+    /// The columns, by their places in the table; none where one is not used.
+    pub columns: &'a [Option<&'a str>],
+    /// The times, Unix nanoseconds.
+    pub range: &'a Range<i64>,
+    /// The hours that the archive has, in order and apart.
+    pub without: &'a [Range<i64>],
+    /// When the question was asked: all scans of one question see the rows of one moment.
+    pub asked_ns: i64,
+}
+
+impl RowsWanted<'_> {
+    /// Whether the archive has all of the time.
+    #[must_use]
+    pub fn is_archived(&self) -> bool {
+        self.without.iter().any(|hours| hours.start <= self.range.start && hours.end >= self.range.end)
+    }
+
+    /// The condition on the time, as SQL.
+    #[must_use]
+    pub fn condition(&self) -> String {
+        let (time, Range { start, end }) = (quoted(self.time), self.range);
+        let mut sql = format!("{time} >= {start} AND {time} < {end}");
+        for hours in self.without {
+            sql.push_str(&format!(" AND NOT ({time} >= {} AND {time} < {})", hours.start, hours.end));
+        }
+        sql
+    }
+}
+
+/// A name as SQL has it.
+#[must_use]
+pub fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A node's store, however it is reached.
+pub trait LiveStore: std::fmt::Debug + Send + Sync {
+    /// The store's number; none where it is no trace store, or not known.
+    fn birth_ns(&self) -> Option<i64>;
+    /// Up to when retention has taken rows of a table, Unix nanoseconds.
+    fn dropped_until_ns(&self, table: &str) -> Option<i64>;
+    /// Tables, spans and sizes.
+    fn facts(&self) -> Facts;
+    /// What is known to be missing from `tables` (all when empty) in `range`.
+    fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String>;
+    /// Begins to read rows.
+    ///
+    /// # Errors
+    /// [`StoreError`]: the store is not reached, or retention has just taken what was to be read.
+    fn rows(&self, wanted: RowsWanted<'_>) -> Result<Box<dyn Batches>, StoreError>;
+    /// Whether rows come while it is asked.
+    fn grows(&self) -> bool;
+}
+
+/// Rows as they are read.
+pub trait Batches: Send {
+    /// The next rows, each with a value for each column that is wanted; none at the end.
+    ///
+    /// # Errors
+    /// [`StoreError`]: the store is not reached any more.
+    fn next(&mut self) -> Result<Option<Vec<Vec<Value>>>, StoreError>;
+}
+
+/// Rows as a chunk.
+pub(crate) fn chunk(rows: Vec<Vec<Value>>, columns: &[Option<String>]) -> Chunk {
+    let count = rows.len();
+    let wanted = columns.iter().filter(|column| column.is_some()).count();
+    let mut taken: Vec<Vec<Value>> = (0..wanted).map(|_| Vec::with_capacity(count)).collect();
+    for row in rows {
+        row.into_iter().zip(&mut taken).for_each(|(value, column)| column.push(value));
+    }
+    let mut taken = taken.into_iter();
+    let columns = columns.iter().map(|column| column.as_ref().and_then(|_| taken.next()).map(Column::any)).collect();
+    Chunk { rows: count, columns }
+}
 
 /// A store that an agent writes, or that lies there.
 #[derive(Debug)]
@@ -36,32 +120,31 @@ impl Live {
         }
         Ok(Self { served, birth_ns, dropped })
     }
+}
 
-    /// The store's number; none where it is no trace store.
-    #[must_use]
-    pub fn birth_ns(&self) -> Option<i64> {
+impl LiveStore for Live {
+    fn birth_ns(&self) -> Option<i64> {
         self.birth_ns
     }
 
-    /// Up to when retention has taken rows of a table, Unix nanoseconds.
-    pub(crate) fn dropped_until_ns(&self, table: &str) -> Option<i64> {
+    fn dropped_until_ns(&self, table: &str) -> Option<i64> {
         self.dropped.iter().find(|(name, _)| name == table).map(|(_, until_ns)| *until_ns)
     }
 
-    pub(crate) fn served(&self) -> &ServedDb {
-        &self.served
+    fn facts(&self) -> Facts {
+        self.served.facts()
     }
 
-    /// Begins to read rows of a table whose time lies in `range` and in none of `without` (in order,
-    /// apart).
-    pub(crate) fn rows(
-        &self,
-        table: &str,
-        time: &str,
-        columns: &[Option<&str>],
-        range: &Range<i64>,
-        without: &[Range<i64>],
-    ) -> Result<LiveRows, StoreError> {
+    fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String> {
+        self.served.notes(tables, range)
+    }
+
+    fn grows(&self) -> bool {
+        false
+    }
+
+    fn rows(&self, wanted: RowsWanted<'_>) -> Result<Box<dyn Batches>, StoreError> {
+        let table = wanted.table;
         let conn = self.served.reader()?;
         // One state of the store for all chunks.
         conn.execute_batch("BEGIN").map_err(|error| StoreError::Elsewhere(error.to_string()))?;
@@ -71,59 +154,52 @@ impl Live {
         if self.birth_ns.is_some() && cutoff_ns != self.dropped_until_ns(table) {
             return Err(StoreError::Elsewhere(format!("retention has just taken rows of {table}: ask again")));
         }
-        let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
-        let has = |name: &&str| {
+        let has = |name: &str| {
             let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
-            conn.query_row(sql, [table, *name], |row| row.get::<_, i64>(0)).is_ok_and(|found| found == 1)
+            conn.query_row(sql, [table, name], |row| row.get::<_, i64>(0)).is_ok_and(|found| found == 1)
         };
-        let listed: Vec<String> =
-            columns.iter().map(|name| name.filter(has).map_or_else(|| "NULL".to_owned(), quoted)).collect();
-        let time = quoted(time);
-        let mut sql = format!(
-            "SELECT rowid, {} FROM {} WHERE rowid > ?1 AND {time} >= {} AND {time} < {}",
-            listed.join(", "),
+        let names = wanted.columns.iter().flatten();
+        let listed: Vec<String> = names.map(|name| if has(name) { quoted(name) } else { "NULL".to_owned() }).collect();
+        let listed: String = listed.iter().map(|column| format!(", {column}")).collect();
+        let sql = format!(
+            "SELECT rowid{listed} FROM {} WHERE rowid > ?1 AND {} ORDER BY rowid LIMIT {ROWS}",
             quoted(table),
-            range.start,
-            range.end
+            wanted.condition()
         );
-        for hours in without {
-            sql.push_str(&format!(" AND NOT ({time} >= {} AND {time} < {})", hours.start, hours.end));
-        }
-        sql.push_str(&format!(" ORDER BY rowid LIMIT {ROWS}"));
-        let wanted = columns.iter().map(Option::is_some).collect();
-        Ok(LiveRows { conn, sql, wanted, after: i64::MIN, is_over: false })
+        let width = wanted.columns.iter().flatten().count();
+        Ok(Box::new(LiveRows { conn, sql, width, after: i64::MIN, is_over: false }))
     }
 }
 
 /// Rows as they are read.
 #[derive(Debug)]
-pub(crate) struct LiveRows {
+struct LiveRows {
     conn: Connection,
     sql: String,
-    wanted: Vec<bool>,
+    width: usize,
     after: i64,
     is_over: bool,
 }
 
 impl LiveRows {
-    /// The next rows; none at the end.
-    pub(crate) fn next(&mut self) -> rusqlite::Result<Option<Chunk>> {
+    fn read(&mut self) -> rusqlite::Result<Option<Vec<Vec<Value>>>> {
+        let mut found = Vec::new();
+        let mut statement = self.conn.prepare_cached(&self.sql)?;
+        let mut rows = statement.query([self.after])?;
+        while let Some(row) = rows.next()? {
+            self.after = row.get(0)?;
+            found.push((1..=self.width).map(|at| row.get(at)).collect::<rusqlite::Result<_>>()?);
+        }
+        self.is_over = found.len() < ROWS;
+        Ok((!found.is_empty()).then_some(found))
+    }
+}
+
+impl Batches for LiveRows {
+    fn next(&mut self) -> Result<Option<Vec<Vec<Value>>>, StoreError> {
         if self.is_over {
             return Ok(None);
         }
-        let mut columns: Vec<Vec<Value>> = self.wanted.iter().map(|_| Vec::new()).collect();
-        let mut statement = self.conn.prepare_cached(&self.sql)?;
-        let mut rows = statement.query([self.after])?;
-        let mut count = 0;
-        while let Some(row) = rows.next()? {
-            self.after = row.get(0)?;
-            for (at, column) in columns.iter_mut().enumerate().filter(|(at, _)| self.wanted[*at]) {
-                column.push(row.get(at + 1)?);
-            }
-            count += 1;
-        }
-        self.is_over = count < ROWS;
-        let columns = columns.into_iter().zip(&self.wanted).map(|(c, wanted)| wanted.then(|| Column::any(c)));
-        Ok((count > 0).then(|| Chunk { rows: count, columns: columns.collect() }))
+        self.read().map_err(|error| StoreError::Elsewhere(error.to_string()))
     }
 }

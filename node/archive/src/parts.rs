@@ -8,15 +8,17 @@ use std::sync::Arc;
 use crate::holdings::Archive;
 use crate::hour::Hour;
 use crate::layout::StoreName;
-use crate::live::Live;
+use crate::live::LiveStore;
 use crate::manifest::Manifest;
 
 /// A node, as its archived hours and its store hold it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) archive: Arc<Archive>,
     pub(crate) stores: Vec<StoreName>,
-    pub(crate) live: Option<Live>,
+    pub(crate) live: Option<Arc<dyn LiveStore>>,
+    /// When the question was asked, Unix nanoseconds.
+    pub(crate) asked_ns: i64,
 }
 
 /// A file of an hour.
@@ -40,7 +42,7 @@ impl Node {
     pub(crate) fn span_ns(&self) -> Option<(i64, i64)> {
         let hours = self.stores.iter().filter_map(|store| self.archive.stores().get(store));
         let archived = hours.map(|hours| (hours.first_ns, hours.until_ns - 1));
-        let live = self.live.as_ref().and_then(|live| live.served().facts().span());
+        let live = self.live.as_ref().and_then(|live| live.facts().span());
         archived.chain(live).reduce(|(first, last), (from, to)| (first.min(from), last.max(to)))
     }
 
@@ -122,7 +124,7 @@ impl Node {
             }
         }
         if let Some(live) = &self.live {
-            let told = live.served().notes(tables, range);
+            let told = live.notes(tables, range);
             // The archive has what retention took from the store; where it has not, its manifests
             // say so.
             let is_archived =

@@ -160,6 +160,7 @@ fn write(
         let of = RowsOf {
             table,
             range: range.clone(),
+            rowids: None,
             constants: vec![("node".to_owned(), name.node.clone())],
             metadata: vec![
                 ("rankmesh.table".to_owned(), table.to_owned()),

@@ -42,6 +42,13 @@ pub enum PlaceError {
         /// What the system said.
         reason: io::Error,
     },
+    /// A directory that is not there.
+    #[error(
+        "{}: there is no such directory. It is not made: one that is not mounted would be filled beneath its mount point. \
+         Mount it, or make it with mkdir",
+        .0.display()
+    )]
+    Missing(PathBuf),
     /// A file with settings cannot be used.
     #[error("{path}: {reason}")]
     Settings {
@@ -108,7 +115,14 @@ impl Settings {
     /// From this process's environment.
     #[must_use]
     pub fn of_environment() -> Self {
-        Self(std::env::vars().filter(|(name, _)| name.starts_with("AWS_")).collect())
+        let is_ours = |name: &str| name.starts_with("AWS_") || name.starts_with("CLICKHOUSE_");
+        Self(std::env::vars().filter(|(name, _)| is_ours(name)).collect())
+    }
+
+    /// All of them, by name.
+    #[must_use]
+    pub fn by_name(&self) -> &BTreeMap<String, String> {
+        &self.0
     }
 
     /// From a file of `NAME=VALUE` lines, which only its owner may read; over the environment's.
@@ -168,7 +182,10 @@ impl Place {
             return Err(PlaceError::Name(name.to_owned()));
         }
         let wrong = |reason| PlaceError::Directory { path: name.into(), reason };
-        let path = std::fs::canonicalize(name).map_err(wrong)?;
+        let path = std::fs::canonicalize(name).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => PlaceError::Missing(name.into()),
+            _ => wrong(error),
+        })?;
         if !path.is_dir() {
             return Err(wrong(io::ErrorKind::NotADirectory.into()));
         }

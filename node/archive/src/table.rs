@@ -22,7 +22,7 @@ use rusqlite::vtab::{
 use rusqlite::{Connection, Error, Result};
 
 use crate::layout;
-use crate::live::LiveRows;
+use crate::live::{self, Batches, RowsWanted};
 use crate::parts::{HourFile, Node};
 use crate::row_group::{Chunk, File};
 
@@ -239,7 +239,7 @@ struct Reader {
     bounds: Vec<(String, (i64, i64))>,
     files: std::vec::IntoIter<HourFile>,
     open: Option<(File, usize)>,
-    live: Option<LiveRows>,
+    live: Option<Box<dyn Batches>>,
 }
 
 fn failed(why: impl std::fmt::Display) -> Error {
@@ -272,7 +272,11 @@ impl Reader {
             }
             match self.files.next() {
                 Some(file) => self.open = self.file(&file)?.map(|file| (file, 0)),
-                None => return self.live.as_mut().map_or(Ok(None), LiveRows::next),
+                None => {
+                    let Some(live) = &mut self.live else { return Ok(None) };
+                    let rows = live.next().map_err(failed)?;
+                    return Ok(rows.map(|rows| live::chunk(rows, &self.columns)));
+                }
             }
         }
     }
@@ -315,9 +319,15 @@ impl Cursor<'_> {
             None => None,
             Some(live) => {
                 let wanted: Vec<Option<&str>> = columns.iter().map(Option::as_deref).collect();
-                let time = &table.columns[table.time];
-                let rows = live.rows(&table.table, time, &wanted, &range, &parts.not_live);
-                Some(rows.map_err(failed)?)
+                let wanted = RowsWanted {
+                    table: &table.table,
+                    time: &table.columns[table.time],
+                    columns: &wanted,
+                    range: &range,
+                    without: &parts.not_live,
+                    asked_ns: table.node.asked_ns,
+                };
+                if wanted.is_archived() { None } else { Some(live.rows(wanted).map_err(failed)?) }
             }
         };
         let bounds = bounds.iter().map(|(column, bounds)| (table.columns[*column].clone(), *bounds)).collect();

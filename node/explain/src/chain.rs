@@ -113,7 +113,7 @@ fn event(kind: Kind, what: &str, stretches: usize) -> String {
         Kind::CudaSync | Kind::CudaCopy | Kind::CudaLaunch => format!("it was in {what}"),
         Kind::Lock => format!("it waited for a lock or another thread ({what})"),
         Kind::NetworkWait => format!("it waited for a socket ({what})"),
-        Kind::FileWait => format!("it waited for a pipe, a file or a child ({what})"),
+        Kind::FileWait => format!("it waited for a pipe, a local socket, a file or a child ({what})"),
         Kind::Sleep => format!("it slept by itself ({what})"),
         Kind::Wait => format!("it gave up its CPU ({what})"),
     };
@@ -164,11 +164,14 @@ pub fn example(late: Late, rank: i32, node: &str, waits: &[(i64, i64)], tier: u8
             at_ns: None,
             duration_ns: Some(longest),
             node: String::new(),
-            what: format!(
-                "ranks {} waited in it, {} together",
-                verdicts::hostlist::fold_ranges(who.iter().filter_map(|rank| u64::try_from(*rank).ok())),
-                duration(sum_ns)
-            ),
+            what: match &who[..] {
+                [one] => format!("rank {one} waited in it"),
+                more => format!(
+                    "ranks {} waited in it, {} together",
+                    verdicts::hostlist::fold_ranges(more.iter().filter_map(|rank| u64::try_from(*rank).ok())),
+                    duration(sum_ns)
+                ),
+            },
             evidence: "collectives".to_owned(),
             tier: Some(tier),
         });

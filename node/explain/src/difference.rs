@@ -5,16 +5,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::stacks::{CountedStack, Frame, MemberStacks};
+use crate::stacks::{CountedStack, Frame, Member, MemberStacks};
 
 /// Part of the samples by which the culprit must be in a place more often than its peer.
 const CLEAR: f64 = 0.3;
 
+/// A place around the clearest one tells as much where its gap is smaller by at most this.
+const AS_TELLING: f64 = 0.1;
+
+/// Such places that are shown.
+const OUTER: usize = 2;
+
 /// A place with the samples of both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// `data.py:88 collate`.
+    /// The innermost: `queue.py:171 get`.
     pub place: String,
+    /// What it is called from and tells as much, outermost first: `train.py:40 step`, `data.py:88
+    /// collate`. People know their own lines; the innermost is often a library's.
+    pub outer: Vec<String>,
     /// The culprit's samples in it.
     pub culprit: u32,
     /// Of how many.
@@ -26,12 +35,22 @@ pub struct Difference {
 }
 
 impl Difference {
+    /// By what part of the samples the culprit is there more often.
+    fn clearness(&self) -> f64 {
+        let share = |count: u32, samples: u32| f64::from(count) / f64::from(samples.max(1));
+        share(self.culprit, self.culprit_samples) - share(self.peer, self.peer_samples)
+    }
+
     /// In words.
     #[must_use]
     pub fn text(&self) -> String {
         format!(
             "{} in {} of {} samples; its peer {} of {}",
-            self.place, self.culprit, self.culprit_samples, self.peer, self.peer_samples
+            self.outer.iter().chain([&self.place]).map(String::as_str).collect::<Vec<_>>().join(" > "),
+            self.culprit,
+            self.culprit_samples,
+            self.peer,
+            self.peer_samples
         )
     }
 }
@@ -52,13 +71,38 @@ pub fn difference(culprit: &[MemberStacks], peer: &[MemberStacks]) -> Option<Dif
         .places
         .iter()
         .max_by(|(a, (n, deep)), (b, (m, deeper))| gap(a, *n).total_cmp(&gap(b, *m)).then(deep.cmp(deeper)))?;
-    (gap(place, *count) >= CLEAR).then(|| Difference {
+    let clearest = gap(place, *count);
+    let as_telling =
+        mine.places.iter().filter(|(other, (n, _))| *other != place && gap(other, *n) >= clearest - AS_TELLING);
+    let mut outer: Vec<(usize, &String)> = as_telling.map(|(other, (_, deep))| (*deep, other)).collect();
+    outer.sort();
+    (clearest >= CLEAR).then(|| Difference {
         place: place.clone(),
+        outer: outer.into_iter().take(OUTER).map(|(_, other)| other.clone()).collect(),
         culprit: *count,
         culprit_samples: mine.samples,
         peer: theirs.places.get(place).map_or(0, |found| found.0),
         peer_samples: theirs.samples,
     })
+}
+
+/// Where the culprit's child processes, such as a data loader's workers, are and its peer's are not:
+/// that of the one child in which it is clearest, with its process id. A peer without children is in
+/// no place.
+#[must_use]
+pub fn of_children(culprit: &[MemberStacks], peer: &[MemberStacks]) -> Option<(u32, Difference)> {
+    let nowhere = [MemberStacks {
+        member: Member { rank: None, node: String::new(), pid: 0, tid: 0 },
+        other_stacks: 1,
+        stacks: Vec::new(),
+    }];
+    let peer = if peer.is_empty() { &nowhere } else { peer };
+    let each = culprit.iter().filter_map(|child| {
+        // What its program begins with is said of every child.
+        let found = Difference { outer: Vec::new(), ..difference(std::slice::from_ref(child), peer)? };
+        Some((child.member.pid, found))
+    });
+    each.max_by(|(_, a), (_, b)| a.clearness().total_cmp(&b.clearness()))
 }
 
 #[derive(Default)]
@@ -107,7 +151,6 @@ pub fn place(frame: &Frame, only_python: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::Member;
 
     fn python(function: &str, line: u32) -> Frame {
         Frame::Python { function: function.into(), file: "/job/data.py".into(), line: Some(line) }
@@ -140,6 +183,22 @@ mod tests {
         assert_eq!(difference(&culprit, &[]), None, "no peer");
         assert_eq!(difference(&stacks(&[(&[main], 20)]), &culprit), None, "what both are in");
         assert_eq!(difference(&peer, &culprit).unwrap().place, "data.py:7 all_reduce", "{wait:?}");
+    }
+
+    #[test]
+    fn the_child_that_is_slow_is_told_from_those_that_wait() {
+        let (queue, decode) = (python("get", 12), python("decode", 40));
+        let child = |pid, place: &Frame| {
+            let mut child = stacks(&[(std::slice::from_ref(place), 20)]).remove(0);
+            child.member.pid = pid;
+            child
+        };
+        let waiting = [child(7, &queue), child(8, &queue)];
+        let (pid, found) = of_children(&[child(3, &queue), child(4, &decode), child(5, &queue)], &waiting).unwrap();
+        assert_eq!((pid, found.place.as_str()), (4, "data.py:40 decode"));
+        assert_eq!(of_children(&waiting, &waiting), None);
+        assert_eq!(of_children(&[], &waiting), None);
+        assert_eq!(of_children(&[child(4, &decode)], &[]).unwrap().1.culprit, 20, "its peer has no children");
     }
 
     #[test]

@@ -163,6 +163,14 @@ pub struct MeshStats {
     /// Gossip messages dropped because a queue, here or towards a peer, was full or the peer was
     /// not reached.
     pub gossip_dropped: u64,
+    /// Gossip messages that went out.
+    pub gossip_sent: u64,
+    /// Their bytes, without those of QUIC.
+    pub gossip_sent_bytes: u64,
+    /// Gossip messages that came in.
+    pub gossip_received: u64,
+    /// Their bytes, without those of QUIC.
+    pub gossip_received_bytes: u64,
     /// Questions served.
     pub served: u64,
 }
@@ -178,11 +186,21 @@ struct Counters {
     shut_out: AtomicU64,
     closed_idle: AtomicU64,
     gossip_dropped: AtomicU64,
+    gossip_sent: AtomicU64,
+    gossip_sent_bytes: AtomicU64,
+    gossip_received: AtomicU64,
+    gossip_received_bytes: AtomicU64,
     served: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts a message and its bytes.
+fn count_message(messages: &AtomicU64, bytes: &AtomicU64, payload: &[u8]) {
+    count(messages);
+    bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
 }
 
 /// What changes with the identity.
@@ -317,6 +335,10 @@ impl Mesh {
             shut_out: read(&counters.shut_out),
             closed_idle: read(&counters.closed_idle),
             gossip_dropped: read(&counters.gossip_dropped),
+            gossip_sent: read(&counters.gossip_sent),
+            gossip_sent_bytes: read(&counters.gossip_sent_bytes),
+            gossip_received: read(&counters.gossip_received),
+            gossip_received_bytes: read(&counters.gossip_received_bytes),
             served: read(&counters.served),
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::endpoint::canonical;
 use super::pool::Purpose;
-use super::{Mesh, count};
+use super::{Mesh, count, count_message};
 
 /// Messages that may wait for one address.
 const QUEUE: usize = 8;
@@ -64,7 +64,9 @@ async fn work(mesh: Mesh, to: SocketAddr, mut queue: mpsc::Receiver<Vec<u8>>) {
             continue;
         };
         let sent = tokio::time::timeout(SEND_TIMEOUT, deliver(&mesh, to, &payload)).await;
-        if !matches!(sent, Ok(Some(()))) {
+        if matches!(sent, Ok(Some(()))) {
+            count_message(&mesh.0.counters.gossip_sent, &mesh.0.counters.gossip_sent_bytes, &payload);
+        } else {
             count(&mesh.0.counters.gossip_dropped);
             while queue.try_recv().is_ok() {
                 count(&mesh.0.counters.gossip_dropped);

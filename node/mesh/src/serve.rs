@@ -22,7 +22,7 @@ use super::endpoint::canonical;
 use super::idle::ConnectionUse;
 use super::pool::Peer;
 use super::usage::Usage;
-use super::{Mesh, code, count};
+use super::{Mesh, code, count, count_message};
 use record::unix_now_ns;
 
 /// Handshakes under way at a time. Beyond, callers must first prove their address (QUIC retry);
@@ -166,8 +166,10 @@ async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream
         tracing::debug!(node = %peer.node, "a gossip message did not arrive completely or was too long");
         return;
     };
+    let counters = &mesh.0.counters;
+    count_message(&counters.gossip_received, &counters.gossip_received_bytes, &payload);
     if mesh.0.gossip_in.try_send(Inbound { from: peer.address, payload }).is_err() {
-        count(&mesh.0.counters.gossip_dropped);
+        count(&counters.gossip_dropped);
     }
 }
 

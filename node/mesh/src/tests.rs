@@ -565,6 +565,13 @@ async fn gossip_finds_everyone_over_quic() {
         });
         tokio::time::timeout(PATIENCE, all).await.expect("never complete").unwrap();
     }
+    for (_, mesh) in &gossips {
+        let stats = mesh.stats();
+        assert!(stats.gossip_sent > 0 && stats.gossip_received > 0, "{stats:?}");
+        // Each message has bytes: magic, version and kind at the least.
+        assert!(stats.gossip_sent_bytes > 4 * stats.gossip_sent, "{stats:?}");
+        assert!(stats.gossip_received_bytes > 4 * stats.gossip_received, "{stats:?}");
+    }
 }
 
 #[tokio::test]

@@ -34,6 +34,47 @@ pub struct Watched {
     pub nodes: Vec<NodeNow>,
     /// Who was heard.
     pub coverage: Coverage,
+    /// How the agent itself does; none where it is made from stores, or the agent is of an earlier
+    /// release.
+    pub own: Option<AgentNow>,
+}
+
+/// How an agent does. Counts are since its start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentNow {
+    /// Processor time that it has used, nanoseconds.
+    pub cpu_ns: Option<u64>,
+    /// Its resident memory, bytes.
+    pub memory_bytes: Option<u64>,
+    /// Its threads.
+    pub threads: Option<u64>,
+    /// Gossip messages that went out,
+    pub gossip_sent: u64,
+    /// and their bytes.
+    pub gossip_sent_bytes: u64,
+    /// Gossip messages that came in,
+    pub gossip_received: u64,
+    /// and their bytes.
+    pub gossip_received_bytes: u64,
+    /// Gossip messages that were dropped: a queue was full, or the peer was not reached.
+    pub gossip_dropped: u64,
+    /// Memory that questions have now, bytes.
+    pub question_memory_bytes: u64,
+    /// What they may have together, bytes.
+    pub question_memory_most_bytes: u64,
+    /// Questions of other nodes that were served.
+    pub served: u64,
+    /// Records that the store has taken; none without a store.
+    pub stored: Option<u64>,
+    /// Records that the store lost: its queue was full, or they could not be written.
+    pub store_lost: Option<u64>,
+    /// Records that wait for the store.
+    pub store_queued: Option<u64>,
+    /// Bytes of the store's files.
+    pub store_bytes: Option<u64>,
+    /// Events that probes could not hand over; none where nothing is captured by probes.
+    pub capture_lost: Option<u64>,
 }
 
 /// A job and its verdict.

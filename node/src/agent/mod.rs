@@ -44,6 +44,7 @@ pub mod local;
 mod mark;
 mod memory;
 mod open_calls;
+mod own_state;
 mod past_findings;
 mod recording;
 mod remembered;

@@ -172,6 +172,13 @@ impl Recording {
         self.running.lock().is_some() || self.rings.lock().is_some()
     }
 
+    /// Events that probes could not hand over, since the start; none where no probe runs.
+    pub(super) fn lost_by_probes(&self) -> Option<u64> {
+        let running = self.running.lock();
+        let probes = running.as_ref()?.status().probes;
+        Some(probes.iter().map(|probe| probe.lost_ring + probe.lost_map).sum())
+    }
+
     /// The calls on their way into digests.
     pub(super) fn feed(&self) -> &Feed {
         &self.feed

@@ -191,8 +191,15 @@ fn sample_ranks(
 ) -> NodeStacks {
     let mut pids: Vec<u32> = ranks.iter().map(|process| process.pid).collect();
     let mut notes = Vec::new();
+    let mut children = stacks::descendants(&pids);
+    // What a rank forked has its environment, and is still no rank but a child of one.
+    let forked = |process: &&RankProcess| {
+        let same = |other: &RankProcess| (other.rank, &other.job_id) == (process.rank, &process.job_id);
+        children.contains(&process.pid) && ranks.iter().any(|other| other.pid != process.pid && same(other))
+    };
+    let forked: Vec<u32> = ranks.iter().filter(forked).map(|process| process.pid).collect();
+    pids.retain(|pid| !forked.contains(pid));
     if wanted.children {
-        let mut children = stacks::descendants(&pids);
         children.retain(|pid| !pids.contains(pid));
         if children.len() > MOST_CHILDREN {
             notes.push(format!("{} of {} child processes are sampled", MOST_CHILDREN, children.len()));
@@ -217,7 +224,8 @@ fn sample_ranks(
         if !wanted.all_threads {
             profile.threads.retain(|thread| thread.main);
         }
-        let rank = ranks.iter().find(|process| process.pid == profile.pid).map(|process| process.rank);
+        let is_it = |process: &&RankProcess| process.pid == profile.pid && !forked.contains(&process.pid);
+        let rank = ranks.iter().find(is_it).map(|process| process.rank);
         RankProfile { rank, profile }
     });
     NodeStacks { profiles: profiles.collect(), notes }
@@ -401,6 +409,30 @@ mod tests {
         sleeper.wait().unwrap();
         assert_eq!(node.profiles.iter().map(|found| found.rank).collect::<Vec<_>>(), [Some(3), Some(4)]);
         assert!(matches!(node.profiles[1].profile.short_because, Some(ShortReason::Failed(_))), "{node:?}");
+    }
+
+    #[test]
+    fn what_a_rank_forked_is_a_child_of_it() {
+        let mut shell = std::process::Command::new("sh").args(["-c", "sleep 60; true"]).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        let child = loop {
+            match stacks::descendants(&[shell.id()]).first() {
+                Some(child) => break *child,
+                None => assert!(Instant::now() < until, "no child"),
+            }
+        };
+        let ranks = [process(shell.id(), 3, "j"), process(child, 3, "j"), process(child, 3, "other job")];
+        let sampled = |children| {
+            let wanted = StacksWanted { children, ..wanted() };
+            let node = sample_ranks(&mut Sampler::default(), &ranks[..2], &wanted, || false);
+            node.profiles.iter().map(|found| (found.profile.pid, found.rank)).collect::<Vec<_>>()
+        };
+        assert_eq!(sampled(false), [(shell.id(), Some(3))]);
+        assert_eq!(sampled(true), [(shell.id(), Some(3)), (child, None)]);
+        let node = sample_ranks(&mut Sampler::default(), &[ranks[0].clone(), ranks[2].clone()], &wanted(), || false);
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child as i32), nix::sys::signal::Signal::SIGKILL);
+        shell.wait().unwrap();
+        assert_eq!(node.profiles.len(), 2, "a job within the job is one");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use verdicts::why::Cause;
 
 use super::answer_sink::AnswerSink;
 use super::standing::{self, Current};
-use super::{Shared, causes, watched};
+use super::{Shared, causes, own_state, watched};
 
 /// Time between two pushes.
 const EVERY: Duration = Duration::from_millis(500);
@@ -79,7 +79,7 @@ pub(super) async fn watch(
 fn alike(a: &Watched, b: &Watched) -> bool {
     let timeless = |of: &Watched| {
         let mut of = of.clone();
-        of.at_ns = 0;
+        (of.at_ns, of.own) = (0, None);
         of.job.iter_mut().chain(&mut of.jobs).for_each(|job| (job.age_ms, job.until_ns) = (0, 0));
         of.nodes.iter_mut().for_each(|node| (node.rows, node.span_ns) = (0, None));
         of
@@ -96,6 +96,7 @@ impl Watcher {
         let own = shared.identity.node().to_string();
         let mut now = Watched { version: WATCH_VERSION, agent: own, at_ns: unix_now_ns(), ..Watched::default() };
         now.jobs = all.iter().map(job_now).collect();
+        now.own = Some(own_state::own_state(shared));
         if self.job != shown.as_ref().map(|current| current.job) {
             *self = Self { job: shown.as_ref().map(|current| current.job), ..Self::default() };
         }

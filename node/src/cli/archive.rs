@@ -1,4 +1,5 @@
-//! `rankmesh archive`: hours of trace stores as Parquet, into a directory or bucket.
+//! `rankmesh archive`: hours of trace stores as Parquet, into a directory or bucket; or their rows as
+//! they come, into ClickHouse.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use archive::clickhouse::{Client, ClientError, Credentials, PushError, Pushed, push};
 use archive::pass::{Done, PassError, Wanted, pass};
 use archive::place::{Place, Settings};
 use clap::Args;
@@ -21,14 +23,22 @@ use crate::privileges::{self, Plan};
 pub(super) struct ArchiveArgs {
     /// Directory (it must be there), or s3://BUCKET/PREFIX with AWS_ACCESS_KEY_ID,
     /// AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, … in the environment
-    #[arg(long, value_name = "DIR|URL")]
-    to: String,
+    #[arg(long, value_name = "DIR|URL", required_unless_present_any = ["clickhouse", "clickhouse_schema"])]
+    to: Option<String>,
+    /// In place of files: push all rows that were not pushed yet into the tables of this ClickHouse server,
+    /// http://HOST:8123/DATABASE or https://…, as CLICKHOUSE_USER with CLICKHOUSE_PASSWORD; what was
+    /// pushed is kept beside the store (NAME.db.clickhouse)
+    #[arg(long, value_name = "URL", conflicts_with_all = ["to", "open_hours"])]
+    clickhouse: Option<String>,
+    /// Print the script that makes these tables, for an administrator to read and run
+    #[arg(long, value_name = "DATABASE", num_args = 0..=1, default_missing_value = "rankmesh", exclusive = true)]
+    clickhouse_schema: Option<String>,
     /// File of NAME=VALUE lines in place of the environment, which only its owner may read
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
     /// The trace stores whose hours are written (repeatable; a directory means all its .db files);
     /// an agent may be writing to them
-    #[arg(long, value_name = "PATH", required = true)]
+    #[arg(long, value_name = "PATH", required_unless_present = "clickhouse_schema")]
     db: Vec<PathBuf>,
     /// The node's name, of one store [default: the file's name]
     #[arg(long, value_name = "NAME")]
@@ -55,6 +65,10 @@ extern "C" fn stop_soon(_: libc::c_int) {
 }
 
 pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
+    if let Some(database) = &args.clickhouse_schema {
+        print!("{}", archive::clickhouse::script(database)?);
+        return Ok(Exit::Complete);
+    }
     let files = query::files::expand(&args.db)?;
     if args.node.is_some() && files.len() != 1 {
         return Err(UsageError(format!("--node names one store, and --db means {}", files.len())).into());
@@ -65,7 +79,8 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
     }
     if args.for_agent {
         // Root gains the agent's capabilities anew with a new program.
-        let files = files.iter().cloned().chain([PathBuf::from(&args.to)].into_iter().filter(|path| path.is_dir()));
+        let target = args.to.iter().map(PathBuf::from).filter(|path| path.is_dir());
+        let files = files.iter().cloned().chain(target);
         let plan = Plan { files: files.collect(), ..Plan::default() };
         privileges::give_up_all_but(&plan).context("giving up privileges")?;
     }
@@ -78,10 +93,10 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
         let began = Instant::now();
         let outcome = one_pass(&args, &files, &is_over);
         match args.every {
-            None => return outcome.map(|done| say(&done, &args.to)),
+            None => return outcome.map(|done| say(&done)),
             Some(_) if args.for_agent => tell(&outcome)?,
             Some(_) => match &outcome {
-                Ok(done) => drop(say(done, &args.to)),
+                Ok(done) => drop(say(done)),
                 Err(error) => eprintln!("{}", crate::output::printable_lines(&format!("rankmesh: {error:#}"))),
             },
         }
@@ -95,38 +110,93 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
     }
 }
 
-fn one_pass(args: &ArchiveArgs, files: &[PathBuf], is_over: &dyn Fn() -> bool) -> anyhow::Result<Done> {
+/// What a pass did, in words, and for the agent.
+struct Passed {
+    told: PassTold,
+    said: String,
+}
+
+fn one_pass(args: &ArchiveArgs, files: &[PathBuf], is_over: &dyn Fn() -> bool) -> anyhow::Result<Passed> {
     let settings = match &args.settings {
         Some(file) => Settings::of_file(file)?,
         None => Settings::of_environment(),
     };
-    let place = Place::open(&args.to, &settings)?;
+    match (&args.clickhouse, &args.to) {
+        (Some(url), _) => push_all(args, url, &settings, files, is_over),
+        (None, Some(to)) => write_all(args, to, &settings, files, is_over),
+        (None, None) => Err(UsageError("give --to or --clickhouse".to_owned()).into()),
+    }
+}
+
+/// Each store with the name of its node.
+fn named<'a>(args: &'a ArchiveArgs, files: &'a [PathBuf]) -> impl Iterator<Item = (&'a PathBuf, String)> {
     let mut taken = std::collections::BTreeSet::new();
-    let mut all = Done::default();
-    for db in files {
+    files.iter().map(move |db| {
         let name = query::files::name_of(db, &mut taken);
-        let node = args.node.as_deref().unwrap_or(name.as_str());
+        (db, args.node.clone().unwrap_or_else(|| name.to_string()))
+    })
+}
+
+fn write_all(
+    args: &ArchiveArgs,
+    to: &str,
+    settings: &Settings,
+    files: &[PathBuf],
+    is_over: &dyn Fn() -> bool,
+) -> anyhow::Result<Passed> {
+    let place = Place::open(to, settings)?;
+    let mut all = Done::default();
+    for (db, node) in named(args, files) {
         let wanted =
-            Wanted { db, node, now_ns: unix_now_ns(), open_hours: args.open_hours, full_speed: args.full_speed };
+            Wanted { db, node: &node, now_ns: unix_now_ns(), open_hours: args.open_hours, full_speed: args.full_speed };
         let done = pass(&place, wanted, is_over)?;
         all.hours.extend(done.hours);
         (all.rows, all.bytes, all.files) = (all.rows + done.rows, all.bytes + done.bytes, all.files + done.files);
     }
-    Ok(all)
+    let Done { hours, rows, bytes, files } = all;
+    let n = hours.len();
+    let said = format!("{n} hours, {rows} rows, {bytes} bytes in {files} files into {to}");
+    Ok(Passed { told: PassTold { hours: n, rows, failed: None, lost: None }, said })
 }
 
-fn say(done: &Done, to: &str) -> Exit {
-    let Done { hours, rows, bytes, files } = done;
-    let n = hours.len();
-    eprintln!("{n} hours, {rows} rows, {bytes} bytes in {files} files into {}", crate::output::printable(to));
+fn push_all(
+    args: &ArchiveArgs,
+    url: &str,
+    settings: &Settings,
+    files: &[PathBuf],
+    is_over: &dyn Fn() -> bool,
+) -> anyhow::Result<Passed> {
+    let client = Client::new(url, Credentials::of(settings.by_name())).map_err(|error| match error {
+        ClientError::Url(why) => UsageError(why).into(),
+        other => anyhow::Error::from(other),
+    })?;
+    let mut all = Pushed::default();
+    for (db, node) in named(args, files) {
+        let pushed = push(&client, db, &node, unix_now_ns(), args.full_speed, is_over)?;
+        (all.inserts, all.rows) = (all.inserts + pushed.inserts, all.rows + pushed.rows);
+        all.bytes += pushed.bytes;
+        all.lost.extend(pushed.lost);
+    }
+    let lost: Vec<String> = all.lost.iter().map(|(table, rows)| format!("{rows} rows of {table}")).collect();
+    let lost = (!lost.is_empty()).then(|| format!("retention took {} before they were pushed", lost.join(", ")));
+    let also = lost.as_ref().map_or_else(String::new, |lost| format!("; {lost}"));
+    let (inserts, rows, bytes) = (all.inserts, all.rows, all.bytes);
+    let said = format!("{rows} rows, {bytes} bytes in {inserts} inserts into {}{also}", client.place());
+    let hours = usize::try_from(inserts).unwrap_or(usize::MAX);
+    Ok(Passed { told: PassTold { hours, rows, failed: None, lost }, said })
+}
+
+fn say(passed: &Passed) -> Exit {
+    eprintln!("{}", crate::output::printable(&passed.said));
     Exit::Complete
 }
 
-fn tell(outcome: &anyhow::Result<Done>) -> anyhow::Result<()> {
+fn tell(outcome: &anyhow::Result<Passed>) -> anyhow::Result<()> {
     let told = match outcome {
-        Ok(done) => PassTold { hours: done.hours.len(), rows: done.rows, failed: None },
+        Ok(passed) => passed.told.clone(),
         Err(error) if error.downcast_ref::<PassError>().is_some_and(PassError::is_stop) => return Ok(()),
-        Err(error) => PassTold { hours: 0, rows: 0, failed: Some(format!("{error:#}")) },
+        Err(error) if error.downcast_ref::<PushError>().is_some_and(PushError::is_stop) => return Ok(()),
+        Err(error) => PassTold { hours: 0, rows: 0, failed: Some(format!("{error:#}")), lost: None },
     };
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(&told)?)?;

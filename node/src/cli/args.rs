@@ -110,6 +110,15 @@ pub(super) struct UpArgs {
     /// environment; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "archive")]
     pub(super) archive_settings: Option<PathBuf>,
+    /// Push all rows into the tables of this ClickHouse server, http://HOST:8123/DATABASE or https://…, as
+    /// CLICKHOUSE_USER with CLICKHOUSE_PASSWORD (`rankmesh archive --clickhouse-schema` prints the
+    /// script that makes them)
+    #[arg(long, value_name = "URL", conflicts_with = "serve_db")]
+    pub(super) clickhouse: Option<String>,
+    /// With --clickhouse: file of NAME=VALUE lines with user and password, in place of the environment;
+    /// only its owner may read it
+    #[arg(long, value_name = "FILE", requires = "clickhouse")]
+    pub(super) clickhouse_settings: Option<PathBuf>,
     /// Label of this node (repeatable), usable with --label in questions
     #[arg(long, value_name = "K=V", value_parser = parse_label)]
     pub(super) label: Vec<(String, String)>,
@@ -169,10 +178,14 @@ pub(super) struct TargetArgs {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
     pub(super) db: Vec<PathBuf>,
     /// Ask the hours of this archive (`rankmesh archive`, `rankmesh up --archive`), too: a directory,
-    /// or s3://BUCKET/PREFIX with AWS_… in the environment. With --db the stores' newer rows, without
-    /// it the archive alone; an hour that both hold counts once
-    #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["socket", "via", "label"])]
+    /// or s3://BUCKET/PREFIX with AWS_… in the environment. With --db the stores' newer rows, with
+    /// --live (or --socket, --via) those of the mesh, else the archive alone; an hour that both hold
+    /// counts once
+    #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["label"])]
     pub(super) archive: Option<String>,
+    /// With --archive: ask the mesh's live hosts, too
+    #[arg(long, requires = "archive", conflicts_with = "db")]
+    pub(super) live: bool,
     /// For how long, and which nodes.
     #[command(flatten)]
     pub(super) ask: AskArgs,
@@ -205,6 +218,23 @@ pub(super) struct RateArgs {
     pub(super) rates: Option<PathBuf>,
 }
 
+/// Where a site keeps investigations of its own, each in place of a shipped one of the same name.
+pub(super) const SITE_INVESTIGATIONS: &str = "/etc/rankmesh/investigations";
+
+/// Flags of commands that ask a saved investigation.
+#[derive(Debug, Args)]
+pub(super) struct AskSavedArgs {
+    /// Ask this saved investigation (`rankmesh saved` lists them)
+    #[arg(long, value_name = "NAME", conflicts_with = "sql")]
+    pub(super) saved: Option<String>,
+    /// Value of one of its parameters (repeatable)
+    #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", requires = "saved")]
+    pub(super) param: Vec<String>,
+    /// The site's own investigations, NAME.sql each
+    #[arg(long, value_name = "DIR", default_value = SITE_INVESTIGATIONS)]
+    pub(super) investigations: PathBuf,
+}
+
 /// Flags of `rankmesh query`.
 #[derive(Debug, Args)]
 pub(super) struct QueryArgs {
@@ -223,6 +253,9 @@ pub(super) struct QueryArgs {
     /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db", "archive"])]
     pub(super) job: Option<String>,
+    /// A saved investigation in place of SQL.
+    #[command(flatten)]
+    pub(super) saved: AskSavedArgs,
     /// The question; '-' reads it from standard input; without one a terminal becomes `rankmesh
     /// shell`
     #[arg(value_name = "SQL")]
@@ -232,7 +265,7 @@ pub(super) struct QueryArgs {
 impl QueryArgs {
     /// Whether nothing is asked yet, on a terminal.
     pub(super) fn wants_shell(&self) -> bool {
-        let nothing = self.sql.is_none() && !self.per_node && self.explain.is_none();
+        let nothing = self.sql.is_none() && self.saved.saved.is_none() && !self.per_node && self.explain.is_none();
         nothing && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 

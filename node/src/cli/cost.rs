@@ -1,11 +1,7 @@
 //! `rankmesh cost`: what waiting for late ranks cost a job, by culprit and cause, from the stores.
 //!
-//! In a collective nobody leaves before everybody has entered: the rank that waits least came last,
-//! and what all ranks wait longer than it is charged to it. Causes are those of `findings` that held
-//! at the time. The span is asked for in slices, the newest first, so that a long job's answer says
-//! how far it got instead of failing.
+//! How that is told is in `waits`.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -13,21 +9,19 @@ use anyhow::bail;
 use clap::Args;
 use explain::cost::{Money, Waste, amount};
 use model::Coverage;
+use model::explanation::Place;
 use serde::Serialize;
 
 use super::args::{RateArgs, ReportFormat};
 use super::rates::Priced;
 use super::rows::{Asker, quoted};
-#[cfg(feature = "serve")]
-use super::target::Target;
-use super::target::TargetArgs;
+use super::target::{Target, TargetArgs};
 use super::values::parse_duration;
+use super::waits::{self, Calls, Charge, Named, Waited};
 use super::{Exit, UsageError};
-use crate::cells::{integer, real, text};
+use crate::cells::{integer, text};
 use crate::output::{printable, quiet, render};
 
-/// A slice of the span: one question to the mesh.
-const SLICE_NS: i64 = 20_000_000_000;
 /// Culprits listed in text.
 const ROWS: usize = 20;
 
@@ -58,27 +52,11 @@ pub(super) struct Bill {
     job: Option<String>,
     since_ns: i64,
     until_ns: i64,
-    /// The slices that were asked reach back to here only.
-    asked_since_ns: i64,
-    collectives: i64,
-    rank_seconds: f64,
-    culprits: Vec<Charge>,
+    #[serde(flatten)]
+    waited: Waited,
     #[serde(skip_serializing_if = "Option::is_none")]
     money: Option<Money>,
-    /// Collectives of calls that only enqueue: they hold no waits.
-    without_waits: i64,
     coverage: Coverage,
-}
-
-/// What one culprit cost by one cause.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-struct Charge {
-    rank: i64,
-    node: String,
-    cause: String,
-    collectives: i64,
-    rank_seconds: f64,
-    money: Option<f64>,
 }
 
 pub(super) fn run(mut args: CostArgs) -> anyhow::Result<Exit> {
@@ -123,10 +101,41 @@ pub(super) fn of(
     Ok(bill)
 }
 
+/// The bill, so far, of the job that a process is of; none where its job is not known, or nothing was
+/// answered in that time.
+pub(super) fn so_far(target: &Target, place: &Place, patience: Duration, priced: Option<&Priced>) -> Option<Bill> {
+    let asker = Asker::of_all(target, patience);
+    let jobs = asker.ask(format!(
+        "SELECT job_id FROM processes WHERE node = {} AND pid = {} AND job_id IS NOT NULL ORDER BY seen_ns DESC LIMIT 1",
+        quoted(&place.node),
+        place.pid
+    ));
+    let job = jobs.ok()?.rows.first().map(|row| text(row, 0))?;
+    let mut bill = bill(Some(job), None, target.now_ns(), &asker).ok()?;
+    price(&mut bill, priced);
+    (bill.waited.asked_since_ns < bill.until_ns).then_some(bill)
+}
+
 impl Bill {
+    /// In one sentence: what was waited in the job, and of that for one rank.
+    pub(super) fn sentence(&self, rank: i32) -> String {
+        let seconds = (self.until_ns - self.waited.asked_since_ns) as f64 / 1e9;
+        let of_it: Vec<&Charge> = self.waited.culprits.iter().filter(|charge| charge.rank == i64::from(rank)).collect();
+        let for_it = of_it.iter().fold(0.0, |sum, charge| sum + charge.rank_seconds);
+        let money = of_it.iter().try_fold(0.0, |sum, charge| Some(sum + charge.money?));
+        let money = money.zip(self.money.as_ref());
+        let money = money.map_or_else(String::new, |(paid, of)| format!(" ({} {})", amount(paid), of.currency));
+        let span = if self.waited.asked_since_ns > self.since_ns { "in its last" } else { "in its" };
+        let partial = if self.is_complete() { "" } else { ", as far as was answered (rankmesh cost has the rest)" };
+        format!(
+            "The job so far: {span} {seconds:.0} s ranks waited {for_it:.1} rank-seconds{money} for rank {rank}, of {:.1} for all{partial}.",
+            self.waited.rank_seconds
+        )
+    }
+
     /// Whether every node and all the time is in it.
     pub(super) fn is_complete(&self) -> bool {
-        self.coverage.is_complete() && self.asked_since_ns <= self.since_ns
+        self.coverage.is_complete() && self.waited.asked_since_ns <= self.since_ns
     }
 
     /// Who is in it.
@@ -141,7 +150,7 @@ fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, asker: &Asker
     let back = |since: Duration| now_ns.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
     let since_ns = since.map_or(0, back);
     let comms = asker.ask(format!(
-        "SELECT comm_hash, min(ts_ns), max(ts_ns), sum(tier = 0) FROM collectives \
+        "SELECT comm_hash, min(ts_ns), max(ts_ns), count(*) FROM collectives \
          WHERE ts_ns >= {since_ns} AND comm_hash IS NOT NULL{of_job} GROUP BY comm_hash"
     ))?;
     let mut coverage = comms.coverage;
@@ -153,93 +162,35 @@ fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, asker: &Asker
     }
     let first_ns = comms.rows.iter().filter_map(|row| integer(row, 1)).min().unwrap_or(now_ns).max(since_ns);
     let last_ns = comms.rows.iter().filter_map(|row| integer(row, 2)).max().unwrap_or(now_ns);
-    let findings = asker.ask(
-        "SELECT rank, culprit_node, since_ns, ts_ns, json_extract(detail, '$.cause.named[0]') FROM findings \
-         WHERE verdict <> 'archive' ORDER BY ts_ns"
-            .to_owned(),
-    );
-    let named = Named::of(&findings.map(|found| found.rows).unwrap_or_default());
-    let mut sums: BTreeMap<(i64, String, String), (i64, f64)> = BTreeMap::new();
-    let (mut without_waits, mut until_ns) = (0, last_ns.saturating_add(1));
-    while until_ns > first_ns && !asker.left().is_zero() {
-        let from_ns = until_ns.saturating_sub(SLICE_NS).max(first_ns);
-        // The one that waits least came last; beside one min() alone, and no max(), SQLite gives the
-        // other columns of its row (https://sqlite.org/lang_select.html#bareagg).
-        let asked = asker.ask(format!(
-            "SELECT rank, node, count(*), sum(waited), sum(enqueued > 0) FROM (SELECT min(wait_ns) AS least, rank, node, \
-             sum(wait_ns) AS waited, sum(tier = 0) AS enqueued FROM lateness({from_ns}, {until_ns}) \
-             WHERE comm_hash IN ({}) GROUP BY comm_hash, func, seq HAVING count(*) = avg(ranks) AND count(*) > 1) \
-             GROUP BY rank, node",
-            hashes.join(", ")
-        ));
-        let slice = match asked {
-            Ok(slice) => slice,
-            // The time is up: what there is says how far it got.
-            Err(_) if asker.left() < Duration::from_millis(50) && until_ns <= last_ns => break,
-            Err(error) => return Err(error),
-        };
-        if !slice.coverage.is_complete() {
-            coverage = slice.coverage;
-        }
-        for row in &slice.rows {
-            let (Some(rank), node) = (integer(row, 0), text(row, 1)) else { continue };
-            let cause = named.at(rank, &node, from_ns, until_ns);
-            let sum = sums.entry((rank, node, cause)).or_default();
-            sum.0 += integer(row, 2).unwrap_or(0);
-            sum.1 += real(row, 3).unwrap_or(0.0) / 1e9;
-            without_waits += integer(row, 4).unwrap_or(0);
-        }
-        until_ns = from_ns;
-    }
-    let mut culprits: Vec<Charge> = sums
-        .into_iter()
-        .map(|((rank, node, cause), (collectives, rank_seconds))| Charge {
-            rank,
-            node,
-            cause,
-            collectives,
-            rank_seconds,
-            money: None,
-        })
-        .collect();
-    culprits.sort_by(|a, b| b.rank_seconds.total_cmp(&a.rank_seconds));
-    Ok(Bill {
-        version: 1,
-        job,
-        since_ns: first_ns,
-        until_ns: last_ns,
-        asked_since_ns: until_ns,
-        collectives: culprits.iter().map(|charge| charge.collectives).sum(),
-        rank_seconds: culprits.iter().map(|charge| charge.rank_seconds).sum(),
-        culprits,
-        money: None,
-        without_waits,
-        coverage,
-    })
+    let calls = comms.rows.iter().filter_map(|row| integer(row, 3)).sum();
+    let of = Calls { comms: hashes, span_ns: (first_ns, last_ns), calls };
+    let waited = waits::waited(asker, &of, &Named::ask(asker), &mut coverage)?;
+    Ok(Bill { version: 1, job, since_ns: first_ns, until_ns: last_ns, waited, money: None, coverage })
 }
 
 fn price(bill: &mut Bill, priced: Option<&Priced>) {
-    let wall_s = (bill.until_ns - bill.asked_since_ns).max(1) as f64 / 1e9;
+    let wall_s = (bill.until_ns - bill.waited.asked_since_ns).max(1) as f64 / 1e9;
     let waste = Waste {
-        gpu_seconds: bill.rank_seconds,
-        gpus_lost: bill.rank_seconds / wall_s,
+        gpu_seconds: bill.waited.rank_seconds,
+        gpus_lost: bill.waited.rank_seconds / wall_s,
         gpu_seconds_per_step: None,
         upper_bound: false,
     };
-    let nodes: std::collections::BTreeSet<&str> = bill.culprits.iter().map(|charge| charge.node.as_str()).collect();
+    let nodes: std::collections::BTreeSet<&str> =
+        bill.waited.culprits.iter().map(|charge| charge.node.as_str()).collect();
     let nodes: Vec<&str> = nodes.into_iter().collect();
     let money = priced.and_then(|priced| priced.money(&waste, &nodes));
-    for charge in &mut bill.culprits {
+    for charge in &mut bill.waited.culprits {
         charge.money = money.as_ref().map(|money| charge.rank_seconds / 3600.0 * money.gpu_hour);
     }
     bill.money = money;
 }
 
 fn printed(bill: &Bill) -> String {
-    let seconds = (bill.until_ns - bill.asked_since_ns) as f64 / 1e9;
+    let seconds = (bill.until_ns - bill.waited.asked_since_ns) as f64 / 1e9;
     let mut out = format!(
         "In {seconds:.0} s ranks waited {:.1} rank-seconds in {} collectives for the one that came last.\n",
-        bill.rank_seconds, bill.collectives
+        bill.waited.rank_seconds, bill.waited.collectives
     );
     if let Some(money) = &bill.money {
         out.push_str(&money.text());
@@ -249,8 +200,9 @@ fn printed(bill: &Bill) -> String {
         Some(money) => format!("money ({})", money.currency),
         None => "money".to_owned(),
     };
-    let rows = bill.culprits.iter().take(ROWS).map(|charge| {
-        let share = if bill.rank_seconds > 0.0 { charge.rank_seconds / bill.rank_seconds * 100.0 } else { 0.0 };
+    let rows = bill.waited.culprits.iter().take(ROWS).map(|charge| {
+        let share =
+            if bill.waited.rank_seconds > 0.0 { charge.rank_seconds / bill.waited.rank_seconds * 100.0 } else { 0.0 };
         let mut cells = vec![
             charge.rank.to_string(),
             charge.node.clone(),
@@ -266,82 +218,25 @@ fn printed(bill: &Bill) -> String {
     columns.extend(bill.money.is_some().then_some(header.as_str()));
     out.push_str(&render(&columns, rows, &[true, false, false, true, true, true, true]));
     out.push('\n');
-    if bill.culprits.len() > ROWS {
-        out.push_str(&format!("… and {} more (--format json has all)\n", bill.culprits.len() - ROWS));
+    if bill.waited.culprits.len() > ROWS {
+        out.push_str(&format!("… and {} more (--format json has all)\n", bill.waited.culprits.len() - ROWS));
     }
-    if bill.asked_since_ns > bill.since_ns {
-        let left = (bill.asked_since_ns - bill.since_ns) as f64 / 1e9;
+    if bill.waited.asked_since_ns > bill.since_ns {
+        let left = (bill.waited.asked_since_ns - bill.since_ns) as f64 / 1e9;
         out.push_str(&format!("The time was up: {left:.0} s before that are not in it (give --timeout or --since)\n"));
     }
-    if bill.without_waits > 0 {
+    if bill.waited.without_waits > 0 {
         out.push_str(&format!(
             "{} collectives were calls that only enqueue: what their ranks waited is not in these figures\n",
-            bill.without_waits
+            bill.waited.without_waits
         ));
     }
     out
 }
 
-/// Which causes findings name, and since when, in order.
-struct Named(Vec<NamedCause>);
-
-struct NamedCause {
-    since_ns: i64,
-    /// Rank and node; none where nobody was named.
-    who: Option<(i64, String)>,
-    cause: String,
-}
-
-impl Named {
-    /// `rows`: rank, node, since, found at, cause.
-    fn of(rows: &[Vec<query_planner::Value>]) -> Self {
-        let one = |row: &Vec<query_planner::Value>| {
-            let since_ns = integer(row, 2).or(integer(row, 3)).unwrap_or(0);
-            let who = integer(row, 0).map(|rank| (rank, text(row, 1)));
-            let cause = text(row, 4);
-            NamedCause { since_ns, who, cause: if cause.is_empty() { "unattributed".to_owned() } else { cause } }
-        };
-        let mut all: Vec<NamedCause> = rows.iter().map(one).collect();
-        all.sort_by_key(|named| named.since_ns);
-        Self(all)
-    }
-
-    /// The cause that was found for this rank and held in this time: until the next finding.
-    fn at(&self, rank: i64, node: &str, from_ns: i64, until_ns: i64) -> String {
-        let held = self.0.iter().enumerate().rev().find(|(at, named)| {
-            let ended_ns = self.0.get(at + 1).map_or(i64::MAX, |next| next.since_ns);
-            let is_it = named.who.as_ref().is_some_and(|(known, host)| *known == rank && host == node);
-            is_it && named.since_ns < until_ns && ended_ns > from_ns
-        });
-        held.map_or_else(|| "not named".to_owned(), |(_, named)| named.cause.clone())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use query_planner::Value;
-
     use super::*;
-
-    #[test]
-    fn waits_go_to_the_cause_that_held_at_the_time() {
-        let text = |text: &str| Value::Text(text.as_bytes().to_vec());
-        let row = |rank: Option<i64>, since_ns: i64, cause: Option<&str>| {
-            vec![
-                rank.map_or(Value::Null, Value::Integer),
-                text("n1"),
-                Value::Integer(since_ns),
-                Value::Integer(since_ns),
-                cause.map_or(Value::Null, text),
-            ]
-        };
-        let named = Named::of(&[row(Some(3), 100, Some("sleep")), row(None, 200, None), row(Some(3), 300, None)]);
-        assert_eq!(named.at(3, "n1", 110, 120), "sleep");
-        assert_eq!(named.at(3, "n1", 210, 220), "not named", "nobody was named meanwhile");
-        assert_eq!(named.at(3, "n1", 310, 320), "unattributed");
-        assert_eq!(named.at(3, "n2", 110, 120), "not named");
-        assert_eq!(named.at(2, "n1", 110, 120), "not named");
-    }
 
     #[test]
     fn a_bill_says_what_it_does_not_hold() {
@@ -358,12 +253,14 @@ mod tests {
             job: None,
             since_ns: 0,
             until_ns: 20_000_000_000,
-            asked_since_ns: 10_000_000_000,
-            collectives: 10,
-            rank_seconds: 36.0,
-            culprits: vec![charge],
+            waited: Waited {
+                asked_since_ns: 10_000_000_000,
+                collectives: 10,
+                rank_seconds: 36.0,
+                culprits: vec![charge],
+                without_waits: 2,
+            },
             money: None,
-            without_waits: 2,
             coverage: Coverage::default(),
         };
         let plain = printed(&bill);
@@ -380,7 +277,17 @@ mod tests {
             upper_bound: false,
             without_rate: 0,
         });
-        bill.culprits[0].money = Some(1.0);
+        bill.waited.culprits[0].money = Some(1.0);
         assert!(printed(&bill).contains("money (EUR)"), "{}", printed(&bill));
+        assert_eq!(
+            bill.sentence(3),
+            "The job so far: in its last 10 s ranks waited 36.0 rank-seconds (1.00 EUR) for rank 3, of 36.0 for all, as far as was \
+             answered (rankmesh cost has the rest)."
+        );
+        bill.waited.asked_since_ns = 0;
+        assert_eq!(
+            bill.sentence(2),
+            "The job so far: in its 20 s ranks waited 0.0 rank-seconds (0.00 EUR) for rank 2, of 36.0 for all."
+        );
     }
 }

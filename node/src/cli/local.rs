@@ -215,12 +215,26 @@ async fn exchange(
     };
     let asked = asked.await;
     let patience = Patience::with(request);
+    let mut heard = false;
     loop {
         let Ok(read) = tokio::time::timeout(patience.next(), reader.read::<LocalResponse>()).await else {
             patience.left()?;
             take(Piece::Idle)?;
             continue;
         };
+        let hung_up = !heard && !matches!(read, Ok(Some(_))) && !matches!(request, LocalRequest::Nodes);
+        if hung_up && answers_others(path).await {
+            let what = match behalf {
+                Some(_) => "takes no questions of front ends",
+                None => "does not know this question",
+            };
+            bail!(
+                "the agent on {} is of an earlier release, which {what}: upgrade the agent and start it again (rankmesh up \
+                 --replace), or ask with rankmesh query or rankmesh stragglers, which it knows",
+                path.display()
+            );
+        }
+        heard = true;
         let response = match (read, &asked) {
             (Err(_) | Ok(None), Err(error)) => bail!("asking the agent: {error}"),
             (response, _) => response.context("reading the agent's answer")?,
@@ -230,6 +244,18 @@ async fn exchange(
             return Ok(reply);
         }
     }
+}
+
+/// Whether an agent that hung up without a word answers what every release knows: then it could not
+/// read the request.
+async fn answers_others(path: &Path) -> bool {
+    let asked = async {
+        let (reader, mut writer) = UnixStream::connect(path).await.ok()?.into_split();
+        frame::write(&mut writer, &LocalRequest::Nodes).await.ok()?;
+        let answer = FrameReader::new(reader).read::<LocalResponse>().await.ok()??;
+        matches!(answer, LocalResponse::Text(_)).then_some(())
+    };
+    tokio::time::timeout(IDLE, asked).await.ok().flatten().is_some()
 }
 
 /// Hands a piece on; what it all came to, once the last is there.

@@ -23,10 +23,12 @@ mod export;
 mod help;
 pub mod identity;
 mod import;
+mod jobs;
 mod local;
 mod mark;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod mesh_rows;
 mod nodes;
 mod perfetto;
 mod person;
@@ -37,6 +39,7 @@ mod replace;
 mod report;
 mod rows;
 mod runbook;
+mod saved;
 mod schema;
 mod secret;
 #[cfg(feature = "serve")]
@@ -53,6 +56,7 @@ mod trace;
 mod up;
 mod utc;
 mod values;
+mod waits;
 
 use args::{
     CheckArgs, DemoArgs, ExportArgs, ImportArgs, NodesArgs, QueryArgs, SchemaArgs, ShellArgs, StacksArgs,
@@ -74,6 +78,8 @@ enum Command {
     Up(Box<UpArgs>),
     /// Ask the mesh (or one file) a SQL question
     Query(QueryArgs),
+    /// List saved investigations: SQL files with parameters, for `query --saved` and the page
+    Saved(saved::SavedArgs),
     /// Ask one SQL question after the other, with history and completion
     Shell(ShellArgs),
     /// Say what the tables and columns of a trace store hold, with their units
@@ -98,6 +104,8 @@ enum Command {
     Mark(mark::MarkArgs),
     /// Say what waiting for late ranks cost, by culprit and cause
     Cost(cost::CostArgs),
+    /// List the jobs of the past: nodes, steps, who was waited for, verdicts, cost, accounting
+    Jobs(jobs::JobsArgs),
     /// Show what to do about a kind of cause: check, fix, verify
     Runbook(runbook::RunbookArgs),
     /// List the nodes of the mesh
@@ -145,6 +153,7 @@ pub fn run() -> ExitCode {
         Command::Up(args) => up::run(*args),
         Command::Query(args) if args.wants_shell() => shell::run(args.into_shell()),
         Command::Query(args) => query::run(args),
+        Command::Saved(args) => saved::run(&args),
         Command::Shell(args) => shell::run(args),
         Command::Schema(args) => schema::run(&args),
         Command::Stragglers(args) => stragglers::run(args),
@@ -158,6 +167,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Mark(args) => mark::run(args),
         Command::Cost(args) => cost::run(args),
+        Command::Jobs(args) => jobs::run(args),
         Command::Runbook(args) => runbook::run(args),
         Command::Nodes(args) => nodes::run(args),
         Command::Doctor(args) => doctor::run(&args),

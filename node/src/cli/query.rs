@@ -18,17 +18,18 @@ use crate::output::Format;
 use crate::output::{Printer, printable, printable_lines};
 
 pub(super) fn run(args: QueryArgs) -> anyhow::Result<Exit> {
-    let sql = match args.sql.as_deref() {
-        Some("-") => {
+    let sql = match (args.sql.as_deref(), args.saved.saved.as_deref()) {
+        (None, Some(name)) => args.saved.sql(name, &args.target.target()?)?,
+        (Some("-"), _) => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text).context("reading the question from standard input")?;
             text
         }
-        Some(sql) => sql.to_owned(),
-        None if args.per_node || args.explain.is_some() => {
+        (Some(sql), _) => sql.to_owned(),
+        (None, None) if args.per_node || args.explain.is_some() => {
             return Err(UsageError("--per-node and --explain are about a question: give it, too".to_owned()).into());
         }
-        None => {
+        (None, None) => {
             let message = "no question: give it as an argument, or - to read it from standard input";
             return Err(UsageError(message.to_owned()).into());
         }

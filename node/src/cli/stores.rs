@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use archive::history::NodeHistory;
 use archive::holdings::Archive;
-use archive::live::Live;
+use archive::live::{Live, LiveStore};
 use archive::place::{Place, Settings};
 use certs::NodeName;
 use model::{LocalRequest, OnBehalf, Question};
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::UsageError;
 use super::local::{NoAnswer, Piece, Reply, Stopped};
+use super::mesh_rows::Hosts;
 use crate::agent::board_of_stores::{self, BoardSpan};
 use crate::agent::stragglers::Asked;
 use crate::agent::{explain, facts, stragglers};
@@ -53,15 +54,15 @@ impl Stores {
     }
 
     /// The nodes of an archive, each with its store where that is among those that `paths` mean; the
-    /// other stores as nodes of their own.
+    /// other stores as nodes of their own. With a mesh the live hosts in the stores' place.
     ///
     /// # Errors
     /// The archive cannot be read, or holds nothing; as [`Self::open`].
-    pub(super) fn with_archive(paths: &[PathBuf], archive: &str) -> anyhow::Result<Self> {
+    pub(super) fn with_archive(paths: &[PathBuf], archive: &str, mesh: Option<Hosts>) -> anyhow::Result<Self> {
         let files = if paths.is_empty() { Vec::new() } else { query::files::expand(paths)? };
         let held = Arc::new(Archive::open(Place::open(archive, &Settings::of_environment())?)?);
         let mut taken: BTreeSet<NodeName> = BTreeSet::new();
-        let mut live: BTreeMap<String, Live> = BTreeMap::new();
+        let mut live: BTreeMap<String, Arc<dyn LiveStore>> = BTreeMap::new();
         let mut sources: Vec<(NodeName, Result<Source, String>)> = Vec::new();
         for node in held.stores().keys().map(|store| store.node.as_str()).collect::<BTreeSet<_>>() {
             let name: NodeName = node.parse().map_err(|error| anyhow::anyhow!("{archive}: node {node}: {error}"))?;
@@ -75,7 +76,7 @@ impl Stores {
             });
             match (opened, known) {
                 (Ok(opened), Some(store)) if !live.contains_key(&store.node) => {
-                    live.insert(store.node.clone(), opened);
+                    live.insert(store.node.clone(), Arc::new(opened));
                 }
                 (_, Some(store)) => {
                     let file = file.display();
@@ -91,7 +92,22 @@ impl Stores {
                 }
             }
         }
-        for node in held.stores().keys().map(|store| store.node.as_str()).collect::<BTreeSet<_>>() {
+        let mut nodes: BTreeSet<String> = held.stores().keys().map(|store| store.node.clone()).collect();
+        if let Some(mut hosts) = mesh {
+            for host in std::mem::take(&mut hosts.all) {
+                let of_host = held.stores().iter().filter(|(store, _)| store.node == host.name);
+                let archived_until_ns = of_host.map(|(_, hours)| hours.until_ns).max();
+                match (&host.lost, archived_until_ns) {
+                    (Some(why), None) => sources.push((host.name.parse()?, Err(why.clone()))),
+                    _ => {
+                        let (name, until_ns) = (host.name.clone(), archived_until_ns.unwrap_or(i64::MIN));
+                        live.insert(name.clone(), Arc::new(hosts.store(host, until_ns)));
+                        nodes.insert(name);
+                    }
+                }
+            }
+        }
+        for node in &nodes {
             let history = NodeHistory::new(Arc::clone(&held), node, live.remove(node));
             sources.push((node.parse()?, Ok(Source::Elsewhere(Box::new(history)))));
         }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::SocketArg;
 pub(super) use super::args::{SpanArgs, TargetArgs};
 use super::local::{self, Piece, Reply};
+use super::mesh_rows::Hosts;
 use super::stores::Stores;
 use super::times::When;
 use super::{Exit, UsageError};
@@ -30,7 +31,9 @@ impl TargetArgs {
         match &self.archive {
             None => Target::stores(&self.db),
             Some(archive) => {
-                let stores = Stores::with_archive(&self.db, archive)?;
+                let is_live = self.live || self.socket.socket.is_some() || self.socket.via.is_some();
+                let mesh = if is_live { Some(Hosts::ask(&self.socket, self.ask.timeout)?) } else { None };
+                let stores = Stores::with_archive(&self.db, archive, mesh)?;
                 Ok(Target::of_stores(stores))
             }
         }

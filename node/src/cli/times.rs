@@ -83,6 +83,16 @@ pub(super) fn parse_when(text: &str) -> Result<When, String> {
     When::parsed(text, &Zoned::now())
 }
 
+/// As [`parse_when`]; also `now`, and Unix nanoseconds.
+pub(super) fn parse_when_or_ns(text: &str) -> Result<When, String> {
+    match text.parse::<i128>() {
+        // A number so long is no count of seconds.
+        Ok(ns) if text.len() > 12 => Timestamp::from_nanosecond(ns).map(When::At).map_err(|error| error.to_string()),
+        _ if text == "now" => Ok(When::Ago(Duration::ZERO)),
+        _ => parse_when(text),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

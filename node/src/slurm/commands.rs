@@ -11,7 +11,7 @@ use super::Job;
 /// A Slurm command without the options that variables of the surrounding job or step would give it
 /// (SLURM_NTASKS, SLURM_CPUS_PER_TASK, SLURM_EXACT … are read as options by srun), and without what
 /// is meant for ranks.
-fn plain(program: &str) -> Command {
+pub(super) fn plain(program: &str) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

@@ -106,7 +106,7 @@ pub struct StackSeen {
     pub tid: u32,
     /// Its rank.
     pub rank: i32,
-    /// "hang", "waiting", "late" or "peer": what it was in the verdict.
+    /// "hang", "waiting", "late", "peer", "late_child" or "peer_child": what it was in the verdict.
     pub kind: &'static str,
     /// Samples of the process.
     pub samples: u32,

@@ -20,6 +20,10 @@ pub trait Rows: std::fmt::Debug + Send + Sync {
     fn facts(&self) -> Facts;
     /// What is known to be missing from `tables` (all when empty) in `range` of Unix nanoseconds.
     fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String>;
+    /// Whether rows may come while questions are asked: then a connection is for one question alone.
+    fn grows(&self) -> bool {
+        false
+    }
     /// See [`ServedDb::clock_offsets`].
     ///
     /// # Errors
@@ -72,6 +76,7 @@ impl Source {
     #[must_use]
     pub fn validity(&self) -> Option<Validity> {
         match self {
+            Self::Elsewhere(rows) if rows.grows() => None,
             Self::Store(_) | Self::Elsewhere(_) => Some(Validity::Always),
             Self::Served(served) => served.validity(),
         }

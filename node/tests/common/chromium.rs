@@ -101,6 +101,15 @@ impl Chromium {
         self.call("Network.emulateNetworkConditions", offline);
     }
 
+    /// A click of the mouse, pixels of the window.
+    pub fn click(&mut self, x: f64, y: f64) {
+        for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
+            let button = if kind == "mouseMoved" { "none" } else { "left" };
+            let asked = json!({ "type": kind, "x": x, "y": y, "button": button, "clickCount": 1 });
+            self.call("Input.dispatchMouseEvent", asked);
+        }
+    }
+
     /// The whole page as PNG.
     pub fn screenshot(&mut self, to: &Path) {
         let asked = json!({ "format": "png", "captureBeyondViewport": true });

@@ -57,13 +57,17 @@ impl EndedJob {
 
     /// Writes `n0.db`, `n1.db`, … into `dir`.
     pub fn write(&self, dir: &Path) {
+        let ranks = 0..self.hosts * self.local;
+        let lasts: Vec<i64> = (0..self.steps)
+            .map(|step| ranks.clone().map(|rank| self.entry_ns(rank, step)).max().expect("ranks"))
+            .collect();
         for host in 0..self.hosts {
             // These rows lie in the past of the clock: no retention by age.
             let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
             let store = Store::open(dir.join(format!("n{host}.db")), config).expect("a store");
             let ingest = store.ingest();
             for local in 0..self.local {
-                self.rank(&ingest, host * self.local + local, local);
+                self.rank(&ingest, host * self.local + local, local, &lasts);
             }
             self.host(&ingest, host);
             drop(ingest);
@@ -71,7 +75,13 @@ impl EndedJob {
         }
     }
 
-    fn rank(&self, ingest: &Ingest, rank: u32, local: u32) {
+    /// When a rank enters the collective of a step.
+    fn entry_ns(&self, rank: u32, step: i64) -> i64 {
+        let compute = 150 * MS + i64::from((rank * 7 + u32::try_from(step).expect("few") * 13) % 11) * MS / 5;
+        T0 + self.begin_ns(step) + compute + self.late_ns(rank, step)
+    }
+
+    fn rank(&self, ingest: &Ingest, rank: u32, local: u32, lasts: &[i64]) {
         let pid = 1_000 + local;
         let is_late = self.late.is_some_and(|(late, _)| late == rank);
         ingest.record(Record::Process(ProcessSeen {
@@ -84,11 +94,7 @@ impl EndedJob {
             ..ProcessSeen::default()
         }));
         for step in 0..self.steps {
-            let compute =
-                |rank: u32| 150 * MS + i64::from((rank * 7 + u32::try_from(step).expect("few") * 13) % 11) * MS / 5;
-            let entry = |rank: u32| T0 + self.begin_ns(step) + compute(rank) + self.late_ns(rank, step);
-            let last = (0..self.hosts * self.local).map(entry).max().expect("ranks");
-            let ts_ns = entry(rank);
+            let (ts_ns, last) = (self.entry_ns(rank, step), lasts[usize::try_from(step).expect("few")]);
             let seq = u64::try_from(step).ok();
             ingest.record(Record::Collective(Collective {
                 ts_ns,
@@ -188,7 +194,9 @@ impl EndedJob {
     }
 
     fn host(&self, ingest: &Ingest, host: u32) {
-        for second in 0..(self.until_ns() - T0) / SECOND {
+        let seconds = (self.until_ns() - T0) / SECOND;
+        let every = usize::try_from(1 + seconds / 50_000).expect("few");
+        for second in (0..seconds).step_by(every) {
             let ts_ns = T0 + second * SECOND;
             let held = host == 1 && second % 10 == 3;
             ingest.record(Record::Host(HostRecord::Gpu(GpuSample {

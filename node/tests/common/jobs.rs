@@ -101,17 +101,35 @@ pub fn cpu_quota(period: Duration, quota: Duration) -> Result<Cgroups, String> {
     Ok(cgroups)
 }
 
+/// A cgroup whose processes get so much memory together from now on.
+pub fn memory_limit(bytes: u64) -> Result<Cgroups, String> {
+    let root = Path::new("/sys/fs/cgroup/memory");
+    if !root.join("memory.limit_in_bytes").exists() && !root.join("memory.use_hierarchy").exists() {
+        return Err("no memory limit in cgroup v1".to_owned());
+    }
+    let cgroups = Cgroups::below(root, "memory", &[]);
+    std::fs::write(cgroups.0[0].join("memory.limit_in_bytes"), bytes.to_string())
+        .map_err(|error| format!("memory.limit_in_bytes: {error}"))?;
+    Ok(cgroups)
+}
+
 /// A throttle for reads of the disk under `path`, or why there is none here.
 pub fn read_throttle(path: &Path, bytes_per_second: u64) -> Result<Cgroups, String> {
+    disk_throttle("read", path, bytes_per_second)
+}
+
+/// One for reads (`read`) or writes (`write`).
+pub fn disk_throttle(what: &str, path: &Path, bytes_per_second: u64) -> Result<Cgroups, String> {
     use std::os::unix::fs::MetadataExt;
     let device = path.metadata().map_err(|error| error.to_string())?.dev();
     let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
     let root = Path::new("/sys/fs/cgroup/blkio");
-    if !root.join("blkio.throttle.read_bps_device").exists() {
+    let limit = format!("blkio.throttle.{what}_bps_device");
+    if !root.join(&limit).exists() {
         return Err("no blkio throttle in cgroup v1".to_owned());
     }
     let cgroups = Cgroups::below(root, "blkio", &[]);
-    let file = cgroups.0[0].join("blkio.throttle.read_bps_device");
+    let file = cgroups.0[0].join(limit);
     match std::fs::write(&file, format!("{major}:{minor} {bytes_per_second}")) {
         Ok(()) => Ok(cgroups),
         Err(error) => Err(format!("{}: {error}", file.display())),

@@ -9,6 +9,7 @@ pub mod http;
 pub mod job_stores;
 pub mod jobs;
 pub mod netns;
+pub mod pair;
 pub mod python;
 pub mod slurm;
 pub mod terminal;

@@ -45,6 +45,21 @@ fails(lambda: rankmesh.connect(db="/nowhere", binary=binary).sql("SELECT 1"), ra
 fails(lambda: rankmesh.connect(db=db, binary="/nowhere").sql("SELECT 1"), rankmesh.Failed)
 
 live = rankmesh.connect(socket=socket, binary=binary, timeout=60)
+assert rm.saved("durations-by-rank", {"since": "1h", "job": "4711"}).rows[5][:2] == (5, 100)
+assert "no parameter" in str(fails(lambda: rm.saved("jobs", {"nonsense": 1}), rankmesh.WrongQuestion))
+assert "agent" in str(fails(rm.stacks, rankmesh.WrongQuestion))
+lost = fails(lambda: live.stacks([3, 5], samples=1), rankmesh.Partial)
+assert [gone.node for gone in lost.coverage.missing] == ["b"] and lost.answer.classes() == [], lost
+stacks = live.stacks(allow_partial=True)
+assert str(stacks) == "no stacks" and stacks.unread.rows == [] and "PARTIAL" in stacks._repr_html_()
+made = {"merged": {"classes": [{"members": {"ranks": "5", "nodes": "n1", "others": []}, "samples": 2, "of_samples": 2, "path": [
+    {"Function": {"Python": {"function": "<b>", "file": "train.py", "line": 7}}},
+    {"Function": {"Native": {"function": "read", "module": "libc.so.6"}}}, {"Function": "ReturnProbe"}, "InnerMissing"]}]},
+    "unread": [{"node": "n0", "rank": 1, "pid": 9, "reason": "gone"}], "elapsed_ms": 1.5, "coverage": None}  # fmt: skip
+shown = rankmesh.Stacks(made)
+assert shown.classes()[0][:2] == ("5", "n1") and shown.classes()[0][2][:2] == ["<b>  train.py:7", "read  [libc.so.6]"], shown.classes()
+assert "hides the callers" in str(shown) and "process 9 on n0: gone" in str(shown) and "<b>" not in shown._repr_html_(), str(shown)
+assert shown.unread.rows == [("n0", 1, 9, "gone")]
 partial = fails(lambda: live.sql("SELECT count(*) FROM collectives"), rankmesh.Partial)
 assert [gone.node for gone in partial.coverage.missing] == ["b"] and partial.answer.rows == [(0,)], partial
 assert "missing b" in str(partial) and "allow_partial" in str(partial)

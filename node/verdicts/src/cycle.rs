@@ -42,11 +42,23 @@ fn cycle(met: &[Met]) -> Option<usize> {
     if met.iter().any(|m| m.weight > 1) {
         return None;
     }
+    turn_of(met.iter().map(|m| &*m.func))
+}
+
+/// The same of calls one by one, by their functions' names: how many make a step. None where no
+/// cycle shows.
+pub fn turn_of<'a>(funcs: impl Iterator<Item = &'a str>) -> Option<usize> {
     let mut numbers: HashMap<&str, usize> = HashMap::new();
-    let mut called = Vec::with_capacity(met.len());
-    for m in met {
+    let mut called = Vec::new();
+    for func in funcs {
         let next = numbers.len();
-        called.push(*numbers.entry(&m.func).or_insert(next));
+        called.push(*numbers.entry(func).or_insert(next));
+    }
+    if called.len() < Rules::CYCLE_TURNS {
+        return None;
+    }
+    if numbers.len() == 1 {
+        return Some(1);
     }
     let broken = |turn: usize| {
         let pairs = called.iter().zip(&called[turn..]);

@@ -64,6 +64,7 @@ pub mod why;
 mod windows;
 
 pub use activity::{Activity, Doing};
+pub use cycle::turn_of;
 pub use hang::{Absence, Gone, Hang, Jam, Missing, NotHeard, Progress, Waiting, progress_of};
 pub use input::{Heard, Input};
 pub use names::Names;

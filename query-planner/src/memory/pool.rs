@@ -27,6 +27,12 @@ pub fn bound_all(bytes: u64) {
     ALL.store(signed(bytes), Ordering::Relaxed);
 }
 
+/// What all questions of this process may have together, bytes; `i64::MAX` where nobody has said.
+#[must_use]
+pub fn bound_of_all() -> u64 {
+    ALL.load(Ordering::Relaxed).unsigned_abs()
+}
+
 /// Bytes that questions have now, all together.
 #[must_use]
 pub fn taken_by_all() -> u64 {

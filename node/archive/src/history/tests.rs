@@ -7,6 +7,7 @@ use store::{Store, StoreConfig};
 
 use super::*;
 use crate::hour::Hour;
+use crate::live::Live;
 use crate::manifest::Manifest;
 use crate::pass::{Wanted, pass};
 use crate::place::{Place, Settings};
@@ -37,7 +38,7 @@ impl Lab {
 
     fn history(&self, live: Option<&Path>) -> NodeHistory {
         let archive = Arc::new(Archive::open(self.place()).unwrap());
-        NodeHistory::new(archive, "n1", live.map(|path| Live::open(path).unwrap()))
+        NodeHistory::new(archive, "n1", live.map(|path| Arc::new(Live::open(path).unwrap()) as Arc<dyn LiveStore>))
     }
 }
 

@@ -148,8 +148,8 @@ fn own_thread_id(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// All descendants of some processes, nearest first, without the processes themselves. Data
-/// loaders' workers are such.
+/// All descendants of some processes, nearest first; of the processes themselves those that descend
+/// from another of them. Data loaders' workers are such.
 pub fn descendants(pids: &[u32]) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .into_iter()
@@ -161,17 +161,15 @@ pub fn descendants(pids: &[u32]) -> Vec<u32> {
             Some((pid, stat_fields(&stat)?.1.first()?.parse().ok()?))
         })
         .collect();
-    let mut found: Vec<u32> = pids.to_vec();
+    let mut found: Vec<u32> = Vec::new();
     let mut at = 0;
-    while let Some(parent) = found.get(at).copied() {
+    while let Some(parent) = pids.iter().chain(&found).nth(at).copied() {
         at += 1;
-        for (pid, of) in &parents {
-            if *of == parent && !found.contains(pid) {
-                found.push(*pid);
-            }
-        }
+        let children = parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid);
+        let new: Vec<u32> = children.filter(|pid| !found.contains(pid)).collect();
+        found.extend(new);
     }
-    found.split_off(pids.len())
+    found
 }
 
 /// What a refusal of the kernel means: the process ended, or a right is missing, and which.

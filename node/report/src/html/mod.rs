@@ -26,6 +26,7 @@ use model::Coverage;
 use model::board::Board;
 use model::explanation::Explanation;
 use query_planner::Value;
+use serde::Serialize;
 use verdicts::Report;
 
 const SCRIPT: &str = include_str!("report.js");
@@ -74,7 +75,7 @@ pub struct Page {
 }
 
 /// A step: one collective of all ranks.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Step {
     /// Function and number.
     pub collective: String,
@@ -87,7 +88,7 @@ pub struct Step {
 }
 
 /// A rank in a step.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Lane {
     /// Its rank.
     pub rank: i64,
@@ -106,7 +107,7 @@ pub struct Lane {
 }
 
 /// Something that a host recorded of a rank's process.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Seen {
     /// The host.
     pub node: String,

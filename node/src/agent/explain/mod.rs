@@ -177,7 +177,10 @@ async fn of_rank(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: 
         found.values = values(cause, culprit);
     }
     match line {
-        Ok(line) => found.place.iter_mut().for_each(|place| place.line = line.clone()),
+        Ok(lines) => {
+            let line = lines.text(cause.as_ref().map_or(&[], |cause| &cause.named));
+            found.place.iter_mut().for_each(|place| place.line.clone_from(&line));
+        }
         Err(why) => found.not_visible.push(format!("where it is in its code: {why}")),
     }
     found.runbook = Some(found.kinds.first().cloned().unwrap_or_else(|| "unattributed".to_owned()));

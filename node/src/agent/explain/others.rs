@@ -1,12 +1,14 @@
 //! Explanations of verdicts that name no late rank (hang, network, imbalance), and where ranks are in
 //! their code.
 
-use explain::difference::{difference, place};
+use std::collections::BTreeMap;
+
+use explain::difference::{difference, of_children, place};
 use explain::stacks::{CountedStack, Member, MemberStacks};
 use model::StacksWanted;
 use model::explanation::{Explanation, Link, Place};
 use query_planner::Value;
-use verdicts::why::{self, Network};
+use verdicts::why::{self, Kind, Network};
 use verdicts::{Culprit, Hang, RankRef, Report, Stage};
 
 use super::{Asker, EVERY_MS, SAMPLES, sees_processes};
@@ -51,7 +53,7 @@ pub(super) async fn hang(asker: &Asker<'_>, hang: &Hang, is_now: bool, found: &m
         let stacks =
             if is_now { sampled(asker, who, STILL).await } else { kept(asker, who, hang.since_ns.unwrap_or(0)).await };
         match stacks {
-            Ok(stacks) => found.chain.extend(standing(who, &stacks)),
+            Ok(stacks) => found.chain.extend(standing(who, &stacks.own)),
             Err(why) => found.not_visible.push(format!("where rank {} stands: {why}", who.rank)),
         }
     }
@@ -124,16 +126,35 @@ pub(super) fn stages(stages: &[Stage], found: &mut Explanation) {
     }
 }
 
+/// The stacks of a rank's first thread, and those of its child processes.
+#[derive(Default)]
+struct RankStacks {
+    own: Vec<MemberStacks>,
+    children: Vec<MemberStacks>,
+}
+
+/// Where the culprit is and its peer is not, while it is late.
+#[derive(Default)]
+pub(super) struct Lines {
+    own: Option<String>,
+    child: Option<String>,
+}
+
+impl Lines {
+    /// In words; that of a child process where the rank waits for another process.
+    pub(super) fn text(self, kinds: &[Kind]) -> Option<String> {
+        let waits = matches!(kinds.first(), Some(Kind::FileWait | Kind::NetworkWait | Kind::Lock | Kind::Wait));
+        let parts = [self.own, self.child.filter(|_| waits)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
+
 /// The line that the culprit is in and its peer is not, while it is late.
 ///
 /// # Errors
 /// Why that is not known.
-pub(super) async fn line(
-    asker: &Asker<'_>,
-    report: &Report,
-    culprit: &Culprit,
-    is_now: bool,
-) -> Result<Option<String>, String> {
+pub(super) async fn line(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: bool) -> Result<Lines, String> {
     let peer = why::peer(report, culprit).ok_or("there is no peer to compare it with")?;
     let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
     let since_ns = culprit.since_ns;
@@ -142,51 +163,77 @@ pub(super) async fn line(
     } else {
         futures::future::join(kept(asker, &who, since_ns), kept(asker, &peer, since_ns)).await
     };
-    Ok(difference(&mine?, &theirs?).map(|found| found.text()))
+    let (mine, theirs) = (mine?, theirs?);
+    let child = of_children(&mine.children, &theirs.children);
+    Ok(Lines {
+        own: difference(&mine.own, &theirs.own).map(|found| found.text()),
+        child: child.map(|(pid, found)| format!("its child process {pid}: {}", found.text())),
+    })
 }
 
-/// Stacks of one rank's process, first thread.
-async fn sampled(asker: &Asker<'_>, who: &RankRef, samples: u32) -> Result<Vec<MemberStacks>, String> {
+/// Stacks of one rank's process and of its children, first threads.
+async fn sampled(asker: &Asker<'_>, who: &RankRef, samples: u32) -> Result<RankStacks, String> {
     let Some(shared) = asker.of.live else { return Err("stores were asked, no agent".to_owned()) };
     if !sees_processes(asker.caller) {
         return Err("stacks are not shown to readers".to_owned());
     }
-    let wanted = StacksWanted { samples, every_ms: EVERY_MS, ..StacksWanted::default() };
+    let ranks = u32::try_from(who.rank).into_iter().collect();
+    let wanted = StacksWanted { samples, every_ms: EVERY_MS, ranks, children: true, ..StacksWanted::default() };
     let viewer = asker.caller.access.viewer();
-    let mut all = stacks::of_node(shared, &who.node, &wanted, viewer, asker.deadline, asker.cancelled).await?;
-    all.retain(|member| i64::from(member.member.pid) == who.pid);
-    if all.is_empty() {
+    let all = stacks::of_node(shared, &who.node, &wanted, viewer, asker.deadline, asker.cancelled).await?;
+    let (mut found, is_own) = (RankStacks::default(), |pid| i64::from(pid) == who.pid);
+    for member in all {
+        match member.member.rank {
+            None => found.children.push(member),
+            Some(_) if is_own(member.member.pid) => found.own.push(member),
+            Some(_) => {}
+        }
+    }
+    if found.own.is_empty() {
         return Err(format!("no stack of process {} on {} could be read", who.pid, who.node));
     }
-    Ok(all)
+    Ok(found)
 }
 
 /// The stacks of a rank's process that its agent kept when the verdict changed.
-async fn kept(asker: &Asker<'_>, who: &RankRef, since_ns: i64) -> Result<Vec<MemberStacks>, String> {
+async fn kept(asker: &Asker<'_>, who: &RankRef, since_ns: i64) -> Result<RankStacks, String> {
     let rows = asker
         .shown(
             format!(
-                "SELECT tid, count, frames FROM stacks WHERE pid = {pid} AND ts_ns = (SELECT min(ts_ns) FROM stacks \
-                 WHERE pid = {pid} AND ts_ns >= {since_ns}) AND tid = pid",
-                pid = who.pid
+                "SELECT pid, count, frames FROM stacks WHERE (pid = {pid} OR rank = {rank} AND kind LIKE '%_child') AND ts_ns = \
+                 (SELECT min(ts_ns) FROM stacks WHERE pid = {pid} AND ts_ns >= {since_ns}) AND tid = pid ORDER BY pid",
+                pid = who.pid,
+                rank = who.rank
             ),
             &who.node,
         )
         .await?;
     let stack = |row: &Vec<Value>| match row.as_slice() {
-        [Value::Integer(_), Value::Integer(count), Value::Text(frames)] => Some(CountedStack {
-            frames: serde_json::from_slice(frames).ok()?,
-            count: u32::try_from(*count).ok()?,
-            inner_missing: false,
-            outer_missing: false,
-        }),
+        [Value::Integer(pid), Value::Integer(count), Value::Text(frames)] => Some((
+            u32::try_from(*pid).ok()?,
+            CountedStack {
+                frames: serde_json::from_slice(frames).ok()?,
+                count: u32::try_from(*count).ok()?,
+                inner_missing: false,
+                outer_missing: false,
+            },
+        )),
         _ => None,
     };
-    let stacks: Vec<CountedStack> = rows.iter().filter_map(stack).collect();
-    if stacks.is_empty() {
+    let mut processes = BTreeMap::<u32, Vec<CountedStack>>::new();
+    for (pid, stack) in rows.iter().filter_map(stack) {
+        processes.entry(pid).or_default().push(stack);
+    }
+    let mut found = RankStacks::default();
+    for (pid, stacks) in processes {
+        let is_own = i64::from(pid) == who.pid;
+        let rank = u32::try_from(who.rank).ok().filter(|_| is_own);
+        let member = Member { rank, node: who.node.clone(), pid, tid: pid };
+        let members = if is_own { &mut found.own } else { &mut found.children };
+        members.push(MemberStacks { member, other_stacks: 0, stacks });
+    }
+    if found.own.is_empty() {
         return Err(format!("no stack of process {} on {} was kept then", who.pid, who.node));
     }
-    let pid = u32::try_from(who.pid).unwrap_or(0);
-    let member = Member { rank: u32::try_from(who.rank).ok(), node: who.node.clone(), pid, tid: pid };
-    Ok(vec![MemberStacks { member, other_stacks: 0, stacks }])
+    Ok(found)
 }

@@ -3,10 +3,13 @@
 //!
 //! Every agent hears the same verdict, so nobody has to be asked: the host of the culprit samples the culprit,
 //! the host of the peer samples the peer, at about the same time. Of a hang the ranks that are
-//! waited for and one that waits are sampled, all threads; of a late rank it and one peer.
+//! waited for and one that waits are sampled, all threads; of a late rank it and one peer, with
+//! their child processes, such as a data loader's workers.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use explain::stacks::descendants;
 use model::StacksWanted;
 use record::unix_now_ns;
 use store::{Source, StackSeen};
@@ -17,6 +20,8 @@ use super::super::Shared;
 
 /// Ranks of a hang that are sampled on one host.
 const RANKS: usize = 16;
+/// Child processes whose stacks are kept, of each rank.
+const CHILDREN: usize = 16;
 /// Different stacks kept of a thread.
 const STACKS: usize = 16;
 /// Longest that sampling is waited for.
@@ -36,7 +41,7 @@ fn wanted(report: &Report) -> (Vec<(RankRef, &'static str)>, StacksWanted) {
         Verdict::Rank { culprit, .. } => {
             let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
             let peer = why::peer(report, culprit).map(|peer| (peer, "peer"));
-            let moving = StacksWanted { samples: 20, every_ms: 50, ..StacksWanted::default() };
+            let moving = StacksWanted { samples: 20, every_ms: 50, children: true, ..StacksWanted::default() };
             (std::iter::once((who, "late")).chain(peer).collect(), moving)
         }
         _ => (Vec::new(), StacksWanted::default()),
@@ -48,11 +53,21 @@ pub(super) async fn keep(shared: &Shared, report: &Report, stop: &CancellationTo
     let own = shared.identity.node().to_string();
     let Source::Store(store) = shared.source.as_ref() else { return };
     let (whose, wanted) = wanted(report);
-    let here: Vec<&(RankRef, &str)> = whose.iter().filter(|(who, _)| who.node == own).collect();
+    let here: Vec<&(RankRef, &'static str)> = whose.iter().filter(|(who, _)| who.node == own).collect();
     if here.is_empty() {
         return;
     }
-    let of_here = |pid: u32| here.iter().find(|(who, _)| who.pid == i64::from(pid));
+    // By process: whose it is, and as what it is kept.
+    let mut of_here = HashMap::<u32, (&RankRef, &'static str)>::new();
+    for (who, kind) in &here {
+        let Ok(pid) = u32::try_from(who.pid) else { continue };
+        of_here.insert(pid, (who, *kind));
+        if wanted.children {
+            let children = descendants(&[pid]).into_iter().take(CHILDREN);
+            let as_child = if *kind == "late" { "late_child" } else { "peer_child" };
+            of_here.extend(children.map(|child| (child, (who, as_child))));
+        }
+    }
     let pids: Vec<u32> = here.iter().filter_map(|(who, _)| u32::try_from(who.pid).ok()).collect();
     let sampled = shared.stacks.sample_processes(&pids, wanted, Instant::now() + PATIENCE, stop).await;
     let profiles = match sampled {
@@ -64,7 +79,7 @@ pub(super) async fn keep(shared: &Shared, report: &Report, stop: &CancellationTo
     };
     let ts_ns = unix_now_ns();
     for profile in profiles {
-        let Some((who, kind)) = of_here(profile.pid) else { continue };
+        let Some((who, kind)) = of_here.get(&profile.pid) else { continue };
         for thread in &profile.threads {
             for stack in thread.stacks.iter().take(STACKS) {
                 store.ingest().stack(StackSeen {

@@ -39,6 +39,7 @@ mod money;
 mod outbox;
 mod page;
 mod publish;
+mod repeat;
 mod roster;
 mod tell;
 mod whole;

@@ -87,6 +87,7 @@ async fn one(shared: &Shared, command: Option<&str>, current: Current, stop: &Ca
         && !last_finding(shared, &current, stop).await.is_some_and(|last| last == key_of(&finding))
     {
         store.ingest().finding(finding.clone());
+        super::repeat::look(shared, &finding, stop).await;
     }
     if let Some(command) = command
         && let Err(why) = run(command, &own, &finding, &sentence, &report).await
@@ -112,7 +113,7 @@ fn key_of(finding: &Finding) -> FindingKey {
 /// cannot be had: rather twice than never.
 async fn last_finding(shared: &Shared, current: &Current, stop: &CancellationToken) -> Option<FindingKey> {
     let of_job = match current.judge.as_str() {
-        "" => String::new(),
+        "" => format!("WHERE verdict NOT IN {} ", crate::cells::NO_VERDICTS),
         _ => format!("WHERE json_extract(detail, '$.job.key') = '{:016x}' ", current.job),
     };
     let question = Question {
@@ -160,6 +161,7 @@ fn finding(current: &Current, report: &Report, money: Option<&Money>) -> Finding
         since_ns: until_ns - LOOKBACK * WINDOW_NS,
         until_ns,
         verdict: Key::name(&report.verdict).to_owned(),
+        job_id: job_id.clone(),
         tier: Some(report.evidence.tier),
         clock_bound_ns: report.evidence.clock_bound_ns,
         cause: report.cause.as_ref().map(|cause| cause.summary.clone()),

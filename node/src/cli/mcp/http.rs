@@ -21,7 +21,8 @@ pub(in crate::cli) fn service(
 ) -> StreamableHttpService<Server, NeverSessionManager> {
     let socket = SocketArg { socket: None, via: None, identity: None };
     let ask = AskArgs { timeout, nodes: Vec::new(), label: Vec::new(), require_all: false };
-    let server = Server::new(target, TargetArgs { socket, db: Vec::new(), archive: None, ask }, None, MAX_TOKENS);
+    let server =
+        Server::new(target, TargetArgs { socket, db: Vec::new(), archive: None, live: false, ask }, None, MAX_TOKENS);
     // No session is kept: each request stands by itself. Who may send one was looked at before.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)

@@ -1,7 +1,7 @@
 //! Questions for a page: each is kept with its answer, so that the page can show both, and what the
 //! answers say of who answered is put together.
 
-use model::Coverage;
+use model::{Coverage, Question};
 use query_planner::Value;
 use report::html::Asked;
 
@@ -15,12 +15,13 @@ const SHOWN_ROWS: usize = 2_000;
 const MOST_ROWS: usize = 200_000;
 
 /// Whom a page is asked of, and what was asked so far.
-pub(super) struct Asking<'a> {
+pub(in crate::cli) struct Asking<'a> {
     pub(super) target: &'a Target,
-    args: &'a TargetArgs,
+    /// What questions have in common.
+    common: Question,
     pub(super) timeout_ms: u64,
     pub(super) asked: Vec<Asked>,
-    pub(super) coverage: Coverage,
+    pub(in crate::cli) coverage: Coverage,
 }
 
 /// An answer.
@@ -31,7 +32,12 @@ pub(super) struct Found {
 
 impl<'a> Asking<'a> {
     pub(super) fn of(target: &'a Target, args: &'a TargetArgs) -> Self {
-        Self { target, args, timeout_ms: args.timeout_ms(), asked: Vec::new(), coverage: Coverage::default() }
+        Self::with(target, args.question(String::new()))
+    }
+
+    /// Questions like this one, but for their SQL.
+    pub(in crate::cli) fn with(target: &'a Target, common: Question) -> Self {
+        Self { target, timeout_ms: common.timeout_ms, common, asked: Vec::new(), coverage: Coverage::default() }
     }
 
     /// Asks.
@@ -40,7 +46,8 @@ impl<'a> Asking<'a> {
     /// As [`Target::query`]; there are more rows than a page is made of.
     pub(super) fn ask(&mut self, title: &str, sql: String) -> anyhow::Result<Found> {
         let (mut columns, mut rows) = (Vec::new(), Vec::new());
-        let reply = self.target.query(self.args.question(sql.clone()), &mut |piece| {
+        let question = Question { sql: sql.clone(), ..self.common.clone() };
+        let reply = self.target.query(question, &mut |piece| {
             match piece {
                 Piece::Columns(found) => columns = found.into_iter().map(|column| column.name).collect(),
                 Piece::Rows(more) => rows.extend(more),

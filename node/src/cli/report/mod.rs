@@ -3,8 +3,8 @@
 //! Owns what is asked and in which order; what becomes of the answers is `report::html`'s. A part
 //! that cannot be asked is left out, and the page says why.
 
-mod asking;
-mod steps;
+pub(super) mod asking;
+pub(super) mod steps;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

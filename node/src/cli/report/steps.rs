@@ -83,8 +83,34 @@ fn of_window(
     else {
         return Ok(None);
     };
-    let of = format!("WHERE comm_hash = {comm} AND func = {} AND seq = {seq}", crate::cli::rows::quoted(&func));
-    let (from_ns, to_ns) = (at_ns - 10 * BESIDE_NS, at_ns + BESIDE_NS);
+    lanes(asking, &Collective { comm, func, seq, at_ns }, Some(by_clocks), number).map(Some)
+}
+
+/// One collective of all ranks.
+#[derive(Debug, Clone)]
+pub(in crate::cli) struct Collective {
+    /// Its communicator's hash.
+    pub(in crate::cli) comm: i64,
+    pub(in crate::cli) func: String,
+    pub(in crate::cli) seq: i64,
+    /// When it was, about: of any of its ranks.
+    pub(in crate::cli) at_ns: i64,
+}
+
+/// A collective rank by rank, with what hosts recorded of these ranks meanwhile. `by_clocks`: entries
+/// are drawn as the hosts' clocks have them; none: where all of these are known.
+///
+/// # Errors
+/// As [`Asking::ask`].
+pub(in crate::cli) fn lanes(
+    asking: &mut Asking<'_>,
+    Collective { comm, func, seq, at_ns }: &Collective,
+    by_clocks: Option<bool>,
+    number: usize,
+) -> anyhow::Result<Step> {
+    let of = format!("WHERE comm_hash = {comm} AND func = {} AND seq = {seq}", crate::cli::rows::quoted(func));
+    let at_ns = *at_ns;
+    let (from_ns, to_ns) = (at_ns.saturating_sub(10 * BESIDE_NS), at_ns.saturating_add(BESIDE_NS));
     let sql = format!(
         "SELECT rank, node, pid, entry_ns, duration_ns, bound_ns, ts_ns, tier FROM lateness({from_ns}, {to_ns}) {of} ORDER BY entry_ns"
     );
@@ -99,6 +125,7 @@ fn of_window(
     let rows: Vec<Row> = lanes.rows.iter().filter_map(|row| Row::of(row)).collect();
     let tier = lanes.rows.iter().filter_map(|row| integer(row.get(7)?)).min().unwrap_or(0);
     // Calls that hold the wait let all go together: that sets the hosts' clocks for the drawing.
+    let by_clocks = by_clocks.unwrap_or_else(|| rows.iter().all(|row| row.bound_ns.is_some()));
     let by_ends = !by_clocks && tier > 0;
     let offsets = if by_ends { offsets_by_ends(&rows) } else { HashMap::new() };
     let ranks: Vec<Lane> = rows
@@ -146,7 +173,7 @@ fn of_window(
             events.push(Seen { node, pid, at_ns, duration_ns, what: text(what).unwrap_or_default() });
         }
     }
-    Ok(Some(Step { collective: format!("{func} #{seq}"), by_ends, ranks, events }))
+    Ok(Step { collective: format!("{func} #{seq}"), by_ends, ranks, events })
 }
 
 /// A row of the question for a step's ranks.

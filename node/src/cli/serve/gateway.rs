@@ -1,6 +1,7 @@
 //! Asking for a client: what commands ask on a thread of their own is asked here on one of a pool,
 //! so many at a time, and ends when the client goes.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,11 +43,12 @@ pub(super) struct Gateway {
     running: ConcurrencyLimit,
     longest: Duration,
     rate: RateArgs,
+    investigations: PathBuf,
 }
 
 impl Gateway {
-    pub(super) fn new(target: Target, longest: Duration, rate: RateArgs) -> Self {
-        Self { target, running: ConcurrencyLimit::new(ASKED_AT_ONCE, OF_ONE), longest, rate }
+    pub(super) fn new(target: Target, longest: Duration, rate: RateArgs, investigations: PathBuf) -> Self {
+        Self { target, running: ConcurrencyLimit::new(ASKED_AT_ONCE, OF_ONE), longest, rate, investigations }
     }
 
     /// Who is asked, in words.
@@ -68,6 +70,11 @@ impl Gateway {
     /// What a GPU costs.
     pub(super) fn rate(&self) -> &RateArgs {
         &self.rate
+    }
+
+    /// The directory of the site's saved investigations.
+    pub(super) fn investigations(&self) -> &Path {
+        &self.investigations
     }
 
     /// The time for a question: that which is asked for, ten seconds else.

@@ -7,22 +7,28 @@
 //! - `listen`: sockets, TLS, what a connection may take; `guard`: what is looked at before a handler
 //!   sees a request; `sessions`, `tokens`: who may ask; `pace`: how often.
 //! - `gateway`: asking for a client; `problem`: what is answered where there is no answer.
-//! - `page`: what browsers show; `api`: the paths under `/api/v1`; `metrics`: Prometheus, of `snapshot`s of what stands;
-//!   `alerts`, `notify`: what receivers are told, and telling them.
+//! - `page`: what browsers show; `api`: the paths under `/api/v1`; `findings`: as they come.
+//! - `series`: what is measured, of `snapshot`s of what stands; `metrics`: for Prometheus; `otlp`: for OpenTelemetry.
+//! - `alerts`, `notify`: what receivers are told, and telling them; `post`: how anything goes out.
 //! - `postgres`: another protocol for the same questions.
 
 mod alerts;
 mod api;
+mod findings;
 mod gateway;
 mod guard;
 mod listen;
 mod metrics;
 mod notify;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod pace;
 mod page;
+mod post;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod problem;
+mod series;
 mod sessions;
 mod snapshot;
 pub(super) mod tokens;
@@ -35,7 +41,7 @@ use anyhow::Context;
 use axum::Router;
 use clap::Args;
 
-use super::args::{RateArgs, SocketArg};
+use super::args::{RateArgs, SITE_INVESTIGATIONS, SocketArg};
 use super::target::Target;
 use super::values::parse_duration;
 use super::{Exit, UsageError};
@@ -101,9 +107,37 @@ pub(super) struct ServeArgs {
     /// this with --notify
     #[arg(long, requires = "notify")]
     notify_all: bool,
+    /// The site's saved investigations, NAME.sql each
+    #[arg(long, value_name = "DIR", default_value = SITE_INVESTIGATIONS)]
+    investigations: PathBuf,
+    /// Push metrics and findings to an OpenTelemetry collector by HTTP with protobuf, as
+    /// http://collector:4318 (/v1/metrics and /v1/logs are added): of this host and of the jobs that the
+    /// asked agent judges, every 15 s and as they come
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL", conflicts_with = "db")]
+    otlp: Option<String>,
+    /// Headers for it, as a token needs: a file of lines NAME: VALUE
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "FILE", requires = "otlp")]
+    otlp_headers: Option<PathBuf>,
+    /// Push of all hosts and jobs: where not every host runs this with --otlp
+    #[cfg(feature = "otlp")]
+    #[arg(long, requires = "otlp")]
+    otlp_all: bool,
     /// What a GPU costs.
     #[command(flatten)]
     rate: RateArgs,
+}
+
+impl ServeArgs {
+    /// Whether anything is to be done beside listening.
+    fn sends(&self) -> bool {
+        #[cfg(feature = "otlp")]
+        if self.otlp.is_some() {
+            return true;
+        }
+        self.textfile.is_some() || !self.notify.is_empty()
+    }
 }
 
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<Exit> {
@@ -118,10 +152,9 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     if !matches!(args.listen, Listen::Tcp(_)) && args.tls_cert.is_some() {
         return Err(UsageError("a socket file has no TLS: the kernel says who connects".to_owned()).into());
     }
-    if args.listen == Listen::None && args.textfile.is_none() && args.notify.is_empty() {
-        return Err(
-            UsageError("--listen none is for --textfile and --notify: there is nothing to do".to_owned()).into()
-        );
+    if args.listen == Listen::None && !args.sends() {
+        let message = "--listen none is for --textfile, --notify and --otlp: there is nothing to do";
+        return Err(UsageError(message.to_owned()).into());
     }
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(cert), Some(key)) => Some(listen::tls(cert, key, listen::HTTP)?),
@@ -142,7 +175,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<Exit> {
 
 async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) -> anyhow::Result<()> {
     let (most, gateway_target) = (args.series, target.clone());
-    let gateway = Arc::new(Gateway::new(target, args.longest, args.rate.clone()));
+    let gateway = Arc::new(Gateway::new(target, args.longest, args.rate.clone(), args.investigations.clone()));
     let writing = async {
         match &args.textfile {
             Some(path) => metrics::textfile(Arc::clone(&gateway), path.clone(), most).await,
@@ -155,11 +188,22 @@ async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) 
             true => std::future::pending().await,
         }
     };
+    #[cfg(feature = "otlp")]
+    let collector =
+        args.otlp.as_ref().map(|url| otlp::Collector::new(url, args.otlp_headers.as_deref())).transpose()?;
+    let pushing = async {
+        #[cfg(feature = "otlp")]
+        if let Some(collector) = collector {
+            otlp::push(&gateway, collector, !args.otlp_all, most).await;
+        }
+        std::future::pending::<()>().await
+    };
     let serving = listening(args, Arc::clone(&gateway), tls);
     tokio::select! {
         served = serving => served,
         told = telling => told,
         () = writing => Ok(()),
+        () = pushing => Ok(()),
         () = ended() => Ok(()),
     }
 }

@@ -1,36 +1,25 @@
-//! Tells receivers that the user names of alerts: the only connections that this program opens
-//! beside those to agents. Each receiver has a task of its own that looks at what stands; one that is
-//! dead delays nobody.
+//! Tells receivers that the user names of alerts. Each has a task of its own that looks at what
+//! stands; one that is dead delays nobody.
 
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
 use hyper::Uri;
-use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
-use hyper_util::rt::TokioIo;
+use hyper::header::HeaderMap;
 use jiff::Timestamp;
 use model::watch::Watched;
 use model::{LocalRequest, OnBehalf, WatchQuestion};
-use rustls::pki_types::ServerName;
-use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use super::alerts::{Kind, Outbox, Standing};
+use super::post::{self, post};
 use crate::cli::local::Piece;
 use crate::cli::target::Target;
 use crate::output::printable;
 
-/// For a request to a receiver.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of its answer that are looked at.
-const ANSWER_BYTES: usize = 64 << 10;
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(2);
 /// After the agent was lost.
@@ -80,9 +69,9 @@ impl FromStr for Receiver {
             url = format!("{}/api/v2/alerts", url.trim_end_matches('/'));
         }
         let uri: Uri = url.parse().map_err(|error| format!("the URL of a receiver: {error}; {form}"))?;
-        match (uri.scheme_str(), uri.host()) {
-            (Some("http" | "https"), Some(_)) => Ok(Self { kind, uri }),
-            _ => Err(format!("a receiver has an http:// or https:// URL; {form}")),
+        match post::is_url(&uri) {
+            true => Ok(Self { kind, uri }),
+            false => Err(format!("a receiver has an http:// or https:// URL; {form}")),
         }
     }
 }
@@ -95,10 +84,7 @@ type News = (Standing, Option<Instant>);
 /// # Errors
 /// The certificates of this host's authorities cannot be read, and a receiver needs them.
 pub(super) async fn tell(target: &Target, receivers: &[Receiver], judged: bool) -> anyhow::Result<()> {
-    let tls = match receivers.iter().any(|receiver| receiver.uri.scheme_str() == Some("https")) {
-        true => Some(authorities()?),
-        false => None,
-    };
+    let tls = post::authorities(receivers.iter().map(|receiver| &receiver.uri))?;
     let (news, stands) = watch::channel::<News>((Standing::default(), None));
     let mut tasks = tokio::task::JoinSet::new();
     for receiver in receivers {
@@ -147,8 +133,12 @@ async fn serve(receiver: Receiver, tls: Option<TlsConnector>, stands: watch::Rec
             continue;
         }
         for message in outbox.due(&standing, Instant::now(), Timestamp::now()) {
-            let posted = tokio::time::timeout(PATIENCE, post(&receiver.uri, tls.as_ref(), &message.body)).await;
-            match posted.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {PATIENCE:?}"))) {
+            let body = message.body.to_string().into();
+            let posted = post(&receiver.uri, tls.as_ref(), "application/json", &HeaderMap::new(), body).await;
+            match posted.and_then(|posted| {
+                ensure!(posted.status.is_success(), "it answered {}", posted.status);
+                Ok(())
+            }) {
                 Ok(()) => outbox.taken(&message, Instant::now()),
                 Err(error) => {
                     tracing::warn!("{} was not told: {}", receiver.said(), printable(&format!("{error:#}")));
@@ -158,64 +148,6 @@ async fn serve(receiver: Receiver, tls: Option<TlsConnector>, stands: watch::Rec
             }
         }
     }
-}
-
-/// This host's certificate authorities.
-fn authorities() -> anyhow::Result<TlsConnector> {
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(found.certs);
-    ensure!(
-        !roots.is_empty(),
-        "this host has no certificate authorities (Debian: ca-certificates; or name a file in SSL_CERT_FILE): {:?}",
-        found.errors
-    );
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-/// Posts JSON; no redirect is followed.
-async fn post(uri: &Uri, tls: Option<&TlsConnector>, body: &Value) -> anyhow::Result<()> {
-    let host = uri.host().context("a URL without a host")?.trim_matches(['[', ']']);
-    let secure = uri.scheme_str() == Some("https");
-    let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-    let stream = TcpStream::connect((host, port)).await.context("connecting")?;
-    let status = match (secure, tls) {
-        (true, Some(tls)) => {
-            let name = ServerName::try_from(host.to_owned()).context("its name")?;
-            exchange(tls.connect(name, stream).await.context("TLS")?, uri, body).await?
-        }
-        (true, None) => bail!("no certificate authorities"),
-        (false, _) => exchange(stream, uri, body).await?,
-    };
-    ensure!(status.is_success(), "it answered {status}");
-    Ok(())
-}
-
-async fn exchange<S>(stream: S, uri: &Uri, body: &Value) -> anyhow::Result<hyper::StatusCode>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let path = uri.path_and_query().map_or("/", hyper::http::uri::PathAndQuery::as_str);
-    let authority = uri.authority().map_or("", hyper::http::uri::Authority::as_str);
-    let request = hyper::Request::post(path)
-        // Without a name or password that the URL may hold.
-        .header(HOST, authority.rsplit('@').next().unwrap_or_default())
-        .header(CONTENT_TYPE, "application/json")
-        .header(USER_AGENT, concat!("rankmesh/", env!("CARGO_PKG_VERSION")))
-        .body(Full::new(Bytes::from(body.to_string())))?;
-    let answer = sender.send_request(request).await?;
-    let status = answer.status();
-    // Read, so that the receiver is not cut off; what it says is not ours.
-    let _ = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
-    connection.abort();
-    Ok(status)
 }
 
 #[cfg(test)]
@@ -311,5 +243,88 @@ mod tests {
         };
         tokio::select! { () = keep => {}, done = tokio::time::timeout(wait, twice) => done.unwrap() }
         drop(dead);
+    }
+
+    /// Debian's Alertmanager, ended with this.
+    struct Alertmanager(std::process::Child);
+
+    impl Drop for Alertmanager {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_real_alertmanager_hears_that_it_begins_and_that_it_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // What it tells in turn comes here.
+        let hook = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = format!(
+            "route: {{ receiver: r, group_wait: 0s, group_interval: 1s, repeat_interval: 1h, group_by: [job] }}\n\
+             receivers: [{{ name: r, webhook_configs: [{{ url: 'http://{}/', send_resolved: true }}] }}]\n",
+            hook.local_addr().unwrap()
+        );
+        let file = dir.path().join("alertmanager.yml");
+        std::fs::write(&file, config).unwrap();
+        let child = std::process::Command::new("prometheus-alertmanager")
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.path={}", dir.path().join("data").display()))
+            .arg(format!("--web.listen-address={free}"))
+            .args(["--cluster.listen-address=", "--log.level=error"])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn();
+        let _alertmanager = match child {
+            Ok(child) => Alertmanager(child),
+            Err(error) => {
+                eprintln!(
+                    "skipped: a_real_alertmanager_hears_that_it_begins_and_that_it_is_over: no prometheus-alertmanager: {error}"
+                );
+                return;
+            }
+        };
+        let watched = Watched {
+            agent: "n0".into(),
+            jobs: vec![model::watch::JobNow {
+                name: "4711".into(),
+                id: Some("4711".into()),
+                verdict: "rank".into(),
+                is_ill: true,
+                sentence: "Rank 5 holds up 7 ranks".into(),
+                culprits: vec![model::watch::CulpritNow { rank: 5, node: "n1".into(), ..Default::default() }],
+                ..Default::default()
+            }],
+            ..Watched::default()
+        };
+        let mut standing = Standing::default();
+        standing.take(&watched, true, Instant::now(), Timestamp::now());
+        let (news, stands) = watch::channel::<News>((standing, Some(Instant::now())));
+        let (to, mut told) = tokio::sync::mpsc::channel(8);
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(receiver(hook, "200 OK", to));
+        // It may not listen yet: then it is tried again.
+        tasks.spawn(serve(format!("alertmanager:http://{free}").parse().unwrap(), None, stands));
+        tasks.spawn({
+            let news = news.clone();
+            async move {
+                loop {
+                    news.send_modify(|(_, said)| *said = Some(Instant::now()));
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+        });
+        let wait = Duration::from_secs(60);
+        for (status, sentence) in [("firing", "Rank 5 holds up 7 ranks"), ("resolved", "Rank 5 holds up 7 ranks")] {
+            let body = tokio::time::timeout(wait, told.recv()).await.expect(status).unwrap();
+            let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+            let alert = &body["alerts"][0];
+            assert_eq!((&body["status"], &alert["status"]), (&status.into(), &status.into()), "{body}");
+            assert_eq!((&alert["labels"]["rank"], &alert["labels"]["node"]), (&"5".into(), &"n1".into()), "{body}");
+            assert_eq!(alert["annotations"]["summary"], sentence, "{body}");
+            // It is over.
+            news.send_modify(|(standing, _)| *standing = Standing::default());
+        }
     }
 }

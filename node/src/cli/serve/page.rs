@@ -17,11 +17,16 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 const INDEX: &str = include_str!("page/index.html");
 
 /// Name under `/page/`, type, content.
-const FILES: [(&str, &str, &str); 10] = [
+const FILES: [(&str, &str, &str); 15] = [
     ("main.js", SCRIPT, include_str!("page/main.js")),
     ("api.js", SCRIPT, include_str!("page/api.js")),
     ("table.js", SCRIPT, include_str!("page/table.js")),
     ("heat.js", SCRIPT, include_str!("page/heat.js")),
+    ("lanes.js", SCRIPT, include_str!("page/lanes.js")),
+    ("map.js", SCRIPT, include_str!("page/map.js")),
+    ("rank.js", SCRIPT, include_str!("page/rank.js")),
+    ("saved.js", SCRIPT, include_str!("page/saved.js")),
+    ("time.js", SCRIPT, include_str!("page/time.js")),
     ("chart.js", SCRIPT, include_str!("page/chart.js")),
     ("console.js", SCRIPT, include_str!("page/console.js")),
     ("page.css", STYLE, include_str!("page/page.css")),

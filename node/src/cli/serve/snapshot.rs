@@ -81,7 +81,7 @@ pub(super) fn is_judge(job: &JobNow, agent: &str) -> bool {
 }
 
 /// The first that an agent pushes.
-fn first(target: &Target, job: Option<String>) -> anyhow::Result<Watched> {
+pub(super) fn first(target: &Target, job: Option<String>) -> anyhow::Result<Watched> {
     const ENOUGH: &str = "enough";
     let (begun, mut found) = (Instant::now(), None);
     let asked = target.ask_into(LocalRequest::Watch(WatchQuestion { job }), &mut |piece| match piece {
@@ -105,11 +105,15 @@ fn lost(target: &Target, of: Option<&str>) -> anyhow::Result<BTreeMap<String, i6
     let nodes = of.map(str::to_owned).into_iter().collect();
     let question = Question { sql, timeout_ms: millis(PATIENCE), nodes, ..Question::default() };
     let mut lost = BTreeMap::new();
-    target.query(question, &mut |piece| {
+    let asked = target.query(question, &mut |piece| {
         if let Piece::Rows(rows) = piece {
             lost.extend(rows.iter().map(|row| (text(row, 0), integer(row, 1).unwrap_or(0))));
         }
         Ok(())
-    })?;
-    Ok(lost)
+    });
+    match asked {
+        // Nodes that serve a file of somebody else's have no such table.
+        Err(error) if error.is::<UsageError>() => Ok(lost),
+        asked => asked.map(|_| lost),
+    }
 }

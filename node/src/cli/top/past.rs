@@ -28,12 +28,16 @@ pub(super) fn job_id(job: &str) -> &str {
     }
 }
 
-/// What stood at `at_ns`, by the calls of the half minute before; without a time at the end of the
-/// last calls that stores hold.
+/// The span by which an instant is judged.
+pub(super) fn before(at_ns: i64) -> (i64, i64) {
+    (at_ns.saturating_sub(LOOKBACK_NS), at_ns)
+}
+
+/// What stood, by the calls of a span; without one at the end of the last calls that stores hold.
 ///
 /// # Errors
 /// The stores give no answer.
-pub(in crate::cli) fn watched(target: &Target, job: Option<&str>, at_ns: Option<i64>) -> anyhow::Result<Watched> {
+pub(in crate::cli) fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> anyhow::Result<Watched> {
     let question = StragglersQuestion {
         since_ms: Some(LAST_MS),
         job: job.map(str::to_owned),
@@ -42,11 +46,10 @@ pub(in crate::cli) fn watched(target: &Target, job: Option<&str>, at_ns: Option<
         nodes: Vec::new(),
         labels: Vec::new(),
     };
-    let span = at_ns.map(|at_ns| (at_ns.saturating_sub(LOOKBACK_NS), at_ns));
     let json = target.stragglers(question, span)?;
     let report: Report = serde_json::from_str(&json).context("reading the verdict")?;
     // Stores' newest row may be long after the last call.
-    let end_ns = at_ns.unwrap_or_else(|| {
+    let end_ns = span.map(|(_, until_ns)| until_ns).unwrap_or_else(|| {
         let last_ns = report.evidence.since_ns.saturating_add(i64::try_from(LAST_MS).unwrap_or(0) * 1_000_000 + 1);
         report.evidence.until_ns.min(last_ns)
     });
@@ -74,6 +77,7 @@ pub(in crate::cli) fn watched(target: &Target, job: Option<&str>, at_ns: Option<
                 .collect(),
             notes: heard.notes.clone(),
         },
+        own: None,
     })
 }
 

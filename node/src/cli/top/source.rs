@@ -158,7 +158,7 @@ impl Source {
                 return;
             }
             let job = wanted.job_of_past();
-            let found = past::watched(target, job.as_deref(), at_ns).and_then(|watched| {
+            let found = past::watched(target, job.as_deref(), at_ns.map(past::before)).and_then(|watched| {
                 let board = (windows && is_wanted()).then(|| past::board(target, job.as_deref(), watched.at_ns));
                 Ok((Box::new(watched), board.transpose()?.map(Box::new)))
             });

@@ -1,5 +1,6 @@
 //! `rankmesh up`: run the agent until Ctrl-C or SIGTERM.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::{CaptureMode, UpArgs};
 use super::{Exit, UsageError, secret};
 use crate::agent::access::SocketAccess;
-use crate::agent::archiver::{self, ArchiveChoice};
+use crate::agent::archiver::{self, ArchiveChoice, Kept};
 use crate::agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig, bootstrap, config};
 use crate::privileges::{self, Plan};
 use crate::slurm::run_dir;
@@ -29,7 +30,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     query_planner::memory::bound_all(args.question_memory_mib << 20);
     let replace = args.replace;
-    let archive = args.archive.clone().map(|to| ArchiveChoice { to, settings: args.archive_settings.clone() });
+    let choice = |kept, to: &Option<String>, settings: &Option<PathBuf>| {
+        to.clone().map(|to| ArchiveChoice { kept, to, settings: settings.clone() })
+    };
+    let kept: Vec<ArchiveChoice> = [
+        choice(Kept::Hours, &args.archive, &args.archive_settings),
+        choice(Kept::Rows, &args.clickhouse, &args.clickhouse_settings),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     let config = resolve(args)?;
     // As late as can be: until this agent records, nobody does.
     if let Some(socket) = config.socket.as_deref().filter(|_| replace)
@@ -40,7 +50,7 @@ pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     // Before the runtime: capabilities are each thread's own.
     privileges::give_up_all_but(&plan(&config)).context("giving up privileges")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
-    runtime.block_on(serve(config, archive))?;
+    runtime.block_on(serve(config, kept))?;
     // Blocking threads may still sit in SQLite; the stores are closed by now.
     runtime.shutdown_timeout(std::time::Duration::from_millis(500));
     Ok(Exit::Complete)
@@ -59,7 +69,7 @@ fn plan(config: &AgentConfig) -> Plan {
     }
 }
 
-async fn serve(config: AgentConfig, archive: Option<ArchiveChoice>) -> anyhow::Result<()> {
+async fn serve(config: AgentConfig, kept: Vec<ArchiveChoice>) -> anyhow::Result<()> {
     run_dir::tidy_rings();
     // Before anything else, so that no signal between start and select is lost.
     let mut terminate = signal(SignalKind::terminate())?;
@@ -94,14 +104,15 @@ async fn serve(config: AgentConfig, archive: Option<ArchiveChoice>) -> anyhow::R
         println!("rankmesh up --join {} --token {token}", shared.advertise);
     }
     let stop = CancellationToken::new();
-    let archiving = archive.map(|choice| tokio::spawn(archiver::keep(Arc::clone(shared), choice, stop.clone())));
+    let keep = |choice| tokio::spawn(archiver::keep(Arc::clone(shared), choice, stop.clone()));
+    let keeping: Vec<_> = kept.into_iter().map(keep).collect();
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     stop.cancel();
-    if let Some(archiving) = archiving {
-        let _ = archiving.await;
+    for kept in keeping {
+        let _ = kept.await;
     }
     leave(agent, &mut terminate, &mut interrupt).await
 }
@@ -153,8 +164,7 @@ fn greeting(shared: &Shared, config: &AgentConfig) -> Greeting {
         })
         .collect();
     // Commands look for the agent here by themselves.
-    let found = std::env::var_os("RANKMESH_SOCKET").map_or_else(config::default_socket, Into::into);
-    let elsewhere = config.socket.as_ref().filter(|socket| **socket != found);
+    let elsewhere = config.socket.as_ref().filter(|socket| **socket != config::default_socket());
     Greeting {
         version: env!("CARGO_PKG_VERSION"),
         node: shared.identity.node().to_string(),

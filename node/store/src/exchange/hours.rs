@@ -79,6 +79,8 @@ pub struct RowsOf<'a> {
     pub table: &'a str,
     /// Their times, Unix nanoseconds.
     pub range: Range<i64>,
+    /// Only the rows with these ids, in their order.
+    pub rowids: Option<Range<i64>>,
     /// Columns of one text each, before the table's own.
     pub constants: Vec<(String, String)>,
     /// Pairs for the file's metadata.
@@ -186,6 +188,31 @@ impl Hours {
         Ok(found.map_err(sqlite)?.is_some())
     }
 
+    /// The first and the last id of a table's rows after the row `after`; none where there are none.
+    ///
+    /// # Errors
+    /// SQLite cannot read it.
+    pub fn rowids_after(&self, table: &str, after: i64) -> Result<Option<(i64, i64)>, HoursError> {
+        let Some((table, _)) = self.timed(table) else { return Ok(None) };
+        let sql = format!("SELECT min(rowid), max(rowid) FROM {} WHERE rowid > ?1", quoted(&table.name));
+        let sqlite = |source| HoursError::Sqlite { path: self.path.clone(), source };
+        let mut statement = self.conn.prepare_cached(&sql).map_err(sqlite)?;
+        let found = statement.query_row([after], |row| Ok((row.get(0)?, row.get(1)?)));
+        let (first, last): (Option<i64>, Option<i64>) = found.map_err(sqlite)?;
+        Ok(first.zip(last))
+    }
+
+    /// The newest time of a table's rows, Unix nanoseconds.
+    ///
+    /// # Errors
+    /// SQLite cannot read it.
+    pub fn newest_ns(&self, table: &str) -> Result<Option<i64>, HoursError> {
+        let Some((table, time)) = self.timed(table) else { return Ok(None) };
+        let sql = format!("SELECT max({}) FROM {}", quoted(time), quoted(&table.name));
+        let sqlite = |source| HoursError::Sqlite { path: self.path.clone(), source };
+        self.conn.query_row(&sql, [], |row| row.get(0)).map_err(sqlite)
+    }
+
     /// Writes rows as one Parquet file into `out`; every few thousand rows `may_go_on` is asked, and
     /// may take its time.
     /// Nothing is begun where there are no rows: `out` is asked for with the first.
@@ -205,6 +232,10 @@ impl Hours {
         let (name, time) = (quoted(&table.name), quoted(time));
         let sql =
             format!("SELECT {}, rowid, {time} FROM {name} WHERE {time} >= ?1 AND {time} < ?2", columns.join(", "));
+        let sql = match &of.rowids {
+            Some(ids) => format!("{sql} AND rowid >= {} AND rowid < {} ORDER BY rowid", ids.start, ids.end),
+            None => sql,
+        };
         let width = table.columns.len();
         let mut statement = self.conn.prepare(&sql).map_err(sqlite)?;
         let mut rows = statement.query([of.range.start, of.range.end]).map_err(sqlite)?;
@@ -291,6 +322,7 @@ mod tests {
         let of = |range: Range<i64>| RowsOf {
             table: "collectives",
             range,
+            rowids: None,
             constants: vec![("node".to_owned(), "n1".to_owned())],
             metadata: vec![("unit".to_owned(), "ns".to_owned())],
         };

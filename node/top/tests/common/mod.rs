@@ -101,6 +101,7 @@ pub fn watched(ranks: usize, late: usize) -> Watched {
         brief: None,
         nodes: (0..ranks.div_ceil(4).max(3)).map(node).collect(),
         coverage: Coverage { asked: 2, answered: 2, ..Coverage::default() },
+        own: None,
     }
 }
 

@@ -42,7 +42,7 @@ pub enum Kind {
     Lock,
     /// It waited for a socket.
     NetworkWait,
-    /// It waited for a pipe, a file descriptor or a child process.
+    /// It waited for a pipe, a local socket, a file descriptor or a child process.
     FileWait,
     /// It slept by itself.
     Sleep,

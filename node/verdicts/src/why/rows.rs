@@ -282,9 +282,11 @@ impl Reading {
     }
 }
 
-/// Functions of the kernel in which a thread waits for a pipe, a file descriptor or a child
-/// (fs/pipe.c, fs/eventpoll.c, fs/select.c, kernel/exit.c), by their beginnings.
-const FILE_WAITS: [&str; 10] = [
+/// Functions of the kernel in which a thread waits for a pipe, a socket within its host, a file
+/// descriptor or a child (fs/pipe.c, net/unix, fs/eventpoll.c, fs/select.c, kernel/exit.c), by their
+/// beginnings.
+const FILE_WAITS: [&str; 11] = [
+    "unix_",
     "pipe_",
     "anon_pipe_",
     "wait_for_partner",
@@ -300,14 +302,15 @@ const FILE_WAITS: [&str; 10] = [
 /// What a thread that gave up its CPU waited for, by `offcpu.reason`, and where that says nothing by
 /// the function it waited in (`offcpu.wchan`).
 fn waited(reason: &str, wchan: &str) -> Kind {
+    let for_a_process = FILE_WAITS.iter().any(|function| wchan.starts_with(function));
     match reason {
         "sleep" => Kind::Sleep,
         "lock" => Kind::Lock,
         "io" => Kind::BlockIo,
         "fault" => Kind::PageFault,
+        "network" | "other" if for_a_process => Kind::FileWait,
         "network" => Kind::NetworkWait,
         "stopped" => Kind::Stopped,
-        "other" if FILE_WAITS.iter().any(|function| wchan.starts_with(function)) => Kind::FileWait,
         _ => Kind::Wait,
     }
 }
@@ -466,6 +469,8 @@ mod tests {
         let waits = |reason: &str, wchan: &str| off(1, (0, "swapper/3"), reason, wchan);
         assert_eq!(waits("other", "pipe_read"), (Kind::FileWait, "pipe_read".to_owned()));
         assert_eq!(waits("other", "do_wait").0, Kind::FileWait);
+        assert_eq!(waits("network", "unix_stream_read_generic").0, Kind::FileWait, "of this host");
+        assert_eq!(waits("network", "sk_wait_data").0, Kind::NetworkWait);
         assert_eq!(waits("other", "some_driver_wait").0, Kind::Wait);
         assert_eq!(waits("lock", "futex_wait").0, Kind::Lock);
     }

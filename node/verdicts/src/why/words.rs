@@ -46,7 +46,7 @@ impl Kind {
             Self::CudaLaunch => ("launched GPU work", "in"),
             Self::Lock => ("waited for a lock or another thread", "in"),
             Self::NetworkWait => ("waited for a socket", "in"),
-            Self::FileWait => ("waited for a pipe, a file or a child", "in"),
+            Self::FileWait => ("waited for a pipe, a local socket, a file or a child", "in"),
             Self::Sleep => ("slept by itself", "in"),
             Self::Wait => ("gave up its CPU, for what is not recorded", "then ran"),
         }

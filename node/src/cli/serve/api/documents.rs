@@ -3,21 +3,29 @@
 
 use std::time::Duration;
 
+use axum::Json;
 use axum::extract::{Extension, Query, State};
 use axum::response::{IntoResponse, Response};
 use model::board::BoardQuestion;
-use model::{Coverage, ExplainQuestion, ExplainWhat, LocalRequest, StacksQuestion, StacksWanted, StragglersQuestion};
-use serde::Deserialize;
+use model::{
+    Coverage, ExplainQuestion, ExplainWhat, LocalRequest, Question, StacksQuestion, StacksWanted, StragglersQuestion,
+};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 use super::super::gateway::{Shared, Who};
 use super::super::problem::Problem;
-use super::params::{OfTime, Span, document, duration_of, status, timeout_ms};
+use super::super::snapshot;
+use super::params::{OfTime, Span, document, duration_of, status, timeout_ms, when};
+use super::shapes;
 use crate::cli::rates::Priced;
+use crate::cli::report::asking::Asking;
+use crate::cli::report::steps;
 use crate::cli::target::millis;
-use crate::cli::values::parse_ranks;
-use crate::cli::{UsageError, cost as bill, schema as documented, stragglers as verdicts};
+use crate::cli::times::When;
+use crate::cli::values::{parse_hash, parse_ranks};
+use crate::cli::{UsageError, cost as bill, saved, schema as documented, stragglers as verdicts};
 
 type Given<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
 
@@ -27,8 +35,8 @@ fn given<T>(params: Given<T>) -> Result<T, Problem> {
 
 /// Which rank holds a job up.
 #[utoipa::path(get, path = "/api/v1/stragglers", params(OfTime), responses(
-    (status = 200, description = "The verdict, as rankmesh stragglers --format json with the text", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "The verdict, as rankmesh stragglers --format json with the text", body = shapes::Verdict),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Verdict),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn stragglers(
@@ -71,8 +79,8 @@ pub(super) async fn stragglers(
 
 /// A verdict with the chain of what was seen behind it.
 #[utoipa::path(get, path = "/api/v1/explain", params(OfTime), responses(
-    (status = 200, description = "As rankmesh explain --format json, with text and commands", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "As rankmesh explain --format json, with text and commands", body = shapes::Explanation),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Explanation),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn explain(
@@ -140,8 +148,8 @@ pub(super) struct StacksParams {
 
 /// Where ranks are: their call stacks, in classes.
 #[utoipa::path(get, path = "/api/v1/stacks", params(StacksParams), responses(
-    (status = 200, description = "As rankmesh stacks --format json", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "As rankmesh stacks --format json", body = shapes::Stacks),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Stacks),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn stacks(
@@ -177,7 +185,7 @@ pub(super) async fn stacks(
 
 /// The members of the mesh; of stores the stores.
 #[utoipa::path(get, path = "/api/v1/nodes", responses(
-    (status = 200, description = "As rankmesh nodes --format json: a list", body = Vec<Object>),
+    (status = 200, description = "As rankmesh nodes --format json: a list", body = Vec<shapes::Node>),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn nodes(State(gateway): State<Shared>, Extension(who): Extension<Who>) -> Result<Response, Problem> {
@@ -187,7 +195,7 @@ pub(super) async fn nodes(State(gateway): State<Shared>, Extension(who): Extensi
 
 /// The tables that can be asked for, and what is documented of them.
 #[utoipa::path(get, path = "/api/v1/schema", responses(
-    (status = 200, description = "A list of tables: name, kind, about, columns with name, type and meaning", body = Vec<Object>),
+    (status = 200, description = "A list of tables: name, kind, about, columns with name, type and meaning", body = Vec<shapes::Table>),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn schema(State(gateway): State<Shared>, Extension(who): Extension<Who>) -> Result<Response, Problem> {
@@ -215,6 +223,129 @@ pub(super) async fn schema(State(gateway): State<Shared>, Extension(who): Extens
     document(Value::Array(described.collect()).to_string(), &Coverage::default(), false)
 }
 
+/// Saved investigations: those that ship, and the site's own.
+#[utoipa::path(get, path = "/api/v1/investigations", responses(
+    (status = 200, description = "What may be asked with POST query and {\"saved\": NAME}; and files of the site that are none, with the reason", body = Investigations),
+    (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn investigations(State(gateway): State<Shared>) -> Result<Json<Investigations>, Problem> {
+    let site = gateway.investigations().to_owned();
+    let read = tokio::task::spawn_blocking(move || saved::all(&site)).await;
+    let read = read.map_err(|error| Problem::internal(error.to_string()))?;
+    let (investigations, unread) = read.map_err(|error| Problem::of(&error))?;
+    Ok(Json(Investigations { investigations, unread }))
+}
+
+/// Saved investigations.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Investigations {
+    /// By name.
+    investigations: Vec<saved::Investigation>,
+    /// The site's files that are no investigations.
+    unread: Vec<saved::Unread>,
+}
+
+/// What stood, once: verdict, jobs, ranks and nodes as `watch/events` pushes them; of a span by the
+/// calls in the stores.
+#[utoipa::path(get, path = "/api/v1/watch", params(WatchOfParams), responses(
+    (status = 200, description = "See docs/top.md", body = shapes::Watched),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Watched),
+    (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn watch(
+    State(gateway): State<Shared>,
+    Extension(who): Extension<Who>,
+    params: Given<WatchOfParams>,
+) -> Result<Response, Problem> {
+    let params = given(params)?;
+    let of = OfTime { since: params.since, until: params.until, ..OfTime::default() };
+    let watched = gateway
+        .ask(&who, move |target| {
+            let span = match of.span(target)? {
+                Span::Standing if target.is_stores() => None,
+                Span::Standing => return snapshot::first(target, params.job),
+                Span::Back(back_ms) => {
+                    let until_ns = target.now_ns();
+                    let back_ns = i64::try_from(back_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+                    Some((until_ns.saturating_sub(back_ns), until_ns))
+                }
+                Span::Between(since_ns, until_ns) => Some((since_ns, until_ns)),
+            };
+            crate::cli::top::past::watched(target, params.job.as_deref(), span)
+        })
+        .await?;
+    let json = serde_json::to_string(&watched).map_err(|error| Problem::internal(error.to_string()))?;
+    document(json, &watched.coverage, params.require_all)
+}
+
+/// Of which time and job.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WatchOfParams {
+    /// From then on: `60s` (ago), a date and time with its zone, or Unix nanoseconds [default: what
+    /// stands now].
+    #[serde(default, deserialize_with = "when")]
+    #[param(value_type = Option<String>)]
+    since: Option<When>,
+    /// With `since`: up to then [default: now].
+    #[serde(default, deserialize_with = "when")]
+    #[param(value_type = Option<String>)]
+    until: Option<When>,
+    /// Only this job.
+    job: Option<String>,
+    /// Nothing (503) instead of an answer that lacks nodes (206).
+    #[serde(default)]
+    require_all: bool,
+}
+
+/// One collective, rank by rank.
+#[utoipa::path(get, path = "/api/v1/step", params(StepParams), responses(
+    (status = 200, description = "Each rank's part of it, and what hosts recorded of them meanwhile", body = shapes::Step),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Step),
+    (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn step(
+    State(gateway): State<Shared>,
+    Extension(who): Extension<Who>,
+    params: Given<StepParams>,
+) -> Result<Response, Problem> {
+    let params = given(params)?;
+    let timeout_ms = timeout_ms(&gateway, duration_of(params.timeout)?)?;
+    let comm = parse_hash(&params.comm).map_err(Problem::wrong)?.cast_signed();
+    let of = steps::Collective { comm, func: params.func, seq: params.seq, at_ns: params.at_ns };
+    let (step, coverage) = gateway
+        .ask(&who, move |target| {
+            let mut asking = Asking::with(target, Question { timeout_ms, ..Question::default() });
+            let step = steps::lanes(&mut asking, &of, None, 0)?;
+            Ok((step, asking.coverage))
+        })
+        .await?;
+    let mut json = serde_json::to_value(&step).map_err(|error| Problem::internal(error.to_string()))?;
+    json["coverage"] = serde_json::to_value(&coverage).map_err(|error| Problem::internal(error.to_string()))?;
+    document(json.to_string(), &coverage, params.require_all)
+}
+
+/// Which collective: the columns of `collectives` that identify it.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StepParams {
+    /// Its communicator's hash, hexadecimal: `printf('%016x', comm_hash)`.
+    comm: String,
+    /// Its function, as `all_reduce`.
+    func: String,
+    /// Its number.
+    seq: i64,
+    /// When it was, about, Unix nanoseconds: `ts_ns` of any of its ranks.
+    at_ns: i64,
+    /// The time for each question about it, as `10s` [default: 10s].
+    timeout: Option<String>,
+    /// Nothing (503) instead of an answer that lacks nodes (206).
+    #[serde(default)]
+    require_all: bool,
+}
+
 /// What of a bill.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -233,8 +364,8 @@ pub(super) struct CostParams {
 
 /// What waiting for late ranks cost, by culprit and cause.
 #[utoipa::path(get, path = "/api/v1/cost", params(CostParams), responses(
-    (status = 200, description = "As rankmesh cost --format json", body = Object),
-    (status = 206, description = "The same, of less than all nodes or of less than all the time: see coverage and asked_since_ns", body = Object),
+    (status = 200, description = "As rankmesh cost --format json", body = shapes::Bill),
+    (status = 206, description = "The same, of less than all nodes or of less than all the time: see coverage and asked_since_ns", body = shapes::Bill),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn cost(
@@ -278,8 +409,8 @@ pub(super) struct BoardParams {
 /// What each rank did, window by window: how late it was, how long it waited and computed,
 /// microseconds.
 #[utoipa::path(get, path = "/api/v1/board", params(BoardParams), responses(
-    (status = 200, description = "See docs/top.md", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "See docs/top.md", body = shapes::Board),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Board),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn board(

@@ -11,7 +11,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::super::problem::Problem;
-use super::arrow::Arrow;
+use super::arrow::{Arrow, Container};
 use crate::output::{Format, Printer, quiet};
 
 /// Forms of rows.
@@ -26,6 +26,8 @@ pub(super) enum Form {
     Csv,
     /// An Arrow IPC stream.
     Arrow,
+    /// A Parquet file.
+    Parquet,
 }
 
 impl Form {
@@ -47,11 +49,13 @@ impl Form {
             "application/x-ndjson" => Some(Self::Ndjson),
             "text/csv" | "text/*" => Some(Self::Csv),
             "application/vnd.apache.arrow.stream" => Some(Self::Arrow),
+            "application/vnd.apache.parquet" => Some(Self::Parquet),
             _ => None,
         };
         accepted.iter().find_map(of).ok_or_else(|| {
             let known =
-                "there are application/json, application/x-ndjson, text/csv and application/vnd.apache.arrow.stream";
+                "there are application/json, application/x-ndjson, text/csv, application/vnd.apache.arrow.stream and \
+                 application/vnd.apache.parquet";
             Problem::new(axum::http::StatusCode::NOT_ACCEPTABLE, "wrong", known)
         })
     }
@@ -62,12 +66,13 @@ impl Form {
             Self::Ndjson => "application/x-ndjson",
             Self::Csv => "text/csv; charset=utf-8",
             Self::Arrow => "application/vnd.apache.arrow.stream",
+            Self::Parquet => "application/vnd.apache.parquet",
         }
     }
 
     /// Whether the end of the body says who is in it.
     pub(super) fn says_coverage(self) -> bool {
-        matches!(self, Self::Json | Self::Ndjson)
+        matches!(self, Self::Json | Self::Ndjson | Self::Parquet)
     }
 }
 
@@ -83,7 +88,8 @@ impl Encoder {
             Form::Json => Format::Json,
             Form::Ndjson => Format::Ndjson,
             Form::Csv => Format::Csv,
-            Form::Arrow => return Self::Arrow(Box::new(Arrow::new(columns))),
+            Form::Arrow => return Self::Arrow(Box::new(Arrow::new(Container::Ipc, columns))),
+            Form::Parquet => return Self::Arrow(Box::new(Arrow::new(Container::Parquet, columns))),
         };
         Self::Text { form, printer: Printer::for_programs(format, columns), bytes: Vec::new() }
     }

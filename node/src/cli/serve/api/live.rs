@@ -2,7 +2,6 @@
 //! its ranks at each change. Events are server-sent ones
 //! (<https://html.spec.whatwg.org/multipage/server-sent-events.html>).
 
-use std::collections::HashSet;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
@@ -13,29 +12,22 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::Stream;
 use futures::stream;
-use model::{Coverage, LocalRequest, Question, WatchQuestion};
-use query_planner::{ColumnMeta, Value};
+use model::{LocalRequest, WatchQuestion};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
+use super::super::findings::{Following, after_ns};
 use super::super::gateway::{Shared, Who, hand_on};
 use super::super::problem::Problem;
 use super::params::{document, duration_of};
-use crate::cells::integer;
-use crate::cli::local::{Piece, Reply};
-use crate::cli::target::{Target, millis};
+use super::shapes;
+use crate::cli::local::Piece;
 use crate::output::{quiet, value_to_json};
 
 /// How often findings are looked for.
 const EVERY: Duration = Duration::from_secs(2);
-/// The time for each look.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Findings of one look.
-const MOST: usize = 1_000;
-/// Clocks of hosts may differ by so much, and rows take a moment: events look so far back again.
-const BEHIND_NS: i64 = 60_000_000_000;
 /// A sign of life.
 const ALIVE: Duration = Duration::from_secs(15);
 
@@ -52,8 +44,8 @@ pub(super) struct FindingsParams {
 
 /// What was found, oldest first; at most 1,000.
 #[utoipa::path(get, path = "/api/v1/findings", params(FindingsParams), responses(
-    (status = 200, description = "columns, rows, coverage, and more: whether there are others", body = Object),
-    (status = 206, description = "The same, of less than all nodes: see its coverage", body = Object),
+    (status = 200, description = "What was found; of a long poll without any rows when the time was over", body = shapes::Findings),
+    (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Findings),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn findings(
@@ -68,7 +60,7 @@ pub(super) async fn findings(
     }
     let (until, after) = (Instant::now() + wait, params.after.unwrap_or(i64::MIN));
     loop {
-        let found = gateway.ask(&who, move |target| after_ns(target, after)).await?;
+        let found = gateway.ask(&who, move |target| after_ns(target, after, &[])).await?;
         let left = until.saturating_duration_since(Instant::now());
         if !found.rows.is_empty() || left.is_zero() {
             let columns: Vec<_> =
@@ -79,32 +71,6 @@ pub(super) async fn findings(
         }
         tokio::time::sleep(EVERY.min(left)).await;
     }
-}
-
-struct Found {
-    columns: Vec<ColumnMeta>,
-    rows: Vec<Vec<Value>>,
-    more: bool,
-    coverage: Coverage,
-}
-
-/// Findings after a time.
-fn after_ns(target: &Target, after: i64) -> anyhow::Result<Found> {
-    let sql = format!("SELECT node, * FROM findings WHERE ts_ns > {after} ORDER BY ts_ns, node LIMIT {}", MOST + 1);
-    let question = Question { sql, timeout_ms: millis(PATIENCE), ..Question::default() };
-    let (mut columns, mut rows) = (Vec::new(), Vec::new());
-    let reply = target.query(question, &mut |piece| {
-        match piece {
-            Piece::Columns(found) => columns = found,
-            Piece::Rows(more) => rows.extend(more),
-            Piece::Idle | Piece::Watched(_) => {}
-        }
-        Ok(())
-    })?;
-    let Reply::Result { coverage, .. } = reply else { bail!("something else came in place of rows") };
-    let more = rows.len() > MOST;
-    rows.truncate(MOST);
-    Ok(Found { columns, rows, more, coverage })
 }
 
 /// Findings as events `finding`, those from now on, or after the id that the client saw last.
@@ -120,30 +86,16 @@ pub(super) async fn findings_events(
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<i64>().ok());
     let (to, events) = mpsc::channel(16);
     let (_asked, stop) = gateway.begin(&who, move |target| {
-        let begun = last.unwrap_or_else(|| target.now_ns());
-        let (mut newest, mut seen) = (begun, HashSet::new());
+        let mut following = Following::from(last.unwrap_or_else(|| target.now_ns()));
         while !to.is_closed() {
-            // Of before it began only what comes late.
-            match after_ns(target, newest.saturating_sub(BEHIND_NS).max(begun)) {
+            match following.next(target, &[]) {
                 Ok(found) => {
-                    let names: Vec<&str> = found.columns.iter().map(|column| column.name.as_str()).collect();
-                    for row in &found.rows {
-                        let object: serde_json::Map<_, _> =
-                            names.iter().map(|name| (*name).to_owned()).zip(row.iter().map(value_to_json)).collect();
-                        let ts_ns =
-                            integer(row, names.iter().position(|name| *name == "ts_ns").unwrap_or(1)).unwrap_or(0);
+                    for (ts_ns, object) in found {
                         let text = quiet(&serde_json::Value::Object(object).to_string());
-                        if !seen.insert(text.clone()) {
-                            continue;
-                        }
-                        newest = newest.max(ts_ns);
                         let event = Event::default().event("finding").id(ts_ns.to_string()).data(text);
                         if hand_on(&to, event).is_err() {
                             return;
                         }
-                    }
-                    if seen.len() > 8 * MOST {
-                        seen.clear();
                     }
                 }
                 Err(error) => {

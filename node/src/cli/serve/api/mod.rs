@@ -1,7 +1,8 @@
 //! The paths under `/api/v1`, and their description, which is made of the handlers.
 //!
 //! Documents are those of `--format json` of the commands: one model for all. `query` answers SQL,
-//! `documents` what has one JSON document, `live` what goes on; `params` is what several take.
+//! `documents` what has one JSON document, `live` what goes on; `params` is what several take,
+//! `shapes` what the description says of answers.
 
 mod arrow;
 mod documents;
@@ -9,6 +10,7 @@ mod encode;
 mod live;
 mod params;
 mod query;
+mod shapes;
 
 use std::sync::Arc;
 
@@ -34,6 +36,7 @@ use super::problem::Problem;
         description = "SQL over the stores of all hosts of a mesh, and which rank holds a job up, and why. Every answer says who \
                        is in it (coverage); 206 marks one that lacks nodes. Times are Unix nanoseconds, as integers of 64 bits."
     ),
+    components(schemas(encode::Form, query::Explained)),
     security(("token" = [])),
     modifiers(&Token)
 )]
@@ -49,9 +52,57 @@ impl utoipa::Modify for Token {
     }
 }
 
+/// Problems of every path that asks, in words; which of them came is in the status.
+const PROBLEMS: [(&str, &str); 10] = [
+    ("400", "The question or a parameter is wrong; `detail` says what to write"),
+    ("401", "No token, or one that is not known"),
+    ("403", "What the client may not ask, or a page of another origin"),
+    ("406", "No form of rows that the client accepts (of `query`)"),
+    ("413", "A body of more than 640 KiB"),
+    ("421", "A host that this server does not answer for: `--host` names others"),
+    ("429", "Too much at once, or too often: `Retry-After` says when to come again"),
+    ("502", "The question failed; `coverage` says who had answered, where that is known"),
+    ("503", "No agent answers; or `require_all` was given and nodes are missing (`coverage`)"),
+    ("504", "The question took longer than its time"),
+];
+
+/// Says of each path with a token which problems it may answer.
+fn with_problems(openapi: &mut utoipa::openapi::OpenApi) {
+    use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, ResponseBuilder};
+    let problem = || ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    for item in openapi.paths.paths.values_mut() {
+        for (operation, is_post) in [(&mut item.get, false), (&mut item.post, true)] {
+            let Some(operation) = operation else { continue };
+            // Lines of comments are no lines of text.
+            operation.summary = operation.summary.take().map(|text| text.replace('\n', " "));
+            for parameter in operation.parameters.iter_mut().flatten() {
+                if let RefOr::T(parameter) = parameter {
+                    parameter.description = parameter.description.take().map(|text| text.replace('\n', " "));
+                }
+            }
+            if operation.security.is_some() {
+                continue;
+            }
+            for (status, description) in PROBLEMS {
+                if !is_post && ["406", "413"].contains(&status) {
+                    continue;
+                }
+                let mut response =
+                    ResponseBuilder::new().description(description).content("application/problem+json", problem());
+                if status == "429" {
+                    let seconds = HeaderBuilder::new().description(Some("Seconds")).build();
+                    response = response.header("Retry-After", seconds);
+                }
+                operation.responses.responses.insert(status.to_owned(), response.build().into());
+            }
+        }
+    }
+}
+
 /// The paths of the interface.
 pub(super) fn router(gateway: &Shared, guard: &Arc<Guard>) -> Router {
-    let (asking, description) = described().split_for_parts();
+    let (asking, mut description) = described().split_for_parts();
+    with_problems(&mut description);
     let signing: Router =
         Router::new().route("/api/v1/session", axum::routing::post(sign_in)).with_state(Arc::clone(guard));
     let json = serde_json::to_value(&description).unwrap_or_default();
@@ -74,6 +125,9 @@ fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(documents::explain))
         .routes(routes!(documents::stacks))
         .routes(routes!(documents::nodes))
+        .routes(routes!(documents::watch))
+        .routes(routes!(documents::step))
+        .routes(routes!(documents::investigations))
         .routes(routes!(documents::schema))
         .routes(routes!(documents::cost))
         .routes(routes!(documents::board))
@@ -126,7 +180,8 @@ mod tests {
 
     #[test]
     fn the_description_as_it_is() {
-        let (_, description) = described().split_for_parts();
+        let (_, mut description) = described().split_for_parts();
+        with_problems(&mut description);
         let mut json = serde_json::to_value(&description).unwrap();
         json["info"]["version"] = "VERSION".into();
         insta::assert_snapshot!("openapi", serde_json::to_string_pretty(&json).unwrap());

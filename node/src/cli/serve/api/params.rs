@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 use super::super::gateway::Gateway;
 use super::super::problem::Problem;
 use crate::cli::target::{Target, millis};
-use crate::cli::times::{When, parse_when};
+use crate::cli::times::{When, parse_when_or_ns};
 use crate::cli::values::{parse_duration, parse_hash, parse_label};
 use crate::output::quiet;
 
@@ -132,14 +132,9 @@ fn hash<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     parsed(from, parse_hash)
 }
 
-fn when<'de, D: Deserializer<'de>>(from: D) -> Result<Option<When>, D::Error> {
-    parsed(from, |text| match text.parse::<i128>() {
-        // A number so long is no count of seconds.
-        Ok(ns) if text.len() > 12 => {
-            jiff::Timestamp::from_nanosecond(ns).map(When::At).map_err(|error| error.to_string())
-        }
-        _ => parse_when(text),
-    })
+/// A point in time.
+pub(super) fn when<'de, D: Deserializer<'de>>(from: D) -> Result<Option<When>, D::Error> {
+    parsed(from, parse_when_or_ns)
 }
 
 fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {

@@ -1,6 +1,9 @@
 //! SQL. Of an answer that fits into [`HELD_BYTES`] the status says whether it is whole; a larger one
 //! goes on as it comes, and says so at its end.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use anyhow::bail;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Query, State};
@@ -8,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use model::{Coverage, Question};
-use query_planner::{ColumnMeta, Value};
+use query_planner::{ColumnMeta, Value, with_values};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -19,8 +22,11 @@ use super::super::gateway::{Shared, Who, hand_on};
 use super::super::problem::Problem;
 use super::encode::{Encoder, Form};
 use super::params::{duration_of, status, timeout_ms};
+use super::shapes;
 use crate::cli::local::{Piece, Reply};
+use crate::cli::target::Target;
 use crate::cli::values::parse_label;
+use crate::cli::{UsageError, saved};
 
 /// Bytes of an answer that are held until it is known whether it is whole.
 const HELD_BYTES: usize = 8 << 20;
@@ -56,25 +62,76 @@ pub(super) struct QueryParams {
 /// What of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Explained {
+pub(super) enum Explained {
     Plan,
     Analyze,
 }
 
-/// SQL as JSON has it.
-#[derive(Debug, Deserialize, ToSchema)]
+/// A question as JSON has it: `sql` or `saved`.
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sql {
-    /// One SELECT, in SQLite's dialect.
-    sql: String,
+    /// One SELECT, in SQLite's dialect; `:name` stands where a value of `parameters` goes.
+    sql: Option<String>,
+    /// The name of a saved investigation (`GET investigations`).
+    saved: Option<String>,
+    /// Values by name, as literals and nothing else: numbers, texts, null. Those of a saved
+    /// investigation may all be texts (`10m`, `now`, `5`): it declares their types, and defaults.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    parameters: BTreeMap<String, serde_json::Value>,
+}
+
+impl Sql {
+    /// The text that is asked.
+    fn filled(self, target: &Target, investigations: &Path) -> anyhow::Result<String> {
+        let wrong = |message: String| UsageError(message);
+        match (self.sql, self.saved) {
+            (Some(sql), None) => {
+                let values: Result<BTreeMap<String, Value>, UsageError> = self
+                    .parameters
+                    .into_iter()
+                    .map(|(name, value)| Ok((name.clone(), plain(&name, &value)?)))
+                    .collect();
+                match values? {
+                    values if values.is_empty() => Ok(sql),
+                    values => Ok(with_values(&sql, &values).map_err(|error| wrong(error.to_string()))?),
+                }
+            }
+            (None, Some(name)) => {
+                let text = |value: serde_json::Value| match value {
+                    serde_json::Value::String(text) => text,
+                    other => other.to_string(),
+                };
+                let given = self.parameters.into_iter().map(|(name, value)| (name, text(value))).collect();
+                Ok(saved::named(investigations, &name)?.filled(target, &given)?)
+            }
+            _ => Err(wrong("the body has sql, or saved: one of them".to_owned()).into()),
+        }
+    }
+}
+
+/// A JSON value as SQL has it.
+fn plain(name: &str, value: &serde_json::Value) -> Result<Value, UsageError> {
+    match value {
+        serde_json::Value::Null => Ok(Value::Null),
+        serde_json::Value::Bool(is) => Ok(Value::Integer((*is).into())),
+        serde_json::Value::String(text) => Ok(Value::Text(text.clone().into_bytes())),
+        serde_json::Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(integer), _) => Ok(Value::Integer(integer)),
+            (None, Some(real)) if !number.is_u64() => Ok(Value::Real(real)),
+            _ => Err(UsageError(format!("{name}: {number} is no integer of 64 bits"))),
+        },
+        _ => Err(UsageError(format!("{name}: a value is a number, a text, true, false or null"))),
+    }
 }
 
 /// Asks SQL: one SELECT over the stores of all nodes, as if they were one database.
 #[utoipa::path(post, path = "/api/v1/query", params(QueryParams),
     request_body(content((String = "application/sql"), (Sql = "application/json"))),
     responses(
-        (status = 200, description = "Rows of all nodes", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "text/plain"))),
-        (status = 206, description = "Rows of less than all nodes: see the coverage", content((Object = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "text/plain"))),
+        (status = 200, description = "Rows of all nodes; with `explain` the plan as text. `rankmesh-coverage: at-end` marks an answer of more than 8 MiB, whose end says who is in it", headers(("rankmesh-coverage" = String, description = "The coverage as JSON, or `at-end`")), content((shapes::Rows = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "application/vnd.apache.parquet"), (String = "text/plain"))),
+        (status = 206, description = "Rows of less than all nodes: see the coverage", headers(("rankmesh-coverage" = String, description = "The coverage as JSON")), content((shapes::Rows = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"), (String = "application/vnd.apache.arrow.stream"), (String = "application/vnd.apache.parquet"), (String = "text/plain"))),
         (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn query(
@@ -91,7 +148,7 @@ pub(super) async fn query(
     };
     let labels: Result<Vec<_>, _> = parts(&params.label).iter().map(|label| parse_label(label)).collect();
     let question = Question {
-        sql: sql(&headers, &body)?,
+        sql: String::new(),
         timeout_ms: timeout_ms(&gateway, duration_of(params.timeout)?)?,
         nodes: parts(&params.nodes),
         labels: labels.map_err(Problem::wrong)?,
@@ -99,18 +156,24 @@ pub(super) async fn query(
         plan_only: params.explain == Some(Explained::Plan),
         analyze: params.explain == Some(Explained::Analyze),
     };
+    let asked_for = sql(&headers, &body)?;
+    let investigations = gateway.investigations().to_owned();
     let (to, pieces) = mpsc::channel(PIECES);
     let (_asked, stop) = gateway.begin(&who, move |target| {
-        let reply = target.query(question, &mut |piece| {
-            let event = match piece {
-                Piece::Columns(columns) => Event::Columns(columns),
-                Piece::Rows(rows) => Event::Rows(rows),
-                Piece::Watched(_) => return Ok(()),
-                // Whoever went away is noticed.
-                Piece::Idle if to.is_closed() => bail!("the client went away"),
-                Piece::Idle => return Ok(()),
-            };
-            hand_on(&to, event)
+        let filled = asked_for.filled(target, &investigations);
+        let reply = filled.and_then(|sql| {
+            let question = Question { sql, ..question };
+            target.query(question, &mut |piece| {
+                let event = match piece {
+                    Piece::Columns(columns) => Event::Columns(columns),
+                    Piece::Rows(rows) => Event::Rows(rows),
+                    Piece::Watched(_) => return Ok(()),
+                    // Whoever went away is noticed.
+                    Piece::Idle if to.is_closed() => bail!("the client went away"),
+                    Piece::Idle => return Ok(()),
+                };
+                hand_on(&to, event)
+            })
         });
         let _ = hand_on(&to, Event::End(reply));
     })?;
@@ -120,15 +183,14 @@ pub(super) async fn query(
 }
 
 /// The SQL of a body.
-fn sql(headers: &HeaderMap, body: &[u8]) -> Result<String, Problem> {
+fn sql(headers: &HeaderMap, body: &[u8]) -> Result<Sql, Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-        let sql: Sql = serde_json::from_slice(body)
-            .map_err(|error| Problem::wrong(format!("the body is not {{\"sql\": …}}: {error}")))?;
-        return Ok(sql.sql);
+        return serde_json::from_slice(body)
+            .map_err(|error| Problem::wrong(format!("the body is not {{\"sql\": …}} or {{\"saved\": …}}: {error}")));
     }
     match std::str::from_utf8(body) {
-        Ok(sql) if !sql.trim().is_empty() => Ok(sql.to_owned()),
+        Ok(sql) if !sql.trim().is_empty() => Ok(Sql { sql: Some(sql.to_owned()), ..Sql::default() }),
         Ok(_) => Err(Problem::wrong("no question: the body is SQL, or JSON {\"sql\": …}")),
         Err(_) => Err(Problem::wrong("the SQL is not UTF-8")),
     }

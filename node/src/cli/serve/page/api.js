@@ -56,10 +56,11 @@ export const exact = (text) => JSON.parse(text, (_, value, context) => {
   return lost ? context.source : value;
 });
 
-/** SQL; the answer's body is the caller's. */
-export function sql(text, parameters = {}, options = {}) {
-  const query = new URLSearchParams(parameters);
-  return request(`/api/v1/query?${query}`, { method: "POST", body: text, headers: { "content-type": "application/sql" }, ...options });
+/** A question, `{sql or saved, parameters}`, with integers of any size; the answer's body is the caller's. */
+export function question(given, parameters = {}, options = {}) {
+  const whole = (_, value) => (typeof value !== "bigint" ? value : JSON.rawJSON ? JSON.rawJSON(String(value)) : Number(value));
+  const headers = { "content-type": "application/json" };
+  return request(`/api/v1/query?${new URLSearchParams(parameters)}`, { method: "POST", body: JSON.stringify(given, whole), headers, ...options });
 }
 
 /** Calls `take(event, data)` for each event until the server ends it or `signal` does. */

@@ -1,8 +1,9 @@
 // The SQL console: history, completion, plans, charts, files.
 "use strict";
 
-import { Problem, exact, json, sql } from "./api.js";
+import { Problem, exact, json, question } from "./api.js";
 import { chart } from "./chart.js";
+import { open as openSaved, timeChanged } from "./saved.js";
 import { element, table } from "./table.js";
 
 const $ = (id) => document.getElementById(id);
@@ -48,12 +49,20 @@ const parameters = () => {
   return given;
 };
 
-async function ask(more) {
-  const text = $("question").value.trim();
-  if (!text) return;
+/** What the editor holds; `:since` and `:until` are the page's time. */
+function typed(span) {
+  const sql = $("question").value.trim(), parameters = {};
+  for (const name of ["since", "until"]) {
+    if (new RegExp(`(^|[^:\\w]):${name}\\b`).test(sql)) parameters[name] = span()[`${name}_ns`];
+  }
+  return { sql, parameters };
+}
+
+async function ask(body, more) {
+  if (body.sql === "") return;
   if (running) running.abort();
   const mine = running = new AbortController();
-  remember(text);
+  if (body.sql) remember(body.sql);
   $("stop").hidden = false;
   $("coverage").textContent = "asking …";
   $("answer").replaceChildren();
@@ -61,14 +70,14 @@ async function ask(more) {
   $("chart").replaceChildren();
   $("save").hidden = true;
   try {
-    const answer = await sql(text, { ...parameters(), ...more }, { signal: mine.signal });
+    const answer = await question(body, { ...parameters(), ...more }, { signal: mine.signal });
     if (more && more.explain) {
       $("planned").textContent = await answer.text();
       covered(null);
       return;
     }
     const found = exact(await answer.text());
-    last = { text, columns: found.columns.map((column) => column.name), rows: found.rows };
+    last = { body, columns: found.columns.map((column) => column.name), rows: found.rows };
     covered(found.coverage, found.elapsed_ms);
     table($("answer"), last.columns, last.rows.slice(0, SHOWN),
       { caption: found.rows.length > SHOWN ? `the first ${SHOWN} of ${found.rows.length} rows` : undefined });
@@ -88,7 +97,7 @@ async function ask(more) {
 
 async function save(format) {
   try {
-    const answer = await sql(last.text, { ...parameters(), format });
+    const answer = await question(last.body, { ...parameters(), format });
     const link = element("a");
     link.href = URL.createObjectURL(await answer.blob());
     link.download = `rankmesh.${format === "arrow" ? "arrows" : format}`;
@@ -111,7 +120,7 @@ function complete() {
 function completed(event) {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
-    ask();
+    $("ask").requestSubmit();
   } else if (event.key === "Tab" && choices.length && !event.shiftKey) {
     event.preventDefault();
     const box = event.target, at = box.selectionStart, before = box.value.slice(0, at);
@@ -122,10 +131,15 @@ function completed(event) {
   }
 }
 
-/** Wires it up; tables are asked for once. */
-export async function open() {
-  $("ask").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
-  $("plan").addEventListener("click", () => ask({ explain: "plan" }));
+/** The page's time changed. */
+export { timeChanged };
+
+/** Wires it up; tables are asked for once. `time` is the page's: `span()` in nanoseconds, `given` as requests take it. */
+export async function open(time) {
+  const span = () => time.span();
+  $("ask").addEventListener("submit", (event) => { event.preventDefault(); ask(typed(span)); });
+  $("plan").addEventListener("click", () => ask(typed(span), { explain: "plan" }));
+  openSaved((body) => ask(body), (text) => { $("question").value = text; $("question").focus(); }, () => time.given);
   $("stop").addEventListener("click", () => running && running.abort());
   $("question").addEventListener("keydown", completed);
   $("question").addEventListener("input", complete);
@@ -138,7 +152,7 @@ export async function open() {
     words = [...new Set([...keywords, ...tables.flatMap((of) => [of.name, ...of.columns.map((column) => column.name)])])];
     $("schema").replaceChildren(...tables.map((of) => {
       const part = element("details"), columns = element("div");
-      part.append(element("summary", `${of.name}: ${(of.about || "").split(". ")[0]}`), columns);
+      part.append(element("summary", `${of.name}: ${(of.about || "of the mesh").split(". ")[0].replaceAll("`", "")}`), columns);
       part.addEventListener("toggle", () => table(columns, ["column", "type", "meaning"], of.columns.map((column) => [column.name, column.type, column.meaning]), { caption: of.name }), { once: true });
       return part;
     }));

@@ -2,6 +2,9 @@
 // pixel each in an image that is made when values change; moving and zooming only draws that image.
 "use strict";
 
+import { duration } from "./table.js";
+import { clock, timeOfDay } from "./time.js";
+
 /** Windows that are shown: as many as judges keep. */
 const MOST_WINDOWS = 1200;
 
@@ -52,6 +55,14 @@ export class Heat {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint());
   }
 
+  /** Forgets all: another job or time is shown. */
+  clear() {
+    Object.assign(this, { ranks: [], order: [], windows: [], epoch: null, at: null });
+    Object.assign(this.image, { width: 0, height: 0 });
+    this.view = { x: 0, y: 0, scale: 1 };
+    this.draw();
+  }
+
   /** What the judge has that is not known here. */
   known() {
     return this.epoch === null ? null : `${this.epoch},${this.ranks.length}`;
@@ -67,22 +78,28 @@ export class Heat {
     let more = 0;
     for (const { end_ns, late, wait, compute } of board.windows) {
       if (end_ns <= last) continue;
-      this.windows.push({ end_ns, late: kept(late), wait: kept(wait), compute: kept(compute) });
+      const waits = kept(wait), most = waits.reduce((most, us) => (us > most ? us : most), 0);
+      // Who holds others up waits least: that needs no clock.
+      this.windows.push({ end_ns, late: kept(late), wait: waits, held: waits.map((us) => most - us), compute: kept(compute) });
       more++;
     }
     this.windows.splice(0, Math.max(0, this.windows.length - MOST_WINDOWS));
     this.window_ns = board.window_ns;
+    if (!this.chosen) this.metric = board.clock_bound_ns === null ? "held" : "late";
     if (anew || more || board.ranks.length) this.paint();
   }
 
-  show(metric) { this.metric = metric; this.paint(); }
+  /** Somebody chose a figure. */
+  choose(metric) { Object.assign(this, { metric, chosen: true }); this.paint(); }
 
   paint() {
     const rows = this.ranks.length, columns = this.windows.length;
     if (!rows || !columns) return;
     const sums = new Float64Array(rows);
-    for (const { late } of this.windows) {
-      for (let row = 0; row < late.length; row++) if (late[row] > 0) sums[row] += late[row];
+    // Worst first by who comes last, whichever figure is shown.
+    const by = this.metric === "held" || this.metric === "wait" ? "held" : this.metric;
+    for (const { [by]: cells } of this.windows) {
+      for (let row = 0; row < cells.length; row++) if (cells[row] > 0) sums[row] += cells[row];
     }
     this.order = [...sums.keys()].sort((a, b) => sums[b] - sums[a] || this.ranks[a].rank - this.ranks[b].rank);
     const [low, high] = this.range();
@@ -99,6 +116,7 @@ export class Heat {
       }
     });
     context.putImageData(pixels, 0, 0);
+    this.scale = [low, high];
     this.draw();
   }
 
@@ -122,7 +140,18 @@ export class Heat {
     context.clearRect(0, 0, wide, high);
     if (!image.width || !this.ranks.length) return;
     const { x, y, scale } = this.view;
+    this.axis();
     context.drawImage(image, x * image.width, y * image.height, image.width / scale, image.height / scale, 0, 0, wide, high);
+  }
+
+  /** The time that is in sight, and what colours mean. */
+  axis() {
+    const { x, scale } = this.view, last = this.windows.length - 1, at = (part) => this.windows[Math.max(0, Math.min(last, Math.floor(part * (last + 1))))].end_ns;
+    const [low, high] = this.scale, said = [clock(at(x)), duration(low * 1e3), `${duration(high * 1e3)} a window`, timeOfDay(at(x + 1 / scale - 1e-9))];
+    if (String(this.said) === String(said)) return;
+    this.said = said;
+    const words = this.frame.nextElementSibling, [from, ramp, to] = words.children;
+    [from, ramp.children[0], ramp.children[2], to].forEach((place, part) => { place.textContent = said[part]; });
   }
 
   redraw() {
@@ -156,7 +185,7 @@ export class Heat {
     const place = this.order[this.at[0]], rank = this.ranks[place], window = this.windows[this.at[1]];
     if (!rank || !window) return;
     const part = (name, words) => `${words} ${window[name][place] >= 0 ? `${Math.round(window[name][place])} µs` : "not known"}`;
-    this.tell(`${new Date(window.end_ns / 1e6).toISOString().slice(11, 21)} UTC, rank ${rank.rank} on ${rank.node}: ` +
+    this.tell(`${timeOfDay(window.end_ns, 1)}, rank ${rank.rank} on ${rank.node}: ` +
       [part("late", "late by"), part("wait", "waited"), part("compute", "computed")].join(", "));
   }
 }

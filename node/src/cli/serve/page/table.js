@@ -23,7 +23,7 @@ export function table(place, columns, rows, options = {}) {
     frame.tabIndex = 0;
     place.replaceChildren(frame);
   }
-  const made = element("table"), caption = element("caption", options.caption || `${rows.length} rows`);
+  const made = element("table"), caption = element("caption", options.caption || `${rows.length} row${rows.length === 1 ? "" : "s"}`);
   const head = element("thead"), names = element("tr"), body = element("tbody");
   const numeric = columns.map((_, at) => rows.some((row) => typeof row[at] === "number"));
   columns.forEach((name, at) => {
@@ -74,6 +74,3 @@ export function duration(ns) {
   }
   return `${ns} ns`;
 }
-
-/** A time of day in UTC. */
-export const clock = (ns) => new Date(Number(ns) / 1e6).toISOString().replace("T", " ").slice(0, 19);

@@ -12,7 +12,7 @@ use pgwire::api::auth::sasl::SASLAuthStartupHandler;
 use pgwire::api::auth::sasl::scram::{ScramAuth, gen_salted_password};
 use pgwire::api::auth::{AuthSource, DefaultServerParameterProvider, LoginInfo, Password, StartupHandler};
 use pgwire::api::{ClientInfo, ConnectionManager, METADATA_USER};
-use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 
 use super::super::gateway::Who;
@@ -32,14 +32,17 @@ type Parameters = DefaultServerParameterProvider;
 pub(super) struct Auth {
     scram: SASLAuthStartupHandler<Parameters>,
     tokens: CleartextPasswordAuthStartupHandler<Bearers, Parameters>,
+    needs_tls: bool,
 }
 
 impl Auth {
-    /// With the password of whoever started this, if there is one, and tokens.
+    /// With the password of whoever started this, if there is one, and tokens. `needs_tls`: who comes
+    /// without TLS is sent away before a secret is asked for.
     pub(super) fn new(
         password: Option<String>,
         tokens: Option<Arc<Tokens>>,
         connections: Arc<ConnectionManager>,
+        needs_tls: bool,
     ) -> Self {
         let parameters = Arc::new(parameters());
         let mut scram = ScramAuth::new(Arc::new(Starter::new(password)));
@@ -51,6 +54,7 @@ impl Auth {
                 .with_connection_manager(Arc::clone(&connections)),
             tokens: CleartextPasswordAuthStartupHandler::new(bearers, self::parameters())
                 .with_connection_manager(connections),
+            needs_tls,
         }
     }
 }
@@ -82,6 +86,11 @@ impl StartupHandler for Auth {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
+        if self.needs_tls && !client.is_secure() {
+            let message = "this server speaks TLS only: connect with sslmode=require or better".to_owned();
+            let refused = ErrorInfo::new("FATAL".to_owned(), "28000".to_owned(), message);
+            return Err(PgWireError::UserError(Box::new(refused)));
+        }
         let user = match &message {
             PgWireFrontendMessage::Startup(startup) => startup.parameters.get(METADATA_USER).cloned(),
             _ => client.metadata().get(METADATA_USER).cloned(),

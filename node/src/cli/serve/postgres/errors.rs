@@ -92,3 +92,26 @@ pub(super) fn notice(coverage: &Coverage) -> Option<PgWireBackendMessage> {
     info.detail = Some(all[1..].iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n"));
     Some(PgWireBackendMessage::NoticeResponse(NoticeResponse::from(info)))
 }
+
+#[cfg(test)]
+mod tests {
+    use model::Missing;
+
+    use super::*;
+
+    #[test]
+    fn coverage_is_a_notice_and_a_warning_where_nodes_are_missing() {
+        let said = |coverage: &Coverage| match notice(coverage) {
+            Some(PgWireBackendMessage::NoticeResponse(said)) => format!("{said:?}"),
+            Some(other) => panic!("{other:?}"),
+            None => String::new(),
+        };
+        let whole = Coverage { asked: 2, answered: 2, ..Coverage::default() };
+        assert_eq!(said(&whole), "");
+        let noted = Coverage { notes: vec!["n0: 7 records lost".to_owned()], ..whole.clone() };
+        assert!(said(&noted).contains("NOTICE") && said(&noted).contains("7 records lost"), "{}", said(&noted));
+        let missing = vec![Missing { node: "n1".to_owned(), reason: "unreachable".to_owned() }];
+        let partial = Coverage { answered: 1, missing, ..noted };
+        assert!(said(&partial).contains("WARNING") && said(&partial).contains("1 of 2"), "{}", said(&partial));
+    }
+}

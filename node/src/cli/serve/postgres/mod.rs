@@ -130,7 +130,7 @@ impl Postgres {
         // Beyond this host everybody brings a token.
         let password = address.ip().is_loopback().then_some(password);
         let handlers = Handlers {
-            auth: Arc::new(Auth::new(password, tokens, Arc::clone(&connections))),
+            auth: Arc::new(Auth::new(password, tokens, Arc::clone(&connections), tls.is_some())),
             handler: Arc::new(Handler { asking: Asking { gateway, catalog: Arc::default() } }),
             cancel: Arc::new(DefaultCancelHandler::new(connections)),
         };

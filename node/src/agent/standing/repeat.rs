@@ -1,0 +1,114 @@
+//! Hosts that are culprits again and again over different jobs: a finding of its own
+//! (`verdict = 'repeat_culprit'`), written by whoever writes the finding that makes it one. A job that is
+//! slow because of its own program names other hosts each time; a host that it follows has a fault.
+
+use query::ask::{self, QueryOutcome, Question};
+use record::printable;
+use serde_json::json;
+use store::{Finding, Source};
+use tokio_util::sync::CancellationToken;
+
+use super::super::Shared;
+use crate::cells::text;
+
+/// Different jobs of which a host was the culprit, from which on it is said.
+const JOBS: usize = 3;
+/// So far back; findings are kept longer than that.
+const BACK_NS: i64 = 30 * 86_400_000_000_000;
+/// Jobs that a finding names, the newest.
+const NAMED: usize = 32;
+/// Time for asking the mesh.
+const PATIENCE_MS: u64 = 5_000;
+/// The kind of the finding.
+const VERDICT: &str = "repeat_culprit";
+
+/// Looks whether the host that `named` names was the culprit of other jobs, too, and writes so. With each
+/// further job it is written again; for the same jobs once.
+pub(super) async fn look(shared: &Shared, named: &Finding, stop: &CancellationToken) {
+    let (Some(node), Some(job)) = (&named.culprit_node, &named.job_id) else { return };
+    let since_ns = named.ts_ns.saturating_sub(BACK_NS);
+    let question = Question {
+        sql: format!(
+            "SELECT job_id, max(ts_ns) AS last_ns, max(verdict = '{VERDICT}') FROM findings WHERE culprit_node = {} AND \
+             job_id IS NOT NULL AND verdict <> 'archive' AND ts_ns >= {since_ns} GROUP BY job_id ORDER BY last_ns DESC",
+            quoted(node)
+        ),
+        timeout_ms: PATIENCE_MS,
+        ..Question::default()
+    };
+    let Ok(QueryOutcome::Answer { answer, .. }) = ask::ask(&shared.coordinator, question, stop.clone()).await else {
+        return;
+    };
+    let Some(found) = finding(named, node, job, &answer.rows) else { return };
+    tracing::warn!("{}", printable(&sentence(node, &answer.rows, job)));
+    if let Source::Store(store) = shared.source.as_ref() {
+        store.ingest().finding(found);
+    }
+}
+
+/// `rows`: each job of which the host was the culprit, the newest first, and whether it was said then. None
+/// where there are too few, or this job's was said.
+fn finding(named: &Finding, node: &str, job: &str, rows: &[Vec<query_planner::Value>]) -> Option<Finding> {
+    let is_said = |row: &Vec<query_planner::Value>| matches!(row.get(2), Some(query_planner::Value::Integer(1)));
+    let jobs = jobs(rows, job);
+    if jobs.len() < JOBS || rows.iter().any(|row| text(row, 0) == *job && is_said(row)) {
+        return None;
+    }
+    let detail = json!({
+        "text": sentence(node, rows, job), "node": node, "jobs": jobs.len(),
+        "job_ids": jobs.iter().take(NAMED).collect::<Vec<_>>(), "since_ns": named.ts_ns.saturating_sub(BACK_NS),
+        "cause": named.cause,
+    });
+    Some(Finding {
+        ts_ns: named.ts_ns.saturating_add(1),
+        since_ns: named.since_ns,
+        until_ns: named.until_ns,
+        verdict: VERDICT.to_owned(),
+        culprit_node: Some(node.to_owned()),
+        job_id: Some(job.to_owned()),
+        detail: detail.to_string(),
+        ..Finding::default()
+    })
+}
+
+/// The jobs, this one first: its finding may not be in the answer yet.
+fn jobs(rows: &[Vec<query_planner::Value>], job: &str) -> Vec<String> {
+    let others = rows.iter().map(|row| text(row, 0)).filter(|known| known != job);
+    [job.to_owned()].into_iter().chain(others).collect()
+}
+
+fn sentence(node: &str, rows: &[Vec<query_planner::Value>], job: &str) -> String {
+    let jobs = jobs(rows, job);
+    let newest = jobs.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+    format!(
+        "{node} was the culprit in {} different jobs in 30 days, the last of them {newest}: look at the host itself",
+        jobs.len()
+    )
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use query_planner::Value;
+
+    use super::*;
+
+    fn row(job: &str, said: i64) -> Vec<Value> {
+        vec![Value::Text(job.as_bytes().to_vec()), Value::Integer(1), Value::Integer(said)]
+    }
+
+    #[test]
+    fn a_host_is_named_with_the_third_job_and_each_further_one_once() {
+        let named = Finding { ts_ns: 2 * BACK_NS, ..Finding::default() };
+        let found = |job: &str, rows: &[Vec<Value>]| finding(&named, "n7", job, rows);
+        assert_eq!(found("2", &[row("2", 0), row("1", 0)]).map(|found| found.detail), None, "two jobs are chance");
+        let third = found("3", &[row("2", 0), row("1", 0)]).expect("the third, whose own finding is not answered yet");
+        assert_eq!((third.verdict.as_str(), third.culprit_node.as_deref()), (VERDICT, Some("n7")));
+        assert!(third.detail.contains(r#""jobs":3"#) && third.detail.contains("3, 2, 1"), "{}", third.detail);
+        assert!(found("3", &[row("3", 1), row("2", 0), row("1", 0)]).is_none(), "it was said");
+        assert!(found("4", &[row("3", 1), row("2", 0), row("1", 0)]).is_some(), "a further job");
+    }
+}

@@ -1,0 +1,315 @@
+//! The live hosts of a mesh beside an archive: each as the store of a node of the question that this
+//! process plans, its rows asked of an agent. What the archive has is not asked for; so an hour that
+//! both hold counts once, and a host that is not reached lacks in what the archive cannot answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use archive::live::{Batches, LiveStore, RowsWanted, quoted};
+use model::{Coverage, LocalRequest, Question, TableSeen};
+use parking_lot::Mutex;
+use rusqlite::types::Value as Stored;
+use serde_json::Value as Json;
+use store::{Facts, StoreError, TableFacts};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::args::SocketArg;
+use super::local::{self, Piece, Reply};
+use super::rows::quoted as text_of;
+use super::target::millis;
+use crate::cells::{integer, text};
+
+/// Rows that ended so long before the question are in their store: they came through the ring buffer and
+/// the queue. All scans of one question leave out what is newer, so that they see the same.
+const SETTLED_NS: i64 = 2_000_000_000;
+/// Pieces of an answer that wait.
+const WAITING: usize = 4;
+
+/// A host of the mesh.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) name: String,
+    /// Its store's number; none where it is not reached.
+    pub(super) birth_ns: Option<i64>,
+    span_ns: Option<(i64, i64)>,
+    rows: u64,
+    dropped: BTreeMap<String, i64>,
+    /// Why it is not reached.
+    pub(super) lost: Option<String>,
+}
+
+/// The hosts that an agent knows, and the tables that they have.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    pub(super) all: Vec<Host>,
+    socket: SocketArg,
+    timeout: Duration,
+    columns: Arc<BTreeMap<String, BTreeSet<String>>>,
+}
+
+impl Hosts {
+    /// Asks the agent.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(super) fn ask(socket: &SocketArg, timeout: Duration) -> anyhow::Result<Self> {
+        let document = |request: &LocalRequest| match local::ask(socket, request)? {
+            Reply::Text(json) => Ok(json),
+            Reply::Result { .. } | Reply::Board(_) => anyhow::bail!("rows came in place of a document"),
+        };
+        let nodes: Vec<Json> =
+            serde_json::from_str(&document(&LocalRequest::Nodes)?).context("reading the agent's list of nodes")?;
+        let tables: Vec<TableSeen> =
+            serde_json::from_str(&document(&LocalRequest::Tables)?).context("reading the list of tables")?;
+        let named = |table: TableSeen| {
+            let columns = table.columns.into_iter().map(|column| column.name.to_ascii_lowercase());
+            (table.name.to_ascii_lowercase(), columns.collect())
+        };
+        let columns = Arc::new(tables.into_iter().map(named).collect());
+        let asked = |sql: &str| rows(socket, timeout, Vec::new(), true, sql.to_owned(), &CancellationToken::new());
+        let (births, mut coverage) = asked("SELECT start_ns FROM sessions ORDER BY id LIMIT 1")?;
+        let (cutoffs, also) = asked("SELECT table_name, max(cutoff_ns) FROM retention GROUP BY table_name")?;
+        coverage.also(also);
+        let missing: BTreeMap<String, String> =
+            coverage.missing.into_iter().map(|missing| (missing.node, missing.reason)).collect();
+        let host = |node: &Json| {
+            let name = node["name"].as_str()?.to_owned();
+            let of = |row: &&Vec<query_planner::Value>| text(row, 0) == name;
+            let birth_ns = births.iter().find(of).and_then(|row| integer(row, 1));
+            let lost = match (node["state"].as_str(), missing.get(&name), birth_ns) {
+                (_, Some(why), _) => Some(why.clone()),
+                (Some("live"), None, Some(_)) => None,
+                (Some("live"), None, None) => Some("it records into no store".to_owned()),
+                (state, None, _) => Some(format!("it is {}", state.unwrap_or("gone"))),
+            };
+            let span = &node["store_span_ns"];
+            Some(Host {
+                birth_ns: birth_ns.filter(|_| lost.is_none()),
+                span_ns: span[0].as_i64().zip(span[1].as_i64()),
+                rows: node["store_rows"].as_u64().unwrap_or(0),
+                dropped: cutoffs.iter().filter(of).filter_map(|row| Some((text(row, 1), integer(row, 2)?))).collect(),
+                lost,
+                name,
+            })
+        };
+        let all = nodes.iter().filter_map(host).collect();
+        Ok(Self { all, socket: socket.clone(), timeout, columns })
+    }
+
+    /// One of them as the store of a node whose archive ends at `archived_until_ns`.
+    pub(super) fn store(&self, host: Host, archived_until_ns: i64) -> HostStore {
+        HostStore {
+            host,
+            archived_until_ns,
+            socket: self.socket.clone(),
+            timeout: self.timeout,
+            columns: Arc::clone(&self.columns),
+            notes: Arc::default(),
+        }
+    }
+}
+
+/// Asks for rows, a piece at a time.
+fn ask_into(
+    socket: &SocketArg,
+    question: Question,
+    stop: &CancellationToken,
+    take: &mut dyn FnMut(Vec<Vec<query_planner::Value>>) -> anyhow::Result<()>,
+) -> anyhow::Result<Coverage> {
+    let request = LocalRequest::Query(question);
+    let reply = local::ask_into(socket, None, &request, stop, &mut |piece| match piece {
+        Piece::Rows(rows) if !rows.is_empty() => take(rows),
+        _ => Ok(()),
+    })?;
+    Ok(if let Reply::Result { coverage, .. } = reply { coverage } else { Coverage::default() })
+}
+
+fn rows(
+    socket: &SocketArg,
+    timeout: Duration,
+    nodes: Vec<String>,
+    per_node: bool,
+    sql: String,
+    stop: &CancellationToken,
+) -> anyhow::Result<(Vec<Vec<query_planner::Value>>, Coverage)> {
+    let question = Question { sql, timeout_ms: millis(timeout), nodes, per_node, ..Question::default() };
+    let mut all = Vec::new();
+    let coverage = ask_into(socket, question, stop, &mut |rows| {
+        all.extend(rows);
+        Ok(())
+    })?;
+    Ok((all, coverage))
+}
+
+/// A host's store, asked over the mesh.
+#[derive(Debug)]
+pub(super) struct HostStore {
+    host: Host,
+    archived_until_ns: i64,
+    socket: SocketArg,
+    timeout: Duration,
+    columns: Arc<BTreeMap<String, BTreeSet<String>>>,
+    /// What answers said is missing: the table, the time, the words.
+    notes: Arc<Mutex<Vec<Note>>>,
+}
+
+type Note = (String, Range<i64>, String);
+
+impl LiveStore for HostStore {
+    fn birth_ns(&self) -> Option<i64> {
+        self.host.birth_ns
+    }
+
+    fn dropped_until_ns(&self, table: &str) -> Option<i64> {
+        self.host.dropped.get(table).copied()
+    }
+
+    fn facts(&self) -> Facts {
+        let (first_ns, last_ns) = self.host.span_ns.unzip();
+        let name = "collectives".to_owned();
+        let table = TableFacts { name, rows: self.host.rows, first_ns, last_ns, ..TableFacts::default() };
+        Facts { tables: vec![table], ..Facts::default() }
+    }
+
+    fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String> {
+        let is_asked = |table: &str| tables.is_empty() || tables.iter().any(|asked| asked.eq_ignore_ascii_case(table));
+        let said = self.notes.lock();
+        let meets =
+            said.iter().filter(|(table, of, _)| is_asked(table) && of.start < range.end && of.end > range.start);
+        meets.map(|(.., note)| note.clone()).collect()
+    }
+
+    fn grows(&self) -> bool {
+        true
+    }
+
+    fn rows(&self, wanted: RowsWanted<'_>) -> Result<Box<dyn Batches>, StoreError> {
+        if let Some(why) = &self.host.lost {
+            if wanted.range.end <= self.archived_until_ns {
+                return Ok(Box::new(Nothing));
+            }
+            return Err(StoreError::Elsewhere(format!("its newer rows are not reached: {why}")));
+        }
+        let Some(known) = self.columns.get(&wanted.table.to_ascii_lowercase()) else { return Ok(Box::new(Nothing)) };
+        let has = |name: &str| known.contains(&name.to_ascii_lowercase());
+        let names = wanted.columns.iter().flatten();
+        let mut listed: Vec<String> = names.map(|name| if has(name) { quoted(name) } else { "NULL".into() }).collect();
+        let width = listed.len();
+        if listed.is_empty() {
+            listed.push("1".to_owned());
+        }
+        let (time, until_ns) = (quoted(wanted.time), wanted.asked_ns.saturating_sub(SETTLED_NS));
+        let ended = if has("duration_ns") { format!("{time} + ifnull(duration_ns, 0)") } else { time };
+        let sql = format!(
+            "SELECT {} FROM {} WHERE {} AND {ended} < {until_ns}",
+            listed.join(", "),
+            quoted(wanted.table),
+            wanted.condition()
+        );
+        let (tell, told) = sync_channel(WAITING);
+        let stop = CancellationToken::new();
+        let pull = Pull {
+            socket: self.socket.clone(),
+            timeout: self.timeout,
+            node: self.host.name.clone(),
+            table: wanted.table.to_owned(),
+            range: wanted.range.clone(),
+            cutoff_ns: self.dropped_until_ns(wanted.table),
+            notes: Arc::clone(&self.notes),
+        };
+        let stopped = stop.clone();
+        // A thread of its own: questions may run where none may be waited for.
+        std::thread::Builder::new()
+            .name("mesh rows".to_owned())
+            .spawn(move || pull.run(sql, width, &tell, &stopped))
+            .map_err(|error| StoreError::Elsewhere(format!("no thread: {error}")))?;
+        Ok(Box::new(Pulled { told, _stop_on_drop: stop.drop_guard() }))
+    }
+}
+
+/// A question for rows of a host.
+struct Pull {
+    socket: SocketArg,
+    timeout: Duration,
+    node: String,
+    table: String,
+    range: Range<i64>,
+    cutoff_ns: Option<i64>,
+    notes: Arc<Mutex<Vec<Note>>>,
+}
+
+type Told = Result<Vec<Vec<Stored>>, String>;
+
+impl Pull {
+    fn run(self, sql: String, width: usize, tell: &SyncSender<Told>, stop: &CancellationToken) {
+        if let Err(error) = self.pull(sql, width, tell, stop) {
+            let _ = tell.send(Err(format!("{error:#}")));
+        }
+    }
+
+    fn pull(&self, sql: String, width: usize, tell: &SyncSender<Told>, stop: &CancellationToken) -> anyhow::Result<()> {
+        let (timeout_ms, nodes) = (millis(self.timeout), vec![self.node.clone()]);
+        let question = Question { sql, timeout_ms, nodes, ..Question::default() };
+        let coverage = ask_into(&self.socket, question, stop, &mut |rows| {
+            let rows = rows.into_iter().map(|row| row.into_iter().take(width).map(stored).collect()).collect();
+            tell.send(Ok(rows)).context("nobody takes the rows")
+        })?;
+        if let Some(missing) = coverage.missing.first() {
+            anyhow::bail!("{}", missing.reason);
+        }
+        // Which hours it has was told by the cut-off of when it was asked first.
+        let cutoff = format!("SELECT max(cutoff_ns) FROM retention WHERE table_name = {}", text_of(&self.table));
+        let (cutoffs, _) = rows(&self.socket, self.timeout, vec![self.node.clone()], false, cutoff, stop)?;
+        let now_ns = cutoffs.first().and_then(|row| integer(row, 0));
+        anyhow::ensure!(now_ns == self.cutoff_ns, "retention has just taken rows of {}: ask again", self.table);
+        let own = format!("{}: ", self.node);
+        let mut notes = self.notes.lock();
+        for note in coverage.notes {
+            let note = note.strip_prefix(&own).unwrap_or(&note).to_owned();
+            // The archive has what retention took; where it has not, its manifests say so.
+            let said = (self.table.clone(), self.range.clone(), note);
+            if !said.2.ends_with(store::DROPPED) && !notes.contains(&said) {
+                notes.push(said);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stored(value: query_planner::Value) -> Stored {
+    match value {
+        query_planner::Value::Null => Stored::Null,
+        query_planner::Value::Integer(value) => Stored::Integer(value),
+        query_planner::Value::Real(value) => Stored::Real(value),
+        query_planner::Value::Text(text) => Stored::Text(String::from_utf8_lossy(&text).into_owned()),
+        query_planner::Value::Blob(bytes) => Stored::Blob(bytes.to_vec()),
+    }
+}
+
+/// Rows as they come; dropped, the question ends.
+struct Pulled {
+    told: Receiver<Told>,
+    _stop_on_drop: DropGuard,
+}
+
+impl Batches for Pulled {
+    fn next(&mut self) -> Result<Option<Vec<Vec<Stored>>>, StoreError> {
+        match self.told.recv() {
+            Ok(Ok(rows)) => Ok(Some(rows)),
+            Ok(Err(why)) => Err(StoreError::Elsewhere(why)),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+struct Nothing;
+
+impl Batches for Nothing {
+    fn next(&mut self) -> Result<Option<Vec<Vec<Stored>>>, StoreError> {
+        Ok(None)
+    }
+}
