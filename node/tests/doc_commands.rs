@@ -1,7 +1,7 @@
 //! The commands in README and docs/ are ones that work: each block is one of commands, of SQL, or of
 //! something that is none (`docs/not-run.txt` says what); each command line runs on two agents with
 //! the rows of a job, or on its stores, or is listed there with why it does not. The lists may have
-//! no entry that fits nothing. (`cli::doc_commands` parses every command line, also those not run.)
+//! no entry that fits nothing.
 
 mod common;
 
@@ -14,6 +14,11 @@ use common::job_stores::EndedJob;
 
 /// What lines of commands begin with: ours, and what only looks at a process.
 const PROGRAMS: [&str; 3] = ["rankmesh ", "ps ", "grep "];
+
+/// Commands that ask this host's agent unless they are told otherwise.
+const ASK_AN_AGENT: [&str; 13] = [
+    "query", "nodes", "stragglers", "explain", "stacks", "cost", "compare", "mark", "report", "export", "top", "shell", "jobs",
+];
 
 /// A block of a page.
 struct Block {
@@ -193,14 +198,30 @@ impl World {
         .fold(line.to_owned(), |line, (made_up, here)| line.replace(made_up, here))
     }
 
+    /// A line with the socket of this mesh's agent, where it asks the host's.
+    fn of_this_agent(&self, line: &str) -> String {
+        let others = ["--db", "--archive", "--via", "--socket", "--recorded"];
+        if others.iter().any(|flag| line.contains(flag)) {
+            return line.to_owned();
+        }
+        let socket = self.lab.socket(self.names[0]);
+        ASK_AN_AGENT.iter().fold(line.to_owned(), |line, command| {
+            let with = format!("rankmesh {command} --socket {}", socket.display());
+            match line.strip_prefix(&format!("rankmesh {command}")) {
+                Some(rest) if rest.is_empty() || rest.starts_with([' ', '\n']) => format!("{with}{rest}"),
+                _ => line,
+            }
+        })
+    }
+
     /// Whether a command line succeeds (complete or partial answers), and what it said.
     fn run(&self, line: &str) -> (bool, String) {
         let program = Path::new(env!("CARGO_BIN_EXE_rankmesh"));
         let path =
             format!("{}:{}", program.parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new("bash");
-        command.args(["-ec", &self.here(line)]).env("PATH", path).current_dir(self.lab.dir.path());
-        command.env("RANKMESH_SOCKET", self.lab.socket(self.names[0])).env("TZ", "UTC").env("TERM", "dumb");
+        command.args(["-ec", &self.of_this_agent(&self.here(line))]).env("PATH", path).current_dir(self.lab.dir.path());
+        command.env("TZ", "UTC").env("TERM", "dumb");
         // Of the processes that runbooks look at.
         let pid = self.lab.pid(self.names[1]).to_string();
         command.env("PID", &pid).env("OTHER", pid);
