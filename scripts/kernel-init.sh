@@ -35,6 +35,31 @@ insmod /modules/configfs.ko 2>/dev/null
 insmod /modules/null_blk.ko nr_devices=1 gb=1 irqmode=2 completion_nsec=5000000 2>/dev/null && [ -b /dev/nullb0 ] && disk=/dev/nullb0
 [ -n "$disk" ] || echo "no null_blk module here: requests to disks and faults from them are not tested"
 
+# Kernels without task storage (5.11) and cookies of probes (5.15): nothing can be recorded, which is said; all can be asked.
+case $(uname -r) in
+5.[0-9].* | 5.1[0-4].*)
+    rankmesh check --format json >/tmp/check.json && failed "check says that this kernel can record"
+    grep -q '"possible":false' /tmp/check.json && grep -q 'needs Linux 5.15' /tmp/check.json &&
+        ok "check says that this kernel cannot record, and which can" || failed "check: $(cat /tmp/check.json)"
+    rankmesh trace --out /tmp/t.db >/tmp/trace.log 2>&1 && failed "trace: $(cat /tmp/trace.log)"
+    grep -q 'needs Linux 5.15' /tmp/trace.log && ok "trace refuses with the reason" || failed "trace: $(cat /tmp/trace.log)"
+    ip addr add 127.0.0.1/8 dev lo 2>/dev/null
+    rankmesh up --name old --listen 127.0.0.1:0 --identity /tmp/id --store /tmp/up.db --socket /tmp/up.sock >/tmp/up.log 2>&1 &
+    agent=$!
+    for _ in $(seq 300); do
+        rankmesh query --socket /tmp/up.sock --format csv 'SELECT count(*) FROM sessions' >/tmp/answer 2>/tmp/coverage && break
+        usleep 100000
+    done
+    [ "$(tail -n 1 /tmp/answer)" = 1 ] && ok "an agent runs there, asks and answers" || failed "up: $(cat /tmp/up.log)"
+    grep -q '^Not .*eBPF' /tmp/up.log && ok "and says that only the shim and the plugin record there" || failed "up: $(cat /tmp/up.log)"
+    kill $agent
+    wait $agent
+    echo "self-test: end"
+    sync
+    echo o >/proc/sysrq-trigger
+    sleep 60
+    ;;
+esac
 rankmesh check --format json >/tmp/check.json
 [ $? = 0 ] && ok "check says that this kernel can record" || failed "check: $(cat /tmp/check.json)"
 rankmesh check

@@ -2,12 +2,12 @@
 # Capture on another kernel: boots one of Debian's in qemu, without KVM, from a small initramfs with the binary, its libraries and
 # the workloads, and runs scripts/kernel-init.sh there.
 #     scripts/test-kernels.sh RANKMESH-BINARY [SERIES] [ARCH]
-# SERIES: 5.10 (Debian 11), 6.1 (Debian 12: no uprobe.multi, no uprobe.session), 6.12 (no uprobe.session), newest (Debian unstable).
+# SERIES: 5.10 (Debian 11), 6.1 (Debian 12: no uprobe.multi, no uprobe.session), 6.12 (no uprobe.session).
 # ARCH: x86_64 (else aarch64, with a binary of `make dist`; workloads are cross-compiled by the same zig).
 # KERNEL=/boot/vmlinuz-… takes a kernel of yours instead (MODULES=DIR: where its null_blk.ko is). TIMEOUT_S: for the whole (600).
 # A machine that does not come as far as its first process says nothing of us: that is told, and it is booted once more.
 set -eu
-binary=${1:?usage: test-kernels.sh RANKMESH-BINARY [5.10|6.1|6.12|newest] [x86_64|aarch64]}
+binary=${1:?usage: test-kernels.sh RANKMESH-BINARY [5.10|6.1|6.12] [x86_64|aarch64]}
 series=${2:-6.1}
 arch=${3:-x86_64}
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -40,8 +40,8 @@ aarch64)
     ;;
 *) echo "test-kernels knows no $arch" >&2; exit 2 ;;
 esac
-case $series in 5.10) suite=bullseye ;; newest) suite=sid ;; *) suite=bookworm ;; esac
-[ "$series" = newest ] && pattern='[0-9.]+' || pattern=$(echo "$series" | sed 's/\./\\./g')'\.[0-9]'
+case $series in 5.10) suite=bullseye ;; *) suite=bookworm ;; esac
+pattern=$(echo "$series" | sed 's/\./\\./g')'\.[0-9]'
 
 # Debian's packages of a suite and machine, beside this host's own: `packages search|download …`.
 state=$work/apt/$suite-$debian
@@ -81,7 +81,8 @@ if [ -z "${KERNEL:-}" ]; then
         [ -n "$package" ] || { echo "Debian $suite has no linux-image-$series.*-cloud-$debian; give KERNEL=FILE" >&2; exit 1; }
         unpack "$files" "$package"
     fi
-    KERNEL=$(ls "$files"/boot/vmlinuz-* | tail -n 1)
+    KERNEL=$(find "$files" -name 'vmlinuz*' -type f | tail -n 1)
+    [ -n "$KERNEL" ] || { echo "test-kernels: no kernel in $files" >&2; exit 1; }
     MODULES=$(ls -d "$files"/lib/modules "$files"/usr/lib/modules 2>/dev/null | head -n 1)
 fi
 

@@ -7,10 +7,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
-use common::job_stores::EndedJob;
+use common::job_stores::{EndedJob, T0};
 use common::{Lab, rankmesh, run, stderr, stdout, wait_for};
 use serde_json::Value;
+use store::{Finding, Store, StoreConfig};
 
 /// The front, with a directory of its own; ended with the test.
 struct Server {
@@ -108,7 +110,7 @@ const SAME: [&str; 4] = [
     "SELECT node, rank, count(*) AS n, sum(duration_ns) AS ns, min(ts_ns) AS first, max(ts_ns) AS last FROM collectives GROUP BY node, rank ORDER BY node, rank",
     "SELECT node, pid, rank, job_id FROM processes ORDER BY node, pid",
     "SELECT node, count(*) AS n FROM offcpu GROUP BY node ORDER BY node",
-    "SELECT verdict, culprit_node, count(*) AS n FROM findings GROUP BY verdict, culprit_node ORDER BY verdict",
+    "SELECT verdict, culprit_node, count(*) AS n FROM findings GROUP BY verdict, culprit_node ORDER BY verdict, coalesce(culprit_node, '')",
 ];
 
 fn assert_same(server: &Server, stores: &Path) {
@@ -129,6 +131,11 @@ fn what_is_pushed_is_there_once_whatever_fails() {
     let stores = dir.path().join("stores");
     std::fs::create_dir(&stores).expect("a directory");
     EndedJob::small().write(&stores);
+    let forever = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
+    let store = Store::open(stores.join("n0.db"), forever).expect("a store");
+    let (verdict, culprit_node, job_id) = ("rank".to_owned(), Some("n1".to_owned()), Some("4711".to_owned()));
+    store.ingest().finding(Finding { ts_ns: T0 + 1, verdict, culprit_node, job_id, ..Finding::default() });
+    store.close();
     // Each fault meets a push that goes on where it stopped.
     for fault in ["refuse", "taken", "half"] {
         server.fault(fault);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::pair::{Held, Holds, Pair, RANKS, busy};
+use common::pair::{AGENTS, Held, Holds, Pair, RANKS, busy};
 use common::{can_capture, wait_for};
 use serde_json::Value;
 
@@ -214,6 +214,10 @@ fn look(pair: &Pair, rank: usize, injected: &Injected) -> Outcome {
         match pair.ask("explain", &["--timeout", "20s"]) {
             Ok(found) => match judged(&found, rank, injected) {
                 Ok(_) => {
+                    if right.is_none() {
+                        let page = pair.lab.ask(AGENTS[0], "explain", &["--timeout", "20s", "--gpu-hour", "2.49EUR"]);
+                        eprintln!("{}", common::stdout(&page));
+                    }
                     let line = found["place"]["line"].as_str();
                     let marked = injected.line.map(line_of);
                     let right_line = marked.map(|marked| line.is_some_and(|line| line.contains(&marked)));

@@ -462,7 +462,9 @@ mod tests {
     #[test]
     fn what_cannot_be_an_archive_says_so_and_secrets_are_not_shown() {
         let none = Settings::default();
-        for (name, words) in [("ftp://x/y", "s3://BUCKET"), ("s3://", "s3://BUCKET"), ("/nowhere/at/all", "No such")] {
+        for (name, words) in
+            [("ftp://x/y", "s3://BUCKET"), ("s3://", "s3://BUCKET"), ("/nowhere/at/all", "no such directory")]
+        {
             let error = Place::open(name, &none).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }

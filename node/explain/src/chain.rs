@@ -164,11 +164,14 @@ pub fn example(late: Late, rank: i32, node: &str, waits: &[(i64, i64)], tier: u8
             at_ns: None,
             duration_ns: Some(longest),
             node: String::new(),
-            what: format!(
-                "ranks {} waited in it, {} together",
-                verdicts::hostlist::fold_ranges(who.iter().filter_map(|rank| u64::try_from(*rank).ok())),
-                duration(sum_ns)
-            ),
+            what: match &who[..] {
+                [one] => format!("rank {one} waited in it"),
+                more => format!(
+                    "ranks {} waited in it, {} together",
+                    verdicts::hostlist::fold_ranges(more.iter().filter_map(|rank| u64::try_from(*rank).ok())),
+                    duration(sum_ns)
+                ),
+            },
             evidence: "collectives".to_owned(),
             tier: Some(tier),
         });

@@ -67,8 +67,11 @@ pub fn text(found: &Explanation, with_sql: bool) -> String {
             cost.gpu_seconds_per_step.map_or_else(String::new, |s| format!(", {most}{s:.3} rank-seconds a step"));
         let _ = writeln!(
             out,
-            "\nCost: {most}{:.1} rank-seconds of {} ranks that wait, as if {:.1} did nothing{step}",
-            cost.gpu_seconds, cost.waiting, cost.gpus_lost
+            "\nCost: {most}{:.1} rank-seconds of {} that {}, as if {:.1} did nothing{step}",
+            cost.gpu_seconds,
+            if cost.waiting == 1 { "one rank".to_owned() } else { format!("{} ranks", cost.waiting) },
+            if cost.waiting == 1 { "waits" } else { "wait" },
+            cost.gpus_lost
         );
     }
     if with_sql {

@@ -9,18 +9,17 @@ use anyhow::bail;
 use clap::Args;
 use explain::cost::{Money, Waste, amount};
 use model::Coverage;
+use model::explanation::Place;
 use serde::Serialize;
 
 use super::args::{RateArgs, ReportFormat};
 use super::rates::Priced;
 use super::rows::{Asker, quoted};
-#[cfg(feature = "serve")]
-use super::target::Target;
-use super::target::TargetArgs;
+use super::target::{Target, TargetArgs};
 use super::values::parse_duration;
-use super::waits::{self, Calls, Named, Waited};
+use super::waits::{self, Calls, Charge, Named, Waited};
 use super::{Exit, UsageError};
-use crate::cells::integer;
+use crate::cells::{integer, text};
 use crate::output::{printable, quiet, render};
 
 /// Culprits listed in text.
@@ -102,7 +101,38 @@ pub(super) fn of(
     Ok(bill)
 }
 
+/// The bill, so far, of the job that a process is of; none where its job is not known, or nothing was
+/// answered in that time.
+pub(super) fn so_far(target: &Target, place: &Place, patience: Duration, priced: Option<&Priced>) -> Option<Bill> {
+    let asker = Asker::of_all(target, patience);
+    let jobs = asker.ask(format!(
+        "SELECT job_id FROM processes WHERE node = {} AND pid = {} AND job_id IS NOT NULL ORDER BY seen_ns DESC LIMIT 1",
+        quoted(&place.node),
+        place.pid
+    ));
+    let job = jobs.ok()?.rows.first().map(|row| text(row, 0))?;
+    let mut bill = bill(Some(job), None, target.now_ns(), &asker).ok()?;
+    price(&mut bill, priced);
+    (bill.waited.asked_since_ns < bill.until_ns).then_some(bill)
+}
+
 impl Bill {
+    /// In one sentence: what was waited in the job, and of that for one rank.
+    pub(super) fn sentence(&self, rank: i32) -> String {
+        let seconds = (self.until_ns - self.waited.asked_since_ns) as f64 / 1e9;
+        let of_it: Vec<&Charge> = self.waited.culprits.iter().filter(|charge| charge.rank == i64::from(rank)).collect();
+        let for_it = of_it.iter().fold(0.0, |sum, charge| sum + charge.rank_seconds);
+        let money = of_it.iter().try_fold(0.0, |sum, charge| Some(sum + charge.money?));
+        let money = money.zip(self.money.as_ref());
+        let money = money.map_or_else(String::new, |(paid, of)| format!(" ({} {})", amount(paid), of.currency));
+        let span = if self.waited.asked_since_ns > self.since_ns { "in its last" } else { "in its" };
+        let partial = if self.is_complete() { "" } else { ", as far as was answered (rankmesh cost has the rest)" };
+        format!(
+            "The job so far: {span} {seconds:.0} s ranks waited {for_it:.1} rank-seconds{money} for rank {rank}, of {:.1} for all{partial}.",
+            self.waited.rank_seconds
+        )
+    }
+
     /// Whether every node and all the time is in it.
     pub(super) fn is_complete(&self) -> bool {
         self.coverage.is_complete() && self.waited.asked_since_ns <= self.since_ns
@@ -207,7 +237,6 @@ fn printed(bill: &Bill) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::waits::Charge;
 
     #[test]
     fn a_bill_says_what_it_does_not_hold() {
@@ -250,5 +279,15 @@ mod tests {
         });
         bill.waited.culprits[0].money = Some(1.0);
         assert!(printed(&bill).contains("money (EUR)"), "{}", printed(&bill));
+        assert_eq!(
+            bill.sentence(3),
+            "The job so far: in its last 10 s ranks waited 36.0 rank-seconds (1.00 EUR) for rank 3, of 36.0 for all, as far as was \
+             answered (rankmesh cost has the rest)."
+        );
+        bill.waited.asked_since_ns = 0;
+        assert_eq!(
+            bill.sentence(2),
+            "The job so far: in its 20 s ranks waited 0.0 rank-seconds (0.00 EUR) for rank 2, of 36.0 for all."
+        );
     }
 }

@@ -1,20 +1,24 @@
 //! `rankmesh explain`: a verdict with the chain of what was seen behind it, its cost, and what to do.
 
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
 use explain::cost::Waste;
 use model::{ExplainQuestion, ExplainWhat};
 
-use super::Exit;
 use super::args::{RateArgs, ReportFormat};
 use super::query::say_coverage;
 use super::rates::Priced;
 use super::runbook;
 use super::target::{Span, SpanArgs, TargetArgs};
 use super::values::parse_hash;
+use super::{Exit, cost};
 use crate::output::{printable, quiet};
+
+/// How long the stores are asked what the job has lost so far.
+const SO_FAR: Duration = Duration::from_secs(3);
 
 /// Flags of `rankmesh explain`.
 #[derive(Debug, Args)]
@@ -82,6 +86,11 @@ pub(super) fn run(mut args: ExplainArgs) -> anyhow::Result<Exit> {
         };
         priced.money(&waste, &cost.nodes.iter().map(String::as_str).collect::<Vec<_>>())
     });
+    // Of a verdict that is on: what its job has lost by now.
+    let is_on = found.since.as_ref().is_some_and(|since| since.ongoing);
+    let place = found.place.as_ref().filter(|_| is_on);
+    let so_far =
+        place.and_then(|place| cost::so_far(&target, place, SO_FAR, priced.as_ref()).map(|bill| (place, bill)));
     let mut out = std::io::stdout().lock();
     match args.format {
         ReportFormat::Json => {
@@ -89,12 +98,18 @@ pub(super) fn run(mut args: ExplainArgs) -> anyhow::Result<Exit> {
             if let Some(money) = money {
                 value["money"] = serde_json::to_value(money)?;
             }
+            if let Some((_, bill)) = &so_far {
+                value["so_far"] = serde_json::to_value(bill)?;
+            }
             writeln!(out, "{}", quiet(&value.to_string()))?;
         }
         ReportFormat::Table => {
             write!(out, "{}", explain::page::text(&found, args.show_sql))?;
             if let Some(money) = money {
                 writeln!(out, "{}", money.text())?;
+            }
+            if let Some((place, bill)) = &so_far {
+                writeln!(out, "{}", bill.sentence(place.rank))?;
             }
             write!(out, "{}", runbook::to_do(&found, args.runbook)?)?;
             let lines = found.coverage.lines();

@@ -22,9 +22,26 @@ const PATIENCE_MS: u64 = 5_000;
 /// The kind of the finding.
 const VERDICT: &str = "repeat_culprit";
 
+/// What this agent has written, the last of it: the store may not show it yet.
+#[derive(Debug, Default)]
+pub(super) struct Said(std::collections::VecDeque<(String, String)>);
+
+impl Said {
+    /// Whether it was not written yet; it is from now on.
+    fn is_new(&mut self, node: &str, job: &str) -> bool {
+        let said = (node.to_owned(), job.to_owned());
+        if self.0.contains(&said) {
+            return false;
+        }
+        self.0.truncate(NAMED - 1);
+        self.0.push_front(said);
+        true
+    }
+}
+
 /// Looks whether the host that `named` names was the culprit of other jobs, too, and writes so. With each
 /// further job it is written again; for the same jobs once.
-pub(super) async fn look(shared: &Shared, named: &Finding, stop: &CancellationToken) {
+pub(super) async fn look(shared: &Shared, named: &Finding, said: &mut Said, stop: &CancellationToken) {
     let (Some(node), Some(job)) = (&named.culprit_node, &named.job_id) else { return };
     let since_ns = named.ts_ns.saturating_sub(BACK_NS);
     let question = Question {
@@ -39,7 +56,7 @@ pub(super) async fn look(shared: &Shared, named: &Finding, stop: &CancellationTo
     let Ok(QueryOutcome::Answer { answer, .. }) = ask::ask(&shared.coordinator, question, stop.clone()).await else {
         return;
     };
-    let Some(found) = finding(named, node, job, &answer.rows) else { return };
+    let Some(found) = finding(named, node, job, &answer.rows).filter(|_| said.is_new(node, job)) else { return };
     tracing::warn!("{}", printable(&sentence(node, &answer.rows, job)));
     if let Source::Store(store) = shared.source.as_ref() {
         store.ingest().finding(found);
@@ -109,6 +126,8 @@ mod tests {
         assert_eq!((third.verdict.as_str(), third.culprit_node.as_deref()), (VERDICT, Some("n7")));
         assert!(third.detail.contains(r#""jobs":3"#) && third.detail.contains("3, 2, 1"), "{}", third.detail);
         assert!(found("3", &[row("3", 1), row("2", 0), row("1", 0)]).is_none(), "it was said");
+        let mut said = Said::default();
+        assert!(said.is_new("n7", "3") && !said.is_new("n7", "3") && said.is_new("n7", "4"));
         assert!(found("4", &[row("3", 1), row("2", 0), row("1", 0)]).is_some(), "a further job");
     }
 }

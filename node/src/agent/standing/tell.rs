@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use super::Current;
+use super::{Current, repeat};
 use explain::cost::Money;
 use query::ask::{self, QueryOutcome, Question};
 use record::unix_now_ns;
@@ -41,6 +41,7 @@ pub(super) async fn changes(
     mut news: mpsc::Receiver<Current>,
     stop: CancellationToken,
 ) {
+    let mut said = repeat::Said::default();
     loop {
         let current = tokio::select! {
             current = news.recv() => current,
@@ -50,13 +51,19 @@ pub(super) async fn changes(
         let report = current.standing.report.clone();
         let kept = super::keep_stacks::keep(&shared, &report, &stop);
         tokio::select! {
-            ((), ()) = futures::future::join(one(&shared, command.as_deref(), current, &stop), kept) => {}
+            ((), ()) = futures::future::join(one(&shared, command.as_deref(), current, &mut said, &stop), kept) => {}
             () = stop.cancelled() => return,
         }
     }
 }
 
-async fn one(shared: &Shared, command: Option<&str>, current: Current, stop: &CancellationToken) {
+async fn one(
+    shared: &Shared,
+    command: Option<&str>,
+    current: Current,
+    said: &mut repeat::Said,
+    stop: &CancellationToken,
+) {
     let own = shared.identity.node().to_string();
     let standing = &current.standing;
     let mut report = Report::clone(&standing.report);
@@ -87,7 +94,7 @@ async fn one(shared: &Shared, command: Option<&str>, current: Current, stop: &Ca
         && !last_finding(shared, &current, stop).await.is_some_and(|last| last == key_of(&finding))
     {
         store.ingest().finding(finding.clone());
-        super::repeat::look(shared, &finding, stop).await;
+        repeat::look(shared, &finding, said, stop).await;
     }
     if let Some(command) = command
         && let Err(why) = run(command, &own, &finding, &sentence, &report).await

@@ -161,8 +161,8 @@ impl Greeting {
     }
 
     fn ask(&self) -> Option<String> {
-        let first = self.socket.as_ref().map_or_else(String::new, |path| format!("export RANKMESH_SOCKET={path}; "));
-        Some(format!("{first}rankmesh top | rankmesh stragglers | rankmesh query \"SELECT …\""))
+        let flag = self.socket.as_ref().map_or_else(String::new, |path| format!(", each with --socket {path}"));
+        Some(format!("rankmesh top | rankmesh stragglers | rankmesh query \"SELECT …\"{flag}"))
     }
 
     fn next(&self) -> Option<String> {

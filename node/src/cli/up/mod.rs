@@ -164,8 +164,7 @@ fn greeting(shared: &Shared, config: &AgentConfig) -> Greeting {
         })
         .collect();
     // Commands look for the agent here by themselves.
-    let found = std::env::var_os("RANKMESH_SOCKET").map_or_else(config::default_socket, Into::into);
-    let elsewhere = config.socket.as_ref().filter(|socket| **socket != found);
+    let elsewhere = config.socket.as_ref().filter(|socket| **socket != config::default_socket());
     Greeting {
         version: env!("CARGO_PKG_VERSION"),
         node: shared.identity.node().to_string(),
