@@ -29,3 +29,8 @@ pub(crate) fn text(row: &[Value], column: usize) -> String {
         _ => String::new(),
     }
 }
+
+/// A text as SQL has it.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}

@@ -17,7 +17,19 @@ const PROGRAMS: [&str; 3] = ["rankmesh ", "ps ", "grep "];
 
 /// Commands that ask this host's agent unless they are told otherwise.
 const ASK_AN_AGENT: [&str; 13] = [
-    "query", "nodes", "stragglers", "explain", "stacks", "cost", "compare", "mark", "report", "export", "top", "shell", "jobs",
+    "query",
+    "nodes",
+    "stragglers",
+    "explain",
+    "stacks",
+    "cost",
+    "compare",
+    "mark",
+    "report",
+    "export",
+    "top",
+    "shell",
+    "jobs",
 ];
 
 /// A block of a page.

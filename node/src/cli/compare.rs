@@ -18,11 +18,11 @@ use query_planner::Value;
 use serde::Serialize;
 
 use super::args::ReportFormat;
-use super::rows::{Asker, Rows, quoted};
+use super::rows::{Asker, Rows};
 use super::target::{Target, TargetArgs};
 use super::times::{When, parse_when};
 use super::{Exit, UsageError};
-use crate::cells::{integer, real, text};
+use crate::cells::{integer, quoted, real, text};
 use crate::output::{printable, printable_lines, quiet, render};
 
 /// Blocks of a side, and the shortest of them.

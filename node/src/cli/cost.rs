@@ -14,12 +14,12 @@ use serde::Serialize;
 
 use super::args::{RateArgs, ReportFormat};
 use super::rates::Priced;
-use super::rows::{Asker, quoted};
+use super::rows::Asker;
 use super::target::{Target, TargetArgs};
 use super::values::parse_duration;
 use super::waits::{self, Calls, Charge, Named, Waited};
 use super::{Exit, UsageError};
-use crate::cells::{integer, text};
+use crate::cells::{integer, quoted, text};
 use crate::output::{printable, quiet, render};
 
 /// Culprits listed in text.

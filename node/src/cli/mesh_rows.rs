@@ -19,9 +19,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::args::SocketArg;
 use super::local::{self, Piece, Reply};
-use super::rows::quoted as text_of;
-use super::target::millis;
-use crate::cells::{integer, text};
+use super::values::millis;
+use crate::cells::{integer, quoted as text_of, text};
 
 /// Rows that ended so long before the question are in their store: they came through the ring buffer and
 /// the queue. All scans of one question leave out what is newer, so that they see the same.

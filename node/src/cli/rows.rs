@@ -6,7 +6,8 @@ use model::{Coverage, Question};
 use query_planner::Value;
 
 use super::local::{Piece, Reply};
-use super::target::{Target, TargetArgs, millis};
+use super::target::{Target, TargetArgs};
+use super::values::millis;
 
 /// Most rows that one question of a command may give.
 const MOST_ROWS: usize = 4_000_000;
@@ -80,9 +81,4 @@ impl<'a> Asker<'a> {
         }
         Ok(all)
     }
-}
-
-/// A text as SQL has it.
-pub(super) fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }

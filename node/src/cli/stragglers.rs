@@ -11,7 +11,8 @@ use super::Exit;
 use super::args::{ReportFormat, StragglersArgs};
 use super::query::say_coverage;
 use super::rates::Priced;
-use super::target::{Span, Target, millis};
+use super::target::{Span, Target};
+use super::values::millis;
 use crate::output::{printable, printable_lines, quiet};
 
 /// How far back `--show-sql` looks without `--since`.

@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use model::board::{Board, BoardQuestion};
@@ -18,6 +17,7 @@ use super::local::{self, Piece, Reply};
 use super::mesh_rows::Hosts;
 use super::stores::Stores;
 use super::times::When;
+use super::values::millis;
 use super::{Exit, UsageError};
 
 impl TargetArgs {
@@ -310,9 +310,4 @@ impl SpanArgs {
             }
         }
     }
-}
-
-/// Milliseconds, as requests have them.
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -73,6 +73,11 @@ pub(super) fn parse_hash(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("'{text}' is not a communicator hash; write 1 to 16 hexadecimal digits"))
 }
 
+/// Milliseconds, as requests have them.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use store::{Finding, Source};
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use crate::cells::text;
+use crate::cells::{quoted, text};
 
 /// Different jobs of which a host was the culprit, from which on it is said.
 const JOBS: usize = 3;
@@ -101,10 +101,6 @@ fn sentence(node: &str, rows: &[Vec<query_planner::Value>], job: &str) -> String
         "{node} was the culprit in {} different jobs in 30 days, the last of them {newest}: look at the host itself",
         jobs.len()
     )
-}
-
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use query_planner::Value;
 use verdicts::{Coupling, turn_of};
 
 use super::{Job, Jobs, RepeatCulprit, Steps, VerdictSpan};
-use crate::cells::{NO_VERDICTS, integer, real, text};
+use crate::cells::{NO_VERDICTS, integer, quoted, real, text};
 use crate::cli::UsageError;
 use crate::cli::rates::Priced;
-use crate::cli::rows::{Asker, quoted};
+use crate::cli::rows::Asker;
 use crate::cli::waits::{self, Calls, NAMED, Named};
 
 /// Calls by which a cycle is told.

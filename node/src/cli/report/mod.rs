@@ -106,7 +106,8 @@ fn write(path: &Path, html: &str) -> anyhow::Result<()> {
 
 fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyhow::Result<Page> {
     let (since_ns, until_ns) = span_ns;
-    let of_job = args.job.as_ref().map(|job| format!(" AND job_id = {}", super::rows::quoted(job))).unwrap_or_default();
+    let of_job =
+        args.job.as_ref().map(|job| format!(" AND job_id = {}", crate::cells::quoted(job))).unwrap_or_default();
     let calls = format!(
         "SELECT node, pid, count(*) AS calls, min(ts_ns) AS first_ns, max(ts_ns) AS last_ns FROM collectives WHERE ts_ns >= {since_ns} \
          AND ts_ns < {until_ns}{of_job} GROUP BY node, pid ORDER BY node, pid"

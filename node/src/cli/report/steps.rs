@@ -108,7 +108,7 @@ pub(in crate::cli) fn lanes(
     by_clocks: Option<bool>,
     number: usize,
 ) -> anyhow::Result<Step> {
-    let of = format!("WHERE comm_hash = {comm} AND func = {} AND seq = {seq}", crate::cli::rows::quoted(func));
+    let of = format!("WHERE comm_hash = {comm} AND func = {} AND seq = {seq}", crate::cells::quoted(func));
     let at_ns = *at_ns;
     let (from_ns, to_ns) = (at_ns.saturating_sub(10 * BESIDE_NS), at_ns.saturating_add(BESIDE_NS));
     let sql = format!(

@@ -10,7 +10,8 @@ use serde_json::{Map, Value as Json};
 
 use crate::cells::integer;
 use crate::cli::local::{Piece, Reply};
-use crate::cli::target::{Target, millis};
+use crate::cli::target::Target;
+use crate::cli::values::millis;
 use crate::output::value_to_json;
 
 /// The time for each look.

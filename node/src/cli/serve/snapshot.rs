@@ -10,7 +10,8 @@ use model::{LocalRequest, Question, WatchQuestion};
 use crate::cells::{integer, text};
 use crate::cli::UsageError;
 use crate::cli::local::Piece;
-use crate::cli::target::{Target, millis};
+use crate::cli::target::Target;
+use crate::cli::values::millis;
 
 /// For each push, and for the question about losses.
 const PATIENCE: Duration = Duration::from_secs(5);

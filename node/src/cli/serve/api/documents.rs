@@ -22,8 +22,8 @@ use super::shapes;
 use crate::cli::rates::Priced;
 use crate::cli::report::asking::Asking;
 use crate::cli::report::steps;
-use crate::cli::target::millis;
 use crate::cli::times::When;
+use crate::cli::values::millis;
 use crate::cli::values::{parse_hash, parse_ranks};
 use crate::cli::{UsageError, cost as bill, saved, schema as documented, stragglers as verdicts};
 

@@ -10,8 +10,9 @@ use utoipa::IntoParams;
 
 use super::super::gateway::Gateway;
 use super::super::problem::Problem;
-use crate::cli::target::{Target, millis};
+use crate::cli::target::Target;
 use crate::cli::times::{When, parse_when_or_ns};
+use crate::cli::values::millis;
 use crate::cli::values::{parse_duration, parse_hash, parse_label};
 use crate::output::quiet;
 
