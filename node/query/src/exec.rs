@@ -335,7 +335,7 @@ impl Executor {
             (None, None) => self.reader()?,
         };
         let watched = stop.watch(&reader);
-        let failed = |error: rusqlite::Error| NodeError::Failed(error.to_string());
+        let failed = |error: rusqlite::Error| NodeError::of_sqlite(&error);
         if lease.is_some() && reader.is_autocommit() {
             reader.execute_batch("BEGIN").map_err(failed)?;
         }
@@ -432,7 +432,7 @@ impl Executor {
         // As it was before: what is written from here on may not be seen.
         let validity = self.source.validity();
         let mut reader = self.source.open_reader().map_err(|error| NodeError::Failed(error.to_string()))?;
-        query_planner::harden(&mut reader).map_err(|error| NodeError::Failed(error.to_string()))?;
+        query_planner::harden(&mut reader).map_err(|error| NodeError::of_sqlite(&error))?;
         Ok((reader, validity))
     }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use query_planner::Value;
 
 /// A question, and where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub fn of_pages(root: &Path, span: (i64, i64)) -> anyhow::Result<Vec<Asked>> {
     for page in PAGES {
         let text = std::fs::read_to_string(root.join(page)).with_context(|| format!("reading {page}"))?;
         for sql in blocks(&text).into_iter().chain(quoted(&text)) {
-            let sql = with_span(&sql, span);
+            let sql = with_parameters(&with_span(&sql, span), span)?;
             if !sql.contains('…') && asked.iter().all(|known| known.sql != sql) {
                 asked.push(Asked { from: page.to_owned(), sql });
             }
@@ -46,6 +47,17 @@ pub fn of_pages(root: &Path, span: (i64, i64)) -> anyhow::Result<Vec<Asked>> {
     }
     ensure!(asked.len() >= 12, "only {} questions were found in the documentation: {asked:?}", asked.len());
     Ok(asked)
+}
+
+/// A saved investigation's parameters: the span, and any length.
+fn with_parameters(sql: &str, span: (i64, i64)) -> anyhow::Result<String> {
+    let value = |name: &str| match name {
+        "since" => span.0,
+        "until" => span.1,
+        _ => 1,
+    };
+    let values = query_planner::parameters(sql)?.into_iter().map(|name| (name.clone(), Value::Integer(value(&name))));
+    Ok(query_planner::with_values(sql, &values.collect())?)
 }
 
 fn is_question(text: &str) -> bool {

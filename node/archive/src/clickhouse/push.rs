@@ -11,11 +11,10 @@ use store::exchange::{Hours, HoursError, RowsOf};
 
 use super::client::{Client, ClientError};
 use super::cursor::{Cursor, TableCursor};
+use super::schema::UPDATED;
 
 /// Rows of an insert: fewer than a row group, so that the server takes them as one block.
 const ROWS: i64 = 50_000;
-/// The table whose rows change: they are pushed again, by when they were seen last.
-pub(super) const UPDATED: &str = "processes";
 /// Rows of tables whose rows change are pushed when nothing has changed for so long.
 const SETTLED_NS: i64 = 5_000_000_000;
 /// The share of one CPU that pushing takes.

@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use crate::units;
 
+/// The table whose rows change: they are pushed again, by when they were seen last.
+pub(super) const UPDATED: &str = "processes";
+
 /// Blocks of each table whose tokens the server remembers: 64 hosts that push every ten seconds make as
 /// many in four hours. What is sent again later than that would count twice.
 const REMEMBERED: u32 = 100_000;
@@ -68,7 +71,7 @@ pub fn script(database: &str) -> Result<String, rusqlite::Error> {
 /// Whether a column is part of what a row of `processes` is known by: found again, a process is the same row
 /// with more known of it.
 fn is_key(table: &str, column: &str) -> bool {
-    table == super::push::UPDATED && ["pid", "start_ns"].contains(&column)
+    table == UPDATED && ["pid", "start_ns"].contains(&column)
 }
 
 /// A name as ClickHouse has it.
