@@ -194,6 +194,36 @@ pub fn refused_here() -> Option<Refused> {
     HERE.with(|here| here.refused.get())
 }
 
+/// What SQLite may need to declare a virtual table: without it rusqlite aborts the process for the
+/// message's sake.
+pub const DECLARED_BYTES: usize = 128 << 10;
+
+/// Whether SQLite gets so many bytes on this thread now.
+#[must_use]
+pub fn has_room(bytes: usize) -> bool {
+    // SAFETY: a piece of memory that nobody has used is given back, or NULL, which is none.
+    unsafe {
+        let at = ffi::sqlite3_malloc64(bytes as u64);
+        ffi::sqlite3_free(at);
+        !at.is_null()
+    }
+}
+
+/// A virtual table's error as rusqlite may hand it on: it copies the message into SQLite's memory and
+/// aborts the process where there is none (its `SqliteMallocString`). Where the question has no memory
+/// for the message, that is the error.
+#[must_use]
+pub fn sayable(error: rusqlite::Error) -> rusqlite::Error {
+    use rusqlite::Error::SqliteFailure;
+    let no_memory = || SqliteFailure(ffi::Error::new(ffi::SQLITE_NOMEM), None);
+    match error {
+        SqliteFailure(_, None) => error,
+        SqliteFailure(code, Some(_)) if code.code == rusqlite::ErrorCode::OutOfMemory => no_memory(),
+        other if has_room(other.to_string().len() + 1) => other,
+        _ => no_memory(),
+    }
+}
+
 /// The account of this thread's question, where it works for one: for what works for it elsewhere
 /// or outlives its work here.
 #[must_use]

@@ -12,7 +12,7 @@ use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use query_planner::memory::Held;
+use query_planner::memory::{DECLARED_BYTES, Held, has_room, sayable};
 use rusqlite::ffi;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::vtab::{
@@ -113,6 +113,9 @@ unsafe impl<'vtab> VTab<'vtab> for HistoryTable {
         table: &[u8],
         args: &[&[u8]],
     ) -> Result<(Cow<'static, CStr>, Self)> {
+        if !has_room(DECLARED_BYTES) {
+            return Err(no_memory());
+        }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         let wrong = |what: &str| Error::ModuleError(what.to_owned());
         let node = Arc::clone(node.ok_or_else(|| wrong("no archive"))?);
@@ -150,7 +153,12 @@ unsafe impl<'vtab> VTab<'vtab> for HistoryTable {
             info.constraint_usage(*at).set_argv_index(i as c_int + 1);
         }
         let listed: Vec<String> = terms.iter().map(|term| format!("{}{}", term.operator, term.column)).collect();
-        info.set_idx_str(&format!("{}|{}", info.col_used(), listed.join(";")));
+        let plan = format!("{}|{}", info.col_used(), listed.join(";"));
+        // rusqlite aborts the process where it gets no memory for the copy.
+        if !has_room(plan.len() + 1) {
+            return Err(no_memory());
+        }
+        info.set_idx_str(&plan);
         let rows = (1e9 * share).max(10.0);
         info.set_estimated_rows(if is_lookup { 20 } else { rows as i64 });
         info.set_estimated_cost(if is_lookup { 100.0 } else { 10_000.0 + rows });
@@ -470,11 +478,42 @@ fn read_plan(plan: &str) -> Option<(u64, Vec<Term>)> {
 unsafe impl VTabCursor for Cursor<'_> {
     fn filter(&mut self, _: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
         self.at = Place::End;
-        self.at = self.begin(plan.unwrap_or_default(), args)?;
+        self.at = self.begin(plan.unwrap_or_default(), args).map_err(sayable)?;
         self.within_memory()
     }
 
     fn next(&mut self) -> Result<()> {
+        self.advance().map_err(sayable)
+    }
+
+    fn eof(&self) -> bool {
+        matches!(self.at, Place::End)
+    }
+
+    fn column(&self, context: &mut Context, at: c_int) -> Result<()> {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        match self.here().map_or(ValueRef::Null, |(chunk, row)| chunk.value(row, at)) {
+            ValueRef::Integer(value) => context.set_result(value),
+            ValueRef::Null => context.set_result(rusqlite::types::Null),
+            value => context.set_result(Borrowed(value)),
+        }
+    }
+
+    fn rowid(&self) -> Result<i64> {
+        Ok(match &self.at {
+            Place::Read(_, _, row, before) => before + *row as i64,
+            Place::Kept(_, places, at) => {
+                places.get(*at).map_or(0, |(chunk, row)| i64::from(*chunk) << 32 | i64::from(*row))
+            }
+            Place::KeptAll(_, chunk, row) => i64::from(*chunk) << 32 | i64::from(*row),
+            Place::End => 0,
+        })
+    }
+}
+
+impl Cursor<'_> {
+    /// Goes to the next row: `next`.
+    fn advance(&mut self) -> Result<()> {
         match &mut self.at {
             Place::Read(reader, chunk, row, before) => {
                 *row += 1;
@@ -508,32 +547,6 @@ unsafe impl VTabCursor for Cursor<'_> {
         Ok(())
     }
 
-    fn eof(&self) -> bool {
-        matches!(self.at, Place::End)
-    }
-
-    fn column(&self, context: &mut Context, at: c_int) -> Result<()> {
-        let at = usize::try_from(at).unwrap_or(usize::MAX);
-        match self.here().map_or(ValueRef::Null, |(chunk, row)| chunk.value(row, at)) {
-            ValueRef::Integer(value) => context.set_result(value),
-            ValueRef::Null => context.set_result(rusqlite::types::Null),
-            value => context.set_result(Borrowed(value)),
-        }
-    }
-
-    fn rowid(&self) -> Result<i64> {
-        Ok(match &self.at {
-            Place::Read(_, _, row, before) => before + *row as i64,
-            Place::Kept(_, places, at) => {
-                places.get(*at).map_or(0, |(chunk, row)| i64::from(*chunk) << 32 | i64::from(*row))
-            }
-            Place::KeptAll(_, chunk, row) => i64::from(*chunk) << 32 | i64::from(*row),
-            Place::End => 0,
-        })
-    }
-}
-
-impl Cursor<'_> {
     /// A chunk is a row group at most: looked at against the question's memory, which counts what is
     /// kept.
     fn within_memory(&self) -> Result<()> {

@@ -331,7 +331,7 @@ impl Executor {
         let (mut reader, validity) = match (earlier, task.viewer) {
             // How long ago it was opened is not known.
             (Some(earlier), _) => (earlier, Some(Validity::Always)),
-            (None, Some(uid)) => (self.source.open_own_rows(&self.node, uid).map_err(NodeError::Failed)?, None),
+            (None, Some(uid)) => (self.source.open_own_rows(&self.node, uid).map_err(not_opened)?, None),
             (None, None) => self.reader()?,
         };
         let watched = stop.watch(&reader);
@@ -431,7 +431,7 @@ impl Executor {
         }
         // As it was before: what is written from here on may not be seen.
         let validity = self.source.validity();
-        let mut reader = self.source.open_reader().map_err(|error| NodeError::Failed(error.to_string()))?;
+        let mut reader = self.source.open_reader().map_err(not_opened)?;
         query_planner::harden(&mut reader).map_err(|error| NodeError::of_sqlite(&error))?;
         Ok((reader, validity))
     }
@@ -444,6 +444,15 @@ impl Executor {
         if idle.len() < IDLE_READERS {
             idle.push(reader);
         }
+    }
+}
+
+/// Why a store could not be opened for a question. Where its memory is over SQLite cannot say so: it
+/// has no connection yet whose error that would be.
+fn not_opened(error: impl std::fmt::Display) -> NodeError {
+    match memory::refused_here() {
+        Some(refused) => NodeError::OverBudget(refused.to_string()),
+        None => NodeError::Failed(error.to_string()),
     }
 }
 

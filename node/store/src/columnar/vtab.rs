@@ -19,6 +19,7 @@ use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
+use query_planner::memory::{DECLARED_BYTES, has_room, sayable};
 use rusqlite::types::ValueRef;
 use rusqlite::vtab::{
     Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConfig, VTabConnection, VTabCursor, VTabKind,
@@ -27,7 +28,7 @@ use rusqlite::vtab::{
 use rusqlite::{Connection, Error, Result};
 
 use self::choice::{Operator, Size, Term};
-use self::chunk::{Chunk, Reader};
+use self::chunk::{Chunk, Reader, no_memory};
 use self::lookup::{Found, Kept, Test, constant};
 use super::Kind;
 use super::form::time_of;
@@ -87,6 +88,9 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
         table: &[u8],
         args: &[&[u8]],
     ) -> Result<(Cow<'static, CStr>, Self)> {
+        if !has_room(DECLARED_BYTES) {
+            return Err(no_memory());
+        }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let table = text(table);
         let declared: Vec<String> = args.iter().map(|arg| text(arg)).collect();
@@ -105,7 +109,7 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
     }
 
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
-        choice::choose(info, &self.kinds, self.time, self.size())?;
+        choice::choose(info, &self.kinds, self.time, self.size()).map_err(sayable)?;
         Ok(true)
     }
 
@@ -280,8 +284,36 @@ impl Cursor<'_> {
 // SAFETY: `Cursor` is repr(C) and starts with `sqlite3_vtab_cursor`, as the trait asks.
 unsafe impl VTabCursor for Cursor<'_> {
     fn filter(&mut self, _: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
+        self.start(plan.unwrap_or_default(), args).map_err(sayable)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.advance().map_err(sayable)
+    }
+
+    fn eof(&self) -> bool {
+        matches!(self.at, Place::End)
+    }
+
+    fn column(&self, context: &mut Context, at: c_int) -> Result<()> {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        let kind = self.table().kinds.get(at).copied().unwrap_or(Kind::Integer);
+        match self.here().map_or(ValueRef::Null, |(chunk, row)| chunk.value(row, at, kind)) {
+            ValueRef::Integer(value) => context.set_result(value),
+            ValueRef::Null => context.set_result(rusqlite::types::Null),
+            value => context.set_result(Borrowed(value)),
+        }
+    }
+
+    fn rowid(&self) -> Result<i64> {
+        Ok(self.here().map_or(0, |(chunk, row)| chunk.rowid(row)))
+    }
+}
+
+impl Cursor<'_> {
+    /// Begins a scan: `filter`.
+    fn start(&mut self, plan: &str, args: &Filters<'_>) -> Result<()> {
         self.at = Place::End;
-        let plan = plan.unwrap_or_default();
         self.scan = match self.scans.iter().position(|scan| scan.plan == plan) {
             Some(at) => at,
             None => {
@@ -302,7 +334,8 @@ unsafe impl VTabCursor for Cursor<'_> {
         Ok(())
     }
 
-    fn next(&mut self) -> Result<()> {
+    /// Goes to the next row: `next`.
+    fn advance(&mut self) -> Result<()> {
         // SAFETY: SQLite closes cursors before it disconnects their table.
         let table = unsafe { &*self.table };
         match &mut self.at {
@@ -334,24 +367,6 @@ unsafe impl VTabCursor for Cursor<'_> {
             Place::End => {}
         }
         Ok(())
-    }
-
-    fn eof(&self) -> bool {
-        matches!(self.at, Place::End)
-    }
-
-    fn column(&self, context: &mut Context, at: c_int) -> Result<()> {
-        let at = usize::try_from(at).unwrap_or(usize::MAX);
-        let kind = self.table().kinds.get(at).copied().unwrap_or(Kind::Integer);
-        match self.here().map_or(ValueRef::Null, |(chunk, row)| chunk.value(row, at, kind)) {
-            ValueRef::Integer(value) => context.set_result(value),
-            ValueRef::Null => context.set_result(rusqlite::types::Null),
-            value => context.set_result(Borrowed(value)),
-        }
-    }
-
-    fn rowid(&self) -> Result<i64> {
-        Ok(self.here().map_or(0, |(chunk, row)| chunk.rowid(row)))
     }
 }
 

@@ -3,10 +3,12 @@
 //! value SQLite knows while it plans make a scan shorter; those with values of other tables make it
 //! a look-up (`lookup`), which costs little after the first.
 
+use query_planner::memory::has_room;
 use rusqlite::vtab::{IndexConstraintOp, IndexInfo};
 use rusqlite::{Result, types::ValueRef};
 
 use super::super::Kind;
+use super::chunk::no_memory;
 
 /// What a table is like, as far as estimates need it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -142,7 +144,12 @@ pub(super) fn choose(info: &mut IndexInfo, kinds: &[Kind], time: Option<usize>, 
         info.constraint_usage(*at).set_argv_index(i as std::ffi::c_int + 1);
     }
     let used = info.col_used();
-    info.set_idx_str(&write(used, &terms));
+    let plan = write(used, &terms);
+    // rusqlite aborts the process where it gets no memory for the copy.
+    if !has_room(plan.len() + 1) {
+        return Err(no_memory());
+    }
+    info.set_idx_str(&plan);
     // Of the segments those of the span are looked at, and of their rows the conditions leave a
     // share.
     let looked_at = (size.rows * within(span, size.times)).max(1.0);
