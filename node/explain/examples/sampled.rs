@@ -11,13 +11,14 @@ use explain::stacks::{Plan, Sampler};
 
 const PROGRAM: &str = r#"
 import mmap, struct, sys
-counter = mmap.mmap(open(sys.argv[1], "r+b").fileno(), 8)
-def work(steps=[0]):
+steps = open(sys.argv[1], "r+b")
+counter = mmap.mmap(steps.fileno(), 8)
+def work(done=[0]):
     total = 0
     for value in range(2000):
         total += value * value
-    steps[0] += 1
-    counter[0:8] = struct.pack("q", steps[0])
+    done[0] += 1
+    counter[0:8] = struct.pack("q", done[0])
 def deep(level):
     if level:
         deep(level - 1)
@@ -52,6 +53,7 @@ impl Busy {
         while busy.steps() == 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
         }
+        assert!(busy.steps() > 0, "the program does not run");
         busy
     }
 
