@@ -459,7 +459,7 @@ fn one_question_asks_the_live_mesh_and_the_archive() {
         "SELECT rank, job_id FROM processes WHERE rank IS NOT NULL ORDER BY rank",
     ] {
         let (joined, live) = (ask(&both, sql), ask(&["--socket", &socket], sql));
-        assert_eq!(joined["rows"], live["rows"], "{sql}");
+        assert_eq!(joined["rows"], live["rows"], "{sql}: {joined} {live}");
         assert_eq!(joined["coverage"]["answered"], 2, "{joined}");
     }
     let of_job = |output: std::process::Output| -> Value {
