@@ -152,7 +152,7 @@ fn join(ranges: &mut Vec<Range<i64>>) {
 struct Missing {
     losses: BTreeMap<(String, String), (u64, i64, i64)>,
     gaps: Vec<Range<i64>>,
-    dropped: BTreeMap<String, i64>,
+    dropped: BTreeMap<String, (i64, u64)>,
     /// Of which there is no manifest.
     hours: Vec<Hour>,
     unreadable: Vec<String>,
@@ -172,8 +172,9 @@ impl Missing {
         let gaps = manifest.gaps.iter().map(|gap| within(gap.since_ns, gap.until_ns));
         self.gaps.extend(gaps.filter(|gap| !gap.is_empty()));
         for dropped in manifest.dropped.iter().filter(|dropped| is_asked(&dropped.table)) {
-            let until_ns = self.dropped.entry(dropped.table.clone()).or_insert(dropped.until_ns);
+            let (until_ns, rows) = self.dropped.entry(dropped.table.clone()).or_insert((dropped.until_ns, 0));
             *until_ns = (*until_ns).max(dropped.until_ns);
+            *rows = rows.saturating_add(dropped.rows);
         }
     }
 
@@ -188,9 +189,10 @@ impl Missing {
             let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
             notes.push(format!("an archived hour cannot be read: {first}{more}"));
         }
-        for (table, until_ns) in self.dropped {
+        for (table, (until_ns, rows)) in self.dropped {
             let until = store::show_time(until_ns);
-            notes.push(format!("{table}: rows up to {until} were dropped by retention before they were archived"));
+            let rows = if rows > 0 { format!("{rows} rows") } else { "rows".to_owned() };
+            notes.push(format!("{table}: {rows} up to {until} were dropped by retention before they were archived"));
         }
         for ((probe, reason), (lost, since_ns, until_ns)) in self.losses {
             let (since, until) = (store::show_time(since_ns), store::show_time(until_ns));

@@ -17,7 +17,7 @@
 //! | `checkpoint` | cutting the write-ahead log back, beside the writer |
 //! | `rows`, `rollups`, `losslog`, `sessions` | what is written |
 //! | `columnar` | rows of the frequent tables as compressed columns |
-//! | `retention` | what is dropped |
+//! | `retention`, `hold` | what is dropped, and what is kept for an archive until then |
 //! | `facts` | what the store knows of itself, for gossip and coverage |
 //! | `rescue` | what is done with a damaged file |
 //! | `own_rows` | a connection that shows one user's rows |
@@ -32,6 +32,7 @@ mod error;
 pub mod exchange;
 mod facts;
 pub mod file;
+mod hold;
 mod ingest;
 mod integrity;
 mod losslog;
@@ -74,6 +75,7 @@ pub use columnar::{ColumnExecutor, OWN_TABLES, let_go_of_segments, make_columnar
 pub use error::StoreError;
 pub use facts::{DROPPED, Facts, TableFacts, UNFILLED, show_time};
 pub use ingest::{Health, Ingest, StoreState};
+pub use hold::Held;
 pub use integrity::integrity;
 pub use losslog::LossFact;
 pub use reader::{ServedDb, Validity};
@@ -254,6 +256,24 @@ impl Store {
     /// Capture ends now: what happens until the next session records is not in the store.
     pub fn recording_ends(&self, now_ns: i64) {
         self.shared.recording_until_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// From now on retention waits for an archive: rows that are not [archived](Self::archived) stay,
+    /// by age for up to [three hours](hold::PATIENCE) longer. The size is kept at all costs: where nothing else of a
+    /// raw table's rows can go, they go all the same, and are counted by hour in `archive_gaps`.
+    pub fn hold_for_archive(&self) {
+        self.shared.hold.begin();
+    }
+
+    /// What has a time before `until_ns` is in the archive, Unix nanoseconds.
+    pub fn archived(&self, until_ns: i64) {
+        self.shared.hold.archived(until_ns);
+    }
+
+    /// How it stands with what is held for an archive.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.shared.hold.held()
     }
 
     /// Commit what was recorded, close the session and end the writer. Records handed in later are

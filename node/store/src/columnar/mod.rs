@@ -31,8 +31,8 @@ pub(crate) use form::{
 };
 pub use scan::{ColumnExecutor, understands};
 pub(crate) use segment::{
-    MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, compiles_ours, delete as delete_segment, drop_oldest,
-    last as last_segment, oldest, span,
+    MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, compiles_ours, delete as delete_segment, drop,
+    ends_first, integers, last as last_segment, oldest, span,
 };
 pub(crate) use vtab::register;
 

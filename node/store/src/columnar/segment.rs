@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use self::header::ColumnHeader;
 use super::Kind;
 use super::cache::{self, FileId, Kept};
-use super::encode::{Column, Decoded, Encoded, Form, Scalar};
+use super::encode::{Cell, Column, Decoded, Encoded, Form, Scalar};
 
 /// Rows of a segment at most.
 pub(crate) const MOST_ROWS: usize = 65_536;
@@ -391,14 +391,29 @@ pub(crate) fn oldest(conn: &Connection, table: &str) -> rusqlite::Result<Option<
     conn.prepare_cached("SELECT min(last_ns) FROM segments WHERE table_name = ?1")?.query_row([table], |row| row.get(0))
 }
 
-/// Drop the segment that ends first: its id, last time and rows.
-pub(crate) fn drop_oldest(conn: &Connection, table: &str) -> rusqlite::Result<Option<(i64, i64, i64)>> {
-    let found: Option<(i64, i64, i64)> = conn
-        .prepare_cached("SELECT id, last_ns, row_count FROM segments WHERE table_name = ?1 ORDER BY last_ns LIMIT 1")?
-        .query_row([table], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-        .optional()?;
-    if let Some((id, ..)) = found {
-        delete(conn, id)?;
-    }
-    Ok(found)
+/// The segment of a table that ends first: its id and last time.
+pub(crate) fn ends_first(conn: &Connection, table: &str) -> rusqlite::Result<Option<(i64, i64)>> {
+    conn.prepare_cached("SELECT id, last_ns FROM segments WHERE table_name = ?1 ORDER BY last_ns LIMIT 1")?
+        .query_row([table], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()
+}
+
+/// Delete a segment; how many rows it had.
+pub(crate) fn drop(conn: &Connection, segment: i64) -> rusqlite::Result<i64> {
+    let sql = "SELECT row_count FROM segments WHERE id = ?1";
+    let rows = conn.prepare_cached(sql)?.query_row([segment], |row| row.get(0))?;
+    delete(conn, segment)?;
+    Ok(rows)
+}
+
+/// The integers of a segment's column, without NULLs.
+pub(crate) fn integers(conn: &Connection, table: &str, segment: i64, column: &str) -> Result<Vec<i64>, SegmentError> {
+    let found = Directory::of_ids(conn, table, [segment].into_iter())?;
+    let Some(segment) = found.segments.first() else { return Ok(Vec::new()) };
+    let read = segment.decoded(conn, column)?;
+    let integer = |row: usize| match read.at(row) {
+        Cell::Integer(value) => Some(value),
+        _ => None,
+    };
+    Ok((0..read.rows()).filter_map(integer).collect())
 }
