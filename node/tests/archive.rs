@@ -386,6 +386,98 @@ fn an_agent_archives_its_hours_and_a_missing_target_is_a_finding() {
     assert!(found.contains("hours are not archived") && found.contains("gone"), "{found}");
 }
 
+/// A file system of its own, as small as it is said.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(dir: PathBuf, options: &str) -> Self {
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&dir).status();
+        assert!(mounted.is_ok_and(|status| status.success()), "mounting {}", dir.display());
+        Self(dir)
+    }
+
+    fn resize(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        let done = Command::new("mount").args(["-o", &options]).arg(&self.0).status();
+        assert!(done.is_ok_and(|status| status.success()), "remounting {}", self.0.display());
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l"]).arg(&self.0).status();
+    }
+}
+
+/// The texts of the findings about archiving, the newest last.
+fn told(lab: &Lab, node: &str, words: &str) -> String {
+    wait_for(words, || {
+        let sql = "SELECT json_extract(detail, '$.text') FROM findings WHERE verdict = 'archive' ORDER BY ts_ns";
+        let output = lab.ask(node, "query", &["--format", "json", sql]);
+        let answer: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+        let texts: Vec<&str> = answer["rows"].as_array().into_iter().flatten().filter_map(|r| r[0].as_str()).collect();
+        texts.iter().find(|text| text.contains(words)).map(|text| (*text).to_owned()).ok_or_else(|| answer.to_string())
+    })
+}
+
+#[test]
+fn a_full_target_and_then_a_missing_one_cost_findings_and_a_gap_that_is_counted() {
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: a_full_target…: needs root, for a small file system");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    EndedJob::small().write(dir.path());
+    let (store, target) = (dir.path().join("n0.db"), dir.path().join("archive"));
+    std::fs::create_dir(&target).expect("a directory");
+    let small = Small::mount(target.clone(), "size=16k");
+    let mut lab = Lab::new();
+    lab.start("n0", &["--store", text(&store), "--archive", text(&target), "--store-max-age", "36500d"]);
+    let full = told(&lab, "n0", "hours are not archived");
+    assert!(full.contains("No space left"), "{full}");
+    // No file has appeared that is not whole, and the agent answers as ever.
+    let files = || -> Vec<PathBuf> {
+        let found = Command::new("find").arg(&target).args(["-type", "f"]).output().expect("find");
+        stdout(&found).lines().map(PathBuf::from).collect()
+    };
+    assert!(!files().iter().any(|file| file.starts_with(target.join("manifest"))), "{:?}", files());
+    let count = "SELECT count(*) FROM collectives";
+    assert_eq!(lab.query("n0", count, &[]).0["rows"][0][0], 400);
+    small.resize("16m");
+    lab.restart("n0");
+    told(&lab, "n0", "hours are archived again");
+    wait_for("the job's hour in the archive", || {
+        match ask(&["--archive", text(&target)], count)["rows"][0][0].as_i64() {
+            Some(400) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    assert!(!files().iter().any(|file| text(file).contains('#')), "left over: {:?}", files());
+    lab.kill("n0");
+
+    // Rows older than they may be, and no target: they go, one finding says so, and the archive counts them later.
+    let (store, gone) = (dir.path().join("n1.db"), dir.path().join("gone"));
+    lab.start("n1", &["--store", text(&store), "--archive", text(&gone), "--store-max-age", "1d"]);
+    let dropped = told(&lab, "n1", "retention drops rows that are not archived");
+    assert!(dropped.contains("no such directory"), "{dropped}");
+    wait_for("no row left", || match lab.query("n1", count, &[]).0["rows"][0][0].as_i64() {
+        Some(0) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    std::fs::create_dir(&gone).expect("a directory");
+    lab.restart("n1");
+    let note = "collectives: 400 rows up to".to_owned();
+    let missing = wait_for("the gap in the archive", || {
+        let answer = ask(&["--archive", text(&gone)], &format!("{count} WHERE ts_ns < {}", T0 + 3_600_000_000_000));
+        let notes = answer["coverage"].to_string();
+        if notes.contains(&note) { Ok(notes) } else { Err(notes) }
+    });
+    assert!(missing.contains("dropped by retention before they were archived"), "{missing}");
+    let findings = "SELECT count(*) FROM findings WHERE detail LIKE '%retention drops rows%'";
+    assert_eq!(lab.query("n1", findings, &[]).0["rows"][0][0], 1);
+}
+
 fn collective() -> record::Collective {
     record::Collective {
         ts_ns: 0,

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use crate::holdings::Archive;
 use crate::hour::Hour;
-use crate::layout::StoreName;
-use crate::live::LiveStore;
+use crate::layout::{self, StoreName};
+use crate::live::{LiveStore, covers};
 use crate::manifest::Manifest;
+use crate::row_group::File;
 
 /// A node, as its archived hours and its store hold it.
 #[derive(Debug, Clone)]
@@ -35,6 +36,13 @@ pub(crate) struct Parts {
     pub(crate) files: Vec<HourFile>,
     /// The hours that are not taken from the live store.
     pub(crate) not_live: Vec<Range<i64>>,
+}
+
+impl Parts {
+    /// Whether nothing in `range` is the live store's.
+    pub(crate) fn are_archived(&self, range: &Range<i64>) -> bool {
+        covers(&self.not_live, range)
+    }
 }
 
 impl Node {
@@ -93,6 +101,26 @@ impl Node {
         parts.files.sort_by(|a, b| (a.hour, &a.store).cmp(&(b.hour, &b.store)));
         join(&mut parts.not_live);
         Ok(parts)
+    }
+
+    /// Opens an hour's file of a table; none where the hour has no rows any more.
+    pub(crate) fn open(&self, table: &str, of: &HourFile) -> Result<Option<File>, String> {
+        let name = layout::rows(table, of.hour, &of.store);
+        let place = self.archive.place();
+        let first = match File::open(place, name.clone(), of.bytes) {
+            Ok(file) => return Ok(Some(file)),
+            Err(error) => error,
+        };
+        // The hour may have been written again meanwhile, with more rows.
+        let now = self.archive.manifest_now(&of.store, of.hour).map_err(|error| error.to_string())?;
+        let now = now.map_err(|why| why.to_string())?;
+        match now
+            .and_then(|manifest| Some(manifest.table(table)?.bytes))
+            .filter(|bytes| *bytes != of.bytes && *bytes > 0)
+        {
+            Some(bytes) => File::open(place, name.clone(), bytes).map(Some).map_err(|error| format!("{name}: {error}")),
+            None => Err(format!("{name}: {first}")),
+        }
     }
 
     /// What is known to be missing from `tables` (all when empty) in `range`.

@@ -341,6 +341,63 @@ mod tests {
     }
 
     #[test]
+    fn hours_that_retention_took_first_are_in_the_manifests() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = dir.path().join("n1.db");
+        let max_age = Duration::from_secs(3600);
+        let store =
+            Store::open(&db, StoreConfig { max_age, hold_for_archive: true, ..StoreConfig::default() }).unwrap();
+        let now_ns = record::unix_now_ns();
+        let past = Hour::of_ns(now_ns - 30 * HOUR_NS);
+        for row in 0..100 {
+            // Longer ago than an archive is waited for, and an hour that is waited for.
+            for ts_ns in [past.range_ns().start + row, now_ns - HOUR_NS - 600_000_000_000 + row] {
+                let call = record::Collective { ts_ns, ..collective(row.cast_unsigned()) };
+                store.ingest().record(record::Record::Collective(call));
+            }
+        }
+        store.flush(PATIENCE).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while store.held().not_archived < 100 {
+            assert!(Instant::now() < deadline, "{:?}", store.held());
+            std::thread::yield_now();
+        }
+        let target = dir.path().join("archive");
+        std::fs::create_dir(&target).unwrap();
+        let place = Place::open(target.to_str().unwrap(), &Settings::default()).unwrap();
+        struct Held<'s>(&'s Store);
+        impl Watch for Held<'_> {
+            fn stop(&self) -> bool {
+                false
+            }
+            fn archived(&self, until_ns: i64) {
+                self.0.archived(until_ns);
+            }
+        }
+        pass(&place, Wanted { at_once: true, ..wanted(&db) }, &Held(&store)).unwrap();
+        let name = StoreName { node: "n1".into(), birth_ns: Hours::open(&db).unwrap().birth_ns() };
+        let manifest = Manifest::read(&place.read(&layout::manifest(past, &name)).unwrap().unwrap()).unwrap();
+        assert_eq!(manifest.table("collectives").map(|table| table.rows), Some(0));
+        let until_ns = past.range_ns().start + 99;
+        assert!(
+            manifest.dropped.contains(&Dropped { table: "collectives".into(), until_ns, rows: 100 }),
+            "{manifest:?}"
+        );
+        // What was waited for is archived now, and goes.
+        let deadline = Instant::now() + PATIENCE;
+        while store.facts().table("collectives").is_some_and(|table| table.rows > 0) {
+            assert!(Instant::now() < deadline, "{:?} {:?}", store.held(), store.facts());
+            std::thread::yield_now();
+        }
+        let hours = Hours::open(&db).unwrap();
+        let gaps = hours.not_archived(&(i64::MIN..i64::MAX)).filter(|gap| gap.table == "collectives");
+        assert_eq!(gaps.map(|gap| gap.rows).sum::<u64>(), 100);
+        let later = Hour::of_ns(now_ns - HOUR_NS - 600_000_000_000);
+        let manifest = Manifest::read(&place.read(&layout::manifest(later, &name)).unwrap().unwrap()).unwrap();
+        assert_eq!(manifest.table("collectives").map(|table| table.rows), Some(100));
+    }
+
+    #[test]
     fn what_is_no_store_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::open(dir.path().to_str().unwrap(), &Settings::default()).unwrap();

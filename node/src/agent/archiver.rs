@@ -81,9 +81,6 @@ pub async fn keep(shared: Arc<Shared>, choice: ArchiveChoice, stop: Cancellation
         tracing::warn!("--archive, --clickhouse: this agent records into no store, so there is nothing to archive");
         return;
     };
-    if choice.kept == Kept::Hours {
-        store.hold_for_archive();
-    }
     let mut findings = Findings::default();
     loop {
         let ended = tokio::select! {
@@ -225,7 +222,10 @@ impl Findings {
         }
         if let Some(gap) = self.gap.take_if(|gap| gap.grew.elapsed() >= GAP_IS_OVER) {
             let rows = self.not_archived - gap.before;
-            write(shared, &format!("retention has dropped {rows} rows that were not archived; manifests say of which hours"));
+            write(
+                shared,
+                &format!("retention has dropped {rows} rows that were not archived; manifests say of which hours"),
+            );
         }
     }
 }

@@ -71,11 +71,14 @@ use record::unix_now_ns;
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 pub use clock_offsets::clock_offsets;
-pub use columnar::{ColumnExecutor, OWN_TABLES, let_go_of_segments, make_columnar, understands};
+pub use columnar::{
+    ARCHIVED_MODULE, ColumnExecutor, ColumnsElsewhere, OWN_TABLES, Part, PartColumn, PartValues, give_columns,
+    let_go_of_segments, make_columnar, understands,
+};
 pub use error::StoreError;
 pub use facts::{DROPPED, Facts, TableFacts, UNFILLED, show_time};
-pub use ingest::{Health, Ingest, StoreState};
 pub use hold::Held;
+pub use ingest::{Health, Ingest, StoreState};
 pub use integrity::integrity;
 pub use losslog::LossFact;
 pub use reader::{ServedDb, Validity};
@@ -108,6 +111,10 @@ pub struct StoreConfig {
     /// Permissions of a new file. Rows name processes, users, jobs and addresses: only the owner
     /// reads it by default.
     pub mode: u32,
+    /// Retention waits for an archive: rows that are not [archived](Store::archived) stay up to three hours longer than
+    /// their age. The size is kept at all costs: where nothing else of a raw table can go, they go all the same, and
+    /// are counted by hour in `archive_gaps`.
+    pub hold_for_archive: bool,
 }
 
 impl Default for StoreConfig {
@@ -119,6 +126,7 @@ impl Default for StoreConfig {
             max_age: Duration::from_secs(7 * 86_400),
             wal_bytes: 64 << 20,
             mode: 0o600,
+            hold_for_archive: false,
         }
     }
 }
@@ -174,6 +182,9 @@ impl Store {
         let mut facts = FactsState::load(&conn, gaps).map_err(sqlite)?;
         facts.file_bytes = retention::file_bytes(&conn).map_err(sqlite)?;
         let shared = Arc::new(Shared::new(config.queue_records, facts, session.start_ns));
+        if config.hold_for_archive {
+            shared.hold.begin();
+        }
         let for_writer = Arc::clone(&shared);
         let wal = beside(&path, "-wal");
         let writer = std::thread::Builder::new()
@@ -258,14 +269,8 @@ impl Store {
         self.shared.recording_until_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// From now on retention waits for an archive: rows that are not [archived](Self::archived) stay,
-    /// by age for up to [three hours](hold::PATIENCE) longer. The size is kept at all costs: where nothing else of a
-    /// raw table's rows can go, they go all the same, and are counted by hour in `archive_gaps`.
-    pub fn hold_for_archive(&self) {
-        self.shared.hold.begin();
-    }
-
-    /// What has a time before `until_ns` is in the archive, Unix nanoseconds.
+    /// What has a time before `until_ns` is in the archive, Unix nanoseconds. Means nothing to a store that holds
+    /// nothing for one.
     pub fn archived(&self, until_ns: i64) {
         self.shared.hold.archived(until_ns);
     }

@@ -32,7 +32,14 @@ impl Lab {
     }
 
     fn archive(&self, db: &Path) {
-        let wanted = Wanted { db, node: "n1", now_ns: record::unix_now_ns(), at_once: false, open_hours: true, full_speed: true };
+        let wanted = Wanted {
+            db,
+            node: "n1",
+            now_ns: record::unix_now_ns(),
+            at_once: false,
+            open_hours: true,
+            full_speed: true,
+        };
         pass(&self.place(), wanted, &|| false).unwrap();
     }
 

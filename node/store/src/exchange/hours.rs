@@ -139,7 +139,8 @@ impl Hours {
         };
         let has_segments = has("segments").map_err(sqlite)?;
         // (Stores before version 10 have no such table.)
-        let not_archived = if has("archive_gaps").map_err(sqlite)? { not_archived(&conn).map_err(sqlite)? } else { Vec::new() };
+        let not_archived =
+            if has("archive_gaps").map_err(sqlite)? { not_archived(&conn).map_err(sqlite)? } else { Vec::new() };
         let (path, gaps) = (path.to_owned(), spans);
         Ok(Self { path, conn, tables, birth_ns, schema_version, known, gaps, not_archived, has_segments })
     }
