@@ -168,7 +168,7 @@ fn jobs_are_joined_with_what_slurms_own_accounting_says() {
         assert_eq!((known["nodes"].as_i64(), known["gpus"].as_i64()), (Some(2), Some(4)), "{known}");
         assert_eq!((&found["ranks"], &found["nodes"].as_array().map(Vec::len)), (&4.into(), &Some(2)), "{found}");
         let table = slurm.rankmesh(&["jobs", "--db", &stores]);
-        assert!(stdout(&table).contains("physics") && stdout(&table).contains(name), "{}", stdout(&table));
+        assert!(stdout(&table).contains("physics") && stdout(&table).contains(state), "{}", stdout(&table));
     }
     // Without its database accounting is a line, and the jobs are listed.
     let pid = std::fs::read_to_string(slurm.path("cluster/slurmdbd.pid")).expect("its number");
