@@ -93,7 +93,7 @@ pub(crate) fn measure(arguments: &Arguments, python: &Path) -> anyhow::Result<()
         command.arg("--db").arg(&db).env("CLICKHOUSE_USER", "pusher").env("CLICKHOUSE_PASSWORD", "hush-hush");
         pushers.push(Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?));
     }
-    let there = "SELECT count(*), count(DISTINCT (node, seq)) FROM rankmesh.collectives";
+    let there = "SELECT count(*), count(DISTINCT (node, seq, rank)) FROM rankmesh.collectives";
     let (seconds, gone) = (arguments.seconds, arguments.gone);
     let (leaves, comes) = (seconds / 3, seconds / 3 + gone);
     let (began, mut recorded, mut most_behind) = (Instant::now(), 0_u64, 0);
