@@ -9,7 +9,6 @@ use std::sync::Arc;
 use rusqlite::{Connection, ffi};
 
 use super::encode::{Encoded, Entries};
-use super::segment::SegmentError;
 use crate::StoreError;
 
 /// The module of the virtual tables over an archive.
@@ -108,10 +107,4 @@ pub(super) fn columns(conn: &Connection) -> Option<Arc<dyn ColumnsElsewhere>> {
 unsafe extern "C" fn drop_kept(kept: *mut c_void) {
     // SAFETY: as the caller promises.
     drop(unsafe { Box::from_raw(kept.cast::<Kept>()) });
-}
-
-impl From<StoreError> for SegmentError {
-    fn from(error: StoreError) -> Self {
-        Self::Elsewhere(error.to_string())
-    }
 }

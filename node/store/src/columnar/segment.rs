@@ -19,6 +19,7 @@ use super::Kind;
 use super::cache::{self, FileId, Kept};
 use super::elsewhere::{Part, PartColumn, PartValues};
 use super::encode::{Cell, Column, Decoded, Encoded, Form, Scalar};
+use crate::StoreError;
 
 /// Rows of a segment at most.
 pub(crate) const MOST_ROWS: usize = 65_536;
@@ -48,6 +49,12 @@ pub(crate) enum SegmentError {
     /// Written by a later version.
     #[error("segment {segment} of {table} was written by a newer rankmesh: use that version")]
     Newer { table: String, segment: i64 },
+}
+
+impl From<StoreError> for SegmentError {
+    fn from(error: StoreError) -> Self {
+        Self::Elsewhere(error.to_string())
+    }
 }
 
 /// With a code by which the executor tells it from an error that the question's own SQL raises
