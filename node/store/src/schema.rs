@@ -93,6 +93,7 @@ const LADDER: &[Step] = &[
     columnar::let_calls_end_without_return,
     |tx| tx.execute_batch(include_str!("schema_v8.sql")),
     |tx| tx.execute_batch(include_str!("schema_v9.sql")),
+    |tx| tx.execute_batch(include_str!("schema_v10.sql")),
 ];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its
