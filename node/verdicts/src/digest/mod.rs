@@ -217,16 +217,15 @@ pub struct Steps {
     pub calls: Vec<StepCalls>,
 }
 
-/// The calls of a step in one lane to one peer: the first alone, the others together; of rows each
-/// alone.
+/// The calls of a step in one lane to one peer: the first alone, the others together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepCalls {
     /// Place in [`Digest::lanes`]: a lane of the same process.
     pub lane: usize,
     /// The rank that is sent to or received from; none where all ranks meet.
     pub peer: Option<i32>,
-    /// Which of the step: 0 the first, 1 the others; of rows each has its own number.
-    pub turn: u32,
+    /// It is the first of the step.
+    pub first: bool,
     /// How many.
     pub calls: u32,
     /// How long before the end of the step they were entered, in the mean.

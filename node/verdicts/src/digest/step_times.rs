@@ -19,9 +19,9 @@ use crate::sampled::{Sampled, Unsure};
 type Member<'a> = (&'a str, i64, u64);
 /// A process: node and id.
 type Process<'a> = (&'a str, u32);
-/// Calls that are summed: communicator, function, the process's own rank there, peer, which of the
-/// step.
-type Kind<'a> = (u64, &'a str, i32, Option<i32>, u32);
+/// Calls that are summed: communicator, function, the process's own rank there, peer, whether they
+/// are the first of the step.
+type Kind<'a> = (u64, &'a str, i32, Option<i32>, bool);
 
 /// A step of a process.
 struct Step<'a> {
@@ -95,22 +95,21 @@ struct Own {
 /// Calls of one kind in a step: when they were entered in the mean, and how long each waited, as the
 /// clocks say, at least and at most.
 struct Wait {
+    first: bool,
     from_ns: i64,
     calls: u32,
     each_ns: [i64; 3],
 }
 
 /// Whether the process entered a call of the step, or the one that ends it, before the wait in an
-/// earlier one was over, as surely as the clocks tell. Only of single calls is it known when each was
+/// earlier one was over, as surely as the clocks tell. Only of first calls is it known when each was
 /// entered.
 fn goes_on(waits: &[Wait], end_ns: i64) -> bool {
-    let single = || waits.iter().filter(|wait| wait.calls == 1);
-    let mut entered: Vec<i64> = single().map(|wait| wait.from_ns).chain([end_ns]).collect();
-    entered.sort_unstable();
-    single().any(|wait| {
-        let next_ns = entered.get(entered.partition_point(|at_ns| *at_ns <= wait.from_ns));
+    let firsts = || waits.iter().filter(|wait| wait.first);
+    firsts().any(|wait| {
+        let later = firsts().map(|other| other.from_ns).chain([end_ns]).filter(|at_ns| *at_ns > wait.from_ns);
         let [_, least_ns, _] = wait.each_ns;
-        least_ns > 0 && next_ns.is_some_and(|next_ns| *next_ns < wait.from_ns.saturating_add(least_ns))
+        least_ns > 0 && later.min().is_some_and(|next_ns| next_ns < wait.from_ns.saturating_add(least_ns))
     })
 }
 
@@ -239,7 +238,7 @@ impl<'a> Stepped<'a> {
         for of in &steps.calls {
             let Some(lane) = lanes.get(of.lane) else { continue };
             self.nranks.insert(lane.comm_hash, lane.nranks);
-            kinds.insert((lane.comm_hash, &*lane.func, lane.rank, of.peer, of.turn), (of.calls, nanos(of.before_us)));
+            kinds.insert((lane.comm_hash, &*lane.func, lane.rank, of.peer, of.first), (of.calls, nanos(of.before_us)));
         }
         self.nranks.insert(self.ends.comm_hash, self.ends.nranks);
         let end_ns = base_us.saturating_add(steps.end_us).saturating_mul(1_000);
@@ -310,7 +309,7 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
     };
     for (number, steps) in &numbers {
         let mut sent: BTreeMap<Kind<'a>, (u32, Entry<'a>)> = BTreeMap::new();
-        let mut met: BTreeMap<(u64, &str, u32, u32), Entered<'a>> = BTreeMap::new();
+        let mut met: BTreeMap<(u64, &str, bool, u32), Entered<'a>> = BTreeMap::new();
         let mut begun: BTreeMap<(u64, &str), Entered<'a>> = BTreeMap::new();
         for ((node, _), stepped, step, end_ns) in steps {
             for (kind, (calls, before_ns)) in &step.kinds {
@@ -330,17 +329,17 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
             let heard = |entered: Option<&Entered<'a>>, comm: u64| {
                 entered.filter(|entered| everybody(stepped, comm, entered.count)).map(|entered| entered.lasts(entry))
             };
-            let waits = step.kinds.iter().map(|((comm, func, rank, peer, turn), (calls, before_ns))| {
+            let waits = step.kinds.iter().map(|((comm, func, rank, peer, first), (calls, before_ns))| {
                 let mine = entry(process.0, end_ns.saturating_sub(*before_ns));
                 let others = match peer {
-                    None => heard(met.get(&(*comm, *func, *turn, *calls)), *comm)?,
+                    None => heard(met.get(&(*comm, *func, *first, *calls)), *comm)?,
                     Some(peer) if *func == "recv" => {
-                        let theirs = sent.get(&(*comm, "send", *peer, Some(*rank), *turn));
+                        let theirs = sent.get(&(*comm, "send", *peer, Some(*rank), *first));
                         vec![theirs.filter(|(sends, _)| sends == calls)?.1]
                     }
                     Some(_) => Vec::new(),
                 };
-                Some(Wait { from_ns: mine.at_ns, calls: *calls, each_ns: mine.waits_for(&others) })
+                Some(Wait { first: *first, from_ns: mine.at_ns, calls: *calls, each_ns: mine.waits_for(&others) })
             });
             let waits: Option<Vec<Wait>> = waits.collect();
             // It begins with the wait for the last of those who ended the step before.
