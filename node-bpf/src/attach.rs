@@ -10,7 +10,7 @@ use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use crate::classes::ProbeClass;
 use crate::config::AttachMode;
 use crate::maps;
-use crate::signals::faults;
+use crate::signals::faults::{self, Fault};
 use crate::symbol_probes::Places;
 use crate::symbols::Target;
 
@@ -50,7 +50,8 @@ pub(crate) fn attach_class(object: &Object, class: &ProbeClass) -> libbpf_rs::Re
         let program = program(object, name)?;
         match *name {
             OPEN_CALLS => {} // is not attached to anything, but read
-            "on_major_fault" => links.extend(faults::attach(&program)?),
+            "on_major_fault" => links.extend(faults::attach(&program, Fault::Major)?),
+            "on_fault" => links.extend(faults::attach(&program, Fault::Begins)?),
             _ => links.push(program.attach()?),
         }
     }

@@ -226,6 +226,54 @@ fn a_kill_of_what_a_rank_started_is_the_ranks_too() {
     }
 }
 
+#[test]
+fn short_faults_are_summed_up_and_none_is_lost() {
+    if !can_capture() {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = dir.path().join("disk");
+    let mut written = File::create(&file).unwrap();
+    written.write_all(&vec![7; 16 << 20]).unwrap();
+    written.sync_all().unwrap();
+    let (workloads, cgroup) = (workloads(), Cgroup::new());
+    let recorder = Recorder::of_nccl(&cgroup, &workloads);
+    let states = recorder.status().classes;
+    let is_on = |name: &str| states.iter().any(|class| class.name == name && class.state == ClassState::On);
+    if !is_on("faults") || !is_on("fault-times") {
+        eprintln!("SKIPPED: needs perf's event of major faults and the kernel's tracepoints of page faults");
+        return;
+    }
+    let enter = format!("echo $$ > {}/cgroup.procs && exec $0 --disk $1", cgroup.0.display());
+    let mut rank = Command::new("sh");
+    rank.args(["-c", &enter]).arg(workloads.join("host-events")).arg(&file).env("LD_LIBRARY_PATH", &workloads);
+    let output = rank.output().unwrap();
+    let Ok(told) = serde_json::from_slice::<serde_json::Value>(&output.stdout) else {
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(why.contains("Invalid argument"), "{why}");
+        eprintln!("SKIPPED: the temporary directory cannot be read past the page cache");
+        return;
+    };
+    let number = |name: &str| told[name].as_u64().unwrap();
+    let (pid, counted) = (number("pid") as u32, number("faults"));
+    assert!(counted >= 64, "{told}");
+    let of_rank = |records: &[Record]| -> Vec<MemoryEvent> {
+        signals(records).1.into_iter().filter(|m| m.pid == pid && m.event == "major_fault").collect()
+    };
+    let sum = |faults: &[MemoryEvent]| faults.iter().map(|m| u64::from(m.count)).sum::<u64>();
+    let faults = of_rank(&recorder.stop().0);
+    // its program's own pages may have had to be read, too
+    assert!((counted..=2 * counted).contains(&sum(&faults)), "{counted} in truth: {faults:?}");
+    let timed: Vec<MemoryEvent> = faults.iter().filter(|m| m.duration_ns.is_some()).cloned().collect();
+    assert_eq!(sum(&faults) - sum(&timed), 1, "the first one's beginning is not known: {faults:?}");
+    assert!(faults.iter().all(|m| m.rank == Some(0) && m.tid == Some(pid)), "{faults:?}");
+    let (long, short): (Vec<_>, Vec<_>) =
+        timed.into_iter().partition(|m| m.duration_ns >= Some(1_000_000) && m.count == 1);
+    assert!(short.iter().all(|m| m.duration_ns <= Some(50_000_000)), "{short:?}");
+    eprintln!("{} long ones, {} short ones in {} rows", long.len(), sum(&short), short.len());
+    assert!(short.is_empty() || short.len() as u64 * 2 <= sum(&short) + 8, "{short:?}");
+}
+
 /// Runs in the network namespace of a process.
 fn inside(pid: u32, command: &[&str]) -> bool {
     let mut nsenter = Command::new("nsenter");

@@ -26,7 +26,7 @@ pub use cache::let_go_of_segments;
 pub(crate) use compact::Compactor;
 pub use form::OWN_TABLES;
 pub(crate) use form::{
-    COLUMNAR, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
+    COLUMNAR, add_column, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
     make_frequent_columnar, make_plain,
 };
 pub use scan::{ColumnExecutor, understands};
