@@ -126,7 +126,7 @@ impl Sampler {
         let mut profiles: Vec<Counting> = pids.iter().map(|pid| Counting::new(*pid, plan.samples)).collect();
         let start = (Instant::now(), cpu_time());
         for round in 0..plan.samples {
-            let due = start.0 + plan.every * round;
+            let due = start.0 + plan.every * round + shifted(plan.every, round);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let stop = match () {
                 () if cancelled() => Some(ShortReason::Cancelled),
@@ -155,6 +155,13 @@ impl Sampler {
         }
         (profiles.into_iter().map(|counting| counting.profile).collect(), not_asked)
     }
+}
+
+/// What a round comes later than its place, at most half of the time between two: a program whose
+/// loop is as long as that time would be seen in one place only. The fractions of the golden ratio's
+/// multiples lie evenly, however many are taken.
+fn shifted(every: Duration, round: u32) -> Duration {
+    (every / 2).mul_f64((f64::from(round) * 0.618_033_988_749_895).fract())
 }
 
 /// Threads that are asked for their own walks get so long to be on a CPU at most.
@@ -323,6 +330,18 @@ mod tests {
         let counts: Vec<_> = main.stacks.iter().map(|stack| (stack.count, stack.inner_missing)).collect();
         assert_eq!(counts, [(2, false), (1, false), (1, true)]);
         assert_eq!((other.samples, other.stacks.len()), (1, 0));
+    }
+
+    #[test]
+    fn rounds_fall_into_step_with_no_loop() {
+        let every = Duration::from_millis(50);
+        let shifts: Vec<f64> = (0..20).map(|round| shifted(every, round).as_secs_f64() * 1e3).collect();
+        assert!(shifts.iter().all(|ms| (0.0..25.0).contains(ms)), "{shifts:?}");
+        for part in 0..5 {
+            let within = |ms: &&f64| (**ms / 5.0) as usize == part;
+            assert!((3..=5).contains(&shifts.iter().filter(within).count()), "{shifts:?}");
+        }
+        assert!(std::iter::zip(0.., &shifts).map(|(i, ms)| f64::from(i) * 50.0 + ms).is_sorted());
     }
 
     #[test]
