@@ -29,6 +29,7 @@ use crate::self_stats::SelfStats;
 use crate::shared::{CaptureStatus, Shared, Sink};
 use crate::shedding::Shedding;
 use crate::signals::bursts::Bursts;
+use crate::signals::fault_times::FaultTimes;
 use crate::signals::faults;
 use crate::signals::kernel_names;
 use crate::tally::Tallies;
@@ -142,6 +143,7 @@ impl Capture {
                     rows: 0,
                     shed_at: Instant::now(),
                     self_stats: SelfStats::default(),
+                    fault_times: FaultTimes::default(),
                     shared,
                 }
                 .run(&woken, config.rescan)

@@ -33,7 +33,7 @@ impl Fault {
     }
 }
 
-/// The events of all CPUs, opened ahead; taken by the first to attach.
+/// The events of all CPUs, opened ahead.
 static OPENED: Mutex<Vec<(Fault, Vec<OwnedFd>)>> = Mutex::new(vec![]);
 
 /// Opens the events while that is allowed.
@@ -43,14 +43,15 @@ pub(crate) fn open_ahead() {
     *OPENED.lock() = all.filter_map(|fault| Some((fault, open_all(fault).ok()?))).collect();
 }
 
-/// Attaches to the event on every CPU that is online. The links own the events.
+/// Attaches to the event on every CPU that is online. The links own the events, or copies of those
+/// that were opened ahead: it may be attached again.
 pub(crate) fn attach(program: &ProgramMut<'_>, fault: Fault) -> libbpf_rs::Result<Vec<Link>> {
     let opened = {
-        let mut all = OPENED.lock();
-        let at = all.iter().position(|(of, _)| *of == fault);
-        at.map(|at| all.swap_remove(at).1)
+        let all = OPENED.lock();
+        let events = all.iter().find(|(of, _)| *of == fault).map(|(_, events)| events);
+        events.map(|events| events.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>())
     };
-    let events = opened.map_or_else(|| open_all(fault), Ok)?;
+    let events = opened.unwrap_or_else(|| open_all(fault))?;
     events.into_iter().map(|event| program.attach_perf_event(event.into_raw_fd())).collect()
 }
 
@@ -66,6 +67,7 @@ fn open(fault: Fault, cpu: i32) -> io::Result<OwnedFd> {
     attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
     attr.config = fault.event();
     attr.__bindgen_anon_1.sample_period = 1;
+    attr.set_disabled(1); // attaching turns it on
     let every_process = -1;
     // SAFETY: the attribute is valid for the call; the result is checked.
     let fd = unsafe {

@@ -5,6 +5,7 @@
 
 pub(crate) mod bursts;
 pub(crate) mod decode;
+pub(crate) mod fault_times;
 pub(crate) mod faults;
 pub(crate) mod kernel_names;
 pub(crate) mod waits;

@@ -194,11 +194,12 @@ while True:
             let python = python.display();
             tried += 1;
             let until = Instant::now() + Duration::from_secs(60);
+            let is_at_work = |frames: &[Frame]| {
+                let names: Vec<String> = lines_of(frames).into_iter().map(|(function, _)| function).collect();
+                matches!(&names[..], [module, part, work] if module == "<module>" && part.ends_with("ty") && work == "work")
+            };
             let whole = |profile: &explain::stacks::ProcessProfile| {
-                profile
-                    .threads
-                    .first()
-                    .is_some_and(|thread| thread.stacks.iter().any(|s| lines_of(&s.frames).len() == 3))
+                profile.threads.first().is_some_and(|thread| thread.stacks.iter().any(|s| is_at_work(&s.frames)))
             };
             let look = Plan { samples: 3, every: Duration::from_millis(5), cpu_budget: Duration::from_secs(1) };
             while !Sampler::default().profile(&[child.0.id()], &look, || false).iter().any(whole) {
