@@ -28,6 +28,8 @@ const LATE_RANK: i64 = 5;
 const LATE_MS: u64 = 290;
 /// Collectives of the job: about twelve seconds.
 const ITERATIONS: usize = 38;
+/// Collectives that a verdict of the running job is to rest on before it is shown.
+const ENOUGH: u64 = 20;
 /// Everything ends by itself within this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -69,10 +71,10 @@ pub async fn show(replay: bool, record: Option<&Path>) -> anyhow::Result<()> {
         wait_for_ranks(&mut lab, asked).await?;
     }
     run_command(&lab, asked, &["nodes"]).await?;
-    let verdict = wait_for_verdict(&mut lab, asked, live.is_ok()).await?;
-    wait_for_the_last_calls(&lab, asked).await?;
+    let (verdict, stragglers) = wait_for_verdict(&mut lab, asked, live.is_ok()).await?;
+    run_command(&lab, asked, stragglers).await?;
+    wait_for_the_last_calls(&mut lab, asked).await?;
     run_command(&lab, asked, &["query", SQL]).await?;
-    run_command(&lab, asked, &["stragglers"]).await?;
     if let Some(dir) = record {
         recording::save(&lab, &AGENTS, dir)?;
     }
@@ -107,15 +109,28 @@ async fn wait_for_ranks(lab: &mut Lab, agent: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Asks for the standing verdict until it names a rank and the job has ended.
-async fn wait_for_verdict(lab: &mut Lab, coordinator: &str, live: bool) -> anyhow::Result<Value> {
+/// What is asked for the verdict while the job runs, and once it has ended: the standing verdict names
+/// nobody any more then, the stores tell of the last minute.
+const STANDING: &[&str] = &["stragglers"];
+const OF_THE_STORES: &[&str] = &["stragglers", "--since", "60s"];
+
+/// Asks for the verdict until it names a rank by enough collectives, or the job has ended; the
+/// verdict, and the command that asked for it.
+async fn wait_for_verdict(
+    lab: &mut Lab,
+    coordinator: &str,
+    live: bool,
+) -> anyhow::Result<(Value, &'static [&'static str])> {
     let until = Instant::now() + LONGEST_WAIT;
     loop {
-        let job_ended = !live || lab.ranks_ended()?;
-        let (answer, whole) =
-            lab.json(coordinator, &["stragglers", "--format", "json"]).await.context("asking for the verdict")?;
-        if job_ended && whole && answer["verdict"]["kind"] == "rank" {
-            return Ok(answer);
+        let job_ended = live && lab.ranks_ended()?;
+        let command = if job_ended { OF_THE_STORES } else { STANDING };
+        let asked = [command, &["--format", "json"]].concat();
+        let (answer, whole) = lab.json(coordinator, &asked).await.context("asking for the verdict")?;
+        let is_named = whole && answer["verdict"]["kind"] == "rank";
+        let is_enough = answer["evidence"]["matched"].as_u64().is_some_and(|matched| matched >= ENOUGH);
+        if is_named && (is_enough || job_ended || !live) {
+            return Ok((answer, command));
         }
         if Instant::now() >= until {
             bail!("no rank was named within {LONGEST_WAIT:?}; the last verdict was {}", answer["verdict"]);
@@ -124,15 +139,17 @@ async fn wait_for_verdict(lab: &mut Lab, coordinator: &str, live: bool) -> anyho
     }
 }
 
-/// Stores commit several times a second: waits a moment for the calls that had just ended when the
-/// job did.
-async fn wait_for_the_last_calls(lab: &Lab, coordinator: &str) -> anyhow::Result<()> {
-    let until = Instant::now() + Duration::from_secs(20);
+/// Waits for the job's end, and then a moment for its last calls: stores commit several times a
+/// second.
+async fn wait_for_the_last_calls(lab: &mut Lab, coordinator: &str) -> anyhow::Result<()> {
+    let until = Instant::now() + LONGEST_WAIT;
     while Instant::now() < until {
-        let sql = "SELECT count(*) FROM collectives WHERE func = 'all_reduce'";
-        let (answer, _) = lab.json(coordinator, &["query", "--format", "json", sql]).await?;
-        if answer["rows"][0][0].as_u64() == u64::try_from(RANKS * ITERATIONS).ok() {
-            break;
+        if lab.ranks_ended()? {
+            let sql = "SELECT count(*) FROM collectives WHERE func = 'all_reduce'";
+            let (answer, _) = lab.json(coordinator, &["query", "--format", "json", sql]).await?;
+            if answer["rows"][0][0].as_u64() == u64::try_from(RANKS * ITERATIONS).ok() {
+                break;
+            }
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
