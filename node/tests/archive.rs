@@ -590,6 +590,7 @@ fn collective() -> record::Collective {
         cgroup_id: 1,
         job_id: None,
         captured: None,
+        site: None,
     }
 }
 

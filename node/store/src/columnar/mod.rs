@@ -28,7 +28,7 @@ pub(crate) use compact::Compactor;
 pub use elsewhere::{ARCHIVED_MODULE, ColumnsElsewhere, Part, PartColumn, PartValues, give_columns};
 pub use form::OWN_TABLES;
 pub(crate) use form::{
-    COLUMNAR, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
+    COLUMNAR, add_column, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
     make_frequent_columnar, make_plain,
 };
 pub use scan::{ColumnExecutor, understands};

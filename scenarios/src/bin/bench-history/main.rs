@@ -167,6 +167,7 @@ fn call(ts_ns: i64, seq: u64) -> Collective {
         cgroup_id: 1,
         job_id: Some("4711".to_owned()),
         captured: None,
+        site: None,
     }
 }
 
