@@ -435,9 +435,10 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Enqueue times only: in nearly all collectives the rank enters no earlier than the others
-/// (median) enter the next. Its calls are numbered differently, and its lateness says nothing. Where
-/// hosts run ahead, a rank may come so late as well, but not after they waited for their devices.
+/// Enqueue times only: in many of the collectives the rank enters no earlier than the others
+/// (median) enter the next. Its calls may be numbered differently: then its lateness says nothing.
+/// Where hosts run ahead, a rank may come so late as well, but not after they waited for their
+/// devices.
 fn enters_after_the_next(s: &Scored, m: usize, run: &Range<usize>) -> bool {
     let met = of_run(s, run);
     let (mut pairs, mut after) = (0u32, 0u32);
