@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-docs test-kernels-aarch64 bench-page
+.PHONY: help test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-docs test-kernels-aarch64 bench-page
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,17 @@ bench-files: deps ## 64 stores of a million rows each asked without agents: the 
 bench-history: deps ## a year of 64 nodes in an archive, asked for one hour (about 3 GB of disk and five minutes; DAYS=365 NODES=64 ROWS=50000)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-history
 	target/release/bench-history --days $(or $(DAYS),365) --nodes $(or $(NODES),64) --rows $(or $(ROWS),50000)
+
+bench-push: deps ## 64 agents' rows pushed into ClickHouse's engine, which is gone for a minute (AGENTS=64 RATE=5000; chDB from PyPI)
+	@test -x target/history/bin/python || python3 -m venv target/history
+	@target/history/bin/python -c 'import chdb' 2>/dev/null || target/history/bin/pip install --quiet chdb
+	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-history
+	target/release/bench-history --push target/history/bin/python --nodes $(or $(AGENTS),64) --rate $(or $(RATE),5000)
+
+test-accounting: deps ## `rankmesh jobs` beside Slurm's own accounting: slurmdbd over a MariaDB of the test's own (root; from Debian)
+	@test -x /usr/sbin/slurmdbd && test -x /usr/sbin/mariadbd && test -x /usr/bin/my_print_defaults || \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmdbd mariadb-server-core mariadb-client-core
+	$(CARGO) test --locked -p rankmesh -p scenarios --test slurm -- --ignored --exact jobs_are_joined_with_what_slurms_own_accounting_says --nocapture
 
 test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and in a bucket (from PyPI, in target/history, about 1 GB)
 	@test -x target/history/bin/python || python3 -m venv target/history

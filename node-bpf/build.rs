@@ -16,7 +16,7 @@ fn main() {
     // Both, so that a change on one kind of machine does not break the other unnoticed; ours is the
     // one embedded.
     for (rust_name, kernel_name) in [("x86_64", "x86"), ("aarch64", "arm64")] {
-        for object in ["capture", "empty"] {
+        for object in ["capture", "empty", "python"] {
             let name = match rust_name == target {
                 true => format!("{object}.bpf.o"),
                 false => format!("{object}-{kernel_name}.bpf.o"),

@@ -117,6 +117,7 @@ compare collectives "calls" -eq "$(of calls)" "SELECT count(*) FROM collectives 
 compare collectives "numbered without a gap" -eq "$(of calls)" "SELECT max(seq) + 1 FROM collectives WHERE pid = $pid"
 compare collectives "with the rank of the communicator" -eq "$(of calls)" "SELECT count(*) FROM collectives WHERE pid = $pid AND rank = 0 AND nranks = 1 AND comm_hash IS NOT NULL"
 compare collectives "calls of two ranks that wait for each other" -eq 200 "SELECT count(*) FROM collectives WHERE nranks = 2"
+compare collectives "with the place where they were made" -ge "$(of calls)" "SELECT count(*) FROM collectives WHERE pid = $pid AND func = 'all_reduce' AND site LIKE '%(host-events)'"
 compare cuda "calls counted in the kernel" -eq "$(of cuda_calls)" "SELECT sum(count) FROM call_rollups WHERE pid = $pid AND func = 'cudaDeviceSynchronize'"
 compare processes "the rank" -eq 1 "SELECT count(*) FROM processes WHERE pid = $pid AND rank = 0 AND cgroup_path = '/job/ranks'"
 compare offcpu "sleeps of 5 ms" -ge "$(of sleeps)" "SELECT count(*) FROM offcpu WHERE pid = $pid AND voluntary AND duration_ns >= 5000000"
@@ -126,10 +127,10 @@ compare tcp-resets "connections refused, in all runs" -eq $(($(of refused) * run
 compare process-events "children that ended" -eq "$(of children)" "SELECT count(*) FROM process_events WHERE parent_pid = $pid AND event = 'exit' AND exit_code = 3"
 if [ -n "$disk" ]; then
     compare block "reads past the cache and for faults" -eq $(($(of reads) + $(of faults))) "SELECT count(*) FROM block_io WHERE pid = $pid"
-    compare faults "pages read from the disk" -eq "$(of faults)" "SELECT count(*) FROM memory_events WHERE pid = $pid AND event = 'major_fault'"
+    compare faults "pages read from the disk" -eq "$(of faults)" "SELECT sum(count) FROM memory_events WHERE pid = $pid AND event = 'major_fault'"
 fi
 compare oom "killed for want of memory" -eq 1 "SELECT count(*) FROM memory_events WHERE event = 'oom_kill'"
-compare cgroup-reclaim "memory freed at the limit" -ge 1 "SELECT count(*) FROM memory_events WHERE event LIKE '%reclaim%'"
+compare cgroup-reclaim "memory freed at the limit" -ge 1 "SELECT sum(count) FROM memory_events WHERE event LIKE '%reclaim%'"
 lost=$(ask "SELECT ifnull(group_concat(probe || ' ' || reason || ' ' || lost), '') FROM capture_loss WHERE reason NOT IN ('unmatched', 'in_flight')")
 [ -z "$lost" ] || [ "$lost" = '""' ] && ok "nothing lost" || failed "lost: $lost"
 

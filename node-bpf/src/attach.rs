@@ -10,7 +10,7 @@ use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use crate::classes::ProbeClass;
 use crate::config::AttachMode;
 use crate::maps;
-use crate::signals::faults;
+use crate::signals::faults::{self, Fault};
 use crate::symbol_probes::Places;
 use crate::symbols::Target;
 
@@ -50,8 +50,25 @@ pub(crate) fn attach_class(object: &Object, class: &ProbeClass) -> libbpf_rs::Re
         let program = program(object, name)?;
         match *name {
             OPEN_CALLS => {} // is not attached to anything, but read
-            "on_major_fault" => links.extend(faults::attach(&program)?),
+            "on_major_fault" => links.extend(faults::attach(&program, Fault::Major)?),
+            _ if FAULT_BEGINS.contains(name) => {} // when it is worth it
             _ => links.push(program.attach()?),
+        }
+    }
+    Ok(links)
+}
+
+/// The programs at the beginnings of page faults, of which a kernel has the one or the others.
+const FAULT_BEGINS: [&str; 3] = ["on_user_fault", "on_kernel_fault", "on_fault"];
+
+/// Attaches the programs at the beginnings of page faults.
+pub(crate) fn attach_fault_begins(object: &Object) -> libbpf_rs::Result<Vec<Link>> {
+    let mut links = vec![];
+    for name in FAULT_BEGINS {
+        match program(object, name) {
+            Ok(program) if name == "on_fault" => links.extend(faults::attach(&program, Fault::Begins)?),
+            Ok(program) => links.push(program.attach()?),
+            Err(_) => {} // of the other architecture
         }
     }
     Ok(links)

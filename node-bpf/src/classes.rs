@@ -82,6 +82,17 @@ pub struct ClassStatus {
     pub state: ClassState,
 }
 
+/// Where the beginning of a page fault is seen: x86-64 has tracepoints for it, others perf's software
+/// event.
+#[cfg(target_arch = "x86_64")]
+const FAULTS_BEGIN: &[Need] = &[Need::Tracepoint("page_fault_user"), Need::Tracepoint("page_fault_kernel")];
+#[cfg(not(target_arch = "x86_64"))]
+const FAULTS_BEGIN: &[Need] = &[Need::Path("/proc/sys/kernel/perf_event_paranoid")];
+#[cfg(target_arch = "x86_64")]
+const FAULT_BEGINS: &[&str] = &["on_user_fault", "on_kernel_fault"];
+#[cfg(not(target_arch = "x86_64"))]
+const FAULT_BEGINS: &[&str] = &["on_fault"];
+
 /// All classes.
 pub static CLASSES: &[ProbeClass] = &[
     ProbeClass {
@@ -216,6 +227,16 @@ pub static CLASSES: &[ProbeClass] = &[
         needs: &[Need::Path("/proc/sys/kernel/perf_event_paranoid")],
         libraries: &[],
         programs: &["on_major_fault"],
+        essential: false,
+        wanted: |config| config.memory,
+    },
+    ProbeClass {
+        name: "fault-times",
+        records: "how long these page faults take",
+        tables: tables::MEMORY,
+        needs: FAULTS_BEGIN,
+        libraries: &[],
+        programs: FAULT_BEGINS,
         essential: false,
         wanted: |config| config.memory,
     },

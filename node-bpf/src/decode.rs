@@ -43,6 +43,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         cgroup_id: raw.cgroup_id,
         job_id: seen.and_then(|s| s.job_id.clone()),
         captured: (raw.flags & wire::CAPTURE_KNOWN != 0).then_some(raw.flags & wire::CAPTURED != 0),
+        site: None,
     };
     match function.api {
         Api::Nccl => nccl(&mut out, raw, function, process),
@@ -204,6 +205,7 @@ mod tests {
             nranks: 8,
             ret: 0,
             args: [0; 12],
+            site: 0,
         }
     }
 

@@ -540,6 +540,10 @@ impl Discovery {
     }
 
     /// Takes every probe away.
+    pub(crate) fn attach_fault_begins(&self) -> libbpf_rs::Result<Vec<Link>> {
+        attach::attach_fault_begins(&self.object)
+    }
+
     pub(crate) fn detach(&mut self) {
         self.links.clear();
     }

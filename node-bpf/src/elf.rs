@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::Path;
 
 use object::read::ReadCache;
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 use crate::nccl_hash::HashStyle;
 
@@ -73,6 +73,66 @@ impl Elf {
         let page = |n: u64| n & !0xfff;
         let segment = self.segments.iter().find(|s| page(s.file_offset) == map_offset)?;
         Some(map_start.wrapping_sub(page(segment.address)))
+    }
+}
+
+/// A place in a file's code.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The function that holds it, and how far in it.
+    pub(crate) function: Option<(String, u64)>,
+    /// Address in the file's own address space; none when the file is no ELF file.
+    pub(crate) address: Option<u64>,
+}
+
+impl Place {
+    /// `function+0x1c (file)`, without a function `file+0x11d4`, as addr2line takes it.
+    pub(crate) fn text(&self, file: &str) -> String {
+        match (&self.function, self.address) {
+            (Some((function, offset)), _) => format!("{function}+{offset:#x} ({file})"),
+            (None, Some(address)) => format!("{file}+{address:#x}"),
+            (None, None) => file.to_owned(),
+        }
+    }
+}
+
+/// Names of functions are cut at so many characters.
+const MOST_OF_A_NAME: usize = 160;
+
+/// What holds the byte at `file_offset`, to which a call returned: the call is before it, and may
+/// be the last instruction of its function.
+pub(crate) fn place(file: File, file_offset: u64) -> Place {
+    let cache = ReadCache::new(file);
+    let Ok(object) = object::File::parse(&cache) else { return Place::default() };
+    let address = object.segments().find_map(|segment| {
+        let (start, bytes) = segment.file_range();
+        (start..start.saturating_add(bytes)).contains(&file_offset).then(|| file_offset - start + segment.address())
+    });
+    let Some(address) = address else { return Place::default() };
+    let call = address.saturating_sub(1);
+    let holds = |start: u64, size: u64| (start..start.saturating_add(size)).contains(&call);
+    let found = object.symbols().chain(object.dynamic_symbols()).find_map(|symbol| {
+        let is_it = symbol.is_definition() && matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown);
+        let name = (is_it && holds(symbol.address(), symbol.size())).then(|| symbol.name_bytes().ok())??;
+        (!name.is_empty()).then(|| (readable(name), address - symbol.address()))
+    });
+    Place { function: found, address: Some(address) }
+}
+
+/// A function's name as its author wrote it, without types of arguments.
+fn readable(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    let text = match rustc_demangle::try_demangle(&name) {
+        Ok(rust) => format!("{rust:#}"),
+        Err(_) => {
+            let options = cpp_demangle::DemangleOptions::new().no_params();
+            let symbol = cpp_demangle::Symbol::new(name.as_bytes()).ok().filter(|_| name.starts_with("_Z"));
+            symbol.and_then(|symbol| symbol.demangle_with_options(&options).ok()).unwrap_or_else(|| name.into_owned())
+        }
+    };
+    match text.char_indices().nth(MOST_OF_A_NAME) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
     }
 }
 
@@ -154,6 +214,18 @@ mod tests {
         assert_eq!((text.as_str(), major_minor(&text)), ("2.27.5+cuda12.9", Some((2, 27))));
         assert_eq!(version_in(b"RCCL version 2.22.3").as_deref(), Some("2.22.3"));
         assert_eq!(version_in(b"NCCL version"), None);
+    }
+
+    #[test]
+    fn places_as_text() {
+        let place = |function: Option<(&str, u64)>, address| {
+            Place { function: function.map(|(name, at)| (name.to_owned(), at)), address }.text("halo")
+        };
+        assert_eq!(place(Some(("exchange", 0x1c)), Some(0x11d4)), "exchange+0x1c (halo)");
+        assert_eq!((place(None, Some(0x11d4)), place(None, None)), ("halo+0x11d4".to_owned(), "halo".to_owned()));
+        assert_eq!(readable(b"_ZN4gloo9allreduceERKNS_16AllreduceOptionsE"), "gloo::allreduce");
+        assert_eq!((readable(b"_Znonsense"), readable(b"step_").as_str()), ("_Znonsense".to_owned(), "step_"));
+        assert_eq!(readable(&[b'x'; 999]).chars().count(), MOST_OF_A_NAME + 1);
     }
 
     #[test]

@@ -101,6 +101,7 @@ mod tests {
             cgroup_id: 1,
             job_id: None,
             captured: None,
+            site: None,
         }
     }
 

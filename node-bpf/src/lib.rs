@@ -37,6 +37,7 @@ mod nccl_hash;
 mod open_calls;
 pub mod privileges;
 mod process;
+mod python_walks;
 mod ring;
 pub mod rings;
 mod sampling;
@@ -44,6 +45,7 @@ mod self_stats;
 mod shared;
 mod shedding;
 mod signals;
+mod sites;
 mod sockets;
 mod survey;
 mod symbol_probes;
@@ -61,6 +63,7 @@ pub use error::Error;
 pub use host::Host;
 pub use loader::{ProbeStatus, kernel_object};
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
+pub use python_walks::{PythonFrame, PythonThread, PythonWalk, PythonWalks};
 pub use record::{
     BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,
     LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, SelfStat, SymbolCall,

@@ -124,6 +124,10 @@ pub(crate) struct Ring {
     spare: Vec<u8>,
 }
 
+// SAFETY: the pointers lead into mappings that this value owns and that are not bound to a thread;
+// what is shared with the kernel is atomic, and reading takes `&mut`.
+unsafe impl Send for Ring {}
+
 impl Ring {
     /// Maps the ring buffer `map` of `data_bytes` (its `max_entries`).
     pub(crate) fn open(map: &MapHandle) -> io::Result<Self> {

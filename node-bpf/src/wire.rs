@@ -58,6 +58,8 @@ pub(crate) struct RawCall {
     pub(crate) nranks: i32,
     pub(crate) ret: i32,
     pub(crate) args: [u64; MAX_ARGS],
+    /// Where it returned to: the instruction after the one that made it. 0: not known.
+    pub(crate) site: u64,
 }
 
 /// A stretch off the CPU.
@@ -142,7 +144,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
         1 => {
             let func = r.u8()?;
             let flags = r.u8()?;
-            let _nargs = r.u16()?;
+            let site_high = r.u16()?;
+            let site_low;
             RawRecord::Call(Box::new(RawCall {
                 func,
                 flags,
@@ -157,11 +160,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
                 nranks: r.u32()? as i32,
                 ret: r.u32()? as i32,
                 args: {
-                    let _pad = r.u32()?;
+                    site_low = r.u32()?;
                     let mut args = [0; MAX_ARGS];
                     args.iter_mut().zip(std::iter::from_fn(|| r.u64())).for_each(|(arg, word)| *arg = word);
                     args
                 },
+                site: u64::from(site_high) << 32 | u64::from(site_low),
             }))
         }
         2 => {
@@ -269,6 +273,7 @@ impl RawInFlight {
                 nranks,
                 ret: 0,
                 args,
+                site: 0,
             },
         })
     }

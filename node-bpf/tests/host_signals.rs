@@ -226,6 +226,64 @@ fn a_kill_of_what_a_rank_started_is_the_ranks_too() {
     }
 }
 
+#[test]
+fn short_faults_are_summed_up_and_none_is_lost() {
+    if !can_capture() {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = dir.path().join("disk");
+    let mut written = File::create(&file).unwrap();
+    written.write_all(&vec![7; 16 << 20]).unwrap();
+    written.sync_all().unwrap();
+    let (workloads, cgroup) = (workloads(), Cgroup::new());
+    let recorder = Recorder::of_nccl(&cgroup, &workloads);
+    let states = recorder.status().classes;
+    let is_on = |name: &str| states.iter().any(|class| class.name == name && class.state == ClassState::On);
+    if !is_on("faults") || !is_on("fault-times") {
+        eprintln!("SKIPPED: needs perf's event of major faults and the kernel's tracepoints of page faults");
+        return;
+    }
+    let enter = format!("echo $$ > {}/cgroup.procs && exec $0 --disk $1", cgroup.0.display());
+    let mut rank = Command::new("sh");
+    rank.args(["-c", &enter]).arg(workloads.join("host-events")).arg(&file).env("LD_LIBRARY_PATH", &workloads);
+    let mut runs: Vec<(u32, u64)> = vec![];
+    let of_rank = |records: &[Record], rank: u32| -> Vec<MemoryEvent> {
+        signals(records).1.into_iter().filter(|m| m.pid == rank && m.event == "major_fault").collect()
+    };
+    let sum = |faults: &[MemoryEvent]| faults.iter().map(|m| u64::from(m.count)).sum::<u64>();
+    let is_timed = |m: &MemoryEvent| m.duration_ns.is_some();
+    // again until one ran when there had been many for a second: its faults are timed
+    wait_for("faults with their time", || {
+        let output = rank.output().unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let (pid, faults) = (told["pid"].as_u64().unwrap_or(0) as u32, told["faults"].as_u64().unwrap_or(0));
+        runs.push((pid, faults));
+        let seen = |records: &[Record]| sum(&of_rank(records, pid)) >= faults;
+        wait_for("all of its faults", || seen(&recorder.so_far()));
+        faults < 64 || of_rank(&recorder.so_far(), pid).iter().any(is_timed)
+    });
+    if runs.iter().any(|(_, faults)| *faults < 64) {
+        eprintln!("SKIPPED: the temporary directory cannot be read past the page cache: {runs:?}");
+        return;
+    }
+    let records = recorder.stop().0;
+    for (pid, counted) in &runs {
+        let faults = of_rank(&records, *pid);
+        // its program's own pages may have had to be read, too
+        assert!((*counted..=2 * counted).contains(&sum(&faults)), "{counted} in truth: {faults:?}");
+        assert!(faults.iter().all(|m| m.rank == Some(0) && m.tid == Some(*pid)), "{faults:?}");
+        let (timed, untimed): (Vec<_>, Vec<_>) = faults.into_iter().partition(is_timed);
+        let none = timed.is_empty();
+        assert!(none || sum(&untimed) <= 128, "the first one's beginning is never known: {timed:?} {untimed:?}");
+        let is_long = |m: &MemoryEvent| m.duration_ns >= Some(1_000_000) && m.count == 1;
+        let (long, short): (Vec<_>, Vec<_>) = timed.into_iter().chain(untimed).partition(is_long);
+        assert!(short.iter().all(|m| m.duration_ns <= Some(50_000_000)), "{short:?}");
+        eprintln!("{} long ones, {} short ones in {} rows, timed: {}", long.len(), sum(&short), short.len(), !none);
+        assert!(short.is_empty() || short.len() as u64 * 2 <= sum(&short) + 8, "{short:?}");
+    }
+}
+
 /// Runs in the network namespace of a process.
 fn inside(pid: u32, command: &[&str]) -> bool {
     let mut nsenter = Command::new("nsenter");

@@ -3,11 +3,11 @@
 
 mod common;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Cgroup, Recorder, assert_late, can_capture, has_mpi, mpi_ranks, run_watched, workloads};
+use common::{Cgroup, Recorded, Recorder, assert_late, can_capture, has_mpi, mpi_ranks, run_watched, workloads};
 use node_bpf::{CaptureConfig, Library};
 
 /// The libmpi that the workload is linked to: probed ahead, so that not even MPI_Init is missed.
@@ -50,6 +50,7 @@ fn every_call_once_with_rank_and_world() {
     assert!(hashes.len() == 1 && !hashes.contains(&None), "one world: {hashes:?}");
     let jobs: HashSet<_> = recorded.calls().iter().map(|c| c.job_id.clone()).collect();
     assert!(jobs.len() == 1 && !jobs.contains(&None), "{jobs:?}");
+    assert_sites(&recorded);
     for call in recorded.calls() {
         let rank = ranks.iter().find(|rank| rank.pid == call.pid).unwrap();
         assert_eq!((call.rank, call.nranks, call.local_rank), (Some(rank.rank), Some(4), Some(rank.rank)));
@@ -71,6 +72,28 @@ fn every_call_once_with_rank_and_world() {
             _ => None,
         };
         assert_eq!(call.reduce_op, op, "{call:?}");
+    }
+}
+
+/// Every call has a place in the program; it is the same on every rank, and another for each function.
+fn assert_sites(recorded: &Recorded) {
+    let mut places: HashMap<(u32, &str), HashSet<&str>> = HashMap::new();
+    for call in recorded.calls() {
+        let site = call.site.as_deref().unwrap_or_else(|| panic!("no site: {call:?}"));
+        let is_it =
+            (site.starts_with("call_everything+0x") || site.starts_with("main+0x")) && site.ends_with(" (mpi-ranks)");
+        assert!(is_it, "{site}");
+        places.entry((call.pid, call.func)).or_default().insert(site);
+    }
+    for ((pid, func), sites) in &places {
+        for ((other, of), others) in &places {
+            match (pid == other, func == of) {
+                // even ranks send first, odd ones receive
+                (false, true) if !["send", "recv"].contains(func) => assert_eq!(sites, others, "{func}"),
+                (true, false) => assert!(sites.is_disjoint(others), "{func} and {of}: {sites:?}"),
+                _ => {}
+            }
+        }
     }
 }
 

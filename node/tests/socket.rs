@@ -140,6 +140,7 @@ fn record(store: &Store, now_ns: i64, uid: u32, rank: i32, late_ns: i64) {
             cgroup_id: 1,
             job_id: job_id.clone(),
             captured: None,
+            site: None,
         }));
     }
 }

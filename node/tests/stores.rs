@@ -45,6 +45,7 @@ fn call(host: i32, rank: i32, seq: i64) -> Record {
         cgroup_id: 1,
         job_id: Some("4711".to_owned()),
         captured: None,
+        site: None,
     })
 }
 

@@ -64,6 +64,7 @@ fn store(node: usize, path: &Path) {
                 cgroup_id: 1,
                 job_id: job_id.clone(),
                 captured: None,
+                site: None,
             }));
         }
     }

@@ -22,7 +22,7 @@
 #include <unistd.h>
 #include "nccl.h"
 
-enum { CALLS = 500, CUDA_CALLS = 300, SLEEPS = 25, REFUSED = 5, CHILDREN = 7, READS = 12, PAGES = 16, STRIDE = 1 << 20 };
+enum { CALLS = 500, CUDA_CALLS = 300, SLEEPS = 25, REFUSED = 5, CHILDREN = 7, READS = 12, PAGES = 16, ROUNDS = 8, STRIDE = 1 << 20 };
 
 static void die(const char *what) {
   fprintf(stderr, "host-events: %s: %s\n", what, strerror(errno));
@@ -91,14 +91,17 @@ static void read_past_cache(const char *disk) {
 static long read_by_faults(const char *disk) {
   int fd = open(disk, O_RDONLY);
   if (fd < 0) die(disk);
-  posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   size_t size = (size_t)PAGES * STRIDE;
   volatile const char *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
   if (map == MAP_FAILED) die("mmap");
   madvise((void *)map, size, MADV_RANDOM);
   struct rusage before, after;
   getrusage(RUSAGE_SELF, &before);
-  for (int i = 0; i < PAGES; i++) (void)map[(size_t)i * STRIDE];
+  for (int round = 0; round < ROUNDS; round++) {
+    madvise((void *)map, size, MADV_DONTNEED);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    for (int i = 0; i < PAGES; i++) (void)map[(size_t)i * STRIDE];
+  }
   getrusage(RUSAGE_SELF, &after);
   munmap((void *)map, size);
   close(fd);

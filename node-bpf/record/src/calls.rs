@@ -3,6 +3,7 @@
 //! Times are Unix nanoseconds of this host's clock; `cgroup_id` is the cgroup v2 id of the task.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +86,10 @@ pub struct Collective {
     /// unseen, with every launch of the graph. None when that is not known (no CUDA or HIP call of
     /// the process was seen; MPI).
     pub captured: Option<bool>,
+    /// Where it was made: `exchange+0x1c (halo)`, or `halo+0x11d4` where no symbol covers the
+    /// place. None of a call that did not return, and where the process was gone.
+    #[serde(skip)]
+    pub site: Option<Arc<str>>,
 }
 
 /// A thread that waits for its device now, after it has enqueued collectives.

@@ -30,13 +30,16 @@ pub struct BlockIo {
     pub cgroup_id: u64,
 }
 
-/// What memory cost a process.
+/// What memory cost a process: one event, or several short ones of a thread that followed each
+/// other closely.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryEvent {
-    /// When it began.
+    /// When the first began.
     pub ts_ns: i64,
-    /// How long it held the thread up; none when that cannot be told.
+    /// How long they held the thread up, together; none when that cannot be told.
     pub duration_ns: Option<i64>,
+    /// How many they are.
+    pub count: u32,
     /// "major_fault", "direct_reclaim", "oom_kill".
     pub event: &'static str,
     /// Process.

@@ -361,9 +361,18 @@ static __noinline int learn_comms(__u32 pid, __u32 func, __u64 where, __u64 hash
   return 0;
 }
 
+/* How a call ended. `site`: where it returned to, which is where it was made; 0: it did not return. At the return it costs
+ * nothing: the kernel has put the address back by then. */
+struct call_end {
+  __u64 now, site;
+  __s32 ret;
+  __u8 said;
+};
+
 /* Fills in the record of a call, but for the arguments that only long ones have. */
-static __always_inline void write_call(struct rm_call *out, struct thread_state *state, struct task_struct *task, __u64 now,
-                                       __s32 ret, __u8 said) {
+static __always_inline void write_call(struct rm_call *out, struct thread_state *state, struct task_struct *task,
+                                       const struct call_end *end) {
+  __u8 said = end->said;
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie, flags = cookie >> 32;
   __u32 pid = task->tgid;
@@ -372,9 +381,10 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, pid, cookie >> 48);
   out->kind = RM_CALL;
   out->func = call->func;
-  out->nargs = (cookie >> 16) & 0xff;
+  out->site_high = end->site >> 32;
+  out->site_low = end->site;
   out->enter_ns = call->enter_ns;
-  out->exit_ns = now;
+  out->exit_ns = end->now;
   out->pid = pid;
   out->tid = task->pid;
   out->cgroup_id = call->cgroup_id;
@@ -382,8 +392,7 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   out->seq = call->seq;
   out->rank = call->rank;
   out->nranks = call->nranks;
-  out->ret = ret;
-  out->pad = 0;
+  out->ret = end->ret;
   __builtin_memcpy(out->args, call->args, RM_SHORT_ARGS * sizeof out->args[0]);
   said |= call->comm_flags;
   /* MPI's communicators are told apart by user space. */
@@ -405,7 +414,7 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
 }
 
 /* `task`: the current one, whose state it is. */
-static __always_inline void emit_call(struct thread_state *state, struct task_struct *task, __u64 now, __s32 ret, __u8 said) {
+static __always_inline void emit_call(struct thread_state *state, struct task_struct *task, const struct call_end *end) {
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie;
   if (tuning.shed_p2p && (cookie >> 32 & RM_COOKIE_P2P)) {
@@ -416,13 +425,13 @@ static __always_inline void emit_call(struct thread_state *state, struct task_st
   if ((__u8)(cookie >> 16) <= RM_SHORT_ARGS) {
     out = bpf_ringbuf_reserve(&events, RM_SHORT_CALL, 0);
     if (!out) goto full;
-    write_call(out, state, task, now, ret, said);
+    write_call(out, state, task, end);
     bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
     return;
   }
   out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
   if (!out) goto full;
-  write_call(out, state, task, now, ret, said);
+  write_call(out, state, task, end);
   __builtin_memcpy(out->args + RM_SHORT_ARGS, call->args + RM_SHORT_ARGS,
                    (RM_MAX_ARGS - RM_SHORT_ARGS) * sizeof out->args[0]);
   bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
@@ -436,8 +445,10 @@ static __always_inline void call_never_returns(struct thread_state *state, struc
   struct rm_inflight *call = &state->call;
   if (!call->enter_ns) return;
   if (call->role == RM_ROLE_GROUP_END) state->group_depth = 0;
-  if (call->role == RM_ROLE_CALL || call->role == RM_ROLE_GROUP_END)
-    emit_call(state, task, bpf_ktime_get_ns(), 0, RM_NOT_RETURNED);
+  if (call->role == RM_ROLE_CALL || call->role == RM_ROLE_GROUP_END) {
+    struct call_end end = {.now = bpf_ktime_get_ns(), .said = RM_NOT_RETURNED};
+    emit_call(state, task, &end);
+  }
   call->enter_ns = 0;
 }
 
@@ -456,8 +467,9 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   __u64 cookie = state->cookie, flags = cookie >> 32;
   __u64 now = bpf_ktime_get_ns();
   __s32 ret = (__s32)PT_REGS_RC(ctx);
+  struct call_end end = {.now = now, .site = PT_REGS_IP(ctx), .ret = ret};
   if (call->role == RM_ROLE_CALL) {
-    emit_call(state, task, now, ret, 0);
+    emit_call(state, task, &end);
     if (!(flags & RM_COOKIE_MPI)) device_enqueues(state);
     call->enter_ns = 0;
     return 0;
@@ -506,7 +518,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       if (ret == 0) state->group_depth++;
       break;
     case RM_ROLE_GROUP_END:
-      if (state->group_depth && --state->group_depth == 0) emit_call(state, task, now, ret, 0);
+      if (state->group_depth && --state->group_depth == 0) emit_call(state, task, &end);
       break;
     case RM_ROLE_MPI_INIT: {
       if (ret == 0) mark_process(pid, RM_TRACKED | RM_CALLED | RM_MPI_STARTED);

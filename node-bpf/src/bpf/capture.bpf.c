@@ -132,6 +132,7 @@ extern bool bpf_session_is_return(void) __ksym __weak;
 #include "symbols.bpf.h"
 #include "calls.bpf.h"
 #include "host.bpf.h"
+#include "bursts.bpf.h"
 #include "sched.bpf.h"
 #include "tcp.bpf.h"
 #include "block.bpf.h"

@@ -61,6 +61,3 @@ struct {
   __type(key, __u32);
   __type(value, __u64);
 } reclaim_starts SEC(".maps");
-
-/* A thread of a tracked process ends. */
-static __always_inline void forget_thread(__u32 tid) { bpf_map_delete_elem(&reclaim_starts, &tid); }

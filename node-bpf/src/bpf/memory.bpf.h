@@ -1,31 +1,45 @@
 /* What memory costs a followed process: faults that had to read from a disk, reclaim in its own time, and being killed
  * for want of memory. */
 
-static __always_inline void emit_memory(__u32 event, __u32 slot, __u64 start_ns, __u64 end_ns, __u64 thread, __u64 cgroup_id,
-                                        __u64 pages) {
-  struct rm_memory *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
-  if (!out) {
-    HOST_COUNT(slot, lost_ring);
-    return;
-  }
-  out->kind = RM_MEMORY;
-  out->event = event;
-  out->start_ns = start_ns;
-  out->end_ns = end_ns;
-  out->pid = thread >> 32;
-  out->tid = thread;
-  out->cgroup_id = cgroup_id;
-  out->pages = pages;
-  bpf_ringbuf_submit(out, wake_flags());
+/* When a thread's page fault began, of threads that have had a major one: the others' faults, nearly all there are, find
+ * nothing here and go on. So the first major fault of a thread is one of unknown length. */
+struct {
+  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __type(key, int);
+  __type(value, __u64);
+} fault_starts SEC(".maps");
+
+/* Most faults are over in a microsecond: this is not measured like other programs, since measuring takes as long as it. */
+static __always_inline int fault_begins(void) {
+  __u64 *start = bpf_task_storage_get(&fault_starts, bpf_get_current_task_btf(), 0, 0);
+  if (start) *start = bpf_ktime_get_ns();
+  return 0;
 }
+
+#if defined(__TARGET_ARCH_x86)
+SEC("tp_btf/page_fault_user")
+int BPF_PROG(on_user_fault) { return fault_begins(); }
+SEC("tp_btf/page_fault_kernel")
+int BPF_PROG(on_kernel_fault) { return fault_begins(); }
+#else
+/* The software event PERF_COUNT_SW_PAGE_FAULTS, each one; it comes when a fault begins. */
+SEC("perf_event")
+int on_fault(void *ctx) { return fault_begins(); }
+#endif
 
 /* The software event PERF_COUNT_SW_PAGE_FAULTS_MAJ, each one; it comes when the fault is over. */
 static __always_inline int major_fault(void) {
-  __u64 thread = bpf_get_current_pid_tgid();
-  __u32 pid = thread >> 32;
+  __u32 pid = bpf_get_current_pid_tgid() >> 32;
   if (!pid || !kin(pid) || !may_see_this()) return 0;
   HOST_COUNT(RM_HOST_FAULT, hits);
-  emit_memory(RM_MAJOR_FAULT, RM_HOST_FAULT, bpf_ktime_get_ns(), 0, thread, bpf_get_current_cgroup_id(), 0);
+  __u64 now = bpf_ktime_get_ns(), start_ns = 0;
+  __u64 *start = made_for_this_task(&fault_starts);
+  if (start) {
+    start_ns = *start;
+    *start = 0;
+  }
+  memory_event(start_ns ? RM_MAJOR_FAULT : RM_UNTIMED_FAULT, RM_HOST_FAULT, start_ns, now, 0);
   return 0;
 }
 
@@ -42,11 +56,10 @@ static __always_inline int reclaim_begins(void) {
 }
 
 static __always_inline int reclaim_ends(__u32 event, __u64 pages) {
-  __u64 thread = bpf_get_current_pid_tgid();
-  __u32 tid = thread;
+  __u32 tid = bpf_get_current_pid_tgid();
   __u64 *start = bpf_map_lookup_elem(&reclaim_starts, &tid);
   if (!start) return 0;
-  emit_memory(event, RM_HOST_RECLAIM, *start, bpf_ktime_get_ns(), thread, bpf_get_current_cgroup_id(), pages);
+  memory_event(event, RM_HOST_RECLAIM, *start, bpf_ktime_get_ns(), pages);
   bpf_map_delete_elem(&reclaim_starts, &tid);
   return 0;
 }
@@ -80,6 +93,6 @@ int on_oom(__u64 *ctx) {
   HOST_COUNT(RM_HOST_OOM, hits);
   __u64 cgroup_id = 0;
   if (argument >> 32) cgroup_id = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
-  emit_memory(RM_OOM_KILL, RM_HOST_OOM, bpf_ktime_get_ns(), 0, (__u64)pid << 32, cgroup_id, 0);
+  emit_memory(RM_OOM_KILL, RM_HOST_OOM, bpf_ktime_get_ns(), 0, pid, 0, cgroup_id, 0, 1);
   return 0;
 }

@@ -55,7 +55,7 @@ struct rm_call {
   unsigned int kind;
   unsigned char func;
   unsigned char flags;
-  unsigned short nargs;
+  unsigned short site_high;    /* bits 32 to 47 of where it returned to; 0 with site_low: not known */
   unsigned long long enter_ns; /* CLOCK_MONOTONIC */
   unsigned long long exit_ns;
   unsigned int pid, tid;
@@ -64,7 +64,7 @@ struct rm_call {
   unsigned long long seq;
   int rank, nranks;
   int ret;
-  unsigned int pad;
+  unsigned int site_low;
   unsigned long long args[RM_MAX_ARGS];
 };
 /* The record of a call with few arguments (nearly all) ends with as many: what is not written costs no time and no room. */

@@ -19,16 +19,38 @@ struct rm_block {
   char disk[16];
 };
 
-enum rm_memory_event { RM_MAJOR_FAULT = 1, RM_DIRECT_RECLAIM = 2, RM_CGROUP_RECLAIM = 3, RM_OOM_KILL = 4 };
+enum rm_memory_event {
+  RM_MAJOR_FAULT = 1,
+  RM_DIRECT_RECLAIM = 2,
+  RM_CGROUP_RECLAIM = 3,
+  RM_OOM_KILL = 4,
+  RM_UNTIMED_FAULT = 5, /* a major fault whose beginning was not seen */
+};
 struct rm_memory {
   unsigned int kind;
   unsigned int event;
-  unsigned long long start_ns;
-  unsigned long long end_ns; /* 0: an instant */
+  unsigned long long start_ns; /* of the first */
+  unsigned long long sum_ns;   /* what all took together; 0: not known */
   unsigned int pid, tid;
   unsigned long long cgroup_id;
   unsigned long long pages; /* reclaimed */
+  unsigned int count;       /* events in this record */
+  unsigned int pad;
 };
+
+/* Short events of a thread that follow each other closely make one record (bursts.bpf.h). The key of the map `bursts`: the
+ * event in the upper, the thread in the lower half. */
+struct rm_burst {
+  unsigned long long start_ns; /* of the first */
+  unsigned long long end_ns;   /* of the last so far */
+  unsigned long long sum_ns;
+  unsigned long long pages;
+  unsigned long long cgroup_id;
+  unsigned int pid;
+  unsigned int count; /* 0: none */
+};
+#define RM_BURST_NS 50000000 /* no burst is longer … */
+#define RM_PAUSE_NS 10000000 /* … and none has a longer pause in it */
 
 enum rm_life_event { RM_LIFE_FORK = 1, RM_LIFE_EXEC = 2, RM_LIFE_EXIT = 3, RM_LIFE_OOM_KILLED = 4 };
 struct rm_life {
@@ -77,7 +99,8 @@ struct rm_tuning {
 };
 
 _Static_assert(sizeof(struct rm_block) == 80, "src/host/wire.rs reads 80 bytes");
-_Static_assert(sizeof(struct rm_memory) == 48, "src/host/wire.rs reads 48 bytes");
+_Static_assert(sizeof(struct rm_memory) == 56, "src/signals/wire.rs reads 56 bytes");
+_Static_assert(sizeof(struct rm_burst) == 48, "src/signals/bursts.rs reads 48 bytes");
 _Static_assert(sizeof(struct rm_life) == 56, "src/host/wire.rs reads 56 bytes");
 _Static_assert(sizeof(struct rm_verbs) == 104, "src/verbs/mod.rs reads 104 bytes");
 _Static_assert(sizeof(struct rm_tuning) == 24, "src/host/wire.rs writes 24 bytes");

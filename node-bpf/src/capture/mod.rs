@@ -28,6 +28,8 @@ use crate::process::Processes;
 use crate::self_stats::SelfStats;
 use crate::shared::{CaptureStatus, Shared, Sink};
 use crate::shedding::Shedding;
+use crate::signals::bursts::Bursts;
+use crate::signals::fault_times::FaultTimes;
 use crate::signals::faults;
 use crate::signals::kernel_names;
 use crate::tally::Tallies;
@@ -79,6 +81,8 @@ impl Capture {
         let events = loader::map(&object, "events").map_err(failed)?;
         let stats = loader::map(&object, "stats").map_err(failed)?;
         let host_stats = loader::map(&object, "host_stats").map_err(failed)?;
+        let host_counts = loader::map(&object, "host_stats").map_err(failed)?;
+        let bursts = Bursts::new(loader::map(&object, "bursts").map_err(failed)?, host_counts);
         let tuning = loader::map(&object, ".data.tuning").map_err(failed)?;
         let programs = loader::map(&object, "program_times").map_err(failed)?;
         let open_calls = Arc::new(OpenCalls::attach(&object).map_err(failed)?);
@@ -120,7 +124,7 @@ impl Capture {
         let mut capture = Capture { shared, wake, threads: vec![], open_calls, waiting };
         capture.spawn("capture-ring", {
             let (shared, wake) = (Arc::clone(&capture.shared), capture.wake.clone());
-            move || reader::read_ring(&events, shared, wake)
+            move || reader::read_ring(&events, bursts, shared, wake)
         })?;
         capture.spawn("capture-find", {
             let (shared, open_calls) = (Arc::clone(&capture.shared), Arc::clone(&capture.open_calls));
@@ -139,6 +143,7 @@ impl Capture {
                     rows: 0,
                     shed_at: Instant::now(),
                     self_stats: SelfStats::default(),
+                    fault_times: FaultTimes::default(),
                     shared,
                 }
                 .run(&woken, config.rescan)

@@ -14,9 +14,11 @@ use crate::decode;
 use crate::process::Process;
 use crate::ring::Ring;
 use crate::shared::Shared;
+use crate::signals::bursts::Bursts;
 use crate::signals::decode as signals;
 use crate::signals::kernel_names;
 use crate::signals::wire::RawHost;
+use crate::sites::Sites;
 use crate::sockets::Sockets;
 use crate::tally;
 use crate::tally::wire::RawRow;
@@ -29,7 +31,7 @@ use record::Record;
 /// standing verdict's `LAG`) waits longer than this.
 const RING_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(super) fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wake>) {
+pub(super) fn read_ring(events: &MapHandle, bursts: Bursts, shared: Arc<Shared>, wake: Sender<Wake>) {
     let mut reader = Reader {
         shared: Arc::clone(&shared),
         wake,
@@ -37,6 +39,8 @@ pub(super) fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wa
         parents: HashMap::new(),
         waits: vec![],
         leaving: vec![],
+        bursts,
+        sites: Sites::new(),
         unparsed: 0,
     };
     let mut ring = match Ring::open(events) {
@@ -61,6 +65,7 @@ pub(super) fn read_ring(events: &MapHandle, shared: Arc<Shared>, wake: Sender<Wa
             shared.problem("a record was not finished when capture ended: what came after it is not stored".to_owned());
         }
         reader.deliver_waits(last);
+        reader.deliver_bursts(last);
         reader.release_groups();
         if last {
             let left = shared.groups().release_all();
@@ -93,6 +98,8 @@ struct Reader {
     waits: Vec<(RawOffCpu, Option<Arc<Process>>)>,
     /// Processes that have ended, whose groups' calls are still held.
     leaving: Vec<(Instant, u32)>,
+    bursts: Bursts,
+    sites: Sites,
     unparsed: u64,
 }
 
@@ -113,10 +120,24 @@ impl Reader {
         }
     }
 
+    /// Delivers the bursts that nothing else ends.
+    fn deliver_bursts(&mut self, last: bool) {
+        for raw in self.bursts.over(last) {
+            let rank = self.rank(raw.pid);
+            let record = signals::memory(&raw, &self.shared.clock, rank);
+            record.into_iter().for_each(|record| self.shared.deliver(Record::Host(HostRecord::Memory(record))));
+        }
+    }
+
     /// Hands on what ended processes called in groups that have not ended: nobody will say how.
     fn release_groups(&mut self) {
         let due = self.leaving.extract_if(.., |(since, _)| since.elapsed() >= LAST_THREADS);
-        due.for_each(|(_, pid)| self.shared.release_groups(pid));
+        for (_, pid) in due {
+            self.shared.release_groups(pid);
+            if self.shared.processes.known(pid).is_none() {
+                self.sites.forget(pid); // and not another with its number
+            }
+        }
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -139,6 +160,9 @@ impl Reader {
                 }
                 let process = self.process(raw.pid);
                 let mut call = decode::call(&raw, &shared.clock, process.as_ref());
+                if let Some(call) = &mut call {
+                    call.site = self.sites.of(raw.pid, raw.site);
+                }
                 let waits_for_group = raw.flags & wire::IN_GROUP != 0 && decode::returned(&raw).is_some();
                 if waits_for_group && let Some(grouped) = call {
                     call = shared.groups().hold(grouped);
@@ -166,6 +190,7 @@ impl Reader {
                 let owner = owner.and_then(|pid| shared.processes.known(pid));
                 Some(Record::Net(decode::tcp(&raw, &shared.clock, owner.as_ref())))
             }
+            Some(RawRecord::Host(RawHost::Memory(raw))) if !self.bursts.is_new(&raw) => return,
             Some(RawRecord::Host(raw)) => self.host(&raw).map(Record::Host),
             Some(RawRecord::Verbs(raw)) => {
                 let rank = self.rank(raw.pid);
@@ -174,6 +199,7 @@ impl Reader {
             Some(RawRecord::Exec { pid, ts_ns }) => {
                 shared.processes.exec(pid, ts_ns);
                 shared.late.forget(pid);
+                self.sites.forget(pid);
                 shared.release_groups(pid);
                 let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture
                 return;
@@ -183,6 +209,7 @@ impl Reader {
                 if let Some(process) = shared.announced(shared.processes.look(pid)) {
                     process.mpi(); // a short-lived process may be gone when its first call is decoded
                 }
+                self.sites.look(pid);
                 return;
             }
             Some(RawRecord::Exit { pid }) => {

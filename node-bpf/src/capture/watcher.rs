@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::MapHandle;
 
 use super::{Wake, loss};
+use crate::attach;
 use crate::clock;
 use crate::discovery::Discovery;
 use crate::loader::{self, ProbeStatus};
@@ -17,6 +18,7 @@ use crate::process::runs;
 use crate::self_stats::SelfStats;
 use crate::shared::Shared;
 use crate::shedding::{Backlog, Second, Shedding};
+use crate::signals::fault_times::FaultTimes;
 use crate::tally::Tallies;
 use record::HostRecord;
 use record::Record;
@@ -39,6 +41,7 @@ pub(super) struct Watcher {
     pub(super) rows: u64,
     pub(super) shed_at: Instant,
     pub(super) self_stats: SelfStats,
+    pub(super) fault_times: FaultTimes,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -83,6 +86,7 @@ impl Watcher {
                 }
             }
         }
+        self.fault_times.end();
         self.discovery.detach();
         self.count();
         self.observe_self();
@@ -145,6 +149,20 @@ impl Watcher {
         self.observe_self();
     }
 
+    /// Has the beginnings of page faults looked at, or no longer.
+    fn time_faults(&mut self) {
+        const CLASS: &str = "fault-times";
+        if self.shared.detached.load(Ordering::Acquire) || !self.shared.classes_on().iter().any(|c| c.name == CLASS) {
+            return;
+        }
+        let hits = self.counted.iter().find(|probe| probe.probe == "major_fault").map_or(0, |probe| probe.hits);
+        let looked = self.fault_times.after_second(hits, || self.discovery.attach_fault_begins());
+        if let Err(error) = looked {
+            let (why, remedy) = attach::refusal(&error);
+            self.shared.class_off(CLASS, why, remedy);
+        }
+    }
+
     /// Delivers what was counted and what was lost since the last time, per probe and reason.
     fn count(&mut self) {
         let mut lost_ring = 0;
@@ -176,6 +194,7 @@ impl Watcher {
         }
         self.shared.status().probes.clone_from(&now);
         self.counted = now;
+        self.time_faults();
         self.shed(lost_ring);
     }
 }

@@ -29,6 +29,7 @@ use crate::decode;
 use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
 use crate::process::{Process, Processes};
+use crate::sites::Sites;
 use crate::wire::{
     self, CAPTURE_KNOWN, CAPTURED, FROM_RCCL, HAVE_HASH, HAVE_RANK, HAVE_SEQ, NOT_RETURNED, RawCall, RawRecord,
 };
@@ -102,6 +103,7 @@ impl Rings {
             lost: HashMap::new(),
             scheduling: Scheduling::default(),
             sampled: Instant::now(),
+            sites: Sites::new(),
         };
         reader.find_nameless();
         let (stop, stopped) = mpsc::channel::<()>();
@@ -177,6 +179,7 @@ struct Reader {
     scheduling: Scheduling,
     /// When it looked last.
     sampled: Instant,
+    sites: Sites,
 }
 
 impl Reader {
@@ -209,6 +212,7 @@ impl Reader {
                 self.shared.rings().remove(&id);
                 self.shared.processes.forget(ring.process.seen.pid);
                 self.scheduling.forget(ring.process.seen.pid);
+                self.sites.forget(ring.process.seen.pid);
             }
         }
     }
@@ -253,6 +257,7 @@ impl Reader {
         }
         (self.sink)(Record::Process(process.seen.clone()));
         process.mpi(); // while it lives
+        self.sites.look(process.seen.pid);
         self.shared.rings().insert(id, Arc::new(Ring { file, header, process, devices: Mutex::default() }));
         true
     }
@@ -299,7 +304,10 @@ impl Reader {
         let mut unfinished = 0;
         for (slot, ready) in slots.chunks_exact(layout::SLOT_BYTES).zip(&ready) {
             match ready.then(|| ring.call(&slot[8..], &self.shared.clock)).flatten() {
-                Some(call) => (self.sink)(Record::Collective(call)),
+                Some((mut call, address)) => {
+                    call.site = self.sites.of(ring.process.seen.pid, address);
+                    (self.sink)(Record::Collective(call));
+                }
                 None => unfinished += 1,
             }
         }
@@ -379,7 +387,8 @@ impl Ring {
         bytes
     }
 
-    fn call(&self, bytes: &[u8], clock: &Clock) -> Option<Collective> {
+    /// A call, and where it was made.
+    fn call(&self, bytes: &[u8], clock: &Clock) -> Option<(Collective, u64)> {
         let Some(RawRecord::Call(mut raw)) = wire::parse(bytes) else { return None };
         raw.func = (*self.header.functions.get(usize::from(raw.func))?)?;
         raw.pid = self.header.pid;
@@ -393,7 +402,7 @@ impl Ring {
         if timed {
             device::place(&mut call, &raw, &mut self.devices(), clock);
         }
-        Some(call)
+        Some((call, raw.site))
     }
 
     fn decode(&self, raw: &RawCall, clock: &Clock) -> Option<Collective> {
@@ -431,6 +440,7 @@ impl Ring {
                 nranks: -1,
                 ret: 0,
                 args: call.args,
+                site: 0,
             };
             if !is_nccl(raw.func) {
                 return self.decode(&raw, clock);

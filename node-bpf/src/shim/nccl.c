@@ -149,7 +149,6 @@ static void start_op(struct context *context, void **handle, const struct told *
   memset(call, 0, sizeof *call);
   call->kind = RM_CALL;
   call->func = (unsigned char)told->func;
-  call->nargs = RM_MAX_ARGS;
   call->flags = (unsigned char)(told->flags | RM_HAVE_HASH | RM_HAVE_SEQ | (context->of_rccl ? RM_FROM_RCCL : 0));
   call->pid = ring->pid;
   call->tid = ring_tid;

@@ -84,7 +84,8 @@ static function next_of(const char *symbol, function *cached) {
   return (function)found;
 }
 
-static int traced(int func, function call, const word *a) {
+/* `site`: where it was called, which is where it returns to. */
+static int traced(int func, function call, const word *a, word site) {
   int result;
   if (depth) return call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
   pthread_once(&ring_once, make_ring);
@@ -97,7 +98,9 @@ static int traced(int func, function call, const word *a) {
   } else {
     struct rm_ring_thread *thread = ring_own_thread();
     word seq = started && comm_at[func] >= 0 ? ring_seq(a[comm_at[func]], (unsigned int)func) : ~0ull;
-    struct rm_call record = {.kind = RM_CALL, .func = (unsigned char)func, .nargs = RM_MAX_ARGS, .rank = -1, .nranks = -1};
+    struct rm_call record = {.kind = RM_CALL, .func = (unsigned char)func, .rank = -1, .nranks = -1};
+    record.site_high = (unsigned short)(site >> 32);
+    record.site_low = (unsigned int)site;
     record.flags = seq == ~0ull ? 0 : RM_HAVE_SEQ;
     record.seq = seq == ~0ull ? 0 : seq;
     record.pid = ring->pid;
@@ -127,7 +130,7 @@ static int traced(int func, function call, const word *a) {
                                                     word i, word j, word k, word l) {                                  \
     static function next;                                                                                              \
     const word args[] = {a, b, c, d, e, f, g, h, i, j, k, l};                                                          \
-    return traced(func, next_of(#symbol, &next), args);                                                                \
+    return traced(func, next_of(#symbol, &next), args, (word)__builtin_return_address(0));                                                                \
   }
 #define X(name, comm) WRAP(MPI_##name, F_##name) WRAP(PMPI_##name, F_##name)
 FUNCTIONS(X)

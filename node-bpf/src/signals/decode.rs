@@ -59,7 +59,7 @@ fn errno(error: i32) -> i32 {
 /// What memory cost; none when the event is unknown.
 pub(crate) fn memory(raw: &RawMemory, clock: &Clock, rank: Option<i32>) -> Option<MemoryEvent> {
     let (event, detail) = match raw.event {
-        1 => ("major_fault", None),
+        1 | 5 => ("major_fault", None),
         2 => ("direct_reclaim", Some("the host was short of memory")),
         3 => ("direct_reclaim", Some("its cgroup was at its limit")),
         4 => ("oom_kill", Some("chosen by the kernel to be killed for want of memory")),
@@ -69,7 +69,8 @@ pub(crate) fn memory(raw: &RawMemory, clock: &Clock, rank: Option<i32>) -> Optio
     let reclaimed = matches!(raw.event, 2 | 3).then(|| i64::try_from(raw.pages).ok()?.checked_mul(page_bytes()));
     Some(MemoryEvent {
         ts_ns: clock.unix_ns(raw.start_ns),
-        duration_ns: (raw.end_ns != 0).then(|| nanoseconds(raw.start_ns, raw.end_ns)),
+        duration_ns: (raw.sum_ns != 0).then(|| nanoseconds(0, raw.sum_ns)),
+        count: raw.count,
         event,
         pid: raw.pid,
         tid: (!whole_process).then_some(raw.tid),
@@ -171,17 +172,22 @@ mod tests {
 
     #[test]
     fn memory_events() {
-        let raw = RawMemory { event: 3, start_ns: 10, end_ns: 25, pid: 1, tid: 2, cgroup_id: 0, pages: 2 };
+        let raw = RawMemory { event: 3, start_ns: 10, sum_ns: 15, pid: 1, tid: 2, cgroup_id: 0, pages: 2, count: 1 };
         let out = memory(&raw, &Clock::measure(), None).unwrap();
         assert_eq!(
             (out.event, out.duration_ns, out.bytes, out.tid),
             ("direct_reclaim", Some(15), Some(2 * page_bytes()), Some(2))
         );
-        let oom = memory(&RawMemory { event: 4, end_ns: 0, ..raw.clone() }, &Clock::measure(), None).unwrap();
+        let oom = memory(&RawMemory { event: 4, sum_ns: 0, ..raw.clone() }, &Clock::measure(), None).unwrap();
         assert_eq!(
             (oom.event, oom.duration_ns, oom.bytes, oom.tid, oom.cgroup_id),
             ("oom_kill", None, None, None, None)
         );
+        let faults = RawMemory { event: 1, sum_ns: 900, count: 7, ..raw.clone() };
+        let out = memory(&faults, &Clock::measure(), None).unwrap();
+        assert_eq!((out.event, out.duration_ns, out.count, out.bytes), ("major_fault", Some(900), 7, None));
+        let untimed = memory(&RawMemory { event: 5, sum_ns: 0, ..faults }, &Clock::measure(), None).unwrap();
+        assert_eq!((untimed.event, untimed.duration_ns, untimed.count), ("major_fault", None, 7));
         assert_eq!(memory(&RawMemory { event: 9, ..raw }, &Clock::measure(), None), None);
     }
 }

@@ -1,44 +1,73 @@
-//! The software event of major page faults, one on each CPU, each firing the program
-//! `on_major_fault` (perf_event_open(2), PERF_COUNT_SW_PAGE_FAULTS_MAJ). Needs CAP_PERFMON and no
-//! hardware; Debian's kernels ask for CAP_SYS_ADMIN where kernel.perf_event_paranoid is above 2 (as
-//! it is there), so the events are opened before that is given up.
+//! The software events of page faults, one on each CPU, each firing a program (perf_event_open(2)):
+//! of major ones, when they are over, and where no tracepoint tells it (on other machines than
+//! x86-64) of all, when they begin. Needs CAP_PERFMON and no hardware; Debian's kernels ask for
+//! CAP_SYS_ADMIN where kernel.perf_event_paranoid is above 2 (as it is there), so the events are
+//! opened before that is given up.
 
 use std::fs;
 use std::io;
 use std::mem;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
-use libbpf_rs::libbpf_sys::{PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_FLAG_FD_CLOEXEC, PERF_TYPE_SOFTWARE, perf_event_attr};
+use libbpf_rs::libbpf_sys::{
+    PERF_COUNT_SW_PAGE_FAULTS, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_FLAG_FD_CLOEXEC, PERF_TYPE_SOFTWARE, perf_event_attr,
+};
 use libbpf_rs::{Link, ProgramMut};
 use parking_lot::Mutex;
 
-/// The events of all CPUs, opened ahead; taken by the first to attach.
-static OPENED: Mutex<Option<Vec<OwnedFd>>> = Mutex::new(None);
+/// Which faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// All, when they begin.
+    Begins,
+    /// Those that read from a disk, when they are over.
+    Major,
+}
+
+impl Fault {
+    fn event(self) -> u64 {
+        u64::from(match self {
+            Fault::Begins => PERF_COUNT_SW_PAGE_FAULTS,
+            Fault::Major => PERF_COUNT_SW_PAGE_FAULTS_MAJ,
+        })
+    }
+}
+
+/// The events of all CPUs, opened ahead.
+static OPENED: Mutex<Vec<(Fault, Vec<OwnedFd>)>> = Mutex::new(vec![]);
 
 /// Opens the events while that is allowed.
 pub(crate) fn open_ahead() {
-    *OPENED.lock() = open_all().ok();
+    let begins = cfg!(not(target_arch = "x86_64")).then_some(Fault::Begins);
+    let all = begins.into_iter().chain([Fault::Major]);
+    *OPENED.lock() = all.filter_map(|fault| Some((fault, open_all(fault).ok()?))).collect();
 }
 
-/// Attaches to the event on every CPU that is online. The links own the events.
-pub(crate) fn attach(program: &ProgramMut<'_>) -> libbpf_rs::Result<Vec<Link>> {
-    let opened = OPENED.lock().take();
-    let events = opened.map_or_else(open_all, Ok)?;
+/// Attaches to the event on every CPU that is online. The links own the events, or copies of those
+/// that were opened ahead: it may be attached again.
+pub(crate) fn attach(program: &ProgramMut<'_>, fault: Fault) -> libbpf_rs::Result<Vec<Link>> {
+    let opened = {
+        let all = OPENED.lock();
+        let events = all.iter().find(|(of, _)| *of == fault).map(|(_, events)| events);
+        events.map(|events| events.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>())
+    };
+    let events = opened.unwrap_or_else(|| open_all(fault))?;
     events.into_iter().map(|event| program.attach_perf_event(event.into_raw_fd())).collect()
 }
 
-fn open_all() -> io::Result<Vec<OwnedFd>> {
+fn open_all(fault: Fault) -> io::Result<Vec<OwnedFd>> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
-    cpus(&online).map(open).collect()
+    cpus(&online).map(|cpu| open(fault, cpu)).collect()
 }
 
-fn open(cpu: i32) -> io::Result<OwnedFd> {
+fn open(fault: Fault, cpu: i32) -> io::Result<OwnedFd> {
     // SAFETY: all zero is a valid attribute.
     let mut attr: perf_event_attr = unsafe { mem::zeroed() };
     attr.type_ = PERF_TYPE_SOFTWARE;
     attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
-    attr.config = u64::from(PERF_COUNT_SW_PAGE_FAULTS_MAJ);
+    attr.config = fault.event();
     attr.__bindgen_anon_1.sample_period = 1;
+    attr.set_disabled(1); // attaching turns it on
     let every_process = -1;
     // SAFETY: the attribute is valid for the call; the result is checked.
     let fd = unsafe {

@@ -9,7 +9,7 @@ pub(crate) const BLOCK_KIND: u32 = 16;
 pub(crate) const MEMORY_KIND: u32 = 17;
 pub(crate) const LIFE_KIND: u32 = 18;
 pub(crate) const BLOCK_BYTES: usize = 80;
-pub(crate) const MEMORY_BYTES: usize = 48;
+pub(crate) const MEMORY_BYTES: usize = 56;
 pub(crate) const LIFE_BYTES: usize = 56;
 
 /// The probes of the map `host_stats`, by slot (`enum rm_host_slot`).
@@ -38,11 +38,14 @@ pub(crate) struct RawBlock {
 pub(crate) struct RawMemory {
     pub(crate) event: u32,
     pub(crate) start_ns: u64,
-    pub(crate) end_ns: u64,
+    /// Of all together; 0: not known.
+    pub(crate) sum_ns: u64,
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) cgroup_id: u64,
     pub(crate) pages: u64,
+    /// How many events it stands for.
+    pub(crate) count: u32,
 }
 
 /// A process begins or ends.
@@ -102,11 +105,12 @@ pub(crate) fn parse(kind: u32, r: &mut Reader<'_>) -> Option<RawHost> {
         MEMORY_KIND => RawHost::Memory(RawMemory {
             event: r.u32()?,
             start_ns: r.u64()?,
-            end_ns: r.u64()?,
+            sum_ns: r.u64()?,
             pid: r.u32()?,
             tid: r.u32()?,
             cgroup_id: r.u64()?,
             pages: r.u64()?,
+            count: r.u32()?,
         }),
         LIFE_KIND => RawHost::Life(RawLife {
             event: r.u32()?,

@@ -18,10 +18,12 @@
 //! | `row_group` | columns of a Parquet file in memory |
 //! | `live` | rows of a store that are not taken from the archive |
 //! | `parts` | where a node's rows lie, and what is missing from them |
+//! | `columns` | archived rows as columns |
 //! | `table` | archived and live rows as a virtual table |
 //! | `history` | a node of an archive, as a source of rows |
 
 pub mod clickhouse;
+mod columns;
 pub mod history;
 pub mod holdings;
 pub mod hour;

@@ -35,7 +35,7 @@ impl RowsWanted<'_> {
     /// Whether the archive has all of the time.
     #[must_use]
     pub fn is_archived(&self) -> bool {
-        self.without.iter().any(|hours| hours.start <= self.range.start && hours.end >= self.range.end)
+        covers(self.without, self.range)
     }
 
     /// The condition on the time, as SQL.
@@ -48,6 +48,11 @@ impl RowsWanted<'_> {
         }
         sql
     }
+}
+
+/// Whether one of some ranges has all of another.
+pub(crate) fn covers(ranges: &[Range<i64>], range: &Range<i64>) -> bool {
+    ranges.iter().any(|hours| hours.start <= range.start && hours.end >= range.end)
 }
 
 /// A name as SQL has it.

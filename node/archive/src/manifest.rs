@@ -86,6 +86,9 @@ pub struct Dropped {
     pub table: String,
     /// Up to when, Unix nanoseconds.
     pub until_ns: i64,
+    /// How many of this hour, as far as it was counted: while an agent held them for the archive.
+    #[serde(default)]
+    pub rows: u64,
 }
 
 impl Manifest {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use crate::holdings::Archive;
 use crate::hour::Hour;
-use crate::layout::StoreName;
-use crate::live::LiveStore;
+use crate::layout::{self, StoreName};
+use crate::live::{LiveStore, covers};
 use crate::manifest::Manifest;
+use crate::row_group::File;
 
 /// A node, as its archived hours and its store hold it.
 #[derive(Debug, Clone)]
@@ -35,6 +36,13 @@ pub(crate) struct Parts {
     pub(crate) files: Vec<HourFile>,
     /// The hours that are not taken from the live store.
     pub(crate) not_live: Vec<Range<i64>>,
+}
+
+impl Parts {
+    /// Whether nothing in `range` is the live store's.
+    pub(crate) fn are_archived(&self, range: &Range<i64>) -> bool {
+        covers(&self.not_live, range)
+    }
 }
 
 impl Node {
@@ -95,6 +103,26 @@ impl Node {
         Ok(parts)
     }
 
+    /// Opens an hour's file of a table; none where the hour has no rows any more.
+    pub(crate) fn open(&self, table: &str, of: &HourFile) -> Result<Option<File>, String> {
+        let name = layout::rows(table, of.hour, &of.store);
+        let place = self.archive.place();
+        let first = match File::open(place, name.clone(), of.bytes) {
+            Ok(file) => return Ok(Some(file)),
+            Err(error) => error,
+        };
+        // The hour may have been written again meanwhile, with more rows.
+        let now = self.archive.manifest_now(&of.store, of.hour).map_err(|error| error.to_string())?;
+        let now = now.map_err(|why| why.to_string())?;
+        match now
+            .and_then(|manifest| Some(manifest.table(table)?.bytes))
+            .filter(|bytes| *bytes != of.bytes && *bytes > 0)
+        {
+            Some(bytes) => File::open(place, name.clone(), bytes).map(Some).map_err(|error| format!("{name}: {error}")),
+            None => Err(format!("{name}: {first}")),
+        }
+    }
+
     /// What is known to be missing from `tables` (all when empty) in `range`.
     pub(crate) fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String> {
         let is_asked = |table: &str| tables.is_empty() || tables.iter().any(|asked| asked.eq_ignore_ascii_case(table));
@@ -152,7 +180,7 @@ fn join(ranges: &mut Vec<Range<i64>>) {
 struct Missing {
     losses: BTreeMap<(String, String), (u64, i64, i64)>,
     gaps: Vec<Range<i64>>,
-    dropped: BTreeMap<String, i64>,
+    dropped: BTreeMap<String, (i64, u64)>,
     /// Of which there is no manifest.
     hours: Vec<Hour>,
     unreadable: Vec<String>,
@@ -172,8 +200,9 @@ impl Missing {
         let gaps = manifest.gaps.iter().map(|gap| within(gap.since_ns, gap.until_ns));
         self.gaps.extend(gaps.filter(|gap| !gap.is_empty()));
         for dropped in manifest.dropped.iter().filter(|dropped| is_asked(&dropped.table)) {
-            let until_ns = self.dropped.entry(dropped.table.clone()).or_insert(dropped.until_ns);
+            let (until_ns, rows) = self.dropped.entry(dropped.table.clone()).or_insert((dropped.until_ns, 0));
             *until_ns = (*until_ns).max(dropped.until_ns);
+            *rows = rows.saturating_add(dropped.rows);
         }
     }
 
@@ -188,9 +217,10 @@ impl Missing {
             let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
             notes.push(format!("an archived hour cannot be read: {first}{more}"));
         }
-        for (table, until_ns) in self.dropped {
+        for (table, (until_ns, rows)) in self.dropped {
             let until = store::show_time(until_ns);
-            notes.push(format!("{table}: rows up to {until} were dropped by retention before they were archived"));
+            let rows = if rows > 0 { format!("{rows} rows") } else { "rows".to_owned() };
+            notes.push(format!("{table}: {rows} up to {until} were dropped by retention before they were archived"));
         }
         for ((probe, reason), (lost, since_ns, until_ns)) in self.losses {
             let (since, until) = (store::show_time(since_ns), store::show_time(until_ns));

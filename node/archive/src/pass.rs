@@ -56,10 +56,29 @@ pub struct Wanted<'a> {
     pub node: &'a str,
     /// Now, Unix nanoseconds.
     pub now_ns: i64,
-    /// Also the hours that are not over, or only just.
+    /// Also the hours that are only just over: retention is about to take their rows.
+    pub at_once: bool,
+    /// Also the hours that are not over.
     pub open_hours: bool,
     /// No rests and no bound on the rate: nothing else runs here.
     pub full_speed: bool,
+}
+
+/// Who looks on while hours are written.
+pub trait Watch {
+    /// Whether to stop; looked at every few thousand rows.
+    fn stop(&self) -> bool;
+    /// Rows of the store before `until_ns` (Unix nanoseconds) lie in the archive.
+    fn archived(&self, until_ns: i64);
+}
+
+/// Looks on to stop it, and for nothing else.
+impl<F: Fn() -> bool> Watch for F {
+    fn stop(&self) -> bool {
+        self()
+    }
+
+    fn archived(&self, _: i64) {}
 }
 
 /// What a pass wrote.
@@ -75,11 +94,11 @@ pub struct Done {
     pub files: u64,
 }
 
-/// Writes the hours of a store that are due. `stop` is looked at every few thousand rows.
+/// Writes the hours of a store that are due.
 ///
 /// # Errors
 /// [`PassError`]; what was written until then is whole, and the next pass goes on from there.
-pub fn pass(place: &Place, wanted: Wanted<'_>, stop: &dyn Fn() -> bool) -> Result<Done, PassError> {
+pub fn pass(place: &Place, wanted: Wanted<'_>, watch: &dyn Watch) -> Result<Done, PassError> {
     let mut hours = Hours::open(wanted.db)?;
     let name = StoreName { node: wanted.node.to_owned(), birth_ns: hours.birth_ns() };
     let mut known = known(place, &name)?;
@@ -87,12 +106,16 @@ pub fn pass(place: &Place, wanted: Wanted<'_>, stop: &dyn Fn() -> bool) -> Resul
     let end_ns = if wanted.open_hours {
         i64::MAX
     } else {
-        Hour::of_ns(wanted.now_ns.saturating_sub(SETTLED_NS)).range_ns().start
+        let settled_ns = if wanted.at_once { 0 } else { SETTLED_NS };
+        Hour::of_ns(wanted.now_ns.saturating_sub(settled_ns)).range_ns().start
     };
+    if let Some(known) = &known {
+        watch.archived(known.until_ns.min(end_ns));
+    }
     let again_ns = known.as_ref().map(|known| known.until_ns.saturating_sub(LOOKED_AT_AGAIN * HOUR_NS));
     let mut from_ns = again_ns.unwrap_or(i64::MIN);
     while let Some(next_ns) = hours.next_ns(from_ns)?.filter(|next_ns| *next_ns < end_ns) {
-        if stop() {
+        if watch.stop() {
             return Err(PassError::Stopped);
         }
         let hour = Hour::of_ns(next_ns);
@@ -101,7 +124,7 @@ pub fn pass(place: &Place, wanted: Wanted<'_>, stop: &dyn Fn() -> bool) -> Resul
         if is_known && !has_changed(place, &hours, &name, hour)? {
             continue;
         }
-        write(place, &hours, &name, hour, &wanted, stop, &mut done)?;
+        write(place, &hours, &name, hour, &wanted, watch, &mut done)?;
         let range = hour.range_ns();
         let reached = known.get_or_insert_with(|| StoreHours {
             version: VERSION,
@@ -115,8 +138,12 @@ pub fn pass(place: &Place, wanted: Wanted<'_>, stop: &dyn Fn() -> bool) -> Resul
         // An hour that is not over is looked at anew by the next pass.
         reached.until_ns = reached.until_ns.max(range.end);
         place.write(&layout::store(&name), serde_json::to_vec(&reached).unwrap_or_default())?;
+        watch.archived(from_ns.min(end_ns));
         // A snapshot keeps the write-ahead log from being cut back: no longer than an hour takes.
         hours = Hours::open(wanted.db)?;
+    }
+    if !wanted.open_hours {
+        watch.archived(end_ns);
     }
     Ok(done)
 }
@@ -149,7 +176,7 @@ fn write(
     name: &StoreName,
     hour: Hour,
     wanted: &Wanted<'_>,
-    stop: &dyn Fn() -> bool,
+    watch: &dyn Watch,
     done: &mut Done,
 ) -> Result<(), PassError> {
     let range = hour.range_ns();
@@ -176,7 +203,7 @@ fn write(
             || place.upload(&layout::rows(table, hour, name), rate),
             || {
                 pace.rest();
-                !stop()
+                !watch.stop()
             },
         )?;
         let bytes = file.map(Upload::finish).transpose()?;
@@ -193,7 +220,13 @@ fn write(
             last_rowid: written.last_rowid,
         });
     }
-    let dropped = |table: &str| Some((table.to_owned(), hours.dropped_until_ns(table)?));
+    let not_archived: Vec<_> = hours.not_archived(&range).collect();
+    let dropped = |table: &str| {
+        let gap = not_archived.iter().find(|gap| gap.table == table);
+        let until_ns = hours.dropped_until_ns(table).filter(|until_ns| *until_ns >= range.start);
+        let until_ns = until_ns.max(gap.map(|gap| gap.until_ns))?.min(range.end);
+        Some(Dropped { table: table.to_owned(), until_ns, rows: gap.map_or(0, |gap| gap.rows) })
+    };
     let manifest = Manifest {
         version: VERSION,
         node: name.node.clone(),
@@ -216,12 +249,7 @@ fn write(
             })
             .collect(),
         gaps: hours.gaps(&range).into_iter().map(|(since_ns, until_ns)| Gap { since_ns, until_ns }).collect(),
-        dropped: hours
-            .tables()
-            .filter_map(dropped)
-            .filter(|(_, until_ns)| *until_ns >= range.start)
-            .map(|(table, until_ns)| Dropped { table, until_ns: until_ns.min(range.end) })
-            .collect(),
+        dropped: hours.tables().filter_map(dropped).collect(),
     };
     place.write(&layout::manifest(hour, name), serde_json::to_vec(&manifest).unwrap_or_default())?;
     done.files += 1;
@@ -254,7 +282,7 @@ mod tests {
     use crate::place::Settings;
 
     fn wanted(db: &Path) -> Wanted<'_> {
-        Wanted { db, node: "n1", now_ns: record::unix_now_ns(), open_hours: false, full_speed: true }
+        Wanted { db, node: "n1", now_ns: record::unix_now_ns(), at_once: false, open_hours: false, full_speed: true }
     }
 
     fn forever() -> StoreConfig {
@@ -310,6 +338,63 @@ mod tests {
         let stopped = pass(&place, wanted(&db), &|| true).unwrap_err();
         assert!(stopped.is_stop());
         assert!(pass(&place, wanted(&db), &never).unwrap().rows >= 48);
+    }
+
+    #[test]
+    fn hours_that_retention_took_first_are_in_the_manifests() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = dir.path().join("n1.db");
+        let max_age = Duration::from_secs(3600);
+        let store =
+            Store::open(&db, StoreConfig { max_age, hold_for_archive: true, ..StoreConfig::default() }).unwrap();
+        let now_ns = record::unix_now_ns();
+        let past = Hour::of_ns(now_ns - 30 * HOUR_NS);
+        for row in 0..100 {
+            // Longer ago than an archive is waited for, and an hour that is waited for.
+            for ts_ns in [past.range_ns().start + row, now_ns - HOUR_NS - 600_000_000_000 + row] {
+                let call = record::Collective { ts_ns, ..collective(row.cast_unsigned()) };
+                store.ingest().record(record::Record::Collective(call));
+            }
+        }
+        store.flush(PATIENCE).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while store.held().not_archived < 100 {
+            assert!(Instant::now() < deadline, "{:?}", store.held());
+            std::thread::yield_now();
+        }
+        let target = dir.path().join("archive");
+        std::fs::create_dir(&target).unwrap();
+        let place = Place::open(target.to_str().unwrap(), &Settings::default()).unwrap();
+        struct Held<'s>(&'s Store);
+        impl Watch for Held<'_> {
+            fn stop(&self) -> bool {
+                false
+            }
+            fn archived(&self, until_ns: i64) {
+                self.0.archived(until_ns);
+            }
+        }
+        pass(&place, Wanted { at_once: true, ..wanted(&db) }, &Held(&store)).unwrap();
+        let name = StoreName { node: "n1".into(), birth_ns: Hours::open(&db).unwrap().birth_ns() };
+        let manifest = Manifest::read(&place.read(&layout::manifest(past, &name)).unwrap().unwrap()).unwrap();
+        assert_eq!(manifest.table("collectives").map(|table| table.rows), Some(0));
+        let until_ns = past.range_ns().start + 99;
+        assert!(
+            manifest.dropped.contains(&Dropped { table: "collectives".into(), until_ns, rows: 100 }),
+            "{manifest:?}"
+        );
+        // What was waited for is archived now, and goes.
+        let deadline = Instant::now() + PATIENCE;
+        while store.facts().table("collectives").is_some_and(|table| table.rows > 0) {
+            assert!(Instant::now() < deadline, "{:?} {:?}", store.held(), store.facts());
+            std::thread::yield_now();
+        }
+        let hours = Hours::open(&db).unwrap();
+        let gaps = hours.not_archived(&(i64::MIN..i64::MAX)).filter(|gap| gap.table == "collectives");
+        assert_eq!(gaps.map(|gap| gap.rows).sum::<u64>(), 100);
+        let later = Hour::of_ns(now_ns - HOUR_NS - 600_000_000_000);
+        let manifest = Manifest::read(&place.read(&layout::manifest(later, &name)).unwrap().unwrap()).unwrap();
+        assert_eq!(manifest.table("collectives").map(|table| table.rows), Some(100));
     }
 
     #[test]

@@ -5,14 +5,16 @@ use std::io::Read;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
+use parking_lot::Mutex;
 use parquet::basic::Type as Physical;
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::file::statistics::Statistics;
 use rusqlite::types::ValueRef;
+use store::PartColumn;
 
 use crate::place::Place;
 
@@ -28,7 +30,7 @@ pub(crate) struct Remote {
     name: Arc<str>,
     bytes: u64,
     /// All of it, where it is small.
-    whole: Option<Bytes>,
+    whole: Arc<Mutex<Option<Bytes>>>,
 }
 
 impl Length for Remote {
@@ -47,7 +49,8 @@ impl ChunkReader for Remote {
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
         let end = start.checked_add(length as u64).filter(|end| *end <= self.bytes);
         let end = end.ok_or_else(|| ParquetError::EOF(format!("{} is too short", self.name)))?;
-        let read = match &self.whole {
+        let whole = self.whole.lock().clone();
+        let read = match &whole {
             Some(whole) => whole.slice((start as usize).min(whole.len())..(end as usize).min(whole.len())),
             None => self
                 .place
@@ -98,9 +101,9 @@ pub(crate) enum Values {
 /// A column of a chunk: its values, and where some are NULL the places of the others.
 #[derive(Debug)]
 pub(crate) struct Column {
-    values: Values,
+    pub(crate) values: Values,
     /// For each row the place of its value, or none.
-    places: Option<Vec<u32>>,
+    pub(crate) places: Option<Vec<u32>>,
 }
 
 /// Stands for NULL among the places.
@@ -174,20 +177,61 @@ impl Chunk {
 pub(crate) struct File {
     reader: SerializedFileReader<Remote>,
     metadata: ParquetMetaData,
+    remote: Remote,
 }
 
 impl File {
     /// Opens a file of `bytes` bytes.
     pub(crate) fn open(place: &Place, name: String, bytes: u64) -> parquet::errors::Result<Self> {
-        let mut remote = Remote { place: place.clone(), name: name.into(), bytes, whole: None };
+        let remote = Remote { place: place.clone(), name: name.into(), bytes, whole: Arc::default() };
         if bytes <= SMALL {
-            remote.whole = Some(remote.get_bytes(0, bytes as usize)?);
+            let whole = remote.get_bytes(0, bytes as usize)?;
+            *remote.whole.lock() = Some(whole);
         }
         unharmed(|| {
-            let reader = SerializedFileReader::new(remote)?;
+            let reader = SerializedFileReader::new(remote.clone())?;
             let metadata = reader.metadata().clone();
-            Ok(Self { reader, metadata })
+            Ok(Self { reader, metadata, remote })
         })
+    }
+
+    /// Its name in the archive.
+    pub(crate) fn name(&self) -> &str {
+        &self.remote.name
+    }
+
+    /// Bytes of it that are in memory.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.remote.whole.lock().as_ref().map_or(0, Bytes::len)
+    }
+
+    /// Keeps nothing but its metadata: what is read from now on is read anew.
+    pub(crate) fn let_go(&mut self) {
+        *self.remote.whole.lock() = None;
+    }
+
+    /// Rows of a row group.
+    pub(crate) fn rows(&self, group: usize) -> usize {
+        usize::try_from(self.metadata.row_group(group).num_rows()).unwrap_or(0)
+    }
+
+    /// What the statistics of a row group say of its columns.
+    pub(crate) fn known(&self, group: usize) -> Vec<PartColumn> {
+        let column = |column: &ColumnChunkMetaData| {
+            let known = column.statistics();
+            let nulls = known.and_then(Statistics::null_count_opt);
+            let range = match known {
+                Some(Statistics::Int64(known)) => known.min_opt().copied().zip(known.max_opt().copied()),
+                _ => None,
+            };
+            let is_null = nulls.is_some_and(|nulls| i64::try_from(nulls) == Ok(column.num_values()));
+            PartColumn {
+                name: column.column_path().string(),
+                range: range.or((!is_null).then_some((i64::MIN, i64::MAX))),
+                has_null: nulls != Some(0),
+            }
+        };
+        self.metadata.row_group(group).columns().iter().map(column).collect()
     }
 
     /// How many row groups it has.
@@ -215,7 +259,7 @@ impl File {
     fn read_group(&self, group: usize, columns: &[Option<&str>]) -> parquet::errors::Result<Chunk> {
         let reader = self.reader.get_row_group(group)?;
         let metadata = self.metadata.row_group(group);
-        let rows = usize::try_from(metadata.num_rows()).unwrap_or(0);
+        let rows = self.rows(group);
         let mut read = Vec::with_capacity(columns.len());
         for name in columns {
             let at = name.and_then(|name| place_of(metadata, name));

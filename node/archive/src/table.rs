@@ -20,13 +20,13 @@ use rusqlite::vtab::{
     VTabKind, sqlite3_vtab, sqlite3_vtab_cursor,
 };
 use rusqlite::{Connection, Error, Result};
+use store::ARCHIVED_MODULE;
 
-use crate::layout;
+use crate::columns::Columns;
 use crate::live::{self, Batches, RowsWanted};
 use crate::parts::{HourFile, Node};
 use crate::row_group::{Chunk, File};
 
-const MODULE: &CStr = c"rankmesh_history";
 /// What a kept row's place takes beside the row, about.
 const KEPT_ROW_BYTES: usize = 96;
 
@@ -44,6 +44,7 @@ pub(crate) fn connection(node: &Arc<Node>) -> Result<Connection> {
     let mut conn = Connection::open_in_memory()?;
     conn.deserialize_read_exact(rusqlite::MAIN_DB, schema.as_slice(), schema.len(), true)?;
     register(&conn, node)?;
+    store::give_columns(&conn, Arc::new(Columns(Arc::clone(node))))?;
     conn.set_prepared_statement_cache_capacity(64);
     conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;")?;
     Ok(conn)
@@ -51,7 +52,7 @@ pub(crate) fn connection(node: &Arc<Node>) -> Result<Connection> {
 
 fn register(conn: &Connection, node: &Arc<Node>) -> Result<()> {
     const OF: Module<'_, HistoryTable> = Module::read_only_module();
-    conn.create_module(MODULE, &OF, Some(Arc::clone(node)))
+    conn.create_module(ARCHIVED_MODULE, &OF, Some(Arc::clone(node)))
 }
 
 fn schema(node: &Arc<Node>) -> Result<Vec<u8>> {
@@ -63,7 +64,7 @@ fn schema(node: &Arc<Node>) -> Result<Vec<u8>> {
         let columns: Vec<String> = columns.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
         conn.execute_batch(&format!(
             "DROP TABLE {table}; CREATE VIRTUAL TABLE {table} USING {} ({time}, {})",
-            MODULE.to_string_lossy(),
+            ARCHIVED_MODULE.to_string_lossy(),
             columns.join(", ")
         ))?;
     }
@@ -279,30 +280,16 @@ impl Reader {
                 continue;
             }
             match self.files.next() {
-                Some(file) => self.open = self.file(&file)?.map(|file| (file, 0)),
+                Some(file) => {
+                    let opened = self.node.open(&self.table, &file).map_err(failed)?;
+                    self.open = opened.map(|file| (file, 0));
+                }
                 None => {
                     let Some(live) = &mut self.live else { return Ok(None) };
                     let rows = live.next().map_err(failed)?;
                     return Ok(rows.map(|rows| live::chunk(rows, &self.columns)));
                 }
             }
-        }
-    }
-
-    /// None where the hour has no rows any more.
-    fn file(&self, of: &HourFile) -> Result<Option<File>> {
-        let name = layout::rows(&self.table, of.hour, &of.store);
-        let place = self.node.archive.place();
-        let first = match File::open(place, name.clone(), of.bytes) {
-            Ok(file) => return Ok(Some(file)),
-            Err(error) => error,
-        };
-        // The hour was written again meanwhile, with more rows.
-        let now = self.node.archive.manifest_now(&of.store, of.hour).map_err(failed)?;
-        let bytes = now.map_err(failed)?.and_then(|manifest| Some(manifest.table(&self.table)?.bytes));
-        match bytes.filter(|bytes| *bytes != of.bytes && *bytes > 0) {
-            Some(bytes) => File::open(place, name, bytes).map(Some).map_err(failed),
-            None => Err(failed(format!("{name}: {first}"))),
         }
     }
 }

@@ -5,13 +5,13 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use record::{printable, unix_now_ns};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use store::{Finding, Source};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use store::{Finding, Held, Source, Store};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -21,6 +21,12 @@ const EVERY: &str = "15m";
 const EVERY_PUSH: &str = "10s";
 /// Time before a process that ended is started again.
 const AGAIN: Duration = Duration::from_secs(60);
+/// How often it is looked what retention waits for.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often the process is told that retention waits.
+const WISHED_AGAIN: Duration = Duration::from_secs(60);
+/// Time without such rows after which a gap is over: more than an hour.
+const GAP_IS_OVER: Duration = Duration::from_secs(2 * 3600);
 /// Bytes of a line that the process may tell.
 const LINE: usize = 64 << 10;
 
@@ -44,7 +50,16 @@ pub struct ArchiveChoice {
     pub settings: Option<PathBuf>,
 }
 
-/// What the agent is told of a pass, a line of JSON each.
+/// What the process tells the agent, a line of JSON each.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// A pass has ended.
+    Pass(PassTold),
+    /// Rows before this time are in the archive, Unix nanoseconds.
+    Archived(i64),
+}
+
+/// What the agent is told of a pass.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct PassTold {
     /// Hours written, or inserts.
@@ -57,28 +72,36 @@ pub(crate) struct PassTold {
     pub(crate) lost: Option<String>,
 }
 
+/// The agent's line to the process: hours that are over are wanted now.
+pub(crate) const AT_ONCE: &str = "at once";
+
 /// Archives until `stop`. An agent without a trace store of its own has nothing to archive.
 pub async fn keep(shared: Arc<Shared>, choice: ArchiveChoice, stop: CancellationToken) {
     let Source::Store(store) = shared.source.as_ref() else {
         tracing::warn!("--archive, --clickhouse: this agent records into no store, so there is nothing to archive");
         return;
     };
-    let mut told = Told::default();
+    let mut findings = Findings::default();
     loop {
         let ended = tokio::select! {
-            ended = run(&shared, store.path(), &choice, &mut told) => ended,
+            ended = run(&shared, store, &choice, &mut findings) => ended,
             () = stop.cancelled() => return,
         };
-        told.failed(&shared, choice.kept, Some(ended));
-        tokio::select! {
-            () = tokio::time::sleep(AGAIN) => {}
-            () = stop.cancelled() => return,
+        findings.failed(&shared, choice.kept, Some(ended));
+        let again = tokio::time::sleep(AGAIN);
+        tokio::pin!(again);
+        loop {
+            tokio::select! {
+                () = &mut again => break,
+                () = tokio::time::sleep(LOOK) => findings.not_archived(&shared, store.held()),
+                () = stop.cancelled() => return,
+            }
         }
     }
 }
 
 /// Runs the process until it ends; says why.
-async fn run(shared: &Shared, db: &std::path::Path, choice: &ArchiveChoice, told: &mut Told) -> String {
+async fn run(shared: &Shared, store: &Store, choice: &ArchiveChoice, findings: &mut Findings) -> String {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => return format!("this program is not to be found: {error}"),
@@ -92,9 +115,9 @@ async fn run(shared: &Shared, db: &std::path::Path, choice: &ArchiveChoice, told
         .args(["archive", "--every", every, "--for-agent", flag, &choice.to, "--node"])
         .arg(shared.identity.node().as_str())
         .arg("--db")
-        .arg(db)
+        .arg(store.path())
         .env_remove("RANKMESH_TOKEN")
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true);
     if let Some(settings) = &choice.settings {
@@ -104,17 +127,31 @@ async fn run(shared: &Shared, db: &std::path::Path, choice: &ArchiveChoice, told
         Ok(child) => child,
         Err(error) => return format!("its process cannot be started: {error}"),
     };
+    let mut wishes = child.stdin.take();
+    let mut wished: Option<Instant> = None;
     if let Some(out) = child.stdout.take() {
         let mut lines = BufReader::with_capacity(LINE, out).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            let Ok(pass) = serde_json::from_str::<PassTold>(&line) else { continue };
-            if pass.hours > 0 && choice.kept == Kept::Hours {
-                tracing::info!("archived {} hours, {} rows", pass.hours, pass.rows);
+        loop {
+            let line = tokio::select! {
+                line = lines.next_line() => line,
+                () = tokio::time::sleep(LOOK) => {
+                    let held = store.held();
+                    findings.not_archived(shared, held);
+                    let is_due = wished.is_none_or(|wished| wished.elapsed() >= WISHED_AGAIN);
+                    if let Some(wishes) = wishes.as_mut().filter(|_| held.wants_archive && is_due) {
+                        wished = Some(Instant::now());
+                        // (A process that has ended is seen by its output.)
+                        let _ = wishes.write_all(format!("{AT_ONCE}\n").as_bytes()).await;
+                    }
+                    continue;
+                }
+            };
+            let Ok(Some(line)) = line else { break };
+            match serde_json::from_str(&line) {
+                Ok(Told::Archived(until_ns)) => store.archived(until_ns),
+                Ok(Told::Pass(pass)) => findings.pass(shared, choice.kept, pass),
+                Err(_) => {}
             }
-            if let Some(lost) = &pass.lost {
-                told.lost(shared, lost);
-            }
-            told.failed(shared, choice.kept, pass.failed);
         }
     }
     match child.wait().await {
@@ -123,13 +160,37 @@ async fn run(shared: &Shared, db: &std::path::Path, choice: &ArchiveChoice, told
     }
 }
 
-/// What was told last: a failure that goes on is one finding.
+/// What was told last: what goes on is one finding.
 #[derive(Debug, Default)]
-struct Told(Option<String>);
+struct Findings {
+    /// Why hours are not archived.
+    failed: Option<String>,
+    /// Rows that retention had to take, as far as that was seen, and since when.
+    not_archived: u64,
+    gap: Option<Gap>,
+}
 
-impl Told {
+/// A time in which retention takes what is not archived.
+#[derive(Debug)]
+struct Gap {
+    /// Rows before it.
+    before: u64,
+    grew: Instant,
+}
+
+impl Findings {
+    fn pass(&mut self, shared: &Shared, kept: Kept, pass: PassTold) {
+        if pass.hours > 0 && kept == Kept::Hours {
+            tracing::info!("archived {} hours, {} rows", pass.hours, pass.rows);
+        }
+        if let Some(lost) = &pass.lost {
+            write(shared, lost);
+        }
+        self.failed(shared, kept, pass.failed);
+    }
+
     fn failed(&mut self, shared: &Shared, kept: Kept, why: Option<String>) {
-        if self.0 == why {
+        if self.failed == why {
             return;
         }
         let text = match (&why, kept) {
@@ -138,19 +199,41 @@ impl Told {
             (Some(why), Kept::Rows) => format!("rows are not pushed into ClickHouse: {why}"),
             (None, Kept::Rows) => "rows are pushed into ClickHouse again".to_owned(),
         };
-        self.write(shared, &text);
-        self.0 = why;
+        write(shared, &text);
+        self.failed = why;
     }
 
-    fn lost(&self, shared: &Shared, lost: &str) {
-        self.write(shared, lost);
-    }
-
-    fn write(&self, shared: &Shared, text: &str) {
-        tracing::warn!("{}", printable(text));
-        if let Source::Store(store) = shared.source.as_ref() {
-            store.ingest().finding(finding(shared.identity.node().as_str(), text));
+    /// Says so when retention begins to take rows that are not archived, and when it no longer does.
+    fn not_archived(&mut self, shared: &Shared, held: Held) {
+        if held.not_archived > self.not_archived {
+            let before = std::mem::replace(&mut self.not_archived, held.not_archived);
+            let now = Instant::now();
+            match &mut self.gap {
+                Some(gap) => gap.grew = now,
+                None => {
+                    self.gap = Some(Gap { before, grew: now });
+                    let why = self.failed.as_ref().map_or_else(
+                        || "the store holds less than it takes until an hour is over and written".to_owned(),
+                        |why| format!("hours are not archived: {why}"),
+                    );
+                    write(shared, &format!("retention drops rows that are not archived ({why})"));
+                }
+            }
         }
+        if let Some(gap) = self.gap.take_if(|gap| gap.grew.elapsed() >= GAP_IS_OVER) {
+            let rows = self.not_archived - gap.before;
+            write(
+                shared,
+                &format!("retention has dropped {rows} rows that were not archived; manifests say of which hours"),
+            );
+        }
+    }
+}
+
+fn write(shared: &Shared, text: &str) {
+    tracing::warn!("{}", printable(text));
+    if let Source::Store(store) = shared.source.as_ref() {
+        store.ingest().finding(finding(shared.identity.node().as_str(), text));
     }
 }
 

@@ -30,9 +30,16 @@ pub(super) struct Gathered {
     peer: Option<Recorded>,
     looked_at: Vec<String>,
     not_visible: Vec<String>,
+    /// What was asked, each with a title.
+    sql: Vec<(String, String)>,
 }
 
 impl Gathered {
+    /// The questions whose answers the cause was made of, each with a title.
+    pub(super) fn sql(&self) -> &[(String, String)] {
+        &self.sql
+    }
+
     /// The steps in which the culprit was latest, worst first, on the clock of the report.
     pub(super) fn worst(&self, report: &Report, cause: &Cause) -> Vec<Late> {
         let Verdict::Rank { culprit, .. } = &report.verdict else { return Vec::new() };
@@ -130,7 +137,8 @@ pub(super) async fn gathered(
     looked_at.extend(notes);
     let peer = (recorded.len() > 1).then(|| recorded.remove(1));
     let culprit = recorded.into_iter().next()?;
-    Some(Gathered { culprit, peer, looked_at, not_visible })
+    let sql = Topic::ALL.map(|topic| (format!("the two processes: {}", topic.words()), topic.sql(&subjects)));
+    Some(Gathered { culprit, peer, looked_at, not_visible, sql: sql.into() })
 }
 
 /// The cause that shares of time give, with who took the CPU where another task did.

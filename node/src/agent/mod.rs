@@ -45,6 +45,7 @@ mod mark;
 mod memory;
 mod open_calls;
 mod own_state;
+mod own_walks;
 mod past_findings;
 mod recording;
 mod remembered;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use explain::stacks::{self, MemberStacks, Merged, Plan, ProcessProfile, Sampler, ShortReason};
+use explain::stacks::{self, MemberStacks, Merged, OwnWalks, Plan, ProcessProfile, Sampler, ShortReason};
 use futures::StreamExt;
 use gossip::Member;
 use model::frame;
@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
+use super::own_walks::Walks;
 use super::recording::{RankProcess, Recording};
 
 /// Samples of one request, and the times between them that are accepted.
@@ -84,7 +85,7 @@ pub struct StacksAnswer {
 #[derive(Debug)]
 pub(super) struct Stacks {
     recording: Arc<Recording>,
-    sampler: Arc<Mutex<Sampler>>,
+    sampler: Arc<Mutex<(Sampler, Walks)>>,
     one_at_a_time: Semaphore,
 }
 
@@ -160,7 +161,8 @@ impl Stacks {
         let until = deadline.checked_sub(WAY_BACK).unwrap_or(deadline);
         let sampled = tokio::task::spawn_blocking(move || {
             let over = || stop.is_cancelled() || Instant::now() >= until;
-            sample_ranks(&mut sampler.lock(), &ranks, &wanted, over)
+            let (sampler, walks) = &mut *sampler.lock();
+            sample_ranks(sampler, Some(walks), &ranks, &wanted, over)
         });
         sampled.await.map_err(|error| NodeError::Failed(format!("sampling stacks: {error}")))
     }
@@ -185,6 +187,7 @@ fn check(wanted: &StacksWanted) -> Result<(), String> {
 
 fn sample_ranks(
     sampler: &mut Sampler,
+    walks: Option<&mut Walks>,
     ranks: &[RankProcess],
     wanted: &StacksWanted,
     over: impl Fn() -> bool,
@@ -213,7 +216,13 @@ fn sample_ranks(
         every: Duration::from_millis(wanted.every_ms.into()),
         cpu_budget: CPU_PER_20_SAMPLES.saturating_mul(times),
     };
-    let profiles = sampler.profile(&pids, &plan, over);
+    let walks = walks.map(|walks| walks as &mut dyn OwnWalks);
+    let (profiles, from_outside) = sampler.profile_with(&pids, &plan, walks, over);
+    // Where nothing was torn it made no difference.
+    let is_torn = |profile: &ProcessProfile| profile.threads.iter().any(|thread| thread.torn > 0);
+    if let Some(why) = from_outside.filter(|_| profiles.iter().any(is_torn)) {
+        notes.push(format!("threads that ran were read from outside, which tears stacks: {why}"));
+    }
     let early = |reason: &ShortReason| {
         let short = profiles.iter().filter(|profile| profile.short_because.as_ref() == Some(reason));
         short.map(|profile| profile.samples).min().map(|samples| format!("{samples} of {} samples", wanted.samples))
@@ -404,7 +413,7 @@ mod tests {
         let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let ended = std::process::Command::new("true").spawn().and_then(|mut child| child.wait().map(|_| child.id()));
         let ranks = [process(sleeper.id(), 3, "j"), process(ended.unwrap(), 4, "j")];
-        let node = sample_ranks(&mut Sampler::default(), &ranks, &wanted(), || false);
+        let node = sample_ranks(&mut Sampler::default(), None, &ranks, &wanted(), || false);
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         assert_eq!(node.profiles.iter().map(|found| found.rank).collect::<Vec<_>>(), [Some(3), Some(4)]);
@@ -424,12 +433,13 @@ mod tests {
         let ranks = [process(shell.id(), 3, "j"), process(child, 3, "j"), process(child, 3, "other job")];
         let sampled = |children| {
             let wanted = StacksWanted { children, ..wanted() };
-            let node = sample_ranks(&mut Sampler::default(), &ranks[..2], &wanted, || false);
+            let node = sample_ranks(&mut Sampler::default(), None, &ranks[..2], &wanted, || false);
             node.profiles.iter().map(|found| (found.profile.pid, found.rank)).collect::<Vec<_>>()
         };
         assert_eq!(sampled(false), [(shell.id(), Some(3))]);
         assert_eq!(sampled(true), [(shell.id(), Some(3)), (child, None)]);
-        let node = sample_ranks(&mut Sampler::default(), &[ranks[0].clone(), ranks[2].clone()], &wanted(), || false);
+        let node =
+            sample_ranks(&mut Sampler::default(), None, &[ranks[0].clone(), ranks[2].clone()], &wanted(), || false);
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child as i32), nix::sys::signal::Signal::SIGKILL);
         shell.wait().unwrap();
         assert_eq!(node.profiles.len(), 2, "a job within the job is one");

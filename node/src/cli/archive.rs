@@ -1,21 +1,21 @@
 //! `rankmesh archive`: hours of trace stores as Parquet, into a directory or bucket; or their rows as
 //! they come, into ClickHouse.
 
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use archive::clickhouse::{Client, ClientError, Credentials, PushError, Pushed, push};
-use archive::pass::{Done, PassError, Wanted, pass};
+use archive::pass::{Done, PassError, Wanted, Watch, pass};
 use archive::place::{Place, Settings};
 use clap::Args;
 use record::unix_now_ns;
 
 use super::values::parse_duration;
 use super::{Exit, UsageError};
-use crate::agent::archiver::PassTold;
+use crate::agent::archiver::{AT_ONCE, PassTold, Told};
 use crate::privileges::{self, Plan};
 
 /// Flags of `rankmesh archive`.
@@ -60,6 +60,9 @@ pub(super) struct ArchiveArgs {
 /// Set by SIGTERM and SIGINT.
 static STOP: AtomicBool = AtomicBool::new(false);
 
+/// Set by the agent's line on standard input: retention is about to take rows that are not archived.
+static SOON: AtomicBool = AtomicBool::new(false);
+
 extern "C" fn stop_soon(_: libc::c_int) {
     STOP.store(true, Ordering::Relaxed);
 }
@@ -83,6 +86,7 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
         let files = files.iter().cloned().chain(target);
         let plan = Plan { files: files.collect(), ..Plan::default() };
         privileges::give_up_all_but(&plan).context("giving up privileges")?;
+        std::thread::Builder::new().name("agent's wishes".to_owned()).spawn(hear_agent)?;
     }
     let parent = nix::unistd::getppid();
     let is_over = || STOP.load(Ordering::Relaxed) || (args.for_agent && nix::unistd::getppid() != parent);
@@ -94,18 +98,48 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
         let outcome = one_pass(&args, &files, &is_over);
         match args.every {
             None => return outcome.map(|done| say(&done)),
-            Some(_) if args.for_agent => tell(&outcome)?,
+            Some(_) if args.for_agent => tell_pass(&outcome)?,
             Some(_) => match &outcome {
                 Ok(done) => drop(say(done)),
                 Err(error) => eprintln!("{}", crate::output::printable_lines(&format!("rankmesh: {error:#}"))),
             },
         }
         let every = args.every.unwrap_or_default();
-        while began.elapsed() < every && !is_over() {
+        while began.elapsed() < every && !is_over() && !SOON.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(200));
         }
         if is_over() {
             return Ok(Exit::Complete);
+        }
+    }
+}
+
+/// Reads what the agent wants, until it ends.
+fn hear_agent() {
+    for line in std::io::stdin().lock().lines() {
+        match line {
+            Ok(line) if line == AT_ONCE => SOON.store(true, Ordering::Relaxed),
+            Ok(_) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Stops a pass, and tells the agent how far it is.
+struct ForAgent<'a> {
+    is_over: &'a dyn Fn() -> bool,
+    is_told: bool,
+}
+
+impl Watch for ForAgent<'_> {
+    fn stop(&self) -> bool {
+        (self.is_over)()
+    }
+
+    fn archived(&self, until_ns: i64) {
+        if self.is_told {
+            // (An agent that is gone ends this process soon.)
+            let _ = tell(&Told::Archived(until_ns));
         }
     }
 }
@@ -146,10 +180,12 @@ fn write_all(
 ) -> anyhow::Result<Passed> {
     let place = Place::open(to, settings)?;
     let mut all = Done::default();
+    let watch = ForAgent { is_over, is_told: args.for_agent };
+    let at_once = SOON.swap(false, Ordering::Relaxed);
     for (db, node) in named(args, files) {
-        let wanted =
-            Wanted { db, node: &node, now_ns: unix_now_ns(), open_hours: args.open_hours, full_speed: args.full_speed };
-        let done = pass(&place, wanted, is_over)?;
+        let (open_hours, full_speed) = (args.open_hours, args.full_speed);
+        let wanted = Wanted { db, node: &node, now_ns: unix_now_ns(), at_once, open_hours, full_speed };
+        let done = pass(&place, wanted, &watch)?;
         all.hours.extend(done.hours);
         (all.rows, all.bytes, all.files) = (all.rows + done.rows, all.bytes + done.bytes, all.files + done.files);
     }
@@ -191,15 +227,18 @@ fn say(passed: &Passed) -> Exit {
     Exit::Complete
 }
 
-fn tell(outcome: &anyhow::Result<Passed>) -> anyhow::Result<()> {
-    let told = match outcome {
+fn tell_pass(outcome: &anyhow::Result<Passed>) -> anyhow::Result<()> {
+    tell(&Told::Pass(match outcome {
         Ok(passed) => passed.told.clone(),
         Err(error) if error.downcast_ref::<PassError>().is_some_and(PassError::is_stop) => return Ok(()),
         Err(error) if error.downcast_ref::<PushError>().is_some_and(PushError::is_stop) => return Ok(()),
         Err(error) => PassTold { hours: 0, rows: 0, failed: Some(format!("{error:#}")), lost: None },
-    };
+    }))
+}
+
+fn tell(told: &Told) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", serde_json::to_string(&told)?)?;
+    writeln!(out, "{}", serde_json::to_string(told)?)?;
     Ok(out.flush()?)
 }
 

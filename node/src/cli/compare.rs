@@ -82,6 +82,8 @@ struct Comparison {
     version: u32,
     block_ns: [i64; 2],
     changes: Vec<Change>,
+    /// Of each side, in words: what it was, as far as seen.
+    regimes: [String; 2],
     regime: Vec<String>,
     not_visible: Vec<String>,
     coverage: [Coverage; 2],
@@ -97,7 +99,7 @@ struct Measure {
 }
 
 /// `{b}` is the block of a row, `{in}` the side's span, `{job}` the job's condition.
-const MEASURES: [Measure; 12] = [
+const MEASURES: [Measure; 14] = [
     Measure {
         name: "time from collective to collective",
         unit: "ns",
@@ -179,6 +181,28 @@ const MEASURES: [Measure; 12] = [
         sql: "SELECT {b} AS b, 'all hosts', avg(steal_pct) FROM host_samples WHERE {in} AND steal_pct IS NOT NULL GROUP BY b",
         regime: true,
     },
+    Measure {
+        name: "a rank could run and had no CPU",
+        unit: "ms/s",
+        sql: "SELECT {b} AS b, 'each rank', sum(CASE voluntary WHEN 0 THEN duration_ns ELSE ifnull(run_delay_ns, 0) END) * 1e3 / {block} \
+              FROM offcpu WHERE {in} AND rank IS NOT NULL GROUP BY b, pid",
+        regime: true,
+    },
+    Measure {
+        name: "a rank waited for pages from a disk",
+        unit: "ms/s",
+        sql: "SELECT {b} AS b, 'each rank', sum(duration_ns) * 1e3 / {block} FROM memory_events \
+              WHERE {in} AND rank IS NOT NULL AND event = 'major_fault' AND duration_ns IS NOT NULL GROUP BY b, pid",
+        regime: true,
+    },
+];
+
+/// What a side's regime is called from so much on: the measure, the least mean, the name.
+const REGIMES: [(&str, f64, &str); 4] = [
+    ("a rank could run and had no CPU", 50.0, "contended"),
+    ("CPU time stolen by the hypervisor", 2.0, "contended by other guests"),
+    ("GPUs held down by heat or power", 5.0, "throttled"),
+    ("a rank waited for pages from a disk", 20.0, "cold"),
 ];
 
 pub(super) fn run(mut args: CompareArgs) -> anyhow::Result<Exit> {
@@ -275,6 +299,27 @@ impl Values {
         }
     }
 
+    /// What the regime was, as far as seen: contended, throttled, cold, or none of it.
+    fn regime(&self) -> String {
+        let (mut named, mut unseen) = (Vec::new(), Vec::new());
+        for (measure, least, name) in REGIMES {
+            let Some(at) = MEASURES.iter().position(|known| known.name == measure) else { continue };
+            let means: Vec<f64> =
+                self.figures.keys().filter(|key| key.0 == at).flat_map(|key| self.means(key)).collect();
+            let mean = means.iter().sum::<f64>() / means.len().max(1) as f64;
+            match means.is_empty() {
+                true => unseen.push(name),
+                false if mean >= least => named.push(format!("{name} ({measure}: {})", shown(mean, MEASURES[at].unit))),
+                false => {}
+            }
+        }
+        let mut text = if named.is_empty() { "nothing unusual was seen".to_owned() } else { named.join(", ") };
+        if !unseen.is_empty() {
+            text.push_str(&format!("; nothing recorded of: {}", unseen.join(", ")));
+        }
+        text
+    }
+
     /// One value a block: the mean over hosts and ranks. Of what is summed up per second, a block of
     /// the job without any is 0.
     fn means(&self, key: &(usize, String)) -> Vec<f64> {
@@ -332,7 +377,7 @@ fn compared(before: Values, after: Values) -> Comparison {
     let regime_changes = compare(&regime.into_iter().map(figure).collect::<Vec<_>>());
     let mut not_visible: Vec<String> = vec![
         "one run on each side: what differs from run to run by itself is not in the intervals".to_owned(),
-        "whether caches and page cache were warm, SM occupancy and DRAM bandwidth: they need the vendor's counters"
+        "whether the CPU's and the GPU's caches were warm, SM occupancy and DRAM bandwidth: they need the vendor's counters"
             .to_owned(),
     ];
     for (at, measure) in MEASURES.iter().enumerate() {
@@ -344,6 +389,7 @@ fn compared(before: Values, after: Values) -> Comparison {
         version: 1,
         block_ns: [before.block_ns, after.block_ns],
         changes,
+        regimes: [&before, &after].map(Values::regime),
         regime: regime_changes.iter().map(line).collect(),
         not_visible,
         coverage: [before.coverage, after.coverage],
@@ -413,6 +459,7 @@ fn printed(found: &Comparison) -> String {
     if found.changes.len() > ROWS {
         out.push_str(&format!("… and {} more (--format json has all)\n", found.changes.len() - ROWS));
     }
+    out.push_str(&format!("\nBefore: {}.\nAfter: {}.\n", found.regimes[0], found.regimes[1]));
     for (title, lines) in [("Regime", &found.regime), ("Not visible", &found.not_visible)] {
         if !lines.is_empty() {
             out.push_str(&format!("\n{title}:\n"));
@@ -454,6 +501,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_side_is_called_what_it_was() {
+        let at = |name: &str| MEASURES.iter().position(|measure| measure.name == name).unwrap();
+        for (name, ..) in REGIMES {
+            assert!(MEASURES[at(name)].regime, "{name}");
+        }
+        let mut values = Values::default();
+        assert_eq!(
+            values.regime(),
+            "nothing unusual was seen; nothing recorded of: contended, contended by other guests, throttled, cold"
+        );
+        let mut set = |name: &str, value: f64| {
+            values.figures.insert((at(name), "x".to_owned()), BTreeMap::from([(0, vec![value]), (1, vec![value])]));
+            values.regime()
+        };
+        set("CPU time stolen by the hypervisor", 0.0);
+        set("GPUs held down by heat or power", 0.0);
+        set("a rank could run and had no CPU", 20.0);
+        assert_eq!(set("a rank waited for pages from a disk", 1.0), "nothing unusual was seen");
+        set("a rank could run and had no CPU", 120.0);
+        assert_eq!(
+            set("a rank waited for pages from a disk", 300.0),
+            "contended (a rank could run and had no CPU: 120.0 ms/s), cold (a rank waited for pages from a disk: 300.0 ms/s)"
+        );
+    }
+
     /// A store of two ranks; every collective takes `ns`, after `compute_ns` of work.
     fn store(dir: &Path, ns: i64, compute_ns: i64) {
         let store = store::Store::open(dir.join("a.db"), store::StoreConfig::default()).unwrap();
@@ -492,6 +565,7 @@ mod tests {
             cgroup_id: 1,
             job_id: None,
             captured: None,
+            site: None,
         }
     }
 

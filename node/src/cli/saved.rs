@@ -27,7 +27,7 @@ const MOST_BYTES: u64 = 1 << 20;
 const MOST_FILES: usize = 1_000;
 
 /// Name and text of what ships.
-const SHIPPED: [(&str, &str); 26] = {
+const SHIPPED: [(&str, &str); 27] = {
     macro_rules! shipped {
         ($($name:literal),* $(,)?) => {
             [$(($name, include_str!(concat!("../../../docs/investigations/", $name, ".sql")))),*]
@@ -37,6 +37,7 @@ const SHIPPED: [(&str, &str); 26] = {
         "calls-by-function",
         "calls-by-hour",
         "calls-by-process",
+        "calls-by-site",
         "communicators",
         "compute-by-rank",
         "durations-by-rank",

@@ -128,6 +128,7 @@ impl Line {
             cgroup_id: 0,
             job_id: None,
             captured: None,
+            site: None,
         }
     }
 }

@@ -105,8 +105,18 @@ impl FactsState {
 
     pub(crate) fn load(conn: &Connection, gaps: Vec<Gap>) -> rusqlite::Result<Self> {
         let mut state = Self { gaps, losses: LossLog::load(conn)?, ..Self::default() };
+        // (A file that no agent of this version has opened may lack tables, or have them as rows.)
+        let has = |name: &str| {
+            let sql = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
+            conn.prepare_cached(sql)?.query_row([name], |row| row.get::<_, i64>(0)).map(|found| found > 0)
+        };
+        let has_segments = has("segments")?;
         for (table, column) in TIMED_TABLES {
-            state.tables.push(read_table(conn, table, column)?);
+            state.tables.push(match (has(table)?, has_segments) {
+                (true, true) => read_table(conn, table, column)?,
+                (true, false) => read_rows(conn, table, column)?,
+                (false, _) => TableFacts { name: (*table).to_owned(), ..TableFacts::default() },
+            });
         }
         Ok(state)
     }
@@ -190,15 +200,25 @@ impl FactsState {
 
 /// Read one table's facts: six index look-ups.
 pub(crate) fn read_table(conn: &Connection, table: &str, column: &str) -> rusqlite::Result<TableFacts> {
+    if !columnar::is_columnar(table) {
+        return read_rows(conn, table, column);
+    }
+    let (rows, first_ns, last_ns) = columnar::span(conn, table)?;
+    Ok(TableFacts { rows, first_ns, last_ns, ..empty(conn, table)? })
+}
+
+/// The facts of a table without rows.
+fn empty(conn: &Connection, table: &str) -> rusqlite::Result<TableFacts> {
     let dropped_until_ns = conn
         .prepare_cached("SELECT cutoff_ns FROM retention WHERE table_name = ?1")?
         .query_row([table], |r| r.get(0))
         .optional()?;
     let unfilled = UNFILLED_TABLES.contains(&table);
-    if columnar::is_columnar(table) {
-        let (rows, first_ns, last_ns) = columnar::span(conn, table)?;
-        return Ok(TableFacts { name: table.to_owned(), rows, first_ns, last_ns, dropped_until_ns, unfilled });
-    }
+    Ok(TableFacts { name: table.to_owned(), dropped_until_ns, unfilled, ..TableFacts::default() })
+}
+
+/// As [`read_table`], of a table whose rows are SQLite's.
+fn read_rows(conn: &Connection, table: &str, column: &str) -> rusqlite::Result<TableFacts> {
     let sql = format!(
         "SELECT (SELECT min(rowid) FROM {table}), (SELECT max(rowid) FROM {table}), \
          (SELECT min({column}) FROM {table}), (SELECT max({column}) FROM {table})"
@@ -210,7 +230,7 @@ pub(crate) fn read_table(conn: &Connection, table: &str, column: &str) -> rusqli
         (Some(first), Some(last)) => last.abs_diff(first) + 1,
         _ => 0,
     };
-    Ok(TableFacts { name: table.to_owned(), rows, first_ns, last_ns, dropped_until_ns, unfilled })
+    Ok(TableFacts { rows, first_ns, last_ns, ..empty(conn, table)? })
 }
 
 /// Unix nanoseconds as text for people, to the millisecond, in UTC.

@@ -19,6 +19,7 @@ use super::StoreConfig;
 use super::checkpoint::Checkpointer;
 use super::columnar::{Appender, COLUMNAR, Compactor, MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError};
 use super::facts::{FactsState, read_table};
+use super::hold::Hold;
 use super::losslog::{LossWriter, LossesWritten};
 use super::queue::{Losses, Queue, merge_loss};
 use super::retention::{self, Limits};
@@ -82,6 +83,7 @@ pub(crate) struct Shared {
     pub(crate) recording_since_ns: AtomicI64,
     /// See `recording_since_ns`.
     pub(crate) recording_until_ns: AtomicI64,
+    pub(crate) hold: Hold,
 }
 
 impl Shared {
@@ -103,6 +105,7 @@ impl Shared {
             health: Mutex::new(health),
             recording_since_ns: AtomicI64::new(0),
             recording_until_ns: AtomicI64::new(0),
+            hold: Hold::default(),
         }
     }
 
@@ -598,8 +601,10 @@ impl<'c> Writer<'c> {
     }
 
     fn retain(&mut self, budget: Duration) {
-        match retention::step(self.conn, &self.limits, unix_now_ns(), budget) {
+        let archived_ns = self.shared.hold.archived_ns();
+        match retention::step(self.conn, &self.limits, archived_ns, unix_now_ns(), budget) {
             Ok(step) => {
+                self.shared.hold.note(step.wants_archive, step.not_archived);
                 for segment in &step.segments {
                     self.columns.iter_mut().for_each(|columns| columns.compactor.dropped(*segment));
                     self.rollup_writer.dropped(*segment);

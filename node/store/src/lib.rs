@@ -17,7 +17,7 @@
 //! | `checkpoint` | cutting the write-ahead log back, beside the writer |
 //! | `rows`, `rollups`, `losslog`, `sessions` | what is written |
 //! | `columnar` | rows of the frequent tables as compressed columns |
-//! | `retention` | what is dropped |
+//! | `retention`, `hold` | what is dropped, and what is kept for an archive until then |
 //! | `facts` | what the store knows of itself, for gossip and coverage |
 //! | `rescue` | what is done with a damaged file |
 //! | `own_rows` | a connection that shows one user's rows |
@@ -32,6 +32,7 @@ mod error;
 pub mod exchange;
 mod facts;
 pub mod file;
+mod hold;
 mod ingest;
 mod integrity;
 mod losslog;
@@ -70,9 +71,13 @@ use record::unix_now_ns;
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 pub use clock_offsets::clock_offsets;
-pub use columnar::{ColumnExecutor, OWN_TABLES, let_go_of_segments, make_columnar, understands};
+pub use columnar::{
+    ARCHIVED_MODULE, ColumnExecutor, ColumnsElsewhere, OWN_TABLES, Part, PartColumn, PartValues, give_columns,
+    let_go_of_segments, make_columnar, understands,
+};
 pub use error::StoreError;
 pub use facts::{DROPPED, Facts, TableFacts, UNFILLED, show_time};
+pub use hold::Held;
 pub use ingest::{Health, Ingest, StoreState};
 pub use integrity::integrity;
 pub use losslog::LossFact;
@@ -106,6 +111,10 @@ pub struct StoreConfig {
     /// Permissions of a new file. Rows name processes, users, jobs and addresses: only the owner
     /// reads it by default.
     pub mode: u32,
+    /// Retention waits for an archive: rows that are not [archived](Store::archived) stay up to three hours longer than
+    /// their age. The size is kept at all costs: where nothing else of a raw table can go, they go all the same, and
+    /// are counted by hour in `archive_gaps`.
+    pub hold_for_archive: bool,
 }
 
 impl Default for StoreConfig {
@@ -117,6 +126,7 @@ impl Default for StoreConfig {
             max_age: Duration::from_secs(7 * 86_400),
             wal_bytes: 64 << 20,
             mode: 0o600,
+            hold_for_archive: false,
         }
     }
 }
@@ -172,6 +182,9 @@ impl Store {
         let mut facts = FactsState::load(&conn, gaps).map_err(sqlite)?;
         facts.file_bytes = retention::file_bytes(&conn).map_err(sqlite)?;
         let shared = Arc::new(Shared::new(config.queue_records, facts, session.start_ns));
+        if config.hold_for_archive {
+            shared.hold.begin();
+        }
         let for_writer = Arc::clone(&shared);
         let wal = beside(&path, "-wal");
         let writer = std::thread::Builder::new()
@@ -254,6 +267,18 @@ impl Store {
     /// Capture ends now: what happens until the next session records is not in the store.
     pub fn recording_ends(&self, now_ns: i64) {
         self.shared.recording_until_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// What has a time before `until_ns` is in the archive, Unix nanoseconds. Means nothing to a store that holds
+    /// nothing for one.
+    pub fn archived(&self, until_ns: i64) {
+        self.shared.hold.archived(until_ns);
+    }
+
+    /// How it stands with what is held for an archive.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.shared.hold.held()
     }
 
     /// Commit what was recorded, close the session and end the writer. Records handed in later are

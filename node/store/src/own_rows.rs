@@ -26,7 +26,7 @@ use super::reader::{attach_own, quoted, settle};
 const BY_PROCESS: [(&str, &str); 3] = [("memory_events", "ts_ns"), ("process_events", "ts_ns"), ("stacks", "ts_ns")];
 /// Tables that tell of the host as a whole, of what is recorded, or of names: everybody may see
 /// them.
-const HOST_WIDE: [&str; 10] = [
+const HOST_WIDE: [&str; 11] = [
     "host_samples",
     "gpu_samples",
     "fabric_counters",
@@ -35,6 +35,7 @@ const HOST_WIDE: [&str; 10] = [
     "capture_loss",
     "sessions",
     "retention",
+    "archive_gaps",
     "sources",
     "ops",
 ];

@@ -1,16 +1,28 @@
 //! Owns dropping old rows: by age and by size, oldest first, a small chunk per transaction between
 //! commits, so that ingest never waits long; and giving pages back to the file system. Records each
-//! cut-off in the `retention` table. Does not own when it runs (`ingest`).
+//! cut-off in the `retention` table, and in `archive_gaps` what an archive should have had before. Does not own
+//! when it runs (`ingest`).
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::columnar;
+use super::hold;
 use super::schema::TIMED_TABLES;
 
 /// Rows dropped in one transaction.
 const CHUNK_ROWS: i64 = 1000;
+
+/// Nanoseconds of the hours by which an archive is divided.
+const HOUR_NS: i64 = 3_600_000_000_000;
+
+/// For how long it is kept what was not archived.
+const GAPS_KEPT_NS: i64 = 366 * 24 * HOUR_NS;
+
+/// Of the size from which on rows go, the share from which on they are wanted in the archive.
+const WANTED_FROM: (u64, u64) = (7, 8);
 
 /// Pages given back in one step.
 const VACUUM_PAGES: i64 = 256;
@@ -46,22 +58,36 @@ pub(crate) struct Step {
     pub(crate) segments: Vec<i64>,
     /// There is more to do.
     pub(crate) more: bool,
+    /// What comes next is not archived.
+    pub(crate) wants_archive: bool,
+    /// Rows that were dropped and not archived.
+    pub(crate) not_archived: u64,
 }
 
-/// Drop what is over the limits, for about `budget`.
-pub(crate) fn step(conn: &Connection, limits: &Limits, now_ns: i64, budget: Duration) -> rusqlite::Result<Step> {
+/// Drop what is over the limits, for about `budget`. Rows from `archived_ns` on are held for an archive.
+pub(crate) fn step(
+    conn: &Connection,
+    limits: &Limits,
+    archived_ns: i64,
+    now_ns: i64,
+    budget: Duration,
+) -> rusqlite::Result<Step> {
     let began = Instant::now();
     let mut step = Step::default();
-    while let Some(victim) = next_victim(conn, limits, now_ns)? {
+    loop {
+        let (victim, wants_archive) = next_victim(conn, limits, archived_ns, now_ns)?;
+        step.wants_archive = wants_archive;
+        let Some(victim) = victim else { break };
         if began.elapsed() >= budget {
             step.more = true;
             break;
         }
-        let cutoff_ns = if columnar::is_columnar(victim.table) {
-            drop_segment(conn, &victim, &mut step.segments)?
+        let (cutoff_ns, not_archived) = if columnar::is_columnar(victim.table) {
+            drop_segment(conn, &victim, archived_ns, &mut step.segments)?
         } else {
-            drop_oldest(conn, &victim)?
+            drop_oldest(conn, &victim, archived_ns)?
         };
+        step.not_archived += not_archived;
         let name = (victim.table, victim.column);
         if !step.touched.contains(&name) {
             step.touched.push(name);
@@ -74,6 +100,7 @@ pub(crate) fn step(conn: &Connection, limits: &Limits, now_ns: i64, budget: Dura
     Ok(step)
 }
 
+#[derive(Debug, Clone, Copy)]
 struct Victim {
     table: &'static str,
     column: &'static str,
@@ -81,10 +108,30 @@ struct Victim {
     until_ns: i64,
 }
 
-fn next_victim(conn: &Connection, limits: &Limits, now_ns: i64) -> rusqlite::Result<Option<Victim>> {
-    let max_age_ns = i64::try_from(limits.max_age.as_nanos()).unwrap_or(i64::MAX);
-    let over_size = used_bytes(conn)? > high_water(limits);
-    let mut worst: Option<(i64, Victim)> = None;
+/// The victim that reaches back furthest for its kind.
+#[derive(Default)]
+struct Worst(Option<(i64, Victim)>);
+
+impl Worst {
+    fn look(&mut self, reach_ns: i64, victim: Victim) {
+        if self.0.as_ref().is_none_or(|(worst, _)| reach_ns > *worst) {
+            self.0 = Some((reach_ns, victim));
+        }
+    }
+}
+
+/// Whose rows go next, if any; and whether rows that are not archived are wanted in the archive.
+fn next_victim(
+    conn: &Connection,
+    limits: &Limits,
+    archived_ns: i64,
+    now_ns: i64,
+) -> rusqlite::Result<(Option<Victim>, bool)> {
+    let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+    let (max_age_ns, patience_ns) = (nanos(limits.max_age), nanos(hold::PATIENCE));
+    let (used, most) = (used_bytes(conn)?, high_water(limits));
+    let over_size = used > most;
+    let (mut worst, mut worst_archived, mut wants_archive) = (Worst::default(), Worst::default(), false);
     for &(table, column) in TIMED_TABLES {
         // A segment goes as a whole, once all its rows are to go.
         let oldest: Option<i64> = if columnar::is_columnar(table) {
@@ -93,24 +140,45 @@ fn next_victim(conn: &Connection, limits: &Limits, now_ns: i64) -> rusqlite::Res
             conn.prepare_cached(&format!("SELECT min({column}) FROM {table}"))?.query_row([], |r| r.get(0))?
         };
         let Some(oldest) = oldest else { continue };
+        let is_held = oldest >= archived_ns;
+        let not_held_ns = archived_ns.saturating_sub(1);
         let age_ns = now_ns.saturating_sub(oldest);
         let limit_ns = max_age_ns.saturating_mul(patience(table));
         if age_ns > limit_ns {
-            return Ok(Some(Victim { table, column, until_ns: now_ns.saturating_sub(limit_ns) }));
+            let until_ns = now_ns.saturating_sub(limit_ns);
+            if !is_held {
+                let victim = Victim { table, column, until_ns: until_ns.min(not_held_ns) };
+                return Ok((Some(victim), wants_archive));
+            }
+            wants_archive = true;
+            if age_ns > limit_ns.saturating_add(patience_ns) {
+                let until_ns = until_ns.saturating_sub(patience_ns);
+                return Ok((Some(Victim { table, column, until_ns }), wants_archive));
+            }
         }
         // Over size, the table that reaches back furthest for its kind gives way, by a sixteenth of
         // its reach at most, so that a small table is not emptied for what a large one holds.
         let reach_ns = age_ns / patience(table);
-        if over_size && worst.as_ref().is_none_or(|(w, _)| reach_ns > *w) {
-            let until_ns = oldest.saturating_add((age_ns / 16).max(0));
-            worst = Some((reach_ns, Victim { table, column, until_ns }));
+        let until_ns = oldest.saturating_add((age_ns / 16).max(0));
+        worst.look(reach_ns, Victim { table, column, until_ns });
+        if !is_held && patience(table) == 1 {
+            worst_archived.look(reach_ns, Victim { table, column, until_ns: until_ns.min(not_held_ns) });
         }
     }
-    Ok(worst.map(|(_, victim)| victim))
+    let worst = worst.0.map(|(_, victim)| victim);
+    let is_wanted = worst.is_some_and(|victim| victim.until_ns >= archived_ns);
+    wants_archive |= is_wanted && used > most / WANTED_FROM.1 * WANTED_FROM.0;
+    if !over_size {
+        return Ok((None, wants_archive));
+    }
+    // What is not archived goes where nothing else of its kind can: the size is kept.
+    let held = worst.filter(|_| is_wanted);
+    Ok((held.and(worst_archived.0.map(|(_, victim)| victim)).or(worst), wants_archive))
 }
 
-/// Drop one chunk of the victim's oldest rows. Returns the time up to which everything is gone.
-fn drop_oldest(conn: &Connection, victim: &Victim) -> rusqlite::Result<i64> {
+/// Drop one chunk of the victim's oldest rows. Returns the time up to which everything is gone, and how many rows
+/// of it were not archived.
+fn drop_oldest(conn: &Connection, victim: &Victim, archived_ns: i64) -> rusqlite::Result<(i64, u64)> {
     let Victim { table, column, until_ns } = *victim;
     let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
     // The chunk's last time; rows of one instant go together, so that "all up to the cut-off" stays
@@ -120,20 +188,71 @@ fn drop_oldest(conn: &Connection, victim: &Victim) -> rusqlite::Result<i64> {
         .query_row([], |r| r.get(0))
         .optional()?;
     let cutoff_ns = chunk_end.map_or(until_ns, |end| end.min(until_ns));
+    let mut gaps = Gaps::default();
+    if cutoff_ns >= archived_ns {
+        let sql = format!("SELECT {column} FROM {table} WHERE {column} <= ?1 AND {column} >= ?2");
+        let mut statement = tx.prepare_cached(&sql)?;
+        let mut rows = statement.query([cutoff_ns, archived_ns])?;
+        while let Some(row) = rows.next()? {
+            gaps.add(row.get(0)?);
+        }
+    }
     let dropped = tx.prepare_cached(&format!("DELETE FROM {table} WHERE {column} <= ?1"))?.execute([cutoff_ns])?;
     record(&tx, table, cutoff_ns, i64::try_from(dropped).unwrap_or(i64::MAX))?;
+    let not_archived = gaps.write(&tx, table)?;
     tx.commit()?;
-    Ok(cutoff_ns)
+    Ok((cutoff_ns, not_archived))
 }
 
-/// Drop the segment that ends first. Returns its last time.
-fn drop_segment(conn: &Connection, victim: &Victim, dropped: &mut Vec<i64>) -> rusqlite::Result<i64> {
+/// Drop the segment that ends first. Returns its last time, and how many rows of it were not archived.
+fn drop_segment(
+    conn: &Connection,
+    victim: &Victim,
+    archived_ns: i64,
+    dropped: &mut Vec<i64>,
+) -> rusqlite::Result<(i64, u64)> {
     let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
-    let Some((id, last_ns, rows)) = columnar::drop_oldest(&tx, victim.table)? else { return Ok(victim.until_ns) };
+    let Some((id, last_ns)) = columnar::ends_first(&tx, victim.table)? else { return Ok((victim.until_ns, 0)) };
+    let mut gaps = Gaps::default();
+    if last_ns >= archived_ns {
+        // (Of a damaged segment nobody knows; its rows were lost before.)
+        let times = columnar::integers(&tx, victim.table, id, victim.column).unwrap_or_default();
+        times.into_iter().filter(|ns| *ns >= archived_ns).for_each(|ns| gaps.add(ns));
+    }
+    let rows = columnar::drop(&tx, id)?;
     record(&tx, victim.table, last_ns, rows)?;
+    let not_archived = gaps.write(&tx, victim.table)?;
     tx.commit()?;
     dropped.push(id);
-    Ok(last_ns)
+    Ok((last_ns, not_archived))
+}
+
+/// Rows that go and are not archived, by hour: the last time and how many.
+#[derive(Debug, Default)]
+struct Gaps(BTreeMap<i64, (i64, u64)>);
+
+impl Gaps {
+    fn add(&mut self, ns: i64) {
+        let (last_ns, rows) = self.0.entry(ns.div_euclid(HOUR_NS).saturating_mul(HOUR_NS)).or_insert((ns, 0));
+        *last_ns = (*last_ns).max(ns);
+        *rows += 1;
+    }
+
+    fn write(&self, tx: &Connection, table: &str) -> rusqlite::Result<u64> {
+        for (hour_ns, (until_ns, rows)) in &self.0 {
+            tx.prepare_cached(
+                "INSERT INTO archive_gaps (table_name, hour_ns, until_ns, rows_dropped) VALUES (?1, ?2, ?3, ?4) \
+                 ON CONFLICT (table_name, hour_ns) DO UPDATE SET until_ns = max(until_ns, excluded.until_ns), \
+                 rows_dropped = rows_dropped + excluded.rows_dropped",
+            )?
+            .execute(params![table, hour_ns, until_ns, rows.cast_signed()])?;
+        }
+        if let Some((hour_ns, _)) = self.0.last_key_value() {
+            let sql = "DELETE FROM archive_gaps WHERE hour_ns < ?1";
+            tx.prepare_cached(sql)?.execute([hour_ns.saturating_sub(GAPS_KEPT_NS)])?;
+        }
+        Ok(self.0.values().map(|(_, rows)| rows).sum())
+    }
 }
 
 fn record(tx: &Connection, table: &str, cutoff_ns: i64, rows: i64) -> rusqlite::Result<()> {

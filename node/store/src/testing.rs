@@ -41,6 +41,7 @@ pub fn collective(i: u64) -> Collective {
         cgroup_id: 1,
         job_id: Some("42".to_owned()),
         captured: None,
+        site: None,
     }
 }
 

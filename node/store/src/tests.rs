@@ -203,7 +203,7 @@ fn the_planner_takes_every_table_and_view() {
     assert!(catalog.tables["ops"].replicated);
     // Every table is either described by its time, kept aside on purpose, or a dictionary.
     let facts = source.facts();
-    let aside = ["sessions", "retention", "sources", "ops", "segments", "segment_columns"];
+    let aside = ["sessions", "retention", "archive_gaps", "sources", "ops", "segments", "segment_columns"];
     for table in catalog.tables.values().filter(|t| t.kind == Kind::Table) {
         assert!(facts.table(&table.name).is_some() || aside.contains(&table.name.as_str()), "{}", table.name);
     }
@@ -444,15 +444,67 @@ fn retention_by_age_drops_and_says_so() {
 }
 
 #[test]
-fn retention_keeps_the_size_while_rows_come() {
+fn retention_waits_for_the_archive_but_not_for_ever() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
-    let max_bytes = 8 << 20;
-    let config = StoreConfig { max_bytes, max_age: Duration::MAX, ..StoreConfig::default() };
+    let hour = 3_600_000_000_000;
+    let config = StoreConfig { max_age: Duration::from_secs(86_400), hold_for_archive: true, ..StoreConfig::default() };
     let store = Store::open(&path, config).unwrap();
+    let now = unix_now_ns();
+    let (held, beyond) = (now - 25 * hour, now - 40 * hour);
+    let wait = |what: &str, is_so: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}: {:?} {:?}", store.facts(), store.held());
+            std::thread::yield_now();
+        }
+    };
+    let first_ns = || store.facts().table("offcpu").and_then(|table| table.first_ns);
+    for i in 0..3000 {
+        store.ingest().record(offcpu(beyond + i, 1));
+        store.ingest().record(offcpu(held + i, 1));
+        store.ingest().record(offcpu(now - 1 - i, 1));
+    }
+    store.flush(PATIENCE).unwrap();
+    // What is older than its age by more than an archive is waited for goes, and is counted.
+    wait("the oldest rows", &|| first_ns() == Some(held) && store.held().wants_archive);
+    assert_eq!(store.held().not_archived, 3000);
+    let conn = store.reader().unwrap();
+    let gap = "SELECT sum(rows_dropped), max(until_ns), min(hour_ns) FROM archive_gaps WHERE table_name = 'offcpu'";
+    let gap: (i64, i64, i64) = conn.query_row(gap, [], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?))).unwrap();
+    assert_eq!(gap, (3000, beyond + 2999, beyond / hour * hour));
+    let gaps = exchange::Hours::open(&path).unwrap();
+    assert_eq!(gaps.not_archived(&(gap.2..gap.2 + hour)).map(|gap| gap.rows).sum::<u64>(), 3000);
+    assert!(gaps.next_ns(gap.2).unwrap().is_some_and(|ns| (gap.2..gap.2 + hour).contains(&ns)), "an hour without rows");
+    // What is archived goes at once, and is not counted.
+    store.archived(now - hour);
+    wait("the archived rows", &|| first_ns() == Some(now - 3000) && !store.held().wants_archive);
+    assert_eq!(store.held().not_archived, 3000);
+}
+
+#[test]
+fn retention_keeps_the_size_while_rows_come() {
+    keeps_the_size(StoreConfig { max_bytes: 8 << 20, ..StoreConfig::default() }, 400_000);
+}
+
+#[test]
+fn retention_keeps_the_size_though_nothing_is_archived() {
+    let config = StoreConfig { max_bytes: 4 << 20, hold_for_archive: true, ..StoreConfig::default() };
+    let conn = keeps_the_size(config, 160_000);
+    let dropped = "SELECT sum(rows_dropped) FROM retention WHERE table_name = 'collectives'";
+    let counted = "SELECT sum(rows_dropped) FROM archive_gaps WHERE table_name = 'collectives'";
+    assert_eq!(int(&conn, counted), int(&conn, dropped));
+}
+
+fn keeps_the_size(config: StoreConfig, made: u64) -> Connection {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let max_bytes = config.max_bytes;
+    let is_held = config.hold_for_archive;
+    let store = Store::open(&path, StoreConfig { max_age: Duration::MAX, ..config }).unwrap();
     let ingest = store.ingest();
     let size = || ["", "-wal"].iter().map(|s| std::fs::metadata(beside(&path, s)).map_or(0, |m| m.len())).sum::<u64>();
-    let (mut largest, made) = (0, 400_000_u64);
+    let (mut largest, mut was_wanted) = (0, false);
     for i in 0..made {
         // Numbers without a pattern, so that rows take room.
         let noise = (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -462,11 +514,13 @@ fn retention_keeps_the_size_while_rows_come() {
         if i % 2000 == 1999 {
             store.flush(PATIENCE).unwrap();
             largest = largest.max(size());
+            was_wanted |= store.held().wants_archive;
         }
     }
     assert!(largest < max_bytes * 11 / 10, "grew to {largest} of {max_bytes}");
     assert!(largest > max_bytes / 2, "only {largest} of {max_bytes} were used");
     assert_eq!(store.health().lost, 0);
+    assert_eq!(was_wanted, is_held);
     drop(store);
     assert_whole(&path);
     let conn = connect(&path);
@@ -484,6 +538,7 @@ fn retention_keeps_the_size_while_rows_come() {
         1
     );
     assert_eq!(int(&conn, "SELECT rows_dropped FROM retention WHERE table_name = 'collectives'"), first);
+    conn
 }
 
 #[test]

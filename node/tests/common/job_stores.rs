@@ -119,6 +119,7 @@ impl EndedJob {
                 cgroup_id: 1,
                 job_id: Some("4711".to_owned()),
                 captured: None,
+                site: None,
             }));
             ingest.record(Record::CudaCall(CudaCall {
                 ts_ns: ts_ns - 20 * MS,
@@ -172,6 +173,7 @@ impl EndedJob {
         ingest.record(Record::Host(HostRecord::Memory(MemoryEvent {
             ts_ns: T0 + 50 * MS,
             duration_ns: Some(3 * MS),
+            count: 1,
             event: "major_fault",
             pid,
             tid: Some(pid),

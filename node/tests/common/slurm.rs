@@ -31,11 +31,16 @@ pub struct Slurm {
 impl Slurm {
     /// A cluster of nodes n1, n2, …
     pub fn start(nodes: usize) -> Self {
-        Self::start_with(nodes, false)
+        Self::start_with(nodes, false, false)
+    }
+
+    /// The same with accounting: slurmdbd over a MariaDB of its own.
+    pub fn start_with_accounting(nodes: usize) -> Self {
+        Self::start_with(nodes, false, true)
     }
 
     /// The same, of a site: its Prolog and Epilog (packaging/slurm) run for every job.
-    pub fn start_with(nodes: usize, site: bool) -> Self {
+    pub fn start_with(nodes: usize, site: bool, accounting: bool) -> Self {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -44,7 +49,7 @@ impl Slurm {
         std::fs::copy(env!("CARGO_BIN_EXE_rankmesh"), &binary).expect("a copy of the binary");
         let slurm = Self { dir, binary };
         let site = site.then(|| ["prolog", "epilog"].map(|name| slurm.site_script(name)));
-        let up = slurm.lab("up", nodes, site.as_ref());
+        let up = slurm.lab("up", nodes, site.as_ref(), accounting);
         assert!(up.status.success(), "Slurm itself does not start: {}\n{}", stdout(&up), slurm.logs());
         slurm
     }
@@ -66,11 +71,14 @@ impl Slurm {
         path
     }
 
-    fn lab(&self, what: &str, nodes: usize, site: Option<&[PathBuf; 2]>) -> Output {
+    fn lab(&self, what: &str, nodes: usize, site: Option<&[PathBuf; 2]>, accounting: bool) -> Output {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/slurm/lab.sh");
         let mut command = Command::new(script);
         if let Some([prolog, epilog]) = site {
             command.env("RANKMESH_LAB_PROLOG", prolog).env("RANKMESH_LAB_EPILOG", epilog);
+        }
+        if accounting {
+            command.env("RANKMESH_LAB_ACCOUNTING", "1");
         }
         command.arg(what).arg(self.dir.path().join("cluster")).arg(nodes.to_string());
         // files, not pipes: daemons keep what they are given
@@ -201,6 +209,6 @@ impl Drop for Slurm {
         while std::time::Instant::now() < until && !stdout(&self.run("squeue", &["-h"])).trim().is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        let _ = self.lab("down", 0, None);
+        let _ = self.lab("down", 0, None, false);
     }
 }

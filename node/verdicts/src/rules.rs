@@ -146,6 +146,10 @@ impl Rules {
     /// about 1 / n.
     pub(crate) const CHANGES_SEEN: usize = 8;
 
+    /// A rank that comes after the next collective in more than this part of them is a step behind by
+    /// its numbers.
+    pub(crate) const STEP_BEHIND: f64 = 0.9;
+
     /// Collectives of an episode, at least, where calls only enqueue.
     pub(crate) const ENQUEUED_COLLECTIVES: usize = 5;
 

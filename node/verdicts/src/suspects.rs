@@ -435,10 +435,9 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Enqueue times only: in more than a fifth of the collectives the rank enters no earlier than the
-/// others (median) enter the next. Ranks that meet in each collective cannot do that: its calls are
-/// numbered differently, or nothing makes the ranks meet in between. Either way its lateness says
-/// nothing.
+/// Enqueue times only: in nearly all collectives the rank enters no earlier than the others
+/// (median) enter the next. Its calls are numbered differently, and its lateness says nothing. Where
+/// hosts run ahead, a rank may come so late as well, but not after they waited for their devices.
 fn enters_after_the_next(s: &Scored, m: usize, run: &Range<usize>) -> bool {
     let met = of_run(s, run);
     let (mut pairs, mut after) = (0u32, 0u32);
@@ -451,7 +450,7 @@ fn enters_after_the_next(s: &Scored, m: usize, run: &Range<usize>) -> bool {
         pairs += 1;
         after += u32::from(next <= s.bounds[m].unwrap_or(0.0));
     }
-    after * 5 > pairs
+    f64::from(after) > Rules::STEP_BEHIND * f64::from(pairs)
 }
 
 /// For each member that can be compared with `m`, how far it lies above the median in each

@@ -3,6 +3,8 @@
 //! half of each host's ranks and `train-7` (NCCL, device times of its plugin) the upper half. In
 //! the day's last two hundredths a rank of `train-7` is late.
 
+use std::sync::{Arc, LazyLock};
+
 use node_bpf::{Collective, CudaCall, Library, OffCpu, ProcessSeen, Record};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -94,6 +96,17 @@ pub(super) fn of_burst(day: &Day, burst: u64) -> Vec<Made> {
     made
 }
 
+/// Where calls are made.
+static SITES: LazyLock<[Arc<str>; 4]> = LazyLock::new(|| {
+    [
+        "step+0x1f2 (train)",
+        "reduce_gradients+0x88 (train)",
+        "c10d::ProcessGroup::collective+0x31c (libtorch_cuda.so)",
+        "libfoo.so+0x4411a",
+    ]
+    .map(Arc::from)
+});
+
 /// A step of a job.
 struct Step {
     number: u64,
@@ -115,6 +128,7 @@ impl Step {
             let meet_ns = self.begin_ns + late_ns + place as i64 * pause_ns;
             let end_ns = meet_ns + self.work_ns;
             let root = matches!(func, "send" | "recv");
+            let site = &SITES[place % SITES.len()];
             for local in 0..job.local {
                 let rank = day.host * job.local + local;
                 let noise_ns = (own.random::<f64>() * 30_000.0) as i64;
@@ -151,6 +165,7 @@ impl Step {
                     cgroup_id: 0x100 + u64::from(job.pid),
                     job_id: Some(job.id.to_owned()),
                     captured: (job.library != Library::Mpi).then_some(false),
+                    site: Some(Arc::clone(site)),
                 })));
                 if enqueues && place == 3 {
                     made.push(Made::Record(Record::CudaCall(synchronise(job, local, entry_ns, end_ns))));

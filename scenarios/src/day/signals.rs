@@ -207,6 +207,7 @@ fn rare(day: &Day, ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
         made.push(host(HostRecord::Memory(MemoryEvent {
             ts_ns: at(rng),
             duration_ns: Some(rng.random_range(50_000..5_000_000)),
+            count: 1,
             event: if reclaim { "direct_reclaim" } else { "major_fault" },
             pid,
             tid: Some(pid),

@@ -111,6 +111,7 @@ fn fill(path: &std::path::Path) -> anyhow::Result<()> {
                 cgroup_id: 1,
                 job_id: (call % 2 == 0).then(|| "42".to_owned()),
                 captured: None,
+                site: None,
             }));
         }
         for rank in 0..4 {

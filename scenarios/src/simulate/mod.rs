@@ -132,6 +132,8 @@ pub struct Job {
     pub on_device: bool,
     /// With `enqueues`: the synchronise calls are recorded.
     pub syncs: bool,
+    /// The synchronise calls are told all the same, of the same job: for an oracle.
+    pub syncs_told: bool,
     /// Node clocks are off by up to this.
     pub clock_offset_ns: i64,
     /// The measured offset is off by up to this, and says so.
@@ -173,6 +175,7 @@ impl Default for Job {
             steps_ahead: 1,
             on_device: false,
             syncs: false,
+            syncs_told: false,
             clock_offset_ns: 50_000_000,
             clock_bound_ns: 200_000,
             clock_error_ns: None,
@@ -235,7 +238,7 @@ impl Job {
     }
 
     /// How much longer a rank needs in a step.
-    fn extra_ns(&self, rank: usize, step: usize) -> i64 {
+    pub(crate) fn extra_ns(&self, rank: usize, step: usize) -> i64 {
         if self.rests.is_some_and(|(slow, not)| step % (slow + not) >= slow) {
             return 0;
         }

@@ -2,6 +2,7 @@
 //! same seed.
 
 use std::io::Write;
+use std::sync::{Arc, LazyLock};
 
 use node_bpf::{Collective, Library};
 
@@ -27,6 +28,12 @@ const FUNCS: [&str; 12] = [
     "all_gather_v",
 ];
 const COMMS: [u64; 4] = [0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9, 0x14D0_49BB_1331_11EB, 0x0123_4567_89AB_CDEF];
+
+/// Where the calls are made: each function in one place.
+static SITES: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
+    let at = |(place, func)| format!("c10d::ProcessGroup::{func}+{:#x} (libtorch_cuda.so)", 0x1c0 + 16 * place).into();
+    FUNCS.iter().enumerate().map(at).collect()
+});
 
 /// Makes the rows one after the other.
 #[derive(Debug, Clone)]
@@ -128,6 +135,7 @@ impl Iterator for Generator {
             cgroup_id: 8021,
             job_id: Some("4711".to_owned()),
             captured: None,
+            site: Some(Arc::clone(&SITES[func])),
         })
     }
 }

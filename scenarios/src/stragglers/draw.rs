@@ -186,6 +186,11 @@ impl Drawn {
         all
     }
 
+    /// The seed that it runs with.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The processes of the ranks to be named.
     #[must_use]
     pub fn culprit_pids(&self) -> BTreeSet<i64> {

@@ -3,7 +3,8 @@
 //!
 //! `draw` draws jobs, `hard` those that are hard to judge (by `class`), `clocks` measures their
 //! hosts' clocks as agents do, `replay` makes digests and standing verdicts of their rows, `judge`
-//! compares verdicts with their truth and counts, `scale` runs a job of many hosts in memory,
+//! compares verdicts with their truth and counts, `oracle` says whose
+//! lateness shows in what was recorded, `scale` runs a job of many hosts in memory,
 //! `loopback` one on many agents. The simulator itself is `simulate`; the benchmarks are
 //! `bin/bench-verdicts` and `bin/bench-standing.rs`.
 
@@ -13,6 +14,7 @@ pub mod draw;
 pub mod hard;
 pub mod judge;
 pub mod loopback;
+pub mod oracle;
 pub mod replay;
 pub mod scale;
 
@@ -21,4 +23,5 @@ pub use clocks::AgentClocks;
 pub use draw::{Case, Drawn, Mode, draw};
 pub use hard::draw_hard;
 pub use judge::{Outcome, Tally, judge, judge_hard, judge_standing};
+pub use oracle::in_the_data;
 pub use replay::{reference_of, replay, replay_by, standing_by};

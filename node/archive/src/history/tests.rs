@@ -32,7 +32,14 @@ impl Lab {
     }
 
     fn archive(&self, db: &Path) {
-        let wanted = Wanted { db, node: "n1", now_ns: record::unix_now_ns(), open_hours: true, full_speed: true };
+        let wanted = Wanted {
+            db,
+            node: "n1",
+            now_ns: record::unix_now_ns(),
+            at_once: false,
+            open_hours: true,
+            full_speed: true,
+        };
         pass(&self.place(), wanted, &|| false).unwrap();
     }
 
@@ -156,7 +163,7 @@ fn what_is_missing_from_hours_is_told() {
         lost: 7,
     });
     manifest.gaps.push(crate::manifest::Gap { since_ns: T0, until_ns: T0 + 3_000_000_000 });
-    manifest.dropped.push(crate::manifest::Dropped { table: "collectives".into(), until_ns: T0 });
+    manifest.dropped.push(crate::manifest::Dropped { table: "collectives".into(), until_ns: T0, rows: 7 });
     lab.place().write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();
     let told = |range: Range<i64>| lab.history(None).notes(&["collectives"], &range).join("; ");
     let notes = told(T0..T0 + HOUR_NS);

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use super::modules::{Files, mappings};
 use super::native::NativeReader;
+use super::own::{OwnWalk, OwnWalks};
 use super::process::{Identity, refused};
 use super::python::{PythonReader, find};
-use super::types::{Limits, ProcessStacks, StacksError};
+use super::types::{Limits, ProcessStacks, StacksError, ThreadStack};
 
 /// Reads stacks of other processes, and keeps what it learnt of them for the next read.
 #[derive(Debug, Default)]
@@ -35,11 +36,32 @@ impl StackReader {
 
     /// The stacks of a process now. It is not stopped and runs none of our code.
     pub fn read(&mut self, pid: u32) -> Result<ProcessStacks, StacksError> {
-        let result = self.read_known(pid);
+        self.read_or_ask(pid, &mut None)
+    }
+
+    /// As [`Self::read`]; threads of Python that run are asked to walk their frames themselves, and
+    /// are in what [`Self::answered`] returns.
+    pub(super) fn read_or_ask(
+        &mut self,
+        pid: u32,
+        own: &mut Option<&mut dyn OwnWalks>,
+    ) -> Result<ProcessStacks, StacksError> {
+        let result = self.read_known(pid, own);
         if result.is_err() {
             self.processes.remove(&pid);
         }
         result
+    }
+
+    /// The stacks of the threads of a process that were asked, and why others were not.
+    pub(super) fn answered(
+        &mut self,
+        pid: u32,
+        walks: &[OwnWalk],
+    ) -> Result<(Vec<ThreadStack>, Option<String>), StacksError> {
+        let Some((_, Target::Python(reader))) = self.processes.get_mut(&pid) else { return Ok(Default::default()) };
+        let stacks = reader.answered(&self.limits, walks).map_err(|errno| refused(pid, errno))?;
+        Ok((stacks, reader.not_asked().map(str::to_owned)))
     }
 
     /// Forgets all processes but these.
@@ -47,7 +69,7 @@ impl StackReader {
         self.processes.retain(|pid, _| pids.contains(pid));
     }
 
-    fn read_known(&mut self, pid: u32) -> Result<ProcessStacks, StacksError> {
+    fn read_known(&mut self, pid: u32, own: &mut Option<&mut dyn OwnWalks>) -> Result<ProcessStacks, StacksError> {
         let identity = Identity::of(pid)?;
         let known = self.processes.remove(&pid).filter(|(known, target)| {
             // A program that was native a while ago may have loaded an interpreter since.
@@ -62,7 +84,7 @@ impl StackReader {
         };
         let (runtime, (threads, threads_left_out)) = match target {
             Target::Python(reader) => {
-                (reader.version().to_string(), reader.read(&self.limits).map_err(|errno| refused(pid, errno))?)
+                (reader.version().to_string(), reader.read(&self.limits, own).map_err(|errno| refused(pid, errno))?)
             }
             Target::Native(reader) => ("native".to_owned(), reader.read(&mut self.files, &self.limits)?),
         };

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use super::own::{OwnWalk, OwnWalks};
 use super::reader::StackReader;
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust};
 
@@ -106,12 +107,26 @@ impl Sampler {
     /// Samples these processes, all in each round. Blocks for about `samples × every`; `cancelled`
     /// is asked before each round.
     pub fn profile(&mut self, pids: &[u32], plan: &Plan, cancelled: impl Fn() -> bool) -> Vec<ProcessProfile> {
+        self.profile_with(pids, plan, None, cancelled).0
+    }
+
+    /// As [`Self::profile`]; threads of Python that run walk their frames themselves by `own`. Also
+    /// returns why that could not be, if so; they were read from outside then.
+    pub fn profile_with(
+        &mut self,
+        pids: &[u32],
+        plan: &Plan,
+        mut own: Option<&mut dyn OwnWalks>,
+        cancelled: impl Fn() -> bool,
+    ) -> (Vec<ProcessProfile>, Option<String>) {
         self.reader.keep_only(pids);
+        let patience = (plan.every / 2).min(MOST_PATIENCE);
+        let mut not_asked = None;
         let limits = *self.reader.limits();
         let mut profiles: Vec<Counting> = pids.iter().map(|pid| Counting::new(*pid, plan.samples)).collect();
         let start = (Instant::now(), cpu_time());
         for round in 0..plan.samples {
-            let due = start.0 + plan.every * round;
+            let due = start.0 + plan.every * round + shifted(plan.every, round);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let stop = match () {
                 () if cancelled() => Some(ShortReason::Cancelled),
@@ -127,12 +142,30 @@ impl Sampler {
                 break;
             }
             for counting in profiles.iter_mut().filter(|counting| counting.profile.short_because.is_none()) {
-                counting.sample(&mut self.reader, &limits);
+                counting.sample(&mut self.reader, &mut own, &limits);
+            }
+            let walks = own.as_mut().map(|own| own.take(patience)).unwrap_or_default();
+            for counting in profiles.iter_mut().filter(|counting| counting.profile.short_because.is_none()) {
+                let why = counting.answered(&mut self.reader, &walks, &limits);
+                not_asked = not_asked.or(why);
             }
         }
-        profiles.into_iter().map(|counting| counting.profile).collect()
+        if let Some(own) = own {
+            own.end();
+        }
+        (profiles.into_iter().map(|counting| counting.profile).collect(), not_asked)
     }
 }
+
+/// What a round comes later than its place, at most half of the time between two: a program whose
+/// loop is as long as that time would be seen in one place only. The fractions of the golden ratio's
+/// multiples lie evenly, however many are taken.
+fn shifted(every: Duration, round: u32) -> Duration {
+    (every / 2).mul_f64((f64::from(round) * 0.618_033_988_749_895).fract())
+}
+
+/// Threads that are asked for their own walks get so long to be on a CPU at most.
+const MOST_PATIENCE: Duration = Duration::from_millis(10);
 
 /// CPU time of the calling thread.
 fn cpu_time() -> Duration {
@@ -161,11 +194,34 @@ impl Counting {
         }
     }
 
-    fn sample(&mut self, reader: &mut StackReader, limits: &Limits) {
+    /// The threads that were asked, and why others were not.
+    fn answered(&mut self, reader: &mut StackReader, walks: &[OwnWalk], limits: &Limits) -> Option<String> {
         let before = cpu_time();
-        let read = reader.read(self.profile.pid);
+        let read = reader.answered(self.profile.pid, walks);
+        self.has_cost(before);
+        match read {
+            Ok((stacks, why)) => {
+                let kept = stacks.len();
+                let counted = stacks.into_iter().filter_map(|thread| self.count(thread, limits)).count();
+                self.profile.threads_left_out += u32::try_from(kept - counted).unwrap_or(u32::MAX);
+                why
+            }
+            Err(error) => {
+                self.profile.short_because = Some(ShortReason::Failed(error));
+                None
+            }
+        }
+    }
+
+    fn has_cost(&mut self, before: Duration) {
         let cost = cpu_time().saturating_sub(before);
         self.profile.cpu_ns += u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX);
+    }
+
+    fn sample(&mut self, reader: &mut StackReader, own: &mut Option<&mut dyn OwnWalks>, limits: &Limits) {
+        let before = cpu_time();
+        let read = reader.read_or_ask(self.profile.pid, own);
+        self.has_cost(before);
         match read {
             Ok(stacks) => {
                 self.profile.samples += 1;
@@ -277,6 +333,18 @@ mod tests {
     }
 
     #[test]
+    fn rounds_fall_into_step_with_no_loop() {
+        let every = Duration::from_millis(50);
+        let shifts: Vec<f64> = (0..20).map(|round| shifted(every, round).as_secs_f64() * 1e3).collect();
+        assert!(shifts.iter().all(|ms| (0.0..25.0).contains(ms)), "{shifts:?}");
+        for part in 0..5 {
+            let within = |ms: &&f64| (**ms / 5.0) as usize == part;
+            assert!((3..=5).contains(&shifts.iter().filter(within).count()), "{shifts:?}");
+        }
+        assert!(std::iter::zip(0.., &shifts).map(|(i, ms)| f64::from(i) * 50.0 + ms).is_sorted());
+    }
+
+    #[test]
     fn a_process_that_is_not_there_is_said_so_and_a_cancelled_one_too() {
         let plan = Plan { samples: 3, every: Duration::ZERO, cpu_budget: Duration::from_secs(1) };
         let profiles = Sampler::new(Limits::default()).profile(&[u32::MAX], &plan, || false);
@@ -284,6 +352,52 @@ mod tests {
         assert_eq!((profiles[0].samples, &profiles[0].short_because), (0, &Some(ended)));
         let profiles = Sampler::new(Limits::default()).profile(&[std::process::id()], &plan, || true);
         assert_eq!((profiles[0].samples, &profiles[0].short_because), (0, &Some(ShortReason::Cancelled)));
+    }
+
+    /// Nobody who can have threads walk.
+    #[derive(Debug, Default)]
+    struct Refuses {
+        asked: usize,
+        ended: usize,
+    }
+
+    impl OwnWalks for Refuses {
+        fn ask(&mut self, _: &super::super::own::OwnThread) -> Result<(), String> {
+            self.asked += 1;
+            Err("not here".into())
+        }
+        fn take(&mut self, _: Duration) -> Vec<OwnWalk> {
+            Vec::new()
+        }
+        fn end(&mut self) {
+            self.ended += 1;
+        }
+    }
+
+    #[test]
+    fn where_threads_cannot_be_asked_they_are_read_from_outside_and_that_is_said() {
+        let spins = "import time\nend = time.time() + 60\nwhile time.time() < end: pass";
+        let spawned = std::process::Command::new("python3").args(["-c", spins]).spawn();
+        let Ok(mut child) = spawned else {
+            eprintln!("skipped: python3 is not installed");
+            return;
+        };
+        let plan = Plan { samples: 20, every: Duration::from_millis(5), cpu_budget: Duration::from_secs(5) };
+        let mut refuses = Refuses::default();
+        let until = Instant::now() + Duration::from_secs(60);
+        let (profile, why) = loop {
+            let sampled = Sampler::default().profile_with(&[child.id()], &plan, Some(&mut refuses), || false);
+            // Python may be only starting
+            if refuses.asked > 0 || Instant::now() > until {
+                break (sampled.0.into_iter().next(), sampled.1);
+            }
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let profile = profile.unwrap();
+        assert!(refuses.asked > 0 && refuses.ended > 0, "{profile:?}");
+        assert_eq!(why.as_deref(), Some("not here"));
+        assert!(profile.threads.first().is_some_and(|thread| thread.samples > 0), "{profile:?}");
     }
 
     #[test]

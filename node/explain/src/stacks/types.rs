@@ -74,6 +74,8 @@ impl ThreadState {
 pub enum Trust {
     /// The thread did not run from before the first read until after the last one.
     Proven,
+    /// The thread ran, and walked its frames itself ([`super::OwnWalks`]).
+    Own,
     /// The thread may have run; two reads in succession found the same functions.
     AgreedTwice,
     /// The thread ran: the frames are those on which two reads agree, from the outermost on. Inner

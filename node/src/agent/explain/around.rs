@@ -2,6 +2,7 @@
 //! load and memory before and after, other jobs, and what people noted.
 
 use model::explanation::Explanation;
+use parking_lot::Mutex;
 use query_planner::Value;
 use verdicts::{Culprit, Report};
 
@@ -17,7 +18,8 @@ const NAMES: usize = 8;
 pub(super) async fn place_and_changes(asker: &Asker<'_>, report: &Report, culprit: &Culprit, found: &mut Explanation) {
     let clock = report.evidence.clocks.iter().find(|(node, _)| *node == culprit.node);
     let onset_ns = culprit.since_ns.saturating_add(clock.map_or(0, |(_, clock)| clock.offset_ns));
-    let around = Around { asker, culprit, onset_ns, from_ns: onset_ns - BESIDE_NS, to_ns: onset_ns + BESIDE_NS };
+    let (from_ns, to_ns) = (onset_ns - BESIDE_NS, onset_ns + BESIDE_NS);
+    let around = Around { asker, culprit, onset_ns, from_ns, to_ns, sql: Mutex::default() };
     let (cpu, cgroup) = futures::future::join(around.cpu(), around.cgroup()).await;
     match (cpu, found.place.as_mut()) {
         (Ok(cpu), Some(place)) => place.cpu = cpu,
@@ -46,6 +48,7 @@ pub(super) async fn place_and_changes(asker: &Asker<'_>, report: &Report, culpri
             Err(why) => found.not_visible.push(format!("{topic}: {why}")),
         }
     }
+    found.sql.append(&mut around.sql.lock());
     if culprit.since_start {
         found.not_visible.push("what was before: it was late from the beginning of what was looked at".to_owned());
     }
@@ -58,19 +61,23 @@ struct Around<'a> {
     onset_ns: i64,
     from_ns: i64,
     to_ns: i64,
+    /// What was asked, each with a title.
+    sql: Mutex<Vec<(String, String)>>,
 }
 
 type Changes = Result<Vec<String>, String>;
 
 impl Around<'_> {
     /// Rows of the culprit's host, as the asker may see them.
-    async fn rows(&self, sql: String) -> Result<Vec<Vec<Value>>, String> {
+    async fn rows(&self, title: &str, sql: String) -> Result<Vec<Vec<Value>>, String> {
+        let of_node = format!("{title} (--nodes {})", self.culprit.node);
+        self.sql.lock().push((of_node, sql.clone()));
         self.asker.shown(sql, &self.culprit.node).await
     }
 
     async fn cpu(&self) -> Result<Option<i64>, String> {
         let rows = self
-            .rows(format!(
+            .rows("the CPU that it ran on", format!(
                 "SELECT cpu, count(*) AS n FROM offcpu WHERE pid = {} AND ts_ns >= {} AND cpu IS NOT NULL GROUP BY cpu ORDER BY n DESC LIMIT 1",
                 self.culprit.pid, self.onset_ns
             ))
@@ -80,10 +87,13 @@ impl Around<'_> {
 
     async fn cgroup(&self) -> Result<Option<String>, String> {
         let rows = self
-            .rows(format!(
-                "SELECT cgroup_path FROM processes WHERE pid = {} ORDER BY seen_ns DESC LIMIT 1",
-                self.culprit.pid
-            ))
+            .rows(
+                "its cgroup",
+                format!(
+                    "SELECT cgroup_path FROM processes WHERE pid = {} ORDER BY seen_ns DESC LIMIT 1",
+                    self.culprit.pid
+                ),
+            )
             .await?;
         Ok(rows.first().map(|row| text(row, 0).trim_start_matches('/').to_owned()).filter(|path| !path.is_empty()))
     }
@@ -94,7 +104,7 @@ impl Around<'_> {
             return Err("other users' processes are not shown to readers".to_owned());
         }
         let rows = self
-            .rows(format!(
+            .rows("who took CPUs there", format!(
                 "SELECT next_comm, next_pid, min(ts_ns), sum(duration_ns), count(*) FROM offcpu WHERE voluntary = 0 AND next_pid > 0 \
                  AND ts_ns >= {} AND ts_ns < {} GROUP BY next_comm, next_pid ORDER BY 4 DESC LIMIT 64",
                 self.from_ns, self.to_ns
@@ -121,7 +131,7 @@ impl Around<'_> {
 
     async fn host(&self) -> Changes {
         let rows = self
-            .rows(format!(
+            .rows("load and memory of its host", format!(
                 "SELECT ts_ns >= {} AS after, avg(cpu_busy_pct), avg(cpu_iowait_pct), avg(steal_pct), min(memory_available_bytes) / 1048576.0 \
                  FROM host_samples WHERE ts_ns >= {} AND ts_ns < {} GROUP BY 1 ORDER BY 1",
                 self.onset_ns, self.from_ns, self.to_ns
@@ -140,7 +150,7 @@ impl Around<'_> {
 
     async fn gpus(&self) -> Changes {
         let rows = self
-            .rows(format!(
+            .rows("clocks of its GPUs", format!(
                 "SELECT ts_ns >= {} AS after, avg(sm_clock_mhz), max(temperature_c) + 0.0, avg(power_mw) / 1000.0 FROM gpu_samples \
                  WHERE ts_ns >= {} AND ts_ns < {} GROUP BY 1 ORDER BY 1",
                 self.onset_ns, self.from_ns, self.to_ns
@@ -151,7 +161,7 @@ impl Around<'_> {
 
     async fn jobs(&self) -> Changes {
         let rows = self
-            .rows(format!(
+            .rows("other jobs on its host", format!(
                 "SELECT DISTINCT job_id FROM processes WHERE job_id IS NOT NULL AND seen_ns >= {} AND job_id <> ifnull( \
                  (SELECT job_id FROM processes WHERE pid = {} ORDER BY seen_ns DESC LIMIT 1), '') LIMIT {NAMES}",
                 self.from_ns, self.culprit.pid
@@ -163,16 +173,12 @@ impl Around<'_> {
     /// What people and programs noted on any host.
     async fn notes(&self) -> Changes {
         let (from_ns, to_ns) = (self.culprit.since_ns - BESIDE_NS, self.culprit.until_ns);
-        let rows = self
-            .asker
-            .shown(
-                format!(
-                    "SELECT node, cluster_ns(ts_ns), text, attributes FROM annotations WHERE cluster_ns(ts_ns) >= {from_ns} \
+        let sql = format!(
+            "SELECT node, cluster_ns(ts_ns), text, attributes FROM annotations WHERE cluster_ns(ts_ns) >= {from_ns} \
                      AND cluster_ns(ts_ns) < {to_ns} ORDER BY 2 LIMIT {NAMES}"
-                ),
-                "",
-            )
-            .await?;
+        );
+        self.sql.lock().push(("notes of people and programs".to_owned(), sql.clone()));
+        let rows = self.asker.shown(sql, "").await?;
         Ok(rows
             .iter()
             .map(|row| {

@@ -184,6 +184,7 @@ async fn of_rank(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: 
         Err(why) => found.not_visible.push(format!("where it is in its code: {why}")),
     }
     found.runbook = Some(found.kinds.first().cloned().unwrap_or_else(|| "unattributed".to_owned()));
+    found.sql.extend(gathered.iter().flat_map(|gathered| gathered.sql().iter().cloned()));
     if let (Some(cause), Some(gathered)) = (&cause, &gathered) {
         examples(asker, report, culprit, cause, gathered, found).await;
     }

@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn the_first_node_of_a_mesh_on_an_older_kernel_as_a_user() {
         let why = "the kernel has no tracepoint mm_vmscan_memcg_reclaim_begin";
-        let off = ["faults", "reclaim", "cgroup-reclaim", "oom"].map(|class| (class, why));
+        let off = ["faults", "fault-times", "reclaim", "cgroup-reclaim", "oom"].map(|class| (class, why));
         let Recorded::Classes { classes, .. } = recorded(&off) else { unreachable!() };
         let recording = Recorded::Classes { mode: AttachMode::Single, only_user: Some(1001), classes };
         let first = Greeting {

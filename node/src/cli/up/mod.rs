@@ -243,6 +243,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
             let limits = StoreConfig {
                 max_bytes: args.store_max_mib.saturating_mul(1 << 20),
                 max_age: args.store_max_age,
+                hold_for_archive: args.archive.is_some(),
                 ..StoreConfig::default()
             };
             SourceConfig::Store { path, limits }

@@ -71,6 +71,16 @@ pub(crate) fn let_calls_end_without_return(tx: &Transaction<'_>) -> rusqlite::Re
     declare(tx, "collectives", &columns)
 }
 
+/// Add a column to a columnar table: NULL in the rows that are there. Segments stay as they are.
+pub(crate) fn add_column(tx: &Transaction<'_>, table: &str, column: &str) -> rusqlite::Result<()> {
+    if is_plain(tx)? {
+        return tx.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column};"));
+    }
+    let mut columns = declared(tx, table)?;
+    columns.push(column.to_owned());
+    declare(tx, table, &columns)
+}
+
 pub(super) fn is_plain(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT count(*) = 0 FROM sqlite_schema WHERE name = ?1", [OWN_TABLES[0]], |row| row.get(0))
 }

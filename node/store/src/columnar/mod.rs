@@ -4,7 +4,7 @@
 //! Owns the segments: how a column is packed (`bits`, `encode`), what is held of a segment and
 //! where (`segment`), what is kept of read ones (`cache`), how rows come in (`append`) and small segments are joined (`compact`), what
 //! is summed up of a large one (`summary`), how any SQL sees them (`vtab`), and how typed questions
-//! are answered from them without SQLite (`scan`). Does not own which records become which rows
+//! are answered from them without SQLite (`scan`), also from columns that lie `elsewhere`. Does not own which records become which rows
 //! (`rows`), nor when segments are dropped (`retention`). Why this form:
 //! docs/decisions/0004-columnar-segments.md.
 
@@ -12,6 +12,7 @@ mod append;
 mod bits;
 mod cache;
 mod compact;
+mod elsewhere;
 mod encode;
 mod form;
 mod pick;
@@ -24,15 +25,16 @@ mod vtab;
 pub(crate) use append::{Appender, RowColumns};
 pub use cache::let_go_of_segments;
 pub(crate) use compact::Compactor;
+pub use elsewhere::{ARCHIVED_MODULE, ColumnsElsewhere, Part, PartColumn, PartValues, give_columns};
 pub use form::OWN_TABLES;
 pub(crate) use form::{
-    COLUMNAR, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
+    COLUMNAR, add_column, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
     make_frequent_columnar, make_plain,
 };
 pub use scan::{ColumnExecutor, understands};
 pub(crate) use segment::{
-    MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, compiles_ours, delete as delete_segment, drop_oldest,
-    last as last_segment, oldest, span,
+    MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, compiles_ours, delete as delete_segment, drop, ends_first,
+    integers, last as last_segment, oldest, span,
 };
 pub(crate) use vtab::register;
 

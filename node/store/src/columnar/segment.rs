@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use self::header::ColumnHeader;
 use super::Kind;
 use super::cache::{self, FileId, Kept};
-use super::encode::{Column, Decoded, Encoded, Form, Scalar};
+use super::elsewhere::{Part, PartColumn, PartValues};
+use super::encode::{Cell, Column, Decoded, Encoded, Form, Scalar};
+use crate::StoreError;
 
 /// Rows of a segment at most.
 pub(crate) const MOST_ROWS: usize = 65_536;
@@ -41,9 +43,18 @@ pub(crate) enum SegmentError {
         "segment {segment} of {table} is damaged ({what}): its rows cannot be read; `rankmesh check --db FILE` says more"
     )]
     Damaged { table: String, segment: i64, what: String },
+    /// What lies elsewhere cannot be read.
+    #[error("{0}")]
+    Elsewhere(String),
     /// Written by a later version.
     #[error("segment {segment} of {table} was written by a newer rankmesh: use that version")]
     Newer { table: String, segment: i64 },
+}
+
+impl From<StoreError> for SegmentError {
+    fn from(error: StoreError) -> Self {
+        Self::Elsewhere(error.to_string())
+    }
 }
 
 /// With a code by which the executor tells it from an error that the question's own SQL raises
@@ -83,10 +94,16 @@ pub(crate) struct Segment {
     pub(crate) first_rowid: i64,
     pub(crate) rows: usize,
     pub(super) columns: Arc<[ColumnHeader]>,
-    /// The columns, of a segment that lies in no file.
-    memory: Option<Arc<[Encoded]>>,
-    /// Where this process keeps what was read of it.
-    kept: Option<Arc<Kept>>,
+    lies: Lies,
+}
+
+/// Where a segment's columns are.
+#[derive(Debug, Clone)]
+enum Lies {
+    /// In the file, and what was read of it where this process keeps that.
+    InFile(Option<Arc<Kept>>),
+    InMemory(Arc<[Encoded]>),
+    Elsewhere(Arc<dyn Part>),
 }
 
 /// Multiplying hash over words: finds torn and swapped pages, not malice.
@@ -160,8 +177,7 @@ pub(super) fn write(
         first_rowid,
         rows,
         columns: header.columns.into(),
-        memory: None,
-        kept: None,
+        lies: Lies::InFile(None),
     })
 }
 
@@ -188,7 +204,7 @@ impl Segment {
         let (first_rowid, table) = (row.get(1)?, table.to_owned());
         if let Some(kept) = file.and_then(|file| cache::find(file, id, bytes)) {
             let columns = Arc::clone(&kept.columns);
-            return Ok(Self { id, table, first_rowid, rows, columns, memory: None, kept: Some(kept) });
+            return Ok(Self { id, table, first_rowid, rows, columns, lies: Lies::InFile(Some(kept)) });
         }
         let body = match bytes.split_first() {
             Some((&HEADER_VERSION, body)) => body,
@@ -203,7 +219,7 @@ impl Segment {
         }
         let columns: Arc<[ColumnHeader]> = header.columns.into();
         let kept = file.map(|file| cache::keep(file, id, bytes, Arc::clone(&columns)));
-        Ok(Self { id, table, first_rowid, rows, columns, memory: None, kept })
+        Ok(Self { id, table, first_rowid, rows, columns, lies: Lies::InFile(kept) })
     }
 
     /// Columns of `rows` rows as a segment that lies in no file: rows of a question. Each with its
@@ -216,8 +232,26 @@ impl Segment {
             headers.push(ColumnHeader { name, kind, form, range, bytes: 0, check: 0 });
             memory.push(values);
         }
-        let (columns, memory) = (headers.into(), Some(memory.into()));
-        Self { id, table: String::new(), first_rowid: 0, rows, columns, memory, kept: None }
+        let (columns, lies) = (headers.into(), Lies::InMemory(memory.into()));
+        Self { id, table: String::new(), first_rowid: 0, rows, columns, lies }
+    }
+
+    /// Rows of a table that lie elsewhere: `kinds` are its columns.
+    pub(super) fn elsewhere(table: &str, part: Arc<dyn Part>, kinds: &[(String, Kind)]) -> Self {
+        let header = |column: PartColumn| {
+            let (_, kind) = kinds.iter().find(|(name, _)| name.eq_ignore_ascii_case(&column.name))?;
+            // (Nothing is read by this form.)
+            let form = Form::Packed { has_null: column.has_null, by_differences: false };
+            Some(ColumnHeader { name: column.name, kind: *kind, form, range: column.range, bytes: 0, check: 0 })
+        };
+        let columns = part.columns().into_iter().filter_map(header).collect();
+        let rows = part.rows();
+        Self { id: 0, table: table.to_owned(), first_rowid: 0, rows, columns, lies: Lies::Elsewhere(part) }
+    }
+
+    /// Whether it is a segment of a file of ours.
+    pub(super) fn is_in_file(&self) -> bool {
+        matches!(self.lies, Lies::InFile(_))
     }
 
     /// A column with all its values in memory.
@@ -251,10 +285,18 @@ impl Segment {
                 .ok_or_else(|| self.damaged(name.to_owned()));
         };
         let column = &self.columns[at];
-        if let Some(column) = self.memory.as_ref().and_then(|memory| memory.get(at)) {
-            return Ok(column.clone());
-        }
-        if let Some(column) = self.kept.as_ref().and_then(|kept| kept.column(at)) {
+        let kept = match &self.lies {
+            Lies::InFile(kept) => kept.as_ref(),
+            Lies::InMemory(columns) => return columns.get(at).cloned().ok_or_else(|| self.damaged(name)),
+            Lies::Elsewhere(part) => {
+                let read = part.read(&column.name)?;
+                let fits = read.len() == self.rows
+                    && matches!(read, PartValues::Integers(..)) == (column.kind == Kind::Integer);
+                let wrong = || SegmentError::Elsewhere(format!("{name} of {part:?} is not what its file says"));
+                return if fits { Ok(read.encoded()) } else { Err(wrong()) };
+            }
+        };
+        if let Some(column) = kept.and_then(|kept| kept.column(at)) {
             return Ok(column);
         }
         let mut bytes: Arc<[u8]> = Arc::default();
@@ -271,7 +313,7 @@ impl Segment {
         }
         let read = Encoded::open(self.rows, column.kind, &column.form, bytes);
         let read = read.ok_or_else(|| self.damaged(name.to_owned()))?;
-        if let Some(kept) = &self.kept {
+        if let Some(kept) = kept {
             kept.keep(at, &read);
         }
         Ok(read)
@@ -391,14 +433,29 @@ pub(crate) fn oldest(conn: &Connection, table: &str) -> rusqlite::Result<Option<
     conn.prepare_cached("SELECT min(last_ns) FROM segments WHERE table_name = ?1")?.query_row([table], |row| row.get(0))
 }
 
-/// Drop the segment that ends first: its id, last time and rows.
-pub(crate) fn drop_oldest(conn: &Connection, table: &str) -> rusqlite::Result<Option<(i64, i64, i64)>> {
-    let found: Option<(i64, i64, i64)> = conn
-        .prepare_cached("SELECT id, last_ns, row_count FROM segments WHERE table_name = ?1 ORDER BY last_ns LIMIT 1")?
-        .query_row([table], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-        .optional()?;
-    if let Some((id, ..)) = found {
-        delete(conn, id)?;
-    }
-    Ok(found)
+/// The segment of a table that ends first: its id and last time.
+pub(crate) fn ends_first(conn: &Connection, table: &str) -> rusqlite::Result<Option<(i64, i64)>> {
+    conn.prepare_cached("SELECT id, last_ns FROM segments WHERE table_name = ?1 ORDER BY last_ns LIMIT 1")?
+        .query_row([table], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()
+}
+
+/// Delete a segment; how many rows it had.
+pub(crate) fn drop(conn: &Connection, segment: i64) -> rusqlite::Result<i64> {
+    let sql = "SELECT row_count FROM segments WHERE id = ?1";
+    let rows = conn.prepare_cached(sql)?.query_row([segment], |row| row.get(0))?;
+    delete(conn, segment)?;
+    Ok(rows)
+}
+
+/// The integers of a segment's column, without NULLs.
+pub(crate) fn integers(conn: &Connection, table: &str, segment: i64, column: &str) -> Result<Vec<i64>, SegmentError> {
+    let found = Directory::of_ids(conn, table, [segment].into_iter())?;
+    let Some(segment) = found.segments.first() else { return Ok(Vec::new()) };
+    let read = segment.decoded(conn, column)?;
+    let integer = |row: usize| match read.at(row) {
+        Cell::Integer(value) => Some(value),
+        _ => None,
+    };
+    Ok((0..read.rows()).filter_map(integer).collect())
 }

@@ -69,7 +69,21 @@ pub struct Hours {
     schema_version: i64,
     known: FactsState,
     gaps: Vec<(i64, i64)>,
+    not_archived: Vec<NotArchived>,
     has_segments: bool,
+}
+
+/// Rows of an hour that retention dropped before they were archived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotArchived {
+    /// The table.
+    pub table: String,
+    /// The hour's first nanosecond, Unix.
+    pub hour_ns: i64,
+    /// The last time of such a row.
+    pub until_ns: i64,
+    /// How many.
+    pub rows: u64,
 }
 
 /// Which rows to write, and what beside them.
@@ -119,9 +133,21 @@ impl Hours {
         let known = FactsState::load(&conn, gaps).map_err(sqlite)?;
         let mut tables = tables::tables(&conn).map_err(sqlite)?;
         tables.retain(|table| table.time.is_some());
-        let has = "SELECT count(*) FROM sqlite_schema WHERE name = 'segments'";
-        let has_segments = conn.query_row(has, [], |row| row.get::<_, i64>(0)).map_err(sqlite)? > 0;
-        Ok(Self { path: path.to_owned(), conn, tables, birth_ns, schema_version, known, gaps: spans, has_segments })
+        let has = |name: &str| {
+            let sql = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
+            conn.query_row(sql, [name], |row| row.get::<_, i64>(0)).map(|found| found > 0)
+        };
+        let has_segments = has("segments").map_err(sqlite)?;
+        // (Stores before version 10 have no such table.)
+        let not_archived =
+            if has("archive_gaps").map_err(sqlite)? { not_archived(&conn).map_err(sqlite)? } else { Vec::new() };
+        let (path, gaps) = (path.to_owned(), spans);
+        Ok(Self { path, conn, tables, birth_ns, schema_version, known, gaps, not_archived, has_segments })
+    }
+
+    /// What retention dropped of an hour before it was archived.
+    pub fn not_archived(&self, range: &Range<i64>) -> impl Iterator<Item = &NotArchived> {
+        self.not_archived.iter().filter(move |gap| range.contains(&gap.hour_ns))
     }
 
     /// The store's own number, equal in its copies: when its first session began, Unix nanoseconds.
@@ -268,14 +294,16 @@ impl Hours {
         Ok((written, done))
     }
 
-    /// The first time from `from_ns` on of which there may be a row, Unix nanoseconds: exact, or the
-    /// first of a segment that meets it.
+    /// The first time from `from_ns` on of which there may be a row, or was one that was never archived, Unix
+    /// nanoseconds: exact, or the first of a segment that meets it.
     ///
     /// # Errors
     /// SQLite cannot read the store.
     pub fn next_ns(&self, from_ns: i64) -> Result<Option<i64>, HoursError> {
         let sqlite = |source| HoursError::Sqlite { path: self.path.clone(), source };
-        let mut next: Option<i64> = None;
+        // (An hour all of whose rows are gone is said to have been there.)
+        let gaps = self.not_archived.iter().map(|gap| gap.until_ns);
+        let mut next: Option<i64> = gaps.filter(|until_ns| *until_ns >= from_ns).min();
         for table in &self.tables {
             let Some(time) = &table.time else { continue };
             let (rows, _, _) = match columnar::is_columnar(&table.name) && self.has_segments {
@@ -305,6 +333,17 @@ impl Hours {
         let table = self.tables.iter().find(|table| table.name == name)?;
         Some((table, table.time.as_deref()?))
     }
+}
+
+fn not_archived(conn: &Connection) -> rusqlite::Result<Vec<NotArchived>> {
+    let sql = "SELECT table_name, hour_ns, until_ns, rows_dropped FROM archive_gaps ORDER BY hour_ns, table_name";
+    let mut statement = conn.prepare(sql)?;
+    let read = statement.query_map([], |row| {
+        let rows: i64 = row.get(3)?;
+        let rows = rows.max(0).cast_unsigned();
+        Ok(NotArchived { table: row.get(0)?, hour_ns: row.get(1)?, until_ns: row.get(2)?, rows })
+    })?;
+    read.collect()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ mod import;
 mod tables;
 
 pub use export::{Export, ExportError, Exported, export};
-pub use hours::{Hours, HoursError, RowsOf, TableWritten};
+pub use hours::{Hours, HoursError, NotArchived, RowsOf, TableWritten};
 pub use import::{Import, ImportError, Imported, import};
 
 use std::fs::{File, OpenOptions};

@@ -35,8 +35,8 @@ impl<'c> HostStatements<'c> {
     pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
         Ok(Self {
             memory: conn.prepare(
-                "INSERT INTO memory_events (ts_ns, duration_ns, event, pid, tid, rank, bytes, detail, cgroup_id) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)",
+                "INSERT INTO memory_events (ts_ns, duration_ns, event, pid, tid, rank, bytes, detail, cgroup_id, count) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)",
             )?,
             life: conn.prepare(
                 "INSERT INTO process_events (ts_ns, event, pid, parent_pid, comm, exit_code, signal, rank, cgroup_id) \
@@ -87,7 +87,8 @@ impl<'c> HostStatements<'c> {
             r.rank,
             r.bytes,
             r.detail,
-            cgroup_id
+            cgroup_id,
+            r.count
         ])?;
         Ok(Stored::Row)
     }

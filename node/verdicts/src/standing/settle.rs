@@ -4,7 +4,8 @@
 //! A hang counts at once. A rank is named when it costs much, or when it was late in half of the
 //! look back and was named in a window just before as well (what costs little and is over in
 //! seconds is a busy host); it is held for two seconds after it was last named. What is much
-//! depends on whether other ranks stand out now and then, too. Imbalances and the network must show
+//! depends on whether other ranks stand out now and then, too. Of several that are named each has to
+//! pass this. Imbalances and the network must show
 //! in three of four windows.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use super::LOOKBACK;
 use super::change::Key;
 use crate::point_to_point;
 use crate::rules::Rules;
-use crate::{Culprit, Report, Role, Verdict, WindowKind};
+use crate::{Cost, Culprit, Report, Role, Verdict, WindowKind};
 
 /// Processes: node and pid.
 type Processes<'a> = BTreeSet<(&'a str, i64)>;
@@ -36,7 +37,7 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64,
         return Arc::clone(report);
     }
     if let Some(held) = (0..=Rules::NAME_HELD).find_map(|back| raised(judged.get(back..)?, gone)) {
-        return Arc::clone(held);
+        return held;
     }
     let quiet = match &report.verdict {
         Verdict::Rank { culprit, .. } if has_ended(culprit, gone) => {
@@ -77,21 +78,36 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64,
     }
 }
 
-/// The verdict that a window raises, by it and those judged before: a rank that is late now, much
-/// or not for the first time.
-fn raised<'a>(judged: &[&'a Arc<Report>], gone: &Processes<'_>) -> Option<&'a Arc<Report>> {
+/// The verdict that a window raises, by it and those judged before, of the ranks that are late now,
+/// much or not for the first time: each by itself.
+fn raised(judged: &[&Arc<Report>], gone: &Processes<'_>) -> Option<Arc<Report>> {
     let (report, before) = judged.split_first()?;
-    let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
-    if !culprit.ongoing || has_ended(culprit, gone) {
-        return None;
-    }
-    let same = |r: &&Arc<Report>| match &r.verdict {
-        Verdict::Rank { culprit: c, .. } => c.ongoing && (&c.node, c.pid) == (&culprit.node, culprit.pid),
-        _ => false,
+    let Verdict::Rank { culprit, also, held_up } = &report.verdict else { return None };
+    let before: Processes<'_> = before.iter().take(Rules::NAMED_BEFORE).flat_map(|report| late_in(report)).collect();
+    let stays = |late: &&Culprit| {
+        let again = || before.contains(&(late.node.as_str(), late.pid));
+        let plain = Rules::NAMED_AT_ONCE + Rules::RESTLESS_OTHERS * restless(report, late);
+        late.ongoing && !has_ended(late, gone) && (late.share >= plain || lasting(report, late) && again())
     };
-    let again = || before.iter().take(Rules::NAMED_BEFORE).any(same);
-    let plain = Rules::NAMED_AT_ONCE + Rules::RESTLESS_OTHERS * restless(report, culprit);
-    (culprit.share >= plain || lasting(report, culprit) && again()).then_some(report)
+    let mut left: Vec<Culprit> = std::iter::once(culprit).chain(also).filter(stays).cloned().collect();
+    if left.is_empty() || left.len() > also.len() {
+        return (!left.is_empty()).then(|| Arc::clone(report));
+    }
+    let mut report = Report::clone(report);
+    // What all of them cost was told of the first one's communicator.
+    report.cost.upper_bound = true;
+    let first = left.remove(0);
+    if first != *culprit {
+        report.cost = Cost::default();
+    }
+    report.verdict = Verdict::Rank { culprit: first, also: left, held_up: held_up.clone() };
+    Some(Arc::new(report))
+}
+
+/// The processes that a window's verdict names, and that were late to its end.
+fn late_in(report: &Report) -> impl Iterator<Item = (&str, i64)> {
+    let named = report.verdict.named().into_iter().filter(|late| late.ongoing);
+    named.map(|late| (late.node.as_str(), late.pid))
 }
 
 fn has_ended(culprit: &Culprit, gone: &Processes<'_>) -> bool {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::units::{clock, duration, percent};
-use crate::report::{Basis, Culprit, Report};
+use crate::report::{Basis, Cost, Culprit, Report};
 
 /// So close to the start of the span what is seen first may have begun before it.
 const EDGE_NS: i64 = 2_000_000_000;
@@ -54,6 +54,10 @@ pub(super) fn sentence(report: &Report, culprit: &Culprit, out: &mut String) {
 }
 
 pub(super) fn cost(report: &Report, out: &mut String) {
+    if report.cost == Cost::default() {
+        // Those of whom it was told are not named yet.
+        return;
+    }
     let gpu = report.per_comm.iter().any(|c| c.library == "nccl" || c.library == "rccl");
     let unit = if gpu { "GPU" } else { "rank" };
     let _ = writeln!(

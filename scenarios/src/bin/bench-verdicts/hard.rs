@@ -4,7 +4,7 @@
 use clap::ValueEnum;
 use scenarios::figures::figure;
 use scenarios::stragglers::{
-    AgentClocks, Class, Drawn, Outcome, draw_hard, judge_hard, judge_standing, reference_of, standing_by,
+    AgentClocks, Class, Drawn, Outcome, draw_hard, in_the_data, judge_hard, judge_standing, reference_of, standing_by,
 };
 use verdicts::{Culprit, Report, Rules, Verdict, analyse, text};
 
@@ -23,6 +23,8 @@ struct Seen {
 struct Judged {
     seed: u64,
     drawn: Drawn,
+    /// A culprit's lateness is in what was recorded.
+    in_the_data: bool,
     rows: Seen,
     standing: Seen,
 }
@@ -65,7 +67,8 @@ fn judge(seed: u64, number: u64) -> Judged {
         unknown: verdicts.last().is_none_or(|last| is_unknown(&last.report)),
         words: told.map(|told| words(&told.report)).unwrap_or_default(),
     };
-    Judged { seed, drawn, rows, standing }
+    let in_the_data = drawn.shown && in_the_data(&drawn);
+    Judged { seed, drawn, in_the_data, rows, standing }
 }
 
 /// Prints one job's report, from rows and window by window.
@@ -87,14 +90,16 @@ pub(crate) fn run(arguments: &Arguments) {
     for job in &judged {
         let ways = [("rows", &job.rows, arguments.list), ("standing", &job.standing, arguments.list_digests)];
         for (way, seen, _) in ways.into_iter().filter(|(_, seen, list)| *list && seen.outcome != Outcome::Right) {
-            println!("{way} {:?}: seed {} {}\n    {}", seen.outcome, job.seed, job.drawn.title(), seen.words);
+            let data = if job.drawn.shown && !job.in_the_data { " (not in the data)" } else { "" };
+            println!("{way} {:?}{data}: seed {} {}\n    {}", seen.outcome, job.seed, job.drawn.title(), seen.words);
         }
     }
     println!(
-        "\n{:<38} {:>5} {:>6}  | {:>6} {:>6} {:>6} {:>6} {:>8}  | {:>6} {:>6} {:>6} {:>6} {:>8}  standing",
+        "\n{:<38} {:>5} {:>6} {:>6}  | {:>6} {:>6} {:>6} {:>6} {:>8}  | {:>6} {:>6} {:>6} {:>6} {:>8}  standing",
         "class",
         "jobs",
         "shown",
+        "data",
         "right",
         "wrong",
         "missed",
@@ -119,14 +124,18 @@ pub(crate) fn run(arguments: &Arguments) {
         let shown = count(&|job| job.drawn.shown).max(1.0);
         let found = count(&|job| job.drawn.shown && of(job).outcome == Outcome::Right);
         figure(&format!("verdicts_hard_{way}_precision"), right / named, "share", ">=", 0.995);
-        figure(&format!("verdicts_hard_{way}_recall"), found / shown, "share", ">=", 0.97);
+        figure(&format!("verdicts_hard_{way}_recall_of_all"), found / shown, "share", ">=", 0.97);
+        let told = count(&|job| job.in_the_data).max(1.0);
+        let found = count(&|job| job.in_the_data && of(job).outcome == Outcome::Right);
+        figure(&format!("verdicts_hard_{way}_recall"), found / told, "share", ">=", 0.97);
         let falsely = count(&|job| of(job).outcome == Outcome::FalseName) * 1_000.0 / count(&|_| true).max(1.0);
         figure(&format!("verdicts_hard_{way}_false_names"), falsely, "in 1000 jobs", "<=", 1.0);
     }
 }
 
 fn line(name: &str, jobs: &[&Judged]) {
-    print!("{name:<38} {:>5} {:>6}", jobs.len(), jobs.iter().filter(|job| job.drawn.shown).count());
+    let shown = jobs.iter().filter(|job| job.drawn.shown).count();
+    print!("{name:<38} {:>5} {shown:>6} {:>6}", jobs.len(), jobs.iter().filter(|job| job.in_the_data).count());
     for of in [(|job| &job.rows) as fn(&Judged) -> &Seen, |job| &job.standing] {
         let count = |outcome| jobs.iter().filter(|job| of(job).outcome == outcome).count();
         let unknown = jobs.iter().filter(|job| of(job).unknown).count() as f64 / jobs.len().max(1) as f64;

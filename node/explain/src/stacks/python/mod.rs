@@ -16,8 +16,9 @@ use nix::errno::Errno;
 
 use self::code::{Codes, bytecode};
 use self::layout::Instruction;
-use self::walk::{RawFrame, Walk, agreement, walk};
+use self::walk::{RawFrame, Walk, agreement, of_own, to_walk, walk};
 use super::memory::{Memory, int_at, word_at};
+use super::own::{OwnWalk, OwnWalks};
 use super::process::{Schedule, ThreadIds, thread_name, thread_state, wait_channel};
 use super::types::{Frame, Limits, ThreadStack, ThreadState, Trust, shorten};
 
@@ -37,6 +38,9 @@ pub(crate) struct PythonReader {
     ids: ThreadIds,
     names: HashMap<u32, String>,
     hints: HashMap<u64, Walk>,
+    /// Threads that were asked for their own walks.
+    running: Vec<Thread>,
+    not_asked: Option<String>,
 }
 
 /// A thread that Python knows.
@@ -57,6 +61,8 @@ impl PythonReader {
             ids: ThreadIds::default(),
             names: HashMap::new(),
             hints: HashMap::new(),
+            running: Vec::new(),
+            not_asked: None,
         }
     }
 
@@ -65,22 +71,84 @@ impl PythonReader {
         self.interpreter.layout.version
     }
 
-    /// The stacks of all threads now, and how many threads were left out.
-    pub(crate) fn read(&mut self, limits: &Limits) -> Result<(Vec<ThreadStack>, u32), Errno> {
+    /// The stacks of all threads now, and how many threads were left out. Those that run are asked
+    /// to walk their frames themselves, and are no stacks yet: [`Self::answered`] makes them.
+    pub(crate) fn read(
+        &mut self,
+        limits: &Limits,
+        own: &mut Option<&mut dyn OwnWalks>,
+    ) -> Result<(Vec<ThreadStack>, u32), Errno> {
+        self.running.clear();
         let (threads, left_out) = self.threads(limits)?;
         let known: HashSet<u64> = threads.iter().map(|thread| thread.state_address).collect();
         self.hints.retain(|address, _| known.contains(address));
         self.names.retain(|tid, _| threads.iter().any(|thread| thread.tid == Some(*tid)));
         let mut stacks = Vec::with_capacity(threads.len());
         for thread in threads {
-            match self.read_thread(thread, limits) {
+            match self.read_thread(thread, limits, own) {
                 Ok(Some(stack)) => stacks.push(stack),
-                // The thread ended, and its thread state with it.
+                // The thread ended, and its thread state with it; or it was asked.
                 Ok(None) | Err(Errno::EFAULT) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok((stacks, left_out))
+    }
+
+    /// Asks a thread that runs; false where it is to be read from outside.
+    fn has_been_asked(&mut self, thread: Thread, tid: u32, own: &mut Option<&mut dyn OwnWalks>) -> bool {
+        let Some(walks) = own.as_mut() else { return false };
+        let Some(wanted) = to_walk(&self.interpreter.layout, tid, thread.state_address) else { return false };
+        match walks.ask(&wanted) {
+            Ok(()) => {
+                self.running.push(thread);
+                true
+            }
+            Err(why) => {
+                self.not_asked = Some(why);
+                false
+            }
+        }
+    }
+
+    /// Why threads could not be asked for their own walks, if that was so.
+    pub(crate) fn not_asked(&self) -> Option<&str> {
+        self.not_asked.as_deref()
+    }
+
+    /// The stacks of the threads that were asked: their own walks, and from outside where there is
+    /// none: a thread that fell asleep meanwhile, or got no CPU, holds still.
+    pub(crate) fn answered(&mut self, limits: &Limits, walks: &[OwnWalk]) -> Result<Vec<ThreadStack>, Errno> {
+        let mut stacks = Vec::new();
+        for thread in std::mem::take(&mut self.running) {
+            let own = walks.iter().find(|walk| Some(walk.tid) == thread.tid && walk.complete);
+            let stack = match (own, thread.tid) {
+                (Some(own), Some(tid)) => self.of_own(own, tid, limits).map(Some),
+                _ => self.read_thread(thread, limits, &mut None),
+            };
+            match stack {
+                Ok(stack) => stacks.extend(stack),
+                Err(Errno::EFAULT) => {} // the thread ended
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(stacks)
+    }
+
+    fn of_own(&mut self, own: &OwnWalk, tid: u32, limits: &Limits) -> Result<ThreadStack, Errno> {
+        let walk = of_own(&self.interpreter.layout, own, limits.frames);
+        let found = self.resolve(&walk.frames, limits)?;
+        let (frames, trust) = kept(found, walk.frames.len(), Trust::Own);
+        Ok(ThreadStack {
+            tid,
+            name: self.name(tid, limits),
+            state: ThreadState::Running,
+            wait_channel: None,
+            trust,
+            frames,
+            outer_missing: walk.truncated,
+            note: None,
+        })
     }
 
     fn threads(&mut self, limits: &Limits) -> Result<(Vec<Thread>, u32), Errno> {
@@ -139,7 +207,13 @@ impl PythonReader {
         find(&self.ids)
     }
 
-    fn read_thread(&mut self, thread: Thread, limits: &Limits) -> Result<Option<ThreadStack>, Errno> {
+    /// None for a thread that has ended, and for one that was asked.
+    fn read_thread(
+        &mut self,
+        thread: Thread,
+        limits: &Limits,
+        own: &mut Option<&mut dyn OwnWalks>,
+    ) -> Result<Option<ThreadStack>, Errno> {
         let pid = self.pid;
         let schedule = |tid| Schedule::of(pid, tid);
         let before = thread.tid.and_then(schedule);
@@ -150,6 +224,11 @@ impl PythonReader {
             },
             None => ThreadState::Unknown,
         };
+        if let (ThreadState::Running, Some(tid)) = (state, thread.tid)
+            && self.has_been_asked(thread, tid, own)
+        {
+            return Ok(None);
+        }
         let wait = thread.tid.filter(|_| state.is_still()).and_then(|tid| wait_channel(pid, tid));
         let layout = self.interpreter.layout;
         let hint = self.hints.remove(&thread.state_address).unwrap_or_default();

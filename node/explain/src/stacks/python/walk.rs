@@ -3,6 +3,7 @@
 use nix::errno::Errno;
 
 use super::super::memory::{Memory, Piece, int_at, word_at};
+use super::super::own::{OwnThread, OwnWalk};
 use super::layout::{FIRST_FOREIGN_OWNER, FramePointer, Instruction, Layout};
 
 /// Chunks of the data stack have 16 KiB, or more where a single call needs more.
@@ -116,6 +117,49 @@ pub(crate) fn walk(memory: &Memory, layout: &Layout, thread: u64, hint: &Walk, l
     }
     walk.complete = true;
     Ok(walk)
+}
+
+/// What a thread that walked its own frames found.
+pub(crate) fn of_own(layout: &Layout, own: &OwnWalk, limit: usize) -> Walk {
+    let shown = own.frames.iter().filter(|frame| layout.version.minor < 12 || frame.owner < FIRST_FOREIGN_OWNER);
+    let raw = shown.map(|frame| RawFrame {
+        address: frame.address,
+        code: frame.code & TAG_MASK,
+        instruction: match layout.instruction {
+            Instruction::Index { .. } => i64::from(frame.instruction as u32 as i32).cast_unsigned(),
+            Instruction::Pointer(_) => frame.instruction,
+        },
+        tlbc_index: if layout.frame_tlbc_index.is_some() { frame.tlbc } else { 0 },
+    });
+    let mut frames: Vec<RawFrame> = raw.collect();
+    let truncated = frames.len() > limit;
+    frames.truncate(limit);
+    Walk { frames, complete: own.complete, truncated, ..Walk::default() }
+}
+
+/// Where a thread is to find its frames.
+pub(crate) fn to_walk(layout: &Layout, tid: u32, state: u64) -> Option<OwnThread> {
+    let at = |offset: u64| u32::try_from(offset).ok();
+    let (frame, inner) = match layout.frame {
+        FramePointer::Direct(frame) => (frame, None),
+        FramePointer::CFrame { outer, inner } => (outer, Some(at(inner)?)),
+    };
+    let (instruction, instruction_bytes) = match layout.instruction {
+        Instruction::Index { offset, .. } => (offset, 4),
+        Instruction::Pointer(offset) => (offset, 8),
+    };
+    Some(OwnThread {
+        tid,
+        state,
+        frame_at: at(frame)?,
+        inner_at: inner,
+        code_at: at(layout.frame_code)?,
+        previous_at: at(layout.frame_previous)?,
+        instruction_at: at(instruction)?,
+        instruction_bytes,
+        owner_at: at(layout.frame_owner.unwrap_or(0))?,
+        tlbc_at: at(layout.frame_tlbc_index.unwrap_or(0))?,
+    })
 }
 
 /// Entries from C into the interpreter have an owner of their own from 3.12 on; 3.11 marks none.

@@ -78,7 +78,10 @@ pub(super) async fn stragglers(
 }
 
 /// A verdict with the chain of what was seen behind it.
-#[utoipa::path(get, path = "/api/v1/explain", params(OfTime), responses(
+#[utoipa::path(get, path = "/api/v1/explain", params(
+    OfTime,
+    ("finding" = Option<i64>, Query, description = "This finding, its `ts_ns`"),
+), responses(
     (status = 200, description = "As rankmesh explain --format json, with text and commands", body = shapes::Explanation),
     (status = 206, description = "The same, of less than all nodes: see its coverage", body = shapes::Explanation),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),

@@ -36,7 +36,8 @@ pub(super) struct OfTime {
     #[serde(default, deserialize_with = "hash")]
     #[param(value_type = Option<String>)]
     pub(super) comm: Option<u64>,
-    /// Of `explain` only: this finding, its `ts_ns`.
+    /// Of `explain` only, whose parameters list it.
+    #[param(ignore)]
     pub(super) finding: Option<i64>,
     /// The time for it, as `10s` [default: 10s].
     #[serde(default, deserialize_with = "duration")]

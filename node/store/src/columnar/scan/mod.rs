@@ -31,6 +31,7 @@ use query_planner::scan::{Column, Operand, Output, Scan, WindowCall, Windowed};
 use query_planner::{Answered, Batch, Catalog, Fragment, FragmentExecutor, NodeError};
 use rusqlite::Connection;
 
+use super::elsewhere::{self, ARCHIVED_MODULE};
 use super::encode::Encoded;
 use super::form::time_of;
 use super::pick::{Pick, admitted};
@@ -228,9 +229,9 @@ fn with_work<T>(
             Some(segment.clone()).filter(|segment| filter.may_hold(segment)).into_iter().collect()
         }
         (None, _) => {
-            let directory = Directory::load(conn, &table, filter.times(time_of(&table))).map_err(failed)?;
-            all = directory.segments.len();
-            directory.segments.into_iter().filter(|segment| filter.may_hold(segment)).collect()
+            let found = segments(asked, &table, filter.times(time_of(&table)))?;
+            all = found.len();
+            found.into_iter().filter(|segment| filter.may_hold(segment)).collect()
         }
         (Some(joined), _) => {
             let rows = _joined.insert(joins::rows(asked, joined)?);
@@ -261,6 +262,21 @@ fn with_work<T>(
         is_join: scan.joined.is_some(),
     };
     with(&work, &from)
+}
+
+/// The segments of a table that may hold rows from the first to the second time.
+fn segments(asked: &Asked<'_>, table: &str, times: (i64, i64)) -> Result<Vec<Segment>, Failure> {
+    let Asked { conn, most_rows, .. } = *asked;
+    let Some(elsewhere) = elsewhere::columns(conn) else {
+        return Ok(Directory::load(conn, table, times).map_err(failed)?.segments);
+    };
+    if most_rows < u64::MAX {
+        // To know how many there are takes reading.
+        return Err(NodeError::Stopped("not on the spot".to_owned()).into());
+    }
+    let kinds = schema::columns(conn, table).ok().flatten().ok_or(StepAside)?;
+    let parts = elsewhere.parts(table, times).map_err(|error| failed(error.into()))?.ok_or(StepAside)?;
+    Ok(parts.into_iter().map(|part| Segment::elsewhere(table, part, &kinds)).collect())
 }
 
 /// What is asked of the rows that windows see, where there are any; else the scan itself.
@@ -351,11 +367,15 @@ impl From<StepAside> for Failure {
     }
 }
 
+/// Whether a table that is made by such a statement is one whose columns are here.
+fn has_columns(sql: &str) -> bool {
+    [MODULE, ARCHIVED_MODULE].iter().any(|module| sql.contains(&*module.to_string_lossy()))
+}
+
 /// Whether a node with tables as in `catalog` answers such a part from columns.
 pub fn understands(catalog: &Catalog, fragment: &Fragment) -> bool {
-    let module = MODULE.to_string_lossy();
     let of_table = |name: &str| {
-        let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| table.sql.contains(&*module))?;
+        let table = catalog.tables.get(&name.to_ascii_lowercase()).filter(|table| has_columns(&table.sql))?;
         let is_text = |decl_type: &str| Kind::declared(decl_type) == Kind::Text;
         let column = |column: &query_planner::Column| Column::of_text(column.name.clone(), is_text(&column.decl_type));
         Some(table.columns.iter().map(column).collect())

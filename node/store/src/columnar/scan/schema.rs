@@ -10,8 +10,8 @@ use query_planner::Fragment;
 use query_planner::scan::{Column, PlainColumns, Scan};
 use rusqlite::{Connection, OptionalExtension, ffi};
 
+use super::super::Kind;
 use super::super::form::is_columnar;
-use super::super::{Kind, MODULE};
 use crate::FastMap;
 
 /// The name of what is kept, among what others keep with a connection.
@@ -186,7 +186,7 @@ fn declared_columns(conn: &Connection, table: &str) -> rusqlite::Result<Option<C
         .prepare_cached("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1")?
         .query_row([table], |row| row.get(0))
         .optional()?;
-    if !sql.is_some_and(|sql| sql.contains(&*MODULE.to_string_lossy())) {
+    if !sql.is_some_and(|sql| super::has_columns(&sql)) {
         return Ok(None);
     }
     let statement = conn.prepare_cached(&format!("SELECT * FROM main.\"{table}\""))?;

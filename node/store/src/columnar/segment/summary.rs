@@ -157,6 +157,9 @@ pub(in super::super) fn read(
     segment: &Segment,
     with_quantiles: bool,
 ) -> Result<Option<Vec<Group>>, SegmentError> {
+    if !segment.is_in_file() {
+        return Ok(None);
+    }
     let bytes: Option<Vec<u8>> = conn
         .prepare_cached("SELECT data FROM segment_columns WHERE id = ?1")?
         .query_row([column_id(segment.id, PLACE)], |row| Ok(row.get_ref(0)?.as_blob()?.to_vec()))

@@ -6,6 +6,8 @@
 //! their own), since writing them anew would only take longer. Needs `rankmesh` beside this binary
 //! (or RANKMESH_BINARY).
 
+mod push;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,6 +34,19 @@ struct Arguments {
     /// Where to make it, and leave it [default: a temporary directory]
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Push instead: so many agents' stores get rows, which their processes push into ClickHouse's engine (chDB) behind
+    /// the tests' HTTP front, run by this Python
+    #[arg(long, value_name = "PYTHON")]
+    push: Option<PathBuf>,
+    /// With --push: rows a second of each agent
+    #[arg(long, default_value_t = 5_000)]
+    rate: u64,
+    /// With --push: seconds of rows; in the middle the server is gone for --gone seconds
+    #[arg(long, default_value_t = 180)]
+    seconds: u64,
+    /// With --push: for so long the server is gone
+    #[arg(long, default_value_t = 60)]
+    gone: u64,
 }
 
 /// 2025-01-01 UTC: a year that is over.
@@ -41,6 +56,9 @@ const MINUTE_NS: i64 = 60_000_000_000;
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    if let Some(python) = &arguments.push {
+        return push::measure(&arguments, python);
+    }
     let temporary = tempfile::tempdir()?;
     let dir = arguments.dir.clone().unwrap_or_else(|| temporary.path().to_owned());
     let archive = dir.join("archive");
@@ -149,6 +167,7 @@ fn call(ts_ns: i64, seq: u64) -> Collective {
         cgroup_id: 1,
         job_id: Some("4711".to_owned()),
         captured: None,
+        site: None,
     }
 }
 

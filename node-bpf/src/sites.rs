@@ -1,0 +1,229 @@
+//! Where calls are made: the address that a call returned to, as `function+offset (file)`. Each
+//! place of a file is looked up once, however many processes run it, on a thread of its own, since
+//! the symbols of a framework's library take long to read. Programs have few such places, so the
+//! texts are few.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::elf;
+use crate::maps::{self, Mapping};
+
+/// Places of one process, and of all files: calls at more than these have no site.
+const MOST_OF_PROCESS: usize = 4_096;
+const MOST_PLACES: usize = 65_536;
+/// The ring's reader waits so long for a new place's name, so that the first rows have it, too …
+const WAIT: Duration = Duration::from_millis(20);
+/// … but no longer than this within [`SPELL`].
+const WAITS: Duration = Duration::from_millis(200);
+const SPELL: Duration = Duration::from_secs(10);
+
+/// A place in a file: device, inode and offset.
+type Place = (Vec<u8>, u64, u64);
+
+/// Executable memory of a process that is of a file.
+#[derive(Debug)]
+struct Code {
+    start: u64,
+    end: u64,
+    offset: u64,
+    device: Vec<u8>,
+    inode: u64,
+}
+
+#[derive(Debug)]
+enum Text {
+    /// Its name is being looked for.
+    Asked(Arc<str>),
+    Known(Arc<str>),
+}
+
+#[derive(Debug, Default)]
+struct OfProcess {
+    code: Vec<Code>,
+    /// None: in no file.
+    sites: HashMap<u64, Option<Arc<str>>>,
+}
+
+/// The sites of all followed processes.
+#[derive(Debug)]
+pub(crate) struct Sites {
+    processes: HashMap<u32, OfProcess>,
+    places: HashMap<Place, Text>,
+    resolver: Option<Resolver>,
+    spell: Instant,
+    waited: Duration,
+}
+
+#[derive(Debug)]
+struct Resolver {
+    ask: Sender<(Place, File, String)>,
+    told: Receiver<(Place, Arc<str>)>,
+}
+
+impl Sites {
+    pub(crate) fn new() -> Self {
+        let (processes, places) = (HashMap::new(), HashMap::new());
+        Sites { processes, places, resolver: None, spell: Instant::now(), waited: Duration::ZERO }
+    }
+
+    /// Looks at what a process has mapped, which is not to be had once it has ended.
+    pub(crate) fn look(&mut self, pid: u32) {
+        self.processes.entry(pid).or_default().code = code_of(pid);
+    }
+
+    /// The process has ended, or runs another program.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+    }
+
+    /// The site of a call that returned to `address`; none where that is in no file (code made at
+    /// run time), or cannot be told any more.
+    pub(crate) fn of(&mut self, pid: u32, address: u64) -> Option<Arc<str>> {
+        if address == 0 {
+            return None;
+        }
+        if let Some(text) = self.processes.get(&pid).and_then(|process| process.sites.get(&address)) {
+            return text.clone();
+        }
+        self.take_told();
+        let process = self.processes.entry(pid).or_default();
+        if process.sites.len() >= MOST_OF_PROCESS {
+            return None;
+        }
+        let holds = |code: &&Code| (code.start..code.end).contains(&address);
+        if !process.code.iter().any(|code| holds(&code)) {
+            process.code = code_of(pid); // it has loaded something since
+        }
+        let Some(code) = process.code.iter().find(holds) else {
+            process.sites.insert(address, None);
+            return None;
+        };
+        let place = (code.device.clone(), code.inode, address - code.start + code.offset);
+        if !self.places.contains_key(&place) {
+            self.ask(pid, address, &place)?;
+        }
+        match self.places.get(&place)? {
+            Text::Asked(text) => Some(Arc::clone(text)),
+            Text::Known(text) => {
+                let text = Arc::clone(text);
+                self.processes.entry(pid).or_default().sites.insert(address, Some(Arc::clone(&text)));
+                Some(text)
+            }
+        }
+    }
+
+    /// Has a new place's name looked up, and waits a little for it.
+    fn ask(&mut self, pid: u32, address: u64, place: &Place) -> Option<()> {
+        if self.places.len() >= MOST_PLACES {
+            return None;
+        }
+        let text = fs::read(format!("/proc/{pid}/maps")).ok()?;
+        let mapping = maps::mappings(&text).find(|m| (m.start..m.end).contains(&address))?;
+        let name = String::from_utf8_lossy(mapping.file_name()).into_owned();
+        let at: Arc<str> = format!("{name}@{:#x}", place.2).into();
+        let file = maps::path_to(pid, &mapping).and_then(|path| File::open(path).ok());
+        if self.resolver.is_none() {
+            self.resolver = Resolver::start();
+        }
+        let (Some(file), Some(resolver)) = (file, &self.resolver) else {
+            self.places.insert(place.clone(), Text::Known(at));
+            return Some(());
+        };
+        self.places.insert(place.clone(), Text::Asked(at));
+        let asked = resolver.ask.send((place.clone(), file, name)).is_ok();
+        if self.spell.elapsed() > SPELL {
+            (self.spell, self.waited) = (Instant::now(), Duration::ZERO);
+        }
+        if !asked || self.waited >= WAITS {
+            return Some(());
+        }
+        let began = Instant::now();
+        if let Ok((place, text)) = resolver.told.recv_timeout(WAIT) {
+            self.places.insert(place, Text::Known(text));
+        }
+        self.waited += began.elapsed();
+        Some(())
+    }
+
+    fn take_told(&mut self) {
+        let Some(resolver) = &self.resolver else { return };
+        let told = resolver.told.try_iter();
+        self.places.extend(told.map(|(place, text)| (place, Text::Known(text))));
+    }
+}
+
+impl Resolver {
+    fn start() -> Option<Self> {
+        let (ask, asked) = mpsc::channel::<(Place, File, String)>();
+        let (tell, told) = mpsc::channel();
+        let run = move || {
+            for (place, file, name) in asked {
+                let text = elf::place(file, place.2).text(&name);
+                if tell.send((place, text.into())).is_err() {
+                    return; // capture has ended
+                }
+            }
+        };
+        thread::Builder::new().name("capture-sites".to_owned()).spawn(run).ok()?;
+        Some(Resolver { ask, told })
+    }
+}
+
+fn code_of(pid: u32) -> Vec<Code> {
+    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let code = maps::mappings(&text).filter(|mapping| mapping.executable);
+    code.map(|Mapping { start, end, offset, device, inode, .. }| Code {
+        start,
+        end,
+        offset,
+        device: device.to_owned(),
+        inode,
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[inline(never)]
+    extern "C" fn here_it_is() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    #[test]
+    fn a_place_of_our_own_has_the_name_of_its_function() {
+        let (own, mut sites) = (std::process::id(), Sites::new());
+        let address = here_it_is as *const () as u64 + 4;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let text = loop {
+            let text = sites.of(own, address).unwrap();
+            if !text.contains('@') {
+                break text;
+            }
+            assert!(Instant::now() < deadline, "{text}");
+            thread::sleep(WAIT);
+        };
+        assert!(text.contains("here_it_is+0x4 (node_bpf"), "{text}");
+        let again = sites.of(own, address).unwrap();
+        assert!(Arc::ptr_eq(&text, &again) || text == again);
+        let on_the_heap = Box::new(0_u64);
+        assert_eq!(sites.of(own, &raw const *on_the_heap as u64), None, "not in a file");
+        assert_eq!((sites.of(own, 0), sites.of(u32::MAX, address)), (None, None));
+        sites.forget(own);
+        assert_eq!(sites.of(own, address), Some(again));
+    }
+
+    #[test]
+    fn places_of_a_process_are_bounded() {
+        let (own, mut sites) = (std::process::id(), Sites::new());
+        let full = (0..MOST_OF_PROCESS as u64).map(|address| (address, None)).collect();
+        sites.processes.insert(own, OfProcess { code: vec![], sites: full });
+        assert_eq!(sites.of(own, here_it_is as *const () as u64), None);
+    }
+}

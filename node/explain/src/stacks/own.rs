@@ -1,0 +1,69 @@
+//! Threads that walk their own Python frames: what is asked of them and what they answer. Who has
+//! them do so is not known here, since that takes the kernel's help.
+
+/// A thread that is to walk, and where in the interpreter's structures things lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnThread {
+    /// Thread id in the reader's pid namespace.
+    pub tid: u32,
+    /// Address of its thread state.
+    pub state: u64,
+    /// In the thread state: the innermost frame.
+    pub frame_at: u32,
+    /// Where what stands there leads to a structure that has the frame at this offset.
+    pub inner_at: Option<u32>,
+    /// In a frame: its code object.
+    pub code_at: u32,
+    /// In a frame: the calling frame.
+    pub previous_at: u32,
+    /// In a frame: the position in the bytecode.
+    pub instruction_at: u32,
+    /// 4 for an index, 8 for a pointer.
+    pub instruction_bytes: u32,
+    /// In a frame: its owner; 0 where the version has none.
+    pub owner_at: u32,
+    /// In a frame: which copy of the bytecode it runs; 0 where the version has none.
+    pub tlbc_at: u32,
+}
+
+/// A frame as it lay in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnFrame {
+    /// Where.
+    pub address: u64,
+    /// Its code object, with whatever tags the version puts there.
+    pub code: u64,
+    /// Position in the bytecode.
+    pub instruction: u64,
+    /// Which copy of the bytecode it runs.
+    pub tlbc: i32,
+    /// Its owner.
+    pub owner: u8,
+}
+
+/// What a thread answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnWalk {
+    /// The thread.
+    pub tid: u32,
+    /// Innermost first.
+    pub frames: Vec<OwnFrame>,
+    /// The last of them is the outermost.
+    pub complete: bool,
+}
+
+/// Has threads walk their frames while they run.
+pub trait OwnWalks: std::fmt::Debug + Send {
+    /// Has a thread do so when it next runs.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn ask(&mut self, thread: &OwnThread) -> Result<(), String>;
+
+    /// The answers, as soon as all have come or this long has passed. What has not come by then
+    /// never does.
+    fn take(&mut self, patience: std::time::Duration) -> Vec<OwnWalk>;
+
+    /// Nobody is asked for some time.
+    fn end(&mut self);
+}
