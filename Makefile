@@ -18,7 +18,7 @@ demo: deps ## the main job on this machine: four agents, eight ranks, one of the
 
 test: ## every test; as root also those that need eBPF
 	@scripts/deps.sh --test
-	$(CARGO) test --locked --workspace --all-targets --no-fail-fast
+	CARGO="$(CARGO)" scripts/test.sh
 
 test-bare: deps ## the bare agent (no front ends): its tests for what is left
 	$(CARGO) test --locked -p rankmesh --no-default-features --no-fail-fast
