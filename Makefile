@@ -161,6 +161,7 @@ dist: ## what is released, for x86_64 and aarch64: tarballs, .deb, .rpm, checksu
 
 test-dist: ## the packages of `make dist` in a chroot of Debian 11: install, start, ask, upgrade, remove, purge (root)
 	@scripts/deps.sh --dist
+	scripts/test-checksums.sh
 	scripts/test-package.sh $(or $(OUT),target/release-files) target/chroots
 
 test-doctor: deps ## what the doctor finds between hosts in network namespaces: blocks, MTU, loss, a killed agent (root, minutes)
