@@ -18,7 +18,7 @@ demo: deps ## the main job on this machine: four agents, eight ranks, one of the
 
 test: ## every test; as root also those that need eBPF
 	@scripts/deps.sh --test
-	$(CARGO) test --locked --workspace --all-targets --no-fail-fast
+	CARGO="$(CARGO)" scripts/test.sh
 
 test-bare: deps ## the bare agent (no front ends): its tests for what is left
 	$(CARGO) test --locked -p rankmesh --no-default-features --no-fail-fast
@@ -161,6 +161,7 @@ dist: ## what is released, for x86_64 and aarch64: tarballs, .deb, .rpm, checksu
 
 test-dist: ## the packages of `make dist` in a chroot of Debian 11: install, start, ask, upgrade, remove, purge (root)
 	@scripts/deps.sh --dist
+	scripts/test-checksums.sh
 	scripts/test-package.sh $(or $(OUT),target/release-files) target/chroots
 
 test-doctor: deps ## what the doctor finds between hosts in network namespaces: blocks, MTU, loss, a killed agent (root, minutes)

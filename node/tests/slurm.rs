@@ -476,6 +476,21 @@ fn a_site_gives_every_job_its_own_users_mesh() {
         slurm.submit(name, &flags, script)
     };
     let (mine, without) = (submit("mine", &[]), submit("without", &["--comment=rankmesh=off"]));
+    // One task has nobody to be compared with: job_submit says no for it, where its user did not.
+    let comment = |job: u32| {
+        let shown = stdout(&slurm.run("scontrol", &["show", "job", &job.to_string()]));
+        let comment = shown.lines().find_map(|line| line.trim().strip_prefix("Comment=").map(str::to_owned));
+        slurm.run("scancel", &[&job.to_string()]);
+        comment
+    };
+    let held = |more: &[&str]| {
+        let flags = [&["--uid=nobody", "--hold", "-N1", "-n1", "-D", "/tmp"], more].concat();
+        comment(slurm.submit("alone", &flags, "true"))
+    };
+    assert_eq!(held(&[]).as_deref(), Some("rankmesh=off"));
+    assert_eq!(held(&["--comment=night"]).as_deref(), Some("night rankmesh=off"));
+    assert_eq!(held(&["--comment=rankmesh=on"]).as_deref(), Some("rankmesh=on"));
+    assert_eq!(held(&["-n2"]), None);
     let nodes = wait_for("the job has a mesh", || {
         let asked = slurm.rankmesh(&["nodes", "--job", &mine.to_string(), "--format", "json"]);
         let nodes = json(&asked).map_err(|why| format!("{why}\n{}", slurm.logs()))?;

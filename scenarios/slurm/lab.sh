@@ -71,6 +71,7 @@ CONF
     fi
     [ -n "${RANKMESH_LAB_PROLOG:-}" ] && echo "Prolog=$RANKMESH_LAB_PROLOG"
     [ -n "${RANKMESH_LAB_EPILOG:-}" ] && echo "Epilog=$RANKMESH_LAB_EPILOG"
+    [ -n "${RANKMESH_LAB_JOB_SUBMIT:-}" ] && cp "$RANKMESH_LAB_JOB_SUBMIT" "$dir/job_submit.lua" && echo "JobSubmitPlugins=lua"
     for n in $(seq "$nodes"); do
       echo "NodeName=n$n NodeHostname=localhost NodeAddr=127.0.0.1 Port=${ports[$n]} CPUs=$cpus RealMemory=4000 ${gres:-} State=UNKNOWN"
     done

@@ -39,7 +39,7 @@ impl Slurm {
         Self::start_with(nodes, false, true)
     }
 
-    /// The same, of a site: its Prolog and Epilog (packaging/slurm) run for every job.
+    /// The same, of a site: its Prolog, Epilog and job_submit (packaging/slurm) run for every job.
     pub fn start_with(nodes: usize, site: bool, accounting: bool) -> Self {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().expect("a directory");
@@ -75,7 +75,9 @@ impl Slurm {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/slurm/lab.sh");
         let mut command = Command::new(script);
         if let Some([prolog, epilog]) = site {
+            let submit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/slurm/job_submit.lua");
             command.env("RANKMESH_LAB_PROLOG", prolog).env("RANKMESH_LAB_EPILOG", epilog);
+            command.env("RANKMESH_LAB_JOB_SUBMIT", submit);
         }
         if accounting {
             command.env("RANKMESH_LAB_ACCOUNTING", "1");

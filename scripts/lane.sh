@@ -1,0 +1,14 @@
+#!/bin/sh
+# Runs a test program where it belongs to this lane, and does nothing where it does not. Two runs of `cargo test` side by side, one a
+# lane, run every program once: those that mostly wait (named here, by what they take of a core) beside all others.
+#     LANE=waiting|rest lane.sh PROGRAM [ARGUMENT...]
+set -eu
+name=$(basename "$1")
+case ${name%-*} in
+# gossip, node, node-bpf and scenarios: 1 to 20 % of a core.
+cluster | chaos | hosts | slt | slurm | tree | trust) lane=waiting ;;
+*) lane=rest ;;
+esac
+if [ "$lane" = "${LANE:?say which lane}" ]; then
+    exec "$@"
+fi
