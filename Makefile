@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-docs test-kernels-aarch64 bench-page
+.PHONY: help test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-docs test-kernels-aarch64 bench-page
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -166,6 +166,9 @@ test-dist: ## the packages of `make dist` in a chroot of Debian 11: install, sta
 
 test-image: build ## packaging/Containerfile built on a base made by debootstrap and run: it records ranks on the host (root, podman, runc)
 	scripts/test-image.sh target/release/rankmesh "$$(dirname "$$(ls -t target/release/build/rankmesh-*/out/nccl-ranks | head -n 1)")" target/image
+
+test-card: ## the card for Open OnDemand, drawn by Ruby's ERB (needs ruby)
+	scripts/test-card.sh
 
 test-doctor: deps ## what the doctor finds between hosts in network namespaces: blocks, MTU, loss, a killed agent (root, minutes)
 	$(CARGO) test --locked -p rankmesh --test operating -- --ignored --nocapture
