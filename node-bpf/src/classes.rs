@@ -351,7 +351,11 @@ impl Need {
             }
             Need::SystemLibrary(name, whose) => {
                 let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
-                let known = cache.split(|&b| b == 0).any(|text| text == name.as_bytes());
+                // A name may be kept as the end of its path (ldconfig from glibc 2.33 on).
+                let is_it = |text: &[u8]| {
+                    text.strip_suffix(name.as_bytes()).is_some_and(|before| before.is_empty() || before.ends_with(b"/"))
+                };
+                let known = cache.split(|&b| b == 0).any(is_it);
                 (!known).then(|| format!("no {name} here ({whose})"))
             }
             Need::Tracepoint(_) | Need::Field(..) | Need::Path(_) => None,
@@ -435,6 +439,8 @@ mod tests {
         assert!(Need::Device("/no/such", "card").absent().unwrap().contains("no card"));
         assert_eq!(Need::Device("/proc/self", "card").absent(), None);
         assert!(Need::SystemLibrary("libno-such.so.9", "nobody's").absent().is_some());
+        assert_eq!(Need::SystemLibrary("libc.so.6", "the C library").absent(), None);
+        assert!(Need::SystemLibrary("bc.so.6", "nobody's").absent().is_some(), "a part of a name");
         let mut config = CaptureConfig { tcp: false, ..CaptureConfig::default() };
         let classes = examine(&config);
         assert_eq!(classes.iter().find(|c| c.name == "tcp").unwrap().state, ClassState::NotWanted);

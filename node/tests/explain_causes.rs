@@ -179,6 +179,9 @@ fn inject(pair: &mut Pair, rank: usize, injected: &Injected) -> Outcome {
     if let Some(Err(why)) = &swap {
         return Outcome::Skipped(why.clone());
     }
+    // Pages that an earlier round left in the page cache are charged to its cgroup, not to the one
+    // with the limit: nothing would hold the rank.
+    let _ = std::fs::remove_file(dir.join(format!("map.{rank}")));
     if ["read", "fault"].contains(&injected.name) {
         std::fs::write(dir.join(format!("data.{rank}")), vec![7_u8; 16 << 20]).expect("a file");
         nix::unistd::sync();

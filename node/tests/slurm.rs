@@ -267,8 +267,8 @@ fn nccl_host(slurm: &Slurm) -> std::path::PathBuf {
 }
 
 #[test]
-fn what_ranks_hand_over_beside_ebpf_counts_once_and_is_told() {
-    const TEST: &str = "what_ranks_hand_over_beside_ebpf_counts_once_and_is_told";
+fn what_ranks_hand_over_beside_ebpf_counts_once_and_devices_tell_their_times() {
+    const TEST: &str = "what_ranks_hand_over_beside_ebpf_counts_once_and_devices_tell_their_times";
     if !has_slurm(TEST) || !can_capture(TEST) {
         return;
     }
@@ -288,13 +288,11 @@ fn what_ranks_hand_over_beside_ebpf_counts_once_and_is_told() {
     let id = job.to_string();
     let sql = "SELECT count(*), max(times), max(tier) FROM (SELECT count(*) AS times, max(tier) AS tier FROM collectives \
                GROUP BY node, pid, comm_hash, func, seq)";
-    wait_for("the calls are there once, and the note of what was left out", || {
+    wait_for("the calls are there once, the plugin's with times of the device", || {
         let answer = json(&slurm.rankmesh(&["query", "--job", &id, "--format", "json", sql]))?;
         let row = &answer["rows"][0];
         assert!(row[1].as_i64().is_none_or(|times| times == 1), "{answer}");
-        assert!(row[2].as_i64().is_none_or(|tier| tier < 3), "{answer}");
-        let noted = answer["coverage"]["notes"].to_string().contains("times of the device (tier 3)");
-        if row[0].as_i64() >= Some(100) && noted {
+        if row[0].as_i64() >= Some(100) && row[2].as_i64() == Some(3) {
             Ok(())
         } else {
             Err(format!("{answer}{}", slurm.output_of("beside")))

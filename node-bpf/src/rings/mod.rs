@@ -44,6 +44,8 @@ pub static NCCL_PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libran
 
 /// Rings are read this often: a rank may make some 300,000 calls a second before it loses any.
 const INTERVAL: Duration = Duration::from_millis(25);
+/// As long as there is none, one is looked for this often.
+const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Losses are told this often.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Most rings at a time.
@@ -110,7 +112,8 @@ impl Rings {
         let thread = std::thread::Builder::new().name("rings".into()).spawn(move || {
             let mut next_count = Instant::now();
             loop {
-                let last = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
+                let wait = if reader.shared.rings().is_empty() { IDLE_INTERVAL } else { INTERVAL };
+                let last = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
                 reader.look();
                 let now = Instant::now();
                 if last || now >= next_count {

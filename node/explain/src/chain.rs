@@ -31,7 +31,9 @@ pub struct Late {
     pub links: Vec<Link>,
 }
 
-/// The intervals in which the culprit took longest compared with the peer, worst first.
+/// The intervals in which the culprit took longest compared with the peer, worst first: of those in
+/// which something of the cause was recorded, and only where there is none of all. A late
+/// step without such a row may have been late for another reason, and is no example of this cause.
 #[must_use]
 pub fn worst(cause: &Cause, culprit: &Recorded, peer: Option<&Recorded>, node: &str) -> Vec<Late> {
     let peers: BTreeMap<&[Collective; 2], i64> = peer
@@ -56,7 +58,8 @@ pub fn worst(cause: &Cause, culprit: &Recorded, peer: Option<&Recorded>, node: &
         late_ns,
         links: links(cause, culprit, gap, late_ns, node),
     };
-    late.into_iter().take(EXAMPLES).map(one).collect()
+    let shown: Vec<Late> = late.iter().copied().map(one).filter(|late| !late.links.is_empty()).take(EXAMPLES).collect();
+    if shown.is_empty() { late.into_iter().take(EXAMPLES).map(one).collect() } else { shown }
 }
 
 /// Length of an interval without what the process spent in other communication calls.
@@ -253,6 +256,31 @@ mod tests {
         // What is not named is no link.
         let unattributed = Cause { named: Vec::new(), ..cause };
         assert!(worst(&unattributed, &culprit, Some(&peer), "node-3").iter().all(|late| late.links.is_empty()));
+    }
+
+    #[test]
+    fn a_worse_step_that_was_late_for_another_reason_is_no_example() {
+        let mut culprit = recorded(&[25 * MS, 48 * MS, 20 * MS, 21 * MS, 22 * MS], Kind::CpuThrottled, "");
+        let mut peer = recorded(&[0, 0, 0, 0, 0], Kind::Sleep, "x");
+        peer.stretches.clear();
+        // In the worst step, the quota was used up in the collective before and until 1 ms into it.
+        let gap = culprit.gaps[1].clone();
+        culprit.stretches[1].start_ns = gap.start_ns - MS;
+        culprit.stretches[1].end_ns = gap.start_ns + MS;
+        let cause = explain(&culprit, Some(&peer), Vec::new(), Vec::new());
+        assert_eq!(cause.named, [Kind::CpuThrottled], "{cause:?}");
+        let late_ns = |culprit: &Recorded, cause: &Cause| -> Vec<(i64, usize)> {
+            worst(cause, culprit, Some(&peer), "a").iter().map(|late| (late.late_ns / MS, late.links.len())).collect()
+        };
+        assert_eq!(late_ns(&culprit, &cause), [(25, 1), (22, 1), (21, 1)]);
+
+        // Begun in the collective before, it counts with what made the interval longer.
+        culprit.stretches[1].end_ns = gap.start_ns + 25 * MS;
+        assert_eq!(late_ns(&culprit, &cause), [(48, 1), (25, 1), (22, 1)]);
+
+        // Where no step has a row, the latest are shown as they are.
+        culprit.stretches.clear();
+        assert_eq!(late_ns(&culprit, &cause), [(48, 0), (25, 0), (22, 0)]);
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub mod bootstrap;
 mod causes;
 pub mod config;
 mod device;
+mod device_times;
 pub(crate) mod explain;
 pub(crate) mod facts;
 mod graphs;

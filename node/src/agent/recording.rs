@@ -16,6 +16,7 @@ use store::{Ingest, Source};
 use node_bpf::rings::Rings;
 
 use super::config::{AgentConfig, CaptureChoice};
+use super::device_times::DeviceTimes;
 use super::scope::Scope;
 use super::standing::Feed;
 
@@ -58,6 +59,8 @@ pub struct Recording {
     scope: Option<Arc<Mutex<Scope>>>,
     /// Calls of ranks with the MPI shim or the NCCL plugin, where there is no eBPF.
     rings: Mutex<Option<Rings>>,
+    /// Which calls the device tells of in place of eBPF.
+    devices: Arc<DeviceTimes>,
     /// Where it is told what turns out not to be recorded, and how much of that was.
     told: Mutex<Option<(Ingest, usize)>>,
 }
@@ -73,6 +76,7 @@ impl Recording {
             feed: Arc::default(),
             scope: None,
             rings: Mutex::default(),
+            devices: Arc::default(),
             told: Mutex::default(),
         }
     }
@@ -104,16 +108,19 @@ impl Recording {
         let (cgroup, probes) = (cgroup.clone(), probes.clone());
         let capture_config = CaptureConfig { cgroup, probes, backlog, ..CaptureConfig::default() };
         let told = Mutex::new(Some((ingest.clone(), 0)));
-        let started = Capture::start(capture_config, sink(ingest.clone(), &seen, &feed, scope.as_ref()));
-        let rings = match (&started, rings) {
+        let devices = Arc::new(DeviceTimes::default());
+        let mut store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref());
+        let of_devices = Arc::clone(&devices);
+        let of_ebpf = move |record| {
+            if of_devices.admits_of_ebpf(&record) {
+                store_it(record);
+            }
+        };
+        let started = Capture::start(capture_config, Box::new(of_ebpf));
+        let (rings_at, node) = (rings.as_deref(), job.as_ref().map(|job| job.node.as_str()));
+        let rings = match (&started, rings_at) {
             (Err(error), Some(directory)) if !matches!(error, node_bpf::Error::Probe { .. }) => {
-                let node = job.as_ref().map(|job| job.node.as_str());
-                let sink = sink(ingest, &seen, &feed, scope.as_ref());
-                Rings::start(directory, node, sink)
-                    .inspect_err(|error| {
-                        tracing::warn!("what ranks with the MPI shim or the NCCL plugin do is not read: {error}")
-                    })
-                    .ok()
+                rings_in(directory, node, sink(ingest.clone(), &seen, &feed, scope.as_ref()))
             }
             _ => None,
         };
@@ -121,10 +128,10 @@ impl Recording {
         if started.is_ok() || rings.is_some() {
             store.recording_began(record::unix_now_ns());
         }
-        let rings = match (&started, &config.capture) {
-            // A job's own directory of rings: nobody else reads there.
-            (Ok(_), CaptureChoice::Auto { rings: Some(directory), job: Some(job), .. }) => {
-                passed_over(directory, &job.node, store.ingest())
+        let rings = match (&started, rings_at) {
+            (Ok(_), Some(directory)) => {
+                let store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref());
+                rings_in(directory, node, beside_ebpf(Arc::clone(&devices), ingest, store_it))
             }
             _ => rings,
         };
@@ -134,7 +141,8 @@ impl Recording {
                 let named = |class: &ClassStatus| class.name == "offcpu";
                 feed.sees_off_cpu(!capture.status().classes.iter().any(|class| named(class) && off(class)));
                 let rings = Mutex::new(rings);
-                Self { running: Mutex::new(Some(capture)), rings, ranks: seen, feed, scope, told, ..not("on".into()) }
+                let running = Mutex::new(Some(capture));
+                Self { running, rings, ranks: seen, feed, scope, devices, told, ..not("on".into()) }
             }
             // what was asked for by name is not left out silently
             Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
@@ -201,7 +209,13 @@ impl Recording {
     pub fn open_calls(&self) -> Vec<OpenCall> {
         let running = self.running.lock();
         let (calls, waits) = match running.as_ref() {
-            Some(capture) => (capture.in_flight(), capture.device_waits()),
+            Some(capture) => {
+                let mut calls = capture.in_flight();
+                calls.retain(|call| !self.devices.are_of_device(call));
+                let of_ranks = self.rings.lock().as_ref().map(Rings::in_flight).unwrap_or_default();
+                calls.extend(of_ranks.into_iter().filter(|call| self.devices.are_of_device(call)));
+                (calls, capture.device_waits())
+            }
             None => (self.rings.lock().as_ref().map(Rings::in_flight).unwrap_or_default(), vec![]),
         };
         drop(running);
@@ -262,26 +276,34 @@ fn is_of(viewer: Option<u32>, pid: u32) -> bool {
     viewer.is_none_or(|uid| owner() == Some(uid))
 }
 
-/// Where eBPF records, the calls in rings are the same ones again: nothing of them is stored, so
-/// that each counts once. The rings are read all the same, so that they lose their names and
-/// nothing stays in memory, and where they have what eBPF has not, coverage says so.
-fn passed_over(directory: &Path, node: &str, ingest: Ingest) -> Option<Rings> {
-    let mut told = false;
-    let sink = move |record| {
-        if !told && matches!(&record, Record::Collective(call) if call.tier == TIMES_OF_DEVICE) {
-            told = true;
-            let note = "eBPF records these calls: the times of the device (tier 3) that the NCCL plugin has of them are left out";
-            ingest.also_not_recorded(vec!["collectives"], note.to_owned());
-        }
-    };
-    let started = Rings::start(directory, Some(node), Box::new(sink));
-    started
-        .inspect_err(|error| tracing::warn!("rings of the MPI shim and the NCCL plugin are not looked at: {error}"))
+/// Reads the rings of ranks with the MPI shim or the NCCL plugin; none, and a warning, where that
+/// cannot be.
+fn rings_in(directory: &Path, node: Option<&str>, sink: Box<dyn FnMut(Record) + Send>) -> Option<Rings> {
+    Rings::start(directory, node, sink)
+        .inspect_err(|error| tracing::warn!("what ranks with the MPI shim or the NCCL plugin do is not read: {error}"))
         .ok()
 }
 
-/// The evidence tier of times that the device took itself.
-const TIMES_OF_DEVICE: u8 = 3;
+/// Where eBPF records, most in rings are the same calls again. The times of the device are stored in
+/// place of its records; what is not is read all the same, so that rings lose their names and
+/// nothing stays in memory, and coverage says where times of the device were left out.
+fn beside_ebpf(
+    devices: Arc<DeviceTimes>,
+    ingest: Ingest,
+    mut store_it: Box<dyn FnMut(Record) + Send>,
+) -> Box<dyn FnMut(Record) + Send> {
+    let mut told = false;
+    Box::new(move |record| {
+        if devices.admits_of_rank(&record) {
+            store_it(record);
+        } else if !told && devices.leaves_out(&record) {
+            told = true;
+            let note = "the times of the device (tier 3) that the NCCL plugin has of some calls are left out: recording began after their \
+                        communicators did, so which call is which cannot be told";
+            ingest.also_not_recorded(vec!["collectives"], note.to_owned());
+        }
+    })
+}
 
 /// Takes records to the store and to digests.
 fn sink(

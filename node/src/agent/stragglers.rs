@@ -345,6 +345,7 @@ pub(super) async fn calls_of(
         for row in syncs(coordinator, question, caller, span, deadline, cancelled).await {
             input.push_sync_row(&row);
         }
+        input.drop_waits_of_devices();
     }
     input.times = times(coordinator, rows, question, &input, caller, deadline, cancelled).await;
     Ok((input, coverage))

@@ -102,6 +102,7 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         doubts.extend(absent(scored));
         doubts.extend(silent(input, scored, rules));
     }
+    doubts.extend(on_devices(scored));
     if scored.iter().all(|s| s.comm.members.len() < 2) {
         doubts.push("only one rank of each communicator was heard: nobody to compare it with".to_owned());
     }
@@ -154,6 +155,24 @@ fn not_in_digests(input: &Input) -> Option<String> {
     })
 }
 
+/// Calls only enqueue, and all ranks spend most of their time waiting for their devices after them:
+/// a device that takes longer than the others makes all hosts wait alike, and none enters late.
+fn on_devices(scored: &[Scored]) -> Option<String> {
+    let share = |s: &Scored| {
+        let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
+        let shortest = median(shortest.map(|d| d as f64))?;
+        s.comm.period_ns().filter(|period| *period > 0.0).map(|period| (shortest / period).min(1.0))
+    };
+    let most = scored.iter().filter(|s| s.comm.lifted).filter_map(share).max_by(f64::total_cmp)?;
+    (most >= Rules::ON_DEVICES).then(|| {
+        format!(
+            "no rank enters its collectives late, but every rank spends {:.0} % of its time waiting for its GPU after them, and a GPU \
+             that takes longer than the others shows in the times of the device alone (`rankmesh env`: NCCL's profiler plugin)",
+            100.0 * most
+        )
+    })
+}
+
 /// Calls only enqueue: a rank that was not heard cannot be seen by what the others wait.
 fn absent(scored: &[Scored]) -> Option<String> {
     let missing =
@@ -185,4 +204,34 @@ fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
             period / 1e9
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::{Cell, Met};
+    use crate::windows::WindowKind;
+
+    /// Collectives of two ranks every 10 ms, whose synchronise calls take so long.
+    fn waiting(shortest_ms: i64, lifted: bool) -> Scored {
+        let cell = |duration_ns| Some(Cell { entry_ns: 0, duration_ns, called_ns: 0, compute_ns: None, unsure: None });
+        let met = (0..20).map(|i| Met {
+            at_ns: i * 10_000_000,
+            func: "all_reduce".into(),
+            weight: 1,
+            cells: vec![cell(shortest_ms * 1_000_000), cell((shortest_ms + 1) * 1_000_000)],
+        });
+        let comm = Comm { lifted, met: met.collect(), ..Comm::default() };
+        let kind = WindowKind::Collectives { each: 1 };
+        let (windows, tallies, scores, coarse, bounds) = Default::default();
+        Scored { comm, waits: Waits::Seen, kind, windows, tallies, scores, coarse, bounds }
+    }
+
+    #[test]
+    fn ranks_that_mostly_wait_for_their_devices_are_not_cleared() {
+        let why = on_devices(&[waiting(8, true)]).unwrap();
+        assert!(why.contains("80 % of its time waiting for its GPU"), "{why}");
+        assert_eq!(on_devices(&[waiting(2, true)]), None, "most of the time is the hosts'");
+        assert_eq!(on_devices(&[waiting(8, false)]), None, "calls that wait themselves, or times of the device");
+    }
 }

@@ -1,7 +1,7 @@
 //! All that goes into a verdict: calls, what is known of waits and of processes, clocks, and who
 //! was heard.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use query_planner::Value;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use super::hang::{Gone, Progress};
 use super::names::Names;
 use super::observation::{ClockOffset, LONGEST_NS, Observation, Row, RowError, SyncCall, TIMES};
 use super::point_to_point::TimeUse;
+use super::rules::Rules;
 use super::sampled::{Sampled, Totals};
 
 /// Who was asked and who answered.
@@ -108,5 +109,14 @@ impl Input {
             let node = String::from_utf8_lossy(node).as_ref().into();
             self.syncs.push(SyncCall { node, pid: *pid, start_ns: *start_ns, duration_ns: *duration_ns });
         }
+    }
+
+    /// Leaves out the synchronise calls of processes whose collectives the device tells of: those
+    /// hold their waits themselves, and the host's waiting takes nothing away from the device's time
+    /// between them. Once all rows are in.
+    pub fn drop_waits_of_devices(&mut self) {
+        let of_device = self.observations.iter().filter(|seen| seen.tier >= Rules::OF_DEVICE);
+        let processes: HashSet<(&str, i64)> = of_device.map(|seen| (&*seen.node, seen.pid)).collect();
+        self.syncs.retain(|sync| !processes.contains(&(&*sync.node, sync.pid)));
     }
 }

@@ -4,7 +4,7 @@
 //! Owns the key (communicator, func, seq), completeness and alignment of clocks. Cells are made by
 //! `digest`, of rows as of digests; the scores made from them lie in `score.rs`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::classes::{classes, refine};
@@ -31,7 +31,10 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
         }
     }
     let heaps: Vec<(u64, Heap<'_>)> = by_comm.into_iter().collect();
-    let mut comms = parallel::map(heaps, input.is_large(), |(hash, heap)| one(hash, &heap, &classes, input, rules));
+    let mut comms = parallel::map(heaps, input.is_large(), |(hash, mut heap)| {
+        heap.keep_one_kind();
+        one(hash, &heap, &classes, input, rules)
+    });
     refine(&mut comms, &totals);
     comms
 }
@@ -48,6 +51,24 @@ struct Heap<'a> {
 struct Meeting {
     weight: u32,
     cells: Vec<(usize, Cell)>,
+}
+
+impl Heap<'_> {
+    /// Keeps one kind of times, that which more ranks have: when a device began a collective and when
+    /// a host enqueued it cannot be compared. The ranks of the other kind are as if not heard.
+    fn keep_one_kind(&mut self) {
+        let ranks = |device: bool| {
+            let of_kind = self.cells.iter().filter(|cell| (cell.seen.tier >= Rules::OF_DEVICE) == device);
+            of_kind.map(|cell| (cell.seen.rank, &*cell.seen.node, cell.seen.pid)).collect::<BTreeSet<_>>().len()
+        };
+        let (of_device, of_host) = (ranks(true), ranks(false));
+        if of_device == 0 || of_host == 0 {
+            return;
+        }
+        let device = of_device >= of_host;
+        self.cells.retain(|cell| (cell.seen.tier >= Rules::OF_DEVICE) == device);
+        self.lanes.retain(|(_, lane)| (lane.tier >= Rules::OF_DEVICE) == device);
+    }
 }
 
 fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &Input, rules: &Rules) -> Comm {

@@ -163,6 +163,14 @@ impl Rules {
     /// and collectives.
     pub(crate) const ROTATION_COLLECTIVES: usize = 8;
 
+    /// The evidence tier from which on times are the device's.
+    pub(crate) const OF_DEVICE: u8 = 3;
+
+    /// From which share of its time on, spent by every rank waiting for its device after collectives
+    /// that only enqueue, nobody's lateness at the host clears anybody: most of it. (Four ranks on
+    /// an H100, one with three more matrix products on it in each step: all entered within 1 ms.)
+    pub(crate) const ON_DEVICES: f64 = 0.5;
+
     /// The whole job is slower where collectives come so many times as far apart,
     pub(crate) const JOB_SLOWER: f64 = 1.25;
 

@@ -218,8 +218,8 @@ fn from_ranks(seen: &Seen<'_>) -> Finding {
     if seen.survey.attach.is_ok() {
         return ok(
             WHAT,
-            "not needed (`rankmesh env`): eBPF records these calls, and what ranks hand over beside it is left out, NCCL's \
-             device times (tier 3), too",
+            "not needed: eBPF records these calls; with `rankmesh env` NCCL's device times (tier 3) take their place, which show \
+             a GPU that is slower than the others",
         );
     }
     let detail = "ranks can hand their MPI and NCCL calls over by themselves (NCCL's with device times); CUDA calls, network, \
@@ -368,7 +368,7 @@ mod tests {
         assert!(report.capture.possible);
         assert!(report.findings.iter().all(|finding| finding.state == State::Ok), "{:?}", report.findings);
         let beside = &finding(&report, "MPI shim, NCCL plugin").detail;
-        assert!(beside.contains("left out") && beside.contains("tier 3"), "{beside}");
+        assert!(beside.contains("not needed") && beside.contains("tier 3"), "{beside}");
         let collectives = report.classes.iter().find(|class| class.name == "collectives").expect("the class");
         assert_eq!(collectives.state, "waiting");
         assert!(collectives.why.as_deref().is_some_and(|why| why.contains("libnccl.so")));

@@ -15,6 +15,7 @@ use super::waits::{Pending, wait};
 use super::{Digest, Gone, Heard, Lane, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of, window_of};
 use crate::activity::Activity;
 use crate::observation::Coupling;
+use crate::rules::Rules;
 use crate::{Observation, SyncCall};
 
 /// Calls kept for one window.
@@ -408,6 +409,10 @@ impl Collector {
 
     fn wait(&mut self, sync: Sync, window: i64) {
         let Some(process) = self.processes.get_mut(&sync.pid) else { return };
+        let mut lanes = self.tracks.range((sync.pid, 0, "".into())..).take_while(|((pid, ..), _)| *pid == sync.pid);
+        if !self.whole && lanes.any(|(_, track)| track.tier >= Rules::OF_DEVICE) {
+            return; // as `Input::drop_waits_of_devices`
+        }
         process.own.busy(sync.start_ns, sync.end_ns);
         let span_us = (sync.start_ns / 1_000, sync.end_ns / 1_000);
         let mut rest: Vec<(u64, &mut Pending)> = self
@@ -459,6 +464,11 @@ impl Collector {
             // A number twice: the process was replaced under its pid, or the communicator was made
             // anew.
             track.pending.restart(call.seq);
+        }
+        if call.tier > track.tier {
+            // From here on the device tells of these calls: what was only enqueued before has no
+            // wait that could be compared with theirs.
+            (track.tier, track.pending) = (call.tier, Pending::default());
         }
         track.last_seq = Some(call.seq);
         if Coupling::of(&call.func) == Coupling::All {

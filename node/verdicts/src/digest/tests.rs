@@ -285,3 +285,52 @@ proptest! {
         prop_assert_eq!(decode(&encode(&digest)), Ok(digest));
     }
 }
+
+/// Four ranks whose hosts enqueue a collective every 50 ms, all at once, and wait for their devices;
+/// rank 2's device comes to it 30 ms after the others'. The calls of `told` are recorded with the
+/// times of the device, but for the first, which came before its first record.
+fn on_devices(told: &[i32]) -> Report {
+    let mut input = crate::Input { since_ns: 0, until_ns: 200 * 50 * MS, ..crate::Input::default() };
+    for (step, rank) in (0..200i64).flat_map(|step| (0..4i32).map(move |rank| (step, rank))) {
+        let node: std::sync::Arc<str> = format!("n{rank}").into();
+        let noise = (step * 31 + i64::from(rank) * 17) % 13 * MS / 20;
+        let (enqueued, met) = (step * 50 * MS + noise, step * 50 * MS + 45 * MS);
+        let begun = enqueued + if rank == 2 { 40 * MS } else { 10 * MS };
+        let device = told.contains(&rank) && step > 0;
+        input.observations.push(crate::Observation {
+            node: std::sync::Arc::clone(&node),
+            pid: 100,
+            rank,
+            nranks: Some(4),
+            comm_hash: 7,
+            func: "all_reduce".into(),
+            seq: step as u64,
+            entry_ns: if device { begun } else { enqueued },
+            duration_ns: if device { met - begun } else { MS / 50 },
+            tier: if device { 3 } else { 0 },
+            library: "nccl".into(),
+            ..crate::Observation::default()
+        });
+        let start_ns = enqueued + MS / 10;
+        input.syncs.push(crate::SyncCall { node, pid: 100, start_ns, duration_ns: met - start_ns });
+    }
+    input.drop_waits_of_devices();
+    input.clocks = (0..4).map(|rank| (format!("n{rank}"), crate::ClockOffset::steady(0, 10_000))).collect();
+    analyse(&input, &Rules::with_windows(WINDOW_NS))
+}
+
+#[test]
+fn a_slow_device_is_named_by_its_times_and_nobody_is_cleared_without_them() {
+    let report = on_devices(&[0, 1, 2, 3]);
+    assert_eq!((report.verdict.named_ranks(), report.evidence.tier), (vec![2], 3), "{report:#?}");
+    let report = on_devices(&[]);
+    let Verdict::Unknown { why } = &report.verdict else { panic!("{report:#?}") };
+    assert!(why.contains("of its time waiting for its GPU"), "{why}");
+    // A rank without the plugin is not compared with the others' devices, and never named for it.
+    let report = on_devices(&[0, 1, 2]);
+    assert_eq!((report.verdict.named_ranks(), report.evidence.tier), (vec![2], 3), "{report:#?}");
+    let report = on_devices(&[0, 1]);
+    assert!(!report.verdict.named_ranks().contains(&3), "{report:#?}");
+    let report = on_devices(&[0]);
+    assert_eq!(report.verdict.named_ranks(), Vec::<i32>::new(), "{report:#?}");
+}
