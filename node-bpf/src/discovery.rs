@@ -453,18 +453,26 @@ impl Discovery {
         let value = self.tracked.lookup(&key, MapFlags::ANY).ok().flatten();
         if value.is_some_and(|value| value == wire::TRACKED.to_ne_bytes()) {
             let _ = self.tracked.delete(&key); // gone already is as good
-            if let Some(task) = task_of(pid) {
-                let _ = self.threads.delete(&task.as_raw_fd().to_ne_bytes());
+            if let Some(thread) = self.main_thread(pid) {
+                let _ = self.threads.delete(&thread.key());
             }
         }
+    }
+
+    /// How the map of threads names a process's main one.
+    fn main_thread(&self, pid: u32) -> Option<MainThread> {
+        if self.mode == AttachMode::Stub {
+            return Some(MainThread::Number(pid));
+        }
+        task_of(pid).map(MainThread::Descriptor)
     }
 
     /// Makes what the programs keep of a thread for the main one, before its first call. Without it
     /// they do the same, only slower.
     fn keep_of_main_thread(&self, pid: u32) {
-        let Some(task) = task_of(pid) else { return };
+        let Some(thread) = self.main_thread(pid) else { return };
         let state = wire::followed_thread(self.threads.value_size() as usize);
-        let kept = self.threads.update(&task.as_raw_fd().to_ne_bytes(), &state, MapFlags::NO_EXIST);
+        let kept = self.threads.update(&thread.key(), &state, MapFlags::NO_EXIST);
         if let Err(error) = kept
             && error.kind() != ErrorKind::AlreadyExists
         {
@@ -546,6 +554,23 @@ impl Discovery {
 
     pub(crate) fn detach(&mut self) {
         self.links.clear();
+    }
+}
+
+/// A process's main thread, as a key of the map `threads` (`bpf/features.bpf.h`).
+enum MainThread {
+    /// Of task storage: a descriptor, which is open as long as the key is used.
+    Descriptor(OwnedFd),
+    /// Of the hash map on old kernels.
+    Number(u32),
+}
+
+impl MainThread {
+    fn key(&self) -> [u8; 4] {
+        match self {
+            MainThread::Descriptor(task) => task.as_raw_fd().to_ne_bytes(),
+            MainThread::Number(tid) => tid.to_ne_bytes(),
+        }
     }
 }
 

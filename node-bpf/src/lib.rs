@@ -47,6 +47,7 @@ mod shedding;
 mod signals;
 mod sites;
 mod sockets;
+mod stubs;
 mod survey;
 mod symbol_probes;
 mod symbols;
@@ -61,7 +62,7 @@ pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
 pub use config::{AttachMode, CaptureConfig};
 pub use error::Error;
 pub use host::Host;
-pub use loader::{ProbeStatus, kernel_object};
+pub use loader::{ProbeStatus, kernel_objects};
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
 pub use python_walks::{PythonFrame, PythonThread, PythonWalk, PythonWalks};
 pub use record::{

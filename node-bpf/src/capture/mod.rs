@@ -21,6 +21,7 @@ use crate::config::CaptureConfig;
 use crate::decode;
 use crate::discovery::Discovery;
 use crate::error::Error;
+use crate::host;
 use crate::late::LateComms;
 use crate::loader::{self, Loaded};
 use crate::open_calls::OpenCalls;
@@ -51,10 +52,11 @@ pub fn supported() -> Result<(), Error> {
     loader::check_host()
 }
 
-/// Takes what capture can do without, but only privileges give: the names of kernel functions, on
-/// some kernels the events of major faults. To be called before a process gives its privileges up;
-/// what is refused is left out.
+/// Takes what only privileges give: the names of kernel functions, on some kernels the events of
+/// major faults and a higher limit on locked memory. To be called before a process gives its
+/// privileges up; what is refused is left out.
 pub fn prepare() {
+    host::raise_locked_memory();
     kernel_names::open_ahead();
     faults::open_ahead();
 }
