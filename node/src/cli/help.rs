@@ -161,6 +161,12 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_versions_names_the_stores_schema() {
+        let page = include_str!("../../../docs/versions.md");
+        assert!(page.contains(&format!("`PRAGMA user_version`, now {} |", store::SCHEMA_VERSION)));
+    }
+
+    #[test]
     fn a_version_says_which_kernel_objects_are_inside() {
         let version = LONG_VERSION.as_str();
         assert!(version.contains("wire rankmesh/"), "{version}");

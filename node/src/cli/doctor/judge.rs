@@ -191,10 +191,11 @@ fn calls(health: &Health, address: &str, node: &str) -> Calls {
     }
 }
 
-/// The addresses from which a node's completed calls came lately, as all nodes heard them.
+/// The addresses from which a node's completed calls came lately, as the others heard them. (Itself
+/// it may have called where it listened before a restart.)
 fn called_from(examination: &Examination, node: &str) -> BTreeSet<IpAddr> {
     let healths = examination.members.iter().filter_map(|member| member.health.as_ref());
-    let heard = healths.flat_map(|health| &health.heard);
+    let heard = healths.filter(|health| health.node != node).flat_map(|health| &health.heard);
     let heard = heard.filter(|heard| heard.last_ago_ms <= LATELY_MS && heard.completed > 0);
     heard.filter(|heard| heard.node.as_deref() == Some(node)).map(|heard| heard.address.ip()).collect()
 }

@@ -173,6 +173,9 @@ fn ways_clocks_releases_and_names_are_judged() {
     examination.members[2].version = "1.0.0".to_owned();
     heard(&mut examination, "b", "c", 1);
     assert_eq!(whats(&examination), []);
+    heard(&mut examination, "c", "c", 1);
+    health(&mut examination, "c").heard[0].address = "172.16.0.9:7117".parse().expect("an address");
+    assert_eq!(whats(&examination), [], "what it called itself at before a restart");
     health(&mut examination, "b").heard[0].address = "192.168.7.7:41000".parse().expect("an address");
     assert_eq!(whats(&examination), [("c".to_owned(), "address")]);
     heard(&mut examination, "a", "c", 1);
