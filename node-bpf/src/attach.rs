@@ -5,10 +5,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{Link, Object, UprobeMultiOpts, UprobeOpts};
 
 use crate::classes::ProbeClass;
 use crate::config::AttachMode;
+use crate::lookup::program;
 use crate::maps;
 use crate::signals::faults::{self, Fault};
 use crate::stubs;
@@ -39,7 +40,7 @@ impl AttachMode {
 }
 
 /// The mode that a program at library calls is for, by its name's ending; none for all others.
-pub(crate) fn mode_of(program: &str) -> Option<AttachMode> {
+fn mode_of(program: &str) -> Option<AttachMode> {
     let of = [("_session", AttachMode::Session), ("_multi", AttachMode::Multi), ("_single", AttachMode::Single)];
     of.iter().find(|(ending, _)| program.ends_with(ending)).map(|(_, mode)| *mode)
 }
@@ -254,12 +255,6 @@ fn attach_for(
         links.push(program(object, &name)?.attach_uprobe_multi_with_opts(pid, path, "", opts)?);
     }
     Ok(links)
-}
-
-/// A program of the object, by name.
-pub(crate) fn program<'obj>(object: &'obj Object, name: &str) -> libbpf_rs::Result<ProgramMut<'obj>> {
-    let found = object.progs_mut().find(|program| program.name() == name);
-    found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))
 }
 
 /// Tries the mode on a function of our own that nobody calls: old kernels load some of the programs

@@ -23,6 +23,7 @@ use crate::config::AttachMode;
 use crate::cuda::{self, functions::Api};
 use crate::error::Error;
 use crate::libraries::library_of;
+use crate::lookup;
 use crate::maps;
 use crate::process::{self, cgroup_path};
 use crate::shared::{AttachedFile, Shared};
@@ -121,8 +122,8 @@ impl Discovery {
         probes: Vec<ProbeSpec>,
     ) -> Result<Self, Error> {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
-        let tracked = crate::loader::map(&object, "tracked").map_err(failed)?;
-        let threads = crate::loader::map(&object, "threads").map_err(failed)?;
+        let tracked = lookup::map(&object, "tracked").map_err(failed)?;
+        let threads = lookup::map(&object, "threads").map_err(failed)?;
         let mut links = vec![];
         for class in shared.classes_on() {
             match attach::attach_class(&object, class) {
@@ -245,7 +246,7 @@ impl Discovery {
     /// Takes out of the programs' maps what they hold of some processes.
     fn delete_keys(&self, of: impl Fn(u32) -> bool) {
         for name in OF_PROCESSES {
-            let Ok(map) = crate::loader::map(&self.object, name) else {
+            let Ok(map) = lookup::map(&self.object, name) else {
                 continue;
             };
             let keys: Vec<Vec<u8>> = map.keys().filter(|key| wire::pid_of_key(key).is_some_and(&of)).collect();
@@ -262,7 +263,7 @@ impl Discovery {
     pub(crate) fn sweep(&mut self) -> Vec<u32> {
         let mut pids: HashSet<u32> = self.shared.processes.pids().into_iter().collect();
         for name in OF_PROCESSES {
-            let Ok(map) = crate::loader::map(&self.object, name) else { continue };
+            let Ok(map) = lookup::map(&self.object, name) else { continue };
             pids.extend(map.keys().filter_map(|key| wire::pid_of_key(&key)));
         }
         let gone: HashSet<u32> = pids.into_iter().filter(|pid| !process::runs(*pid)).collect();

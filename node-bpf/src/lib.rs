@@ -30,6 +30,7 @@ mod host;
 mod late;
 mod libraries;
 mod loader;
+mod lookup;
 mod maps;
 pub mod measure;
 mod mpi;

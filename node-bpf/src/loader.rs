@@ -15,14 +15,12 @@ use crate::config::{AttachMode, CaptureConfig};
 use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
 use crate::host::{self, Host};
+use crate::lookup::map;
 use crate::privileges::{self, Capability, Needed, PRIVILEGES};
 use crate::signals::wire::{HOST_PROBES, Tuning};
 use crate::stubs;
 use crate::wire::{EVERYBODY, RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLOTS, STATS_BYTES, Stats};
 
-/// libelf reads words from it.
-#[repr(align(8))]
-pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
 /// The capture objects, compressed: of a megabyte a sixth is left.
 static FULL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o.gz"));
 static BASIC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture-basic.bpf.o.gz"));
@@ -217,13 +215,6 @@ fn open(
 fn page_bytes() -> u32 {
     // SAFETY: sysconf has no preconditions.
     u32::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
-/// A map of the object, by name, as a handle of its own.
-pub(crate) fn map(object: &Object, name: &str) -> libbpf_rs::Result<MapHandle> {
-    let map = object.maps().find(|map| map.name() == name);
-    let map = map.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
-    MapHandle::try_from(&map)
 }
 
 /// The name of a statistics slot; none for one that is not in use.

@@ -8,9 +8,7 @@ use std::path::Path;
 
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, UprobeOpts};
 
-use crate::attach;
-use crate::config::AttachMode;
-use crate::loader::{Aligned, map};
+use crate::lookup::{Aligned, map, program};
 use crate::symbols::Target;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/stub.bpf.o")));
@@ -21,7 +19,7 @@ const TARGETS_MAP: &str = "stub_targets";
 /// The names of the object's common programs; the position is the index in the array.
 fn targets(object: &Object) -> Vec<(String, bool)> {
     let names = object.progs().map(|program| (program.name().to_string_lossy().into_owned(), program.autoload()));
-    names.filter(|(name, _)| attach::mode_of(name) == Some(AttachMode::Single)).collect()
+    names.filter(|(name, _)| name.ends_with("_single")).collect()
 }
 
 /// Puts the common programs that are loaded where stubs find them.
@@ -29,8 +27,8 @@ pub(crate) fn fill_targets(object: &Object) -> libbpf_rs::Result<()> {
     let array = map(object, TARGETS_MAP)?;
     for (index, (name, loaded)) in (0u32..).zip(targets(object)) {
         if loaded {
-            let program = attach::program(object, &name)?;
-            array.update(&index.to_ne_bytes(), &program.as_fd().as_raw_fd().to_ne_bytes(), MapFlags::ANY)?;
+            let descriptor = program(object, &name)?.as_fd().as_raw_fd();
+            array.update(&index.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)?;
         }
     }
     Ok(())
@@ -40,12 +38,12 @@ pub(crate) fn fill_targets(object: &Object) -> libbpf_rs::Result<()> {
 /// The link keeps all of it.
 pub(crate) fn attach(
     object: &Object,
-    program: &str,
+    common: &str,
     retprobe: bool,
     (pid, path): (i32, &Path),
     target: &Target,
 ) -> libbpf_rs::Result<Link> {
-    let index = targets(object).iter().position(|(name, _)| name == program);
+    let index = targets(object).iter().position(|(name, _)| name == common);
     let index = index.and_then(|index| u32::try_from(index).ok());
     let index = index.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
     let mut open = ObjectBuilder::default().open_memory(&OBJECT.0)?;
@@ -60,7 +58,7 @@ pub(crate) fn attach(
     let stub = open.load()?;
     let (cookie, ref_ctr_offset) = (0, target.semaphore as usize);
     let opts = UprobeOpts { cookie, ref_ctr_offset, retprobe, ..UprobeOpts::default() };
-    attach::program(&stub, "hand_on")?.attach_uprobe_with_opts(pid, path, target.file_offset as usize, opts)
+    program(&stub, "hand_on")?.attach_uprobe_with_opts(pid, path, target.file_offset as usize, opts)
 }
 
 /// The constants of a stub, `stub` in `bpf/stub.bpf.c`.
