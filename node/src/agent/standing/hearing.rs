@@ -88,6 +88,7 @@ fn hear_verdicts(shared: &Shared, list: &[Member], read: &mut BTreeMap<(String, 
             if read.get(&key) == Some(text) {
                 continue;
             }
+            tracing::debug!("{} says its verdict of job {job:016x}", member.name);
             read.insert(key, text.clone());
             match Told::read(text) {
                 // A judge speaks of the job that it says.

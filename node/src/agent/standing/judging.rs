@@ -18,8 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOK_AT_LEAST: Duration = Duration::from_millis(250);
 /// A verdict that is the same as before is told again after so long.
 const AGAIN: Duration = Duration::from_secs(2);
-/// A host that became a job's judge judges after so long: by then the job's hosts have sent it what
-/// they keep.
+/// A host that became a job's judge judges once every host of the job has sent it what it keeps, and
+/// after so long in any case.
 const WARM_UP: Duration = Duration::from_millis(600);
 
 /// What a judge keeps of one job.
@@ -55,11 +55,17 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
         }
         for job in jobs {
             let new = || Duty { since: Instant::now(), judge: Judge::default(), told: None };
-            let duty = duties.entry(job).or_insert_with(new);
-            if !mixed && duty.since.elapsed() < WARM_UP {
-                continue;
-            }
+            let duty = duties.entry(job).or_insert_with(|| {
+                tracing::debug!("this host judges job {job:016x} now");
+                new()
+            });
             let Some(board) = standing.boards.board(job) else { continue };
+            if !mixed && duty.since.elapsed() < WARM_UP {
+                let suspects = standing.outbox.suspects(job, Instant::now().into());
+                if roster.hosts(job).any(|host| !suspects.contains(host) && !board.knows_of(host)) {
+                    continue;
+                }
+            }
             let (mut judge, now_ns) = (std::mem::take(&mut duty.judge), steady_now_ns());
             let judged = tokio::task::spawn_blocking(move || {
                 let standing = judge.judge(&board, now_ns);
@@ -96,6 +102,7 @@ async fn tell(shared: &Shared, told: &Told, before: &mut Option<(Key, Instant)>)
         tracing::warn!("a verdict is too long to be told: {key:?}");
         return;
     };
+    tracing::debug!("job {:016x} is judged: {key:?}", told.job);
     shared.standing.count_told(text.len());
     shared.coordinator.gossip.publish(verdicts_key(told.job), text).await;
     *before = Some((key, Instant::now()));

@@ -24,8 +24,9 @@ const SENT: usize = 17;
 /// A judge that does not answer for so long is asked again with the next window.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A judge that has confirmed nothing for so long is taken for dead, and the next takes its place,
-/// before the failure detector says so. It is sent to all the same.
-const SUSPECTED_AFTER: Duration = Duration::from_secs(1);
+/// before the failure detector says so. It is sent to all the same. Two windows, less what their
+/// times scatter by: at a second, every other judge was suspected a window later.
+const SUSPECTED_AFTER: Duration = Duration::from_millis(900);
 
 /// What is to be sent, by job.
 #[derive(Debug, Default)]

@@ -120,6 +120,9 @@ fn send(
         standing.count_published(told.digest.len() + told.times.len());
         let mut suspects = standing.outbox.suspects(job, tokio::time::Instant::now());
         suspects.retain(|host| roster.has(job, host));
+        if !suspects.is_empty() {
+            tracing::debug!("no answer from judges of job {job:016x}: {suspects:?}");
+        }
         let judges = roster.judges(job, &suspects);
         let all: Vec<&str> = judges.iter().copied().chain(suspects.iter().map(String::as_str)).collect();
         for judge in standing.outbox.add(job, told, &all) {

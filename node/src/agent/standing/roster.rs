@@ -75,8 +75,7 @@ impl Roster {
 
     /// Who judges one of this host's jobs, the first first; none of those that are `suspects`.
     pub(super) fn judges(&self, job: u64, suspects: &BTreeSet<String>) -> Vec<&str> {
-        let hosts = self.hosts.get(&job).into_iter().flatten().filter(|host| !suspects.contains(*host));
-        judges(job, hosts.map(String::as_str))
+        judges(job, self.hosts(job).filter(|host| !suspects.contains(*host)))
     }
 
     /// Whether this host does.
@@ -87,6 +86,11 @@ impl Roster {
     /// Whether a host has ranks of one of this host's jobs.
     pub(super) fn has(&self, job: u64, host: &str) -> bool {
         self.hosts.get(&job).is_some_and(|hosts| hosts.contains(host))
+    }
+
+    /// The live hosts of one of this host's jobs.
+    pub(super) fn hosts(&self, job: u64) -> impl Iterator<Item = &str> {
+        self.hosts.get(&job).into_iter().flatten().map(String::as_str)
     }
 
     /// The host to whose clock those of one of this host's jobs are aligned: the first by name.

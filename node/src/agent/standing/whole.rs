@@ -2,13 +2,19 @@
 
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use model::wire::{Request, Response};
+use verdicts::standing::Standing;
 
 use super::super::Shared;
 use super::Current;
 
 /// Longest that a judge is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A judge that has not answered for so long may be gone: the next is asked, too.
+const NEXT_AFTER: Duration = Duration::from_millis(300);
 
 /// Most bytes of a whole verdict: it goes in one frame.
 const LARGEST: usize = 7 << 20;
@@ -21,10 +27,11 @@ pub(in crate::agent) fn whole(shared: &Shared, job: u64) -> Vec<u8> {
     if json.len() <= LARGEST { json } else { Vec::new() }
 }
 
-/// Puts the judge's whole report in place of the brief one that it told.
+/// Puts the whole report of a judge in place of the brief one: of the first judge, or where that
+/// does not answer at once, of the first that does.
 ///
 /// # Errors
-/// The judge does not give it; in words. The brief one then stays.
+/// No judge gives it; in words, by the first. The brief one then stays.
 pub(in crate::agent) async fn whole_of(
     shared: &Shared,
     current: &mut Current,
@@ -36,11 +43,51 @@ pub(in crate::agent) async fn whole_of(
     }
     let left = deadline.saturating_duration_since(Instant::now()) / 4;
     let deadline = tokio::time::Instant::now() + PATIENCE.min(left);
-    let json = match super::ask(shared, &current.judge, Request::Verdict(current.job), deadline).await? {
-        Response::Verdict(json) => json,
-        other => return Err(other.summary()),
+    let judges: Vec<String> = current.judges.iter().map(|said| said.judge.clone()).collect();
+    let mut next = judges.iter();
+    let (mut asked, mut refusal) = (FuturesUnordered::new(), None);
+    loop {
+        if let Some(judge) = next.next() {
+            asked.push(whole_by(shared, judge, &own, current.job, deadline));
+        }
+        if asked.is_empty() {
+            return Err(refusal.unwrap_or_else(|| "no judge of it is known".to_owned()));
+        }
+        tokio::select! {
+            Some((judge, answer)) = asked.next() => match answer {
+                Ok(standing) => {
+                    drop(asked);
+                    current.judge.clone_from(judge);
+                    current.standing = standing;
+                    current.judged_ns = record::steady_now_ns();
+                    return Ok(());
+                }
+                Err(why) => drop(refusal.get_or_insert(why)),
+            },
+            () = tokio::time::sleep(NEXT_AFTER), if next.len() > 0 => {}
+        }
+    }
+}
+
+/// One judge's whole report, with its name.
+async fn whole_by<'a>(
+    shared: &Shared,
+    judge: &'a String,
+    own: &str,
+    job: u64,
+    deadline: tokio::time::Instant,
+) -> (&'a String, Result<Standing, String>) {
+    let json = if judge == own {
+        Ok(whole(shared, job))
+    } else {
+        match super::ask(shared, judge, Request::Verdict(job), deadline).await {
+            Ok(Response::Verdict(json)) => Ok(json),
+            Ok(other) => Err(other.summary()),
+            Err(why) => Err(why),
+        }
     };
-    current.standing = serde_json::from_slice(&json).ok().ok_or("it has none, or one too large to be sent")?;
-    current.judged_ns = record::steady_now_ns();
-    Ok(())
+    let read = |json: Vec<u8>| {
+        serde_json::from_slice(&json).map_err(|_| "it has none, or one too large to be sent".to_owned())
+    };
+    (judge, json.and_then(read))
 }
