@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use gossip::MemberState;
 use query::ask::{self, AskError, QueryOutcome, Question};
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use store::{Finding, Source, StoreConfig};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;

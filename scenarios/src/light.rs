@@ -15,7 +15,7 @@ use model::frame::FrameReader;
 use model::wire::Request;
 use query::ask::{self, AskError, QueryOutcome, Question};
 use quinn::crypto::rustls::QuicServerConfig;
-use rankmesh::agent::light::{LightAgent, LightConfig};
+use agent::light::{LightAgent, LightConfig};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;

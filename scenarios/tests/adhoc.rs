@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use query::ask::QueryOutcome;
-use rankmesh::agent::SourceConfig;
+use agent::SourceConfig;
 use scenarios::adhoc::compare::{Types, compare};
 use scenarios::adhoc::data;
 use scenarios::adhoc::suite::{self, Question};

@@ -11,7 +11,7 @@ use query_planner::Value;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
-use rankmesh::agent::SourceConfig;
+use agent::SourceConfig;
 use scenarios::cluster::Cluster;
 use scenarios::day::fill::{Filled, fill, keeps_all};
 use scenarios::day::oracle::{Oracle, compare, unite};

@@ -12,7 +12,7 @@ use query::FanoutPolicy;
 use query::access::{Access, Caller};
 use query::ask::{self, QueryOutcome};
 use query_planner::Value;
-use rankmesh::agent::SourceConfig;
+use agent::SourceConfig;
 use scenarios::light::question;
 use scenarios::trust::TrustMesh;
 use store::{Store, StoreConfig};

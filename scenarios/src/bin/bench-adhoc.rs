@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use query::ask::{AskError, QueryOutcome};
 use query_planner::{NodeStats, Value};
-use rankmesh::agent::SourceConfig;
+use agent::SourceConfig;
 use scenarios::adhoc::compare::{Types, compare};
 use scenarios::adhoc::data;
 use scenarios::adhoc::suite::{self, Question};

@@ -13,7 +13,7 @@ use certs::Authority;
 use clap::Parser;
 use node_bpf::Record;
 use query::ask::{self, AskError, QueryOutcome};
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::figures::figure;
 use scenarios::light::question;
 use scenarios::store_bench::generate::Generator;

@@ -23,7 +23,7 @@ use query_planner::Value;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::day::fill::{fill, keeps_all};
 use scenarios::day::mesh::{self, AgentPaths, Outcome};
 use scenarios::day::oracle::{Oracle, compare, unite};

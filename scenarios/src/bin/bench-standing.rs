@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::figures::{cpu_time, figure, quantile};
 use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
 use scenarios::stragglers::loopback::loopback;

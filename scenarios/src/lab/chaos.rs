@@ -12,7 +12,7 @@ use query::FanoutPolicy;
 use query::ask::{self, AskError, QueryOutcome};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rankmesh::agent::Shared;
+use agent::Shared;
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::Fleet;

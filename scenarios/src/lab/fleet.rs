@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use certs::Authority;
-use rankmesh::agent::Shared;
+use agent::Shared;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use certs::Authority;
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig};
+use agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use certs::{Issuer, Reissue};
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use tempfile::TempDir;
 
 use crate::cluster::make_database;

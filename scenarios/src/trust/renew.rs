@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use query::ask::{self, QueryOutcome};
-use rankmesh::agent::Shared;
+use agent::Shared;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

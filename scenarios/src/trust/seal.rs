@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use certs::Authority;
 use gossip::{Gossip, GossipConfig, Inbound, Link, NodeFacts, Sealer};
-use rankmesh::agent::seal::NodeSeal;
+use agent::seal::NodeSeal;
 use tokio::sync::mpsc;
 
 use super::until;
