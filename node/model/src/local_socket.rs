@@ -1,7 +1,6 @@
 //! The local socket's file: how a server takes its place.
 //!
-//! What is said on it are [`LocalRequest`](crate::LocalRequest)s; who may connect is the server's to
-//! decide.
+//! [`LocalRequest`](crate::LocalRequest)s travel on it; who may connect is the server's to decide.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};

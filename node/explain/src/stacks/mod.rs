@@ -1,8 +1,9 @@
 //! Call stacks of other processes, read from outside: nothing is stopped, signalled or loaded into
 //! them.
 //!
-//! - `types`: the values that come out, bounded and serialisable; `answer`: those of many ranks; `reader`: one process, once; `sampler`: several processes,
-//!   several times; `merge` and `render`: many ranks, in classes.
+//! - `types`: the values that come out, bounded and serialisable; `answer`: those of many ranks;
+//!   `reader`: one process, once; `sampler`: several processes, several times; `merge` and `render`:
+//!   many ranks, in classes.
 //! - `python`: CPython 3.8 to 3.15 by the interpreter's own structures, with current lines; `native`: other programs, by
 //!   their unwind tables, threads that sleep only.
 //! - `own`: what is asked of threads that walk their own frames.

@@ -1,9 +1,10 @@
 //! `rankmesh mcp`: the questions of an assistant, by the Model Context Protocol.
 //!
-//! A client of the local socket like every other command, with the rights of the user who runs it;
-//! on standard input and output it listens nowhere, and `http` is a part of `rankmesh serve`. Owns what an assistant sees: `tools` (definitions and what they ask),
-//! `bounds` (how much of an answer it gets, and where data begins and ends), `prompts`, and `server`
-//! (the protocol's side). What the answers say is made where the other commands have it.
+//! A client of the local socket like every other command, with the rights of the user who runs it. On
+//! standard input and output it listens nowhere; `http` is a part of `rankmesh serve`. Owns what an
+//! assistant sees: `tools` (definitions and what they ask), `bounds` (how much of an answer it gets,
+//! and where data begins and ends), `prompts`, and `server` (the protocol's side). What the answers
+//! contain is made in `front`.
 
 use std::time::Duration;
 
