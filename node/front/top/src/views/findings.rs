@@ -5,11 +5,11 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Line;
 
+use super::table::{self, Column, right};
 use crate::app::App;
 use crate::data::Data;
 use crate::look::Look;
 use crate::units::{day, duration, harmless};
-use super::table::{self, Column, right};
 
 pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
     let columns: [Column; 6] = [("when", 14), ("verdict", 12), ("rank", 5), ("host", 12), ("late", 6), ("cause", 0)];

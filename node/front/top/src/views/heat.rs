@@ -7,12 +7,12 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
+use super::ranks::role_style;
+use super::table;
 use crate::app::App;
 use crate::data::{Data, Figure, excess};
 use crate::look::{LEVELS, Look, level};
 use crate::units::{clock, duration, harmless, percent};
-use super::ranks::role_style;
-use super::table;
 
 /// Columns of a row's name.
 const LABEL: u16 = 18;

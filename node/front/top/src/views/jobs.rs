@@ -4,12 +4,12 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
+use super::header::style;
+use super::table::{self, Column, right};
 use crate::app::App;
 use crate::data::Data;
 use crate::look::Look;
 use crate::units::{harmless, maybe};
-use super::header::style;
-use super::table::{self, Column, right};
 
 pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
     let Some(watched) = data.watched.as_ref() else { return };

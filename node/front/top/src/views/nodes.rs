@@ -5,11 +5,11 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Line;
 
+use super::table::{self, Column, right};
 use crate::app::App;
 use crate::data::Data;
 use crate::look::Look;
 use crate::units::{count, duration, harmless, maybe, ranges};
-use super::table::{self, Column, right};
 
 pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
     let Some(watched) = data.watched.as_ref() else { return };

@@ -4,12 +4,12 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
+use super::ranks::{Minute, role, role_style};
+use super::verdict::scrolled;
 use crate::app::App;
 use crate::data::{Data, RankDetail};
 use crate::look::Look;
 use crate::units::{count, duration, maybe, percent};
-use super::ranks::{Minute, role, role_style};
-use super::verdict::scrolled;
 
 pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
     let lines = match &app.rank {

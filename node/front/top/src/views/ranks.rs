@@ -6,11 +6,11 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Line;
 
+use super::table::{self, Column, right};
 use crate::app::App;
 use crate::data::{Data, Figure, figure_us};
 use crate::look::Look;
 use crate::units::{harmless, maybe, percent};
-use super::table::{self, Column, right};
 
 /// Windows of a minute.
 const MINUTE: usize = 120;

@@ -7,12 +7,12 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Widget, Wrap};
 
+use super::header::{place, style};
+use super::table::nothing;
 use crate::app::App;
 use crate::data::Data;
 use crate::look::Look;
 use crate::units::{clock, day, duration, harmless};
-use super::header::{place, style};
-use super::table::nothing;
 
 /// Longest line.
 const LONGEST: usize = 2_000;
