@@ -47,7 +47,7 @@ test-real-libs: deps ## NVIDIA's published libraries under real eBPF: fetched fr
 	scripts/real-libs.sh target/real-libs
 	RANKMESH_REAL_LIBS=$(CURDIR)/target/real-libs $(CARGO) test --locked -p node-bpf --test real_libs -- --ignored --nocapture
 
-lint: deps ## formatting, clippy (warnings are errors), and the dependencies where cargo-deny is there
+lint: deps ## formatting, clippy (warnings are errors), and the dependencies where cargo-deny is installed
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@scripts/deny.sh --if-there

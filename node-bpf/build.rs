@@ -3,9 +3,19 @@
 //! NCCL plugin, shared libraries of plain C, embedded by src/rings.
 
 use std::env;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use libbpf_cargo::SkeletonBuilder;
+
+/// The BPF objects: name, source, and what is defined for it.
+const OBJECTS: &[(&str, &str, &str)] = &[
+    ("capture", "capture", "-DRM_FULL"),
+    ("capture-basic", "capture", "-DRM_BASIC"),
+    ("stub", "stub", "-DRM_BASIC"),
+    ("empty", "empty", "-DRM_FULL"),
+    ("python", "python", "-DRM_FULL"),
+];
 
 fn main() {
     println!("cargo:rerun-if-changed=src/bpf");
@@ -16,24 +26,27 @@ fn main() {
     // Both, so that a change on one kind of machine does not break the other unnoticed; ours is the
     // one embedded.
     for (rust_name, kernel_name) in [("x86_64", "x86"), ("aarch64", "arm64")] {
-        for object in ["capture", "empty", "python"] {
+        for (object, source, define) in OBJECTS {
             let name = match rust_name == target {
                 true => format!("{object}.bpf.o"),
                 false => format!("{object}-{kernel_name}.bpf.o"),
             };
-            // v3: atomics that return the old value (Linux 5.12).
+            let file = out.join(name);
             let built = SkeletonBuilder::new()
-                .source(format!("src/bpf/{object}.bpf.c"))
-                .obj(out.join(name))
+                .source(format!("src/bpf/{source}.bpf.c"))
+                .obj(&file)
                 .clang_args([
                     "-mcpu=v3",
                     "-Wall",
+                    define,
                     &format!("-D__TARGET_ARCH_{kernel_name}"),
                     &format!("-ffile-prefix-map={here}=node-bpf"),
                 ])
                 .build();
-            if let Err(error) = built {
-                eprintln!("node-bpf: the BPF programs do not compile for {rust_name}: {error:?}");
+            let packed =
+                built.map_err(|error| format!("{error:?}")).and_then(|()| pack(&file).map_err(|e| e.to_string()));
+            if let Err(error) = packed {
+                eprintln!("node-bpf: the BPF programs do not compile for {rust_name}: {error}");
                 eprintln!("node-bpf: needed: apt-get install clang libelf-dev zlib1g-dev (clang 14 or later)");
                 std::process::exit(1);
             }
@@ -44,6 +57,15 @@ fn main() {
         eprintln!("node-bpf: capture is written for x86_64 and aarch64, not for {target}");
         std::process::exit(1);
     }
+}
+
+/// Compresses an object, beside it: the large ones go into the binary that way.
+fn pack(object: &Path) -> std::io::Result<()> {
+    let mut name = object.as_os_str().to_owned();
+    name.push(".gz");
+    let mut packed = flate2::write::GzEncoder::new(std::fs::File::create(name)?, flate2::Compression::best());
+    packed.write_all(&std::fs::read(object)?)?;
+    packed.finish().map(drop)
 }
 
 /// The libraries that ranks load where there is no eBPF. They run inside the ranks' container, whose

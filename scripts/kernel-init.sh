@@ -15,8 +15,6 @@ echo "self-test: begin"
 ip link set lo up
 ip route add 10.99.99.99 dev lo
 uname -r
-# Kernels before 5.11 count BPF maps against this limit, as `rankmesh check` says there.
-ulimit -l unlimited
 mkdir /sys/fs/cgroup/job /sys/fs/cgroup/job/ranks /sys/fs/cgroup/job/small
 echo +memory >/sys/fs/cgroup/cgroup.subtree_control
 echo +memory >/sys/fs/cgroup/job/cgroup.subtree_control
@@ -35,31 +33,6 @@ insmod /modules/configfs.ko 2>/dev/null
 insmod /modules/null_blk.ko nr_devices=1 gb=1 irqmode=2 completion_nsec=5000000 2>/dev/null && [ -b /dev/nullb0 ] && disk=/dev/nullb0
 [ -n "$disk" ] || echo "no null_blk module here: requests to disks and faults from them are not tested"
 
-# Kernels without task storage (5.11) and cookies of probes (5.15): nothing can be recorded, which is said; all can be asked.
-case $(uname -r) in
-5.[0-9].* | 5.1[0-4].*)
-    rankmesh check --format json >/tmp/check.json && failed "check says that this kernel can record"
-    grep -q '"possible":false' /tmp/check.json && grep -q 'needs Linux 5.15' /tmp/check.json &&
-        ok "check says that this kernel cannot record, and which can" || failed "check: $(cat /tmp/check.json)"
-    rankmesh trace --out /tmp/t.db >/tmp/trace.log 2>&1 && failed "trace: $(cat /tmp/trace.log)"
-    grep -q 'needs Linux 5.15' /tmp/trace.log && ok "trace refuses with the reason" || failed "trace: $(cat /tmp/trace.log)"
-    ip addr add 127.0.0.1/8 dev lo 2>/dev/null
-    rankmesh up --name old --listen 127.0.0.1:0 --identity /tmp/id --store /tmp/up.db --socket /tmp/up.sock >/tmp/up.log 2>&1 &
-    agent=$!
-    for _ in $(seq 300); do
-        rankmesh query --socket /tmp/up.sock --format csv 'SELECT count(*) FROM sessions' >/tmp/answer 2>/tmp/coverage && break
-        usleep 100000
-    done
-    [ "$(tail -n 1 /tmp/answer)" = 1 ] && ok "an agent runs there, asks and answers" || failed "up: $(cat /tmp/up.log)"
-    grep -q '^Not .*eBPF' /tmp/up.log && ok "and says that only the shim and the plugin record there" || failed "up: $(cat /tmp/up.log)"
-    kill $agent
-    wait $agent
-    echo "self-test: end"
-    sync
-    echo o >/proc/sysrq-trigger
-    sleep 60
-    ;;
-esac
 rankmesh check --format json >/tmp/check.json
 [ $? = 0 ] && ok "check says that this kernel can record" || failed "check: $(cat /tmp/check.json)"
 rankmesh check
@@ -75,7 +48,8 @@ done
 grep -q "recording into" /tmp/trace.log && ok "trace records" || failed "trace: $(cat /tmp/trace.log)"
 effective=$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/$tracer/status)
 # CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYSLOG, CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE; without uprobe.multi CAP_SYS_ADMIN, too
-grep -q '"attach":"single"' /tmp/check.json && wanted=000001c400280004 || wanted=000001c400080004
+one_by_one() { grep -qE '"attach":"(single|stub)"' /tmp/check.json; }
+one_by_one && wanted=000001c400280004 || wanted=000001c400080004
 [ "$effective" = $wanted ] && ok "it keeps what it needs of root's capabilities: $effective" || failed "capabilities: $effective"
 
 # Until the libraries are found: of the rank that counts no call may go by unprobed.
@@ -127,7 +101,9 @@ compare tcp-resets "connections refused, in all runs" -eq $(($(of refused) * run
 compare process-events "children that ended" -eq "$(of children)" "SELECT count(*) FROM process_events WHERE parent_pid = $pid AND event = 'exit' AND exit_code = 3"
 if [ -n "$disk" ]; then
     compare block "reads past the cache and for faults" -eq $(($(of reads) + $(of faults))) "SELECT count(*) FROM block_io WHERE pid = $pid"
-    compare faults "pages read from the disk" -eq "$(of faults)" "SELECT sum(count) FROM memory_events WHERE pid = $pid AND event = 'major_fault'"
+    # The kernel also counts a fault that it had to try twice.
+    compare faults "pages read from the disk" -ge "$(of faults)" "SELECT sum(count) FROM memory_events WHERE pid = $pid AND event = 'major_fault'"
+    compare faults "and no more than the kernel counted" -le "$(of all_faults)" "SELECT sum(count) FROM memory_events WHERE pid = $pid AND event = 'major_fault'"
 fi
 compare oom "killed for want of memory" -eq 1 "SELECT count(*) FROM memory_events WHERE event = 'oom_kill'"
 compare cgroup-reclaim "memory freed at the limit" -ge 1 "SELECT sum(count) FROM memory_events WHERE event LIKE '%reclaim%'"
@@ -192,9 +168,30 @@ two_users() {
     pid=$(sed -n 's/.*"pid":\([0-9]*\).*/\1/p' /tmp/bobs)
     compare user "rows of the other user" -eq 0 "SELECT (SELECT count(*) FROM collectives WHERE pid = $pid) + (SELECT count(*) FROM offcpu WHERE pid = $pid OR next_pid = $pid) + (SELECT count(*) FROM net_events WHERE pid = $pid) + (SELECT count(*) FROM process_events WHERE $pid IN (pid, parent_pid))"
 }
-if ! grep -q '"attach":"single"' /tmp/check.json && [ -x /bin/setcap ] && [ -x /bin/setpriv ]; then
+if ! one_by_one && [ -x /bin/setcap ] && [ -x /bin/setpriv ]; then
     two_users
 fi
+# An agent, and a rank in Python that is always running: its thread walks its own frames.
+python_rank() {
+    ip addr add 127.0.0.1/8 dev lo 2>/dev/null
+    rankmesh up --name k --listen 127.0.0.1:0 --identity /tmp/k.id --store /tmp/k.db --socket /tmp/k.sock --cgroup /sys/fs/cgroup/job >/tmp/up.log 2>&1 &
+    agent=$!
+    in_job ranks env RANK=0 LD_PRELOAD=/job/libnccl.so.2 python3 -I -S /job/busy.py &
+    busy=$!
+    for _ in $(seq 300); do
+        rankmesh nodes --socket /tmp/k.sock --format json 2>/dev/null | grep -q '"ranks":\[0' && break
+        usleep 100000
+    done
+    rankmesh stacks --socket /tmp/k.sock --format json --timeout 60s >/tmp/stacks.json 2>/tmp/stacks.log
+    if grep -q '"function":"busy"' /tmp/stacks.json && ! grep -q 'from outside' /tmp/stacks.json /tmp/stacks.log; then
+        ok "a running thread of Python walked its own frames"
+    else
+        failed "stacks: $(cat /tmp/stacks.json /tmp/stacks.log) $(cat /tmp/up.log)"
+    fi
+    kill $busy $agent
+    wait $agent
+}
+[ ! -x /bin/python3 ] || python_rank
 echo "self-test: end"
 sync
 echo o >/proc/sysrq-trigger

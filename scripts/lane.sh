@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a test program where it belongs to this lane, and does nothing where it does not. Two runs of `cargo test` side by side, one a
-# lane, run every program once: those that mostly wait (named here, by what they take of a core) beside all others.
+# Runs a test program where it belongs to this lane, and does nothing where it does not. Two runs of `cargo test` at the same
+# time, one for each lane, run every program once: those that mostly wait (named here, by what they take of a core), and all others.
 #     LANE=waiting|rest lane.sh PROGRAM [ARGUMENT...]
 set -eu
 name=$(basename "$1")

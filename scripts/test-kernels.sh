@@ -2,10 +2,11 @@
 # Capture on another kernel: boots one of Debian's in qemu, without KVM, from a small initramfs with the binary, its libraries and
 # the workloads, and runs scripts/kernel-init.sh there.
 #     scripts/test-kernels.sh RANKMESH-BINARY [SERIES] [ARCH]
-# SERIES: 5.10 (Debian 11), 6.1 (Debian 12: no uprobe.multi, no uprobe.session), 6.12 (no uprobe.session).
+# SERIES: 5.10 (Debian 11: no task storage, no cookies of probes), 6.1 (Debian 12: no uprobe.multi, no uprobe.session), 6.12 (no
+# uprobe.session).
 # ARCH: x86_64 (else aarch64, with a binary of `make dist`; workloads are cross-compiled by the same zig).
 # KERNEL=/boot/vmlinuz-… takes a kernel of yours instead (MODULES=DIR: where its null_blk.ko is). TIMEOUT_S: for the whole (600).
-# A machine that does not come as far as its first process says nothing of us: that is told, and it is booted once more.
+# A machine that does not come as far as its first process says nothing about rankmesh: it is booted once more.
 set -eu
 binary=${1:?usage: test-kernels.sh RANKMESH-BINARY [5.10|6.1|6.12] [x86_64|aarch64]}
 series=${2:-6.1}
@@ -43,13 +44,16 @@ esac
 case $series in 5.10) suite=bullseye ;; *) suite=bookworm ;; esac
 pattern=$(echo "$series" | sed 's/\./\\./g')'\.[0-9]'
 
-# Debian's packages of a suite and machine, beside this host's own: `packages search|download …`.
+# Debian's packages of a suite and machine, apart from this host's own: `packages search|download …`.
 state=$work/apt/$suite-$debian
 packages() {
     if ! [ -e "$state/made" ]; then
         mkdir -p "$state/lists/partial" "$state/cache/archives/partial"
         : >"$state/status"
-        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${MIRROR:-http://deb.debian.org/debian} $suite main" >"$state/sources"
+        for from in "$suite" "$suite-security"; do
+            case $from in *-security) mirror=${MIRROR:-http://deb.debian.org/debian}-security ;; *) mirror=${MIRROR:-http://deb.debian.org/debian} ;; esac
+            echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $from main"
+        done >"$state/sources"
         with_state apt-get update -qq >&2
         touch "$state/made"
     fi
@@ -113,6 +117,20 @@ for tool in setcap setpriv; do
     [ -z "$found" ] || cp "$found" "$root/bin/$tool"
     tools="$tools $found"
 done
+# Python, with as much of its library as an isolated interpreter imports at its start.
+python=$(readlink -f /usr/bin/python3 || true)
+library=/usr/lib/$(basename "${python:-none}")
+if [ "$arch" = x86_64 ] && [ -x "$python" ] && [ -d "$library/encodings" ]; then
+    cp "$python" "$root/bin/python3"
+    mkdir -p "$root$library/encodings"
+    cp "$library"/encodings/*.py "$root$library/encodings/"
+    cp "$library/os.py" "$root$library/"
+    # It calls so often that a stack that is read from outside is torn.
+    printf 'def more(n):\n    return n + 1\n\ndef busy():\n    n = 0\n    while True:\n        n = more(n)\n\nbusy()\n' >"$root/job/busy.py"
+    tools="$tools $python"
+else
+    echo "test-kernels: no Python to take along: walks of its frames are not tried" >&2
+fi
 # What they are linked with, where they look for it.
 if [ "$arch" = aarch64 ]; then
     mkdir -p "$root/lib/aarch64-linux-gnu"

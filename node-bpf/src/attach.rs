@@ -1,16 +1,18 @@
-//! Attaching the call programs to a file, in one of three ways. Which files and offsets is decided
+//! Attaching the call programs to a file, in one of four ways. Which files and offsets is decided
 //! in `discovery` and `symbols`; the programs are in `bpf/calls.bpf.h`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{Link, Object, UprobeMultiOpts, UprobeOpts};
 
 use crate::classes::ProbeClass;
 use crate::config::AttachMode;
+use crate::lookup::program;
 use crate::maps;
 use crate::signals::faults::{self, Fault};
+use crate::stubs;
 use crate::symbol_probes::Places;
 use crate::symbols::Target;
 
@@ -21,13 +23,19 @@ impl AttachMode {
         match self {
             AttachMode::Session => &["session"],
             AttachMode::Multi => &["return_multi", "enter_multi"],
-            AttachMode::Single => &["return_single", "enter_single"],
+            AttachMode::Single | AttachMode::Stub => &["return_single", "enter_single"],
         }
+    }
+
+    /// Whether every probe has a link of its own.
+    fn one_by_one(self) -> bool {
+        matches!(self, AttachMode::Single | AttachMode::Stub)
     }
 
     /// Whether a program is of use in this mode.
     pub(crate) fn suits(self, program: &str) -> bool {
-        mode_of(program).is_none_or(|mode| mode == self)
+        let programs_of = if self == AttachMode::Stub { AttachMode::Single } else { self };
+        mode_of(program).is_none_or(|mode| mode == programs_of)
     }
 }
 
@@ -115,7 +123,7 @@ pub(crate) fn attach(
     targets: &[Target],
 ) -> libbpf_rs::Result<Attached> {
     // Single probes are attached one by one anyway: those that can be stay.
-    let single = mode == AttachMode::Single;
+    let single = mode.one_by_one();
     let mut last = None;
     if !single {
         match attach_for(object, family, mode, path, targets, EVERY_PROCESS) {
@@ -185,17 +193,12 @@ fn attach_points(
     let ending = match mode {
         AttachMode::Session => "session",
         AttachMode::Multi => "multi",
-        AttachMode::Single => "single",
+        AttachMode::Single | AttachMode::Stub => "single",
     };
-    let program = program(object, &format!("symbol_{what}_{ending}"))?;
-    let mut links = vec![];
-    if mode == AttachMode::Single {
-        for target in targets {
-            let (cookie, ref_ctr_offset) = (target.cookie, target.semaphore as usize);
-            let opts = UprobeOpts { cookie, ref_ctr_offset, ..UprobeOpts::default() };
-            links.push(program.attach_uprobe_with_opts(EVERY_PROCESS, path, target.file_offset as usize, opts)?);
-        }
-        return Ok(links);
+    let name = format!("symbol_{what}_{ending}");
+    if mode.one_by_one() {
+        let at = (EVERY_PROCESS, path);
+        return targets.iter().map(|target| attach_single(object, &name, mode, false, at, target)).collect();
     }
     let semaphores = targets.iter().any(|target| target.semaphore != 0);
     let opts = UprobeMultiOpts {
@@ -204,8 +207,24 @@ fn attach_points(
         ref_ctr_offsets: targets.iter().filter(|_| semaphores).map(|t| t.semaphore as usize).collect(),
         ..UprobeMultiOpts::default()
     };
-    links.push(program.attach_uprobe_multi_with_opts(EVERY_PROCESS, path, "", opts)?);
-    Ok(links)
+    Ok(vec![program(object, &name)?.attach_uprobe_multi_with_opts(EVERY_PROCESS, path, "", opts)?])
+}
+
+/// Attaches a program to one place, in one process or in all.
+fn attach_single(
+    object: &Object,
+    name: &str,
+    mode: AttachMode,
+    retprobe: bool,
+    (pid, path): (i32, &Path),
+    target: &Target,
+) -> libbpf_rs::Result<Link> {
+    if mode == AttachMode::Stub {
+        return stubs::attach(object, name, retprobe, (pid, path), target);
+    }
+    let (cookie, ref_ctr_offset) = (target.cookie, target.semaphore as usize);
+    let opts = UprobeOpts { cookie, ref_ctr_offset, retprobe, ..UprobeOpts::default() };
+    program(object, name)?.attach_uprobe_with_opts(pid, path, target.file_offset as usize, opts)
 }
 
 fn attach_for(
@@ -218,12 +237,11 @@ fn attach_for(
 ) -> libbpf_rs::Result<Vec<Link>> {
     let mut links = vec![];
     for name in mode.programs() {
-        let program = program(object, &format!("{family}_{name}"))?;
         let retprobe = name.starts_with("return");
-        if mode == AttachMode::Single {
+        let name = format!("{family}_{name}");
+        if mode.one_by_one() {
             for target in targets {
-                let opts = UprobeOpts { cookie: target.cookie, retprobe, ..UprobeOpts::default() };
-                links.push(program.attach_uprobe_with_opts(pid, path, target.file_offset as usize, opts)?);
+                links.push(attach_single(object, &name, mode, retprobe, (pid, path), target)?);
             }
             continue;
         }
@@ -234,15 +252,9 @@ fn attach_for(
             session: mode == AttachMode::Session,
             ..UprobeMultiOpts::default()
         };
-        links.push(program.attach_uprobe_multi_with_opts(pid, path, "", opts)?);
+        links.push(program(object, &name)?.attach_uprobe_multi_with_opts(pid, path, "", opts)?);
     }
     Ok(links)
-}
-
-/// A program of the object, by name.
-pub(crate) fn program<'obj>(object: &'obj Object, name: &str) -> libbpf_rs::Result<ProgramMut<'obj>> {
-    let found = object.progs_mut().find(|program| program.name() == name);
-    found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))
 }
 
 /// Tries the mode on a function of our own that nobody calls: old kernels load some of the programs

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
+use libbpf_rs::ReferencesType;
 use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::Struct;
+use libbpf_rs::btf::types::{FuncProto, Ptr, Struct, Typedef};
 use record::tables;
 
 use crate::config::CaptureConfig;
@@ -364,7 +365,7 @@ impl Need {
 
     /// Why it is not met and what to do; none when it is.
     fn missing(self, btf: Option<&Btf<'_>>) -> Option<(String, String)> {
-        let newer = "use a kernel that has it (Linux 5.15 or later, built with CONFIG_DEBUG_INFO_BTF)".to_owned();
+        let newer = "use a kernel that has it (Linux 5.10 or later, built with CONFIG_DEBUG_INFO_BTF)".to_owned();
         let btf = || btf.ok_or_else(|| ("the kernel has no type information (BTF)".to_owned(), newer.clone()));
         let met = match self {
             Need::Tracepoint(name) => {
@@ -387,6 +388,20 @@ impl Need {
         };
         Some((why, newer))
     }
+}
+
+/// Whether the tracepoints of block requests pass the queue before the request, as they did before
+/// Linux 5.11.
+pub(crate) fn queue_before_request() -> bool {
+    // the first parameter is whom the tracepoint calls, the last the request
+    Btf::from_vmlinux().is_ok_and(|btf| parameters(&btf, "block_rq_insert") == Some(3))
+}
+
+/// How many parameters the kernel declares for what a tracepoint calls.
+fn parameters(btf: &Btf<'_>, tracepoint: &str) -> Option<usize> {
+    let handler = btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{tracepoint}"))?;
+    let pointer = Ptr::try_from(handler.referenced_type()).ok()?;
+    Some(FuncProto::try_from(pointer.referenced_type()).ok()?.iter().len())
 }
 
 /// Whether a class is on.
@@ -463,5 +478,7 @@ mod tests {
         assert_eq!(Need::Field("task_struct", "signal").missing(Some(&btf)), None);
         assert!(Need::Tracepoint("no_such_tracepoint").missing(Some(&btf)).is_some());
         assert!(Need::Field("task_struct", "no_such_field").missing(Some(&btf)).is_some());
+        assert_eq!(parameters(&btf, "sched_process_fork"), Some(3), "parent and child, and whom it calls");
+        assert_eq!(parameters(&btf, "no_such_tracepoint"), None);
     }
 }

@@ -15,6 +15,9 @@ pub enum AttachMode {
     Multi,
     /// An entry and a return probe per symbol (Linux 5.15).
     Single,
+    /// The same, with a small program for each that says which it is, and without task storage
+    /// (Linux 5.8).
+    Stub,
 }
 
 /// What to capture, and how.

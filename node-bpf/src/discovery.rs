@@ -23,6 +23,7 @@ use crate::config::AttachMode;
 use crate::cuda::{self, functions::Api};
 use crate::error::Error;
 use crate::libraries::library_of;
+use crate::lookup;
 use crate::maps;
 use crate::process::{self, cgroup_path};
 use crate::shared::{AttachedFile, Shared};
@@ -121,8 +122,8 @@ impl Discovery {
         probes: Vec<ProbeSpec>,
     ) -> Result<Self, Error> {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
-        let tracked = crate::loader::map(&object, "tracked").map_err(failed)?;
-        let threads = crate::loader::map(&object, "threads").map_err(failed)?;
+        let tracked = lookup::map(&object, "tracked").map_err(failed)?;
+        let threads = lookup::map(&object, "threads").map_err(failed)?;
         let mut links = vec![];
         for class in shared.classes_on() {
             match attach::attach_class(&object, class) {
@@ -245,7 +246,7 @@ impl Discovery {
     /// Takes out of the programs' maps what they hold of some processes.
     fn delete_keys(&self, of: impl Fn(u32) -> bool) {
         for name in OF_PROCESSES {
-            let Ok(map) = crate::loader::map(&self.object, name) else {
+            let Ok(map) = lookup::map(&self.object, name) else {
                 continue;
             };
             let keys: Vec<Vec<u8>> = map.keys().filter(|key| wire::pid_of_key(key).is_some_and(&of)).collect();
@@ -262,7 +263,7 @@ impl Discovery {
     pub(crate) fn sweep(&mut self) -> Vec<u32> {
         let mut pids: HashSet<u32> = self.shared.processes.pids().into_iter().collect();
         for name in OF_PROCESSES {
-            let Ok(map) = crate::loader::map(&self.object, name) else { continue };
+            let Ok(map) = lookup::map(&self.object, name) else { continue };
             pids.extend(map.keys().filter_map(|key| wire::pid_of_key(&key)));
         }
         let gone: HashSet<u32> = pids.into_iter().filter(|pid| !process::runs(*pid)).collect();
@@ -453,18 +454,26 @@ impl Discovery {
         let value = self.tracked.lookup(&key, MapFlags::ANY).ok().flatten();
         if value.is_some_and(|value| value == wire::TRACKED.to_ne_bytes()) {
             let _ = self.tracked.delete(&key); // gone already is as good
-            if let Some(task) = task_of(pid) {
-                let _ = self.threads.delete(&task.as_raw_fd().to_ne_bytes());
+            if let Some(thread) = self.main_thread(pid) {
+                let _ = self.threads.delete(&thread.key());
             }
         }
+    }
+
+    /// How the map of threads names a process's main one.
+    fn main_thread(&self, pid: u32) -> Option<MainThread> {
+        if self.mode == AttachMode::Stub {
+            return Some(MainThread::Number(pid));
+        }
+        task_of(pid).map(MainThread::Descriptor)
     }
 
     /// Makes what the programs keep of a thread for the main one, before its first call. Without it
     /// they do the same, only slower.
     fn keep_of_main_thread(&self, pid: u32) {
-        let Some(task) = task_of(pid) else { return };
+        let Some(thread) = self.main_thread(pid) else { return };
         let state = wire::followed_thread(self.threads.value_size() as usize);
-        let kept = self.threads.update(&task.as_raw_fd().to_ne_bytes(), &state, MapFlags::NO_EXIST);
+        let kept = self.threads.update(&thread.key(), &state, MapFlags::NO_EXIST);
         if let Err(error) = kept
             && error.kind() != ErrorKind::AlreadyExists
         {
@@ -546,6 +555,23 @@ impl Discovery {
 
     pub(crate) fn detach(&mut self) {
         self.links.clear();
+    }
+}
+
+/// A process's main thread, as a key of the map `threads` (`bpf/features.bpf.h`).
+enum MainThread {
+    /// Of task storage: a descriptor, which is open as long as the key is used.
+    Descriptor(OwnedFd),
+    /// Of the hash map on old kernels.
+    Number(u32),
+}
+
+impl MainThread {
+    fn key(&self) -> [u8; 4] {
+        match self {
+            MainThread::Descriptor(task) => task.as_raw_fd().to_ne_bytes(),
+            MainThread::Number(tid) => tid.to_ne_bytes(),
+        }
     }
 }
 

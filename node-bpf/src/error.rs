@@ -20,11 +20,11 @@ pub enum Error {
     /// The kernel carries no type information.
     #[error(
         "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing): capture needs a kernel built with \
-         CONFIG_DEBUG_INFO_BTF, as the distributions' kernels from 5.15 on are"
+         CONFIG_DEBUG_INFO_BTF, as the distributions' kernels from 5.10 on are"
     )]
     NoBtf,
     /// The kernel refused the programs.
-    #[error("the kernel refused the capture programs ({reason}); capture needs Linux 5.15 or later")]
+    #[error("the kernel refused the capture programs ({reason}); capture needs Linux 5.8 or later")]
     Load {
         /// libbpf's last words.
         reason: String,

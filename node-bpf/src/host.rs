@@ -101,6 +101,14 @@ pub(crate) fn raise_open_files() {
     }
 }
 
+/// Takes the limit on locked memory away, where this process may: kernels before 5.11 count BPF
+/// maps against it.
+pub(crate) fn raise_locked_memory() {
+    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is a valid rlimit to be read. Refused, it stays as it is, and what is too much is an error then.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+}
+
 fn in_host_pid_namespace() -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self/ns/pid").map_or(true, |namespace| namespace.ino() == HOST_PID_NAMESPACE)

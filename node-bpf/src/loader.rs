@@ -1,6 +1,8 @@
-//! Opens, configures and loads the BPF object, in the best of the three ways of attaching that this
-//! kernel supports (tried, not guessed from a version), and reads its statistics.
+//! Opens, configures and loads the BPF object, in the best of the four ways of attaching that this
+//! kernel supports (tried, not guessed from a version), and reads its statistics. Three of them use
+//! one object, the one for old kernels has its own (`bpf/features.bpf.h`).
 
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
@@ -13,19 +15,33 @@ use crate::config::{AttachMode, CaptureConfig};
 use crate::error::Error;
 use crate::functions::{Api, FUNCTIONS};
 use crate::host::{self, Host};
+use crate::lookup::map;
 use crate::privileges::{self, Capability, Needed, PRIVILEGES};
 use crate::signals::wire::{HOST_PROBES, Tuning};
+use crate::stubs;
 use crate::wire::{EVERYBODY, RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLOTS, STATS_BYTES, Stats};
 
-/// libelf reads words from it.
-#[repr(align(8))]
-pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o")));
+/// The capture objects, compressed: of a megabyte a sixth is left.
+static FULL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o.gz"));
+static BASIC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture-basic.bpf.o.gz"));
 
-/// The compiled BPF programs that this binary loads, as an ELF object.
+/// The object whose programs a way of attaching uses.
+fn object_of(mode: AttachMode) -> &'static [u8] {
+    if mode == AttachMode::Stub { BASIC } else { FULL }
+}
+
+/// An object as libbpf takes it.
+fn inflated(object: &[u8]) -> libbpf_rs::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    flate2::read::GzDecoder::new(object).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The compiled BPF programs that this binary loads: for kernels from 5.15 on, and for older ones;
+/// compressed ELF objects.
 #[must_use]
-pub fn kernel_object() -> &'static [u8] {
-    &OBJECT.0
+pub fn kernel_objects() -> [&'static [u8]; 2] {
+    [FULL, BASIC]
 }
 
 /// What one probe has seen and lost since capture started.
@@ -93,8 +109,8 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
     if let Some(reason) = classes::missing_essential(&classes) {
         return Err(Error::Load { reason });
     }
-    let modes =
-        config.attach_mode.map_or(vec![AttachMode::Session, AttachMode::Multi, AttachMode::Single], |m| vec![m]);
+    let all = [AttachMode::Session, AttachMode::Multi, AttachMode::Single, AttachMode::Stub];
+    let modes = config.attach_mode.map_or(all.to_vec(), |mode| vec![mode]);
     let mut reason = String::new();
     let mut modes = modes.into_iter();
     while let Some(&mode) = modes.as_slice().first() {
@@ -113,7 +129,7 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
                 reason = if log.is_empty() { error.to_string() } else { format!("{error}: {}", log.join("; ")) };
                 tracing::debug!(?mode, reason, "not possible here");
                 // A program for one way of attaching says nothing of the next way.
-                let last = modes.len() == 1;
+                let last = modes.as_slice().get(1).is_none_or(|next| object_of(*next) != object_of(mode));
                 let refused = refused_program(&log).filter(|name| last || !attach::is_of_one_mode(name));
                 let class = refused.and_then(classes::of_program);
                 match class.filter(|class| !class.essential && classes::is_on(&classes, class.name)) {
@@ -122,7 +138,12 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
                         let remedy = "use a newer kernel, or report this one's version".to_owned();
                         classes::turn_off(&mut classes, class.name, why, remedy);
                     }
-                    None => drop(modes.next()),
+                    None => {
+                        modes.next();
+                        if last {
+                            classes = classes::examine(config); // the next object's programs are others
+                        }
+                    }
                 }
             }
         }
@@ -153,7 +174,7 @@ fn open(
     mode: AttachMode,
     classes: &[ClassStatus],
 ) -> libbpf_rs::Result<Object> {
-    let mut open = ObjectBuilder::default().name("capture")?.open_memory(&OBJECT.0)?;
+    let mut open = ObjectBuilder::default().name("capture")?.open_memory(&inflated(object_of(mode))?)?;
     for mut program in open.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         let on = classes::of_program(&name).is_some_and(|class| classes::is_on(classes, class.name));
@@ -167,6 +188,7 @@ fn open(
         own_pid: std::process::id(),
         only_uid: only_user.unwrap_or(EVERYBODY),
         block_min_ns: u64::try_from(config.block_min.as_nanos()).unwrap_or(u64::MAX),
+        queue_first: classes::queue_before_request(),
     };
     let tuning = Tuning { offcpu_min_ns: raw.offcpu_min_ns, block_min_ns: raw.block_min_ns, shed_p2p: false };
     for mut map in open.maps_mut() {
@@ -184,19 +206,15 @@ fn open(
         let map = map(&object, "cgroup_array")?;
         map.update(&0u32.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)?;
     }
+    if mode == AttachMode::Stub {
+        stubs::fill_targets(&object)?;
+    }
     Ok(object)
 }
 
 fn page_bytes() -> u32 {
     // SAFETY: sysconf has no preconditions.
     u32::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
-/// A map of the object, by name, as a handle of its own.
-pub(crate) fn map(object: &Object, name: &str) -> libbpf_rs::Result<MapHandle> {
-    let map = object.maps().find(|map| map.name() == name);
-    let map = map.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
-    MapHandle::try_from(&map)
 }
 
 /// The name of a statistics slot; none for one that is not in use.
@@ -238,13 +256,40 @@ mod tests {
 
     #[test]
     fn every_program_belongs_to_a_class_and_every_class_has_its_programs() {
-        let open = ObjectBuilder::default().open_memory(&OBJECT.0).unwrap();
+        let open = ObjectBuilder::default().open_memory(&inflated(FULL).unwrap()).unwrap();
         let mut there: Vec<String> = open.progs().map(|p| p.name().to_string_lossy().into_owned()).collect();
         let mut listed: Vec<String> =
             classes::CLASSES.iter().flat_map(|class| class.programs).map(|name| (*name).to_owned()).collect();
         there.sort();
         listed.sort();
         assert_eq!(there, listed);
+    }
+
+    #[test]
+    fn the_programs_for_old_kernels_are_those_of_the_single_mode_without_what_these_kernels_lack() {
+        let names = |object: &[u8]| -> Vec<String> {
+            let open = ObjectBuilder::default().open_memory(&inflated(object).unwrap()).unwrap();
+            let names = open.progs().map(|program| program.name().to_string_lossy().into_owned());
+            let mut names: Vec<String> = names.filter(|name| AttachMode::Stub.suits(name)).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(BASIC), names(FULL));
+        let all = ObjectBuilder::default().open_memory(&inflated(BASIC).unwrap()).unwrap();
+        assert_eq!(all.progs().count(), names(BASIC).len(), "programs of no use");
+        for program in all.progs() {
+            for instruction in program.insns() {
+                // Before 5.12 the only atomic is the addition that returns nothing (imm 0);
+                // task storage and its kin came with 5.11, cookies with 5.15.
+                const STORE_ATOMIC: [u8; 2] = [0xdb, 0xc3];
+                const CALL: u8 = 0x85;
+                const TOO_NEW: [i32; 4] = [156, 157, 158, 174]; // task storage, its deletion, the task by type, cookies
+                let name = program.name().to_string_lossy();
+                assert!(!STORE_ATOMIC.contains(&instruction.code) || instruction.imm == 0, "{name}: an atomic");
+                let helper = instruction.code == CALL && instruction.src_reg() == 0;
+                assert!(!helper || !TOO_NEW.contains(&instruction.imm), "{name}: helper {}", instruction.imm);
+            }
+        }
     }
 
     #[test]

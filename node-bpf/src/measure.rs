@@ -9,7 +9,7 @@ use crate::attach;
 use crate::config::AttachMode;
 use crate::elf::Elf;
 use crate::error::Error;
-use crate::loader::Aligned;
+use crate::lookup::Aligned;
 use crate::symbols::Target;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/empty.bpf.o")));

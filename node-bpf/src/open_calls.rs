@@ -7,6 +7,7 @@ use libbpf_rs::{Iter, Link, Object};
 use parking_lot::Mutex;
 
 use crate::attach;
+use crate::lookup;
 use crate::wire::{OPEN_CALL_BYTES, RawInFlight};
 
 /// The attached iterator.
@@ -17,7 +18,7 @@ pub(crate) struct OpenCalls {
 
 impl OpenCalls {
     pub(crate) fn attach(object: &Object) -> libbpf_rs::Result<Self> {
-        let link = attach::program(object, attach::OPEN_CALLS)?.attach()?;
+        let link = lookup::program(object, attach::OPEN_CALLS)?.attach()?;
         Ok(OpenCalls { link: Mutex::new(link) })
     }
 

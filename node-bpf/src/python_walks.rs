@@ -13,10 +13,10 @@ use std::{io, mem};
 use libbpf_rs::libbpf_sys::{PERF_COUNT_SW_CPU_CLOCK, PERF_FLAG_FD_CLOEXEC, PERF_TYPE_SOFTWARE, perf_event_attr};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
-use crate::attach;
 use crate::bytes::Reader;
 use crate::error::Error;
-use crate::loader::{self, Aligned};
+use crate::loader;
+use crate::lookup::{self, Aligned};
 use crate::ring::Ring;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/python.bpf.o")));
@@ -112,7 +112,7 @@ impl PythonWalks {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let open = ObjectBuilder::default().name("python").and_then(|builder| builder.open_memory(&OBJECT.0));
         let object = open.and_then(|open| open.load()).map_err(failed)?;
-        let (asked, walks) = (loader::map(&object, "asked"), loader::map(&object, "walks"));
+        let (asked, walks) = (lookup::map(&object, "asked"), lookup::map(&object, "walks"));
         let ring = Ring::open(&walks.map_err(failed)?);
         let ring = ring.map_err(|source| Error::Os { doing: "mapping the ring of walks", source })?;
         let asked = asked.map_err(failed)?;
@@ -178,7 +178,7 @@ impl PythonWalks {
     fn clock(&self, tid: u32) -> io::Result<ThreadClock> {
         let event = open_clock(tid)?;
         let own = event.try_clone()?;
-        let program = attach::program(&self.object, "walk_python").map_err(io::Error::other)?;
+        let program = lookup::program(&self.object, "walk_python").map_err(io::Error::other)?;
         // Attaching turns it on, which does no harm: nothing is asked.
         let link = program.attach_perf_event(event.into_raw_fd()).map_err(io::Error::other)?;
         Ok(ThreadClock { event: own, _link: link })

@@ -353,17 +353,20 @@ pub(crate) struct RawConfig {
     /// [`EVERYBODY`], or the only user of whom anything is recorded.
     pub(crate) only_uid: u32,
     pub(crate) block_min_ns: u64,
+    /// The tracepoints of block requests pass the queue before the request (before Linux 5.11).
+    pub(crate) queue_first: bool,
 }
 
 impl RawConfig {
-    pub(crate) fn to_bytes(self) -> [u8; 40] {
-        let mut bytes = [0; 40];
+    pub(crate) fn to_bytes(self) -> [u8; 48] {
+        let mut bytes = [0; 48];
         bytes[..8].copy_from_slice(&self.cgroup_id.to_ne_bytes());
         bytes[8..16].copy_from_slice(&self.offcpu_min_ns.to_ne_bytes());
         bytes[16..24].copy_from_slice(&self.wake_bytes.to_ne_bytes());
         bytes[24..28].copy_from_slice(&self.own_pid.to_ne_bytes());
         bytes[28..32].copy_from_slice(&self.only_uid.to_ne_bytes());
         bytes[32..40].copy_from_slice(&self.block_min_ns.to_ne_bytes());
+        bytes[40..44].copy_from_slice(&u32::from(self.queue_first).to_ne_bytes());
         bytes
     }
 }

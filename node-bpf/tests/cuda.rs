@@ -177,6 +177,11 @@ fn every_call_is_counted_by_single_probes() {
 }
 
 #[test]
+fn every_call_is_counted_by_probes_without_cookies() {
+    every_call_is_counted(Some(AttachMode::Stub));
+}
+
+#[test]
 fn slow_calls_are_rows_and_no_more_than_the_budget() {
     if !can_capture() {
         return;

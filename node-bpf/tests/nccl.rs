@@ -114,6 +114,11 @@ fn every_call_once_by_single_probes() {
 }
 
 #[test]
+fn every_call_once_by_probes_without_cookies() {
+    every_call_is_recorded_once(Some(AttachMode::Stub));
+}
+
+#[test]
 fn what_ranks_do_between_calls_is_as_long_as_it_was() {
     if !can_capture() {
         return;

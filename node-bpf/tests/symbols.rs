@@ -150,6 +150,11 @@ fn named_functions_and_points_are_counted_by_single_probes() {
 }
 
 #[test]
+fn named_functions_and_points_are_counted_by_probes_without_cookies() {
+    named_functions_and_points_are_counted(Some(AttachMode::Stub));
+}
+
+#[test]
 fn a_library_named_by_its_file_name_is_found_in_running_processes() {
     if !can_capture() {
         return;

@@ -92,3 +92,8 @@ fn events_of_devices_are_rows_by_multi_links() {
 fn events_of_devices_are_rows_by_single_probes() {
     events_are_rows(Some(AttachMode::Single));
 }
+
+#[test]
+fn events_of_devices_are_rows_by_probes_without_cookies() {
+    events_are_rows(Some(AttachMode::Stub));
+}

@@ -96,6 +96,50 @@ fn the_doctor_says_what_else_is_wrong_between_hosts() {
     comes_to_find(&lab, "d1", &[("d3", "no agent")]);
 }
 
+/// d3 is behind a router that translates its address: it joins, and hears the others, but nobody
+/// begins a connection to it.
+#[test]
+#[ignore = "a minute: make test-doctor"]
+fn the_doctor_says_who_is_behind_nat() {
+    let test = "the_doctor_says_who_is_behind_nat";
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: {test}: needs root");
+        return;
+    }
+    let hosts = Hosts::new("n", NAMES.len()).inspect_err(|why| eprintln!("skipped: {test}: {why}"));
+    let Ok(mut hosts) = hosts else { return };
+    let inner = match hosts.behind_nat(3) {
+        Ok(inner) => inner,
+        Err(why) => return eprintln!("skipped: {test}: {why}"),
+    };
+    let mut lab = Lab::new();
+    let public = [hosts.address(1), hosts.address(2)];
+    for (index, (name, address)) in NAMES.iter().zip(&public).enumerate() {
+        lab.start_at(name, Some(hosts.name(index + 1)), address, &[]);
+    }
+    let at = format!("{inner}:7117");
+    lab.start_at("d3", Some(hosts.name(3)), &at, &[]);
+    for at in ["d1", "d2"] {
+        let (report, code) = comes_to_find(&lab, at, &[("d3", "address")]);
+        assert_eq!(code, 1, "{report}");
+        let details = report["findings"].to_string();
+        assert!(details.contains(&format!("calls from {}", hosts.address(3))), "{details}");
+        assert!(details.contains("--advertise"), "{details}");
+    }
+    // From within, it is the others that do not reach it.
+    let (report, code) = comes_to_find(&lab, "d3", &[("d1", "blocked one way"), ("d2", "blocked one way")]);
+    assert_eq!(code, 1, "{report}");
+
+    // What the doctor says to do.
+    lab.kill("d3");
+    hosts.forward(3, 7117).expect("nft");
+    lab.start_at("d3", Some(hosts.name(3)), &at, &["--advertise", &format!("{}:7117", hosts.address(3))]);
+    for at in NAMES {
+        let (report, code) = comes_to_find(&lab, at, &[]);
+        assert_eq!(code, 0, "{report}");
+    }
+}
+
 #[test]
 fn a_newer_agent_takes_a_running_ones_place() {
     let mut lab = Lab::new();

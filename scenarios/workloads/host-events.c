@@ -167,7 +167,9 @@ int main(int argc, char **argv) {
   if (ncclCommDestroy(comm)) die("ncclCommDestroy");
   int retransmits = sent_again(unanswered);
   if (unanswered >= 0) close(unanswered);
-  printf("{\"pid\":%d,\"calls\":%d,\"cuda_calls\":%d,\"sleeps\":%d,\"refused\":%d,\"children\":%d,\"reads\":%d,\"faults\":%ld,\"retransmits\":%d}\n",
-         (int)getpid(), CALLS, cuda_calls, SLEEPS, REFUSED, CHILDREN, reads, faults, retransmits);
+  struct rusage all;
+  getrusage(RUSAGE_SELF, &all);
+  printf("{\"pid\":%d,\"calls\":%d,\"cuda_calls\":%d,\"sleeps\":%d,\"refused\":%d,\"children\":%d,\"reads\":%d,\"faults\":%ld,\"all_faults\":%ld,\"retransmits\":%d}\n",
+         (int)getpid(), CALLS, cuda_calls, SLEEPS, REFUSED, CHILDREN, reads, faults, all.ru_majflt, retransmits);
   return 0;
 }

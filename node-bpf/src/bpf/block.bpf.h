@@ -35,20 +35,24 @@ static __always_inline int block_begins(struct request *rq, bool issued) {
   return 0;
 }
 
-SEC("tp_btf/block_rq_insert")
-int BPF_PROG(on_block_insert, struct request *rq) {
-  return MEASURED(RM_PROGRAM_BLOCK, block_begins(rq, false));
+/* Before Linux 5.11 these tracepoints pass the queue first. */
+static __always_inline struct request *request_of(__u64 *ctx) {
+  if (!config.queue_first) return (void *)ctx[0];
+  __u64 second = 0;
+  bpf_probe_read_kernel(&second, sizeof second, ctx + 1);
+  return (void *)second;
 }
 
+SEC("tp_btf/block_rq_insert")
+int on_block_insert(__u64 *ctx) { return MEASURED(RM_PROGRAM_BLOCK, block_begins(request_of(ctx), false)); }
+
 SEC("tp_btf/block_rq_issue")
-int BPF_PROG(on_block_issue, struct request *rq) {
-  return MEASURED(RM_PROGRAM_BLOCK, block_begins(rq, true));
-}
+int on_block_issue(__u64 *ctx) { return MEASURED(RM_PROGRAM_BLOCK, block_begins(request_of(ctx), true)); }
 
 /* It became a part of another one: it will not end by itself. */
 SEC("tp_btf/block_rq_merge")
-int BPF_PROG(on_block_merge, struct request *rq) {
-  __u64 key = (__u64)rq;
+int on_block_merge(__u64 *ctx) {
+  __u64 key = (__u64)request_of(ctx);
   bpf_map_delete_elem(&block_starts, &key);
   return 0;
 }

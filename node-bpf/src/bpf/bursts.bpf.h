@@ -83,12 +83,3 @@ static __always_inline void end_burst(__u32 event, __u32 slot, __u32 tid) {
   if (burst->count) emit_burst(event, slot, tid, burst);
   bpf_map_delete_elem(&bursts, &key);
 }
-
-/* A thread ends. */
-static __always_inline void forget_thread(__u32 tid) {
-  bpf_map_delete_elem(&reclaim_starts, &tid);
-  end_burst(RM_MAJOR_FAULT, RM_HOST_FAULT, tid);
-  end_burst(RM_UNTIMED_FAULT, RM_HOST_FAULT, tid);
-  end_burst(RM_DIRECT_RECLAIM, RM_HOST_RECLAIM, tid);
-  end_burst(RM_CGROUP_RECLAIM, RM_HOST_RECLAIM, tid);
-}

@@ -30,7 +30,6 @@ struct pending_comms {
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(max_entries, 1024);
-  __uint(map_flags, BPF_F_NO_PREALLOC);
   __type(key, __u32);
   __type(value, struct pending_comms);
 } pending SEC(".maps");
@@ -184,9 +183,13 @@ static __noinline int find_pending(__u32 pid, __u64 handle) {
     if (bpf_probe_read_user(&now, sizeof now, (const void *)where) || now != handle) continue;
     struct rm_comm_key key = {.pid = pid, .handle = handle};
     struct rm_comm info = list->at[i].info;
-    /* One of several threads that look at the same moment: a second one would begin to count anew. */
-    if (__sync_val_compare_and_swap(&list->at[i].where, where, 0) != where) return 0;
-    return remember_comm(&key, &info);
+    /* Of several threads that look at the same moment one makes the entry: a second one would begin to count anew. */
+    if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) return 0;
+    list->at[i].where = 0;
+    struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
+    if (entry) entry->info = info;
+    comms_change();
+    return entry != 0;
   }
   return 0;
 }
@@ -198,7 +201,12 @@ static __always_inline void await_comm(__u32 pid, __u32 func, __u64 where, const
     list = bpf_map_lookup_elem(&pending, &pid);
   }
   if (!list) return;
-  __u32 slot = __sync_fetch_and_add(&list->next, 1) & (PENDING_COMMS - 1);
+  __u32 slot;
+  if (!TAKE_NUMBER(&list->next, &slot)) {
+    COUNT(func, lost_map);
+    return;
+  }
+  slot &= PENDING_COMMS - 1;
   list->at[slot].info = *info;
   list->at[slot].where = where;
 }
@@ -248,8 +256,7 @@ static __always_inline void take_seq(struct thread_state *state, __u32 pid, __u3
     comm = bpf_map_lookup_elem(&comms, &key);
     if (!comm) return;
   }
-  call->seq = __sync_fetch_and_add(&comm->seqs[counter], 1);
-  call->have_seq = 1;
+  call->have_seq = TAKE_NUMBER(&comm->seqs[counter], &call->seq);
   if (known) return;
   call->hash = comm->info.hash;
   call->rank = comm->info.rank;
@@ -260,9 +267,9 @@ static __always_inline void take_seq(struct thread_state *state, __u32 pid, __u3
 
 /* Returns 1 when the return of this call is of no interest. */
 static __always_inline int call_enter(struct pt_regs *ctx) {
-  struct task_struct *task = bpf_get_current_task_btf(); /* once: asking for it is a call */
+  struct task_struct *task = this_task(); /* once: asking for it is a call */
   if (!wanted(task)) return 1;
-  __u64 cookie = bpf_get_attach_cookie(ctx);
+  __u64 cookie = cookie_of(ctx);
   __u8 func = cookie, role = cookie >> 8, nargs = cookie >> 16;
   __u32 comm_arg = comm_arg_of(cookie);
   __u64 flags = cookie >> 32;
@@ -275,7 +282,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   if (nargs > REGISTER_ARGS)
     bpf_probe_read_user(&first_on_stack, sizeof first_on_stack, (const void *)(sp + STACK_ARGS_AT));
 
-  struct thread_state *state = thread_of(task);
+  struct thread_state *state = current_thread(task);
   if (!state) {
     if (role == RM_ROLE_UNIQUE_ID) return 1;
     state = new_thread();
@@ -315,7 +322,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   read_args(ctx, call->args, nargs, first_on_stack);
   switch (role) {
     case RM_ROLE_CALL:
-      take_seq(state, task->tgid, comm_arg, flags, (__u8)(cookie >> 40));
+      take_seq(state, pid_of(task), comm_arg, flags, (__u8)(cookie >> 40));
       break;
     case RM_ROLE_INIT_RANK:
       /* The id is by value: on the stack (x86-64), where rank is the third register; behind x2, rank in w3 (aarch64). */
@@ -375,7 +382,7 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   __u8 said = end->said;
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie, flags = cookie >> 32;
-  __u32 pid = task->tgid;
+  __u32 pid = pid_of(task);
   said |= (call->have_seq ? RM_HAVE_SEQ : 0) | (flags & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
   if (state->group_depth) said |= RM_IN_GROUP;
   if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, pid, cookie >> 48);
@@ -386,7 +393,7 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   out->enter_ns = call->enter_ns;
   out->exit_ns = end->now;
   out->pid = pid;
-  out->tid = task->pid;
+  out->tid = tid_of(task);
   out->cgroup_id = call->cgroup_id;
   out->comm_hash = call->hash;
   out->seq = call->seq;
@@ -453,14 +460,14 @@ static __always_inline void call_never_returns(struct thread_state *state, struc
 }
 
 static __always_inline int call_return(struct pt_regs *ctx) {
-  struct task_struct *task = bpf_get_current_task_btf();
-  struct thread_state *state = thread_of(task);
+  struct task_struct *task = this_task();
+  struct thread_state *state = current_thread(task);
   if (!state || !state->call.enter_ns) return 0;
   struct rm_inflight *call = &state->call;
   /* One that it has jumped on to, instead of calling it, returns at the same place, at once before it, with the same. */
   if (PT_REGS_SP(ctx) != call->sp + RETURN_SP_DELTA) {
     if (call->role != RM_ROLE_INIT_ALL) return 0;
-    __u64 inner = bpf_get_attach_cookie(ctx);
+    __u64 inner = cookie_of(ctx);
     if ((__u8)(inner >> 8) == RM_ROLE_UNIQUE_ID) call->have_hash = hash_id(call->args[3], inner >> 32, &call->hash);
     return 0;
   }
@@ -474,7 +481,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
     call->enter_ns = 0;
     return 0;
   }
-  __u32 pid = task->tgid;
+  __u32 pid = pid_of(task);
   struct rm_comm info = {.hash = call->hash, .rank = call->rank, .nranks = (__s32)call->args[1]};
   info.flags = RM_HAVE_RANK | (call->have_hash ? RM_HAVE_HASH : 0);
   switch (call->role) {
@@ -492,13 +499,16 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
       if (!entry) break;
       struct rm_comm *parent = &entry->info;
-      __u32 child = __sync_fetch_and_add(&parent->children, 1) + 1;
+      __u32 earlier;
+      bool counted = TAKE_NUMBER(&parent->children, &earlier);
+      __u32 child = earlier + 1;
       /* Rank and size follow from every rank's color and key: not to be had here. */
       info.rank = info.nranks = -1;
       info.flags = parent->flags & RM_HAVE_HASH;
-      if (flags & RM_COOKIE_HASH_MIX) info.hash = hash_split(parent->hash, child, (__u32)call->args[1]);
+      if (!counted) info.flags = 0; /* no hash rather than a wrong one */
+      else if (flags & RM_COOKIE_HASH_MIX) info.hash = hash_split(parent->hash, child, (__u32)call->args[1]);
       else if (flags & RM_COOKIE_SPLIT_TEXT) info.hash = hash_split_text(parent->hash, (__u32)call->args[1]);
-      else info.flags = 0; /* no hash rather than a wrong one */
+      else info.flags = 0;
       learn_comm(pid, call->func, call->args[3], &info);
       break;
     }
@@ -521,7 +531,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       if (state->group_depth && --state->group_depth == 0) emit_call(state, task, &end);
       break;
     case RM_ROLE_MPI_INIT: {
-      if (ret == 0) mark_process(pid, RM_TRACKED | RM_CALLED | RM_MPI_STARTED);
+      if (ret == 0) mark_process(pid, true);
       break;
     }
   }
@@ -532,21 +542,4 @@ static __always_inline int call_return(struct pt_regs *ctx) {
 static __always_inline int call_enters(struct pt_regs *ctx) { return MEASURED(RM_PROGRAM_CALL_ENTER, call_enter(ctx)); }
 static __always_inline int call_returns(struct pt_regs *ctx) { return MEASURED(RM_PROGRAM_CALL_RETURN, call_return(ctx)); }
 
-SEC("uprobe.session")
-int call_session(struct pt_regs *ctx) { return bpf_session_is_return() ? call_returns(ctx) : call_enters(ctx); }
-
-SEC("uprobe.multi")
-int call_enter_multi(struct pt_regs *ctx) {
-  call_enters(ctx);
-  return 0;
-}
-SEC("uretprobe.multi")
-int call_return_multi(struct pt_regs *ctx) { return call_returns(ctx); }
-
-SEC("uprobe")
-int call_enter_single(struct pt_regs *ctx) {
-  call_enters(ctx);
-  return 0;
-}
-SEC("uretprobe")
-int call_return_single(struct pt_regs *ctx) { return call_returns(ctx); }
+PROBE_PROGRAMS(call, call_enters(ctx), call_returns(ctx))

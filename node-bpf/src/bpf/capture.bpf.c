@@ -4,6 +4,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 #include "wire.h"
+#include "features.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -104,12 +105,12 @@ static __always_inline __u64 wake_flags_now_and_then(__u32 *records) {
 
 /* Of the current task. */
 static __always_inline bool wanted(struct task_struct *task) {
-  if ((__u32)task->tgid == config.own_pid) return false;
+  if (pid_of(task) == config.own_pid) return false;
   if (!may_see_this()) return false;
   return config.cgroup_id == 0 || bpf_current_task_under_cgroup(&cgroup_array, 0) == 1;
 }
 
-static __always_inline bool wanted_task(void) { return wanted(bpf_get_current_task_btf()); }
+static __always_inline bool wanted_task(void) { return wanted(this_task()); }
 
 static __always_inline void emit_process(__u32 kind, __u32 pid) {
   struct rm_process *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
@@ -123,8 +124,6 @@ static __always_inline void emit_process(__u32 kind, __u32 pid) {
   bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP); /* discovery is in a hurry */
 }
 
-extern bool bpf_session_is_return(void) __ksym __weak;
-
 #include "thread.bpf.h"
 #include "device.bpf.h"
 #include "tally.bpf.h"
@@ -133,9 +132,9 @@ extern bool bpf_session_is_return(void) __ksym __weak;
 #include "calls.bpf.h"
 #include "host.bpf.h"
 #include "bursts.bpf.h"
-#include "sched.bpf.h"
 #include "tcp.bpf.h"
 #include "block.bpf.h"
 #include "memory.bpf.h"
 #include "verbs.bpf.h"
+#include "sched.bpf.h"
 #include "open_calls.bpf.h"

@@ -72,7 +72,7 @@ static __always_inline bool device_follows_collective(struct thread_state *threa
   if (pid != (__u32)ids) return thread->after_collective;
   __u32 *last = bpf_map_lookup_elem(&enqueued, &pid);
   if (!last || *last <= thread->round) return thread->after_collective;
-  thread->round = __sync_fetch_and_add(&round_now, 1);
+  TAKE_NUMBER(&round_now, &thread->round);
   return true;
 }
 
@@ -121,7 +121,7 @@ static __noinline int device_captures(bool begins, __u64 stream, __u32 error) {
   }
   if (!begins && under_way) {
     bpf_map_delete_elem(&captured_streams, &key);
-    __sync_fetch_and_sub(captures, 1);
+    __sync_fetch_and_add(captures, -1);
   }
   return 0;
 }

@@ -23,6 +23,7 @@ typedef _Bool bool;
 enum {
   BPF_MAP_TYPE_HASH = 1,
   BPF_MAP_TYPE_ARRAY = 2,
+  BPF_MAP_TYPE_PROG_ARRAY = 3,
   BPF_MAP_TYPE_PERCPU_ARRAY = 6,
   BPF_MAP_TYPE_CGROUP_ARRAY = 8,
   BPF_MAP_TYPE_LRU_HASH = 9,
@@ -31,6 +32,8 @@ enum {
 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
 enum { BPF_F_NO_PREALLOC = 1, BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
+/* which helpers the kernel has; of these only the one that is asked for */
+enum bpf_func_id { BPF_FUNC_get_task_stack = 141 };
 enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2, BPF_RB_AVAIL_DATA = 0 };
 
 #if defined(__TARGET_ARCH_x86)
@@ -100,6 +103,8 @@ struct cgroup {
 };
 struct css_set { struct cgroup *dfl_cgrp; };
 struct sock_cgroup_data { struct cgroup *cgroup; };
+/* before Linux 5.15: the cgroup, or, with one of the two lowest bits, something else */
+struct sock_cgroup_data___old { __u64 val; };
 
 struct in6_addr_raw { __u8 bytes[16]; };
 struct sock_common {

@@ -3,16 +3,13 @@
 
 /* When a thread's page fault began, of threads that have had a major one: the others' faults, nearly all there are, find
  * nothing here and go on. So the first major fault of a thread is one of unknown length. */
-struct {
-  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-  __uint(map_flags, BPF_F_NO_PREALLOC);
-  __type(key, int);
-  __type(value, __u64);
-} fault_starts SEC(".maps");
+KEPT_OF_THREADS(fault_starts, __u64, 8192);
+
+static const __u64 no_fault;
 
 /* Most faults are over in a microsecond: this is not measured like other programs, since measuring takes as long as it. */
 static __always_inline int fault_begins(void) {
-  __u64 *start = bpf_task_storage_get(&fault_starts, bpf_get_current_task_btf(), 0, 0);
+  __u64 *start = kept_of_current(&fault_starts, this_task());
   if (start) *start = bpf_ktime_get_ns();
   return 0;
 }
@@ -34,7 +31,7 @@ static __always_inline int major_fault(void) {
   if (!pid || !kin(pid) || !may_see_this()) return 0;
   HOST_COUNT(RM_HOST_FAULT, hits);
   __u64 now = bpf_ktime_get_ns(), start_ns = 0;
-  __u64 *start = made_for_this_task(&fault_starts);
+  __u64 *start = made_for_this_thread(&fault_starts, &no_fault);
   if (start) {
     start_ns = *start;
     *start = 0;
@@ -89,7 +86,7 @@ int on_oom(__u64 *ctx) {
   __u32 *known = kin(pid);
   /* a number alone leads to no task; only processes that may be seen are followed */
   if (!known || (argument >> 32 && !may_see(task))) return 0;
-  __sync_fetch_and_or(known, RM_OOM);
+  SET_MARK(known, RM_OOM_BYTE);
   HOST_COUNT(RM_HOST_OOM, hits);
   __u64 cgroup_id = 0;
   if (argument >> 32) cgroup_id = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);

@@ -39,11 +39,8 @@ static __always_inline bool may_see(struct task_struct *task) { return !only_own
 static __always_inline bool may_see_this(void) {
   if (!only_own()) return true;
   if ((__u32)bpf_get_current_uid_gid() != config.only_uid) return false;
-  return is_own_task((__u64)bpf_get_current_task_btf());
+  return is_own_task((__u64)this_task());
 }
-
-/* A task's cgroup, read as it stands, as the kernel's own helper does it, which takes longer to be called. */
-static __always_inline __u64 cgroup_of(struct task_struct *task) { return task->cgroups->dfl_cgrp->kn->id; }
 
 /* A task's name and number: of kernel threads, which are nobody's, too. */
 static __always_inline bool may_name(struct task_struct *task) {

@@ -26,8 +26,6 @@ static __always_inline long read_user(void *to, __u32 bytes, __u64 from) {
 /* All frames count, also those that stand for C between two of Python: who reads them leaves these out. So there is one path
  * through the loop, and the verifier goes through it once. What a version does not have is read at offset 0, and ignored. */
 static __noinline int walk_frames(struct rm_py_walk *out, const struct rm_py_asked *how, __u64 next) {
-  __u32 bytes = how->instruction_bytes;
-  if (bytes > 8) return 0;
   out->complete = 0;
   int i = 0;
   for (; i < RM_PY_FRAMES; i++) {
@@ -41,7 +39,9 @@ static __noinline int walk_frames(struct rm_py_walk *out, const struct rm_py_ask
     frame->instruction = 0;
     long failed = read_user(&frame->code, sizeof frame->code, next + how->code_at);
     failed |= read_user(&previous, sizeof previous, next + how->previous_at);
-    failed |= read_user(&frame->instruction, bytes, next + how->instruction_at);
+    /* Eight bytes in any case: kernels before 5.11 forget the bounds of a length that is kept on the stack. */
+    failed |= read_user(&frame->instruction, 8, next + how->instruction_at);
+    if (how->instruction_bytes == 4) frame->instruction = (__u32)frame->instruction;
     failed |= read_user(&frame->tlbc, sizeof frame->tlbc, next + how->tlbc_at);
     failed |= read_user(&frame->owner, sizeof frame->owner, next + how->owner_at);
     if (failed) break;

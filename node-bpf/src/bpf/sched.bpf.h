@@ -112,7 +112,9 @@ static __always_inline void emit_off_cpu(struct off_start *start, struct task_st
   out->throttled = start->throttled;
   /* It has not run yet: its kernel stack still shows where it waited. Only taken for rows, so at no other cost. */
   __builtin_memset(out->stack, 0, sizeof out->stack);
-  long bytes = start->voluntary ? bpf_get_task_stack(next, out->stack, sizeof out->stack, 0) : 0;
+  long bytes = 0;
+  if (start->voluntary && bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_get_task_stack)) /* Linux 5.9 */
+    bytes = bpf_get_task_stack(next, out->stack, sizeof out->stack, 0);
   out->stack_bytes = bytes > 0 ? bytes : 0;
   bpf_ringbuf_submit(out, wake_flags());
 }
@@ -172,10 +174,24 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 /* The calls that it is in will not return. `tid`: as it was when they began. */
 static __always_inline void thread_ends(struct task_struct *task, __u32 tid) {
-  struct thread_state *state = thread_of(task);
+  struct thread_state *state = kept_of(&threads, task, tid);
   if (!state) return;
   tally_thread_ends(state, (__u64)task->tgid << 32 | tid);
   call_never_returns(state, task);
+}
+
+/* A thread ends: what maps keep of it by its number. */
+static __always_inline void forget_thread(__u32 tid) {
+  bpf_map_delete_elem(&reclaim_starts, &tid);
+  end_burst(RM_MAJOR_FAULT, RM_HOST_FAULT, tid);
+  end_burst(RM_UNTIMED_FAULT, RM_HOST_FAULT, tid);
+  end_burst(RM_DIRECT_RECLAIM, RM_HOST_RECLAIM, tid);
+  end_burst(RM_CGROUP_RECLAIM, RM_HOST_RECLAIM, tid);
+#ifdef RM_BASIC
+  bpf_map_delete_elem(&threads, &tid);
+  bpf_map_delete_elem(&fault_starts, &tid);
+  bpf_map_delete_elem(&verbs_calls, &tid);
+#endif
 }
 
 /* Forgets a process; true for one of its threads only, however many come here at once: the last deletion tells. Whoever finds
@@ -190,7 +206,7 @@ static __always_inline bool forget_process(__u32 pid) {
 static __noinline int leaves_us(struct task_struct *task, __u32 former_tid) {
   __u32 pid = task->tgid;
   thread_ends(task, former_tid);
-  bpf_task_storage_delete(&threads, task);
+  remove_kept(&threads, task, former_tid);
   if (forget_process(pid)) emit_process(RM_EXIT, pid);
   return 0;
 }
@@ -205,7 +221,7 @@ static __always_inline int process_exec(struct task_struct *task, __u32 former_t
   COUNT(RM_SLOT_PROCESS, hits);
   if (kin(pid)) emit_life(RM_LIFE_EXEC, task, 0);
   thread_ends(task, former_tid);
-  bpf_task_storage_delete(&threads, task);
+  remove_kept(&threads, task, former_tid);
   /* another program: what was known of it is void, but not whose child it is */
   bpf_map_delete_elem(&tracked, &pid);
   emit_process(RM_EXEC, pid);

@@ -101,14 +101,14 @@ static __always_inline __u32 tally_bucket(__u64 ns) {
 
 /* 1 when the return of this call is of no interest. */
 static __always_inline int tally_enter_run(struct pt_regs *ctx, bool symbols) {
-  struct task_struct *task = bpf_get_current_task_btf(); /* once: asking for it is a call */
+  struct task_struct *task = this_task(); /* once: asking for it is a call */
   if (!wanted(task)) return 1;
-  __u64 cookie = bpf_get_attach_cookie(ctx);
+  __u64 cookie = cookie_of(ctx);
   __u16 func = cookie;
   __u8 api = cookie >> 16, flags = cookie >> 24;
   __u64 sp = PT_REGS_SP(ctx), ip = PT_REGS_IP(ctx);
   __u64 now = bpf_ktime_get_ns();
-  struct thread_state *thread = thread_of(task);
+  struct thread_state *thread = current_thread(task);
   if (!thread) {
     thread = new_thread();
     if (!thread) {
@@ -191,13 +191,13 @@ static __always_inline int tally_enter_run(struct pt_regs *ctx, bool symbols) {
 static __always_inline void tally_min(__u64 *least, __u64 value) {
   for (int i = 0; i < 8; i++) {
     __u64 old = *(volatile __u64 *)least;
-    if (old <= value || __sync_val_compare_and_swap(least, old, value) == old) return;
+    if (old <= value || REPLACED(least, old, value)) return;
   }
 }
 static __always_inline void tally_max(__u64 *most, __u64 value) {
   for (int i = 0; i < 8; i++) {
     __u64 old = *(volatile __u64 *)most;
-    if (old >= value || __sync_val_compare_and_swap(most, old, value) == old) return;
+    if (old >= value || REPLACED(most, old, value)) return;
   }
 }
 
@@ -217,7 +217,7 @@ static __always_inline void tally_add(__u32 pid, __u32 func, __u64 duration, __u
     return;
   }
   __sync_fetch_and_add(&sum->count, 1);
-  __sync_fetch_and_add(&sum->sum_ns, duration);
+  if (duration) __sync_fetch_and_add(&sum->sum_ns, duration); /* adding 0 is compiled to another atomic, of Linux 5.12 */
   if (bytes) __sync_fetch_and_add(&sum->bytes, bytes);
   if (duration < sum->min_ns) tally_min(&sum->min_ns, duration);
   if (duration > sum->max_ns) tally_max(&sum->max_ns, duration);
@@ -236,7 +236,9 @@ static __always_inline bool tally_may_record(const struct rm_tally_control *cont
   __u64 *made = bpf_map_lookup_elem(&tally_rows, &at);
   if (!urgent) most -= most / 4;
   if (!made || *made >= most) return false;
-  return __sync_fetch_and_add(made, 1) < most;
+  __u64 number;
+  TAKE_NUMBER(made, &number);
+  return number < most;
 }
 
 static __always_inline void tally_record(struct pt_regs *ctx, const struct tally_open *call, __u64 now) {
@@ -265,10 +267,10 @@ static __always_inline void tally_record(struct pt_regs *ctx, const struct tally
 
 /* `sp`: what the stack pointer was at the call's entry. */
 static __always_inline int tally_left_run(struct pt_regs *ctx, __u64 sp, bool symbols) {
-  struct task_struct *task = bpf_get_current_task_btf();
-  struct thread_state *thread = thread_of(task);
+  struct task_struct *task = this_task();
+  struct thread_state *thread = current_thread(task);
   if (!thread) return 0;
-  __u64 cookie = bpf_get_attach_cookie(ctx);
+  __u64 cookie = cookie_of(ctx);
   __u16 func = cookie;
   __u32 depth = thread->depth;
   struct tally_open *call = 0;
@@ -292,7 +294,7 @@ static __always_inline int tally_left_run(struct pt_regs *ctx, __u64 sp, bool sy
   struct rm_tally_control *control = bpf_map_lookup_elem(&tally_control, &zero);
   struct rm_tally_rule *rule = bpf_map_lookup_elem(&tally_rules, &index);
   if (!control || !rule) return 0;
-  tally_add(task->tgid, func, duration, call->have & RM_TALLY_HAVE_BYTES ? call->bytes : 0, control->epoch);
+  tally_add(pid_of(task), func, duration, call->have & RM_TALLY_HAVE_BYTES ? call->bytes : 0, control->epoch);
   bool after = !symbols && call->have & RM_TALLY_AFTER_COLLECTIVE;
   __u8 flags = cookie >> 24;
   if (!symbols && flags & (RM_TALLY_CAPTURE_BEGIN | RM_TALLY_CAPTURE_END))
@@ -330,16 +332,17 @@ static __always_inline int tally_return(struct pt_regs *ctx, bool symbols) {
 
 /* A point inside a function: it has no return and no duration. */
 static __always_inline int tally_point_run(struct pt_regs *ctx) {
-  if (!wanted_task()) return 0;
-  struct thread_state *thread = this_thread();
+  struct task_struct *task = this_task();
+  if (!wanted(task)) return 0;
+  struct thread_state *thread = current_thread(task);
   if (!thread) thread = new_thread();
   if (thread) follow_once(thread, true);
   __u64 now = bpf_ktime_get_ns();
   __u32 zero = 0;
   struct rm_tally_control *control = bpf_map_lookup_elem(&tally_control, &zero);
   if (!control) return 0;
-  struct tally_open call = {.enter_ns = now, .func = bpf_get_attach_cookie(ctx)};
-  tally_add(bpf_get_current_pid_tgid() >> 32, call.func, 0, 0, control->epoch);
+  struct tally_open call = {.enter_ns = now, .func = cookie_of(ctx)};
+  tally_add(pid_of(task), call.func, 0, 0, control->epoch);
   if (tally_may_record(control, RM_TALLY_POINTS, true)) tally_record(ctx, &call, now);
   else TALLY_COUNT(call.func, withheld);
   return 0;

@@ -4,11 +4,18 @@
 #define TCP_TIME_WAIT 6
 #define TCP_NEW_SYN_RECV 12
 
+static __always_inline struct cgroup *cgroup_of_socket(struct sock *sk) {
+  if (bpf_core_field_exists(sk->sk_cgrp_data.cgroup)) return BPF_CORE_READ(sk, sk_cgrp_data.cgroup);
+  struct sock_cgroup_data___old *old = (void *)__builtin_preserve_access_index(&sk->sk_cgrp_data);
+  __u64 value = BPF_CORE_READ(old, val);
+  return value & 3 ? 0 : (void *)value;
+}
+
 static __always_inline int tcp_event_run(__u32 event, struct sock *sk) {
   __u32 state = BPF_CORE_READ(sk, __sk_common.skc_state);
   /* these are smaller structures with the common beginning only: nobody's any more, or nobody's yet */
   bool whole = state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
-  struct cgroup *cgroup = whole ? BPF_CORE_READ(sk, sk_cgrp_data.cgroup) : 0;
+  struct cgroup *cgroup = whole ? cgroup_of_socket(sk) : 0;
   if (!wanted_cgroup((__u64)cgroup) || !may_see_socket(sk, whole)) return 0;
   COUNT(RM_SLOT_TCP, hits);
   struct rm_tcp *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);

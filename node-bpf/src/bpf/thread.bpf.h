@@ -1,6 +1,6 @@
 /* What is kept of a thread that makes probed calls, all in one piece, so that a probe looks for it once: the collective or
  * initialisation it is in (calls.bpf.h), its open counted calls (tally.bpf.h), and what need not be looked up again at each
- * call. Task storage is found by a pointer of the task: no hashing, and nobody else's cache lines. */
+ * call. Where kernels have task storage it is found by a pointer of the task: no hashing, and nobody else's cache lines. */
 
 /* Calls on one thread that are open at once (one inside another). A power of two. */
 #define TALLY_DEPTH 8
@@ -65,38 +65,28 @@ _Static_assert(__builtin_offsetof(struct thread_state, off.followed) == 46, "src
 /* Made with a thread's first traced call; of the main thread of a process that is followed before, by user space
  * (src/discovery.rs), so that its switches need no hash: ranks that wait in a call that began before make some 100,000 a
  * second. */
-struct {
-  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-  __uint(map_flags, BPF_F_NO_PREALLOC);
-  __type(key, int);
-  __type(value, struct thread_state);
-} threads SEC(".maps");
+KEPT_OF_THREADS(threads, struct thread_state, 8192);
 
-static __always_inline struct thread_state *thread_of(struct task_struct *task) {
-  return bpf_task_storage_get(&threads, task, 0, 0);
-}
+static const struct thread_state new_thread_state;
 
-static __always_inline struct thread_state *this_thread(void) { return thread_of(bpf_get_current_task_btf()); }
+/* `task`: one that the kernel has passed to the program. */
+static __always_inline struct thread_state *thread_of(struct task_struct *task) { return kept_of(&threads, task, task->pid); }
 
-/* Making it fails where user space has made it between the kernel's look and its making (EEXIST), or another map's at the same
- * moment (EAGAIN): then once more. */
-static __always_inline void *made_for_this_task(void *map) {
-  struct task_struct *task = bpf_get_current_task_btf();
-  void *made = bpf_task_storage_get(map, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-  return made ? made : bpf_task_storage_get(map, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-}
+/* `task`: this_task(). */
+static __always_inline struct thread_state *current_thread(struct task_struct *task) { return kept_of_current(&threads, task); }
 
-static __always_inline struct thread_state *new_thread(void) { return made_for_this_task(&threads); }
+static __always_inline struct thread_state *new_thread(void) { return made_for_this_thread(&threads, &new_thread_state); }
 
 /* off_start.followed: the process is followed, and of this thread also the sleeps. */
 #define FOLLOWED 1
 #define FOLLOWED_CALLER 2
 
-/* Marks a process as followed, and returns what marks it had. Other threads of it may do the same at this moment: what is
- * there is added to in place, never written anew. */
-static __noinline __u32 mark_process(__u32 pid, __u32 marks) {
+/* Marks a process as followed, as one that has made a call and, when `mpi`, as one that has started MPI; returns what marks
+ * it had. Other threads of it may do the same at this moment: each mark is a byte that is set in place. */
+static __noinline __u32 mark_process(__u32 pid, bool mpi) {
   __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
   if (!known) {
+    __u32 marks = RM_TRACKED | RM_CALLED | (mpi ? RM_MPI_STARTED : 0);
     if (!bpf_map_update_elem(&tracked, &pid, &marks, BPF_NOEXIST)) return 0;
     known = bpf_map_lookup_elem(&tracked, &pid);
     if (!known) {
@@ -104,7 +94,10 @@ static __noinline __u32 mark_process(__u32 pid, __u32 marks) {
       return 0;
     }
   }
-  return __sync_fetch_and_or(known, marks);
+  __u32 had = *known;
+  SET_MARK(known, RM_CALLED_BYTE);
+  if (mpi) SET_MARK(known, RM_MPI_STARTED_BYTE);
+  return had;
 }
 
 /* The process of the current thread is followed from now on, and when `waits_too` the thread's sleeps are recorded. */
@@ -112,6 +105,6 @@ static __always_inline void follow_once(struct thread_state *state, bool waits_t
   __u8 wanted = waits_too ? FOLLOWED_CALLER : FOLLOWED;
   if (state->off.followed >= wanted) return;
   __u32 pid = bpf_get_current_pid_tgid() >> 32;
-  if (!(mark_process(pid, RM_TRACKED | RM_CALLED) & RM_CALLED)) emit_process(RM_FOUND, pid);
+  if (!(mark_process(pid, false) & RM_CALLED)) emit_process(RM_FOUND, pid);
   state->off.followed = wanted;
 }

@@ -4,17 +4,14 @@
 struct verbs_call {
   __u64 context, event; /* its arguments; event 0: the thread is in no such call */
 };
-struct {
-  __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-  __uint(map_flags, BPF_F_NO_PREALLOC);
-  __type(key, int);
-  __type(value, struct verbs_call);
-} verbs_calls SEC(".maps");
+KEPT_OF_THREADS(verbs_calls, struct verbs_call, 4096);
+
+static const struct verbs_call no_verbs_call;
 
 /* 1 when its return is of no interest. */
 static __always_inline int verbs_enter_run(struct pt_regs *ctx) {
   if (!wanted_task()) return 1;
-  struct verbs_call *call = made_for_this_task(&verbs_calls);
+  struct verbs_call *call = made_for_this_thread(&verbs_calls, &no_verbs_call);
   if (!call) {
     HOST_COUNT(RM_HOST_VERBS, lost_map);
     return 1;
@@ -25,7 +22,7 @@ static __always_inline int verbs_enter_run(struct pt_regs *ctx) {
 }
 
 static __always_inline int verbs_return_run(struct pt_regs *ctx) {
-  struct verbs_call *call = bpf_task_storage_get(&verbs_calls, bpf_get_current_task_btf(), 0, 0);
+  struct verbs_call *call = kept_of_current(&verbs_calls, this_task());
   if (!call || !call->event) return 0;
   __u64 context = call->context, event = call->event;
   call->event = 0;
@@ -55,21 +52,4 @@ static __always_inline int verbs_return_run(struct pt_regs *ctx) {
 static __always_inline int verbs_enter(struct pt_regs *ctx) { return MEASURED(RM_PROGRAM_VERBS, verbs_enter_run(ctx)); }
 static __always_inline int verbs_return(struct pt_regs *ctx) { return MEASURED(RM_PROGRAM_VERBS, verbs_return_run(ctx)); }
 
-SEC("uprobe.session")
-int verbs_session(struct pt_regs *ctx) { return bpf_session_is_return() ? verbs_return(ctx) : verbs_enter(ctx); }
-
-SEC("uprobe.multi")
-int verbs_enter_multi(struct pt_regs *ctx) {
-  verbs_enter(ctx);
-  return 0;
-}
-SEC("uretprobe.multi")
-int verbs_return_multi(struct pt_regs *ctx) { return verbs_return(ctx); }
-
-SEC("uprobe")
-int verbs_enter_single(struct pt_regs *ctx) {
-  verbs_enter(ctx);
-  return 0;
-}
-SEC("uretprobe")
-int verbs_return_single(struct pt_regs *ctx) { return verbs_return(ctx); }
+PROBE_PROGRAMS(verbs, verbs_enter(ctx), verbs_return(ctx))

@@ -160,6 +160,8 @@ struct rm_config {
   unsigned int own_pid;               /* the agent itself is never recorded */
   unsigned int only_uid;              /* RM_EVERYBODY; else of nobody but this user (owner.bpf.h) */
   unsigned long long block_min_ns;    /* shorter block requests are not recorded */
+  unsigned int queue_first;           /* 1: the tracepoints of block requests pass the queue before the request */
+  unsigned int pad;
 };
 
 /* A call that has not returned. */
@@ -210,12 +212,17 @@ _Static_assert(sizeof(struct rm_tcp) == 80, "src/wire.rs reads 80 bytes");
 _Static_assert(sizeof(struct rm_process) == 16, "src/wire.rs reads 16 bytes");
 _Static_assert(sizeof(struct rm_program_time) == 32, "src/self_stats.rs reads 32 bytes");
 _Static_assert(sizeof(struct rm_stats) == 40, "src/wire.rs reads 40 bytes");
-_Static_assert(sizeof(struct rm_config) == 40, "src/wire.rs writes 40 bytes");
+_Static_assert(sizeof(struct rm_config) == 48, "src/wire.rs writes 48 bytes");
 
-/* values of the maps `tracked` and `children`, key: process id */
+/* Values of the maps `tracked` and `children`, key: process id. A byte for each mark, so that threads that set different ones
+ * at the same moment need no atomic operation (kernels before 5.12 have only the addition). */
+#define RM_MPI_STARTED_BYTE 1
+#define RM_CALLED_BYTE 2
+#define RM_OOM_BYTE 3
 #define RM_TRACKED 1
-#define RM_MPI_STARTED 2
-#define RM_CALLED 4
-#define RM_OOM 16 /* chosen by the kernel to be killed for want of memory */
+#define RM_MPI_STARTED (1u << 8 * RM_MPI_STARTED_BYTE)
+#define RM_CALLED (1u << 8 * RM_CALLED_BYTE)
+#define RM_OOM (1u << 8 * RM_OOM_BYTE) /* chosen by the kernel to be killed for want of memory */
+#define SET_MARK(marks, byte) (((volatile unsigned char *)(marks))[byte] = 1)
 
 #endif

@@ -21,8 +21,10 @@ use crate::config::CaptureConfig;
 use crate::decode;
 use crate::discovery::Discovery;
 use crate::error::Error;
+use crate::host;
 use crate::late::LateComms;
 use crate::loader::{self, Loaded};
+use crate::lookup;
 use crate::open_calls::OpenCalls;
 use crate::process::Processes;
 use crate::self_stats::SelfStats;
@@ -51,10 +53,11 @@ pub fn supported() -> Result<(), Error> {
     loader::check_host()
 }
 
-/// Takes what capture can do without, but only privileges give: the names of kernel functions, on
-/// some kernels the events of major faults. To be called before a process gives its privileges up;
-/// what is refused is left out.
+/// Takes what only privileges give: the names of kernel functions, on some kernels the events of
+/// major faults and a higher limit on locked memory. To be called before a process gives its
+/// privileges up; what is refused is left out.
 pub fn prepare() {
+    host::raise_locked_memory();
     kernel_names::open_ahead();
     faults::open_ahead();
 }
@@ -78,16 +81,16 @@ impl Capture {
         let cgroup = config.cgroup.as_deref().map(Cgroup::open).transpose()?;
         let Loaded { object, mode, classes, only_user } = loader::load(&config, cgroup.as_ref())?;
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
-        let events = loader::map(&object, "events").map_err(failed)?;
-        let stats = loader::map(&object, "stats").map_err(failed)?;
-        let host_stats = loader::map(&object, "host_stats").map_err(failed)?;
-        let host_counts = loader::map(&object, "host_stats").map_err(failed)?;
-        let bursts = Bursts::new(loader::map(&object, "bursts").map_err(failed)?, host_counts);
-        let tuning = loader::map(&object, ".data.tuning").map_err(failed)?;
-        let programs = loader::map(&object, "program_times").map_err(failed)?;
+        let events = lookup::map(&object, "events").map_err(failed)?;
+        let stats = lookup::map(&object, "stats").map_err(failed)?;
+        let host_stats = lookup::map(&object, "host_stats").map_err(failed)?;
+        let host_counts = lookup::map(&object, "host_stats").map_err(failed)?;
+        let bursts = Bursts::new(lookup::map(&object, "bursts").map_err(failed)?, host_counts);
+        let tuning = lookup::map(&object, ".data.tuning").map_err(failed)?;
+        let programs = lookup::map(&object, "program_times").map_err(failed)?;
         let open_calls = Arc::new(OpenCalls::attach(&object).map_err(failed)?);
-        let waiting = loader::map(&object, "waiting").map_err(failed)?;
-        let late = LateComms::new(loader::map(&object, "learnt").map_err(failed)?);
+        let waiting = lookup::map(&object, "waiting").map_err(failed)?;
+        let late = LateComms::new(lookup::map(&object, "learnt").map_err(failed)?);
         let shared = Arc::new(Shared {
             sink: Mutex::new(sink),
             processes: Processes::new(),

@@ -15,7 +15,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
 use crate::clock::Clock;
 use crate::cuda::functions::{self, Kind};
-use crate::loader::{self, ProbeStatus};
+use crate::loader::ProbeStatus;
+use crate::lookup;
 use crate::process::Process;
 use record::{CallTally, CudaCall, Record, SymbolCall};
 use registry::{Counted, FUNCS, Registry, SYMBOLS_FROM};
@@ -78,11 +79,11 @@ pub(crate) struct Tallies {
 impl Tallies {
     pub(crate) fn new(object: &Object, registry: Arc<Registry>, now_ns: i64) -> libbpf_rs::Result<Self> {
         let tallies = Tallies {
-            counts: [loader::map(object, "tallies_0")?, loader::map(object, "tallies_1")?],
-            funcs: loader::map(object, "tally_funcs")?,
-            rules: loader::map(object, "tally_rules")?,
-            control: loader::map(object, "tally_control")?,
-            rows: loader::map(object, "tally_rows")?,
+            counts: [lookup::map(object, "tallies_0")?, lookup::map(object, "tallies_1")?],
+            funcs: lookup::map(object, "tally_funcs")?,
+            rules: lookup::map(object, "tally_rules")?,
+            control: lookup::map(object, "tally_control")?,
+            rows: lookup::map(object, "tally_rows")?,
             epoch: 0,
             since_ns: now_ns,
             registry,

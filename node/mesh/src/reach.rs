@@ -1,5 +1,6 @@
 //! Whether a peer is reached, and what the way to it is like.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use model::health::{Heard, PathSeen};
@@ -37,9 +38,16 @@ impl Mesh {
         })
     }
 
-    /// Addresses from which connections were begun, the last first.
+    /// Addresses from which connections were begun, the last first. One whose connection stands is
+    /// heard now.
     #[must_use]
     pub fn callers(&self) -> Vec<Heard> {
-        self.0.callers.list()
+        let standing: HashSet<SocketAddr> = self.0.standing.all().iter().map(|peer| peer.address).collect();
+        let mut callers = self.0.callers.list();
+        for caller in callers.iter_mut().filter(|caller| caller.completed > 0 && standing.contains(&caller.address)) {
+            caller.last_ago_ms = 0;
+        }
+        callers.sort_by_key(|caller| caller.last_ago_ms);
+        callers
     }
 }

@@ -83,6 +83,6 @@ pub struct Heard {
     /// Handshakes begun since the last that was completed.
     #[serde(default)]
     pub unfinished: u64,
-    /// Time since the last was begun, milliseconds.
+    /// Time since the last was begun, milliseconds; 0 while one stands.
     pub last_ago_ms: u64,
 }

@@ -36,14 +36,14 @@ const TOPICS: [(&str, &str, &str); 13] = [
 /// `--version`: the formats that have versions of their own besides the program's.
 pub(super) static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "{}\nwire {} with frames {}, store schema {}\nlibelf and zlib {}, for {}\nkernel object {}\n{}",
+        "{}\nwire {} with frames {}, store schema {}\nlibelf and zlib {}, for {}\nkernel objects {}\n{}",
         env!("CARGO_PKG_VERSION"),
         String::from_utf8_lossy(certs::tls::ALPN_MESH),
         model::frame::VERSION,
         store::SCHEMA_VERSION,
         if cfg!(feature = "vendored") { "inside (feature vendored)" } else { "of the system" },
         std::env::consts::ARCH,
-        kernel_object(),
+        kernel_objects(),
         match option_env!("RANKMESH_COMMIT") {
             Some(commit) => format!("commit {commit}"),
             None => "commit not known (RANKMESH_COMMIT was not set for the build)".to_owned(),
@@ -52,11 +52,10 @@ pub(super) static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Which BPF programs are inside: their size and CRC-32, to compare builds by.
-fn kernel_object() -> String {
-    let object = node_bpf::kernel_object();
+fn kernel_objects() -> String {
     let mut sum = flate2::Crc::new();
-    sum.update(object);
-    format!("{:08x} ({} bytes)", sum.sum(), object.len())
+    node_bpf::kernel_objects().into_iter().for_each(|object| sum.update(object));
+    format!("{:08x} ({} bytes)", sum.sum(), sum.amount())
 }
 
 /// Flags of `rankmesh help`.
@@ -163,11 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn a_version_says_which_kernel_object_is_inside() {
+    fn the_page_of_versions_names_the_stores_schema() {
+        let page = include_str!("../../../docs/versions.md");
+        assert!(page.contains(&format!("`PRAGMA user_version`, now {} |", store::SCHEMA_VERSION)));
+    }
+
+    #[test]
+    fn a_version_says_which_kernel_objects_are_inside() {
         let version = LONG_VERSION.as_str();
         assert!(version.contains("wire rankmesh/"), "{version}");
-        assert!(version.contains(&format!("({} bytes)", node_bpf::kernel_object().len())), "{version}");
-        assert!(!version.contains("kernel object 00000000"), "{version}");
+        let bytes: usize = node_bpf::kernel_objects().map(<[u8]>::len).iter().sum();
+        assert!(version.contains(&format!("({bytes} bytes)")), "{version}");
+        assert!(!version.contains("kernel objects 00000000"), "{version}");
     }
 
     #[test]

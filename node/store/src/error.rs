@@ -57,7 +57,9 @@ pub enum StoreError {
         known: i64,
     },
     /// Another process records into the file.
-    #[error("{path} is in use by another agent: stop that one, or give --store another file")]
+    #[error(
+        "{path} is in use by another agent: stop that one or take its place (up --replace), or give --store another file"
+    )]
     InUse {
         /// The file.
         path: PathBuf,

@@ -132,10 +132,11 @@ impl Lab {
         self.start_at(name, None, "127.0.0.1", more);
     }
 
-    /// As [`Lab::start`], in a network namespace where it listens at `address`.
+    /// As [`Lab::start`], in a network namespace where it listens at `address`, on any port or on the
+    /// one it names.
     pub fn start_at(&mut self, name: &str, netns: Option<&str>, address: &str, more: &[&str]) {
         let identity = self.issue(name);
-        let listen = format!("{address}:0");
+        let listen = if address.contains(':') { address.to_owned() } else { format!("{address}:0") };
         let mut arguments: Vec<String> =
             ["up", "--name", name, "--listen", &listen, "--identity"].iter().map(|word| (*word).to_owned()).collect();
         arguments.push(identity.display().to_string());

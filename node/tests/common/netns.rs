@@ -81,6 +81,49 @@ impl Hosts {
         Self::run(&["ip", "-n", self.name(0), "link", "set", &format!("port{host}"), "mtu", &bytes])
     }
 
+    /// Puts a router between this host and the bridge that gives every packet of it its own address,
+    /// which is the host's former one. Returns the host's new address, which nobody else reaches.
+    pub fn behind_nat(&mut self, host: usize) -> Result<String, String> {
+        let router = format!("{}r", self.name(host));
+        let name = self.name(host).to_owned();
+        let (inner, gateway) = (format!("192.168.{host}.2"), format!("192.168.{host}.1"));
+        Self::run(&["ip", "netns", "add", &router])?;
+        self.names.push(router.clone());
+        Self::run(&["ip", "-n", &name, "link", "set", "eth0", "netns", &router])?;
+        let former = format!("{}/24", self.address(host));
+        Self::run(&["ip", "-n", &router, "addr", "add", &former, "dev", "eth0"])?;
+        Self::run(&["ip", "-n", &router, "link", "set", "eth0", "up"])?;
+        Self::run(&[
+            "ip", "-n", &router, "link", "add", "inner", "type", "veth", "peer", "name", "eth0", "netns", &name,
+        ])?;
+        Self::run(&["ip", "-n", &router, "addr", "add", &format!("{gateway}/24"), "dev", "inner"])?;
+        Self::run(&["ip", "-n", &router, "link", "set", "inner", "up"])?;
+        Self::run(&["ip", "-n", &name, "addr", "add", &format!("{inner}/24"), "dev", "eth0"])?;
+        Self::run(&["ip", "-n", &name, "link", "set", "eth0", "up"])?;
+        Self::run(&["ip", "-n", &name, "route", "add", "default", "via", &gateway])?;
+        Self::run(&["ip", "netns", "exec", &router, "sysctl", "-qw", "net.ipv4.ip_forward=1"])?;
+        Self::run(&[
+            "ip",
+            "netns",
+            "exec",
+            &router,
+            "nft",
+            "add table ip nat; add chain ip nat out { type nat hook postrouting priority 100 ; }; \
+             add rule ip nat out oifname eth0 masquerade",
+        ])?;
+        Ok(inner)
+    }
+
+    /// Has the router of a host behind NAT forward a UDP port to it.
+    pub fn forward(&self, host: usize, port: u16) -> Result<(), String> {
+        let router = format!("{}r", self.name(host));
+        let rules = format!(
+            "add chain ip nat in {{ type nat hook prerouting priority -100 ; }}; \
+             add rule ip nat in iifname eth0 udp dport {port} dnat to 192.168.{host}.2"
+        );
+        Self::run(&["ip", "netns", "exec", &router, "nft", &rules])
+    }
+
     /// Nothing is lost at this host any more.
     pub fn hear(&self, host: usize) -> Result<(), String> {
         self.nft(host, "delete table ip fault")

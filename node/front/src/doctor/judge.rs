@@ -3,6 +3,7 @@
 //! scripts: fields are added, never renamed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
 use model::health::{Health, PathSeen, Reached};
 use serde::{Deserialize, Serialize};
@@ -128,6 +129,20 @@ fn silent(examination: &Examination, member: &Examined) -> Finding {
     let own = examination.members.iter().find(|own| own.name == examination.asked_by);
     let calls =
         own.and_then(|own| own.health.as_ref()).map_or(Calls::None, |health| calls(health, &member.address, node));
+    let elsewhere = called_from(examination, node).into_iter().filter(|ip| !is_at(&member.address, *ip));
+    let elsewhere: Vec<String> = elsewhere.map(|ip| ip.to_string()).collect();
+    if !matches!(calls, Calls::Unfinished(_)) && !elsewhere.is_empty() {
+        let from = elsewhere.join(", ");
+        let detail = format!(
+            "{error}; it says it listens at {} and calls from {from}: NAT, or another of its addresses",
+            member.address
+        );
+        let remedy = format!(
+            "give {node} --advertise with an address and port that the others reach; a router that translates has to \
+             forward this UDP port to it"
+        );
+        return Finding::wrong(node, "address", detail, remedy);
+    }
     let detail = match calls {
         Calls::Unfinished(begun) => format!(
             "{error}; {begun} calls of it arrived here and none was completed: its packets come through, answers to it do not"
@@ -174,6 +189,20 @@ fn calls(health: &Health, address: &str, node: &str) -> Calls {
         Some(_) => Calls::Completed,
         None => Calls::None,
     }
+}
+
+/// The addresses from which a node's completed calls came lately, as the others heard them. (Itself
+/// it may have called where it listened before a restart.)
+fn called_from(examination: &Examination, node: &str) -> BTreeSet<IpAddr> {
+    let healths = examination.members.iter().filter_map(|member| member.health.as_ref());
+    let heard = healths.filter(|health| health.node != node).flat_map(|health| &health.heard);
+    let heard = heard.filter(|heard| heard.last_ago_ms <= LATELY_MS && heard.completed > 0);
+    heard.filter(|heard| heard.node.as_deref() == Some(node)).map(|heard| heard.address.ip()).collect()
+}
+
+/// Whether an address, as a node gives it, is of this host.
+fn is_at(address: &str, ip: IpAddr) -> bool {
+    address.parse().is_ok_and(|address: SocketAddr| address.ip() == ip)
 }
 
 fn port(address: &str) -> &str {
@@ -311,27 +340,18 @@ fn versions(examination: &Examination, findings: &mut Vec<Finding>) {
 
 /// A name that calls from two hosts: two agents that were given the same one, or NAT.
 fn names(examination: &Examination, findings: &mut Vec<Finding>) {
-    let mut hosts: BTreeMap<&str, BTreeSet<std::net::IpAddr>> = BTreeMap::new();
-    for health in examination.members.iter().filter_map(|member| member.health.as_ref()) {
-        for heard in health.heard.iter().filter(|heard| heard.last_ago_ms <= LATELY_MS && heard.completed > 0) {
-            if let Some(node) = &heard.node {
-                hosts.entry(node).or_default().insert(heard.address.ip());
-            }
-        }
-    }
-    for (node, hosts) in hosts {
-        let advertised = address_of(examination, node);
+    for member in &examination.members {
+        let (node, advertised) = (&member.name, &member.address);
+        let hosts = called_from(examination, node);
         let list = hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let is_advertised = |ip: &std::net::IpAddr| {
-            advertised.parse().is_ok_and(|advertised: std::net::SocketAddr| advertised.ip() == *ip)
-        };
+        let named = |what| findings.iter().any(|finding: &Finding| finding.node == *node && finding.what == what);
         if hosts.len() > 1 {
             let detail = format!("it called from {} addresses: {list}", hosts.len());
             let remedy =
                 "two agents with one name? Give each its own --name. A host with several addresses: --advertise"
                     .to_owned();
             findings.push(Finding::warning(node, "name", detail, remedy));
-        } else if !advertised.is_empty() && !hosts.iter().any(is_advertised) {
+        } else if hosts.iter().any(|ip| !is_at(advertised, *ip)) && !named("address") {
             let detail = format!("it calls from {list} and says it listens at {advertised}: NAT, or several addresses");
             let remedy = "if others cannot reach it: --advertise with an address that they can".to_owned();
             findings.push(Finding::warning(node, "address", detail, remedy));

@@ -123,6 +123,23 @@ fn of_a_silent_node_the_asker_says_what_it_knows() {
 }
 
 #[test]
+fn a_silent_node_that_calls_from_another_address_is_behind_nat() {
+    let mut examination = healthy();
+    let natted: std::net::SocketAddr = "192.168.7.7:41000".parse().expect("an address");
+    for by in ["a", "c"] {
+        heard(&mut examination, by, "b", 1);
+        health(&mut examination, by).heard[0].address = natted;
+    }
+    examination.members[1].health = None;
+    examination.members[1].error = Some("unreachable: connection timed out".to_owned());
+    let findings = judge(&examination);
+    assert_eq!(whats(&examination), [("b".to_owned(), "address")]);
+    assert_eq!(findings[0].state, State::Wrong);
+    assert!(findings[0].detail.contains("10.0.0.2:7117 and calls from 192.168.7.7"), "{findings:?}");
+    assert!(findings[0].remedy.contains("--advertise"), "{findings:?}");
+}
+
+#[test]
 fn what_nodes_say_of_themselves_is_judged() {
     let mut examination = healthy();
     health(&mut examination, "a").certificate_ends_ns = 0;
@@ -156,6 +173,9 @@ fn ways_clocks_releases_and_names_are_judged() {
     examination.members[2].version = "1.0.0".to_owned();
     heard(&mut examination, "b", "c", 1);
     assert_eq!(whats(&examination), []);
+    heard(&mut examination, "c", "c", 1);
+    health(&mut examination, "c").heard[0].address = "172.16.0.9:7117".parse().expect("an address");
+    assert_eq!(whats(&examination), [], "what it called itself at before a restart");
     health(&mut examination, "b").heard[0].address = "192.168.7.7:41000".parse().expect("an address");
     assert_eq!(whats(&examination), [("c".to_owned(), "address")]);
     heard(&mut examination, "a", "c", 1);

@@ -86,6 +86,7 @@ pub(super) fn judge(seen: &Seen<'_>) -> Report {
         AttachMode::Session => "session",
         AttachMode::Multi => "multi",
         AttachMode::Single => "single",
+        AttachMode::Stub => "stub",
     });
     let reason = survey.attach.as_ref().err().map(ToString::to_string);
     Report {
@@ -123,7 +124,7 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
     list.push(from_ranks(seen));
     list.extend(settings(host));
     list.push(cgroup(host));
-    list.extend(memlock(host));
+    list.extend(memlock(seen.survey));
     list.extend(namespace(host));
     list.extend(processes(seen));
     list
@@ -138,11 +139,11 @@ fn version(release: &str) -> Option<(u32, u32)> {
 fn kernel(host: &Host) -> Finding {
     let detail = format!("{} {}", host.release, host.machine);
     match version(&host.release) {
-        Some(version) if version < (5, 15) => not(
+        Some(version) if version < (5, 8) => not(
             "kernel",
             State::Warning,
             format!("{detail}: older than what capture is made for"),
-            "use Linux 5.15 or later",
+            "use Linux 5.10 or later",
         ),
         _ => ok("kernel", detail),
     }
@@ -152,7 +153,7 @@ fn btf(host: &Host) -> Finding {
     if host.btf {
         return ok("BTF", "present");
     }
-    let remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF, as the distributions' kernels from 5.15 on are";
+    let remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF, as the distributions' kernels from 5.10 on are";
     not("BTF", State::Missing, "absent: /sys/kernel/btf/vmlinux cannot be read", remedy)
 }
 
@@ -259,11 +260,12 @@ fn cgroup(host: &Host) -> Finding {
     }
 }
 
-/// Kernels before 5.11 count BPF maps against the limit on locked memory.
-fn memlock(host: &Host) -> Option<Finding> {
+/// Kernels before 5.11 count BPF maps against the limit on locked memory. Whoever may, raises it
+/// before the maps are made.
+fn memlock(survey: &Survey) -> Option<Finding> {
     const ENOUGH_BYTES: u64 = 256 << 20;
-    let old = version(&host.release).is_some_and(|version| version < (5, 11));
-    let limit = host.memlock_bytes.filter(|bytes| old && *bytes < ENOUGH_BYTES)?;
+    let old = version(&survey.host.release).is_some_and(|version| version < (5, 11));
+    let limit = survey.host.memlock_bytes.filter(|bytes| old && survey.attach.is_err() && *bytes < ENOUGH_BYTES)?;
     let detail = format!("{} KiB, against which this kernel counts BPF maps", limit >> 10);
     Some(not("RLIMIT_MEMLOCK", State::Missing, detail, "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity)"))
 }
@@ -451,6 +453,7 @@ mod tests {
         let mut survey = healthy();
         survey.host.release = "5.4.0-99-generic".into();
         survey.host.memlock_bytes = Some(65_536);
+        survey.attach = Err(Error::NoBtf);
         survey.host.lockdown = Some("confidentiality".into());
         survey.host.cgroup2 = None;
         survey.host.host_pid_namespace = false;

@@ -92,7 +92,7 @@ impl Greeting {
             classes.iter().filter(|class| class.state == ClassState::On).map(|class| class.name).collect();
         let by = match mode {
             AttachMode::Session | AttachMode::Multi => "eBPF",
-            AttachMode::Single => "eBPF, a probe a function",
+            AttachMode::Single | AttachMode::Stub => "eBPF, a probe a function",
         };
         let whose = only_user.map_or_else(|| "all users".to_owned(), |user| format!("user {user} only"));
         Some(format!("{} ({by}; {whose})", on.join(", ")))
