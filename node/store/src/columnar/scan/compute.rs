@@ -99,20 +99,30 @@ pub(super) fn compute<'v>(
         }
         Operand::Both(a, b) => {
             let (a, b) = (of(a)?, of(b)?);
-            Vector::from_rows(len, |row| match (a.at(row), b.at(row)) {
-                (Some(0), _) | (_, Some(0)) => Some(0),
-                (a, b) => a.and(b).map(|_| 1),
-            })
+            if has_null([&*a, &*b]) {
+                Vector::from_rows(len, |row| match (a.at(row), b.at(row)) {
+                    (Some(0), _) | (_, Some(0)) => Some(0),
+                    (a, b) => a.and(b).map(|_| 1),
+                })
+            } else {
+                of_pairs(&a, &b, |a, b| i64::from(a != 0) & i64::from(b != 0))
+            }
         }
         Operand::Either(a, b) => {
             let (a, b) = (of(a)?, of(b)?);
-            Vector::from_rows(len, |row| {
-                if a.is_true(row) || b.is_true(row) { Some(1) } else { a.at(row).and(b.at(row)).map(|_| 0) }
-            })
+            if has_null([&*a, &*b]) {
+                Vector::from_rows(len, |row| {
+                    if a.is_true(row) || b.is_true(row) { Some(1) } else { a.at(row).and(b.at(row)).map(|_| 0) }
+                })
+            } else {
+                of_pairs(&a, &b, |a, b| i64::from(a | b != 0))
+            }
         }
         Operand::Not(a) => {
             let a = of(a)?;
-            Vector::from_rows(len, |row| a.at(row).map(|value| i64::from(value == 0)))
+            let values = a.values.iter().enumerate();
+            let not = values.map(|(row, value)| i64::from(*value == 0 && !a.is_null(row)));
+            Vector { values: not.collect(), nulls: a.nulls.clone() }
         }
         Operand::Among(a, list) => {
             let a = of(a)?;
@@ -122,9 +132,20 @@ pub(super) fn compute<'v>(
             let arms: Vec<_> =
                 arms.iter().map(|(when, then)| Ok((of(when)?, of(then)?))).collect::<Result<_, StepAside>>()?;
             let otherwise = of(otherwise)?;
-            Vector::from_rows(len, |row| {
-                arms.iter().find(|(when, _)| when.is_true(row)).map_or(&otherwise, |(_, then)| then).at(row)
-            })
+            if has_null(arms.iter().flat_map(|(when, then)| [when, then]).chain([&otherwise]).map(AsRef::as_ref)) {
+                Vector::from_rows(len, |row| {
+                    arms.iter().find(|(when, _)| when.is_true(row)).map_or(&otherwise, |(_, then)| then).at(row)
+                })
+            } else {
+                // From the last arm on: an earlier one replaces what a later one chose.
+                let mut chosen = otherwise.into_owned();
+                for (when, then) in arms.iter().rev() {
+                    for ((chosen, then), when) in chosen.values.iter_mut().zip(&then.values).zip(&when.values) {
+                        *chosen = if *when != 0 { *then } else { *chosen };
+                    }
+                }
+                chosen
+            }
         }
         Operand::First(all) => {
             let all: Vec<_> = all.iter().map(of).collect::<Result<_, _>>()?;
@@ -153,6 +174,16 @@ pub(super) fn compute<'v>(
             Vector { values: a.values.iter().map(|value| value.abs()).collect(), nulls: a.nulls.clone() }
         }
     }))
+}
+
+/// Whether a row of one of them is NULL. Without NULL there is a loop without branches.
+fn has_null<'v>(vectors: impl IntoIterator<Item = &'v Vector>) -> bool {
+    vectors.into_iter().any(|vector| !vector.nulls.is_empty())
+}
+
+/// What is made of two vectors without NULL.
+fn of_pairs(a: &Vector, b: &Vector, with: impl Fn(i64, i64) -> i64) -> Vector {
+    Vector { values: a.values.iter().zip(&b.values).map(|(a, b)| with(*a, *b)).collect(), nulls: Vec::new() }
 }
 
 /// Doubles of some rows, NULL where none.
