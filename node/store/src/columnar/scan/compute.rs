@@ -94,8 +94,11 @@ pub(super) fn compute<'v>(
             compare_numbers(&numbers(a, columns, len)?, *comparison, &numbers(b, columns, len)?)
         }
         Operand::Compare(a, comparison, b) => {
-            let (a, b) = (of(a)?, of(b)?);
-            compare(&a, *comparison, &b)
+            let a = of(a)?;
+            match &**b {
+                Operand::Integer(b) if a.nulls.is_empty() => compare_with(&a, *comparison, *b),
+                b => compare(&a, *comparison, &*of(b)?),
+            }
         }
         Operand::Both(a, b) => {
             let (a, b) = (of(a)?, of(b)?);
@@ -329,6 +332,21 @@ fn arithmetic(a: &Vector, operator: char, b: &Vector) -> Result<Vector, StepAsid
     let mut values = values.ok_or(StepAside)?;
     values.iter_mut().zip(&nulls).filter(|(_, null)| **null).for_each(|(value, _)| *value = 0);
     Ok(Vector { values, nulls })
+}
+
+/// As [`compare`], of values without NULL with a constant.
+fn compare_with(a: &Vector, comparison: Comparison, b: i64) -> Vector {
+    fn with(a: &Vector, holds: impl Fn(i64) -> bool) -> Vector {
+        Vector { values: a.values.iter().map(|a| i64::from(holds(*a))).collect(), nulls: Vec::new() }
+    }
+    match comparison {
+        Comparison::Equal | Comparison::Is => with(a, |a| a == b),
+        Comparison::Unequal | Comparison::IsNot => with(a, |a| a != b),
+        Comparison::Less => with(a, |a| a < b),
+        Comparison::LessOrEqual => with(a, |a| a <= b),
+        Comparison::Greater => with(a, |a| a > b),
+        Comparison::GreaterOrEqual => with(a, |a| a >= b),
+    }
 }
 
 fn compare(a: &Vector, comparison: Comparison, b: &Vector) -> Vector {
