@@ -97,7 +97,7 @@ pub(super) fn compute<'v>(
             let a = of(a)?;
             match &**b {
                 Operand::Integer(b) if a.nulls.is_empty() => compare_with(&a, *comparison, *b),
-                b => compare(&a, *comparison, &*of(b)?),
+                b => compare(&a, *comparison, &of(b)?),
             }
         }
         Operand::Both(a, b) => {
