@@ -19,6 +19,8 @@ const BATCH_BYTES: u64 = 256 << 10;
 /// How notes of [`NodeStats`] begin that say what a fragment was answered from. They are for
 /// `--explain`, not for coverage.
 pub const RAN: &str = "ran on ";
+/// How the one of these notes begins that says how many rows the conditions of a fragment admitted.
+pub(crate) const ADMITTED: &str = "ran on rows: ";
 
 /// A node's own way to answer fragments that it understands, beside SQLite.
 pub trait FragmentExecutor {
@@ -41,9 +43,15 @@ pub trait FragmentExecutor {
     fn understands(&self, conn: &Connection, fragment: &Fragment) -> bool;
 }
 
-/// What a fragment was answered from, in words: "columns of collectives, 3 of 150 segments".
+/// What a fragment was answered from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answered(pub String);
+pub struct Answered {
+    /// In words: "columns of collectives, 3 of 150 segments".
+    pub from: String,
+    /// Rows that its conditions admitted, of a join those of its sides: what would be shipped if
+    /// nothing were made of them at the node. None where they were not all counted.
+    pub admitted: Option<u64>,
+}
 
 /// No way beside SQLite.
 #[derive(Debug, Clone, Copy)]
@@ -123,8 +131,9 @@ pub fn execute_task_with(
             Ok(None)
         };
         result = match answered {
-            Ok(Some(Answered(how))) => {
-                stats.notes.push(format!("{RAN}{how}"));
+            Ok(Some(Answered { from, admitted })) => {
+                stats.notes.push(format!("{RAN}{from}"));
+                stats.notes.extend(admitted.map(|rows| format!("{ADMITTED}{rows}")));
                 Ok(())
             }
             Ok(None) => execute_fragment(conn, node, task, fragment, keys, &mut stats, &mut emit),

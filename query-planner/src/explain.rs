@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::api::Answer;
 use crate::ast::quote_name;
-use crate::exec::RAN;
+use crate::exec::{ADMITTED, RAN};
 use crate::limits::MAX_KEYS;
 use crate::plan::{Merge, Plan, Reduction, Targets};
 
@@ -94,15 +94,27 @@ pub fn explain_analyze(plan: &Plan, answer: &Answer) -> String {
     if !out.ends_with('\n') {
         out.push('\n');
     }
+    let (mut shipped, mut admitted) = (0, 0_u64);
     for (node, stats) in &answer.node_stats {
         let _ =
             writeln!(out, "ran on {node}: {} rows, {} bytes, {:.2} ms", stats.rows, stats.bytes, ms(stats.elapsed_ns));
-        for how in stats.notes.iter().filter_map(|note| note.strip_prefix(RAN)) {
-            let _ = writeln!(out, "  from {how}");
+        shipped += stats.rows;
+        for note in &stats.notes {
+            if let Some(rows) = note.strip_prefix(ADMITTED) {
+                admitted = admitted.saturating_add(rows.parse().unwrap_or(0));
+            } else if let Some(how) = note.strip_prefix(RAN) {
+                let _ = writeln!(out, "  from {how}");
+            }
         }
     }
     for chosen in &answer.chosen {
         let _ = writeln!(out, "chosen: {chosen}");
+    }
+    if admitted > shipped {
+        let _ = writeln!(
+            out,
+            "shipped: {shipped} rows; had nodes made nothing of the rows that their conditions admit: {admitted}"
+        );
     }
     let _ = writeln!(out, "merge: {} rows, {:.2} ms", answer.rows.len(), ms(answer.merge_ns));
     out

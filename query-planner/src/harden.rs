@@ -11,7 +11,7 @@ use crate::functions;
 use crate::limits::MAX_FRAGMENT_BYTES;
 
 /// Prepare a connection for questions: defensive, no double-quoted strings, bounded, an authorizer
-/// that allows SELECT, READ and listed functions only (no PRAGMA but `schema_version`, ATTACH, load_extension, writes).
+/// that allows SELECT, READ and listed functions only (no PRAGMA but `schema_version` and `data_version`, ATTACH, load_extension, writes).
 /// Open it read-only besides.
 ///
 /// The authorizer stays: what else the connection is for must be done before.
@@ -47,8 +47,10 @@ pub fn harden_with(
     conn.authorizer(Some(move |context: AuthContext<'_>| match context.action {
         AuthAction::Select | AuthAction::Recursive => Authorization::Allow,
         AuthAction::Read { .. } if readable(&context) => Authorization::Allow,
-        // By which a reader of schemas tells whether it has changed.
-        AuthAction::Pragma { pragma_name: "schema_version", pragma_value: None } => Authorization::Allow,
+        // By which a reader of schemas, or of what is committed, tells whether it has changed.
+        AuthAction::Pragma { pragma_name: "schema_version" | "data_version", pragma_value: None } => {
+            Authorization::Allow
+        }
         // BEGIN and COMMIT around a task; nothing can be written in between.
         AuthAction::Transaction { .. } => Authorization::Allow,
         AuthAction::Function { function_name } if functions::is_allowed(function_name) => Authorization::Allow,

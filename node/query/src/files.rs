@@ -270,6 +270,12 @@ mod tests {
         let (rows, _) = answer(&coordinator, joined).await;
         assert_eq!(integers(&rows[0]), [4 * 300 * 16]);
 
+        let grouped = Question { analyze: true, ..question("SELECT rank, count(*) FROM collectives GROUP BY rank") };
+        let asked = ask::ask(&coordinator, grouped, CancellationToken::new()).await.expect("an answer");
+        let QueryOutcome::Answer { explained, .. } = asked else { panic!("{asked:?}") };
+        let otherwise = "shipped: 16 rows; had nodes made nothing of the rows that their conditions admit: 9600\n";
+        assert!(explained.contains(otherwise), "{explained}");
+
         let of_one = Question { nodes: vec!["n2".to_owned()], ..question("SELECT DISTINCT node FROM collectives") };
         let (rows, coverage) = answer(&coordinator, of_one).await;
         assert_eq!(rows, [[Value::Text("n2".into())]]);

@@ -3,7 +3,7 @@
 //! SQLite adds doubles with Kahan-Babuska-Neumaier compensation, so its last bit depends on the
 //! order of the rows. A union has no order of its own; this sum is the correctly rounded one, the
 //! same for every split. Doubles go into a fixed-point accumulator that spans their whole range
-//! (Kulisch), integers into 128 bits.
+//! (Kulisch); integers, also those that are doubles, into 128 bits.
 
 /// Limbs of 32 bits, the lowest of weight 2^-1088; 1024 + 1088 + 128 bits leave room for 2^64
 /// additions and more.
@@ -149,10 +149,16 @@ impl ExactSum {
     }
 
     /// Add a double.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
     pub(crate) fn add_real(&mut self, value: f64) {
         self.count += 1;
         self.real = true;
-        if value == f64::INFINITY {
+        // Most are integers (`1.0 * bytes`): those cost one addition. (Beyond 64 bits `as` gives an
+        // end of the range; of those 2^63 alone is itself again, and is left to the other branch.)
+        let integer = value as i64;
+        if integer as f64 == value && integer != i64::MAX {
+            self.integers += i128::from(integer);
+        } else if value == f64::INFINITY {
             self.positive_infinity = true;
         } else if value == f64::NEG_INFINITY {
             self.negative_infinity = true;
@@ -289,6 +295,20 @@ mod tests {
         assert_eq!(sum.integer(), Some(i64::MAX - 1));
         sum.add_real(0.5);
         assert_eq!(sum.double(), Some(9_223_372_036_854_775_806.5));
+    }
+
+    #[test]
+    fn doubles_that_are_integers_stay_exact_and_doubles() {
+        // 2^63 and what lies beyond are none of 64 bits.
+        let edge = 9_223_372_036_854_775_808.0;
+        for values in [[1e15, 0.5], [edge, -0.25], [-edge, 0.25], [edge * 4.0, 3.0], [-0.0, 0.0], [1e300, -1.0]] {
+            let mut kulisch = Accumulator::default();
+            values.iter().filter(|value| **value != 0.0).for_each(|value| kulisch.add(*value));
+            let sum = sum_of(&values);
+            assert!(sum.real);
+            assert_eq!(sum.double(), Some(kulisch.round()), "{values:?}");
+            assert_eq!(ExactSum::from_bytes(&sum.to_bytes()).and_then(|sum| sum.double()), sum.double());
+        }
     }
 
     #[test]

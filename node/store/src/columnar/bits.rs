@@ -47,6 +47,11 @@ fn put_bits(out: &mut Vec<u8>, values: impl Iterator<Item = u64>, width: u32) {
     }
 }
 
+/// Values whose bits begin at a whole byte, whatever the width.
+const GROUP: usize = 8;
+/// The widest values of which one word holds all bits, wherever in its first byte they begin.
+const ONE_WORD: usize = 57;
+
 /// `out[i] = base + bits i` (wrapping). None when the bytes end too early.
 fn take_bits(bytes: &[u8], width: u32, base: i64, out: &mut [i64]) -> Option<()> {
     if width == 0 {
@@ -56,28 +61,54 @@ fn take_bits(bytes: &[u8], width: u32, base: i64, out: &mut [i64]) -> Option<()>
     if width > 64 {
         return None;
     }
-    let needed = (out.len() * width as usize).div_ceil(8) + PADDING;
-    let bytes = bytes.get(..needed)?;
-    let width_bits = width as usize;
-    if width <= 56 {
-        let mask = (1_u64 << width) - 1;
-        let mut at = 0_usize;
-        for slot in out {
-            let from = at >> 3;
-            let chunk = bytes.get(from..from + 8)?;
-            let word = u64::from_le_bytes(chunk.try_into().ok()?);
-            *slot = base.wrapping_add(((word >> (at & 7)) & mask).cast_signed());
-            at += width_bits;
+    let width = width as usize;
+    let bytes = bytes.get(..(out.len() * width).div_ceil(8) + PADDING)?;
+    // With the width known to the compiler all shifts are constants and no bound is checked.
+    macro_rules! of_width {
+        ($($known:literal)*) => {
+            match width {
+                $($known => take_groups::<$known>(bytes, base, out)?,)*
+                _ => take_wide(bytes, width, base, out)?,
+            }
+        };
+    }
+    of_width!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39
+        40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57);
+    Some(())
+}
+
+/// As [`take_bits`], of values of at most [`ONE_WORD`] bits.
+fn take_groups<const WIDTH: usize>(bytes: &[u8], base: i64, out: &mut [i64]) -> Option<()> {
+    const { assert!(WIDTH <= ONE_WORD) };
+    let mask = (1_u64 << WIDTH) - 1;
+    let value = |bytes: &[u8], at: usize| {
+        let (from, shift) = (at * WIDTH / 8, at * WIDTH % 8);
+        let word = u64::from_le_bytes(bytes.get(from..from + 8)?.try_into().ok()?);
+        Some(base.wrapping_add(((word >> shift) & mask).cast_signed()))
+    };
+    let mut groups = out.chunks_exact_mut(GROUP);
+    let mut from = 0;
+    for group in &mut groups {
+        let bytes = bytes.get(from..from + WIDTH + 8)?;
+        for (at, slot) in group.iter_mut().enumerate() {
+            *slot = value(bytes, at)?;
         }
-    } else {
-        let mask = if width == 64 { u64::MAX } else { (1_u64 << width) - 1 };
-        let mut at = 0_usize;
-        for slot in out {
-            let from = at >> 3;
-            let word = u128::from_le_bytes(bytes.get(from..from + 16)?.try_into().ok()?);
-            *slot = base.wrapping_add((((word >> (at & 7)) as u64) & mask).cast_signed());
-            at += width_bits;
-        }
+        from += WIDTH;
+    }
+    let bytes = bytes.get(from..)?;
+    for (at, slot) in groups.into_remainder().iter_mut().enumerate() {
+        *slot = value(bytes, at)?;
+    }
+    Some(())
+}
+
+/// As [`take_bits`], of values of any width.
+fn take_wide(bytes: &[u8], width: usize, base: i64, out: &mut [i64]) -> Option<()> {
+    let mask = if width == 64 { u64::MAX } else { (1_u64 << width) - 1 };
+    for (at, slot) in out.iter_mut().enumerate() {
+        let (from, shift) = (at * width / 8, at * width % 8);
+        let word = u128::from_le_bytes(bytes.get(from..from + 16)?.try_into().ok()?);
+        *slot = base.wrapping_add((((word >> shift) as u64) & mask).cast_signed());
     }
     Some(())
 }

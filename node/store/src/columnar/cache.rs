@@ -69,6 +69,11 @@ impl Kept {
         }
     }
 
+    /// It is used: what is not used for longest goes first.
+    pub(super) fn used_now(&self) {
+        *self.used.lock() = Instant::now();
+    }
+
     /// A column that was read before.
     pub(super) fn column(&self, at: usize) -> Option<Encoded> {
         self.opened.lock().get(at)?.clone()
@@ -130,7 +135,7 @@ pub(super) fn find(file: FileId, segment: i64, stored: &[u8]) -> Option<Arc<Kept
     if *found.stored != *stored {
         return None;
     }
-    *found.used.lock() = Instant::now();
+    found.used_now();
     Some(found)
 }
 

@@ -7,7 +7,7 @@
 //! | dictionary | its entries, then the packed codes; NULL is the code after the last entry |
 //! | packed | a bit a row saying "not NULL" where some are NULL, then the packed values |
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use query_planner::scan::By;
 use serde::{Deserialize, Serialize};
@@ -376,9 +376,18 @@ enum Shape {
 enum Stored {
     /// With `has_valid`, the first bytes say which rows are not NULL. What is packed begins at
     /// `skip`.
-    Packed { has_valid: bool, bytes: Arc<[u8]>, skip: usize, by_differences: bool },
+    Packed { has_valid: bool, bytes: Arc<[u8]>, skip: usize, by_differences: bool, seen: Seen },
     /// As they are, in memory; a bit a row says which are not NULL, where one is.
     Plain { valid: Option<Arc<[u8]>>, values: Arc<[i64]> },
+}
+
+/// Of a column that is packed by differences: the least and the greatest value of each block, once
+/// it was unpacked. What its entry says of them alone is often much wider. Copies share it.
+type Seen = Arc<[OnceLock<(i64, i64)>]>;
+
+fn unseen(rows: usize, by_differences: bool) -> Seen {
+    let blocks = if by_differences { rows.div_ceil(BLOCK) } else { 0 };
+    (0..blocks).map(|_| OnceLock::new()).collect()
 }
 
 impl Encoded {
@@ -407,14 +416,17 @@ impl Encoded {
                     }
                 };
                 let by_differences = *by_differences;
-                let values = Stored::Packed { has_valid: false, bytes, skip: at, by_differences };
+                let seen = unseen(rows, by_differences);
+                let values = Stored::Packed { has_valid: false, bytes, skip: at, by_differences, seen };
                 Shape::Many { entries: Some(Arc::new(entries)), values }
             }
             Form::Packed { has_null, by_differences } => {
                 let skip = if *has_null { rows.div_ceil(8) } else { 0 };
                 bytes.get(..skip)?;
                 let (has_valid, by_differences) = (*has_null, *by_differences);
-                Shape::Many { entries: None, values: Stored::Packed { has_valid, bytes, skip, by_differences } }
+                let seen = unseen(rows, by_differences);
+                let values = Stored::Packed { has_valid, bytes, skip, by_differences, seen };
+                Shape::Many { entries: None, values }
             }
         };
         Some(Self { rows, shape })
@@ -444,7 +456,7 @@ impl Encoded {
             Shape::Constant(_) => 0,
             Shape::Many { entries, values } => {
                 let values = match values {
-                    Stored::Packed { bytes, .. } => bytes.len(),
+                    Stored::Packed { bytes, seen, .. } => bytes.len() + size_of_val::<[_]>(seen),
                     Stored::Plain { values, .. } => size_of_val::<[i64]>(values),
                 };
                 entries.as_ref().map_or(0, |entries| entries.held_bytes()) + values
@@ -493,8 +505,16 @@ impl Encoded {
         match &self.shape {
             Shape::Constant(Scalar::Integer(value)) => out.fill(*value),
             Shape::Constant(_) => out.fill(0),
-            Shape::Many { values: Stored::Packed { bytes, skip, by_differences, .. }, .. } => {
+            Shape::Many { values: Stored::Packed { bytes, skip, by_differences, seen, .. }, .. } => {
                 unpack(bytes.get(*skip..)?, *by_differences, self.rows, start, out)?;
+                for (at, block) in out.chunks(BLOCK).enumerate() {
+                    let is_whole = block.len() == BLOCK.min(self.rows - start - at * BLOCK);
+                    if let Some(seen) = seen.get(start / BLOCK + at).filter(|_| is_whole) {
+                        seen.get_or_init(|| {
+                            block.iter().fold((i64::MAX, i64::MIN), |(a, b), value| (a.min(*value), b.max(*value)))
+                        });
+                    }
+                }
             }
             Shape::Many { values: Stored::Plain { values, .. }, .. } => {
                 out.copy_from_slice(values.get(start..start.checked_add(out.len())?)?);
@@ -512,7 +532,10 @@ impl Encoded {
     /// them; none where that is not known. (What stands for NULL lies there, too.)
     pub(crate) fn block_range(&self, block: usize) -> Option<(i64, i64)> {
         match &self.shape {
-            Shape::Many { values: Stored::Packed { bytes, skip, by_differences, .. }, .. } => {
+            Shape::Many { values: Stored::Packed { bytes, skip, by_differences, seen, .. }, .. } => {
+                if let Some(range) = seen.get(block).and_then(OnceLock::get) {
+                    return Some(*range);
+                }
                 block_range(bytes.get(*skip..)?, *by_differences, self.rows, block)
             }
             Shape::Many { .. } | Shape::Constant(_) => None,
@@ -641,6 +664,31 @@ mod tests {
             (integer, 0_usize..2500).prop_map(|(v, n)| (Kind::Integer, vec![Scalar::Integer(v); n])),
             prop::collection::vec(cell, 0..2500).prop_map(|v| (Kind::Text, v)),
         ]
+    }
+
+    #[test]
+    fn a_block_that_was_unpacked_has_its_exact_range() {
+        let mut column = Column::new(Kind::Integer);
+        // Steps of 1,000, in one place one back: the block's entry alone says a wide range.
+        let values: Vec<i64> = (0..3_000).map(|row| row * 1_000 - if row == 700 { 5_000 } else { 0 }).collect();
+        values.iter().for_each(|value| column.push_integer(Some(*value)));
+        let (form, bytes, _) = column.encode();
+        let encoded = Encoded::open(values.len(), Kind::Integer, &form, bytes).unwrap();
+        let copy = encoded.clone();
+        let exact = |block: usize| (values[block * BLOCK], values[(block * BLOCK + BLOCK).min(values.len()) - 1]);
+        for block in 0..3 {
+            let (least, greatest) = copy.block_range(block).unwrap();
+            assert!(least <= exact(block).0 && exact(block).1 <= greatest);
+        }
+        assert_ne!(copy.block_range(0).unwrap(), exact(0));
+        let mut out = vec![0; values.len() - BLOCK];
+        // Of a part of a block nothing is known.
+        encoded.read(0, &mut out[..100]).unwrap();
+        assert_ne!(copy.block_range(0).unwrap(), exact(0));
+        encoded.read(0, &mut out[..BLOCK]).unwrap();
+        assert_eq!(copy.block_range(0).unwrap(), exact(0));
+        encoded.read(BLOCK, &mut out).unwrap();
+        assert_eq!([copy.block_range(1).unwrap(), copy.block_range(2).unwrap()], [exact(1), exact(2)]);
     }
 
     fn same(cell: Cell<'_>, scalar: &Scalar) -> bool {

@@ -7,6 +7,7 @@
 //! header, since SQLite's pages have none.
 
 pub(super) mod header;
+mod listed;
 pub(super) mod summary;
 
 use std::sync::Arc;
@@ -203,8 +204,7 @@ impl Segment {
         let rows = rows.ok_or_else(|| damaged("its header does not fit".to_owned()))?;
         let (first_rowid, table) = (row.get(1)?, table.to_owned());
         if let Some(kept) = file.and_then(|file| cache::find(file, id, bytes)) {
-            let columns = Arc::clone(&kept.columns);
-            return Ok(Self { id, table, first_rowid, rows, columns, lies: Lies::InFile(Some(kept)) });
+            return Ok(Self::of_kept((id, first_rowid, rows), &table, kept));
         }
         let body = match bytes.split_first() {
             Some((&HEADER_VERSION, body)) => body,
@@ -220,6 +220,20 @@ impl Segment {
         let columns: Arc<[ColumnHeader]> = header.columns.into();
         let kept = file.map(|file| cache::keep(file, id, bytes, Arc::clone(&columns)));
         Ok(Self { id, table, first_rowid, rows, columns, lies: Lies::InFile(kept) })
+    }
+
+    /// Of a file's segment, by its id, first row id and rows, of which something is kept.
+    fn of_kept((id, first_rowid, rows): (i64, i64, usize), table: &str, kept: Arc<Kept>) -> Self {
+        let columns = Arc::clone(&kept.columns);
+        Self { id, table: table.to_owned(), first_rowid, rows, columns, lies: Lies::InFile(Some(kept)) }
+    }
+
+    /// What is kept of it.
+    fn kept(&self) -> std::sync::Weak<Kept> {
+        match &self.lies {
+            Lies::InFile(Some(kept)) => Arc::downgrade(kept),
+            _ => std::sync::Weak::new(),
+        }
     }
 
     /// Columns of `rows` rows as a segment that lies in no file: rows of a question. Each with its
@@ -356,6 +370,9 @@ impl Directory {
     /// Those that may hold rows from the first to the second time.
     pub(crate) fn load(conn: &Connection, table: &str, (first_ns, last_ns): (i64, i64)) -> Result<Self, SegmentError> {
         let _ours = Ours::here();
+        if let Some(segments) = listed::segments(conn, table, (first_ns, last_ns))? {
+            return Ok(Self { segments });
+        }
         let mut statement = conn.prepare_cached(
             "SELECT id, first_rowid, row_count, header FROM segments \
              WHERE table_name = ?1 AND last_ns >= ?2 AND first_ns <= ?3 ORDER BY first_rowid",

@@ -255,3 +255,48 @@ fn damage_is_an_error_that_names_the_segment() {
     let error = count("SELECT count(*) FROM t").unwrap_err().to_string();
     assert!(error.contains("newer"), "{error}");
 }
+
+fn first_segment(conn: &Connection) -> i64 {
+    let sql = "SELECT id FROM segments WHERE table_name = 'collectives' ORDER BY first_rowid LIMIT 1";
+    conn.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+/// The list of segments that a reader keeps follows what is committed, also across its own
+/// transactions, and is cut to the time that is asked for.
+#[test]
+fn the_kept_list_of_segments_is_that_of_the_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.db");
+    crate::testing::store_of_segments(&path, 7, 3).close();
+    let writer = crate::testing::connect(&path);
+    // (With something in the log the file is not opened as one that nobody writes.)
+    delete(&writer, first_segment(&writer)).unwrap();
+    let reader = crate::ServedDb::open(&path, Vec::new()).unwrap().reader().unwrap();
+    let ids = |conn: &Connection, times: (i64, i64)| -> Vec<i64> {
+        Directory::load(conn, "collectives", times).unwrap().segments.iter().map(Segment::id).collect()
+    };
+    let known = |conn: &Connection, (first, last): (i64, i64)| -> Vec<i64> {
+        let sql = "SELECT id FROM segments WHERE table_name = 'collectives' AND last_ns >= ?1 AND first_ns <= ?2 ORDER BY first_rowid";
+        let mut statement = conn.prepare(sql).unwrap();
+        statement.query_map([first, last], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    let all = (i64::MIN, i64::MAX);
+    for left in (1..=6).rev() {
+        reader.execute_batch("BEGIN").unwrap();
+        let whole = known(&reader, all);
+        assert_eq!(whole.len(), left);
+        let since = crate::testing::T0 + MOST_SPAN_NS * 4;
+        for look in 0..8 {
+            assert_eq!(ids(&reader, all), whole, "look {look}");
+            assert_eq!(ids(&reader, (since, i64::MAX)), known(&reader, (since, i64::MAX)), "look {look}");
+        }
+        // What is committed meanwhile is not this transaction's.
+        delete(&writer, whole[0]).unwrap();
+        for segment in Directory::load(&reader, "collectives", all).unwrap().segments {
+            assert_eq!(segment.decoded(&reader, "seq").unwrap().rows(), 3);
+        }
+        assert_eq!(ids(&reader, all), whole);
+        reader.execute_batch("COMMIT").unwrap();
+    }
+    assert_eq!(ids(&reader, all), []);
+}

@@ -94,25 +94,38 @@ pub(super) fn compute<'v>(
             compare_numbers(&numbers(a, columns, len)?, *comparison, &numbers(b, columns, len)?)
         }
         Operand::Compare(a, comparison, b) => {
-            let (a, b) = (of(a)?, of(b)?);
-            compare(&a, *comparison, &b)
+            let a = of(a)?;
+            match &**b {
+                Operand::Integer(b) if a.nulls.is_empty() => compare_with(&a, *comparison, *b),
+                b => compare(&a, *comparison, &of(b)?),
+            }
         }
         Operand::Both(a, b) => {
             let (a, b) = (of(a)?, of(b)?);
-            Vector::from_rows(len, |row| match (a.at(row), b.at(row)) {
-                (Some(0), _) | (_, Some(0)) => Some(0),
-                (a, b) => a.and(b).map(|_| 1),
-            })
+            if has_null([&*a, &*b]) {
+                Vector::from_rows(len, |row| match (a.at(row), b.at(row)) {
+                    (Some(0), _) | (_, Some(0)) => Some(0),
+                    (a, b) => a.and(b).map(|_| 1),
+                })
+            } else {
+                of_pairs(&a, &b, |a, b| i64::from(a != 0) & i64::from(b != 0))
+            }
         }
         Operand::Either(a, b) => {
             let (a, b) = (of(a)?, of(b)?);
-            Vector::from_rows(len, |row| {
-                if a.is_true(row) || b.is_true(row) { Some(1) } else { a.at(row).and(b.at(row)).map(|_| 0) }
-            })
+            if has_null([&*a, &*b]) {
+                Vector::from_rows(len, |row| {
+                    if a.is_true(row) || b.is_true(row) { Some(1) } else { a.at(row).and(b.at(row)).map(|_| 0) }
+                })
+            } else {
+                of_pairs(&a, &b, |a, b| i64::from(a | b != 0))
+            }
         }
         Operand::Not(a) => {
             let a = of(a)?;
-            Vector::from_rows(len, |row| a.at(row).map(|value| i64::from(value == 0)))
+            let values = a.values.iter().enumerate();
+            let not = values.map(|(row, value)| i64::from(*value == 0 && !a.is_null(row)));
+            Vector { values: not.collect(), nulls: a.nulls.clone() }
         }
         Operand::Among(a, list) => {
             let a = of(a)?;
@@ -122,9 +135,20 @@ pub(super) fn compute<'v>(
             let arms: Vec<_> =
                 arms.iter().map(|(when, then)| Ok((of(when)?, of(then)?))).collect::<Result<_, StepAside>>()?;
             let otherwise = of(otherwise)?;
-            Vector::from_rows(len, |row| {
-                arms.iter().find(|(when, _)| when.is_true(row)).map_or(&otherwise, |(_, then)| then).at(row)
-            })
+            if has_null(arms.iter().flat_map(|(when, then)| [when, then]).chain([&otherwise]).map(AsRef::as_ref)) {
+                Vector::from_rows(len, |row| {
+                    arms.iter().find(|(when, _)| when.is_true(row)).map_or(&otherwise, |(_, then)| then).at(row)
+                })
+            } else {
+                // From the last arm on: an earlier one replaces what a later one chose.
+                let mut chosen = otherwise.into_owned();
+                for (when, then) in arms.iter().rev() {
+                    for ((chosen, then), when) in chosen.values.iter_mut().zip(&then.values).zip(&when.values) {
+                        *chosen = if *when != 0 { *then } else { *chosen };
+                    }
+                }
+                chosen
+            }
         }
         Operand::First(all) => {
             let all: Vec<_> = all.iter().map(of).collect::<Result<_, _>>()?;
@@ -153,6 +177,16 @@ pub(super) fn compute<'v>(
             Vector { values: a.values.iter().map(|value| value.abs()).collect(), nulls: a.nulls.clone() }
         }
     }))
+}
+
+/// Whether a row of one of them is NULL. Without NULL there is a loop without branches.
+fn has_null<'v>(vectors: impl IntoIterator<Item = &'v Vector>) -> bool {
+    vectors.into_iter().any(|vector| !vector.nulls.is_empty())
+}
+
+/// What is made of two vectors without NULL.
+fn of_pairs(a: &Vector, b: &Vector, with: impl Fn(i64, i64) -> i64) -> Vector {
+    Vector { values: a.values.iter().zip(&b.values).map(|(a, b)| with(*a, *b)).collect(), nulls: Vec::new() }
 }
 
 /// Doubles of some rows, NULL where none.
@@ -298,6 +332,21 @@ fn arithmetic(a: &Vector, operator: char, b: &Vector) -> Result<Vector, StepAsid
     let mut values = values.ok_or(StepAside)?;
     values.iter_mut().zip(&nulls).filter(|(_, null)| **null).for_each(|(value, _)| *value = 0);
     Ok(Vector { values, nulls })
+}
+
+/// As [`compare`], of values without NULL with a constant.
+fn compare_with(a: &Vector, comparison: Comparison, b: i64) -> Vector {
+    fn with(a: &Vector, holds: impl Fn(i64) -> bool) -> Vector {
+        Vector { values: a.values.iter().map(|a| i64::from(holds(*a))).collect(), nulls: Vec::new() }
+    }
+    match comparison {
+        Comparison::Equal | Comparison::Is => with(a, |a| a == b),
+        Comparison::Unequal | Comparison::IsNot => with(a, |a| a != b),
+        Comparison::Less => with(a, |a| a < b),
+        Comparison::LessOrEqual => with(a, |a| a <= b),
+        Comparison::Greater => with(a, |a| a > b),
+        Comparison::GreaterOrEqual => with(a, |a| a >= b),
+    }
 }
 
 fn compare(a: &Vector, comparison: Comparison, b: &Vector) -> Vector {

@@ -39,34 +39,41 @@ struct Exact {
     discrete: bool,
 }
 
-/// How many segments were answered from their summaries; None when SQLite has to do it.
+/// How many segments were answered from their summaries, and how many rows are in the groups; None
+/// when SQLite has to do it.
 pub(super) fn answer(
     work: &Work<'_>,
     groups: &Groups,
     node: &str,
     now_unix_ns: i64,
     emit: Emit<'_>,
-) -> Result<Option<usize>, NodeError> {
-    match rows_of(work, groups, node, now_unix_ns) {
-        Ok((rows, summaries)) => {
+) -> Result<Option<(usize, u64)>, NodeError> {
+    let answer = || -> Result<_, Failure> {
+        let mut grouping = Grouping::of(work, groups)?;
+        let summaries = grouping.add(work, groups)?;
+        let admitted = grouping.state.found.rows.iter().sum();
+        Ok((grouping.finish(work, groups, node, now_unix_ns)?, (summaries, admitted)))
+    };
+    match answer() {
+        Ok((rows, counts)) => {
             give(rows, groups.shown, emit)?;
-            Ok(Some(summaries))
+            Ok(Some(counts))
         }
         Err(Failure::StepAside) => Ok(None),
         Err(Failure::Node(error)) => Err(error),
     }
 }
 
-/// The rows of all groups, and how many segments were answered from their summaries.
+/// The rows of all groups.
 pub(super) fn rows_of(
     work: &Work<'_>,
     groups: &Groups,
     node: &str,
     now_unix_ns: i64,
-) -> Result<(Vec<Vec<Value>>, usize), Failure> {
+) -> Result<Vec<Vec<Value>>, Failure> {
     let mut grouping = Grouping::of(work, groups)?;
-    let summaries = grouping.add(work, groups)?;
-    Ok((grouping.finish(work, groups, node, now_unix_ns)?, summaries))
+    grouping.add(work, groups)?;
+    grouping.finish(work, groups, node, now_unix_ns)
 }
 
 /// Groups to which rows are added.

@@ -38,6 +38,8 @@ pub(super) struct Rows {
     pub(super) segment: Segment,
     /// What was joined, in words.
     pub(super) said: String,
+    /// Rows of all sides.
+    pub(super) sides: u64,
     _held: Held,
 }
 
@@ -46,6 +48,7 @@ pub(super) fn rows(asked: &Asked<'_>, joined: &Joined) -> Result<Rows, Failure> 
     let mut held = Held::default();
     let mut left = side(asked, &joined.first, &[])?;
     let mut said = format!("{} rows of {}", left.rows, name_of(&joined.first));
+    let mut sides = left.rows as u64;
     for join in &joined.joins {
         if narrow::wants_nearest(left.before(), join) {
             said += &format!(" joined with the nearest of {}", name_of(&join.side));
@@ -54,23 +57,24 @@ pub(super) fn rows(asked: &Asked<'_>, joined: &Joined) -> Result<Rows, Failure> 
         }
         let right = side(asked, &join.side, &narrow::narrowed(left.before(), join, None)?)?;
         said += &format!(" joined with {} of {}", right.rows, name_of(&join.side));
+        sides += right.rows as u64;
         within(&mut held, &[&left, &right])?;
         left = step(asked, left, &right, join)?;
         within(&mut held, &[&left, &right])?;
     }
-    Ok(Rows { segment: left.into_segment(), said, _held: held })
+    Ok(Rows { segment: left.into_segment(), said, sides, _held: held })
 }
 
 /// Rows of a first side that are joined together, where it has many more.
 const PIECE: usize = if cfg!(test) { 16 } else { 1 << 18 };
 
 /// Join a long first side a piece at a time, and hand each piece's joined rows to `with`: what was
-/// joined, in words. None where the first side is not long, or no rows of a table.
+/// joined, in words, and the rows of all sides. None where the first side is not long, or no rows of a table.
 pub(super) fn in_pieces(
     asked: &Asked<'_>,
     joined: &Joined,
     with: &mut dyn FnMut(&Segment) -> Result<(), Failure>,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<(String, u64)>, Failure> {
     let SideRows::Scan(scan) = &joined.first.rows else { return Ok(None) };
     if scan.joined.is_some() || scan.windowed.is_some() || matches!(scan.output, Output::Groups(_)) {
         return Ok(None);
@@ -107,7 +111,8 @@ pub(super) fn in_pieces(
         }
         let names = joined.joins.iter().zip(&rights);
         let names = names.map(|(join, right)| format!(" joined with {} of {}", right.rows, name_of(&join.side)));
-        Ok(Some(format!("{rows} rows of {}{}", name_of(&joined.first), names.collect::<String>())))
+        let said = format!("{rows} rows of {}{}", name_of(&joined.first), names.collect::<String>());
+        Ok(Some((said, rights.iter().map(|right| right.rows as u64).sum::<u64>() + rows as u64)))
     })
 }
 
@@ -199,7 +204,7 @@ fn side(asked: &Asked<'_>, side: &Side, narrowed: &[Narrowed]) -> Result<Table, 
     let gathered = with_work(asked, scan, Of::In(narrowed), |work, _| match &scan.output {
         Output::Rows(_) => gathered_rows(work, side, scan),
         Output::Groups(groups) => {
-            let (rows, _) = groups::rows_of(work, groups, asked.node, asked.now_unix_ns)?;
+            let rows = groups::rows_of(work, groups, asked.node, asked.now_unix_ns)?;
             if side.columns.is_empty() {
                 return Ok(vec![Gathered::rows(rows.len())]);
             }

@@ -94,11 +94,15 @@ impl FragmentExecutor for ColumnExecutor<'_> {
 fn whole(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Answered, Failure> {
     let Asked { node, now_unix_ns, .. } = *asked;
     with_work(asked, scan, Of::All, |work, from| {
-        let summaries = match &scan.output {
-            Output::Groups(groups) => groups::answer(work, groups, node, now_unix_ns, emit)?,
-            Output::Rows(rows) => rows::answer(work, rows, node, now_unix_ns, emit)?.then_some(0),
-        };
-        Ok(Answered(from.said(summaries.ok_or(StepAside)?)))
+        let (summaries, admitted) = match &scan.output {
+            Output::Groups(groups) => {
+                let answered = groups::answer(work, groups, node, now_unix_ns, emit)?;
+                answered.map(|(summaries, rows)| (summaries, Some(rows)))
+            }
+            Output::Rows(rows) => rows::answer(work, rows, node, now_unix_ns, emit)?.then_some((0, None)),
+        }
+        .ok_or(StepAside)?;
+        Ok(Answered { from: from.said(summaries), admitted: from.sides.or(admitted) })
     })
 }
 
@@ -113,7 +117,7 @@ fn in_pieces(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Option<An
     }
     let Asked { node, now_unix_ns, .. } = *asked;
     let mut grouping: Option<groups::Grouping> = None;
-    let said = joins::in_pieces(asked, joined, &mut |segment| {
+    let made = joins::in_pieces(asked, joined, &mut |segment| {
         with_work(asked, scan, Of::These(segment), |work, _| {
             let grouping = match &mut grouping {
                 Some(grouping) => grouping,
@@ -122,11 +126,11 @@ fn in_pieces(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Option<An
             grouping.add(work, groups).map(drop)
         })
     })?;
-    let (Some(said), Some(grouping)) = (said, grouping) else { return Ok(None) };
+    let (Some((said, sides)), Some(grouping)) = (made, grouping) else { return Ok(None) };
     let nothing = Segment::in_memory(0, 0, Vec::new());
     let rows = with_work(asked, scan, Of::These(&nothing), |work, _| grouping.finish(work, groups, node, now_unix_ns))?;
     out::give(rows, groups.shown, emit)?;
-    Ok(Some(Answered(format!("columns: {said}"))))
+    Ok(Some(Answered { from: format!("columns: {said}"), admitted: Some(sides) }))
 }
 
 /// Which of a scan's rows.
@@ -163,14 +167,15 @@ struct Origin {
     pruned: usize,
     /// Rows that windows saw.
     windowed: Option<usize>,
-    is_join: bool,
+    /// Rows of all sides, where it is a join.
+    sides: Option<u64>,
 }
 
 impl Origin {
     fn said(&self, summaries: usize) -> String {
-        let Self { what, segments, pruned, windowed, is_join } = self;
+        let Self { what, segments, pruned, windowed, sides } = self;
         let windows = windowed.map_or_else(String::new, |rows| format!(", windows over {rows} rows"));
-        if *is_join {
+        if sides.is_some() {
             return format!("columns: {what}{windows}");
         }
         let kinds = [(summaries, "rollups"), (segments - summaries, "columns")];
@@ -223,7 +228,7 @@ fn with_work<T>(
         return Err(Failure::StepAside);
     }
     let (mut what, mut all) = (table.clone(), 1);
-    let mut _joined = None;
+    let mut joined_rows = None;
     let segments: Vec<Segment> = match (&scan.joined, of) {
         (_, Of::These(segment)) => {
             Some(segment.clone()).filter(|segment| filter.may_hold(segment)).into_iter().collect()
@@ -234,7 +239,7 @@ fn with_work<T>(
             found.into_iter().filter(|segment| filter.may_hold(segment)).collect()
         }
         (Some(joined), _) => {
-            let rows = _joined.insert(joins::rows(asked, joined)?);
+            let rows = joined_rows.insert(joins::rows(asked, joined)?);
             what.clone_from(&rows.said);
             if filter.may_hold(&rows.segment) { vec![rows.segment.clone()] } else { Vec::new() }
         }
@@ -259,7 +264,7 @@ fn with_work<T>(
         segments: segments.len(),
         pruned: all.saturating_sub(segments.len()),
         windowed: windowed.as_ref().map(|(added, _)| added.rows),
-        is_join: scan.joined.is_some(),
+        sides: scan.joined.as_ref().map(|_| joined_rows.as_ref().map_or(0, |rows| rows.sides)),
     };
     with(&work, &from)
 }

@@ -3,19 +3,20 @@
 //! again would take longer than a small answer.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::sync::Arc;
 
 use query_planner::Fragment;
 use query_planner::scan::{Column, PlainColumns, Scan};
-use rusqlite::{Connection, OptionalExtension, ffi};
+use rusqlite::{Connection, OptionalExtension};
 
 use super::super::Kind;
 use super::super::form::is_columnar;
+use super::super::with_connection::Name;
 use crate::FastMap;
 
-/// The name of what is kept, among what others keep with a connection.
-const NAME: &CStr = c"rankmesh_schema";
+/// What is kept with a connection.
+static KNOWN: Name<Known> = Name::new(c"rankmesh_schema");
 /// Scans that are kept, and the longest SQL of one.
 const MOST_SCANS: usize = 128;
 const LONGEST_SQL_BYTES: usize = 16 << 10;
@@ -69,33 +70,12 @@ pub(super) fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Option
 /// nothing is kept.
 fn with_known<T>(conn: &Connection, with: impl FnOnce(&mut Known) -> T) -> Option<T> {
     let version: i64 = conn.prepare_cached("PRAGMA main.schema_version").ok()?.query_row([], |row| row.get(0)).ok()?;
-    // SAFETY: the handle is the connection's, which is open. What is kept under the name is a `Known`
-    // that this function has put there; SQLite drops it with the connection. Nobody else has a
-    // reference to it: a connection is used by one thread at a time, and `with` does not come here.
-    let known = unsafe {
-        let db = conn.handle();
-        let mut known: *mut Known = ffi::sqlite3_get_clientdata(db, NAME.as_ptr()).cast();
-        if known.is_null() {
-            known = Box::into_raw(Box::default());
-            // (Where it fails, it has dropped it.)
-            let kept = ffi::sqlite3_set_clientdata(db, NAME.as_ptr(), known.cast(), Some(drop_known));
-            if kept != ffi::SQLITE_OK {
-                return None;
-            }
+    KNOWN.with(conn, |known| {
+        if known.version != version {
+            *known = Known { version, ..Known::default() };
         }
-        &mut *known
-    };
-    if known.version != version {
-        *known = Known { version, ..Known::default() };
-    }
-    Some(with(known))
-}
-
-/// # Safety
-/// `known` is from `Box::into_raw` and not used afterwards.
-unsafe extern "C" fn drop_known(known: *mut c_void) {
-    // SAFETY: as the caller promises.
-    drop(unsafe { Box::from_raw(known.cast::<Known>()) });
+        with(known)
+    })
 }
 
 fn read(conn: &Connection, fragment: &Fragment) -> rusqlite::Result<Option<Arc<Scan>>> {
