@@ -10,7 +10,7 @@ use super::input::Input;
 use super::observation::{Coupling, Observation, hex};
 use super::report::Verdict;
 use super::rules::Rules;
-use super::sampled::Totals;
+use super::sampled::{Sampled, Totals};
 use super::score::Scored;
 use super::stats::median;
 use super::suspects::Findings;
@@ -73,17 +73,13 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         }
         // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not
         // heard.
-        let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
-        let (Some(shortest), Some(period)) = (median(shortest.map(|d| d as f64)), s.comm.period_ns()) else {
-            continue;
-        };
-        if period > 0.0 && shortest / period >= rules.effect {
+        if let Some(waited) = all_wait(s).filter(|waited| *waited >= rules.effect) {
             doubts.push(format!(
                 "{} of {all} ranks of communicator {} were not heard, and every rank heard spends {:.0} % of its time \
                  waiting in it: the one they wait for may be among those",
                 all - heard,
                 hex(s.comm.hash),
-                100.0 * (shortest / period).min(1.0)
+                100.0 * waited
             ));
         }
     }
@@ -107,6 +103,13 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         doubts.push("only one rank of each communicator was heard: nobody to compare it with".to_owned());
     }
     if doubts.is_empty() { Verdict::None } else { Verdict::Unknown { why: doubts.join("; ") } }
+}
+
+/// The share of the time that every rank heard waits: the shortest of each collective's waits.
+fn all_wait(s: &Scored) -> Option<f64> {
+    let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
+    let shortest = median(shortest.map(|d| d as f64))?;
+    s.comm.period_ns().filter(|period| *period > 0.0).map(|period| (shortest / period).min(1.0))
 }
 
 fn reasons(unplaced: &BTreeMap<String, u64>) -> String {
@@ -140,7 +143,7 @@ fn not_in_digests(input: &Input) -> Option<String> {
     if input.unplaced.is_empty() {
         return None;
     }
-    let numbered: HashSet<(&str, i64)> = input.sampled.iter().map(|cell| (&*cell.seen.node, cell.seen.pid)).collect();
+    let numbered: HashSet<(&str, i64)> = input.sampled.iter().map(|lane| (&*lane.node, lane.pid)).collect();
     let calls = |of: &&Totals| of.lanes.iter().any(|l| Coupling::of(&l.func) == Coupling::All && l.calls > 0);
     let (all, left_out) = input
         .totals
@@ -158,12 +161,7 @@ fn not_in_digests(input: &Input) -> Option<String> {
 /// Calls only enqueue, and all ranks spend most of their time waiting for their devices after them:
 /// a device that takes longer than the others makes all hosts wait alike, and none enters late.
 fn on_devices(scored: &[Scored]) -> Option<String> {
-    let share = |s: &Scored| {
-        let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
-        let shortest = median(shortest.map(|d| d as f64))?;
-        s.comm.period_ns().filter(|period| *period > 0.0).map(|period| (shortest / period).min(1.0))
-    };
-    let most = scored.iter().filter(|s| s.comm.lifted).filter_map(share).max_by(f64::total_cmp)?;
+    let most = scored.iter().filter(|s| s.comm.lifted).filter_map(all_wait).max_by(f64::total_cmp)?;
     (most >= Rules::ON_DEVICES).then(|| {
         format!(
             "no rank enters its collectives late, but every rank spends {:.0} % of its time waiting for its GPU after them, and a GPU \
@@ -189,10 +187,12 @@ fn absent(scored: &[Scored]) -> Option<String> {
 /// Nobody has called anything for long, where calls only enqueue: that is how a hang looks, and how
 /// the end of a job does.
 fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
-    let seen = input.observations.iter().chain(&input.unnumbered).chain(input.sampled.iter().map(|cell| &cell.seen));
-    let last = seen.map(|o| {
-        let end = o.entry_ns.saturating_add(o.duration_ns);
-        input.clocks.get(&*o.node).map_or(end, |clock| clock.align(end))
+    let seen = input.observations.iter().chain(&input.unnumbered).map(|o| (&*o.node, o.entry_ns, o.duration_ns));
+    let last = |of: &Sampled| of.runs.iter().map(|run| (run.entry_ns, run.duration_ns)).max_by_key(|run| run.0 + run.1);
+    let sampled = input.sampled.iter().filter_map(|of| last(of).map(|(entry, duration)| (&*of.node, entry, duration)));
+    let last = seen.chain(sampled).map(|(node, entry_ns, duration_ns)| {
+        let end = entry_ns.saturating_add(duration_ns);
+        input.clocks.get(node).map_or(end, |clock| clock.align(end))
     });
     let for_ns = input.until_ns.saturating_sub(last.max()?);
     let period = scored.iter().filter_map(|s| s.comm.period_ns()).fold(0.0, f64::max);
@@ -223,8 +223,8 @@ mod tests {
         });
         let comm = Comm { lifted, met: met.collect(), ..Comm::default() };
         let kind = WindowKind::Collectives { each: 1 };
-        let (windows, tallies, scores, coarse, bounds) = Default::default();
-        Scored { comm, waits: Waits::Seen, kind, windows, tallies, scores, coarse, bounds }
+        let (windows, tallies, flags, coarse, bounds) = Default::default();
+        Scored { comm, waits: Waits::Seen, kind, windows, tallies, flags, coarse, bounds }
     }
 
     #[test]

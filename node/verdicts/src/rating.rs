@@ -43,6 +43,25 @@ pub(crate) struct Score {
     pub(crate) own: Rating,
 }
 
+/// What is kept of a rank's score in one window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Flags {
+    pub(crate) late: bool,
+    pub(crate) own: bool,
+}
+
+impl Score {
+    /// Whether it is flagged.
+    pub(crate) fn flags(&self) -> Flags {
+        Flags { late: self.late.flagged, own: self.own.flagged }
+    }
+
+    /// Whether it costs enough.
+    pub(crate) fn costs(&self, rules: &Rules) -> Flags {
+        Flags { late: self.late.share >= rules.effect, own: self.own.share >= rules.effect }
+    }
+}
+
 /// What the tallies to be rated stand for.
 pub(crate) struct Frame<'a> {
     /// Collectives in them.

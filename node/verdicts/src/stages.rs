@@ -14,7 +14,7 @@ use super::ranks::RankRef;
 use super::report::{Stage, StageRank, Verdict};
 use super::rules::Rules;
 use super::score::Scored;
-use super::stats::{Moments, median};
+use super::stats::{Mean, median};
 use super::suspects::of_run;
 use super::tally::Waits;
 
@@ -53,6 +53,10 @@ pub(crate) fn stage_imbalance(
     job_rank: &HashMap<Process, i32>,
     rules: &Rules,
 ) -> Option<Verdict> {
+    if scored.len() < 2 {
+        // The ranks of one communicator are one stage, or, where they do different work, alone.
+        return None;
+    }
     let (mut jobs, mut stages) = (Union::default(), Union::default());
     thin.iter().for_each(|c| jobs.join(c));
     for s in scored {
@@ -136,7 +140,7 @@ fn own_shares(scored: &[Scored], rules: &Rules, within_ns: (i64, i64)) -> BTreeM
         for (m, tally) in s.comm.members.iter().zip(&tallies) {
             let Some(mean) = tally.own.mean().filter(|_| wall_ns > 0.0) else { continue };
             let share = |compute_ns: f64| compute_ns * collectives / wall_ns;
-            let unsure = |moments: &Moments| moments.mean().unwrap_or(0.0);
+            let unsure = |open: &Mean| open.mean().unwrap_or(0.0);
             let (less, more) = (unsure(&tally.compute_less), unsure(&tally.compute_more));
             let share = Share { told: share(mean), least: share(mean - less), most: share(mean + more) };
             let entry = best.entry((Arc::clone(&m.node), m.pid)).or_default();

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use super::comm::{Comm, Met};
 use super::observation::{Process, hex};
 use super::ranks::RankRef;
-use super::rating::{Rating, Score, history, unsure};
+use super::rating::{Flags, Rating, history, unsure};
 use super::report::{Basis, Culprit};
 use super::rules::Rules;
 use super::score::Scored;
 use super::stats::median;
-use super::tally::Waits;
+use super::tally::{Tally, Waits};
 
 /// A culprit and where it was found.
 pub(crate) struct Found {
@@ -218,7 +218,7 @@ impl<'a> Case<'a> {
         // Its compute time must not say that it is held up.
         let own = self.explained(neighbour.culprit.basis, &run, 1.0);
         let itself = own_time || own.map_or(!self.several, |own| own >= self.rules.own_share);
-        let flags = self.column(if own_time { |s| s.own.flagged } else { |s| s.late.flagged });
+        let flags = self.column(if own_time { |flags| flags.own } else { |flags| flags.late });
         // Those that are slow as it is are among the others, and widen their spread: what it has in
         // every collective tells as well.
         let surely = rating.consistency > self.rules.z && rating.mostly >= self.rules.mostly;
@@ -232,19 +232,18 @@ impl<'a> Case<'a> {
             .then(|| self.found(neighbour.culprit.basis, rating, &flags, run))
     }
 
-    fn column(&self, flag: fn(&Score) -> bool) -> Vec<bool> {
-        self.s.scores.iter().map(|w| flag(&w[self.m])).collect()
+    fn column(&self, flag: fn(&Flags) -> bool) -> Vec<bool> {
+        self.s.flags.iter().map(|w| flag(&w[self.m])).collect()
     }
 
     /// It is late: by waits or entries.
     fn late(&self, findings: &mut Findings) -> Option<Found> {
         let (s, m, rules) = (self.s, self.m, self.rules);
-        let flags = self.column(|score| score.late.flagged);
+        let flags = self.column(|flags| flags.late);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
-        let (run, (tallies, scores)) = self.candidates(&flags, |score| &score.late).into_iter().find_map(|run| {
+        let (run, (tallies, scores)) = self.candidates(&flags, |flags| flags.late).into_iter().find_map(|run| {
             let pooled = s.pooled(run.clone(), rules);
-            self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, |score| &score.late)
-                .then_some((run, pooled))
+            self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, basis).then_some((run, pooled))
         })?;
         let (rating, tally) = (&scores[m].late, &tallies[m]);
         if s.waits == Waits::Enqueued && enters_after_the_next(s, m, &run) {
@@ -297,7 +296,7 @@ impl<'a> Case<'a> {
                 };
                 let class = s.comm.members[m].class;
                 let peers = s.comm.members.iter().filter(|o| o.class == class).count();
-                if not_own || !self.holds(&rating, peers, &run, Basis::OwnTime, |score| &score.late) {
+                if not_own || !self.holds(&rating, peers, &run, Basis::OwnTime, basis) {
                     return None;
                 }
             } else if not_own {
@@ -332,25 +331,24 @@ impl<'a> Case<'a> {
 
     /// It takes more time of its own than the others of its class.
     fn own(&self) -> Option<Found> {
-        let flags = self.column(|score| score.own.flagged);
+        let flags = self.column(|flags| flags.own);
         let class = self.s.comm.members[self.m].class;
         let peers = || self.s.comm.members.iter().filter(|o| o.class == class).count();
-        self.candidates(&flags, |score| &score.own).into_iter().find_map(|run| {
+        self.candidates(&flags, |flags| flags.own).into_iter().find_map(|run| {
             let (_, scores) = self.s.pooled(run.clone(), self.rules);
             let rating = &scores[self.m].own;
-            self.holds(rating, peers(), &run, Basis::OwnTime, |score| &score.own)
+            self.holds(rating, peers(), &run, Basis::OwnTime, Basis::OwnTime)
                 .then(|| self.found(Basis::OwnTime, rating, &flags, run))
         })
     }
 
     /// Episodes to be tried in turn.
-    fn candidates(&self, flags: &[bool], which: fn(&Score) -> &Rating) -> Vec<Range<usize>> {
+    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool) -> Vec<Range<usize>> {
         let mut runs = episodes(flags, self.rules);
         // Where windows hold few collectives or ranks are few, the spread of a single window is a
         // poor measure: then it is enough that it costs as much in most of the longer ones; what it
         // stands out of is asked over the whole run.
-        let costs = |scores: &Vec<Score>| which(&scores[self.m]).share >= self.rules.effect;
-        let coarse: Vec<bool> = self.s.coarse.iter().map(|(_, scores)| costs(scores)).collect();
+        let coarse: Vec<bool> = self.s.coarse.iter().map(|(_, of_all)| costs(&of_all[self.m])).collect();
         if let Some(run) = episode(&coarse, self.rules) {
             let (first, last) = (&self.s.coarse[run.start].0, &self.s.coarse[run.end - 1].0);
             runs.push(first.start..last.end);
@@ -358,15 +356,8 @@ impl<'a> Case<'a> {
         runs
     }
 
-    /// Does an episode hold up as a whole?
-    fn holds(
-        &self,
-        rating: &Rating,
-        peers: usize,
-        run: &Range<usize>,
-        basis: Basis,
-        which: fn(&Score) -> &Rating,
-    ) -> bool {
+    /// Does an episode hold up as a whole? `of_rating` is the basis of the rating's excess.
+    fn holds(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis, of_rating: Basis) -> bool {
         // Of many that are looked at some stand out by chance: the places in communicators, and the
         // episodes of this length that find room in the span. As much surer as the tail of a normal
         // deviate asks for.
@@ -383,7 +374,7 @@ impl<'a> Case<'a> {
             && rating.mostly >= Rules::ABOVE_MEDIAN
             && rating.beyond >= self.rules.effect
             && self.consistency(rating, basis, run) >= needed
-            && self.departs_from_history(rating, peers, run, which)
+            && self.departs_from_history(rating, peers, run, of_rating)
     }
 
     /// How surely its excess over an episode is no chance, as a normal deviate: the surer of two
@@ -396,17 +387,16 @@ impl<'a> Case<'a> {
 
     /// Three ranks: two others are no population, so where the rank has a past of its own, it must
     /// depart from it.
-    fn departs_from_history(
-        &self,
-        rating: &Rating,
-        peers: usize,
-        run: &Range<usize>,
-        which: fn(&Score) -> &Rating,
-    ) -> bool {
+    fn departs_from_history(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis) -> bool {
         if peers != 3 || run.start < Rules::HISTORY {
             return true;
         }
-        let past = (0..run.start).map(|w| which(&self.s.scores[w][self.m]).excess_ns);
+        let excess = |tally: &Tally| match basis {
+            Basis::Waits => tally.less_wait.mean(),
+            Basis::Entries => tally.later.mean(),
+            Basis::OwnTime | Basis::PointToPoint => tally.more_compute.mean(),
+        };
+        let past = self.s.tallies[..run.start].iter().map(|w| excess(&w[self.m]).unwrap_or(0.0));
         history(past).is_none_or(|(mid, scale)| rating.excess_ns - mid > self.rules.z * scale)
     }
 

@@ -4,7 +4,7 @@
 //! All of this matters where calls only enqueue, so that waits are not seen. `suspects.rs` finds
 //! them, `verdict.rs` asks here whom to drop.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use super::comm::{Comm, Member, Met};
 use super::rating::Score;
@@ -144,8 +144,8 @@ fn link<'a>(a: &'a str, b: &'a str) -> Option<(&'a str, &'a str)> {
 fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Rules) -> BTreeSet<(&'a str, &'a str)> {
     let mut links = BTreeSet::new();
     for f in found.iter().filter(|f| scored[f.comm].waits == Waits::Enqueued && scored[f.comm].comm.reconstructed) {
-        let own =
-            |node: &str, pid: i64| own_share(scored, (node, pid), (f.culprit.since_ns, f.culprit.until_ns), rules);
+        let shares = shares(scored.iter(), (f.culprit.since_ns, f.culprit.until_ns), rules, |score| score.own.share);
+        let own = |node: &str, pid: i64| shares.get(&(node, pid)).copied().unwrap_or(0.0).max(0.0);
         let mine = own(&f.culprit.node, f.culprit.pid);
         if mine < rules.effect {
             continue;
@@ -160,25 +160,24 @@ fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Ru
     links
 }
 
-/// The excess of compute time of a process between two instants as a share of wall time, in the
-/// communicator where it is largest.
-fn own_share(scored: &[Scored], who: (&str, i64), within_ns: (i64, i64), rules: &Rules) -> f64 {
-    scores(scored.iter(), who, within_ns, rules).map(|score| score.own.share).fold(0.0, f64::max)
-}
-
-/// The score of a process (node and id) between two instants, in each of these communicators that it
-/// is in.
-pub(crate) fn scores<'a>(
+/// A share of wall time of each process (node and id) between two instants, in that of these
+/// communicators where it is largest.
+pub(crate) fn shares<'a>(
     scored: impl Iterator<Item = &'a Scored>,
-    (node, pid): (&str, i64),
     (since_ns, until_ns): (i64, i64),
     rules: &Rules,
-) -> impl Iterator<Item = Score> {
-    scored.filter_map(move |s| {
-        let place = s.comm.members.iter().position(|m| *m.node == *node && m.pid == pid)?;
+    share: fn(&Score) -> f64,
+) -> HashMap<(&'a str, i64), f64> {
+    let mut largest: HashMap<(&str, i64), f64> = HashMap::new();
+    for s in scored {
         let run = s.between(since_ns, until_ns);
-        (!run.is_empty()).then(|| s.pooled(run, rules).1.swap_remove(place))
-    })
+        let scores = if run.is_empty() { Vec::new() } else { s.pooled(run, rules).1 };
+        for (m, score) in s.comm.members.iter().zip(&scores) {
+            let known = largest.entry((&m.node, m.pid)).or_insert(f64::NEG_INFINITY);
+            *known = known.max(share(score));
+        }
+    }
+    largest
 }
 
 /// What stands against naming a rank that enters late.
