@@ -41,7 +41,7 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
     }
     for late in held_up {
         doubts.push(format!(
-            "rank {} on {} is late, but its own time between collectives does not explain it: it is held up itself, by a \
+            "rank {} on {} is late, but its compute time between collectives does not explain it: it is held up itself, by a \
              rank or a call that was not seen",
             late.rank, late.node
         ));
@@ -50,7 +50,7 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
     alone.dedup();
     for late in alone {
         doubts.push(format!(
-            "rank {} on {} is late, but its own time could not be compared (nobody heard does the same work, or records \
+            "rank {} on {} is late, but its compute time could not be compared (nobody heard does the same work, or records \
              were lost): it may have more to do, or be held up itself",
             late.rank, late.node
         ));

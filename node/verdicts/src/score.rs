@@ -218,7 +218,7 @@ fn add(met: &Met, members: &[Member], bounds: &[Option<f64>], tally: &mut [Tally
     let middles: BTreeMap<usize, Option<Middle>> =
         classes.into_iter().map(|(class, all)| (class, Middle::of(all))).collect();
     for (r, class, compute) in computed() {
-        tally[r].own.add(compute);
+        tally[r].compute.add(compute);
         if let Some(usual) = middles[&class].and_then(|middle| middle.without(compute)) {
             tally[r].more_compute.add(compute - usual);
         }

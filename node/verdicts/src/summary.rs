@@ -109,7 +109,7 @@ pub(crate) fn comm_reports(
         }
         let mut flagged = vec![0; members];
         for flags in &s.flags {
-            flagged.iter_mut().zip(flags).for_each(|(sum, flags)| *sum += usize::from(flags.late || flags.own));
+            flagged.iter_mut().zip(flags).for_each(|(sum, flags)| *sum += usize::from(flags.late || flags.compute));
         }
         let named_in = named.iter().any(|f| f.comm == index);
         let mut report = comm_report(&s.comm);

@@ -143,8 +143,8 @@ pub(crate) fn suspects(
 ) {
     for m in 0..s.comm.members.len() {
         let case = Case::of(index, s, m, rules, job_rank, elsewhere);
-        let late = case.late(findings);
-        let own = case.own();
+        let late = case.by_lateness(findings);
+        let own = case.by_compute();
         // What the others wait is the better evidence, unless it shows only a part.
         findings.found.extend(match (late, own) {
             (Some(late), Some(own)) if own.culprit.share <= Rules::COMPUTE_OVER_LATENESS * late.culprit.share => {
@@ -213,12 +213,12 @@ impl<'a> Case<'a> {
     fn as_neighbour(&self, neighbour: &Found) -> Option<Found> {
         let run = neighbour.episode.clone();
         let (_, scores) = self.s.pooled(run.clone(), self.rules);
-        let own_time = neighbour.culprit.basis == Basis::OwnTime;
-        let rating = if own_time { &scores[self.m].own } else { &scores[self.m].late };
+        let by_compute = neighbour.culprit.basis == Basis::OwnTime;
+        let rating = if by_compute { &scores[self.m].compute } else { &scores[self.m].late };
         // Its compute time must not say that it is held up.
         let own = self.explained(neighbour.culprit.basis, &run, 1.0);
-        let itself = own_time || own.map_or(!self.several, |own| own >= self.rules.own_share);
-        let flags = self.column(if own_time { |flags| flags.own } else { |flags| flags.late });
+        let itself = by_compute || own.map_or(!self.several, |own| own >= self.rules.compute_share);
+        let flags = self.column(if by_compute { |flags| flags.compute } else { |flags| flags.late });
         // Those that are slow as it is are among the others, and widen their spread: what it has in
         // every collective tells as well.
         let surely = rating.consistency > self.rules.z && rating.mostly >= self.rules.mostly;
@@ -227,7 +227,7 @@ impl<'a> Case<'a> {
             rating.mostly >= Rules::ABOVE_MEDIAN
                 && self.consistency(rating, neighbour.culprit.basis, &run) >= Rules::NEIGHBOUR_CONSISTENCY
         };
-        let stands = rating.share >= self.rules.effect && (own_time && surely || rating.flagged && habit());
+        let stands = rating.share >= self.rules.effect && (by_compute && surely || rating.flagged && habit());
         (stands && itself && 2.0 * rating.share >= neighbour.culprit.share)
             .then(|| self.found(neighbour.culprit.basis, rating, &flags, run))
     }
@@ -237,7 +237,7 @@ impl<'a> Case<'a> {
     }
 
     /// It is late: by waits or entries.
-    fn late(&self, findings: &mut Findings) -> Option<Found> {
+    fn by_lateness(&self, findings: &mut Findings) -> Option<Found> {
         let (s, m, rules) = (self.s, self.m, self.rules);
         let flags = self.column(|flags| flags.late);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
@@ -264,10 +264,10 @@ impl<'a> Case<'a> {
         }
         let own = tally.more_compute.mean().filter(|_| tally.more_compute.n >= Rules::COMPUTE_SEEN);
         let explained = self.explained(basis, &run, Rules::COMPUTE_SEEN);
-        let not_own = explained.is_some_and(|explained| explained < rules.own_share);
+        let not_own = explained.is_some_and(|explained| explained < rules.compute_share);
         // Told from entries, the clocks may make it.
         let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
-        let open = !not_own && own.is_some_and(|own| own - unsure < rules.own_share * rating.excess_ns);
+        let open = !not_own && own.is_some_and(|own| own - unsure < rules.compute_share * rating.excess_ns);
         // It entered late for certain; where it does not pass data to single ranks, it may still be
         // seen whether somebody else made it late.
         let entries_tell = !s.comm.mixed() && !self.paired;
@@ -290,7 +290,7 @@ impl<'a> Case<'a> {
                     return None;
                 }
                 let rating = Rating {
-                    consistency: tally.more_compute.consistency(scores[m].own.usual_ns).unwrap_or(0.0),
+                    consistency: tally.more_compute.consistency(scores[m].compute.usual_ns).unwrap_or(0.0),
                     mostly: tally.more_compute.positive / tally.more_compute.n,
                     ..*rating
                 };
@@ -330,13 +330,13 @@ impl<'a> Case<'a> {
     }
 
     /// It takes more time of its own than the others of its class.
-    fn own(&self) -> Option<Found> {
-        let flags = self.column(|flags| flags.own);
+    fn by_compute(&self) -> Option<Found> {
+        let flags = self.column(|flags| flags.compute);
         let class = self.s.comm.members[self.m].class;
         let peers = || self.s.comm.members.iter().filter(|o| o.class == class).count();
-        self.candidates(&flags, |flags| flags.own).into_iter().find_map(|run| {
+        self.candidates(&flags, |flags| flags.compute).into_iter().find_map(|run| {
             let (_, scores) = self.s.pooled(run.clone(), self.rules);
-            let rating = &scores[self.m].own;
+            let rating = &scores[self.m].compute;
             self.holds(rating, peers(), &run, Basis::OwnTime, Basis::OwnTime)
                 .then(|| self.found(Basis::OwnTime, rating, &flags, run))
         })

@@ -35,7 +35,7 @@ pub(crate) struct Tally {
     /// How much later it entered than the median of the others.
     pub(crate) later: Moments,
     /// Its compute time.
-    pub(crate) own: Mean,
+    pub(crate) compute: Mean,
     /// How much more compute time it took than the median of the others of its class.
     pub(crate) more_compute: Moments,
     /// How much less its compute time may be, where it was told from aligned entries,
@@ -51,7 +51,7 @@ impl Tally {
         self.wait.merge(&other.wait);
         self.less_wait.merge(&other.less_wait);
         self.later.merge(&other.later);
-        self.own.merge(&other.own);
+        self.compute.merge(&other.compute);
         self.more_compute.merge(&other.more_compute);
         self.compute_less.merge(&other.compute_less);
         self.compute_more.merge(&other.compute_more);

@@ -144,7 +144,8 @@ fn link<'a>(a: &'a str, b: &'a str) -> Option<(&'a str, &'a str)> {
 fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Rules) -> BTreeSet<(&'a str, &'a str)> {
     let mut links = BTreeSet::new();
     for f in found.iter().filter(|f| scored[f.comm].waits == Waits::Enqueued && scored[f.comm].comm.reconstructed) {
-        let shares = shares(scored.iter(), (f.culprit.since_ns, f.culprit.until_ns), rules, |score| score.own.share);
+        let shares =
+            shares(scored.iter(), (f.culprit.since_ns, f.culprit.until_ns), rules, |score| score.compute.share);
         let own = |node: &str, pid: i64| shares.get(&(node, pid)).copied().unwrap_or(0.0).max(0.0);
         let mine = own(&f.culprit.node, f.culprit.pid);
         if mine < rules.effect {

@@ -28,7 +28,7 @@ pub struct Heard<'a> {
     pub digests: &'a [&'a Digest],
 }
 
-/// A lane over all windows: as it was told first, with the calls of all and its runs.
+/// A lane over all windows: as it was reported first, with the calls of all and its runs.
 struct Track<'a> {
     node: &'a Arc<str>,
     pid: u32,
@@ -96,7 +96,7 @@ pub(crate) fn without_progress(all: &[Heard<'_>], reference: u16) -> Input {
         let clocks = || heard.digests.iter().rev().filter_map(|digest| clock_of(digest, Some(reference)));
         if let Some(clock) = clocks().next() {
             let offset_ns = clock.offset_us.saturating_mul(1_000);
-            // Of all windows the widest: an older one may have been told less well.
+            // Of all windows the widest: an older one may have been known less well.
             let widest_us = clocks().map(|clock| clock.bound_us).max().unwrap_or(clock.bound_us);
             let bound_ns = i64::from(widest_us).saturating_mul(1_000);
             input.clocks.insert(heard.node.to_owned(), ClockOffset::steady(offset_ns, bound_ns));
@@ -127,7 +127,7 @@ pub(super) fn figures(
 ) -> (Vec<Sampled>, Vec<Totals>) {
     let names: Vec<Arc<str>> = all.iter().map(|heard| heard.node.into()).collect();
     let mut lanes: BTreeMap<(u64, &str), Vec<Track<'_>>> = BTreeMap::new();
-    let mut told = StepTimes::default();
+    let mut step_times = StepTimes::default();
     let mut all_totals = Vec::new();
     for (heard, name) in all.iter().zip(&names) {
         let latest = heard.digests.iter().rev().find_map(|digest| clock_of(digest, reference));
@@ -141,7 +141,7 @@ pub(super) fn figures(
                 _ => 0,
             };
             let base_us = (digest.window.saturating_mul(WINDOW_NS) / 1_000).saturating_add(moved);
-            told.add(name, digest, base_us);
+            step_times.add(name, digest, base_us);
             for process in &digest.processes {
                 let known = opens.entry(process.pid).or_default();
                 *known = process.opens.clone().or(known.take());
@@ -163,15 +163,15 @@ pub(super) fn figures(
         }
     }
     // Where steps tell compute times, their ends are the collectives.
-    let told = told.tell(clocks);
-    lanes.retain(|key, _| !told.ends.contains(key));
+    let computed = step_times.compute_times(clocks);
+    lanes.retain(|key, _| !computed.ends.contains(key));
     let blocks: usize = lanes.values().flatten().map(|track| track.blocks.len()).sum();
     let of_each = parallel::map(lanes.into_values().collect(), blocks >= Input::MANY_CALLS, |mut lanes: Vec<_>| {
         lanes.sort_by_key(|track| (track.node, track.pid));
         sampled(&lanes)
     });
     let mut sampled = of_each.into_iter().flatten().collect();
-    told.spread(&mut sampled);
+    computed.spread(&mut sampled);
     (sampled, all_totals)
 }
 

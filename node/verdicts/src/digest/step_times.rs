@@ -1,4 +1,4 @@
-//! Own times told from steps: where calls only enqueue and hosts wait outside them, from when all
+//! Compute times derived from steps: where calls only enqueue and hosts wait outside them, from when all
 //! ranks enter them.
 //!
 //! A process that receives goes on when its peer has entered the send, one that meets others when
@@ -77,7 +77,7 @@ impl Entry<'_> {
 
 /// A step of a process, laid beside those of the others.
 #[derive(Clone, Copy)]
-struct Own {
+struct StepWait {
     outside_ns: i64,
     /// Of this, the waits for others.
     waited_ns: i64,
@@ -111,7 +111,7 @@ fn goes_on(waits: &[Wait], end_ns: i64) -> bool {
     })
 }
 
-/// Own times that were told.
+/// Compute times that could be derived.
 #[derive(Default)]
 pub(super) struct ComputeTimes<'a> {
     /// Lanes whose calls end steps, by communicator and function.
@@ -174,11 +174,11 @@ impl<'a> StepTimes<'a> {
         }
     }
 
-    /// The compute times that can be told.
-    pub(super) fn tell(self, clocks: &BTreeMap<String, ClockOffset>) -> ComputeTimes<'a> {
-        let mut told = ComputeTimes::default();
+    /// The compute times that can be derived.
+    pub(super) fn compute_times(self, clocks: &BTreeMap<String, ClockOffset>) -> ComputeTimes<'a> {
+        let mut times = ComputeTimes::default();
         if self.processes.is_empty() {
-            return told;
+            return times;
         }
         // Communicators of which a synchronise call was seen, or whose calls wait themselves.
         let shows = |lane: &&Lane| lane.tier > 0 || lane.blocks.iter().any(|block| block.waited.is_some());
@@ -188,23 +188,23 @@ impl<'a> StepTimes<'a> {
             if job.values().flat_map(|process| process.nranks.keys()).any(|comm| waits.contains(comm)) {
                 continue;
             }
-            let own = own_times(&job, clocks);
+            let own = step_waits(&job, clocks);
             let widest_ns = own.values().map(|own| own.bound_ns).max().unwrap_or(0);
             let telling = || own.values().filter(|own| own.waited_ns > 2 * widest_ns);
             // At each wait of a step the clocks may be wrong.
-            let longer = |own: &Own| own.outside_ns + 2 * widest_ns < own.within_ns[0];
+            let longer = |own: &StepWait| own.outside_ns + 2 * widest_ns < own.within_ns[0];
             let broken = telling().filter(|own| own.goes_on || longer(own)).count();
             if telling().count() < Rules::HOSTS_WAIT_TELLING
                 || broken as f64 > Rules::HOSTS_WAIT_BROKEN * telling().count() as f64
             {
                 continue;
             }
-            told.comms.extend(job.values().flat_map(|process| process.nranks.keys()));
+            times.comms.extend(job.values().flat_map(|process| process.nranks.keys()));
             for ((node, pid), process) in &job {
-                told.ends.insert((process.ends.comm_hash, &*process.ends.func));
+                times.ends.insert((process.ends.comm_hash, &*process.ends.func));
                 let runs =
                     process.steps.iter().map(|(number, step)| run(*number, step, own.get(&(*number, (*node, *pid)))));
-                told.cells.push(process.sampled(*pid, runs.collect()));
+                times.cells.push(process.sampled(*pid, runs.collect()));
                 for (number, step) in &process.steps {
                     let own = own.get(&(*number, (*node, *pid)));
                     let mut calls: BTreeMap<u64, i64> = BTreeMap::new();
@@ -213,21 +213,21 @@ impl<'a> StepTimes<'a> {
                     }
                     calls.retain(|comm, count| *count > 0 && *comm != process.ends.comm_hash);
                     for (own, (comm, count)) in own.into_iter().flat_map(|own| calls.iter().map(move |of| (own, of))) {
-                        let (compute_ns, unsure) = own.told();
+                        let (compute_ns, unsure) = own.compute_ns();
                         let unsure = Unsure { less_ns: unsure.less_ns / count, more_ns: unsure.more_ns / count };
                         let each = (step.end_ns, compute_ns / count, unsure);
-                        told.other.entry((&**process.node, (*pid).into(), *comm)).or_default().push(each);
+                        times.other.entry((&**process.node, (*pid).into(), *comm)).or_default().push(each);
                     }
                 }
             }
         }
-        told
+        times
     }
 }
 
-impl Own {
+impl StepWait {
     /// Compute time, and how far the clocks leave it open.
-    fn told(&self) -> (i64, Unsure) {
+    fn compute_ns(&self) -> (i64, Unsure) {
         let own = |waited: i64| self.outside_ns.saturating_sub(waited).max(0);
         let (compute_ns, [least, most]) = (own(self.waited_ns), self.within_ns);
         (compute_ns, Unsure { less_ns: compute_ns - own(most), more_ns: own(least) - compute_ns })
@@ -273,20 +273,20 @@ impl<'a> Stepped<'a> {
 }
 
 /// A step as a run of the calls that end steps.
-fn run(number: u64, step: &Step<'_>, own: Option<&Own>) -> Run {
-    let (compute_ns, unsure) = own.map(Own::told).unzip();
+fn run(number: u64, step: &Step<'_>, own: Option<&StepWait>) -> Run {
+    let (compute_ns, unsure) = own.map(StepWait::compute_ns).unzip();
     let entry_ns = step.end_ns;
     Run { seq: number, entry_ns, duration_ns: 0, compute_ns, unsure, weight: 1 << step.level, waited: false }
 }
 
-/// By number and process: the steps of which it can be told for whom the process waited.
-fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTreeMap<(u64, Process<'a>), Own> {
+/// By number and process: the steps of which it is known for whom the process waited.
+fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTreeMap<(u64, Process<'a>), StepWait> {
     let mut numbers: BTreeMap<u64, Vec<(Process<'a>, &Stepped<'a>, &Step<'a>, i64)>> = BTreeMap::new();
     let mut whole: BTreeSet<(u64, Process<'a>)> = BTreeSet::new();
     for (process, stepped) in job {
         let (Some(clock), usual) = (clocks.get(process.0), stepped.usual()) else { continue };
         for (number, step) in &stepped.steps {
-            // One that lacks records tells others whom they waited for, as far as it goes, but not
+            // One that lacks records shows others whom they waited for, as far as it goes, but not
             // how long its own process worked.
             if usual.iter().all(|kind| step.kinds.contains_key(kind)) {
                 whole.insert((*number, *process));
@@ -353,7 +353,7 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
                 let [waited_ns, least, most] = all.fold(begun, sum);
                 let goes_on = goes_on(&waits, *end_ns);
                 let (outside_ns, bound_ns) = (step.outside_ns, mine.bound_ns);
-                let of = Own { outside_ns, waited_ns, within_ns: [least, most], bound_ns, goes_on };
+                let of = StepWait { outside_ns, waited_ns, within_ns: [least, most], bound_ns, goes_on };
                 own.insert((*number, *process), of);
             }
         }

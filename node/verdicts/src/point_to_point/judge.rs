@@ -248,7 +248,7 @@ fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (Poi
     let (excess, ratio) = (own - usual, own / usual.max(1e-6));
     let z = Population::new(compute).z(own, own, SPREAD).filter(|_| sums.len() >= Rules::POPULATION);
     let stands_out = excess >= EXCESS
-        && ratio >= rules.own_ratio
+        && ratio >= rules.compute_ratio
         && z.is_none_or(|z| z > rules.z)
         && found.flagged as f64 >= rules.density * found.windows.len() as f64;
     if !stands_out {
