@@ -66,18 +66,17 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         doubts.push("the calls only enqueue and no clock offset is known: entries cannot be compared".to_owned());
     }
     for s in scored {
-        let heard = s.comm.members.len();
-        let all = s.comm.nranks.and_then(|n| usize::try_from(n).ok()).unwrap_or(heard);
-        if heard >= all || s.waits == Waits::Enqueued {
+        if s.comm.not_heard() == 0 || s.waits == Waits::Enqueued {
             continue;
         }
         // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not
         // heard.
         if let Some(waited) = all_wait(s).filter(|waited| *waited >= rules.effect) {
             doubts.push(format!(
-                "{} of {all} ranks of communicator {} were not heard, and every rank heard spends {:.0} % of its time \
+                "{} of {} ranks of communicator {} were not heard, and every rank heard spends {:.0} % of its time \
                  waiting in it: the one they wait for may be among those",
-                all - heard,
+                s.comm.not_heard(),
+                s.comm.not_heard() + s.comm.members.len(),
                 hex(s.comm.hash),
                 100.0 * waited
             ));
@@ -173,12 +172,10 @@ fn on_devices(scored: &[Scored]) -> Option<String> {
 
 /// Calls only enqueue: a rank that was not heard cannot be seen by what the others wait.
 fn absent(scored: &[Scored]) -> Option<String> {
-    let missing =
-        |s: &&Scored| s.comm.nranks.and_then(|n| usize::try_from(n).ok()).is_some_and(|n| n > s.comm.members.len());
-    let s = scored.iter().filter(missing).max_by_key(|s| s.comm.nranks)?;
+    let s = scored.iter().filter(|s| s.comm.not_heard() > 0).max_by_key(|s| s.comm.nranks)?;
     Some(format!(
         "{} of {} ranks of communicator {} were not heard, and the calls only enqueue: what the others wait for them does not show",
-        usize::try_from(s.comm.nranks?).ok()? - s.comm.members.len(),
+        s.comm.not_heard(),
         s.comm.nranks?,
         hex(s.comm.hash)
     ))

@@ -53,11 +53,9 @@ fn not_visible(
         unseen.push(format!("{n} calls left out: {why}"));
     }
     for comm in scored.iter().map(|s| &s.comm).chain(thin) {
-        let heard = comm.members.len();
-        if let Some(all) = comm.nranks.and_then(|n| usize::try_from(n).ok())
-            && heard < all
-        {
-            unseen.push(format!("{} of {all} ranks of communicator {}", all - heard, hex(comm.hash)));
+        let (heard, not_heard) = (comm.members.len(), comm.not_heard());
+        if not_heard > 0 {
+            unseen.push(format!("{not_heard} of {} ranks of communicator {}", heard + not_heard, hex(comm.hash)));
         }
         if comm.partial > 0 && comm.complete > 0 {
             unseen.push(format!("a rank's record in {} of {} collectives", comm.partial, comm.met.len()));

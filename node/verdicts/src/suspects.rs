@@ -49,6 +49,30 @@ pub(crate) struct Findings {
     pub(crate) doubts: Vec<String>,
 }
 
+/// What stands against naming a rank that is late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Against {
+    /// It may be held up, or late with others because of the network: that is not seen.
+    Unclear,
+    /// It is held up: another rank is late in a communicator where it is not.
+    HeldUp,
+}
+
+impl Findings {
+    /// Names those no more against whom something stands, by each and all that were found.
+    pub(crate) fn drop(&mut self, against: impl Fn(&Found, &[Found]) -> Option<Against>) {
+        let found = std::mem::take(&mut self.found);
+        let against: Vec<Option<Against>> = found.iter().map(|one| against(one, &found)).collect();
+        for (one, against) in found.into_iter().zip(against) {
+            match against {
+                Some(Against::HeldUp) => self.held_up.push(one.culprit.who()),
+                Some(Against::Unclear) => self.alone.push(one.culprit.who()),
+                None => self.found.push(one),
+            }
+        }
+    }
+}
+
 /// A process's rank in the largest communicator that it is in.
 pub(crate) fn job_ranks<'a>(comms: impl Iterator<Item = &'a Comm>) -> HashMap<Process, i32> {
     let mut best: HashMap<Process, (i32, i32)> = HashMap::new();
