@@ -1,23 +1,17 @@
-//! The agent and the command line: puts capture, store, mesh, planner and analysis together.
+//! The binary: its command line, Slurm jobs and the demo; it puts the agent and the front ends
+//! together.
 //!
-//! Owns the binary's commands, the agent's wiring and the roles of who asks. Does not own the
-//! store, the network, questions or verdicts: those are the crates `store`, `mesh`, `query` and
-//! `verdicts`, each below this one; what travels is `model`'s.
+//! Owns which commands there are, how stores and the mesh are opened for those that ask, and what
+//! the process keeps of root's rights. Does not own the agent (`agent`), what is asked and printed
+//! (`front`, `serve`, `mcp`), nor how whoever is asked is reached (`ask`).
 //!
-//! The way through: [`cli`] parses a command and sends it over the local socket to the [`agent`] of
-//! this host, which has the coordinator (`query`) ask the mesh; what comes back is printed by
-//! [`output`]. An event goes from capture (`node-bpf`) through the agent's recording into the
-//! store.
+//! The way through: [`cli`] parses a command and gives it a connector; a command that asks sends its
+//! request to the agent of this host, or to stores in this process. `rankmesh up` starts the agent.
 //!
-//! - [`cli`]: flags and commands; [`agent`]: the running agent; [`demo`]: the main job on one machine.
-//! - [`output`]: printing results; [`exit`]: exit codes; [`privileges`]: what the process keeps of root.
-//! - [`slurm`]: a Slurm job's own mesh.
+//! - [`cli`]: flags and commands; [`demo`]: the main job on one machine; [`slurm`]: a Slurm job's own
+//!   mesh; [`privileges`]: what the process keeps of root.
 
-pub mod agent;
-mod cells;
 pub mod cli;
 pub mod demo;
-pub mod exit;
-pub mod output;
 pub mod privileges;
 pub mod slurm;

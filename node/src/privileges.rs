@@ -24,7 +24,7 @@ pub struct Plan {
 /// Ports below need CAP_NET_BIND_SERVICE.
 const FIRST_FREE_PORT: u16 = 1024;
 /// What a root process needs to work in another user's directory: to write there, and to make its
-/// files that user's (SQLite does so with the files beside a database).
+/// files that user's (SQLite does so with the files next to a database).
 const OTHERS_FILES: [Capability; 2] = [Capability::CAP_DAC_OVERRIDE, Capability::CAP_CHOWN];
 
 /// Keeps what the plan needs of this process's capabilities and gives up the rest, for good.
@@ -79,7 +79,7 @@ fn names(capabilities: &[Capability]) -> String {
     capabilities.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether this thread may read and write the file, what lies beside it under the same name
+/// Whether this thread may read and write the file, what lies next to it under the same name
 /// ("trace.db-wal") or in it, and make what is not there yet.
 fn usable(file: &Path) -> bool {
     let may = |path: &Path, what| faccessat(nix::fcntl::AT_FDCWD, path, what, AtFlags::AT_EACCESS).is_ok();
@@ -90,10 +90,12 @@ fn usable(file: &Path) -> bool {
     let Some(directory) = absolute.ancestors().skip(1).find(|parent| parent.exists()) else { return false };
     let within = std::fs::read_dir(&absolute).into_iter().flatten().flatten().map(|entry| entry.path());
     let name = absolute.file_name().unwrap_or_default().as_encoded_bytes();
-    let beside = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let beside = beside.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(name)).map(|e| e.path());
+    let siblings = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let siblings = siblings.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(name)).map(|e| e.path());
     may(directory, change_in)
-        && within.chain(beside).all(|path| may(&path, if path.is_dir() { read_write | change_in } else { read_write }))
+        && within
+            .chain(siblings)
+            .all(|path| may(&path, if path.is_dir() { read_write | change_in } else { read_write }))
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     lab.kill(&gone);
     let killed = Instant::now();
     let hears = |what: &str, enough: fn(&BTreeSet<String>, &BTreeSet<String>) -> bool| {
-        for coordinator in &left {
+        let hears = |coordinator: &str| {
             wait_for(&format!("{coordinator} {what}"), || {
                 let answer = standing(&lab, coordinator, &[])?;
                 let all = std::iter::once(&answer["standing"]);
@@ -127,7 +127,12 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
                 let large = all.chain(others).find(|about| about["nranks"] == 8).ok_or("no verdict")?;
                 if enough(&judges(large), &left) { Ok(()) } else { Err(large.to_string()) }
             });
-        }
+        };
+        std::thread::scope(|scope| {
+            for coordinator in &left {
+                scope.spawn(|| hears(coordinator));
+            }
+        });
     };
     hears("hears all judges that are left", |judges, left| judges.is_superset(left));
     eprintln!("{gone} was replaced after {:?}", killed.elapsed());

@@ -510,7 +510,7 @@ fn alert_rules_do_what_they_say() {
     promtool(&["check", "rules", &path("rankmesh.rules.yml")], "");
     promtool(&["test", "rules", &path("rankmesh.rules.test.yml")], "");
     // What rules and dashboard ask for is there.
-    let metrics = std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/cli/serve/series.rs"))
+    let metrics = std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("front/serve/src/series.rs"))
         .expect("read");
     for file in ["rankmesh.rules.yml", "grafana-dashboard.json"] {
         let text = std::fs::read_to_string(dir.join(file)).expect("read");

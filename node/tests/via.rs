@@ -25,14 +25,7 @@ fn mesh() -> (Lab, String) {
 /// A certificate of the CA in `ca` for a person.
 fn person(lab: &Lab, ca: &str, name: &str, role: &str) -> PathBuf {
     let out = lab.path(&format!("{name}.person"));
-    let made = rankmesh()
-        .args(["identity", "issue", "--name", name, "--role", role, "--dir"])
-        .arg(lab.path(ca))
-        .arg("--out")
-        .arg(&out)
-        .output()
-        .expect("runs");
-    assert!(made.status.success(), "{}", stderr(&made));
+    lab.issue_into(&out, ca, &["--name", name, "--role", role]);
     out
 }
 

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use gossip::MemberState;
 use query::ask::{self, AskError, QueryOutcome, Question};
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use store::{Finding, Source, StoreConfig};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use agent::light::{LightAgent, LightConfig};
 use anyhow::Context;
 use certs::{Authority, HostKey};
 use gossip::Member;
@@ -15,7 +16,6 @@ use model::frame::FrameReader;
 use model::wire::Request;
 use query::ask::{self, AskError, QueryOutcome, Question};
 use quinn::crypto::rustls::QuicServerConfig;
-use rankmesh::agent::light::{LightAgent, LightConfig};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use agent::SourceConfig;
 use query::ask::QueryOutcome;
-use rankmesh::agent::SourceConfig;
 use scenarios::adhoc::compare::{Types, compare};
 use scenarios::adhoc::data;
 use scenarios::adhoc::suite::{self, Question};

@@ -5,13 +5,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use agent::SourceConfig;
 use query::Coverage;
 use query::ask::{AskError, QueryOutcome as Answered};
 use query_planner::Value;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
-use rankmesh::agent::SourceConfig;
 use scenarios::cluster::Cluster;
 use scenarios::day::fill::{Filled, fill, keeps_all};
 use scenarios::day::oracle::{Oracle, compare, unite};

@@ -7,12 +7,12 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use agent::SourceConfig;
 use node_bpf::{Collective, Library, ProcessSeen, Record};
 use query::FanoutPolicy;
 use query::access::{Access, Caller};
 use query::ask::{self, QueryOutcome};
 use query_planner::Value;
-use rankmesh::agent::SourceConfig;
 use scenarios::light::question;
 use scenarios::trust::TrustMesh;
 use store::{Store, StoreConfig};

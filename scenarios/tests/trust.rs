@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use agent::Agent;
 use query::ask::{self, AskError, QueryOutcome};
-use rankmesh::agent::Agent;
 use scenarios::light::question;
 use scenarios::trust::{TrustMesh, until};
 use tokio_util::sync::CancellationToken;

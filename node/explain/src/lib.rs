@@ -1,5 +1,6 @@
 //! Explains a verdict: where ranks are ([`stacks`], read from outside), what to do about a cause
-//! ([`runbook`]), and what waiting costs ([`cost`]).
+//! ([`runbook`]), and what waiting costs ([`cost`]), and what front
+//! ends show of it ([`watched`]).
 //!
 //! This crate knows neither the mesh nor the trace store nor libbpf: it reads `/proc` and the
 //! memory of other processes, it takes verdicts with their evidence as values ([`chain`]), and it
@@ -13,3 +14,4 @@ pub mod difference;
 pub mod page;
 pub mod runbook;
 pub mod stacks;
+pub mod watched;

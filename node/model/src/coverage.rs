@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Every note about a table that is not filled on a host contains this.
+pub const NOT_RECORDED: &str = "recorded here: ";
+
 /// A node that did not answer, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {

@@ -11,20 +11,26 @@
 //!
 //! - [`frame`]: length, version and body of a message; the only user of bincode here. [`wire`]:
 //!   what nodes ask each other.
-//! - [`board`]: what ranks did, window by window; [`watch`]: what stands now. [`explanation`]: a verdict explained. `local`: what people ask an agent. `coverage`: who is in an answer. `snapshot`: the rounds of
-//!   a question.
+//! - [`board`]: what ranks did, window by window; [`watch`]: the current state; [`explanation`]: a
+//!   verdict explained; `local`: what people ask an agent; `coverage`: who is in an answer;
+//!   `snapshot`: the rounds of a question.
+//! - [`cells`]: reading rows; [`local_socket`]: the file of the local socket; [`limit`]: how many may
+//!   ask at once.
 
 pub mod board;
+pub mod cells;
 mod coverage;
 pub mod explanation;
 pub mod frame;
 pub mod health;
+pub mod limit;
 mod local;
+pub mod local_socket;
 mod snapshot;
 pub mod watch;
 pub mod wire;
 
-pub use coverage::{Coverage, Missing, row_share};
+pub use coverage::{Coverage, Missing, NOT_RECORDED, row_share};
 pub use local::{
     ExplainQuestion, ExplainWhat, LocalRequest, LocalResponse, Mark, OnBehalf, Question, StacksQuestion, StacksWanted,
     StragglersQuestion, TableSeen, WatchQuestion,

@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use agent::archiver::{AT_ONCE, PassReport, ToAgent};
 use anyhow::Context;
 use archive::clickhouse::{Client, ClientError, Credentials, PushError, Pushed, push};
 use archive::pass::{Done, PassError, Wanted, Watch, pass};
 use archive::place::{Place, Settings};
+use ask::values::parse_duration;
+use ask::{Exit, UsageError};
 use clap::Args;
 use record::unix_now_ns;
 
-use super::values::parse_duration;
-use super::{Exit, UsageError};
-use crate::agent::archiver::{AT_ONCE, PassTold, Told};
 use crate::privileges::{self, Plan};
 
 /// Flags of `rankmesh archive`.
@@ -101,7 +101,7 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
             Some(_) if args.for_agent => tell_pass(&outcome)?,
             Some(_) => match &outcome {
                 Ok(done) => drop(say(done)),
-                Err(error) => eprintln!("{}", crate::output::printable_lines(&format!("rankmesh: {error:#}"))),
+                Err(error) => eprintln!("{}", ask::output::printable_lines(&format!("rankmesh: {error:#}"))),
             },
         }
         let every = args.every.unwrap_or_default();
@@ -139,15 +139,15 @@ impl Watch for ForAgent<'_> {
     fn archived(&self, until_ns: i64) {
         if self.is_told {
             // (An agent that is gone ends this process soon.)
-            let _ = tell(&Told::Archived(until_ns));
+            let _ = send(&ToAgent::Archived(until_ns));
         }
     }
 }
 
 /// What a pass did, in words, and for the agent.
 struct Passed {
-    told: PassTold,
-    said: String,
+    report: PassReport,
+    summary: String,
 }
 
 fn one_pass(args: &ArchiveArgs, files: &[PathBuf], is_over: &dyn Fn() -> bool) -> anyhow::Result<Passed> {
@@ -191,8 +191,8 @@ fn write_all(
     }
     let Done { hours, rows, bytes, files } = all;
     let n = hours.len();
-    let said = format!("{n} hours, {rows} rows, {bytes} bytes in {files} files into {to}");
-    Ok(Passed { told: PassTold { hours: n, rows, failed: None, lost: None }, said })
+    let summary = format!("{n} hours, {rows} rows, {bytes} bytes in {files} files into {to}");
+    Ok(Passed { report: PassReport { hours: n, rows, failed: None, lost: None }, summary })
 }
 
 fn push_all(
@@ -217,28 +217,28 @@ fn push_all(
     let lost = (!lost.is_empty()).then(|| format!("retention took {} before they were pushed", lost.join(", ")));
     let also = lost.as_ref().map_or_else(String::new, |lost| format!("; {lost}"));
     let (inserts, rows, bytes) = (all.inserts, all.rows, all.bytes);
-    let said = format!("{rows} rows, {bytes} bytes in {inserts} inserts into {}{also}", client.place());
+    let summary = format!("{rows} rows, {bytes} bytes in {inserts} inserts into {}{also}", client.place());
     let hours = usize::try_from(inserts).unwrap_or(usize::MAX);
-    Ok(Passed { told: PassTold { hours, rows, failed: None, lost }, said })
+    Ok(Passed { report: PassReport { hours, rows, failed: None, lost }, summary })
 }
 
 fn say(passed: &Passed) -> Exit {
-    eprintln!("{}", crate::output::printable(&passed.said));
+    eprintln!("{}", ask::output::printable(&passed.summary));
     Exit::Complete
 }
 
 fn tell_pass(outcome: &anyhow::Result<Passed>) -> anyhow::Result<()> {
-    tell(&Told::Pass(match outcome {
-        Ok(passed) => passed.told.clone(),
+    send(&ToAgent::Pass(match outcome {
+        Ok(passed) => passed.report.clone(),
         Err(error) if error.downcast_ref::<PassError>().is_some_and(PassError::is_stop) => return Ok(()),
         Err(error) if error.downcast_ref::<PushError>().is_some_and(PushError::is_stop) => return Ok(()),
-        Err(error) => PassTold { hours: 0, rows: 0, failed: Some(format!("{error:#}")), lost: None },
+        Err(error) => PassReport { hours: 0, rows: 0, failed: Some(format!("{error:#}")), lost: None },
     }))
 }
 
-fn tell(told: &Told) -> anyhow::Result<()> {
+fn send(message: &ToAgent) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", serde_json::to_string(told)?)?;
+    writeln!(out, "{}", serde_json::to_string(message)?)?;
     Ok(out.flush()?)
 }
 

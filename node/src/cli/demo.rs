@@ -1,6 +1,7 @@
 //! `rankmesh demo`: the main job on one machine. The work is in `crate::demo`.
 
-use super::Exit;
+use ask::Exit;
+
 use super::args::DemoArgs;
 use crate::demo;
 

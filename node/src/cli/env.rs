@@ -6,10 +6,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use ask::{Exit, paths};
 use clap::Args;
 
-use super::Exit;
-use crate::agent::config;
 use crate::slurm::run_dir::{self, RunDir};
 use crate::slurm::{Job, up};
 
@@ -52,7 +51,7 @@ const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
 fn default_directory(job: Option<&Job>) -> anyhow::Result<PathBuf> {
     let of_job = job.and_then(|job| up::default_directory(job).ok()).filter(|dir| RunDir::at(dir).has_charter());
-    Ok(of_job.map_or_else(config::state_dir, Ok)?.join("lib"))
+    Ok(of_job.map_or_else(paths::state_dir, Ok)?.join("lib"))
 }
 
 /// Writes a library, unless it is there.
@@ -63,7 +62,7 @@ fn install(directory: &Path, (name, contents): (&str, &[u8])) -> anyhow::Result<
     if std::fs::read(&path).is_ok_and(|found| found == contents) {
         return Ok(path);
     }
-    // whole or not at all: ranks may be starting
+    // complete or not at all: ranks may be starting
     let new = directory.join(format!("{name}.{}", std::process::id()));
     let mut file =
         std::fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(&new).with_context(doing)?;

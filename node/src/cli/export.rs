@@ -3,16 +3,15 @@
 
 use std::path::Path;
 
+use ask::args::SpanArgs;
+use ask::times::When;
+use ask::{Connector, Exit, UsageError};
+use front::args::ExportArgs;
 use store::exchange::{Export, ExportError, export};
 
-use super::args::ExportArgs;
-use super::target::SpanArgs;
-use super::times::When;
-use super::{Exit, UsageError};
-
-pub(super) fn run(args: ExportArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: ExportArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     if let Some(out) = args.perfetto.clone() {
-        return super::perfetto::run(args, &out);
+        return front::perfetto::run(args, &out, connector);
     }
     let wrong = |what: &str| UsageError(what.to_owned());
     let [db] = <[_; 1]>::try_from(args.target.db).map_err(|_| wrong("--out takes the rows of one --db"))?;

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use anyhow::Context;
+use ask::{Exit, UsageError};
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
-use super::{Cli, Exit, UsageError};
+use super::Cli;
 
-/// Pages of docs/ that users need beside the flags: name, what it is about, text.
+/// Pages of docs/ that users need besides the flags: name, what it is about, text.
 const TOPICS: [(&str, &str, &str); 13] = [
     ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
     (
@@ -32,7 +33,7 @@ const TOPICS: [(&str, &str, &str); 13] = [
     ("security", "identities, roles, what a peer may do", include_str!("../../../docs/security.md")),
 ];
 
-/// `--version`: the formats that have versions of their own beside the program's.
+/// `--version`: the formats that have versions of their own besides the program's.
 pub(super) static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     format!(
         "{}\nwire {} with frames {}, store schema {}\nlibelf and zlib {}, for {}\nkernel object {}\n{}",

@@ -1,7 +1,7 @@
 //! `rankmesh identity`: the mesh's CA, certificates made offline, join tokens, and what an identity
 //! says.
 //!
-//! Standard output carries data only (a token, what `show` shows); what was done is told on
+//! Standard output carries data only (a token, what `show` shows); what was done is printed on
 //! standard error. Keys, files and rules are the `certs` crate's; joining over the network is
 //! `mesh::join`'s.
 
@@ -19,11 +19,11 @@ use clap::{Args, Subcommand};
 use rand::RngExt;
 use serde_json::json;
 
-use super::UsageError;
-use super::args::ReportFormat;
-use super::utc::utc;
-use super::values::parse_duration;
-use crate::agent::config::state_dir;
+use ask::UsageError;
+use ask::args::ReportFormat;
+use ask::paths::state_dir;
+use ask::utc::utc;
+use ask::values::parse_duration;
 
 /// Flags of `rankmesh identity`.
 #[derive(Debug, Args)]
@@ -158,7 +158,7 @@ impl DirArg {
     }
 }
 
-/// What a token is for, beside joining.
+/// What a token is for, besides joining.
 #[cfg(feature = "serve")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Purpose {
@@ -198,7 +198,7 @@ pub fn run(args: IdentityArgs) -> anyhow::Result<()> {
     execute(args.command, &mut std::io::stdout().lock(), &mut std::io::stderr().lock())
 }
 
-/// `out` takes data, `note` what is said to people.
+/// `out` takes data, `note` what is printed for people.
 fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> anyhow::Result<()> {
     match command {
         Command::Init { dir, mesh } => {
@@ -219,7 +219,7 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
         Command::Renew { dir, via } => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let renewed = runtime.block_on(async {
-                let addresses = super::local::addresses(&via).await?;
+                let addresses = super::via::addresses(&via).await?;
                 super::person::renew(&dir, &addresses).await
             })?;
             let (role, name, until) = (renewed.role(), renewed.node(), utc(renewed.not_after()));
@@ -234,7 +234,7 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
             name,
             ..
         } => {
-            use super::serve::tokens::{Role, create};
+            use serve::tokens::{Role, create};
             let token = create(&file, &name, Role::Reader, ttl)?;
             writeln!(out, "{token}")?;
             writeln!(

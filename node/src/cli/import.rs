@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use ask::{Exit, UsageError};
 use store::exchange::{Import, ImportError, import};
 
 use super::args::ImportArgs;
 use super::export::say_rows;
-use super::{Exit, UsageError};
 
 pub(super) fn run(args: ImportArgs) -> anyhow::Result<Exit> {
     let out = match args.out {

@@ -1,4 +1,4 @@
-//! The live hosts of a mesh beside an archive: each as the store of a node of the question that this
+//! The live hosts of a mesh next to an archive: each as the store of a node of the question that this
 //! process plans, its rows asked of an agent. What the archive has is not asked for; so an hour that
 //! both hold counts once, and a host that is not reached lacks in what the archive cannot answer.
 
@@ -10,17 +10,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use archive::live::{Batches, LiveStore, RowsWanted, quoted};
+use ask::values::millis;
+use ask::{Piece, Reply, Target};
+use model::cells::{integer, quoted as text_of, text};
 use model::{Coverage, LocalRequest, Question, TableSeen};
 use parking_lot::Mutex;
 use rusqlite::types::Value as Stored;
 use serde_json::Value as Json;
 use store::{Facts, StoreError, TableFacts};
 use tokio_util::sync::{CancellationToken, DropGuard};
-
-use super::args::SocketArg;
-use super::local::{self, Piece, Reply};
-use super::values::millis;
-use crate::cells::{integer, quoted as text_of, text};
 
 /// Rows that ended so long before the question are in their store: they came through the ring buffer and
 /// the queue. All scans of one question leave out what is newer, so that they see the same.
@@ -45,7 +43,7 @@ pub(super) struct Host {
 #[derive(Debug)]
 pub(super) struct Hosts {
     pub(super) all: Vec<Host>,
-    socket: SocketArg,
+    mesh: Target,
     timeout: Duration,
     columns: Arc<BTreeMap<String, BTreeSet<String>>>,
 }
@@ -55,21 +53,15 @@ impl Hosts {
     ///
     /// # Errors
     /// It does not answer.
-    pub(super) fn ask(socket: &SocketArg, timeout: Duration) -> anyhow::Result<Self> {
-        let document = |request: &LocalRequest| match local::ask(socket, request)? {
-            Reply::Text(json) => Ok(json),
-            Reply::Result { .. } | Reply::Board(_) => anyhow::bail!("rows came in place of a document"),
-        };
+    pub(super) fn ask(mesh: &Target, timeout: Duration) -> anyhow::Result<Self> {
         let nodes: Vec<Json> =
-            serde_json::from_str(&document(&LocalRequest::Nodes)?).context("reading the agent's list of nodes")?;
-        let tables: Vec<TableSeen> =
-            serde_json::from_str(&document(&LocalRequest::Tables)?).context("reading the list of tables")?;
+            serde_json::from_str(&mesh.document(LocalRequest::Nodes)?).context("reading the agent's list of nodes")?;
         let named = |table: TableSeen| {
             let columns = table.columns.into_iter().map(|column| column.name.to_ascii_lowercase());
             (table.name.to_ascii_lowercase(), columns.collect())
         };
-        let columns = Arc::new(tables.into_iter().map(named).collect());
-        let asked = |sql: &str| rows(socket, timeout, Vec::new(), true, sql.to_owned(), &CancellationToken::new());
+        let columns = Arc::new(mesh.tables()?.into_iter().map(named).collect());
+        let asked = |sql: &str| rows(mesh, timeout, Vec::new(), true, sql.to_owned(), &CancellationToken::new());
         let (births, mut coverage) = asked("SELECT start_ns FROM sessions ORDER BY id LIMIT 1")?;
         let (cutoffs, also) = asked("SELECT table_name, max(cutoff_ns) FROM retention GROUP BY table_name")?;
         coverage.also(also);
@@ -96,7 +88,7 @@ impl Hosts {
             })
         };
         let all = nodes.iter().filter_map(host).collect();
-        Ok(Self { all, socket: socket.clone(), timeout, columns })
+        Ok(Self { all, mesh: mesh.clone(), timeout, columns })
     }
 
     /// One of them as the store of a node whose archive ends at `archived_until_ns`.
@@ -104,7 +96,7 @@ impl Hosts {
         HostStore {
             host,
             archived_until_ns,
-            socket: self.socket.clone(),
+            mesh: self.mesh.clone(),
             timeout: self.timeout,
             columns: Arc::clone(&self.columns),
             notes: Arc::default(),
@@ -114,13 +106,14 @@ impl Hosts {
 
 /// Asks for rows, a piece at a time.
 fn ask_into(
-    socket: &SocketArg,
+    mesh: &Target,
     question: Question,
     stop: &CancellationToken,
     take: &mut dyn FnMut(Vec<Vec<query_planner::Value>>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Coverage> {
-    let request = LocalRequest::Query(question);
-    let reply = local::ask_into(socket, None, &request, stop, &mut |piece| match piece {
+    let mut mesh = mesh.clone();
+    mesh.until(stop.clone());
+    let reply = mesh.query(question, &mut |piece| match piece {
         Piece::Rows(rows) if !rows.is_empty() => take(rows),
         _ => Ok(()),
     })?;
@@ -128,7 +121,7 @@ fn ask_into(
 }
 
 fn rows(
-    socket: &SocketArg,
+    mesh: &Target,
     timeout: Duration,
     nodes: Vec<String>,
     per_node: bool,
@@ -136,12 +129,10 @@ fn rows(
     stop: &CancellationToken,
 ) -> anyhow::Result<(Vec<Vec<query_planner::Value>>, Coverage)> {
     let question = Question { sql, timeout_ms: millis(timeout), nodes, per_node, ..Question::default() };
-    let mut all = Vec::new();
-    let coverage = ask_into(socket, question, stop, &mut |rows| {
-        all.extend(rows);
-        Ok(())
-    })?;
-    Ok((all, coverage))
+    let mut mesh = mesh.clone();
+    mesh.until(stop.clone());
+    let found = mesh.rows(question, usize::MAX, "")?;
+    Ok((found.rows, found.coverage))
 }
 
 /// A host's store, asked over the mesh.
@@ -149,10 +140,10 @@ fn rows(
 pub(super) struct HostStore {
     host: Host,
     archived_until_ns: i64,
-    socket: SocketArg,
+    mesh: Target,
     timeout: Duration,
     columns: Arc<BTreeMap<String, BTreeSet<String>>>,
-    /// What answers said is missing: the table, the time, the words.
+    /// What answers lack: the table, the time, the note.
     notes: Arc<Mutex<Vec<Note>>>,
 }
 
@@ -176,9 +167,9 @@ impl LiveStore for HostStore {
 
     fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String> {
         let is_asked = |table: &str| tables.is_empty() || tables.iter().any(|asked| asked.eq_ignore_ascii_case(table));
-        let said = self.notes.lock();
+        let notes = self.notes.lock();
         let meets =
-            said.iter().filter(|(table, of, _)| is_asked(table) && of.start < range.end && of.end > range.start);
+            notes.iter().filter(|(table, of, _)| is_asked(table) && of.start < range.end && of.end > range.start);
         meets.map(|(.., note)| note.clone()).collect()
     }
 
@@ -209,10 +200,10 @@ impl LiveStore for HostStore {
             quoted(wanted.table),
             wanted.condition()
         );
-        let (tell, told) = sync_channel(WAITING);
+        let (sender, batches) = sync_channel(WAITING);
         let stop = CancellationToken::new();
         let pull = Pull {
-            socket: self.socket.clone(),
+            mesh: self.mesh.clone(),
             timeout: self.timeout,
             node: self.host.name.clone(),
             table: wanted.table.to_owned(),
@@ -224,15 +215,15 @@ impl LiveStore for HostStore {
         // A thread of its own: questions may run where none may be waited for.
         std::thread::Builder::new()
             .name("mesh rows".to_owned())
-            .spawn(move || pull.run(sql, width, &tell, &stopped))
+            .spawn(move || pull.run(sql, width, &sender, &stopped))
             .map_err(|error| StoreError::Elsewhere(format!("no thread: {error}")))?;
-        Ok(Box::new(Pulled { told, _stop_on_drop: stop.drop_guard() }))
+        Ok(Box::new(Pulled { batches, _stop_on_drop: stop.drop_guard() }))
     }
 }
 
 /// A question for rows of a host.
 struct Pull {
-    socket: SocketArg,
+    mesh: Target,
     timeout: Duration,
     node: String,
     table: String,
@@ -241,28 +232,34 @@ struct Pull {
     notes: Arc<Mutex<Vec<Note>>>,
 }
 
-type Told = Result<Vec<Vec<Stored>>, String>;
+type Batch = Result<Vec<Vec<Stored>>, String>;
 
 impl Pull {
-    fn run(self, sql: String, width: usize, tell: &SyncSender<Told>, stop: &CancellationToken) {
-        if let Err(error) = self.pull(sql, width, tell, stop) {
-            let _ = tell.send(Err(format!("{error:#}")));
+    fn run(self, sql: String, width: usize, sender: &SyncSender<Batch>, stop: &CancellationToken) {
+        if let Err(error) = self.pull(sql, width, sender, stop) {
+            let _ = sender.send(Err(format!("{error:#}")));
         }
     }
 
-    fn pull(&self, sql: String, width: usize, tell: &SyncSender<Told>, stop: &CancellationToken) -> anyhow::Result<()> {
+    fn pull(
+        &self,
+        sql: String,
+        width: usize,
+        sender: &SyncSender<Batch>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
         let (timeout_ms, nodes) = (millis(self.timeout), vec![self.node.clone()]);
         let question = Question { sql, timeout_ms, nodes, ..Question::default() };
-        let coverage = ask_into(&self.socket, question, stop, &mut |rows| {
+        let coverage = ask_into(&self.mesh, question, stop, &mut |rows| {
             let rows = rows.into_iter().map(|row| row.into_iter().take(width).map(stored).collect()).collect();
-            tell.send(Ok(rows)).context("nobody takes the rows")
+            sender.send(Ok(rows)).context("nobody takes the rows")
         })?;
         if let Some(missing) = coverage.missing.first() {
             anyhow::bail!("{}", missing.reason);
         }
-        // Which hours it has was told by the cut-off of when it was asked first.
+        // Which hours it has is known by the cut-off when it was asked first.
         let cutoff = format!("SELECT max(cutoff_ns) FROM retention WHERE table_name = {}", text_of(&self.table));
-        let (cutoffs, _) = rows(&self.socket, self.timeout, vec![self.node.clone()], false, cutoff, stop)?;
+        let (cutoffs, _) = rows(&self.mesh, self.timeout, vec![self.node.clone()], false, cutoff, stop)?;
         let now_ns = cutoffs.first().and_then(|row| integer(row, 0));
         anyhow::ensure!(now_ns == self.cutoff_ns, "retention has just taken rows of {}: ask again", self.table);
         let own = format!("{}: ", self.node);
@@ -270,9 +267,9 @@ impl Pull {
         for note in coverage.notes {
             let note = note.strip_prefix(&own).unwrap_or(&note).to_owned();
             // The archive has what retention took; where it has not, its manifests say so.
-            let said = (self.table.clone(), self.range.clone(), note);
-            if !said.2.ends_with(store::DROPPED) && !notes.contains(&said) {
-                notes.push(said);
+            let note = (self.table.clone(), self.range.clone(), note);
+            if !note.2.ends_with(store::DROPPED) && !notes.contains(&note) {
+                notes.push(note);
             }
         }
         Ok(())
@@ -291,13 +288,13 @@ fn stored(value: query_planner::Value) -> Stored {
 
 /// Rows as they come; dropped, the question ends.
 struct Pulled {
-    told: Receiver<Told>,
+    batches: Receiver<Batch>,
     _stop_on_drop: DropGuard,
 }
 
 impl Batches for Pulled {
     fn next(&mut self) -> Result<Option<Vec<Vec<Stored>>>, StoreError> {
-        match self.told.recv() {
+        match self.batches.recv() {
             Ok(Ok(rows)) => Ok(Some(rows)),
             Ok(Err(why)) => Err(StoreError::Elsewhere(why)),
             Err(_) => Ok(None),

@@ -6,61 +6,35 @@
 
 use std::process::ExitCode;
 
+use ask::{Exit, UsageError, is_broken_pipe};
 use clap::{Parser, Subcommand};
-
-use crate::exit::Exit;
 
 mod archive;
 mod args;
 mod check;
-mod compare;
-mod cost;
+mod connector;
 mod demo;
-mod doctor;
 mod env;
-mod explain;
 mod export;
 mod help;
 pub mod identity;
 mod import;
-mod jobs;
-mod local;
-mod mark;
-#[cfg(feature = "mcp")]
-mod mcp;
 mod mesh_rows;
-mod nodes;
-mod perfetto;
 mod person;
-mod query;
-mod rates;
-mod recorded;
 mod replace;
-mod report;
-mod rows;
-mod runbook;
-mod saved;
-mod schema;
 mod secret;
-#[cfg(feature = "serve")]
-mod serve;
-mod shell;
 mod slurm;
-mod stacks;
 mod stores;
-mod stragglers;
-mod target;
-mod times;
-mod top;
 mod trace;
 mod up;
-mod utc;
-mod values;
-mod waits;
+mod via;
 
-use args::{
-    CheckArgs, DemoArgs, ExportArgs, ImportArgs, NodesArgs, QueryArgs, SchemaArgs, ShellArgs, StacksArgs,
-    StragglersArgs, TraceArgs, UpArgs,
+use args::{CheckArgs, DemoArgs, ImportArgs, TraceArgs, UpArgs};
+use connector::LocalConnector;
+use front::args::{ExportArgs, NodesArgs, QueryArgs, SchemaArgs, ShellArgs, StacksArgs, StragglersArgs};
+use front::{
+    compare, cost, doctor, explain, jobs, mark, nodes, query, report, runbook, saved, schema, shell, stacks,
+    stragglers, top,
 };
 
 /// Which rank holds the job up, and why: ask any host.
@@ -149,34 +123,35 @@ pub fn run() -> ExitCode {
         Command::Slurm(args) => slurm::is_agent(args),
         _ => false,
     });
+    let connector = LocalConnector;
     let outcome = match cli.command {
         Command::Up(args) => up::run(*args),
-        Command::Query(args) if args.wants_shell() => shell::run(args.into_shell()),
-        Command::Query(args) => query::run(args),
+        Command::Query(args) if args.wants_shell() => shell::run(args.into_shell(), &connector),
+        Command::Query(args) => query::run(args, &connector),
         Command::Saved(args) => saved::run(&args),
-        Command::Shell(args) => shell::run(args),
+        Command::Shell(args) => shell::run(args, &connector),
         Command::Schema(args) => schema::run(&args),
-        Command::Stragglers(args) => stragglers::run(args),
-        Command::Top(args) => top::run(args),
-        Command::Explain(args) => explain::run(args),
-        Command::Stacks(args) => stacks::run(args),
+        Command::Stragglers(args) => stragglers::run(args, &connector),
+        Command::Top(args) => top::run(args, &connector),
+        Command::Explain(args) => explain::run(args, &connector),
+        Command::Stacks(args) => stacks::run(args, &connector),
         #[cfg(feature = "mcp")]
-        Command::Mcp(args) => mcp::run(args),
-        Command::Compare(args) => compare::run(args),
+        Command::Mcp(args) => mcp::run(args, &connector),
+        Command::Compare(args) => compare::run(args, &connector),
         #[cfg(feature = "serve")]
-        Command::Serve(args) => serve::run(*args),
-        Command::Mark(args) => mark::run(args),
-        Command::Cost(args) => cost::run(args),
-        Command::Jobs(args) => jobs::run(args),
+        Command::Serve(args) => serve::run(*args, &connector),
+        Command::Mark(args) => mark::run(args, &connector),
+        Command::Cost(args) => cost::run(args, &connector),
+        Command::Jobs(args) => jobs::run(args, &connector),
         Command::Runbook(args) => runbook::run(args),
-        Command::Nodes(args) => nodes::run(args),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Nodes(args) => nodes::run(args, &connector),
+        Command::Doctor(args) => doctor::run(&args, &connector),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Trace(args) => trace::run(args),
-        Command::Export(args) => export::run(args),
+        Command::Export(args) => export::run(args, &connector),
         Command::Archive(args) => archive::run(args),
-        Command::Report(args) => report::run(args),
+        Command::Report(args) => report::run(args, &connector),
         Command::Import(args) => import::run(args),
         Command::Env(args) => env::run(args),
         Command::Slurm(args) => slurm::run(args),
@@ -193,21 +168,10 @@ pub fn run() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             // It may hold words of others: a node's, a file's.
-            eprintln!("{}", crate::output::printable_lines(&format!("rankmesh: {error:#}")));
+            eprintln!("{}", ask::output::printable_lines(&format!("rankmesh: {error:#}")));
             ExitCode::from(if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed } as u8)
         }
     }
-}
-
-/// An error of the person who typed, not of the machine: exit code 2.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct UsageError(pub String);
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
-    })
 }
 
 fn start_logging(agent: bool) {

@@ -2,7 +2,7 @@
 //! its renewal at an agent that holds the CA. Who may renew for how long is the CA's word
 //! (`certs::Issuer::renew`); asking with it is `local`'s.
 //!
-//! `rankmesh identity issue --renew-for` leaves the file `renews` beside the certificate: until
+//! `rankmesh identity issue --renew-for` leaves the file `renews` next to the certificate: until
 //! when it is renewed, Unix seconds. Then each `--via` renews it when a third of its time has
 //! passed.
 
@@ -18,7 +18,7 @@ use model::wire::{Request, Response};
 use model::{LocalRequest, LocalResponse};
 use serde_json::Value;
 
-/// Says until when the certificate beside it is renewed.
+/// The file that says until when the certificate next to it is renewed.
 const RENEWS: &str = "renews";
 
 /// A renewal that nobody asked for takes no longer.
@@ -63,11 +63,11 @@ pub(super) fn load(dir: &Path) -> anyhow::Result<Identity> {
         bail!("the certificate of {role} {name} in {} is revoked; {}", dir.display(), anew());
     }
     if identity.not_after() < now {
-        let end = super::utc::utc(identity.not_after());
+        let end = ask::utc::utc(identity.not_after());
         bail!("the certificate of {role} {name} in {} ended at {end}; {}", dir.display(), anew());
     }
     if now < identity.not_before() {
-        let begin = super::utc::utc(identity.not_before());
+        let begin = ask::utc::utc(identity.not_before());
         bail!("the certificate of {role} {name} begins at {begin}: is this machine's clock right?");
     }
     identity.check_valid(now)?;
@@ -89,7 +89,7 @@ pub(super) async fn renew_if_due(dir: &Path, identity: &Identity, at: SocketAddr
     };
     let left = identity.not_after().duration_since(now).unwrap_or_default();
     if left < identity.not_after().duration_since(identity.renew_at()).unwrap_or_default() / 2 {
-        let end = super::utc::utc(identity.not_after());
+        let end = ask::utc::utc(identity.not_after());
         eprintln!("note: this certificate ends at {end} and could not be renewed: {failure}");
     } else {
         tracing::debug!("not renewed yet: {failure}");

@@ -7,17 +7,16 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use ask::{SocketBackend, Target};
 use model::LocalRequest;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::Pid;
-
-use super::args::SocketArg;
-use super::local;
 
 /// An agent closes its store within milliseconds; a large one that is being written, in seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,8 +36,8 @@ pub(super) fn predecessor(path: &Path) -> anyhow::Result<Option<Duration>> {
         bail!("--replace: whoever listens on {} is in another pid namespace; end it there", path.display());
     }
     // Whatever it is: it is ended only if it answers as an agent does.
-    let socket = SocketArg { socket: Some(path.to_owned()), via: None, identity: None };
-    local::ask(&socket, &LocalRequest::Nodes)
+    Target::of(Arc::new(SocketBackend::at(Some(path.to_owned()))))
+        .document(LocalRequest::Nodes)
         .with_context(|| format!("--replace: what listens on {} does not answer as an agent", path.display()))?;
     let born = born(pid).ok_or_else(|| anyhow!("--replace: process {pid} is gone; try again"))?;
     let began = Instant::now();

@@ -5,8 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use anyhow::Context;
-
-use super::UsageError;
+use ask::UsageError;
 
 /// The variable that may hold a token. Only the same user and root can read another process's
 /// environment.
@@ -40,24 +39,6 @@ pub(super) fn token(typed: Option<String>, file: Option<&Path>) -> anyhow::Resul
         }
         (None, None) => Ok(std::env::var(VARIABLE).ok().filter(|token| !token.is_empty())),
     }
-}
-
-/// The first line of a file, a password.
-///
-/// # Errors
-/// It cannot be read, others can read it, or its first line is empty.
-#[cfg(feature = "postgres")]
-pub(super) fn first_line(file: &Path) -> anyhow::Result<String> {
-    use std::os::unix::fs::MetadataExt;
-    let shown = file.display();
-    let mut opened = std::fs::File::open(file).with_context(|| format!("reading the password from {shown}"))?;
-    anyhow::ensure!(opened.metadata()?.mode() & 0o077 == 0, "others can read {shown}: chmod 600 it");
-    let mut text = String::new();
-    let read = (&mut opened).take(MAX_BYTES).read_to_string(&mut text);
-    read.with_context(|| format!("reading the password from {shown}"))?;
-    let line = text.lines().next().unwrap_or_default().trim();
-    anyhow::ensure!(!line.is_empty(), "the first line of {shown} is empty: it should be a password");
-    Ok(line.to_owned())
 }
 
 /// Overwrites the token among this process's arguments, which every user can read in

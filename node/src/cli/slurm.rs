@@ -4,12 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ask::values::{parse_duration, parse_label};
+use ask::{Exit, UsageError};
 use clap::{Args, Subcommand};
 
-use super::args::{CaptureMode, SocketArg};
-use super::values::{parse_duration, parse_label};
-use super::{Exit, UsageError};
-use crate::slurm::ask::{self, Reach};
+use super::args::CaptureMode;
 use crate::slurm::up::{self, Founded, Wanted};
 use crate::slurm::{JobError, agent, keeper};
 
@@ -141,29 +140,4 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
     );
     writeln!(std::io::stdout(), "{}", founded.directory.display())?;
     Ok(())
-}
-
-/// As [`reach`], for commands whose `--job` may also be a job within a mesh of many: only one with a
-/// mesh of its own is reached, and as that mesh knows of nothing else, `job` is taken.
-pub(super) fn reach_own_mesh(socket: &SocketArg, job: &mut Option<String>) -> anyhow::Result<Result<SocketArg, Exit>> {
-    if socket.socket.is_none() && socket.via.is_none() && job.as_deref().is_some_and(ask::is_known) {
-        reach(socket, job.take().as_deref())
-    } else {
-        Ok(Ok(socket.clone()))
-    }
-}
-
-/// For commands with `--job`: the socket to ask at, or the exit code of the command that ran on a
-/// node of the job.
-pub(super) fn reach(socket: &SocketArg, job: Option<&str>) -> anyhow::Result<Result<SocketArg, Exit>> {
-    let (None, None, Some(job)) = (&socket.socket, &socket.via, job) else { return Ok(Ok(socket.clone())) };
-    Ok(match ask::reach(job)? {
-        Reach::Socket(path) => Ok(SocketArg { socket: Some(path), ..socket.clone() }),
-        Reach::HandedOn(code) => Err(match code {
-            0 => Exit::Complete,
-            2 => Exit::Usage,
-            3 => Exit::Partial,
-            _ => Exit::Failed,
-        }),
-    })
 }

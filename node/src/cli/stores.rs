@@ -2,10 +2,14 @@
 //! with the requests that an agent takes. Each file is a node.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::ask::{Backend, NoAnswer, Piece, Reply, Stopped, Take, UsageError};
+use agent::board_of_stores::{self, BoardSpan};
+use agent::stragglers::{self, Asked};
+use agent::{explain, facts};
 use archive::history::NodeHistory;
 use archive::holdings::Archive;
 use archive::live::{Live, LiveStore};
@@ -20,12 +24,7 @@ use store::{ServedDb, Source};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use super::UsageError;
-use super::local::{NoAnswer, Piece, Reply, Stopped};
 use super::mesh_rows::Hosts;
-use crate::agent::board_of_stores::{self, BoardSpan};
-use crate::agent::stragglers::Asked;
-use crate::agent::{explain, facts, stragglers};
 
 /// How long the files' tables may take to read.
 const FOR_TABLES: Duration = Duration::from_secs(10);
@@ -60,11 +59,11 @@ impl Stores {
     /// The archive cannot be read, or holds nothing; as [`Self::open`].
     pub(super) fn with_archive(paths: &[PathBuf], archive: &str, mesh: Option<Hosts>) -> anyhow::Result<Self> {
         let files = if paths.is_empty() { Vec::new() } else { query::files::expand(paths)? };
-        let held = Arc::new(Archive::open(Place::open(archive, &Settings::of_environment())?)?);
+        let hours = Arc::new(Archive::open(Place::open(archive, &Settings::of_environment())?)?);
         let mut taken: BTreeSet<NodeName> = BTreeSet::new();
         let mut live: BTreeMap<String, Arc<dyn LiveStore>> = BTreeMap::new();
         let mut sources: Vec<(NodeName, Result<Source, String>)> = Vec::new();
-        for node in held.stores().keys().map(|store| store.node.as_str()).collect::<BTreeSet<_>>() {
+        for node in hours.stores().keys().map(|store| store.node.as_str()).collect::<BTreeSet<_>>() {
             let name: NodeName = node.parse().map_err(|error| anyhow::anyhow!("{archive}: node {node}: {error}"))?;
             taken.insert(name);
         }
@@ -72,7 +71,7 @@ impl Stores {
             let opened = Live::open(file);
             let known = opened.as_ref().ok().and_then(|live| {
                 let birth_ns = live.birth_ns()?;
-                held.stores().keys().find(|store| store.birth_ns == birth_ns)
+                hours.stores().keys().find(|store| store.birth_ns == birth_ns)
             });
             match (opened, known) {
                 (Ok(opened), Some(store)) if !live.contains_key(&store.node) => {
@@ -92,10 +91,10 @@ impl Stores {
                 }
             }
         }
-        let mut nodes: BTreeSet<String> = held.stores().keys().map(|store| store.node.clone()).collect();
+        let mut nodes: BTreeSet<String> = hours.stores().keys().map(|store| store.node.clone()).collect();
         if let Some(mut hosts) = mesh {
             for host in std::mem::take(&mut hosts.all) {
-                let of_host = held.stores().iter().filter(|(store, _)| store.node == host.name);
+                let of_host = hours.stores().iter().filter(|(store, _)| store.node == host.name);
                 let archived_until_ns = of_host.map(|(_, hours)| hours.until_ns).max();
                 match (&host.lost, archived_until_ns) {
                     (Some(why), None) => sources.push((host.name.parse()?, Err(why.clone()))),
@@ -108,7 +107,7 @@ impl Stores {
             }
         }
         for node in &nodes {
-            let history = NodeHistory::new(Arc::clone(&held), node, live.remove(node));
+            let history = NodeHistory::new(Arc::clone(&hours), node, live.remove(node));
             sources.push((node.parse()?, Ok(Source::Elsewhere(Box::new(history)))));
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -119,28 +118,15 @@ impl Stores {
         let paths = paths.iter().cloned().chain([PathBuf::from(archive)]).collect();
         Ok(Self { runtime: Some(runtime), coordinator, paths })
     }
+}
 
-    /// As they were named.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.paths.iter().map(PathBuf::as_path)
-    }
-
-    /// The first and the last time that they hold, Unix nanoseconds; none where they hold no rows.
-    pub(super) fn span_ns(&self) -> Option<(i64, i64)> {
-        query::files::span_ns(&self.coordinator)
-    }
-
-    /// Answers a request as an agent would, until `stop`; `take` gets rows as they come.
-    ///
-    /// # Errors
-    /// The question is wrong, or takes an agent ([`UsageError`]), it failed ([`NoAnswer`]), or what
-    /// `take` returned.
-    pub(super) fn ask_into(
+impl Backend for Stores {
+    fn ask_into(
         &self,
         behalf: Option<&OnBehalf>,
         request: LocalRequest,
         stop: &CancellationToken,
-        take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
+        take: Take<'_>,
     ) -> anyhow::Result<Reply> {
         let ended = stop.child_token();
         let _stop_on_return = ended.clone().drop_guard();
@@ -185,6 +171,19 @@ impl Stores {
             })
             .map_err(|error| if stop.is_cancelled() { Stopped.into() } else { error })
     }
+
+    fn description(&self) -> String {
+        let paths: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
+        format!("the stores {}", paths.join(", "))
+    }
+
+    fn is_stores(&self) -> bool {
+        true
+    }
+
+    fn stored_ns(&self) -> Option<(i64, i64)> {
+        query::files::span_ns(&self.coordinator)
+    }
 }
 
 impl Drop for Stores {
@@ -221,11 +220,11 @@ async fn query(
     question: Question,
     caller: &Caller,
     stop: CancellationToken,
-    take: &mut dyn FnMut(Piece) -> anyhow::Result<()>,
+    take: Take<'_>,
 ) -> anyhow::Result<Reply> {
-    let mut begun = false;
+    let mut has_columns = false;
     let mut hand_on = |RowChunk { columns, rows }| -> anyhow::Result<()> {
-        if !std::mem::replace(&mut begun, true) {
+        if !std::mem::replace(&mut has_columns, true) {
             take(Piece::Columns(columns))?;
         }
         take(Piece::Rows(rows))

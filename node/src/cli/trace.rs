@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use ask::{Exit, UsageError};
 use node_bpf::{Capture, CaptureConfig};
 use store::{Store, StoreConfig};
 
 use super::args::TraceArgs;
-use super::{Exit, UsageError};
 use crate::privileges::{self, Plan};
 
 pub(super) fn run(args: TraceArgs) -> anyhow::Result<Exit> {

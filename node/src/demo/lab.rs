@@ -6,13 +6,13 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use ask::Exit;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::{ITERATIONS, LATE_MS, LATE_RANK, LONGEST_WAIT, RANKS, WORK_MS};
-use crate::exit::Exit;
 
 /// The workload, compiled from `scenarios/` when this crate was built.
 const NCCL_SIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnccl.so.2"));

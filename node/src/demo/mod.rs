@@ -110,7 +110,7 @@ async fn wait_for_ranks(lab: &mut Lab, agent: &str) -> anyhow::Result<()> {
 }
 
 /// What is asked for the verdict while the job runs, and once it has ended: the standing verdict names
-/// nobody any more then, the stores tell of the last minute.
+/// nobody any more then, the stores still hold the last minute.
 const STANDING: &[&str] = &["stragglers"];
 const OF_THE_STORES: &[&str] = &["stragglers", "--since", "60s"];
 
@@ -126,8 +126,8 @@ async fn wait_for_verdict(
         let job_ended = live && lab.ranks_ended()?;
         let command = if job_ended { OF_THE_STORES } else { STANDING };
         let asked = [command, &["--format", "json"]].concat();
-        let (answer, whole) = lab.json(coordinator, &asked).await.context("asking for the verdict")?;
-        let is_named = whole && answer["verdict"]["kind"] == "rank";
+        let (answer, complete) = lab.json(coordinator, &asked).await.context("asking for the verdict")?;
+        let is_named = complete && answer["verdict"]["kind"] == "rank";
         let is_enough = answer["evidence"]["matched"].as_u64().is_some_and(|matched| matched >= ENOUGH);
         if is_named && (is_enough || job_ended || !live) {
             return Ok((answer, command));

@@ -8,6 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use agent::scope::{JobScope, job_cgroup};
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, config};
 use anyhow::{Context, bail};
 use gossip::MemberState;
 use store::StoreConfig;
@@ -16,8 +18,6 @@ use tokio::sync::mpsc;
 
 use super::keeper::{Hear, Say};
 use super::run_dir::{self, Charter, RunDir};
-use crate::agent::scope::{JobScope, job_cgroup};
-use crate::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, config};
 use crate::privileges::{self, Plan};
 
 /// How often it is looked whether slurmstepd still lives.
@@ -52,7 +52,7 @@ fn run_on(directory: &Path, node: &str) -> anyhow::Result<()> {
     let socket = run_dir::socket(&runtime_dir, &charter.job.run_name(), node);
     let mut config = configure(&run_dir, &charter, node)?;
     config.socket = Some(socket.clone());
-    query_planner::memory::bound_all(crate::agent::QUESTIONS_MIB << 20);
+    query_planner::memory::bound_all(agent::QUESTIONS_MIB << 20);
     let plan = Plan {
         capture: charter.capture,
         files: [run_dir.path().to_owned(), config.identity.clone(), socket.clone()].into(),
@@ -115,7 +115,7 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?; // of a terminal that is not ours
     let parent = nix::unistd::getppid();
-    let mut heard = listen_to_keeper();
+    let mut received = listen_to_keeper();
     say(&Say::Started { node: node.to_owned() });
     config.advertise = Some(SocketAddr::new(own_address()?, 0));
     let agent = tokio::select! {
@@ -128,17 +128,17 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     tracing::info!("node {node} listens on UDP {}, recording {}", shared.advertise, shared.recording.state);
     say(&Say::Hello { node: node.to_owned(), address: shared.advertise });
     let mut members = shared.coordinator.gossip.watch();
-    let (mut told, mut met, mut keeper) = (0, false, true);
+    let (mut reported, mut met, mut keeper) = (0, false, true);
     loop {
         let live = members.borrow_and_update().iter().filter(|member| member.state == MemberState::Live).count();
         // Once all have been there nobody waits any more: nothing is written that nobody may read.
-        if live != told && told < nodes {
-            told = live;
+        if live != reported && reported < nodes {
+            reported = live;
             say(&Say::Live { node: node.to_owned(), members: live, recording: shared.recording.state.clone() });
         }
         tokio::select! {
             changed = members.changed() => if changed.is_err() { break },
-            said = heard.recv(), if keeper => match said {
+            line = received.recv(), if keeper => match line {
                 Some(Hear::Seeds(seeds)) => {
                     met = true;
                     shared.coordinator.gossip.meet(seeds, nodes).await;

@@ -17,7 +17,7 @@ use super::hostlist::{self, HostlistError};
 /// Most groups of a het job that are read (Slurm's own limit is 128).
 const MOST_GROUPS: u32 = 128;
 
-/// The job cannot be told.
+/// Which job it is cannot be found out.
 #[derive(Debug, Error)]
 pub enum JobError {
     /// Not inside an allocation.
@@ -86,7 +86,7 @@ impl Job {
         )
     }
 
-    /// The job that these variables tell of; `now` in Unix seconds.
+    /// The job that these variables describe; `now` in Unix seconds.
     ///
     /// # Errors
     /// See [`JobError`].

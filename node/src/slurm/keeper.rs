@@ -1,7 +1,7 @@
 //! The keeper: holds the job step that carries the agents, tells them of each other, and hands on
 //! what they say.
 //!
-//! It runs detached beside the batch script (or on the login node) until the step ends. What agents
+//! It runs detached from the batch script, next to it (or on the login node) until the step ends. What agents
 //! and keeper say to each other are lines of JSON through srun's standard streams: an agent says
 //! [`Say`], the keeper answers [`Hear`]; keys do not travel this way. When the keeper dies the
 //! agents go on: they need it only to find each other at the start.
@@ -54,7 +54,7 @@ pub enum Say {
     },
     /// From the keeper: the step has ended.
     Ended {
-        /// What srun said on its standard error, at its end.
+        /// The end of what srun printed on standard error.
         why: String,
     },
 }
@@ -67,11 +67,11 @@ pub enum Hear {
     Seeds(Vec<SocketAddr>),
 }
 
-/// How many agents every agent is told of: enough that some live.
+/// How many agents every agent gets to know: enough that some live.
 const SEEDS: usize = 8;
-/// So long agents wait for others before the first of them are told of each other.
+/// So long agents wait for others before the first of them get to know each other.
 const GATHER: Duration = Duration::from_millis(1_500);
-/// And those that come later, before they are told.
+/// And those that come later, before they get to know the others.
 const GATHER_LATER: Duration = Duration::from_millis(100);
 /// How much of srun's complaints is handed on.
 const LAST_WORDS_BYTES: usize = 2_000;
@@ -91,7 +91,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     let arguments = ["slurm", "agent", "--dir"].map(std::ffi::OsStr::new);
     let mut arguments = arguments.to_vec();
     arguments.push(run_dir.path().as_os_str());
-    let (said, heard) = mpsc::channel();
+    let (sender, received) = mpsc::channel();
     let (mut steps, mut to_agents) = (vec![], vec![]);
     for mut command in commands::on_every_node(&charter.job, &binary, &arguments) {
         let mut srun = command
@@ -105,17 +105,17 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
         };
         to_agents.push(to);
         steps.push(srun);
-        let said = said.clone();
+        let sender = sender.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
-                if said.send(line).is_err() {
+                if sender.send(line).is_err() {
                     return;
                 }
             }
         });
     }
-    drop(said);
-    keep(&heard, to_agents, charter.job.nodes.len());
+    drop(sender);
+    keep(&received, to_agents, charter.job.nodes.len());
     for mut srun in steps {
         let _ = srun.wait();
     }
@@ -127,13 +127,13 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
 }
 
 /// Gathers addresses and tells them until the agents are gone.
-fn keep(heard: &mpsc::Receiver<String>, mut to_agents: Vec<impl Write>, nodes: usize) {
+fn keep(received: &mpsc::Receiver<String>, mut to_agents: Vec<impl Write>, nodes: usize) {
     let mut addresses = BTreeMap::new();
     let mut tell_at: Option<Instant> = None;
     let mut gather = GATHER;
     loop {
         let wait = tell_at.map_or(Duration::from_secs(3_600), |at| at.saturating_duration_since(Instant::now()));
-        match heard.recv_timeout(wait) {
+        match received.recv_timeout(wait) {
             Ok(line) => {
                 let Ok(say) = serde_json::from_str::<Say>(&line) else { continue };
                 if let Say::Hello { node, address } = &say {
@@ -175,21 +175,21 @@ mod tests {
 
     #[test]
     fn agents_are_told_of_each_other_once_all_are_there() {
-        let (said, heard) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         for (node, port) in [("n1", 1), ("n2", 2)] {
             let hello = Say::Hello { node: node.into(), address: ([127, 0, 0, 1], port).into() };
-            said.send(serde_json::to_string(&hello).unwrap()).unwrap();
+            sender.send(serde_json::to_string(&hello).unwrap()).unwrap();
         }
-        said.send("srun: some noise".into()).unwrap();
-        let mut told = vec![];
+        sender.send("srun: some noise".into()).unwrap();
+        let mut written = vec![];
         std::thread::scope(|scope| {
-            let told = &mut told;
-            scope.spawn(move || keep(&heard, vec![told], 2));
-            // so long that it would have told of fewer
+            let written = &mut written;
+            scope.spawn(move || keep(&received, vec![written], 2));
+            // so long that fewer would have been sent
             std::thread::sleep(GATHER / 4);
-            drop(said);
+            drop(sender);
         });
-        let line = String::from_utf8(told).unwrap();
+        let line = String::from_utf8(written).unwrap();
         let Hear::Seeds(seeds) = serde_json::from_str(line.lines().next().unwrap()).unwrap();
         assert_eq!(seeds.len(), 2, "{line}");
     }

@@ -4,12 +4,11 @@
 //! - [`run_dir`]: the files of a job's mesh, on the shared directory and on each node.
 //! - [`up`]: `rankmesh slurm up` and `attach`: makes identities, starts the keeper, waits for the mesh.
 //! - `keeper`: the process that holds the job step (one srun) and tells the agents of each other.
-//! - `agent`: what runs on each node; `report`: what it leaves when the job ends. `commands`: calls of srun and scontrol; [`accounting`]: of sacct. [`ask`]: questions about a job from anywhere.
+//! - `agent`: what runs on each node; `report`: what it leaves when the job ends. `commands`: calls of srun and scontrol. [`ask`]: questions about a job from anywhere.
 //!
 //! The agent itself, capture and the mesh know nothing of Slurm: they are given names, addresses
 //! and a scope.
 
-pub mod accounting;
 pub mod agent;
 pub mod ask;
 mod commands;

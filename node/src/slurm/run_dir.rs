@@ -9,12 +9,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use ask::paths;
 use serde::{Deserialize, Serialize};
 
 use super::Job;
-use crate::agent::config;
 
-/// What every agent of the job's mesh is told.
+/// What every agent of the job's mesh gets to know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Charter {
     /// The job.
@@ -27,7 +27,7 @@ pub struct Charter {
     pub store_max_mib: u64,
     /// Labels that the user gave.
     pub labels: Vec<(String, String)>,
-    /// Where stores are written when not beside this file.
+    /// Where stores are written when not next to this file.
     pub store_dir: Option<PathBuf>,
     /// Whether a report is written when the job ends.
     #[serde(default)]
@@ -96,7 +96,7 @@ impl RunDir {
         self.0.join("job.json").exists()
     }
 
-    /// Writes the charter, for this user alone; the file appears whole.
+    /// Writes the charter, for this user alone; the file appears at once, complete.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -277,7 +277,7 @@ pub fn sockets_of(id: u32, node: Option<&str>) -> Vec<PathBuf> {
 /// # Errors
 /// The state directory cannot be written.
 pub fn remember(id: u32, run_dir: &RunDir) -> anyhow::Result<()> {
-    let directory = config::state_dir()?.join("slurm");
+    let directory = paths::state_dir()?.join("slurm");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
     for entry in std::fs::read_dir(&directory)?.flatten() {
         let gone = std::fs::read_to_string(entry.path()).is_ok_and(|path| !Path::new(&path).exists());
@@ -291,7 +291,7 @@ pub fn remember(id: u32, run_dir: &RunDir) -> anyhow::Result<()> {
 /// The directory of a job's mesh, when this user has made one.
 #[must_use]
 pub fn remembered(id: u32) -> Option<RunDir> {
-    let path = std::fs::read_to_string(config::state_dir().ok()?.join("slurm").join(id.to_string())).ok()?;
+    let path = std::fs::read_to_string(paths::state_dir().ok()?.join("slurm").join(id.to_string())).ok()?;
     Some(RunDir(PathBuf::from(path)))
 }
 

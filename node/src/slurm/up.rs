@@ -127,11 +127,11 @@ fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
     } else {
         charter(job, wanted, &run_dir)?;
     }
-    let (keeper, said) = start_keeper(&directory)?;
+    let (keeper, lines) = start_keeper(&directory)?;
     let mut roll = Roll::new(&job.nodes, enough);
     let until = started + wanted.timeout;
     while !roll.complete() {
-        match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Say::Ended { why }) => {
                 bail!("{}", step_ended(&why, &roll, &run_dir));
             }
@@ -232,7 +232,7 @@ fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::
         .spawn()
         .context("starting the keeper")?;
     let from = keeper.stdout.take().context("the keeper was started without its output")?;
-    let (sender, said) = mpsc::channel();
+    let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
             let Ok(say) = serde_json::from_str(&line) else { continue };
@@ -241,7 +241,7 @@ fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::
             }
         }
     });
-    Ok((keeper, said))
+    Ok((keeper, lines))
 }
 
 /// Who is there.

@@ -113,16 +113,17 @@ impl Lab {
     pub fn issue(&self, name: &str) -> PathBuf {
         let out = self.path(&format!("{name}.id"));
         if !out.exists() {
-            let made = rankmesh()
-                .args(["identity", "issue", "--name", name, "--dir"])
-                .arg(self.path("ca"))
-                .arg("--out")
-                .arg(&out)
-                .output()
-                .expect("runs");
-            assert!(made.status.success(), "{}", stderr(&made));
+            self.issue_into(&out, "ca", &["--name", name]);
         }
         out
+    }
+
+    /// Issues an identity with the CA in the lab's directory `ca`; `flags` say whose.
+    pub fn issue_into(&self, out: &Path, ca: &str, flags: &[&str]) {
+        let mut issue = rankmesh();
+        issue.args(["identity", "issue"]).args(flags).arg("--dir").arg(self.path(ca)).arg("--out").arg(out);
+        let made = issue.output().expect("runs");
+        assert!(made.status.success(), "{}", stderr(&made));
     }
 
     /// Starts an agent with an identity of the lab's CA; it joins the first one. `more` are further

@@ -7,11 +7,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use agent::SourceConfig;
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use query::ask::{AskError, QueryOutcome};
 use query_planner::{NodeStats, Value};
-use rankmesh::agent::SourceConfig;
 use scenarios::adhoc::compare::{Types, compare};
 use scenarios::adhoc::data;
 use scenarios::adhoc::suite::{self, Question};

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use anyhow::bail;
 use certs::Authority;
 use clap::Parser;
 use node_bpf::Record;
 use query::ask::{self, AskError, QueryOutcome};
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::figures::figure;
 use scenarios::light::question;
 use scenarios::store_bench::generate::Generator;

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use clap::{Args, Parser, Subcommand};
@@ -23,7 +24,6 @@ use query_planner::Value;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::day::fill::{fill, keeps_all};
 use scenarios::day::mesh::{self, AgentPaths, Outcome};
 use scenarios::day::oracle::{Oracle, compare, unite};

@@ -164,7 +164,7 @@ fn meet(n: usize) -> anyhow::Result<()> {
         let name = silent.identity.node().to_string();
         silent.mesh.vanish()?;
         let (began, mut longest) = (Instant::now(), Duration::ZERO);
-        let asks_it = |agent: &rankmesh::agent::Agent| {
+        let asks_it = |agent: &agent::Agent| {
             agent.shared().coordinator.gossip.list().iter().any(|member| member.name == name && member.is_live())
         };
         while cluster.agents.iter().enumerate().any(|(index, agent)| index != n / 2 && asks_it(agent)) {

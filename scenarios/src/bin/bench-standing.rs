@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use scenarios::figures::{cpu_time, figure, quantile};
 use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
 use scenarios::stragglers::loopback::loopback;

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use agent::Shared;
 use anyhow::Context;
 use query::FanoutPolicy;
 use query::ask::{self, AskError, QueryOutcome};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rankmesh::agent::Shared;
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::Fleet;

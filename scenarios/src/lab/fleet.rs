@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use agent::Shared;
 use anyhow::{Context, bail};
 use certs::Authority;
-use rankmesh::agent::Shared;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 

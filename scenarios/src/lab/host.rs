@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig};
 use anyhow::{Context, ensure};
 use certs::Authority;
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use agent::standing::{now_ns, send_windows};
 use anyhow::Context;
-use rankmesh::agent::standing::{now_ns, send_windows};
 use verdicts::Verdict;
 use verdicts::digest::{Digest, WINDOW_NS, decode, end_of, window_of};
 

@@ -12,9 +12,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use anyhow::{Context, ensure};
 use certs::{Issuer, Reissue};
-use rankmesh::agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
 use tempfile::TempDir;
 
 use crate::cluster::make_database;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use agent::Shared;
 use query::ask::{self, QueryOutcome};
-use rankmesh::agent::Shared;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+use agent::seal::NodeSeal;
 use anyhow::Context;
 use certs::Authority;
 use gossip::{Gossip, GossipConfig, Inbound, Link, NodeFacts, Sealer};
-use rankmesh::agent::seal::NodeSeal;
 use tokio::sync::mpsc;
 
 use super::until;

@@ -1,6 +1,6 @@
 //! The layers that docs/architecture.md draws are those of the code: its table of crates says what
-//! each of them uses, no crate uses one above it, and within a crate no files import each other in
-//! a circle (other than a module and its own children).
+//! each of them uses, no crate uses one above it, front ends reach no agent, and within a crate no
+//! files import each other in a circle (other than a module and its own children).
 
 mod imports;
 
@@ -100,6 +100,22 @@ fn crates_use_what_the_table_says_and_nothing_above_them() {
         wrong.push(format!("`{name}` is not in the table of docs/architecture.md"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn front_ends_reach_no_agent_no_mesh_and_no_libbpf() {
+    let packages = packages();
+    for (name, front) in packages.iter().filter(|(_, package)| package.folder.starts_with("node/front/")) {
+        let (mut reached, mut next) = (BTreeSet::new(), front.uses.iter().collect::<Vec<_>>());
+        while let Some(used) = next.pop() {
+            if reached.insert(used.as_str()) {
+                next.extend(&packages[used].uses);
+            }
+        }
+        for forbidden in ["rankmesh", "rankmesh-agent", "rankmesh-mesh", "node-bpf", "gossip", "certs"] {
+            assert!(!reached.contains(forbidden), "{name} reaches {forbidden}");
+        }
+    }
 }
 
 #[test]

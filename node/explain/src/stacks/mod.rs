@@ -1,8 +1,9 @@
 //! Call stacks of other processes, read from outside: nothing is stopped, signalled or loaded into
 //! them.
 //!
-//! - `types`: the values that come out, bounded and serialisable; `reader`: one process, once; `sampler`: several processes,
-//!   several times; `merge` and `render`: many ranks, in classes.
+//! - `types`: the values that come out, bounded and serialisable; `answer`: those of many ranks;
+//!   `reader`: one process, once; `sampler`: several processes, several times; `merge` and `render`:
+//!   many ranks, in classes.
 //! - `python`: CPython 3.8 to 3.15 by the interpreter's own structures, with current lines; `native`: other programs, by
 //!   their unwind tables, threads that sleep only.
 //! - `own`: what is asked of threads that walk their own frames.
@@ -15,6 +16,7 @@
 //!
 //! Reading needs `CAP_SYS_PTRACE`, or the same user where the kernel allows that.
 
+mod answer;
 mod memory;
 mod merge;
 #[cfg(test)]
@@ -29,6 +31,7 @@ mod render;
 mod sampler;
 mod types;
 
+pub use answer::{StacksAnswer, Unread};
 pub use merge::{Class, Member, MemberStacks, Members, Merged, Node, Step, merge};
 pub use own::{OwnFrame, OwnThread, OwnWalk, OwnWalks};
 pub use process::{Identity, descendants};

@@ -8,10 +8,8 @@
 //! ([`Admission::for_coordinator`]) have permits of their own: one waits for the other, so sharing
 //! them would lock both up.
 //!
-//! `permit`: the right to work, and how it is given up for a while. `limit`: how many may ask at
-//! once, whatever they wait for.
+//! `permit`: the right to work, and how it is given up for a while.
 
-mod limit;
 mod permit;
 mod queue;
 
@@ -22,7 +20,6 @@ use std::time::Duration;
 use query_planner::{Plan, Strategy};
 use tokio::sync::Semaphore;
 
-pub use limit::{ConcurrencyLimit, Slot};
 pub use permit::Permit;
 pub(super) use permit::SuspendablePermit;
 use queue::{FairQueue, Full};

@@ -8,11 +8,12 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
+use ask::Exit;
+use ask::args::ReportFormat;
 use serde_json::json;
 use store;
 
-use super::Exit;
-use super::args::{CheckArgs, ReportFormat};
+use super::args::CheckArgs;
 
 mod model;
 mod text;

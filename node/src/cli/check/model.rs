@@ -15,7 +15,7 @@ pub(super) struct Seen<'a> {
     pub(super) binary: &'a str,
 }
 
-/// The whole report.
+/// The report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) capture: Verdict,
@@ -367,8 +367,8 @@ mod tests {
         let report = judged(&healthy(), &every());
         assert!(report.capture.possible);
         assert!(report.findings.iter().all(|finding| finding.state == State::Ok), "{:?}", report.findings);
-        let beside = &finding(&report, "MPI shim, NCCL plugin").detail;
-        assert!(beside.contains("not needed") && beside.contains("tier 3"), "{beside}");
+        let detail = &finding(&report, "MPI shim, NCCL plugin").detail;
+        assert!(detail.contains("not needed") && detail.contains("tier 3"), "{detail}");
         let collectives = report.classes.iter().find(|class| class.name == "collectives").expect("the class");
         assert_eq!(collectives.state, "waiting");
         assert!(collectives.why.as_deref().is_some_and(|why| why.contains("libnccl.so")));

@@ -3,8 +3,9 @@
 
 use std::fmt::Write;
 
+use ask::output::{printable, render};
+
 use super::model::{Report, State};
-use crate::output::{printable, render};
 
 /// The report as text, ending in a newline.
 pub(super) fn text(report: &Report) -> String {

@@ -11,10 +11,10 @@ use verdicts::hostlist::{fold_names, fold_ranges};
 const WIDTH: usize = 100;
 /// Columns of a label.
 const LABEL: usize = 10;
-/// Reasons that are told; `rankmesh check` has them all.
+/// Reasons that are printed; `rankmesh check` has them all.
 const REASONS: usize = 3;
 
-/// What is told of an agent that has just started.
+/// What is printed of an agent that has just started.
 #[derive(Debug, Clone)]
 pub(super) struct Greeting {
     pub(super) version: &'static str,
@@ -119,11 +119,11 @@ impl Greeting {
                 .collect(),
         };
         let more = reasons.len().saturating_sub(REASONS);
-        let mut told: Vec<String> = reasons.into_iter().take(REASONS).map(|reason| cut(&reason, 60)).collect();
+        let mut shown: Vec<String> = reasons.into_iter().take(REASONS).map(|reason| cut(&reason, 60)).collect();
         if more > 0 {
-            told.push(format!("{more} more (rankmesh check)"));
+            shown.push(format!("{more} more (rankmesh check)"));
         }
-        (!told.is_empty()).then(|| told.join("; "))
+        (!shown.is_empty()).then(|| shown.join("; "))
     }
 
     fn store(&self) -> Option<String> {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     /// Never more than ten lines of at most a hundred columns.
-    fn told(greeting: &Greeting) -> String {
+    fn printed(greeting: &Greeting) -> String {
         let text = greeting.text();
         assert!(text.lines().count() <= 10, "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn ten_lines_for_a_host_that_records() {
-        insta::assert_snapshot!("records", told(&greeting()));
+        insta::assert_snapshot!("records", printed(&greeting()));
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
             socket: Some("/tmp/alice/agent.sock".to_owned()),
             ..greeting()
         };
-        insta::assert_snapshot!("older-kernel", told(&first));
+        insta::assert_snapshot!("older-kernel", printed(&first));
     }
 
     #[test]
@@ -290,14 +290,14 @@ mod tests {
             peers: vec![],
             ..greeting()
         };
-        insta::assert_snapshot!("nothing", told(&not));
+        insta::assert_snapshot!("nothing", printed(&not));
         let served = Greeting {
             recording: Recorded::Otherwise("off".to_owned()),
             rows: Rows::Served { path: "/data/x.db".to_owned(), tables: 3 },
             peers: vec![Peer { name: "gpu018".to_owned(), live: true, ranks: vec![] }],
             ..greeting()
         };
-        insta::assert_snapshot!("served", told(&served));
+        insta::assert_snapshot!("served", printed(&served));
     }
 
     #[test]
@@ -316,6 +316,6 @@ mod tests {
             socket: Some(format!("/{long}")),
             ..greeting()
         };
-        assert!(!told(&worst).contains('\u{1b}'));
+        assert!(!printed(&worst).contains('\u{1b}'));
     }
 }

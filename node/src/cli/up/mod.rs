@@ -4,7 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::access::SocketAccess;
+use agent::archiver::{self, ArchiveChoice, Kept};
+use agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig, bootstrap};
 use anyhow::{Context, bail};
+use ask::{Exit, UsageError, paths};
 use certs::NodeName;
 use node_bpf::ProbeSpec;
 use store::StoreConfig;
@@ -12,10 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::args::{CaptureMode, UpArgs};
-use super::{Exit, UsageError, secret};
-use crate::agent::access::SocketAccess;
-use crate::agent::archiver::{self, ArchiveChoice, Kept};
-use crate::agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig, bootstrap, config};
+use super::secret;
 use crate::privileges::{self, Plan};
 use crate::slurm::run_dir;
 
@@ -23,7 +24,7 @@ mod greeting;
 
 use greeting::{Greeting, Peer, Recorded, Rows};
 
-/// How long the greeting waits for the nodes that this one was told to join, or knew before.
+/// How long the greeting waits for the nodes that this one is to join, or knew before.
 const OTHERS_ANSWER: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -164,7 +165,7 @@ fn greeting(shared: &Shared, config: &AgentConfig) -> Greeting {
         })
         .collect();
     // Commands look for the agent here by themselves.
-    let elsewhere = config.socket.as_ref().filter(|socket| **socket != config::default_socket());
+    let elsewhere = config.socket.as_ref().filter(|socket| **socket != paths::default_socket());
     Greeting {
         version: env!("CARGO_PKG_VERSION"),
         node: shared.identity.node().to_string(),
@@ -208,7 +209,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
     }
     let identity = match args.identity {
         Some(dir) => dir,
-        None => config::state_dir()?.join("identity"),
+        None => paths::state_dir()?.join("identity"),
     };
     let token = match secret::token(args.token, args.token_file.as_deref()) {
         // Whoever has joined needs no token: its file may have been taken away, as it should.
@@ -238,7 +239,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         None => {
             let path = match args.store {
                 Some(path) => path,
-                None => config::state_dir()?.join("trace.db"),
+                None => paths::state_dir()?.join("trace.db"),
             };
             let limits = StoreConfig {
                 max_bytes: args.store_max_mib.saturating_mul(1 << 20),
@@ -264,7 +265,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
             readers_see_processes: args.readers_see_processes,
             users_see_own: args.users_see_own,
         },
-        socket: Some(args.socket.unwrap_or_else(config::default_socket)),
+        socket: Some(args.socket.unwrap_or_else(paths::default_socket)),
         capture: match args.capture {
             CaptureMode::Auto => {
                 CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None, rings: Some(run_dir::ring_dir(None)) }

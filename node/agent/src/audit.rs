@@ -1,0 +1,193 @@
+//! What this agent was asked, by whom and what came of it: rows of the trace store's `audit` table,
+//! and log lines for what was refused. An agent that serves a file has no store to write to, so it
+//! only logs.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use model::OnBehalf;
+use parking_lot::Mutex;
+use record::unix_now_ns;
+use store::{Audit, Source};
+
+/// Rows a second; what is beyond is counted in one row.
+const ROWS_PER_SECOND: i64 = 50;
+/// Characters kept of a question, and of a reason.
+const MAX_QUESTION: usize = 2_000;
+const MAX_REASON: usize = 500;
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// Keeps the audit.
+#[derive(Debug)]
+pub(super) struct Auditor {
+    source: Arc<Source>,
+    second: Mutex<(i64, i64)>,
+}
+
+/// One question on its way.
+#[derive(Debug)]
+pub(super) struct Asking {
+    row: Audit,
+    started: Instant,
+}
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Rows and bytes, where they were counted.
+    Answered { rows: Option<u64>, bytes: Option<u64> },
+    /// It was not allowed, wrong or over its budget.
+    Refused(String),
+    /// It was allowed and did not come to an end.
+    Failed(String),
+}
+
+impl Asking {
+    /// A question of `who` that has just come in.
+    pub(super) fn new(via: &'static str, who: String, role: &'static str, kind: &'static str) -> Self {
+        let row = Audit { ts_ns: unix_now_ns(), via, who, role, kind, ..Audit::default() };
+        Self { row, started: Instant::now() }
+    }
+
+    /// As what it is asked.
+    pub(super) fn role(mut self, role: &'static str) -> Self {
+        self.row.role = role;
+        self
+    }
+
+    /// With the process that asks.
+    pub(super) fn pid(mut self, pid: Option<i32>) -> Self {
+        self.row.pid = pid;
+        self
+    }
+
+    /// With the SQL.
+    pub(super) fn question(mut self, sql: &str) -> Self {
+        self.row.question = Some(match self.row.question.take() {
+            Some(number) => cut(&format!("{number} {sql}"), MAX_QUESTION),
+            None => cut(sql, MAX_QUESTION),
+        });
+        self
+    }
+
+    /// For a client of a front end: its number of the request stands before the question, as a
+    /// comment.
+    pub(super) fn on_behalf(mut self, of: Option<&OnBehalf>) -> Self {
+        if let Some(of) = of {
+            self.row.question = Some(format!("/* request {} of {} */", of.request_id, of.client));
+        }
+        self
+    }
+}
+
+impl Auditor {
+    pub(super) fn new(source: Arc<Source>) -> Self {
+        Self { source, second: Mutex::new((0, 0)) }
+    }
+
+    /// Notes what came of it.
+    pub(super) fn done(&self, asking: Asking, outcome: Outcome) {
+        let Asking { mut row, started } = asking;
+        row.duration_ns = i64::try_from(started.elapsed().as_nanos()).unwrap_or(i64::MAX);
+        let count = |number: Option<u64>| number.and_then(|number| i64::try_from(number).ok());
+        match outcome {
+            Outcome::Answered { rows, bytes } => {
+                row.outcome = "answered";
+                (row.rows, row.bytes) = (count(rows), count(bytes));
+            }
+            Outcome::Refused(reason) => {
+                row.outcome = "refused";
+                // Escaped by the debug form: a question may hold anything.
+                tracing::warn!(
+                    via = row.via,
+                    who = row.who,
+                    role = row.role,
+                    kind = row.kind,
+                    question = ?row.question.as_deref().unwrap_or_default().chars().take(200).collect::<String>(),
+                    reason = ?cut(&reason, MAX_REASON),
+                    "refused"
+                );
+                row.reason = Some(cut(&reason, MAX_REASON));
+            }
+            Outcome::Failed(reason) => {
+                row.outcome = "failed";
+                row.reason = Some(cut(&reason, MAX_REASON));
+            }
+        }
+        let Source::Store(store) = self.source.as_ref() else { return };
+        for row in self.admitted(row) {
+            store.ingest().audit(row);
+        }
+    }
+
+    /// The row if this second has room for it, and before it what the second before had none for.
+    fn admitted(&self, row: Audit) -> Vec<Audit> {
+        let second = row.ts_ns.div_euclid(SECOND_NS);
+        let mut now = self.second.lock();
+        let mut rows = Vec::new();
+        if now.0 != second {
+            if now.1 > ROWS_PER_SECOND {
+                rows.push(Audit {
+                    ts_ns: row.ts_ns,
+                    kind: "more",
+                    outcome: "answered",
+                    rows: Some(now.1 - ROWS_PER_SECOND),
+                    ..Audit::default()
+                });
+            }
+            *now = (second, 0);
+        }
+        now.1 += 1;
+        if now.1 <= ROWS_PER_SECOND {
+            rows.push(row);
+        }
+        rows
+    }
+}
+
+fn cut(text: &str, most: usize) -> String {
+    // Bytes are no fewer than characters: mostly there is nothing to count.
+    if text.len() <= most { text.to_owned() } else { text.chars().take(most).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::{ServedDb, Store, StoreConfig};
+
+    fn row(ts_ns: i64) -> Audit {
+        Audit { ts_ns, kind: "query", ..Audit::default() }
+    }
+
+    #[test]
+    fn a_flood_is_told_in_one_row() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE t(x)").unwrap();
+        let auditor = Auditor::new(Arc::new(Source::Served(ServedDb::open(&path, Vec::new()).unwrap())));
+        let kept: usize = (0..1_000).map(|_| auditor.admitted(row(5 * SECOND_NS)).len()).sum();
+        assert_eq!(kept, 50);
+        let next = auditor.admitted(row(6 * SECOND_NS));
+        assert_eq!((next[0].kind, next[0].rows, next[1].kind), ("more", Some(950), "query"));
+    }
+
+    #[test]
+    fn what_was_asked_is_a_row() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().join("s.db"), StoreConfig::default()).unwrap();
+        let source = Arc::new(Source::Store(store));
+        let auditor = Auditor::new(source.clone());
+        let asking = Asking::new("socket", "uid 7".to_owned(), "reader", "query").question(&"x".repeat(9_999));
+        auditor.done(asking, Outcome::Refused("not allowed".to_owned()));
+        let Source::Store(store) = source.as_ref() else { unreachable!() };
+        store.flush(std::time::Duration::from_secs(30)).unwrap();
+        let read: (String, String, String, i64) = store
+            .reader()
+            .unwrap()
+            .query_row("SELECT who, outcome, reason, length(question) FROM audit", [], |r| {
+                Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?))
+            })
+            .unwrap();
+        assert_eq!(read, ("uid 7".to_owned(), "refused".to_owned(), "not allowed".to_owned(), 2_000));
+    }
+}

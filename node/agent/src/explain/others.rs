@@ -1,0 +1,239 @@
+//! Explanations of verdicts that name no late rank (hang, network, imbalance), and where ranks are in
+//! their code.
+
+use std::collections::BTreeMap;
+
+use explain::difference::{difference, of_children, place};
+use explain::stacks::{CountedStack, Member, MemberStacks};
+use model::StacksWanted;
+use model::explanation::{Explanation, Link, Place};
+use query_planner::Value;
+use verdicts::why::{self, Kind, Network};
+use verdicts::{Culprit, Hang, RankRef, Report, Stage};
+
+use super::{Asker, EVERY_MS, SAMPLES, sees_processes};
+use crate::stacks;
+
+/// Links listed.
+const LINKS: usize = 64;
+/// Samples of ranks that do not move.
+const STILL: u32 = 3;
+
+/// A verdict that is all there is to say.
+pub(super) fn simple(verdict: &str, runbook: &str, found: &mut Explanation) {
+    found.verdict = verdict.to_owned();
+    found.runbook = Some(runbook.to_owned()).filter(|runbook| !runbook.is_empty());
+}
+
+/// Who waits for whom, and where both are.
+pub(super) async fn hang(asker: &Asker<'_>, hang: &Hang, is_now: bool, found: &mut Explanation) {
+    simple("hang", "hang", found);
+    for waiting in hang.waiting.iter().take(LINKS) {
+        found.chain.push(Link {
+            at_ns: waiting.since_ns,
+            duration_ns: None,
+            node: waiting.who.node.clone(),
+            what: format!("rank {} entered {} number {} and waits in it", waiting.who.rank, waiting.func, waiting.seq),
+            evidence: "calls in flight".to_owned(),
+            tier: Some(1),
+        });
+    }
+    found.chain.sort_by_key(|link| link.at_ns);
+    let missing = hang.missing.first().map(|missing| &missing.who);
+    if let Some(who) = missing {
+        found.place = Some(Place { rank: who.rank, node: who.node.clone(), pid: who.pid, ..Place::default() });
+        found.values = vec![
+            ("PID".to_owned(), who.pid.to_string()),
+            ("RANK".to_owned(), who.rank.to_string()),
+            ("NODE".to_owned(), who.node.clone()),
+        ];
+    }
+    let peer = hang.waiting.iter().map(|waiting| &waiting.who).find(|who| missing.is_none_or(|m| m != *who));
+    for who in missing.into_iter().chain(peer) {
+        let stacks =
+            if is_now { sampled(asker, who, STILL).await } else { kept(asker, who, hang.since_ns.unwrap_or(0)).await };
+        match stacks {
+            Ok(stacks) => found.chain.extend(standing(who, &stacks.own)),
+            Err(why) => found.not_visible.push(format!("where rank {} stands: {why}", who.rank)),
+        }
+    }
+}
+
+/// Where a rank stands, by its commonest stack.
+fn standing(who: &RankRef, stacks: &[MemberStacks]) -> Option<Link> {
+    let stack = stacks.iter().flat_map(|member| &member.stacks).max_by_key(|stack| stack.count)?;
+    let python = stack.frames.iter().any(|frame| matches!(frame, explain::stacks::Frame::Python { .. }));
+    let places: Vec<String> = stack.frames.iter().filter_map(|frame| place(frame, python)).collect();
+    let inner = places.len().saturating_sub(4);
+    Some(Link {
+        at_ns: None,
+        duration_ns: None,
+        node: who.node.clone(),
+        what: format!("rank {} stands at {}", who.rank, places[inner..].join(" > ")),
+        evidence: format!("stacks, {} samples", stack.count),
+        tier: None,
+    })
+}
+
+/// Between whom segments were lost.
+pub(super) fn network(network: &Network, found: &mut Explanation) {
+    simple("network", "network", found);
+    found.values = network.node.iter().map(|node| ("NODE".to_owned(), node.clone())).collect();
+    for flow in network.flows.iter().take(LINKS) {
+        let to = flow.to_node.as_deref().unwrap_or("a host that is not known");
+        found.chain.push(Link {
+            at_ns: None,
+            duration_ns: None,
+            node: flow.from_node.clone(),
+            what: format!("{} segments from {} to {} ({to}) were sent again", flow.retransmissions, flow.from, flow.to),
+            evidence: "net_events".to_owned(),
+            tier: None,
+        });
+    }
+    found.chain.push(Link {
+        at_ns: None,
+        duration_ns: Some(network.slow_ns - network.usual_ns),
+        node: String::new(),
+        what: format!(
+            "{} of {} collectives had such segments and took {} instead of {}; longer by",
+            network.with_retransmissions,
+            network.collectives,
+            explain::chain::duration(network.slow_ns),
+            explain::chain::duration(network.usual_ns)
+        ),
+        evidence: "collectives".to_owned(),
+        tier: Some(1),
+    });
+}
+
+/// What each stage does.
+pub(super) fn stages(stages: &[Stage], found: &mut Explanation) {
+    simple("stage_imbalance", "stage_imbalance", found);
+    for stage in stages.iter().take(LINKS) {
+        let ranks = stage.ranks.iter().filter_map(|rank| u64::try_from(rank.who.rank).ok());
+        found.chain.push(Link {
+            at_ns: None,
+            duration_ns: None,
+            node: String::new(),
+            what: format!(
+                "ranks {} compute for {:.0} % of the time",
+                verdicts::hostlist::fold_ranges(ranks),
+                stage.own_share * 100.0
+            ),
+            evidence: "collectives".to_owned(),
+            tier: Some(1),
+        });
+    }
+}
+
+/// The stacks of a rank's first thread, and those of its child processes.
+#[derive(Default)]
+struct RankStacks {
+    own: Vec<MemberStacks>,
+    children: Vec<MemberStacks>,
+}
+
+/// Where the culprit is and its peer is not, while it is late.
+#[derive(Default)]
+pub(super) struct Lines {
+    own: Option<String>,
+    child: Option<String>,
+}
+
+impl Lines {
+    /// In words; that of a child process where the rank waits for another process.
+    pub(super) fn text(self, kinds: &[Kind]) -> Option<String> {
+        let waits = matches!(kinds.first(), Some(Kind::FileWait | Kind::NetworkWait | Kind::Lock | Kind::Wait));
+        let parts = [self.own, self.child.filter(|_| waits)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
+
+/// The line that the culprit is in and its peer is not, while it is late.
+///
+/// # Errors
+/// Why that is not known.
+pub(super) async fn line(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: bool) -> Result<Lines, String> {
+    let peer = why::peer(report, culprit).ok_or("there is no peer to compare it with")?;
+    let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
+    let since_ns = culprit.since_ns;
+    let (mine, theirs) = if is_now {
+        futures::future::join(sampled(asker, &who, SAMPLES), sampled(asker, &peer, SAMPLES)).await
+    } else {
+        futures::future::join(kept(asker, &who, since_ns), kept(asker, &peer, since_ns)).await
+    };
+    let (mine, theirs) = (mine?, theirs?);
+    let child = of_children(&mine.children, &theirs.children);
+    Ok(Lines {
+        own: difference(&mine.own, &theirs.own).map(|found| found.text()),
+        child: child.map(|(pid, found)| format!("its child process {pid}: {}", found.text())),
+    })
+}
+
+/// Stacks of one rank's process and of its children, first threads.
+async fn sampled(asker: &Asker<'_>, who: &RankRef, samples: u32) -> Result<RankStacks, String> {
+    let Some(shared) = asker.of.live else { return Err("stores were asked, no agent".to_owned()) };
+    if !sees_processes(asker.caller) {
+        return Err("stacks are not shown to readers".to_owned());
+    }
+    let ranks = u32::try_from(who.rank).into_iter().collect();
+    let wanted = StacksWanted { samples, every_ms: EVERY_MS, ranks, children: true, ..StacksWanted::default() };
+    let viewer = asker.caller.access.viewer();
+    let all = stacks::of_node(shared, &who.node, &wanted, viewer, asker.deadline, asker.cancelled).await?;
+    let (mut found, is_own) = (RankStacks::default(), |pid| i64::from(pid) == who.pid);
+    for member in all {
+        match member.member.rank {
+            None => found.children.push(member),
+            Some(_) if is_own(member.member.pid) => found.own.push(member),
+            Some(_) => {}
+        }
+    }
+    if found.own.is_empty() {
+        return Err(format!("no stack of process {} on {} could be read", who.pid, who.node));
+    }
+    Ok(found)
+}
+
+/// The stacks of a rank's process that its agent kept when the verdict changed.
+async fn kept(asker: &Asker<'_>, who: &RankRef, since_ns: i64) -> Result<RankStacks, String> {
+    let rows = asker
+        .shown(
+            format!(
+                "SELECT pid, count, frames FROM stacks WHERE (pid = {pid} OR rank = {rank} AND kind LIKE '%_child') AND ts_ns = \
+                 (SELECT min(ts_ns) FROM stacks WHERE pid = {pid} AND ts_ns >= {since_ns}) AND tid = pid ORDER BY pid",
+                pid = who.pid,
+                rank = who.rank
+            ),
+            &who.node,
+        )
+        .await?;
+    let stack = |row: &Vec<Value>| match row.as_slice() {
+        [Value::Integer(pid), Value::Integer(count), Value::Text(frames)] => Some((
+            u32::try_from(*pid).ok()?,
+            CountedStack {
+                frames: serde_json::from_slice(frames).ok()?,
+                count: u32::try_from(*count).ok()?,
+                inner_missing: false,
+                outer_missing: false,
+            },
+        )),
+        _ => None,
+    };
+    let mut processes = BTreeMap::<u32, Vec<CountedStack>>::new();
+    for (pid, stack) in rows.iter().filter_map(stack) {
+        processes.entry(pid).or_default().push(stack);
+    }
+    let mut found = RankStacks::default();
+    for (pid, stacks) in processes {
+        let is_own = i64::from(pid) == who.pid;
+        let rank = u32::try_from(who.rank).ok().filter(|_| is_own);
+        let member = Member { rank, node: who.node.clone(), pid, tid: pid };
+        let members = if is_own { &mut found.own } else { &mut found.children };
+        members.push(MemberStacks { member, other_stacks: 0, stacks });
+    }
+    if found.own.is_empty() {
+        return Err(format!("no stack of process {} on {} was kept then", who.pid, who.node));
+    }
+    Ok(found)
+}

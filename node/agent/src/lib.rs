@@ -1,0 +1,226 @@
+//! The agent of one host: capture into the store, membership in the mesh, answers to questions.
+//!
+//! `config` is what the agent was given; `bootstrap` gives it an identity (load, found or join);
+//! `serve` answers other nodes; `access` says who may ask what and `audit` keeps it; `seal` signs
+//! what is gossiped; `trust` keeps the identity fresh and the trust list known; `answer` answers
+//! people, `local` lets in those on this host; `facts` keeps what it gossips about itself true;
+//! `archiver` runs the process that archives hours;
+//! `memory` gives back what is free; `standing` keeps the current verdict; `stacks` samples
+//! where ranks are; `light` is an agent
+//! without all that, for many in one process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use gossip::{Gossip, GossipConfig};
+use mesh::{JoinHost, Mesh, MeshConfig, join};
+use query::exec::Executor;
+use query::{Coordinator, Way};
+use store::Source;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub mod access;
+mod activity;
+mod answer;
+mod answer_sink;
+pub mod archiver;
+mod audit;
+mod board;
+pub mod board_of_stores;
+mod board_window;
+pub mod bootstrap;
+mod causes;
+pub mod config;
+mod device;
+mod device_times;
+pub mod explain;
+pub mod facts;
+mod graphs;
+mod health;
+pub mod light;
+mod local;
+mod mark;
+mod memory;
+mod open_calls;
+mod own_state;
+mod own_walks;
+mod past_findings;
+mod recording;
+mod remembered;
+pub mod scope;
+pub mod seal;
+mod serve;
+mod source;
+mod stacks;
+pub mod standing;
+pub mod stragglers;
+mod trust;
+mod watch;
+
+pub use config::{AgentConfig, CaptureChoice, SourceConfig};
+
+/// Questions of other nodes that run at once on this host.
+const CONCURRENT_QUESTIONS: usize = 4;
+/// Memory of all questions of a process with one agent, MiB, if it is given nothing else: with what
+/// an agent needs besides, and what the allocator adds, it stays under 1 GiB.
+pub const QUESTIONS_MIB: u64 = 640;
+
+/// What every task of an agent shares.
+pub struct Shared {
+    /// This node's identity.
+    pub identity: Arc<certs::Identity>,
+    /// Address that other nodes dial.
+    pub advertise: SocketAddr,
+    /// QUIC endpoint.
+    pub mesh: Mesh,
+    /// Runs tasks on this node's source.
+    pub executor: Arc<Executor>,
+    /// Asks the mesh.
+    pub coordinator: Coordinator,
+    /// The trace store or the served file.
+    pub source: Arc<Source>,
+    /// Recording, and why not.
+    pub recording: Arc<recording::Recording>,
+    /// Samples the stacks of this host's ranks.
+    stacks: Arc<stacks::Stacks>,
+    /// Notes who asked what.
+    auditor: Arc<audit::Auditor>,
+    /// How many notes users have left.
+    marks: mark::Marks,
+    /// The standing verdict.
+    pub standing: standing::StandingState,
+}
+
+/// A running agent.
+pub struct Agent {
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+    socket: Option<PathBuf>,
+}
+
+impl Agent {
+    /// Starts an agent: identity, source, endpoint, gossip, capture, local socket.
+    ///
+    /// # Errors
+    /// The identity cannot be loaded, founded or joined; the address is taken; the store cannot be
+    /// opened; the socket path is in use. Capture that cannot start is not an error in `auto` mode:
+    /// the agent says so and goes on.
+    pub async fn start(config: AgentConfig) -> anyhow::Result<Self> {
+        let readers = access::Readers::of(&config.socket_access)?;
+        let founded = bootstrap::identity(&config).await?;
+        let identity = Arc::new(founded.identity);
+        let join_server = founded.issuer.clone().map(|issuer| Arc::new(join::JoinServer::new(issuer)));
+        let keeper = Arc::new(trust::Keeper::new(&config, Arc::clone(&identity), founded.issuer, join_server.clone()));
+        let name = identity.node().to_string();
+        let (source, unwritable) = source::open(&config)?;
+        let source = Arc::new(source);
+        let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
+
+        let recording = Arc::new(recording::Recording::start(&config, &source, unwritable)?);
+        let stacks = Arc::new(stacks::Stacks::new(Arc::clone(&recording)));
+        let auditor = Arc::new(audit::Auditor::new(Arc::clone(&source)));
+        let handler = Arc::new(serve::NodeHandler::new(
+            Arc::clone(&executor),
+            Arc::clone(&recording),
+            Arc::clone(&stacks),
+            Some(Arc::clone(&keeper)),
+            Some(Arc::clone(&auditor)),
+        ));
+        let handler_of_people = Arc::clone(&handler);
+        let join_host = join_server.map(|join_server| join_server as Arc<dyn JoinHost>);
+        let host_key = certs::HostKey::of(&config.identity).context("this host's own key")?;
+        let (mesh, inbound) = Mesh::start(MeshConfig {
+            listen: config.listen,
+            identity: Arc::clone(&identity),
+            host_key,
+            handler,
+            join_host,
+            runtime: Arc::new(quinn::TokioRuntime),
+        })?;
+        let advertise = config::advertised(config.advertise, mesh.local_addr()?, &config.join)?;
+
+        let own_facts = facts::of(&config, &executor, &source, &recording)?;
+        let known = remembered::read_in(&config.identity, identity.mesh().as_str());
+        let generation = gossip::next_generation(&config.identity.join("generation")).context("counting this start")?;
+        let gossip = Gossip::start(
+            GossipConfig {
+                seeds: config.join.clone(),
+                remembered: remembered::silences(&known),
+                ..GossipConfig::new(identity.mesh().as_str(), name, generation, advertise)
+            }
+            .with_sealer(Arc::new(seal::NodeSeal::new({
+                let mesh = mesh.clone();
+                move || mesh.identity()
+            }))),
+            Arc::new(mesh.clone()),
+            inbound,
+            own_facts,
+        )
+        .await
+        .context("starting gossip")?;
+
+        let shared = Arc::new(Shared {
+            identity,
+            advertise,
+            coordinator: Coordinator::new(
+                Way::Mesh { mesh: mesh.clone(), own: Arc::clone(&executor) },
+                gossip,
+                verdicts::VIEWS,
+            ),
+            mesh,
+            executor,
+            source,
+            recording,
+            stacks,
+            auditor,
+            marks: mark::Marks::default(),
+            standing: standing::StandingState::default(),
+        });
+        handler_of_people.answers_people(&shared, config.socket_access.readers_see_processes);
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(facts::keep_true(Arc::clone(&shared), config.clone(), stop.clone()));
+        tasks.spawn(trust::keep(Arc::clone(&shared), keeper, stop.clone()));
+        tasks.spawn(memory::keep_small(stop.clone()));
+        tasks.spawn(remembered::keep(Arc::clone(&shared), config.identity.clone(), known, stop.clone()));
+        standing::start(&shared, config.on_finding.clone(), &stop, &mut tasks);
+        if let Some(socket) = &config.socket {
+            let listener = model::local_socket::bind(socket)
+                .with_context(|| format!("opening the local socket {}", socket.display()))?;
+            readers.open_socket(socket).with_context(|| format!("opening {} to its readers", socket.display()))?;
+            tasks.spawn(local::serve(listener, Arc::clone(&shared), readers, stop.clone()));
+        }
+        Ok(Self { shared, tasks, stop, socket: config.socket })
+    }
+
+    /// What the agent's tasks share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Leaves the mesh, stops capture, writes the store's last batch.
+    pub async fn shutdown(mut self) {
+        self.stop.cancel();
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
+        while self.tasks.join_next().await.is_some() {}
+        self.shared.coordinator.gossip.leave().await;
+        self.shared.mesh.shutdown().await;
+        let shared = Arc::clone(&self.shared);
+        let _ = tokio::task::spawn_blocking(move || {
+            if let Source::Store(store) = shared.source.as_ref() {
+                store.recording_ends(record::unix_now_ns());
+            }
+            shared.recording.stop();
+            if let Source::Store(store) = shared.source.as_ref() {
+                store.close();
+            }
+        })
+        .await;
+    }
+}

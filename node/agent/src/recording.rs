@@ -1,0 +1,408 @@
+//! Recording: capture feeding the store, or the reason why not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use explain::stacks::Identity;
+use model::NOT_RECORDED;
+use model::wire::OpenCall;
+use node_bpf::rings::Rings;
+use node_bpf::{
+    Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, ProcessSeen, Record, Sampler, SamplerConfig,
+    SelfStat, Watch,
+};
+use parking_lot::Mutex;
+use store::{Ingest, Source};
+
+use super::config::{AgentConfig, CaptureChoice};
+use super::device_times::DeviceTimes;
+use super::scope::Scope;
+use super::standing::Feed;
+
+/// A process on this host that is a rank of a job.
+#[derive(Debug, Clone)]
+pub(super) struct RankProcess {
+    pub(super) pid: u32,
+    pub(super) rank: u32,
+    pub(super) job_id: Option<String>,
+    /// When it started, in clock ticks since boot; none where it had ended before that was read.
+    pub(super) start_ticks: Option<u64>,
+}
+
+impl RankProcess {
+    fn of(seen: &ProcessSeen) -> Option<Self> {
+        let rank = u32::try_from(seen.rank?).ok()?;
+        let start_ticks = Identity::of(seen.pid).ok().map(|identity| identity.start_ticks);
+        Some(Self { pid: seen.pid, rank, job_id: seen.job_id.clone(), start_ticks })
+    }
+
+    /// Whether it is still there, and no other process has its pid.
+    fn runs(&self) -> bool {
+        Identity::of(self.pid).is_ok_and(|now| Some(now.start_ticks) == self.start_ticks)
+    }
+}
+
+/// The state of recording on this host.
+#[derive(Debug)]
+pub struct Recording {
+    running: Mutex<Option<Capture>>,
+    /// Samples of the host, also where capture cannot be had.
+    sampler: Mutex<Option<Sampler>>,
+    /// "on", "off", or "failed: why".
+    pub state: String,
+    /// The ranks' processes that were seen, by pid.
+    ranks: Arc<Mutex<BTreeMap<u32, RankProcess>>>,
+    /// The calls on their way into digests.
+    feed: Arc<Feed>,
+    /// Whose processes are recorded, when not everybody's.
+    scope: Option<Arc<Mutex<Scope>>>,
+    /// Calls of ranks with the MPI shim or the NCCL plugin, where there is no eBPF.
+    rings: Mutex<Option<Rings>>,
+    /// Which calls the device reports in place of eBPF.
+    devices: Arc<DeviceTimes>,
+    /// Where what turns out not to be recorded is reported, and how many of these were.
+    reported: Mutex<Option<(Ingest, usize)>>,
+}
+
+impl Recording {
+    /// None, and none wanted.
+    pub(super) fn off() -> Self {
+        Self {
+            running: Mutex::default(),
+            sampler: Mutex::default(),
+            state: "off".into(),
+            ranks: Arc::default(),
+            feed: Arc::default(),
+            scope: None,
+            rings: Mutex::default(),
+            devices: Arc::default(),
+            reported: Mutex::default(),
+        }
+    }
+
+    /// Starts capture into the store when it is wanted and possible; `unwritable` says why the
+    /// store takes no rows.
+    ///
+    /// # Errors
+    /// A cgroup was named that does not exist (recording everything instead would be wrong), or a
+    /// function or point that cannot be probed.
+    pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
+        let not = |state: String| Self { state, ..Self::off() };
+        let CaptureChoice::Auto { cgroup, probes, job, rings } = &config.capture else { return Ok(not("off".into())) };
+        if let Some(why) = unwritable {
+            return Ok(not(format!("failed: {why}")));
+        }
+        let Source::Store(store) = source.as_ref() else { return Ok(not("off".into())) };
+        if let Some(path) = cgroup {
+            anyhow::ensure!(path.is_dir(), "--cgroup {}: there is no such cgroup", path.display());
+        }
+        let ingest = store.ingest();
+        let seen = Arc::new(Mutex::new(BTreeMap::new()));
+        let feed = Arc::new(Feed::default());
+        let scope = job.clone().map(|job| Arc::new(Mutex::new(Scope::new(job))));
+        let backlog = Backlog::default();
+        let sampler = sample(ingest.clone(), backlog.clone())
+            .inspect_err(|error| tracing::warn!("the host is not sampled: {error}"))
+            .ok();
+        let (cgroup, probes) = (cgroup.clone(), probes.clone());
+        let capture_config = CaptureConfig { cgroup, probes, backlog, ..CaptureConfig::default() };
+        let reported = Mutex::new(Some((ingest.clone(), 0)));
+        let devices = Arc::new(DeviceTimes::default());
+        let mut store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref());
+        let of_devices = Arc::clone(&devices);
+        let of_ebpf = move |record| {
+            if of_devices.admits_of_ebpf(&record) {
+                store_it(record);
+            }
+        };
+        let started = Capture::start(capture_config, Box::new(of_ebpf));
+        let (rings_at, node) = (rings.as_deref(), job.as_ref().map(|job| job.node.as_str()));
+        let rings = match (&started, rings_at) {
+            (Err(error), Some(directory)) if !matches!(error, node_bpf::Error::Probe { .. }) => {
+                rings_in(directory, node, sink(ingest.clone(), &seen, &feed, scope.as_ref()))
+            }
+            _ => None,
+        };
+        store.not_recorded(gaps(&started, rings.is_some()));
+        if started.is_ok() || rings.is_some() {
+            store.recording_began(record::unix_now_ns());
+        }
+        let rings = match (&started, rings_at) {
+            (Ok(_), Some(directory)) => {
+                let store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref());
+                rings_in(directory, node, beside_ebpf(Arc::clone(&devices), ingest, store_it))
+            }
+            _ => rings,
+        };
+        let recording = match started {
+            Ok(capture) => {
+                let off = |class: &ClassStatus| matches!(class.state, ClassState::Off { .. });
+                let named = |class: &ClassStatus| class.name == "offcpu";
+                feed.sees_off_cpu(!capture.status().classes.iter().any(|class| named(class) && off(class)));
+                let rings = Mutex::new(rings);
+                let running = Mutex::new(Some(capture));
+                Self { running, rings, ranks: seen, feed, scope, devices, reported, ..not("on".into()) }
+            }
+            // what was asked for by name is not left out silently
+            Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
+            Err(error) if rings.is_some() => {
+                tracing::warn!("recording only MPI and NCCL calls of ranks started under `rankmesh env`: {error}");
+                let state = format!("MPI shim and NCCL plugin only: {error}");
+                Self { rings: Mutex::new(rings), ranks: seen, feed, scope, ..not(state) }
+            }
+            Err(error) => {
+                tracing::warn!("not recording: {error}");
+                not(format!("failed: {error}"))
+            }
+        };
+        *recording.sampler.lock() = sampler;
+        Ok(recording)
+    }
+
+    /// Tells the store what could not be probed since the last time, for the coverage of answers.
+    pub(super) fn tell_problems(&self) {
+        let (running, mut reported) = (self.running.lock(), self.reported.lock());
+        let Some((capture, (ingest, count))) = running.as_ref().zip(reported.as_mut()) else { return };
+        for problem in capture.problems_after(*count) {
+            ingest.also_not_recorded(vec!["collectives", "call_rollups"], problem);
+            *count += 1;
+        }
+    }
+
+    /// What eBPF records here, and how; none where it does not.
+    pub fn status(&self) -> Option<node_bpf::CaptureStatus> {
+        self.running.lock().as_ref().map(Capture::status)
+    }
+
+    /// Whether capture runs.
+    pub(super) fn records(&self) -> bool {
+        self.running.lock().is_some() || self.rings.lock().is_some()
+    }
+
+    /// Events that probes could not hand over, since the start; none where no probe runs.
+    pub(super) fn lost_by_probes(&self) -> Option<u64> {
+        let running = self.running.lock();
+        let probes = running.as_ref()?.status().probes;
+        Some(probes.iter().map(|probe| probe.lost_ring + probe.lost_map).sum())
+    }
+
+    /// The calls on their way into digests.
+    pub(super) fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// Ranks whose processes run on this host now, ascending.
+    pub fn ranks(&self) -> Vec<u32> {
+        self.rank_processes(None).iter().map(|process| process.rank).collect::<BTreeSet<u32>>().into_iter().collect()
+    }
+
+    /// The processes of ranks that run on this host now, of one user or of all.
+    pub(super) fn rank_processes(&self, viewer: Option<u32>) -> Vec<RankProcess> {
+        let mut ranks = self.ranks.lock();
+        ranks.retain(|_, process| process.runs());
+        ranks.values().filter(|process| is_of(viewer, process.pid)).cloned().collect()
+    }
+
+    /// The collective calls that ranks on this host are in right now, and their waits for devices
+    /// after such calls.
+    pub fn open_calls(&self) -> Vec<OpenCall> {
+        let running = self.running.lock();
+        let (calls, waits) = match running.as_ref() {
+            Some(capture) => {
+                let mut calls = capture.in_flight();
+                calls.retain(|call| !self.devices.are_of_device(call));
+                let of_ranks = self.rings.lock().as_ref().map(Rings::in_flight).unwrap_or_default();
+                calls.extend(of_ranks.into_iter().filter(|call| self.devices.are_of_device(call)));
+                (calls, capture.device_waits())
+            }
+            None => (self.rings.lock().as_ref().map(Rings::in_flight).unwrap_or_default(), vec![]),
+        };
+        drop(running);
+        calls
+            .into_iter()
+            .filter(|call| self.is_recorded(call.pid))
+            .map(|call| OpenCall {
+                pid: call.pid,
+                rank: call.rank,
+                nranks: call.nranks,
+                comm_hash: call.comm_hash,
+                func: call.func.to_owned(),
+                seq: call.seq,
+                entry_ns: call.ts_ns,
+                tier: call.tier,
+                library: call.library.name().to_owned(),
+                root: call.root,
+                job_id: call.job_id,
+            })
+            .chain(waits.iter().filter(|wait| self.is_recorded(wait.pid)).map(super::device::open_call))
+            .collect()
+    }
+
+    /// Those of one user's processes, or of all.
+    pub fn open_calls_of(&self, viewer: Option<u32>) -> Vec<OpenCall> {
+        let mut calls = self.open_calls();
+        calls.retain(|call| is_of(viewer, call.pid));
+        calls
+    }
+
+    fn is_recorded(&self, pid: u32) -> bool {
+        self.scope.as_ref().is_none_or(|scope| scope.lock().is_of(pid))
+    }
+
+    /// Processes that wait for their device now, after they have enqueued collectives, and since
+    /// when (Unix nanoseconds).
+    pub(super) fn device_waits(&self) -> Vec<(u32, i64)> {
+        let waits = self.running.lock().as_ref().map(Capture::device_waits).unwrap_or_default();
+        waits.into_iter().filter(|wait| self.is_recorded(wait.pid)).map(|wait| (wait.pid, wait.ts_ns)).collect()
+    }
+
+    /// Detaches every probe. What was recorded stays.
+    pub fn stop(&self) {
+        drop(self.sampler.lock().take());
+        drop(self.rings.lock().take());
+        if let Some(capture) = self.running.lock().take() {
+            capture.stop();
+        }
+    }
+}
+
+/// Whether this process is one that `viewer` may see; without one, every process is.
+fn is_of(viewer: Option<u32>, pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    // Who owns a process's directory is who may trace it: root's, where it runs with other rights
+    // than hers alone.
+    let owner = || std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid()).ok();
+    viewer.is_none_or(|uid| owner() == Some(uid))
+}
+
+/// Reads the rings of ranks with the MPI shim or the NCCL plugin; none, and a warning, where that
+/// cannot be.
+fn rings_in(directory: &Path, node: Option<&str>, sink: Box<dyn FnMut(Record) + Send>) -> Option<Rings> {
+    Rings::start(directory, node, sink)
+        .inspect_err(|error| tracing::warn!("what ranks with the MPI shim or the NCCL plugin do is not read: {error}"))
+        .ok()
+}
+
+/// Where eBPF records, most in rings are the same calls again. The times of the device are stored in
+/// place of its records; what is not is read all the same, so that rings lose their names and
+/// nothing stays in memory, and coverage says where times of the device were left out.
+fn beside_ebpf(
+    devices: Arc<DeviceTimes>,
+    ingest: Ingest,
+    mut store_it: Box<dyn FnMut(Record) + Send>,
+) -> Box<dyn FnMut(Record) + Send> {
+    let mut noted = false;
+    Box::new(move |record| {
+        if devices.admits_of_rank(&record) {
+            store_it(record);
+        } else if !noted && devices.leaves_out(&record) {
+            noted = true;
+            let note = "the times of the device (tier 3) that the NCCL plugin has of some calls are left out: recording began after their \
+                        communicators did, so which call is which cannot be told";
+            ingest.also_not_recorded(vec!["collectives"], note.to_owned());
+        }
+    })
+}
+
+/// Takes records to the store and to digests.
+fn sink(
+    ingest: Ingest,
+    ranks: &Arc<Mutex<BTreeMap<u32, RankProcess>>>,
+    feed: &Arc<Feed>,
+    scope: Option<&Arc<Mutex<Scope>>>,
+) -> Box<dyn FnMut(Record) + Send> {
+    let (ranks, feed, scope) = (Arc::clone(ranks), Arc::clone(feed), scope.cloned());
+    Box::new(move |record| {
+        if scope.as_ref().is_some_and(|scope| !scope.lock().admits(&record)) {
+            return;
+        }
+        if let Record::Process(seen) = &record
+            && let Some(process) = RankProcess::of(seen)
+        {
+            ranks.lock().insert(process.pid, process);
+        }
+        feed.record(&record);
+        ingest.record(record);
+    })
+}
+
+/// What is not recorded though it was to be: for the coverage of answers.
+fn gaps(started: &Result<Capture, node_bpf::Error>, rings: bool) -> Vec<(Vec<&'static str>, String)> {
+    let short = |text: &str| -> String { text.lines().next().unwrap_or_default().chars().take(160).collect() };
+    match started {
+        Err(error) => {
+            // What has no programs is sampled all the same.
+            let by_ebpf = CLASSES.iter().filter(|class| !class.programs.is_empty());
+            let all: BTreeSet<_> = by_ebpf.flat_map(|class| class.tables).copied().collect();
+            let why = short(&error.to_string());
+            let of_rings: &[(&[&str], &str)] = &[
+                (
+                    &["collectives", "processes"],
+                    "only MPI and NCCL calls of ranks that were started under `rankmesh env` are",
+                ),
+                (
+                    &["call_rollups"],
+                    "only calls of ranks that were started under `rankmesh env` and, sampled from /proc once a second, what \
+                     the scheduler did with them (source 'proc') are",
+                ),
+                (
+                    &["offcpu"],
+                    "only samples of what the scheduler did with ranks (call_rollups, source 'proc'), and no row of this \
+                     table, are",
+                ),
+            ];
+            let mut gaps: Vec<(Vec<&'static str>, String)> = vec![];
+            let mut rest = all;
+            for (tables, what) in of_rings.iter().filter(|_| rings) {
+                let tables: Vec<&'static str> = tables.iter().filter_map(|table| rest.take(table)).collect();
+                gaps.push((tables, format!("{what} {NOT_RECORDED}{why}")));
+            }
+            gaps.push((rest.into_iter().collect(), format!("nothing is {NOT_RECORDED}{why}")));
+            gaps
+        }
+        Ok(capture) => {
+            let off = |class: ClassStatus| {
+                let ClassState::Off { why, .. } = class.state else { return None };
+                let of = CLASSES.iter().find(|c| c.name == class.name)?;
+                Some((of.tables.to_vec(), format!("not {NOT_RECORDED}{}: {}", of.records, short(&why))))
+            };
+            let status = capture.status();
+            let everywhere: Vec<_> = CLASSES
+                .iter()
+                .filter(|class| !class.programs.is_empty())
+                .flat_map(|class| class.tables)
+                .copied()
+                .collect();
+            let whose = |user| (everywhere, format!("only processes of user {user} are recorded here"));
+            status.only_user.map(whose).into_iter().chain(status.classes.into_iter().filter_map(off)).collect()
+        }
+    }
+}
+
+/// Samples the host into the store, and reports to capture how full the store's queue is.
+fn sample(ingest: Ingest, backlog: Backlog) -> Result<Sampler, node_bpf::Error> {
+    let store = ingest.clone();
+    let watch: Watch = Box::new(move |ts_ns, rarely| {
+        backlog.set(store.fullness());
+        if rarely { of_store(&store, ts_ns) } else { vec![] }
+    });
+    Sampler::start(SamplerConfig::default(), watch, Box::new(move |record| ingest.record(record)))
+}
+
+/// What the store says of itself.
+fn of_store(store: &Ingest, ts_ns: i64) -> Vec<SelfStat> {
+    let health = store.health();
+    let (file_bytes, wal_bytes) = store.file_bytes();
+    let all = [
+        ("store.queued", health.queued as f64, "count"),
+        ("store.stored", health.stored as f64, "count"),
+        ("store.lost", health.lost as f64, "count"),
+        ("store.commits", health.commits as f64, "count"),
+        ("store.failed_commits", health.failed_commits as f64, "count"),
+        ("store.longest_commit", health.longest_commit.as_nanos() as f64, "ns"),
+        ("store.file", file_bytes as f64, "bytes"),
+        ("store.wal", wal_bytes as f64, "bytes"),
+    ];
+    all.map(|(name, value, unit)| SelfStat { ts_ns, name: name.to_owned(), value, unit }).into()
+}

@@ -1,0 +1,280 @@
+//! From capture to digests: the collector of this host's calls, fed by the recording's sink.
+//!
+//! Records have times of the wall clock, which may be stepped; the collector gets those of the
+//! steady one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use model::wire::OpenCall;
+use node_bpf::Record;
+use parking_lot::{Mutex, MutexGuard};
+use record::{steady_shift_now_ns, steady_shift_ns};
+use verdicts::digest::{self, Collector, Digest, Heard, ReferenceClock, end_of};
+use verdicts::point_to_point::{self, EVERY_WINDOWS, Meter, TimeUse};
+use verdicts::standing::{JobName, NO_JOB};
+use verdicts::{Activity, Observation, why};
+
+use super::super::activity::{activity, runs};
+
+/// A call shorter than this is not said to be open: its end comes with the next digest.
+const OPEN_NS: i64 = 1_000_000_000;
+/// Less than this between two measurements of the wall clock is no step.
+const SLEWED_NS: u64 = 1_000_000;
+/// Processes whose jobs are kept before it is looked who of them is gone.
+const MOST_PROCESSES: usize = 4_096;
+/// Processes whose threads are looked at in a window, at most.
+const MOST_LOOKED_AT: usize = 256;
+
+/// What ranks are in at a moment; times are of the wall clock.
+#[derive(Debug)]
+pub(super) struct InCalls {
+    open: Vec<OpenCall>,
+    /// Who waits for its device, and since when.
+    device_waits: Vec<(u32, i64)>,
+    /// What to subtract from these times to get steady ones.
+    shift_ns: i64,
+}
+
+impl InCalls {
+    /// Now: the calls that are open, and the waits for devices, of this host.
+    pub(super) fn now(open_calls: impl Fn() -> Vec<OpenCall>, device_waits: impl Fn() -> Vec<(u32, i64)>) -> Self {
+        loop {
+            let shift_ns = steady_shift_now_ns();
+            let now = Self { open: open_calls(), device_waits: device_waits(), shift_ns };
+            // Else the clock was stepped while these were read.
+            if shift_ns.abs_diff(steady_shift_now_ns()) < SLEWED_NS {
+                return now;
+            }
+        }
+    }
+}
+
+/// The collector, shared by capture's threads and the task that closes windows.
+#[derive(Debug, Default)]
+pub(crate) struct Feed {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    collector: Collector,
+    meter: Meter,
+    /// Names, once each.
+    names: HashMap<&'static str, Arc<str>>,
+    /// Of which job processes are.
+    jobs: HashMap<u32, u64>,
+    /// What these are called.
+    job_names: BTreeMap<u64, JobName>,
+}
+
+impl State {
+    fn name(&mut self, name: &'static str) -> Arc<str> {
+        Arc::clone(self.names.entry(name).or_insert_with(|| name.into()))
+    }
+
+    /// Of which job a process is; [`NO_JOB`] where that is not known.
+    fn job_of(&self, pid: u32) -> u64 {
+        self.jobs.get(&pid).copied().unwrap_or(NO_JOB)
+    }
+
+    /// Forgets processes that are gone, where there are many.
+    fn forget_jobs(&mut self) {
+        if self.jobs.len() < MOST_PROCESSES {
+            return;
+        }
+        self.jobs.retain(|pid, _| self.collector.has_gone(*pid) || runs(*pid));
+        let known: BTreeSet<u64> = self.jobs.values().copied().collect();
+        self.job_names.retain(|job, _| known.contains(job));
+    }
+}
+
+impl Feed {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Take in a record; what is no collective call or loss is none of a digest's business.
+    pub(crate) fn record(&self, record: &Record) {
+        match record {
+            Record::Process(seen) => {
+                let mut state = self.state();
+                // Its pid may have been another's.
+                state.jobs.remove(&seen.pid);
+                if let (Some(rank), Some(nranks @ 2..)) = (seen.rank, seen.world_size) {
+                    let job = point_to_point::job_key(seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
+                    state.meter.process(seen.pid, job, rank, nranks);
+                    state.jobs.insert(seen.pid, job);
+                    let (job_id, step_id) = (seen.job_id.clone(), seen.step_id.clone());
+                    state.job_names.insert(job, JobName { job_id, step_id, nranks: Some(nranks) });
+                    state.forget_jobs();
+                }
+            }
+            Record::OffCpu(off) => {
+                let shift_ns = steady_shift_ns(off.ts_ns.saturating_add(off.duration_ns));
+                let queued_ns = off.run_delay_ns.unwrap_or(0);
+                let next_pid = Some(i64::from(off.next_pid));
+                let kinds =
+                    why::off_cpu_kinds(off.voluntary, off.reason, off.duration_ns, queued_ns, next_pid, &off.next_comm);
+                let mut at_ns = off.ts_ns.saturating_sub(shift_ns);
+                let mut state = self.state();
+                for (kind, ns) in kinds {
+                    state.meter.off_cpu(off.pid, off.tid, at_ns, ns, kind);
+                    at_ns = at_ns.saturating_add(ns);
+                }
+            }
+            // Put into a graph, not run: what runs later is not seen.
+            Record::Collective(call) if call.captured == Some(true) => self.state().collector.unplaced(),
+            // Its process ended in it: nothing was passed by.
+            Record::Collective(call) if call.ret.is_none() => {}
+            Record::Collective(call) => {
+                let mut state = self.state();
+                if call.tier > 0 {
+                    let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
+                    let entry_ns = call.ts_ns.saturating_sub(shift_ns);
+                    let rank = call.rank.filter(|_| call.comm_hash.is_some());
+                    let of =
+                        point_to_point::Call::new(call.func, call.tid, entry_ns, call.duration_ns, rank, call.root);
+                    state.meter.call(call.pid, of);
+                }
+                let (Some(rank), Some(comm_hash)) = (call.rank, call.comm_hash) else {
+                    if point_to_point::names_no_communicator(call.func) {
+                        return;
+                    }
+                    state.collector.unplaced();
+                    return;
+                };
+                let node = state.name("");
+                let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
+                let (func, library) = (state.name(call.func), state.name(call.library.name()));
+                let observed = Observation {
+                    node,
+                    pid: call.pid.into(),
+                    rank,
+                    nranks: call.nranks,
+                    comm_hash,
+                    func,
+                    seq: call.seq.unwrap_or(0),
+                    entry_ns: call.ts_ns.saturating_sub(shift_ns),
+                    duration_ns: call.duration_ns,
+                    tier: call.tier,
+                    library,
+                    root: call.root,
+                };
+                match call.seq {
+                    Some(_) => state.collector.push(observed),
+                    None => state.collector.push_unnumbered(observed),
+                }
+            }
+            Record::CudaCall(call) if call.kind == Some("after_collective") => {
+                let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
+                let start_ns = call.ts_ns.saturating_sub(shift_ns);
+                self.state().collector.synced(call.pid, start_ns, call.duration_ns);
+            }
+            Record::Net(net) if net.event == "tcp_retransmit_skb" => {
+                if let (Ok(from), Ok(to)) = (net.saddr.parse(), net.daddr.parse()) {
+                    let at_ns = net.ts_ns.saturating_sub(steady_shift_ns(net.ts_ns));
+                    self.state().collector.resent(at_ns, from, to);
+                }
+            }
+            Record::Loss(loss) => self.state().collector.lost(loss.lost),
+            _ => {}
+        }
+    }
+
+    /// Communicators and functions of which calls were recorded whose numbers are not known yet.
+    pub(super) fn unnumbered(&self) -> BTreeSet<(u64, Arc<str>)> {
+        self.state().collector.unnumbered()
+    }
+
+    /// Number such calls, by what was heard; before [`close`](Self::close).
+    pub(super) fn number(&self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[Heard<'_>]) {
+        self.state().collector.number(me, window, clock, heard);
+    }
+
+    /// What processes do, of those that are or were ranks of this host; of others nothing is said.
+    pub(crate) fn activities(&self, pids: &[u32]) -> Vec<(u32, Activity)> {
+        let state = self.state();
+        let known: BTreeSet<u32> = state.collector.pids().collect();
+        let gone: BTreeSet<u32> = pids.iter().copied().filter(|pid| state.collector.has_gone(*pid)).collect();
+        drop(state);
+        let of = |pid: &u32| match (known.contains(pid), gone.contains(pid)) {
+            (true, _) => Some((*pid, activity(*pid))),
+            (false, true) => Some((*pid, Activity::Ended)),
+            (false, false) => None,
+        };
+        pids.iter().filter_map(of).take(MOST_LOOKED_AT).collect()
+    }
+
+    /// Ends the lanes of communicators that have been idle for long up to `window`, where nobody
+    /// waits in them: `waited_in` tells where, and is asked only if there are such lanes.
+    pub(super) fn end_idle(&self, window: i64, waited_in: impl FnOnce() -> BTreeSet<u64>) {
+        if self.state().collector.has_idle(window) {
+            let waited_in = waited_in();
+            self.state().collector.end_idle(window, &waited_in);
+        }
+    }
+
+    /// Whether time off the CPU is recorded.
+    pub(crate) fn sees_off_cpu(&self, sees: bool) {
+        self.state().meter.sees_off_cpu(sees);
+    }
+
+    /// Where the time of this host's processes went that make calls in which not all ranks meet, up
+    /// to the end of a window; every so many windows.
+    pub(super) fn times(&self, node: &Arc<str>, window: i64) -> Vec<TimeUse> {
+        if window.rem_euclid(EVERY_WINDOWS) != 0 {
+            return Vec::new();
+        }
+        let mut state = self.state();
+        state.meter.forget(|pid| !runs(pid));
+        let mut times = state.meter.close(node, end_of(window));
+        times.retain(|time| time.unscored_ns > 0);
+        times
+    }
+
+    /// What a job is called; nothing where it is none of this host's.
+    pub(super) fn job_name(&self, job: u64) -> JobName {
+        self.state().job_names.get(&job).cloned().unwrap_or_default()
+    }
+
+    /// The digests of a host's jobs.
+    pub(super) fn by_job(&self, digest: Digest) -> BTreeMap<u64, Digest> {
+        let state = self.state();
+        digest::by_job(digest, state.collector.pids(), |pid| state.job_of(pid))
+    }
+
+    /// The digest of a window that is over; none where no rank runs here.
+    pub(super) fn close(&self, window: i64, now: &InCalls) -> Option<Digest> {
+        let mut state = self.state();
+        let gone: Vec<u32> = state.collector.pids().filter(|pid| !runs(*pid)).collect();
+        let quiet = state.collector.quiet(end_of(window).saturating_sub(OPEN_NS));
+        let quiet = quiet.into_iter().filter(|pid| !gone.contains(pid)).take(MOST_LOOKED_AT);
+        state.collector.activities(quiet.map(|pid| (pid, activity(pid))).collect());
+        let open: Vec<Observation> = now
+            .open
+            .iter()
+            .filter_map(|call| super::super::open_calls::observed(&"".into(), call.clone()))
+            .map(|call| {
+                let entry_ns = call.entry_ns.saturating_sub(now.shift_ns);
+                Observation { entry_ns, duration_ns: end_of(window).saturating_sub(entry_ns), ..call }
+            })
+            .filter(|call| call.duration_ns >= OPEN_NS)
+            .collect();
+        state.collector.open(&open);
+        let lasted_ns = |since_ns: i64| end_of(window).saturating_sub(since_ns.saturating_sub(now.shift_ns));
+        let waits: Vec<(u32, u64)> = now
+            .device_waits
+            .iter()
+            .map(|(pid, since_ns)| (*pid, lasted_ns(*since_ns)))
+            .filter(|(_, lasted_ns)| *lasted_ns >= OPEN_NS)
+            .map(|(pid, lasted_ns)| (pid, lasted_ns.unsigned_abs() / 1_000_000))
+            .collect();
+        state.collector.device_waits(&waits);
+        let mut digest = state.collector.close(window);
+        // Only now: their last calls are in this digest.
+        state.collector.gone(&gone, &mut digest);
+        let speaks = state.collector.pids().next().is_some() || !digest.lanes.is_empty() || !digest.gone.is_empty();
+        speaks.then_some(digest)
+    }
+}

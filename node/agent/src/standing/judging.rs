@@ -1,0 +1,109 @@
+//! Judges the jobs whose judge this host is, and tells their verdicts to everybody by gossip.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use record::{steady_now_ns, unix_now_ns};
+use tokio_util::sync::CancellationToken;
+use verdicts::standing::{Judge, Key, NO_JOB, Told};
+
+use super::super::Shared;
+use super::kept::Measured;
+use super::verdicts_key;
+
+/// What came is looked at this often at most.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// And at least: a window is also judged when its grace is over.
+const LOOK_AT_LEAST: Duration = Duration::from_millis(250);
+/// A verdict that is the same as before is told again after so long.
+const AGAIN: Duration = Duration::from_secs(2);
+/// A host that became a job's judge judges once every host of the job has sent it what it keeps, and
+/// after so long in any case.
+const WARM_UP: Duration = Duration::from_millis(600);
+
+/// What a judge keeps of one job.
+struct Duty {
+    since: Instant,
+    judge: Judge,
+    told: Option<(Key, Instant)>,
+}
+
+/// Judges until `stop`.
+pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
+    let mut duties: BTreeMap<u64, Duty> = BTreeMap::new();
+    loop {
+        tokio::select! {
+            () = shared.standing.boards.news.notified() => {}
+            () = tokio::time::sleep(LOOK_AT_LEAST) => {}
+            () = stop.cancelled() => return,
+        }
+        let standing = &shared.standing;
+        let (mixed, roster) = (standing.is_mixed(), standing.roster());
+        let mut jobs = standing.boards.spoken(steady_now_ns());
+        jobs.retain(|job| match mixed {
+            true => *job == NO_JOB,
+            false => roster.judges_here(*job, &standing.outbox.suspects(*job, Instant::now().into())),
+        });
+        let over: Vec<u64> = duties.keys().filter(|job| !jobs.contains(job)).copied().collect();
+        standing.kept.forget(unix_now_ns());
+        for job in over {
+            standing.own.lock().remove(&job);
+            if duties.remove(&job).is_some_and(|duty| duty.told.is_some()) {
+                shared.coordinator.gossip.publish(verdicts_key(job), "").await;
+            }
+        }
+        for job in jobs {
+            let new = || Duty { since: Instant::now(), judge: Judge::default(), told: None };
+            let duty = duties.entry(job).or_insert_with(|| {
+                tracing::debug!("this host judges job {job:016x} now");
+                new()
+            });
+            let Some(board) = standing.boards.board(job) else { continue };
+            if !mixed && duty.since.elapsed() < WARM_UP {
+                let suspects = standing.outbox.suspects(job, Instant::now().into());
+                if roster.hosts(job).any(|host| !suspects.contains(host) && !board.knows_of(host)) {
+                    continue;
+                }
+            }
+            let (mut judge, now_ns) = (std::mem::take(&mut duty.judge), steady_now_ns());
+            let judged = tokio::task::spawn_blocking(move || {
+                let standing = judge.judge(&board, now_ns);
+                let measured = standing.as_ref().and_then(|standing| {
+                    let (reference, wall_ahead_ns) = (standing.reference.clone(), standing.wall_ahead_ns);
+                    Some(Measured { found: judge.rank_windows(&board)?, reference, wall_ahead_ns })
+                });
+                (standing, measured, judge)
+            });
+            let Ok((judged, measured, judge)) = judged.await else { continue };
+            duty.judge = judge;
+            if let Some(measured) = measured {
+                standing.kept.add(job, measured);
+            }
+            let Some(judged) = judged else { continue };
+            let told = Told { job, name: shared.recording.feed().job_name(job), standing: judged };
+            if !mixed {
+                tell(&shared, &told, &mut duty.told).await;
+            }
+            standing.own.lock().insert(job, (told, now_ns));
+            standing.look_again();
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Gossips a verdict that is another than the one before, or some time after it.
+async fn tell(shared: &Shared, told: &Told, before: &mut Option<(Key, Instant)>) {
+    let key = Key::of(&told.standing.report.verdict);
+    if before.as_ref().is_some_and(|(known, at)| *known == key && at.elapsed() < AGAIN) {
+        return;
+    }
+    let Some(text) = told.text() else {
+        tracing::warn!("a verdict is too long to be told: {key:?}");
+        return;
+    };
+    tracing::debug!("job {:016x} is judged: {key:?}", told.job);
+    shared.standing.count_told(text.len());
+    shared.coordinator.gossip.publish(verdicts_key(told.job), text).await;
+    *before = Some((key, Instant::now()));
+}

@@ -1,0 +1,352 @@
+//! The standing verdicts of this agent: what its host's ranks did goes to the judges of their jobs,
+//! as a judge it judges, and every agent knows what the judges of each job say.
+//!
+//! What a verdict is made of, when a window can be judged and who judges is the pure
+//! `verdicts::standing`. Here: `feed` collects calls, `publish` closes windows and `outbox` sends
+//! them, `boards` hears them at a judge and `judging` judges, `kept` has what ranks did in the last
+//! ten minutes, and `page` gives it out; `roster` knows who runs which job,
+//! `hearing` hears members and their verdicts, `clocks` follows the reference nodes' clocks,
+//! `keep_clocks` keeps them in the store;
+//! `keep_stacks` keeps where the named ranks were, `tell` writes findings and runs the operator's
+//! command. `gossiped` is the way of agents of an earlier release.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use model::wire::{JobWindows, Request, Response};
+use parking_lot::{Mutex, RwLock};
+use record::steady_now_ns;
+use serde::Serialize;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use verdicts::Verdict;
+use verdicts::standing::{JobName, Key, Standing, Told, has_ended, judges};
+
+use super::Shared;
+
+mod boards;
+mod clocks;
+mod feed;
+mod gossiped;
+mod hearing;
+mod judging;
+mod keep_clocks;
+mod keep_stacks;
+mod kept;
+mod money;
+mod outbox;
+mod page;
+mod publish;
+mod repeat;
+mod roster;
+mod tell;
+mod whole;
+
+pub(super) use feed::Feed;
+pub(super) use page::{page, page_of};
+pub use publish::send_windows;
+/// The clock by which windows are counted, nanoseconds.
+pub use record::steady_now_ns as now_ns;
+pub(super) use whole::{whole, whole_of};
+
+/// Most bytes of one digest.
+const LARGEST: usize = 8_000;
+/// And of one statement of where time went.
+const LARGEST_TIMES: usize = 4_000;
+/// A verdict that was not told again for so long does not stand any more.
+const FRESH_NS: i64 = 10_000_000_000;
+/// And where another judge's of the job is newer, after so long.
+const BEHIND_NS: i64 = 5_000_000_000;
+
+/// Verdicts by judge, with when they came.
+type ByJudge = BTreeMap<String, (Told, i64)>;
+
+/// What the agent's tasks share of it.
+#[derive(Debug, Default)]
+pub struct StandingState {
+    boards: boards::Boards,
+    kept: kept::Kept,
+    outbox: outbox::Outbox,
+    clocks: clocks::ReferenceClocks,
+    roster: RwLock<Arc<roster::Roster>>,
+    /// A live member is of an earlier release.
+    mixed: AtomicBool,
+    /// The verdicts of this host as a judge, whole, by job; with when they were made, on its steady
+    /// clock.
+    own: Mutex<BTreeMap<u64, (Told, i64)>>,
+    /// Those of the other judges, brief, by job and judge; with when they came.
+    told: Mutex<BTreeMap<u64, ByJudge>>,
+    /// There is something to be heard.
+    look: Notify,
+    name: std::sync::OnceLock<String>,
+    published_bytes: AtomicU64,
+    told_bytes: AtomicU64,
+}
+
+/// The verdict that stands on a job.
+#[derive(Debug, Clone)]
+pub struct Current {
+    /// The job ([`verdicts::point_to_point::job_key`]).
+    pub job: u64,
+    /// What it is called.
+    pub name: JobName,
+    /// Whose verdict it is; empty where every agent judges (beside agents of an earlier release).
+    pub judge: String,
+    /// It; brief, where the judge is another host.
+    pub standing: Standing,
+    /// When it was judged or came, on this host's steady clock.
+    pub judged_ns: i64,
+    /// What each judge says, the first first.
+    pub judges: Vec<Said>,
+}
+
+/// What one judge says of a job.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Said {
+    /// The judge.
+    pub judge: String,
+    /// Kind of its verdict.
+    pub verdict: &'static str,
+    /// End of its window, Unix nanoseconds of the reference node's wall clock.
+    pub window_end_ns: i64,
+    #[serde(skip)]
+    window: (Option<String>, i64),
+    #[serde(skip)]
+    key: Key,
+}
+
+/// How the standing verdict came about, beside the report.
+#[derive(Debug, Serialize)]
+pub struct About {
+    /// The job's key, in hexadecimal.
+    pub job: String,
+    /// What the job is called.
+    #[serde(flatten)]
+    pub name: JobName,
+    /// Whose verdict it is; null beside agents of an earlier release, where each judges.
+    pub judge: Option<String>,
+    /// What each judge says.
+    pub judges: Vec<Said>,
+    /// Two judges say different things of one window.
+    pub differ: bool,
+    /// End of the window, Unix nanoseconds of the reference node's wall clock.
+    pub window_end_ns: i64,
+    /// The node to whose clock all times are aligned.
+    pub reference: Option<String>,
+    /// Time since the window ended, milliseconds.
+    pub age_ms: i64,
+    /// Nodes whose digest of the window was heard.
+    pub heard: usize,
+    /// Nodes with ranks whose digest was not heard.
+    pub silent: Vec<String>,
+}
+
+impl StandingState {
+    /// The verdicts that stand, by job: those of jobs that are not well first.
+    pub fn all(&self) -> Vec<Current> {
+        let now_ns = steady_now_ns();
+        let is_fresh = |at_ns: i64| now_ns.saturating_sub(at_ns) < FRESH_NS;
+        let own = self.name.get().cloned().unwrap_or_default();
+        let mut by_job: BTreeMap<u64, ByJudge> = BTreeMap::new();
+        if !self.is_mixed() {
+            by_job.clone_from(&self.told.lock());
+        }
+        for (job, (told, at_ns)) in self.own.lock().iter() {
+            by_job.entry(*job).or_default().insert(own.clone(), (told.clone(), *at_ns));
+        }
+        let mut all = Vec::new();
+        for (job, mut told) in by_job {
+            told.retain(|_, (_, at_ns)| is_fresh(*at_ns));
+            let newest_ns = told.values().map(|(_, at_ns)| *at_ns).max().unwrap_or(now_ns);
+            told.retain(|_, (_, at_ns)| newest_ns.saturating_sub(*at_ns) < BEHIND_NS);
+            let names: Vec<String> =
+                judges(job, told.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
+            let said = names.iter().filter_map(|judge| Some(Said::of(judge, &told.get(judge)?.0.standing)));
+            let said: Vec<Said> = said.collect();
+            let Some((judge, (told, judged_ns))) = names.first().and_then(|judge| told.remove_entry(judge)) else {
+                continue;
+            };
+            let judge = if self.is_mixed() { String::new() } else { judge };
+            all.push(Current { job, name: told.name, judge, standing: told.standing, judged_ns, judges: said });
+        }
+        all.sort_by_key(|current| rank(&current.standing.report.verdict));
+        all
+    }
+
+    /// The verdict on a job that is not well, where there is one, else on any; none where none
+    /// stands.
+    pub fn current(&self) -> Option<Current> {
+        self.all().into_iter().next()
+    }
+
+    /// Hears what a host says of its ranks, as a judge.
+    pub(super) fn answer(&self, node: &str, windows: &JobWindows) -> Response {
+        match self.boards.hear(node, windows) {
+            Ok(heard) => Response::Heard(heard),
+            Err(why) => Response::Unsupported(why),
+        }
+    }
+
+    fn roster(&self) -> Arc<roster::Roster> {
+        Arc::clone(&self.roster.read())
+    }
+
+    fn set_roster(&self, roster: &roster::Roster) {
+        *self.roster.write() = Arc::new(roster.clone());
+    }
+
+    fn is_mixed(&self) -> bool {
+        self.mixed.load(Ordering::Relaxed)
+    }
+
+    /// Whether that is another than before.
+    fn set_mixed(&self, mixed: bool) -> bool {
+        self.mixed.swap(mixed, Ordering::Relaxed) != mixed
+    }
+
+    fn look_again(&self) {
+        self.look.notify_one();
+    }
+
+    /// A judge's verdict came.
+    fn hear(&self, judge: &str, told: Told, now_ns: i64) {
+        self.told.lock().entry(told.job).or_default().insert(judge.to_owned(), (told, now_ns));
+    }
+
+    /// Forgets the verdicts of those that tell none any more.
+    fn keep_judges(&self, tells: impl Fn(&str, u64) -> bool) {
+        let mut told = self.told.lock();
+        told.iter_mut().for_each(|(job, judges)| judges.retain(|judge, _| tells(judge, *job)));
+        told.retain(|_, judges| !judges.is_empty());
+    }
+
+    fn count_published(&self, bytes: usize) {
+        self.published_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn count_told(&self, bytes: usize) {
+        self.told_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes of digests that this agent has made; each goes to every judge of its job.
+    pub fn published_bytes(&self) -> u64 {
+        self.published_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of verdicts that this agent has gossiped.
+    pub fn told_bytes(&self) -> u64 {
+        self.told_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Windows of this host that went by without the confirmation of a judge.
+    pub fn lost_windows(&self) -> u64 {
+        self.outbox.lost()
+    }
+}
+
+/// Jobs that hang come first, those that are well behind them, and last those that have ended.
+fn rank(verdict: &Verdict) -> u8 {
+    match verdict {
+        Verdict::Hang(_) => 0,
+        Verdict::Rank { .. } => 1,
+        Verdict::Network(_) => 2,
+        Verdict::StageImbalance { .. } | Verdict::DataImbalance { .. } | Verdict::WorkImbalance { .. } => 3,
+        Verdict::None => 4,
+        Verdict::Unknown { .. } if has_ended(verdict) => 6,
+        Verdict::Unknown { .. } => 5,
+    }
+}
+
+impl Said {
+    fn of(judge: &str, standing: &Standing) -> Self {
+        Self {
+            judge: judge.to_owned(),
+            verdict: Key::name(&standing.report.verdict),
+            window_end_ns: standing.end_ns(),
+            window: (standing.reference.clone(), standing.window),
+            key: Key::of(&standing.report.verdict),
+        }
+    }
+}
+
+impl Current {
+    /// How it came about.
+    #[must_use]
+    pub fn about(&self) -> About {
+        let since_ns = steady_now_ns().saturating_sub(self.judged_ns);
+        About {
+            job: format!("{:016x}", self.job),
+            name: self.name.clone(),
+            judge: Some(self.judge.clone()).filter(|judge| !judge.is_empty()),
+            judges: self.judges.clone(),
+            differ: self.differ(),
+            window_end_ns: self.standing.end_ns(),
+            reference: self.standing.reference.clone(),
+            age_ms: self.standing.age_ns.saturating_add(since_ns).max(0) / 1_000_000,
+            heard: self.standing.heard,
+            silent: self.standing.silent.clone(),
+        }
+    }
+
+    /// Whether two judges say different things of one window.
+    fn differ(&self) -> bool {
+        let mut by_window: BTreeMap<&(Option<String>, i64), BTreeSet<&Key>> = BTreeMap::new();
+        for said in &self.judges {
+            by_window.entry(&said.window).or_default().insert(&said.key);
+        }
+        by_window.values().any(|keys| keys.len() > 1)
+    }
+
+    /// Whether the job is well, as far as can be told.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        rank(&self.standing.report.verdict) > 3
+    }
+}
+
+/// A member's answer to a request that has one.
+///
+/// # Errors
+/// It is no member, or does not answer in time; in words.
+async fn ask(
+    shared: &Shared,
+    host: &str,
+    request: Request,
+    deadline: tokio::time::Instant,
+) -> Result<Response, String> {
+    let list = shared.coordinator.gossip.list();
+    let member = list.iter().find(|member| member.name == host).ok_or("it is no member any more")?;
+    let name = host.parse().map_err(|error| format!("{error}"))?;
+    let answer = shared.mesh.ask(&name, member.address, request, deadline).await;
+    let mut answer = answer.map_err(|error| error.to_string())?;
+    answer.next().await.map_err(|error| error.to_string())?.ok_or_else(|| "no answer".to_owned())
+}
+
+/// The gossip key of a job's verdict.
+fn verdicts_key(job: u64) -> String {
+    format!("v{job:016x}")
+}
+
+/// The job of such a key.
+fn verdicts_job(key: &str) -> Option<u64> {
+    u64::from_str_radix(key.strip_prefix('v').filter(|hex| hex.len() == 16)?, 16).ok()
+}
+
+/// Starts the tasks.
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    on_finding: Option<String>,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
+    let _ = shared.standing.name.set(shared.identity.node().to_string());
+    let (news, told) = mpsc::channel(tell::WAITING);
+    tasks.spawn(publish::publish(Arc::clone(shared), stop.clone()));
+    tasks.spawn(judging::judge(Arc::clone(shared), stop.clone()));
+    tasks.spawn(hearing::listen(Arc::clone(shared), news, stop.clone()));
+    tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
+    tasks.spawn(keep_clocks::keep(Arc::clone(shared), stop.clone()));
+    tasks.spawn(tell::changes(Arc::clone(shared), on_finding, told, stop.clone()));
+}

@@ -1,0 +1,157 @@
+//! Who runs which job, and so who judges it, by what members say of themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use gossip::{Member, MemberState};
+use verdicts::standing::{Presence, judges};
+
+/// The gossip key under which a host says its jobs: a version, then their keys in hexadecimal. Who
+/// has it knows judges; an older agent has not.
+pub(super) const JOBS: &str = "jobs";
+/// The version of that.
+const VERSION: &str = "1";
+/// A live member has been without it for so long: it is of an older release, and not one of which
+/// only a part was heard yet.
+const OLD_AFTER: Duration = Duration::from_secs(3);
+
+/// The text of [`JOBS`].
+pub(super) fn jobs_text(jobs: &BTreeSet<u64>) -> String {
+    jobs.iter().fold(VERSION.to_owned(), |text, job| format!("{text} {job:x}"))
+}
+
+/// The jobs that a text says; none that cannot be read.
+fn read_jobs(text: &str) -> impl Iterator<Item = u64> {
+    text.split(' ').skip(1).filter_map(|job| u64::from_str_radix(job, 16).ok())
+}
+
+/// The members of the mesh, as far as judging is concerned.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Roster {
+    own: String,
+    /// Whether each member is there.
+    pub(super) presence: BTreeMap<String, Presence>,
+    /// Live hosts of this host's jobs, by name.
+    hosts: BTreeMap<u64, BTreeSet<String>>,
+    /// Since when live members have been there that do not know judges.
+    old_since: Option<Instant>,
+}
+
+impl Roster {
+    /// By a list of members; `own_jobs` are those of this host, whose name is `own`.
+    pub(super) fn update(&mut self, own: &str, own_jobs: &BTreeSet<u64>, list: &[Member], now: Instant) {
+        self.own = own.to_owned();
+        self.presence.clear();
+        self.hosts = own_jobs.iter().map(|job| (*job, BTreeSet::from([own.to_owned()]))).collect();
+        let mut old = false;
+        for member in list {
+            let presence = match member.state {
+                MemberState::Live => Presence::Live,
+                MemberState::Dead => Presence::Dead,
+                MemberState::Heard => continue,
+            };
+            self.presence.insert(member.name.clone(), presence);
+            if presence == Presence::Dead || member.is_self {
+                continue;
+            }
+            let Some(text) = member.facts.extra.get(JOBS) else {
+                old = true;
+                continue;
+            };
+            for job in read_jobs(text) {
+                if let Some(hosts) = self.hosts.get_mut(&job) {
+                    hosts.insert(member.name.clone());
+                }
+            }
+        }
+        self.old_since = if old { self.old_since.or(Some(now)) } else { None };
+    }
+
+    /// Whether a live member does not know judges: then every agent gossips its digests to all, and
+    /// judges the whole mesh, as that one does.
+    pub(super) fn is_mixed(&self, now: Instant) -> bool {
+        self.old_since.is_some_and(|since| now.duration_since(since) >= OLD_AFTER)
+    }
+
+    /// Who judges one of this host's jobs, the first first; none of those that are `suspects`.
+    pub(super) fn judges(&self, job: u64, suspects: &BTreeSet<String>) -> Vec<&str> {
+        judges(job, self.hosts(job).filter(|host| !suspects.contains(*host)))
+    }
+
+    /// Whether this host does.
+    pub(super) fn judges_here(&self, job: u64, suspects: &BTreeSet<String>) -> bool {
+        self.judges(job, suspects).contains(&self.own.as_str())
+    }
+
+    /// Whether a host has ranks of one of this host's jobs.
+    pub(super) fn has(&self, job: u64, host: &str) -> bool {
+        self.hosts.get(&job).is_some_and(|hosts| hosts.contains(host))
+    }
+
+    /// The live hosts of one of this host's jobs.
+    pub(super) fn hosts(&self, job: u64) -> impl Iterator<Item = &str> {
+        self.hosts.get(&job).into_iter().flatten().map(String::as_str)
+    }
+
+    /// The host to whose clock those of one of this host's jobs are aligned: the first by name.
+    pub(super) fn reference(&self, job: u64) -> Option<&str> {
+        self.hosts.get(&job)?.first().map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gossip::NodeFacts;
+
+    use super::*;
+
+    fn member(name: &str, state: MemberState, jobs: Option<&str>) -> Member {
+        let extra = jobs.map(|text| (JOBS.to_owned(), text.to_owned())).into_iter().collect();
+        let facts = Arc::new(NodeFacts { extra, ..NodeFacts::default() });
+        let address = "127.0.0.1:1".parse().unwrap();
+        Member { name: name.into(), address, generation: 1, state, facts, is_self: name == "me" }
+    }
+
+    #[test]
+    fn a_jobs_judges_are_live_hosts_of_it_and_this_host_is_one_of_its_own_jobs() {
+        let mut roster = Roster::default();
+        let jobs = BTreeSet::from([7, u64::MAX]);
+        let text = jobs_text(&jobs);
+        assert_eq!(text, "1 7 ffffffffffffffff");
+        let list = [
+            member("me", MemberState::Live, None),
+            member("a", MemberState::Live, Some(&text)),
+            member("b", MemberState::Dead, Some(&text)),
+            member("c", MemberState::Live, Some("1")),
+            member("d", MemberState::Live, Some("9 7 x")),
+        ];
+        let now = Instant::now();
+        roster.update("me", &jobs, &list, now);
+        let nobody = BTreeSet::new();
+        let sorted = |job| {
+            let mut judges = roster.judges(job, &nobody);
+            judges.sort_unstable();
+            judges
+        };
+        assert_eq!((sorted(7), sorted(u64::MAX)), (vec!["a", "d", "me"], vec!["a", "me"]));
+        assert!(roster.judges_here(7, &nobody) && roster.judges(8, &nobody).is_empty(), "no job of this host");
+        assert_eq!(roster.judges(u64::MAX, &BTreeSet::from(["a".to_owned()])), ["me"]);
+        assert!(roster.has(7, "d") && !roster.has(7, "c"));
+        assert_eq!((roster.reference(7), roster.presence["b"]), (Some("a"), Presence::Dead));
+        assert!(!roster.is_mixed(now + 2 * OLD_AFTER));
+    }
+
+    #[test]
+    fn an_older_release_is_one_that_stays_silent_about_jobs() {
+        let (mut roster, now) = (Roster::default(), Instant::now());
+        let list = [member("old", MemberState::Live, None)];
+        roster.update("me", &BTreeSet::new(), &list, now);
+        assert!(!roster.is_mixed(now), "only a part of it may have been heard");
+        roster.update("me", &BTreeSet::new(), &list, now + OLD_AFTER);
+        assert!(roster.is_mixed(now + OLD_AFTER));
+        roster.update("me", &BTreeSet::new(), &[member("old", MemberState::Dead, None)], now + OLD_AFTER);
+        assert!(!roster.is_mixed(now + 2 * OLD_AFTER));
+    }
+}

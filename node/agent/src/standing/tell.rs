@@ -1,0 +1,253 @@
+//! Tells changes of the standing verdict: a log line, a row in `findings`, and the operator's
+//! command.
+//!
+//! Every agent logs and runs its own command. The row is written by the job's first judge alone, and
+//! not where the job's last finding says the same, so that `findings` has each change once, whoever
+//! is that judge. Commands run one at a time, with a deadline; while one runs, up to
+//! [`WAITING`] changes wait and further ones are logged and dropped.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use explain::cost::Money;
+use explain::watched::sentence;
+use query::ask::{self, QueryOutcome, Question};
+use record::unix_now_ns;
+use serde_json::{Value, json};
+use store::{Finding, Source};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use verdicts::digest::WINDOW_NS;
+use verdicts::standing::{JobName, Key, LOOKBACK};
+use verdicts::{Report, Verdict};
+
+use super::super::Shared;
+use super::{Current, repeat};
+
+/// Changes that wait for a command to end.
+pub(super) const WAITING: usize = 16;
+/// A command that takes longer is killed.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for finding out what was written last.
+const KNOWN: Duration = Duration::from_secs(2);
+/// Time for finding the cause.
+const CAUSE: Duration = Duration::from_secs(5);
+
+/// Tells what arrives until `stop`.
+pub(super) async fn changes(
+    shared: Arc<Shared>,
+    command: Option<String>,
+    mut news: mpsc::Receiver<Current>,
+    stop: CancellationToken,
+) {
+    let mut said = repeat::Said::default();
+    loop {
+        let current = tokio::select! {
+            current = news.recv() => current,
+            () = stop.cancelled() => return,
+        };
+        let Some(current) = current else { return };
+        let report = current.standing.report.clone();
+        let kept = super::keep_stacks::keep(&shared, &report, &stop);
+        tokio::select! {
+            ((), ()) = futures::future::join(one(&shared, command.as_deref(), current, &mut said, &stop), kept) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+async fn one(
+    shared: &Shared,
+    command: Option<&str>,
+    current: Current,
+    said: &mut repeat::Said,
+    stop: &CancellationToken,
+) {
+    let own = shared.identity.node().to_string();
+    let standing = &current.standing;
+    let mut report = Report::clone(&standing.report);
+    let sentence = sentence(&report);
+    match &report.verdict {
+        Verdict::None => tracing::info!("verdict: {sentence}"),
+        _ => tracing::warn!("verdict: {sentence} (rankmesh stragglers tells why, with --since 60s from the stores)"),
+    }
+    let writes = match current.judge.as_str() {
+        // Beside agents of an earlier release, of whom the reference node does.
+        "" => standing.reference.as_deref().is_none_or(|reference| reference == own),
+        judge => judge == own,
+    };
+    if writes || command.is_some() {
+        report.cause = super::super::causes::cause(
+            &shared.coordinator,
+            &report,
+            &query::access::Caller::agent(),
+            Instant::now() + CAUSE,
+            stop,
+        )
+        .await;
+    }
+    let money = super::money::of_site(shared, &report);
+    let finding = finding(&current, &report, money.as_ref());
+    if writes
+        && let Source::Store(store) = shared.source.as_ref()
+        && !last_finding(shared, &current, stop).await.is_some_and(|last| last == key_of(&finding))
+    {
+        store.ingest().finding(finding.clone());
+        repeat::look(shared, &finding, said, stop).await;
+    }
+    if let Some(command) = command
+        && let Err(why) = run(command, &own, &finding, &sentence, &report).await
+    {
+        tracing::warn!("--on-finding: {why}");
+    }
+}
+
+/// What makes two findings in a row the same one.
+type FindingKey = [Value; 4];
+
+fn key_of(finding: &Finding) -> FindingKey {
+    [
+        json!(finding.verdict),
+        json!(finding.rank),
+        json!(finding.culprit_node),
+        json!(finding.comm_hash.map(u64::cast_signed)),
+    ]
+}
+
+/// The job's last finding, by the time of its window: whoever becomes its first judge, or is it again
+/// after a restart, does not write what the one before has written. None where there is none, or it
+/// cannot be had: rather twice than never.
+async fn last_finding(shared: &Shared, current: &Current, stop: &CancellationToken) -> Option<FindingKey> {
+    let of_job = match current.judge.as_str() {
+        "" => format!("WHERE verdict NOT IN {} ", model::cells::NO_VERDICTS),
+        _ => format!("WHERE json_extract(detail, '$.job.key') = '{:016x}' ", current.job),
+    };
+    let question = Question {
+        sql: format!(
+            "SELECT verdict, rank, culprit_node, comm_hash FROM findings {of_job}ORDER BY until_ns DESC LIMIT 1"
+        ),
+        timeout_ms: u64::try_from(KNOWN.as_millis()).unwrap_or(u64::MAX),
+        nodes: Vec::new(),
+        labels: Vec::new(),
+        per_node: false,
+        plan_only: false,
+        analyze: false,
+    };
+    let Ok(QueryOutcome::Answer { answer, .. }) = ask::ask(&shared.coordinator, question, stop.clone()).await else {
+        return None;
+    };
+    let value = |value: &query_planner::Value| match value {
+        query_planner::Value::Text(text) => json!(String::from_utf8_lossy(text)),
+        query_planner::Value::Integer(number) => json!(number),
+        _ => Value::Null,
+    };
+    match answer.rows.first()?.as_slice() {
+        [verdict, rank, node, comm] => Some([value(verdict), value(rank), value(node), value(comm)]),
+        _ => None,
+    }
+}
+
+fn finding(current: &Current, report: &Report, money: Option<&Money>) -> Finding {
+    let standing = &current.standing;
+    let JobName { job_id, step_id, nranks } = &current.name;
+    let job = json!({
+        "key": format!("{:016x}", current.job), "job_id": job_id, "step_id": step_id, "nranks": nranks,
+        "judge": current.judge,
+    });
+    let until_ns = standing.end_ns();
+    let mut finding = Finding {
+        ts_ns: unix_now_ns(),
+        since_ns: until_ns - LOOKBACK * WINDOW_NS,
+        until_ns,
+        verdict: Key::name(&report.verdict).to_owned(),
+        job_id: job_id.clone(),
+        tier: Some(report.evidence.tier),
+        clock_bound_ns: report.evidence.clock_bound_ns,
+        cause: report.cause.as_ref().map(|cause| cause.summary.clone()),
+        detail: serde_json::to_string(&json!({
+            "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence, "cause": report.cause,
+            "coverage": report.coverage, "money": money, "job": job,
+        }))
+        .unwrap_or_default(),
+        ..Finding::default()
+    };
+    let comm = |hex: &str| u64::from_str_radix(hex, 16).ok();
+    match &report.verdict {
+        Verdict::Rank { culprit, .. } => {
+            finding.since_ns = culprit.since_ns;
+            finding.rank = Some(culprit.rank);
+            finding.culprit_node = Some(culprit.node.clone());
+            finding.comm_hash = comm(&culprit.comm_hash);
+            finding.lateness_ns = Some(culprit.late_by_ns);
+            finding.score = culprit.z;
+            finding.cost_gpu_s = Some(report.cost.gpu_seconds_wasted);
+        }
+        Verdict::Hang(hang) => {
+            finding.since_ns = hang.since_ns.unwrap_or(finding.since_ns);
+            if let Some(missing) = hang.missing.first() {
+                finding.rank = Some(missing.who.rank);
+                finding.culprit_node = Some(missing.who.node.clone());
+                finding.comm_hash = comm(&missing.comm_hash);
+                finding.func = Some(missing.func.clone());
+            }
+        }
+        Verdict::DataImbalance { comm_hash, .. } => finding.comm_hash = comm(comm_hash),
+        Verdict::Network(found) => {
+            finding.comm_hash = comm(&found.comm_hash);
+            finding.culprit_node = found.node.clone();
+        }
+        _ => {}
+    }
+    finding
+}
+
+/// Runs the operator's command: the finding as JSON on standard input, its main figures in the
+/// environment.
+async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, report: &Report) -> Result<(), String> {
+    let text = |value: Option<String>| value.unwrap_or_default();
+    let input: Value = json!({
+        "agent": agent, "ts_ns": finding.ts_ns, "since_ns": finding.since_ns, "until_ns": finding.until_ns,
+        "text": sentence, "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence,
+        "cause": report.cause, "coverage": report.coverage,
+    });
+    let mut child = tokio::process::Command::new("/bin/sh")
+        .arg("-c")
+        .arg(command)
+        .env("RANKMESH_AGENT", agent)
+        .env("RANKMESH_VERDICT", &finding.verdict)
+        .env("RANKMESH_RANK", text(finding.rank.map(|rank| rank.to_string())))
+        .env("RANKMESH_NODE", text(finding.culprit_node.clone()))
+        .env("RANKMESH_COMM", text(finding.comm_hash.map(|hash| format!("{hash:016x}"))))
+        .env("RANKMESH_SINCE_NS", finding.since_ns.to_string())
+        .env("RANKMESH_CAUSE", text(finding.cause.clone()))
+        .env("RANKMESH_TEXT", sentence)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("{command}: {error}"))?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok());
+    let talk = async {
+        if let Some(mut stdin) = child.stdin.take() {
+            // A command that does not read its input has closed it.
+            let _ = stdin.write_all(input.to_string().as_bytes()).await;
+        }
+        child.wait().await
+    };
+    match tokio::time::timeout(PATIENCE, talk).await {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(status)) => Err(format!("{command}: {status}")),
+        Ok(Err(error)) => Err(format!("{command}: {error}")),
+        Err(_) => {
+            // What the shell started, too.
+            if let Some(group) = group {
+                let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), nix::sys::signal::Signal::SIGKILL);
+            }
+            Err(format!("{command}: took longer than {PATIENCE:?} and was killed"))
+        }
+    }
+}

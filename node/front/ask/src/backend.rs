@@ -1,0 +1,165 @@
+//! Who answers requests, and who opens those that are not the agent of this host.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::board::Board;
+use model::{Coverage, LocalRequest, OnBehalf};
+use query_planner::{ColumnMeta, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::SocketArg;
+use crate::exit::Exit;
+
+/// What a request came to.
+#[derive(Debug)]
+pub enum Reply {
+    /// A text: a plan, or a JSON document.
+    Text(String),
+    /// A result, whose rows were taken as they came.
+    Result {
+        /// Who is in it.
+        coverage: Coverage,
+        /// Time from question to answer.
+        elapsed_ms: f64,
+        /// The plan with what it cost, where that was asked for.
+        explained: String,
+    },
+    /// What ranks did, window by window.
+    Board(Box<Board>),
+}
+
+/// A piece of a result, in order.
+#[derive(Debug)]
+pub enum Piece {
+    /// Its columns; come first.
+    Columns(Vec<ColumnMeta>),
+    /// Some rows.
+    Rows(Vec<Vec<Value>>),
+    /// The current state, as JSON; more come.
+    Watched(String),
+    /// Nothing has come for a second.
+    Idle,
+}
+
+/// Takes the pieces of a result as they come.
+pub type Take<'a> = &'a mut dyn FnMut(Piece) -> anyhow::Result<()>;
+
+/// No answer, with what is known about the coverage.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct NoAnswer {
+    /// Why.
+    pub message: String,
+    /// Who would have been in it.
+    pub coverage: Option<Coverage>,
+}
+
+/// The question was stopped by whoever asked it.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped")]
+pub struct Stopped;
+
+/// Who answers requests: an agent, or stores.
+pub trait Backend: Send + Sync {
+    /// Answers, for a client of this process where there is one, until `stop` ([`Stopped`]); `take`
+    /// gets rows as they come, and while it takes its time the nodes wait.
+    ///
+    /// # Errors
+    /// Nobody answers, the question is wrong ([`UsageError`](crate::UsageError)) or failed
+    /// ([`NoAnswer`]), it was stopped, or what `take` returned.
+    fn ask_into(
+        &self,
+        behalf: Option<&OnBehalf>,
+        request: LocalRequest,
+        stop: &CancellationToken,
+        take: Take<'_>,
+    ) -> anyhow::Result<Reply>;
+
+    /// In words, such as `the stores DIR`.
+    fn description(&self) -> String;
+
+    /// Whether stores are asked: then nothing changes, and the newest row stands for now.
+    fn is_stores(&self) -> bool {
+        false
+    }
+
+    /// The first and the last time that stores hold, Unix nanoseconds; none of an agent.
+    fn stored_ns(&self) -> Option<(i64, i64)> {
+        None
+    }
+}
+
+/// Opens what lies beyond the local socket.
+pub trait Connector: Sync {
+    /// The agent of another host over the mesh, asked with the identity in a directory.
+    fn via(&self, host: &str, identity: &Path) -> Arc<dyn Backend>;
+
+    /// The stores that `paths` mean: each file, of a directory every `*.db`.
+    ///
+    /// # Errors
+    /// A directory cannot be read or holds none, or not one of the files can be read.
+    fn stores(&self, paths: &[PathBuf]) -> anyhow::Result<Arc<dyn Backend>>;
+
+    /// The hours of an archive with the newer rows of stores, or of a mesh's live hosts, each of
+    /// which has so long to answer.
+    ///
+    /// # Errors
+    /// The archive cannot be read, or holds nothing; as [`Self::stores`].
+    fn archive(
+        &self,
+        paths: &[PathBuf],
+        archive: &str,
+        live: Option<(Arc<dyn Backend>, Duration)>,
+    ) -> anyhow::Result<Arc<dyn Backend>>;
+
+    /// The socket of the mesh that a Slurm job has of its own; the exit code where the command ran
+    /// on a node of the job instead.
+    ///
+    /// # Errors
+    /// The job has no mesh, or is not reached.
+    fn slurm_job(&self, job: &str) -> anyhow::Result<Result<PathBuf, Exit>>;
+
+    /// Whether a Slurm job has a mesh of its own.
+    fn has_own_mesh(&self, job: &str) -> bool;
+}
+
+impl SocketArg {
+    fn names_an_agent(&self) -> bool {
+        self.socket.is_some() || self.via.is_some()
+    }
+
+    /// For commands with `--job`: the socket to ask at, or the exit code of the command that ran on
+    /// a node of the job.
+    ///
+    /// # Errors
+    /// As [`Connector::slurm_job`].
+    pub fn of_slurm_job(&self, job: Option<&str>, connector: &dyn Connector) -> anyhow::Result<Result<Self, Exit>> {
+        match job {
+            Some(job) if !self.names_an_agent() => {
+                let socket = connector.slurm_job(job)?;
+                Ok(socket.map(|socket| Self { socket: Some(socket), ..self.clone() }))
+            }
+            _ => Ok(Ok(self.clone())),
+        }
+    }
+
+    /// As [`Self::of_slurm_job`], for commands whose `--job` may also be a job within a mesh of many:
+    /// only one with a mesh of its own is reached, and as that mesh knows of nothing else, `job` is
+    /// taken.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_any_job(
+        &self,
+        job: &mut Option<String>,
+        connector: &dyn Connector,
+    ) -> anyhow::Result<Result<Self, Exit>> {
+        if !self.names_an_agent() && job.as_deref().is_some_and(|job| connector.has_own_mesh(job)) {
+            self.of_slurm_job(job.take().as_deref(), connector)
+        } else {
+            Ok(Ok(self.clone()))
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! How commands end: exit codes and the errors that decide them.
+
+/// How a command ended. The numbers are a contract with people's scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// The answer is complete.
+    Complete = 0,
+    /// Nothing was answered.
+    Failed = 1,
+    /// The command line or the SQL is wrong.
+    Usage = 2,
+    /// An answer, with nodes missing.
+    Partial = 3,
+}
+
+/// An error of the person who typed, not of the machine: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// Whether a reader that went away (`… | head`) ended the work.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}

@@ -1,0 +1,31 @@
+//! Whom a front end asks, and how it prints what comes back.
+//!
+//! Every command and every server for people asks through a [`Target`]: the agent of this host over
+//! its local socket, another host's over the mesh, or stores without any agent. The latter two need
+//! the mesh and the stores, which this crate does not know: the binary gives a [`Connector`] that
+//! opens them, each as a [`Backend`].
+//!
+//! - [`args`]: the flags by which all commands say whom they ask; [`values`], [`times`]: what such
+//!   flags may be; [`paths`]: where sockets and state lie by default.
+//! - [`rows`]: questions whose whole answer is wanted; [`output`]: rows in the form asked for.
+//! - [`Exit`], [`UsageError`]: how a command ends.
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod backend;
+mod exit;
+pub mod output;
+pub mod paths;
+pub mod rows;
+mod socket;
+mod target;
+pub mod times;
+pub mod utc;
+pub mod values;
+mod wait;
+
+pub use backend::{Backend, Connector, NoAnswer, Piece, Reply, Stopped, Take};
+pub use exit::{Exit, UsageError, is_broken_pipe};
+pub use socket::SocketBackend;
+pub use target::{Span, Target};
+pub use wait::{Deadline, deliver, run_until_stopped};

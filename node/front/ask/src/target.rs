@@ -1,0 +1,295 @@
+//! Who is asked: the agent of this host or of another, or stores without any agent. Every command
+//! that asks takes these flags, and asks all of them alike.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use model::board::{Board, BoardQuestion};
+use model::explanation::Explanation;
+use model::{ExplainQuestion, LocalRequest, OnBehalf, Question, StragglersQuestion, TableSeen};
+use record::unix_now_ns;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{SocketArg, SpanArgs, TargetArgs};
+use crate::backend::{Backend, Connector, Reply, Take};
+use crate::exit::{Exit, UsageError};
+use crate::socket::SocketBackend;
+use crate::times::When;
+use crate::values::millis;
+
+impl TargetArgs {
+    /// Whether an agent is asked.
+    fn is_agent(&self) -> bool {
+        self.db.is_empty() && self.archive.is_none()
+    }
+
+    /// The stores and the archive that the flags name.
+    fn files(&self, connector: &dyn Connector) -> anyhow::Result<Target> {
+        let Some(archive) = &self.archive else { return Target::stores(&self.db, connector) };
+        let is_live = self.live || self.socket.socket.is_some() || self.socket.via.is_some();
+        let live = is_live.then(|| (agent(&self.socket, connector), self.ask.timeout));
+        Ok(Target::of(connector.archive(&self.db, archive, live)?))
+    }
+
+    /// Whom the flags name.
+    ///
+    /// # Errors
+    /// As [`Connector::stores`] and [`Connector::archive`].
+    pub fn target(&self, connector: &dyn Connector) -> anyhow::Result<Target> {
+        if self.is_agent() { Ok(Target::agent(&self.socket, connector)) } else { self.files(connector) }
+    }
+
+    /// As [`Self::target`], or the mesh of a Slurm job; the exit code where the command ran on a
+    /// node of the job.
+    ///
+    /// # Errors
+    /// As there; the job has no mesh.
+    pub fn of_slurm_job(&self, job: Option<&str>, connector: &dyn Connector) -> anyhow::Result<Result<Target, Exit>> {
+        if !self.is_agent() {
+            return self.target(connector).map(Ok);
+        }
+        Ok(self.socket.of_slurm_job(job, connector)?.map(|socket| Target::agent(&socket, connector)))
+    }
+
+    /// As [`Self::target`], for commands whose `job` may be one of many of a mesh: of a Slurm job
+    /// with a mesh of its own that mesh, which knows of nothing else, so that `job` is taken.
+    ///
+    /// # Errors
+    /// As [`Self::of_slurm_job`].
+    pub fn of_any_job(
+        &self,
+        job: &mut Option<String>,
+        connector: &dyn Connector,
+    ) -> anyhow::Result<Result<Target, Exit>> {
+        if self.archive.is_some() {
+            return self.files(connector).map(Ok);
+        }
+        Target::of_any_job(&self.socket, &self.db, job, connector)
+    }
+
+    /// Milliseconds that a question may take.
+    pub fn timeout_ms(&self) -> u64 {
+        millis(self.ask.timeout)
+    }
+
+    /// A SQL question to the chosen nodes.
+    pub fn question(&self, sql: String) -> Question {
+        Question {
+            sql,
+            timeout_ms: self.timeout_ms(),
+            nodes: self.ask.nodes.clone(),
+            labels: self.ask.label.clone(),
+            ..Question::default()
+        }
+    }
+}
+
+fn agent(socket: &SocketArg, connector: &dyn Connector) -> Arc<dyn Backend> {
+    match (&socket.via, &socket.identity) {
+        (Some(host), Some(identity)) => connector.via(host, identity),
+        _ => Arc::new(SocketBackend::at(socket.socket.clone())),
+    }
+}
+
+/// Who is asked.
+#[derive(Clone)]
+pub struct Target {
+    backend: Arc<dyn Backend>,
+    /// Ends the question that is asked at the moment; see [`Self::until`].
+    stop: CancellationToken,
+    /// For whom this process asks, where it is a front end.
+    behalf: Option<OnBehalf>,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_tuple("Target").field(&self.description()).finish()
+    }
+}
+
+impl Target {
+    /// Whoever answers behind `backend`.
+    pub fn of(backend: Arc<dyn Backend>) -> Self {
+        Self { backend, stop: CancellationToken::new(), behalf: None }
+    }
+
+    /// An agent, by its socket or over the mesh.
+    pub fn agent(socket: &SocketArg, connector: &dyn Connector) -> Self {
+        Self::of(agent(socket, connector))
+    }
+
+    /// The stores that `paths` mean.
+    ///
+    /// # Errors
+    /// As [`Connector::stores`].
+    pub fn stores(paths: &[PathBuf], connector: &dyn Connector) -> anyhow::Result<Self> {
+        Ok(Self::of(connector.stores(paths)?))
+    }
+
+    /// Stores, where any are named; else an agent, as [`TargetArgs::of_any_job`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_any_job(
+        socket: &SocketArg,
+        db: &[PathBuf],
+        job: &mut Option<String>,
+        connector: &dyn Connector,
+    ) -> anyhow::Result<Result<Self, Exit>> {
+        if !db.is_empty() {
+            return Self::stores(db, connector).map(Ok);
+        }
+        Ok(socket.of_any_job(job, connector)?.map(|socket| Self::agent(&socket, connector)))
+    }
+
+    /// Lets `stop` end what is asked from now on, on every node.
+    pub fn until(&mut self, stop: CancellationToken) {
+        self.stop = stop;
+    }
+
+    /// The same, asked for a client of this process until `stop`.
+    pub fn on_behalf(&self, behalf: OnBehalf, stop: CancellationToken) -> Self {
+        Self { backend: Arc::clone(&self.backend), stop, behalf: Some(behalf) }
+    }
+
+    /// Whether stores are asked: then nothing changes, and the newest row stands for now.
+    pub fn is_stores(&self) -> bool {
+        self.backend.is_stores()
+    }
+
+    /// In words, such as `the stores DIR`.
+    pub fn description(&self) -> String {
+        self.backend.description()
+    }
+
+    /// Now, Unix nanoseconds; of stores the time of their newest row.
+    pub fn now_ns(&self) -> i64 {
+        self.stored_ns().map_or_else(unix_now_ns, |(_, newest_ns)| newest_ns + 1)
+    }
+
+    /// The first and the last time that stores hold, Unix nanoseconds; none of an agent.
+    pub fn stored_ns(&self) -> Option<(i64, i64)> {
+        self.backend.stored_ns()
+    }
+
+    /// A point in time as Unix nanoseconds; a stretch is counted back from [`Self::now_ns`].
+    pub fn at_ns(&self, when: When) -> i64 {
+        match when {
+            When::At(at) => {
+                let ns = at.as_nanosecond();
+                i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+            }
+            When::Ago(back) => self.now_ns().saturating_sub(i64::try_from(back.as_nanos()).unwrap_or(i64::MAX)),
+        }
+    }
+
+    /// Asks; `take` gets rows as they come, and while it takes its time the nodes wait.
+    ///
+    /// # Errors
+    /// Nobody answers, the question is wrong ([`UsageError`]) or failed ([`crate::NoAnswer`]), it
+    /// was stopped, or what `take` returned.
+    pub fn ask_into(&self, request: LocalRequest, take: Take<'_>) -> anyhow::Result<Reply> {
+        self.backend.ask_into(self.behalf.as_ref(), request, &self.stop, take)
+    }
+
+    /// Asks for what has no rows: one JSON document.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`].
+    pub fn document(&self, request: LocalRequest) -> anyhow::Result<String> {
+        match self.ask_into(request, &mut |_| Ok(()))? {
+            Reply::Text(json) => Ok(json),
+            Reply::Result { .. } | Reply::Board(_) => bail!("rows came in place of a document"),
+        }
+    }
+
+    /// What ranks did, window by window: of what a judge keeps, a part where there is much
+    /// (`more`); of stores always all of it.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`].
+    pub fn board(&self, question: BoardQuestion) -> anyhow::Result<Board> {
+        match self.ask_into(LocalRequest::Board(question), &mut |_| Ok(()))? {
+            Reply::Board(board) => Ok(*board),
+            Reply::Text(_) | Reply::Result { .. } => bail!("something else came in place of what ranks did"),
+        }
+    }
+
+    /// The tables that can be asked for.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`]; also where the agent is of a release that does not tell.
+    pub fn tables(&self) -> anyhow::Result<Vec<TableSeen>> {
+        serde_json::from_str(&self.document(LocalRequest::Tables)?).context("reading the list of tables")
+    }
+
+    /// A SQL question: rows as they come, then plan or coverage.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`].
+    pub fn query(&self, question: Question, take: Take<'_>) -> anyhow::Result<Reply> {
+        self.ask_into(LocalRequest::Query(question), take)
+    }
+
+    /// A verdict as JSON: of a span, Unix nanoseconds, else as the question says.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`].
+    pub fn stragglers(&self, question: StragglersQuestion, span: Option<(i64, i64)>) -> anyhow::Result<String> {
+        self.document(match span {
+            Some((since_ns, until_ns)) => LocalRequest::StragglersBetween { question, since_ns, until_ns },
+            None => LocalRequest::Stragglers(question),
+        })
+    }
+
+    /// An explanation.
+    ///
+    /// # Errors
+    /// As [`Self::ask_into`].
+    pub fn explain(&self, question: ExplainQuestion) -> anyhow::Result<Explanation> {
+        let json = self.document(LocalRequest::Explain(question))?;
+        serde_json::from_str(&json).context("reading the explanation")
+    }
+}
+
+/// The time that was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    /// None was.
+    Last,
+    /// So many milliseconds up to now; of stores, to their last call.
+    Back(u64),
+    /// Unix nanoseconds.
+    Between(i64, i64),
+}
+
+impl SpanArgs {
+    /// The span, printed on standard error where the zone was left to this host.
+    ///
+    /// # Errors
+    /// It ends before it begins, or is still to come ([`UsageError`]).
+    pub fn resolved(&self, target: &Target) -> Result<Span, UsageError> {
+        let (since, until) = match (self.between.as_slice(), self.since) {
+            (&[since, until], _) => (since, Some(until)),
+            (_, Some(since)) => (since, self.until),
+            _ => return Ok(Span::Last),
+        };
+        if let Some(text) = since.with_zone() {
+            let until = until.and_then(When::with_zone).map_or_else(String::new, |until| format!(" until {until}"));
+            eprintln!("since {text}{until}");
+        }
+        match (since, until) {
+            (When::Ago(back), None) => Ok(Span::Back(millis(back))),
+            (since, None) if !target.is_stores() => Ok(Span::Back(millis(since.ago().map_err(UsageError)?))),
+            (since, until) => {
+                let (since_ns, until_ns) =
+                    (target.at_ns(since), until.map_or(target.now_ns(), |until| target.at_ns(until)));
+                let order =
+                    || UsageError("the span ends before it begins: of A and B, A has to be before B".to_owned());
+                (since_ns < until_ns).then_some(Span::Between(since_ns, until_ns)).ok_or_else(order)
+            }
+        }
+    }
+}

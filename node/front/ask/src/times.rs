@@ -1,0 +1,152 @@
+//! Points in time as people type them: a stretch back from now, a time of day, a date; in this
+//! host's zone unless they say theirs.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+
+use crate::values::parse_duration;
+
+/// A point in time as it was typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// So long ago.
+    Ago(Duration),
+    /// Then.
+    At(Timestamp),
+}
+
+impl When {
+    /// How far back from now.
+    ///
+    /// # Errors
+    /// It is still to come.
+    pub fn ago(self) -> Result<Duration, String> {
+        self.ago_from(Timestamp::now())
+    }
+
+    fn ago_from(self, now: Timestamp) -> Result<Duration, String> {
+        match self {
+            Self::Ago(duration) => Ok(duration),
+            Self::At(at) => Duration::try_from(now.duration_since(at))
+                .ok()
+                .filter(|ago| !ago.is_zero())
+                .ok_or_else(|| format!("{} is still to come", Self::shown(at))),
+        }
+    }
+
+    /// With the zone that was meant, where the text left it to this host; none of a stretch.
+    pub fn with_zone(self) -> Option<String> {
+        match self {
+            Self::Ago(_) => None,
+            Self::At(at) => Some(Self::shown(at)),
+        }
+    }
+
+    fn shown(at: Timestamp) -> String {
+        at.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
+    }
+
+    fn parsed(text: &str, now: &Zoned) -> Result<Self, String> {
+        let text = text.trim();
+        if let Ok(duration) = parse_duration(text) {
+            return Ok(Self::Ago(duration));
+        }
+        // With an offset or Z it is that instant wherever it is read.
+        if let Ok(at) = Timestamp::from_str(text) {
+            return Ok(Self::At(at));
+        }
+        let wrong = || {
+            format!(
+                "'{text}' is not a time; write 10m (ago), 14:05, 2026-11-22T03:00 (this host's zone) or 2026-11-22T03:00:00Z"
+            )
+        };
+        let zone = now.time_zone();
+        let in_zone = |at: DateTime| at.to_zoned(zone.clone()).map_err(|_| wrong());
+        let at = if let (Ok(time), false) = (Time::from_str(text), text.contains('-')) {
+            let today = in_zone(now.date().to_datetime(time))?;
+            // The last time that the clock showed it.
+            if today <= *now { today } else { in_zone(now.date().yesterday().map_err(|_| wrong())?.to_datetime(time))? }
+        } else if let Ok(at) = DateTime::from_str(text) {
+            in_zone(at)?
+        } else {
+            in_zone(Date::from_str(text).map_err(|_| wrong())?.at(0, 0, 0, 0))?
+        };
+        Ok(Self::At(at.timestamp()))
+    }
+}
+
+/// `10m` (ago), a time of day, a date with or without one.
+///
+/// # Errors
+/// It is none of these: with what to write.
+pub fn parse_when(text: &str) -> Result<When, String> {
+    When::parsed(text, &Zoned::now())
+}
+
+/// As [`parse_when`]; also `now`, and Unix nanoseconds.
+///
+/// # Errors
+/// As there.
+pub fn parse_when_or_ns(text: &str) -> Result<When, String> {
+    match text.parse::<i128>() {
+        // A number so long is no count of seconds.
+        Ok(ns) if text.len() > 12 => Timestamp::from_nanosecond(ns).map(When::At).map_err(|error| error.to_string()),
+        _ if text == "now" => Ok(When::Ago(Duration::ZERO)),
+        _ => parse_when(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 10:30 in central Europe, an hour ahead of UTC in winter and two in summer.
+    fn now() -> Zoned {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a zone");
+        "2026-11-23T09:30:00Z".parse::<Timestamp>().expect("a time").to_zoned(zone)
+    }
+
+    fn at(text: &str) -> String {
+        match When::parsed(text, &now()) {
+            Ok(When::At(at)) => at.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn times_are_read_in_the_zone_of_the_host_unless_they_say_theirs() {
+        let read = [
+            ("10:05", "2026-11-23T09:05:00Z"),
+            ("10:05:30", "2026-11-23T09:05:30Z"),
+            // It has not been so late today.
+            ("14:05", "2026-11-22T13:05:00Z"),
+            ("2026-11-22T03:00", "2026-11-22T02:00:00Z"),
+            ("2026-11-22 03:00:01", "2026-11-22T02:00:01Z"),
+            ("2026-07-01", "2026-06-30T22:00:00Z"),
+            ("2026-11-22T03:00:00Z", "2026-11-22T03:00:00Z"),
+            ("2026-11-22T03:00:00-05:00", "2026-11-22T08:00:00Z"),
+        ];
+        for (text, expected) in read {
+            assert_eq!(at(text), expected, "{text}");
+        }
+        assert_eq!(When::parsed("10m", &now()), Ok(When::Ago(Duration::from_secs(600))));
+    }
+
+    #[test]
+    fn what_is_no_time_or_still_to_come_is_refused() {
+        for text in ["", "soon", "25:00", "2026-13-01", "14", "10:05pm", "2026-11-22T03:00:00+99:00"] {
+            let read = When::parsed(text, &now());
+            // A bare number is seconds, as everywhere.
+            assert_eq!(read.is_err(), text != "14", "{text}: {read:?}");
+        }
+        let tomorrow = When::parsed("2026-11-24", &now()).expect("a time");
+        let refused = tomorrow.ago_from(now().timestamp()).expect_err("it is to come");
+        assert!(refused.ends_with("is still to come"), "{refused}");
+        let past = When::parsed("10:00", &now()).expect("a time");
+        assert_eq!(past.ago_from(now().timestamp()), Ok(Duration::from_secs(1_800)));
+    }
+}

@@ -1,0 +1,103 @@
+//! How long an answer is waited for, and what becomes of each response that comes.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail};
+use model::{LocalRequest, LocalResponse};
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::{NoAnswer, Piece, Reply, Stopped, Take};
+use crate::exit::UsageError;
+
+/// Silence after which whoever takes the pieces gets [`Piece::Idle`].
+pub(crate) const IDLE: Duration = Duration::from_secs(1);
+
+/// How long an agent is waited for beyond a question's own time: its reason why there is no answer
+/// should come first.
+const BEYOND: Duration = Duration::from_millis(240);
+
+/// The time that an agent has for a request, where the request has a limit.
+#[derive(Debug)]
+pub struct Deadline {
+    timeout_ms: u64,
+    until: Option<Instant>,
+}
+
+impl Deadline {
+    /// That of a request, from now on.
+    pub fn of(request: &LocalRequest) -> Self {
+        let timeout_ms = match request {
+            LocalRequest::Query(question) => question.timeout_ms,
+            LocalRequest::Stacks(question) => question.timeout_ms,
+            LocalRequest::Explain(question) => question.timeout_ms,
+            LocalRequest::Board(question) => question.timeout_ms,
+            LocalRequest::Nodes
+            | LocalRequest::Tables
+            | LocalRequest::Doctor
+            | LocalRequest::Watch(_)
+            | LocalRequest::Stragglers(_)
+            | LocalRequest::StragglersBetween { .. }
+            | LocalRequest::OnBehalf(_)
+            | LocalRequest::Mark(_) => {
+                return Self { timeout_ms: 0, until: None };
+            }
+        };
+        // As good as for ever, where the clock ends before.
+        let until = Instant::now().checked_add(Duration::from_millis(timeout_ms).saturating_add(BEYOND));
+        Self { timeout_ms, until }
+    }
+
+    /// The next response; none where nothing came for a second, which `take` is then given.
+    ///
+    /// # Errors
+    /// The time is over, or what `take` returned.
+    pub async fn next<T>(
+        &self,
+        response: impl Future<Output = T>,
+        take: &mut (dyn FnMut(Piece) -> anyhow::Result<()> + '_),
+    ) -> anyhow::Result<Option<T>> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let patience = left.map_or(IDLE, |left| left.min(IDLE));
+        if let Ok(response) = tokio::time::timeout(patience, response).await {
+            return Ok(Some(response));
+        }
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            bail!("timeout: the agent gave no answer within {} ms, nor said why", self.timeout_ms);
+        }
+        take(Piece::Idle)?;
+        Ok(None)
+    }
+}
+
+/// Hands a response to `take`; the reply, once it is the last.
+///
+/// # Errors
+/// It is an error, or what `take` returned.
+pub fn deliver(response: LocalResponse, take: Take<'_>) -> anyhow::Result<Option<Reply>> {
+    match response {
+        LocalResponse::Columns(columns) => take(Piece::Columns(columns)).map(|()| None),
+        LocalResponse::Rows(rows) => take(Piece::Rows(rows)).map(|()| None),
+        LocalResponse::Watch(json) => take(Piece::Watched(json)).map(|()| None),
+        LocalResponse::Board(board) => Ok(Some(Reply::Board(board))),
+        LocalResponse::Text(text) => Ok(Some(Reply::Text(text))),
+        LocalResponse::End { coverage, elapsed_ns, explained } => {
+            Ok(Some(Reply::Result { coverage, elapsed_ms: elapsed_ns as f64 / 1e6, explained }))
+        }
+        LocalResponse::Wrong(message) => Err(UsageError(message).into()),
+        LocalResponse::Failed { message, coverage } => Err(anyhow!(NoAnswer { message, coverage })),
+    }
+}
+
+/// Asks on this thread, until `stop`: the agent stops the question on every node when its client
+/// hangs up.
+///
+/// # Errors
+/// [`Stopped`], or what `asking` returned.
+pub fn run_until_stopped<T>(
+    stop: &CancellationToken,
+    asking: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(stop.run_until_cancelled(asking)).unwrap_or_else(|| Err(Stopped.into()))
+}

@@ -1,0 +1,326 @@
+//! Which alerts stand, and what each receiver is to be sent: values in, messages out.
+//!
+//! A job that somebody holds up, or that hangs, is an alert; job, rank and host tell alerts apart.
+//! Alertmanager is sent each again every minute while it stands, as it asks
+//! (<https://prometheus.io/docs/alerting/latest/clients/>); a webhook and Slack when it begins and when
+//! it is over. Whatever was not taken is sent again, later and later.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ask::output::printable;
+use jiff::Timestamp;
+use model::watch::{JobNow, Watched};
+use serde_json::{Value, json};
+
+use super::snapshot::is_judge;
+
+/// Alertmanager is sent alerts so often.
+const AGAIN: Duration = Duration::from_secs(60);
+/// And may take an alert for over, when it has received nothing for so long.
+const ENDS_AFTER_S: i64 = 240;
+/// What is gone for so long is over.
+const OVER_AFTER: Duration = Duration::from_secs(10);
+/// After what was not taken, and at most.
+const RETRY: Duration = Duration::from_secs(5);
+const RETRY_MOST: Duration = Duration::from_secs(300);
+/// Alerts at a time.
+const MOST: usize = 256;
+
+/// What tells alerts apart.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    job: String,
+    verdict: String,
+    rank: String,
+    node: String,
+}
+
+/// An alert that stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Alert {
+    job: JobNow,
+    agent: String,
+    since: Timestamp,
+    /// When it was seen last.
+    seen: Instant,
+}
+
+/// The alerts that stand.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(super) struct Standing(BTreeMap<Key, Alert>);
+
+impl Standing {
+    /// Takes what an agent says now; `judged` leaves out jobs that others judge. Says what there was
+    /// no room for.
+    pub(super) fn take(&mut self, watched: &Watched, judged: bool, now: Instant, at: Timestamp) -> usize {
+        let mut beyond = 0;
+        for job in watched.jobs.iter().filter(|job| job.is_ill && (!judged || is_judge(job, &watched.agent))) {
+            // Of the one that is shown more is known.
+            let job = watched.job.as_ref().filter(|shown| shown.name == job.name).unwrap_or(job);
+            let culprit = job.culprits.first();
+            let key = Key {
+                job: job.id.clone().unwrap_or_else(|| job.name.clone()),
+                verdict: job.verdict.clone(),
+                rank: culprit.map(|culprit| culprit.rank.to_string()).unwrap_or_default(),
+                node: culprit.map(|culprit| culprit.node.clone()).unwrap_or_default(),
+            };
+            if let Some(alert) = self.0.get_mut(&key) {
+                (alert.job, alert.seen) = (job.clone(), now);
+            } else if self.0.len() < MOST {
+                self.0.insert(key, Alert { job: job.clone(), agent: watched.agent.clone(), since: at, seen: now });
+            } else {
+                beyond += 1;
+            }
+        }
+        self.0.retain(|_, alert| now.saturating_duration_since(alert.seen) < OVER_AFTER);
+        beyond
+    }
+}
+
+/// A kind of receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Alertmanager,
+    Webhook,
+    Slack,
+}
+
+/// What a receiver was sent.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    kind: Kind,
+    sent: BTreeMap<Key, Sent>,
+    retry: Duration,
+    not_before: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    alert: Alert,
+    /// When it took it; none: it has not.
+    at: Option<Instant>,
+    /// It is over, and the receiver has not taken that yet.
+    over: Option<Timestamp>,
+}
+
+/// One request to a receiver, and what it is about.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) body: Value,
+    about: Vec<Key>,
+}
+
+impl Outbox {
+    pub(super) fn new(kind: Kind) -> Self {
+        Self { kind, sent: BTreeMap::new(), retry: RETRY, not_before: None }
+    }
+
+    /// What to send now.
+    pub(super) fn due(&mut self, standing: &Standing, now: Instant, at: Timestamp) -> Vec<Message> {
+        for (key, alert) in &standing.0 {
+            let sent =
+                self.sent.entry(key.clone()).or_insert_with(|| Sent { alert: alert.clone(), at: None, over: None });
+            if sent.over.take().is_some() {
+                // It began anew before the receiver knew of its end.
+                sent.at = None;
+            }
+            sent.alert = alert.clone();
+        }
+        for (key, sent) in &mut self.sent {
+            if !standing.0.contains_key(key) && sent.over.is_none() {
+                (sent.over, sent.at) = (Some(at), None);
+            }
+        }
+        if self.not_before.is_some_and(|until| now < until) {
+            return Vec::new();
+        }
+        let again = self.kind == Kind::Alertmanager;
+        let is_due = |sent: &Sent| match sent.at {
+            None => true,
+            Some(taken) => again && sent.over.is_none() && now.saturating_duration_since(taken) >= AGAIN,
+        };
+        let due: Vec<(&Key, &Sent)> = self.sent.iter().filter(|(_, sent)| is_due(sent)).collect();
+        match self.kind {
+            _ if due.is_empty() => Vec::new(),
+            Kind::Alertmanager => {
+                let alerts: Vec<Value> = due.iter().map(|(key, sent)| alertmanager(key, sent, at)).collect();
+                vec![Message { body: alerts.into(), about: due.iter().map(|(key, _)| (*key).clone()).collect() }]
+            }
+            Kind::Webhook => {
+                due.iter().map(|(key, sent)| Message { body: webhook(sent), about: vec![(*key).clone()] }).collect()
+            }
+            Kind::Slack => {
+                due.iter().map(|(key, sent)| Message { body: slack(sent), about: vec![(*key).clone()] }).collect()
+            }
+        }
+    }
+
+    /// It took a message.
+    pub(super) fn taken(&mut self, message: &Message, now: Instant) {
+        (self.retry, self.not_before) = (RETRY, None);
+        for key in &message.about {
+            if let Some(sent) = self.sent.get_mut(key) {
+                match sent.over {
+                    Some(_) => drop(self.sent.remove(key)),
+                    None => sent.at = Some(now),
+                }
+            }
+        }
+    }
+
+    /// It did not: it is left alone for a while.
+    pub(super) fn refused(&mut self, now: Instant) {
+        self.not_before = now.checked_add(self.retry);
+        self.retry = (self.retry * 2).min(RETRY_MOST);
+        // What began and ended unheard is not kept for ever.
+        while self.sent.len() > MOST {
+            let Some(oldest) = self.sent.iter().min_by_key(|(_, sent)| sent.alert.since).map(|(key, _)| key.clone())
+            else {
+                break;
+            };
+            self.sent.remove(&oldest);
+        }
+    }
+}
+
+fn alertmanager(key: &Key, sent: &Sent, at: Timestamp) -> Value {
+    let ends = sent.over.unwrap_or_else(|| at.checked_add(jiff::SignedDuration::from_secs(ENDS_AFTER_S)).unwrap_or(at));
+    let mut labels =
+        json!({ "alertname": "RankmeshStraggler", "severity": "warning", "verdict": printable(&key.verdict) });
+    for (name, value) in [("job", &key.job), ("rank", &key.rank), ("node", &key.node)] {
+        if !value.is_empty() {
+            labels[name] = printable(value).into();
+        }
+    }
+    json!({
+        "labels": labels,
+        "annotations": { "summary": printable(&sent.alert.job.sentence), "cause": printable(sent.alert.job.cause.as_deref().unwrap_or("not known")) },
+        "startsAt": sent.alert.since.to_string(),
+        "endsAt": ends.to_string(),
+    })
+}
+
+fn webhook(sent: &Sent) -> Value {
+    json!({
+        "version": 1,
+        "status": if sent.over.is_some() { "resolved" } else { "firing" },
+        "agent": sent.alert.agent,
+        "starts_at": sent.alert.since.to_string(),
+        "ends_at": sent.over.map(|at| at.to_string()),
+        "job": sent.alert.job,
+    })
+}
+
+fn slack(sent: &Sent) -> Value {
+    // <https://api.slack.com/reference/surfaces/formatting#escaping>; backquotes would end the code.
+    let escaped =
+        |text: &str| printable(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('`', "'");
+    let job = &sent.alert.job;
+    let text = match sent.over {
+        None => {
+            let cause = job.cause.as_ref().map(|cause| format!("\nCause: {}", escaped(cause))).unwrap_or_default();
+            format!(":warning: Job {}: {}{cause}", escaped(&job.name), escaped(&job.sentence))
+        }
+        Some(_) => format!(":white_check_mark: Job {}: over: {}", escaped(&job.name), escaped(&job.sentence)),
+    };
+    json!({ "text": text })
+}
+
+#[cfg(test)]
+mod tests {
+    use model::watch::CulpritNow;
+
+    use super::*;
+
+    fn watched(ill: bool, judge: &str) -> Watched {
+        let job = JobNow {
+            name: "4711".into(),
+            id: Some("4711".into()),
+            verdict: "rank".into(),
+            sentence: "Rank 5 on <n1> holds up 7 ranks".into(),
+            is_ill: ill,
+            culprits: vec![CulpritNow { rank: 5, node: "n1".into(), ..CulpritNow::default() }],
+            judge: Some(judge.into()),
+            ..JobNow::default()
+        };
+        Watched { agent: "n0".into(), jobs: vec![job], ..Watched::default() }
+    }
+
+    fn later(from: Instant, seconds: u64) -> Instant {
+        from + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn only_the_judge_tells_and_what_is_gone_is_over() {
+        let (now, at) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let mut standing = Standing::default();
+        standing.take(&watched(true, "n9"), true, now, at);
+        assert!(standing.0.is_empty(), "another judges it");
+        standing.take(&watched(true, "n9"), false, now, at);
+        assert_eq!(standing.0.len(), 1);
+        standing.take(&watched(false, "n9"), false, later(now, 5), at);
+        assert_eq!(standing.0.len(), 1, "a moment is no end");
+        standing.take(&watched(false, "n9"), false, later(now, 11), at);
+        assert!(standing.0.is_empty());
+    }
+
+    #[test]
+    fn alertmanager_hears_again_until_it_has_taken_the_end() {
+        let (now, at) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let (mut standing, mut out) = (Standing::default(), Outbox::new(Kind::Alertmanager));
+        standing.take(&watched(true, "n0"), true, now, at);
+        let first = out.due(&standing, now, at);
+        assert_eq!(first[0].body[0]["labels"]["rank"], "5");
+        assert_eq!(first[0].body[0]["endsAt"], "1970-01-01T00:04:00Z");
+        // Nobody is there: it is left alone, and then tried again.
+        out.refused(now);
+        assert!(out.due(&standing, later(now, 1), at).is_empty());
+        let again = out.due(&standing, later(now, 6), at);
+        out.taken(&again[0], later(now, 6));
+        assert!(out.due(&standing, later(now, 30), at).is_empty());
+        assert_eq!(out.due(&standing, later(now, 67), at).len(), 1, "each minute");
+        let over = out.due(&Standing::default(), later(now, 70), at);
+        assert_eq!(over[0].body[0]["endsAt"], "1970-01-01T00:00:00Z");
+        assert_eq!(out.due(&Standing::default(), later(now, 71), at).len(), 1, "until it was taken");
+        out.taken(&over[0], later(now, 72));
+        assert!(out.due(&Standing::default(), later(now, 200), at).is_empty());
+        assert!(out.sent.is_empty());
+    }
+
+    #[test]
+    fn a_webhook_hears_twice_and_slack_reads_no_markup_of_others() {
+        let (now, at) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        for kind in [Kind::Webhook, Kind::Slack] {
+            let (mut standing, mut out) = (Standing::default(), Outbox::new(kind));
+            standing.take(&watched(true, "n0"), true, now, at);
+            let first = out.due(&standing, now, at);
+            out.taken(&first[0], now);
+            assert!(out.due(&standing, later(now, 600), at).is_empty());
+            let over = out.due(&Standing::default(), later(now, 700), at);
+            if kind == Kind::Webhook {
+                assert_eq!((&first[0].body["status"], &over[0].body["status"]), (&"firing".into(), &"resolved".into()));
+                assert_eq!(first[0].body["job"]["culprits"][0]["rank"], 5);
+            } else {
+                assert!(first[0].body["text"].as_str().unwrap().contains("&lt;n1&gt;"));
+            }
+            out.taken(&over[0], later(now, 701));
+            assert!(out.sent.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_dead_receiver_costs_bounded_memory() {
+        let (now, at) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let mut out = Outbox::new(Kind::Slack);
+        for number in 0..4 * MOST as u64 {
+            let mut ill = watched(true, "n0");
+            ill.jobs[0].id = Some(number.to_string());
+            let mut standing = Standing::default();
+            standing.take(&ill, true, now, at);
+            out.due(&standing, later(now, 1_000 * number), at);
+            out.refused(later(now, 1_000 * number));
+        }
+        assert!(out.sent.len() <= MOST, "{}", out.sent.len());
+    }
+}

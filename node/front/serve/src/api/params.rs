@@ -1,0 +1,149 @@
+//! What several paths take: which time, which nodes, how long.
+
+use std::time::Duration;
+
+use ask::Target;
+use ask::output::quiet;
+use ask::times::{When, parse_when_or_ns};
+use ask::values::{millis, parse_duration, parse_hash, parse_label};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use model::Coverage;
+use serde::{Deserialize, Deserializer};
+use utoipa::IntoParams;
+
+use super::super::gateway::Gateway;
+use super::super::problem::Problem;
+
+/// Of which time and job, which nodes, and how long.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfTime {
+    /// From then on: `60s` (ago), a date and time with its zone, or Unix nanoseconds [default: the
+    /// standing verdict].
+    #[serde(default, deserialize_with = "when")]
+    #[param(value_type = Option<String>)]
+    pub(super) since: Option<When>,
+    /// With `since`: up to then.
+    #[serde(default, deserialize_with = "when")]
+    #[param(value_type = Option<String>)]
+    pub(super) until: Option<When>,
+    /// Only this job.
+    pub(super) job: Option<String>,
+    /// Only this communicator, by its hexadecimal hash.
+    #[serde(default, deserialize_with = "hash")]
+    #[param(value_type = Option<String>)]
+    pub(super) comm: Option<u64>,
+    /// Of `explain` only, whose parameters list it.
+    #[param(ignore)]
+    pub(super) finding: Option<i64>,
+    /// The time for it, as `10s` [default: 10s].
+    #[serde(default, deserialize_with = "duration")]
+    #[param(value_type = Option<String>)]
+    pub(super) timeout: Option<Duration>,
+    /// Ask only these nodes, by commas.
+    #[serde(default, deserialize_with = "list")]
+    #[param(value_type = Option<String>)]
+    pub(super) nodes: Vec<String>,
+    /// Ask only nodes with all these labels, `K=V` by commas.
+    #[serde(default, deserialize_with = "labels")]
+    #[param(value_type = Option<String>)]
+    pub(super) label: Vec<(String, String)>,
+    /// Nothing (503) instead of an answer that lacks nodes (206).
+    #[serde(default)]
+    pub(super) require_all: bool,
+}
+
+/// A time that was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Span {
+    Standing,
+    Back(u64),
+    Between(i64, i64),
+}
+
+impl OfTime {
+    /// The span, of this target's clock.
+    ///
+    /// # Errors
+    /// It ends before it begins, or has no beginning.
+    pub(super) fn span(&self, target: &Target) -> anyhow::Result<Span> {
+        let wrong = |message: &str| ask::UsageError(message.to_owned());
+        Ok(match (self.since, self.until) {
+            (None, None) => Span::Standing,
+            (None, Some(_)) => return Err(wrong("until needs since").into()),
+            (Some(When::Ago(back)), None) => Span::Back(millis(back)),
+            (Some(since), until) => {
+                let since_ns = target.at_ns(since);
+                let until_ns = until.map_or_else(|| target.now_ns(), |until| target.at_ns(until));
+                if since_ns >= until_ns {
+                    return Err(wrong("the span ends before it begins").into());
+                }
+                Span::Between(since_ns, until_ns)
+            }
+        })
+    }
+}
+
+/// The time for a question, milliseconds.
+pub(super) fn timeout_ms(gateway: &Gateway, wanted: Option<Duration>) -> Result<u64, Problem> {
+    gateway.timeout(wanted).map(millis)
+}
+
+/// A JSON document with the status that its coverage gives it.
+pub(super) fn document(json: String, coverage: &Coverage, require_all: bool) -> Result<Response, Problem> {
+    let status = status(coverage, require_all)?;
+    Ok((status, [("content-type", "application/json")], quiet(&json)).into_response())
+}
+
+/// 200, or 206 where nodes are missing.
+///
+/// # Errors
+/// Nodes are missing, and all were required.
+pub(super) fn status(coverage: &Coverage, require_all: bool) -> Result<StatusCode, Problem> {
+    match (coverage.is_complete(), require_all) {
+        (true, _) => Ok(StatusCode::OK),
+        (false, false) => Ok(StatusCode::PARTIAL_CONTENT),
+        (false, true) => Err(Problem::partial(coverage.clone())),
+    }
+}
+
+fn parsed<'de, D: Deserializer<'de>, T>(
+    from: D,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| parse(&text).map_err(serde::de::Error::custom)).transpose()
+}
+
+fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    parsed(from, parse_duration)
+}
+
+/// A duration where there is one.
+///
+/// # Errors
+/// It is none.
+pub(super) fn duration_of(text: Option<String>) -> Result<Option<Duration>, Problem> {
+    text.map(|text| parse_duration(&text)).transpose().map_err(Problem::wrong)
+}
+
+fn hash<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    parsed(from, parse_hash)
+}
+
+/// A point in time.
+pub(super) fn when<'de, D: Deserializer<'de>>(from: D) -> Result<Option<When>, D::Error> {
+    parsed(from, parse_when_or_ns)
+}
+
+fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let split = |text: &str| Ok(text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect());
+    parsed(from, split).map(Option::unwrap_or_default)
+}
+
+fn labels<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, String)>, D::Error> {
+    let split = |text: &str| text.split(',').filter(|part| !part.is_empty()).map(parse_label).collect();
+    parsed(from, split).map(Option::unwrap_or_default)
+}

@@ -1,0 +1,288 @@
+//! Where clients connect, and what a connection may take of time and memory.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::task::{Context as Waking, Poll, ready};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::extract::Request;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
+use tower::ServiceExt;
+
+use super::guard::{Hosts, Peer};
+
+pub(super) use tokio_rustls::TlsAcceptor as Acceptor;
+
+/// Connections at a time.
+const CONNECTIONS: usize = 256;
+/// For a TLS handshake, and for a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a request's head, and its lines.
+const HEAD_BYTES: usize = 32 << 10;
+const HEAD_LINES: usize = 64;
+/// How long a client may leave what was written to it unread.
+const SLOWEST_READER: Duration = Duration::from_secs(60);
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Listen {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+    /// Nowhere.
+    None,
+}
+
+impl Listen {
+    /// Whether only this host's users can connect.
+    pub(super) fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) | Self::None => true,
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            None if text == "none" => Ok(Self::None),
+            Some("") => Err("unix: needs a path".to_owned()),
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => text.parse().map(Self::Tcp).map_err(|_| {
+                format!(
+                    "'{text}' is neither IP:PORT, unix:PATH nor none (a name may stand for several addresses: give one)"
+                )
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::None => f.write_str("none"),
+        }
+    }
+}
+
+/// An open place to connect to.
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Opens it, where there is any. A socket file that nobody listens on is replaced.
+///
+/// # Errors
+/// The address is taken or not this host's.
+pub(super) async fn bind(listen: &Listen) -> anyhow::Result<Option<Listener>> {
+    Ok(match listen {
+        Listen::None => None,
+        Listen::Tcp(address) => Some(Listener::Tcp(TcpListener::bind(address).await?)),
+        Listen::Unix(path) => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                bail!("somebody serves there already; give another path");
+            }
+            Some(Listener::Unix(model::local_socket::bind(path)?))
+        }
+    })
+}
+
+impl Listener {
+    /// Its address and port; none of a socket file.
+    pub(super) fn place(&self) -> Option<String> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.to_string()),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// The names under which clients may ask for it: `named`, or its own.
+    pub(super) fn hosts(&self, named: &[String]) -> Hosts {
+        let local = match self {
+            Self::Tcp(listener) => listener.local_addr().is_ok_and(|address| address.ip().is_loopback()),
+            Self::Unix(_) => true,
+        };
+        Hosts::new(named.iter().cloned().chain(self.place()), local)
+    }
+
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Box::new(stream), Peer::Address(address.ip())))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let uid = stream.peer_cred()?.uid();
+                Ok((Box::new(stream), Peer::User(uid)))
+            }
+        }
+    }
+}
+
+/// The protocol that HTTP's TLS is for.
+pub(super) const HTTP: &[u8] = b"http/1.1";
+
+/// Reads what TLS needs, for one protocol.
+///
+/// # Errors
+/// A file cannot be read, holds nothing of the kind, or they do not fit each other.
+pub(super) fn tls(cert: &Path, key: &Path, alpn: &[u8]) -> anyhow::Result<Acceptor> {
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(cert)
+        .and_then(Iterator::collect)
+        .with_context(|| format!("reading certificates from {}", cert.display()))?;
+    let secret = PrivateKeyDer::from_pem_file(key).with_context(|| format!("reading a key from {}", key.display()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, secret)
+        .with_context(|| format!("using {} with {}", cert.display(), key.display()))?;
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Ok(Acceptor::from(Arc::new(config)))
+}
+
+/// Serves every connection until this is dropped.
+///
+/// # Errors
+/// None: what cannot be accepted is logged.
+pub(super) async fn serve(listener: Listener, tls: Option<Acceptor>, app: Router) -> anyhow::Result<()> {
+    let start = |(stream, peer), permit| connection(stream, peer, tls.clone(), app.clone(), permit);
+    each_connection(CONNECTIONS, async || listener.accept().await, start).await
+}
+
+/// Starts what serves a connection for each that comes, at most so many at a time, until this is
+/// dropped.
+///
+/// # Errors
+/// None: what cannot be accepted is logged.
+pub(super) async fn each_connection<T, F: Future<Output = ()> + Send + 'static>(
+    most: usize,
+    accept: impl AsyncFn() -> io::Result<T>,
+    start: impl Fn(T, OwnedSemaphorePermit) -> F,
+) -> anyhow::Result<()> {
+    let room = Arc::new(Semaphore::new(most));
+    // Dropped with this: no connection outlives it.
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        // Whoever comes when there is no room waits in the kernel's queue.
+        let permit = tokio::select! {
+            permit = Arc::clone(&room).acquire_owned() => permit?,
+            _ = connections.join_next(), if !connections.is_empty() => continue,
+        };
+        let accepted = tokio::select! {
+            accepted = accept() => accepted,
+            _ = connections.join_next(), if !connections.is_empty() => continue,
+        };
+        match accepted {
+            Ok(accepted) => {
+                connections.spawn(start(accepted, permit));
+            }
+            Err(error) => {
+                tracing::warn!("accepting a connection: {error}");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection(
+    stream: Box<dyn Stream>,
+    peer: Peer,
+    tls: Option<Acceptor>,
+    app: Router,
+    _room: OwnedSemaphorePermit,
+) {
+    let stream = Patient { stream, written: None };
+    match tls {
+        None => http(stream, peer, app).await,
+        Some(tls) => match tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
+            Ok(Ok(stream)) => http(stream, peer, app).await,
+            Ok(Err(error)) => tracing::debug!("TLS with {peer}: {error}"),
+            Err(_) => tracing::debug!("TLS with {peer}: no handshake came"),
+        },
+    }
+}
+
+async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, peer: Peer, app: Router) {
+    let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(peer);
+        app.clone().oneshot(Request::from(request).map(axum::body::Body::new))
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEAD_LINES)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!("{peer}: {error}");
+    }
+}
+
+/// What is read from and written to.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A stream that fails when its reader takes nothing for [`SLOWEST_READER`].
+struct Patient {
+    stream: Box<dyn Stream>,
+    /// Since a write waits.
+    written: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patient {
+    fn watched<T>(&mut self, waking: &mut Waking<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.written = None;
+            return written;
+        }
+        let until = self.written.get_or_insert_with(|| Box::pin(sleep(SLOWEST_READER)));
+        ready!(until.as_mut().poll(waking));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(mut self: Pin<&mut Self>, waking: &mut Waking<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(waking, into)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, waking: &mut Waking<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(waking, bytes);
+        self.watched(waking, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(waking);
+        self.watched(waking, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, waking: &mut Waking<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(waking);
+        self.watched(waking, shut)
+    }
+}

@@ -1,0 +1,235 @@
+//! `/metrics` and files for node_exporter's textfile collector, in the text form that both read
+//! (<https://prometheus.io/docs/specs/om/open_metrics_spec/>). What is in them is `series`'.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use anyhow::Context;
+use ask::output::printable;
+use axum::extract::{Extension, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde::Deserialize;
+
+use super::gateway::{Shared, Who};
+use super::problem::Problem;
+use super::series::{Kind, Labels, METRICS, Series};
+use super::snapshot::Snapshot;
+
+const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How often files are written.
+const EVERY: Duration = Duration::from_secs(15);
+
+type Values = Family<Labels, Gauge<f64, AtomicU64>>;
+type Counters = Family<Labels, Counter<f64, AtomicU64>>;
+
+/// The text form.
+fn text(series: &Series) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::default();
+    let gauges: Vec<(Values, Counters)> = METRICS
+        .iter()
+        .map(|metric| {
+            let of: (Values, Counters) = Default::default();
+            match metric.kind {
+                Kind::Gauge => registry.register(metric.name, metric.help, of.0.clone()),
+                // The library adds the ending.
+                Kind::Counter => {
+                    registry.register(metric.name.trim_end_matches("_total"), metric.help, of.1.clone());
+                }
+            }
+            of
+        })
+        .collect();
+    for point in series.points() {
+        match METRICS[point.of].kind {
+            Kind::Gauge => drop(gauges[point.of].0.get_or_create(&point.labels).set(point.value)),
+            Kind::Counter => drop(gauges[point.of].1.get_or_create(&point.labels).inc_by(point.value)),
+        }
+    }
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// The same in the older text form, which the textfile collector reads: there a counter's lines of help
+/// and type have the name that its values have.
+fn of_textfile(text: &str) -> String {
+    let ending = |line: &str| {
+        let (mark, rest) = line.split_at_checked("# HELP ".len())?;
+        let (name, rest) = rest.split_once(' ')?;
+        let total = format!("{name}_total");
+        let is_counter = METRICS.iter().any(|metric| metric.kind == Kind::Counter && metric.name == total);
+        (["# HELP ", "# TYPE "].contains(&mark) && is_counter).then(|| format!("{mark}{total} {rest}\n"))
+    };
+    text.lines().map(|line| ending(line).unwrap_or_else(|| format!("{line}\n"))).collect()
+}
+
+/// Which metrics.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MetricsParams {
+    /// Of the asked agent's own host and of the jobs that it judges only.
+    #[serde(default)]
+    own: bool,
+}
+
+/// How many series.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MostSeries(pub(super) usize);
+
+/// The metrics of the mesh, or of one host.
+pub(super) async fn metrics(
+    State(gateway): State<Shared>,
+    Extension(who): Extension<Who>,
+    Extension(MostSeries(most)): Extension<MostSeries>,
+    params: Result<Query<MetricsParams>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(MetricsParams { own }) = params.map_err(|error| Problem::wrong(error.body_text()))?;
+    let snapshot = gateway.ask(&who, move |target| Snapshot::gather(target, own)).await?;
+    let text = text(&Series::of(&snapshot, most)).map_err(|error| Problem::internal(error.to_string()))?;
+    Ok(([(CONTENT_TYPE, MEDIA_TYPE)], text).into_response())
+}
+
+/// Writes this host's metrics into a file, again and again. Of an agent that does not answer the
+/// file says so.
+pub(super) async fn textfile(gateway: Shared, path: std::path::PathBuf, most: usize) {
+    let who = Who { client: "textfile".to_owned(), reader: true, request_id: String::new() };
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        let gathered = gateway.ask(&who, |target| Snapshot::gather(target, true)).await;
+        let written = match gathered {
+            Ok(snapshot) => text(&Series::of(&snapshot, most)),
+            Err(problem) => {
+                tracing::warn!("no metrics of this host: {}", printable(&problem.detail));
+                text(&Series::of_none())
+            }
+        };
+        let written = written.map_err(anyhow::Error::from).and_then(|text| replace(&path, &of_textfile(&text)));
+        if let Err(error) = written {
+            tracing::warn!("{error:#}");
+        }
+    }
+}
+
+/// Another program reads it: it is whole or the one before.
+fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new()
+        .prefix(".rankmesh-")
+        .permissions(std::fs::Permissions::from_mode(0o644))
+        .tempfile_in(dir)
+        .with_context(|| format!("writing in {}", dir.display()))?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path).with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use model::watch::{AgentNow, CulpritNow, JobNow, NodeNow, RankNow, Watched};
+
+    use super::*;
+
+    fn snapshot(ranks: i64) -> Snapshot {
+        let job = JobNow {
+            name: "4711".into(),
+            id: Some("4711".into()),
+            nranks: Some(ranks),
+            verdict: "rank".into(),
+            is_ill: true,
+            culprits: vec![CulpritNow { rank: 5, node: "n1".into(), ..CulpritNow::default() }],
+            cause: Some("preempted by \"evil\"\n\u{1b}[2J".into()),
+            gpus_lost: Some(1.5),
+            step_ns: Some(250_000_000),
+            judge: Some("n0".into()),
+            ..JobNow::default()
+        };
+        let of = |rank: i64| RankNow {
+            rank,
+            node: format!("n{}", rank / 4),
+            late_ns: Some(rank * 1_000_000),
+            wait_ns: Some(2_000_000),
+            windows: 4,
+            flagged: 1,
+            ..RankNow::default()
+        };
+        let node = NodeNow {
+            name: "n0".into(),
+            state: "live".into(),
+            rows: 7,
+            is_self: true,
+            version: "0.1.0".into(),
+            clock_bound_ns: Some(50_000),
+            ..NodeNow::default()
+        };
+        let own = AgentNow {
+            cpu_ns: Some(1_500_000_000),
+            memory_bytes: Some(31 << 20),
+            gossip_sent: 9,
+            question_memory_most_bytes: 640 << 20,
+            ..AgentNow::default()
+        };
+        let watched = Watched {
+            agent: "n0".into(),
+            jobs: vec![job.clone()],
+            nodes: vec![node],
+            own: Some(own),
+            ..Watched::default()
+        };
+        Snapshot {
+            watched,
+            ranks: vec![(job, (0..ranks).rev().map(of).collect())],
+            lost: [("n0".to_owned(), 3)].into(),
+            ..Snapshot::default()
+        }
+    }
+
+    /// In order: the library gives what labels tell apart in any.
+    fn sorted(text: &str) -> String {
+        let mut blocks: Vec<Vec<&str>> = Vec::new();
+        for line in text.lines() {
+            match blocks.last_mut() {
+                Some(block) if !line.starts_with("# HELP") => block.push(line),
+                _ => blocks.push(vec![line]),
+            }
+        }
+        blocks.iter_mut().for_each(|block| block.sort_unstable());
+        blocks.concat().join("\n")
+    }
+
+    #[test]
+    fn the_names_are_these() {
+        insta::assert_snapshot!("metrics", sorted(&text(&Series::of(&snapshot(2), 1_000)).unwrap()));
+    }
+
+    #[test]
+    fn there_are_never_more_series_than_allowed_and_the_worst_have_theirs_first() {
+        let (ranks, most) = (8_192, 500);
+        let text = text(&Series::of(&snapshot(ranks), most)).unwrap();
+        let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(series.len(), most + 4);
+        let dropped: f64 = series
+            .iter()
+            .find_map(|line| line.strip_prefix("rankmesh_series_dropped{} "))
+            .and_then(|value| value.parse().ok())
+            .unwrap();
+        let all = self::text(&Series::of(&snapshot(ranks), usize::MAX >> 1))
+            .unwrap()
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .count();
+        assert_eq!(dropped as usize + series.len(), all);
+        assert!(text.contains("rankmesh_rank_late_seconds{job=\"4711\",rank=\"8191\""));
+        assert!(!text.contains("rank=\"0\""));
+    }
+}

@@ -1,0 +1,166 @@
+//! Who may connect: whoever started this, by a password that never crosses the wire (SCRAM-SHA-256), and
+//! holders of tokens, whose names are the users.
+
+use std::fmt;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::Sink;
+use pgwire::api::auth::cleartext::CleartextPasswordAuthStartupHandler;
+use pgwire::api::auth::sasl::SASLAuthStartupHandler;
+use pgwire::api::auth::sasl::scram::{ScramAuth, gen_salted_password};
+use pgwire::api::auth::{AuthSource, DefaultServerParameterProvider, LoginInfo, Password, StartupHandler};
+use pgwire::api::{ClientInfo, ConnectionManager, METADATA_USER};
+use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
+use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
+
+use super::super::gateway::Who;
+use super::super::pace::Pace;
+use super::super::tokens::{Role, Tokens};
+use super::catalog;
+
+/// As PostgreSQL's own; the password has 256 bits, so that nobody guesses it.
+const ITERATIONS: usize = 4_096;
+/// Wrong tokens of an address: a second, and at once.
+const WRONG_RATE: f64 = 0.2;
+const WRONG_BURST: f64 = 10.0;
+
+type Parameters = DefaultServerParameterProvider;
+
+/// Looks at who connects.
+pub(super) struct Auth {
+    scram: SASLAuthStartupHandler<Parameters>,
+    tokens: CleartextPasswordAuthStartupHandler<Bearers, Parameters>,
+    needs_tls: bool,
+}
+
+impl Auth {
+    /// With the password of whoever started this, if there is one, and tokens. `needs_tls`: who comes
+    /// without TLS is sent away before a secret is asked for.
+    pub(super) fn new(
+        password: Option<String>,
+        tokens: Option<Arc<Tokens>>,
+        connections: Arc<ConnectionManager>,
+        needs_tls: bool,
+    ) -> Self {
+        let parameters = Arc::new(parameters());
+        let mut scram = ScramAuth::new(Arc::new(Starter::new(password)));
+        scram.set_iterations(ITERATIONS);
+        let bearers = Bearers { tokens, wrong: Pace::new(WRONG_RATE, WRONG_BURST) };
+        Self {
+            scram: SASLAuthStartupHandler::new(Arc::clone(&parameters))
+                .with_scram(scram)
+                .with_connection_manager(Arc::clone(&connections)),
+            tokens: CleartextPasswordAuthStartupHandler::new(bearers, self::parameters())
+                .with_connection_manager(connections),
+            needs_tls,
+        }
+    }
+}
+
+/// What a client is sent when it connects.
+fn parameters() -> Parameters {
+    let mut parameters = Parameters::default();
+    parameters.server_version = format!("{} (rankmesh {})", catalog::VERSION, env!("CARGO_PKG_VERSION"));
+    parameters.is_superuser = false;
+    parameters.default_transaction_read_only = true;
+    parameters.time_zone = "UTC".to_owned();
+    parameters
+}
+
+/// Whom a session's questions are for.
+pub(super) fn who<C: ClientInfo>(client: &C) -> Who {
+    let user = client.metadata().get(METADATA_USER).map_or("", String::as_str);
+    let reader = user != catalog::DATABASE;
+    let request_id = format!("{:016x}", rand::random::<u64>());
+    let client = if reader { format!("token-{user}") } else { "postgres".to_owned() };
+    Who { client, reader, request_id }
+}
+
+#[async_trait]
+impl StartupHandler for Auth {
+    async fn on_startup<C>(&self, client: &mut C, message: PgWireFrontendMessage) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        if self.needs_tls && !client.is_secure() {
+            let message = "this server speaks TLS only: connect with sslmode=require or better".to_owned();
+            let refused = ErrorInfo::new("FATAL".to_owned(), "28000".to_owned(), message);
+            return Err(PgWireError::UserError(Box::new(refused)));
+        }
+        let user = match &message {
+            PgWireFrontendMessage::Startup(startup) => startup.parameters.get(METADATA_USER).cloned(),
+            _ => client.metadata().get(METADATA_USER).cloned(),
+        };
+        if user.as_deref() == Some(catalog::DATABASE) {
+            self.scram.on_startup(client, message).await
+        } else {
+            self.tokens.on_startup(client, message).await
+        }
+    }
+}
+
+/// Whoever started this.
+struct Starter {
+    salted: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Starter {
+    fn new(password: Option<String>) -> Self {
+        let salt = rand::random::<[u8; 16]>().to_vec();
+        Self { salted: password.map(|password| (salt.clone(), gen_salted_password(&password, &salt, ITERATIONS))) }
+    }
+}
+
+impl Debug for Starter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Starter")
+    }
+}
+
+#[async_trait]
+impl AuthSource for Starter {
+    async fn get_password(&self, login: &LoginInfo) -> PgWireResult<Password> {
+        let wrong = || PgWireError::InvalidPassword(login.user().unwrap_or_default().to_owned());
+        let (salt, salted) = self.salted.clone().ok_or_else(wrong)?;
+        Ok(Password::new(Some(salt), salted))
+    }
+}
+
+/// Holders of tokens.
+struct Bearers {
+    tokens: Option<Arc<Tokens>>,
+    wrong: Pace,
+}
+
+impl Debug for Bearers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bearers")
+    }
+}
+
+#[async_trait]
+impl AuthSource for Bearers {
+    async fn get_password(&self, login: &LoginInfo) -> PgWireResult<Password> {
+        // Only their hashes are known.
+        Err(PgWireError::InvalidPassword(login.user().unwrap_or_default().to_owned()))
+    }
+
+    async fn verify_password(&self, login: &LoginInfo, given: &[u8]) -> PgWireResult<Option<()>> {
+        let user = login.user().unwrap_or_default();
+        let wrong = || PgWireError::InvalidPassword(user.to_owned());
+        if !self.wrong.has(login.host()) {
+            return Err(wrong());
+        }
+        let given = std::str::from_utf8(given).map_err(|_| wrong())?;
+        let known = self.tokens.as_ref().and_then(|tokens| tokens.client(given));
+        if known.is_some_and(|(name, role)| name == user && role == Role::Reader) {
+            return Ok(None);
+        }
+        let _ = self.wrong.take(login.host());
+        Err(wrong())
+    }
+}

@@ -1,0 +1,157 @@
+//! `rankmesh serve --postgres`: PostgreSQL's wire protocol, so that psql, Grafana's own source, DBeaver
+//! and whatever else speaks it can ask the mesh. Read-only; the dialect stays SQLite's.
+//!
+//! - `auth`: who may connect; `session`: a client's statements and settings; `running`: a question and
+//!   its rows as they come; `types`, `errors`: values and errors in PostgreSQL's forms.
+//! - `tokens`, `statement`: what a statement is for, and parameters in their places; `catalog`,
+//!   `rewrite`: what clients look up of tables, columns and settings.
+
+mod auth;
+mod catalog;
+mod errors;
+pub(crate) mod password;
+mod rewrite;
+mod running;
+mod session;
+mod statement;
+mod tokens;
+mod types;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use parking_lot::Mutex;
+use pgwire::api::auth::StartupHandler;
+use pgwire::api::cancel::{CancelHandler, DefaultCancelHandler};
+use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
+use pgwire::api::{ConnectionManager, PgWireServerHandlers};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::gateway::{self, Who};
+use super::listen::{self, Acceptor};
+use super::problem::Problem;
+use super::tokens::Tokens as KnownTokens;
+use auth::Auth;
+use catalog::{Catalog, Found};
+use session::Handler;
+
+/// Connections at a time; whoever comes when there is no room waits in the kernel's queue.
+const CONNECTIONS: usize = 64;
+/// The catalogue is made anew when it is older.
+const CATALOG_AGE: Duration = Duration::from_secs(10);
+
+/// What sessions share.
+pub(super) struct Asking {
+    gateway: gateway::Shared,
+    catalog: Arc<Mutex<Option<Catalog>>>,
+}
+
+impl Asking {
+    /// Answers a statement from the catalogue, which is made anew now and then.
+    ///
+    /// # Errors
+    /// Nobody tells which tables there are.
+    async fn catalog(&self, who: &Who, tokens: Vec<tokens::Token>) -> Result<Found, Problem> {
+        let is_young = |catalog: &Option<Catalog>| catalog.as_ref().is_some_and(|catalog| catalog.age() < CATALOG_AGE);
+        if !is_young(&self.catalog.lock()) {
+            let tables = self.gateway.ask(who, ask::Target::tables).await?;
+            let made = Catalog::new(&tables).map_err(|error| Problem::internal(format!("{error:#}")))?;
+            *self.catalog.lock() = Some(made);
+        }
+        let catalog = Arc::clone(&self.catalog);
+        let asked = tokio::task::spawn_blocking(move || catalog.lock().as_mut().map(|catalog| catalog.ask(&tokens)));
+        match asked.await {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) => Err(Problem::internal("there is no catalogue")),
+            Err(error) => Err(Problem::internal(error.to_string())),
+        }
+    }
+}
+
+/// The parts that a connection needs.
+struct Handlers {
+    auth: Arc<Auth>,
+    handler: Arc<Handler>,
+    cancel: Arc<DefaultCancelHandler>,
+}
+
+impl PgWireServerHandlers for Handlers {
+    fn simple_query_handler(&self) -> Arc<impl SimpleQueryHandler> {
+        Arc::clone(&self.handler)
+    }
+
+    fn extended_query_handler(&self) -> Arc<impl ExtendedQueryHandler> {
+        Arc::clone(&self.handler)
+    }
+
+    fn startup_handler(&self) -> Arc<impl StartupHandler> {
+        Arc::clone(&self.auth)
+    }
+
+    fn cancel_handler(&self) -> Arc<impl CancelHandler> {
+        Arc::clone(&self.cancel)
+    }
+}
+
+/// An open place for clients.
+pub(super) struct Postgres {
+    listener: TcpListener,
+    handlers: Arc<Handlers>,
+    tls: Option<Acceptor>,
+}
+
+impl Postgres {
+    /// Listens, and says how to connect. Whoever started this has a password that is made anew each
+    /// time, or `password`; others bring tokens.
+    ///
+    /// # Errors
+    /// The address is taken or not this host's.
+    pub(super) async fn bind(
+        address: SocketAddr,
+        gateway: gateway::Shared,
+        tokens: Option<Arc<KnownTokens>>,
+        password: Option<String>,
+        tls: Option<Acceptor>,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+        let place = listener.local_addr()?;
+        let is_own = password.is_none();
+        let password = password.unwrap_or_else(super::sessions::secret);
+        if !address.ip().is_loopback() {
+            eprintln!("PostgreSQL's protocol on {place}, with TLS, for tokens: their names are the users");
+        } else if is_own {
+            let (user, database) = (catalog::DATABASE, catalog::DATABASE);
+            eprintln!("psql postgresql://{user}:{password}@{place}/{database}\n(until this ends)");
+        } else {
+            eprintln!("PostgreSQL's protocol on {place}, user {}", catalog::DATABASE);
+        }
+        let connections = Arc::new(ConnectionManager::new());
+        // Beyond this host everybody brings a token.
+        let password = address.ip().is_loopback().then_some(password);
+        let handlers = Handlers {
+            auth: Arc::new(Auth::new(password, tokens, Arc::clone(&connections), tls.is_some())),
+            handler: Arc::new(Handler { asking: Asking { gateway, catalog: Arc::default() } }),
+            cancel: Arc::new(DefaultCancelHandler::new(connections)),
+        };
+        Ok(Self { listener, handlers: Arc::new(handlers), tls })
+    }
+
+    /// Serves every connection until this is dropped.
+    ///
+    /// # Errors
+    /// None: what cannot be accepted is logged.
+    pub(super) async fn serve(self) -> anyhow::Result<()> {
+        let start = |(stream, peer): (TcpStream, SocketAddr), permit| {
+            let (handlers, tls) = (Arc::clone(&self.handlers), self.tls.clone());
+            async move {
+                if let Err(error) = pgwire::tokio::process_socket(stream, tls, handlers).await {
+                    tracing::debug!("{peer}: {error}");
+                }
+                drop(permit);
+            }
+        };
+        listen::each_connection(CONNECTIONS, async || self.listener.accept().await, start).await
+    }
+}

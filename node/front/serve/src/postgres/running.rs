@@ -1,0 +1,195 @@
+//! A question that runs: its columns, and its rows as they come from the nodes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ask::{Piece, Reply, Target};
+use futures::channel::oneshot;
+use futures::future::FusedFuture;
+use model::{Coverage, Question};
+use pgwire::api::Type;
+use pgwire::api::portal::Format;
+use pgwire::api::results::{FieldFormat, FieldInfo};
+use pgwire::error::{PgWireError, PgWireResult};
+use query_planner::{ColumnMeta, Value};
+use tokio::sync::mpsc;
+use tokio_util::sync::DropGuard;
+
+use super::super::gateway::{Shared, Who};
+use super::{errors, types};
+
+/// Pieces of an answer that wait for their client; the nodes wait behind them.
+const PIECES: usize = 2;
+
+enum Event {
+    Columns(Vec<ColumnMeta>),
+    Rows(Vec<Vec<Value>>),
+    /// The plan, a line a row.
+    Plan(String),
+    End(Option<Coverage>),
+    Failed(anyhow::Error),
+}
+
+/// What comes next.
+pub(super) enum Next {
+    Row(Vec<Value>),
+    /// With its coverage, where nodes were asked.
+    End(Option<Coverage>),
+}
+
+/// A question that was started. Dropping it ends it on every node.
+pub(super) struct Running {
+    columns: Vec<(String, Type)>,
+    waiting: VecDeque<Vec<Value>>,
+    events: Option<mpsc::Receiver<Event>>,
+    ended: Option<Option<Coverage>>,
+    _stop: Option<DropGuard>,
+}
+
+impl Running {
+    /// An answer that is there.
+    pub(super) fn of_rows(columns: &[ColumnMeta], rows: Vec<Vec<Value>>) -> Self {
+        let waiting = VecDeque::from(rows);
+        let columns = typed(columns, &waiting);
+        Self { columns, waiting, events: None, ended: Some(None), _stop: None }
+    }
+
+    /// Asks the nodes, and waits for the first rows: they tell the types of columns.
+    ///
+    /// # Errors
+    /// The question is wrong or failed, or was cancelled.
+    pub(super) async fn ask(
+        gateway: &Shared,
+        who: &Who,
+        question: Question,
+        cancelled: &mut oneshot::Receiver<()>,
+    ) -> PgWireResult<Self> {
+        let (to, events) = mpsc::channel(PIECES);
+        let started = gateway.begin(who, move |target: &Target| {
+            let gone = || anyhow::anyhow!("the client is gone");
+            // Pieces come within a runtime of the asking's own, where tokio's blocking send may not be.
+            let give = |event: Event| futures::executor::block_on(to.send(event)).map_err(|_| gone());
+            let asked = target.query(question, &mut |piece| {
+                match piece {
+                    Piece::Columns(columns) => give(Event::Columns(columns))?,
+                    Piece::Rows(rows) if !rows.is_empty() => give(Event::Rows(rows))?,
+                    // Nothing to give on; but nobody may be left to give it to.
+                    Piece::Idle if to.is_closed() => return Err(gone()),
+                    Piece::Rows(_) | Piece::Idle | Piece::Watched(_) => {}
+                }
+                Ok(())
+            });
+            // Where nobody reads any more nobody wants the end either.
+            let _ = give(match asked {
+                Ok(Reply::Result { coverage, .. }) => Event::End(Some(coverage)),
+                Ok(Reply::Text(plan)) => Event::Plan(plan),
+                Ok(Reply::Board(_)) => Event::Failed(anyhow::anyhow!("something else came in place of rows")),
+                Err(error) => Event::Failed(error),
+            });
+        });
+        let (_, stop) = started.map_err(|problem| errors::of_problem(&problem))?;
+        let mut running = Self {
+            columns: Vec::new(),
+            waiting: VecDeque::new(),
+            events: Some(events),
+            ended: None,
+            _stop: Some(stop),
+        };
+        let mut columns = Vec::new();
+        while running.waiting.is_empty() && running.ended.is_none() {
+            if let Some(found) = running.step(cancelled).await? {
+                columns = found;
+            }
+        }
+        running.columns = typed(&columns, &running.waiting);
+        Ok(running)
+    }
+
+    /// Takes the next piece; its columns, where it is those.
+    async fn step(&mut self, cancelled: &mut oneshot::Receiver<()>) -> PgWireResult<Option<Vec<ColumnMeta>>> {
+        let Some(events) = &mut self.events else { return Ok(None) };
+        let event = if cancelled.is_terminated() {
+            events.recv().await
+        } else {
+            tokio::select! {
+                biased;
+                // An error is that no other question of the session can be cancelled by it any more.
+                Ok(()) = &mut *cancelled => return Err(PgWireError::QueryCanceled),
+                event = events.recv() => event,
+            }
+        };
+        match event {
+            Some(Event::Columns(columns)) => return Ok(Some(columns)),
+            Some(Event::Rows(rows)) => self.waiting.extend(rows),
+            Some(Event::Plan(plan)) => {
+                self.waiting.extend(plan.lines().map(|line| vec![Value::Text(record::printable(line).into_bytes())]));
+                self.ended = Some(None);
+                return Ok(Some(vec![ColumnMeta { name: "QUERY PLAN".to_owned(), decl_type: "TEXT".to_owned() }]));
+            }
+            Some(Event::End(coverage)) => self.ended = Some(coverage),
+            Some(Event::Failed(error)) => return Err(errors::of(&error)),
+            None => return Err(errors::data("the question ended without a word".to_owned())),
+        }
+        Ok(None)
+    }
+
+    /// The next row, or the end.
+    ///
+    /// # Errors
+    /// The question failed, or was cancelled.
+    pub(super) async fn next(&mut self, cancelled: &mut oneshot::Receiver<()>) -> PgWireResult<Next> {
+        loop {
+            if let Some(row) = self.waiting.pop_front() {
+                return Ok(Next::Row(row));
+            }
+            if let Some(coverage) = &self.ended {
+                return Ok(Next::End(coverage.clone()));
+            }
+            self.step(cancelled).await?;
+        }
+    }
+
+    /// The types of its columns.
+    pub(super) fn types(&self) -> Vec<Type> {
+        self.columns.iter().map(|(_, kind)| kind.clone()).collect()
+    }
+
+    /// Gives its columns other types: those that a client was given before.
+    pub(super) fn retype(&mut self, types: &[Type]) {
+        for ((_, kind), described) in self.columns.iter_mut().zip(types) {
+            *kind = described.clone();
+        }
+    }
+
+    /// Its columns in the forms that a client wants them in.
+    ///
+    /// # Errors
+    /// Forms for another number of columns.
+    pub(super) fn fields(&self, format: &Format) -> PgWireResult<Arc<Vec<FieldInfo>>> {
+        if let Format::Individual(codes) = format
+            && codes.len() != self.columns.len()
+        {
+            return Err(errors::data(format!("{} forms for {} columns", codes.len(), self.columns.len())));
+        }
+        let fields = self.columns.iter().enumerate().map(|(at, (name, kind))| {
+            let size = if *kind == Type::BOOL {
+                1
+            } else if [Type::INT8, Type::FLOAT8].contains(kind) {
+                8
+            } else {
+                -1
+            };
+            let form: FieldFormat = format.format_for(at);
+            FieldInfo::new(name.clone(), None, None, kind.clone(), form).with_type_size(size)
+        });
+        Ok(Arc::new(fields.collect()))
+    }
+}
+
+fn typed(columns: &[ColumnMeta], rows: &VecDeque<Vec<Value>>) -> Vec<(String, Type)> {
+    let of = |(at, column): (usize, &ColumnMeta)| {
+        let values = rows.iter().filter_map(|row| row.get(at));
+        (column.name.clone(), types::seen(&column.decl_type, values))
+    };
+    columns.iter().enumerate().map(of).collect()
+}

@@ -1,0 +1,368 @@
+//! Statements: which of them are for the session, for the catalogue or for the nodes; and parameters
+//! in their places.
+
+use pgwire::api::Type;
+use pgwire::api::portal::Portal;
+use pgwire::error::{PgWireError, PgWireResult};
+
+use super::errors;
+use super::tokens::{Kind, Token, closing, statements, tokens};
+
+/// What a statement is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Class {
+    Begin,
+    Commit,
+    Rollback,
+    /// `SET name = value`, `SET name TO value`.
+    Set(String, String),
+    /// To what it was: a setting, or all.
+    Reset(String),
+    Show(String),
+    /// What is done by saying so: the tag of the answer.
+    Done(&'static str),
+    /// The plan of the statement from this byte on; whether it is to be run, too.
+    Explain(usize, bool),
+    /// A question to PostgreSQL's catalogue.
+    Catalog,
+    /// A question to the nodes.
+    Nodes,
+    /// In words: why not, and what to do.
+    Refused(&'static str),
+}
+
+/// A statement.
+#[derive(Debug, Clone)]
+pub(super) struct Statement {
+    pub(super) sql: String,
+    pub(super) tokens: Vec<Token>,
+    pub(super) class: Class,
+}
+
+/// Functions that are PostgreSQL's and tell about the server.
+const FUNCTIONS: &[&str] = &[
+    "version",
+    "current_schema",
+    "current_schemas",
+    "current_database",
+    "current_setting",
+    "set_config",
+    "has_table_privilege",
+    "has_schema_privilege",
+    "has_database_privilege",
+    "obj_description",
+    "col_description",
+    "format_type",
+    "to_regclass",
+    "to_regtype",
+    "quote_ident",
+    "inet_server_addr",
+    "txid_current",
+];
+
+impl Statement {
+    /// The statements of a text.
+    ///
+    /// # Errors
+    /// A string or a comment does not end.
+    pub(super) fn all(sql: &str) -> PgWireResult<Vec<Self>> {
+        Ok(statements(sql).map_err(errors::syntax)?.into_iter().map(|(sql, tokens)| Self::new(sql, tokens)).collect())
+    }
+
+    fn new(sql: String, tokens: Vec<Token>) -> Self {
+        let class = class(&tokens);
+        Self { sql, tokens, class }
+    }
+
+    /// How many parameters it takes.
+    pub(super) fn parameters(&self) -> usize {
+        let numbers = self.tokens.iter().filter(|token| token.kind == Kind::Param);
+        numbers.filter_map(|token| token.text[1..].parse().ok()).max().unwrap_or(0)
+    }
+
+    /// With values in place of its parameters, as literals; `public.` and casts of parameters, which
+    /// are types and no SQL of SQLite, go.
+    ///
+    /// # Errors
+    /// A parameter has no value.
+    pub(super) fn with(&self, literals: &[String]) -> PgWireResult<Self> {
+        let mut sql = String::with_capacity(self.sql.len());
+        let (mut copied, mut at) = (0, 0);
+        while at < self.tokens.len() {
+            let token = &self.tokens[at];
+            let next_is = |offset: usize, text: &str| self.tokens.get(at + offset).is_some_and(|token| token.is(text));
+            if token.kind == Kind::Param {
+                let number = token.text[1..].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+                let literal = number.and_then(|number| literals.get(number));
+                let literal = literal.ok_or_else(|| errors::syntax(format!("there is no value for {}", token.text)))?;
+                sql.push_str(&self.sql[copied..token.at]);
+                sql.push_str(literal);
+                let is_cast = next_is(1, "::") && self.class != Class::Catalog;
+                at += if is_cast { past_type(&self.tokens, at + 2) - at } else { 1 };
+                copied = self.tokens.get(at).map_or(self.sql.len(), |next| next.at);
+                // What stood between is gone with the cast.
+                sql.push(' ');
+                continue;
+            }
+            if self.class != Class::Catalog && token.is("public") && next_is(1, ".") {
+                sql.push_str(&self.sql[copied..token.at]);
+                copied = self.tokens.get(at + 2).map_or(self.sql.len(), |next| next.at);
+                at += 2;
+                continue;
+            }
+            at += 1;
+        }
+        sql.push_str(&self.sql[copied..]);
+        let tokens = tokens(&sql).map_err(errors::syntax)?;
+        Ok(Self { sql, tokens, class: self.class.clone() })
+    }
+}
+
+/// The place behind a type's name.
+fn past_type(tokens: &[Token], at: usize) -> usize {
+    let mut end = at + 1;
+    let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token: &Token| token.is(text));
+    while is(end, ".") {
+        end += 2;
+    }
+    while ["precision", "varying"].iter().any(|word| is(end, word)) {
+        end += 1;
+    }
+    if is(end, "(") {
+        end = closing(tokens, end).map_or(tokens.len(), |close| close + 1);
+    }
+    while is(end, "[") && is(end + 1, "]") {
+        end += 2;
+    }
+    end.min(tokens.len())
+}
+
+fn class(tokens: &[Token]) -> Class {
+    let name = |at: usize| tokens.get(at).and_then(Token::name).unwrap_or_default();
+    let value = |from: usize| {
+        let words = tokens.iter().skip(from).map(|token| token.string().unwrap_or_else(|| token.text.clone()));
+        words.collect::<Vec<_>>().join(" ")
+    };
+    match name(0).as_str() {
+        "begin" | "start" => Class::Begin,
+        "commit" | "end" => Class::Commit,
+        "rollback" if tokens.iter().any(|token| token.is("to")) => Class::Done("ROLLBACK"),
+        "rollback" | "abort" => Class::Rollback,
+        "savepoint" => Class::Done("SAVEPOINT"),
+        "release" => Class::Done("RELEASE"),
+        "deallocate" => Class::Done("DEALLOCATE"),
+        "discard" => Class::Done("DISCARD ALL"),
+        "unlisten" => Class::Done("UNLISTEN"),
+        "set" => {
+            let mut at = 1;
+            while ["session", "local"].contains(&name(at).as_str()) && tokens.len() > at + 1 {
+                at += 1;
+            }
+            // SET TIME ZONE, SET TRANSACTION …, SET SESSION CHARACTERISTICS …
+            if ["transaction", "characteristics"].contains(&name(at).as_str()) {
+                return Class::Done("SET");
+            }
+            if name(at) == "time" && name(at + 1) == "zone" {
+                return Class::Set("timezone".to_owned(), value(at + 2));
+            }
+            let mut known = name(at);
+            // rankmesh.require_all
+            if tokens.get(at + 1).is_some_and(|token| token.is(".")) {
+                known = format!("{known}.{}", name(at + 2));
+                at += 2;
+            }
+            let is_set = tokens.get(at + 1).is_some_and(|token| token.is("=") || token.is("to"));
+            if is_set { Class::Set(known, value(at + 2)) } else { Class::Set(known, value(at + 1)) }
+        }
+        "reset" => Class::Reset(name(1)),
+        "show" => Class::Show(shown(tokens)),
+        "explain" => {
+            let analyze = name(1) == "analyze";
+            match tokens.get(if analyze { 2 } else { 1 }) {
+                Some(next) if next.is("(") => {
+                    Class::Refused("EXPLAIN takes no options here: EXPLAIN or EXPLAIN ANALYZE")
+                }
+                Some(next) => Class::Explain(next.at, analyze),
+                None => Class::Nodes,
+            }
+        }
+        "declare" | "fetch" | "move" | "close" => Class::Refused(
+            "there are no cursors by name: rows are streamed as they are read, and Execute may fetch them in parts",
+        ),
+        "copy" => Class::Refused("COPY is not offered: ask with SELECT; rankmesh export writes files"),
+        "prepare" | "execute" => {
+            Class::Refused("PREPARE is not offered as SQL: the protocol's own prepared statements are")
+        }
+        "listen" | "notify" => {
+            Class::Refused("there are no notifications: rankmesh stragglers --watch waits for verdicts")
+        }
+        _ if is_catalog(tokens) => Class::Catalog,
+        _ => Class::Nodes,
+    }
+}
+
+fn shown(tokens: &[Token]) -> String {
+    let words: Vec<String> = tokens.iter().skip(1).filter_map(Token::name).collect();
+    match words.join(" ").as_str() {
+        "transaction isolation level" => "transaction_isolation".to_owned(),
+        "time zone" => "timezone".to_owned(),
+        _ => words.join("."),
+    }
+}
+
+fn is_catalog(tokens: &[Token]) -> bool {
+    let has_from = tokens.iter().any(|token| token.is("from"));
+    let is_read =
+        ["select", "with", "values", "table"].iter().any(|word| tokens.first().is_some_and(|token| token.is(word)));
+    is_read
+        && tokens.iter().enumerate().any(|(at, token)| {
+            let Some(name) = token.name() else { return !has_from && token.is("::") };
+            let is_call = tokens.get(at + 1).is_some_and(|next| next.is("("));
+            name.starts_with("pg_")
+                || name == "information_schema"
+                || (is_call && FUNCTIONS.contains(&name.as_str()))
+                || (!has_from
+                    && ["current_user", "session_user", "current_catalog", "current_role"].contains(&name.as_str()))
+        })
+}
+
+/// The values of a portal's parameters, as literals of SQLite.
+///
+/// # Errors
+/// A value is none of its type, or its type is not known here.
+pub(super) fn literals(portal: &Portal<Statement>) -> PgWireResult<Vec<String>> {
+    (0..portal.parameter_len()).map(|at| literal(portal, at)).collect()
+}
+
+fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
+    let Some(Some(bytes)) = portal.parameters.get(at) else { return Ok("NULL".to_owned()) };
+    let kind = portal.statement.parameter_types.get(at).cloned().flatten().unwrap_or(Type::UNKNOWN);
+    let wrong = |error: &dyn std::fmt::Display| errors::data(format!("parameter ${}: {error}", at + 1));
+    let is_binary = matches!(&portal.parameter_format, pgwire::api::portal::Format::UnifiedBinary)
+        || matches!(&portal.parameter_format, pgwire::api::portal::Format::Individual(codes) if codes.get(at) == Some(&1));
+    let number = |real: f64| if real.is_finite() { format!("{real:?}") } else { infinite(real) };
+    if is_binary {
+        let sized = |size: usize| (bytes.len() == size).then_some(()).ok_or_else(|| wrong(&"has the wrong length"));
+        let integer = || -> PgWireResult<i64> {
+            let mut all = [if bytes.first().is_some_and(|first| first & 0x80 != 0) { 0xff } else { 0 }; 8];
+            all[8 - bytes.len()..].copy_from_slice(bytes);
+            Ok(i64::from_be_bytes(all))
+        };
+        return match kind {
+            Type::INT2 => sized(2).and_then(|()| integer()).map(whole),
+            Type::INT4 => sized(4).and_then(|()| integer()).map(whole),
+            Type::INT8 => sized(8).and_then(|()| integer()).map(whole),
+            Type::OID => sized(4).map(|()| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).to_string()),
+            Type::BOOL => sized(1).map(|()| u8::from(bytes[0] != 0).to_string()),
+            Type::FLOAT4 => {
+                sized(4).map(|()| number(f64::from(f32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))))
+            }
+            Type::FLOAT8 => sized(8).map(|()| {
+                let mut all = [0; 8];
+                all.copy_from_slice(bytes);
+                number(f64::from_be_bytes(all))
+            }),
+            Type::BYTEA => Ok(blob(bytes)),
+            Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN | Type::JSON => {
+                std::str::from_utf8(bytes).map_err(|error| wrong(&error)).and_then(|text| quoted(text, at))
+            }
+            other => Err(wrong(&format!("{} in binary form is not read here: send text", other.name()))),
+        };
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
+    match kind {
+        Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => {
+            text.trim().parse::<i64>().map(whole).map_err(|error| wrong(&error))
+        }
+        Type::FLOAT4 | Type::FLOAT8 | Type::NUMERIC => {
+            if let Ok(integer) = text.trim().parse::<i64>() {
+                return Ok(if kind == Type::NUMERIC { whole(integer) } else { number(integer as f64) });
+            }
+            text.trim().parse::<f64>().map(number).map_err(|error| wrong(&error))
+        }
+        Type::BOOL => match text {
+            "t" | "true" | "1" | "on" | "yes" => Ok("1".to_owned()),
+            "f" | "false" | "0" | "off" | "no" => Ok("0".to_owned()),
+            _ => Err(wrong(&"is neither true nor false")),
+        },
+        Type::BYTEA => match text.strip_prefix("\\x") {
+            Some(hex) if hex.len() % 2 == 0 && hex.bytes().all(|c| c.is_ascii_hexdigit()) => Ok(format!("x'{hex}'")),
+            _ => Err(wrong(&"bytea is read in hexadecimal form: \\x…")),
+        },
+        _ => quoted(text, at),
+    }
+}
+
+/// The smallest integer cannot be written as a literal of SQLite.
+fn whole(integer: i64) -> String {
+    if integer == i64::MIN { "(-9223372036854775807 - 1)".to_owned() } else { integer.to_string() }
+}
+
+fn infinite(real: f64) -> String {
+    match real {
+        real if real.is_nan() => "NULL",
+        real if real > 0.0 => "9e999",
+        _ => "-9e999",
+    }
+    .to_owned()
+}
+
+fn blob(bytes: &[u8]) -> String {
+    format!("x'{}'", ask::output::hex(bytes))
+}
+
+fn quoted(text: &str, at: usize) -> Result<String, PgWireError> {
+    if text.contains('\0') {
+        return Err(errors::data(format!("parameter ${}: holds a NUL", at + 1)));
+    }
+    Ok(format!("'{}'", text.replace('\'', "''")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(sql: &str) -> Statement {
+        Statement::all(sql).unwrap().remove(0)
+    }
+
+    #[test]
+    fn statements_are_told_apart() {
+        let class = |sql: &str| one(sql).class;
+        assert_eq!(class("SELECT count(*) FROM collectives"), Class::Nodes);
+        assert_eq!(class("INSERT INTO t VALUES (1)"), Class::Nodes);
+        for sql in [
+            "SELECT 1::int",
+            "select version()",
+            "SELECT current_user",
+            "SELECT * FROM information_schema.tables",
+            "WITH x AS (SELECT 1) SELECT * FROM pg_class",
+            "SELECT pg_catalog.version()",
+        ] {
+            assert_eq!(class(sql), Class::Catalog, "{sql}");
+        }
+        assert_eq!(class("SELECT user FROM processes"), Class::Nodes);
+        assert_eq!(class("SET require_all = on"), Class::Set("require_all".into(), "on".into()));
+        assert_eq!(
+            class("SET SESSION rankmesh.require_all TO 'off'"),
+            Class::Set("rankmesh.require_all".into(), "off".into())
+        );
+        assert_eq!(class("SET TIME ZONE 'UTC'"), Class::Set("timezone".into(), "UTC".into()));
+        assert_eq!(class("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"), Class::Done("SET"));
+        assert_eq!(class("show transaction isolation level"), Class::Show("transaction_isolation".into()));
+        assert_eq!(class("EXPLAIN ANALYZE SELECT 1"), Class::Explain(16, true));
+        assert!(matches!(class("COPY t TO STDOUT"), Class::Refused(_)));
+    }
+
+    #[test]
+    fn parameters_become_literals_and_nothing_else_changes() {
+        let statement =
+            one("SELECT '$1', $1::INTEGER,$2::character varying(3) FROM public.t -- $3\n WHERE \"public\".x = $2");
+        assert_eq!(statement.parameters(), 2);
+        let bound = statement.with(&["7".into(), "'a''b'".into()]).unwrap();
+        assert_eq!(bound.sql, "SELECT '$1', 7 ,'a''b' FROM t -- $3\n WHERE \"public\".x = 'a''b' ");
+        assert!(statement.with(&["7".into()]).is_err());
+        assert_eq!(whole(i64::MIN), "(-9223372036854775807 - 1)");
+        assert_eq!(quoted("'; DROP", 0).unwrap(), "'''; DROP'");
+    }
+}

@@ -1,0 +1,335 @@
+//! SQL as clients of PostgreSQL write it, cut into tokens: as much as is needed to tell statements
+//! apart, to find parameters, and to rewrite questions to the catalogue.
+
+/// What a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A bare name or a word of SQL.
+    Word,
+    /// A name in quotation marks.
+    Quoted,
+    Number,
+    /// A string: `'…'`, `E'…'` or `$tag$…$tag$`.
+    Text,
+    /// `$1`.
+    Param,
+    /// Operators and what stands between names and values.
+    Other,
+}
+
+/// A token and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) kind: Kind,
+    pub(super) text: String,
+    /// Bytes before it; of a token that was made, those before what it was made from.
+    pub(super) at: usize,
+}
+
+impl Token {
+    /// One that was made.
+    pub(super) fn new(kind: Kind, text: impl Into<String>, at: usize) -> Self {
+        Self { kind, text: text.into(), at }
+    }
+
+    /// Whether it is this word, or these signs.
+    pub(super) fn is(&self, text: &str) -> bool {
+        match self.kind {
+            Kind::Word => self.text.eq_ignore_ascii_case(text),
+            Kind::Other => self.text == text,
+            _ => false,
+        }
+    }
+
+    /// The name that it is, in lower case unless it was quoted.
+    pub(super) fn name(&self) -> Option<String> {
+        match self.kind {
+            Kind::Word => Some(self.text.to_ascii_lowercase()),
+            Kind::Quoted => Some(self.text[1..self.text.len() - 1].replace("\"\"", "\"")),
+            _ => None,
+        }
+    }
+
+    /// What a string holds.
+    pub(super) fn string(&self) -> Option<String> {
+        if self.kind != Kind::Text {
+            return None;
+        }
+        if let Some(inner) = self.text.strip_prefix('$') {
+            let tag = inner.find('$')? + 2;
+            return self.text.get(tag..self.text.len() - tag).map(str::to_owned);
+        }
+        let escapes = self.text.starts_with(['e', 'E']);
+        let inner = self.text.trim_start_matches(['e', 'E']);
+        let inner = inner.get(1..inner.len() - 1)?.replace("''", "'");
+        Some(if escapes { inner.replace("\\\\", "\\").replace("\\'", "'") } else { inner })
+    }
+}
+
+/// The tokens of some SQL, without what is no SQL: spaces and comments.
+///
+/// # Errors
+/// A string, a name or a comment does not end.
+pub(super) fn tokens(sql: &str) -> Result<Vec<Token>, String> {
+    let bytes = sql.as_bytes();
+    let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
+    let mut all = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let begin = at;
+        let kind = match byte(at) {
+            b' ' | b'\t' | b'\r' | b'\n' | 0x0c => {
+                at += 1;
+                continue;
+            }
+            b'-' if byte(at + 1) == b'-' => {
+                at = sql[at..].find('\n').map_or(bytes.len(), |line| at + line + 1);
+                continue;
+            }
+            b'/' if byte(at + 1) == b'*' => {
+                at = past_comment(bytes, at).ok_or("a comment /* does not end")?;
+                continue;
+            }
+            b'\'' => {
+                at = past_quoted(bytes, at, b'\'', false).ok_or("a string does not end")?;
+                Kind::Text
+            }
+            b'e' | b'E' if byte(at + 1) == b'\'' => {
+                at = past_quoted(bytes, at + 1, b'\'', true).ok_or("a string does not end")?;
+                Kind::Text
+            }
+            mark @ (b'"' | b'`') => {
+                at = past_quoted(bytes, at, mark, false).ok_or("a name in quotation marks does not end")?;
+                if mark == b'"' { Kind::Quoted } else { Kind::Other }
+            }
+            b'$' if byte(at + 1).is_ascii_digit() => {
+                at += 1;
+                while byte(at).is_ascii_digit() {
+                    at += 1;
+                }
+                Kind::Param
+            }
+            b'$' => match past_dollars(sql, at) {
+                Some(end) => {
+                    at = end;
+                    Kind::Text
+                }
+                None => {
+                    at += 1;
+                    Kind::Other
+                }
+            },
+            c if c.is_ascii_digit() || (c == b'.' && byte(at + 1).is_ascii_digit()) => {
+                at += 1;
+                while byte(at).is_ascii_alphanumeric()
+                    || matches!(byte(at), b'.' | b'_')
+                    || (matches!(byte(at), b'+' | b'-')
+                        && matches!(byte(at - 1), b'e' | b'E')
+                        && byte(begin + 1) != b'x')
+                {
+                    at += 1;
+                }
+                Kind::Number
+            }
+            c if c.is_ascii_alphabetic() || c == b'_' || c >= 0x80 => {
+                while byte(at).is_ascii_alphanumeric() || matches!(byte(at), b'_' | b'$') || byte(at) >= 0x80 {
+                    at += 1;
+                }
+                Kind::Word
+            }
+            b':' if byte(at + 1) == b':' => {
+                at += 2;
+                Kind::Other
+            }
+            b'~' | b'!' | b'<' | b'>' | b'=' | b'|' | b'-' | b'@' | b'#' | b'&' => {
+                at += 1;
+                // `->>`, `!~*`, `<>`, …; a sign before a number stays by itself.
+                while matches!(byte(at), b'~' | b'<' | b'>' | b'=' | b'|' | b'*' | b'@' | b'&')
+                    && !matches!(byte(begin), b'-') | matches!(byte(at), b'>')
+                {
+                    at += 1;
+                }
+                Kind::Other
+            }
+            _ => {
+                at += 1;
+                Kind::Other
+            }
+        };
+        all.push(Token { kind, text: sql[begin..at].to_owned(), at: begin });
+    }
+    Ok(all)
+}
+
+fn past_quoted(bytes: &[u8], open: usize, mark: u8, escapes: bool) -> Option<usize> {
+    let mut at = open + 1;
+    loop {
+        match *bytes.get(at)? {
+            b'\\' if escapes => at += 2,
+            c if c == mark && bytes.get(at + 1) == Some(&mark) => at += 2,
+            c if c == mark => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+}
+
+/// Comments of PostgreSQL hold comments.
+fn past_comment(bytes: &[u8], open: usize) -> Option<usize> {
+    let (mut at, mut depth) = (open, 0_usize);
+    loop {
+        match (bytes.get(at)?, bytes.get(at + 1)?) {
+            (b'/', b'*') => (depth, at) = (depth + 1, at + 2),
+            (b'*', b'/') if depth == 1 => return Some(at + 2),
+            (b'*', b'/') => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+    }
+}
+
+fn past_dollars(sql: &str, open: usize) -> Option<usize> {
+    let tag = open + 1 + sql.get(open + 1..)?.find('$')? + 1;
+    let mark = sql.get(open..tag)?;
+    let is_name = mark[1..mark.len() - 1].chars().all(|c| c.is_alphanumeric() || c == '_');
+    is_name.then(|| sql.get(tag..)?.find(mark).map(|end| tag + end + mark.len())).flatten()
+}
+
+/// The statements between semicolons, each with its tokens; without those that hold nothing.
+///
+/// # Errors
+/// As [`tokens`].
+pub(super) fn statements(sql: &str) -> Result<Vec<(String, Vec<Token>)>, String> {
+    let mut all = Vec::new();
+    let mut from = 0;
+    let mut pending = Vec::new();
+    let ended = |pending: &mut Vec<Token>, from: usize, to: usize, all: &mut Vec<(String, Vec<Token>)>| {
+        if !pending.is_empty() {
+            let mut tokens = std::mem::take(pending);
+            tokens.iter_mut().for_each(|token| token.at -= from);
+            all.push((sql[from..to].to_owned(), tokens));
+        }
+    };
+    for token in tokens(sql)? {
+        if token.is(";") {
+            ended(&mut pending, from, token.at, &mut all);
+            from = token.at + 1;
+        } else {
+            pending.push(token);
+        }
+    }
+    ended(&mut pending, from, sql.len(), &mut all);
+    Ok(all)
+}
+
+/// The end of the parentheses or brackets that open at `open`: the place of what closes them.
+pub(super) fn closing(tokens: &[Token], open: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        match token.text.as_str() {
+            "(" | "[" if token.kind == Kind::Other => depth += 1,
+            ")" | "]" if token.kind == Kind::Other => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What stands before, of the parentheses or brackets that close at `close`: the place of what opens
+/// them.
+pub(super) fn opening(tokens: &[Token], close: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    for at in (0..=close).rev() {
+        match tokens[at].text.as_str() {
+            ")" | "]" if tokens[at].kind == Kind::Other => depth += 1,
+            "(" | "[" if tokens[at].kind == Kind::Other => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// As one line of SQL.
+pub(super) fn joined(tokens: &[Token]) -> String {
+    tokens.iter().map(|token| token.text.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn texts(sql: &str) -> Vec<String> {
+        tokens(sql).unwrap().into_iter().map(|token| token.text).collect()
+    }
+
+    #[test]
+    fn strings_names_and_comments_stay_whole() {
+        assert_eq!(
+            texts(
+                "SELECT 'a;''b', \"x\"\"y\", E'\\'', $q$;$q$ -- ;\n/* ; /* ; */ */ FROM t.c::int8 WHERE a!~*'b' AND a>=-1.5e-3"
+            ),
+            [
+                "SELECT",
+                "'a;''b'",
+                ",",
+                "\"x\"\"y\"",
+                ",",
+                "E'\\''",
+                ",",
+                "$q$;$q$",
+                "FROM",
+                "t",
+                ".",
+                "c",
+                "::",
+                "int8",
+                "WHERE",
+                "a",
+                "!~*",
+                "'b'",
+                "AND",
+                "a",
+                ">=",
+                "-",
+                "1.5e-3"
+            ]
+        );
+        let strings: Vec<_> = tokens("'a''b' E'\\\\d' $t$x$t$").unwrap().iter().filter_map(Token::string).collect();
+        assert_eq!(strings, ["a'b", "\\d", "x"]);
+        assert!(tokens("'a").is_err() && tokens("/*").is_err() && tokens("\"a").is_err());
+    }
+
+    #[test]
+    fn statements_end_at_semicolons() {
+        let all = statements(" ; SELECT ';' ; -- nothing\n ; SHOW x").unwrap();
+        let texts: Vec<&str> = all.iter().map(|(text, _)| text.trim()).collect();
+        assert_eq!(texts, ["SELECT ';'", "SHOW x"]);
+        assert!(all.iter().all(|(text, tokens)| text[tokens[0].at..].starts_with(&tokens[0].text)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_cut_without_loss(sql in "[ -~é\n]{0,80}") {
+            if let Ok(tokens) = tokens(&sql) {
+                for token in &tokens {
+                    prop_assert_eq!(&sql[token.at..token.at + token.text.len()], &token.text);
+                    let _ = (token.string(), token.name());
+                }
+                for at in 0..tokens.len() {
+                    let _ = closing(&tokens, at);
+                    if tokens[at].is(")") { let _ = opening(&tokens, at); }
+                }
+                prop_assert!(statements(&sql).is_ok());
+            }
+        }
+    }
+}

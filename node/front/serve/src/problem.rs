@@ -1,0 +1,111 @@
+//! What is answered where there is no answer: problem details (RFC 9457).
+
+use ask::{NoAnswer, Stopped, UsageError};
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use model::Coverage;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Problem details.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct Problem {
+    /// What kind: `urn:rankmesh:problem:` and `wrong`, `unauthorized`, `forbidden`, `busy`, `timeout`,
+    /// `partial`, `unreachable`, `failed` or `internal`.
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    /// The status in words.
+    pub(super) title: String,
+    /// The HTTP status.
+    pub(super) status: u16,
+    /// What happened and what to do.
+    pub(super) detail: String,
+    /// Who was asked and who answered, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub(super) coverage: Option<Box<Coverage>>,
+    /// Seconds until asking again is worth while.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) retry_after: Option<u64>,
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("urn:rankmesh:problem:{kind}"),
+            title: status.canonical_reason().unwrap_or_default().to_owned(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            coverage: None,
+            retry_after: None,
+        }
+    }
+
+    /// The request is wrong.
+    pub(super) fn wrong(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "wrong", detail)
+    }
+
+    /// Too much is asked at the moment.
+    pub(super) fn busy(detail: impl Into<String>, retry_after: u64) -> Self {
+        Self { retry_after: Some(retry_after), ..Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", detail) }
+    }
+
+    /// The answer lacks nodes, and all were required.
+    pub(super) fn partial(coverage: Coverage) -> Self {
+        let detail = "the answer is partial and require_all was given: nothing is given";
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "partial", detail);
+        Self { coverage: Some(Box::new(coverage)), ..problem }
+    }
+
+    /// Why there is no answer.
+    pub(super) fn of(error: &anyhow::Error) -> Self {
+        let detail = format!("{error:#}");
+        if error.is::<UsageError>() {
+            return match detail.starts_with("not allowed") {
+                true => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
+                false => Self::wrong(detail),
+            };
+        }
+        if error.is::<Stopped>() {
+            return Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the question was stopped");
+        }
+        // The first word of an agent's message is its kind (docs/api.md).
+        let begins = |word: &str| detail.starts_with(word);
+        let mut problem = match error.downcast_ref::<NoAnswer>() {
+            Some(_) if begins("not allowed") => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
+            Some(_) if begins("busy") => Self::busy(detail, 3),
+            _ if begins("timeout") => Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", detail),
+            Some(_) => Self::new(StatusCode::BAD_GATEWAY, "failed", detail),
+            None if begins("no agent answers") => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unreachable", detail),
+            None => Self::new(StatusCode::BAD_GATEWAY, "failed", detail),
+        };
+        if let Some(NoAnswer { coverage, .. }) = error.downcast_ref() {
+            problem.coverage = coverage.clone().map(Box::new);
+        }
+        problem
+    }
+
+    /// A fault of this program.
+    pub(super) fn internal(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let retry = self.retry_after.map(HeaderValue::from);
+        let mut response = (status, Json(self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(retry) = retry {
+            headers.insert(header::RETRY_AFTER, retry);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

@@ -1,0 +1,192 @@
+//! `rankmesh jobs`: the jobs that stores, an archive or the mesh hold, one row each: where and how long
+//! they ran, how long their steps took, who waited for whom, what was found, what it cost, and what
+//! Slurm's accounting knows of them. `gather` asks, `print` shows.
+
+mod accounting;
+mod gather;
+mod print;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use ask::args::{ReportFormat, TargetArgs};
+use ask::output::{printable, quiet};
+use ask::rows::Asker;
+use ask::values::parse_duration;
+use ask::{Connector, Exit};
+use clap::{Args, ValueEnum};
+use model::Coverage;
+use serde::Serialize;
+
+use super::args::RateArgs;
+use super::rates::Priced;
+use super::waits::Waited;
+use accounting::Accounting;
+
+/// Flags of `rankmesh jobs`.
+#[derive(Debug, Args)]
+pub struct JobsArgs {
+    /// Whom to ask.
+    #[command(flatten)]
+    target: TargetArgs,
+    /// What a GPU costs.
+    #[command(flatten)]
+    rate: RateArgs,
+    /// Only this job; of a Slurm job with a mesh of its own, that mesh
+    #[arg(long, value_name = "ID")]
+    job: Option<String>,
+    /// Jobs that made calls so far back [default: all that the stores have]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    since: Option<Duration>,
+    /// Ask Slurm's accounting about the jobs: auto where this host has sacct
+    #[arg(long, value_enum, default_value_t = Sacct::Auto)]
+    sacct: Sacct,
+    /// Also write the jobs into this new file, a row each; its ending says the form: .parquet, .csv
+    /// or .db (SQLite)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    format: ReportFormat,
+}
+
+/// Whether accounting is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sacct {
+    /// Where there is a sacct; without an answer the jobs are listed without.
+    Auto,
+    /// Not asked.
+    Off,
+}
+
+/// What `--format json` prints.
+#[derive(Debug, Serialize)]
+struct Jobs {
+    version: u32,
+    /// The newest first.
+    jobs: Vec<Job>,
+    /// Hosts that were culprits in more than one job, in most jobs first.
+    repeat_culprits: Vec<RepeatCulprit>,
+    /// Calls that belong to no job that their environment names; they are in no row.
+    calls_without_job: i64,
+    coverage: Coverage,
+}
+
+/// A job.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Job {
+    job_id: String,
+    nodes: Vec<String>,
+    /// Ranks: processes that made calls, or more where a communicator has more.
+    ranks: i64,
+    /// Beginning of the first call and end of the last, Unix nanoseconds.
+    first_ns: i64,
+    last_ns: i64,
+    calls: i64,
+    /// None where no cycle of collectives shows.
+    steps: Option<Steps>,
+    /// None where the time was up before.
+    waited: Option<Waited>,
+    verdicts: Vec<VerdictSpan>,
+    /// Of what was waited, where there are rates.
+    money: Option<explain::cost::Money>,
+    accounting: Option<Accounting>,
+}
+
+/// How long steps took: from a collective to the same one of the next step, in one process.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Steps {
+    /// The process that they are counted by: the one with most calls in the largest communicator.
+    node: String,
+    pid: i64,
+    /// Collectives of a step.
+    collectives: usize,
+    count: i64,
+    p50_ns: i64,
+    p90_ns: i64,
+    p99_ns: i64,
+    max_ns: i64,
+}
+
+/// A verdict, and how long it stood.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+struct VerdictSpan {
+    verdict: String,
+    since_ns: i64,
+    /// When the next was found, or the job's last call ended.
+    until_ns: i64,
+    rank: Option<i64>,
+    node: Option<String>,
+    cause: Option<String>,
+    cost_gpu_s: Option<f64>,
+}
+
+/// A host that verdicts named in several jobs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+struct RepeatCulprit {
+    node: String,
+    jobs: Vec<String>,
+    verdicts: usize,
+}
+
+impl Jobs {
+    fn is_complete(&self) -> bool {
+        let is_whole = |job: &Job| job.waited.as_ref().is_some_and(|waited| waited.asked_since_ns <= job.first_ns);
+        self.coverage.is_complete() && self.jobs.iter().all(is_whole)
+    }
+}
+
+/// Lists the jobs, or writes them into a file.
+///
+/// # Errors
+/// Nobody answers, the flags are wrong, or the output cannot be written.
+pub fn run(mut args: JobsArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
+    if let Some(out) = &args.out {
+        print::check_file(out)?;
+    }
+    let target = match args.target.of_any_job(&mut args.job, connector)? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
+    };
+    let priced = Priced::of(&args.rate, &target)?;
+    let asker = Asker::of(&target, &args.target);
+    let mut jobs = gather::jobs(args.job.as_deref(), args.since, target.now_ns(), &asker)?;
+    let complete = jobs.is_complete();
+    if args.target.ask.require_all && !complete {
+        bail!("the answer is partial and --require-all was given: nothing is printed");
+    }
+    for job in &mut jobs.jobs {
+        gather::price(job, priced.as_ref());
+    }
+    if args.sacct == Sacct::Auto {
+        account(&mut jobs);
+    }
+    if let Some(out) = &args.out {
+        print::file(&jobs, out)?;
+    }
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        ReportFormat::Json => writeln!(out, "{}", quiet(&serde_json::to_string(&jobs)?))?,
+        ReportFormat::Table => {
+            write!(out, "{}", print::text(&jobs))?;
+            jobs.coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+        }
+    }
+    out.flush()?;
+    Ok(if complete { Exit::Complete } else { Exit::Partial })
+}
+
+/// Joins what accounting knows. Jobs are listed without where it cannot be asked.
+fn account(jobs: &mut Jobs) {
+    match accounting::of(jobs.jobs.iter().map(|job| job.job_id.as_str())) {
+        Ok(None) => {}
+        Ok(Some(mut known)) => {
+            for job in &mut jobs.jobs {
+                job.accounting = known.remove(&job.job_id);
+            }
+        }
+        Err(error) => eprintln!("{}", printable(&format!("rankmesh: jobs are listed without accounting: {error:#}"))),
+    }
+}

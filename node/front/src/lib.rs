@@ -1,0 +1,35 @@
+//! What people type to ask: a module a command, each a client of whoever [`ask`] reaches.
+//!
+//! Owns the questions that a command asks and the text that it prints. Does not own who is asked
+//! (`ask`), the screens (`top`), the report's page (`report`) or what figures mean (`verdicts`,
+//! `explain`). Servers for browsers, programs and assistants are the crates `serve` and `mcp`; they
+//! take questions from here.
+//!
+//! - [`query`], [`shell`], [`saved`], [`schema`]: SQL; [`stragglers`], [`explain`], [`stacks`],
+//!   `recorded`: verdicts; [`cost`], [`jobs`], [`compare`]: over many verdicts; [`top`], [`report`],
+//!   [`perfetto`]: pictures; [`nodes`], [`doctor`], [`mark`]: the mesh; [`runbook`]: what to do.
+//! - [`args`]: their flags; [`rates`], `waits`: prices and waiting, for several of them;
+//!   [`slurm_command`]: calling Slurm's own commands.
+
+pub mod args;
+pub mod compare;
+pub mod cost;
+pub mod doctor;
+pub mod explain;
+pub mod jobs;
+pub mod mark;
+pub mod nodes;
+pub mod perfetto;
+pub mod query;
+pub mod rates;
+mod recorded;
+pub mod report;
+pub mod runbook;
+pub mod saved;
+pub mod schema;
+pub mod shell;
+pub mod slurm_command;
+pub mod stacks;
+pub mod stragglers;
+pub mod top;
+mod waits;

@@ -1,0 +1,386 @@
+//! `rankmesh export --perfetto`: rows of the mesh, or of stores, as a trace for Perfetto.
+//!
+//! The rows are asked for in stretches of time that hold so many rows at most, and written as they
+//! come: only one stretch is in memory. What becomes of a row is `report::perfetto`'s.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use ask::output::printable;
+use ask::rows::Rows;
+use ask::values::Ranks;
+use ask::{Connector, Exit, Span, Target, UsageError};
+use model::{Coverage, StragglersQuestion};
+use query_planner::Value;
+use report::perfetto::clock::{self, NodeTime};
+use report::perfetto::counters::{Counters, SAMPLES};
+use report::perfetto::layout::{Layout, Who};
+use report::perfetto::tables::{self, TABLES};
+use report::perfetto::write::Writer;
+use report::perfetto::{sequence, verdict};
+
+use super::args::ExportArgs;
+
+/// Rows of a stretch that are asked for at once.
+const STRETCH_ROWS: i64 = 100_000;
+/// Into how many stretches a span is cut to count the rows in each.
+const CUTS: i64 = 1_024;
+/// A stretch that is not cut further, however many rows it holds.
+const SHORTEST_NS: i64 = 1_000_000;
+/// Most rows of one stretch in memory.
+const MOST_ROWS: usize = 4_000_000;
+/// Calls of which the verdict is asked, too: it holds all of them at once.
+const JUDGED_CALLS: usize = 200_000;
+/// Without a span: so far back.
+const BACK_NS: i64 = 60_000_000_000;
+/// More events than a browser takes without trouble.
+const MANY_EVENTS: u64 = 3_000_000;
+/// Where a node's clock is looked for, with the column of a time.
+const TIMES: [(&str, &str); 6] = [
+    ("sessions", "alive_ns"),
+    ("collectives", "ts_ns"),
+    ("host_samples", "ts_ns"),
+    ("offcpu", "ts_ns"),
+    ("cuda_calls", "ts_ns"),
+    ("net_events", "ts_ns"),
+];
+
+/// Writes the rows of a span as a trace into the new file `out`.
+///
+/// # Errors
+/// Nobody answers, the flags are wrong, or the output cannot be written.
+pub fn run(mut args: ExportArgs, out: &Path, connector: &dyn Connector) -> anyhow::Result<Exit> {
+    if out.exists() {
+        return Err(UsageError(format!("{} exists: give a new file", out.display())).into());
+    }
+    let target = match args.target.of_any_job(&mut args.job, connector)? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
+    };
+    let args = &args;
+    let (since_ns, until_ns) = span(args, &target)?;
+    let mut asked = Asked { args, target, coverage: Coverage::default(), skipped: BTreeMap::new() };
+    let times = asked.clocks(since_ns, until_ns)?;
+    let who = asked.who(since_ns, until_ns)?;
+    let only = only(args, &who);
+    if only.as_ref().is_some_and(BTreeSet::is_empty) {
+        bail!(
+            "no process is known that is of these ranks and this job: rankmesh query \"SELECT node, pid, rank, job_id FROM processes\" \
+             lists them"
+        );
+    }
+    let apart_ns = times.values().map(NodeTime::apart_ns).max().unwrap_or(0);
+    let nodes: Vec<String> = times.keys().cloned().collect();
+    let dir = out.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file = tempfile::NamedTempFile::new_in(dir).with_context(|| format!("writing in {}", dir.display()))?;
+    let writer = Writer::new(BufWriter::new(file), sequence(&nodes, since_ns, until_ns), since_ns)?;
+    let mut copied = Copied {
+        asked,
+        span: (since_ns, until_ns),
+        apart_ns,
+        pids: only.as_ref().map(|only| only.iter().map(|(_, pid)| *pid).collect::<BTreeSet<_>>().into_iter().collect()),
+        only,
+        calls: 0,
+        to: Layout::new(writer, times, who),
+    };
+    copied.tables()?;
+    copied.samples()?;
+    copied.verdict()?;
+    let Copied { asked, to, .. } = copied;
+    let (written, left_out) = (to.writer().written(), to.left_out());
+    asked.say(left_out);
+    if args.target.ask.require_all && !asked.coverage.is_complete() {
+        bail!("the trace is partial and --require-all was given: nothing is written");
+    }
+    let mut buffered = to.end()?;
+    buffered.flush()?;
+    let file = buffered.into_inner().map_err(|error| error.into_error())?;
+    file.persist_noclobber(out).with_context(|| format!("writing {}", out.display()))?;
+    eprintln!(
+        "{} events and {} counter values on {} tracks, {} bytes into {}: open it at ui.perfetto.dev or with trace_processor",
+        written.events,
+        written.values,
+        written.tracks,
+        written.bytes,
+        out.display()
+    );
+    if written.events > MANY_EVENTS {
+        eprintln!("that is much for a browser: --between A B and --ranks 3,5-7 give less");
+    }
+    Ok(if asked.coverage.is_complete() { Exit::Complete } else { Exit::Partial })
+}
+
+/// The processes that are wanted, by host and id; none: all.
+fn only(args: &ExportArgs, who: &HashMap<(String, i64), Who>) -> Option<BTreeSet<(String, i64)>> {
+    if args.ranks.is_none() && args.job.is_none() {
+        return None;
+    }
+    let ranks: Option<BTreeSet<i64>> =
+        args.ranks.as_ref().map(|Ranks(ranks)| ranks.iter().map(|rank| i64::from(*rank)).collect());
+    let of_rank = |who: &Who| ranks.as_ref().is_none_or(|ranks| who.rank.is_some_and(|rank| ranks.contains(&rank)));
+    let of_job = |who: &Who| args.job.is_none() || who.job_id == args.job;
+    Some(who.iter().filter(|(_, who)| of_rank(who) && of_job(who)).map(|(process, _)| process.clone()).collect())
+}
+
+/// The span that is asked for, on the clock of who is asked.
+fn span(args: &ExportArgs, target: &Target) -> anyhow::Result<(i64, i64)> {
+    let now_ns = target.now_ns();
+    let since_ns = match args.span.resolved(target)? {
+        Span::Between(since_ns, until_ns) => return Ok((since_ns, until_ns)),
+        Span::Back(ms) => now_ns.saturating_sub_unsigned(ms.saturating_mul(1_000_000)),
+        Span::Last => {
+            eprintln!("the last minute; --since TIME or --between A B for more");
+            now_ns.saturating_sub(BACK_NS)
+        }
+    };
+    Ok((since_ns.max(0), now_ns))
+}
+
+/// What a question is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// All of the span.
+    Span,
+    /// A part of it, after a question about all of it.
+    Stretch,
+}
+
+/// Questions, with what their answers say of themselves.
+struct Asked<'a> {
+    args: &'a ExportArgs,
+    target: Target,
+    coverage: Coverage,
+    /// Tables that nobody could be asked for, and why.
+    skipped: BTreeMap<&'static str, String>,
+}
+
+impl Asked<'_> {
+    /// The answer's rows; none where this cannot be asked (there is no such table, or it is not for
+    /// this user), which is printed at the end.
+    fn rows(&mut self, table: &'static str, sql: String) -> anyhow::Result<Option<Vec<Vec<Value>>>> {
+        self.rows_of(Of::Span, table, sql)
+    }
+
+    fn rows_of(&mut self, of: Of, table: &'static str, sql: String) -> anyhow::Result<Option<Vec<Vec<Value>>>> {
+        let hint = format!(" of {table} within a millisecond: give --ranks or --nodes");
+        match self.target.rows(self.args.target.question(sql), MOST_ROWS, &hint) {
+            Ok(Rows { rows, coverage, .. }) => {
+                // A question of the whole span has given what a stretch of it lacks.
+                let notes = if of == Of::Stretch { Vec::new() } else { coverage.notes.clone() };
+                self.coverage.also(Coverage { notes, ..coverage });
+                Ok(Some(rows))
+            }
+            Err(error) if error.is::<UsageError>() => {
+                self.skipped.insert(table, format!("{error:#}"));
+                Ok(None)
+            }
+            Err(error) => {
+                super::query::say_coverage(&error);
+                Err(error.context(format!("asking for {table}")))
+            }
+        }
+    }
+
+    fn say(&self, left_out: u64) {
+        for (table, why) in &self.skipped {
+            let why = why.lines().next().unwrap_or_default();
+            eprintln!("{}", printable(&format!("not in the trace: {table}: {why}")));
+        }
+        if left_out > 0 {
+            eprintln!("{left_out} rows with times before 1970 are not in the trace");
+        }
+        for line in self.coverage.lines() {
+            eprintln!("{}", printable(&line));
+        }
+    }
+
+    /// The clocks of all nodes that have rows, measured once: each question would measure anew.
+    fn clocks(&mut self, since_ns: i64, until_ns: i64) -> anyhow::Result<BTreeMap<String, NodeTime>> {
+        let mut times = BTreeMap::new();
+        for (table, time) in TIMES {
+            for row in self.rows(table, clock::select(table, time, since_ns, until_ns))?.iter().flatten() {
+                if let Some((node, time)) = NodeTime::from_row(row, since_ns, until_ns) {
+                    times.entry(node).or_insert(time);
+                }
+            }
+            if times.len() >= self.coverage.answered {
+                break;
+            }
+        }
+        Ok(times)
+    }
+
+    /// Who the processes are: their ranks in the largest communicator that they belong to, else in
+    /// their environment.
+    fn who(&mut self, since_ns: i64, until_ns: i64) -> anyhow::Result<HashMap<(String, i64), Who>> {
+        let mut all: HashMap<(String, i64), Who> = HashMap::new();
+        let process = |row: &[Value]| Some((text(row.first()?)?, integer(row.get(1)?)?));
+        let sql = "SELECT node, pid, rank, comm, job_id, max(seen_ns) FROM processes GROUP BY node, pid".to_owned();
+        for row in self.rows("processes", sql)?.iter().flatten() {
+            let Some(process) = process(row) else { continue };
+            let who = Who { rank: integer(&row[2]), comm: text(&row[3]), job_id: text(&row[4]) };
+            all.insert(process, who);
+        }
+        let sql = format!(
+            "SELECT node, pid, rank, max(nranks) FROM collectives WHERE rank IS NOT NULL AND ts_ns >= {since_ns} AND ts_ns < {until_ns} \
+             GROUP BY node, pid"
+        );
+        for row in self.rows("collectives", sql)?.iter().flatten() {
+            let Some(process) = process(row) else { continue };
+            all.entry(process).or_default().rank = integer(&row[2]);
+        }
+        Ok(all)
+    }
+}
+
+/// What is being written.
+struct Copied<'a, W> {
+    asked: Asked<'a>,
+    span: (i64, i64),
+    /// How far the nodes' clocks are from the trace's.
+    apart_ns: i64,
+    /// Only these processes, by host and id.
+    only: Option<BTreeSet<(String, i64)>>,
+    pids: Option<Vec<i64>>,
+    /// Collectives that were written.
+    calls: usize,
+    to: Layout<W>,
+}
+
+impl<W: Write> Copied<'_, W> {
+    fn tables(&mut self) -> anyhow::Result<()> {
+        for table in TABLES {
+            for (since_ns, until_ns) in self.stretches(table.name, table.time, table.of_processes())? {
+                let sql = table.select(since_ns, until_ns, self.pids.as_deref());
+                let Some(rows) = self.asked.rows_of(Of::Stretch, table.name, sql)? else { break };
+                let rows = rows.iter().filter_map(|row| table.row(row));
+                let rows = rows.filter(|row| self.is_wanted(&row.node, row.pid, row.ts_ns)).collect::<Vec<_>>();
+                self.calls += if table.name == "collectives" { rows.len() } else { 0 };
+                self.to.rows(table, rows)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn samples(&mut self) -> anyhow::Result<()> {
+        let mut counters = Counters::default();
+        for samples in SAMPLES {
+            for (since_ns, until_ns) in self.stretches(samples.name, samples.time, samples.of_processes)? {
+                let sql = samples.select(since_ns, until_ns, self.pids.as_deref());
+                let Some(mut rows) = self.asked.rows_of(Of::Stretch, samples.name, sql)? else { break };
+                rows.retain(|row| {
+                    let (Some(node), Some(ts_ns)) = (text(&row[0]), integer(&row[1])) else { return false };
+                    self.is_wanted(&node, samples.of_processes.then(|| integer(&row[2])).flatten(), ts_ns)
+                });
+                counters.rows(samples, rows, &mut self.to)?;
+            }
+        }
+        Ok(counters.end(&mut self.to)?)
+    }
+
+    /// Whether a row lies in the span and is of a process that is wanted; of hosts, where one of
+    /// these is on them.
+    fn is_wanted(&self, node: &str, pid: Option<i64>, ts_ns: i64) -> bool {
+        let at_ns = self.to.time(node).aligned(ts_ns);
+        let of = match (&self.only, pid) {
+            (None, _) => true,
+            (Some(only), Some(pid)) => only.contains(&(node.to_owned(), pid)),
+            (Some(only), None) => only.iter().any(|(host, _)| host == node),
+        };
+        of && at_ns >= self.span.0 && at_ns < self.span.1
+    }
+
+    /// The span in stretches of the nodes' own clocks that hold so many rows each, in order.
+    fn stretches(&mut self, table: &'static str, time: &str, of_processes: bool) -> anyhow::Result<Vec<(i64, i64)>> {
+        let pids = self.pids.clone().filter(|_| of_processes);
+        let (since_ns, until_ns) = self.span;
+        let whole = (since_ns.saturating_sub(self.apart_ns), until_ns.saturating_add(self.apart_ns));
+        let mut done = Vec::new();
+        let mut open = vec![whole];
+        while let Some((since_ns, until_ns)) = open.pop() {
+            let width_ns = ((until_ns - since_ns) / CUTS).max(SHORTEST_NS);
+            let sql = tables::counts((table, time), (since_ns, until_ns), width_ns, pids.as_deref());
+            let of = if (since_ns, until_ns) == whole { Of::Span } else { Of::Stretch };
+            let Some(counts) = self.asked.rows_of(of, table, sql)? else { return Ok(Vec::new()) };
+            let mut counts: Vec<(i64, i64)> =
+                counts.iter().filter_map(|row| Some((integer(row.first()?)?, integer(row.get(1)?)?))).collect();
+            counts.sort_unstable();
+            let mut todo = Vec::new();
+            // The stretch that grows, with its rows.
+            let mut grows: Option<(i64, i64, i64)> = None;
+            for (number, rows) in counts {
+                let from_ns = since_ns.saturating_add(number.saturating_mul(width_ns));
+                let to_ns = from_ns.saturating_add(width_ns).min(until_ns);
+                grows = match grows.take() {
+                    Some((begin_ns, _, known)) if known.saturating_add(rows) <= STRETCH_ROWS => {
+                        Some((begin_ns, to_ns, known + rows))
+                    }
+                    full => {
+                        todo.extend(full);
+                        Some((from_ns, to_ns, rows))
+                    }
+                };
+            }
+            todo.extend(grows);
+            // A stretch that is full by itself is looked at again, in its place in time.
+            let again = todo.iter().position(|(from, to, rows)| *rows > STRETCH_ROWS && to - from > SHORTEST_NS);
+            match again {
+                None => done.extend(todo.iter().map(|(from, to, _)| (*from, *to))),
+                Some(at) => {
+                    done.extend(todo[..at].iter().map(|(from, to, _)| (*from, *to)));
+                    let (from_ns, to_ns, _) = todo[at];
+                    if to_ns < until_ns {
+                        open.push((to_ns, until_ns));
+                    }
+                    open.push((from_ns, to_ns));
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// The verdict on the span, where there can be one.
+    fn verdict(&mut self) -> anyhow::Result<()> {
+        if self.calls > JUDGED_CALLS {
+            let why = format!("{} calls are too many to judge at once; give a shorter span", self.calls);
+            self.asked.skipped.insert(verdict::TRACK, why);
+            return Ok(());
+        }
+        let args = self.asked.args;
+        let question = StragglersQuestion {
+            since_ms: None,
+            job: args.job.clone(),
+            comm: None,
+            timeout_ms: args.target.timeout_ms(),
+            nodes: args.target.ask.nodes.clone(),
+            labels: args.target.ask.label.clone(),
+        };
+        let json = match self.asked.target.stragglers(question, Some(self.span)) {
+            Ok(json) => json,
+            Err(error) => {
+                self.asked.skipped.insert(verdict::TRACK, format!("{error:#}"));
+                return Ok(());
+            }
+        };
+        let answer: serde_json::Value = serde_json::from_str(&json).context("reading the verdict")?;
+        let text = answer["text"].as_str().unwrap_or_default().to_owned();
+        let report: verdicts::Report = serde_json::from_value(answer).context("reading the verdict")?;
+        Ok(verdict::put(&report, &text, &mut self.to)?)
+    }
+}
+
+fn integer(value: &Value) -> Option<i64> {
+    match value {
+        Value::Integer(int) => Some(*int),
+        _ => None,
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => None,
+    }
+}

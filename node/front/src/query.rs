@@ -1,0 +1,220 @@
+//! `rankmesh query`: a SQL question to the mesh, or to one file.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ask::output::{Format, Printer, printable, printable_lines};
+use ask::{Connector, Exit, NoAnswer, Piece, Reply, Target, UsageError};
+use model::{Coverage, Question};
+use query_planner::{ColumnMeta, LocalError, Value};
+use store::file::FileError;
+
+use super::args::{Explain, QueryArgs};
+
+/// Asks the question and prints the answer.
+///
+/// # Errors
+/// Nobody answers, the flags are wrong, or the output cannot be written.
+pub fn run(args: QueryArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
+    let sql = match (args.sql.as_deref(), args.saved.saved.as_deref()) {
+        (None, Some(name)) => args.saved.sql(name, &args.target.target(connector)?)?,
+        (Some("-"), _) => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("reading the question from standard input")?;
+            text
+        }
+        (Some(sql), _) => sql.to_owned(),
+        (None, None) if args.per_node || args.explain.is_some() => {
+            return Err(UsageError("--per-node and --explain are about a question: give it, too".to_owned()).into());
+        }
+        (None, None) => {
+            let message = "no question: give it as an argument, or - to read it from standard input";
+            return Err(UsageError(message.to_owned()).into());
+        }
+    };
+    match args.target.db.as_slice() {
+        // Nobody else is asked, so there is no coverage to print.
+        [file]
+            if args.target.archive.is_none()
+                && !file.is_dir()
+                && args.target.ask.nodes.is_empty()
+                && !args.per_node =>
+        {
+            one_file(file, &sql, &args)
+        }
+        _ => nodes(sql, &args, connector),
+    }
+}
+
+/// Asks the mesh, or files as nodes.
+fn nodes(sql: String, args: &QueryArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
+    let target = match args.target.of_slurm_job(args.job.as_deref(), connector)? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
+    };
+    let question = Question {
+        per_node: args.per_node,
+        plan_only: args.explain == Some(Explain::Plan),
+        analyze: args.explain == Some(Explain::Analyze),
+        ..args.target.question(sql)
+    };
+    let mut out = std::io::stdout().lock();
+    let asked = ask_and_print(&target, question, args.format, args.target.ask.require_all, &mut out);
+    asked.inspect_err(say_coverage)
+}
+
+/// Asks a question and prints its answer, rows to `out` as they come and coverage to standard error.
+///
+/// # Errors
+/// As [`Target::query`]; `out` cannot be written, or with `require_all` the answer is partial.
+pub fn ask_and_print(
+    target: &Target,
+    question: Question,
+    format: Format,
+    require_all: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    let analyze = question.analyze;
+    let mut answer =
+        Answer { format, printer: None, rows_wanted: !analyze, buffered: require_all.then(|| (Vec::new(), 0)) };
+    let reply = target.query(question, &mut |piece| answer.take(piece, out))?;
+    match reply {
+        Reply::Text(plan) => {
+            writeln!(out, "{}", printable_lines(&plan).trim_end())?;
+            Ok(Exit::Complete)
+        }
+        Reply::Result { coverage, elapsed_ms, explained } => {
+            let complete = coverage.is_complete();
+            let mut err = std::io::stderr().lock();
+            if !complete && require_all {
+                for line in coverage.lines() {
+                    writeln!(err, "{}", printable(&line))?;
+                }
+                anyhow::bail!("the answer is partial and --require-all was given: nothing is printed");
+            }
+            if analyze {
+                writeln!(out, "{}", printable_lines(&explained).trim_end())?;
+                for line in coverage.lines() {
+                    writeln!(err, "{}", printable(&line))?;
+                }
+            } else {
+                answer.end(&coverage, elapsed_ms, out, &mut err)?;
+            }
+            Ok(if complete { Exit::Complete } else { Exit::Partial })
+        }
+        Reply::Board(_) => anyhow::bail!("something else came in place of rows"),
+    }
+}
+
+/// Bytes of rows that `--require-all` buffers until it is known whether the answer is complete.
+const MOST_BUFFERED_BYTES: u64 = 256 << 20;
+
+/// An answer as it is printed.
+struct Answer {
+    format: Format,
+    printer: Option<Printer>,
+    /// `--explain=analyze` prints no rows.
+    rows_wanted: bool,
+    /// `--require-all` prints nothing of a partial answer, so the rows are buffered.
+    buffered: Option<(Vec<Vec<Value>>, u64)>,
+}
+
+impl Answer {
+    fn take(&mut self, piece: Piece, out: &mut dyn Write) -> anyhow::Result<()> {
+        match (piece, &mut self.printer, &mut self.buffered) {
+            (Piece::Columns(columns), _, _) => self.printer = Some(Printer::new(self.format, columns)),
+            (Piece::Rows(_), _, _) if !self.rows_wanted => {}
+            (Piece::Rows(rows), _, Some((buffered, bytes))) => {
+                *bytes += rows.iter().flatten().map(Value::data_bytes).sum::<u64>();
+                anyhow::ensure!(
+                    *bytes <= MOST_BUFFERED_BYTES,
+                    "--require-all must hold the answer until it is whole, and this one has more than {} MiB: narrow it, or leave \
+                     --require-all out and look at the exit code (3 when the answer is partial)",
+                    MOST_BUFFERED_BYTES >> 20
+                );
+                buffered.extend(rows);
+            }
+            (Piece::Rows(rows), Some(printer), None) => printer.rows(rows, out)?,
+            (Piece::Rows(_), None, None) => anyhow::bail!("the agent gave rows without columns"),
+            (Piece::Idle, Some(printer), None) => printer.idle(out)?,
+            (Piece::Idle | Piece::Watched(_), ..) => {}
+        }
+        Ok(())
+    }
+
+    fn end(self, coverage: &Coverage, elapsed_ms: f64, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<()> {
+        let mut printer = self.printer.context("the agent gave no columns")?;
+        if let Some((rows, _)) = self.buffered {
+            printer.rows(rows, out)?;
+        }
+        Ok(printer.end(Some(coverage), elapsed_ms, out, err)?)
+    }
+}
+
+/// A failed question still says who had answered.
+pub fn say_coverage(error: &anyhow::Error) {
+    if let Some(NoAnswer { coverage: Some(coverage), .. }) = error.downcast_ref() {
+        for line in coverage.lines() {
+            eprintln!("{}", printable(&line));
+        }
+    }
+}
+
+/// How long after its deadline a question to a file is given to end by itself.
+const BEYOND: Duration = Duration::from_millis(200);
+
+/// Ends this process with a message, unless it is dropped before: for work on this process's own
+/// threads that may look at no deadline for a while. Nothing is lost with it: questions only read.
+struct Alarm(#[expect(dead_code, reason = "its drop is what the thread waits for")] std::sync::mpsc::Sender<()>);
+
+impl Alarm {
+    fn at(until: Instant, message: String) -> Self {
+        let (alive, dropped) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            let left = until.saturating_duration_since(Instant::now());
+            if dropped.recv_timeout(left) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("rankmesh: {message}");
+                std::process::exit(1);
+            }
+        });
+        Self(alive)
+    }
+}
+
+fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
+    let started = Instant::now();
+    let deadline = started + args.target.ask.timeout;
+    let late =
+        format!("timeout: the question took longer than {:?}; give --timeout or narrow it", args.target.ask.timeout);
+    let alarm = Alarm::at(deadline + BEYOND, late.clone());
+    let mut out = std::io::stdout().lock();
+    let failed = |error| match error {
+        FileError::Question(_) if Instant::now() >= deadline => anyhow::Error::msg(late.clone()),
+        FileError::Question(LocalError::Query(error)) => UsageError(error.render(sql)).into(),
+        // SQLite's own words for a page that is not what it should be.
+        FileError::Question(other) if other.to_string().contains("malformed") => {
+            let file = file.display();
+            anyhow::anyhow!("{file} is damaged ({other}); rankmesh check --db {file} says where")
+        }
+        FileError::Question(other) => other.into(),
+        FileError::Store(other) => other.into(),
+        FileError::Out(error) => error.into(),
+    };
+    if let Some(how) = args.explain {
+        let plan = store::file::explain(file, sql, how == Explain::Analyze, deadline).map_err(failed)?;
+        drop(alarm);
+        writeln!(out, "{}", printable_lines(&plan).trim_end())?;
+        return Ok(Exit::Complete);
+    }
+    let mut printer: Option<Printer> = None;
+    let mut print = |columns: &[ColumnMeta], rows| {
+        printer.get_or_insert_with(|| Printer::new(args.format, columns.to_vec())).rows(rows, &mut out)
+    };
+    store::file::ask_into(file, sql, deadline, &mut print).map_err(failed)?;
+    drop(alarm);
+    let printer = printer.context("the question has no columns")?;
+    printer.end(None, started.elapsed().as_secs_f64() * 1e3, &mut out, &mut std::io::stderr().lock())?;
+    Ok(Exit::Complete)
+}

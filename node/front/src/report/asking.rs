@@ -1,0 +1,88 @@
+//! Questions for a page: each is kept with its answer, so that the page can show both, and what the
+//! answers say of who answered is put together.
+
+use ask::args::TargetArgs;
+use ask::rows::Rows;
+use ask::{Target, UsageError};
+use model::{Coverage, Question};
+use query_planner::Value;
+use report::html::Asked;
+
+/// Rows of one answer that a page shows.
+const SHOWN_ROWS: usize = 2_000;
+/// Most rows of one answer.
+const MOST_ROWS: usize = 200_000;
+
+/// Whom a page is asked of, and what was asked so far.
+pub struct Asking<'a> {
+    pub(super) target: &'a Target,
+    /// What questions have in common.
+    common: Question,
+    pub(super) timeout_ms: u64,
+    pub(super) asked: Vec<Asked>,
+    /// Who is in the answers so far.
+    pub coverage: Coverage,
+}
+
+/// An answer.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) rows: Vec<Vec<Value>>,
+}
+
+impl<'a> Asking<'a> {
+    pub(super) fn of(target: &'a Target, args: &'a TargetArgs) -> Self {
+        Self::with(target, args.question(String::new()))
+    }
+
+    /// Questions like this one, but for their SQL.
+    pub fn with(target: &'a Target, common: Question) -> Self {
+        Self { target, timeout_ms: common.timeout_ms, common, asked: Vec::new(), coverage: Coverage::default() }
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// As [`Target::query`]; there are more rows than a page is made of.
+    pub(super) fn ask(&mut self, title: &str, sql: String) -> anyhow::Result<Found> {
+        let question = Question { sql: sql.clone(), ..self.common.clone() };
+        let Rows { columns, rows, coverage } =
+            self.target.rows(question, MOST_ROWS, " for a page: give a shorter span")?;
+        self.coverage.also(coverage);
+        let columns = columns.into_iter().map(|column| column.name).collect();
+        let title = match rows.len() {
+            many if many > SHOWN_ROWS => format!("{title} (the first {SHOWN_ROWS} of {many} rows)"),
+            _ => title.to_owned(),
+        };
+        self.asked.push(Asked { title, sql, columns, rows: rows.iter().take(SHOWN_ROWS).cloned().collect() });
+        Ok(Found { rows })
+    }
+
+    /// Asks what some stores cannot be asked: a table that they lack has no rows.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], but for questions that are wrong here.
+    pub(super) fn try_ask(&mut self, title: &str, sql: String) -> anyhow::Result<Found> {
+        match self.ask(title, sql.clone()) {
+            Err(error) if error.is::<UsageError>() => {
+                self.asked.push(Asked { title: format!("{title}: {error:#}"), sql, ..Asked::default() });
+                Ok(Found::default())
+            }
+            asked => asked,
+        }
+    }
+}
+
+pub(super) fn integer(value: &Value) -> Option<i64> {
+    match value {
+        Value::Integer(int) => Some(*int),
+        _ => None,
+    }
+}
+
+pub(super) fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,378 @@
+//! `rankmesh report`: a job as one HTML file, from an agent or from the stores that it left.
+//!
+//! Owns what is asked and in which order; what becomes of the answers is `report::html`'s. A part
+//! that cannot be asked is left out, and the page says why.
+
+pub mod asking;
+pub mod steps;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use ask::args::{SpanArgs, TargetArgs};
+use ask::output::printable;
+use ask::{Connector, Exit, Span};
+use clap::Args;
+use model::board::{Board, BoardQuestion};
+use model::{Coverage, ExplainQuestion, ExplainWhat, Missing, StragglersQuestion};
+use query_planner::Value;
+use report::html::{Asked, Mark, Page, render};
+use serde_json::Value as Json;
+use verdicts::Report;
+
+use super::args::RateArgs;
+use super::rates::Priced;
+use super::runbook;
+use asking::{Asking, integer, text};
+
+/// Without a span an agent is asked so far back.
+const BACK_NS: i64 = 600_000_000_000;
+/// Cells of the heat map: a rank in a window each, six bytes.
+const MOST_CELLS: i64 = 100_000;
+/// Columns of the heat map.
+const MOST_WINDOWS: i64 = 1_200;
+/// Windows are so long: what people read easily, milliseconds.
+const WINDOWS_MS: [i64; 12] =
+    [500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000];
+/// Calls of which a verdict is made at once.
+const MOST_CALLS: i64 = 4_000_000;
+/// And of which the questions for its figures are asked, too.
+const SHOWN_CALLS: i64 = 200_000;
+/// Of longer jobs the verdict is on the worst stretch of this length.
+const STRETCH_NS: i64 = 600_000_000_000;
+/// So many times the time of a question are for what asks many of them.
+const LONG: u64 = 6;
+
+/// Flags of `rankmesh report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Whom to ask; --timeout is for each question, verdict and heat map may take six times as long.
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Of which time; without it of --db all, of an agent the last ten minutes.
+    #[command(flatten)]
+    span: SpanArgs,
+    /// What a GPU costs.
+    #[command(flatten)]
+    rate: RateArgs,
+    /// Only this job; of a Slurm job with a mesh of its own, that mesh
+    #[arg(long, value_name = "ID")]
+    job: Option<String>,
+    /// The page to write; one that is there is replaced
+    #[arg(short, long, value_name = "FILE", default_value = "rankmesh-report.html")]
+    output: PathBuf,
+}
+
+/// Writes a job's report.
+///
+/// # Errors
+/// Nobody answers, the flags are wrong, or the output cannot be written.
+pub fn run(mut args: ReportArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
+    let target = match args.target.of_any_job(&mut args.job, connector)? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
+    };
+    let span_ns = match args.span.resolved(&target)? {
+        Span::Between(since_ns, until_ns) => (since_ns, until_ns),
+        Span::Back(ms) => (target.now_ns().saturating_sub_unsigned(ms.saturating_mul(1_000_000)), target.now_ns()),
+        Span::Last => match target.stored_ns() {
+            Some((oldest_ns, newest_ns)) => (oldest_ns, newest_ns + 1),
+            None => (target.now_ns() - BACK_NS, target.now_ns()),
+        },
+    };
+    let mut asking = Asking::of(&target, &args.target);
+    let page = page(&mut asking, &args, span_ns)?;
+    let complete = page.coverage.is_complete();
+    for line in page.coverage.lines() {
+        eprintln!("{}", printable(&line));
+    }
+    for (part, why) in &page.lacking {
+        eprintln!("{}", printable(&format!("not on the page: {part}: {why}")));
+    }
+    if args.target.ask.require_all && !complete {
+        bail!("the answer is partial and --require-all was given: nothing is written");
+    }
+    let html = render(&page);
+    write(&args.output, &html)?;
+    eprintln!("{} bytes into {}", html.len(), args.output.display());
+    Ok(if complete { Exit::Complete } else { Exit::Partial })
+}
+
+/// For this user alone, as the stores are; the file appears whole.
+fn write(path: &Path, html: &str) -> anyhow::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(|| format!("writing in {}", dir.display()))?;
+    file.write_all(html.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+    file.persist(path).with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
+}
+
+fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyhow::Result<Page> {
+    let (since_ns, until_ns) = span_ns;
+    let of_job =
+        args.job.as_ref().map(|job| format!(" AND job_id = {}", model::cells::quoted(job))).unwrap_or_default();
+    let calls = format!(
+        "SELECT node, pid, count(*) AS calls, min(ts_ns) AS first_ns, max(ts_ns) AS last_ns FROM collectives WHERE ts_ns >= {since_ns} \
+         AND ts_ns < {until_ns}{of_job} GROUP BY node, pid ORDER BY node, pid"
+    );
+    let calls = asking.ask("calls of each process", calls).context("asking how much was recorded")?;
+    if calls.rows.is_empty() {
+        bail!("no collectives were recorded in that time{}", if args.job.is_some() { " by that job" } else { "" });
+    }
+    let all = |column: usize| calls.rows.iter().filter_map(move |row| integer(row.get(column)?));
+    let (count, ranks) = (all(2).sum::<i64>(), i64::try_from(calls.rows.len()).unwrap_or(i64::MAX));
+    // What lies before and after the job is no part of it.
+    let begun_ns = all(3).min().unwrap_or(since_ns).max(since_ns);
+    let ended_ns = all(4).max().unwrap_or(until_ns).saturating_add(1_000_000_000).min(until_ns);
+    let mut page = Page {
+        made: ask::utc::utc(std::time::SystemTime::now()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        asked_of: asking.target.description(),
+        span_ns: (begun_ns, ended_ns.max(begun_ns + 1)),
+        ..Page::default()
+    };
+    page.job = job_of(asking, args)?;
+    match board(asking, args, page.span_ns, ranks) {
+        Ok(board) => page.board = Some(board),
+        Err(error) => page.lacking.push(("heat map".to_owned(), format!("{error:#}"))),
+    }
+    let judged_ns = match &page.board {
+        Some(board) if count > MOST_CALLS => {
+            let worst = worst_stretch(board, page.span_ns);
+            let why = format!(
+                "{count} calls are too many for one verdict: it is on the {} minutes in which ranks were late most",
+                STRETCH_NS / 60_000_000_000
+            );
+            page.lacking.push(("a verdict on the whole time".to_owned(), why));
+            worst
+        }
+        _ => page.span_ns,
+    };
+    if let Err(error) = verdict(asking, args, judged_ns, count, &mut page) {
+        page.lacking.push(("verdict".to_owned(), format!("{error:#}")));
+    }
+    match steps::worst(asking, &page, judged_ns) {
+        Ok(steps) => page.steps = steps,
+        Err(error) => page.lacking.push(("steps".to_owned(), format!("{error:#}"))),
+    }
+    if let Err(error) = marks(asking, &mut page) {
+        page.lacking.push(("findings".to_owned(), format!("{error:#}")));
+    }
+    match nodes(asking, page.span_ns, &calls.rows) {
+        Ok(nodes) => page.nodes = Some(nodes),
+        Err(error) => page.lacking.push(("nodes".to_owned(), format!("{error:#}"))),
+    }
+    page.asked = std::mem::take(&mut asking.asked);
+    page.coverage = asking.coverage.clone();
+    Ok(page)
+}
+
+/// What the job is called; empty where there are several, or none says.
+fn job_of(asking: &mut Asking<'_>, args: &ReportArgs) -> anyhow::Result<String> {
+    if let Some(job) = &args.job {
+        return Ok(job.clone());
+    }
+    let sql = "SELECT DISTINCT job_id FROM processes WHERE job_id IS NOT NULL LIMIT 2".to_owned();
+    let jobs = asking.try_ask("jobs", sql)?.rows;
+    Ok(match jobs.as_slice() {
+        [job] => job.first().and_then(text).unwrap_or_default(),
+        _ => String::new(),
+    })
+}
+
+/// What ranks did, in windows of which the map holds as many as it can.
+fn board(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64), ranks: i64) -> anyhow::Result<Board> {
+    let most = (MOST_CELLS / ranks.max(1)).clamp(60, MOST_WINDOWS);
+    let length_ms = (span_ns.1 - span_ns.0) / 1_000_000;
+    let window_ms = WINDOWS_MS.into_iter().find(|ms| length_ms / ms < most).unwrap_or(length_ms / most + 1);
+    let board = asking.target.board(BoardQuestion {
+        job: args.job.clone(),
+        since_ns: Some(span_ns.0),
+        until_ns: Some(span_ns.1),
+        window_ns: Some(window_ms * 1_000_000),
+        known: None,
+        timeout_ms: asking.timeout_ms.saturating_mul(LONG),
+    })?;
+    asking.coverage.also(board.coverage.clone());
+    Ok(board)
+}
+
+/// The stretch in which ranks were late most.
+fn worst_stretch(board: &Board, span_ns: (i64, i64)) -> (i64, i64) {
+    let late: Vec<(i64, i64)> = board
+        .windows
+        .iter()
+        .map(|window| (window.end_ns, window.late.iter().filter_map(|late| late.ns()).sum()))
+        .collect();
+    let (mut first, mut sum, mut worst) = (0, 0_i64, (i64::MIN, span_ns.1));
+    for (end_ns, ns) in &late {
+        sum = sum.saturating_add(*ns);
+        while late[first].0 <= end_ns - STRETCH_NS {
+            sum -= late[first].1;
+            first += 1;
+        }
+        if sum > worst.0 {
+            worst = (sum, *end_ns);
+        }
+    }
+    ((worst.1 - STRETCH_NS).max(span_ns.0), worst.1)
+}
+
+/// The verdict and what is behind it.
+fn verdict(
+    asking: &mut Asking<'_>,
+    args: &ReportArgs,
+    span_ns: (i64, i64),
+    calls: i64,
+    page: &mut Page,
+) -> anyhow::Result<()> {
+    let timeout_ms = asking.timeout_ms.saturating_mul(LONG);
+    let ask = &args.target.ask;
+    let question = StragglersQuestion {
+        since_ms: None,
+        job: args.job.clone(),
+        comm: None,
+        timeout_ms,
+        nodes: ask.nodes.clone(),
+        labels: ask.label.clone(),
+    };
+    let mut answer: Json = serde_json::from_str(&asking.target.stragglers(question, Some(span_ns))?)?;
+    page.text = answer["text"].as_str().unwrap_or_default().to_owned();
+    let priced = Priced::of(&args.rate, asking.target)?;
+    page.money = priced.and_then(|priced| priced.of_report(&answer)).map(|money| money.text());
+    let sql = answer.as_object_mut().and_then(|answer| answer.remove("sql")).unwrap_or_default();
+    let report: Report = serde_json::from_value(answer).context("reading the verdict")?;
+    asking.coverage.also(Coverage {
+        asked: report.coverage.asked,
+        answered: report.coverage.answered,
+        missing: report
+            .coverage
+            .missing
+            .iter()
+            .map(|(node, reason)| Missing { node: node.clone(), reason: reason.clone() })
+            .collect(),
+        notes: report.coverage.notes.clone(),
+    });
+    page.verdict = Some(report);
+    let question = ExplainQuestion {
+        what: ExplainWhat::Between { since_ns: span_ns.0, until_ns: span_ns.1 },
+        job: args.job.clone(),
+        comm: None,
+        timeout_ms,
+        nodes: ask.nodes.clone(),
+        labels: ask.label.clone(),
+    };
+    match asking.target.explain(question) {
+        Ok(found) => {
+            page.commands = runbook::to_do(&found, false)?;
+            page.found = Some(found);
+        }
+        Err(error) => page.lacking.push(("cause".to_owned(), format!("{error:#}"))),
+    }
+    for shown in sql.as_array().into_iter().flatten() {
+        let field = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();
+        let (title, sql) = (format!("verdict: {}", field("title")), field("sql"));
+        if sql.is_empty() {
+            continue;
+        }
+        // Of a long time it takes longer than the verdict: whoever wants the rows asks.
+        let refused = match calls <= SHOWN_CALLS {
+            true => asking.try_ask(&title, sql.clone()).err().map(|error| format!("{error:#}")),
+            false => Some(format!("not asked here, for {calls} calls are many")),
+        };
+        if let Some(why) = refused {
+            asking.asked.push(Asked { title: format!("{title} ({why})"), sql, ..Asked::default() });
+        }
+    }
+    Ok(())
+}
+
+/// Findings and notes of the time.
+fn marks(asking: &mut Asking<'_>, page: &mut Page) -> anyhow::Result<()> {
+    let (since_ns, until_ns) = page.span_ns;
+    let sql = format!(
+        "SELECT node, since_ns, until_ns, verdict, rank, culprit_node, cause, detail FROM findings WHERE until_ns >= {since_ns} AND \
+         since_ns < {until_ns} ORDER BY since_ns LIMIT 200"
+    );
+    for row in asking.try_ask("findings", sql)?.rows {
+        let [node, since_ns, until_ns, verdict, rank, _, cause, detail] = row.as_slice() else { continue };
+        let rank = integer(rank).map(|rank| format!(" {rank}")).unwrap_or_default();
+        let cause = text(cause).map(|cause| format!(", {cause}")).unwrap_or_default();
+        let detail = text(detail).unwrap_or_default();
+        let detail = if detail.starts_with('{') { String::new() } else { format!(": {detail}") };
+        page.findings.push(Mark {
+            since_ns: integer(since_ns).unwrap_or(0),
+            until_ns: integer(until_ns).unwrap_or(0),
+            node: text(node).unwrap_or_default(),
+            text: format!("{}{rank}{cause}{detail}", text(verdict).unwrap_or_default()),
+        });
+    }
+    let sql = format!(
+        "SELECT node, ts_ns, text, attributes FROM annotations WHERE ts_ns >= {since_ns} AND ts_ns < {until_ns} ORDER BY ts_ns LIMIT 200"
+    );
+    for row in asking.try_ask("notes", sql)?.rows {
+        let [node, ts_ns, note, attributes] = row.as_slice() else { continue };
+        let at_ns = integer(ts_ns).unwrap_or(0);
+        let attributes =
+            text(attributes).filter(|text| text != "{}").map(|text| format!(" {text}")).unwrap_or_default();
+        page.marks.push(Mark {
+            since_ns: at_ns,
+            until_ns: at_ns,
+            node: text(node).unwrap_or_default(),
+            text: format!("{}{attributes}", text(note).unwrap_or_default()),
+        });
+    }
+    Ok(())
+}
+
+/// Each node: since when it recorded, with what, how much, and what it lost.
+fn nodes(asking: &mut Asking<'_>, (since_ns, until_ns): (i64, i64), calls: &[Vec<Value>]) -> anyhow::Result<Asked> {
+    let sql = "SELECT node, min(start_ns), max(alive_ns), max(version), max(kernel) FROM sessions GROUP BY node ORDER BY node".to_owned();
+    let sessions = asking.try_ask("agents", sql)?.rows;
+    let sql = format!(
+        "SELECT node, probe, reason, sum(lost) AS lost FROM capture_loss WHERE ts_ns >= {since_ns} AND since_ns < {until_ns} \
+         GROUP BY node, probe, reason ORDER BY node, lost DESC"
+    );
+    let losses = asking.try_ask("losses", sql)?.rows;
+    let mut names: Vec<String> = sessions.iter().chain(calls).filter_map(|row| row.first().and_then(text)).collect();
+    names.sort();
+    names.dedup();
+    let of = |rows: &[Vec<Value>], name: &str| -> Vec<Vec<Value>> {
+        rows.iter().filter(|row| row.first().and_then(text).as_deref() == Some(name)).cloned().collect()
+    };
+    let shown = |text: String| Value::Text(text.into_bytes());
+    let row = |name: &String| {
+        let session = of(&sessions, name).into_iter().next().unwrap_or_default();
+        let at = |column: usize| {
+            session.get(column).and_then(integer).map_or(Value::Null, |ns| shown(explain::page::clock(ns)))
+        };
+        let word = |column: usize| session.get(column).cloned().unwrap_or(Value::Null);
+        let calls = of(calls, name);
+        let recorded: i64 = calls.iter().filter_map(|row| integer(row.get(2)?)).sum();
+        let lost: Vec<String> = of(&losses, name)
+            .iter()
+            .filter_map(|row| {
+                Some(format!("{} of {} ({})", integer(row.get(3)?)?, text(row.get(1)?)?, text(row.get(2)?)?))
+            })
+            .take(4)
+            .collect();
+        vec![
+            shown(name.clone()),
+            Value::Integer(i64::try_from(calls.len()).unwrap_or(i64::MAX)),
+            Value::Integer(recorded),
+            at(1),
+            at(2),
+            word(3),
+            word(4),
+            shown(if lost.is_empty() { "nothing that it knows of".to_owned() } else { lost.join("; ") }),
+        ]
+    };
+    let columns = ["Node", "Ranks", "Calls", "From (UTC)", "Until", "rankmesh", "Kernel", "Lost records"];
+    Ok(Asked {
+        title: "nodes".to_owned(),
+        sql: String::new(),
+        columns: columns.map(str::to_owned).into(),
+        rows: names.iter().map(row).collect(),
+    })
+}

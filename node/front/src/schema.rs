@@ -1,0 +1,187 @@
+//! `rankmesh schema`: what the tables of a trace store hold. The text is that of docs/schema.md, read
+//! when this is built; a test of `store` compares that page with the schema.
+
+use std::io::Write;
+use std::sync::LazyLock;
+
+use ask::args::ReportFormat;
+use ask::output::printable;
+use ask::{Exit, UsageError};
+use serde::Serialize;
+
+use super::args::SchemaArgs;
+
+/// The page: one `## \`name\`` a table or view, then what it is, then one `| \`column\` | meaning |` a
+/// column.
+const PAGE: &str = include_str!("../../../docs/schema.md");
+/// Columns of text on a terminal.
+const WIDTH: usize = 100;
+
+/// A table or view as it is documented.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Documented {
+    /// Its name.
+    pub name: String,
+    /// `table` or `view`.
+    pub kind: &'static str,
+    /// What its rows are.
+    pub about: String,
+    /// Its columns.
+    pub columns: Vec<Meaning>,
+}
+
+/// A column and what it holds, with its unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Meaning {
+    /// Its name.
+    pub name: String,
+    /// As declared; empty where a view computes it.
+    #[serde(rename = "type")]
+    pub decl_type: String,
+    /// What it holds, with its unit.
+    pub meaning: String,
+}
+
+impl Documented {
+    /// Its first sentence.
+    pub fn brief(&self) -> &str {
+        let end = self.about.match_indices(". ").map(|(at, _)| at + 1).next().unwrap_or(self.about.len());
+        self.about.get(..end).unwrap_or(&self.about)
+    }
+}
+
+/// All tables and views of the page, in its order.
+pub static DOCUMENTED: LazyLock<Vec<Documented>> = LazyLock::new(|| documented(PAGE));
+
+/// What the page says of a table or view.
+pub fn of(table: &str) -> Option<&'static Documented> {
+    DOCUMENTED.iter().find(|documented| documented.name.eq_ignore_ascii_case(table))
+}
+
+fn documented(page: &str) -> Vec<Documented> {
+    let declared = store::declared().unwrap_or_default();
+    let mut all: Vec<Documented> = Vec::new();
+    for line in page.lines() {
+        if let Some(name) = line.strip_prefix("## `") {
+            let name = name.split('`').next().unwrap_or_default().to_owned();
+            all.push(Documented { name, kind: "table", about: String::new(), columns: Vec::new() });
+            continue;
+        }
+        let Some(table) = all.last_mut() else { continue };
+        if let Some((name, rest)) = line.strip_prefix("| `").and_then(|rest| rest.split_once('`')) {
+            let meaning = rest.trim().trim_start_matches('|').trim_end_matches('|').trim().to_owned();
+            let types = declared.get(&table.name).into_iter().flatten();
+            let decl_type = types.filter(|(column, _)| column == name).map(|(_, decl_type)| decl_type.clone()).next();
+            let decl_type = decl_type.unwrap_or_default();
+            table.columns.push(Meaning { name: name.to_owned(), decl_type, meaning });
+        } else if !line.is_empty() && !line.starts_with('|') {
+            if !table.about.is_empty() {
+                table.about.push(' ');
+            }
+            table.about.push_str(line.trim());
+        }
+    }
+    for table in &mut all {
+        if table.about.starts_with("View:") {
+            table.kind = "view";
+        }
+    }
+    all
+}
+
+/// Prints what tables and columns hold.
+///
+/// # Errors
+/// Nobody answers, the flags are wrong, or the output cannot be written.
+pub fn run(args: &SchemaArgs) -> anyhow::Result<Exit> {
+    let chosen = match &args.table {
+        None => DOCUMENTED.iter().collect(),
+        Some(name) => match of(name) {
+            Some(table) => vec![table],
+            None => {
+                let message = format!("a trace store has no table {name:?}; rankmesh schema lists them");
+                return Err(UsageError(message).into());
+            }
+        },
+    };
+    let mut out = std::io::stdout().lock();
+    match (args.format, chosen.as_slice()) {
+        (ReportFormat::Json, chosen) => writeln!(out, "{}", serde_json::to_string(chosen)?)?,
+        (ReportFormat::Table, [table]) if args.table.is_some() => write!(out, "{}", text(table))?,
+        (ReportFormat::Table, tables) => {
+            let names: Vec<(&str, &str)> = tables.iter().map(|table| (table.name.as_str(), table.brief())).collect();
+            write!(out, "{}", list(&names))?;
+        }
+    }
+    Ok(Exit::Complete)
+}
+
+/// Names with what they are about, a line each.
+pub fn list(names: &[(&str, &str)]) -> String {
+    let width = names.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let line = |(name, about): &(&str, &str)| wrapped(&format!("{:<width$}  ", printable(name)), about, width + 2);
+    names.iter().map(line).collect()
+}
+
+/// A table with its columns, as people read it.
+pub fn text(table: &Documented) -> String {
+    let mut out = wrapped(&format!("{} ({}): ", printable(&table.name), table.kind), &table.about, 2);
+    let longest = |of: fn(&Meaning) -> &str| table.columns.iter().map(|c| of(c).chars().count()).max().unwrap_or(0);
+    let (name, kind) = (longest(|column| &column.name), longest(|column| &column.decl_type));
+    for column in &table.columns {
+        let head = format!("  {:<name$}  {:<kind$}  ", printable(&column.name), printable(&column.decl_type));
+        out.push_str(&wrapped(&head, &column.meaning, name + kind + 6));
+    }
+    out
+}
+
+/// `text` after `head`, in lines of [`WIDTH`], all but the first indented.
+fn wrapped(head: &str, text: &str, indent: usize) -> String {
+    let mut out = head.to_owned();
+    let (mut column, mut fresh) = (head.chars().count(), true);
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if !fresh && column + 1 + length > WIDTH {
+            out.truncate(out.trim_end().len());
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            (column, fresh) = (indent, true);
+        }
+        if !fresh {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        (column, fresh) = (column + length, false);
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_table_has_its_columns_with_types_and_meanings() {
+        let declared = store::declared().expect("in memory");
+        assert_eq!(DOCUMENTED.len(), declared.len());
+        for table in DOCUMENTED.iter() {
+            assert!(!table.about.is_empty() && !table.brief().contains('\n'), "{table:?}");
+            let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+            let of_store: Vec<&str> = declared[&table.name].iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(columns, of_store, "{}", table.name);
+            assert!(table.columns.iter().all(|column| !column.meaning.is_empty()), "{}", table.name);
+            let typed = table.columns.iter().all(|column| !column.decl_type.is_empty());
+            assert!(typed || table.kind == "view", "{table:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_as_people_read_it() {
+        insta::assert_snapshot!("schema-clock-offsets", text(of("CLOCK_OFFSETS").expect("it is documented")));
+        assert!(text(of("collectives").expect("documented")).lines().all(|line| line.chars().count() <= WIDTH));
+        assert_eq!(of("nothing"), None);
+    }
+}

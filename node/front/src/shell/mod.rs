@@ -1,0 +1,323 @@
+//! `rankmesh shell`: one question after the other.
+//!
+//! `statements` finds where they end, `commands` reads what begins with a dot, `complete` says what
+//! may come next; `editor` reads lines from a terminal and `interrupts` hears Ctrl-C. Here: the
+//! session, which does what was typed. Without a terminal statements are read from standard input.
+
+use std::fs::File;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context;
+use ask::args::TargetArgs;
+use ask::output::{Format, printable_lines};
+use ask::{Connector, Exit, Stopped, Target, UsageError, paths};
+use model::{LocalRequest, Question, TableSeen};
+use query_planner::ColumnMeta;
+use tokio_util::sync::CancellationToken;
+
+use super::args::ShellArgs;
+use super::query::{ask_and_print, say_coverage};
+use super::schema::{self, Documented, Meaning};
+
+mod commands;
+mod complete;
+mod editor;
+mod interrupts;
+mod statements;
+
+use commands::Command;
+use complete::Names;
+use editor::{LineEditor, Typed};
+use interrupts::Interrupts;
+use statements::take_statements;
+
+/// Reads statements and asks them one after the other.
+///
+/// # Errors
+/// Nobody answers, the flags are wrong, or the output cannot be written.
+pub fn run(args: ShellArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
+    let target = match args.target.of_slurm_job(args.job.as_deref(), connector)? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
+    };
+    let mut session = Session { target, args: args.target, format: args.format, timer: false, once: None, stop: None };
+    if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
+        session.interactive()
+    } else {
+        session.batch(std::io::stdin().lock(), args.bail)
+    }
+}
+
+struct Session {
+    target: Target,
+    args: TargetArgs,
+    format: Format,
+    timer: bool,
+    /// Where the next answer goes.
+    once: Option<(PathBuf, File)>,
+    stop: Option<Interrupts>,
+}
+
+/// Whether to go on.
+enum Next {
+    More(Exit),
+    Quit,
+}
+
+impl Session {
+    /// Lines from a terminal, until Ctrl-D or `.quit`.
+    fn interactive(&mut self) -> anyhow::Result<Exit> {
+        let tables = self.tables()?;
+        println!("rankmesh {}, asking {}; .help lists commands", env!("CARGO_PKG_VERSION"), self.target.description());
+        let history = match paths::user_state_dir() {
+            Ok(directory) => Some(directory.join("history")),
+            Err(error) => {
+                eprintln!("rankmesh: no history: {error:#}");
+                None
+            }
+        };
+        let mut editor = LineEditor::new(names(&tables), history)?;
+        let stop = self.stop.insert(Interrupts::listen()?).clone();
+        let mut buffer = String::new();
+        loop {
+            stop.ended();
+            let line = match editor.read(&buffer)? {
+                Typed::Line(line) => line,
+                Typed::GivenUp => {
+                    buffer.clear();
+                    continue;
+                }
+                Typed::End => return Ok(Exit::Complete),
+            };
+            if buffer.is_empty() && line.trim_start().starts_with('.') {
+                editor.remember(line.trim());
+                match self.command(&line) {
+                    Ok(Next::Quit) => return Ok(Exit::Complete),
+                    Ok(Next::More(_)) => {}
+                    Err(error) => say(&error),
+                }
+                continue;
+            }
+            buffer.push_str(&line);
+            buffer.push('\n');
+            for statement in take_statements(&mut buffer) {
+                editor.remember(&format!("{statement};"));
+                if let Err(error) = self.statement(&statement) {
+                    say(&error);
+                }
+            }
+        }
+    }
+
+    /// Statements from a reader, to its end. The worst outcome counts, but one that is partial is not
+    /// as bad as one that failed.
+    fn batch(&mut self, mut from: impl BufRead, bail: bool) -> anyhow::Result<Exit> {
+        let (mut buffer, mut line) = (String::new(), String::new());
+        let mut worst = Exit::Complete;
+        loop {
+            line.clear();
+            let ended = from.read_line(&mut line).context("reading statements from standard input")? == 0;
+            let outcomes = if buffer.is_empty() && line.trim_start().starts_with('.') {
+                match self.command(&line) {
+                    Ok(Next::Quit) => return Ok(worst),
+                    Ok(Next::More(exit)) => vec![Ok(exit)],
+                    Err(error) => vec![Err(error)],
+                }
+            } else {
+                buffer.push_str(if ended { "\n;" } else { &line });
+                let statements = take_statements(&mut buffer);
+                if ended && !buffer.is_empty() {
+                    vec![Err(UsageError("standard input ends within a text, a name or a comment".to_owned()).into())]
+                } else {
+                    let mut outcomes = Vec::new();
+                    for statement in statements {
+                        let outcome = self.statement(&statement);
+                        let failed = outcome.is_err();
+                        outcomes.push(outcome);
+                        if failed && bail {
+                            break;
+                        }
+                    }
+                    outcomes
+                }
+            };
+            for outcome in outcomes {
+                // A reader that went away is the end of the work.
+                let exit = match outcome {
+                    Ok(exit) => exit,
+                    Err(error) if ask::is_broken_pipe(&error) => return Err(error),
+                    Err(error) => {
+                        say(&error);
+                        let exit = if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed };
+                        if bail {
+                            return Ok(exit);
+                        }
+                        exit
+                    }
+                };
+                if weight(exit) > weight(worst) {
+                    worst = exit;
+                }
+            }
+            if ended {
+                return Ok(worst);
+            }
+        }
+    }
+
+    fn statement(&mut self, sql: &str) -> anyhow::Result<Exit> {
+        let question = self.args.question(sql.to_owned());
+        self.ask(question)
+    }
+
+    fn ask(&mut self, question: Question) -> anyhow::Result<Exit> {
+        self.begin();
+        let began = Instant::now();
+        let require_all = self.args.ask.require_all;
+        let asked = match self.once.take() {
+            None => ask_and_print(&self.target, question, self.format, require_all, &mut std::io::stdout().lock()),
+            Some((path, mut file)) => ask_and_print(&self.target, question, self.format, require_all, &mut file)
+                .and_then(|exit| Ok(file.sync_all().map(|()| exit)?))
+                .with_context(|| format!("writing {}", path.display())),
+        };
+        if self.timer {
+            eprintln!("Run time: {:.3} s", began.elapsed().as_secs_f64());
+        }
+        asked.inspect_err(say_coverage)
+    }
+
+    /// What is asked from now on ends with the next Ctrl-C.
+    fn begin(&mut self) {
+        let stop = CancellationToken::new();
+        self.target.until(stop.clone());
+        if let Some(interrupts) = &self.stop {
+            interrupts.stops(stop);
+        }
+    }
+
+    fn command(&mut self, line: &str) -> anyhow::Result<Next> {
+        self.begin();
+        let command = Command::parse(line).map_err(UsageError)?;
+        let mut out = std::io::stdout();
+        match command {
+            Command::Quit => return Ok(Next::Quit),
+            Command::Help => write!(out, "{}", commands::help())?,
+            Command::Mode(format) => self.format = format,
+            Command::Timer(on) => self.timer = on,
+            Command::Once(path) => {
+                let file = File::create(&path).with_context(|| format!("writing {}", path.display()))?;
+                self.once = Some((path, file));
+            }
+            Command::Explain { sql, analyze } => {
+                let question = Question { plan_only: !analyze, analyze, ..self.args.question(sql) };
+                return self.ask(question).map(Next::More);
+            }
+            Command::Tables(prefix) => {
+                let tables = self.tables()?;
+                let begins = |table: &&TableSeen| {
+                    table.name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(&prefix))
+                };
+                let brief =
+                    |table: &TableSeen| described(table).map_or_else(String::new, |known| known.brief().to_owned());
+                let found: Vec<(&str, String)> =
+                    tables.iter().filter(begins).map(|table| (table.name.as_str(), brief(table))).collect();
+                let found: Vec<(&str, &str)> = found.iter().map(|(name, about)| (*name, about.as_str())).collect();
+                write!(out, "{}", schema::list(&found))?;
+            }
+            Command::Schema(None) => {
+                for table in self.tables()? {
+                    write!(out, "{}", schema::text(&self.table(&table)?))?;
+                }
+            }
+            Command::Schema(Some(name)) => {
+                let tables = self.tables()?;
+                let found = tables.iter().find(|table| table.name.eq_ignore_ascii_case(&name));
+                let found = found.ok_or_else(|| UsageError(format!("there is no table {name}; .tables lists them")))?;
+                write!(out, "{}", schema::text(&self.table(found)?))?;
+            }
+        }
+        out.flush()?;
+        Ok(Next::More(Exit::Complete))
+    }
+
+    /// What can be asked for; of an agent of an earlier release, which does not tell, what this one's
+    /// stores have.
+    fn tables(&self) -> anyhow::Result<Vec<TableSeen>> {
+        self.target.tables().or_else(|error| match self.target.document(LocalRequest::Nodes) {
+            Ok(_) => Ok(schema::DOCUMENTED.iter().map(of_this_release).collect()),
+            Err(_) => Err(error),
+        })
+    }
+
+    /// A table as it is here, with what is known of it.
+    fn table(&self, table: &TableSeen) -> anyhow::Result<Documented> {
+        let known = described(table);
+        let columns = if table.columns.is_empty() { self.columns_of(&table.name)? } else { table.columns.clone() };
+        let meaning = |column: &ColumnMeta| {
+            let documented = known.and_then(|known| known.columns.iter().find(|other| other.name == column.name));
+            documented.map_or_else(String::new, |documented| documented.meaning.clone())
+        };
+        let columns = columns.iter().map(|column| Meaning {
+            name: column.name.clone(),
+            decl_type: column.decl_type.clone(),
+            meaning: meaning(column),
+        });
+        Ok(Documented {
+            name: table.name.clone(),
+            kind: known.map_or(if table.columns.is_empty() { "view of the mesh" } else { "table" }, |known| known.kind),
+            about: known.map_or_else(String::new, |known| known.about.clone()),
+            columns: columns.collect(),
+        })
+    }
+
+    /// The columns of a view that only a question to it tells.
+    fn columns_of(&self, view: &str) -> anyhow::Result<Vec<ColumnMeta>> {
+        let mut columns = Vec::new();
+        self.target.query(self.args.question(format!("SELECT * FROM {view} LIMIT 0")), &mut |piece| {
+            if let ask::Piece::Columns(found) = piece {
+                columns = found;
+            }
+            Ok(())
+        })?;
+        Ok(columns)
+    }
+}
+
+/// What docs/schema.md says of a table, where it is the one that a trace store has.
+fn described(table: &TableSeen) -> Option<&'static Documented> {
+    let known = schema::of(&table.name)?;
+    let common = table.columns.iter().filter(|column| known.columns.iter().any(|other| other.name == column.name));
+    (common.count() * 2 > table.columns.len()).then_some(known)
+}
+
+fn of_this_release(documented: &Documented) -> TableSeen {
+    let column = |column: &Meaning| ColumnMeta { name: column.name.clone(), decl_type: column.decl_type.clone() };
+    TableSeen { name: documented.name.clone(), columns: documented.columns.iter().map(column).collect() }
+}
+
+fn names(tables: &[TableSeen]) -> Names {
+    let columns = |table: &TableSeen| table.columns.iter().map(|column| column.name.clone()).collect();
+    Names {
+        tables: tables.iter().map(|table| (table.name.clone(), columns(table))).collect(),
+        functions: query_planner::function_names().into_iter().map(str::to_owned).collect(),
+    }
+}
+
+fn weight(exit: Exit) -> u8 {
+    match exit {
+        Exit::Complete => 0,
+        Exit::Partial => 1,
+        Exit::Usage => 2,
+        Exit::Failed => 3,
+    }
+}
+
+fn say(error: &anyhow::Error) {
+    if error.is::<Stopped>() {
+        eprintln!("stopped");
+    } else {
+        eprintln!("{}", printable_lines(&format!("rankmesh: {error:#}")));
+    }
+}

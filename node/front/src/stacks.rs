@@ -1,0 +1,73 @@
+//! `rankmesh stacks`: where the ranks are.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ask::output::{printable, printable_lines, quiet};
+use ask::{Connector, Exit, Target};
+use explain::stacks::{self, StacksAnswer, Unread};
+use model::{LocalRequest, StacksQuestion, StacksWanted};
+
+use super::args::{StacksArgs, StacksFormat};
+use super::query::say_coverage;
+
+/// Prints where ranks are.
+///
+/// # Errors
+/// Nobody answers, the flags are wrong, or the output cannot be written.
+pub fn run(mut args: StacksArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
+    match args.socket.of_any_job(&mut args.job, connector)? {
+        Ok(socket) => args.socket = socket,
+        Err(exit) => return Ok(exit),
+    }
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let request = LocalRequest::Stacks(StacksQuestion {
+        wanted: StacksWanted {
+            job: args.job.clone(),
+            ranks: args.ranks.clone().map(|ranks| ranks.0).unwrap_or_default(),
+            children: args.children,
+            all_threads: args.all_threads,
+            samples: args.samples,
+            every_ms: u32::try_from(millis(args.every)).unwrap_or(u32::MAX),
+        },
+        timeout_ms: millis(args.ask.timeout),
+        nodes: args.ask.nodes.clone(),
+        labels: args.ask.label.clone(),
+    });
+    let json = Target::agent(&args.socket, connector).document(request).inspect_err(say_coverage)?;
+    let answer: StacksAnswer = serde_json::from_str(&json).context("reading the agent's stacks")?;
+    let coverage = &answer.coverage;
+    if args.ask.require_all && !coverage.is_complete() {
+        coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+        bail!("the answer is partial and --require-all was given: nothing is printed");
+    }
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        StacksFormat::Json => writeln!(out, "{}", quiet(&json))?,
+        StacksFormat::Folded => write!(out, "{}", stacks::folded(&answer.merged))?,
+        StacksFormat::Table => write!(out, "{}", text(&answer))?,
+    }
+    out.flush()?;
+    if args.format != StacksFormat::Json {
+        coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+    }
+    Ok(if coverage.is_complete() { Exit::Complete } else { Exit::Partial })
+}
+
+/// The classes, then who could not be read; what processes are called may hold anything.
+fn text(answer: &StacksAnswer) -> String {
+    let mut text = printable_lines(&stacks::text(&answer.merged)).trim_end().to_owned();
+    if text.is_empty() && answer.unread.is_empty() {
+        text.push_str("no ranks: none of the nodes that answered knows a process of the ranks that were asked for");
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    for Unread { node, rank, pid, reason } in &answer.unread {
+        let who = rank.map_or_else(|| "child process".to_owned(), |rank| format!("rank {rank}"));
+        text.push_str(&printable(&format!("{who} on {node} (pid {pid}): no stack: {reason}")));
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,133 @@
+//! `rankmesh stragglers`: which rank holds the others up.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ask::args::ReportFormat;
+use ask::output::{printable, printable_lines, quiet};
+use ask::values::millis;
+use ask::{Connector, Exit, Span, Target};
+use model::{Coverage, Missing, StragglersQuestion};
+use serde_json::Value;
+
+use super::args::StragglersArgs;
+use super::query::say_coverage;
+use super::rates::Priced;
+
+/// How far back `--show-sql` looks without `--since`.
+const SHOWN_SINCE: Duration = Duration::from_secs(60);
+/// Pause between two looks with `--watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+/// Prints who holds the others up.
+///
+/// # Errors
+/// Nobody answers, the flags are wrong, or the output cannot be written.
+pub fn run(mut args: StragglersArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
+    if !args.recorded.is_empty() {
+        return super::recorded::run(&args.recorded, args.format, args.all);
+    }
+    let target = match args.target.of_any_job(&mut args.job, connector)? {
+        Ok(target) => target,
+        Err(exit) => return Ok(exit),
+    };
+    let exit = once(&args, &target)?;
+    if !args.watch {
+        return Ok(exit);
+    }
+    loop {
+        std::thread::sleep(WATCH_EVERY);
+        // An agent that is restarted is waited for.
+        if let Err(error) = once(&args, &target) {
+            eprintln!("{}", printable(&format!("{error:#}; asked again")));
+        }
+    }
+}
+
+fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
+    let (since_ms, between) = match args.span.resolved(target)? {
+        Span::Last => (None, None),
+        Span::Back(since_ms) => (Some(since_ms), None),
+        Span::Between(since_ns, until_ns) => (None, Some((since_ns, until_ns))),
+    };
+    let ask = &args.target.ask;
+    let question = StragglersQuestion {
+        // The standing verdict is made from digests: questions to the stores are behind one that
+        // was asked of them.
+        since_ms: since_ms.or(args.show_sql.then_some(millis(SHOWN_SINCE))),
+        job: args.job.clone(),
+        comm: args.comm,
+        timeout_ms: args.target.timeout_ms(),
+        nodes: ask.nodes.clone(),
+        labels: ask.label.clone(),
+    };
+    let json = target.stragglers(question, between).inspect_err(say_coverage)?;
+    let mut answer: Value = serde_json::from_str(&json).context("reading the agent's verdict")?;
+    let coverage = coverage(&answer["coverage"]).context("reading the agent's coverage")?;
+    if ask.require_all && !coverage.is_complete() {
+        for line in coverage.lines() {
+            eprintln!("{}", printable(&line));
+        }
+        bail!("the answer is partial and --require-all was given: nothing is printed");
+    }
+    let text = answer.as_object_mut().and_then(|object| object.remove("text"));
+    let all = answer.as_object_mut().and_then(|object| object.remove("all"));
+    let text = all.filter(|_| args.all).or(text);
+    let sql = answer.as_object_mut().and_then(|object| object.remove("sql"));
+    if args.show_sql && args.format == ReportFormat::Json {
+        answer["sql"] = sql.clone().unwrap_or_default();
+    }
+    let money = Priced::of(&args.rate, target)?.and_then(|priced| priced.of_report(&answer));
+    if let Some(money) = &money {
+        answer["money"] = serde_json::to_value(money)?;
+    }
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        ReportFormat::Json => writeln!(out, "{}", quiet(&answer.to_string()))?,
+        ReportFormat::Table => {
+            if args.watch {
+                // Clear the screen and go to its top left corner.
+                write!(out, "\u{1b}[2J\u{1b}[H")?;
+            }
+            writeln!(out, "{}", printable_lines(text.as_ref().and_then(Value::as_str).unwrap_or_default()).trim_end())?;
+            if let Some(money) = money {
+                writeln!(out, "{}", printable(&money.text()))?;
+            }
+            if args.show_sql {
+                for shown in sql.iter().filter_map(Value::as_array).flatten() {
+                    let field = |name: &str| shown[name].as_str().unwrap_or_default().to_owned();
+                    match field("sql") {
+                        sql if sql.is_empty() => writeln!(out, "\n-- {}", printable(&field("title")))?,
+                        sql => writeln!(out, "\n-- {}\n{};", printable(&field("title")), printable_lines(&sql))?,
+                    }
+                }
+            }
+            out.flush()?;
+            // The notes are in the text.
+            for line in coverage.lines().iter().filter(|line| !line.starts_with("  note: ")) {
+                eprintln!("{}", printable(line));
+            }
+        }
+    }
+    out.flush()?;
+    Ok(if coverage.is_complete() { Exit::Complete } else { Exit::Partial })
+}
+
+/// The report carries the coverage as `{"asked","answered","missing":[[node, reason]],"notes"}`.
+pub fn coverage(value: &Value) -> Option<Coverage> {
+    let texts = |value: &Value| -> Option<Vec<String>> {
+        value.as_array()?.iter().map(|text| Some(text.as_str()?.to_owned())).collect()
+    };
+    let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    let missing = value["missing"]
+        .as_array()?
+        .iter()
+        .map(|gone| Some(Missing { node: gone[0].as_str()?.to_owned(), reason: gone[1].as_str()?.to_owned() }));
+    Some(Coverage {
+        asked: count(&value["asked"])?,
+        answered: count(&value["answered"])?,
+        missing: missing.collect::<Option<_>>()?,
+        notes: texts(&value["notes"])?,
+    })
+}

@@ -1,0 +1,111 @@
+//! `rankmesh top --once`: what stands, printed once.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use ask::{Exit, Piece, Target};
+use model::board::BoardQuestion;
+use model::watch::Watched;
+use model::{LocalRequest, WatchQuestion};
+use top::{App, Data, Look, View, plain};
+
+use super::source::{self, Fetcher};
+use super::{OnceFormat, TopArgs, past};
+
+/// Longest that is waited for a verdict's cause, which is looked for when somebody watches.
+const CAUSE: Duration = Duration::from_secs(3);
+/// And for anything.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Columns where the environment does not say.
+const WIDTH: u16 = 120;
+
+pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<Exit> {
+    let watched = if target.is_stores() {
+        past::watched(&target, args.job.as_deref().map(past::job_id), None)?
+    } else {
+        first(&target, args)?
+    };
+    let exit = if watched.coverage.is_complete() { Exit::Complete } else { Exit::Partial };
+    if let (Some(wanted), None) = (&args.job, &watched.job) {
+        bail!("no verdict stands on job {wanted}; rankmesh top --view jobs lists those on which one does");
+    }
+    let mut out = std::io::stdout().lock();
+    if args.format == OnceFormat::Json {
+        serde_json::to_writer(&mut out, &watched).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+        out.flush()?;
+        return Ok(exit);
+    }
+    let mut data = Data::of(target.description(), target.is_stores());
+    data.show_at = target.is_stores().then_some(watched.at_ns);
+    let at_ns = watched.at_ns;
+    data.watch(watched, 0);
+    let mut app = App::at(args.view.view());
+    let fetcher = Fetcher::new(&target, args.job.as_deref().map(past::job_id).map(str::to_owned));
+    let needs_board = matches!(app.view(), View::Ranks | View::Heat | View::Rank);
+    if needs_board {
+        let board = if target.is_stores() {
+            past::board(&target, args.job.as_deref().map(past::job_id), at_ns)
+        } else {
+            let since_ns = Some(at_ns.saturating_sub(source::LAST_MINUTE_NS));
+            target.board(BoardQuestion {
+                job: args.job.clone(),
+                since_ns,
+                timeout_ms: source::millis(PATIENCE),
+                ..BoardQuestion::default()
+            })
+        };
+        match board {
+            Ok(board) => data.board(board),
+            Err(error) => data.error = Some(format!("{error:#}")),
+        }
+    }
+    if matches!(app.view(), View::Nodes | View::Rank) {
+        data.samples = fetcher.samples(data.show_at);
+    }
+    if app.view() == View::Findings {
+        data.findings = fetcher.findings();
+    }
+    if app.view() == View::Rank
+        && let Some(worst) = data.watched.as_ref().and_then(|watched| watched.ranks.first())
+    {
+        let (node, pid, rank) = (worst.node.clone(), worst.pid, worst.rank);
+        data.detail = Some(fetcher.detail(&node, pid, rank, data.show_at));
+        app.key(top::Key::Char('6'), &data);
+    }
+    let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(WIDTH);
+    write!(out, "{}", plain(&mut app, &data, &look, width.clamp(60, 400), 0))?;
+    out.flush()?;
+    Ok(exit)
+}
+
+/// The first that is pushed; of a job that somebody holds up, the first with its cause, where one
+/// is found soon.
+fn first(target: &Target, args: &TopArgs) -> anyhow::Result<Watched> {
+    let (started, mut found) = (Instant::now(), None::<Watched>);
+    let request = LocalRequest::Watch(WatchQuestion { job: args.job.clone() });
+    // Whoever has enough ends the push with an error of its own.
+    let asked = target.ask_into(request, &mut |piece| {
+        if let Piece::Watched(json) = piece {
+            let watched: Watched = serde_json::from_str(&json).context("reading what the agent pushes")?;
+            let lacks_cause = watched.job.as_ref().is_some_and(|job| {
+                job.cause.is_none() && job.culprits.first().is_some_and(|culprit| culprit.late_by_ns.is_some())
+            });
+            found = Some(watched);
+            if !lacks_cause {
+                bail!(source::ENOUGH);
+            }
+        }
+        let patience = if found.is_some() { CAUSE } else { PATIENCE };
+        if started.elapsed() >= patience {
+            bail!(source::ENOUGH);
+        }
+        Ok(())
+    });
+    match (found, asked) {
+        (Some(watched), _) => Ok(watched),
+        (None, Err(error)) => Err(source::explained(error)),
+        (None, Ok(_)) => bail!("the agent ended the push before it said anything"),
+    }
+}

@@ -1,0 +1,130 @@
+//! What stood at a time of the past, out of the stores, in the form in which an agent pushes what
+//! stands: the same screens show both.
+
+use anyhow::Context;
+use ask::Target;
+use explain::watched;
+use model::board::{Board, BoardQuestion};
+use model::watch::{NodeNow, WATCH_VERSION, Watched};
+use model::{Coverage, LocalRequest, Missing, StragglersQuestion};
+use serde_json::Value;
+use verdicts::Report;
+
+/// Time before an instant by which it is judged.
+const LOOKBACK_NS: i64 = 30_000_000_000;
+/// Time before the last call of stores by which that end is judged.
+const LAST_MS: u64 = 60_000;
+/// And of which windows are shown.
+const WINDOWS_NS: i64 = 120_000_000_000;
+/// How long a question of it may take.
+const TIMEOUT_MS: u64 = 60_000;
+
+/// The id of a job in the stores' rows: those do not tell its steps apart.
+pub(super) fn job_id(job: &str) -> &str {
+    match job.rsplit_once('.') {
+        Some((id, step)) if !id.is_empty() && step.bytes().all(|byte| byte.is_ascii_digit()) => id,
+        _ => job,
+    }
+}
+
+/// The span by which an instant is judged.
+pub(super) fn before(at_ns: i64) -> (i64, i64) {
+    (at_ns.saturating_sub(LOOKBACK_NS), at_ns)
+}
+
+/// What stood, by the calls of a span; without one at the end of the last calls that stores hold.
+///
+/// # Errors
+/// The stores give no answer.
+pub fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> anyhow::Result<Watched> {
+    let question = StragglersQuestion {
+        since_ms: Some(LAST_MS),
+        job: job.map(str::to_owned),
+        comm: None,
+        timeout_ms: TIMEOUT_MS,
+        nodes: Vec::new(),
+        labels: Vec::new(),
+    };
+    let json = target.stragglers(question, span)?;
+    let report: Report = serde_json::from_str(&json).context("reading the verdict")?;
+    // Stores' newest row may be long after the last call.
+    let end_ns = span.map(|(_, until_ns)| until_ns).unwrap_or_else(|| {
+        let last_ns = report.evidence.since_ns.saturating_add(i64::try_from(LAST_MS).unwrap_or(0) * 1_000_000 + 1);
+        report.evidence.until_ns.min(last_ns)
+    });
+    let mut shown = watched::job(&report, None);
+    shown.name = job.map_or_else(|| "all jobs of the stores".to_owned(), |job| format!("job {job}"));
+    shown.id = job.map(str::to_owned);
+    shown.until_ns = end_ns;
+    let heard = &report.coverage;
+    Ok(Watched {
+        version: WATCH_VERSION,
+        agent: String::new(),
+        at_ns: end_ns,
+        jobs: vec![shown.clone()],
+        job: Some(shown),
+        ranks: watched::ranks(&report),
+        brief: None,
+        nodes: nodes(target, &report)?,
+        coverage: Coverage {
+            asked: heard.asked,
+            answered: heard.answered,
+            missing: heard
+                .missing
+                .iter()
+                .map(|(node, reason)| Missing { node: node.clone(), reason: reason.clone() })
+                .collect(),
+            notes: heard.notes.clone(),
+        },
+        own: None,
+    })
+}
+
+/// The windows up to `at_ns`, out of the stores.
+///
+/// # Errors
+/// The stores give no answer.
+pub fn board(target: &Target, job: Option<&str>, at_ns: i64) -> anyhow::Result<Board> {
+    target.board(BoardQuestion {
+        job: job.map(str::to_owned),
+        since_ns: Some(at_ns.saturating_sub(WINDOWS_NS)),
+        until_ns: Some(at_ns),
+        timeout_ms: TIMEOUT_MS,
+        ..BoardQuestion::default()
+    })
+}
+
+fn nodes(target: &Target, report: &Report) -> anyhow::Result<Vec<NodeNow>> {
+    let json = target.document(LocalRequest::Nodes)?;
+    let nodes: Vec<Value> = serde_json::from_str(&json).context("reading the list of nodes")?;
+    let bound = |name: &str| report.evidence.clocks.iter().find(|(node, _)| node == name).map(|(_, c)| c.bound_ns);
+    let of = |node: &Value| {
+        let text = |key: &str| node[key].as_str().unwrap_or_default().to_owned();
+        let ranks = node["ranks"].as_array().into_iter().flatten().filter_map(Value::as_u64);
+        let name = text("name");
+        NodeNow {
+            state: text("state"),
+            recording: text("capture"),
+            ranks: ranks.filter_map(|rank| u32::try_from(rank).ok()).collect(),
+            rows: node["store_rows"].as_u64().unwrap_or(0),
+            span_ns: node["store_span_ns"]
+                .as_array()
+                .and_then(|span| Some((span.first()?.as_i64()?, span.get(1)?.as_i64()?))),
+            clock_bound_ns: bound(&name),
+            version: text("version"),
+            is_self: node["self"] == true,
+            name,
+        }
+    };
+    Ok(nodes.iter().map(of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::job_id;
+
+    #[test]
+    fn a_step_is_no_part_of_a_jobs_id() {
+        assert_eq!(["812.0", "812", "run.a", ".5", "a.b.12"].map(job_id), ["812", "812", "run.a", ".5", "a.b"]);
+    }
+}

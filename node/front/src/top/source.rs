@@ -1,0 +1,418 @@
+//! Fetches what is shown, in threads of its own: what an agent pushes, the windows of its judges,
+//! and now and then what other questions give. Everything goes to the screen as an [`Event`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use ask::output::cell_text;
+use ask::{NoAnswer, Piece, Reply, Target};
+use explain::stacks::{self, StacksAnswer};
+use model::board::{Board, BoardQuestion, Known};
+use model::cells::{integer, real, text};
+use model::watch::Watched;
+use model::{LocalRequest, Question, StacksQuestion, StacksWanted, WatchQuestion};
+use parking_lot::Mutex;
+use query_planner::Value;
+use record::unix_now_ns;
+use top::{Answer, NodeSample, RankDetail, questions};
+
+use super::past;
+
+/// Ends a push that has given enough.
+pub(super) const ENOUGH: &str = "enough";
+/// How far back the first windows are fetched of a large job.
+pub(super) const LAST_MINUTE_NS: i64 = 75_000_000_000;
+/// Ranks from which a job is large.
+const LARGE: u32 = 1_024;
+/// Pause between two looks for windows, after a failure, and between two looks at the rest.
+const WINDOWS_EVERY: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_secs(1);
+const REST_EVERY: Duration = Duration::from_secs(5);
+/// How long such a question may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// And one that was typed.
+const TYPED_PATIENCE: Duration = Duration::from_secs(60);
+/// Rows of an answer that are shown.
+const MOST_ROWS: usize = 1_000;
+/// Samples of nodes lie at most so far back.
+const LATELY_NS: i64 = 10_000_000_000;
+/// And what is shown of one rank.
+const MINUTE_NS: i64 = 60_000_000_000;
+
+/// Something for the screen. What belongs to a time or a job that is not shown any more is left
+/// out by its number.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// What stands now.
+    Watched(u64, Box<Watched>),
+    /// Windows.
+    Board(u64, Box<Board>),
+    /// What stood at a time, with its windows, or why that cannot be had.
+    Past(u64, Result<(Box<Watched>, Option<Box<Board>>), String>),
+    Samples(HashMap<String, NodeSample>),
+    Findings(Answer),
+    Detail(Box<RankDetail>),
+    Answer(Box<Answer>),
+    /// What went wrong with what is pushed.
+    Failed(u64, String),
+}
+
+/// What threads are to fetch; shared with them.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// The job.
+    job: Mutex<Option<String>>,
+    /// Rises when another job or another time is shown.
+    number: AtomicU64,
+    /// The time that is shown; none: now.
+    at_ns: Mutex<Option<i64>>,
+    /// The job that was shown when another time than now was wished for, where none was named.
+    shown: Mutex<Option<String>>,
+}
+
+impl Wanted {
+    /// The job in whose rows a time of the past is looked up.
+    fn job_of_past(&self) -> Option<String> {
+        let job = self.job.lock().clone().or_else(|| self.shown.lock().clone());
+        job.map(|job| past::job_id(&job).to_owned())
+    }
+}
+
+/// Fetches until it is dropped with the receiver of its events.
+pub(super) struct Source {
+    target: Arc<Target>,
+    wanted: Arc<Wanted>,
+    to: Sender<Event>,
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// An error of an agent that knows no such request says no more than that it hung up.
+pub(super) fn explained(error: anyhow::Error) -> anyhow::Error {
+    if format!("{error:#}").contains("went away before it had answered") {
+        return error.context(
+            "the agent hung up: one of an earlier release does not push what stands (rankmesh stragglers --watch asks it)",
+        );
+    }
+    error
+}
+
+impl Source {
+    /// Starts fetching for `job`; events go to `to`.
+    pub(super) fn start(target: Target, job: Option<String>, to: Sender<Event>) -> Self {
+        let wanted = Arc::new(Wanted { job: Mutex::new(job), ..Wanted::default() });
+        let source = Self { target: Arc::new(target), wanted, to };
+        if source.target.is_stores() {
+            source.show(None, true);
+        } else {
+            source.spawn(watch);
+            source.spawn(windows);
+        }
+        source.spawn(rest);
+        source
+    }
+
+    fn spawn(&self, run: impl FnOnce(&Target, &Wanted, &Sender<Event>) + Send + 'static) {
+        let (target, wanted, to) = (Arc::clone(&self.target), Arc::clone(&self.wanted), self.to.clone());
+        std::thread::spawn(move || run(&target, &wanted, &to));
+    }
+
+    /// The number of events that are of what is shown now.
+    pub(super) fn number(&self) -> u64 {
+        self.wanted.number.load(Ordering::Relaxed)
+    }
+
+    /// Shows another job.
+    pub(super) fn job(&self, job: Option<String>) {
+        *self.wanted.job.lock() = job;
+        let at_ns = *self.wanted.at_ns.lock();
+        self.show(at_ns, true);
+    }
+
+    /// The job that is shown now, though none was named.
+    pub(super) fn shows(&self, job: Option<String>) {
+        *self.wanted.shown.lock() = job;
+    }
+
+    /// Shows a time, of stores without one their end; `windows` are wanted, too. Without a time,
+    /// and where an agent is asked, what stands now.
+    pub(super) fn show(&self, at_ns: Option<i64>, windows: bool) {
+        *self.wanted.at_ns.lock() = at_ns;
+        let number = self.wanted.number.fetch_add(1, Ordering::Relaxed) + 1;
+        if at_ns.is_none() && !self.target.is_stores() {
+            return;
+        }
+        self.spawn(move |target, wanted, to| {
+            // Who steps through time quickly asks for the last only.
+            std::thread::sleep(Duration::from_millis(150));
+            let is_wanted = || wanted.number.load(Ordering::Relaxed) == number;
+            if !is_wanted() {
+                return;
+            }
+            let job = wanted.job_of_past();
+            let found = past::watched(target, job.as_deref(), at_ns.map(past::before)).and_then(|watched| {
+                let board = (windows && is_wanted()).then(|| past::board(target, job.as_deref(), watched.at_ns));
+                Ok((Box::new(watched), board.transpose()?.map(Box::new)))
+            });
+            let _ = to.send(Event::Past(number, found.map_err(|error| format!("{error:#}"))));
+        });
+    }
+
+    /// Asks what was typed.
+    pub(super) fn ask(&self, sql: String) {
+        self.spawn(move |target, _, to| {
+            let _ = to.send(Event::Answer(Box::new(typed(target, sql))));
+        });
+    }
+
+    /// Finds out about a rank.
+    pub(super) fn detail(&self, node: String, pid: i64, rank: i64) {
+        self.spawn(move |target, wanted, to| {
+            let (job, at_ns) = (wanted.job_of_past(), *wanted.at_ns.lock());
+            let detail = Fetcher::new(target, job).detail(&node, pid, rank, at_ns);
+            let _ = to.send(Event::Detail(Box::new(detail)));
+        });
+    }
+}
+
+/// Hands on what is pushed, of the job that is wanted, and asks again where that ends.
+fn watch(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
+    loop {
+        let (job, number) = (wanted.job.lock().clone(), wanted.number.load(Ordering::Relaxed));
+        let request = LocalRequest::Watch(WatchQuestion { job: job.clone() });
+        let asked = target.ask_into(request, &mut |piece| {
+            let number = wanted.number.load(Ordering::Relaxed);
+            if *wanted.job.lock() != job {
+                bail!(ENOUGH);
+            }
+            if let Piece::Watched(json) = piece {
+                let watched = serde_json::from_str(&json).context("reading what the agent pushes")?;
+                to.send(Event::Watched(number, Box::new(watched)))?;
+            }
+            Ok(())
+        });
+        let why = match asked {
+            Ok(_) => "the agent ended the push".to_owned(),
+            Err(error) if error.to_string() == ENOUGH => continue,
+            Err(error) => format!("{:#}", explained(error)),
+        };
+        if to.send(Event::Failed(number, why)).is_err() {
+            return;
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+/// Fetches the windows that judges keep, and then those that come.
+fn windows(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
+    let (mut known, mut of) = (None::<(Known, i64)>, u64::MAX);
+    loop {
+        let number = wanted.number.load(Ordering::Relaxed);
+        if wanted.at_ns.lock().is_some() {
+            std::thread::sleep(WINDOWS_EVERY);
+            continue;
+        }
+        if of != number {
+            (known, of) = (None, number);
+        }
+        let job = wanted.job.lock().clone();
+        let asked = target.board(BoardQuestion {
+            job,
+            // At first who is there.
+            since_ns: Some(known.map_or(i64::MAX, |(_, since_ns)| since_ns)),
+            known: known.map(|(known, _)| known),
+            timeout_ms: millis(PATIENCE),
+            ..BoardQuestion::default()
+        });
+        let mut is_more = false;
+        if let Ok(board) = asked {
+            let ranks = board.first_rank + u32::try_from(board.ranks.len()).unwrap_or(u32::MAX);
+            // Of another judge, or of ranks that came anew: all of it again.
+            let is_same = known.is_some_and(|(known, _)| known.epoch == board.epoch);
+            let since_ns = match (is_same, board.windows.last()) {
+                (true, Some(last)) => last.end_ns,
+                (true, None) => known.map_or(i64::MIN, |(_, since_ns)| since_ns),
+                (false, _) if ranks > LARGE => unix_now_ns().saturating_sub(LAST_MINUTE_NS),
+                (false, _) => i64::MIN,
+            };
+            is_more = board.more || !is_same;
+            known = Some((Known { epoch: board.epoch, ranks }, since_ns));
+            let board = if is_same { board } else { Board { windows: Vec::new(), ..board } };
+            if to.send(Event::Board(number, Box::new(board))).is_err() {
+                return;
+            }
+        }
+        if !is_more {
+            std::thread::sleep(WINDOWS_EVERY);
+        }
+    }
+}
+
+/// Looks at hosts and findings now and then.
+fn rest(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
+    loop {
+        let (job, at_ns) = (wanted.job.lock().clone(), *wanted.at_ns.lock());
+        let fetcher = Fetcher::new(target, job);
+        if to.send(Event::Samples(fetcher.samples(at_ns))).is_err()
+            || to.send(Event::Findings(fetcher.findings())).is_err()
+        {
+            return;
+        }
+        // Another time is looked at soon.
+        let started = Instant::now();
+        while started.elapsed() < REST_EVERY && *wanted.at_ns.lock() == at_ns {
+            std::thread::sleep(WINDOWS_EVERY);
+        }
+    }
+}
+
+/// Asks questions that have rows.
+pub(super) struct Fetcher<'a> {
+    target: &'a Target,
+    job: Option<String>,
+}
+
+impl<'a> Fetcher<'a> {
+    pub(super) fn new(target: &'a Target, job: Option<String>) -> Self {
+        Self { target, job }
+    }
+
+    fn rows(&self, sql: String, patience: Duration, most: usize) -> anyhow::Result<(Answer, Vec<Vec<Value>>)> {
+        let question = Question { sql: sql.clone(), timeout_ms: millis(patience), ..Question::default() };
+        let (mut answer, mut all, mut more) = (Answer { sql, ..Answer::default() }, Vec::new(), 0u64);
+        let reply = self.target.query(question, &mut |piece| {
+            match piece {
+                Piece::Columns(columns) => answer.columns = columns.into_iter().map(|column| column.name).collect(),
+                Piece::Rows(rows) => {
+                    let room = most - all.len();
+                    more += rows.len().saturating_sub(room) as u64;
+                    all.extend(rows.into_iter().take(room));
+                }
+                Piece::Watched(_) | Piece::Idle => {}
+            }
+            Ok(())
+        })?;
+        answer.rows = all.iter().map(|row| row.iter().map(|cell| cell_text(cell).to_string()).collect()).collect();
+        if more > 0 {
+            answer.notes.push(format!("{more} rows more are not shown: rankmesh query has them all"));
+        }
+        if let Reply::Result { coverage, elapsed_ms, .. } = reply {
+            answer.notes.push(format!("{} rows in {elapsed_ms:.1} ms", all.len() as u64 + more));
+            answer.notes.extend(coverage.lines());
+        }
+        Ok((answer, all))
+    }
+
+    /// What hosts sampled lately.
+    pub(super) fn samples(&self, at_ns: Option<i64>) -> HashMap<String, NodeSample> {
+        let until_ns = at_ns.unwrap_or_else(|| self.target.now_ns());
+        let since_ns = until_ns.saturating_sub(LATELY_NS);
+        let mut samples: HashMap<String, NodeSample> = HashMap::new();
+        let rows = |sql: String| match self.rows(sql, PATIENCE, usize::MAX) {
+            Ok((_, rows)) => rows,
+            Err(error) => {
+                tracing::debug!("samples of hosts: {error:#}");
+                Vec::new()
+            }
+        };
+        for row in rows(questions::cpus(since_ns, until_ns)) {
+            samples.entry(text(&row, 0)).or_default().cpu = real(&row, 1).map(|busy| busy / 100.0);
+        }
+        for row in rows(questions::gpus(since_ns, until_ns)) {
+            let sample = samples.entry(text(&row, 0)).or_default();
+            sample.gpus = count(&row, 1).unwrap_or(0);
+            (sample.sm_mhz, sample.sm_most_mhz) = (real(&row, 2), real(&row, 3));
+            sample.throttled = text(&row, 4);
+        }
+        for row in rows(questions::losses(since_ns.saturating_sub(MINUTE_NS), until_ns)) {
+            samples.entry(text(&row, 0)).or_default().lost = count(&row, 1);
+        }
+        samples
+    }
+
+    /// Findings, newest first.
+    pub(super) fn findings(&self) -> Answer {
+        match self.rows(questions::findings(), PATIENCE, questions::MOST_FINDINGS) {
+            Ok((mut answer, _)) => {
+                answer.notes.clear();
+                answer
+            }
+            Err(error) => Answer { notes: vec![format!("findings: {error:#}")], ..Answer::default() },
+        }
+    }
+
+    /// What is known of a rank.
+    pub(super) fn detail(&self, node: &str, pid: i64, rank: i64, at_ns: Option<i64>) -> RankDetail {
+        let mut detail = RankDetail { of: (node.to_owned(), pid), ..RankDetail::default() };
+        let until_ns = at_ns.unwrap_or_else(|| self.target.now_ns());
+        match self.rows(questions::times_of(node, pid, until_ns.saturating_sub(MINUTE_NS), until_ns), PATIENCE, 50) {
+            Ok((_, rows)) => {
+                let of = |row: &Vec<Value>| (text(row, 0), integer(row, 1).unwrap_or(0), count(row, 2).unwrap_or(0));
+                detail.times = rows.iter().map(of).collect();
+            }
+            Err(error) => detail.missing.push(format!("where its time went: {error:#}")),
+        }
+        match self.rows(questions::process(node, pid), PATIENCE, 1) {
+            Ok((answer, rows)) => {
+                let facts = answer.columns.iter().zip(rows.first().into_iter().flatten());
+                let known = facts.filter(|(_, value)| !matches!(value, Value::Null));
+                detail.process = known.map(|(name, value)| (name.clone(), cell_text(value).to_string())).collect();
+            }
+            Err(error) => detail.missing.push(format!("its process: {error:#}")),
+        }
+        match at_ns {
+            None if !self.target.is_stores() => match self.stack(node, rank) {
+                Ok(stack) => detail.stack = stack,
+                Err(error) => detail.missing.push(format!("its call stack: {error:#}")),
+            },
+            _ => detail.missing.push("its call stack: only of what runs now".to_owned()),
+        }
+        detail
+    }
+
+    /// The stack in which a rank is most often.
+    fn stack(&self, node: &str, rank: i64) -> anyhow::Result<Vec<String>> {
+        let json = self.target.document(LocalRequest::Stacks(StacksQuestion {
+            wanted: StacksWanted {
+                job: self.job.clone(),
+                ranks: vec![u32::try_from(rank).context("a rank below zero")?],
+                samples: 5,
+                every_ms: 20,
+                ..StacksWanted::default()
+            },
+            timeout_ms: millis(PATIENCE),
+            nodes: vec![node.to_owned()],
+            labels: Vec::new(),
+        }))?;
+        let answer: StacksAnswer = serde_json::from_str(&json).context("reading the agent's stacks")?;
+        let lines: Vec<String> =
+            stacks::text(&answer.merged).lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
+        if lines.is_empty() {
+            let why = answer.unread.first().map_or("its host gave none", |unread| unread.reason.as_str());
+            bail!("{why}");
+        }
+        Ok(lines)
+    }
+}
+
+fn typed(target: &Target, sql: String) -> Answer {
+    match Fetcher::new(target, None).rows(sql.clone(), TYPED_PATIENCE, MOST_ROWS) {
+        Ok((answer, _)) => answer,
+        Err(error) => {
+            let coverage = error.downcast_ref::<NoAnswer>().and_then(|none| none.coverage.clone());
+            let mut notes = vec![format!("{error:#}")];
+            notes.extend(coverage.iter().flat_map(|coverage| coverage.lines()));
+            Answer { sql, notes, ..Answer::default() }
+        }
+    }
+}
+
+fn count(row: &[Value], at: usize) -> Option<u64> {
+    integer(row, at).and_then(|count| u64::try_from(count).ok())
+}

@@ -1,0 +1,203 @@
+//! What ranks waited in collectives, and for whom: what `cost` and `jobs` are made of.
+//!
+//! In a collective nobody leaves before everybody has entered: the rank that waits least came last,
+//! and what all ranks wait longer than it is charged to it. Causes are those of `findings` that stood
+//! at the time. The span is asked for in slices, the newest first, so that a long job's answer says
+//! how far it got instead of failing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ask::rows::Asker;
+use model::Coverage;
+use model::cells::{NO_VERDICTS, integer, real, text};
+use serde::Serialize;
+
+/// A slice of the span, one question to the mesh: at least so long.
+const SLICE_NS: i64 = 20_000_000_000;
+/// And longer where so many calls lie further apart.
+const SLICE_CALLS: i64 = 200_000;
+
+/// The calls whose waits are asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Calls {
+    /// Communicators, as SQL has their hashes.
+    pub(crate) comms: Vec<String>,
+    /// The first and the last call, Unix nanoseconds.
+    pub(crate) span_ns: (i64, i64),
+    /// How many there are, about.
+    pub(crate) calls: i64,
+}
+
+/// What one culprit cost by one cause.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Charge {
+    pub(crate) rank: i64,
+    pub(crate) node: String,
+    pub(crate) cause: String,
+    pub(crate) collectives: i64,
+    pub(crate) rank_seconds: f64,
+    pub(crate) money: Option<f64>,
+}
+
+/// What was waited.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Waited {
+    /// The slices that were asked reach back to here only, Unix nanoseconds.
+    pub(crate) asked_since_ns: i64,
+    pub(crate) collectives: i64,
+    pub(crate) rank_seconds: f64,
+    pub(crate) culprits: Vec<Charge>,
+    /// Collectives of calls that only enqueue: they hold no waits.
+    pub(crate) without_waits: i64,
+}
+
+/// Asks what was waited in these calls, until the asker's time is up.
+///
+/// # Errors
+/// As [`ask::Target::query`].
+pub(crate) fn waited(asker: &Asker<'_>, of: &Calls, named: &Named, coverage: &mut Coverage) -> anyhow::Result<Waited> {
+    let (first_ns, last_ns) = of.span_ns;
+    let mut sums: BTreeMap<(i64, String, String), (i64, f64)> = BTreeMap::new();
+    let (mut without_waits, mut until_ns) = (0, last_ns.saturating_add(1));
+    let span_ns = i128::from(until_ns) - i128::from(first_ns);
+    let slice_ns = i64::try_from(span_ns * i128::from(SLICE_CALLS) / i128::from(of.calls.max(1))).unwrap_or(i64::MAX);
+    while until_ns > first_ns && !asker.left().is_zero() {
+        let longest_ns = until_ns.saturating_sub(slice_ns.max(SLICE_NS)).max(named.change_before(until_ns));
+        let from_ns = longest_ns.min(until_ns.saturating_sub(SLICE_NS)).max(first_ns);
+        // The one that waits least came last; beside one min() alone, and no max(), SQLite gives the
+        // other columns of its row (https://sqlite.org/lang_select.html#bareagg).
+        let asked = asker.ask(format!(
+            "SELECT rank, node, count(*), sum(waited), sum(enqueued > 0) FROM (SELECT min(wait_ns) AS least, rank, node, \
+             sum(wait_ns) AS waited, sum(tier = 0) AS enqueued FROM lateness({from_ns}, {until_ns}) \
+             WHERE comm_hash IN ({}) GROUP BY comm_hash, func, seq HAVING count(*) = avg(ranks) AND count(*) > 1) \
+             GROUP BY rank, node",
+            of.comms.join(", ")
+        ));
+        let slice = match asked {
+            Ok(slice) => slice,
+            // The time is up: what there is says how far it got.
+            Err(_) if asker.left() < Duration::from_millis(50) && until_ns <= last_ns => break,
+            Err(error) => return Err(error),
+        };
+        if !slice.coverage.is_complete() {
+            coverage.also(slice.coverage);
+        }
+        for row in &slice.rows {
+            let (Some(rank), node) = (integer(row, 0), text(row, 1)) else { continue };
+            let cause = named.at(rank, &node, from_ns, until_ns);
+            let sum = sums.entry((rank, node, cause)).or_default();
+            sum.0 += integer(row, 2).unwrap_or(0);
+            sum.1 += real(row, 3).unwrap_or(0.0) / 1e9;
+            without_waits += integer(row, 4).unwrap_or(0);
+        }
+        until_ns = from_ns;
+    }
+    let mut culprits: Vec<Charge> = sums
+        .into_iter()
+        .map(|((rank, node, cause), (collectives, rank_seconds))| Charge {
+            rank,
+            node,
+            cause,
+            collectives,
+            rank_seconds,
+            money: None,
+        })
+        .collect();
+    culprits.sort_by(|a, b| b.rank_seconds.total_cmp(&a.rank_seconds));
+    Ok(Waited {
+        asked_since_ns: until_ns,
+        collectives: culprits.iter().map(|charge| charge.collectives).sum(),
+        rank_seconds: culprits.iter().map(|charge| charge.rank_seconds).sum(),
+        culprits,
+        without_waits,
+    })
+}
+
+/// Which causes findings name, and since when, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Named(Vec<NamedCause>);
+
+#[derive(Debug, Clone)]
+struct NamedCause {
+    since_ns: i64,
+    job: String,
+    /// Rank and node; none where nobody was named.
+    who: Option<(i64, String)>,
+    cause: String,
+}
+
+/// The columns of `findings` that [`Named::of`] reads, in its order.
+pub(crate) const NAMED: &str = "rank, culprit_node, since_ns, ts_ns, \
+     iif(json_valid(detail), json_extract(detail, '$.cause.named[0]'), NULL), \
+     coalesce(job_id, iif(json_valid(detail), json_extract(detail, '$.job.job_id'), NULL))";
+
+impl Named {
+    /// Asks for all of them; none where they cannot be had.
+    pub(crate) fn ask(asker: &Asker<'_>) -> Self {
+        let sql = format!("SELECT {NAMED} FROM findings WHERE verdict NOT IN {NO_VERDICTS} ORDER BY ts_ns");
+        Self::of(&asker.ask(sql).map(|found| found.rows).unwrap_or_default())
+    }
+
+    /// Of rows that begin with the columns [`NAMED`].
+    pub(crate) fn of(rows: &[Vec<query_planner::Value>]) -> Self {
+        let one = |row: &Vec<query_planner::Value>| {
+            let since_ns = integer(row, 2).or(integer(row, 3)).unwrap_or(0);
+            let who = integer(row, 0).map(|rank| (rank, text(row, 1)));
+            let cause = text(row, 4);
+            let cause = if cause.is_empty() { "unattributed".to_owned() } else { cause };
+            NamedCause { since_ns, who, cause, job: text(row, 5) }
+        };
+        let mut all: Vec<NamedCause> = rows.iter().map(one).collect();
+        all.sort_by_key(|named| named.since_ns);
+        Self(all)
+    }
+
+    /// Those of a job alone.
+    pub(crate) fn of_job(&self, job: &str) -> Self {
+        Self(self.0.iter().filter(|named| named.job == job).cloned().collect())
+    }
+
+    /// Where a slice of time ends that ends at `until_ns` and holds one cause at most.
+    fn change_before(&self, until_ns: i64) -> i64 {
+        let before = self.0.partition_point(|named| named.since_ns < until_ns);
+        before.checked_sub(1).and_then(|at| self.0.get(at)).map_or(i64::MIN, |named| named.since_ns)
+    }
+
+    /// The cause that was found for this rank and stood at this time: until the next finding.
+    fn at(&self, rank: i64, node: &str, from_ns: i64, until_ns: i64) -> String {
+        let known = self.0.iter().enumerate().rev().find(|(at, named)| {
+            let ended_ns = self.0.get(at + 1).map_or(i64::MAX, |next| next.since_ns);
+            let is_it = named.who.as_ref().is_some_and(|(known, host)| *known == rank && host == node);
+            is_it && named.since_ns < until_ns && ended_ns > from_ns
+        });
+        known.map_or_else(|| "not named".to_owned(), |(_, named)| named.cause.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use query_planner::Value;
+
+    use super::*;
+
+    #[test]
+    fn waits_go_to_the_cause_that_held_at_the_time() {
+        let text = |text: &str| Value::Text(text.as_bytes().to_vec());
+        let row = |rank: Option<i64>, since_ns: i64, cause: Option<&str>| {
+            vec![
+                rank.map_or(Value::Null, Value::Integer),
+                text("n1"),
+                Value::Integer(since_ns),
+                Value::Integer(since_ns),
+                cause.map_or(Value::Null, text),
+            ]
+        };
+        let named = Named::of(&[row(Some(3), 100, Some("sleep")), row(None, 200, None), row(Some(3), 300, None)]);
+        assert_eq!(named.at(3, "n1", 110, 120), "sleep");
+        assert_eq!(named.at(3, "n1", 210, 220), "not named", "nobody was named meanwhile");
+        assert_eq!(named.at(3, "n1", 310, 320), "unattributed");
+        assert_eq!(named.at(3, "n2", 110, 120), "not named");
+        assert_eq!(named.at(2, "n1", 110, 120), "not named");
+    }
+}

@@ -1,0 +1,52 @@
+//! What commands reach beyond the local socket: the mesh, stores and archives, and the meshes of
+//! Slurm jobs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ask::{Backend, Connector, Exit, Target};
+
+use super::mesh_rows::Hosts;
+use super::stores::Stores;
+use super::via::Via;
+use crate::slurm::ask::{Reach, is_known, reach};
+
+/// Opens them in this process.
+pub(super) struct LocalConnector;
+
+impl Connector for LocalConnector {
+    fn via(&self, host: &str, identity: &Path) -> Arc<dyn Backend> {
+        Arc::new(Via::new(host, identity))
+    }
+
+    fn stores(&self, paths: &[PathBuf]) -> anyhow::Result<Arc<dyn Backend>> {
+        Ok(Arc::new(Stores::open(paths)?))
+    }
+
+    fn archive(
+        &self,
+        paths: &[PathBuf],
+        archive: &str,
+        live: Option<(Arc<dyn Backend>, Duration)>,
+    ) -> anyhow::Result<Arc<dyn Backend>> {
+        let hosts = live.map(|(mesh, timeout)| Hosts::ask(&Target::of(mesh), timeout)).transpose()?;
+        Ok(Arc::new(Stores::with_archive(paths, archive, hosts)?))
+    }
+
+    fn slurm_job(&self, job: &str) -> anyhow::Result<Result<PathBuf, Exit>> {
+        Ok(match reach(job)? {
+            Reach::Socket(path) => Ok(path),
+            Reach::HandedOn(code) => Err(match code {
+                0 => Exit::Complete,
+                2 => Exit::Usage,
+                3 => Exit::Partial,
+                _ => Exit::Failed,
+            }),
+        })
+    }
+
+    fn has_own_mesh(&self, job: &str) -> bool {
+        is_known(job)
+    }
+}
