@@ -153,7 +153,7 @@ fn same_figures(lab: &Lab, answer: &Value) -> Vec<(String, Vec<Row>)> {
 /// By how much more compute time a rank takes than the median of the others, by the answers.
 fn own_excess_ns(asked: &[(String, Vec<Row>)], rank: i64) -> f64 {
     let (_, rows) = asked.iter().find(|(title, _)| title.ends_with("over the span")).expect("ranks");
-    let own = |row: &Row| row["own_ns"].as_f64().expect("own time");
+    let own = |row: &Row| row["own_ns"].as_f64().expect("compute time");
     let mut others: Vec<f64> = rows.iter().filter(|row| row["rank"] != rank).map(own).collect();
     others.sort_by(f64::total_cmp);
     own(rows.iter().find(|row| row["rank"] == rank).expect("the rank")) - others[others.len() / 2]

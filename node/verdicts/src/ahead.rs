@@ -15,7 +15,7 @@ use super::score::Scored;
 use super::stats::median;
 use super::suspects::{Findings, Found, hosts_wait, of_run};
 use super::tally::Waits;
-use super::victims::{is, scores};
+use super::victims::{is, shares};
 
 /// Names the one rank of a job that enters late, if the others are seen to wait for it; of others
 /// it is said that nothing tells whether they are to blame.
@@ -33,19 +33,17 @@ pub(crate) fn settle_ahead(scored: &[Scored], thin: &[Comm], rules: &Rules, find
 /// work, and none of them is late by half as much at that time.
 fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -> bool {
     let all = || scored.iter().map(|s| &s.comm).chain(thin);
-    let heard = |c: &Comm| c.nranks.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n <= c.members.len()));
     let within_ns = (found.culprit.since_ns, found.culprit.until_ns);
-    let late = |m: &Member| {
-        let compared = scored.iter().filter(|s| !s.comm.mixed() && s.comm.members.len() > 1);
-        scores(compared, (&m.node, m.pid), within_ns, rules).map(|score| score.late.share).reduce(f64::max)
-    };
     // Stages of a pipeline come at different times by design.
     if scored[found.comm].comm.mixed() {
         return false;
     }
     let mine = found.culprit.share;
+    let compared = scored.iter().filter(|s| !s.comm.mixed() && s.comm.members.len() > 1);
+    let shares = shares(compared, within_ns, rules, |score| score.late.share);
+    let late = |m: &Member| shares.get(&(&*m.node, m.pid)).copied();
     all().filter(|c| c.members.len() > 1 || c.paired > 0).all(|c| {
-        heard(c)
+        c.not_heard() == 0
             && c.members
                 .iter()
                 .all(|m| is(found, m) || late(m).is_some_and(|late| late < Rules::ALSO_SHARE_ENQUEUED * mine))

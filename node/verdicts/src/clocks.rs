@@ -63,6 +63,18 @@ pub(crate) fn refined(input: &Input) -> Option<BTreeMap<String, ClockOffset>> {
     any.then(|| names.into_iter().cloned().zip(all).collect())
 }
 
+/// How far aligned times of any two hosts may be wrong against each other; none where a clock is not
+/// known.
+pub(crate) fn widest_bound_ns(clocks: &BTreeMap<&str, Option<ClockOffset>>) -> Option<i64> {
+    let bounds: Option<Vec<i64>> = clocks.values().map(|clock| clock.map(|clock| clock.bound_ns)).collect();
+    if clocks.len() < 2 {
+        return Some(0);
+    }
+    let mut bounds = bounds?;
+    bounds.sort_unstable_by(|a, b| b.cmp(a));
+    Some(bounds.iter().take(2).sum())
+}
+
 /// For pairs of hosts (a, b), the most by which the error of b's clock may exceed that of a's: true
 /// time is aligned time and error, and a left no collective before b had entered it.
 fn constraints(input: &Input, clocks: &[ClockOffset]) -> HashMap<(usize, usize), i64> {

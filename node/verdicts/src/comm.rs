@@ -109,6 +109,12 @@ impl Comm {
         }
     }
 
+    /// How many ranks of it were not heard, as far as its size is known.
+    pub(crate) fn not_heard(&self) -> usize {
+        let all = self.nranks.and_then(|n| usize::try_from(n).ok());
+        all.map_or(0, |all| all.saturating_sub(self.members.len()))
+    }
+
     /// Its ranks do not all do the same work.
     pub(crate) fn mixed(&self) -> bool {
         self.members.windows(2).any(|m| m[0].class != m[1].class)

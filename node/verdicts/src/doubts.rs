@@ -10,7 +10,7 @@ use super::input::Input;
 use super::observation::{Coupling, Observation, hex};
 use super::report::Verdict;
 use super::rules::Rules;
-use super::sampled::Totals;
+use super::sampled::{Sampled, Totals};
 use super::score::Scored;
 use super::stats::median;
 use super::suspects::Findings;
@@ -41,7 +41,7 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
     }
     for late in held_up {
         doubts.push(format!(
-            "rank {} on {} is late, but its own time between collectives does not explain it: it is held up itself, by a \
+            "rank {} on {} is late, but its compute time between collectives does not explain it: it is held up itself, by a \
              rank or a call that was not seen",
             late.rank, late.node
         ));
@@ -50,7 +50,7 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
     alone.dedup();
     for late in alone {
         doubts.push(format!(
-            "rank {} on {} is late, but its own time could not be compared (nobody heard does the same work, or records \
+            "rank {} on {} is late, but its compute time could not be compared (nobody heard does the same work, or records \
              were lost): it may have more to do, or be held up itself",
             late.rank, late.node
         ));
@@ -66,24 +66,19 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         doubts.push("the calls only enqueue and no clock offset is known: entries cannot be compared".to_owned());
     }
     for s in scored {
-        let heard = s.comm.members.len();
-        let all = s.comm.nranks.and_then(|n| usize::try_from(n).ok()).unwrap_or(heard);
-        if heard >= all || s.waits == Waits::Enqueued {
+        if s.comm.not_heard() == 0 || s.waits == Waits::Enqueued {
             continue;
         }
         // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not
         // heard.
-        let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
-        let (Some(shortest), Some(period)) = (median(shortest.map(|d| d as f64)), s.comm.period_ns()) else {
-            continue;
-        };
-        if period > 0.0 && shortest / period >= rules.effect {
+        if let Some(waited) = all_wait(s).filter(|waited| *waited >= rules.effect) {
             doubts.push(format!(
-                "{} of {all} ranks of communicator {} were not heard, and every rank heard spends {:.0} % of its time \
+                "{} of {} ranks of communicator {} were not heard, and every rank heard spends {:.0} % of its time \
                  waiting in it: the one they wait for may be among those",
-                all - heard,
+                s.comm.not_heard(),
+                s.comm.not_heard() + s.comm.members.len(),
                 hex(s.comm.hash),
-                100.0 * (shortest / period).min(1.0)
+                100.0 * waited
             ));
         }
     }
@@ -107,6 +102,13 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         doubts.push("only one rank of each communicator was heard: nobody to compare it with".to_owned());
     }
     if doubts.is_empty() { Verdict::None } else { Verdict::Unknown { why: doubts.join("; ") } }
+}
+
+/// The share of the time that every rank heard waits: the shortest of each collective's waits.
+fn all_wait(s: &Scored) -> Option<f64> {
+    let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
+    let shortest = median(shortest.map(|d| d as f64))?;
+    s.comm.period_ns().filter(|period| *period > 0.0).map(|period| (shortest / period).min(1.0))
 }
 
 fn reasons(unplaced: &BTreeMap<String, u64>) -> String {
@@ -140,7 +142,7 @@ fn not_in_digests(input: &Input) -> Option<String> {
     if input.unplaced.is_empty() {
         return None;
     }
-    let numbered: HashSet<(&str, i64)> = input.sampled.iter().map(|cell| (&*cell.seen.node, cell.seen.pid)).collect();
+    let numbered: HashSet<(&str, i64)> = input.sampled.iter().map(|lane| (&*lane.node, lane.pid)).collect();
     let calls = |of: &&Totals| of.lanes.iter().any(|l| Coupling::of(&l.func) == Coupling::All && l.calls > 0);
     let (all, left_out) = input
         .totals
@@ -158,12 +160,7 @@ fn not_in_digests(input: &Input) -> Option<String> {
 /// Calls only enqueue, and all ranks spend most of their time waiting for their devices after them:
 /// a device that takes longer than the others makes all hosts wait alike, and none enters late.
 fn on_devices(scored: &[Scored]) -> Option<String> {
-    let share = |s: &Scored| {
-        let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
-        let shortest = median(shortest.map(|d| d as f64))?;
-        s.comm.period_ns().filter(|period| *period > 0.0).map(|period| (shortest / period).min(1.0))
-    };
-    let most = scored.iter().filter(|s| s.comm.lifted).filter_map(share).max_by(f64::total_cmp)?;
+    let most = scored.iter().filter(|s| s.comm.lifted).filter_map(all_wait).max_by(f64::total_cmp)?;
     (most >= Rules::ON_DEVICES).then(|| {
         format!(
             "no rank enters its collectives late, but every rank spends {:.0} % of its time waiting for its GPU after them, and a GPU \
@@ -175,12 +172,10 @@ fn on_devices(scored: &[Scored]) -> Option<String> {
 
 /// Calls only enqueue: a rank that was not heard cannot be seen by what the others wait.
 fn absent(scored: &[Scored]) -> Option<String> {
-    let missing =
-        |s: &&Scored| s.comm.nranks.and_then(|n| usize::try_from(n).ok()).is_some_and(|n| n > s.comm.members.len());
-    let s = scored.iter().filter(missing).max_by_key(|s| s.comm.nranks)?;
+    let s = scored.iter().filter(|s| s.comm.not_heard() > 0).max_by_key(|s| s.comm.nranks)?;
     Some(format!(
         "{} of {} ranks of communicator {} were not heard, and the calls only enqueue: what the others wait for them does not show",
-        usize::try_from(s.comm.nranks?).ok()? - s.comm.members.len(),
+        s.comm.not_heard(),
         s.comm.nranks?,
         hex(s.comm.hash)
     ))
@@ -189,10 +184,12 @@ fn absent(scored: &[Scored]) -> Option<String> {
 /// Nobody has called anything for long, where calls only enqueue: that is how a hang looks, and how
 /// the end of a job does.
 fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
-    let seen = input.observations.iter().chain(&input.unnumbered).chain(input.sampled.iter().map(|cell| &cell.seen));
-    let last = seen.map(|o| {
-        let end = o.entry_ns.saturating_add(o.duration_ns);
-        input.clocks.get(&*o.node).map_or(end, |clock| clock.align(end))
+    let seen = input.observations.iter().chain(&input.unnumbered).map(|o| (&*o.node, o.entry_ns, o.duration_ns));
+    let last = |of: &Sampled| of.runs.iter().map(|run| (run.entry_ns, run.duration_ns)).max_by_key(|run| run.0 + run.1);
+    let sampled = input.sampled.iter().filter_map(|of| last(of).map(|(entry, duration)| (&*of.node, entry, duration)));
+    let last = seen.chain(sampled).map(|(node, entry_ns, duration_ns)| {
+        let end = entry_ns.saturating_add(duration_ns);
+        input.clocks.get(node).map_or(end, |clock| clock.align(end))
     });
     let for_ns = input.until_ns.saturating_sub(last.max()?);
     let period = scored.iter().filter_map(|s| s.comm.period_ns()).fold(0.0, f64::max);
@@ -223,8 +220,8 @@ mod tests {
         });
         let comm = Comm { lifted, met: met.collect(), ..Comm::default() };
         let kind = WindowKind::Collectives { each: 1 };
-        let (windows, tallies, scores, coarse, bounds) = Default::default();
-        Scored { comm, waits: Waits::Seen, kind, windows, tallies, scores, coarse, bounds }
+        let (windows, tallies, flags, coarse, bounds) = Default::default();
+        Scored { comm, waits: Waits::Seen, kind, windows, tallies, flags, coarse, bounds }
     }
 
     #[test]

@@ -35,8 +35,7 @@ pub struct Input {
     /// Calls whose communicator's start was not seen: `seq` says nothing. They are matched by when
     /// they ended, where that is possible.
     pub unnumbered: Vec<Observation>,
-    /// Cells out of digests: each stands for a run of calls. A process's calls are either here or
-    /// above.
+    /// Runs of calls out of digests. A process's calls are either here or above.
     pub sampled: Vec<Sampled>,
     /// What the processes of `sampled` called altogether, one-sided calls included.
     pub totals: Vec<Totals>,

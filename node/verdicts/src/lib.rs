@@ -36,6 +36,7 @@ mod names;
 mod number;
 mod observation;
 mod parallel;
+mod places;
 pub mod point_to_point;
 mod rank_windows;
 mod ranks;
@@ -77,7 +78,7 @@ pub use report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,
 };
 pub use rules::Rules;
-pub use sampled::{LaneTotal, Sampled, Totals, Unsure};
+pub use sampled::{LaneTotal, Run, Sampled, Totals, Unsure};
 pub use show_sql::{Shown, show_sql};
 pub use tally::Waits;
 pub use text::{end_note, text, text_of_all};

@@ -5,25 +5,25 @@
 //! `digest`, of rows as of digests; the scores made from them lie in `score.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use super::classes::{classes, refine};
 use super::comm::{Cell, Comm, Member, Met};
 use super::digest::of_rows;
 use super::input::Input;
-use super::observation::{ClockOffset, Observation, Process};
+use super::observation::{ClockOffset, Process};
 use super::parallel;
+use super::places::Places;
 use super::rules::Rules;
 use super::sampled::{LaneTotal, Sampled, Totals};
 
 /// Match everything.
 pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
-    let (cells, followed) = of_rows(input);
+    let (sampled, followed) = of_rows(input);
     let totals: Vec<&Totals> = followed.iter().chain(&input.totals).collect();
     let classes = classes(&totals);
     let mut by_comm: BTreeMap<u64, Heap<'_>> = BTreeMap::new();
-    for cell in cells.iter().chain(&input.sampled) {
-        by_comm.entry(cell.seen.comm_hash).or_default().cells.push(cell);
+    for of in sampled.iter().chain(&input.sampled) {
+        by_comm.entry(of.comm_hash).or_default().sampled.push(of);
     }
     for totals in &totals {
         for lane in &totals.lanes {
@@ -42,7 +42,7 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
 /// What was heard of one communicator.
 #[derive(Default)]
 struct Heap<'a> {
-    cells: Vec<&'a Sampled>,
+    sampled: Vec<&'a Sampled>,
     lanes: Vec<(&'a Totals, &'a LaneTotal)>,
 }
 
@@ -58,33 +58,30 @@ impl Heap<'_> {
     /// a host enqueued it cannot be compared. The ranks of the other kind are as if not heard.
     fn keep_one_kind(&mut self) {
         let ranks = |device: bool| {
-            let of_kind = self.cells.iter().filter(|cell| (cell.seen.tier >= Rules::OF_DEVICE) == device);
-            of_kind.map(|cell| (cell.seen.rank, &*cell.seen.node, cell.seen.pid)).collect::<BTreeSet<_>>().len()
+            let of_kind = self.sampled.iter().filter(|of| (of.tier >= Rules::OF_DEVICE) == device);
+            of_kind.map(|of| (of.rank, &*of.node, of.pid)).collect::<BTreeSet<_>>().len()
         };
         let (of_device, of_host) = (ranks(true), ranks(false));
         if of_device == 0 || of_host == 0 {
             return;
         }
         let device = of_device >= of_host;
-        self.cells.retain(|cell| (cell.seen.tier >= Rules::OF_DEVICE) == device);
+        self.sampled.retain(|of| (of.tier >= Rules::OF_DEVICE) == device);
         self.lanes.retain(|(_, lane)| (lane.tier >= Rules::OF_DEVICE) == device);
     }
 }
 
 fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &Input, rules: &Rules) -> Comm {
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
-    let who = |seen: &Observation| (seen.rank, Arc::as_ptr(&seen.node), seen.pid);
     let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
-    // The calls of a process mostly follow each other.
-    for cells in heap.cells.chunk_by(|a, b| who(&a.seen) == who(&b.seen)) {
-        let seen = &cells[0].seen;
-        places.entry((seen.rank, &seen.node, seen.pid)).or_default();
+    for of in &heap.sampled {
+        places.entry((of.rank, &of.node, of.pid)).or_default();
     }
     for (totals, lane) in &heap.lanes {
         comm.count(&lane.func, lane.calls, lane.tier, lane.nranks);
         places.entry((lane.rank, &totals.node, totals.pid)).or_default();
     }
-    let library = heap.cells.first().map(|cell| &cell.seen.library).or(heap.lanes.first().map(|(_, l)| &l.library));
+    let library = heap.sampled.first().map(|of| &of.library).or(heap.lanes.first().map(|(_, l)| &l.library));
     comm.library = library.map(ToString::to_string).unwrap_or_default();
     for (place, (&(rank, node, pid), slot)) in places.iter_mut().enumerate() {
         *slot = place;
@@ -97,34 +94,35 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         comm.members.push(Member { rank, node: process.0, pid, clock, class });
     }
 
-    let unseen = heap.cells.iter().filter(|cell| !cell.waited).count();
-    comm.lifted = comm.tier == 0 && unseen as f64 <= (1.0 - rules.present) * heap.cells.len() as f64;
+    let runs = || heap.sampled.iter().flat_map(|of| &of.runs);
+    let unseen = runs().filter(|run| !run.waited).count();
+    comm.lifted = comm.tier == 0 && unseen as f64 <= (1.0 - rules.present) * runs().count() as f64;
     comm.tier = if comm.lifted { 1 } else { comm.tier };
-    comm.reconstructed = comm.tier == 0 && heap.cells.iter().any(|cell| cell.unsure.is_some());
+    comm.reconstructed = comm.tier == 0 && runs().any(|run| run.unsure.is_some());
 
-    let mut groups: HashMap<(&Arc<str>, u64), Meeting> = HashMap::new();
-    let mut last = None;
-    for &&Sampled { ref seen, compute_ns, unsure, weight, waited } in &heap.cells {
-        let called_ns = if waited { 0 } else { seen.duration_ns };
-        let duration_ns = match comm.lifted {
-            true if waited => seen.duration_ns,
-            true => continue,
-            false => called_ns,
-        };
-        let place = match last {
-            Some((before, place)) if before == who(seen) => place,
-            _ => places[&(seen.rank, &*seen.node, seen.pid)],
-        };
-        last = Some((who(seen), place));
-        let entry_ns = comm.members[place].clock.map_or(seen.entry_ns, |c| c.align(seen.entry_ns));
-        let cell = Cell { entry_ns, duration_ns, called_ns, compute_ns, unsure };
-        let meeting = groups.entry((&seen.func, seen.seq)).or_default();
-        meeting.weight = weight.max(meeting.weight);
-        meeting.cells.push((place, cell));
+    let mut keys: Places<(&str, u64)> = Places::default();
+    let mut meetings: Vec<Meeting> = Vec::new();
+    for of in &heap.sampled {
+        let place = places[&(of.rank, &*of.node, of.pid)];
+        let clock = comm.members[place].clock;
+        keys.restart();
+        for run in of.runs.iter().filter(|run| run.waited || !comm.lifted) {
+            let called_ns = if run.waited { 0 } else { run.duration_ns };
+            let duration_ns = if comm.lifted { run.duration_ns } else { called_ns };
+            let entry_ns = clock.map_or(run.entry_ns, |clock| clock.align(run.entry_ns));
+            let cell = Cell { entry_ns, duration_ns, called_ns, compute_ns: run.compute_ns, unsure: run.unsure };
+            let at = keys.of((&of.func, run.seq));
+            if at == meetings.len() {
+                meetings.push(Meeting::default());
+            }
+            let meeting = &mut meetings[at];
+            meeting.weight = run.weight.max(meeting.weight);
+            meeting.cells.push((place, cell));
+        }
     }
     let least = ((comm.members.len() as f64 * rules.present).ceil() as usize).max(2);
     let mut all_met = Vec::new();
-    for (key, Meeting { weight, mut cells }) in groups {
+    for (key, Meeting { weight, mut cells }) in keys.into_keys().into_iter().zip(meetings) {
         cells.sort_by_key(|(place, _)| *place);
         cells.dedup_by_key(|(place, _)| *place);
         let Some(at_ns) = middle(&cells, &comm.members) else {
@@ -147,10 +145,10 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         // it sends.
         let mut row = vec![None; comm.members.len()];
         cells.into_iter().for_each(|(place, cell)| row[place] = Some(cell));
-        all_met.push((key, Met { at_ns, func: Arc::clone(key.0), weight, cells: row }));
+        all_met.push((key, Met { at_ns, func: key.0.into(), weight, cells: row }));
     }
     // The same order for every coordinator, also where two begin at the same time.
-    all_met.sort_by_key(|(key, m): &((&Arc<str>, u64), Met)| (m.at_ns, *key));
+    all_met.sort_by_key(|(key, m): &((&str, u64), Met)| (m.at_ns, *key));
     comm.met = all_met.into_iter().map(|(_, m)| m).collect();
     comm
 }

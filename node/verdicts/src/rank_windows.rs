@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::clocks::refined;
+use super::clocks::{refined, widest_bound_ns};
 use super::comm::{Comm, Met};
 use super::input::Input;
 use super::matching::communicators;
@@ -124,15 +124,8 @@ pub fn rank_windows(mut input: Input, length_ns: i64) -> RankWindows {
             }
         }
     }
-    let clocks = comms.iter().flat_map(|comm| &comm.members).map(|m| (Arc::clone(&m.node), m.clock));
-    let clocks: BTreeMap<Arc<str>, _> = clocks.collect();
-    let mut bounds: Vec<i64> = clocks.values().flatten().map(|clock| clock.bound_ns).collect();
-    bounds.sort_unstable_by(|a, b| b.cmp(a));
-    let clock_bound_ns = match clocks.len() {
-        0 | 1 => Some(0),
-        _ if clocks.values().all(Option::is_some) => Some(bounds.iter().take(2).sum()),
-        _ => None,
-    };
+    let clocks = comms.iter().flat_map(|comm| &comm.members).map(|m| (&*m.node, m.clock)).collect();
+    let clock_bound_ns = widest_bound_ns(&clocks);
     RankWindows { ranks: places.into_values().collect(), windows, clock_bound_ns }
 }
 

@@ -40,7 +40,26 @@ pub(crate) struct Score {
     /// By how late it is, compared with all others of the communicator.
     pub(crate) late: Rating,
     /// By its compute time, compared with the others of its class.
-    pub(crate) own: Rating,
+    pub(crate) compute: Rating,
+}
+
+/// What is kept of a rank's score in one window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Flags {
+    pub(crate) late: bool,
+    pub(crate) compute: bool,
+}
+
+impl Score {
+    /// Whether it is flagged.
+    pub(crate) fn flags(&self) -> Flags {
+        Flags { late: self.late.flagged, compute: self.compute.flagged }
+    }
+
+    /// Whether it costs enough.
+    pub(crate) fn costs(&self, rules: &Rules) -> Flags {
+        Flags { late: self.late.share >= rules.effect, compute: self.compute.share >= rules.effect }
+    }
 }
 
 /// What the tallies to be rated stand for.
@@ -103,8 +122,8 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
     let mut entries = Figure::of(tally, |t| t.lateness.mean());
     let mut later = Population::new(tally.iter().filter_map(|t| t.later.mean()));
     let mut less_wait = Population::new(tally.iter().filter_map(|t| t.less_wait.mean()));
-    let mut own = vec![Rating::default(); tally.len()];
-    rate_compute(tally, frame, rules, &mut own);
+    let mut compute = vec![Rating::default(); tally.len()];
+    rate_compute(tally, frame, rules, &mut compute);
 
     (0..tally.len())
         .map(|r| {
@@ -128,9 +147,9 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
                     let contradicted = bound.is_some_and(|b| late.excess_ns + b < least.excess_ns / 2.0);
                     let floor = if frame.waits == Waits::Assumed { Rules::ASSUMED_WAITS_FLOOR_NS } else { 0.0 };
                     least.flagged = least.share >= rules.effect && least.excess_ns > floor && !contradicted && stands();
-                    Score { late: least, own: own[r] }
+                    Score { late: least, compute: compute[r] }
                 }
-                Waits::Enqueued => Score { late, own: own[r] },
+                Waits::Enqueued => Score { late, compute: compute[r] },
                 Waits::Inconsistent => Score::default(),
             }
         })
@@ -154,7 +173,7 @@ fn unsure_among(tally: &Tally, more: &mut Population) -> f64 {
 
 /// Compute time, class by class. Where calls only enqueue, ranks wait outside them, and the gaps
 /// are not their own.
-fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Rating]) {
+fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, ratings: &mut [Rating]) {
     if frame.waits == Waits::Enqueued && !frame.reconstructed {
         return;
     }
@@ -166,22 +185,24 @@ fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, own: &mut [Ra
         let of = |figure: fn(&Tally) -> Option<f64>| Population::new(class.iter().filter_map(|r| figure(&tally[*r])));
         let mut excess = of(|t| t.more_compute.mean());
         let mut more = of(|t| t.compute_more.mean());
-        let mut figure = Figure::new(class.iter().map(|r| tally[*r].own.mean()).collect());
+        let mut figure = Figure::new(class.iter().map(|r| tally[*r].compute.mean()).collect());
         for (place, &r) in class.iter().enumerate() {
             let t = &tally[r];
-            if t.own.n * 2.0 < frame.collectives as f64 {
+            if t.compute.n * 2.0 < frame.collectives as f64 {
                 continue;
             }
-            own[r] = frame.rating(&t.more_compute, rules, &mut excess);
-            if !frame.wanted(&own[r], rules) {
+            ratings[r] = frame.rating(&t.more_compute, rules, &mut excess);
+            if !frame.wanted(&ratings[r], rules) {
                 continue;
             }
             // What the clocks may make of it is no evidence.
             let unsure = if frame.reconstructed { unsure_among(t, &mut more) } else { 0.0 };
-            own[r].z = figure.z_less(place, unsure, 0.0);
-            own[r].flagged = own[r].share >= rules.effect
-                && own[r].excess_ns > unsure
-                && own[r].z.map_or_else(|| times_all(&figure.values, place, unsure, rules.own_ratio), |z| z > rules.z);
+            ratings[r].z = figure.z_less(place, unsure, 0.0);
+            ratings[r].flagged = ratings[r].share >= rules.effect
+                && ratings[r].excess_ns > unsure
+                && ratings[r]
+                    .z
+                    .map_or_else(|| times_all(&figure.values, place, unsure, rules.compute_ratio), |z| z > rules.z);
         }
     }
 }

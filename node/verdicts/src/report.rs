@@ -179,10 +179,11 @@ pub struct StageRank {
 }
 
 /// What shows that a rank is late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// The others wait and it does not.
+    #[default]
     Waits,
     /// It enters after the others, by aligned clocks.
     Entries,
@@ -194,7 +195,7 @@ pub enum Basis {
 }
 
 /// A rank that holds the others up.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct Culprit {
     /// Its rank in the largest communicator that it belongs to: the rank of the job.
     pub rank: i32,
@@ -336,7 +337,7 @@ pub struct CommReport {
 }
 
 /// One rank over the whole span.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct RankScore {
     /// Rank in this communicator.
     pub rank: i32,
@@ -381,7 +382,7 @@ pub struct Spread {
 }
 
 /// What a rank is in the verdict.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// It holds the others up.
@@ -391,5 +392,6 @@ pub enum Role {
     /// It is late as well, because it is held up itself.
     HeldUp,
     /// Neither.
+    #[default]
     Peer,
 }

@@ -28,7 +28,7 @@ pub struct Rules {
     pub ratio: f64,
     /// The same for compute time: it must be at least so many times that of every other rank of its
     /// class.
-    pub own_ratio: f64,
+    pub compute_ratio: f64,
     /// Stage imbalance: the slowest stage's compute time must be at least so many times that of the
     /// others.
     pub stage_ratio: f64,
@@ -41,7 +41,7 @@ pub struct Rules {
     pub hang_ns: i64,
     /// Share of its lateness that a rank's compute time must explain; below it the lateness is
     /// inherited.
-    pub own_share: f64,
+    pub compute_share: f64,
     /// Longest window.
     pub window_ns: i64,
     /// Shortest window, taken when the asked span holds fewer than five of the longest.
@@ -308,12 +308,12 @@ impl Default for Rules {
             steady_consistency: 4.0,
             mostly: 0.75,
             ratio: 3.0,
-            own_ratio: 1.25,
+            compute_ratio: 1.25,
             stage_ratio: 1.1,
             rotating: 0.1,
             carries_over: 0.3,
             hang_ns: 3_000_000_000,
-            own_share: 0.5,
+            compute_share: 0.5,
             window_ns: 1_000_000_000,
             short_window_ns: 500_000_000,
             window_collectives: 3,

@@ -1,19 +1,41 @@
-//! What digests add to the input of an analysis: cells that stand for several calls, and the exact
-//! totals beside them.
+//! What digests add to the input of an analysis: runs that stand for several calls, and the exact
+//! totals of all calls.
 //!
 //! Owns these input types only. Digests themselves, and how they become an input, lie in `digest/`.
 
 use std::sync::Arc;
 
-use super::observation::Observation;
-
-/// One cell of a digest: a run of consecutive calls of one rank, by their means.
+/// Runs of consecutive calls of one rank, of one function in one communicator, by their means.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// The run as one call: `seq` is that of its first call, entry and duration are means.
-    pub seen: Observation,
-    /// Mean compute time before a call of the run, computed where all calls were seen; none when it
-    /// is not known.
+    /// The node that recorded it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// Rank in the communicator.
+    pub rank: i32,
+    /// The communicator.
+    pub comm_hash: u64,
+    /// The function.
+    pub func: Arc<str>,
+    /// Evidence tier of the durations.
+    pub tier: u8,
+    /// "nccl", "rccl", "mpi", …
+    pub library: Arc<str>,
+    /// The runs.
+    pub runs: Vec<Run>,
+}
+
+/// A run of consecutive calls, by their means. Nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Run {
+    /// Number of its first call.
+    pub seq: u64,
+    /// Entry, of the node's own clock.
+    pub entry_ns: i64,
+    /// Time in the call.
+    pub duration_ns: i64,
+    /// Compute time before a call, computed where all calls were seen; none when it is not known.
     pub compute_ns: Option<i64>,
     /// Compute time was told from when all ranks entered: how far the clocks' bounds leave it open.
     pub unsure: Option<Unsure>,
@@ -65,12 +87,4 @@ pub struct LaneTotal {
     pub tier: u8,
     /// "nccl", "rccl", "mpi", …
     pub library: Arc<str>,
-}
-
-impl LaneTotal {
-    /// Count calls.
-    pub(crate) fn count(&mut self, calls: u64, nranks: Option<i32>) {
-        self.calls = self.calls.saturating_add(calls);
-        self.nranks = self.nranks.max(nranks);
-    }
 }

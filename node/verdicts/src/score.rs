@@ -3,12 +3,13 @@
 //! The figures of a window (`tally.rs`) are sums and merge by addition. Who is flagged by them is
 //! said in `rating.rs`, what follows from the flags over many windows in `suspects.rs`.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::comm::{Comm, Member, Met};
-use super::rating::{Frame, Score, rate};
+use super::comm::{Cell, Comm, Member, Met};
+use super::rating::{Flags, Frame, Score, rate};
 use super::rules::Rules;
-use super::stats::median_without;
+use super::stats::Middle;
 use super::tally::{Tally, Waits};
 use super::windows::{Window, WindowKind, cut};
 
@@ -20,11 +21,11 @@ pub(crate) struct Scored {
     pub(crate) windows: Vec<Window>,
     /// By window, then member.
     pub(crate) tallies: Vec<Vec<Tally>>,
-    /// By window, then member.
-    pub(crate) scores: Vec<Vec<Score>>,
-    /// The same windows put together into [`Rules::FEWEST_WINDOWS`]: which, and the ratings of each
-    /// by member. Empty where there are not twice as many.
-    pub(crate) coarse: Vec<(Range<usize>, Vec<Score>)>,
+    /// Who is flagged, by window, then member.
+    pub(crate) flags: Vec<Vec<Flags>>,
+    /// The same windows put together into [`Rules::FEWEST_WINDOWS`]: which, and who costs enough in
+    /// each, by member. Empty where there are not twice as many.
+    pub(crate) coarse: Vec<(Range<usize>, Vec<Flags>)>,
     /// For each member, how far its aligned lateness may be wrong; none where clocks are not known.
     pub(crate) bounds: Vec<Option<f64>>,
 }
@@ -44,17 +45,19 @@ pub(crate) fn score(mut comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> 
             tally
         })
         .collect();
-    let scores = windows
-        .iter()
-        .zip(&tallies)
-        .map(|(w, tally)| rate(tally, &frame(&comm, w.met.clone(), w.wall_ns, waits, &bounds), rules))
-        .collect();
-    let mut scored = Scored { comm, waits, kind, windows, tallies, scores, coarse: Vec::new(), bounds };
+    let flags = |(w, tally): (&Window, &Vec<Tally>)| {
+        let scores = rate(tally, &frame(&comm, w.met.clone(), w.wall_ns, waits, &bounds), rules);
+        scores.iter().map(Score::flags).collect()
+    };
+    let flags = windows.iter().zip(&tallies).map(flags).collect();
+    let mut scored = Scored { comm, waits, kind, windows, tallies, flags, coarse: Vec::new(), bounds };
     let count = scored.windows.len();
     if count >= 2 * Rules::FEWEST_WINDOWS {
         let ranges = (0..Rules::FEWEST_WINDOWS)
             .map(|i| i * count / Rules::FEWEST_WINDOWS..(i + 1) * count / Rules::FEWEST_WINDOWS);
-        scored.coarse = ranges.map(|range| (range.clone(), scored.pooled(range, rules).1)).collect();
+        let costs =
+            |range: Range<usize>| scored.pooled(range, rules).1.iter().map(|score| score.costs(rules)).collect();
+        scored.coarse = ranges.map(|range| (range.clone(), costs(range))).collect();
     }
     Ok(scored)
 }
@@ -179,58 +182,45 @@ fn bound_ns(member: &Member) -> Option<i64> {
 }
 
 fn add(met: &Met, members: &[Member], bounds: &[Option<f64>], tally: &mut [Tally]) {
-    let spread = |value: &dyn Fn(usize) -> Option<f64>| {
-        let mut all: Vec<(f64, usize)> = (0..met.cells.len()).filter_map(|r| value(r).map(|v| (v, r))).collect();
-        all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        all
-    };
-    let durations = spread(&|r| met.cells[r].map(|c| c.duration_ns as f64));
-    each_excess(&durations, |r, value, excess| {
-        tally[r].duration.add(value);
-        tally[r].wait.add(value - durations[0].0);
-        if let Some(excess) = excess {
-            tally[r].less_wait.add(-excess);
+    let cells = || met.cells.iter().enumerate().filter_map(|(r, cell)| Some((r, (*cell)?)));
+    let durations: Vec<f64> = cells().map(|(_, cell)| cell.duration_ns as f64).collect();
+    let shortest = durations.iter().copied().fold(f64::INFINITY, f64::min);
+    let middle = Middle::of(durations);
+    for (r, cell) in cells() {
+        let duration = cell.duration_ns as f64;
+        tally[r].duration.add(duration);
+        tally[r].wait.add(duration - shortest);
+        if let Some(usual) = middle.and_then(|middle| middle.without(duration)) {
+            tally[r].less_wait.add(usual - duration);
         }
-    });
-    // Entries relative to this collective: absolute times would lose their low digits in a double.
-    let entries = spread(&|r| {
-        bounds[r]?;
-        met.cells[r].map(|c| (c.entry_ns - met.at_ns) as f64)
-    });
-    each_excess(&entries, |r, value, excess| {
-        tally[r].lateness.add(value - entries[0].0);
-        if let Some(excess) = excess {
-            tally[r].later.add(excess);
-        }
-    });
-    for (r, cell) in met.cells.iter().enumerate() {
-        if let Some(unsure) = cell.and_then(|cell| cell.unsure) {
+        if let Some(unsure) = cell.unsure {
             tally[r].compute_less.add(unsure.less_ns as f64);
             tally[r].compute_more.add(unsure.more_ns as f64);
         }
     }
-    let mut classes: Vec<usize> = members.iter().map(|m| m.class).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    for class in classes {
-        let own = spread(&|r| {
-            let cell = met.cells[r].filter(|_| members[r].class == class)?;
-            cell.compute_ns.map(|v| v as f64)
-        });
-        each_excess(&own, |r, value, excess| {
-            tally[r].own.add(value);
-            if let Some(excess) = excess {
-                tally[r].more_compute.add(excess);
-            }
-        });
+    // Entries relative to this collective: absolute times would lose their low digits in a double.
+    let entry = |cell: &Cell| (cell.entry_ns - met.at_ns) as f64;
+    let known = || cells().filter(|(r, _)| bounds[*r].is_some());
+    let entries: Vec<f64> = known().map(|(_, cell)| entry(&cell)).collect();
+    let first = entries.iter().copied().fold(f64::INFINITY, f64::min);
+    let middle = Middle::of(entries);
+    for (r, cell) in known() {
+        let entry = entry(&cell);
+        tally[r].lateness.add(entry - first);
+        if let Some(usual) = middle.and_then(|middle| middle.without(entry)) {
+            tally[r].later.add(entry - usual);
+        }
     }
-}
-
-/// For each value of a sorted list: its rank, itself, and how far it lies above the median of the
-/// others.
-fn each_excess(sorted: &[(f64, usize)], mut each: impl FnMut(usize, f64, Option<f64>)) {
-    let values: Vec<f64> = sorted.iter().map(|v| v.0).collect();
-    for (place, &(value, r)) in sorted.iter().enumerate() {
-        each(r, value, median_without(&values, place).map(|m| value - m));
+    // Compute times are compared among those that do the same work.
+    let computed = || cells().filter_map(|(r, cell)| Some((r, members[r].class, cell.compute_ns? as f64)));
+    let mut classes: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    computed().for_each(|(_, class, compute)| classes.entry(class).or_default().push(compute));
+    let middles: BTreeMap<usize, Option<Middle>> =
+        classes.into_iter().map(|(class, all)| (class, Middle::of(all))).collect();
+    for (r, class, compute) in computed() {
+        tally[r].compute.add(compute);
+        if let Some(usual) = middles[&class].and_then(|middle| middle.without(compute)) {
+            tally[r].more_compute.add(compute - usual);
+        }
     }
 }

@@ -43,7 +43,7 @@ pub fn show_sql(report: &Report) -> Vec<Shown> {
     let not = |title: &str| Shown { title: title.to_owned(), sql: String::new() };
     if scored().any(|comm| comm.own_from_entries) {
         shown.push(not(
-            "no question gives own times here: no synchronise call was recorded, so they count from when the last rank \
+            "no question gives compute times here: no synchronise call was recorded, so they count from when the last rank \
              had entered each call (verdicts.md, Calls that only enqueue)",
         ));
     }

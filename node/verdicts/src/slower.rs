@@ -58,8 +58,8 @@ mod tests {
         });
         let windows = windows.collect();
         let kind = WindowKind::Collectives { each: 1 };
-        let (tallies, scores, coarse, bounds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Scored { comm, waits: Waits::Seen, kind, windows, tallies, scores, coarse, bounds }
+        let (tallies, flags, coarse, bounds) = Default::default();
+        Scored { comm, waits: Waits::Seen, kind, windows, tallies, flags, coarse, bounds }
     }
 
     #[test]

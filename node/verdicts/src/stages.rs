@@ -14,7 +14,7 @@ use super::ranks::RankRef;
 use super::report::{Stage, StageRank, Verdict};
 use super::rules::Rules;
 use super::score::Scored;
-use super::stats::{Moments, median};
+use super::stats::{Mean, median};
 use super::suspects::of_run;
 use super::tally::Waits;
 
@@ -38,10 +38,10 @@ pub(crate) fn beyond_the_job(
     within_ns: (i64, i64),
     rules: &Rules,
 ) -> Option<f64> {
-    let shares = own_shares(scored, rules, within_ns);
+    let shares = compute_shares(scored, rules, within_ns);
     let of_job = |is_blamed: bool| {
         let of = shares.iter().filter(move |(p, _)| job.contains(*p) && blamed.contains(*p) == is_blamed);
-        of.map(|(_, (share, _))| share.told).max_by(f64::total_cmp)
+        of.map(|(_, (share, _))| share.measured).max_by(f64::total_cmp)
     };
     Some((of_job(true)? - of_job(false)?).max(0.0))
 }
@@ -53,6 +53,10 @@ pub(crate) fn stage_imbalance(
     job_rank: &HashMap<Process, i32>,
     rules: &Rules,
 ) -> Option<Verdict> {
+    if scored.len() < 2 {
+        // The ranks of one communicator are one stage, or, where they do different work, alone.
+        return None;
+    }
     let (mut jobs, mut stages) = (Union::default(), Union::default());
     thin.iter().for_each(|c| jobs.join(c));
     for s in scored {
@@ -61,9 +65,9 @@ pub(crate) fn stage_imbalance(
             stages.join(&s.comm);
         }
     }
-    let shares = own_shares(scored, rules, (i64::MIN, i64::MAX));
+    let shares = compute_shares(scored, rules, (i64::MIN, i64::MAX));
     // By job, then stage: the processes and their share of compute time.
-    let mut by_job: BTreeMap<Process, BTreeMap<Process, Vec<Own>>> = BTreeMap::new();
+    let mut by_job: BTreeMap<Process, BTreeMap<Process, Vec<ComputeShare>>> = BTreeMap::new();
     for (process, (share, comm)) in shares {
         let (job, stage) = (jobs.root(&process), stages.root(&process));
         by_job.entry(job).or_default().entry(stage).or_default().push((process, share, comm));
@@ -77,21 +81,26 @@ pub(crate) fn stage_imbalance(
 }
 
 /// A process, its share of compute time, and the communicator that shows it.
-type Own = (Process, Share, u64);
+type ComputeShare = (Process, Share, u64);
 
 /// Compute time as a share of wall time, and between which shares the clocks leave it, where it was
-/// told from entries.
+/// derived from entries.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
-    told: f64,
+    measured: f64,
     least: f64,
     most: f64,
 }
 
-fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, rules: &Rules) -> Option<Verdict> {
-    let median_of =
-        |stage: &[Own], of: fn(&Share) -> f64| median(stage.iter().map(|(_, share, _)| of(share))).unwrap_or(0.0);
-    let middle = |stage: &[Own]| median_of(stage, |share| share.told);
+fn slowest_stage(
+    mut stages: Vec<Vec<ComputeShare>>,
+    job_rank: &HashMap<Process, i32>,
+    rules: &Rules,
+) -> Option<Verdict> {
+    let median_of = |stage: &[ComputeShare], of: fn(&Share) -> f64| {
+        median(stage.iter().map(|(_, share, _)| of(share))).unwrap_or(0.0)
+    };
+    let middle = |stage: &[ComputeShare]| median_of(stage, |share| share.measured);
     stages.sort_by(|a, b| middle(b).total_cmp(&middle(a)));
     let (slowest, others) = stages.split_first()?;
     // One process alone could as well be a slow rank.
@@ -99,7 +108,7 @@ fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, ru
         return None;
     }
     // Whatever the clocks leave open speaks against it.
-    let most = |stage: &[Own]| median_of(stage, |share| share.most);
+    let most = |stage: &[ComputeShare]| median_of(stage, |share| share.most);
     let (surely, at_most) = (median_of(slowest, |share| share.least), median(others.iter().map(|stage| most(stage)))?);
     let next = others.iter().map(|stage| most(stage)).fold(0.0, f64::max);
     let least = slowest.iter().map(|(_, share, _)| share.least).fold(f64::INFINITY, f64::min);
@@ -114,8 +123,12 @@ fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, ru
     let who = |p: &Process| RankRef { rank: job_rank.get(p).copied().unwrap_or(-1), node: p.0.to_string(), pid: p.1 };
     let mut ranks: Vec<RankRef> = slowest.iter().map(|(p, ..)| who(p)).collect();
     ranks.sort();
-    let of_stage = |stage: &Vec<Own>| {
-        let one = |(p, share, comm): &Own| StageRank { who: who(p), comm_hash: hex(*comm), own_share: share.told };
+    let of_stage = |stage: &Vec<ComputeShare>| {
+        let one = |(p, share, comm): &ComputeShare| StageRank {
+            who: who(p),
+            comm_hash: hex(*comm),
+            own_share: share.measured,
+        };
         let mut ranks: Vec<StageRank> = stage.iter().map(one).collect();
         ranks.sort_by(|a, b| a.who.cmp(&b.who));
         Stage { ranks, own_share: middle(stage) }
@@ -126,7 +139,7 @@ fn slowest_stage(mut stages: Vec<Vec<Own>>, job_rank: &HashMap<Process, i32>, ru
 
 /// The share of wall time that each process spends on its own between two instants, in the
 /// communicator that shows most of it, and which that is.
-fn own_shares(scored: &[Scored], rules: &Rules, within_ns: (i64, i64)) -> BTreeMap<Process, (Share, u64)> {
+fn compute_shares(scored: &[Scored], rules: &Rules, within_ns: (i64, i64)) -> BTreeMap<Process, (Share, u64)> {
     let mut best: BTreeMap<Process, (f64, Share, u64)> = BTreeMap::new();
     for s in scored.iter().filter(|s| s.waits == Waits::Seen || s.comm.reconstructed) {
         let run = s.between(within_ns.0, within_ns.1);
@@ -134,14 +147,14 @@ fn own_shares(scored: &[Scored], rules: &Rules, within_ns: (i64, i64)) -> BTreeM
         let wall_ns: f64 = s.windows[run.clone()].iter().map(|w| w.wall_ns).sum();
         let collectives: f64 = of_run(s, &run).iter().map(|met| f64::from(met.weight)).sum();
         for (m, tally) in s.comm.members.iter().zip(&tallies) {
-            let Some(mean) = tally.own.mean().filter(|_| wall_ns > 0.0) else { continue };
+            let Some(mean) = tally.compute.mean().filter(|_| wall_ns > 0.0) else { continue };
             let share = |compute_ns: f64| compute_ns * collectives / wall_ns;
-            let unsure = |moments: &Moments| moments.mean().unwrap_or(0.0);
+            let unsure = |open: &Mean| open.mean().unwrap_or(0.0);
             let (less, more) = (unsure(&tally.compute_less), unsure(&tally.compute_more));
-            let share = Share { told: share(mean), least: share(mean - less), most: share(mean + more) };
+            let share = Share { measured: share(mean), least: share(mean - less), most: share(mean + more) };
             let entry = best.entry((Arc::clone(&m.node), m.pid)).or_default();
-            if tally.own.n > entry.0 {
-                *entry = (tally.own.n, share, s.comm.hash);
+            if tally.compute.n > entry.0 {
+                *entry = (tally.compute.n, share, s.comm.hash);
             }
         }
     }
@@ -172,7 +185,7 @@ impl Rotation {
         })
     }
 
-    /// The same as a remark, where it cannot be told from noise.
+    /// The same as a remark, where noise would look alike.
     pub(crate) fn note(&self, scored: &[Scored]) -> String {
         format!(
             "{:.0} % of the time goes into waiting for whoever is last in communicator {}, and {} ranks take turns at it: \
@@ -226,7 +239,7 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
         count += 1;
         // Only what its compute time explains: a rank that is passed a delay is not taking its
         // turn.
-        if !own_known || excess[r].map_or(s.comm.reconstructed, |own| own >= rules.own_share * late) {
+        if !own_known || excess[r].map_or(s.comm.reconstructed, |own| own >= rules.compute_share * late) {
             lost += late * f64::from(met.weight);
             clear += usize::from(late >= rules.effect * period);
             last[r] += 1;

@@ -17,29 +17,48 @@ const Z_CAP: f64 = 9_999.0;
 
 /// Median of any values; none when there are none.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut all: Vec<f64> = values.into_iter().collect();
-    let n = all.len();
-    if n == 0 {
-        return None;
-    }
-    // Linear in n: medians are what an analysis spends its time on.
-    let (below, mid, _) = all.select_nth_unstable_by(n / 2, f64::total_cmp);
-    let mid = *mid;
-    match below.iter().copied().max_by(f64::total_cmp) {
-        Some(below) if n.is_multiple_of(2) => Some((below + mid) / 2.0),
-        _ => Some(mid),
-    }
+    Middle::of(values.into_iter().collect()).map(|middle| middle.median())
 }
 
-/// Median of a sorted slice without the element at `skip`, where there is one; none when nothing is
-/// left.
-pub(crate) fn median_without(sorted: &[f64], skip: usize) -> Option<f64> {
-    let left = sorted.len().checked_sub(usize::from(skip < sorted.len()))?;
-    let at = |i: usize| sorted[if i < skip { i } else { i + 1 }];
-    match left {
-        0 => None,
-        _ if left % 2 == 1 => Some(at(left / 2)),
-        _ => Some((at(left / 2 - 1) + at(left / 2)) / 2.0),
+/// The values around the middle of a population: its median, and the median of what is left without
+/// any one of its values. Found in linear time, where sorting would take longer: medians are what an
+/// analysis spends its time on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Middle {
+    count: usize,
+    below: f64,
+    at: f64,
+    above: f64,
+}
+
+impl Middle {
+    /// Of any values; none when there are none.
+    pub(crate) fn of(mut all: Vec<f64>) -> Option<Self> {
+        let count = all.len();
+        if count == 0 {
+            return None;
+        }
+        let (below, at, above) = all.select_nth_unstable_by(count / 2, f64::total_cmp);
+        let at = *at;
+        let below = below.iter().copied().max_by(f64::total_cmp).unwrap_or(at);
+        let above = above.iter().copied().min_by(f64::total_cmp).unwrap_or(at);
+        Some(Self { count, below, at, above })
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        if self.count.is_multiple_of(2) { (self.below + self.at) / 2.0 } else { self.at }
+    }
+
+    /// The median of the others of one of the values; none where it is the only one.
+    pub(crate) fn without(&self, value: f64) -> Option<f64> {
+        let order = value.total_cmp(&self.at);
+        match self.count {
+            1 => None,
+            count if count.is_multiple_of(2) => Some(if value > self.below { self.below } else { self.at }),
+            _ if order.is_lt() => Some((self.at + self.above) / 2.0),
+            _ if order.is_gt() => Some((self.below + self.at) / 2.0),
+            _ => Some((self.below + self.above) / 2.0),
+        }
     }
 }
 
@@ -52,38 +71,24 @@ pub(crate) fn quantile(values: impl IntoIterator<Item = f64>, q: f64) -> Option<
     all.get(at).copied()
 }
 
-/// How far `x` lies above the median of `others`, in robust standard deviations: `(x - median) /
-/// scale` with `scale = max(1.4826 MAD, 2 % of |median|, floor)`, all over the others; where the
-/// MAD is 0, 1.2533 times the mean absolute deviation takes its place. None when there are fewer
-/// than two others. Same units for all arguments.
-pub(crate) fn robust_z(x: f64, others: &[f64], floor: f64) -> Option<f64> {
-    if others.len() < 2 {
-        return None;
-    }
-    let mid = median(others.iter().copied())?;
-    let mad = median(others.iter().map(|o| (o - mid).abs()))?;
-    let mean = || others.iter().map(|o| (o - mid).abs()).sum::<f64>() / others.len() as f64;
-    Some(z_of(x - mid, mid, mad, mean, floor))
-}
-
-/// z of a gap to the median, by the median absolute deviation or, where that is 0, the mean one.
+/// z of a gap to the median of others, by their median absolute deviation or, where that is 0, the
+/// mean one: `gap / scale` with `scale = max(1.4826 MAD, 2 % of |median|, floor)`. Same units for
+/// all arguments.
 fn z_of(gap: f64, mid: f64, mad: f64, mean: impl Fn() -> f64, floor: f64) -> f64 {
     let spread = if mad > 0.0 { MAD_TO_SIGMA * mad } else { MEAN_AD_TO_SIGMA * mean() };
     let scale = spread.max(Rules::SCALE_FLOOR * mid.abs()).max(floor);
     if gap == 0.0 { 0.0 } else { (gap / scale).clamp(-Z_CAP, Z_CAP) }
 }
 
-/// The same for each of many values against the others, where the values of all are known: one
-/// sort when it is first asked, and one more for each different median of the others (three at
-/// most).
+/// How far values lie above the median of the others, in robust standard deviations. What is needed
+/// of the others is found when it is first asked for, and once more for each different median of
+/// the others (three at most).
 #[derive(Debug, Default)]
 pub(crate) struct Population {
-    /// All values; ascending once `is_sorted`.
     all: Vec<f64>,
-    is_sorted: bool,
-    /// By the bits of a median of the others: the distances of all values to it, ascending, and
-    /// their sum.
-    apart: HashMap<u64, (Vec<f64>, f64)>,
+    middle: Option<Middle>,
+    /// By the bits of a median of the others: the distances of all values to it, and their sum.
+    apart: HashMap<u64, (Option<Middle>, f64)>,
 }
 
 impl Population {
@@ -98,31 +103,48 @@ impl Population {
 
     /// The median of the others of a value of the population; of all of it where there is no value.
     pub(crate) fn median_of_others(&mut self, own: Option<f64>) -> Option<f64> {
-        if !std::mem::replace(&mut self.is_sorted, true) {
-            self.all.sort_unstable_by(f64::total_cmp);
-        }
-        median_without(&self.all, own.map_or(usize::MAX, |own| place(&self.all, own)))
+        self.middle = self.middle.or_else(|| Middle::of(self.all.clone()));
+        self.middle.and_then(|middle| own.map_or(Some(middle.median()), |own| middle.without(own)))
     }
 
-    /// [`robust_z`] of `x` over the others of `own`, a value of the population.
+    /// z of `x` over the others of `own`, a value of the population. None when there are fewer than
+    /// two others.
     pub(crate) fn z(&mut self, own: f64, x: f64, floor: f64) -> Option<f64> {
         let others = self.len().checked_sub(1).filter(|others| *others >= 2)?;
         let mid = self.median_of_others(Some(own))?;
         let (apart, sum) = self.apart.entry(mid.to_bits()).or_insert_with(|| {
-            let mut apart: Vec<f64> = self.all.iter().map(|value| (value - mid).abs()).collect();
-            apart.sort_unstable_by(f64::total_cmp);
+            let apart: Vec<f64> = self.all.iter().map(|value| (value - mid).abs()).collect();
             let sum = apart.iter().sum();
-            (apart, sum)
+            (Middle::of(apart), sum)
         });
         let own = (own - mid).abs();
-        let mad = median_without(apart, place(apart, own))?;
+        let mad = apart.and_then(|apart| apart.without(own))?;
         Some(z_of(x - mid, mid, mad, || (*sum - own).max(0.0) / others as f64, floor))
     }
 }
 
-/// The place of a value in a sorted slice that holds it.
-fn place(sorted: &[f64], value: f64) -> usize {
-    sorted.partition_point(|other| other.total_cmp(&value).is_lt())
+/// Running count and sum of values. Mergeable by addition.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Mean {
+    pub(crate) n: f64,
+    sum: f64,
+}
+
+impl Mean {
+    pub(crate) fn add(&mut self, x: f64) {
+        self.n += 1.0;
+        self.sum += x;
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.n += other.n;
+        self.sum += other.sum;
+    }
+
+    /// None where there are no values.
+    pub(crate) fn mean(&self) -> Option<f64> {
+        (self.n > 0.0).then(|| self.sum / self.n)
+    }
 }
 
 /// Running count, sum, sum of squares and count of positive values: what a window keeps of one
@@ -180,6 +202,14 @@ impl Moments {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// The definition, over others that the value is not among.
+    fn robust_z(x: f64, others: &[f64], floor: f64) -> Option<f64> {
+        let mid = median(others.iter().copied()).filter(|_| others.len() >= 2)?;
+        let mad = median(others.iter().map(|o| (o - mid).abs()))?;
+        let mean = || others.iter().map(|o| (o - mid).abs()).sum::<f64>() / others.len() as f64;
+        Some(z_of(x - mid, mid, mad, mean, floor))
+    }
 
     #[test]
     fn z_is_the_published_formula_where_no_floor_binds() {
@@ -239,15 +269,6 @@ mod tests {
             let mut sorted = all.clone();
             sorted.sort_by(f64::total_cmp);
             prop_assert_eq!(median(all), median_sorted(&sorted));
-        }
-
-        #[test]
-        fn median_without_is_the_median_of_the_rest(mut all in prop::collection::vec(-1e6..1e6f64, 2..40), pick in 0usize..40) {
-            all.sort_by(f64::total_cmp);
-            let skip = pick % all.len();
-            let mut rest = all.clone();
-            rest.remove(skip);
-            prop_assert_eq!(median_without(&all, skip), median_sorted(&rest));
         }
 
         #[test]

@@ -4,16 +4,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::comm::{Comm, Met};
+use super::clocks::widest_bound_ns;
+use super::comm::Comm;
+use super::hostlist::{first_parts, fold_names};
 use super::input::Input;
 use super::observation::{ClockOffset, Coupling, hex};
 use super::ranks::RankRef;
 use super::report::{CommReport, Evidence, RankScore, Role, Spread};
 use super::rules::Rules;
 use super::score::Scored;
-use super::stats::{median, quantile};
 use super::suspects::Found;
 use super::tally::Waits;
+
+/// Parts of a list of hosts in one line.
+const HOSTS: usize = 4;
 
 /// How the line about calls in which not all ranks meet begins.
 pub(crate) const NOT_SCORED: &str = "who waits in";
@@ -24,20 +28,12 @@ pub(crate) fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &
     for m in comms().flat_map(|c| &c.members) {
         clocks.insert(&m.node, m.clock);
     }
-    let mut bounds: Vec<i64> = clocks.values().flatten().map(|c| c.bound_ns).collect();
-    bounds.sort_unstable_by(|a, b| b.cmp(a));
-    let known = clocks.values().all(Option::is_some);
-    let clock_bound_ns = match clocks.len() {
-        0 | 1 => Some(0),
-        _ if known => Some(bounds.iter().take(2).sum()),
-        _ => None,
-    };
     Evidence {
         tier: named.first().map_or_else(|| comms().map(|c| c.tier).min().unwrap_or(0), |f| scored[f.comm].comm.tier),
         windows: scored.iter().map(|s| s.windows.len()).sum(),
         matched: scored.iter().map(|s| s.comm.met.len()).sum(),
         complete: scored.iter().map(|s| s.comm.complete).sum(),
-        clock_bound_ns,
+        clock_bound_ns: widest_bound_ns(&clocks),
         clocks: clocks.iter().filter_map(|(n, c)| c.map(|c| ((*n).to_owned(), c))).collect(),
         since_ns: input.since_ns,
         until_ns: input.until_ns,
@@ -57,11 +53,9 @@ fn not_visible(
         unseen.push(format!("{n} calls left out: {why}"));
     }
     for comm in scored.iter().map(|s| &s.comm).chain(thin) {
-        let heard = comm.members.len();
-        if let Some(all) = comm.nranks.and_then(|n| usize::try_from(n).ok())
-            && heard < all
-        {
-            unseen.push(format!("{} of {all} ranks of communicator {}", all - heard, hex(comm.hash)));
+        let (heard, not_heard) = (comm.members.len(), comm.not_heard());
+        if not_heard > 0 {
+            unseen.push(format!("{not_heard} of {} ranks of communicator {}", heard + not_heard, hex(comm.hash)));
         }
         if comm.partial > 0 && comm.complete > 0 {
             unseen.push(format!("a rank's record in {} of {} collectives", comm.partial, comm.met.len()));
@@ -79,7 +73,8 @@ fn not_visible(
     }
     let blind: Vec<&str> = clocks.iter().filter(|(_, c)| c.is_none()).map(|(n, _)| *n).collect();
     if !blind.is_empty() {
-        unseen.push(format!("lateness on {}: clock offset not known, only waits are compared", some(&blind)));
+        let blind = first_parts(&fold_names(blind), HOSTS);
+        unseen.push(format!("lateness on {blind}: clock offset not known, only waits are compared"));
     }
     if scored.iter().any(|s| s.waits == Waits::Enqueued) {
         unseen.push("waits: the calls only enqueue (tier 0); what the device waits for is not in them".to_owned());
@@ -100,32 +95,42 @@ pub(crate) fn comm_reports(
     let mut all: Vec<CommReport> = Vec::new();
     for (index, s) in scored.iter().enumerate() {
         let (tallies, scores) = s.whole(rules);
-        let bases: Vec<(Option<i64>, Option<i64>)> = s.comm.met.iter().map(|met| bases(met, &s.bounds)).collect();
+        let members = s.comm.members.len();
+        let (mut late, mut wait) = (vec![Vec::new(); members], vec![Vec::new(); members]);
+        for met in &s.comm.met {
+            let cells = || met.cells.iter().enumerate().filter_map(|(m, cell)| Some((m, cell.as_ref()?)));
+            let entries = || cells().filter(|(m, _)| s.bounds[*m].is_some()).map(|(m, cell)| (m, cell.entry_ns));
+            let first_ns = entries().map(|(_, entry_ns)| entry_ns).min().unwrap_or(0);
+            let shortest_ns = cells().map(|(_, cell)| cell.duration_ns).min().unwrap_or(0);
+            entries().for_each(|(m, entry_ns)| late[m].push(entry_ns - first_ns));
+            cells().for_each(|(m, cell)| wait[m].push(cell.duration_ns - shortest_ns));
+        }
+        let mut flagged = vec![0; members];
+        for flags in &s.flags {
+            flagged.iter_mut().zip(flags).for_each(|(sum, flags)| *sum += usize::from(flags.late || flags.compute));
+        }
         let named_in = named.iter().any(|f| f.comm == index);
         let mut report = comm_report(&s.comm);
         report.windowed = Some(s.kind);
         report.windows = s.windows.len();
         report.waits = Some(s.waits);
-        report.ranks = (0..s.comm.members.len())
+        report.ranks = (0..members)
             .map(|m| {
                 let member = &s.comm.members[m];
-                let cells = || s.comm.met.iter().zip(&bases).filter_map(|(met, base)| Some((met.cells[m]?, base)));
-                let late = cells().filter_map(|(cell, (first, _))| Some(cell.entry_ns - (*first)?));
-                let wait = cells().filter_map(|(cell, (_, shortest))| Some(cell.duration_ns - (*shortest)?));
                 RankScore {
                     rank: member.rank,
                     node: member.node.to_string(),
                     pid: member.pid,
                     class: member.class,
                     collectives: tallies[m].duration.n as u64,
-                    lateness: if s.bounds[m].is_some() { spread(late) } else { Spread::default() },
+                    lateness: spread(std::mem::take(&mut late[m])),
                     lateness_bound_ns: s.bounds[m].map(|b| b as i64),
-                    wait: spread(wait),
+                    wait: spread(std::mem::take(&mut wait[m])),
                     own_excess_ns: tallies[m].more_compute.mean().map(|v| v as i64),
                     excess_ns: scores[m].late.excess_ns as i64,
                     share: scores[m].late.share,
                     z: scores[m].late.z,
-                    flagged: s.scores.iter().filter(|w| w[m].late.flagged || w[m].own.flagged).count(),
+                    flagged: flagged[m],
                     role: match () {
                         () if named.iter().any(|f| *f.culprit.node == *member.node && f.culprit.pid == member.pid) => {
                             Role::Culprit
@@ -142,13 +147,6 @@ pub(crate) fn comm_reports(
     all.extend(thin.iter().map(comm_report));
     all.sort_by_key(|c| std::cmp::Reverse((c.nranks, c.heard, c.matched)));
     all
-}
-
-/// The first entry among known clocks, and the shortest duration.
-fn bases(met: &Met, bounds: &[Option<f64>]) -> (Option<i64>, Option<i64>) {
-    let known = met.cells.iter().zip(bounds).filter(|(_, b)| b.is_some());
-    let first = known.filter_map(|(c, _)| c.map(|c| c.entry_ns)).min();
-    (first, met.cells.iter().flatten().map(|c| c.duration_ns).min())
 }
 
 fn comm_report(comm: &Comm) -> CommReport {
@@ -170,23 +168,12 @@ fn comm_report(comm: &Comm) -> CommReport {
     }
 }
 
-fn spread(values: impl Iterator<Item = i64>) -> Spread {
-    let all: Vec<f64> = values.map(|v| v as f64).collect();
-    if all.is_empty() {
-        return Spread::default();
-    }
+fn spread(mut all: Vec<i64>) -> Spread {
+    all.sort_unstable();
+    let Some(last) = all.len().checked_sub(1) else { return Spread::default() };
     Spread {
-        mean_ns: (all.iter().sum::<f64>() / all.len() as f64) as i64,
-        median_ns: median(all.iter().copied()).unwrap_or(0.0) as i64,
-        p95_ns: quantile(all, 0.95).unwrap_or(0.0) as i64,
-    }
-}
-
-/// The first few of many names.
-fn some(names: &[&str]) -> String {
-    const SHOWN: usize = 4;
-    match names.len() {
-        0..=SHOWN => names.join(", "),
-        n => format!("{} and {} nodes more", names[..SHOWN].join(", "), n - SHOWN),
+        mean_ns: (all.iter().map(|v| *v as f64).sum::<f64>() / all.len() as f64) as i64,
+        median_ns: all[last / 2].midpoint(all[all.len() / 2]),
+        p95_ns: all[(0.95 * last as f64).round() as usize],
     }
 }

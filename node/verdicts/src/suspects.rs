@@ -11,12 +11,12 @@ use std::sync::Arc;
 use super::comm::{Comm, Met};
 use super::observation::{Process, hex};
 use super::ranks::RankRef;
-use super::rating::{Rating, Score, history, unsure};
+use super::rating::{Flags, Rating, history, unsure};
 use super::report::{Basis, Culprit};
 use super::rules::Rules;
 use super::score::Scored;
 use super::stats::median;
-use super::tally::Waits;
+use super::tally::{Tally, Waits};
 
 /// A culprit and where it was found.
 pub(crate) struct Found {
@@ -47,6 +47,30 @@ pub(crate) struct Findings {
     pub(crate) ahead: Vec<Found>,
     /// Evidence that contradicts itself, in words.
     pub(crate) doubts: Vec<String>,
+}
+
+/// What stands against naming a rank that is late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Against {
+    /// It may be held up, or late with others because of the network: that is not seen.
+    Unclear,
+    /// It is held up: another rank is late in a communicator where it is not.
+    HeldUp,
+}
+
+impl Findings {
+    /// Names those no more against whom something stands, by each and all that were found.
+    pub(crate) fn drop(&mut self, against: impl Fn(&Found, &[Found]) -> Option<Against>) {
+        let found = std::mem::take(&mut self.found);
+        let against: Vec<Option<Against>> = found.iter().map(|one| against(one, &found)).collect();
+        for (one, against) in found.into_iter().zip(against) {
+            match against {
+                Some(Against::HeldUp) => self.held_up.push(one.culprit.who()),
+                Some(Against::Unclear) => self.alone.push(one.culprit.who()),
+                None => self.found.push(one),
+            }
+        }
+    }
 }
 
 /// A process's rank in the largest communicator that it is in.
@@ -143,8 +167,8 @@ pub(crate) fn suspects(
 ) {
     for m in 0..s.comm.members.len() {
         let case = Case::of(index, s, m, rules, job_rank, elsewhere);
-        let late = case.late(findings);
-        let own = case.own();
+        let late = case.by_lateness(findings);
+        let own = case.by_compute();
         // What the others wait is the better evidence, unless it shows only a part.
         findings.found.extend(match (late, own) {
             (Some(late), Some(own)) if own.culprit.share <= Rules::COMPUTE_OVER_LATENESS * late.culprit.share => {
@@ -213,12 +237,12 @@ impl<'a> Case<'a> {
     fn as_neighbour(&self, neighbour: &Found) -> Option<Found> {
         let run = neighbour.episode.clone();
         let (_, scores) = self.s.pooled(run.clone(), self.rules);
-        let own_time = neighbour.culprit.basis == Basis::OwnTime;
-        let rating = if own_time { &scores[self.m].own } else { &scores[self.m].late };
+        let by_compute = neighbour.culprit.basis == Basis::OwnTime;
+        let rating = if by_compute { &scores[self.m].compute } else { &scores[self.m].late };
         // Its compute time must not say that it is held up.
         let own = self.explained(neighbour.culprit.basis, &run, 1.0);
-        let itself = own_time || own.map_or(!self.several, |own| own >= self.rules.own_share);
-        let flags = self.column(if own_time { |s| s.own.flagged } else { |s| s.late.flagged });
+        let itself = by_compute || own.map_or(!self.several, |own| own >= self.rules.compute_share);
+        let flags = self.column(if by_compute { |flags| flags.compute } else { |flags| flags.late });
         // Those that are slow as it is are among the others, and widen their spread: what it has in
         // every collective tells as well.
         let surely = rating.consistency > self.rules.z && rating.mostly >= self.rules.mostly;
@@ -227,24 +251,23 @@ impl<'a> Case<'a> {
             rating.mostly >= Rules::ABOVE_MEDIAN
                 && self.consistency(rating, neighbour.culprit.basis, &run) >= Rules::NEIGHBOUR_CONSISTENCY
         };
-        let stands = rating.share >= self.rules.effect && (own_time && surely || rating.flagged && habit());
+        let stands = rating.share >= self.rules.effect && (by_compute && surely || rating.flagged && habit());
         (stands && itself && 2.0 * rating.share >= neighbour.culprit.share)
             .then(|| self.found(neighbour.culprit.basis, rating, &flags, run))
     }
 
-    fn column(&self, flag: fn(&Score) -> bool) -> Vec<bool> {
-        self.s.scores.iter().map(|w| flag(&w[self.m])).collect()
+    fn column(&self, flag: fn(&Flags) -> bool) -> Vec<bool> {
+        self.s.flags.iter().map(|w| flag(&w[self.m])).collect()
     }
 
     /// It is late: by waits or entries.
-    fn late(&self, findings: &mut Findings) -> Option<Found> {
+    fn by_lateness(&self, findings: &mut Findings) -> Option<Found> {
         let (s, m, rules) = (self.s, self.m, self.rules);
-        let flags = self.column(|score| score.late.flagged);
+        let flags = self.column(|flags| flags.late);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
-        let (run, (tallies, scores)) = self.candidates(&flags, |score| &score.late).into_iter().find_map(|run| {
+        let (run, (tallies, scores)) = self.candidates(&flags, |flags| flags.late).into_iter().find_map(|run| {
             let pooled = s.pooled(run.clone(), rules);
-            self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, |score| &score.late)
-                .then_some((run, pooled))
+            self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, basis).then_some((run, pooled))
         })?;
         let (rating, tally) = (&scores[m].late, &tallies[m]);
         if s.waits == Waits::Enqueued && enters_after_the_next(s, m, &run) {
@@ -265,10 +288,10 @@ impl<'a> Case<'a> {
         }
         let own = tally.more_compute.mean().filter(|_| tally.more_compute.n >= Rules::COMPUTE_SEEN);
         let explained = self.explained(basis, &run, Rules::COMPUTE_SEEN);
-        let not_own = explained.is_some_and(|explained| explained < rules.own_share);
+        let not_own = explained.is_some_and(|explained| explained < rules.compute_share);
         // Told from entries, the clocks may make it.
         let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
-        let open = !not_own && own.is_some_and(|own| own - unsure < rules.own_share * rating.excess_ns);
+        let open = !not_own && own.is_some_and(|own| own - unsure < rules.compute_share * rating.excess_ns);
         // It entered late for certain; where it does not pass data to single ranks, it may still be
         // seen whether somebody else made it late.
         let entries_tell = !s.comm.mixed() && !self.paired;
@@ -291,13 +314,13 @@ impl<'a> Case<'a> {
                     return None;
                 }
                 let rating = Rating {
-                    consistency: tally.more_compute.consistency(scores[m].own.usual_ns).unwrap_or(0.0),
+                    consistency: tally.more_compute.consistency(scores[m].compute.usual_ns).unwrap_or(0.0),
                     mostly: tally.more_compute.positive / tally.more_compute.n,
                     ..*rating
                 };
                 let class = s.comm.members[m].class;
                 let peers = s.comm.members.iter().filter(|o| o.class == class).count();
-                if not_own || !self.holds(&rating, peers, &run, Basis::OwnTime, |score| &score.late) {
+                if not_own || !self.holds(&rating, peers, &run, Basis::OwnTime, basis) {
                     return None;
                 }
             } else if not_own {
@@ -331,26 +354,25 @@ impl<'a> Case<'a> {
     }
 
     /// It takes more time of its own than the others of its class.
-    fn own(&self) -> Option<Found> {
-        let flags = self.column(|score| score.own.flagged);
+    fn by_compute(&self) -> Option<Found> {
+        let flags = self.column(|flags| flags.compute);
         let class = self.s.comm.members[self.m].class;
         let peers = || self.s.comm.members.iter().filter(|o| o.class == class).count();
-        self.candidates(&flags, |score| &score.own).into_iter().find_map(|run| {
+        self.candidates(&flags, |flags| flags.compute).into_iter().find_map(|run| {
             let (_, scores) = self.s.pooled(run.clone(), self.rules);
-            let rating = &scores[self.m].own;
-            self.holds(rating, peers(), &run, Basis::OwnTime, |score| &score.own)
+            let rating = &scores[self.m].compute;
+            self.holds(rating, peers(), &run, Basis::OwnTime, Basis::OwnTime)
                 .then(|| self.found(Basis::OwnTime, rating, &flags, run))
         })
     }
 
     /// Episodes to be tried in turn.
-    fn candidates(&self, flags: &[bool], which: fn(&Score) -> &Rating) -> Vec<Range<usize>> {
+    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool) -> Vec<Range<usize>> {
         let mut runs = episodes(flags, self.rules);
         // Where windows hold few collectives or ranks are few, the spread of a single window is a
         // poor measure: then it is enough that it costs as much in most of the longer ones; what it
         // stands out of is asked over the whole run.
-        let costs = |scores: &Vec<Score>| which(&scores[self.m]).share >= self.rules.effect;
-        let coarse: Vec<bool> = self.s.coarse.iter().map(|(_, scores)| costs(scores)).collect();
+        let coarse: Vec<bool> = self.s.coarse.iter().map(|(_, of_all)| costs(&of_all[self.m])).collect();
         if let Some(run) = episode(&coarse, self.rules) {
             let (first, last) = (&self.s.coarse[run.start].0, &self.s.coarse[run.end - 1].0);
             runs.push(first.start..last.end);
@@ -358,15 +380,8 @@ impl<'a> Case<'a> {
         runs
     }
 
-    /// Does an episode hold up as a whole?
-    fn holds(
-        &self,
-        rating: &Rating,
-        peers: usize,
-        run: &Range<usize>,
-        basis: Basis,
-        which: fn(&Score) -> &Rating,
-    ) -> bool {
+    /// Does an episode hold up as a whole? `of_rating` is the basis of the rating's excess.
+    fn holds(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis, of_rating: Basis) -> bool {
         // Of many that are looked at some stand out by chance: the places in communicators, and the
         // episodes of this length that find room in the span. As much surer as the tail of a normal
         // deviate asks for.
@@ -383,7 +398,7 @@ impl<'a> Case<'a> {
             && rating.mostly >= Rules::ABOVE_MEDIAN
             && rating.beyond >= self.rules.effect
             && self.consistency(rating, basis, run) >= needed
-            && self.departs_from_history(rating, peers, run, which)
+            && self.departs_from_history(rating, peers, run, of_rating)
     }
 
     /// How surely its excess over an episode is no chance, as a normal deviate: the surer of two
@@ -396,17 +411,16 @@ impl<'a> Case<'a> {
 
     /// Three ranks: two others are no population, so where the rank has a past of its own, it must
     /// depart from it.
-    fn departs_from_history(
-        &self,
-        rating: &Rating,
-        peers: usize,
-        run: &Range<usize>,
-        which: fn(&Score) -> &Rating,
-    ) -> bool {
+    fn departs_from_history(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis) -> bool {
         if peers != 3 || run.start < Rules::HISTORY {
             return true;
         }
-        let past = (0..run.start).map(|w| which(&self.s.scores[w][self.m]).excess_ns);
+        let excess = |tally: &Tally| match basis {
+            Basis::Waits => tally.less_wait.mean(),
+            Basis::Entries => tally.later.mean(),
+            Basis::OwnTime | Basis::PointToPoint => tally.more_compute.mean(),
+        };
+        let past = self.s.tallies[..run.start].iter().map(|w| excess(&w[self.m]).unwrap_or(0.0));
         history(past).is_none_or(|(mid, scale)| rating.excess_ns - mid > self.rules.z * scale)
     }
 

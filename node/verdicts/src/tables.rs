@@ -1,7 +1,7 @@
 //! Verdicts on cases that others have published, with the figures that they printed.
 
 use super::hang::{Progress, find};
-use super::stats::robust_z;
+use super::stats::Population;
 use super::{Input, Observation, Rules, analyse};
 
 const MS: i64 = 1_000_000;
@@ -47,7 +47,7 @@ fn a_rank_busy_for_200_ms_is_named_though_outer_times_are_alike() {
     // traceopt-ai/traceml#252: four ranks, steps of 362 ms, 200 ms of busy waiting on rank 1; the
     // backward times of all ranks are 293 ms.
     let outer = [293.0, 292.2, 293.0, 293.1];
-    let z = robust_z(outer[1], &[outer[0], outer[2], outer[3]], 0.0).unwrap();
+    let z = Population::new(outer).z(outer[1], outer[1], 0.0).unwrap();
     assert!(z.abs() < 1.0, "outer times show nothing: {z}");
 }
 
@@ -80,10 +80,7 @@ fn those_behind_are_missing_and_not_those_ahead() {
 #[test]
 fn a_locked_clock_shows_in_the_kernel_times() {
     // wutianyuan1/Greyhound: GEMM times in ms before and after the clock of rank 1 was locked.
-    let z = |times: [f64; 4], r: usize| {
-        let others: Vec<f64> = times.iter().enumerate().filter(|(o, _)| *o != r).map(|(_, t)| *t).collect();
-        robust_z(times[r], &others, 0.0).unwrap()
-    };
+    let z = |times: [f64; 4], r: usize| Population::new(times).z(times[r], times[r], 0.0).unwrap();
     let rules = Rules::default();
     assert!((0..4).all(|r| z([65.47, 65.74, 65.74, 65.74], r) < rules.z));
     let after = [65.47, 515.49, 65.69, 65.69];

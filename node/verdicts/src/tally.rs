@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::stats::Moments;
+use super::stats::{Mean, Moments};
 
 /// Whether the time inside the calls shows the wait for the other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -25,23 +25,23 @@ pub enum Waits {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Tally {
     /// Time in the calls.
-    pub(crate) duration: Moments,
+    pub(crate) duration: Mean,
     /// Aligned entry minus the first entry.
-    pub(crate) lateness: Moments,
+    pub(crate) lateness: Mean,
     /// Duration minus the group's shortest.
-    pub(crate) wait: Moments,
+    pub(crate) wait: Mean,
     /// How much less this rank waited than the median of the others: clock-free lateness.
     pub(crate) less_wait: Moments,
     /// How much later it entered than the median of the others.
     pub(crate) later: Moments,
     /// Its compute time.
-    pub(crate) own: Moments,
+    pub(crate) compute: Mean,
     /// How much more compute time it took than the median of the others of its class.
     pub(crate) more_compute: Moments,
     /// How much less its compute time may be, where it was told from aligned entries,
-    pub(crate) compute_less: Moments,
+    pub(crate) compute_less: Mean,
     /// and how much more.
-    pub(crate) compute_more: Moments,
+    pub(crate) compute_more: Mean,
 }
 
 impl Tally {
@@ -51,7 +51,7 @@ impl Tally {
         self.wait.merge(&other.wait);
         self.less_wait.merge(&other.less_wait);
         self.later.merge(&other.later);
-        self.own.merge(&other.own);
+        self.compute.merge(&other.compute);
         self.more_compute.merge(&other.more_compute);
         self.compute_less.merge(&other.compute_less);
         self.compute_more.merge(&other.compute_more);

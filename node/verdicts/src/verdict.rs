@@ -201,6 +201,9 @@ fn judge(input: &Input, rules: &Rules) -> Report {
 
 /// Says of which hosts all ranks that were heard are named.
 fn hosts(scored: &[Scored], named: &[Found]) -> Vec<String> {
+    if named.is_empty() {
+        return Vec::new();
+    }
     let mut ranks: BTreeMap<&str, (BTreeSet<i64>, BTreeSet<i64>)> = BTreeMap::new();
     for m in scored.iter().flat_map(|s| &s.comm.members) {
         ranks.entry(&m.node).or_default().0.insert(m.pid);

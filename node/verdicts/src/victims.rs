@@ -4,13 +4,13 @@
 //! All of this matters where calls only enqueue, so that waits are not seen. `suspects.rs` finds
 //! them, `verdict.rs` asks here whom to drop.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use super::comm::{Comm, Member, Met};
 use super::rating::Score;
 use super::rules::Rules;
 use super::score::Scored;
-use super::suspects::{Findings, Found, of_run};
+use super::suspects::{Against, Findings, Found, of_run};
 use super::tally::Waits;
 
 /// Whether a member is the one that was found.
@@ -22,53 +22,33 @@ pub(crate) fn is(f: &Found, m: &Member) -> bool {
 /// too: so a rank is to blame only if in each communicator that it is in, it is late itself, or
 /// nobody else is that it could wait for. Ranks that were not heard could be late.
 pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings: &mut Findings) {
-    let found = &findings.found;
-    let late_somewhere = |m: &Member| found.iter().any(|f| is(f, m));
-    // What stands against each.
-    let against: Vec<Option<Against>> = found
-        .iter()
-        .map(|p| {
-            if !p.by_entries {
-                return None;
-            }
-            let elsewhere = scored.iter().enumerate().map(|(i, s)| (Some(i), &s.comm));
-            let elsewhere = elsewhere.chain(thin.iter().map(|c| (None, c)));
-            elsewhere
-                .filter(|(i, c)| *i != Some(p.comm) && c.coupled > 0 && c.members.iter().any(|m| is(p, m)))
-                .filter(|(i, _)| {
-                    !found.iter().any(|f| Some(f.comm) == *i && is(f, &scored[p.comm].comm.members[p.member]))
-                })
-                // Who waits for somebody there waits alike: that makes nobody late against those
-                // that are there, too.
-                .filter(|(_, c)| !scored[p.comm].comm.members.iter().all(|m| c.has(m)))
-                .filter_map(|(i, c)| {
-                    let others = || c.members.iter().filter(|m| !is(p, m));
-                    let late_here = i.is_some() && found.iter().any(|f| Some(f.comm) == i);
-                    let heard = c.nranks.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n <= c.members.len()));
-                    // Whoever was not heard would make all that it meets late.
-                    let in_time = || others().any(|m| scored[p.comm].comm.has(m) && !late_somewhere(m));
-                    let waits =
-                        || others().any(late_somewhere) && i.is_none_or(|i| !waits_little(scored, p, &scored[i]));
-                    match () {
-                        () if late_here => Some(Against::Another),
-                        () if !heard && !in_time() || waits() => Some(Against::Unclear),
-                        () => None,
-                    }
-                })
-                .max()
-        })
-        .collect();
-    let mut against = against.into_iter();
-    let mut kept = Vec::new();
-    for p in findings.found.drain(..) {
-        let me = p.culprit.who();
-        match against.next().flatten() {
-            Some(Against::Another) => findings.held_up.push(me),
-            Some(Against::Unclear) => findings.alone.push(me),
-            None => kept.push(p),
+    findings.drop(|p, found| {
+        if !p.by_entries {
+            return None;
         }
-    }
-    findings.found = kept;
+        let late_somewhere = |m: &Member| found.iter().any(|f| is(f, m));
+        let here = &scored[p.comm].comm;
+        let elsewhere = scored.iter().enumerate().map(|(i, s)| (Some(i), &s.comm));
+        let elsewhere = elsewhere.chain(thin.iter().map(|c| (None, c)));
+        elsewhere
+            .filter(|(i, c)| *i != Some(p.comm) && c.coupled > 0 && c.members.iter().any(|m| is(p, m)))
+            .filter(|(i, _)| !found.iter().any(|f| Some(f.comm) == *i && is(f, &here.members[p.member])))
+            // Who waits for somebody there waits alike: that makes nobody late against those that
+            // are there, too.
+            .filter(|(_, c)| !here.members.iter().all(|m| c.has(m)))
+            .filter_map(|(i, c)| {
+                let others = || c.members.iter().filter(|m| !is(p, m));
+                // Whoever was not heard would make all that it meets late.
+                let in_time = || others().any(|m| here.has(m) && !late_somewhere(m));
+                let waits = || others().any(late_somewhere) && i.is_none_or(|i| !waits_little(scored, p, &scored[i]));
+                match () {
+                    () if i.is_some() && found.iter().any(|f| Some(f.comm) == i) => Some(Against::HeldUp),
+                    () if c.not_heard() > 0 && !in_time() || waits() => Some(Against::Unclear),
+                    () => None,
+                }
+            })
+            .max()
+    });
 }
 
 /// In the collectives of another communicator it waited, at the time when it was late, for less
@@ -110,27 +90,15 @@ pub(crate) fn drop_common(scored: &[Scored], thin: &[Comm], rules: &Rules, findi
     let all = || scored.iter().map(|s| &s.comm).chain(thin);
     let together: Vec<&Comm> = all().filter(common).collect();
     let links = links(scored, thin, found, rules);
-    let dropped: Vec<bool> = found
-        .iter()
-        .map(|f| {
-            let s = &scored[f.comm];
-            let smaller = |c: &&&Comm| c.hash != s.comm.hash && c.members.iter().any(|m| is(f, m));
-            let linked =
-                |c: &Comm| c.members.iter().any(|m| link(&f.culprit.node, &m.node).is_some_and(|l| links.contains(&l)));
-            let linked = || all().any(|c| c.paired > 0 && c.members.iter().any(|m| is(f, m)) && linked(c));
-            s.waits == Waits::Enqueued && (together.iter().any(|c| smaller(&c)) || linked())
-        })
-        .collect();
-    let mut dropped = dropped.into_iter();
-    let mut kept = Vec::new();
-    for f in findings.found.drain(..) {
-        if dropped.next() == Some(true) {
-            findings.alone.push(f.culprit.who());
-        } else {
-            kept.push(f);
-        }
-    }
-    findings.found = kept;
+    findings.drop(|f, _| {
+        let s = &scored[f.comm];
+        let smaller = |c: &Comm| c.hash != s.comm.hash && c.members.iter().any(|m| is(f, m));
+        let linked =
+            |c: &Comm| c.members.iter().any(|m| link(&f.culprit.node, &m.node).is_some_and(|l| links.contains(&l)));
+        let linked = || all().any(|c| c.paired > 0 && c.members.iter().any(|m| is(f, m)) && linked(c));
+        let dropped = s.waits == Waits::Enqueued && (together.iter().any(|c| smaller(c)) || linked());
+        dropped.then_some(Against::Unclear)
+    });
 }
 
 /// Two hosts, in order; none where they are one.
@@ -144,8 +112,9 @@ fn link<'a>(a: &'a str, b: &'a str) -> Option<(&'a str, &'a str)> {
 fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Rules) -> BTreeSet<(&'a str, &'a str)> {
     let mut links = BTreeSet::new();
     for f in found.iter().filter(|f| scored[f.comm].waits == Waits::Enqueued && scored[f.comm].comm.reconstructed) {
-        let own =
-            |node: &str, pid: i64| own_share(scored, (node, pid), (f.culprit.since_ns, f.culprit.until_ns), rules);
+        let shares =
+            shares(scored.iter(), (f.culprit.since_ns, f.culprit.until_ns), rules, |score| score.compute.share);
+        let own = |node: &str, pid: i64| shares.get(&(node, pid)).copied().unwrap_or(0.0).max(0.0);
         let mine = own(&f.culprit.node, f.culprit.pid);
         if mine < rules.effect {
             continue;
@@ -160,33 +129,22 @@ fn links<'a>(scored: &'a [Scored], thin: &'a [Comm], found: &[Found], rules: &Ru
     links
 }
 
-/// The excess of compute time of a process between two instants as a share of wall time, in the
-/// communicator where it is largest.
-fn own_share(scored: &[Scored], who: (&str, i64), within_ns: (i64, i64), rules: &Rules) -> f64 {
-    scores(scored.iter(), who, within_ns, rules).map(|score| score.own.share).fold(0.0, f64::max)
-}
-
-/// The score of a process (node and id) between two instants, in each of these communicators that it
-/// is in.
-pub(crate) fn scores<'a>(
+/// A share of wall time of each process (node and id) between two instants, in that of these
+/// communicators where it is largest.
+pub(crate) fn shares<'a>(
     scored: impl Iterator<Item = &'a Scored>,
-    (node, pid): (&str, i64),
     (since_ns, until_ns): (i64, i64),
     rules: &Rules,
-) -> impl Iterator<Item = Score> {
-    scored.filter_map(move |s| {
-        let place = s.comm.members.iter().position(|m| *m.node == *node && m.pid == pid)?;
+    share: fn(&Score) -> f64,
+) -> HashMap<(&'a str, i64), f64> {
+    let mut largest: HashMap<(&str, i64), f64> = HashMap::new();
+    for s in scored {
         let run = s.between(since_ns, until_ns);
-        (!run.is_empty()).then(|| s.pooled(run, rules).1.swap_remove(place))
-    })
-}
-
-/// What stands against naming a rank that enters late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Against {
-    /// In another communicator of it others may be late: those that are late elsewhere, or were not
-    /// heard.
-    Unclear,
-    /// In another communicator of it another rank is late.
-    Another,
+        let scores = if run.is_empty() { Vec::new() } else { s.pooled(run, rules).1 };
+        for (m, score) in s.comm.members.iter().zip(&scores) {
+            let known = largest.entry((&m.node, m.pid)).or_insert(f64::NEG_INFINITY);
+            *known = known.max(share(score));
+        }
+    }
+    largest
 }

@@ -29,7 +29,7 @@ pub struct Grid {
     pub experts: f64,
     /// The replicas reduce their gradients part by part while they compute the next, not at the end.
     pub buckets: bool,
-    /// The rest; `ranks` must be the product, `own_ns` is a rank's own time in a step,
+    /// The rest; `ranks` must be the product, `own_ns` is a rank's compute time in a step,
     /// `collectives` is not used, `uneven` is drawn per replica (its ranks work on the same data).
     pub job: Job,
 }

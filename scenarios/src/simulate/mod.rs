@@ -4,7 +4,7 @@
 //! Shares the types of an observation with the analysis, and no constant or rule: what it assumes
 //! of clocks and delays is its own.
 //!
-//! A job is coupled: each step every rank computes (own time with noise), enters the collective,
+//! A job is coupled: each step every rank computes (compute time with noise), enters the collective,
 //! and leaves when the last rank has entered. What is recorded then passes through the faults of
 //! observation: clocks that are off and drift, lost records, recorders that came late, hosts that
 //! are not heard.
@@ -28,27 +28,27 @@ pub use machine::pid;
 use machine::{Group, Machine};
 pub use schedule::Schedule;
 
-/// How a rank's own time scatters, beside its mean.
+/// How a rank's compute time scatters, beside its mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Noise {
-    /// Normal, standard deviation as a share of the own time.
+    /// Normal, standard deviation as a share of the compute time.
     Gaussian(f64),
     /// Log-normal with this sigma (median 1).
     LogNormal(f64),
     /// Normal with `sigma`, and with probability `chance` a stretch without CPU of up to `most` own
     /// times.
     Spikes {
-        /// Standard deviation as a share of the own time.
+        /// Standard deviation as a share of the compute time.
         sigma: f64,
         /// Probability of a spike in one step of one rank.
         chance: f64,
-        /// Longest spike, in own times.
+        /// Longest spike, in compute times.
         most: f64,
     },
     /// Mostly near its usual length, with a power-law tail of delays: `sigma` times a Pareto
     /// deviate less its least value. With `alpha` of 2 and below the variance is infinite.
     Heavy {
-        /// Size of the tail as a share of the own time.
+        /// Size of the tail as a share of the compute time.
         sigma: f64,
         /// Exponent of the tail.
         alpha: f64,
@@ -60,7 +60,7 @@ pub enum Noise {
 pub struct Slow {
     /// Which rank.
     pub rank: usize,
-    /// How much longer its own time is, per step.
+    /// How much longer its compute time is, per step.
     pub extra_ns: i64,
     /// From this step on.
     pub from_step: usize,
@@ -97,13 +97,13 @@ pub struct Job {
     pub ranks_per_node: usize,
     /// Steps.
     pub steps: usize,
-    /// Collectives in a step; the own time is spread evenly over them.
+    /// Collectives in a step; the compute time is spread evenly over them.
     pub collectives: usize,
     /// Own time of a step.
     pub own_ns: i64,
     /// Time of the collective itself, once everybody is there.
     pub transfer_ns: i64,
-    /// Scatter of the own time.
+    /// Scatter of the compute time.
     pub noise: Noise,
     /// Uneven data: in each step each rank's work is multiplied by a log-normal factor of this
     /// sigma.

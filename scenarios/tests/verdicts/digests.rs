@@ -72,7 +72,7 @@ fn a_frequent_collective_costs_little_and_loses_no_figure() {
     let seconds = (rows.until_ns - rows.since_ns) as f64 / 1e9;
     let rate = bytes as f64 / 64.0 / seconds;
     assert!(rate <= 100.0, "{rate} bytes per rank and second");
-    assert!(input.sampled.len() * 5 < rows.observations.len());
+    assert!(input.sampled.iter().map(|of| of.runs.len()).sum::<usize>() * 5 < rows.observations.len());
     let (by_digests, by_rows) = (analyse(&input, &Rules::default()), analyse(&rows, &Rules::default()));
     let (Verdict::Rank { culprit: a, .. }, Verdict::Rank { culprit: b, .. }) = (&by_digests.verdict, &by_rows.verdict)
     else {
@@ -182,7 +182,7 @@ fn calls_of_steps_that_are_longer_than_any_wait_get_their_numbers() {
 fn calls_that_only_enqueue_get_no_numbers_and_nobody_is_said_to_be_behind() {
     let job = Job { late_nodes: vec![(1, 10)], enqueues: true, ..Job::default() };
     let (input, _) = replay(&job.observe(1));
-    assert!(input.sampled.iter().all(|cell| &*cell.seen.node != "n1"), "nothing says which calls belong together");
+    assert!(input.sampled.iter().all(|of| &*of.node != "n1"), "nothing says which calls belong together");
     assert!(input.progress.iter().all(|p| &*p.node != "n1"), "how far it got is not known");
     assert!(!input.unplaced.is_empty());
 }

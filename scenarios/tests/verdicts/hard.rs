@@ -10,7 +10,7 @@ fn nobody_is_named_who_is_not_to_blame() {
         (171, "a neighbour of a named rank whose compute time is not known there"),
         (
             182,
-            "a pipeline that runs ahead: what others wait at its end looks like own time of the replica that is not slow",
+            "a pipeline that runs ahead: what others wait at its end looks like compute time of the replica that is not slow",
         ),
         (213, "what is left of waits that means over a step do not tell, beside a slow rank"),
     ];

@@ -85,7 +85,7 @@ fn the_first_synchronise_call_may_end_windows_after_its_collective_was_told() {
     grid.job = Job { own_ns: 900 * MS, steps: 16, runs_ahead: true, syncs: true, ..grid.job };
     grid.job.slow = vec![Slow { rank: 3, extra_ns: 1_200 * MS, from_step: 0 }];
     let (input, _) = replay(&grid.observe(1));
-    assert!(input.sampled.iter().any(|cell| cell.waited), "what was waited for is the evidence");
+    assert!(input.sampled.iter().flat_map(|of| &of.runs).any(|run| run.waited), "what was waited for is the evidence");
     let report = judged(&grid.observe(1));
     assert_eq!((report.verdict.named_ranks(), report.evidence.tier), (vec![3], 1), "{:#?}", report.verdict);
 }

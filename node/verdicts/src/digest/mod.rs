@@ -37,8 +37,8 @@ pub(crate) use codec::text;
 pub use codec::text::{from_text, to_text};
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
-pub(crate) use input::progress_in;
 pub use input::{Heard, to_input};
+pub(crate) use input::{progress, without_progress};
 pub(crate) use rows::of_rows;
 pub use split::by_job;
 

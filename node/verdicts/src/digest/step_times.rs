@@ -1,4 +1,4 @@
-//! Own times told from steps: where calls only enqueue and hosts wait outside them, from when all
+//! Compute times derived from steps: where calls only enqueue and hosts wait outside them, from when all
 //! ranks enter them.
 //!
 //! A process that receives goes on when its peer has entered the send, one that meets others when
@@ -10,10 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Digest, Lane, Steps};
-use crate::Observation;
 use crate::observation::ClockOffset;
 use crate::rules::Rules;
-use crate::sampled::{Sampled, Unsure};
+use crate::sampled::{Run, Sampled, Unsure};
 
 /// A process in a communicator: node, id, communicator.
 type Member<'a> = (&'a str, i64, u64);
@@ -50,8 +49,7 @@ type Job<'a> = BTreeMap<Process<'a>, Stepped<'a>>;
 #[derive(Default)]
 pub(super) struct StepTimes<'a> {
     processes: Job<'a>,
-    /// Communicators of which a synchronise call was seen, or whose calls wait themselves.
-    waits: BTreeSet<u64>,
+    digests: Vec<&'a Digest>,
 }
 
 /// An entry on aligned clocks, and how far that may be wrong.
@@ -79,7 +77,7 @@ impl Entry<'_> {
 
 /// A step of a process, laid beside those of the others.
 #[derive(Clone, Copy)]
-struct Own {
+struct StepWait {
     outside_ns: i64,
     /// Of this, the waits for others.
     waited_ns: i64,
@@ -113,7 +111,7 @@ fn goes_on(waits: &[Wait], end_ns: i64) -> bool {
     })
 }
 
-/// Own times that were told.
+/// Compute times that could be derived.
 #[derive(Default)]
 pub(super) struct ComputeTimes<'a> {
     /// Lanes whose calls end steps, by communicator and function.
@@ -131,31 +129,28 @@ impl ComputeTimes<'_> {
     /// call that was made next to a step's end has its compute time, as much as one call's part in
     /// it.
     pub(super) fn spread(mut self, sampled: &mut Vec<Sampled>) {
-        let mut places: BTreeMap<Member<'_>, Vec<(i64, usize)>> = BTreeMap::new();
-        for cell in sampled.iter_mut() {
-            if self.comms.contains(&cell.seen.comm_hash) {
-                cell.compute_ns = None;
+        let mut places: BTreeMap<Member<'_>, Vec<(i64, usize, usize)>> = BTreeMap::new();
+        for (place, lane) in sampled.iter_mut().enumerate().filter(|(_, lane)| self.comms.contains(&lane.comm_hash)) {
+            lane.runs.iter_mut().for_each(|run| run.compute_ns = None);
+            let member = (&*lane.node, lane.pid, lane.comm_hash);
+            if self.other.contains_key(&member) {
+                let runs = lane.runs.iter().enumerate().map(|(at, run)| (run.entry_ns, place, at));
+                places.entry(member).or_default().extend(runs);
             }
         }
-        for (place, cell) in sampled.iter().enumerate() {
-            let lane = (&*cell.seen.node, cell.seen.pid, cell.seen.comm_hash);
-            if self.other.contains_key(&lane) {
-                places.entry(lane).or_default().push((cell.seen.entry_ns, place));
-            }
-        }
-        let mut own: Vec<(usize, i64, Unsure)> = Vec::new();
-        for (lane, mut cells) in places {
-            cells.sort_unstable();
-            for &(end_ns, compute_ns, unsure) in self.other.get(&lane).into_iter().flatten() {
-                let after = cells.partition_point(|(entry_ns, _)| *entry_ns <= end_ns);
-                if let Some((_, place)) = after.checked_sub(1).and_then(|before| cells.get(before)) {
-                    own.push((*place, compute_ns, unsure));
+        let mut own: Vec<(usize, usize, i64, Unsure)> = Vec::new();
+        for (member, mut runs) in places {
+            runs.sort_unstable();
+            for &(end_ns, compute_ns, unsure) in self.other.get(&member).into_iter().flatten() {
+                let after = runs.partition_point(|(entry_ns, ..)| *entry_ns <= end_ns);
+                if let Some((_, place, at)) = after.checked_sub(1).and_then(|before| runs.get(before)) {
+                    own.push((*place, *at, compute_ns, unsure));
                 }
             }
         }
-        for (place, compute_ns, unsure) in own {
-            if let Some(cell) = sampled.get_mut(place) {
-                (cell.compute_ns, cell.unsure) = (Some(compute_ns), Some(unsure));
+        for (place, at, compute_ns, unsure) in own {
+            if let Some(run) = sampled.get_mut(place).and_then(|lane| lane.runs.get_mut(at)) {
+                (run.compute_ns, run.unsure) = (Some(compute_ns), Some(unsure));
             }
         }
         sampled.append(&mut self.cells);
@@ -165,8 +160,7 @@ impl ComputeTimes<'_> {
 impl<'a> StepTimes<'a> {
     /// Take in a digest; its times count from `base_us`.
     pub(super) fn add(&mut self, node: &'a Arc<str>, digest: &'a Digest, base_us: i64) {
-        let shows = |lane: &&Lane| lane.tier > 0 || lane.blocks.iter().any(|block| block.waited.is_some());
-        self.waits.extend(digest.lanes.iter().filter(shows).map(|lane| lane.comm_hash));
+        self.digests.push(digest);
         for steps in &digest.steps {
             let Some(pid) = digest.processes.get(steps.process).map(|process| process.pid) else { continue };
             let Some(ends) = digest.lanes.get(steps.ends) else { continue };
@@ -180,51 +174,60 @@ impl<'a> StepTimes<'a> {
         }
     }
 
-    /// The compute times that can be told.
-    pub(super) fn tell(self, clocks: &BTreeMap<String, ClockOffset>) -> ComputeTimes<'a> {
-        let mut told = ComputeTimes::default();
+    /// The compute times that can be derived.
+    pub(super) fn compute_times(self, clocks: &BTreeMap<String, ClockOffset>) -> ComputeTimes<'a> {
+        let mut times = ComputeTimes::default();
+        if self.processes.is_empty() {
+            return times;
+        }
+        // Communicators of which a synchronise call was seen, or whose calls wait themselves.
+        let shows = |lane: &&Lane| lane.tier > 0 || lane.blocks.iter().any(|block| block.waited.is_some());
+        let lanes = self.digests.iter().flat_map(|digest| &digest.lanes);
+        let waits: BTreeSet<u64> = lanes.filter(shows).map(|lane| lane.comm_hash).collect();
         for job in together(self.processes) {
-            if job.values().flat_map(|process| process.nranks.keys()).any(|comm| self.waits.contains(comm)) {
+            if job.values().flat_map(|process| process.nranks.keys()).any(|comm| waits.contains(comm)) {
                 continue;
             }
-            let own = own_times(&job, clocks);
+            let own = step_waits(&job, clocks);
             let widest_ns = own.values().map(|own| own.bound_ns).max().unwrap_or(0);
             let telling = || own.values().filter(|own| own.waited_ns > 2 * widest_ns);
             // At each wait of a step the clocks may be wrong.
-            let longer = |own: &Own| own.outside_ns + 2 * widest_ns < own.within_ns[0];
+            let longer = |own: &StepWait| own.outside_ns + 2 * widest_ns < own.within_ns[0];
             let broken = telling().filter(|own| own.goes_on || longer(own)).count();
             if telling().count() < Rules::HOSTS_WAIT_TELLING
                 || broken as f64 > Rules::HOSTS_WAIT_BROKEN * telling().count() as f64
             {
                 continue;
             }
-            told.comms.extend(job.values().flat_map(|process| process.nranks.keys()));
+            times.comms.extend(job.values().flat_map(|process| process.nranks.keys()));
             for ((node, pid), process) in &job {
-                told.ends.insert((process.ends.comm_hash, &*process.ends.func));
+                times.ends.insert((process.ends.comm_hash, &*process.ends.func));
+                let runs =
+                    process.steps.iter().map(|(number, step)| run(*number, step, own.get(&(*number, (*node, *pid)))));
+                times.cells.push(process.sampled(*pid, runs.collect()));
                 for (number, step) in &process.steps {
                     let own = own.get(&(*number, (*node, *pid)));
-                    told.cells.push(process.cell(*pid, *number, step, own));
                     let mut calls: BTreeMap<u64, i64> = BTreeMap::new();
                     for ((comm, .., peer, _), (count, _)) in &step.kinds {
                         *calls.entry(*comm).or_default() += if peer.is_none() { i64::from(*count) } else { 0 };
                     }
                     calls.retain(|comm, count| *count > 0 && *comm != process.ends.comm_hash);
                     for (own, (comm, count)) in own.into_iter().flat_map(|own| calls.iter().map(move |of| (own, of))) {
-                        let (compute_ns, unsure) = own.told();
+                        let (compute_ns, unsure) = own.compute_ns();
                         let unsure = Unsure { less_ns: unsure.less_ns / count, more_ns: unsure.more_ns / count };
                         let each = (step.end_ns, compute_ns / count, unsure);
-                        told.other.entry((&**process.node, (*pid).into(), *comm)).or_default().push(each);
+                        times.other.entry((&**process.node, (*pid).into(), *comm)).or_default().push(each);
                     }
                 }
             }
         }
-        told
+        times
     }
 }
 
-impl Own {
+impl StepWait {
     /// Compute time, and how far the clocks leave it open.
-    fn told(&self) -> (i64, Unsure) {
+    fn compute_ns(&self) -> (i64, Unsure) {
         let own = |waited: i64| self.outside_ns.saturating_sub(waited).max(0);
         let (compute_ns, [least, most]) = (own(self.waited_ns), self.within_ns);
         (compute_ns, Unsure { less_ns: compute_ns - own(most), more_ns: own(least) - compute_ns })
@@ -255,37 +258,35 @@ impl<'a> Stepped<'a> {
         held.into_iter().filter(|(_, steps)| 2 * steps > self.steps.len()).map(|(kind, _)| kind).collect()
     }
 
-    fn cell(&self, pid: u32, number: u64, step: &Step<'_>, own: Option<&Own>) -> Sampled {
-        let (compute_ns, unsure) = own.map(Own::told).unzip();
+    fn sampled(&self, pid: u32, runs: Vec<Run>) -> Sampled {
         Sampled {
-            seen: Observation {
-                node: Arc::clone(self.node),
-                pid: pid.into(),
-                rank: self.ends.rank,
-                nranks: self.ends.nranks,
-                comm_hash: self.ends.comm_hash,
-                func: Arc::clone(&self.ends.func),
-                seq: number,
-                entry_ns: step.end_ns,
-                library: Arc::clone(&self.ends.library),
-                ..Observation::default()
-            },
-            compute_ns,
-            unsure,
-            weight: 1 << step.level,
-            waited: false,
+            node: Arc::clone(self.node),
+            pid: pid.into(),
+            rank: self.ends.rank,
+            comm_hash: self.ends.comm_hash,
+            func: Arc::clone(&self.ends.func),
+            tier: 0,
+            library: Arc::clone(&self.ends.library),
+            runs,
         }
     }
 }
 
-/// By number and process: the steps of which it can be told for whom the process waited.
-fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTreeMap<(u64, Process<'a>), Own> {
+/// A step as a run of the calls that end steps.
+fn run(number: u64, step: &Step<'_>, own: Option<&StepWait>) -> Run {
+    let (compute_ns, unsure) = own.map(StepWait::compute_ns).unzip();
+    let entry_ns = step.end_ns;
+    Run { seq: number, entry_ns, duration_ns: 0, compute_ns, unsure, weight: 1 << step.level, waited: false }
+}
+
+/// By number and process: the steps of which it is known for whom the process waited.
+fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTreeMap<(u64, Process<'a>), StepWait> {
     let mut numbers: BTreeMap<u64, Vec<(Process<'a>, &Stepped<'a>, &Step<'a>, i64)>> = BTreeMap::new();
     let mut whole: BTreeSet<(u64, Process<'a>)> = BTreeSet::new();
     for (process, stepped) in job {
         let (Some(clock), usual) = (clocks.get(process.0), stepped.usual()) else { continue };
         for (number, step) in &stepped.steps {
-            // One that lacks records tells others whom they waited for, as far as it goes, but not
+            // One that lacks records shows others whom they waited for, as far as it goes, but not
             // how long its own process worked.
             if usual.iter().all(|kind| step.kinds.contains_key(kind)) {
                 whole.insert((*number, *process));
@@ -352,7 +353,7 @@ fn own_times<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTree
                 let [waited_ns, least, most] = all.fold(begun, sum);
                 let goes_on = goes_on(&waits, *end_ns);
                 let (outside_ns, bound_ns) = (step.outside_ns, mine.bound_ns);
-                let of = Own { outside_ns, waited_ns, within_ns: [least, most], bound_ns, goes_on };
+                let of = StepWait { outside_ns, waited_ns, within_ns: [least, most], bound_ns, goes_on };
                 own.insert((*number, *process), of);
             }
         }

@@ -74,6 +74,9 @@ pub fn progress_of(
 /// When a process left a synchronise call may have been missed. What others have completed, and it
 /// has entered, it has completed as well: all ranks meet in it.
 pub(crate) fn complete_together(all: &mut [Progress]) {
+    if all.iter().all(|p| p.syncing_since_ns.is_none()) {
+        return;
+    }
     let mut furthest: BTreeMap<(u64, Arc<str>), u64> = BTreeMap::new();
     for p in all.iter().filter(|p| Coupling::of(&p.func) == Coupling::All) {
         if let Some(completed) = p.completed {

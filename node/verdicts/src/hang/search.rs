@@ -35,6 +35,9 @@ type Places<'a> = BTreeMap<Lane<'a>, (u64, Absence)>;
 /// everybody waits for. Where all have entered the same call and none of them is stopped, it is a
 /// hang after longer, and nobody is named.
 pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
+    if input.progress.iter().all(|p| p.since_ns.is_none()) {
+        return None;
+    }
     let people = People::of(input);
     let mut search = Search::new(people.refs.len());
     let since = |p: &Progress| {

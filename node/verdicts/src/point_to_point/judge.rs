@@ -12,7 +12,7 @@ use crate::observation::{ClockOffset, Coupling};
 use crate::ranks::RankRef;
 use crate::report::{Basis, Cost, Culprit, RankScore, Report, Verdict};
 use crate::rules::Rules;
-use crate::stats::{median, median_without, robust_z};
+use crate::stats::{Middle, Population, median};
 use crate::summary::NOT_SCORED;
 use crate::why::{self, Cause, Kind, Part};
 
@@ -52,18 +52,11 @@ struct Episode {
 /// that goes on at the end of the span, then that of the whole span.
 fn episodes(series: &Series) -> Vec<Episode> {
     let shares: Vec<Option<Vec<f64>>> = (0..series.windows()).map(|window| series.compute(window)).collect();
-    let sorted: Vec<Vec<f64>> = shares
-        .iter()
-        .map(|all| {
-            let mut sorted = all.clone().unwrap_or_default();
-            sorted.sort_by(f64::total_cmp);
-            sorted
-        })
-        .collect();
+    let middles: Vec<Option<Middle>> =
+        shares.iter().map(|all| all.as_ref().and_then(|all| Middle::of(all.clone()))).collect();
     let above = |rank: usize, window: usize| {
         let own = shares[window].as_ref()?[rank];
-        let place = sorted[window].partition_point(|share| *share < own);
-        Some(own - median_without(&sorted[window], place)? - EXCESS)
+        Some(own - middles[window]?.without(own)? - EXCESS)
     };
     // With its sum: the best that goes on, and the best of all.
     let mut best: [Option<(f64, Episode)>; 2] = [None, None];
@@ -230,12 +223,8 @@ fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (Poi
     let about = about(series, &windows, &sums, &blamed);
     let in_calls = median(sums.iter().map(|sum| 1.0 - sum.compute())).unwrap_or(0.0);
     let missing = usize::try_from(series.nranks).unwrap_or(0).saturating_sub(series.who.len());
-    let sorted = {
-        let mut sorted = compute.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted
-    };
-    let longest = sorted.len().checked_sub(1).and_then(|last| Some(sorted[last] - median_without(&sorted, last)?));
+    let longest = compute.iter().copied().max_by(f64::total_cmp);
+    let longest = longest.and_then(|longest| Some(longest - Middle::of(compute.clone())?.without(longest)?));
     let even = windows.len() >= LASTS && longest.is_some_and(|excess| excess <= EVEN);
     let quiet = || match missing {
         0 if in_calls < WAITED || (even && in_calls < MOSTLY_WAITED) => Finding::Nobody,
@@ -257,9 +246,9 @@ fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (Poi
     let others: Vec<f64> = compute.iter().enumerate().filter(|(at, _)| *at != found.rank).map(|(_, c)| *c).collect();
     let usual = median(others.iter().copied()).unwrap_or(0.0);
     let (excess, ratio) = (own - usual, own / usual.max(1e-6));
-    let z = robust_z(own, &others, SPREAD).filter(|_| sums.len() >= Rules::POPULATION);
+    let z = Population::new(compute).z(own, own, SPREAD).filter(|_| sums.len() >= Rules::POPULATION);
     let stands_out = excess >= EXCESS
-        && ratio >= rules.own_ratio
+        && ratio >= rules.compute_ratio
         && z.is_none_or(|z| z > rules.z)
         && found.flagged as f64 >= rules.density * found.windows.len() as f64;
     if !stands_out {

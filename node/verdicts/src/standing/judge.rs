@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::board::Board;
 use super::ended::{self, Ended};
 use super::network;
-use super::page::{Page, RECENT_NS, aligned};
+use super::page::{Page, RECENT_NS};
 use super::settle::settle;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
-use crate::digest::{self, Digest, WINDOW_NS, end_of, to_input, window_of};
+use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
+use crate::hang::complete_together;
 use crate::observation::Coupling;
 use crate::{Gone, Heard, Input, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 
@@ -113,6 +114,13 @@ impl Judge {
     }
 }
 
+/// Whether the runs of an input are of fewer collectives than it takes to judge by.
+fn has_few_collectives(input: &Input) -> bool {
+    let mut known: BTreeSet<(u64, u64)> = BTreeSet::new();
+    let runs = input.sampled.iter().flat_map(|of| of.runs.iter().map(move |run| (of.comm_hash, run.seq)));
+    !runs.into_iter().any(|run| known.insert(run) && known.len() >= Rules::FEW_COLLECTIVES)
+}
+
 /// A board as seen by one reference's clock.
 struct View<'a> {
     board: &'a Board,
@@ -136,11 +144,7 @@ impl<'a> View<'a> {
     /// The verdict of one window by the digests up to it, whatever other windows say.
     fn raw(&self, window: i64) -> Report {
         let (mut input, mut ended) = self.input(window, LOOKBACK);
-        let cells = |input: &Input| {
-            let seqs: BTreeSet<(u64, u64)> = input.sampled.iter().map(|c| (c.seen.comm_hash, c.seen.seq)).collect();
-            seqs.len()
-        };
-        if cells(&input) < Rules::FEW_COLLECTIVES {
+        if has_few_collectives(&input) {
             (input, ended) = self.input(window, LONG_LOOKBACK);
         }
         let rules = Rules { hang_ns: self.hang_ns(window), ..Rules::with_windows(WINDOW_NS) };
@@ -190,23 +194,14 @@ impl<'a> View<'a> {
             .collect();
         let heard: Vec<digest::Heard<'_>> =
             digests.iter().map(|(node, _, digests)| digest::Heard { node, digests }).collect();
-        let mut input = to_input(&heard, self.reference);
+        let mut input = without_progress(&heard, self.reference);
         input.until_ns = end_of(window);
         input.since_ns = end_of(window - lookback);
         input.heard = Heard { asked: 0, answered: 0, missing: Vec::new(), notes: Vec::new() };
-        let mut said: BTreeSet<(Arc<str>, i64, u64, Arc<str>)> = BTreeSet::new();
-        for p in &input.progress {
-            said.insert((Arc::clone(&p.node), p.pid, p.comm_hash, Arc::clone(&p.func)));
-        }
+        input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
+        complete_together(&mut input.progress);
         let (mut lost, mut cut) = (0u64, 0usize);
         for (node, page, digests) in &digests {
-            let ahead_ns = page.ahead_ns(self.reference);
-            for ((pid, comm, func), (at, progress)) in page.lanes() {
-                let key = (Arc::clone(&progress.node), i64::from(*pid), *comm, Arc::clone(func));
-                if aligned(*at, ahead_ns) <= window && !said.contains(&key) {
-                    input.progress.push(progress.clone());
-                }
-            }
             lost = digests.iter().fold(lost, |sum, digest| sum.saturating_add(digest.lost));
             cut += digests.iter().filter(|digest| digest.cut).count();
             let ended = |pid: i64, at_ns: i64, how: &str| Gone { node: (*node).into(), pid, at_ns, how: how.into() };

@@ -54,14 +54,15 @@ struct Run {
 /// Runs of a communicator in which all that were heard are.
 fn transfers(input: &Input, comm_hash: u64, heard: usize) -> Vec<Transfer> {
     let mut runs: BTreeMap<(&Arc<str>, u64), Run> = BTreeMap::new();
-    for cell in input.sampled.iter().filter(|cell| cell.seen.comm_hash == comm_hash) {
-        let Some(clock) = input.clocks.get(&*cell.seen.node) else { continue };
-        let entry_ns = clock.align(cell.seen.entry_ns);
-        let end_ns = entry_ns.saturating_add(cell.seen.duration_ns);
-        let apart_ns = cell.seen.duration_ns.saturating_add(cell.compute_ns.unwrap_or(0)).max(1);
+    let of_comm = input.sampled.iter().filter(|lane| lane.comm_hash == comm_hash);
+    for (lane, cell) in of_comm.flat_map(|lane| lane.runs.iter().map(move |run| (lane, run))) {
+        let Some(clock) = input.clocks.get(&*lane.node) else { continue };
+        let entry_ns = clock.align(cell.entry_ns);
+        let end_ns = entry_ns.saturating_add(cell.duration_ns);
+        let apart_ns = cell.duration_ns.saturating_add(cell.compute_ns.unwrap_or(0)).max(1);
         let mean = Transfer { first_ns: entry_ns, last_ns: entry_ns, end_ns };
         let new = || Run { ranks: 0, calls: i64::from(cell.weight), mean, apart_ns };
-        let run = runs.entry((&cell.seen.func, cell.seen.seq)).or_insert_with(new);
+        let run = runs.entry((&lane.func, cell.seq)).or_insert_with(new);
         run.ranks += 1;
         run.apart_ns = run.apart_ns.max(apart_ns);
         run.mean.first_ns = run.mean.first_ns.min(entry_ns);

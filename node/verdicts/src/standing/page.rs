@@ -1,12 +1,12 @@
 //! What one node's digests say, and where its clock stands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS};
 use crate::Progress;
-use crate::digest::{Digest, WINDOW_NS, end_of, progress_in, reference_id, window_of};
+use crate::digest::{Digest, WINDOW_NS, end_of, progress, reference_id, window_of};
 use crate::point_to_point::TimeUse;
 
 /// Runs of calls kept of one node beyond the short look back.
@@ -37,6 +37,7 @@ pub(super) struct Received {
 /// What one node said.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Page {
+    name: Arc<str>,
     /// What its clock is called as a reference.
     id: u16,
     /// By window of the node's own clock.
@@ -112,6 +113,31 @@ impl Page {
         self.lanes.iter()
     }
 
+    /// How far each lane got, as of a window of the reference's clock: what was reported last, or of
+    /// lanes of which more is known by now, up to then.
+    pub(super) fn progress(&self, window: i64, reference: u16) -> Vec<Progress> {
+        let ahead_ns = self.ahead_ns(reference);
+        let (mut all, mut later) = (Vec::with_capacity(self.lanes.len()), BTreeSet::new());
+        for ((pid, comm, func), (at, progress)) in &self.lanes {
+            if aligned(*at, ahead_ns) <= window {
+                all.push(progress.clone());
+            } else {
+                later.insert((*pid, *comm, &**func));
+            }
+        }
+        for digest in self.within(i64::MIN..=window, reference).rev() {
+            if later.is_empty() {
+                break;
+            }
+            for lane in digest.lanes.iter().rev() {
+                let pid = digest.processes.get(lane.process).map(|process| process.pid);
+                let known = pid.and_then(|pid| progress(&self.name, pid, lane, digest.window));
+                all.extend(known.filter(|_| later.remove(&(pid.unwrap_or(0), lane.comm_hash, &*lane.func))));
+            }
+        }
+        all
+    }
+
     /// Whether one of its processes has said the number of a call in a communicator's function, in
     /// its last windows.
     pub(super) fn numbers(&self, comm: u64, func: &str, windows: i64) -> bool {
@@ -133,7 +159,11 @@ impl Page {
     }
 
     /// Its digests of these windows of the reference's clock.
-    pub(super) fn within(&self, windows: RangeInclusive<i64>, reference: u16) -> impl Iterator<Item = &Digest> {
+    pub(super) fn within(
+        &self,
+        windows: RangeInclusive<i64>,
+        reference: u16,
+    ) -> impl DoubleEndedIterator<Item = &Digest> {
         self.received_within(windows, reference).map(|received| &*received.digest)
     }
 
@@ -142,7 +172,7 @@ impl Page {
         &self,
         windows: RangeInclusive<i64>,
         reference: u16,
-    ) -> impl Iterator<Item = &Received> {
+    ) -> impl DoubleEndedIterator<Item = &Received> {
         let ahead_ns = self.ahead_ns(reference);
         let inside = move |window: i64| windows.contains(&aligned(window, ahead_ns));
         self.received.iter().filter(move |(window, _)| inside(**window)).map(|(_, received)| received)
@@ -188,12 +218,16 @@ impl Page {
     }
 
     fn remember(&mut self, node: &str, digest: &Digest) {
-        for progress in progress_in(&node.into(), digest) {
-            let Ok(pid) = u32::try_from(progress.pid) else { continue };
-            let key = (pid, progress.comm_hash, Arc::clone(&progress.func));
-            let known = self.lanes.get(&key).map_or(i64::MIN, |(at, _)| *at);
-            if digest.window >= known {
-                self.lanes.insert(key, (digest.window, progress));
+        if *self.name != *node {
+            self.name = node.into();
+        }
+        for lane in &digest.lanes {
+            let Some(pid) = digest.processes.get(lane.process).map(|process| process.pid) else { continue };
+            let Some(progress) = progress(&self.name, pid, lane, digest.window) else { continue };
+            let known = self.lanes.entry((pid, lane.comm_hash, Arc::clone(&lane.func)));
+            let known = known.or_insert_with(|| (i64::MIN, Progress::default()));
+            if digest.window >= known.0 {
+                *known = (digest.window, progress);
             }
         }
     }

@@ -158,7 +158,7 @@ fn sentence(report: &Report, rows: Rows, out: &mut String) {
         Verdict::StageImbalance { ranks: stage, ratio, share, stages } => {
             let _ = writeln!(
                 out,
-                "No rank is slow, but one stage has more to do: {} need {ratio:.2} times the own time of the other stages,\n\
+                "No rank is slow, but one stage has more to do: {} need {ratio:.2} times the compute time of the other stages,\n\
                  {} of wall time more.",
                 ranks(stage),
                 percent(*share)

@@ -126,7 +126,7 @@ fn another_threads_stretches_and_other_communication_count_for_nothing() {
     assert!(!explain(&late, Some(&peer), Vec::new(), Vec::new()).is_attributed());
     let sends = recorded(3, &[80 * MS; 10], each(10, |i| stretch(Kind::Communication, i, 0, 60 * MS, "send")));
     let cause = explain(&sends, Some(&peer), Vec::new(), Vec::new());
-    assert_eq!(cause.excess_ns, 0, "its own time is no longer than the peer's");
+    assert_eq!(cause.excess_ns, 0, "its compute time is no longer than the peer's");
 }
 
 #[test]

@@ -249,7 +249,7 @@ impl Coder<'_> {
             let more = coder.unsigned(block.compute_us.map_or(0, more))?.checked_sub(1);
             let compute_us = more.map(|more| u64::try_from(unfold(more).wrapping_add(own)));
             let compute_us = compute_us.transpose().ok().filter(|us| us.is_none_or(|us| us <= LARGEST));
-            block.compute_us = compute_us.ok_or(DecodeError::Value("own time"))?;
+            block.compute_us = compute_us.ok_or(DecodeError::Value("compute time"))?;
             if waited {
                 let fewer = block.waited.map_or(0, |calls| block.size().saturating_sub(calls.into()) + 1);
                 let fewer = coder.unsigned(fewer)?.checked_sub(1);
