@@ -5,19 +5,20 @@
 //! Does not own whom to ask and when (the agent), nor how digests are gossiped. docs/verdicts.md
 //! says what each figure means and where its formula is from.
 //!
-//! `input` is what goes in (`observation`: calls and clocks; `sampled`: cells out of digests),
+//! `input` is what goes in (`observation`: calls and clocks; `sampled`: runs out of digests),
 //! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen,
 //! `digest` makes cells of rows and of digests alike, `matching` brings them together into
-//! communicators (`comm`; with `classes`: who does the same work), `windows` cuts time, `score`
-//! sums up (`tally`) and `rating` rates ranks (with `stats`), `suspects` looks for episodes,
-//! `stages` for imbalances, `slower` whether the whole job became slower, `hang` for who is waited
-//! for (with `activity`: what processes do that do not get on), `cycle` tells steps, `verdict`
-//! decides by the thresholds in `rules`, `doubts` says why nobody can be named, `report` is what
-//! comes out (with `summary`), `rank_windows` has the same figures window by window, `text` says it to a person. `digest` is how windows travel:
-//! summaries made where the data lies, turned into an input here, of which `standing` keeps the
-//! current verdict; `why` looks for the cause of a named rank's lateness. `point_to_point` judges
-//! ranks that meet in sends, receives and waits, by where their time goes. `import` reads recorded
-//! jobs; simulated ones are made in `scenarios`.
+//! communicators (`comm`; with `classes`: who does the same work; `places`), `windows` cuts time,
+//! `score` sums up (`tally`) and `rating` rates ranks (with `stats`), `suspects` looks for
+//! episodes, `stages` for imbalances, `slower` whether the whole job became slower, `hang` for who
+//! is waited for (with `activity`: what processes do that do not get on), `cycle` tells steps,
+//! `verdict` decides by the thresholds in `rules`, `doubts` says why nobody can be named, `report`
+//! is what comes out (with `summary`), `rank_windows` has the same figures window by window,
+//! `text` says it to a person. `digest` is how windows travel: summaries made where the data lies,
+//! turned into an input here, of which `standing` keeps the current verdict; `why` looks for the
+//! cause of a named rank's lateness. `point_to_point` judges ranks that meet in sends, receives
+//! and waits, by where their time goes. `import` reads recorded jobs; simulated ones are made in
+//! `scenarios`.
 
 mod activity;
 mod ahead;

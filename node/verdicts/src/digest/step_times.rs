@@ -1,5 +1,5 @@
-//! Compute times derived from steps: where calls only enqueue and hosts wait outside them, from when all
-//! ranks enter them.
+//! Compute times derived from steps: where calls only enqueue and hosts wait outside them, from
+//! when all ranks enter them.
 //!
 //! A process that receives goes on when its peer has entered the send, one that meets others when
 //! the last of them has entered. What it waited so is taken off the time that it was outside calls
