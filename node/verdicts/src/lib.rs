@@ -59,6 +59,7 @@ mod suspects;
 mod tables;
 mod tally;
 mod text;
+mod units;
 mod verdict;
 mod victims;
 mod views;
