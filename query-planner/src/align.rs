@@ -8,13 +8,13 @@
 //! wherever they run, and every strategy keeps the union contract. A [`View`] is a SELECT by name;
 //! `name(since, until)` sets its `:since` and `:until`, on the coordinator's clock.
 
-use crate::api::QueryError;
 use crate::ast::{
     self, Call, Expr, From, Output, Query, Select, Source, VisitMut, calls_any, parse_select, quote_name, same_name,
     unquote, walk_mut,
 };
 use crate::catalog::Catalog;
 use crate::clocks::Clocks;
+use crate::error::QueryError;
 use crate::functions::clock::{BOUND, CLUSTER, MESH_BOUND, MESH_CLUSTER, literal};
 use crate::limits::MAX_SQL_BYTES;
 use crate::planner::with_stack_for;

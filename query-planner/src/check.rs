@@ -21,9 +21,9 @@ use rusqlite::vtab::{
 };
 use rusqlite::{Connection, Error, ErrorCode};
 
-use crate::api::{QueryError, Span};
 use crate::ast::{self, ParseFailure, Select, Visit, walk};
 use crate::catalog::{COLLATIONS, Catalog, Column, MOST_COLUMNS, MOST_TABLES, Table, has_node, node_column};
+use crate::error::{QueryError, Span};
 use crate::expressions::each_table;
 use crate::functions;
 use crate::limits::MAX_SQL_BYTES;

@@ -19,6 +19,7 @@ mod check;
 mod clocks;
 mod combine;
 mod ctes;
+mod error;
 mod exec;
 mod explain;
 mod expressions;
@@ -49,12 +50,11 @@ mod time_range;
 mod tests;
 
 pub use align::{View, align, needs_clocks};
-pub use api::{
-    Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, Out, QueryError, Round, RunError, Sink, Span,
-};
+pub use api::{Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, Out, Round, RunError, Sink};
 pub use batch::{Batch, Value};
 pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
 pub use clocks::{Clocks, NodeClock};
+pub use error::{QueryError, Span};
 pub use exec::{Answered, FragmentExecutor, OnlySqlite, RAN, execute_task, execute_task_with};
 pub use explain::{explain, explain_analyze};
 pub use functions::{function_names, states};

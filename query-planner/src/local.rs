@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use crate::api::{Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, QueryError, RunError, Sink};
+use crate::api::{Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, RunError, Sink};
 use crate::batch::{Batch, Value};
 use crate::catalog::Catalog;
+use crate::error::QueryError;
 use crate::exec::{FragmentExecutor, execute_task_with};
 use crate::merge_pool::MergePool;
 use crate::plan::{ColumnMeta, Plan, Targets};

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use sqlite3_parser::lexer::Scanner;
 use sqlite3_parser::lexer::sql::{TokenType, Tokenizer};
 
-use crate::api::QueryError;
 use crate::batch::Value;
+use crate::error::QueryError;
 
 /// The names of the parameters `:name` of a text, in the order in which they come first.
 ///

@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::api::{AskOptions, QueryError};
+use crate::api::AskOptions;
 use crate::catalog::Catalog;
+use crate::error::QueryError;
 use crate::plan::{Fragment, Plan};
 use crate::planner::{self, plan_for_one};
 use parking_lot::Mutex;

@@ -1,11 +1,12 @@
 //! Makes plans: the order in which the rules try, and the stack that a deep question needs. How
 //! each rule keeps the contract is said in `rules/`.
 
-use crate::api::{AskOptions, QueryError};
+use crate::api::AskOptions;
 use crate::ast;
 use crate::catalog::Catalog;
 use crate::check::check;
 use crate::ctes;
+use crate::error::QueryError;
 use crate::hints;
 use crate::limits::MAX_SQL_BYTES;
 use crate::names::quoted;

@@ -4,13 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::QueryError;
 use crate::ast::{
     self, Expr, From, Indexed, JoinKind, Output, Query, Select, Source, Visit, VisitMut, quote_name, same_name,
     unquote, walk, walk_mut,
 };
 use crate::catalog::{Catalog, Table, has_node, node_column};
 use crate::check::Question;
+use crate::error::QueryError;
 use crate::expressions::{FreezeNow, cte_names, each_table};
 use crate::functions;
 use crate::names::NODE_PARAMETER;

@@ -17,7 +17,7 @@ use scenarios::day::fill::{Filled, fill, keeps_all};
 use scenarios::day::oracle::{Oracle, compare, unite};
 use scenarios::day::{Day, bound, questions};
 use store::exchange::{Export, export};
-use verdicts::{ClockOffset, Heard, Input, Names, Rules, Span};
+use verdicts::{ClockOffset, Input, Names, NodeCoverage, Rules, Span};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const SEED: u64 = 20_261_122;
@@ -80,7 +80,7 @@ fn investigation(oracle: &Oracle, (since_ns, until_ns): (i64, i64)) -> Vec<quest
         since_ns,
         until_ns,
         clocks: clocks.collect(),
-        heard: Heard { asked: 3, answered: 3, ..Heard::default() },
+        heard: NodeCoverage { asked: 3, answered: 3, ..NodeCoverage::default() },
         ..Input::default()
     };
     let job = Some("train-7".to_owned());

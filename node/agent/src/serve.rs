@@ -305,7 +305,7 @@ impl Handler for NodeHandler {
                 None => Response::Unsupported("this node judges no jobs".into()),
             },
             Request::Verdict(job) => match self.agent().filter(|_| peer.role == Role::Node) {
-                Some(shared) => Response::Verdict(standing::whole(&shared, job)),
+                Some(shared) => Response::Verdict(standing::full_report(&shared, job)),
                 None => Response::Unsupported("this node judges no jobs".into()),
             },
             Request::Board { job, since_ns, known } => match self.agent().filter(|_| peer.role == Role::Node) {

@@ -22,7 +22,7 @@ use record::unix_now_ns;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use verdicts::point_to_point::{self, Rows, TimeUse};
-use verdicts::{ClockOffset, Heard, Input, Names, Observation, Report, Rules, Span, SyncCall, Verdict};
+use verdicts::{ClockOffset, Input, Names, NodeCoverage, Observation, Report, Rules, Span, SyncCall, Verdict};
 
 use super::causes::Gathered;
 use super::open_calls::observed;
@@ -331,7 +331,7 @@ pub(super) async fn calls_of(
     let Calls { input, rows, .. } = calls;
     let mut input = Input {
         clocks,
-        heard: Heard {
+        heard: NodeCoverage {
             asked: coverage.asked,
             answered: coverage.answered,
             missing: coverage.missing.iter().map(|gone| (gone.node.clone(), gone.reason.clone())).collect(),
@@ -507,7 +507,7 @@ async fn from_standing(
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> StragglersAnswer {
-    let brief = standing::whole_of(shared, &mut current, deadline).await.err();
+    let brief = standing::with_full_report(shared, &mut current, deadline).await.err();
     let mut report = Report::clone(&current.standing.report);
     let (cause, gathered) =
         super::causes::with_evidence(&shared.coordinator, &report, &Caller::agent(), deadline, cancelled).await;

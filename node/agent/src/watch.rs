@@ -133,7 +133,7 @@ impl Watcher {
         if self.fetched.is_none_or(|at| at.elapsed() >= every) {
             self.fetched = Some(Instant::now());
             let mut full = current.clone();
-            match standing::whole_of(shared, &mut full, Instant::now() + PATIENCE).await {
+            match standing::with_full_report(shared, &mut full, Instant::now() + PATIENCE).await {
                 Ok(()) => {
                     let ranks = watched::ranks(&full.standing.report);
                     self.table = Some((current.judge.clone(), full.standing.window, ranks));

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use model::health::Heard;
+use model::health::CallerSeen;
 use parking_lot::Mutex;
 
 /// Addresses that are kept; beyond, the one that was silent longest goes. Anyone can send a first
@@ -55,13 +55,13 @@ impl Callers {
     }
 
     /// All that are kept, the last caller first.
-    pub(super) fn list(&self) -> Vec<Heard> {
+    pub(super) fn list(&self) -> Vec<CallerSeen> {
         let now = Instant::now();
-        let mut list: Vec<Heard> = self
+        let mut list: Vec<CallerSeen> = self
             .0
             .lock()
             .iter()
-            .map(|caller| Heard {
+            .map(|caller| CallerSeen {
                 address: caller.address,
                 node: caller.node.clone(),
                 begun: caller.begun,

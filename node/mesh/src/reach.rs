@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use model::health::{Heard, PathSeen};
+use model::health::{CallerSeen, PathSeen};
 use tokio::time::Instant;
 
 use super::Mesh;
@@ -41,7 +41,7 @@ impl Mesh {
     /// Addresses from which connections were begun, the last first. One whose connection stands is
     /// heard now.
     #[must_use]
-    pub fn callers(&self) -> Vec<Heard> {
+    pub fn callers(&self) -> Vec<CallerSeen> {
         let standing: HashSet<SocketAddr> = self.0.standing.all().iter().map(|peer| peer.address).collect();
         let mut callers = self.0.callers.list();
         for caller in callers.iter_mut().filter(|caller| caller.completed > 0 && standing.contains(&caller.address)) {

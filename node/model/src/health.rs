@@ -32,7 +32,7 @@ pub struct Health {
     /// Whom it tried to reach for this answer.
     pub reached: Vec<Reached>,
     /// Who called it lately.
-    pub heard: Vec<Heard>,
+    pub heard: Vec<CallerSeen>,
 }
 
 /// What came of reaching another node.
@@ -71,7 +71,7 @@ pub struct PathSeen {
 
 /// An address from which connections were begun.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Heard {
+pub struct CallerSeen {
     /// Where from.
     pub address: SocketAddr,
     /// Who it was, where a handshake was completed.

@@ -123,7 +123,7 @@ pub enum Request {
         wanted: StacksWanted,
     },
     /// What the ranks of one of my jobs did, to one of the job's judges. Answered by
-    /// [`Response::Heard`] or [`Response::Failed`].
+    /// [`Response::WindowsReceived`] or [`Response::Failed`].
     Windows(JobWindows),
     /// What is your verdict on this job, whole? Answered by [`Response::Verdict`].
     Verdict(u64),
@@ -154,14 +154,14 @@ pub struct JobWindows {
     /// The job.
     pub job: u64,
     /// Windows that the judge has not confirmed yet, in order.
-    pub windows: Vec<ToldWindow>,
+    pub windows: Vec<WindowDigest>,
     /// Communicators and functions of calls whose numbers this host does not know.
     pub unnumbered: Vec<(u64, String)>,
 }
 
 /// One window of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldWindow {
+pub struct WindowDigest {
     /// Its number, on the host's own clock.
     pub window: i64,
     /// The digest, in the encoding of its owner; empty where there is none.
@@ -172,7 +172,7 @@ pub struct ToldWindow {
 
 /// What a judge has heard, and what the host needs of others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WindowsHeard {
+pub struct WindowsReceived {
     /// Nothing of the host was known before: what it confirmed earlier is lost.
     pub anew: bool,
     /// Communicators in which a rank waits.
@@ -347,7 +347,7 @@ pub enum Response {
     /// The stacks of the node's ranks, in the encoding of their owner.
     Stacks(Vec<u8>),
     /// The windows were heard.
-    Heard(WindowsHeard),
+    WindowsReceived(WindowsReceived),
     /// The verdict, in the encoding of its owner; empty where there is none.
     Verdict(Vec<u8>),
     /// What ranks did; none where the node does not judge the job.

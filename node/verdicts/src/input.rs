@@ -16,7 +16,7 @@ use super::sampled::{Sampled, Totals};
 
 /// Who was asked and who answered.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
-pub struct Heard {
+pub struct NodeCoverage {
     /// Nodes asked.
     pub asked: usize,
     /// Nodes whose whole answer arrived.
@@ -61,7 +61,7 @@ pub struct Input {
     /// an unknown clock.
     pub clocks: BTreeMap<String, ClockOffset>,
     /// Coverage of the question.
-    pub heard: Heard,
+    pub heard: NodeCoverage,
     /// Start of the asked span, Unix nanoseconds of the coordinator's clock.
     pub since_ns: i64,
     /// End of the asked span.

@@ -59,6 +59,7 @@ mod suspects;
 mod tables;
 mod tally;
 mod text;
+mod units;
 mod verdict;
 mod victims;
 mod views;
@@ -68,7 +69,7 @@ mod windows;
 pub use activity::{Activity, Doing};
 pub use cycle::turn_of;
 pub use hang::{Absence, Gone, Hang, Jam, Missing, NotHeard, Progress, Waiting, progress_of};
-pub use input::{Heard, Input};
+pub use input::{Input, NodeCoverage};
 pub use names::Names;
 pub use observation::{
     COLUMNS, ClockOffset, Coupling, Observation, Row, RowError, Span, SyncCall, last_sql, sql, syncs_sql,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::hang::Hang;
-use super::input::Heard;
+use super::input::NodeCoverage;
 use super::observation::ClockOffset;
 use super::point_to_point::PointToPoint;
 use super::ranks::RankRef;
@@ -31,7 +31,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub point_to_point: Option<PointToPoint>,
     /// Who was asked and who answered.
-    pub coverage: Heard,
+    pub coverage: NodeCoverage,
 }
 
 impl Report {

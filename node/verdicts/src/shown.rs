@@ -12,7 +12,7 @@ use super::report::{
 use super::tally::Waits;
 use super::why::{Cause, Flow, Kind, Network, Recorded, Stretch, explain, gaps};
 use super::windows::WindowKind;
-use super::{Heard, text};
+use super::{NodeCoverage, text};
 
 const MS: i64 = 1_000_000;
 const START_NS: i64 = 1_700_000_000_000_000_000;
@@ -94,7 +94,7 @@ fn report(verdict: Verdict, late: bool) -> Report {
         cause: None,
         per_comm: vec![comm],
         point_to_point: None,
-        coverage: Heard { asked: 4, answered: 4, ..Heard::default() },
+        coverage: NodeCoverage { asked: 4, answered: 4, ..NodeCoverage::default() },
     }
 }
 

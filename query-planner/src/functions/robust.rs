@@ -17,9 +17,9 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, Result};
 
 use super::fold::{Args, Fold, Number, register as register_fold};
-use crate::api::QueryError;
 use crate::ast::{Call, Expr, Output, Over, Query, Select, VisitMut, calls_any, unquote, walk_mut};
 use crate::batch::Value;
+use crate::error::QueryError;
 
 /// As people call it.
 pub(crate) const NAME: &str = "robust_z";

@@ -23,11 +23,11 @@
 //! outside WHERE.
 
 use super::branches::Arm;
-use crate::api::QueryError;
 use crate::ast::{
     Call, Core, Expr, From, Output, Query, Select, Sort, VisitMut, quote_name, same_name, unquote, walk_mut,
 };
 use crate::check::Question;
+use crate::error::QueryError;
 use crate::expressions::{contains, has_subquery, is_aggregate};
 use crate::functions;
 use crate::partial::{Combine, CombinedColumn, How};

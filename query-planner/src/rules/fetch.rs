@@ -19,13 +19,13 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
-use crate::api::QueryError;
 use crate::ast::{
     self, Expr, From, JoinKind, Query, Select, Source, Visit, VisitMut, conjuncts, quote_name, same_name, walk,
     walk_mut,
 };
 use crate::catalog::{Catalog, Kind, Table, has_node, node_column};
 use crate::check::Question;
+use crate::error::QueryError;
 use crate::names::{affinity, quoted};
 use crate::plan::{Fragment, Merge, MergeColumn, MergeTable, Plan, Strategy, Targets};
 use crate::rewrite::{has_right_join, is_safe_filter, node_source, normalise};

@@ -10,13 +10,13 @@
 //! Left alone: subqueries that filter and project only (fetch moves their conditions to the nodes
 //! already), and those that name a common table expression.
 
-use crate::api::QueryError;
 use crate::ast::{
     Core, Expr, Output, Query, Select, Source, Visit, VisitMut, parse_select, parse_view, quote_name, same_name, walk,
     walk_mut,
 };
 use crate::catalog::{Catalog, Column, Kind, Table};
 use crate::check::{Question, check};
+use crate::error::QueryError;
 use crate::expressions::each_table;
 use crate::plan::{Fragment, Merge, MergeTable, Plan, Strategy};
 use crate::rewrite::normalise;

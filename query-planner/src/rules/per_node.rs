@@ -2,8 +2,8 @@
 //! with the node's name first. This is the one mode that answers for each store instead of for the
 //! union; the user asked for it by name.
 
-use crate::api::QueryError;
 use crate::check::Question;
+use crate::error::QueryError;
 use crate::plan::{ColumnMeta, Fragment, Merge, Plan, Strategy, Targets};
 use crate::rewrite::{normalise, with_node_sources};
 

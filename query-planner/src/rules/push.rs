@@ -8,8 +8,9 @@
 //! Work partitioned by `node` (GROUP BY node, joins on equal node) needs every node and is planned
 //! by `rows` and `aggregate`, whose FROM analysis knows such joins.
 
-use crate::api::{AskOptions, QueryError};
+use crate::api::AskOptions;
 use crate::check::Question;
+use crate::error::QueryError;
 use crate::plan::{Merge, Plan, Strategy, Targets};
 use crate::rewrite::normalise;
 

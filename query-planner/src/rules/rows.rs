@@ -12,9 +12,9 @@
 //! groups are groups of the union, HAVING and aggregates included, and the plan is called `push`:
 //! nothing but sorting is left to the coordinator.
 
-use crate::api::QueryError;
 use crate::ast::{Expr, Limit, Output, Over, Select, Sort, Source, Visit, VisitMut, unquote, walk, walk_mut};
 use crate::check::Question;
+use crate::error::QueryError;
 use crate::functions;
 use crate::plan::{Fragment, Merge, MergeColumn, MergeTable, Plan, Strategy, Targets};
 use crate::rewrite::with_node_sources;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use verdicts::digest::{
-    Collector, Digest, Heard, ReferenceClock, decode, encode, encode_within, end_of, reference_id, to_input, window_of,
+    Collector, Digest, NodeDigests, ReferenceClock, decode, encode, encode_within, end_of, reference_id, to_input,
+    window_of,
 };
 use verdicts::standing::{Board, Judge, Presence, Standing};
 use verdicts::{ClockOffset, Gone, Input, Observation, SyncCall};
@@ -74,7 +75,8 @@ pub fn reference_of(rows: &Input) -> u16 {
 pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> (Input, usize) {
     let (told, bytes) = digests_by(rows, clock_of);
     let refs: Vec<Vec<&Digest>> = told.iter().map(|(_, digests)| digests.iter().collect()).collect();
-    let heard: Vec<Heard<'_>> = told.iter().zip(&refs).map(|((node, _), digests)| Heard { node, digests }).collect();
+    let heard: Vec<NodeDigests<'_>> =
+        told.iter().zip(&refs).map(|((node, _), digests)| NodeDigests { node, digests }).collect();
     let mut input = to_input(&heard, reference_of(rows));
     for (node, last) in told.iter().filter_map(|(node, digests)| Some((node, digests.last()?))) {
         input.gone.extend(last.gone.iter().map(|gone| Gone {
@@ -121,10 +123,10 @@ pub fn standing_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<R
 }
 
 /// Digests by the name of their host.
-type Told = Vec<(Arc<str>, Vec<Digest>)>;
+type Published = Vec<(Arc<str>, Vec<Digest>)>;
 
 /// What each host gossips, by name, and the bytes of it; see [`replay_by`].
-fn digests_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> (Told, usize) {
+fn digests_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> (Published, usize) {
     let mut hosts = hosts(rows);
     let ends = rows.observations.iter().chain(&rows.unnumbered).map(ended).chain(rows.syncs.iter().map(synced));
     let span =
@@ -147,8 +149,8 @@ fn digests_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Refere
             })
             .collect();
         let refs: Vec<Vec<&Digest>> = said.iter().map(|(_, digests)| digests.iter().collect()).collect();
-        let heard: Vec<Heard<'_>> =
-            said.iter().zip(&refs).map(|((node, _), digests)| Heard { node, digests }).collect();
+        let heard: Vec<NodeDigests<'_>> =
+            said.iter().zip(&refs).map(|((node, _), digests)| NodeDigests { node, digests }).collect();
         for host in &mut hosts {
             let clock = clock_of(&host.node, window);
             let digest = host.close(window, clock, &heard);
@@ -223,7 +225,7 @@ fn hosts(rows: &Input) -> Vec<Host<'_>> {
 }
 
 impl Host<'_> {
-    fn close(&mut self, window: i64, clock: Option<ReferenceClock>, heard: &[Heard<'_>]) -> Digest {
+    fn close(&mut self, window: i64, clock: Option<ReferenceClock>, heard: &[NodeDigests<'_>]) -> Digest {
         while let Some((seen, numbered)) = self.calls.next_if(|(seen, _)| ended(seen) < end_of(window)) {
             if numbered {
                 self.collector.push(seen.clone());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use verdicts::digest::{Collector, ReferenceClock, decode, encode, end_of, from_text, reference_id, window_of};
-use verdicts::standing::{Board, JUDGES, JobName, Judge, Key, Presence, Told};
+use verdicts::standing::{Board, JUDGES, JobName, JobVerdict, Judge, Key, Presence};
 use verdicts::{Observation, Verdict};
 
 use crate::figures::cpu_time_of_this_thread;
@@ -68,15 +68,15 @@ pub fn scale(hosts: usize) -> Scale {
         }
         board.presence(&presence);
         let standing = judge.judge(&board, now_ns);
-        let told = standing.map(|standing| Told { job: 1, name: JobName::default(), standing });
-        let text = told.as_ref().and_then(Told::text);
+        let told = standing.map(|standing| JobVerdict { job: 1, name: JobName::default(), standing });
+        let text = told.as_ref().and_then(JobVerdict::text);
         let took = cpu_time_of_this_thread() - started;
         (spent, longest, windows) = (spent + took, longest.max(took), windows + 1);
         bytes += digests.iter().filter_map(|(_, text)| from_text(text)).map(|bytes| bytes.len()).sum::<usize>();
         let (Some(told), Some(text)) = (told, text) else { continue };
         judged += 1;
         let started = cpu_time_of_this_thread();
-        let read = Told::read(&text).expect("a verdict is read as it was told");
+        let read = JobVerdict::read(&text).expect("a verdict is read as it was told");
         heard += (cpu_time_of_this_thread() - started) * u32::try_from(JUDGES).unwrap_or(1);
         assert_eq!(Key::of(&read.standing.report.verdict), Key::of(&told.standing.report.verdict));
         let Verdict::Rank { culprit, .. } = &read.standing.report.verdict else { continue };

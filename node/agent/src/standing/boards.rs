@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::wire::{JobWindows, ToldWindow, WindowsHeard};
+use model::wire::{JobWindows, WindowDigest, WindowsReceived};
 use parking_lot::Mutex;
 use record::steady_now_ns;
 use tokio::sync::Notify;
@@ -90,9 +90,9 @@ impl Boards {
     ///
     /// # Errors
     /// The job is none of this host's, or the request is too large; in words.
-    pub(super) fn hear(&self, node: &str, request: &JobWindows) -> Result<WindowsHeard, String> {
+    pub(super) fn hear(&self, node: &str, request: &JobWindows) -> Result<WindowsReceived, String> {
         let most = usize::try_from(LONG_LOOKBACK).unwrap_or(usize::MAX);
-        let fits = |told: &ToldWindow| told.digest.len() <= LARGEST && told.times.len() <= LARGEST_TIMES;
+        let fits = |told: &WindowDigest| told.digest.len() <= LARGEST && told.times.len() <= LARGEST_TIMES;
         if request.windows.len() > most || !request.windows.iter().all(fits) {
             return Err(format!(
                 "{} windows of a job at once, or larger ones than any host sends",
@@ -131,7 +131,7 @@ impl Boards {
         let waited_in = state.waited_in(request.job, now_ns);
         drop(state);
         self.news.notify_one();
-        Ok(WindowsHeard { anew, waited_in, said })
+        Ok(WindowsReceived { anew, waited_in, said })
     }
 }
 
@@ -141,17 +141,17 @@ mod tests {
 
     use super::*;
 
-    fn window(window: i64) -> ToldWindow {
+    fn window(window: i64) -> WindowDigest {
         let processes = vec![Process { pid: 1, ..Process::default() }];
         let digest = encode(&Digest { window, processes, ..Digest::default() });
-        ToldWindow { window, digest: digest::from_text(&digest).unwrap(), times: Vec::new() }
+        WindowDigest { window, digest: digest::from_text(&digest).unwrap(), times: Vec::new() }
     }
 
     #[test]
     fn only_windows_of_this_hosts_jobs_are_heard_and_hosts_of_other_jobs_stay_apart() {
         let boards = Boards::default();
         boards.of_jobs(&BTreeSet::from([7, 8]));
-        let of = |job, windows: Vec<ToldWindow>| JobWindows { job, windows, unnumbered: Vec::new() };
+        let of = |job, windows: Vec<WindowDigest>| JobWindows { job, windows, unnumbered: Vec::new() };
         assert!(boards.hear("a", &of(9, vec![window(5)])).unwrap_err().contains("no rank"));
         assert!(boards.hear("a", &of(7, vec![window(5)])).unwrap().anew);
         assert!(!boards.hear("a", &of(7, vec![window(6)])).unwrap().anew);

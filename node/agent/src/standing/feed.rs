@@ -10,7 +10,7 @@ use model::wire::OpenCall;
 use node_bpf::Record;
 use parking_lot::{Mutex, MutexGuard};
 use record::{steady_shift_now_ns, steady_shift_ns};
-use verdicts::digest::{self, Collector, Digest, Heard, ReferenceClock, end_of};
+use verdicts::digest::{self, Collector, Digest, NodeDigests, ReferenceClock, end_of};
 use verdicts::point_to_point::{self, EVERY_WINDOWS, Meter, TimeUse};
 use verdicts::standing::{JobName, NO_JOB};
 use verdicts::{Activity, Observation, why};
@@ -188,7 +188,7 @@ impl Feed {
     }
 
     /// Number such calls, by what was heard; before [`close`](Self::close).
-    pub(super) fn number(&self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[Heard<'_>]) {
+    pub(super) fn number(&self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[NodeDigests<'_>]) {
         self.state().collector.number(me, window, clock, heard);
     }
 

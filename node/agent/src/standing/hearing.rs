@@ -9,7 +9,7 @@ use gossip::Member;
 use record::steady_now_ns;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use verdicts::standing::{Change, NO_JOB, Told};
+use verdicts::standing::{Change, JobVerdict, NO_JOB};
 
 use super::super::Shared;
 use super::gossiped::Gossiped;
@@ -90,7 +90,7 @@ fn hear_verdicts(shared: &Shared, list: &[Member], read: &mut BTreeMap<(String, 
             }
             tracing::debug!("{} says its verdict of job {job:016x}", member.name);
             read.insert(key, text.clone());
-            match Told::read(text) {
+            match JobVerdict::read(text) {
                 // A judge speaks of the job that it says.
                 Ok(told) if told.job == job => shared.standing.hear(&member.name, told, steady_now_ns()),
                 Ok(_) => tracing::debug!("{} tells one job's verdict as another's", member.name),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use record::{steady_now_ns, unix_now_ns};
 use tokio_util::sync::CancellationToken;
-use verdicts::standing::{Judge, Key, NO_JOB, Told};
+use verdicts::standing::{JobVerdict, Judge, Key, NO_JOB};
 
 use super::super::Shared;
 use super::kept::Measured;
@@ -81,7 +81,7 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
                 standing.kept.add(job, measured);
             }
             let Some(judged) = judged else { continue };
-            let told = Told { job, name: shared.recording.feed().job_name(job), standing: judged };
+            let told = JobVerdict { job, name: shared.recording.feed().job_name(job), standing: judged };
             if !mixed {
                 tell(&shared, &told, &mut duty.told).await;
             }
@@ -93,7 +93,7 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 /// Gossips a verdict that is another than the one before, or some time after it.
-async fn tell(shared: &Shared, told: &Told, before: &mut Option<(Key, Instant)>) {
+async fn tell(shared: &Shared, told: &JobVerdict, before: &mut Option<(Key, Instant)>) {
     let key = Key::of(&told.standing.report.verdict);
     if before.as_ref().is_some_and(|(known, at)| *known == key && at.elapsed() < AGAIN) {
         return;

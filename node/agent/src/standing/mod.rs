@@ -22,13 +22,14 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use verdicts::Verdict;
-use verdicts::standing::{JobName, Key, Standing, Told, has_ended, judges};
+use verdicts::standing::{JobName, JobVerdict, Key, Standing, has_ended, judges};
 
 use super::Shared;
 
 mod boards;
 mod clocks;
 mod feed;
+mod full_report;
 mod gossiped;
 mod hearing;
 mod judging;
@@ -42,14 +43,13 @@ mod publish;
 mod repeat;
 mod roster;
 mod tell;
-mod whole;
 
 pub(super) use feed::Feed;
+pub(super) use full_report::{full_report, with_full_report};
 pub(super) use page::{page, page_of};
 pub use publish::send_windows;
 /// The clock by which windows are counted, nanoseconds.
 pub use record::steady_now_ns as now_ns;
-pub(super) use whole::{whole, whole_of};
 
 /// Most bytes of one digest.
 const LARGEST: usize = 8_000;
@@ -61,7 +61,7 @@ const FRESH_NS: i64 = 10_000_000_000;
 const BEHIND_NS: i64 = 5_000_000_000;
 
 /// Verdicts by judge, with when they came.
-type ByJudge = BTreeMap<String, (Told, i64)>;
+type ByJudge = BTreeMap<String, (JobVerdict, i64)>;
 
 /// What the agent's tasks share of it.
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ pub struct StandingState {
     mixed: AtomicBool,
     /// The verdicts of this host as a judge, whole, by job; with when they were made, on its steady
     /// clock.
-    own: Mutex<BTreeMap<u64, (Told, i64)>>,
+    own: Mutex<BTreeMap<u64, (JobVerdict, i64)>>,
     /// Those of the other judges, brief, by job and judge; with when they came.
     told: Mutex<BTreeMap<u64, ByJudge>>,
     /// There is something to be heard.
@@ -99,12 +99,12 @@ pub struct Current {
     /// When it was judged or came, on this host's steady clock.
     pub judged_ns: i64,
     /// What each judge says, the first first.
-    pub judges: Vec<Said>,
+    pub judges: Vec<JudgeVerdict>,
 }
 
 /// What one judge says of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Said {
+pub struct JudgeVerdict {
     /// The judge.
     pub judge: String,
     /// Kind of its verdict.
@@ -128,7 +128,7 @@ pub struct About {
     /// Whose verdict it is; null beside agents of an earlier release, where each judges.
     pub judge: Option<String>,
     /// What each judge says.
-    pub judges: Vec<Said>,
+    pub judges: Vec<JudgeVerdict>,
     /// Two judges say different things of one window.
     pub differ: bool,
     /// End of the window, Unix nanoseconds of the reference node's wall clock.
@@ -163,8 +163,8 @@ impl StandingState {
             told.retain(|_, (_, at_ns)| newest_ns.saturating_sub(*at_ns) < BEHIND_NS);
             let names: Vec<String> =
                 judges(job, told.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
-            let said = names.iter().filter_map(|judge| Some(Said::of(judge, &told.get(judge)?.0.standing)));
-            let said: Vec<Said> = said.collect();
+            let said = names.iter().filter_map(|judge| Some(JudgeVerdict::of(judge, &told.get(judge)?.0.standing)));
+            let said: Vec<JudgeVerdict> = said.collect();
             let Some((judge, (told, judged_ns))) = names.first().and_then(|judge| told.remove_entry(judge)) else {
                 continue;
             };
@@ -184,7 +184,7 @@ impl StandingState {
     /// Hears what a host says of its ranks, as a judge.
     pub(super) fn answer(&self, node: &str, windows: &JobWindows) -> Response {
         match self.boards.hear(node, windows) {
-            Ok(heard) => Response::Heard(heard),
+            Ok(heard) => Response::WindowsReceived(heard),
             Err(why) => Response::Unsupported(why),
         }
     }
@@ -211,7 +211,7 @@ impl StandingState {
     }
 
     /// A judge's verdict came.
-    fn hear(&self, judge: &str, told: Told, now_ns: i64) {
+    fn hear(&self, judge: &str, told: JobVerdict, now_ns: i64) {
         self.told.lock().entry(told.job).or_default().insert(judge.to_owned(), (told, now_ns));
     }
 
@@ -259,7 +259,7 @@ fn rank(verdict: &Verdict) -> u8 {
     }
 }
 
-impl Said {
+impl JudgeVerdict {
     fn of(judge: &str, standing: &Standing) -> Self {
         Self {
             judge: judge.to_owned(),

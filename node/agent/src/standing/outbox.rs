@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use model::wire::{JobWindows, Request, Response, ToldWindow, WindowsHeard};
+use model::wire::{JobWindows, Request, Response, WindowDigest, WindowsReceived};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -38,10 +38,10 @@ pub(super) struct Outbox {
 
 #[derive(Debug, Default)]
 struct Job {
-    windows: BTreeMap<i64, ToldWindow>,
+    windows: BTreeMap<i64, WindowDigest>,
     judges: BTreeMap<String, Judge>,
     /// What the first judge said that the host needs.
-    needs: WindowsHeard,
+    needs: WindowsReceived,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Job {
     }
 
     /// What a judge has not confirmed.
-    fn unconfirmed(&self, judge: &str) -> Vec<ToldWindow> {
+    fn unconfirmed(&self, judge: &str) -> Vec<WindowDigest> {
         let confirmed = self.judges.get(judge).map(|judge| &judge.confirmed);
         let is_open = |window: &i64| confirmed.is_none_or(|confirmed| !confirmed.contains(window));
         self.windows.iter().filter(|(window, _)| is_open(window)).map(|(_, told)| told.clone()).collect()
@@ -76,7 +76,7 @@ impl Outbox {
 
     /// Takes in a window of a job, which goes to these hosts now; those of them that are not being
     /// asked.
-    pub(super) fn add(&self, job: u64, told: ToldWindow, judges: &[&str]) -> Vec<String> {
+    pub(super) fn add(&self, job: u64, told: WindowDigest, judges: &[&str]) -> Vec<String> {
         let mut jobs = self.jobs.lock();
         let job = jobs.entry(job).or_default();
         job.windows.insert(told.window, told);
@@ -109,7 +109,7 @@ impl Outbox {
     }
 
     /// What the first judges of the jobs said last that this host needs.
-    pub(super) fn needs(&self) -> Vec<WindowsHeard> {
+    pub(super) fn needs(&self) -> Vec<WindowsReceived> {
         self.jobs.lock().values().map(|job| job.needs.clone()).collect()
     }
 
@@ -121,7 +121,7 @@ impl Outbox {
     }
 
     /// What a judge has not confirmed; it counts as asked from now on.
-    fn begin(&self, job: u64, judge: &str, now: Instant) -> Vec<ToldWindow> {
+    fn begin(&self, job: u64, judge: &str, now: Instant) -> Vec<WindowDigest> {
         let mut jobs = self.jobs.lock();
         let Some(job) = jobs.get_mut(&job) else { return Vec::new() };
         if let Some(judge) = job.judges.get_mut(judge) {
@@ -132,7 +132,7 @@ impl Outbox {
     }
 
     /// A judge has heard these windows, or has not.
-    fn end(&self, job: u64, judge: &str, windows: &[i64], heard: Option<&WindowsHeard>) {
+    fn end(&self, job: u64, judge: &str, windows: &[i64], heard: Option<&WindowsReceived>) {
         let mut jobs = self.jobs.lock();
         let Some(judge) = jobs.get_mut(&job).and_then(|job| job.judges.get_mut(judge)) else { return };
         judge.is_asked = false;
@@ -145,7 +145,7 @@ impl Outbox {
         }
     }
 
-    fn keep_needs(&self, job: u64, needs: WindowsHeard) {
+    fn keep_needs(&self, job: u64, needs: WindowsReceived) {
         if let Some(job) = self.jobs.lock().get_mut(&job) {
             job.needs = needs;
         }
@@ -181,9 +181,9 @@ pub(super) async fn send(shared: Arc<Shared>, job: u64, judge: String, is_first:
     }
 }
 
-async fn ask(shared: &Shared, judge: &str, request: JobWindows) -> Result<WindowsHeard, String> {
+async fn ask(shared: &Shared, judge: &str, request: JobWindows) -> Result<WindowsReceived, String> {
     match super::ask(shared, judge, Request::Windows(request), Instant::now() + PATIENCE).await? {
-        Response::Heard(heard) => Ok(heard),
+        Response::WindowsReceived(heard) => Ok(heard),
         other => Err(other.summary()),
     }
 }
@@ -200,25 +200,25 @@ mod tests {
             outbox.add(7, told(window, 10), &["a", "b"]);
             outbox.begin(7, "a", at(window));
             outbox.begin(7, "b", at(window));
-            outbox.end(7, "b", &[window], Some(&WindowsHeard::default()));
+            outbox.end(7, "b", &[window], Some(&WindowsReceived::default()));
             let suspects = outbox.suspects(7, at(window));
             assert_eq!((suspects.contains("a"), suspects.contains("b")), (window >= 2, false), "{window}");
         }
-        outbox.end(7, "a", &[0], Some(&WindowsHeard::default()));
+        outbox.end(7, "a", &[0], Some(&WindowsReceived::default()));
         assert!(outbox.suspects(7, at(9)).is_empty());
     }
 
-    fn told(window: i64, bytes: usize) -> ToldWindow {
-        ToldWindow { window, digest: vec![1; bytes], times: Vec::new() }
+    fn told(window: i64, bytes: usize) -> WindowDigest {
+        WindowDigest { window, digest: vec![1; bytes], times: Vec::new() }
     }
 
-    fn windows(of: &[ToldWindow]) -> Vec<i64> {
+    fn windows(of: &[WindowDigest]) -> Vec<i64> {
         of.iter().map(|told| told.window).collect()
     }
 
     #[test]
     fn a_judge_gets_what_it_has_not_confirmed_and_a_new_one_all_that_is_kept() {
-        let (outbox, heard) = (Outbox::default(), WindowsHeard::default());
+        let (outbox, heard) = (Outbox::default(), WindowsReceived::default());
         assert_eq!(outbox.add(7, told(1, 10), &["a", "b"]), ["a", "b"]);
         assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [1]);
         // While it is asked it is not asked again; what came meanwhile goes with the next.
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(windows(&outbox.begin(7, "c", Instant::now())), [1, 2, 3]);
         // A judge that was started again has forgotten.
         assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [3]);
-        outbox.end(7, "a", &[3], Some(&WindowsHeard { anew: true, ..WindowsHeard::default() }));
+        outbox.end(7, "a", &[3], Some(&WindowsReceived { anew: true, ..WindowsReceived::default() }));
         assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [1, 2]);
     }
 

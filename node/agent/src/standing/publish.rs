@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::wire::ToldWindow;
+use model::wire::WindowDigest;
 use record::{steady_now_ns, wall_ahead_ns};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use verdicts::digest::{self, Digest, Heard, end_of, window_of};
+use verdicts::digest::{self, Digest, NodeDigests, end_of, window_of};
 use verdicts::point_to_point::{self, TimeUse};
 use verdicts::standing::NO_JOB;
 
@@ -116,7 +116,8 @@ fn send(
         let times = times_of.remove(&job).unwrap_or_default();
         let times = if times.is_empty() { String::new() } else { point_to_point::encode(&times, LARGEST_TIMES) };
         let bytes = |text: &str| digest::from_text(text).unwrap_or_default();
-        let told = ToldWindow { window, digest: bytes(&digest::encode_within(digest, LARGEST)), times: bytes(&times) };
+        let told =
+            WindowDigest { window, digest: bytes(&digest::encode_within(digest, LARGEST)), times: bytes(&times) };
         standing.count_published(told.digest.len() + told.times.len());
         let mut suspects = standing.outbox.suspects(job, tokio::time::Instant::now());
         suspects.retain(|host| roster.has(job, host));
@@ -171,7 +172,8 @@ fn number(shared: &Shared, own: &str, window: i64) {
     }
     said.values_mut().for_each(|said| said.sort_by_key(|digest| digest.window));
     let refs: Vec<Vec<&Digest>> = said.values().map(|digests| digests.iter().collect()).collect();
-    let heard: Vec<Heard<'_>> = said.keys().zip(&refs).map(|(node, digests)| Heard { node, digests }).collect();
+    let heard: Vec<NodeDigests<'_>> =
+        said.keys().zip(&refs).map(|(node, digests)| NodeDigests { node, digests }).collect();
     // Each digest is aligned to its job's reference: what is of another is left out.
     for reference in references {
         let clock = standing.clocks.now(&reference, own, end_of(window));

@@ -29,9 +29,9 @@ const VERDICT: &str = "repeat_culprit";
 
 /// What this agent has written, the last of it: the store may not show it yet.
 #[derive(Debug, Default)]
-pub(super) struct Said(std::collections::VecDeque<(String, String)>);
+pub(super) struct Reported(std::collections::VecDeque<(String, String)>);
 
-impl Said {
+impl Reported {
     /// Whether it was not written yet; it is from now on.
     fn is_new(&mut self, node: &str, job: &str) -> bool {
         let said = (node.to_owned(), job.to_owned());
@@ -49,7 +49,7 @@ impl Said {
 ///
 /// Two agents may be about to write at once: each is the first judge of another step of the job, or its first judge
 /// has just changed. So each waits for a time of its own, in which what the others write can be seen, and looks again.
-pub(super) async fn look(shared: &Shared, named: &Finding, said: &mut Said, stop: &CancellationToken) {
+pub(super) async fn look(shared: &Shared, named: &Finding, said: &mut Reported, stop: &CancellationToken) {
     let (Some(node), Some(job)) = (&named.culprit_node, &named.job_id) else { return };
     let found = async || known(shared, named, node, stop).await.and_then(|rows| finding(named, node, job, &rows));
     if found().await.is_none() || !said.is_new(node, job) {
@@ -165,7 +165,7 @@ mod tests {
         assert!(found("3", &[row("3", 1), row("2", 0), row("1", 0)]).is_none(), "it was said");
         let turns: std::collections::BTreeSet<Duration> = (0..64).map(|n| turn(&format!("n{n}"), "n7", "3")).collect();
         assert_eq!(turns.len(), 6, "{turns:?}");
-        let mut said = Said::default();
+        let mut said = Reported::default();
         assert!(said.is_new("n7", "3") && !said.is_new("n7", "3") && said.is_new("n7", "4"));
         assert!(found("4", &[row("3", 1), row("2", 0), row("1", 0)]).is_some(), "a further job");
     }

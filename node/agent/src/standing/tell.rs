@@ -42,7 +42,7 @@ pub(super) async fn changes(
     mut news: mpsc::Receiver<Current>,
     stop: CancellationToken,
 ) {
-    let mut said = repeat::Said::default();
+    let mut said = repeat::Reported::default();
     loop {
         let current = tokio::select! {
             current = news.recv() => current,
@@ -62,7 +62,7 @@ async fn one(
     shared: &Shared,
     command: Option<&str>,
     current: Current,
-    said: &mut repeat::Said,
+    said: &mut repeat::Reported,
     stop: &CancellationToken,
 ) {
     let own = shared.identity.node().to_string();

@@ -1,4 +1,4 @@
-use model::health::Heard;
+use model::health::CallerSeen;
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn cut(examination: &mut Examination, from: &str, to: &str) {
 fn heard(examination: &mut Examination, by: &str, from: &str, completed: u64) {
     let address = address(from).parse().expect("an address");
     let node = (completed > 0).then(|| from.to_owned());
-    health(examination, by).heard.push(Heard {
+    health(examination, by).heard.push(CallerSeen {
         address,
         node,
         begun: 3,

@@ -12,7 +12,7 @@ use super::follow::Follower;
 use super::late::{Kept, Key, LateLanes, Number, needed};
 use super::steps::Stepping;
 use super::waits::{Pending, wait};
-use super::{Digest, Gone, Heard, Lane, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of, window_of};
+use super::{Digest, Gone, Lane, NodeDigests, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of, window_of};
 use crate::activity::Activity;
 use crate::observation::Coupling;
 use crate::rules::Rules;
@@ -160,7 +160,7 @@ impl Collector {
     /// Number calls whose communicator's start was not seen, by what is heard of others (and of
     /// this node `me` itself) up to the window before: before [`close`](Self::close), with the
     /// clock that the digest will have.
-    pub fn number(&mut self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[Heard<'_>]) {
+    pub fn number(&mut self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[NodeDigests<'_>]) {
         if self.calls.iter().all(|kept| kept.number != Number::Missing) {
             return;
         }

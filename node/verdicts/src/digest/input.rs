@@ -21,7 +21,7 @@ use crate::sampled::{LaneTotal, Run, Sampled, Totals};
 
 /// The digests of one node.
 #[derive(Debug, Clone, Copy)]
-pub struct Heard<'a> {
+pub struct NodeDigests<'a> {
     /// Its name.
     pub node: &'a str,
     /// Its digests, by window, ascending.
@@ -82,7 +82,7 @@ impl<'a> Tracks<'a> {
 /// The input over what was heard. Times are those of the node that `reference` stands for; `heard`
 /// and the span are left to the caller.
 #[must_use]
-pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
+pub fn to_input(all: &[NodeDigests<'_>], reference: u16) -> Input {
     let mut input = without_progress(all, reference);
     input.progress = all.iter().flat_map(progress_of).collect();
     complete_together(&mut input.progress);
@@ -90,7 +90,7 @@ pub fn to_input(all: &[Heard<'_>], reference: u16) -> Input {
 }
 
 /// The same, where it is known otherwise how far processes got.
-pub(crate) fn without_progress(all: &[Heard<'_>], reference: u16) -> Input {
+pub(crate) fn without_progress(all: &[NodeDigests<'_>], reference: u16) -> Input {
     let mut input = Input::default();
     for heard in all {
         let clocks = || heard.digests.iter().rev().filter_map(|digest| clock_of(digest, Some(reference)));
@@ -121,7 +121,7 @@ fn clock_of(digest: &Digest, reference: Option<u16>) -> Option<ReferenceClock> {
 
 /// The runs of what was heard, and what each process called.
 pub(super) fn figures(
-    all: &[Heard<'_>],
+    all: &[NodeDigests<'_>],
     reference: Option<u16>,
     clocks: &BTreeMap<String, ClockOffset>,
 ) -> (Vec<Sampled>, Vec<Totals>) {
@@ -176,7 +176,7 @@ pub(super) fn figures(
 }
 
 /// How far the processes of a node got, as of its digests: what the last says of a lane counts.
-fn progress_of(heard: &Heard<'_>) -> Vec<Progress> {
+fn progress_of(heard: &NodeDigests<'_>) -> Vec<Progress> {
     let node: Arc<str> = heard.node.into();
     let mut known: BTreeMap<(u32, u64, &str), Progress> = BTreeMap::new();
     for (digest, lane) in heard.digests.iter().flat_map(|of| of.lanes.iter().map(move |lane| (of, lane))) {

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Digest, Heard, ReferenceClock, WINDOW_NS};
+use super::{Digest, NodeDigests, ReferenceClock, WINDOW_NS};
 use crate::Observation;
 use crate::observation::Coupling;
 use crate::rules::Rules;
@@ -111,7 +111,7 @@ impl LateLanes {
         clock: Option<ReferenceClock>,
         calls: &mut [Kept],
         syncs: &[(u32, i64, i64)],
-        heard: &[Heard<'_>],
+        heard: &[NodeDigests<'_>],
     ) {
         let mut missing: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
         for (i, kept) in calls.iter().enumerate().filter(|(_, kept)| kept.number == Number::Missing) {
@@ -194,7 +194,7 @@ impl LateLane {
         calls: &[Kept],
         places: &[usize],
         syncs: &[(u32, i64, i64)],
-        heard: &[Heard<'_>],
+        heard: &[NodeDigests<'_>],
     ) -> Vec<(usize, u64)> {
         let speakers = speakers(heard, *comm, func);
         let others = speakers.best.filter(|(_, node, of)| (&**node, *of) != (me, *pid));
@@ -317,7 +317,7 @@ fn lanes_of<'a>(
 
 /// Who has said anything of a communicator's function, and whose numbers count: of those that saw
 /// its start, else of those that have numbers the one that sorts first.
-fn speakers(heard: &[Heard<'_>], comm: u64, func: &str) -> Speakers {
+fn speakers(heard: &[NodeDigests<'_>], comm: u64, func: &str) -> Speakers {
     let mut speakers = Speakers::default();
     for one in heard {
         let node: Arc<str> = one.node.into();
@@ -342,7 +342,7 @@ fn speakers(heard: &[Heard<'_>], comm: u64, func: &str) -> Speakers {
 /// What a process's digests say of when its calls ended. Nothing of calls that only enqueue and of
 /// which not each was waited for.
 fn reference(
-    heard: &[Heard<'_>],
+    heard: &[NodeDigests<'_>],
     node: &Arc<str>,
     pid: u32,
     (comm, func): (u64, &Arc<str>),

@@ -37,7 +37,7 @@ pub(crate) use codec::text;
 pub use codec::text::{from_text, to_text};
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
-pub use input::{Heard, to_input};
+pub use input::{NodeDigests, to_input};
 pub(crate) use input::{progress, without_progress};
 pub(crate) use rows::of_rows;
 pub use split::by_job;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Digest;
 use super::collect::Collector;
-use super::input::{Heard, figures};
+use super::input::{NodeDigests, figures};
 use crate::input::Input;
 use crate::observation::{Observation, SyncCall};
 use crate::parallel;
@@ -30,6 +30,6 @@ pub(crate) fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
         (node, Collector::whole(calls.into_iter(), syncs.into_iter()))
     });
     let refs: Vec<(&str, [&Digest; 1])> = digests.iter().map(|(node, digest)| (*node, [digest])).collect();
-    let heard: Vec<Heard<'_>> = refs.iter().map(|(node, digests)| Heard { node, digests }).collect();
+    let heard: Vec<NodeDigests<'_>> = refs.iter().map(|(node, digests)| NodeDigests { node, digests }).collect();
     figures(&heard, None, &input.clocks)
 }

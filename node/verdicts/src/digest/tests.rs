@@ -64,7 +64,8 @@ fn enqueued(calls: u64, syncing: &[i32]) -> Report {
         .collect();
     let names = ["n0", "n1", "n2", "n3"];
     let refs: Vec<Vec<&Digest>> = digests.iter().map(|digests| digests.iter().collect()).collect();
-    let heard: Vec<Heard<'_>> = names.iter().zip(&refs).map(|(node, digests)| Heard { node, digests }).collect();
+    let heard: Vec<NodeDigests<'_>> =
+        names.iter().zip(&refs).map(|(node, digests)| NodeDigests { node, digests }).collect();
     let mut input = to_input(&heard, reference);
     (input.since_ns, input.until_ns) = (0, until_ns);
     analyse(&input, &Rules::with_windows(WINDOW_NS))
@@ -215,7 +216,7 @@ proptest! {
         if let Ok(digest) = decode(&text) {
             let blocks: usize = digest.lanes.iter().map(|l| l.blocks.len()).sum();
             prop_assert!(digest.lanes.len() + digest.processes.len() + blocks <= text.len());
-            let _ = to_input(&[Heard { node: "n", digests: &[&digest] }], 1);
+            let _ = to_input(&[NodeDigests { node: "n", digests: &[&digest] }], 1);
         }
     }
 
@@ -237,7 +238,7 @@ proptest! {
             *old = byte;
         }
         if let Ok(digest) = decode(&String::from_utf8(damaged).unwrap()) {
-            let _ = to_input(&[Heard { node: "n", digests: &[&digest] }], 1);
+            let _ = to_input(&[NodeDigests { node: "n", digests: &[&digest] }], 1);
         }
     }
 

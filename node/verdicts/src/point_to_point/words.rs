@@ -6,7 +6,7 @@ use record::printable;
 
 use super::PointToPoint;
 use crate::report::{Report, Verdict};
-use crate::text::percent;
+use crate::units::percent;
 
 /// Ranks shown; of more the first that compute longest.
 const ROWS: usize = 8;

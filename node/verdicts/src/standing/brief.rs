@@ -21,7 +21,7 @@ const LONGEST_LINE: usize = 300;
 
 /// A judge's verdict on a job.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-pub struct Told {
+pub struct JobVerdict {
     /// The job ([`crate::point_to_point::job_key`]).
     pub job: u64,
     /// What it is called.
@@ -30,7 +30,7 @@ pub struct Told {
     pub standing: Standing,
 }
 
-impl Told {
+impl JobVerdict {
     /// The text that is told, with lists cut so that it fits; a note in the evidence then says so.
     /// None where even without lists it does not fit.
     #[must_use]
@@ -149,7 +149,7 @@ mod tests {
     use crate::ranks::Ranks;
     use crate::{Hang, Missing, NotHeard};
 
-    fn told(report: Report) -> Told {
+    fn told(report: Report) -> JobVerdict {
         let standing = Standing {
             window: 7,
             reference: Some("n0".into()),
@@ -159,7 +159,7 @@ mod tests {
             wall_ahead_ns: -3,
             age_ns: 5,
         };
-        Told { job: u64::MAX, name: JobName { job_id: Some("812".into()), ..JobName::default() }, standing }
+        JobVerdict { job: u64::MAX, name: JobName { job_id: Some("812".into()), ..JobName::default() }, standing }
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         let mut report = Report { verdict: Verdict::Unknown { why: "too few".into() }, ..Report::default() };
         report.coverage.missing.push(("n3".into(), "dead".into()));
         let whole = told(report);
-        assert_eq!(Told::read(&whole.text().unwrap()), Ok(whole));
+        assert_eq!(JobVerdict::read(&whole.text().unwrap()), Ok(whole));
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
         let mut report = Report { verdict: Verdict::Hang(hang), ..Report::default() };
         report.evidence.notes = vec!["x".repeat(10_000); 50];
         let text = told(report).text().expect("it fits");
-        let read = Told::read(&text).expect("it is read");
+        let read = JobVerdict::read(&text).expect("it is read");
         let Verdict::Hang(hang) = &read.standing.report.verdict else { panic!("{text}") };
         assert!(!hang.missing.is_empty() && hang.not_heard[0].count == 5_000, "{hang:?}");
         assert!(read.standing.report.evidence.notes.iter().any(|note| note.contains("cut")));
@@ -199,8 +199,8 @@ mod tests {
 
     #[test]
     fn what_is_no_verdict_is_refused_with_the_reason() {
-        assert!(Told::read("2 {}").unwrap_err().contains("layout 2"));
-        assert!(Told::read("").is_err() && Told::read("1 {").is_err());
-        assert!(Told::read(&format!("1 {}", " ".repeat(MOST_BYTES))).unwrap_err().contains("bytes"));
+        assert!(JobVerdict::read("2 {}").unwrap_err().contains("layout 2"));
+        assert!(JobVerdict::read("").is_err() && JobVerdict::read("1 {").is_err());
+        assert!(JobVerdict::read(&format!("1 {}", " ".repeat(MOST_BYTES))).unwrap_err().contains("bytes"));
     }
 }

@@ -12,7 +12,7 @@ use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
 use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
 use crate::hang::complete_together;
 use crate::observation::Coupling;
-use crate::{Gone, Heard, Input, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
+use crate::{Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 
 /// Windows in which a node must have spoken to count as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;
@@ -192,12 +192,12 @@ impl<'a> View<'a> {
             .pages()
             .map(|(name, page)| (name, page, page.within(window - lookback + 1..=window, self.reference).collect()))
             .collect();
-        let heard: Vec<digest::Heard<'_>> =
-            digests.iter().map(|(node, _, digests)| digest::Heard { node, digests }).collect();
+        let heard: Vec<digest::NodeDigests<'_>> =
+            digests.iter().map(|(node, _, digests)| digest::NodeDigests { node, digests }).collect();
         let mut input = without_progress(&heard, self.reference);
         input.until_ns = end_of(window);
         input.since_ns = end_of(window - lookback);
-        input.heard = Heard { asked: 0, answered: 0, missing: Vec::new(), notes: Vec::new() };
+        input.heard = NodeCoverage { asked: 0, answered: 0, missing: Vec::new(), notes: Vec::new() };
         input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
         complete_together(&mut input.progress);
         let (mut lost, mut cut) = (0u64, 0usize);

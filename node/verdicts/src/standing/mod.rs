@@ -29,7 +29,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use board::{Board, Presence};
-pub use brief::Told;
+pub use brief::JobVerdict;
 pub use change::{Change, Key};
 pub use ended::has_ended;
 pub use job::{JUDGES, JobName, NO_JOB, judges};

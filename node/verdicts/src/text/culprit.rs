@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::units::{clock, duration, percent};
 use crate::report::{Basis, Cost, Culprit, Report};
+use crate::units::{clock, duration, percent};
 
 /// So close to the start of the span what is seen first may have begun before it.
 const EDGE_NS: i64 = 2_000_000_000;

@@ -6,7 +6,6 @@
 mod culprit;
 mod hang;
 mod table;
-mod units;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,9 +19,8 @@ use super::ranks::RankRef;
 use super::report::{Basis, Report, Verdict};
 use super::why::{self, Cause, Network};
 use crate::rules::Rules;
+use crate::units::{clock, duration, percent};
 use table::{BAR, bar};
-use units::clock;
-pub(crate) use units::{duration, percent};
 
 /// Rows of a table before the rest is summed up.
 const WORST: usize = 8;

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::Rows;
-use super::units::duration;
 use crate::report::{CommReport, RankScore, Report, Role, Verdict};
 use crate::tally::Waits;
+use crate::units::duration;
 use crate::windows::WindowKind;
 
 /// Part of the distance between collectives that takes a whole bar where no rank is later.

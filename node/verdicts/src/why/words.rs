@@ -3,7 +3,7 @@
 use super::evidence::Kind;
 use super::{Cause, Part, Topic, What};
 use crate::rules::Rules;
-use crate::text::{duration, percent};
+use crate::units::{duration, percent};
 use record::printable;
 
 impl Kind {

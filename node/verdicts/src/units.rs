@@ -17,12 +17,13 @@ pub(crate) fn duration(ns: i64) -> String {
     }
 }
 
+/// A share as whole percent.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
 /// Time of day.
-pub(super) fn clock(unix_ns: i64) -> String {
+pub(crate) fn clock(unix_ns: i64) -> String {
     let second = unix_ns.div_euclid(1_000_000_000).rem_euclid(86_400);
     format!("{:02}:{:02}:{:02} UTC", second / 3_600, second / 60 % 60, second % 60)
 }

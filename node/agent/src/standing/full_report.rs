@@ -21,7 +21,7 @@ const LARGEST: usize = 7 << 20;
 
 /// A judge's whole verdict, for whoever asks, as JSON; empty where there is none, or it is too long
 /// for a frame.
-pub(crate) fn whole(shared: &Shared, job: u64) -> Vec<u8> {
+pub(crate) fn full_report(shared: &Shared, job: u64) -> Vec<u8> {
     let Some((told, _)) = shared.standing.own.lock().get(&job).cloned() else { return Vec::new() };
     let json = serde_json::to_vec(&told.standing).unwrap_or_default();
     if json.len() <= LARGEST { json } else { Vec::new() }
@@ -32,7 +32,7 @@ pub(crate) fn whole(shared: &Shared, job: u64) -> Vec<u8> {
 ///
 /// # Errors
 /// No judge gives it; in words, by the first. The brief one then stays.
-pub(crate) async fn whole_of(shared: &Shared, current: &mut Current, deadline: Instant) -> Result<(), String> {
+pub(crate) async fn with_full_report(shared: &Shared, current: &mut Current, deadline: Instant) -> Result<(), String> {
     let own = shared.identity.node().to_string();
     if current.judge.is_empty() || current.judge == own {
         return Ok(());
@@ -44,7 +44,7 @@ pub(crate) async fn whole_of(shared: &Shared, current: &mut Current, deadline: I
     let (mut asked, mut refusal) = (FuturesUnordered::new(), None);
     loop {
         if let Some(judge) = next.next() {
-            asked.push(whole_by(shared, judge, &own, current.job, deadline));
+            asked.push(full_report_by(shared, judge, &own, current.job, deadline));
         }
         if asked.is_empty() {
             return Err(refusal.unwrap_or_else(|| "no judge of it is known".to_owned()));
@@ -66,7 +66,7 @@ pub(crate) async fn whole_of(shared: &Shared, current: &mut Current, deadline: I
 }
 
 /// One judge's whole report, with its name.
-async fn whole_by<'a>(
+async fn full_report_by<'a>(
     shared: &Shared,
     judge: &'a String,
     own: &str,
@@ -74,7 +74,7 @@ async fn whole_by<'a>(
     deadline: tokio::time::Instant,
 ) -> (&'a String, Result<Standing, String>) {
     let json = if judge == own {
-        Ok(whole(shared, job))
+        Ok(full_report(shared, job))
     } else {
         match super::ask(shared, judge, Request::Verdict(job), deadline).await {
             Ok(Response::Verdict(json)) => Ok(json),
