@@ -32,8 +32,9 @@ pub struct Late {
 }
 
 /// The intervals in which the culprit took longest compared with the peer, worst first: of those in
-/// which something of the cause was recorded, and only where there is none of all. A late
-/// step without such a row may have been late for another reason, and is no example of this cause.
+/// which the largest part of the cause was recorded; where there is none, of those in which another
+/// part of it was, and only then of all. A late step without such a row may have been late for
+/// another reason, and is no example of this cause.
 #[must_use]
 pub fn worst(cause: &Cause, culprit: &Recorded, peer: Option<&Recorded>, node: &str) -> Vec<Late> {
     let peers: BTreeMap<&[Collective; 2], i64> = peer
@@ -52,14 +53,21 @@ pub fn worst(cause: &Cause, culprit: &Recorded, peer: Option<&Recorded>, node: &
         .filter(|(late_ns, _)| *late_ns > 0)
         .collect();
     late.sort_by_key(|(late_ns, gap)| (std::cmp::Reverse(*late_ns), gap.start_ns));
-    let one = |(late_ns, gap): (i64, &Gap)| Late {
-        into: gap.key.as_ref().map(|[_, into]| into.clone()),
-        entry_ns: gap.end_ns,
-        late_ns,
-        links: links(cause, culprit, gap, late_ns, node),
+    let first = cause.named.first().copied();
+    let one = |(late_ns, gap): (i64, &Gap)| {
+        let (links, kinds) = links(cause, culprit, gap, late_ns, node);
+        let shows = match (kinds.is_empty(), first.is_some_and(|first| kinds.contains(&first))) {
+            (true, _) => 2,
+            (false, is_first) => u8::from(!is_first),
+        };
+        let into = gap.key.as_ref().map(|[_, into]| into.clone());
+        (shows, Late { into, entry_ns: gap.end_ns, late_ns, links })
     };
-    let shown: Vec<Late> = late.iter().copied().map(one).filter(|late| !late.links.is_empty()).take(EXAMPLES).collect();
-    if shown.is_empty() { late.into_iter().take(EXAMPLES).map(one).collect() } else { shown }
+    let showing = |wanted: u8| -> Vec<Late> {
+        let late = late.iter().copied().map(one).filter(|(shows, _)| *shows == wanted);
+        late.map(|(_, late)| late).take(EXAMPLES).collect()
+    };
+    (0..3).map(showing).find(|shown| !shown.is_empty()).unwrap_or_default()
 }
 
 /// Length of an interval without what the process spent in other communication calls.
@@ -73,7 +81,8 @@ fn within(stretch: &Stretch, gap: &Gap) -> i64 {
     (stretch.end_ns.min(gap.end_ns) - stretch.start_ns.max(gap.start_ns)).max(0)
 }
 
-fn links(cause: &Cause, culprit: &Recorded, gap: &Gap, late_ns: i64, node: &str) -> Vec<Link> {
+/// What was recorded of the cause in an interval, with the kinds of it.
+fn links(cause: &Cause, culprit: &Recorded, gap: &Gap, late_ns: i64, node: &str) -> (Vec<Link>, Vec<Kind>) {
     // By kind and by who or what it was: begin, time, stretches.
     let mut seen: BTreeMap<(Kind, Arc<str>), (i64, i64, usize)> = BTreeMap::new();
     for stretch in culprit.stretches.iter().filter(|s| cause.named.contains(&s.kind)) {
@@ -88,7 +97,8 @@ fn links(cause: &Cause, culprit: &Recorded, gap: &Gap, late_ns: i64, node: &str)
     found.sort_by_key(|(_, (_, ns, _))| std::cmp::Reverse(*ns));
     found.truncate(LINKS);
     found.sort_by_key(|(_, (start_ns, ..))| *start_ns);
-    found
+    let kinds = found.iter().map(|((kind, _), _)| *kind).collect();
+    let links = found
         .into_iter()
         .map(|((kind, what), (start_ns, ns, stretches))| Link {
             at_ns: Some(start_ns),
@@ -98,7 +108,8 @@ fn links(cause: &Cause, culprit: &Recorded, gap: &Gap, late_ns: i64, node: &str)
             evidence: table(kind).to_owned(),
             tier: None,
         })
-        .collect()
+        .collect();
+    (links, kinds)
 }
 
 /// What happened, without its length.
@@ -281,6 +292,21 @@ mod tests {
         // Where no step has a row, the latest are shown as they are.
         culprit.stretches.clear();
         assert_eq!(late_ns(&culprit, &cause), [(48, 0), (25, 0), (22, 0)]);
+    }
+
+    #[test]
+    fn the_largest_part_of_a_cause_is_in_its_examples() {
+        // A quota in all steps; in the worst, another task had the CPU instead.
+        let mut culprit = recorded(&[25 * MS, 30 * MS, 26 * MS, 27 * MS, 28 * MS], Kind::CpuThrottled, "");
+        let mut peer = recorded(&[0, 0, 0, 0, 0], Kind::Sleep, "x");
+        peer.stretches.clear();
+        culprit.stretches[1].kind = Kind::CpuStolen;
+        culprit.stretches[1].what = "agent (pid 9)".into();
+        let cause = explain(&culprit, Some(&peer), Vec::new(), Vec::new());
+        assert_eq!(cause.named, [Kind::CpuThrottled, Kind::CpuStolen], "{cause:?}");
+        let late = worst(&cause, &culprit, Some(&peer), "a");
+        assert_eq!(late.iter().map(|late| late.late_ns / MS).collect::<Vec<_>>(), [28, 27, 26]);
+        assert!(late.iter().all(|late| late.links[0].what.contains("CPU quota")), "{late:?}");
     }
 
     #[test]
