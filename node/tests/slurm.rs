@@ -201,7 +201,7 @@ fn without_root_the_shim_leads_to_the_same_verdict() {
     let script = format!(
         "export HOME={home}\n$RM slurm up --timeout 60s\neval \"$($RM env)\"\n{MPI}\n\
          srun --mpi=pmix {bin} --iters 2000 --work-ms 40 --late-rank 5 --late-ms 200 &\nunset LD_PRELOAD\n\
-         while ! $RM stragglers --job $SLURM_JOB_ID --format json > verdict.new || ! grep -q '\"kind\":\"rank\"' verdict.new; do sleep 0.5; done\n\
+         while ! $RM stragglers --job $SLURM_JOB_ID --format json > verdict.new || ! grep -q '\"kind\":\"rank\"' verdict.new || ! grep -q '\"answered\":4,' verdict.new; do sleep 0.5; done\n\
          $RM query --job $SLURM_JOB_ID --format json \"SELECT node, group_concat(DISTINCT rank), min(nranks), count(DISTINCT comm_hash), \
          min(count), min(datatype) FROM collectives WHERE func = 'all_reduce' GROUP BY node ORDER BY node\" > rows\n\
          until $RM query --job $SLURM_JOB_ID --format json \"SELECT count(DISTINCT rank) FROM call_rollups \

@@ -24,9 +24,10 @@ use serde_json::Value;
 /// Long enough for a busy two-core machine; a test that waits so long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The binary under test.
+/// The binary under test: this build's, or for a bench that of `RANKMESH_BINARY` (an optimised one).
 pub fn rankmesh() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rankmesh"));
+    let binary = std::env::var_os("RANKMESH_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_rankmesh").into());
+    let mut command = Command::new(binary);
     command.stdin(Stdio::null()).env_remove("RANKMESH_SOCKET").env_remove("RANKMESH_LOG");
     command
 }

@@ -162,6 +162,23 @@ fn a_window_is_judged_without_a_silent_node_after_the_grace_and_says_so() {
 }
 
 #[test]
+fn a_host_of_the_job_from_which_nothing_came_is_missing() {
+    let gossip = gossiped(&Job { steps: 60, ..Job::default() }, 1);
+    let (mut board, mut judge) = (Board::default(), Judge::default());
+    let hosts = Arc::new((0..5).map(|n| format!("n{n}")).collect());
+    let mut last = None;
+    for (now_ns, node, digest) in &gossip {
+        board.hear(node, digest.clone(), *now_ns);
+        board.presence(&live(5));
+        board.expect_of(&hosts);
+        last = judge.judge(&board, *now_ns).or(last);
+    }
+    let coverage = last.expect("judged without n4").report.coverage;
+    assert_eq!((coverage.asked, coverage.answered), (5, 4));
+    assert_eq!(coverage.missing, [("n4".to_owned(), "no digest yet".to_owned())]);
+}
+
+#[test]
 fn a_rank_that_stops_is_a_hang_of_that_rank() {
     let job = Job { steps: 60, own_ns: 50 * MS, clock_offset_ns: 0, ..Job::default() };
     let rows = job.observe(2);

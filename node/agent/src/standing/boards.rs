@@ -81,9 +81,13 @@ impl Boards {
         change(self.state.lock().boards.entry(job).or_default())
     }
 
-    /// Who is there.
-    pub(super) fn presence(&self, presence: &BTreeMap<String, Presence>) {
-        self.state.lock().boards.values_mut().for_each(|board| board.presence(presence));
+    /// Who is there, and who of these has ranks of which job. (Of the whole mesh's board nobody is
+    /// expected.)
+    pub(super) fn members(&self, presence: &BTreeMap<String, Presence>, hosts: &BTreeMap<u64, Arc<BTreeSet<String>>>) {
+        for (job, board) in &mut self.state.lock().boards {
+            board.presence(presence);
+            board.expect_of(&hosts.get(job).cloned().unwrap_or_default());
+        }
     }
 
     /// Hears what a host says of its ranks of a job.

@@ -47,7 +47,7 @@ pub(super) async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
         if mixed {
             gossiped.hear(&shared, &list);
         }
-        standing.boards.presence(&roster.presence);
+        standing.boards.members(&roster.presence, roster.hosts_by_job());
         follow(&shared, &own, &roster, mixed);
         standing.set_roster(&roster);
         hear_verdicts(&shared, &list, &mut read);

@@ -1,6 +1,7 @@
 //! Who runs which job, and so who judges it, by what members say of themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
@@ -32,7 +33,7 @@ pub(super) struct Roster {
     /// Whether each member is there.
     pub(super) presence: BTreeMap<String, Presence>,
     /// Live hosts of this host's jobs, by name.
-    hosts: BTreeMap<u64, BTreeSet<String>>,
+    hosts: BTreeMap<u64, Arc<BTreeSet<String>>>,
     /// Since when live members have been there that do not know judges.
     old_since: Option<Instant>,
 }
@@ -42,7 +43,7 @@ impl Roster {
     pub(super) fn update(&mut self, own: &str, own_jobs: &BTreeSet<u64>, list: &[Member], now: Instant) {
         self.own = own.to_owned();
         self.presence.clear();
-        self.hosts = own_jobs.iter().map(|job| (*job, BTreeSet::from([own.to_owned()]))).collect();
+        self.hosts = own_jobs.iter().map(|job| (*job, Arc::new(BTreeSet::from([own.to_owned()])))).collect();
         let mut old = false;
         for member in list {
             let presence = match member.state {
@@ -60,7 +61,7 @@ impl Roster {
             };
             for job in read_jobs(text) {
                 if let Some(hosts) = self.hosts.get_mut(&job) {
-                    hosts.insert(member.name.clone());
+                    Arc::make_mut(hosts).insert(member.name.clone());
                 }
             }
         }
@@ -90,7 +91,12 @@ impl Roster {
 
     /// The live hosts of one of this host's jobs.
     pub(super) fn hosts(&self, job: u64) -> impl Iterator<Item = &str> {
-        self.hosts.get(&job).into_iter().flatten().map(String::as_str)
+        self.hosts.get(&job).into_iter().flat_map(|hosts| hosts.iter()).map(String::as_str)
+    }
+
+    /// The same by job, of all of this host's jobs.
+    pub(super) fn hosts_by_job(&self) -> &BTreeMap<u64, Arc<BTreeSet<String>>> {
+        &self.hosts
     }
 
     /// The host to whose clock those of one of this host's jobs are aligned: the first by name.
@@ -101,8 +107,6 @@ impl Roster {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use gossip::NodeFacts;
 
     use super::*;

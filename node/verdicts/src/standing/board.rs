@@ -26,6 +26,8 @@ const SAID: usize = 2 * NODE_WINDOWS as usize + 1;
 #[derive(Debug, Clone, Default)]
 pub struct Board {
     pages: BTreeMap<Arc<str>, Arc<Page>>,
+    /// Live hosts of the job, as far as that is known: of each something should be heard.
+    hosts: Arc<BTreeSet<String>>,
 }
 
 impl Board {
@@ -129,6 +131,15 @@ impl Board {
                 Arc::make_mut(page).dead = dead;
             }
         }
+    }
+
+    /// The live hosts of the job: one that says nothing is missing.
+    pub fn expect_of(&mut self, hosts: &Arc<BTreeSet<String>>) {
+        self.hosts = Arc::clone(hosts);
+    }
+
+    pub(super) fn hosts(&self) -> &BTreeSet<String> {
+        &self.hosts
     }
 
     /// Communicators in which a rank of any node was last said to be in a call for long.

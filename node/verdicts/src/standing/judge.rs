@@ -197,37 +197,19 @@ impl<'a> View<'a> {
         let mut input = without_progress(&heard, self.reference);
         input.until_ns = end_of(window);
         input.since_ns = end_of(window - lookback);
-        input.heard = NodeCoverage { asked: 0, answered: 0, missing: Vec::new(), notes: Vec::new() };
+        input.heard = self.coverage(window, &digests);
         input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
         complete_together(&mut input.progress);
-        let (mut lost, mut cut) = (0u64, 0usize);
         for (node, page, digests) in &digests {
-            lost = digests.iter().fold(lost, |sum, digest| sum.saturating_add(digest.lost));
-            cut += digests.iter().filter(|digest| digest.cut).count();
             let ended = |pid: i64, at_ns: i64, how: &str| Gone { node: (*node).into(), pid, at_ns, how: how.into() };
             if let Some(last) = digests.last() {
                 input.gone.extend(last.gone.iter().map(|g| ended(g.pid.into(), end_of(g.window), "")));
             }
-            if let Some(why) = page.unread.as_ref().filter(|_| !page.dead) {
-                input.heard.asked += 1;
-                input.heard.missing.push(((*node).to_owned(), why.clone()));
-                continue;
-            }
-            let newest = page.newest(self.reference).unwrap_or(i64::MIN);
             if page.dead {
+                let newest = page.newest(self.reference).unwrap_or(i64::MIN);
                 let pids: BTreeSet<u32> = page.lanes().map(|((pid, ..), _)| *pid).collect();
                 let how = "its host is not heard any more";
                 input.gone.extend(pids.into_iter().map(|pid| ended(pid.into(), end_of(newest), how)));
-            }
-            if newest >= window - RECENT {
-                input.heard.asked += 1;
-                match (newest >= window, page.dead) {
-                    (true, _) => input.heard.answered += 1,
-                    (false, false) => {
-                        input.heard.missing.push(((*node).to_owned(), "no digest of the window".to_owned()))
-                    }
-                    (false, true) => input.heard.missing.push(((*node).to_owned(), "dead".to_owned())),
-                }
             }
         }
         let gone = self.gone(window);
@@ -235,13 +217,41 @@ impl<'a> View<'a> {
             digests.iter().flat_map(|(_, page, _)| page.times(window - LONG_LOOKBACK + 1..=window, self.reference));
         input.times = times.filter(|time| !gone.contains(&(&*time.node, time.pid))).cloned().collect();
         let ended = Ended::leave_out(&mut input, &gone);
+        (input, ended)
+    }
+
+    /// Which hosts told of a window: those that spoke lately, and the job's live hosts.
+    fn coverage(&self, window: i64, digests: &[(&str, &Page, Vec<&Digest>)]) -> NodeCoverage {
+        let mut heard = NodeCoverage::default();
+        let hosts = self.board.hosts();
+        for (node, page, _) in digests {
+            let newest = page.newest(self.reference).unwrap_or(i64::MIN);
+            let is_recent = newest >= window - RECENT;
+            let why = match (&page.unread, page.dead) {
+                (Some(why), false) => why,
+                _ if newest >= window => {
+                    heard.answered += 1;
+                    continue;
+                }
+                (_, true) if is_recent => "dead",
+                (_, false) if is_recent || hosts.contains(*node) => "no digest of the window",
+                _ => continue,
+            };
+            heard.missing.push(((*node).to_owned(), why.to_owned()));
+        }
+        let silent = hosts.iter().filter(|host| !self.board.knows_of(host));
+        heard.missing.extend(silent.map(|host| (host.clone(), "no digest yet".to_owned())));
+        heard.asked = heard.answered + heard.missing.len();
+        let of_all = || digests.iter().flat_map(|(_, _, digests)| digests);
+        let lost = of_all().fold(0u64, |sum, digest| sum.saturating_add(digest.lost));
+        let cut = of_all().filter(|digest| digest.cut).count();
         if lost > 0 {
-            input.heard.notes.push(format!("{lost} records were lost in capture"));
+            heard.notes.push(format!("{lost} records were lost in capture"));
         }
         if cut > 0 {
-            input.heard.notes.push(format!("{cut} digests were cut: more ranks or communicators on a host than fit"));
+            heard.notes.push(format!("{cut} digests were cut: more ranks or communicators on a host than fit"));
         }
-        (input, ended)
+        heard
     }
 
     /// From when on a wait is a hang: the rule's threshold, or a few times what ranks were seen to
