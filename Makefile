@@ -71,11 +71,13 @@ bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict,
 
 bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL and PTRANS, mpi4py), healthy and held (root; REAL_PROGRAM, REAL_ROUNDS)
 	@scripts/deps.sh --test
-	$(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
+	$(CARGO) build --locked --release -p rankmesh
+	RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh $(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
 
 bench-explain: deps ## twelve causes of lateness, injected one after the other: the right link, the line, no wrong chain (root; half an hour; EXPLAIN_CAUSE, EXPLAIN_ROUNDS)
 	@scripts/deps.sh --test
-	$(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
+	$(CARGO) build --locked --release -p rankmesh
+	RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh $(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
 
 bench-stacks: deps ## what twenty samples of a rank's stack cost it and its agent
 	$(CARGO) run --release --locked -p rankmesh-explain --example sampled
