@@ -78,6 +78,8 @@ bench-explain: deps ## twelve causes of lateness, injected one after the other: 
 	@scripts/deps.sh --test
 	$(CARGO) build --locked --release -p rankmesh
 	RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh $(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
+	for round in $$(seq $(or $(EXPLAIN_ROUNDS),5)); do RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh \
+	    $(CARGO) test --locked -p rankmesh --test live_causes -- --exact packet_loss_to_one_host_is_named_with_its_flows --nocapture || exit 1; done
 
 bench-stacks: deps ## what twenty samples of a rank's stack cost it and its agent
 	$(CARGO) run --release --locked -p rankmesh-explain --example sampled
