@@ -134,7 +134,10 @@ while True:
         let minor =
             |path: &Path| path.file_name()?.to_str()?.strip_prefix("3.")?.split('.').next()?.parse::<u32>().ok();
         let known = versions.map(|version| version.path()).filter(|path| minor(path).is_some_and(|minor| minor >= 9));
-        std::iter::once("/usr/bin/python3".into()).chain(known.map(|path| path.join("bin/python3"))).chain(newer).collect()
+        std::iter::once("/usr/bin/python3".into())
+            .chain(known.map(|path| path.join("bin/python3")))
+            .chain(newer)
+            .collect()
     }
 
     fn lines_of(frames: &[Frame]) -> Vec<(String, u32)> {
