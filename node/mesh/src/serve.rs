@@ -33,7 +33,7 @@ const HANDSHAKES: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an requester may leave a piece of an answer unread.
+/// How long a requester may leave a piece of an answer unread.
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
 /// Frames that are held back for the next one's sake.
@@ -290,7 +290,7 @@ impl Responder {
         Self { stream: Box::new(stream), pending: Vec::new(), ended: false, patience: SLOWEST_READER }
     }
 
-    /// The same for an requester that is waited for only so long.
+    /// The same for a requester that is waited for only so long.
     #[cfg(test)]
     pub(super) fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -357,7 +357,7 @@ impl Responder {
 
     async fn write_pending(&mut self) -> Result<(), SendError> {
         let bytes = std::mem::take(&mut self.pending);
-        // An requester that reads nothing for so long is as good as gone.
+        // A requester that reads nothing for so long is as good as gone.
         match tokio::time::timeout(self.patience, self.stream.write_all(&bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(SendError::Gone),
