@@ -78,7 +78,7 @@ pub struct Report {
     pub wrong_rows: usize,
     /// Answers whose coverage is not true.
     pub wrong_coverage: usize,
-    /// Questions that failed at an coordinator that was well.
+    /// Questions that failed at a coordinator that was well.
     pub failed: usize,
     /// Answers after the deadline and a tenth, by more than the machine itself was late.
     pub late: usize,
