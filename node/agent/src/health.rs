@@ -72,7 +72,7 @@ pub(super) async fn own(shared: &Shared, reach: &[String], deadline: Instant) ->
         certificate_renews_ns: unix_ns(identity.renew_at()),
         now_ns: unix_now_ns(),
         reached,
-        heard: shared.mesh.callers(),
+        callers: shared.mesh.callers(),
     }
 }
 
@@ -170,7 +170,7 @@ pub(super) async fn examine(shared: &Shared) -> Examination {
     let mut answers: BTreeMap<String, Result<Health, String>> = answers.into_iter().collect();
     let roundabout = by_way_of_others(shared, &members, &names, &answers).await;
     // Nodes that tried to call back have done so by now.
-    own.heard = shared.mesh.callers();
+    own.callers = shared.mesh.callers();
     answers.insert(own.node.clone(), Ok(own.clone()));
     let members = members.into_iter().map(|member| {
         let (health, error) = match answers.remove(&member.name) {

@@ -15,7 +15,7 @@ const ADDRESSES: usize = 1_024;
 struct Caller {
     address: SocketAddr,
     node: Option<String>,
-    begun: u64,
+    started: u64,
     completed: u64,
     unfinished: u64,
     last: Instant,
@@ -31,7 +31,7 @@ impl Callers {
         let mut callers = self.0.lock();
         let last = Instant::now();
         if let Some(caller) = callers.iter_mut().find(|caller| caller.address == address) {
-            caller.begun += 1;
+            caller.started += 1;
             caller.unfinished += 1;
             caller.last = last;
             return;
@@ -41,7 +41,7 @@ impl Callers {
         {
             callers.swap_remove(oldest);
         }
-        callers.push(Caller { address, node: None, begun: 1, completed: 0, unfinished: 1, last });
+        callers.push(Caller { address, node: None, started: 1, completed: 0, unfinished: 1, last });
     }
 
     /// Counts a member's completed handshake.
@@ -63,7 +63,7 @@ impl Callers {
             .map(|caller| CallerSeen {
                 address: caller.address,
                 node: caller.node.clone(),
-                begun: caller.begun,
+                started: caller.started,
                 completed: caller.completed,
                 unfinished: caller.unfinished,
                 last_ago_ms: u64::try_from(now.duration_since(caller.last).as_millis()).unwrap_or(u64::MAX),
@@ -89,7 +89,7 @@ mod tests {
         callers.completed(at(9), "never started");
         let list = callers.list();
         let of = |port| {
-            list.iter().find(|caller| caller.address == at(port)).map(|h| (h.begun, h.completed, h.node.clone()))
+            list.iter().find(|caller| caller.address == at(port)).map(|h| (h.started, h.completed, h.node.clone()))
         };
         assert_eq!(of(1), Some((2, 0, None)));
         assert_eq!(of(2), Some((1, 1, Some("b".to_owned()))));

@@ -31,7 +31,8 @@ pub struct Health {
     /// Whom it tried to reach for this answer.
     pub reached: Vec<Reached>,
     /// Addresses that called it recently.
-    pub heard: Vec<CallerSeen>,
+    #[serde(rename = "heard")]
+    pub callers: Vec<CallerSeen>,
 }
 
 /// What came of reaching another node.
@@ -76,7 +77,8 @@ pub struct CallerSeen {
     /// Who it was, where a handshake was completed.
     pub node: Option<String>,
     /// Handshakes started.
-    pub begun: u64,
+    #[serde(rename = "begun")]
+    pub started: u64,
     /// Handshakes completed.
     pub completed: u64,
     /// Handshakes started since the last that was completed.
