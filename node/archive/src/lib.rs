@@ -12,7 +12,7 @@
 //! | `layout` | the names of the files in an archive |
 //! | `manifest` | what an hour of a node contains and lacks |
 //! | `units` | the units of columns |
-//! | `place` | the directory or bucket: reading, listing, files that appear complete or not at all |
+//! | `place` | the directory or bucket: reading, listing, files that appear complete |
 //! | `pass` | which hours of a store are due, and writing them |
 //! | `holdings` | the contents of an archive, listed as far as it is asked for |
 //! | `row_group` | columns of a Parquet file in memory |
