@@ -14,13 +14,13 @@ use store::{Store, StoreConfig};
 
 use crate::{Arguments, call, rankmesh};
 
-/// How often rows are handed in.
+/// Time between two batches of rows.
 const TICK: Duration = Duration::from_millis(100);
 /// How long the server may take to have all rows.
 const DRAIN: Duration = Duration::from_secs(1800);
 const FRONT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../node/tests/history/clickhouse_server.py");
 
-/// A process that ends with this one.
+/// A process that is killed when this is dropped.
 struct Ends(Child);
 
 impl Drop for Ends {
