@@ -141,7 +141,7 @@ fn the_late_rank_is_at_another_line_than_those_who_wait_for_it() {
     });
     let output = lab.ask("m1", "stacks", &["--samples", "5", "--nodes", "m1,m2", "--require-all"]);
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{}", stderr(&output));
-    // An explanation without it says so, too.
+    // An explanation without it notes that, too.
     let output = lab.ask("m1", "explain", &["--since", "5s", "--timeout", "60s", "--format", "json"]);
     let found: Value = serde_json::from_slice(&output.stdout).expect("an explanation");
     assert_eq!(output.status.code(), Some(3), "{found}");

@@ -57,7 +57,7 @@ pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> 
     }
 }
 
-/// True when this test may use eBPF; else says on stderr what it skips.
+/// True when this test may use eBPF; else prints on stderr that it is skipped.
 pub fn can_capture(test: &str) -> bool {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: {test}: needs root");
@@ -119,7 +119,8 @@ impl Lab {
         out
     }
 
-    /// Issues an identity with the CA in the lab's directory `ca`; `flags` say whose.
+    /// Issues an identity with the CA in the lab's directory `ca`; `flags` are those of the
+    /// command.
     pub fn issue_into(&self, out: &Path, ca: &str, flags: &[&str]) {
         let mut issue = rankmesh();
         issue.args(["identity", "issue"]).args(flags).arg("--dir").arg(self.path(ca)).arg("--out").arg(out);
@@ -198,7 +199,7 @@ impl Lab {
         self.preload = Some(bin.join("libclock-step.so"));
     }
 
-    /// Sets an agent's wall clock: so far ahead of this machine's.
+    /// Sets an agent's wall clock: this far ahead of this machine's.
     pub fn step_clock(&self, name: &str, ahead_ns: i64) {
         use std::os::unix::fs::FileExt;
         let file = std::fs::OpenOptions::new().write(true).open(self.path(&format!("{name}.step"))).expect("its file");
@@ -306,7 +307,7 @@ impl Drop for Lab {
     }
 }
 
-/// A job hangs: where each rank of the verdict stands comes out of the questions that `--show-sql`
+/// A job hangs: the calls in which the verdict's ranks wait come out of the SQL that `--show-sql`
 /// prints, too.
 pub fn assert_hang_by_sql(lab: &Lab, coordinator: &str) {
     let answer = wait_for("the hang in a complete answer", || {

@@ -17,8 +17,8 @@ impl Hosts {
         if output.status.success() { Ok(()) } else { Err(format!("{words:?}: {}", stderr(&output))) }
     }
 
-    /// Hosts numbered from 1; `tag` tells those of one test from another's. The bridge has a
-    /// namespace of its own, so nothing of this host's network changes.
+    /// Hosts numbered from 1; `tag` distinguishes those of one test from another's. The bridge has
+    /// a namespace of its own, so nothing of this host's network changes.
     pub fn new(tag: &str, count: usize) -> Result<Self, String> {
         let id = std::process::id();
         let bridge = format!("rm{tag}{id}b");
@@ -69,8 +69,8 @@ impl Hosts {
         self.filter(host, "numgen random mod 10 == 0")
     }
 
-    /// From now on this host hears nothing of the other; the other still hears it.
-    pub fn deafen(&self, host: usize, to: usize) -> Result<(), String> {
+    /// From now on this host receives no packets from the other; the other still receives its own.
+    pub fn block_from(&self, host: usize, to: usize) -> Result<(), String> {
         self.filter(host, &format!("ip saddr {}", self.address(to)))
     }
 
@@ -124,8 +124,8 @@ impl Hosts {
         Self::run(&["ip", "netns", "exec", &router, "nft", &rules])
     }
 
-    /// Nothing is lost at this host any more.
-    pub fn hear(&self, host: usize) -> Result<(), String> {
+    /// No packets are lost at this host any more.
+    pub fn unblock(&self, host: usize) -> Result<(), String> {
         self.nft(host, "delete table ip fault")
     }
 
