@@ -1,9 +1,12 @@
 //! Capture: the actions of the host's ranks, recorded with eBPF, without a change to the workload.
-//! | [`Capture::start`] loads the BPF programs (`src/bpf/`), finds the communication libraries that
+//!
+//! [`Capture::start`] loads the BPF programs (`src/bpf/`), finds the communication libraries that
 //! processes have mapped, attaches to them and passes [`Record`]s to a sink. The crate `store`
 //! stores them.
-//! | Records are the types of the crate `record`, which needs no libbpf.
-//! | From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes
+//!
+//! Records are the types of the crate `record`, which needs no libbpf.
+//!
+//! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes
 //! records with what `process` and `mpi` know; `classes` lists the kinds of records and their
 //! requirements; `discovery`, `symbols` and `attach` decide where the probes are.
 

@@ -1,5 +1,6 @@
 //! The activity of a process that makes no progress: the state of its threads, in one byte.
-//! | Pure. The agent decides which processes are looked at, and how; `verdicts::hang` draws the
+//!
+//! Pure. The agent decides which processes are looked at, and how; `verdicts::hang` draws the
 //! conclusions.
 
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,13 @@
 //! The records of a host: one Rust type per row of the trace store's raw tables, and nothing that
 //! needs libbpf.
-//! | Owns the records that capture (`node-bpf`) makes, the activity of a process that makes no
+//!
+//! Owns the records that capture (`node-bpf`) makes, the activity of a process that makes no
 //! progress ([`Activity`]), the clock of all times ([`unix_now_ns`]) and one that is never stepped
 //! ([`steady_now_ns`]), which tables a probe's loss leaves gaps in ([`tables`]), and how text that
 //! programs chose is shown ([`printable`]). Does not own how records are made (`node-bpf`), how
 //! they are stored (`store`) nor how they travel (`model`).
-//! | The way of a record: capture makes a [`Record`] of the bytes in a ring and passes it to a
+//!
+//! The way of a record: capture makes a [`Record`] of the bytes in a ring and passes it to a
 //! sink, and the store's queue takes it.
 //!
 //! - `calls`: calls of libraries, threads off the CPU, processes, losses, and [`Record`], which is any of them.

@@ -1,6 +1,7 @@
 //! Records without eBPF: the calls that the shims in ranks (`shim/`) write into ring files, as the
 //! same [`Record`]s.
-//! | Owned here: finding rings, reading them, their losses and ends. `layout` knows their bytes;
+//!
+//! Owned here: finding rings, reading them, their losses and ends. `layout` knows their bytes;
 //! `decode` makes records and `process` identifies processes, as with eBPF; `device` handles times
 //! of devices, `scheduling` reads from /proc what the scheduler did with the ranks. One thread
 //! reads all rings. A ring that was found is unlinked at once: it exists as long as the rank or the

@@ -1,6 +1,7 @@
 //! How a late rank came to be late, step by step: from the events that its host recorded in an
 //! interval between two collectives to the late entry.
-//! | Pure. A link is made only of rows: stretches of the kinds that the cause names, in the
+//!
+//! Pure. A link is made only of rows: stretches of the kinds that the cause names, in the
 //! intervals in which the culprit took longest compared with its peer.
 
 use std::collections::BTreeMap;

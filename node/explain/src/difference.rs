@@ -1,5 +1,6 @@
 //! Where a rank is in its code and its peer is not: the difference of the shares of samples.
-//! | Pure. Both are sampled at the same time in the same way, so what both do (waiting for each
+//!
+//! Pure. Both are sampled at the same time in the same way, so what both do (waiting for each
 //! other, the step itself) cancels out.
 
 use std::collections::{BTreeMap, BTreeSet};

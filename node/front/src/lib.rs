@@ -1,5 +1,6 @@
 //! The commands with which people ask, a module each, every one a client of what [`ask`] reaches.
-//! | Owns the questions that a command asks and the text that it prints. Does not own which agent
+//!
+//! Owns the questions that a command asks and the text that it prints. Does not own which agent
 //! or stores are asked (`ask`), the screens (`top`), the report's page (`report`) or what figures
 //! mean (`verdicts`, `explain`). Servers for browsers, programs and assistants are the crates
 //! `serve` and `mcp`; they take questions from here.

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::args::SchemaArgs;
 
-/// The page: one `## \`name\`` a table or view, then a description, then one `| \`column\`
-/// meaning |` a column.
+/// The page: one `## \`name\`` a table or view, then a description, then a row of a Markdown table
+/// with name and meaning for each column.
 const PAGE: &str = include_str!("../../../docs/schema.md");
 /// Columns of text on a terminal.
 const WIDTH: usize = 100;

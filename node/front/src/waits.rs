@@ -1,5 +1,6 @@
 //! What ranks waited in collectives, and for whom: the basis of `cost` and `jobs`.
-//! | In a collective nobody leaves before everybody has entered: the rank that waits least came
+//!
+//! In a collective nobody leaves before everybody has entered: the rank that waits least came
 //! last, and what all ranks wait longer than it is charged to it. Causes are those of the
 //! `findings` that were current at the time. The span is asked for in slices, the newest first, so
 //! that the answer for a long job shows how far it got instead of failing.

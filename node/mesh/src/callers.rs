@@ -1,5 +1,6 @@
 //! Addresses from which handshakes were started, and which of them were completed.
-//! | A handshake that is started again and again and never completes is the trace of a firewall
+//!
+//! A handshake that is started again and again and never completes is the trace of a firewall
 //! that lets packets through one way only: the caller's arrive, ours do not.
 
 use std::net::SocketAddr;

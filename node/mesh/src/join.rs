@@ -1,6 +1,7 @@
 //! Joining over QUIC: the server at the node with the mesh's CA, and the request of the host that
 //! wants to become a member.
-//! | One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the
+//!
+//! One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the
 //! stream's end, then the response likewise. `certs::join` owns the contents of the messages and
 //! decides who is admitted; the agent decides when a host joins. Both sides bound the size of what
 //! they read and the time they wait.

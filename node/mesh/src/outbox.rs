@@ -1,5 +1,6 @@
 //! Outgoing gossip: a short queue and a worker for each address, so that sending never waits.
-//! | A message that cannot be sent soon is worthless (the next round carries the same, newer), so a
+//!
+//! A message that cannot be sent soon is worthless (the next round carries the same, newer), so a
 //! full queue drops the message at hand, and when an address cannot be reached all that waits for
 //! it is dropped.
 

@@ -1,5 +1,6 @@
 //! State of a node, and which others it reaches: what `rankmesh doctor` asks every member.
-//! | Travels as JSON inside its frame, so that fields can be added: a reader takes the fields it
+//!
+//! Travels as JSON inside its frame, so that fields can be added: a reader takes the fields it
 //! knows, and those that an older node does not send stay empty.
 
 use std::net::SocketAddr;

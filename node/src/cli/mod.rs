@@ -163,8 +163,7 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(error) => {
-            // A reader that closed the pipe (`…
-            // head`) ends the work; it is not a fault.
+            // A reader that closed the pipe (as `head` does) ends the work; it is not a fault.
             if is_broken_pipe(&error) {
                 return ExitCode::SUCCESS;
             }

@@ -1,5 +1,6 @@
 //! `rankmesh slurm agent`: the process on each node of the job, started by the keeper through srun.
-//! | Owned here: which node this is, when to start, and when to end: with SIGTERM, or when
+//!
+//! Owned here: which node this is, when to start, and when to end: with SIGTERM, or when
 //! slurmstepd is gone. The agent itself is `agent::Agent`.
 
 use std::io::Write;

@@ -1,6 +1,7 @@
 //! The keeper: runs the job step with the agents, sends them each other's addresses, and passes on
 //! their messages.
-//! | It runs detached from the batch script, next to it (or on the login node) until the step ends.
+//!
+//! It runs detached from the batch script, next to it (or on the login node) until the step ends.
 //! Agents and keeper exchange lines of JSON through srun's standard streams: an agent sends
 //! [`AgentMessage`]s, the keeper answers with [`KeeperMessage`]s; keys do not travel this way. When
 //! the keeper dies the agents go on: they need it only to find each other at the start.

@@ -1,11 +1,11 @@
 //! The files of a job's mesh, and who may read them.
-//! | - On the shared directory, one a run of the job (mode 0700): `job.json` ([`Charter`]),
+//!
+//! - On the shared directory, one a run of the job (mode 0700): `job.json` ([`Charter`]),
 //!   `identity/NODE/` (each node's key and certificate), `NODE.db` (the trace stores; they stay),
 //!   `log/`.
 //! - On each node, in /tmp/rankmesh-UID (0700): `RUN@NODE/agent.sock`, removed with the agent.
 //! - In the user's state directory: `slurm/JOBID`, the path of the job's directory, for questions
-//! from
-//!   elsewhere.
+//!   from elsewhere.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Two hundred expensive questions at once while calls are recorded: each is answered, or refused
 //! with the time to come again, and ingest loses nothing.
-//! | One full agent in this process with a store of its own; rows are written as capture writes
+//!
+//! One full agent in this process with a store of its own; rows are written as capture writes
 //! them.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! Three agents with the stores of a host after a day, asked every question of the documentation,
 //! over every table, and those behind a verdict, in random order during ingest; every answer is
 //! compared with that of one plain SQLite database.
-//! | Two agents are `rankmesh up` (in the directory of this program, or RANKMESH_BINARY). The third
+//!
+//! Two agents are `rankmesh up` (in the directory of this program, or RANKMESH_BINARY). The third
 //! is the same agent in a process of this program, which also gets rows as from capture. Questions
 //! are asked with the command line.
 

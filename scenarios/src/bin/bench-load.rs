@@ -1,5 +1,6 @@
 //! The agent under load: a workload that calls at a stated rate, and the fate of every call.
-//! | At 200,000 calls a second for a minute each call must be stored or counted as lost; at 50,000
+//!
+//! At 200,000 calls a second for a minute each call must be stored or counted as lost; at 50,000
 //! none may be lost and the agent may use 15 % of a core. The reference is the workload's own
 //! count. Needs root, and `rankmesh` in the directory of this binary (or RANKMESH_BINARY).
 

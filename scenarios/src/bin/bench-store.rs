@@ -1,6 +1,7 @@
 //! The trace store compared with DuckDB on the same made-up rows, in the same run: questions, bytes
 //! a row, ingest, kills, retention. Prints a table of times and ends with one line a figure.
-//! | `bench-store --rows 1000000 --only queries` is a quick look; `make bench-store` runs
+//!
+//! `bench-store --rows 1000000 --only queries` is a quick look; `make bench-store` runs
 //! everything.
 //! it.
 

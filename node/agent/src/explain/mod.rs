@@ -1,5 +1,6 @@
 //! `rankmesh explain`: a verdict with the chain of events behind it.
-//! | Owns what is asked for an explanation and when: the verdict (`stragglers`), what both hosts
+//!
+//! Owns what is asked for an explanation and when: the verdict (`stragglers`), what both hosts
 //! recorded of the culprit and one peer (`causes`), who waited in the worst steps, what changed on
 //! the host (`around`), and where the two are now (`stacks`). `explain::chain` makes a chain of
 //! that, `explain::page` its text.

@@ -3,14 +3,12 @@
 //!
 //! - `types`: the results, bounded and serialisable; `answer`: those of many ranks; `reader`: one
 //!   process, once; `sampler`: several processes, several times; `merge` and `render`: many ranks,
-//! in
-//!   classes.
+//!   in classes.
 //! - `python`: CPython 3.8 to 3.15 by the interpreter's own structures, with current lines;
 //!   `native`: other programs, by their unwind tables, sleeping threads only.
 //! - `own`: the interface for threads that walk their own frames.
 //! - `memory`, `process`, `modules`: the memory of a process, its files in `/proc`, the files that
-//! it
-//!   maps.
+//!   it maps.
 //!
 //! A sleeping thread does not change: the scheduler's counts prove it, and its stack is exact. A
 //! running one walks its Python frames itself if there is a helper that makes it do so (`own`).

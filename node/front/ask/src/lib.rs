@@ -1,5 +1,6 @@
 //! How a front end asks, and how it prints the answer.
-//! | Every command and every server for people asks through a [`Target`]: the agent of this host
+//!
+//! Every command and every server for people asks through a [`Target`]: the agent of this host
 //! over its local socket, another host's over the mesh, or stores without any agent. The latter two
 //! need the mesh and the stores, on which this crate does not depend: the binary gives a
 //! [`Connector`] that opens them, each as a [`Backend`].

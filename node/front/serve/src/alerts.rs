@@ -1,5 +1,6 @@
 //! The alerts that stand, and the messages that each receiver has to get: values in, messages out.
-//! | A job with a culprit, or one that hangs, is an alert; it is identified by verdict, job, rank
+//!
+//! A job with a culprit, or one that hangs, is an alert; it is identified by verdict, job, rank
 //! and host. Alertmanager gets each alert again every minute while it stands, as it asks
 //! (<https://prometheus.io/docs/alerting/latest/clients/>); a webhook and Slack get it when it
 //! begins and when it is over. A message that a receiver did not take is sent again, at growing

@@ -1,10 +1,11 @@
 //! `rankmesh serve`: HTTP for people's browsers and programs, in a process of its own.
-//! | It asks as every command does, over the local socket or of stores, with the rights of the user
+//!
+//! It asks as every command does, over the local socket or of stores, with the rights of the user
 //! who runs it: peer credentials, roles and the audit apply as for the command line, and a fault
 //! here does not affect capture. The agent opens no port and parses no HTTP.
-//! | - `listen`: sockets, TLS, limits of a connection; `guard`: checks before a handler gets a
-//! request;
-//!   `sessions`, `tokens`: who may ask; `pace`: how often.
+//!
+//! - `listen`: sockets, TLS, limits of a connection; `guard`: checks before a handler gets a
+//!   request; `sessions`, `tokens`: who may ask; `pace`: how often.
 //! - `gateway`: asking for a client; `problem`: answers for errors.
 //! - `page`: the files for browsers; `api`: the paths under `/api/v1`; `findings`: as they come.
 //! - `series`: metrics made of `snapshot`s of the current state; `metrics`: for Prometheus; `otlp`:

@@ -1,5 +1,6 @@
 //! Metrics as values with labels: `metrics` writes them as text, `otlp` sends them.
-//! | Ranks and jobs are labels only while a verdict stands on the job, and the number of series is
+//!
+//! Ranks and jobs are labels only while a verdict stands on the job, and the number of series is
 //! bounded: the worst ranks come first, and the number of series left out is a metric.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
 //! `rankmesh doctor`: every node of the mesh, and the paths between them, with remedies.
-//! | The agent asks the members (`agent::health`), `judge` concludes (a pure function of their
+//!
+//! The agent asks the members (`agent::health`), `judge` concludes (a pure function of their
 //! answers), `text` prints for people. The JSON has both; docs/operations.md explains its fields.
 
 use std::io::Write;

@@ -1,5 +1,6 @@
 //! `rankmesh report`: a job as one HTML file, from an agent or from the stores that it left.
-//! | Owns what is asked and in which order; `report::html` makes the page of the answers. A part
+//!
+//! Owns what is asked and in which order; `report::html` makes the page of the answers. A part
 //! that cannot be asked for is left out, and the page has the reason.
 
 pub mod asking;

@@ -1,5 +1,6 @@
 //! `rankmesh shell`: one question after the other.
-//! | `statements` finds where they end, `commands` reads lines that begin with a dot, `complete`
+//!
+//! `statements` finds where they end, `commands` reads lines that begin with a dot, `complete`
 //! makes completions; `editor` reads lines from a terminal and `interrupts` handles Ctrl-C. Here:
 //! the session, which executes the input. Without a terminal statements are read from standard
 //! input.

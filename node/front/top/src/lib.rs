@@ -1,5 +1,6 @@
 //! The screens of `rankmesh top`: the current state of a mesh, drawn on a terminal.
-//! | Pure: data in ([`Data`], of the types of `model`), keys in ([`Key`]), a picture out
+//!
+//! Pure: data in ([`Data`], of the types of `model`), keys in ([`Key`]), a picture out
 //! ([`draw`]), and requests ([`Wish`]) to the code that has the sockets. Uses no socket, no file
 //! and no real terminal: those are the command's (`node/front/src/top`). The same screens show the
 //! current state and a past one (`Data::show_at`): a front end passes in a verdict of the past, and

@@ -1,6 +1,7 @@
 //! `rankmesh check`: what this host can capture, what not, why, and what to do about it; or a
 //! store's integrity.
-//! | `node_bpf::survey` looks, `model` judges (a pure function of what was seen), `text` prints for
+//!
+//! `node_bpf::survey` looks, `model` judges (a pure function of what was seen), `text` prints for
 //! people. The JSON is the model as it is; docs/operations.md explains its fields.
 
 use std::io::Write;

@@ -1,6 +1,7 @@
 //! A year of 64 nodes in an archive on local disk, asked for one hour; and the cost of writing an
 //! hour.
-//! | One store with a call a minute for the year and a full hour in its middle is archived as the
+//!
+//! One store with a call a minute for the year and a full hour in its middle is archived as the
 //! agent does it. The other nodes get the same files under their names (links, with manifests of
 //! their own), since writing them anew would only take longer. Needs `rankmesh` in the directory of
 //! this binary (or RANKMESH_BINARY).

@@ -1,5 +1,6 @@
 //! The layout of CPython's structures that a stack needs: offsets, by version.
-//! | Up to 3.12 they are known from the headers; from 3.13 on each interpreter publishes its own in
+//!
+//! Up to 3.12 they are known from the headers; from 3.13 on each interpreter publishes its own in
 //! `_Py_DebugOffsets` at the start of `_PyRuntime`, in an order that differs between versions. A
 //! version that is not listed is refused.
 

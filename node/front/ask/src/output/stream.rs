@@ -1,5 +1,6 @@
 //! Printing a result as it comes: only as much is buffered as the form demands.
-//! | CSV, one object a row and one object in all are written row by row. A table needs widths: they
+//!
+//! CSV, one object a row and one object in all are written row by row. A table needs widths: they
 //! come from the first rows, [`TABLE_ROWS`] of them, or those so far when [`Printer::idle`] reports
 //! that the rest is slow; later rows are laid out in blocks, each at least as wide as those before.
 

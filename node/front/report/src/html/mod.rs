@@ -2,9 +2,8 @@
 //! ranks, step time, cause, nodes, and the questions behind it all.
 //!
 //! - `sections`: the parts that are text and tables; `figures`: drawings, as SVG; `heat`: the
-//! values
-//!   of the heat map, which report.js draws; `escape`: text of others; `parts`: helpers of several
-//!   of them.
+//!   values of the heat map, which report.js draws; `escape`: text of others; `parts`: helpers of
+//!   several of them.
 //!
 //! Scripts and styles of the page are two files in this directory. A policy in the page's head
 //! (<https://www.w3.org/TR/CSP3/>) names their hashes and forbids everything else, so that even

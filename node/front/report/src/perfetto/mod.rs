@@ -5,8 +5,7 @@
 //! - `tables`, `counters`: which rows are asked for, and how they become events; `verdict`: the
 //!   verdict's spans.
 //! - `layout`: which tracks there are; `clock`: times on one clock; `ids`: numbers that are the
-//! same
-//!   in every file.
+//!   same in every file.
 
 pub mod clock;
 pub mod counters;

@@ -1,5 +1,6 @@
 //! The paths under `/api/v1`, and their description, which is generated from the handlers.
-//! | Documents are those of `--format json` of the commands: one model for all. `query` answers
+//!
+//! Documents are those of `--format json` of the commands: one model for all. `query` answers
 //! SQL, `documents` requests with one JSON document, `live` sends what changes; `params` has
 //! parameters of several paths, `shapes` the description of answers.
 

@@ -2,11 +2,9 @@
 //! DBeaver and other clients can ask the mesh. Read-only; the dialect stays SQLite's.
 //!
 //! - `auth`: who may connect; `session`: a client's statements and settings; `running`: a question
-//! and
-//!   its rows as they come; `types`, `errors`: values and errors in PostgreSQL's forms.
+//!   and its rows as they come; `types`, `errors`: values and errors in PostgreSQL's forms.
 //! - `tokens`, `statement`: kinds of statements, and inserting parameters; `catalog`, `rewrite`:
-//! what
-//!   clients look up of tables, columns and settings.
+//!   what clients look up of tables, columns and settings.
 
 mod auth;
 mod catalog;
