@@ -68,9 +68,10 @@ fn pack(object: &Path) -> std::io::Result<()> {
     packed.finish().map(drop)
 }
 
-/// The libraries that ranks load where there is no eBPF. They run inside the ranks' container, whose
-/// glibc may be older than the host's: `RANKMESH_SHIM_CC` (a command and its first arguments, as
-/// words) compiles them for an older one than the binary's. Without it, the target's compiler does.
+/// The libraries that ranks load where there is no eBPF. They run inside the ranks' container,
+/// whose glibc may be older than the host's: `RANKMESH_SHIM_CC` (a command and its first arguments,
+/// as words) compiles them for an older one than the binary's. Without it, the target's compiler
+/// does.
 fn shim(out: &std::path::Path) {
     println!("cargo:rerun-if-changed=src/shim");
     let target = env::var("TARGET").unwrap_or_default().replace('-', "_");

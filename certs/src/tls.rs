@@ -4,7 +4,8 @@
 //! One port serves two protocols, distinguished by ALPN:
 //!
 //! - [`ALPN_MESH`]: both ends show a certificate of the mesh's CA.
-//! - [`ALPN_JOIN`]: the joiner has none yet; it recognises the server by the CA that its token pins.
+//! - [`ALPN_JOIN`]: the joiner has none yet; it recognises the server by the CA that its token
+//!   pins.
 //!
 //! TLS asks for a client certificate before it is known which of the two the client wants, so a
 //! server that accepts joiners ([`server_config`] with `accept_join`) verifies a client certificate

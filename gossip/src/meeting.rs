@@ -1,11 +1,11 @@
 //! The first moments of a mesh whose nodes all start at the same time, each with the addresses of
 //! the others.
 //!
-//! A peer counts as live once its heartbeat was seen to move twice. At the usual pace, a round every
-//! half second, that takes three rounds, and more in a mesh of some dozens of nodes. So for a short
-//! while calls go out every eighth of a round, until as many members are live as are expected. The
-//! allowance of digest bytes ([`crate::pace`]) applies to them, too. Owned here: when to call and
-//! whom. The driver calls.
+//! A peer counts as live once its heartbeat was seen to move twice. At the usual pace, a round
+//! every half second, that takes three rounds, and more in a mesh of some dozens of nodes. So for a
+//! short while calls go out every eighth of a round, until as many members are live as are
+//! expected. The allowance of digest bytes ([`crate::pace`]) applies to them, too. Owned here: when
+//! to call and whom. The driver calls.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;

@@ -83,8 +83,8 @@ pub struct ClassStatus {
     pub state: ClassState,
 }
 
-/// Where the beginning of a page fault is seen: x86-64 has tracepoints for it, others perf's software
-/// event.
+/// Where the beginning of a page fault is seen: x86-64 has tracepoints for it, others perf's
+/// software event.
 #[cfg(target_arch = "x86_64")]
 const FAULTS_BEGIN: &[Need] = &[Need::Tracepoint("page_fault_user"), Need::Tracepoint("page_fault_kernel")];
 #[cfg(not(target_arch = "x86_64"))]

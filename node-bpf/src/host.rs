@@ -105,7 +105,8 @@ pub(crate) fn raise_open_files() {
 /// against it.
 pub(crate) fn raise_locked_memory() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` is a valid rlimit to be read. Refused, it stays as it is, and what is too much is an error then.
+    // SAFETY: `limit` is a valid rlimit to be read. Refused, it stays as it is, and what is too
+    // much is an error then.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
 }
 

@@ -310,7 +310,8 @@ fn files_of_several_schemas_are_asked_together_and_a_damaged_one_is_missing() {
     let explained = run(&["query", "--explain=analyze", "--archive", text(&archive), sql]);
     assert!(stdout(&explained).contains("columns of 1 segments"), "{}", stdout(&explained));
 
-    // A file that lost its end, and one whose bytes changed: those nodes are missing by name, the others answer.
+    // A file that lost its end, and one whose bytes changed: those nodes are missing by name, the
+    // others answer.
     let found =
         Command::new("find").arg(&archive).args(["-name", "node=older*.parquet", "-path", "*=collectives*"]).output();
     let file = PathBuf::from(stdout(&found.expect("find")).trim());
@@ -640,8 +641,8 @@ fn one_question_asks_the_live_mesh_and_the_archive() {
         "SELECT a.rank, count(*) FROM collectives a JOIN collectives b ON a.node = b.node AND a.ts_ns = b.ts_ns GROUP BY a.rank ORDER BY a.rank",
         "SELECT rank, job_id FROM processes WHERE rank IS NOT NULL ORDER BY rank",
     ] {
-        // Processes were seen as their rows were written, just now: rows of the last two seconds are left
-        // out where live hosts and an archive are asked together.
+        // Processes were seen as their rows were written, just now: rows of the last two seconds
+        // are left out where live hosts and an archive are asked together.
         wait_for("the joined answer to be that of the stores", || {
             let (joined, live) = (ask(&both, sql), ask(&["--socket", &socket], sql));
             assert_eq!(joined["coverage"]["answered"], 2, "{joined}");

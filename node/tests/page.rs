@@ -347,7 +347,8 @@ fn bench_of_8192_ranks() {
     assert_eq!(shown[1], 8192, "{shown}");
     figure("page_push_of_8192_ranks", shown[0].as_f64().expect("ms"), "ms", "<= 250");
     eprintln!("a push has {} bytes", shown[2]);
-    // As many windows as judges keep, panned over for five seconds; values are made up, the drawing is the page's.
+    // As many windows as judges keep, panned over for five seconds; values are made up, the drawing
+    // is the page's.
     click(&mut browser, "tab-ranks");
     let panned = browser.evaluate(
         "(async () => { const { Heat } = await import('/page/heat.js'); \

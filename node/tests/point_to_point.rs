@@ -45,7 +45,8 @@ const LAMMPS: &str = "units lj\natom_style atomic\nprocessors 2 1 1\nlattice fcc
 
 /// HPC Challenge's input with matrices of some order on a grid of one row and two columns.
 fn hpccinf(order: usize) -> String {
-    // Six ways to broadcast, three and three to factorise: HPL goes on for as long as it is looked at.
+    // Six ways to broadcast, three and three to factorise: HPL goes on for as long as it is looked
+    // at.
     let hpl = "1\n80\n0\n1\n1\n2\n16.0\n3\n0 1 2\n1\n4\n1\n2\n3\n0 1 2\n6\n0 1 2 3 4 5\n2\n0 1\n2\n64\n0\n0\n1\n8\n";
     format!("HPL\nHPL\nHPL.out\n8\n1\n{order}\n{hpl}##### separator\n0\n1200\n0\n40\n")
 }
@@ -144,8 +145,8 @@ enum Outcome {
     Skipped(String),
 }
 
-/// Holds a rank until it is named, for a while at most. Another that is named at any time, without a
-/// task that takes its CPU, is wrong.
+/// Holds a rank until it is named, for a while at most. Another that is named at any time, without
+/// a task that takes its CPU, is wrong.
 fn inject(real: &Pair, rank: usize, injection: Injection) -> Outcome {
     let held = match hold(real, rank, injection) {
         Ok(held) => held,

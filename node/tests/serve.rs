@@ -462,7 +462,8 @@ fn the_page_signs_in_by_its_link_shows_the_verdict_and_answers_sql() {
     if let Some(dir) = std::env::var_os("RANKMESH_REPORT_OUT") {
         browser.screenshot(&PathBuf::from(dir).join("serve.png"));
     }
-    // Nothing from elsewhere; refused requests of above are logged by the browser as errors of the network.
+    // Nothing from elsewhere; refused requests of above are logged by the browser as errors of the
+    // network.
     let own = format!("http://{}/", server.address);
     let wrong: Vec<String> = browser
         .complaints()

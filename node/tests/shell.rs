@@ -1,5 +1,5 @@
-//! `rankmesh shell` as people use it: on a real terminal (`script` makes one) and with statements from
-//! standard input; and `rankmesh schema`.
+//! `rankmesh shell` as people use it: on a real terminal (`script` makes one) and with statements
+//! from standard input; and `rankmesh schema`.
 
 mod common;
 

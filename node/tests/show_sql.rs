@@ -131,7 +131,8 @@ fn same_figures(lab: &Lab, answer: &Value) -> Vec<(String, Vec<Row>)> {
         for want in list(&comm["ranks"]) {
             let got = rows.iter().find(|row| row["rank"] == want["rank"]).expect("each rank");
             assert_eq!((&got["node"], &got["pid"]), (&want["node"], &want["pid"]));
-            // Where calls only enqueue, a verdict compares the ends of steps: the first collective ends none.
+            // Where calls only enqueue, a verdict compares the ends of steps: the first collective
+            // ends none.
             let compared = want["collectives"].as_i64().expect("a count");
             let all = got["collectives"].as_i64().expect("a count");
             let ends_none = i64::from(comm["waits"] == "enqueued");

@@ -190,7 +190,8 @@ struct Rolling {
 }
 
 impl Rolling {
-    /// Asks one host after the other until all is done: answers, partial ones among them, wrong ones.
+    /// Asks one host after the other until all is done: answers, partial ones among them, wrong
+    /// ones.
     fn ask_all_the_time(&self, all: &[Host]) -> (usize, usize, Vec<String>) {
         let (mut answers, mut partial, mut wrong) = (0, 0, vec![]);
         for turn in 0.. {

@@ -128,7 +128,8 @@ pub struct OffCpu {
     pub rank: Option<i32>,
     /// cgroup v2 id.
     pub cgroup_id: u64,
-    /// "preempted", "throttled" (by the CPU quota of its cgroup), "sleep", "io", "lock", "network", "fault", "stopped", "other".
+    /// "preempted", "throttled" (by the CPU quota of its cgroup), "sleep", "io", "lock", "network",
+    /// "fault", "stopped", "other".
     pub reason: &'static str,
     /// How much of it the thread was runnable and waited for a CPU; none when its waking was not
     /// seen.

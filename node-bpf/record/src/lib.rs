@@ -10,7 +10,8 @@
 //! The way of a record: capture makes a [`Record`] of the bytes in a ring and passes it to a
 //! sink, and the store's queue takes it.
 //!
-//! - `calls`: calls of libraries, threads off the CPU, processes, losses, and [`Record`], which is any of them.
+//! - `calls`: calls of libraries, threads off the CPU, processes, losses, and [`Record`], which is
+//!   any of them.
 //! - `host`: signals and samples of the host.
 
 mod activity;

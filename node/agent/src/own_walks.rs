@@ -206,7 +206,8 @@ while True:
                 assert!(Instant::now() < until, "{python} does not get to work");
             }
             let (share, samples, torn, wrong) = sampled(child.0.id(), Some(&mut walks));
-            // three standard deviations of 200 samples, and the time that calls take besides the work
+            // three standard deviations of 200 samples, and the time that calls take besides the
+            // work
             assert!((0.60..=0.80).contains(&share), "{python}: {share}");
             assert_eq!(wrong, 0, "{python}");
             assert!(torn * 20 <= samples, "{python}: {torn} of {samples} torn");

@@ -121,7 +121,8 @@ impl Watcher {
         now
     }
 
-    /// The rank table: this host's, where it judges the job, else its judge's, fetched now and then.
+    /// The rank table: this host's, where it judges the job, else its judge's, fetched now and
+    /// then.
     async fn table(&mut self, shared: &Shared, current: &Current) -> (Vec<RankNow>, Option<String>) {
         let own = shared.identity.node().to_string();
         if current.judge.is_empty() || current.judge == own {

@@ -326,8 +326,8 @@ impl Place {
         Ok(found.into_iter().map(name).collect())
     }
 
-    /// A file that is written piece by piece, no faster than `rate_bytes` a second, and appears when
-    /// it is [finished](Upload::finish).
+    /// A file that is written piece by piece, no faster than `rate_bytes` a second, and appears
+    /// when it is [finished](Upload::finish).
     #[must_use]
     pub fn upload(&self, name: &str, rate_bytes: u64) -> Upload {
         Upload {

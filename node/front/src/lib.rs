@@ -6,8 +6,9 @@
 //! `serve` and `mcp`; they take questions from here.
 //!
 //! - [`query`], [`shell`], [`saved`], [`schema`]: SQL; [`stragglers`], [`explain`], [`stacks`],
-//!   `recorded`: verdicts; [`cost`], [`jobs`], [`compare`]: over many verdicts; [`top`], [`report`],
-//!   [`perfetto`]: pictures; [`nodes`], [`doctor`], [`mark`]: the mesh; [`runbook`]: what to do.
+//!   `recorded`: verdicts; [`cost`], [`jobs`], [`compare`]: over many verdicts; [`top`],
+//!   [`report`], [`perfetto`]: pictures; [`nodes`], [`doctor`], [`mark`]: the mesh; [`runbook`]:
+//!   what to do.
 //! - [`args`]: their flags; [`rates`], `waits`: prices and waiting, for several of them;
 //!   [`slurm_command`]: calling Slurm's own commands.
 

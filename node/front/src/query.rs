@@ -65,7 +65,8 @@ fn nodes(sql: String, args: &QueryArgs, connector: &dyn Connector) -> anyhow::Re
     asked.inspect_err(print_coverage)
 }
 
-/// Asks a question and prints its answer, rows to `out` as they come and coverage to standard error.
+/// Asks a question and prints its answer, rows to `out` as they come and coverage to standard
+/// error.
 ///
 /// # Errors
 /// As [`Target::query`]; `out` cannot be written, or with `require_all` the answer is partial.

@@ -105,8 +105,8 @@ pub enum Kind {
     Real,
     /// A text.
     Text,
-    /// A point in time: `10m` (ago), `now`, `2026-11-22T03:00`, or Unix nanoseconds; in the SQL Unix
-    /// nanoseconds.
+    /// A point in time: `10m` (ago), `now`, `2026-11-22T03:00`, or Unix nanoseconds; in the SQL
+    /// Unix nanoseconds.
     Time,
     /// A length of time, as `10s`; in the SQL nanoseconds.
     Duration,

@@ -14,8 +14,8 @@
 //! - [`board`]: what ranks did, window by window; [`watch`]: the current state; [`explanation`]: a
 //!   verdict explained; `local`: what people ask an agent; `coverage`: who is in an answer;
 //!   `snapshot`: the rounds of a question.
-//! - [`cells`]: reading rows; [`local_socket`]: the file of the local socket; [`limit`]: how many may
-//!   ask at once.
+//! - [`cells`]: reading rows; [`local_socket`]: the file of the local socket; [`limit`]: how many
+//!   may ask at once.
 
 pub mod board;
 pub mod cells;

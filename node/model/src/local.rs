@@ -39,8 +39,8 @@ pub enum LocalRequest {
     Watch(WatchQuestion),
     /// The tables that can be asked for: a JSON list of [`TableSeen`].
     Tables,
-    /// The request that follows on this connection is a front end's, for one of its clients. Only on
-    /// a local socket, and once. (A request inside a request could be nested without end.)
+    /// The request that follows on this connection is a front end's, for one of its clients. Only
+    /// on a local socket, and once. (A request inside a request could be nested without end.)
     OnBehalf(OnBehalf),
     /// How every node is and whom it reaches: a JSON document.
     Doctor,

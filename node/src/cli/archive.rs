@@ -1,5 +1,5 @@
-//! `rankmesh archive`: hours of trace stores as Parquet, into a directory or bucket; or their rows as
-//! they come, into ClickHouse.
+//! `rankmesh archive`: hours of trace stores as Parquet, into a directory or bucket; or their rows
+//! as they come, into ClickHouse.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -60,7 +60,8 @@ pub(super) struct ArchiveArgs {
 /// Set by SIGTERM and SIGINT.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Set by the agent's line on standard input: retention is about to take rows that are not archived.
+/// Set by the agent's line on standard input: retention is about to take rows that are not
+/// archived.
 static SOON: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn stop_soon(_: libc::c_int) {

@@ -52,8 +52,8 @@ impl Stores {
         Ok(Self { runtime: Some(runtime), coordinator, paths: paths.to_vec() })
     }
 
-    /// The nodes of an archive, each with its store where that is among those that `paths` mean; the
-    /// other stores as nodes of their own. With a mesh the live hosts in the stores' place.
+    /// The nodes of an archive, each with its store where that is among those that `paths` mean;
+    /// the other stores as nodes of their own. With a mesh the live hosts in the stores' place.
     ///
     /// # Errors
     /// The archive cannot be read, or holds nothing; as [`Self::open`].

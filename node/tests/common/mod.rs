@@ -24,7 +24,8 @@ use serde_json::Value;
 /// Long enough for a busy two-core machine; a test that waits so long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The binary under test: this build's, or for a bench that of `RANKMESH_BINARY` (an optimised one).
+/// The binary under test: this build's, or for a bench that of `RANKMESH_BINARY` (an optimised
+/// one).
 pub fn rankmesh() -> Command {
     let binary = std::env::var_os("RANKMESH_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_rankmesh").into());
     let mut command = Command::new(binary);
@@ -134,8 +135,8 @@ impl Lab {
         self.start_at(name, None, "127.0.0.1", more);
     }
 
-    /// As [`Lab::start`], in a network namespace where it listens at `address`, on any port or on the
-    /// one it names.
+    /// As [`Lab::start`], in a network namespace where it listens at `address`, on any port or on
+    /// the one it names.
     pub fn start_at(&mut self, name: &str, netns: Option<&str>, address: &str, more: &[&str]) {
         let identity = self.issue(name);
         let listen = if address.contains(':') { address.to_owned() } else { format!("{address}:0") };

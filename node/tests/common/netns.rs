@@ -81,8 +81,9 @@ impl Hosts {
         Self::run(&["ip", "-n", self.name(0), "link", "set", &format!("port{host}"), "mtu", &bytes])
     }
 
-    /// Puts a router between this host and the bridge that gives every packet of it its own address,
-    /// which is the host's former one. Returns the host's new address, which nobody else reaches.
+    /// Puts a router between this host and the bridge that gives every packet of it its own
+    /// address, which is the host's former one. Returns the host's new address, which nobody else
+    /// reaches.
     pub fn behind_nat(&mut self, host: usize) -> Result<String, String> {
         let router = format!("{}r", self.name(host));
         let name = self.name(host).to_owned();

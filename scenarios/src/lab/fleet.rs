@@ -46,7 +46,8 @@ impl Fleet {
     pub fn start(count: usize, seed: u64, wait: Duration) -> anyhow::Result<Arc<Self>> {
         let dir = tempfile::tempdir()?;
         let authority = Authority::create(&"lab".parse()?)?;
-        // 127.16.0.0 to 127.223.255.255, by process and lab; the relay's ports are in the odd networks.
+        // 127.16.0.0 to 127.223.255.255, by process and lab; the relay's ports are in the odd
+        // networks.
         let net = (16 + (std::process::id() % 208) as u8, LABS.fetch_add(1, Ordering::Relaxed).wrapping_mul(2));
         let hosts: Result<Vec<_>, _> =
             (0..count).map(|id| Host::new(id, &dir, &authority, net, seed).map(Mutex::new)).collect();

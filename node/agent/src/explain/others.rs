@@ -1,5 +1,5 @@
-//! Explanations of verdicts that name no late rank (hang, network, imbalance), and where ranks are in
-//! their code.
+//! Explanations of verdicts that name no late rank (hang, network, imbalance), and where ranks are
+//! in their code.
 
 use std::collections::BTreeMap;
 

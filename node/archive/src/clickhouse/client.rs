@@ -122,7 +122,8 @@ impl Client {
         &self.database
     }
 
-    /// Sends rows as Parquet into a table; the server takes all of them or none, and those of a token once.
+    /// Sends rows as Parquet into a table; the server takes all of them or none, and those of a
+    /// token once.
     ///
     /// # Errors
     /// [`ClientError`]. After [`ClientError::Lost`] they may have been taken.

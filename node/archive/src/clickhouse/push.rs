@@ -115,7 +115,8 @@ pub fn push(
     Ok(pushed)
 }
 
-/// The rows of the next insert: after the first number, up to the second. None where there are none.
+/// The rows of the next insert: after the first number, up to the second. None where there are
+/// none.
 fn next(
     hours: &Hours,
     table: &str,

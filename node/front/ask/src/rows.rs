@@ -25,8 +25,8 @@ pub struct Rows {
 }
 
 impl Target {
-    /// Asks a SQL question and waits for the complete answer. Of more than `most` rows it is stopped,
-    /// with an error that ends with `hint`.
+    /// Asks a SQL question and waits for the complete answer. Of more than `most` rows it is
+    /// stopped, with an error that ends with `hint`.
     ///
     /// # Errors
     /// As [`Target::query`]; there are more rows, or there is a plan in their place.

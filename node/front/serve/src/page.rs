@@ -1,5 +1,5 @@
-//! The page: files that are part of the binary, each with its type. It loads nothing from elsewhere,
-//! and a policy (<https://www.w3.org/TR/CSP3/>) forbids it to.
+//! The page: files that are part of the binary, each with its type. It loads nothing from
+//! elsewhere, and a policy (<https://www.w3.org/TR/CSP3/>) forbids it to.
 
 use axum::Router;
 use axum::extract::Path;

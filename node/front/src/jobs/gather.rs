@@ -207,7 +207,8 @@ fn spans(findings: &[Vec<Value>], job: &Job) -> Vec<VerdictSpan> {
     spans
 }
 
-/// Hosts that verdicts named in more than one job, also in jobs whose calls are not stored any more.
+/// Hosts that verdicts named in more than one job, also in jobs whose calls are not stored any
+/// more.
 fn repeated(findings: &[Vec<Value>]) -> Vec<RepeatCulprit> {
     let mut by_node: BTreeMap<String, RepeatCulprit> = BTreeMap::new();
     for row in findings {

@@ -6,7 +6,8 @@
 //! current state and a past one (`Data::show_at`): a front end passes in a verdict of the past, and
 //! the board has its windows.
 //!
-//! - `app`: which `view`, what is selected, filtered, sorted, typed; `key`: keys without a terminal.
+//! - `app`: which `view`, what is selected, filtered, sorted, typed; `key`: keys without a
+//!   terminal.
 //! - `data`: what is shown, with indexes that make a frame of 8,192 ranks cheap.
 //! - `views`: a file a view; `look`: colours and characters that the terminal has; `units`: figures
 //!   as text. `questions`: the SQL of a view.

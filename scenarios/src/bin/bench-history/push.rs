@@ -1,5 +1,6 @@
-//! Many agents' stores get rows at a rate while their processes push them into ClickHouse's engine (chDB) behind
-//! the tests' HTTP front, which is gone for a while: what is carried, how far behind it is, what is lost or doubled.
+//! Many agents' stores get rows at a rate while their processes push them into ClickHouse's engine
+//! (chDB) behind the tests' HTTP front, which is gone for a while: what is carried, how far behind
+//! it is, what is lost or doubled.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

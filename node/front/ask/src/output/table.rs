@@ -42,8 +42,8 @@ impl Layout {
     }
 }
 
-/// Writes a line a value, names right-aligned, and an empty line between rows, of which `before` were
-/// written.
+/// Writes a line a value, names right-aligned, and an empty line between rows, of which `before`
+/// were written.
 pub(super) fn write_lines(
     columns: &[ColumnMeta],
     rows: &[Vec<Value>],

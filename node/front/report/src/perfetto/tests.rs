@@ -289,7 +289,8 @@ fn the_verdict_has_tracks_of_its_own_in_every_file() {
 }
 
 proptest! {
-    /// However calls overlap, each is read with its own begin and end, and none on another's thread.
+    /// However calls overlap, each is read with its own begin and end, and none on another's
+    /// thread.
     #[test]
     fn every_slice_keeps_its_ends(
         calls in prop::collection::vec((0_i64..60, prop::option::weighted(0.95, 0_i64..25), 1_i64..3), 1..60),

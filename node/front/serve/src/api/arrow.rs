@@ -1,5 +1,6 @@
-//! Rows as an Arrow IPC stream (<https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format>),
-//! or as a Parquet file (<https://parquet.apache.org/docs/file-format/>) of the same types.
+//! Rows as an Arrow IPC stream
+//! (<https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format>), or as a Parquet
+//! file (<https://parquet.apache.org/docs/file-format/>) of the same types.
 //!
 //! SQLite's values have types of their own, Arrow's columns one each: the first rows, which are
 //! buffered, decide it (integers, reals, texts, blobs; where all are NULL the declared type). A

@@ -1,5 +1,5 @@
-//! A client's session: its statements by the simple and the extended protocol, its settings, and the
-//! answers that are being read.
+//! A client's session: its statements by the simple and the extended protocol, its settings, and
+//! the answers that are being read.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
