@@ -102,7 +102,7 @@ impl From<Error> for rustls::Error {
 }
 
 #[track_caller]
-fn assert_expected(result: Result<Pair, rustls::Error>, expected: &str) {
+fn assert_fails_with(result: Result<Pair, rustls::Error>, expected: &str) {
     let error = result.err().expect("the handshake should have failed").to_string();
     assert!(error.contains(expected), "{error}");
 }

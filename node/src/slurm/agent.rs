@@ -195,8 +195,8 @@ fn listen_to_keeper() -> mpsc::Receiver<KeeperMessage> {
     receiver
 }
 
-fn send(send: &AgentMessage) {
-    let Ok(line) = serde_json::to_string(send) else { return };
+fn send(message: &AgentMessage) {
+    let Ok(line) = serde_json::to_string(message) else { return };
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

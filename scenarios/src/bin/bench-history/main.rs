@@ -84,11 +84,11 @@ fn main() -> anyhow::Result<()> {
             .arg(&sql)
             .output()?;
         took.push(began.elapsed().as_secs_f64());
-        let output = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{output}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{printed}");
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout)?;
         let counted: i64 = answer["rows"].as_array().context("rows")?.iter().filter_map(|row| row[1].as_i64()).sum();
-        ensure!(counted == i64::from(arguments.nodes) * arguments.rows, "{counted} rows: {output}");
+        ensure!(counted == i64::from(arguments.nodes) * arguments.rows, "{counted} rows: {printed}");
         ensure!(answer["coverage"]["answered"] == arguments.nodes, "{}", answer["coverage"]);
     }
     took.sort_by(f64::total_cmp);
@@ -180,10 +180,10 @@ fn write(store: &Path, archive: &Path) -> anyhow::Result<(f64, f64, f64)> {
         .arg("--to")
         .arg(archive)
         .output()?;
-    let output = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{output}");
-    eprint!("{output}");
-    let words: Vec<&str> = output.split_whitespace().collect();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{printed}");
+    eprint!("{printed}");
+    let words: Vec<&str> = printed.split_whitespace().collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).context("figures");
     Ok((number(4)?, number(2)?, cpu_of_children()? - before))
 }

@@ -164,10 +164,10 @@ impl Counters {
         };
         let key = (node.to_owned(), *gpu);
         match self.throttled_since.get_mut(&key) {
-            Some((throttled_since, _, until_ns)) if *throttled_since == why => *until_ns = ts_ns,
+            Some((reason, _, until_ns)) if *reason == why => *until_ns = ts_ns,
             _ => {
-                if let Some((throttled_since, since_ns, _)) = self.throttled_since.remove(&key) {
-                    throttled(to, node, *gpu, throttled_since, (since_ns, ts_ns))?;
+                if let Some((reason, since_ns, _)) = self.throttled_since.remove(&key) {
+                    throttled(to, node, *gpu, reason, (since_ns, ts_ns))?;
                 }
                 if !why.is_empty() {
                     self.throttled_since.insert(key, (why, ts_ns, ts_ns));
