@@ -20,7 +20,7 @@ const CYCLE_CALLS: usize = 4_096;
 /// The jobs that made calls in the asked time.
 ///
 /// # Errors
-/// As [`Asker::ask`]; no job is stored of that time.
+/// As [`Client::ask`]; no job is stored of that time.
 pub(super) fn jobs(
     job: Option<&str>,
     since: Option<Duration>,

@@ -249,9 +249,9 @@ fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
             Ok(i64::from_be_bytes(all))
         };
         return match kind {
-            Type::INT2 => sized(2).and_then(|()| integer()).map(literal),
-            Type::INT4 => sized(4).and_then(|()| integer()).map(literal),
-            Type::INT8 => sized(8).and_then(|()| integer()).map(literal),
+            Type::INT2 => sized(2).and_then(|()| integer()).map(integer_literal),
+            Type::INT4 => sized(4).and_then(|()| integer()).map(integer_literal),
+            Type::INT8 => sized(8).and_then(|()| integer()).map(integer_literal),
             Type::OID => sized(4).map(|()| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).to_string()),
             Type::BOOL => sized(1).map(|()| u8::from(bytes[0] != 0).to_string()),
             Type::FLOAT4 => {
@@ -272,11 +272,11 @@ fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
     let text = std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
     match kind {
         Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => {
-            text.trim().parse::<i64>().map(literal).map_err(|error| wrong(&error))
+            text.trim().parse::<i64>().map(integer_literal).map_err(|error| wrong(&error))
         }
         Type::FLOAT4 | Type::FLOAT8 | Type::NUMERIC => {
             if let Ok(integer) = text.trim().parse::<i64>() {
-                return Ok(if kind == Type::NUMERIC { literal(integer) } else { number(integer as f64) });
+                return Ok(if kind == Type::NUMERIC { integer_literal(integer) } else { number(integer as f64) });
             }
             text.trim().parse::<f64>().map(number).map_err(|error| wrong(&error))
         }
@@ -294,7 +294,7 @@ fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
 }
 
 /// The smallest integer cannot be written as a literal of SQLite.
-fn literal(integer: i64) -> String {
+fn integer_literal(integer: i64) -> String {
     if integer == i64::MIN { "(-9223372036854775807 - 1)".to_owned() } else { integer.to_string() }
 }
 
@@ -362,7 +362,7 @@ mod tests {
         let bound = statement.with(&["7".into(), "'a''b'".into()]).unwrap();
         assert_eq!(bound.sql, "SELECT '$1', 7 ,'a''b' FROM t -- $3\n WHERE \"public\".x = 'a''b' ");
         assert!(statement.with(&["7".into()]).is_err());
-        assert_eq!(literal(i64::MIN), "(-9223372036854775807 - 1)");
+        assert_eq!(integer_literal(i64::MIN), "(-9223372036854775807 - 1)");
         assert_eq!(quoted("'; DROP", 0).unwrap(), "'''; DROP'");
     }
 }
