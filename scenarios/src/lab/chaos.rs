@@ -89,7 +89,7 @@ pub struct Report {
     /// Time until all knew all again after everything was healed.
     pub healed: Duration,
     /// Time until every host gave a complete answer after that.
-    pub complete: Duration,
+    pub complete_again: Duration,
     /// Tasks alive in the busiest agent, before and after.
     pub tasks: (usize, usize),
     /// Resources of the process before the hosts started, and after they ended.
@@ -143,7 +143,7 @@ impl fmt::Display for Report {
             f,
             "healed: all know all after {:.1} s, whole answers everywhere {:.1} s later; tasks of the busiest agent {} -> {}; memory {} -> {} MiB, live {} -> {} MiB",
             self.healed.as_secs_f64(),
-            self.complete.as_secs_f64(),
+            self.complete_again.as_secs_f64(),
             self.tasks.0,
             self.tasks.1,
             self.memory_bytes[1] >> 20,
@@ -229,7 +229,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     operated.map_err(|_| anyhow::anyhow!("the operator panicked"))??;
 
     let healed = run.fleet.wait_for_all(MEETING).context("after everything was healed")?;
-    let complete = run.wait_for_complete_answers()?;
+    let complete_again = run.wait_for_complete_answers()?;
     let tasks_after = run.tasks_at_rest();
     let Run { fleet, report, began, .. } = run;
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -237,7 +237,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.datagrams = fleet.datagrams();
     fleet.shutdown();
     drop(fleet);
-    (report.healed, report.complete) = (healed, complete);
+    (report.healed, report.complete_again) = (healed, complete_again);
     report.tasks = (tasks_before, tasks_after);
     let after = settled(&before)?;
     if after.files > before.files {
