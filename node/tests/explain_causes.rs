@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::can_capture;
 use common::pair::{AGENTS, Held, Holds, Pair, RANKS, busy};
-use common::{can_capture, wait_for};
 use serde_json::Value;
 
 /// In which an explanation must have come.
@@ -188,13 +188,10 @@ fn inject(pair: &mut Pair, rank: usize, injected: &Injected) -> Outcome {
         nix::unistd::sync();
     }
     pair.start(&format!("/usr/bin/python3 {} {}", program().display(), dir.display()));
-    wait_for("nobody is named", || {
-        let answer = pair.verdict()?;
-        let complete = answer["per_comm"][0]["ranks"].as_array().map_or(0, Vec::len) == RANKS;
-        let ours = answer["per_comm"][0]["ranks"][0]["pid"].as_i64() == pair.pid(0).map(i64::from);
-        let calm = answer["verdict"]["kind"] == "none" || busy().is_some();
-        if complete && ours && calm { Ok(()) } else { Err(answer["verdict"].to_string()) }
-    });
+    if let Err(why) = becomes_calm(pair) {
+        pair.stop();
+        return Outcome::Skipped(why);
+    }
     let held = match Held::hold(pair, rank, injected.holds) {
         Ok(held) => held,
         Err(why) => return Outcome::Skipped(why),
@@ -209,6 +206,34 @@ fn inject(pair: &mut Pair, rank: usize, injected: &Injected) -> Outcome {
     pair.stop();
     drop(held);
     outcome
+}
+
+/// Waits until both ranks are compared and nobody is named. Where a rank is held up before anything
+/// is injected, other work takes its core: who does is the error.
+fn becomes_calm(pair: &Pair) -> Result<(), String> {
+    let until = Instant::now() + common::PATIENCE;
+    let mut held = false;
+    loop {
+        let answer = pair.verdict();
+        let compared = answer.as_ref().is_ok_and(|answer| {
+            let ranks = &answer["per_comm"][0]["ranks"];
+            let both = ranks.as_array().map_or(0, Vec::len) == RANKS;
+            both && ranks[0]["pid"].as_i64() == pair.pid(0).map(i64::from)
+        });
+        let kind = answer.as_ref().ok().and_then(|answer| answer["verdict"]["kind"].as_str());
+        if compared && (kind == Some("none") || busy().is_some()) {
+            return Ok(());
+        }
+        held |= compared && kind == Some("rank");
+        if Instant::now() >= until {
+            assert!(held, "both ranks are compared: not within {:?}; last: {answer:?}", common::PATIENCE);
+            return Err(format!(
+                "before anything was injected: {}",
+                answer.map_or_else(|why| why, |a| a["cause"].to_string())
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 fn look(pair: &Pair, rank: usize, injected: &Injected) -> Outcome {

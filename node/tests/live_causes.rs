@@ -356,6 +356,15 @@ fn packet_loss_to_one_host_is_named_with_its_flows() {
         });
         assert_ne!(standing["verdict"]["retransmissions"], 0, "{standing}");
     }
+    // And it is explained by the segments that were sent again.
+    let explained = wait_for("it is explained", || {
+        let output = job.lab.ask(AGENTS[0], "explain", &["--format", "json", "--timeout", "20s"]);
+        let found: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+        if found["verdict"] == "network" { Ok(found) } else { Err(found["what"].to_string()) }
+    });
+    let first = explained["chain"][0]["what"].as_str().expect("its first link");
+    assert!(first.contains("(c3) were sent again") || first.contains("from 10.117.0.3 "), "{explained}");
+    assert_eq!(explained["runbook"], "network", "{explained}");
     drop(job);
     drop(hosts);
 }

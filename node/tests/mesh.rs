@@ -227,6 +227,29 @@ fn founding_and_joining_by_the_printed_line() {
     founder.0.kill().expect("kill");
 }
 
+/// So the start after it is the founding one, which prints the line for the next host.
+#[test]
+fn a_start_that_cannot_listen_founds_no_mesh() {
+    let lab = Lab::new();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let identity = lab.path("t.id");
+    let output = rankmesh()
+        .args(["up", "--name", "t", "--capture", "off", "--listen"])
+        .arg(taken.local_addr().expect("its address").to_string())
+        .arg("--identity")
+        .arg(&identity)
+        .arg("--store")
+        .arg(lab.path("t.db"))
+        .arg("--socket")
+        .arg(lab.socket("t"))
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(1), "{}", common::stderr(&output));
+    assert!(common::stderr(&output).contains("in use"), "{}", common::stderr(&output));
+    let left: Vec<_> = std::fs::read_dir(&identity).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 struct Reaped(std::process::Child);
 
 impl Drop for Reaped {

@@ -111,12 +111,16 @@ impl Agent {
     /// it is reported and the agent goes on.
     pub async fn start(config: AgentConfig) -> anyhow::Result<Self> {
         let readers = access::Readers::of(&config.socket_access)?;
+        let (source, unwritable) = source::open(&config)?;
+        if !certs::Identity::exists(&config.identity) {
+            // A mesh is founded, or a token used, by a start that can listen.
+            mesh::udp_socket(config.listen)?;
+        }
         let founded = bootstrap::identity(&config).await?;
         let identity = Arc::new(founded.identity);
         let join_server = founded.issuer.clone().map(|issuer| Arc::new(join::JoinServer::new(issuer)));
         let keeper = Arc::new(trust::Keeper::new(&config, Arc::clone(&identity), founded.issuer, join_server.clone()));
         let name = identity.node().to_string();
-        let (source, unwritable) = source::open(&config)?;
         let source = Arc::new(source);
         let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
 

@@ -125,14 +125,19 @@ while True:
         }
     }
 
-    /// Debian's, and those of pyenv from 3.9 on where they are.
+    /// Debian's, and those of pyenv from 3.9 on and of RANKMESH_PYTHONS (`a:b`) where they are.
     fn pythons() -> Vec<PathBuf> {
+        let newer = std::env::var_os("RANKMESH_PYTHONS").unwrap_or_default();
+        let newer: Vec<PathBuf> = std::env::split_paths(&newer).filter(|path| path.exists()).collect();
         let home = std::env::var_os("HOME").unwrap_or_default();
         let versions = std::fs::read_dir(Path::new(&home).join(".pyenv/versions")).into_iter().flatten().flatten();
         let minor =
             |path: &Path| path.file_name()?.to_str()?.strip_prefix("3.")?.split('.').next()?.parse::<u32>().ok();
         let known = versions.map(|version| version.path()).filter(|path| minor(path).is_some_and(|minor| minor >= 9));
-        std::iter::once("/usr/bin/python3".into()).chain(known.map(|path| path.join("bin/python3"))).collect()
+        std::iter::once("/usr/bin/python3".into())
+            .chain(known.map(|path| path.join("bin/python3")))
+            .chain(newer)
+            .collect()
     }
 
     fn lines_of(frames: &[Frame]) -> Vec<(String, u32)> {

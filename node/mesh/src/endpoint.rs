@@ -80,11 +80,19 @@ pub(super) fn bind(
     runtime: Arc<dyn quinn::Runtime>,
 ) -> Result<Endpoint, MeshError> {
     let bound = |error| MeshError::Bind { listen, error };
-    // A socket on [::] also takes IPv4 (net.ipv6.bindv6only is 0 unless someone changed it).
-    let socket = UdpSocket::bind(listen).map_err(bound)?;
+    let socket = udp_socket(listen)?;
     enlarge_buffers(&socket);
     socket.set_nonblocking(true).map_err(bound)?;
     Endpoint::new(settings(host_key), None, socket, runtime).map_err(bound)
+}
+
+/// The UDP socket of an address; one on [::] also takes IPv4 (net.ipv6.bindv6only is 0 unless someone
+/// changed it).
+///
+/// # Errors
+/// [`MeshError::Bind`]: the port is taken, or the address is none of this host's.
+pub fn udp_socket(listen: SocketAddr) -> Result<UdpSocket, MeshError> {
+    UdpSocket::bind(listen).map_err(|error| MeshError::Bind { listen, error })
 }
 
 /// As large as we may: beyond net.core.rmem_max only with CAP_NET_ADMIN. Smaller buffers work, with

@@ -58,6 +58,7 @@ use tokio_util::sync::CancellationToken;
 pub use ask::{Encoded, ResponseStream};
 pub use clock::ClockOffset;
 pub use drift::{ClockTrack, Estimate};
+pub use endpoint::udp_socket;
 pub use error::AskError;
 pub use idle::ConnectionPolicy;
 pub use serve::{Responder, SendError};
