@@ -1,7 +1,7 @@
-//! Walks over the Python frames of threads that run, by the threads themselves: a clock of the
+//! Walks over the Python frames of running threads, by the threads themselves: a clock of the
 //! thread's own fires while it is on a CPU, and a BPF program (`bpf/python.bpf.c`) then reads its
-//! frames, which cannot change meanwhile. Nothing is stopped and nothing signalled. What the frames
-//! mean, and where in them things lie, is for who asks to know.
+//! frames, which cannot change meanwhile. Nothing is stopped and nothing signalled. The caller
+//! knows the meaning and layout of the frames.
 //!
 //! Needs the rights that capture needs. A perf event of a thread lasts until [`PythonWalks::end`].
 
@@ -21,7 +21,7 @@ use crate::ring::Ring;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/python.bpf.o")));
 
-/// A thread walks when it has been on a CPU for so long since it was asked.
+/// CPU time of a thread since the request after which it walks.
 const PERIOD_NS: u64 = 200_000;
 /// Threads that have a clock at the same time.
 const MOST_THREADS: usize = 1_024;
@@ -32,7 +32,7 @@ const DISABLE: libc::Ioctl = 0x2401;
 const HEAD_BYTES: usize = 24;
 const FRAME_BYTES: usize = 32;
 
-/// What a thread is to walk: where it begins, and offsets in the interpreter's structures.
+/// A request for a walk: the start, and offsets in the interpreter's structures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PythonThread {
     /// Thread id in the initial pid namespace.
@@ -41,7 +41,7 @@ pub struct PythonThread {
     pub state: u64,
     /// In the thread state: the innermost frame.
     pub frame_at: u32,
-    /// Where what stands there leads to a structure instead, that has the frame at this offset.
+    /// If set, the value there points to a structure that has the frame at this offset.
     pub inner_at: Option<u32>,
     /// In a frame: its code object.
     pub code_at: u32,
@@ -57,12 +57,12 @@ pub struct PythonThread {
     pub tlbc_at: u32,
 }
 
-/// A frame as it lay in memory.
+/// A frame as it was in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PythonFrame {
-    /// Where it lies.
+    /// Its address.
     pub address: u64,
-    /// What stands for its code object.
+    /// The value in place of its code object.
     pub code: u64,
     /// Position in the bytecode: a pointer, or an index in the lower half.
     pub instruction: u64,
@@ -83,7 +83,7 @@ pub struct PythonWalk {
     pub complete: bool,
 }
 
-/// Has threads walk their own frames.
+/// Makes threads walk their own frames.
 #[derive(Debug)]
 pub struct PythonWalks {
     object: Object,
@@ -119,7 +119,7 @@ impl PythonWalks {
         Ok(PythonWalks { object, asked, ring, clocks: HashMap::new(), requests: 0, open: HashMap::new() })
     }
 
-    /// Has a thread walk its frames when it next runs.
+    /// Makes a thread walk its frames when it next runs.
     ///
     /// # Errors
     /// The kernel refuses it a clock, or too many threads have one.
@@ -139,7 +139,7 @@ impl PythonWalks {
     }
 
     /// The walks that were asked for, as soon as all have come or this long has passed; the others
-    /// are given up.
+    /// are dropped.
     pub fn take(&mut self, patience: Duration) -> Vec<PythonWalk> {
         let until = Instant::now() + patience;
         let mut taken = vec![];
@@ -167,7 +167,7 @@ impl PythonWalks {
         taken
     }
 
-    /// Takes all clocks away.
+    /// Removes all clocks.
     pub fn end(&mut self) {
         for tid in mem::take(&mut self.clocks).into_keys() {
             let _ = self.asked.delete(&tid.to_ne_bytes());
@@ -264,11 +264,11 @@ mod tests {
         let (number, read) = decode(&walk).unwrap();
         let frame = PythonFrame { address: 10, code: 20, instruction: 30, tlbc: -1, owner: 4 };
         assert_eq!((number, read), (3, PythonWalk { tid: 9, frames: vec![frame], complete: true }));
-        assert_eq!(decode(&walk[..40]), None, "less than it says");
+        assert_eq!(decode(&walk[..40]), None, "shorter than its count");
     }
 
     #[test]
-    fn a_thread_that_runs_walks_what_it_is_told_to_and_one_that_sleeps_does_not() {
+    fn a_running_thread_walks_as_requested_and_a_sleeping_one_does_not() {
         let mut walks = match PythonWalks::load() {
             Ok(walks) => walks,
             Err(error) => {
@@ -309,13 +309,13 @@ mod tests {
         let seen = |walk: &PythonWalk| walk.frames.iter().map(|f| (f.code, f.instruction, f.owner)).collect::<Vec<_>>();
         assert_eq!(taken.iter().map(seen).collect::<Vec<_>>(), [[(88, 800, 2), (77, 700, 1)]]);
         assert!(taken[0].complete);
-        // What is not to be read ends the walk there.
+        // Unreadable memory ends the walk there.
         let lost: Box<[u64; 2]> = Box::new([0, 16]);
         walks.ask(&PythonThread { state: lost.as_ptr() as u64, ..thread }).unwrap();
         spin();
         let taken = walks.take(Duration::from_millis(100));
         assert_eq!((taken.len(), taken[0].frames.len(), taken[0].complete), (1, 0, false));
-        // One that sleeps is given up, and its late answer is nobody's.
+        // A sleeping one is dropped, and its late answer ignored.
         let sleeper = std::process::Command::new("sleep").arg("60").spawn().map(Killed).unwrap();
         walks.ask(&PythonThread { tid: sleeper.0.id(), ..thread }).unwrap();
         assert!(walks.take(Duration::from_millis(20)).is_empty());

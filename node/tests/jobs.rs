@@ -18,10 +18,10 @@ fn standing(lab: &Lab, coordinator: &str, more: &[&str]) -> Result<Value, String
     serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {}", stderr(&output)))
 }
 
-/// The judges of a job, by what an answer says of it.
+/// The judges of a job, by an answer.
 fn judges(about: &Value) -> BTreeSet<String> {
     let judges = about["judges"].as_array().into_iter().flatten();
-    judges.filter_map(|said| said["judge"].as_str().map(str::to_owned)).collect()
+    judges.filter_map(|judge| judge["judge"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     assert_eq!((listed.len(), &large["waited"]["culprits"][0]["rank"]), (2, &3.into()), "{large}");
     assert!(large["steps"]["p50_ns"].as_i64().is_some_and(|ns| ns > 20_000_000), "{large}");
     assert_eq!(large["verdicts"][0]["node"], "m2", "{large}");
-    // The whole report, also from a judge that is another host: all ranks are in it.
+    // The full report, also from a judge that is another host: all ranks are in it.
     for answer in &answers {
         assert_eq!(answer["per_comm"][0]["ranks"].as_array().map(Vec::len), Some(8), "{answer}");
     }
@@ -118,8 +118,8 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     let left: BTreeSet<String> = AGENTS.iter().filter(|name| **name != gone).map(|name| (*name).to_owned()).collect();
     lab.kill(&gone);
     let killed = Instant::now();
-    let hears = |what: &str, enough: fn(&BTreeSet<String>, &BTreeSet<String>) -> bool| {
-        let hears = |coordinator: &str| {
+    let answers_come = |what: &str, enough: fn(&BTreeSet<String>, &BTreeSet<String>) -> bool| {
+        let answers_come = |coordinator: &str| {
             wait_for(&format!("{coordinator} {what}"), || {
                 let answer = standing(&lab, coordinator, &[])?;
                 let all = std::iter::once(&answer["standing"]);
@@ -130,11 +130,11 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
         };
         std::thread::scope(|scope| {
             for coordinator in &left {
-                scope.spawn(|| hears(coordinator));
+                scope.spawn(|| answers_come(coordinator));
             }
         });
     };
-    hears("hears all judges that are left", |judges, left| judges.is_superset(left));
+    answers_come("answers of all judges that are left", |judges, left| judges.is_superset(left));
     eprintln!("{gone} was replaced after {:?}", killed.elapsed());
-    hears("hears no dead judge", |judges, left| judges == left);
+    answers_come("no answer of a dead judge", |judges, left| judges == left);
 }

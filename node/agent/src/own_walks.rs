@@ -1,12 +1,12 @@
-//! Has this host's Python threads walk their own frames while they run, where the kernel lets the
-//! agent: what `explain` asks for is done by `node_bpf`, which does not know of it.
+//! Loads the eBPF program that makes Python threads of this host walk their own frames while they
+//! run, where the kernel permits it: `node_bpf` does it for `explain`, which does not depend on it.
 
 use std::time::Duration;
 
 use explain::stacks::{OwnFrame, OwnThread, OwnWalk, OwnWalks};
 use node_bpf::{PythonThread, PythonWalks};
 
-/// Loaded when it is first wanted.
+/// Loaded when it is first needed.
 #[derive(Debug, Default)]
 pub(super) enum Walks {
     #[default]
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     /// Spends 70 % of its time in one line and 30 % in another, by its own clock, and calls a
-    /// function so often that no walk from outside would be whole.
+    /// function so often that no walk from outside would be consistent.
     const PROGRAM: &str = "\
 import time
 def work(share):
@@ -148,8 +148,8 @@ while True:
         frames.iter().filter_map(line).collect()
     }
 
-    /// The shares of the two functions, the samples, those that were torn, and those whose lines are
-    /// not of the program's.
+    /// The shares of the two functions, the number of samples, of torn ones, and of those whose
+    /// lines are not of the program's.
     fn sampled(pid: u32, own: Option<&mut dyn OwnWalks>) -> (f64, u32, u32, u32) {
         let plan = Plan { samples: 200, every: Duration::from_millis(7), cpu_budget: Duration::from_secs(5) };
         let (profiles, why) = Sampler::default().profile_with(&[pid], &plan, own, || false);
@@ -203,15 +203,16 @@ while True:
                 let names: Vec<String> = lines_of(frames).into_iter().map(|(function, _)| function).collect();
                 matches!(&names[..], [module, part, work] if module == "<module>" && part.ends_with("ty") && work == "work")
             };
-            let whole = |profile: &explain::stacks::ProcessProfile| {
+            let at_work = |profile: &explain::stacks::ProcessProfile| {
                 profile.threads.first().is_some_and(|thread| thread.stacks.iter().any(|s| is_at_work(&s.frames)))
             };
             let look = Plan { samples: 3, every: Duration::from_millis(5), cpu_budget: Duration::from_secs(1) };
-            while !Sampler::default().profile(&[child.0.id()], &look, || false).iter().any(whole) {
+            while !Sampler::default().profile(&[child.0.id()], &look, || false).iter().any(at_work) {
                 assert!(Instant::now() < until, "{python} does not get to work");
             }
             let (share, samples, torn, wrong) = sampled(child.0.id(), Some(&mut walks));
-            // three standard deviations of 200 samples, and the time that calls take besides the work
+            // three standard deviations of 200 samples, and the time that calls take besides the
+            // work
             assert!((0.60..=0.80).contains(&share), "{python}: {share}");
             assert_eq!(wrong, 0, "{python}");
             assert!(torn * 20 <= samples, "{python}: {torn} of {samples} torn");

@@ -1,4 +1,5 @@
-//! Reads the stacks of any process: finds out once what it is, then reads it the way that fits.
+//! Reads the stacks of any process: finds out once what program it is, then reads it in the way
+//! that fits.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use super::process::{Identity, refused};
 use super::python::{PythonReader, find};
 use super::types::{Limits, ProcessStacks, StacksError, ThreadStack};
 
-/// Reads stacks of other processes, and keeps what it learnt of them for the next read.
+/// Reads stacks of other processes, and caches facts about them for the next read.
 #[derive(Debug, Default)]
 pub struct StackReader {
     limits: Limits,
@@ -64,7 +65,7 @@ impl StackReader {
         Ok((stacks, reader.not_asked().map(str::to_owned)))
     }
 
-    /// Forgets all processes but these.
+    /// Drops the cached facts of all processes but these.
     pub fn keep_only(&mut self, pids: &[u32]) {
         self.processes.retain(|pid, _| pids.contains(pid));
     }
@@ -72,7 +73,7 @@ impl StackReader {
     fn read_known(&mut self, pid: u32, own: &mut Option<&mut dyn OwnWalks>) -> Result<ProcessStacks, StacksError> {
         let identity = Identity::of(pid)?;
         let known = self.processes.remove(&pid).filter(|(known, target)| {
-            // A program that was native a while ago may have loaded an interpreter since.
+            // A process that was native may have loaded an interpreter since.
             *known == identity && !matches!(target, Target::Native(reader) if reader.is_stale())
         });
         let (_, target) = match known {

@@ -1,7 +1,7 @@
 //! The native stacks of a process without Python: threads that sleep, by the unwind tables of their
 //! programs.
 //!
-//! The kernel tells the stack pointer and the program counter of a thread that sleeps; the stack is
+//! The kernel reports the stack pointer and the program counter of a sleeping thread; the stack is
 //! copied once and followed by `.eh_frame`. A running thread's registers cannot be read from
 //! outside without stopping it.
 
@@ -23,7 +23,8 @@ use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust, 
 
 /// Bytes of a stack that are copied.
 const STACK_BYTES: usize = 32 << 10;
-/// How long the list of mapped files is taken for current, as long as all addresses lie in them.
+/// How long the list of mapped files is used without a new read, as long as all addresses are in
+/// it.
 const MAPS_AGE: Duration = Duration::from_secs(2);
 /// The longest call instruction.
 const CALL_BYTES: u64 = 7;
@@ -184,8 +185,8 @@ impl NativeReader {
             let at = address.checked_sub(sp).filter(|at| *at < copy.len() as u64 && copy.len() as u64 - at >= 8);
             at.map(|at| word_at(copy, at)).ok_or(())
         };
-        // The kernel does not tell rbp. A function that needs it, with no inner one that saved it,
-        // ends the stack here.
+        // The kernel does not report rbp. A function that needs it, with no inner one that saved
+        // it, ends the stack here.
         let mut registers = UnwindRegsX86_64::new(pc, sp, 0);
         let mut found = Addresses::default();
         let mut at = FrameAddress::from_instruction_pointer(pc);
@@ -220,8 +221,8 @@ impl NativeReader {
         }
     }
 
-    /// Cuts a stack at the first return address that no call instruction precedes: there it was
-    /// followed wrongly.
+    /// Cuts a stack at the first return address that no call instruction precedes: from there on it
+    /// was followed wrongly.
     fn drop_unlikely(&self, found: &mut Addresses) {
         let wanted: Vec<(u64, usize)> = found.addresses.iter().skip(1).map(|a| (a + 1 - CALL_BYTES, 7)).collect();
         let Ok(pieces) = self.memory.read_pieces(&wanted) else { return };
