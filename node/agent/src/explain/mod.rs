@@ -8,7 +8,7 @@
 mod around;
 mod others;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use explain::chain;
@@ -164,7 +164,14 @@ async fn of_rank(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: 
     });
     found.place = Some(Place { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid, ..Place::default() });
     let (gathered, line) = futures::future::join(
-        causes::gathered(asker.of.coordinator, report, asker.analysis, asker.deadline, asker.cancelled),
+        causes::gathered(
+            asker.of.coordinator,
+            report,
+            &BTreeSet::new(),
+            asker.analysis,
+            asker.deadline,
+            asker.cancelled,
+        ),
         others::line(asker, report, culprit, is_now && culprit.ongoing),
     )
     .await;
