@@ -116,12 +116,16 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     let before = judges(&answers[0]["standing"]);
     let gone = before.iter().find(|judge| *judge != "m2").expect("three judges").clone();
     let left: BTreeSet<String> = AGENTS.iter().filter(|name| **name != gone).map(|name| (*name).to_owned()).collect();
-    lab.kill(&gone);
-    let killed = Instant::now();
+    // (Stopped: a host that is off refuses nothing, it does not answer.)
+    let agent = nix::unistd::Pid::from_raw(lab.pid(&gone).cast_signed());
+    nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGSTOP).expect("stopped");
+    let stopped = Instant::now();
     let answers_come = |what: &str, enough: fn(&BTreeSet<String>, &BTreeSet<String>) -> bool| {
         let answers_come = |coordinator: &str| {
             wait_for(&format!("{coordinator} {what}"), || {
                 let answer = standing(&lab, coordinator, &[])?;
+                let elapsed_ms = answer["elapsed_ms"].as_f64().expect("a time");
+                assert!(elapsed_ms < 4_500.0, "{coordinator} waited for a dead host: {answer}");
                 let all = std::iter::once(&answer["standing"]);
                 let others = answer["other_jobs"].as_array().into_iter().flatten().map(|other| &other["standing"]);
                 let large = all.chain(others).find(|about| about["nranks"] == 8).ok_or("no verdict")?;
@@ -135,6 +139,7 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
         });
     };
     answers_come("answers of all judges that are left", |judges, left| judges.is_superset(left));
-    eprintln!("{gone} was replaced after {:?}", killed.elapsed());
+    eprintln!("{gone} was replaced after {:?}", stopped.elapsed());
+    nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGKILL).expect("killed");
     answers_come("no answer of a dead judge", |judges, left| judges == left);
 }

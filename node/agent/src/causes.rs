@@ -1,6 +1,7 @@
 //! Why the named rank is late: asks its host and one peer's for what they recorded, and passes that
 //! to `verdicts::why`, which decides. Owns whom and when to ask; no other node is asked.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use explain::chain::{self, Late};
@@ -21,6 +22,8 @@ use verdicts::{Basis, Culprit, RankRef, Report, Rules, Verdict, Waits};
 const MARGIN_NS: i64 = 500_000_000;
 /// Longest wait for the cause.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// And where the named rank's host is one that does not answer.
+const PATIENCE_WITH_SILENT: Duration = Duration::from_millis(500);
 
 /// What the hosts of a culprit and of one peer recorded of the two.
 #[derive(Debug)]
@@ -66,13 +69,15 @@ pub(super) async fn cause(
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Cause> {
-    with_evidence(coordinator, report, caller, deadline, cancelled).await.0
+    with_evidence(coordinator, report, &BTreeSet::new(), caller, deadline, cancelled).await.0
 }
 
-/// As [`cause`], with what it was made of; none of the latter where shares of time gave it.
+/// As [`cause`], with what it was made of; none of the latter where shares of time gave it. Of
+/// `silent` hosts it is known that they do not answer.
 pub(super) async fn with_evidence(
     coordinator: &Coordinator,
     report: &Report,
+    silent: &BTreeSet<String>,
     caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
@@ -80,29 +85,37 @@ pub(super) async fn with_evidence(
     if let Verdict::Rank { culprit, .. } = &report.verdict
         && culprit.basis == Basis::PointToPoint
     {
-        let deadline = deadline.min(Instant::now() + PATIENCE);
+        let deadline = deadline.min(Instant::now() + patience(report, culprit, silent));
         return (with_takers(coordinator, report, culprit, caller, deadline, cancelled).await, None);
     }
-    let gathered = gathered(coordinator, report, caller, deadline, cancelled).await;
+    let gathered = gathered(coordinator, report, silent, caller, deadline, cancelled).await;
     (gathered.as_ref().map(Gathered::cause), gathered)
 }
 
-/// What goes into the cause of a report's verdict; none where no rank is named.
+/// How long to wait for what the named rank's host recorded.
+fn patience(report: &Report, culprit: &Culprit, silent: &BTreeSet<String>) -> Duration {
+    let is_silent = silent.contains(&culprit.node) || report.coverage.is_missing(&culprit.node);
+    if is_silent { PATIENCE_WITH_SILENT } else { PATIENCE }
+}
+
+/// What goes into the cause of a report's verdict; none where no rank is named. No rank of a silent
+/// host is what the named one is compared with.
 pub(super) async fn gathered(
     coordinator: &Coordinator,
     report: &Report,
+    silent: &BTreeSet<String>,
     caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Gathered> {
     let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
-    let deadline = deadline.min(Instant::now() + PATIENCE);
+    let deadline = deadline.min(Instant::now() + patience(report, culprit, silent));
     if culprit.basis == Basis::PointToPoint {
         return None;
     }
     let comm_hash = u64::from_str_radix(&culprit.comm_hash, 16).ok()?;
     let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
-    let peer = why::peer(report, culprit);
+    let peer = why::peer_of_hosts(report, culprit, |node| !silent.contains(node));
     let subjects: Vec<Subject> =
         std::iter::once(who).chain(peer).map(|who| subject(report, culprit, who, comm_hash)).collect();
     let asked = {
@@ -206,10 +219,11 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
 }
 
 /// Where no rank is named: the verdict that it is the network, when TCP segments were lost and
-/// collectives waited for them.
+/// collectives waited for them. Silent hosts are not asked.
 pub(super) async fn network(
     coordinator: &Coordinator,
     report: &Report,
+    silent: &BTreeSet<String>,
     caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
@@ -220,12 +234,20 @@ pub(super) async fn network(
     let since_ns = report.evidence.since_ns.max(until_ns.saturating_sub(LOOKED_AT_NS));
     let far = report.evidence.clocks.iter().map(|(_, clock)| clock.offset_ns.saturating_abs()).max().unwrap_or(0);
     let (from_ns, to_ns) = (since_ns.saturating_sub(far), until_ns.saturating_add(far));
+    let nodes = match silent.is_empty() && report.coverage.missing.is_empty() {
+        true => Vec::new(),
+        false => {
+            let answers = |node: &str| !silent.contains(node) && !report.coverage.is_missing(node);
+            let members = coordinator.gossip.list();
+            members.iter().filter(|member| answers(&member.name)).map(|member| member.name.clone()).collect()
+        }
+    };
     // In most cases none were lost, and nothing more is asked.
     let sql = format!(
         "SELECT cluster_ns(ts_ns), node, saddr, daddr FROM net_events WHERE event = 'tcp_retransmit_skb' AND \
          ts_ns >= {from_ns} AND ts_ns < {to_ns} ORDER BY ts_ns DESC LIMIT {ROWS}"
     );
-    let (rows, _) = self::ask(coordinator, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(coordinator, sql, nodes.clone(), caller, deadline, cancelled).await.ok()?;
     let retransmissions: Vec<Retransmission> = rows.iter().filter_map(|row| retransmission(row)).collect();
     if retransmissions.is_empty() {
         return None;
@@ -236,7 +258,7 @@ pub(super) async fn network(
          WHERE comm_hash = {hash} AND entry_ns IS NOT NULL GROUP BY func, seq HAVING count(*) = {}",
         comm.heard
     );
-    let (rows, _) = self::ask(coordinator, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(coordinator, sql, nodes, caller, deadline, cancelled).await.ok()?;
     let transfers: Vec<Transfer> = rows
         .iter()
         .filter_map(|row| match row.as_slice() {

@@ -4,7 +4,7 @@
 //! Rows come through an ordinary mesh query (so coverage is the query's), offsets through pings;
 //! the analysis itself is `verdicts`, which does no IO.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,6 +37,9 @@ const SINCE_MS: u64 = 60_000;
 const RECENT_MS: u64 = 10_000;
 /// Calls that one analysis takes: they are in memory, with what is made of them, about 1 KB each.
 const MOST_CALLS: usize = 6_000_000;
+/// Longest that the standing verdict waits for its cause: who asks wants the verdict now, and a host
+/// that has just died is not yet known as silent.
+const CAUSE_PATIENCE: Duration = Duration::from_millis(1_500);
 /// Peers measured at once.
 const PEERS_AT_ONCE: usize = 32;
 
@@ -256,9 +259,11 @@ async fn from_stores(
                     .into(),
         };
     }
-    let (cause, gathered) = super::causes::with_evidence(coordinator, &report, caller, deadline, cancelled).await;
+    let silent = BTreeSet::new();
+    let (cause, gathered) =
+        super::causes::with_evidence(coordinator, &report, &silent, caller, deadline, cancelled).await;
     report.cause = cause;
-    if let Some(network) = super::causes::network(coordinator, &report, caller, deadline, cancelled).await {
+    if let Some(network) = super::causes::network(coordinator, &report, &silent, caller, deadline, cancelled).await {
         report.verdict = network;
     }
     let after = example(&report, gathered.as_ref()) + &past_findings::lines(&findings, more);
@@ -511,15 +516,17 @@ async fn from_standing(
 ) -> StragglersAnswer {
     let brief = standing::with_full_report(shared, &mut current, deadline).await.err();
     let mut report = Report::clone(&current.standing.report);
+    let silent = shared.standing.silent_judges(current.job);
+    let deadline = deadline.min(Instant::now() + CAUSE_PATIENCE);
+    let (coordinator, caller) = (&shared.coordinator, Caller::agent());
     let (cause, gathered) =
-        super::causes::with_evidence(&shared.coordinator, &report, &Caller::agent(), deadline, cancelled).await;
+        super::causes::with_evidence(coordinator, &report, &silent, &caller, deadline, cancelled).await;
     report.cause = cause;
-    if let Some(network) =
-        super::causes::network(&shared.coordinator, &report, &Caller::agent(), deadline, cancelled).await
-    {
+    if let Some(network) = super::causes::network(coordinator, &report, &silent, &caller, deadline, cancelled).await {
         report.verdict = network;
     }
     let about = current.about();
+    report.coverage.notes.extend(silent.iter().map(|judge| format!("{judge}, a judge of the job, does not answer")));
     let mut after = example(&report, gathered.as_ref());
     let by = match about.judge.as_deref() {
         Some(judge) => format!("by {judge}, a judge of the job"),

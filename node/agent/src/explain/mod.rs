@@ -8,7 +8,7 @@
 mod around;
 mod others;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use explain::chain;
@@ -164,7 +164,14 @@ async fn of_rank(requester: &Requester<'_>, report: &Report, culprit: &Culprit, 
     });
     found.place = Some(Place { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid, ..Place::default() });
     let (gathered, line) = futures::future::join(
-        causes::gathered(requester.of.coordinator, report, requester.analysis, requester.deadline, requester.cancelled),
+        causes::gathered(
+            requester.of.coordinator,
+            report,
+            &BTreeSet::new(),
+            requester.analysis,
+            requester.deadline,
+            requester.cancelled,
+        ),
         others::line(requester, report, culprit, is_now && culprit.ongoing),
     )
     .await;
