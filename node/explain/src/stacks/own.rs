@@ -1,4 +1,5 @@
-//! Threads that walk their own Python frames: the request and the answer. How they are made to do
+//! Threads that walk their own Python frames, or whose stack is copied while they run: the request
+//! and the answer. How they are made to do
 //! so is not known here, since it takes the kernel's help.
 
 /// A thread that is to walk, and the layout of the interpreter's structures.
@@ -50,6 +51,21 @@ pub struct OwnWalk {
     pub frames: Vec<OwnFrame>,
     /// The last of them is the outermost.
     pub complete: bool,
+    /// Instead of frames: its native stack.
+    pub stack: Option<OwnStack>,
+}
+
+/// Registers and the top of the stack of a thread that ran its own code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnStack {
+    /// Program counter.
+    pub pc: u64,
+    /// Stack pointer.
+    pub sp: u64,
+    /// Frame pointer (`rbp`).
+    pub fp: u64,
+    /// The stack from its pointer on.
+    pub bytes: Vec<u8>,
 }
 
 /// Makes threads walk their frames while they run.
@@ -59,6 +75,12 @@ pub trait OwnWalks: std::fmt::Debug + Send {
     /// # Errors
     /// Why it cannot.
     fn ask(&mut self, thread: &OwnThread) -> Result<(), String>;
+
+    /// Copies the native stack of a thread when it next runs code of its own.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn ask_stack(&mut self, tid: u32) -> Result<(), String>;
 
     /// The answers, as soon as all have come or this long has passed. Later ones are dropped.
     fn take(&mut self, patience: std::time::Duration) -> Vec<OwnWalk>;

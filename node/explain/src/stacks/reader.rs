@@ -40,8 +40,8 @@ impl StackReader {
         self.read_or_ask(pid, &mut None)
     }
 
-    /// As [`Self::read`]; threads of Python that run are asked to walk their frames themselves, and
-    /// are in what [`Self::answered`] returns.
+    /// As [`Self::read`]; threads that run are asked to walk their Python frames themselves, or for a
+    /// copy of their stack, and are in what [`Self::answered`] returns.
     pub(super) fn read_or_ask(
         &mut self,
         pid: u32,
@@ -60,9 +60,15 @@ impl StackReader {
         pid: u32,
         walks: &[OwnWalk],
     ) -> Result<(Vec<ThreadStack>, Option<String>), StacksError> {
-        let Some((_, Target::Python(reader))) = self.processes.get_mut(&pid) else { return Ok(Default::default()) };
-        let stacks = reader.answered(&self.limits, walks).map_err(|errno| refused(pid, errno))?;
-        Ok((stacks, reader.not_asked().map(str::to_owned)))
+        let (stacks, not_asked) = match self.processes.get_mut(&pid) {
+            Some((_, Target::Python(reader))) => {
+                let stacks = reader.answered(&self.limits, walks).map_err(|errno| refused(pid, errno))?;
+                (stacks, reader.not_asked())
+            }
+            Some((_, Target::Native(reader))) => (reader.answered(&self.limits, walks)?, reader.not_asked()),
+            None => return Ok(Default::default()),
+        };
+        Ok((stacks, not_asked.map(str::to_owned)))
     }
 
     /// Drops the cached facts of all processes but these.
@@ -87,7 +93,7 @@ impl StackReader {
             Target::Python(reader) => {
                 (reader.version().to_string(), reader.read(&self.limits, own).map_err(|errno| refused(pid, errno))?)
             }
-            Target::Native(reader) => ("native".to_owned(), reader.read(&mut self.files, &self.limits)?),
+            Target::Native(reader) => ("native".to_owned(), reader.read(&mut self.files, &self.limits, own)?),
         };
         if !identity.is_current() {
             return Err(StacksError::Ended { pid });

@@ -279,7 +279,6 @@ impl Counting {
                 thread.stacks[at].count += 1;
                 // The most frequent ones stay in front: so the next sample is found sooner, and the
                 // list is sorted.
-                // list is in order.
                 let first = thread.stacks[..at].partition_point(|other| other.count >= thread.stacks[at].count);
                 thread.stacks.swap(first, at);
             }
@@ -365,6 +364,9 @@ mod tests {
     impl OwnWalks for Refuses {
         fn ask(&mut self, _: &super::super::own::OwnThread) -> Result<(), String> {
             self.asked += 1;
+            Err("not here".into())
+        }
+        fn ask_stack(&mut self, _: u32) -> Result<(), String> {
             Err("not here".into())
         }
         fn take(&mut self, _: Duration) -> Vec<OwnWalk> {
