@@ -270,6 +270,18 @@ while True:
             return;
         }
         let child = Killed(Command::new(&program).spawn().unwrap());
+        // Until it is this program that runs.
+        let (look, until) = (
+            Plan { samples: 1, every: Duration::from_millis(20), cpu_budget: Duration::from_secs(1) },
+            Instant::now() + Duration::from_secs(60),
+        );
+        let is_read = |walks: &mut Walks| {
+            let (profiles, _) = Sampler::default().profile_with(&[child.0.id()], &look, Some(walks), || false);
+            profiles[0].threads.first().is_some_and(|thread| !thread.stacks.is_empty())
+        };
+        while !is_read(&mut walks) {
+            assert!(Instant::now() < until, "its stack is not read");
+        }
         let plan = Plan { samples: 200, every: Duration::from_millis(7), cpu_budget: Duration::from_secs(5) };
         let (profiles, why) = Sampler::default().profile_with(&[child.0.id()], &plan, Some(&mut walks), || false);
         assert_eq!(why, None);
