@@ -185,7 +185,7 @@ fn a_host_of_the_job_from_which_nothing_came_is_missing() {
         board.expect_of(&hosts);
         last = judge.judge(&board, *now_ns).or(last);
     }
-    let coverage = last.expect("judged without n4").report.coverage.clone();
+    let coverage = &last.expect("judged without n4").report.coverage;
     assert_eq!((coverage.asked, coverage.answered), (5, 4));
     assert_eq!(coverage.missing, [("n4".to_owned(), "no digest yet".to_owned())]);
 }
