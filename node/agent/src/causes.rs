@@ -1,5 +1,5 @@
-//! Why the named rank is late: asks its host and one peer's for what they recorded, and hands that
-//! to `verdicts::why`, which decides. Owns whom and when to ask; nothing else of the mesh is asked.
+//! Why the named rank is late: asks its host and one peer's for what they recorded, and passes that
+//! to `verdicts::why`, which decides. Owns whom and when to ask; no other node is asked.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use verdicts::why::{
 };
 use verdicts::{Basis, Culprit, RankRef, Report, Rules, Verdict, Waits};
 
-/// Beside the episode on both sides.
+/// Time that is looked at before and after the episode.
 const MARGIN_NS: i64 = 500_000_000;
-/// Longest that the cause is waited for.
+/// Longest wait for the cause.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// And where the named rank's host is one that does not answer.
 const PATIENCE_WITH_SILENT: Duration = Duration::from_millis(500);
@@ -192,8 +192,8 @@ fn scaled(ns: i64, to_ns: i64, of_ns: i64) -> i64 {
     if of_ns <= to_ns { ns } else { (ns as f64 * to_ns as f64 / of_ns as f64) as i64 }
 }
 
-/// Notes that begin with the names of different hosts and go on alike, as one each: "n1, n2 offcpu:
-/// …".
+/// Merges notes that begin with the names of different hosts and are otherwise equal, as in "n1, n2
+/// offcpu: …".
 fn together(notes: &[String]) -> Vec<String> {
     let mut all: Vec<(Vec<&str>, &str)> = Vec::new();
     for note in notes {
@@ -218,7 +218,7 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
     Subject { who, comm_hash, enqueues, from_ns: since_ns.max(to_ns.saturating_sub(LOOKED_AT_NS)), to_ns }
 }
 
-/// Where no rank is named: the verdict that it is the network, when segments were lost and
+/// Where no rank is named: the verdict that it is the network, when TCP segments were lost and
 /// collectives waited for them. Silent hosts are not asked.
 pub(super) async fn network(
     coordinator: &Coordinator,
@@ -242,7 +242,7 @@ pub(super) async fn network(
             members.iter().filter(|member| answers(&member.name)).map(|member| member.name.clone()).collect()
         }
     };
-    // Mostly there is none, and nothing more is asked.
+    // In most cases none were lost, and nothing more is asked.
     let sql = format!(
         "SELECT cluster_ns(ts_ns), node, saddr, daddr FROM net_events WHERE event = 'tcp_retransmit_skb' AND \
          ts_ns >= {from_ns} AND ts_ns < {to_ns} ORDER BY ts_ns DESC LIMIT {ROWS}"
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_hosts_say_alike_is_said_once() {
+    fn equal_notes_of_two_hosts_are_merged() {
         let notes = ["n1 offcpu: lost", "n3 did not answer: timeout", "n2 offcpu: lost", "n2 offcpu: lost"];
         assert_eq!(together(&notes.map(str::to_owned)), ["n1, n2 offcpu: lost", "n3 did not answer: timeout"]);
     }
