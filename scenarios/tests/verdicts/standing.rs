@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use scenarios::simulate::{Grid, Job, Noise, Slow};
+use scenarios::simulate::{Grid, Job, Noise, Slow, pid};
 use verdicts::digest::{Collector, Digest, ReferenceClock, Resent, WINDOW_NS, end_of, reference_id, window_of};
 use verdicts::standing::{Board, Change, GRACE_NS, Judge, Presence, Standing};
 use verdicts::{ClockOffset, Input, Observation, Verdict};
@@ -117,9 +117,14 @@ fn a_rank_is_named_where_steps_are_long_though_its_small_groups_meet_often() {
     let job = Job { ranks: 16, ranks_per_node: 4, steps: 14, own_ns: 4_000 * MS, slow, ..Job::default() };
     let grid = Grid { tensor: 4, data: 4, microbatches: 4, job, ..Grid::default() };
     let verdicts = watch(&gossiped_of(grid.observe(1), 0, |_, _| ()).1, |_| 100 * MS);
-    let named: Vec<Option<i32>> = verdicts.iter().map(named).collect();
-    assert!(named.iter().all(|rank| rank.is_none_or(|rank| rank == 5)), "{named:?}");
-    assert!(named.iter().filter(|rank| rank.is_some()).count() > named.len() / 2, "{named:?}");
+    // By its process: before the job's communicator is heard of, ranks are those of a group.
+    let named = |standing: &Standing| match &standing.report.verdict {
+        Verdict::Rank { culprit, .. } => Some(culprit.pid),
+        _ => None,
+    };
+    let named: Vec<Option<i64>> = verdicts.iter().map(named).collect();
+    assert!(named.iter().all(|process| process.is_none_or(|process| process == pid(5))), "{named:?}");
+    assert!(named.iter().filter(|process| process.is_some()).count() > named.len() / 2, "{named:?}");
 }
 
 #[test]
