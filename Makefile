@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page
+.PHONY: help test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,11 +71,15 @@ bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict,
 
 bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL and PTRANS, mpi4py), healthy and held (root; REAL_PROGRAM, REAL_ROUNDS)
 	@scripts/deps.sh --test
-	$(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
+	$(CARGO) build --locked --release -p rankmesh
+	RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh $(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
 
 bench-explain: deps ## twelve causes of lateness, injected one after the other: the right link, the line, no wrong chain (root; half an hour; EXPLAIN_CAUSE, EXPLAIN_ROUNDS)
 	@scripts/deps.sh --test
-	$(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
+	$(CARGO) build --locked --release -p rankmesh
+	RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh $(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
+	for round in $$(seq $(or $(EXPLAIN_ROUNDS),5)); do RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh \
+	    $(CARGO) test --locked -p rankmesh --test live_causes -- --exact packet_loss_to_one_host_is_named_with_its_flows --nocapture || exit 1; done
 
 bench-stacks: deps ## what twenty samples of a rank's stack cost it and its agent
 	$(CARGO) run --release --locked -p rankmesh-explain --example sampled
@@ -119,6 +123,11 @@ test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and
 	@test -x target/history/bin/python || python3 -m venv target/history
 	@target/history/bin/python -c 'import duckdb, chdb, moto.server' 2>/dev/null || target/history/bin/pip install --quiet duckdb chdb 'moto[server]'
 	$(CARGO) test --locked -p rankmesh --test archive --test clickhouse -- --nocapture
+
+test-pythons: deps ## stacks of CPythons newer than this machine's: Debian unstable's 3.14 and 3.15, by debootstrap (root, minutes; PYTHONS="python3.14" only these)
+	pythons=$$(scripts/newer-pythons.sh target/pythons $(PYTHONS)) && export RANKMESH_PYTHONS="$$pythons" && \
+	$(CARGO) test --locked -p rankmesh-explain --test pythons --test others -- --nocapture && \
+	$(CARGO) test --locked -p rankmesh-agent --lib own_walks -- --nocapture
 
 bench-page: deps ## the page with 8,192 ranks and 1,000 nodes in Chromium: first paint, frames while panning (minutes)
 	@scripts/deps.sh --test

@@ -1,6 +1,6 @@
 //! Compiles the BPF programs with clang for the target's argument-passing convention. libbpf-cargo
-//! supplies libbpf's headers; the object is embedded by src/loader.rs. And the MPI shim and the
-//! NCCL plugin, shared libraries of plain C, embedded by src/rings.
+//! supplies libbpf's headers; src/loader.rs embeds the objects. Also compiles the MPI shim and the
+//! NCCL plugin, shared libraries of plain C, which src/rings embeds.
 
 use std::env;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use libbpf_cargo::SkeletonBuilder;
 
-/// The BPF objects: name, source, and what is defined for it.
+/// The BPF objects: name, source, and macros defined for it.
 const OBJECTS: &[(&str, &str, &str)] = &[
     ("capture", "capture", "-DRM_FULL"),
     ("capture-basic", "capture", "-DRM_BASIC"),
@@ -59,7 +59,7 @@ fn main() {
     }
 }
 
-/// Compresses an object, beside it: the large ones go into the binary that way.
+/// Compresses an object into a file in its directory: the large ones go into the binary that way.
 fn pack(object: &Path) -> std::io::Result<()> {
     let mut name = object.as_os_str().to_owned();
     name.push(".gz");
@@ -68,9 +68,10 @@ fn pack(object: &Path) -> std::io::Result<()> {
     packed.finish().map(drop)
 }
 
-/// The libraries that ranks load where there is no eBPF. They run inside the ranks' container, whose
-/// glibc may be older than the host's: `RANKMESH_SHIM_CC` (a command and its first arguments, as
-/// words) compiles them for an older one than the binary's. Without it, the target's compiler does.
+/// The libraries that ranks load where there is no eBPF. They run inside the ranks' container,
+/// whose glibc may be older than the host's: `RANKMESH_SHIM_CC` (a command and its first arguments,
+/// as words) compiles them for an older one than the binary's. Without it, the target's compiler
+/// does.
 fn shim(out: &std::path::Path) {
     println!("cargo:rerun-if-changed=src/shim");
     let target = env::var("TARGET").unwrap_or_default().replace('-', "_");

@@ -1,5 +1,5 @@
-//! The certificate authority of a mesh: its key, its certificate, and signing. It signs whatever it
-//! is told to; who may have which name is `issuer`'s to decide.
+//! The certificate authority of a mesh: its key, its certificate, and signing. It signs every
+//! request it is given; `issuer` decides who may have which name.
 
 use std::fmt;
 use std::path::Path;
@@ -122,7 +122,7 @@ impl Authority {
         text
     }
 
-    /// Puts this CA in the place of `before`, which is kept beside it until
+    /// Puts this CA in the place of `before`, which is kept in the same directory until
     /// [`Authority::forget_previous`].
     pub(crate) fn succeed(&self, dir: &Path, before: &Self, _lock: &DirLock) -> Result<(), Error> {
         let dir = dir.join(CA_DIR);
@@ -136,7 +136,7 @@ impl Authority {
         std::fs::remove_file(&path).map_err(Error::io("remove", &path))
     }
 
-    /// When the CA in `dir` last changed, as its file says.
+    /// When the CA in `dir` last changed: the time of its file.
     pub(crate) fn changed(dir: &Path) -> Option<SystemTime> {
         std::fs::metadata(dir.join(CA_DIR).join(AUTHORITY_FILE)).and_then(|metadata| metadata.modified()).ok()
     }
@@ -192,7 +192,7 @@ impl Authority {
     }
 
     /// As [`Authority::issue`], valid from `from` (an hour earlier, as always): for tests of
-    /// certificates that have ended or have not begun.
+    /// certificates that have expired or are not valid yet.
     ///
     /// # Errors
     /// [`Error::Sign`].
@@ -287,8 +287,8 @@ pub(crate) fn new_key() -> Result<KeyPair, Error> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(Error::sign("key"))
 }
 
-/// A request for a certificate with `key`. It names nobody: the name is asked for beside it, and
-/// the CA decides.
+/// A request for a certificate with `key`. It contains no name: the name is asked for in a field of
+/// its own, and the CA decides.
 pub(crate) fn new_csr(key: &KeyPair) -> Result<Vec<u8>, Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -363,13 +363,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         authority().save(dir.path()).unwrap();
         let path = dir.path().join("ca/authority.pem");
-        let whole = fs::read_to_string(&path).unwrap();
+        let full = fs::read_to_string(&path).unwrap();
         let other = tempfile::tempdir().unwrap();
         authority().save(other.path()).unwrap();
         let other = fs::read_to_string(other.path().join("ca/authority.pem")).unwrap();
         let split = |text: &str| text.find("-----BEGIN CERTIFICATE").unwrap();
-        let mixed = format!("{}{}", &whole[..split(&whole)], &other[split(&other)..]);
-        for contents in [&whole[..whole.len() / 2], "", "garbage", &whole[..split(&whole)], &mixed] {
+        let mixed = format!("{}{}", &full[..split(&full)], &other[split(&other)..]);
+        for contents in [&full[..full.len() / 2], "", "garbage", &full[..split(&full)], &mixed] {
             fs::write(&path, contents).unwrap();
             let error = Authority::load(dir.path()).unwrap_err();
             assert!(matches!(error, Error::Malformed { .. }), "{error}");

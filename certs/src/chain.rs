@@ -18,7 +18,7 @@ use crate::{Error, MeshName, NodeName, Role};
 /// Certificates are valid from this long before they are made, for hosts whose clock is behind.
 pub(crate) const BACKDATED: Duration = Duration::from_secs(3600);
 
-/// What a node certificate says of itself. Nothing in it is proven until [`verify`] said so.
+/// What a node certificate states. None of it is proven until [`verify`] has succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaf {
     pub(crate) mesh: MeshName,

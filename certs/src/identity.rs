@@ -88,8 +88,8 @@ impl Identity {
         Ok(Self { trust: self.trust.clone(), ..identity })
     }
 
-    /// The same node, trusting as `list` says, which must be newer than what it has. Check the list
-    /// against [`Identity::authorities`] first ([`TrustList::verify`]).
+    /// The same node with the trust of `list`, which must be newer than the present one. Check the
+    /// list against [`Identity::authorities`] first ([`TrustList::verify`]).
     ///
     /// # Errors
     /// [`Error::Untrusted`] where this node's own certificate is of a CA that is trusted no more:
@@ -204,8 +204,8 @@ impl Identity {
         })
     }
 
-    /// Signs `message` with the node's key: ECDSA P-256 with SHA-256, DER. Say in the message what
-    /// it is for.
+    /// Signs `message` with the node's key: ECDSA P-256 with SHA-256, DER. The message has to name
+    /// its own purpose.
     ///
     /// # Errors
     /// [`Error::Sign`].
@@ -315,13 +315,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         identity("m", "n").save(dir).unwrap();
-        let whole = fs::read(dir.join(NODE_FILE)).unwrap();
-        let (ca, half) = (fs::read(dir.join(CA_FILE)).unwrap(), &whole[..whole.len() / 2]);
-        let fails = |file: &str, contents: &[u8], says: &str| {
+        let full = fs::read(dir.join(NODE_FILE)).unwrap();
+        let (ca, half) = (fs::read(dir.join(CA_FILE)).unwrap(), &full[..full.len() / 2]);
+        let fails = |file: &str, contents: &[u8], expected: &str| {
             let before = fs::read(dir.join(file)).unwrap();
             fs::write(dir.join(file), contents).unwrap();
             let error = Identity::load(dir).unwrap_err().to_string();
-            assert!(error.contains(says) && error.contains(file), "{file}: {error}");
+            assert!(error.contains(expected) && error.contains(file), "{file}: {error}");
             fs::write(dir.join(file), before).unwrap();
         };
         fails(NODE_FILE, half, "certificate");

@@ -340,7 +340,8 @@ impl Issuer {
         csr_key(csr_der)?;
         self.check_free(&lock, self.trust_locked(&lock)?.as_ref(), node, now)?;
         let chain = self.authority.sign_csr(csr_der, node, Role::Node, self.validity)?;
-        // On record before it leaves: a certificate that nobody knows of could not be revoked.
+        // Recorded before it is sent out: a certificate missing from the records could not be
+        // revoked.
         self.tokens.redeem_at(&lock, secret, now)?;
         if let Some(leaf) = chain.first() {
             self.issued.record(&lock, leaf, self.authority.fingerprint(), None, now)?;
@@ -415,8 +416,8 @@ mod tests {
             assert!(issuer.issued().unwrap().iter().any(|issued| issued.serial == second.serial()));
             second.check_valid(SystemTime::now()).unwrap();
         }
-        // A person's ends with what was said when it was issued, however often it is renewed, and
-        // else is not renewed at all.
+        // A person's certificate ends when it was to end at its issue, however often it is renewed,
+        // and without such an end it is not renewed at all.
         let (p, each) = ("p".parse().unwrap(), Duration::from_secs(300));
         let first = issuer.issue_renewable(&p, Role::Reader, each, Duration::from_secs(200), Reissue::Refuse).unwrap();
         let second = renewed(&issuer, &first).unwrap();

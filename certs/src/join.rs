@@ -62,7 +62,8 @@ enum Outcome {
     Refused { reason: String },
 }
 
-/// The joiner's half of an exchange under way: its new private key, and what it expects to be told.
+/// The joiner's half of an exchange that is not over: its new private key, and what the answer has
+/// to match.
 pub struct PendingKey {
     key: KeyPair,
     mesh: MeshName,
@@ -156,8 +157,8 @@ pub fn refuse(reason: &str) -> Vec<u8> {
 }
 
 fn response(outcome: Outcome) -> Vec<u8> {
-    // Serialising strings into memory does not fail; if it did, the joiner would be told that
-    // nothing came.
+    // Serialising strings into memory does not fail; if it did, the joiner would get an empty
+    // answer and report that.
     serde_json::to_vec(&Response { version: VERSION, outcome }).unwrap_or_default()
 }
 
@@ -295,7 +296,7 @@ mod tests {
         join(&issuer, &first, "n").unwrap();
         assert!(refusal(join(&issuer, &second, "n")).contains("--name"));
         join(&issuer, &second, "n2").unwrap();
-        // Without a good token nothing is told about names.
+        // Without a good token no answer gives away which names exist.
         assert!(refusal(join(&issuer, &first, "n")).contains("used up"));
     }
 
@@ -355,13 +356,13 @@ mod tests {
             ("version", json!("x"), "join request"),
             ("node", json!(7), "join request"),
         ];
-        for (field, value, says) in changes {
+        for (field, value, expected) in changes {
             let mut changed = original.clone();
             changed[field] = value;
             let response: Value =
                 serde_json::from_slice(&answer(changed.to_string().as_bytes(), &issuer).bytes).unwrap();
             let reason = response["refused"]["reason"].as_str().unwrap();
-            assert!(reason.contains(says), "{field}: {reason}");
+            assert!(reason.contains(expected), "{field}: {reason}");
         }
         let long = [bytes.as_slice(), &vec![b' '; MAX_MESSAGE_BYTES]].concat();
         assert!(String::from_utf8(answer(&long, &issuer).bytes).unwrap().contains("too long"));

@@ -27,8 +27,8 @@
 //! | `D/ca/issued.json`   | 0600 | names, serials and expiry of the certificates issued              |
 //!
 //! Every function that takes a `dir` takes the identity directory `D`, also those about the CA.
-//! Every file is written beside its place, synced and renamed, so a reader sees the old or the new
-//! one.
+//! Every file is written under a temporary name in the same directory, synced and renamed, so a
+//! reader sees the old or the new one.
 
 mod authority;
 mod chain;

@@ -23,7 +23,7 @@ pub struct NameError {
     reason: &'static str,
 }
 
-/// Says what is wrong with `text` as a name, if anything is.
+/// Returns what is wrong with `text` as a name, if anything is.
 fn check(text: &str) -> Result<(), &'static str> {
     if text.is_empty() || text.len() > MAX_NAME_BYTES {
         return Err("a name has 1 to 63 characters");
@@ -151,7 +151,7 @@ impl FromStr for Role {
 }
 
 /// The URI of a node: `rankmesh://MESH/NODE`; of other roles: `rankmesh://MESH/ROLE/NAME`. (An
-/// agent that does not know of roles cannot read the second form, and refuses it.)
+/// agent from before there were roles cannot read the second form, and refuses it.)
 pub(crate) fn node_uri(mesh: &MeshName, node: &NodeName, role: Role) -> String {
     match role {
         Role::Node => format!("{SCHEME}{mesh}/{node}"),

@@ -1,10 +1,11 @@
 //! TLS configurations of the mesh: who may speak to whom. TLS 1.3 with aws-lc-rs and nothing else;
 //! no early data.
 //!
-//! One port serves two protocols, told apart by ALPN:
+//! One port serves two protocols, distinguished by ALPN:
 //!
 //! - [`ALPN_MESH`]: both ends show a certificate of the mesh's CA.
-//! - [`ALPN_JOIN`]: the joiner has none yet; it recognises the server by the CA that its token pins.
+//! - [`ALPN_JOIN`]: the joiner has none yet; it recognises the server by the CA that its token
+//!   pins.
 //!
 //! TLS asks for a client certificate before it is known which of the two the client wants, so a
 //! server that accepts joiners ([`server_config`] with `accept_join`) verifies a client certificate
@@ -113,7 +114,7 @@ pub fn join_client_config(token: &JoinToken) -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// Who is at the other end of a connection, as its certificate says.
+/// The peer of a connection, by its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its name.
@@ -150,7 +151,7 @@ fn check_revoked(list: Option<&TrustList>, serial: &str) -> Result<(), Error> {
 }
 
 /// Whether `signature` over `message` was made by the member `node` of our mesh, whose certificate
-/// is `certificate`; answers what that says.
+/// is `certificate`; returns that certificate's contents.
 ///
 /// # Errors
 /// As [`peer`]; [`Error::OtherNode`] where the certificate is another's, [`Error::WrongRole`] where

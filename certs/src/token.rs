@@ -170,7 +170,7 @@ struct Records {
 
 /// The CA's record of tokens: `ca/tokens.json` of an identity directory.
 ///
-/// Nothing is held in memory: each operation locks the directory, reads the file, and writes it
+/// Nothing is kept in memory: each operation locks the directory, reads the file, and writes it
 /// anew, so that an agent and `rankmesh identity token` can work on the same CA.
 #[derive(Debug, Clone)]
 pub struct TokenStore {
@@ -180,7 +180,7 @@ pub struct TokenStore {
 }
 
 impl TokenStore {
-    /// The tokens of `authority`, kept in the identity directory `dir` beside it.
+    /// The tokens of `authority`, kept in its identity directory `dir`.
     pub fn new(dir: &Path, authority: &Authority) -> Self {
         Self { dir: dir.join(CA_DIR), mesh: authority.mesh().clone(), ca: authority.fingerprint() }
     }

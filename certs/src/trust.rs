@@ -166,7 +166,8 @@ impl TrustList {
         Self::verify(&bytes, first.mesh(), &roots)
     }
 
-    /// As [`TrustList::sign`] by `also` besides, which is trusted no more.
+    /// As [`TrustList::sign`], with a second signature by `also`, a CA that the list no longer
+    /// trusts.
     pub(crate) fn cosign(self, also: &impl Signer) -> Result<Self, Error> {
         let invalid = |error: serde_json::Error| Error::invalid("trust list", error);
         let mut signed: Signed = serde_json::from_slice(&self.bytes).map_err(invalid)?;
@@ -200,7 +201,7 @@ impl TrustList {
         dir.join(TRUST_FILE)
     }
 
-    /// When the list in `dir` last changed, as its file says; `None` where there is none.
+    /// When the list in `dir` last changed: the time of its file; `None` where there is none.
     #[must_use]
     pub fn changed(dir: &Path) -> Option<SystemTime> {
         std::fs::metadata(dir.join(TRUST_FILE)).and_then(|metadata| metadata.modified()).ok()

@@ -1,4 +1,4 @@
-//! What a gossiper is told at its start, and how that can be wrong. Owns the generation file too.
+//! Configuration of a gossiper and its checks. Owns the file with the generation number too.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -29,9 +29,10 @@ pub struct GossipConfig {
     /// Members to call first, and again whenever one of them is not a live member. May hold the own
     /// address.
     pub seeds: Vec<SocketAddr>,
-    /// Members that an earlier life of this node knew, and how long ago each was last heard. They
-    /// are listed until gossip tells of them, as dead where it does not, and forgotten as any dead
-    /// member is; where nobody lives they are called, however long ago it was.
+    /// Members that an earlier life of this node knew, each with the time since its last heartbeat.
+    /// They are listed from the start, as dead where no gossip about them arrives, and forgotten as
+    /// any dead member is. Where no other member is live they are called, however long ago that
+    /// was.
     pub remembered: Vec<(Member, Duration)>,
     /// Time between two rounds.
     pub interval: Duration,

@@ -70,16 +70,16 @@ impl Gossip {
         Ok(Self { commands, members, sealing, task })
     }
 
-    /// A member list from elsewhere, behind the same interface: no protocol runs, and whoever has
-    /// the sender says who the members are. What this node would say about itself is dropped.
+    /// A member list from elsewhere, behind the same interface: no protocol runs, and the holder of
+    /// the sender sets the members. This node's own facts go nowhere.
     ///
     /// Must be called inside a tokio runtime.
     #[must_use]
     pub fn fixed() -> (Self, watch::Sender<MemberList>) {
-        let (commands, mut unheard) = mpsc::channel(16);
+        let (commands, mut ignored) = mpsc::channel(16);
         let (members_tx, members) = watch::channel(MemberList::default());
         let task = tokio::spawn(async move {
-            while let Some(command) = unheard.recv().await {
+            while let Some(command) = ignored.recv().await {
                 if let Command::SetFacts(_, done) | Command::Leave(done) = command {
                     let _ = done.send(());
                 }
@@ -97,9 +97,9 @@ impl Gossip {
         }
     }
 
-    /// Publishes a value under a name of `extra`, beside the facts: [`Gossip::set_facts`] leaves it
-    /// alone. A value too large to send leaves the previous one in place and is reported in the
-    /// log.
+    /// Publishes a value under a name of `extra`, in addition to the facts: [`Gossip::set_facts`]
+    /// leaves it alone. A value too large to send leaves the previous one in place and is reported
+    /// in the log.
     pub async fn publish(&self, name: impl Into<String>, value: impl Into<String>) {
         // A closed channel: gossip is over.
         let _ = self.commands.send(Command::Publish(name.into(), value.into())).await;
@@ -124,9 +124,9 @@ impl Gossip {
         self.sealing.forged()
     }
 
-    /// Statements of other members whose seal did not come for long, since the start: not believed
-    /// until it does. Late news, as on a machine that is too slow, cannot be told from words that
-    /// somebody else has added.
+    /// Statements of other members whose seal stayed missing for long, since the start: not
+    /// believed until it arrives. A seal that is late because a machine is slow looks the same as
+    /// keys that another member has added.
     #[must_use]
     pub fn unsealed(&self) -> u64 {
         self.sealing.unsealed()
@@ -150,7 +150,7 @@ impl Gossip {
         self.members.clone()
     }
 
-    /// Says good-bye, so that others list this node as dead without waiting for its silence, and
+    /// Sends a farewell, so that others list this node as dead without waiting for its silence, and
     /// stops gossiping. The member list stays as it last was.
     pub async fn leave(&self) {
         let (done, wait) = oneshot::channel();
@@ -289,7 +289,7 @@ impl Driver {
         });
     }
 
-    /// The facts with what was published beside them.
+    /// The facts together with the published values.
     fn all(&self, facts: &NodeFacts) -> NodeFacts {
         let mut all = facts.clone();
         all.extra.extend(self.published.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -369,8 +369,8 @@ impl Driver {
                 sealing.reseal(state);
             })
             .await;
-        let told = farewell::whom(&members_tx.borrow());
-        farewell::say(&self.chitchat, &self.transport, &told).await;
+        let receivers = farewell::whom(&members_tx.borrow());
+        farewell::send(&self.chitchat, &self.transport, &receivers).await;
         let _ = self.chitchat.initiate_shutdown();
         let _ = tokio::time::timeout(self.cfg.interval, &mut self.ending).await;
     }

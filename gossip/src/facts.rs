@@ -29,7 +29,7 @@ const PREFIX_EXTRA: &str = "x.";
 /// Set by a node that leaves in good order.
 pub(crate) const KEY_LEFT: &str = "left";
 
-/// What a node says about itself.
+/// What a node publishes about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// Where to ask the node, when that differs from where it gossips.

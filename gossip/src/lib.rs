@@ -1,14 +1,13 @@
 //! Membership: who is in the mesh, where, alive or not, and a few facts about each node.
 //!
 //! The protocol is Scuttlebutt reconciliation with heartbeat failure detection, from the `chitchat`
-//! crate (`ALGORITHM.md` beside this crate's manifest says how and why). This crate owns the shape
-//! of a node's facts, how they are encoded, which incarnation of a restarted node counts, and how a
-//! mesh finds itself again after a split. It knows no sockets: messages leave through a [`Link`]
-//! and come in over a channel of [`Inbound`], which `node` ties to its QUIC endpoint and the tests
-//! to an in-memory network.
+//! crate (`ALGORITHM.md` in this crate's directory explains it). This crate owns the shape of a
+//! node's facts, how they are encoded, which incarnation of a restarted node counts, and how a mesh
+//! finds itself again after a split. It knows no sockets: messages leave through a [`Link`] and
+//! come in over a channel of [`Inbound`], which `mesh` ties to its QUIC endpoint and the tests to
+//! an in-memory network.
 //!
-//! What it does not do: it does not decide who may speak. A link must hand in messages of
-//! authenticated members only.
+//! It does not decide who may send. A link must hand in messages of authenticated members only.
 
 mod config;
 mod driver;

@@ -20,8 +20,8 @@ use tracing::debug;
 use crate::GossipConfig;
 use crate::pace::Pace;
 
-/// Largest gossip message, bytes: chitchat fills messages up to 65,507 bytes, and its digests (the
-/// whole mesh, about 60 bytes a node) come on top in a SYN.
+/// Largest gossip message, bytes: chitchat fills messages up to 65,507 bytes, and its digests (of
+/// all nodes, about 60 bytes each) come on top in a SYN.
 pub const MAX_PAYLOAD_BYTES: usize = 128 * 1024;
 
 /// Largest digest that a SYN-ACK has room for, with some left for keys.
@@ -67,7 +67,7 @@ impl LinkTransport {
         }
     }
 
-    /// So many exchanges more begin whatever the allowance says.
+    /// Lets this many more exchanges begin without regard to the allowance.
     pub(crate) fn hurry(&self, exchanges: usize) {
         self.urgent.fetch_add(exchanges, Ordering::Relaxed);
     }
@@ -216,10 +216,10 @@ mod tests {
         }
         assert!(sent[0] > 0, "the first exchange begins at once");
         assert_eq!(sent[1], sent[0], "the second is beyond the allowance");
-        assert!(sent[2] > sent[1], "an answer is not held back");
+        assert!(sent[2] > sent[1], "an answer is never limited");
         transport.hurry(1);
         socket.send(from, syn()).await.unwrap();
-        assert!(link.0.load(Ordering::Relaxed) > sent[2], "a farewell is not held back");
+        assert!(link.0.load(Ordering::Relaxed) > sent[2], "a farewell is never limited");
     }
 
     proptest! {

@@ -1,11 +1,11 @@
-//! The first moments of a mesh that begins at once: many nodes start together and are told of each
-//! other.
+//! The first moments of a mesh whose nodes all start at the same time, each with the addresses of
+//! the others.
 //!
-//! A peer counts as live when its heartbeat was seen to move twice; at the usual pace of a round
-//! every half second that takes three rounds, and a mesh of some dozens more. So for a short while
-//! calls go out every eighth of a round, until as many members live as are expected. The allowance
-//! of digest bytes ([`crate::pace`]) holds for them, too. Owned here: when to call and whom. The
-//! driver calls.
+//! A peer counts as live once its heartbeat was seen to move twice. At the usual pace, a round
+//! every half second, that takes three rounds, and more in a mesh of some dozens of nodes. So for a
+//! short while calls go out every eighth of a round, until as many members are live as are
+//! expected. The allowance of digest bytes ([`crate::pace`]) applies to them, too. Owned here: when
+//! to call and whom. The driver calls.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -15,27 +15,28 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::member::Member;
 
-/// Calls go out so often in a round.
+/// Times that calls go out in a round.
 const CALLS_A_ROUND: u32 = 8;
-/// Whom is called each time.
+/// Members called each time.
 const AT_A_TIME: usize = 3;
-/// It ends after so many rounds, whoever is missing: they are called as absent seeds always are.
+/// The meeting ends after this many rounds; who is still missing is called as absent seeds always
+/// are.
 const ROUNDS: u32 = 8;
 
-/// A mesh that is coming together.
+/// A mesh whose members are finding each other.
 pub(crate) struct Meeting {
     expected: usize,
     until: Instant,
     tick: Interval,
-    /// Turns through those that could be called.
-    turn: usize,
+    /// Position in the list of those that could be called; it goes round.
+    next: usize,
 }
 
 impl Meeting {
     pub(crate) fn new(expected: usize, round: Duration) -> Self {
         let mut tick = tokio::time::interval((round / CALLS_A_ROUND).max(Duration::from_millis(1)));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { expected, until: Instant::now() + round * ROUNDS, tick, turn: 0 }
+        Self { expected, until: Instant::now() + round * ROUNDS, tick, next: 0 }
     }
 
     /// The next time to call; never when there is no meeting.
@@ -60,10 +61,10 @@ impl Meeting {
         let others: Vec<SocketAddr> =
             live.iter().filter(|member| !member.is_self).map(|member| member.address).collect();
         let from = if absent.is_empty() { others } else { absent };
-        let turn = self.turn;
-        self.turn = self.turn.wrapping_add(AT_A_TIME);
+        let next = self.next;
+        self.next = self.next.wrapping_add(AT_A_TIME);
         let called =
-            (0..AT_A_TIME.min(from.len())).filter_map(|n| from.get(turn.wrapping_add(n) % from.len()).copied());
+            (0..AT_A_TIME.min(from.len())).filter_map(|n| from.get(next.wrapping_add(n) % from.len()).copied());
         Some(called.collect())
     }
 }

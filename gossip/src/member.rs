@@ -7,16 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::NodeFacts;
 
-/// Whether a member is there.
+/// Whether a member runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberState {
     /// Its heartbeat arrives.
     Live,
-    /// Others told of it, or an earlier life of this node knew it; whether it is there is not known
-    /// yet. Not for long: it comes to be live or dead.
-    Heard,
-    /// Its heartbeat has stopped, or it said good-bye.
+    /// Known from others or from an earlier life of this node, but not yet judged: neither its
+    /// heartbeat nor a long enough silence was seen. It soon comes to be live or dead.
+    #[serde(rename = "heard")]
+    Unconfirmed,
+    /// Its heartbeat has stopped, or it sent a farewell.
     Dead,
 }
 
@@ -29,16 +30,16 @@ pub struct Member {
     pub address: SocketAddr,
     /// Its incarnation.
     pub generation: u64,
-    /// Live or dead.
+    /// What the failure detector makes of it.
     pub state: MemberState,
-    /// What it last said about itself; shared by all lists until it says something else.
+    /// What it last published about itself; lists share one copy until that changes.
     #[serde(with = "shared")]
     pub facts: Arc<NodeFacts>,
     /// Whether it is this node.
     pub is_self: bool,
 }
 
-/// Encodes what is shared as if it were not.
+/// Encodes a shared value as if it were not shared.
 mod shared {
     use std::sync::Arc;
 
@@ -62,7 +63,7 @@ impl Member {
         self.state == MemberState::Live
     }
 
-    /// Whether it may be there: who wants an answer of all asks it.
+    /// Whether it may run: questions for all nodes go to it.
     #[must_use]
     pub fn may_live(&self) -> bool {
         self.state != MemberState::Dead

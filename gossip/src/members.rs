@@ -1,9 +1,9 @@
 //! The list of members as the rest of the agent sees it: one entry a name, judged live or dead.
 //!
-//! chitchat knows incarnations (name, generation, address); several of one name may be known at a
-//! time, and one that was only just heard of counts as dead until its heartbeat has moved twice.
-//! This module turns that into a list a person can read: of each name the highest generation, from
-//! the first word about it on, and as dead only where it could be judged.
+//! chitchat knows incarnations (name, generation, address). Several of one name may be known at a
+//! time, and chitchat counts a new one as dead until its heartbeat has moved twice. This module
+//! makes a list for people of that: of each name the highest generation, from the first message
+//! about it on, and as dead only where there was time enough to judge it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -18,22 +18,22 @@ use crate::member::{Member, MemberState};
 use crate::remembered::Remembered;
 use crate::seal::{Reading, Sealing};
 
-/// What is remembered of each incarnation between two looks.
+/// State of each incarnation between two looks.
 struct Seen {
     first: Instant,
     ever_live: bool,
-    /// Of the state that was read last, and what was made of it.
+    /// Version of the state that was read last, and the sealer's epoch then.
     version: u64,
     epoch: u64,
-    /// The owner's last statement that was believed, by its number; `None`: none so far.
+    /// Number of the owner's last statement whose seal was good; `None`: none so far.
     believed: Option<u64>,
-    /// Since when keys are there whose seal is not.
+    /// Since when there are keys that the seal does not cover.
     incomplete: Option<Instant>,
     left: bool,
     facts: Arc<NodeFacts>,
     /// The facts were read anew since the last look.
     fresh: bool,
-    /// As what it was listed after the last look; `None`: not yet, or nobody vouches for it.
+    /// Its state in the list after the last look; `None`: not listed yet, or not under a good seal.
     standing: Option<MemberState>,
 }
 
@@ -42,7 +42,7 @@ struct Seen {
 type FastMap<K, V> = HashMap<K, V, RandomState>;
 type FastSet<K> = HashSet<K, RandomState>;
 
-/// Builds the list, remembering what it has parsed and whom it has seen alive.
+/// Builds the list; keeps parsed facts and which incarnations have been live.
 pub(crate) struct Directory {
     self_id: ChitchatId,
     /// How long an incarnation may stay unjudged before it is listed as dead.
@@ -50,7 +50,7 @@ pub(crate) struct Directory {
     sealing: Sealing,
     seen: FastMap<ChitchatId, Seen>,
     remembered: Remembered,
-    /// When the last look was, and until when others' silence may be this node's own.
+    /// When the last look was, and until when missing heartbeats may be this node's own fault.
     looked: Option<Instant>,
     excused_until: Option<Instant>,
 }
@@ -69,9 +69,10 @@ impl Directory {
         Self { self_id, patience, sealing, seen: FastMap::default(), remembered, looked: None, excused_until: None }
     }
 
-    /// Whether silence says nothing about others now. Looks come many times in [`Self::patience`]:
-    /// where one is late by half of it, this node itself stood still, its clock went on, and nobody
-    /// could be heard. Who was live has as long as a member may be silent to be heard again.
+    /// Whether missing heartbeats prove nothing about others now. There are many looks within
+    /// [`Self::patience`]: where one is late by half of it, this node itself was suspended while
+    /// its clock went on, and received nothing. Members that were live get as long again as any
+    /// member may be silent.
     fn stood_still(&mut self, now: Instant) -> bool {
         if self.looked.replace(now).is_some_and(|last| now.duration_since(last) >= self.patience / 2) {
             self.excused_until = Some(now + self.patience);
@@ -94,16 +95,16 @@ impl Directory {
             }
             let Some(seen) = self.seen.get_mut(id) else { continue };
             seen.read(id, state, if is_self { &own } else { &self.sealing }, now, self.patience);
-            // Where nobody vouches for it, it is not there.
-            let heard = live.contains(id) || (excused && seen.standing == Some(MemberState::Live));
-            let alive = seen.believed.is_some() && (is_self || (heard && !seen.left));
+            // An incarnation without a good seal is not listed.
+            let beating = live.contains(id) || (excused && seen.standing == Some(MemberState::Live));
+            let alive = seen.believed.is_some() && (is_self || (beating && !seen.left));
             seen.ever_live |= alive;
             let judged = seen.ever_live || now.duration_since(seen.first) >= self.patience;
             let standing = match (seen.believed.is_some(), alive) {
                 (false, _) => None,
                 (true, true) => Some(MemberState::Live),
                 (true, false) if judged || seen.left => Some(MemberState::Dead),
-                (true, false) => Some(MemberState::Heard),
+                (true, false) => Some(MemberState::Unconfirmed),
             };
             changed |= std::mem::take(&mut seen.fresh) || standing != seen.standing;
             seen.standing = standing;
@@ -117,8 +118,8 @@ impl Directory {
             changed = true;
         }
         if !self.remembered.is_empty() {
-            let told = self.seen.iter().filter(|(_, seen)| seen.standing.is_some());
-            let known: FastSet<&str> = told.map(|(id, _)| &*id.node_id).collect();
+            let listed = self.seen.iter().filter(|(_, seen)| seen.standing.is_some());
+            let known: FastSet<&str> = listed.map(|(id, _)| &*id.node_id).collect();
             changed |= self.remembered.look(now, excused, |name| known.contains(name));
         }
         Look { members: changed.then(|| self.list()), outranked_by }
@@ -173,11 +174,12 @@ impl Seen {
         }
     }
 
-    /// Reads what changed since the last look, if its owner said it.
+    /// Reads what changed since the last look, if its seal is good.
     fn read(&mut self, id: &ChitchatId, state: &NodeState, sealing: &Sealing, now: Instant, patience: Duration) {
         let (version, epoch) = (state.max_version(), sealing.epoch());
         if self.version == version && self.epoch == epoch {
-            // Told once. A slow mesh's seal comes yet; added words have none.
+            // Counted once. In a slow mesh the seal is still on its way; keys added by others get
+            // none.
             if self.incomplete.is_some_and(|since| now.duration_since(since) >= patience) {
                 self.incomplete = None;
                 sealing.count_unsealed();

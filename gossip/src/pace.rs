@@ -1,9 +1,9 @@
 //! How often a node may begin an exchange: as often as its allowance of digest bytes lets it.
 //!
-//! A round's exchanges carry the whole digest, so at the same pace a node's traffic would grow with
-//! the mesh. The pace is therefore measured in bytes: in a small mesh every exchange that the
-//! protocol begins goes out, in a large one only as many as fit the allowance. Answers are not held
-//! back; on average a node answers as many exchanges as it begins.
+//! A round's exchanges carry the digest of all nodes, so at the same pace a node's traffic would
+//! grow with the mesh. The pace is therefore measured in bytes: in a small mesh every exchange that
+//! the protocol begins goes out, in a large one only as many as fit the allowance. Answers are not
+//! limited; on average a node answers as many exchanges as it begins.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Pace {
     bytes_per_s: f64,
-    /// Saved up; at most what [`Pace::most`] says.
+    /// Bytes saved up; at most [`Pace::most`].
     saved_bytes: f64,
     refilled: Instant,
     /// Size of the last digest that went out.
@@ -25,7 +25,7 @@ impl Pace {
     /// An allowance of `bytes_per_s`, for a protocol that begins exchanges every `round`.
     pub(crate) fn new(bytes_per_s: u32, round: Duration) -> Self {
         let bytes_per_s = f64::from(bytes_per_s);
-        // Full at first: a node that joins speaks at once.
+        // Full at first: a node that joins sends at once.
         Self { bytes_per_s, saved_bytes: bytes_per_s, refilled: Instant::now(), digest_bytes: 0, round }
     }
 
@@ -48,8 +48,8 @@ impl Pace {
         self.digest_bytes
     }
 
-    /// A round's worth besides one round more or one digest, whichever is larger: nothing is lost
-    /// between two digests.
+    /// The allowance of one round, plus that of one more round or one digest, whichever is larger:
+    /// so nothing is lost between two digests.
     fn most(&self) -> f64 {
         let of_round = self.round.as_secs_f64() * self.bytes_per_s;
         of_round + of_round.max(self.digest_bytes as f64)
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_mesh_is_not_held_back_and_a_large_one_keeps_to_its_allowance() {
+    fn a_small_mesh_is_not_limited_and_a_large_one_keeps_to_its_allowance() {
         assert_eq!(exchanges_in_a_minute(500), 360);
         assert_eq!(exchanges_in_a_minute(6_000), 360);
         let large = exchanges_in_a_minute(50_000);

@@ -1,9 +1,9 @@
-//! Members that an earlier life of this node knew, until gossip tells of them again.
+//! Members that an earlier life of this node knew, until gossip reports them again.
 //!
-//! A node that has just started knows nobody. Were it asked then, its answer would be one of itself
-//! alone and say that nobody is missing. So it is told whom it knew: they are listed from the start
-//! on, called where its seeds are not there, and dead only after the silence that makes any member
-//! dead.
+//! A node that has just started knows nobody. If it were asked then, its answer would cover itself
+//! alone and report nobody missing. So it starts with the members it knew before: they are listed
+//! at once, called where its seeds do not answer, and dead only after the silence that makes any
+//! member dead.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use crate::member::{Member, MemberState};
 
-/// So many are called at a time.
+/// Members called at a time.
 const AT_A_TIME: usize = 8;
 
-/// Who is remembered and not known otherwise.
+/// Members that are remembered and not known otherwise.
 pub(crate) struct Remembered {
-    /// Until when they may be silent without being dead.
+    /// Until when they may be silent without counting as dead.
     patience_ends: Instant,
     /// Of each name the member and when it is forgotten.
     members: BTreeMap<String, (Member, Instant)>,
-    /// Where all of them were, those long forgotten included.
+    /// Addresses of all of them, those long forgotten included.
     addresses: Vec<SocketAddr>,
-    turn: usize,
+    next: usize,
 }
 
 impl Remembered {
@@ -40,14 +40,14 @@ impl Remembered {
         addresses.sort_unstable();
         addresses.dedup();
         let listed = others().filter(|(_, silent)| *silent < forget_after).map(|(member, silent)| {
-            let member = Member { state: MemberState::Heard, is_self: false, ..member.clone() };
+            let member = Member { state: MemberState::Unconfirmed, is_self: false, ..member.clone() };
             (member.name.clone(), (member, now + (forget_after - *silent)))
         });
-        Self { patience_ends: now + patience, members: listed.collect(), addresses, turn: 0 }
+        Self { patience_ends: now + patience, members: listed.collect(), addresses, next: 0 }
     }
 
-    /// What has changed by now, `known` being whom gossip tells of. `excused`: silence says
-    /// nothing.
+    /// Updates the list and returns whether it changed; `known` tells which names gossip reports.
+    /// `excused`: missing heartbeats prove nothing now.
     pub(crate) fn look(&mut self, now: Instant, excused: bool, known: impl Fn(&str) -> bool) -> bool {
         if self.members.is_empty() {
             return false;
@@ -71,11 +71,11 @@ impl Remembered {
         self.members.values().map(|(member, _)| member)
     }
 
-    /// Whom to call where nobody lives: some of them, others the next time.
+    /// Whom to call where no other member is live: some of them, others the next time.
     pub(crate) fn whom(&mut self) -> Vec<SocketAddr> {
         let count = self.addresses.len().min(AT_A_TIME);
-        let whom = (0..count).map(|n| self.addresses[(self.turn + n) % self.addresses.len()]).collect();
-        self.turn = (self.turn + count).checked_rem(self.addresses.len()).unwrap_or(0);
+        let whom = (0..count).map(|n| self.addresses[(self.next + n) % self.addresses.len()]).collect();
+        self.next = (self.next + count).checked_rem(self.addresses.len()).unwrap_or(0);
         whom
     }
 }
@@ -104,9 +104,9 @@ mod tests {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let before = [(member(1), second), (member(2), second), (member(3), 50 * second), (member(4), 3600 * second)];
         let mut remembered = Remembered::new(&before, "n1", 5 * second, 60 * second, start);
-        let heard = |name| (name, MemberState::Heard);
+        let unconfirmed = |name| (name, MemberState::Unconfirmed);
         let dead = |name| (name, MemberState::Dead);
-        assert_eq!(states(&remembered), [heard("n2"), heard("n3")]);
+        assert_eq!(states(&remembered), [unconfirmed("n2"), unconfirmed("n3")]);
         assert!(!remembered.look(start + 4 * second, false, |_| false));
         assert!(!remembered.look(start + 6 * second, true, |_| false), "this node stood still");
         assert!(remembered.look(start + 7 * second, false, |_| false));

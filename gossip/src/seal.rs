@@ -1,6 +1,6 @@
-//! Facts bound to their owner. Gossip lets every member hand on, and so change, what another said.
-//! A seal is the owner's signature over all that it says, set last under a key of its own: who
-//! reads facts whose seal does not hold goes on with what the owner last sealed, and counts.
+//! Facts bound to their owner. In gossip every member passes on, and so could change, the facts of
+//! others. A seal is the owner's signature over all its facts, set last under a key of its own. Who
+//! reads facts whose seal does not verify keeps what the owner last sealed, and counts the event.
 //!
 //! How a seal is made and judged is the agent's ([`Sealer`]). Without one, facts are taken as they
 //! come.
@@ -15,10 +15,10 @@ use chitchat::{ChitchatId, NodeState};
 /// The key of the seal.
 pub(crate) const KEY_SEAL: &str = "~";
 
-/// What is sealed begins with this.
+/// Prefix of everything that is sealed.
 const CONTEXT: &[u8] = b"rankmesh gossip 1\0";
 
-/// Makes this node's seals and judges those of others.
+/// Makes this node's seals and verifies those of others.
 pub trait Sealer: Send + Sync + 'static {
     /// A seal of `statement`: printable text without spaces.
     ///
@@ -26,7 +26,7 @@ pub trait Sealer: Send + Sync + 'static {
     /// Why it cannot be made.
     fn seal(&self, statement: &[u8]) -> Result<String, String>;
 
-    /// Whether `seal` is that of `node` on `statement`.
+    /// Whether `seal` is a seal of `statement` by `node`.
     ///
     /// # Errors
     /// Why not.
@@ -40,8 +40,8 @@ pub trait Sealer: Send + Sync + 'static {
 #[derive(Clone, Default)]
 pub(crate) struct Sealing {
     pub(crate) sealer: Option<Arc<dyn Sealer>>,
-    /// Of the seals that this node makes; higher each time, so that an old statement is not taken
-    /// for a new one.
+    /// Number of the last seal that this node made; higher each time, so that an old statement is
+    /// not taken for a new one.
     made: Arc<AtomicU64>,
     forged: Arc<AtomicU64>,
     unsealed: Arc<AtomicU64>,
@@ -53,13 +53,13 @@ impl fmt::Debug for Sealing {
     }
 }
 
-/// How a member's facts read.
+/// Result of reading a member's facts.
 pub(crate) enum Reading {
-    /// As their owner sealed them; the number of the seal.
+    /// Sealed by their owner; the number of the seal.
     Good(u64),
-    /// Keys came whose seal has not come yet.
+    /// There are keys whose seal has not arrived yet.
     Incomplete,
-    /// Not what the owner said.
+    /// Not what the owner sealed.
     Forged(String),
 }
 
@@ -77,7 +77,7 @@ impl Sealing {
         self.forged.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Statements whose seal had not come for long, since the start.
+    /// Statements whose seal stayed missing for long, since the start.
     pub(crate) fn unsealed(&self) -> u64 {
         self.unsealed.load(Ordering::Relaxed)
     }
@@ -107,7 +107,7 @@ impl Sealing {
         }
     }
 
-    /// Seals what this node's state says now.
+    /// Seals this node's state as it is now.
     pub(crate) fn reseal(&self, state: &mut NodeState) {
         let id = state.chitchat_id().clone();
         if let Some((key, seal)) = self.seal(&id, state.key_values()) {
@@ -252,8 +252,7 @@ mod tests {
         eventually("the owner is known", || version(&reader, "owner").as_deref() == Some("1")).await;
         assert_eq!(reader.forged(), 0);
 
-        // A member that changes what the owner said, with the owner's seal beside it or one of its
-        // own.
+        // A member that changes the owner's facts, with the owner's seal or one of its own.
         let forger = config("forger", 3);
         let (link, inbound) = plug(&net, &forger);
         let transport = LinkTransport::new(link, inbound, &forger);

@@ -61,7 +61,7 @@ impl Cluster {
         self.start_again(n, generation, seeds, facts, Vec::new()).await;
     }
 
-    /// Starts one that knew `remembered` in an earlier life, lately.
+    /// Starts a node that has `remembered` from an earlier life that ended a moment ago.
     async fn start_again(&mut self, n: u16, generation: u64, seeds: &[u16], facts: NodeFacts, remembered: Vec<Member>) {
         let (tx, rx) = mpsc::channel(256);
         self.net.listeners.lock().unwrap().insert(addr(n), tx);
@@ -86,7 +86,7 @@ impl Cluster {
             cluster.start(n, 1, &[seed], facts("1")).await;
         }
         let all: Vec<u16> = nodes.collect();
-        // A heartbeat may be heard of before the facts are.
+        // The first heartbeat may arrive before the facts do.
         let known = |list: &[Member]| lives(list) == names(&all) && list.iter().all(|m| *m.facts == facts("1"));
         cluster.eventually("all know all", known).await;
         cluster
@@ -155,19 +155,20 @@ async fn five_find_each_other_from_one_seed_and_a_killed_one_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_newcomer_lists_whom_it_hears_of_before_it_can_judge_them() {
+async fn a_new_node_lists_members_as_unconfirmed_before_it_can_judge_them() {
     let net = Arc::new(Net::default());
     let mut cluster = Cluster::grown(&net, "m", 0..3).await;
     cluster.kill(2);
     cluster.eventually("n2 is dead", |list| find(list, 2).is_some_and(|m| !m.is_live())).await;
-    // For as long as this test waits it will not say that n2 is dead, and it never heard it.
+    // For as long as this test runs it cannot list n2 as dead, and n2's own heartbeat never
+    // arrived.
     cluster.dead_after = 4 * PATIENCE;
     cluster.start(3, 1, &[0], facts("1")).await;
     let nodes = [(3, cluster.nodes.remove(&3).unwrap())].into();
     let newcomer = Cluster { nodes, ..Cluster::new(&net, "m") };
     newcomer
-        .eventually("n2 was heard of", |list| {
-            find(list, 2).is_some_and(|m| m.state == MemberState::Heard && m.may_live() && *m.facts == facts("1"))
+        .eventually("n2 is unconfirmed", |list| {
+            find(list, 2).is_some_and(|m| m.state == MemberState::Unconfirmed && m.may_live() && *m.facts == facts("1"))
         })
         .await;
     newcomer.eventually("the others live", |list| lives(list) == names(&[0, 1, 3])).await;
@@ -187,7 +188,7 @@ async fn a_restarted_node_lists_and_finds_whom_it_knew() {
     cluster.eventually("the living found each other", |list| lives(list) == names(&[1, 2, 3])).await;
     cluster.eventually("n0 is dead", |list| find(list, 0).is_some_and(|m| !m.may_live())).await;
 
-    // Alone: it says who is missing.
+    // Alone: it lists who is missing.
     for n in 1..=3 {
         cluster.kill(n);
     }
@@ -251,7 +252,7 @@ async fn meshes_of_different_names_do_not_merge() {
     let net = Arc::new(Net::default());
     let mut ours = Cluster::grown(&net, "ours", 0..2).await;
     let mut theirs = Cluster::grown(&net, "theirs", 10..12).await;
-    // Each gets a node that was told the other mesh's address as well, and calls it on and on.
+    // Each gets a node that has the other mesh's address as well, and calls it again and again.
     ours.start(2, 1, &[0, 10], facts("1")).await;
     theirs.start(12, 1, &[10, 0], facts("1")).await;
     ours.eventually("n2 joined", |list| lives(list) == names(&[0, 1, 2])).await;
@@ -290,8 +291,8 @@ async fn a_farewell_is_faster_than_silence() {
     cluster.eventually("n1 left", |list| find(list, 1).is_some_and(|m| !m.is_live())).await;
 }
 
-/// One thread for all of them: who holds it stops the whole mesh while time goes on, as a host that
-/// is paused or starved does.
+/// One thread for all of them: what blocks it stops the whole mesh while time goes on, like a host
+/// that is suspended or starved.
 #[tokio::test]
 async fn who_stood_still_itself_takes_nobody_for_dead() {
     let net = Arc::new(Net::default());
@@ -305,12 +306,12 @@ async fn who_stood_still_itself_takes_nobody_for_dead() {
     let deaths: Vec<_> = deaths.collect();
     tokio::task::yield_now().await;
     std::thread::sleep(3 * cluster.dead_after);
-    // Twenty rounds and more, in which deaths would be told.
+    // Twenty rounds and more, enough to declare deaths.
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     cluster.nodes[&1].set_facts(facts("2")).await;
-    cluster.eventually("n1 is heard again", |list| find(list, 1).is_some_and(|m| *m.facts == facts("2"))).await;
+    cluster.eventually("n1's facts arrive again", |list| find(list, 1).is_some_and(|m| *m.facts == facts("2"))).await;
     for death in deaths {
         assert!(!death.is_finished(), "seen to live: {:?}", death.await);
         death.abort();

@@ -1,5 +1,5 @@
-//! Attaching the call programs to a file, in one of four ways. Which files and offsets is decided
-//! in `discovery` and `symbols`; the programs are in `bpf/calls.bpf.h`.
+//! Attaching the call programs to a file, in one of four ways. `discovery` and `symbols` decide the
+//! files and offsets; the programs are in `bpf/calls.bpf.h`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -66,7 +66,7 @@ pub(crate) fn attach_class(object: &Object, class: &ProbeClass) -> libbpf_rs::Re
     Ok(links)
 }
 
-/// The programs at the beginnings of page faults, of which a kernel has the one or the others.
+/// The programs at the beginnings of page faults, of which a kernel has one kind or the other.
 const FAULT_BEGINS: [&str; 3] = ["on_user_fault", "on_kernel_fault", "on_fault"];
 
 /// Attaches the programs at the beginnings of page faults.
@@ -99,22 +99,23 @@ const EVERY_PROCESS: i32 = -1;
 /// The iterator over the calls that have not returned.
 pub(crate) const OPEN_CALLS: &str = "open_calls";
 
-/// What to do at calls: the beginnings of the programs' names.
+/// Kinds of actions at calls: the beginnings of the programs' names.
 pub(crate) const CALL: &str = "call";
 pub(crate) const CUDA: &str = "cuda";
 pub(crate) const SYMBOL: &str = "symbol";
 pub(crate) const VERBS: &str = "verbs";
 
-/// What came of attaching to a file. The probes last as long as the links.
+/// The result of attaching to a file. The probes last as long as the links.
 pub(crate) struct Attached {
     pub(crate) links: Vec<Link>,
     /// Functions that the kernel cannot probe, and why: x86 kernels refuse a first instruction with
-    /// a lock or segment prefix (ENOTSUPP), and say so only when a process has the file mapped.
+    /// a lock or segment prefix (ENOTSUPP), and report that only when a process has the file
+    /// mapped.
     pub(crate) refused: Vec<(String, String)>,
 }
 
-/// Attaches to all targets in a file, or to those that can be probed: one that cannot would keep
-/// the others from it.
+/// Attaches to all targets in a file, or to those that can be probed: one that cannot would prevent
+/// the others.
 pub(crate) fn attach(
     object: &Object,
     family: &str,
@@ -157,8 +158,8 @@ fn is_unprobeable(error: &libbpf_rs::Error) -> bool {
     format!("{error:#}").contains("os error 524")
 }
 
-/// Attaches the user's function or points. The links are of the places in an order in which nothing
-/// is left open.
+/// Attaches the user's function or points. The links are made in an order in which no call is
+/// counted as begun without its end.
 pub(crate) fn attach_places(
     object: &Object,
     mode: AttachMode,

@@ -73,7 +73,7 @@ impl Cgroup {
         Ok(Cgroup { directory: file, id, path })
     }
 
-    /// Whether a task whose /proc/PID/cgroup says `path` belongs to it.
+    /// Whether a task with this path in /proc/PID/cgroup belongs to it.
     pub(crate) fn contains(&self, path: &str) -> bool {
         self.path == "/" || path == self.path || path.strip_prefix(&self.path).is_some_and(|rest| rest.starts_with('/'))
     }

@@ -1,7 +1,7 @@
-//! The classes of things that capture records: one table, [`CLASSES`], says what each fills, needs
-//! and is made of, and the loader, capture's status and `rankmesh check` go by it. A new kind of
-//! probe is a new row. A class that this host cannot have is off, with the reason and the remedy;
-//! the others go on. What a program does is in `bpf/`, how calls are attached in `attach`.
+//! The classes of records that capture makes: one table, [`CLASSES`], lists the tables,
+//! requirements and programs of each, and the loader, capture's status and `rankmesh check` use it.
+//! A new kind of probe is a new row. A class that this host cannot have is off, with the reason and
+//! the remedy; the others go on. The programs are in `bpf/`, attaching calls in `attach`.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use record::tables;
 
 use crate::config::CaptureConfig;
 
-/// Something that capture records, on or off as a whole.
+/// A class of records, on or off together.
 #[derive(Debug)]
 pub struct ProbeClass {
     /// Its name in `check`, status and messages.
@@ -21,7 +21,7 @@ pub struct ProbeClass {
     pub records: &'static str,
     /// The tables of the store that it fills.
     pub tables: &'static [&'static str],
-    /// What it cannot do without; looked at before anything is loaded.
+    /// Its requirements, which are checked before anything is loaded.
     pub needs: &'static [Need],
     /// Beginnings of the file names of libraries, one of which a process must have mapped for there
     /// to be anything to record; empty when it needs none.
@@ -37,7 +37,7 @@ pub struct ProbeClass {
     pub(crate) wanted: fn(&CaptureConfig) -> bool,
 }
 
-/// What a class needs of the host.
+/// A requirement of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// A tracepoint of the kernel with BTF (`btf_trace_NAME`).
@@ -46,26 +46,26 @@ pub enum Need {
     Field(&'static str, &'static str),
     /// A file or directory.
     Path(&'static str),
-    /// Hardware that not every host has: the directory in which its driver shows it, and what it
-    /// is.
+    /// Hardware that not every host has: the directory in which its driver shows it, and its
+    /// description.
     Device(&'static str, &'static str),
-    /// A library of the system, and whose it is.
+    /// A library of the system, and who provides it.
     SystemLibrary(&'static str, &'static str),
 }
 
 /// Whether a class records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClassState {
-    /// It does, or will when there is something to record.
+    /// It does, or will when there are events.
     On,
     /// Not asked for.
     NotWanted,
-    /// This host has nothing of the kind, which is no fault.
+    /// This host has no such hardware, which is no fault.
     Absent {
         /// What it does not have.
         why: String,
     },
-    /// It cannot.
+    /// It cannot record.
     Off {
         /// What is missing or was refused.
         why: String,
@@ -83,8 +83,8 @@ pub struct ClassStatus {
     pub state: ClassState,
 }
 
-/// Where the beginning of a page fault is seen: x86-64 has tracepoints for it, others perf's software
-/// event.
+/// Where the beginning of a page fault is seen: x86-64 has tracepoints for it, others perf's
+/// software event.
 #[cfg(target_arch = "x86_64")]
 const FAULTS_BEGIN: &[Need] = &[Need::Tracepoint("page_fault_user"), Need::Tracepoint("page_fault_kernel")];
 #[cfg(not(target_arch = "x86_64"))]
@@ -324,8 +324,8 @@ pub(crate) fn of_program(program: &str) -> Option<&'static ProbeClass> {
     CLASSES.iter().find(|class| class.programs.contains(&program))
 }
 
-/// The state of every class as far as it can be told without loading anything: what is asked for
-/// and what is there.
+/// The state of every class as far as it is known without loading anything: by the configuration
+/// and by what the host has.
 pub(crate) fn examine(config: &CaptureConfig) -> Vec<ClassStatus> {
     let btf = Btf::from_vmlinux().ok();
     let state = |class: &ProbeClass| {
@@ -393,7 +393,7 @@ impl Need {
 /// Whether the tracepoints of block requests pass the queue before the request, as they did before
 /// Linux 5.11.
 pub(crate) fn queue_before_request() -> bool {
-    // the first parameter is whom the tracepoint calls, the last the request
+    // the first parameter is the tracepoint's own data, the last the request
     Btf::from_vmlinux().is_ok_and(|btf| parameters(&btf, "block_rq_insert") == Some(3))
 }
 

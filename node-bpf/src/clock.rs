@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// The offset between the two clocks, measured now and then, so that steps and slewing of the wall
-/// clock are followed. One for all of the process.
+/// clock are followed. One for the process.
 #[derive(Debug)]
 pub(crate) struct Clock(());
 

@@ -1,7 +1,7 @@
-//! Where in NCCL's communicator structure (`struct ncclComm`) its rank, size and hash lie: read
-//! from the debug information of that very library file, because it moves with every version and
-//! with the CUDA it was built for. The wheels carry DWARF; a stripped library has none, and then
-//! nothing is guessed. Reading a process's memory with it is `late`'s business.
+//! The offsets of rank, size and hash in NCCL's communicator structure (`struct ncclComm`): read
+//! from the debug information of the library file that is in use, because they change with every
+//! version and with the CUDA it was built for. The wheels carry DWARF; a stripped library has none,
+//! and then nothing is guessed. `late` reads a process's memory with it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use gimli::{
 use object::read::ReadCache;
 use object::{Object, ObjectSection};
 
-/// `NCCL_MAGIC`: what `startMagic` holds in a communicator that is alive (2.20 and later).
+/// `NCCL_MAGIC`: the value of `startMagic` in a communicator that is alive (2.20 and later).
 pub(crate) const MAGIC: u64 = 0x0280_0280_0280_0280;
 
 /// Debug information larger than this is not read.

@@ -15,8 +15,8 @@ pub enum AttachMode {
     Multi,
     /// An entry and a return probe per symbol (Linux 5.15).
     Single,
-    /// The same, with a small program for each that says which it is, and without task storage
-    /// (Linux 5.8).
+    /// The same, with a small program for each that identifies it, and without task storage (Linux
+    /// 5.8).
     Stub,
 }
 
@@ -25,8 +25,8 @@ pub enum AttachMode {
 pub struct CaptureConfig {
     /// Capture only the tasks of this cgroup v2 directory and its descendants.
     pub cgroup: Option<PathBuf>,
-    /// Libraries to probe before anybody has them mapped, so that not even the first call of the
-    /// first process is missed. All others are found while they run.
+    /// Libraries to probe before any process has them mapped, so that not even the first call of
+    /// the first process is missed. All others are found while they run.
     pub libraries: Vec<PathBuf>,
     /// Probe those in the dynamic loader's cache ahead, too.
     pub system_libraries: bool,
@@ -48,15 +48,14 @@ pub struct CaptureConfig {
     pub cuda: bool,
     /// Record asynchronous events of InfiniBand and RoCE devices.
     pub fabric_events: bool,
-    /// Functions and USDT points to probe besides.
+    /// Functions and USDT points to probe in addition.
     pub probes: Vec<ProbeSpec>,
     /// How often running processes are checked for newly loaded libraries.
     pub rescan: Duration,
     /// How full the queue behind the sink is: when it fills up, less is recorded.
     pub backlog: Backlog,
-    /// Record nobody's processes but this user's. Without root's rights that is so whatever stands
-    /// here, for the user that this process runs as: see
-    /// [`privileges::only_user`](crate::privileges::only_user).
+    /// Record only this user's processes. Without root's rights that is always so, for the user
+    /// that runs this process: see [`privileges::only_user`](crate::privileges::only_user).
     pub only_user: Option<u32>,
     /// The way of attaching; none takes the best the kernel supports.
     pub attach_mode: Option<AttachMode>,

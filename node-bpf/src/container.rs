@@ -1,6 +1,6 @@
 //! Which container and which pod a process is in: from the names of its cgroups (Docker,
 //! containerd, CRI-O, Podman, Kubernetes), from its root file system (enroot, Pyxis), from its
-//! environment (Apptainer, Singularity). Rank, job and user are `process`'s business.
+//! environment (Apptainer, Singularity). `process` finds rank, job and user.
 
 /// The container's id: the runtime's 64 hexadecimal digits, or the name that a runtime without a
 /// cgroup of its own gives. `cgroups` and `mountinfo` are the texts of /proc/PID/cgroup and
@@ -31,7 +31,7 @@ fn by_root(mountinfo: &str) -> Option<String> {
     })
 }
 
-/// Apptainer and Singularity tell the process its image; its file's name is the best there is of an
+/// Apptainer and Singularity give the process the path of its image; the file's name is used as the
 /// id.
 fn by_environment(environ: &[u8]) -> Option<String> {
     const NAMES: [&[u8]; 2] = [b"APPTAINER_CONTAINER=", b"SINGULARITY_CONTAINER="];

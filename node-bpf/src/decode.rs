@@ -1,5 +1,5 @@
-//! From parsed kernel records to [`Record`]s: names, units, ranks and wall-clock times. Parsing is
-//! `wire`'s business, what processes and handles are is `process`'s and `mpi`'s.
+//! From parsed kernel records to [`Record`]s: names, units, ranks and wall-clock times. `wire`
+//! parses; `process` and `mpi` resolve processes and handles.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
@@ -88,8 +88,8 @@ fn nccl(out: &mut Collective, raw: &RawCall, function: &Function, process: Optio
         out.rank = Some(raw.rank);
         out.nranks = Some(raw.nranks);
     } else if raw.flags & wire::HAVE_SEQ == 0 {
-        // The communicator's start was not seen: the environment's rank is the best there is. Of
-        // one whose start was seen (a split) the rank is another than that, and not known.
+        // The communicator's start was not seen: the environment's rank is the best there is. If a
+        // start was seen (a split) the rank is another than that, and not known.
         out.rank = process.and_then(|p| p.seen.rank);
     }
     out.comm_hash = (raw.flags & wire::HAVE_HASH != 0).then_some(raw.comm_hash);
@@ -137,7 +137,7 @@ pub(crate) fn off_cpu(
     let stretch = Stretch { voluntary: *voluntary, state: *state, iowait: *iowait, throttled: *throttled, stack };
     let nobody = KernelNames::default();
     let wait = waits::judge(&stretch, if raw.stack.is_empty() { &nobody } else { names });
-    // pushed off, it waited for a CPU all the time; else from when it was woken
+    // if preempted, it waited for a CPU all the time; else from when it was woken
     let runnable_ns = if raw.voluntary { Some(raw.wake_ns).filter(|ns| *ns != 0) } else { Some(raw.start_ns) };
     let run_delay_ns = runnable_ns.and_then(|from| i64::try_from(raw.end_ns.saturating_sub(from)).ok());
     let name = raw.next_comm.split(|&b| b == 0).next().unwrap_or_default();
@@ -158,7 +158,7 @@ pub(crate) fn off_cpu(
     }
 }
 
-/// A TCP event, with the process that holds the socket when it is a followed one.
+/// A TCP event, with the process that has the socket if it is a followed one.
 pub(crate) fn tcp(raw: &RawTcp, clock: &Clock, owner: Option<&Arc<Process>>) -> NetEvent {
     let address = |bytes: &[u8; 16]| {
         if i32::from(raw.family) == libc::AF_INET6 {

@@ -35,7 +35,7 @@ use crate::verbs;
 use crate::wire;
 use record::{Library, Record};
 
-/// What is probed in a file. One file may hold several.
+/// A kind of probes in a file. One file may have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Probed {
     Collectives(Library),
@@ -56,13 +56,13 @@ impl Probed {
     }
 
     /// Whether a process that has it mapped is followed at once. One with a library of the user's
-    /// choice is followed when it makes the call; verbs alone make no rank.
+    /// choice is followed when it makes the call; verbs alone do not make a rank.
     fn makes_rank(self) -> bool {
         !matches!(self, Probed::Named(_) | Probed::Verbs)
     }
 }
 
-/// Looks at a new program come this long after its exec: the loader maps libraries within
+/// Times after its exec at which a new program is looked at: the loader maps libraries within
 /// milliseconds, `import`s later.
 const AFTER_EXEC_MS: &[u64] = &[0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 /// Most new programs waiting to be looked at; the rescan finds the rest.
@@ -82,9 +82,9 @@ pub(crate) struct Discovery {
     /// The only user whose processes are followed.
     only_user: Option<u32>,
     tracked: MapHandle,
-    /// What the programs keep of each thread.
+    /// The programs' state of each thread.
     threads: MapHandle,
-    /// By (device, inode) as maps show them: done with, or how often it failed.
+    /// By (device, inode) as in maps: finished, or the number of failures.
     mapped_files: HashMap<(Vec<u8>, u64, Probed), u32>,
     /// By (st_dev, st_ino): attached.
     attached: HashSet<(u64, u64, Probed)>,
@@ -92,22 +92,23 @@ pub(crate) struct Discovery {
     cuda: bool,
     /// Events of libibverbs are recorded.
     verbs: bool,
-    /// What the user wants probed, and what became of each.
+    /// The user's probes, and the outcome of each.
     probes: Vec<ProbeSpec>,
     probed: Vec<Result<(), Option<String>>>,
     /// Per process: its size of mapped code when it was last looked at.
     code_kb: HashMap<u32, u64>,
-    /// They have no code to be looked at; half of what runs on many hosts.
+    /// Kernel threads: they have no code to be looked at, and are half of the processes of many
+    /// hosts.
     kernel_threads: HashSet<u32>,
     pending: Vec<(Instant, u32, usize)>,
-    /// Files whose communicators cannot be read: said once each.
+    /// Files whose communicators cannot be read: reported once each.
     unreadable: HashSet<(u64, u64)>,
     unprobed: UnprobedLibraries,
-    /// Known to the programs or to us, and not running when last swept.
+    /// Known to the programs or to us, and not running at the last sweep.
     gone: HashSet<u32>,
 }
 
-/// Maps whose keys begin with a process's number. What user space alone puts in and takes out is
+/// Maps whose keys begin with a process's number. Maps that only user space fills and empties are
 /// not among them.
 const OF_PROCESSES: &[&str] = &["tracked", "children", "comms", "learnt", "capturing", "enqueued", "pending"];
 
@@ -192,8 +193,8 @@ impl Discovery {
         Ok(())
     }
 
-    /// Once every running process has been looked at: a name that was found in no file is refused,
-    /// one whose library nobody has is waited for.
+    /// Called once every running process has been looked at: a name that was found in no file is
+    /// refused, one whose library no process has is waited for.
     pub(crate) fn check_probes(&self) -> Result<(), Error> {
         for (spec, state) in self.probes.iter().zip(&self.probed) {
             match state {
@@ -207,7 +208,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// What is to be probed in a file that processes see under this path.
+    /// The kinds of probes in a file that processes see under this path.
     fn probed_in(&self, path: &Path, file_name: &[u8]) -> Vec<Probed> {
         let collectives = library_of(file_name).map(Probed::Collectives);
         let cuda = cuda::api_of(file_name).filter(|_| self.cuda).map(Probed::Cuda);
@@ -216,9 +217,9 @@ impl Discovery {
         collectives.into_iter().chain(cuda).chain(verbs).chain(named.map(|(index, _)| Probed::Named(index))).collect()
     }
 
-    /// Attaches to the libraries the dynamic loader knows of, so that the first process to use one
-    /// is seen from its first call on. What cannot be probed now is tried again when a process has
-    /// it mapped.
+    /// Attaches to the libraries in the dynamic loader's cache, so that the first process to use
+    /// one is seen from its first call on. A file that cannot be probed now is tried again when a
+    /// process has it mapped.
     pub(crate) fn attach_system_libraries(&mut self) {
         let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
         for path in libraries_in_loader_cache(&cache) {
@@ -237,13 +238,13 @@ impl Discovery {
         }
     }
 
-    /// A followed process is gone: frees what the kernel maps hold of it.
+    /// A followed process has ended: frees its entries in the kernel maps.
     pub(crate) fn on_exit(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
         self.delete_keys(|of| of == pid);
     }
 
-    /// Takes out of the programs' maps what they hold of some processes.
+    /// Removes the entries of some processes from the programs' maps.
     fn delete_keys(&self, of: impl Fn(u32) -> bool) {
         for name in OF_PROCESSES {
             let Ok(map) = lookup::map(&self.object, name) else {
@@ -256,10 +257,10 @@ impl Discovery {
         }
     }
 
-    /// Takes away what is left of processes whose end nobody told: its record found no room, or
-    /// they ended while they were taken among the followed ones. Returns those that were known to
-    /// us. To be called now and then: only what was gone the last time, too, is taken away, since
-    /// of one that has just ended records may still be on their way.
+    /// Removes the entries of processes whose end was not reported: the record found no room, or
+    /// they ended while they were added to the followed ones. Returns those that were known to us.
+    /// To be called now and then: only processes that were gone at the last call, too, are removed,
+    /// since records of one that has just ended may still be on their way.
     pub(crate) fn sweep(&mut self) -> Vec<u32> {
         let mut pids: HashSet<u32> = self.shared.processes.pids().into_iter().collect();
         for name in OF_PROCESSES {
@@ -323,8 +324,9 @@ impl Discovery {
         self.kernel_threads.retain(|pid| alive.contains(pid));
     }
 
-    /// Looks at a process when its mapped code has changed since the last time: telling that costs
-    /// a tenth of reading all its mappings. False when there is no such process, or it has no code.
+    /// Looks at a process when its mapped code has changed since the last time: detecting that
+    /// costs a tenth of reading all its mappings. False when there is no such process, or it has no
+    /// code.
     fn inspect_if_grown(&mut self, pid: u32) -> bool {
         let Some(now_kb) = code_kb(pid) else { return false };
         if self.code_kb.get(&pid) != Some(&now_kb) && self.inspect(pid) {
@@ -399,7 +401,7 @@ impl Discovery {
         let Err(reason) = self.shared.late.maps(pid, (file.dev(), file.ino()), &path) else { return };
         let shown = String::from_utf8_lossy(mapping.path);
         tracing::debug!(pid, %shown, reason, "communicators cannot be read from memory");
-        // of the many that only might carry NCCL inside, nobody expects it
+        // no error for the many files that only might contain NCCL
         if mapping.file_name().starts_with(b"libtorch") || !self.unreadable.insert((file.dev(), file.ino())) {
             return;
         }
@@ -425,7 +427,7 @@ impl Discovery {
         let follows = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST).is_ok();
         self.keep_of_main_thread(pid);
         // It may have ended, or begun another program, since its mappings were read: the programs
-        // have told that already, and would not take back what came after. From here on they do.
+        // have reported that already, and would not undo a later entry. From here on they do.
         if follows && !self.uses_library(pid) {
             return self.unfollow(pid);
         }
@@ -448,7 +450,7 @@ impl Discovery {
         })
     }
 
-    /// Takes `follow` back, unless it has made a call since.
+    /// Undoes `follow`, unless the process has made a call since.
     fn unfollow(&self, pid: u32) {
         let key = pid.to_ne_bytes();
         let value = self.tracked.lookup(&key, MapFlags::ANY).ok().flatten();
@@ -460,7 +462,7 @@ impl Discovery {
         }
     }
 
-    /// How the map of threads names a process's main one.
+    /// The key of a process's main thread in the map of threads.
     fn main_thread(&self, pid: u32) -> Option<MainThread> {
         if self.mode == AttachMode::Stub {
             return Some(MainThread::Number(pid));
@@ -468,7 +470,8 @@ impl Discovery {
         task_of(pid).map(MainThread::Descriptor)
     }
 
-    /// Makes what the programs keep of a thread for the main one, before its first call. Without it
+    /// Creates the programs' state of the main thread before its first call. Otherwise they do the
+    /// same, only more slowly.
     /// they do the same, only slower.
     fn keep_of_main_thread(&self, pid: u32) {
         let Some(thread) = self.main_thread(pid) else { return };
@@ -482,10 +485,10 @@ impl Discovery {
     }
 
     fn attach_file(&mut self, path: &Path, shown: &Path, probed: Probed) -> Result<(), String> {
-        // Held open: the process that leads to it may end before everything is attached.
+        // Kept open: the process that leads to it may end before everything is attached.
         let file = fs::File::open(path).map_err(|e| e.to_string())?;
-        let held = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let path = held.as_path();
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = opened.as_path();
         let metadata = file.metadata().map_err(|e| e.to_string())?;
         let identity = (metadata.dev(), metadata.ino(), probed);
         if self.attached.contains(&identity) {
@@ -523,7 +526,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// Probes what one of the user's probes means in a file, and notes what became of it.
+    /// Probes the matches of one of the user's probes in a file, and records the outcome.
     fn attach_named(&mut self, path: &Path, shown: &Path, index: usize) -> Result<(), String> {
         let Some(spec) = self.probes.get(index) else { return Ok(()) };
         let name = shown.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -584,7 +587,7 @@ fn task_of(pid: u32) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The cache holds its paths as strings ended by zero bytes; which of its versions it is does not
+/// The cache has its paths as strings ended by zero bytes; the version of its format does not
 /// matter.
 fn libraries_in_loader_cache(cache: &[u8]) -> Vec<PathBuf> {
     paths_in_loader_cache(cache, |name, _| {

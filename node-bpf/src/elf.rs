@@ -1,6 +1,5 @@
-//! Reading ELF files without reading them whole (NCCL's has 400 MB): dynamic symbols, load
-//! segments, and which hash an NCCL build uses. What is done with symbols is `symbols`'s and
-//! `mpi`'s business.
+//! Reading parts of ELF files (NCCL's has 400 MB): dynamic symbols, load segments, and which hash
+//! an NCCL build uses. `symbols` and `mpi` use the symbols.
 
 use std::fs::File;
 use std::path::Path;
@@ -30,7 +29,7 @@ pub(crate) struct Segment {
     pub(crate) file_bytes: u64,
 }
 
-/// What capture wants to know of an ELF file.
+/// The facts about an ELF file that capture needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Elf {
     pub(crate) symbols: Vec<Symbol>,
@@ -61,7 +60,7 @@ impl Elf {
         Ok(Elf { symbols, segments })
     }
 
-    /// Where in the file the byte at `address` lies: what a uprobe is attached to.
+    /// The file offset of the byte at `address`: where a uprobe is attached.
     pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
         let segment = self.segments.iter().find(|s| address >= s.address && address - s.address < s.file_bytes)?;
         Some(address - segment.address + segment.file_offset)
@@ -79,7 +78,7 @@ impl Elf {
 /// A place in a file's code.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The function that holds it, and how far in it.
+    /// The function around it, and the offset in that.
     pub(crate) function: Option<(String, u64)>,
     /// Address in the file's own address space; none when the file is no ELF file.
     pub(crate) address: Option<u64>,
@@ -99,7 +98,7 @@ impl Place {
 /// Names of functions are cut at so many characters.
 const MOST_OF_A_NAME: usize = 160;
 
-/// What holds the byte at `file_offset`, to which a call returned: the call is before it, and may
+/// The place of the byte at `file_offset`, to which a call returned: the call is before it, and may
 /// be the last instruction of its function.
 pub(crate) fn place(file: File, file_offset: u64) -> Place {
     let cache = ReadCache::new(file);
@@ -140,11 +139,11 @@ fn readable(name: &[u8]) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NcclBuild {
     pub(crate) style: HashStyle,
-    /// A split's hash is that of a text: known of 2.18 to 2.22, not of 2.23 to 2.25.
+    /// A split's hash is that of a text: in 2.18 to 2.22; not known for 2.23 to 2.25.
     pub(crate) splits_by_text: bool,
 }
 
-/// Told by the `getHash` symbol where that was not stripped, else by the version text ("NCCL
+/// Identified by the `getHash` symbol where that was not stripped, else by the version text ("NCCL
 /// version 2.27.5+cuda12.9"); the older style where neither is there.
 pub(crate) fn nccl_build(path: &Path) -> NcclBuild {
     let unknown = NcclBuild { style: HashStyle::Djb, splits_by_text: false };

@@ -1,9 +1,8 @@
-//! The functions that are probed: their symbols, where their arguments are, and the cookie that
-//! tells the BPF programs what to do with them. The index in [`FUNCTIONS`] is the statistics slot.
-//! Signatures: NCCL's user guide ("NCCL API") and the MPI standard's C bindings. Finding the
-//! symbols in a file is `symbols`'s business.
+//! The functions that are probed: their symbols, the positions of their arguments, and the cookie
+//! for the BPF programs. The index in [`FUNCTIONS`] is the statistics slot. Signatures: NCCL's user
+//! guide ("NCCL API") and the MPI standard's C bindings. `symbols` finds the symbols in a file.
 
-/// What a function does to the state kept in the kernel (`enum rm_role`).
+/// The effect of a function on the state in the kernel (`enum rm_role`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Call = 0,
@@ -92,12 +91,12 @@ const fn mpi(symbols: &'static [&'static str], name: &'static str, count: u8, da
     }
 }
 
-/// An MPI call that waits for what was begun before; it names no communicator.
+/// An MPI call that waits for operations begun before; it names no communicator.
 const fn wait(symbols: &'static [&'static str], name: &'static str) -> Function {
     Function { api: Api::Mpi, ..state(symbols, name, Role::Call, 0) }
 }
 
-/// One that makes a communicator out of another; `at` is where its address goes.
+/// One that makes a communicator of another; `at` is the argument with its address.
 const fn child(symbols: &'static [&'static str], name: &'static str, at: u8) -> Function {
     Function { comm: Some(at), ..state(symbols, name, Role::Child, 6) }
 }
@@ -215,7 +214,7 @@ pub(crate) const COOKIE_RCCL: u8 = 4;
 pub(crate) const COOKIE_SPLIT_TEXT: u8 = 8;
 pub(crate) const COOKIE_P2P: u8 = 0x40;
 
-/// Calls between two ranks, by name: under load their rows give way first (`shedding`).
+/// Calls between two ranks, by name: under load their rows are left out first (`shedding`).
 const POINT_TO_POINT: &[&str] = &[
     "send",
     "ssend",
@@ -236,7 +235,7 @@ const POINT_TO_POINT: &[&str] = &[
 
 const NO_ARG: u8 = 0xff;
 
-/// What the BPF programs get to know of a function at its probe.
+/// The cookie of a function's probe for the BPF programs.
 pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     let Some(function) = FUNCTIONS.get(index) else {
         return 0;

@@ -1,6 +1,6 @@
-//! Calls inside ncclGroupStart and ncclGroupEnd: they only note what is wanted, and the end of the
-//! outermost group starts all of it. So such a call lasts until that end has returned; its record
-//! is held here until then.
+//! Calls inside ncclGroupStart and ncclGroupEnd: they only record what is wanted, and the end of
+//! the outermost group starts all of it. So such a call lasts until that end has returned; its
+//! record is kept here until then.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,7 @@ use record::Collective;
 /// A process and a thread of it.
 pub(crate) type Thread = (u32, u32);
 
-/// Most calls held for one thread; what comes beyond is handed on with the duration of the call
-/// alone.
+/// Most calls kept for one thread; further ones are delivered with the duration of the call alone.
 const MOST_OF_THREAD: usize = 4096;
 /// Most threads with an open group.
 const MOST_THREADS: usize = 16_384;
@@ -22,17 +21,17 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Takes a call made inside a group; gives it back when there is no room.
+    /// Keeps a call made inside a group; returns it when there is no room.
     pub(crate) fn hold(&mut self, call: Collective) -> Option<Collective> {
         let thread = (call.pid, call.tid);
         if self.open.len() >= MOST_THREADS && !self.open.contains_key(&thread) {
             return Some(call);
         }
-        let held = self.open.entry(thread).or_default();
-        if held.len() >= MOST_OF_THREAD {
+        let calls = self.open.entry(thread).or_default();
+        if calls.len() >= MOST_OF_THREAD {
             return Some(call);
         }
-        held.push(call);
+        calls.push(call);
         None
     }
 

@@ -1,6 +1,6 @@
-//! What this host's kernel and this process bring along for capture, read and not tried: features
-//! told by the kernel's own type information, settings by their files in /proc and /sys. Trying is
-//! `survey`'s business.
+//! The features and settings of this host's kernel and of this process, read and not tried:
+//! features by the kernel's own type information, settings by their files in /proc and /sys.
+//! `survey` tries them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::cgroup;
 /// A number in /proc/self/ns/pid of the host's own pid namespace (Linux: PROC_PID_INIT_INO).
 const HOST_PID_NAMESPACE: u64 = 0xeffffffc;
 
-/// What was found. Files that do not exist or may not be read give none.
+/// The findings. Files that do not exist or may not be read give none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// The kernel's release, "6.1.0-50-cloud-amd64".
@@ -88,8 +88,8 @@ fn memlock_bytes() -> Option<u64> {
     (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Raises the limit on open files as far as it may go: a single probe takes two, and a library has
-/// a hundred functions.
+/// Raises the limit on open files as far as allowed: a single probe takes two, and a library has a
+/// hundred functions.
 pub(crate) fn raise_open_files() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid rlimit, to be filled in and then read.
@@ -101,11 +101,12 @@ pub(crate) fn raise_open_files() {
     }
 }
 
-/// Takes the limit on locked memory away, where this process may: kernels before 5.11 count BPF
-/// maps against it.
+/// Removes the limit on locked memory, if this process may: kernels before 5.11 count BPF maps
+/// against it.
 pub(crate) fn raise_locked_memory() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` is a valid rlimit to be read. Refused, it stays as it is, and what is too much is an error then.
+    // SAFETY: `limit` is a valid rlimit to be read. Refused, it stays as it is, and what is too
+    // much is an error then.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
 }
 

@@ -1,7 +1,7 @@
-//! Communicators whose start was not seen, or that do not tell their rank (splits): read from the
-//! memory of the process, where NCCL keeps them, by the layout that its library file describes
-//! (`comm_layout`). What is learnt goes into the kernel's map `learnt`, so that the programs say it
-//! with every later call, and forget it with the communicator.
+//! Communicators whose start was not seen, or whose start does not contain their rank (splits):
+//! read from the memory of the process, where NCCL keeps them, by the layout in its library file
+//! (`comm_layout`). The result goes into the kernel's map `learnt`, so that the programs add it to
+//! every later call, and drop it with the communicator.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ use record::Library;
 /// No communicator is larger.
 const MOST_RANKS: i32 = 1 << 20;
 
-/// What a communicator's structure says.
+/// The contents of a communicator's structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CommFacts {
     pub(crate) rank: i32,
@@ -27,7 +27,7 @@ pub(crate) struct CommFacts {
     pub(crate) hash: Option<u64>,
 }
 
-/// Layouts by process, and the map that takes what was read.
+/// Layouts by process, and the map for the results.
 #[derive(Debug)]
 pub(crate) struct LateComms {
     learnt: MapHandle,
@@ -37,7 +37,7 @@ pub(crate) struct LateComms {
 #[derive(Debug, Default)]
 struct Known {
     layouts: Layouts,
-    /// None: looked for in vain.
+    /// None: not found.
     of_process: HashMap<u32, Option<Arc<CommLayout>>>,
     /// By (st_dev, st_ino).
     of_file: HashMap<(u64, u64), Result<Arc<CommLayout>, String>>,
@@ -52,8 +52,8 @@ impl LateComms {
         self.known.lock()
     }
 
-    /// `pid` has this library file (st_dev, st_ino) mapped. The error says why its communicators
-    /// cannot be read.
+    /// Records that `pid` has this library file (st_dev, st_ino) mapped. The error is why its
+    /// communicators cannot be read.
     pub(crate) fn maps(&self, pid: u32, file: (u64, u64), path: &Path) -> Result<(), String> {
         let mut known = self.known();
         let Known { layouts, of_process, of_file } = &mut *known;
@@ -62,8 +62,8 @@ impl LateComms {
         Ok(())
     }
 
-    /// That of the library which `pid` calls. Discovery has looked already, unless the process is
-    /// very young.
+    /// The layout of the library that `pid` calls. Discovery has looked already, unless the process
+    /// is very young.
     fn layout(&self, pid: u32) -> Option<Arc<CommLayout>> {
         if let Some(looked) = self.known().of_process.get(&pid) {
             return looked.clone();
@@ -108,8 +108,8 @@ impl LateComms {
     }
 }
 
-/// Reads the structure at `handle`; none when the process is gone, or what lies there is no living
-/// communicator.
+/// Reads the structure at `handle`; none when the process is gone, or there is no living
+/// communicator at that address.
 pub(crate) fn read(pid: u32, handle: u64, layout: &CommLayout) -> Option<CommFacts> {
     if let Some(at) = layout.magic
         && u64::from_ne_bytes(peek(pid, handle.checked_add(at)?)?) != MAGIC

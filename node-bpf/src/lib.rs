@@ -1,14 +1,14 @@
-//! Capture: what the host's ranks do, recorded with eBPF, no change to the workload.
+//! Capture: the actions of the host's ranks, recorded with eBPF, without a change to the workload.
 //!
 //! [`Capture::start`] loads the BPF programs (`src/bpf/`), finds the communication libraries that
-//! processes have mapped, attaches to them and hands [`Record`]s to a sink. Storing them is the
-//! node's business.
+//! processes have mapped, attaches to them and passes [`Record`]s to a sink. The crate `store`
+//! stores them.
 //!
 //! Records are the types of the crate `record`, which needs no libbpf.
 //!
 //! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes
-//! records with what `process` and `mpi` know; `classes` says what there is to record and what each
-//! kind needs; `discovery`, `symbols` and `attach` decide where the probes sit.
+//! records with what `process` and `mpi` know; `classes` lists the kinds of records and their
+//! requirements; `discovery`, `symbols` and `attach` decide where the probes are.
 
 mod attach;
 mod bytes;
@@ -65,7 +65,7 @@ pub use error::Error;
 pub use host::Host;
 pub use loader::{ProbeStatus, kernel_objects};
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
-pub use python_walks::{PythonFrame, PythonThread, PythonWalk, PythonWalks};
+pub use python_walks::{PythonFrame, PythonThread, PythonWalk, PythonWalks, StackCopy, ThreadWalk};
 pub use record::{
     BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,
     LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, SelfStat, SymbolCall,
@@ -77,7 +77,7 @@ pub use survey::{LibraryInUse, Survey, survey};
 pub use symbol_probes::{ProbeSpec, SpecError};
 pub use tally::RowRule;
 
-/// Whether `bytes` read as a record of the ring buffer. For fuzzing: it shows nothing of the
+/// Whether `bytes` are a valid record of the ring buffer. For fuzzing: it returns nothing of the
 /// record.
 #[must_use]
 pub fn reads_as_record(bytes: &[u8]) -> bool {

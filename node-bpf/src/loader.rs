@@ -21,7 +21,7 @@ use crate::signals::wire::{HOST_PROBES, Tuning};
 use crate::stubs;
 use crate::wire::{EVERYBODY, RawConfig, SLOT_OFFCPU, SLOT_PROCESS, SLOT_TCP, SLOTS, STATS_BYTES, Stats};
 
-/// The capture objects, compressed: of a megabyte a sixth is left.
+/// The capture objects, compressed to a sixth of their size (a megabyte).
 static FULL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o.gz"));
 static BASIC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture-basic.bpf.o.gz"));
 
@@ -44,7 +44,7 @@ pub fn kernel_objects() -> [&'static [u8]; 2] {
     [FULL, BASIC]
 }
 
-/// What one probe has seen and lost since capture started.
+/// The counters of one probe since capture started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeStatus {
     /// "libnccl:ncclAllReduce", "sched_switch", …
@@ -57,11 +57,11 @@ pub struct ProbeStatus {
     pub lost_map: u64,
     /// Calls whose return never came: the process died in them, or they were left by a jump.
     pub unmatched: u64,
-    /// Not recorded because there was too much.
+    /// Events not recorded because there were too many.
     pub shed: u64,
 }
 
-/// libbpf says why a load failed only in its log: the last lines are kept for the error.
+/// libbpf reports why a load failed only in its log: the last lines are kept for the error.
 static LIBBPF_LOG: Mutex<Vec<String>> = Mutex::new(vec![]);
 
 fn keep_log(level: PrintLevel, text: String) {
@@ -69,7 +69,7 @@ fn keep_log(level: PrintLevel, text: String) {
     tracing::debug!(target: "libbpf", ?level, "{text}");
     let mut log = LIBBPF_LOG.lock();
     if level == PrintLevel::Warn {
-        // of a verifier's log only the end says what it objected to
+        // only the end of a verifier's log has its objection
         let skipped = text.chars().count().saturating_sub(400);
         log.push(text.chars().skip(skipped).collect());
         let surplus = log.len().saturating_sub(8);
@@ -77,7 +77,7 @@ fn keep_log(level: PrintLevel, text: String) {
     }
 }
 
-/// Checks what can be told without loading anything.
+/// Checks the requirements that need no loading.
 pub(crate) fn check_host() -> Result<(), Error> {
     if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(Error::NoBtf);
@@ -92,9 +92,9 @@ pub(crate) struct Loaded {
     pub(crate) object: Object,
     /// How its call programs are to be attached.
     pub(crate) mode: AttachMode,
-    /// The only user of whose processes its programs tell; none: of everybody's.
+    /// The only user of whose processes its programs send records; none: of everybody's.
     pub(crate) only_user: Option<u32>,
-    /// What of it is loaded.
+    /// The loaded parts of it.
     pub(crate) classes: Vec<ClassStatus>,
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
                 let log = LIBBPF_LOG.lock().clone();
                 reason = if log.is_empty() { error.to_string() } else { format!("{error}: {}", log.join("; ")) };
                 tracing::debug!(?mode, reason, "not possible here");
-                // A program for one way of attaching says nothing of the next way.
+                // A program for one way of attaching proves nothing about the next way.
                 let last = modes.as_slice().get(1).is_none_or(|next| object_of(*next) != object_of(mode));
                 let refused = refused_program(&log).filter(|name| last || !attach::is_of_one_mode(name));
                 let class = refused.and_then(classes::of_program);
@@ -155,17 +155,17 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
     Err(Error::Load { reason })
 }
 
-/// The program that libbpf says could not be loaded ("prog 'NAME': …").
+/// The program that could not be loaded, by libbpf's log ("prog 'NAME': …").
 fn refused_program(log: &[String]) -> Option<&str> {
     log.iter().rev().find_map(|line| line.split_once("prog '")?.1.split_once('\'').map(|(name, _)| name))
 }
 
-/// Which program was refused and what the verifier said last about it: "on_oom: invalid size of
+/// Which program was refused, and the verifier's last line about it: "on_oom: invalid size of
 /// register spill".
 fn objection(log: &[String]) -> String {
     let lines = log.iter().flat_map(|text| text.lines()).map(str::trim);
-    let said = lines.take_while(|line| !line.starts_with("processed ")).filter(|line| !line.is_empty()).last();
-    format!("{}: {}", refused_program(log).unwrap_or("(unnamed)"), said.unwrap_or("no reason given"))
+    let last = lines.take_while(|line| !line.starts_with("processed ")).filter(|line| !line.is_empty()).last();
+    format!("{}: {}", refused_program(log).unwrap_or("(unnamed)"), last.unwrap_or("no reason given"))
 }
 
 fn open(

@@ -1,4 +1,4 @@
-//! Programs and maps of a loaded object, by name, and how embedded objects lie in memory.
+//! Programs and maps of a loaded object, by name, and the memory of embedded objects.
 
 use libbpf_rs::{MapCore, MapHandle, Object, ProgramMut};
 

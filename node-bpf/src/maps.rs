@@ -1,6 +1,6 @@
-//! /proc/PID/maps: which files a process has mapped, and where. Paths are bytes: they may hold
-//! anything but a zero byte, and the kernel writes a newline in one as `\012`. Which files matter
-//! is `discovery`'s business.
+//! /proc/PID/maps: which files a process has mapped, and where. Paths are bytes: they may contain
+//! anything but a zero byte, and the kernel writes a newline in one as `\012`. `discovery` decides
+//! which files matter.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -67,9 +67,9 @@ fn hex(digits: &[u8]) -> Option<u64> {
 
 /// A path that leads to a mapped file from here; none when the process is gone.
 ///
-/// The mapping itself does, whatever mount namespace or unlinked directory the file is in. Where
-/// that is not allowed (no CAP_SYS_ADMIN), the path as the process sees it, unless a link in there
-/// leads elsewhere.
+/// The mapping itself does, whatever mount namespace or unlinked directory the file is in. If that
+/// is not allowed (no CAP_SYS_ADMIN), the path as the process sees it, unless a link in it leads
+/// elsewhere.
 pub(crate) fn path_to(pid: u32, mapping: &Mapping<'_>) -> Option<PathBuf> {
     let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
     if direct.metadata().is_ok() {
@@ -113,7 +113,7 @@ mod tests {
         }
 
         #[test]
-        fn any_path_comes_back_whole(name in prop::collection::vec(any::<u8>().prop_filter("no newline", |b| *b != b'\n'), 0..60)) {
+        fn any_path_comes_back_unchanged(name in prop::collection::vec(any::<u8>().prop_filter("no newline", |b| *b != b'\n'), 0..60)) {
             let mut line = b"10-20 r--p 0 00:1f 9 /".to_vec();
             line.extend(&name);
             let mut want = b"/".to_vec();

@@ -1,5 +1,5 @@
-//! The floors for measurements: probes at a function's entry and return that do nothing, and those
-//! that do the least that a record of a call takes.
+//! Floors for measurements: probes at a function's entry and return that do nothing, and those that
+//! do the minimum for a record of a call.
 
 use std::path::Path;
 
@@ -14,21 +14,21 @@ use crate::symbols::Target;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/empty.bpf.o")));
 
-/// An entry and a return probe of every process at one function, which do (nearly) nothing; gone
-/// when dropped.
+/// An entry and a return probe of every process at one function, which do (nearly) nothing; removed
+/// on drop.
 #[derive(Debug)]
 pub struct EmptyProbes {
     _links: Vec<Link>,
     object: Object,
 }
 
-/// What the probes of a floor do.
+/// The work of a floor's probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Floor {
     /// Nothing.
     Nothing,
     /// Both times, an argument on the stack, and a record of the usual size in a ring buffer of 4
-    /// MiB that nobody reads: some 30,000 calls find room.
+    /// MiB that nothing reads: it has room for some 30,000 calls.
     Record,
 }
 
@@ -57,8 +57,8 @@ impl EmptyProbes {
         Ok(EmptyProbes { _links: attached.links, object })
     }
 
-    /// Calls of [`Floor::Record`] that found no room: they took less than a record takes. None when
-    /// that is not known.
+    /// Calls of [`Floor::Record`] that found no room: they took less time than with a record. None
+    /// when that is not known.
     pub fn without_room(&self) -> Option<u64> {
         let map = self.object.maps().find(|map| map.name() == "no_room")?;
         let count = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;

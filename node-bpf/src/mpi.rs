@@ -1,4 +1,4 @@
-//! What MPI handles mean in a process: the world communicator, datatypes, reductions.
+//! The meaning of MPI handles in a process: the world communicator, datatypes, reductions.
 //!
 //! Open MPI's handles are addresses of exported objects (`ompi_mpi_comm_world`, `ompi_mpi_double`
 //! …), in the library or, when the executable refers to them directly, in the executable (copy
@@ -99,7 +99,7 @@ static MPICH_TYPES: &[(u64, &str)] = &[
 ];
 
 impl MpiNames {
-    /// Looks into the process's executable and MPI library. Empty when it is gone or is no Open MPI
+    /// Reads the process's executable and MPI library. Empty when it is gone or is no Open MPI
     /// program.
     pub(crate) fn read(pid: u32) -> MpiNames {
         let mut names = MpiNames::default();

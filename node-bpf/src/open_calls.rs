@@ -1,5 +1,5 @@
 //! Reading the calls that have not returned out of the kernel: an iterator over the machine's tasks
-//! (`bpf/open_calls.bpf.h`), since what a thread is in is kept with the thread.
+//! (`bpf/open_calls.bpf.h`), since a thread's current call is kept with the thread.
 
 use std::io::Read;
 
@@ -22,7 +22,7 @@ impl OpenCalls {
         Ok(OpenCalls { link: Mutex::new(link) })
     }
 
-    /// Those of now; what begins or returns meanwhile may be among them or not.
+    /// The present ones; calls that begin or return meanwhile may be among them or not.
     pub(crate) fn read(&self, now_ns: u64) -> Vec<RawInFlight> {
         let iterator = Iter::new(&self.link.lock());
         let mut bytes = vec![];

@@ -1,6 +1,6 @@
-//! What capture needs to be allowed, and giving up the rest. The table [`PRIVILEGES`] is the one
-//! home of which capability is needed for what; it was found by leaving each out
-//! (node/tests/privileges.rs keeps it true). What the host offers is `host`'s business.
+//! The capabilities that capture needs, and dropping the rest. The table [`PRIVILEGES`] is the one
+//! place that lists which capability is needed for what; it was found by leaving each out
+//! (node/tests/privileges.rs keeps it true). `host` reads what the host offers.
 
 use std::sync::OnceLock;
 
@@ -31,7 +31,7 @@ pub enum Needed {
     WithoutMulti,
 }
 
-/// All that capture uses; an agent keeps these and gives up every other.
+/// All that capture uses; an agent keeps these and drops every other.
 pub static PRIVILEGES: &[Privilege] = &[
     Privilege { capability: Capability::CAP_BPF, purpose: "to load BPF programs and maps", needed: Needed::Always },
     Privilege {
@@ -68,12 +68,12 @@ pub static PRIVILEGES: &[Privilege] = &[
 
 /// The only user whose processes may be recorded; none: everybody's.
 ///
-/// Root sees everybody, and so does a service to whom an administrator has given CAP_SYS_PTRACE,
-/// the right to look into other users' processes, as an ambient capability (systemd's
-/// AmbientCapabilities, setpriv). Whoever has capabilities because the program's file carries them
-/// (setcap) is any user that may run it, and sees nobody but that user. The kernel clears ambient
-/// capabilities when such a file is executed (capabilities(7)), so that tells the two apart.
-/// Decided once: [`keep_only`] gives up what it is told by.
+/// Root sees everybody's processes, and so does a service with CAP_SYS_PTRACE, the right to look
+/// into other users' processes, as an ambient capability given by an administrator (systemd's
+/// AmbientCapabilities, setpriv). A process with capabilities from the program's file (setcap) may
+/// be run by any user, and sees only that user's. The kernel clears ambient capabilities when such
+/// a file is executed (capabilities(7)), which distinguishes the two. Decided once: [`keep_only`]
+/// drops the capabilities by which it is decided.
 pub fn only_user() -> Option<u32> {
     static DECIDED: OnceLock<Option<u32>> = OnceLock::new();
     *DECIDED.get_or_init(|| {
@@ -85,12 +85,12 @@ pub fn only_user() -> Option<u32> {
     })
 }
 
-/// What this thread has of [`PRIVILEGES`].
+/// This thread's capabilities of [`PRIVILEGES`].
 pub fn granted() -> Vec<Capability> {
     PRIVILEGES.iter().map(|privilege| privilege.capability).filter(|capability| has(*capability)).collect()
 }
 
-/// What this thread may do now.
+/// The capabilities that this thread has in effect.
 pub fn effective() -> Vec<Capability> {
     let set = caps::read(None, CapSet::Effective).unwrap_or_default();
     let mut list: Vec<_> = set.into_iter().collect();
@@ -98,23 +98,22 @@ pub fn effective() -> Vec<Capability> {
     list
 }
 
-/// Whether this thread may do it.
+/// Whether this thread has it in effect.
 pub fn has(capability: Capability) -> bool {
-    // CAP_SYS_ADMIN stood for these before they were split off it, and does so still
+    // CAP_SYS_ADMIN included these before they were split off it, and still does
     let admin = [Capability::CAP_BPF, Capability::CAP_PERFMON, Capability::CAP_CHECKPOINT_RESTORE]
         .contains(&capability)
         && caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false);
     admin || caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
 }
 
-/// The capabilities that capture keeps on this host: `multi` says whether the kernel has
-/// uprobe.multi.
+/// The capabilities that capture keeps on this host; `multi`: the kernel has uprobe.multi.
 pub fn kept(multi: bool) -> Vec<Capability> {
     kept_for(multi, only_user())
 }
 
-/// The same for a recorder of everybody, or of one user only: that one has no use for the right to
-/// look into other users' processes, and is not trusted with all that CAP_SYS_ADMIN gives.
+/// The same for a recorder of everybody, or of one user only: that one does not need the right to
+/// look into other users' processes, and does not get all the rights of CAP_SYS_ADMIN.
 pub fn kept_for(multi: bool, only_user: Option<u32>) -> Vec<Capability> {
     let everybodys =
         [Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH, Capability::CAP_SYS_ADMIN].as_slice();
@@ -125,7 +124,7 @@ pub fn kept_for(multi: bool, only_user: Option<u32>) -> Vec<Capability> {
     PRIVILEGES.iter().filter(wanted).map(|privilege| privilege.capability).collect()
 }
 
-/// Why privileges could not be given up.
+/// Why privileges could not be dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum DropError {
     /// Capabilities are each thread's own: others would keep theirs.
@@ -137,7 +136,7 @@ pub enum DropError {
     /// The kernel refused.
     #[error("giving up {what}: {source}")]
     Refused {
-        /// What was to be given up.
+        /// The capability or setting.
         what: &'static str,
         /// The kernel's answer.
         source: CapsError,
@@ -145,7 +144,7 @@ pub enum DropError {
 }
 
 /// Runs `look` with no capability in effect but `keep` (of those there are), in this thread, and
-/// takes the others back.
+/// restores the others.
 ///
 /// # Errors
 /// The kernel refused.
@@ -159,9 +158,9 @@ pub fn with_only<T>(keep: &[Capability], look: impl FnOnce() -> T) -> Result<T, 
     Ok(seen)
 }
 
-/// Gives up every capability but `keep`, for good: effective, permitted, inheritable, ambient and
-/// (where allowed) bounding, and sets no_new_privs. Threads started later have no more. Returns
-/// what is left.
+/// Drops every capability but `keep`, for good: effective, permitted, inheritable, ambient and
+/// (where allowed) bounding, and sets no_new_privs. Threads started later have no more. Returns the
+/// remaining ones.
 ///
 /// # Errors
 /// Other threads run already, or the kernel refused.

@@ -1,7 +1,7 @@
-//! Who a process is: rank, job, container and user, from /proc. Ranks come from the launcher's
-//! environment variables; the ones MPI launchers and torchrun set win over Slurm's, because under
-//! mpirun inside sbatch every rank sees the launcher's SLURM_PROCID. What its libraries' handles
-//! mean is in `mpi`, containers are in `container`.
+//! The identity of a process: rank, job, container and user, from /proc. Ranks come from the
+//! launcher's environment variables; the ones MPI launchers and torchrun set win over Slurm's,
+//! because under mpirun inside sbatch every rank sees the launcher's SLURM_PROCID. `mpi` resolves
+//! the handles of its libraries, `container` finds containers.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::mpi::MpiNames;
 use parking_lot::{Mutex, MutexGuard};
 use record::ProcessSeen;
 
-/// What the environment says of a process.
+/// The facts in a process's environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Attribution {
     pub(crate) rank: Option<i32>,
@@ -118,8 +118,8 @@ impl Process {
     }
 }
 
-/// A field of /proc/PID/stat behind the name, counted from 1 as proc(5) does. The name is in
-/// parentheses and may hold any character.
+/// A field of /proc/PID/stat after the name, counted from 1 as proc(5) does. The name is in
+/// parentheses and may contain any character.
 fn stat_field(stat: &[u8], number: usize) -> Option<&str> {
     let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
     let field = stat.get(after_name..)?.split(|&b| b == b' ').nth(number.checked_sub(3)?)?;
@@ -160,8 +160,8 @@ pub(crate) fn cgroup_path(cgroups: &str) -> &str {
     cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("")
 }
 
-/// Whether the real, effective and saved user of a process are this one. (The programs ask more, of
-/// every event.)
+/// Whether the real, effective and saved user of a process are this one. (The programs check more,
+/// for every event.)
 pub(crate) fn is_all_of_user(pid: u32, user: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let Some(line) = status.lines().find_map(|line| line.strip_prefix("Uid:")) else { return false };
@@ -186,18 +186,17 @@ fn user_name(uid: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Processes {
     known: Mutex<HashMap<u32, Arc<Process>>>,
-    /// When pids last began another program (kernel time): what was being read of them then is of
-    /// the one before.
+    /// The last exec of pids (kernel time): a read that began before it is of the program before.
     execs: Mutex<HashMap<u32, u64>>,
     ended: Mutex<HashMap<u32, (Arc<Process>, Instant)>>,
     boot_unix_ns: i64,
 }
 
-/// So long an ended process is remembered.
+/// How long an ended process is remembered.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// Most execs that are remembered. A reading takes milliseconds, so older ones may go.
+/// Most execs that are remembered. A read takes milliseconds, so older ones may be dropped.
 const MOST_EXECS: usize = 4096;
-/// So often a process is read anew that begins other programs meanwhile.
+/// How often a process is read again that begins other programs meanwhile.
 const MOST_READINGS: u32 = 8;
 
 impl Processes {
@@ -222,13 +221,13 @@ impl Processes {
         self.keep(pid, Process::read(pid, self.boot_unix_ns)?)
     }
 
-    /// Keeps what was read, but not of a program that the process has left meanwhile: launchers
-    /// begin the rank's a few milliseconds after their own, and give it its rank.
+    /// Keeps what was read, unless the process has begun another program meanwhile: launchers begin
+    /// the rank's a few milliseconds after their own, and give it its rank.
     fn keep(&self, pid: u32, mut read: Process) -> Option<(Arc<Process>, bool)> {
         for _ in 0..MOST_READINGS {
             let mut known = self.lock();
-            // under the same lock as `exec` takes both: it either has been told of, or finds what
-            // is kept here
+            // under the same lock as `exec` takes both: that either came before, or finds what is
+            // kept here
             let left = self.execs().get(&pid).is_some_and(|exec_ns| read.read_ns < *exec_ns);
             if !left {
                 if let Some(process) = known.get(&pid) {
@@ -248,8 +247,8 @@ impl Processes {
         self.execs.lock()
     }
 
-    /// Whether what is known of a pid is of the process that has it now: another one started at
-    /// another time. What is of an earlier process is ended.
+    /// Whether the stored process is the one that has this pid now, not another one started at
+    /// another time. An earlier process is marked as ended.
     pub(crate) fn is_same(&self, pid: u32) -> bool {
         let Some(known) = self.known(pid) else { return true };
         let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return true };
@@ -268,7 +267,7 @@ impl Processes {
         has_threads(&stat) && start_ns == Some(seen.start_ns)
     }
 
-    /// It runs another program since `ts_ns` (kernel time): what was read before is void.
+    /// Records that it runs another program since `ts_ns` (kernel time): earlier reads are void.
     pub(crate) fn exec(&self, pid: u32, ts_ns: u64) {
         let mut known = self.lock();
         let mut execs = self.execs();
@@ -285,12 +284,12 @@ impl Processes {
         self.begins(pid);
     }
 
-    /// A process of this pid begins: what is remembered of an earlier one is not of it.
+    /// Records that a process of this pid begins: stored facts of an earlier one are not of it.
     pub(crate) fn begins(&self, pid: u32) {
         self.ended().remove(&pid);
     }
 
-    /// It has ended. What was counted of it may still have to be read.
+    /// Records that it has ended. Its counts may still have to be read.
     pub(crate) fn forget(&self, pid: u32) {
         let process = self.lock().remove(&pid);
         let mut ended = self.ended();
@@ -302,15 +301,15 @@ impl Processes {
         self.ended.lock()
     }
 
-    /// The process of a record; true when it was read now. Of one that has just ended there may be
-    /// records still (threads that end at once, requests to a disk under way): what can be read of
-    /// its pid then says nothing any more, so it is not read.
+    /// The process of a record; true when it was read now. Records of one that has just ended may
+    /// still arrive (threads that end at once, requests to a disk in flight): then /proc has no
+    /// facts about its pid any more, so it is not read.
     pub(crate) fn of_record(&self, pid: u32) -> Option<(Arc<Process>, bool)> {
-        self.lately(pid).map(|process| (process, false)).or_else(|| self.look(pid))
+        self.recent(pid).map(|process| (process, false)).or_else(|| self.look(pid))
     }
 
     /// One that is known, or was until a little while ago.
-    pub(crate) fn lately(&self, pid: u32) -> Option<Arc<Process>> {
+    pub(crate) fn recent(&self, pid: u32) -> Option<Arc<Process>> {
         self.known(pid).or_else(|| self.ended().get(&pid).map(|(process, _)| Arc::clone(process)))
     }
 
@@ -377,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_that_is_used_again_is_told_by_its_start() {
+    fn a_pid_that_is_used_again_is_recognised_by_its_start() {
         let processes = Processes::new();
         let pid = std::process::id();
         let (me, _) = processes.look(pid).unwrap();
@@ -423,7 +422,7 @@ mod tests {
         let (next, new) = processes.of_record(pid).unwrap();
         assert!(new && !Arc::ptr_eq(&next, &me));
         processes.forget(pid);
-        assert!(processes.look(pid).unwrap().1, "told to be there: read, whatever was before");
+        assert!(processes.look(pid).unwrap().1, "reported as new: read, whatever was before");
     }
 
     #[test]
@@ -455,7 +454,7 @@ mod tests {
         while !of_rank() {
             std::thread::yield_now();
         }
-        // told by the ring while it was read: there is nothing to take back yet
+        // reported by the ring while it was read: there is nothing to undo yet
         processes.exec(pid, clock::kernel_now_ns());
         let (process, new) = processes.keep(pid, early).unwrap();
         assert!(new && process.seen.rank == Some(3), "{process:?}");

@@ -1,7 +1,8 @@
-//! Walks over the Python frames of threads that run, by the threads themselves: a clock of the
-//! thread's own fires while it is on a CPU, and a BPF program (`bpf/python.bpf.c`) then reads its
-//! frames, which cannot change meanwhile. Nothing is stopped and nothing signalled. What the frames
-//! mean, and where in them things lie, is for who asks to know.
+//! Walks over the Python frames of running threads, by the threads themselves, and copies of the
+//! native stacks of those without Python: a clock of the thread's own fires while it is on a CPU,
+//! and a BPF program (`bpf/python.bpf.c`) then reads its frames or its stack, which cannot change
+//! meanwhile. Nothing is stopped and nothing signalled. The caller
+//! knows the meaning and layout of the frames.
 //!
 //! Needs the rights that capture needs. A perf event of a thread lasts until [`PythonWalks::end`].
 
@@ -21,7 +22,7 @@ use crate::ring::Ring;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/python.bpf.o")));
 
-/// A thread walks when it has been on a CPU for so long since it was asked.
+/// CPU time of a thread since the request after which it walks.
 const PERIOD_NS: u64 = 200_000;
 /// Threads that have a clock at the same time.
 const MOST_THREADS: usize = 1_024;
@@ -31,8 +32,12 @@ const DISABLE: libc::Ioctl = 0x2401;
 /// Bytes before the frames (`struct rm_py_walk`), and of a frame.
 const HEAD_BYTES: usize = 24;
 const FRAME_BYTES: usize = 32;
+/// Bytes before the stack (`struct rm_stack_copy`).
+const STACK_HEAD_BYTES: usize = 48;
+/// `RM_WALK_STACK`.
+const KIND_STACK: u32 = 1;
 
-/// What a thread is to walk: where it begins, and offsets in the interpreter's structures.
+/// A request for a walk: the start, and offsets in the interpreter's structures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PythonThread {
     /// Thread id in the initial pid namespace.
@@ -41,7 +46,7 @@ pub struct PythonThread {
     pub state: u64,
     /// In the thread state: the innermost frame.
     pub frame_at: u32,
-    /// Where what stands there leads to a structure instead, that has the frame at this offset.
+    /// If set, the value there points to a structure that has the frame at this offset.
     pub inner_at: Option<u32>,
     /// In a frame: its code object.
     pub code_at: u32,
@@ -57,12 +62,12 @@ pub struct PythonThread {
     pub tlbc_at: u32,
 }
 
-/// A frame as it lay in memory.
+/// A frame as it was in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PythonFrame {
-    /// Where it lies.
+    /// Its address.
     pub address: u64,
-    /// What stands for its code object.
+    /// The value in place of its code object.
     pub code: u64,
     /// Position in the bytecode: a pointer, or an index in the lower half.
     pub instruction: u64,
@@ -83,7 +88,40 @@ pub struct PythonWalk {
     pub complete: bool,
 }
 
-/// Has threads walk their own frames.
+/// Registers and the top of the stack of a thread that ran its own code (x86-64).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StackCopy {
+    /// The thread.
+    pub tid: u32,
+    /// Program counter.
+    pub pc: u64,
+    /// Stack pointer.
+    pub sp: u64,
+    /// `rbp`.
+    pub fp: u64,
+    /// The stack from its pointer on: 16 KiB, or less where less is mapped.
+    pub bytes: Vec<u8>,
+}
+
+/// What a thread that was asked gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ThreadWalk {
+    /// Its Python frames.
+    Frames(PythonWalk),
+    /// Its native stack.
+    Stack(StackCopy),
+}
+
+impl ThreadWalk {
+    fn tid(&self) -> u32 {
+        match self {
+            ThreadWalk::Frames(walk) => walk.tid,
+            ThreadWalk::Stack(copy) => copy.tid,
+        }
+    }
+}
+
+/// Makes threads walk their own frames, or copies their stacks.
 #[derive(Debug)]
 pub struct PythonWalks {
     object: Object,
@@ -119,7 +157,7 @@ impl PythonWalks {
         Ok(PythonWalks { object, asked, ring, clocks: HashMap::new(), requests: 0, open: HashMap::new() })
     }
 
-    /// Has a thread walk its frames when it next runs.
+    /// Makes a thread walk its frames when it next runs.
     ///
     /// # Errors
     /// The kernel refuses it a clock, or too many threads have one.
@@ -138,20 +176,29 @@ impl PythonWalks {
         self.turn(thread.tid, ENABLE)
     }
 
+    /// Copies the native stack of a thread when it next runs code of its own (x86-64).
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn ask_stack(&mut self, tid: u32) -> io::Result<()> {
+        // Without a thread state of Python.
+        self.ask(&PythonThread { tid, ..PythonThread::default() })
+    }
+
     /// The walks that were asked for, as soon as all have come or this long has passed; the others
-    /// are given up.
-    pub fn take(&mut self, patience: Duration) -> Vec<PythonWalk> {
+    /// are dropped.
+    pub fn take(&mut self, patience: Duration) -> Vec<ThreadWalk> {
         let until = Instant::now() + patience;
         let mut taken = vec![];
         loop {
             let open = &self.open;
             self.ring.consume(|bytes| {
-                let walk = decode(bytes).filter(|(number, walk)| open.get(&walk.tid) == Some(number));
+                let walk = decode(bytes).filter(|(number, walk)| open.get(&walk.tid()) == Some(number));
                 taken.extend(walk.map(|(_, walk)| walk));
             });
             for walk in &taken {
-                if self.open.remove(&walk.tid).is_some() {
-                    let _ = self.turn(walk.tid, DISABLE);
+                if self.open.remove(&walk.tid()).is_some() {
+                    let _ = self.turn(walk.tid(), DISABLE);
                 }
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -167,7 +214,7 @@ impl PythonWalks {
         taken
     }
 
-    /// Takes all clocks away.
+    /// Removes all clocks.
     pub fn end(&mut self) {
         for tid in mem::take(&mut self.clocks).into_keys() {
             let _ = self.asked.delete(&tid.to_ne_bytes());
@@ -230,10 +277,15 @@ fn encode(thread: &PythonThread, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// `struct rm_py_walk`: the number of its request, and the walk.
-fn decode(bytes: &[u8]) -> Option<(u64, PythonWalk)> {
+/// `struct rm_py_walk` or `struct rm_stack_copy`: the number of its request, and what is in it.
+fn decode(bytes: &[u8]) -> Option<(u64, ThreadWalk)> {
     let mut r = Reader::new(bytes);
     let (tid, count, number, complete) = (r.u32()?, r.u32()? as usize, r.u64()?, r.u32()? == 1);
+    if r.u32()? == KIND_STACK {
+        let (pc, sp, fp) = (r.u64()?, r.u64()?, r.u64()?);
+        let bytes = bytes.get(STACK_HEAD_BYTES..STACK_HEAD_BYTES.checked_add(count)?)?.to_vec();
+        return Some((number, ThreadWalk::Stack(StackCopy { tid, pc, sp, fp, bytes })));
+    }
     let frames = bytes.get(HEAD_BYTES..HEAD_BYTES + count.checked_mul(FRAME_BYTES)?)?;
     let frame = |bytes: &[u8]| {
         let mut r = Reader::new(bytes);
@@ -241,7 +293,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, PythonWalk)> {
         Some(PythonFrame { address, code, instruction, tlbc: r.u32()?.cast_signed(), owner: r.u8()? })
     };
     let frames = frames.chunks_exact(FRAME_BYTES).map(frame).collect::<Option<Vec<_>>>()?;
-    Some((number, PythonWalk { tid, frames, complete }))
+    Some((number, ThreadWalk::Frames(PythonWalk { tid, frames, complete })))
 }
 
 #[cfg(test)]
@@ -263,12 +315,21 @@ mod tests {
         walk.extend([4, 0, 0, 0]);
         let (number, read) = decode(&walk).unwrap();
         let frame = PythonFrame { address: 10, code: 20, instruction: 30, tlbc: -1, owner: 4 };
-        assert_eq!((number, read), (3, PythonWalk { tid: 9, frames: vec![frame], complete: true }));
-        assert_eq!(decode(&walk[..40]), None, "less than it says");
+        let frames = PythonWalk { tid: 9, frames: vec![frame], complete: true };
+        assert_eq!((number, read), (3, ThreadWalk::Frames(frames)));
+        assert_eq!(decode(&walk[..40]), None, "shorter than its count");
+        let mut copy: Vec<u8> = [9_u32, 2].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        copy.extend(4_u64.to_ne_bytes());
+        copy.extend([0_u32, KIND_STACK].iter().flat_map(|word| word.to_ne_bytes()));
+        copy.extend([10_u64, 20, 30].iter().flat_map(|word| word.to_ne_bytes()));
+        copy.extend([7, 8, 9]);
+        let stack = StackCopy { tid: 9, pc: 10, sp: 20, fp: 30, bytes: vec![7, 8] };
+        assert_eq!(decode(&copy), Some((4, ThreadWalk::Stack(stack))));
+        assert_eq!(decode(&copy[..49]), None, "shorter than its count");
     }
 
     #[test]
-    fn a_thread_that_runs_walks_what_it_is_told_to_and_one_that_sleeps_does_not() {
+    fn a_running_thread_walks_as_requested_and_a_sleeping_one_does_not() {
         let mut walks = match PythonWalks::load() {
             Ok(walks) => walks,
             Err(error) => {
@@ -306,16 +367,28 @@ mod tests {
         }
         spin();
         let taken = walks.take(Duration::from_millis(100));
-        let seen = |walk: &PythonWalk| walk.frames.iter().map(|f| (f.code, f.instruction, f.owner)).collect::<Vec<_>>();
-        assert_eq!(taken.iter().map(seen).collect::<Vec<_>>(), [[(88, 800, 2), (77, 700, 1)]]);
-        assert!(taken[0].complete);
-        // What is not to be read ends the walk there.
+        let [ThreadWalk::Frames(walk)] = &taken[..] else { panic!("{taken:?}") };
+        let seen = walk.frames.iter().map(|f| (f.code, f.instruction, f.owner)).collect::<Vec<_>>();
+        assert_eq!(seen, [(88, 800, 2), (77, 700, 1)]);
+        assert!(walk.complete);
+        // Unreadable memory ends the walk there.
         let lost: Box<[u64; 2]> = Box::new([0, 16]);
         walks.ask(&PythonThread { state: lost.as_ptr() as u64, ..thread }).unwrap();
         spin();
         let taken = walks.take(Duration::from_millis(100));
-        assert_eq!((taken.len(), taken[0].frames.len(), taken[0].complete), (1, 0, false));
-        // One that sleeps is given up, and its late answer is nobody's.
+        assert_eq!(taken, [ThreadWalk::Frames(PythonWalk { tid, frames: vec![], complete: false })]);
+        // Its stack, from the stack pointer on.
+        if cfg!(target_arch = "x86_64") {
+            let local = 0x1234_5678_9abc_def0_u64;
+            walks.ask_stack(tid).unwrap();
+            spin();
+            let at = std::ptr::from_ref(std::hint::black_box(&local)) as u64;
+            let taken = walks.take(Duration::from_millis(100));
+            let [ThreadWalk::Stack(copy)] = &taken[..] else { panic!("{taken:?}") };
+            let found = usize::try_from(at - copy.sp).ok().and_then(|at| copy.bytes.get(at..at + 8));
+            assert_eq!(found, Some(&local.to_ne_bytes()[..]), "{:x} {at:x}", copy.sp);
+        }
+        // A sleeping one is dropped, and its late answer ignored.
         let sleeper = std::process::Command::new("sleep").arg("60").spawn().map(Killed).unwrap();
         walks.ask(&PythonThread { tid: sleeper.0.id(), ..thread }).unwrap();
         assert!(walks.take(Duration::from_millis(20)).is_empty());

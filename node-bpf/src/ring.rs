@@ -1,10 +1,10 @@
-//! Reading the ring buffer between the BPF programs and us, each of its pages mapped once: libbpf's
-//! reader maps the data twice in a row, so that no record breaks off at the end, and its pages
-//! count twice as the agent's memory. Here the few records that do are copied together. What is in
-//! the records is `wire`'s business.
+//! Reading the ring buffer between the BPF programs and us, with each of its pages mapped once:
+//! libbpf's reader maps the data twice in a row, so that no record is split at the end, and its
+//! pages count twice as the agent's memory. Here the few split records are copied together. `wire`
+//! parses the records.
 //!
 //! Layout and protocol: Linux, Documentation/bpf/ringbuf.rst and kernel/bpf/ringbuf.c. The first
-//! page holds the reader's position (ours to write), the second the writer's, then come the data.
+//! page has the reader's position (ours to write), the second the writer's, then come the data.
 //! Positions only grow. A record begins with eight bytes, of which the first four are its length
 //! and two flags; records are aligned to eight bytes.
 
@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapHandle};
 
-/// Flags in a record's length: it is still being written; it was given up.
+/// Flags in a record's length: it is still being written; it was discarded.
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 const HEADER_BYTES: usize = 8;
-/// The kernel is told that there is room again when this much of the ring has been read (of small
-/// ones an eighth).
-const SAID_BYTES: usize = 16 << 10;
+/// The read position is published after this much of the ring has been read (of small ones an
+/// eighth).
+const PUBLISH_BYTES: usize = 16 << 10;
 
-/// Positions and data, wherever they lie.
+/// Pointers to positions and data.
 #[derive(Debug)]
 struct Pages {
     consumer: NonNull<AtomicUsize>,
@@ -35,8 +35,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// Hands every record that is complete to `take`, up to the first that is not; false when there
-    /// is one.
+    /// Passes every complete record to `take`, up to the first that is not; false when there is
+    /// one.
     ///
     /// # Safety
     /// The pointers are valid, the data aligned to eight bytes, and nobody else reads the ring.
@@ -44,7 +44,7 @@ impl Pages {
         // SAFETY: the caller's promise; the writer's position is only ever read.
         let (consumer, producer) = unsafe { (self.consumer.as_ref(), self.producer.as_ref()) };
         let mut at = consumer.load(Ordering::Acquire);
-        let mut said = at;
+        let mut published = at;
         let all = loop {
             if at == producer.load(Ordering::Acquire) {
                 break true;
@@ -76,11 +76,11 @@ impl Pages {
                 }
             }
             at = at.wrapping_add((len + HEADER_BYTES).next_multiple_of(8));
-            // Now and then: every writer reads it, and each time that it has changed waits for its
-            // cache line.
-            if at.wrapping_sub(said) >= SAID_BYTES.min(self.data_bytes / 8) {
+            // Only now and then: every writer reads it, and each time that it has changed waits for
+            // its cache line.
+            if at.wrapping_sub(published) >= PUBLISH_BYTES.min(self.data_bytes / 8) {
                 consumer.store(at, Ordering::Release);
-                said = at;
+                published = at;
             }
         };
         consumer.store(at, Ordering::Release);
@@ -150,7 +150,7 @@ impl Ring {
         }
         // SAFETY: the descriptor is new and nobody else's.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        // By edges: only when the programs say so, not whenever there is a record.
+        // Edge-triggered: only when the programs signal, not whenever there is a record.
         let mut wanted = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
         // SAFETY: `wanted` lives through the call.
         if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut wanted) } < 0 {
@@ -167,8 +167,8 @@ impl Ring {
         unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, most_ms) };
     }
 
-    /// Hands every complete record to `take`; false when one is still being written, and more may
-    /// lie behind it.
+    /// Passes every complete record to `take`; false when one is still being written, and there may
+    /// be more behind it.
     pub(crate) fn consume(&mut self, take: impl FnMut(&[u8])) -> bool {
         // SAFETY: the mappings live as long as this value, and `&mut` makes us the only reader of
         // it.
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_whole_and_once_also_across_the_end() {
+    fn records_come_complete_and_once_also_across_the_end() {
         let mut ring = Fake::new();
         assert!(ring.read().is_empty());
         for round in 0u8..40 {

@@ -1,8 +1,8 @@
-//! What capture itself costs and loses, for the table `self_stats`: every probe's counters, every
+//! The cost and losses of capture itself, for the table `self_stats`: every probe's counters, every
 //! BPF program's runs and processor time, and the thresholds in force. Values count from the start;
 //! only those that have changed make a record.
 //!
-//! Of the runs of the programs one in 64 is measured, by the programs themselves (`MEASURED` in
+//! One in 64 runs of the programs is measured, by the programs themselves (`MEASURED` in
 //! `bpf/capture.bpf.c`): the kernel's own measuring (BPF_ENABLE_STATS) takes 80 ns a run of every
 //! BPF program of the host and CAP_SYS_ADMIN.
 
@@ -36,14 +36,14 @@ const PROGRAMS: &[&str] = &[
     "verbs",
 ];
 
-/// Remembers what was said last.
+/// Remembers the last reported values.
 #[derive(Debug, Default)]
 pub(crate) struct SelfStats {
     last: HashMap<String, f64>,
 }
 
 impl SelfStats {
-    /// What has changed since the last time.
+    /// The values that have changed since the last time.
     pub(crate) fn look(
         &mut self,
         ts_ns: i64,
@@ -84,7 +84,7 @@ impl SelfStats {
         let mut stats = vec![];
         for (name, value, unit) in all {
             let before = self.last.insert(name.clone(), value);
-            // a counter that has not moved at all says nothing; a threshold is said once
+            // a counter that has never moved is not reported; a threshold is reported once
             let silent = before.is_none() && value == 0.0;
             if before != Some(value) && !silent {
                 stats.push(SelfStat { ts_ns, name, value, unit });
@@ -118,7 +118,7 @@ impl ProgramTime {
         }
     }
 
-    /// All runs, at the mean of those that were measured.
+    /// All runs, at the mean of the measured ones.
     fn cpu_ns(self) -> f64 {
         if self.measured == 0 { 0.0 } else { self.measured_ns as f64 / self.measured as f64 * self.runs as f64 }
     }
@@ -138,15 +138,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_changed_is_said() {
+    fn only_changed_values_are_reported() {
         let mut stats = SelfStats::default();
-        let mut said = |hits: f64, least: f64| -> Vec<(String, f64)> {
+        let mut reported = |hits: f64, least: f64| -> Vec<(String, f64)> {
             let all = vec![("a.hits".to_owned(), hits, "count"), ("least".to_owned(), least, "ns")];
             stats.changed(1, all).into_iter().map(|s| (s.name, s.value)).collect()
         };
-        assert_eq!(said(0.0, 5.0), [("least".to_owned(), 5.0)]);
-        assert_eq!(said(2.0, 5.0), [("a.hits".to_owned(), 2.0)]);
-        assert_eq!(said(2.0, 5.0), []);
-        assert_eq!(said(2.0, 0.0), [("least".to_owned(), 0.0)]);
+        assert_eq!(reported(0.0, 5.0), [("least".to_owned(), 5.0)]);
+        assert_eq!(reported(2.0, 5.0), [("a.hits".to_owned(), 2.0)]);
+        assert_eq!(reported(2.0, 5.0), []);
+        assert_eq!(reported(2.0, 0.0), [("least".to_owned(), 0.0)]);
     }
 }

@@ -1,5 +1,5 @@
-//! What the threads of a running capture share: the sink, what is known of processes and
-//! communicators, and the status that callers see.
+//! State that the threads of a running capture share: the sink, known processes and communicators,
+//! and the status for callers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct AttachedFile {
     pub symbols: Vec<String>,
 }
 
-/// What capture is doing.
+/// The state of capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaptureStatus {
     /// How calls are probed.
@@ -47,7 +47,7 @@ pub struct CaptureStatus {
     pub rows: Vec<RowRule>,
     /// What could not be probed, and why.
     pub problems: Vec<String>,
-    /// Which classes of things are recorded, and why others are not.
+    /// Which classes are recorded, and why others are not.
     pub classes: Vec<ClassStatus>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Shared {
     pub(crate) status: Mutex<CaptureStatus>,
     /// Rows of off-CPU stretches and block requests so far.
     pub(crate) rows: AtomicU64,
-    /// The probes are gone: what is in the ring now is all there will be.
+    /// The probes are gone: no records come after those in the ring now.
     pub(crate) detached: AtomicBool,
 }
 
@@ -99,7 +99,7 @@ impl Shared {
         self.groups.lock()
     }
 
-    /// Hands on the calls of a process's groups that have not ended, as they were made.
+    /// Delivers the calls of a process's groups that have not ended, as they were made.
     pub(crate) fn release_groups(&self, pid: u32) {
         let left = self.groups().release(pid);
         left.into_iter().for_each(|call| self.deliver(Record::Collective(call)));

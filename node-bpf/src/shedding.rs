@@ -1,8 +1,8 @@
-//! What is left out when there is too much: a small machine with levels, asked once a second.
-//! Off-CPU stretches and block requests go first, the shortest of them: each level multiplies the
-//! shortest recorded one by four. Rows of point-to-point calls go last. Collectives are never left
-//! out. What is left out is counted by the programs (loss reason "shed"), every change is said
-//! (log, `self_stats`), and each level is taken back after ten calm seconds.
+//! Shedding when there is too much: a small state machine with levels, updated once a second.
+//! Off-CPU stretches and block requests are left out first, the shortest of them: each level
+//! multiplies the shortest recorded one by four. Rows of point-to-point calls are left out last.
+//! Collectives are never left out. The programs count what is left out (loss reason "shed"), every
+//! change is reported (log, `self_stats`), and each level is taken back after ten calm seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::signals::wire::Tuning;
 
-/// How full the queue behind capture is, in thousandths. Who owns the queue sets it; all clones are
-/// one.
+/// How full the queue behind capture is, in thousandths. The owner of the queue sets it; all clones
+/// share the value.
 #[derive(Debug, Clone, Default)]
 pub struct Backlog(Arc<AtomicU32>);
 
@@ -26,7 +26,7 @@ impl Backlog {
     }
 }
 
-/// What the last second was like.
+/// Measurements of the last second.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Second {
     /// Records lost because the ring buffer was full.
@@ -38,7 +38,7 @@ pub(crate) struct Second {
 }
 
 /// Rows of off-CPU stretches and block requests in a second, above which the shortest are left out:
-/// at 100 bytes a row some 20 GB a day, for what few ever look at.
+/// at 100 bytes a row some 20 GB a day, which are rarely needed.
 const MOST_ROWS: u64 = 2000;
 /// A backlog from which on more is left out, and below which a second is calm.
 const BACKLOG: (u32, u32) = (500, 100);
@@ -48,7 +48,7 @@ const CALM: u32 = 10;
 /// 64 times as long.
 const POINT_TO_POINT: u32 = 4;
 
-/// The machine.
+/// The state machine.
 #[derive(Debug)]
 pub(crate) struct Shedding {
     base: Tuning,

@@ -1,7 +1,6 @@
-//! Where calls are made: the address that a call returned to, as `function+offset (file)`. Each
-//! place of a file is looked up once, however many processes run it, on a thread of its own, since
-//! the symbols of a framework's library take long to read. Programs have few such places, so the
-//! texts are few.
+//! Call sites: the address that a call returned to, as `function+offset (file)`. Each place of a
+//! file is looked up once, however many processes run it, on a thread of its own, since the symbols
+//! of a framework's library take long to read. Programs have few such places, so the texts are few.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,10 +12,10 @@ use std::time::{Duration, Instant};
 use crate::elf;
 use crate::maps::{self, Mapping};
 
-/// Places of one process, and of all files: calls at more than these have no site.
+/// Most places of one process, and of all files: calls at further ones have no site.
 const MOST_OF_PROCESS: usize = 4_096;
 const MOST_PLACES: usize = 65_536;
-/// The ring's reader waits so long for a new place's name, so that the first rows have it, too …
+/// How long the ring's reader waits for a new place's name, so that the first rows have it, too …
 const WAIT: Duration = Duration::from_millis(20);
 /// … but no longer than this within [`SPELL`].
 const WAITS: Duration = Duration::from_millis(200);
@@ -62,7 +61,7 @@ pub(crate) struct Sites {
 #[derive(Debug)]
 struct Resolver {
     ask: Sender<(Place, File, String)>,
-    told: Receiver<(Place, Arc<str>)>,
+    resolved: Receiver<(Place, Arc<str>)>,
 }
 
 impl Sites {
@@ -71,7 +70,7 @@ impl Sites {
         Sites { processes, places, resolver: None, spell: Instant::now(), waited: Duration::ZERO }
     }
 
-    /// Looks at what a process has mapped, which is not to be had once it has ended.
+    /// Reads a process's mappings, which are not available once it has ended.
     pub(crate) fn look(&mut self, pid: u32) {
         self.processes.entry(pid).or_default().code = code_of(pid);
     }
@@ -82,7 +81,7 @@ impl Sites {
     }
 
     /// The site of a call that returned to `address`; none where that is in no file (code made at
-    /// run time), or cannot be told any more.
+    /// run time), or cannot be found any more.
     pub(crate) fn of(&mut self, pid: u32, address: u64) -> Option<Arc<str>> {
         if address == 0 {
             return None;
@@ -90,7 +89,7 @@ impl Sites {
         if let Some(text) = self.processes.get(&pid).and_then(|process| process.sites.get(&address)) {
             return text.clone();
         }
-        self.take_told();
+        self.take_resolved();
         let process = self.processes.entry(pid).or_default();
         if process.sites.len() >= MOST_OF_PROCESS {
             return None;
@@ -143,24 +142,24 @@ impl Sites {
             return Some(());
         }
         let began = Instant::now();
-        if let Ok((place, text)) = resolver.told.recv_timeout(WAIT) {
+        if let Ok((place, text)) = resolver.resolved.recv_timeout(WAIT) {
             self.places.insert(place, Text::Known(text));
         }
         self.waited += began.elapsed();
         Some(())
     }
 
-    fn take_told(&mut self) {
+    fn take_resolved(&mut self) {
         let Some(resolver) = &self.resolver else { return };
-        let told = resolver.told.try_iter();
-        self.places.extend(told.map(|(place, text)| (place, Text::Known(text))));
+        let resolved = resolver.resolved.try_iter();
+        self.places.extend(resolved.map(|(place, text)| (place, Text::Known(text))));
     }
 }
 
 impl Resolver {
     fn start() -> Option<Self> {
         let (ask, asked) = mpsc::channel::<(Place, File, String)>();
-        let (tell, told) = mpsc::channel();
+        let (tell, resolved) = mpsc::channel();
         let run = move || {
             for (place, file, name) in asked {
                 let text = elf::place(file, place.2).text(&name);
@@ -170,7 +169,7 @@ impl Resolver {
             }
         };
         thread::Builder::new().name("capture-sites".to_owned()).spawn(run).ok()?;
-        Some(Resolver { ask, told })
+        Some(Resolver { ask, resolved })
     }
 }
 

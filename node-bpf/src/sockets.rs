@@ -1,4 +1,4 @@
-//! Whose socket: from a socket's inode number to the followed process that has it open.
+//! The owner of a socket: from a socket's inode number to the followed process that has it open.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +15,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// The process among `pids` that holds the socket.
+    /// The process among `pids` that has the socket open.
     pub(crate) fn owner(&mut self, inode: u64, pids: impl FnOnce() -> Vec<u32>) -> Option<u32> {
         if inode == 0 {
             return None;

@@ -1,6 +1,6 @@
 //! Single probes on kernels that give a probe no cookie (before Linux 5.15): each probe has a small
-//! program of its own, a stub, which notes that probe's cookie and hands on to the common program
-//! by a tail call. The stub is `bpf/stub.bpf.c`; what it leaves the cookie in, and the array of the
+//! program of its own, a stub, which stores that probe's cookie and goes on to the common program
+//! by a tail call. The stub is `bpf/stub.bpf.c`; the place of the cookie, and the array of the
 //! common programs, belong to the capture object (`bpf/features.bpf.h`).
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -34,8 +34,8 @@ pub(crate) fn fill_targets(object: &Object) -> libbpf_rs::Result<()> {
     Ok(())
 }
 
-/// Attaches a stub to a place, in one process or in all (-1), that hands on to the named program.
-/// The link keeps all of it.
+/// Attaches a stub to a place, in one process or in all (-1), that goes on to the named program.
+/// The link keeps all of it alive.
 pub(crate) fn attach(
     object: &Object,
     common: &str,

@@ -1,6 +1,6 @@
-//! What could be captured here and now, for `rankmesh check`: the host as it is, the libraries that
-//! running processes use, and, where it is allowed, a trial of every class of probes. Nothing is
-//! left attached.
+//! What could be captured here and now, for `rankmesh check`: the features of the host, the
+//! libraries that running processes use, and, where it is allowed, a trial of every class of
+//! probes. Nothing stays attached.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ use crate::loader;
 use crate::maps;
 use crate::privileges;
 
-/// What was found.
+/// The findings.
 #[derive(Debug)]
 pub struct Survey {
     /// The kernel and this process.
@@ -28,7 +28,7 @@ pub struct Survey {
     pub attach: Result<AttachMode, Error>,
     /// The only user whose processes would be recorded; none: everybody's would.
     pub only_user: Option<u32>,
-    /// Every class; tried where capture can start, else told by what the kernel has.
+    /// Every class; tried where capture can start, else judged by the kernel's features.
     pub classes: Vec<ClassStatus>,
     /// Libraries that running processes have mapped, each file once.
     pub libraries: Vec<LibraryInUse>,
@@ -68,7 +68,7 @@ const KINDS: &[(&str, &str)] = &[
     ("libibverbs.so", "InfiniBand verbs"),
 ];
 
-/// Looks at everything.
+/// Collects everything.
 pub fn survey(config: &CaptureConfig) -> Survey {
     let (attach, classes) = match trial(config) {
         Ok((mode, classes)) => (Ok(mode), classes),
@@ -78,7 +78,7 @@ pub fn survey(config: &CaptureConfig) -> Survey {
     Survey { host: Host::examine(), only_user: privileges::only_user(), attach, classes, libraries, hidden_processes }
 }
 
-/// Loads everything and attaches what is not at library calls, once.
+/// Loads everything and attaches all programs except those at library calls, once.
 fn trial(config: &CaptureConfig) -> Result<(AttachMode, Vec<ClassStatus>), Error> {
     let config = CaptureConfig { cgroup: None, ring_bytes: 1, ..config.clone() };
     let mut loaded = loader::load(&config, None)?;

@@ -1,6 +1,5 @@
-//! Where to put the probes in a library file: the functions of `functions` that it exports, by file
-//! offset, one probe for names that share an address. Reading ELF is in `elf`, attaching in
-//! `attach`.
+//! The places of the probes in a library file: the functions of `functions` that it exports, by
+//! file offset, one probe for names that share an address. `elf` reads ELF, `attach` attaches.
 
 use std::borrow::Cow;
 use std::path::Path;

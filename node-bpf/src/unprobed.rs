@@ -1,6 +1,6 @@
 //! Communication libraries whose calls are not recorded unless the user names a function of theirs:
-//! gloo, PyTorch's backend for CPUs and control, and UCC. A host on which processes use them says
-//! so, once each.
+//! gloo, PyTorch's backend for CPUs and control, and UCC. If processes of a host use them, this is
+//! reported, once each.
 
 use std::collections::HashSet;
 use std::fs;
@@ -18,8 +18,8 @@ enum Unprobed {
     Ucc,
 }
 
-/// What PyTorch's threads are called that run gloo's operations (ProcessGroupGloo::runLoop) and its
-/// sockets (gloo/transport/tcp/loop.cc): they are there once a process group of it is made.
+/// The names of PyTorch's threads that run gloo's operations (ProcessGroupGloo::runLoop) and its
+/// sockets (gloo/transport/tcp/loop.cc): they exist once a process group of it is made.
 const GLOO_THREADS: &[&str] = &["pt_gloo_runloop", "gloo_tcp_loop"];
 /// The file of PyTorch's wheels that gloo is linked into.
 const TORCH: &str = "libtorch_cpu.so";
@@ -41,7 +41,7 @@ impl Unprobed {
         }
     }
 
-    /// What has it recorded.
+    /// The flag that has it recorded.
     fn probe(self) -> &'static str {
         match self {
             Self::Gloo => "libgloo.so.0:gloo::allreduce",
@@ -60,10 +60,10 @@ impl Unprobed {
     }
 }
 
-/// What was seen of them on this host.
+/// The ones that were seen on this host.
 #[derive(Debug, Default)]
 pub(crate) struct UnprobedLibraries {
-    said: HashSet<Unprobed>,
+    reported: HashSet<Unprobed>,
     /// Processes with PyTorch whose threads are looked at.
     torch: HashSet<u32>,
 }
@@ -80,22 +80,22 @@ impl UnprobedLibraries {
             self.torch.insert(pid);
         }
         let found = mappings.iter().filter_map(|mapping| Unprobed::of(mapping.file_name()));
-        found.filter_map(|library| self.say(library, pid, probes)).collect()
+        found.filter_map(|library| self.report(library, pid, probes)).collect()
     }
 
-    /// Looks whether processes with PyTorch run gloo; of those that have ended nothing is kept.
+    /// Checks whether processes with PyTorch run gloo; ended ones are dropped.
     pub(crate) fn look_at_threads(&mut self, probes: &[ProbeSpec]) -> Vec<String> {
-        if self.said.contains(&Unprobed::Gloo) || self.said.contains(&Unprobed::GlooInTorch) {
+        if self.reported.contains(&Unprobed::Gloo) || self.reported.contains(&Unprobed::GlooInTorch) {
             self.torch.clear();
             return Vec::new();
         }
         self.torch.retain(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(false));
         let runs = self.torch.iter().find(|pid| runs_gloo(**pid)).copied();
-        runs.and_then(|pid| self.say(Unprobed::GlooInTorch, pid, probes)).into_iter().collect()
+        runs.and_then(|pid| self.report(Unprobed::GlooInTorch, pid, probes)).into_iter().collect()
     }
 
-    fn say(&mut self, library: Unprobed, pid: u32, probes: &[ProbeSpec]) -> Option<String> {
-        if library.is_probed(probes) || !self.said.insert(library) {
+    fn report(&mut self, library: Unprobed, pid: u32, probes: &[ProbeSpec]) -> Option<String> {
+        if library.is_probed(probes) || !self.reported.insert(library) {
             return None;
         }
         let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -127,22 +127,25 @@ mod tests {
         7f04-7f05 r-xp 00000000 08:01 13 /venv/lib/libtorch_cpu.so\n";
 
     #[test]
-    fn each_library_is_said_once_and_not_where_the_user_probes_it() {
+    fn each_library_is_reported_once_and_not_where_the_user_probes_it() {
         let mappings: Vec<Mapping<'_>> = maps::mappings(MAPS).collect();
         let mut seen = UnprobedLibraries::default();
-        let said = seen.look(std::process::id(), &mappings, &[]);
-        assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].contains("gloo") && said[0].contains("--probe 'libgloo.so.0:gloo::allreduce'"), "{said:?}");
-        assert!(said[1].contains("UCC"), "{said:?}");
+        let reports = seen.look(std::process::id(), &mappings, &[]);
+        assert_eq!(reports.len(), 2, "{reports:?}");
+        assert!(
+            reports[0].contains("gloo") && reports[0].contains("--probe 'libgloo.so.0:gloo::allreduce'"),
+            "{reports:?}"
+        );
+        assert!(reports[1].contains("UCC"), "{reports:?}");
         assert!(seen.look(std::process::id(), &mappings, &[]).is_empty());
 
         let probe = ProbeSpec::function("libgloo.so.0:gloo::allreduce").unwrap();
-        let said = UnprobedLibraries::default().look(1, &mappings, &[probe]);
-        assert!(said.len() == 1 && said[0].contains("UCC"), "{said:?}");
+        let reports = UnprobedLibraries::default().look(1, &mappings, &[probe]);
+        assert!(reports.len() == 1 && reports[0].contains("UCC"), "{reports:?}");
     }
 
     #[test]
-    fn gloo_within_pytorch_is_told_by_its_threads() {
+    fn gloo_within_pytorch_is_recognised_by_its_threads() {
         let (mut seen, mappings) = (UnprobedLibraries::default(), maps::mappings(MAPS).skip(2).collect::<Vec<_>>());
         assert!(seen.look(std::process::id(), &mappings, &[]).is_empty());
         assert!(seen.look_at_threads(&[]).is_empty());
@@ -152,8 +155,8 @@ mod tests {
             wait.1.recv().unwrap_err();
         });
         ready.1.recv().unwrap();
-        let said = seen.look_at_threads(&[]);
-        assert!(said.len() == 1 && said[0].contains("libtorch_cpu.so:gloo::allreduce"), "{said:?}");
+        let reports = seen.look_at_threads(&[]);
+        assert!(reports.len() == 1 && reports[0].contains("libtorch_cpu.so:gloo::allreduce"), "{reports:?}");
         assert!(seen.look_at_threads(&[]).is_empty());
         drop(wait.0);
         thread.unwrap().join().unwrap();

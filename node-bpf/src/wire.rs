@@ -1,6 +1,5 @@
-//! The bytes the BPF programs write, parsed with size checks. The truth is `bpf/wire.h`; the sizes
-//! are asserted here and, for the record kinds, on every record. What a record means is `decode`'s
-//! business.
+//! The bytes the BPF programs write, parsed with size checks. `bpf/wire.h` defines them; the sizes
+//! are asserted here and, for the record kinds, on every record. `decode` interprets the records.
 
 use crate::bytes::Reader;
 use crate::signals::wire as signals;
@@ -58,7 +57,7 @@ pub(crate) struct RawCall {
     pub(crate) nranks: i32,
     pub(crate) ret: i32,
     pub(crate) args: [u64; MAX_ARGS],
-    /// Where it returned to: the instruction after the one that made it. 0: not known.
+    /// The address it returned to: the instruction after the call. 0: not known.
     pub(crate) site: u64,
 }
 
@@ -229,13 +228,13 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
 /// A call that has not returned, as the iterator `open_calls` writes it (`struct rm_open_call`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawInFlight {
-    /// It is ncclGroupEnd: what it waits for are the calls of its group.
+    /// It is ncclGroupEnd: it waits for the calls of its group.
     pub(crate) group_end: bool,
     /// The call as if it returned now.
     pub(crate) call: RawCall,
 }
 
-/// What the iterator writes of each thread.
+/// The iterator's entry of each thread.
 pub(crate) const OPEN_CALL_BYTES: usize = 168;
 
 impl RawInFlight {
@@ -289,7 +288,7 @@ pub(crate) fn waiting(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
 /// `FOLLOWED`.
 const FOLLOWED: (usize, u8) = (46, 1);
 
-/// The `struct thread_state` of a thread that has made no call yet, of a process that is followed.
+/// The initial `struct thread_state` of a thread, of a process that is followed.
 pub(crate) fn followed_thread(bytes: usize) -> Vec<u8> {
     let mut state = vec![0; bytes];
     if let Some(followed) = state.get_mut(FOLLOWED.0) {
@@ -350,7 +349,7 @@ pub(crate) struct RawConfig {
     pub(crate) offcpu_min_ns: u64,
     pub(crate) wake_bytes: u64,
     pub(crate) own_pid: u32,
-    /// [`EVERYBODY`], or the only user of whom anything is recorded.
+    /// [`EVERYBODY`], or the only user whose processes are recorded.
     pub(crate) only_uid: u32,
     pub(crate) block_min_ns: u64,
     /// The tracepoints of block requests pass the queue before the request (before Linux 5.11).

@@ -64,7 +64,7 @@ fn calls(built: &Path, cgroup: &Cgroup, loops: [u32; 2], before: impl FnOnce(), 
     child.id()
 }
 
-/// Who a process is can be read while it lives.
+/// Waits until it is known: the identity of a process can be read while it lives.
 fn wait_until_known(recorder: &Recorder, pid: u32) {
     let known = |r: &Record| matches!(r, Record::Process(p) if p.pid == pid);
     wait_for("the process to be known", || recorder.so_far().iter().any(known));
@@ -188,7 +188,7 @@ fn slow_calls_are_rows_and_no_more_than_the_budget() {
     }
     let built = compile();
     let cgroup = Cgroup::new();
-    // not told of the libraries: they are found in the running process
+    // without the paths of the libraries: they are found in the running process
     let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
     let found = || {
         for name in LIBRARIES {
@@ -222,7 +222,7 @@ fn slow_calls_are_rows_and_no_more_than_the_budget() {
     assert!(rule.rows <= made && made < launch, "{rule:?}, {made} rows of {launch}");
 }
 
-/// The main thread waits for what the backward pass has enqueued; a thread that copies does not.
+/// The main thread waits for the work of the backward pass; a thread that copies does not.
 #[test]
 fn a_synchronisation_follows_collectives_of_other_threads_on_the_main_thread_only() {
     if !can_capture() {
@@ -244,8 +244,8 @@ fn a_synchronisation_follows_collectives_of_other_threads_on_the_main_thread_onl
     assert_eq!(sums(&recorded, pid)[&("cuda", "cudaStreamSynchronize".to_owned())].0, 8);
 }
 
-/// Of streams side by side, those that a capture was begun on or that joined one through events.
-fn what_goes_into_a_graph_is_told_by_stream(mode: Option<AttachMode>) {
+/// Of parallel streams, those on which a capture was begun or that joined one through events.
+fn captured_calls_are_known_by_stream(mode: Option<AttachMode>) {
     if !can_capture() {
         return;
     }
@@ -255,19 +255,19 @@ fn what_goes_into_a_graph_is_told_by_stream(mode: Option<AttachMode>) {
     let pid = run_to_end(built.path(), &cgroup, "gpu_graph");
     let recorded = recorder.stop();
     let calls: Vec<_> = recorded.calls().into_iter().filter(|call| call.pid == pid).collect();
-    let told: Vec<_> = calls.iter().map(|call| (call.stream.unwrap(), call.captured)).collect();
+    let seen: Vec<_> = calls.iter().map(|call| (call.stream.unwrap(), call.captured)).collect();
     let truth: Vec<_> = calls.iter().map(|call| (call.stream.unwrap(), Some(call.count == Some(1)))).collect();
-    assert_eq!(told, truth);
-    assert_eq!(told.iter().filter(|(_, captured)| *captured == Some(true)).count(), 7);
-    assert_eq!(told.len(), 20);
+    assert_eq!(seen, truth);
+    assert_eq!(seen.iter().filter(|(_, captured)| *captured == Some(true)).count(), 7);
+    assert_eq!(seen.len(), 20);
 }
 
 #[test]
-fn what_goes_into_a_graph_is_told_by_stream_in_the_best_mode() {
-    what_goes_into_a_graph_is_told_by_stream(None);
+fn captured_calls_are_known_by_stream_in_the_best_mode() {
+    captured_calls_are_known_by_stream(None);
 }
 
 #[test]
-fn what_goes_into_a_graph_is_told_by_stream_by_single_probes() {
-    what_goes_into_a_graph_is_told_by_stream(Some(AttachMode::Single));
+fn captured_calls_are_known_by_stream_by_single_probes() {
+    captured_calls_are_known_by_stream(Some(AttachMode::Single));
 }

@@ -1,5 +1,5 @@
-//! Processes whose end nobody told are forgotten all the same. Alone in its program: it writes into
-//! the kernel's maps of all of this process's recorders.
+//! Processes whose end was not reported are removed all the same. Alone in its program: it writes
+//! into the kernel's maps of all of this process's recorders.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use node_bpf::CaptureConfig;
 
 #[test]
-fn a_process_whose_end_nobody_told_is_forgotten() {
+fn a_process_whose_end_was_not_reported_is_removed() {
     if !can_capture() {
         return;
     }
@@ -22,8 +22,7 @@ fn a_process_whose_end_nobody_told_is_forgotten() {
     let mut ended = std::process::Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
     let mut lives = Job(std::process::Command::new("sleep").arg("600").spawn().unwrap());
-    // as it is left where the record of its end found no room, or where it ended just when it was
-    // found
+    // the state after the record of its end found no room, or after it ended just when it was found
     let put = |name: &str, pid: u32, more: usize| {
         for map in kernel_maps(name) {
             let key = [&pid.to_ne_bytes()[..], &vec![7; more][..]].concat();

@@ -1,6 +1,6 @@
 //! Real gloo jobs through a named function, `--probe libgloo.so.0:gloo::allreduce`: a program of
 //! our own with Debian's libgloo, and PyTorch's DistributedDataParallel where python3-torch is
-//! installed. As many calls are recorded as the ranks say they made.
+//! installed. As many calls are recorded as the ranks report.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -26,14 +26,14 @@ fn start(cgroup: &Cgroup, command: &[&str], environment: &[(&str, String)]) -> V
     (0..RANKS).map(rank).collect()
 }
 
-/// Waits for the end of a rank; what it printed last is how often it called.
+/// Waits for the end of a rank; its last line is the number of its calls.
 fn result_of(job: &mut Child) -> u64 {
     use std::io::Read;
-    let (mut text, mut said) = (String::new(), String::new());
+    let (mut text, mut stderr) = (String::new(), String::new());
     job.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    job.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    job.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     let status = job.wait().unwrap();
-    assert!(status.success(), "{status}: {text} {said}");
+    assert!(status.success(), "{status}: {text} {stderr}");
     text.lines().last().unwrap().parse().unwrap()
 }
 
@@ -62,8 +62,8 @@ fn recorder(cgroup: &Cgroup) -> Recorder {
     Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), probes: vec![probe], ..CaptureConfig::default() })
 }
 
-/// Lets the ranks begin when their library is probed, and compares what was recorded with what they
-/// say.
+/// Lets the ranks begin when their library is probed, and compares the records with the ranks' own
+/// counts.
 fn compare(recorder: Recorder, mut jobs: Vec<Job>, least: u64) {
     let probed = |files: &[node_bpf::AttachedFile]| files.iter().any(|file| file.library == "symbol");
     wait_for("gloo to be probed", || probed(&recorder.status().files));
@@ -73,10 +73,10 @@ fn compare(recorder: Recorder, mut jobs: Vec<Job>, least: u64) {
     let known = |pid: &u32| recorder.so_far().iter().any(|r| matches!(r, Record::Process(p) if p.pid == *pid));
     wait_for("both ranks to be known", || pids.iter().all(known));
     drop(inputs); // they end when their input does
-    let told: Vec<u64> = jobs.iter_mut().map(|job| result_of(&mut job.0)).collect();
+    let counted: Vec<u64> = jobs.iter_mut().map(|job| result_of(&mut job.0)).collect();
     let recorded = recorder.stop();
-    assert!(told.iter().all(|calls| *calls >= least), "{told:?}");
-    for ((rank, pid), calls) in (0..).zip(pids).zip(told) {
+    assert!(counted.iter().all(|calls| *calls >= least), "{counted:?}");
+    for ((rank, pid), calls) in (0..).zip(pids).zip(counted) {
         let (counted, rows) = of(&recorded, pid, rank);
         assert_eq!(counted, calls, "of rank {rank}");
         assert!(rows > 0, "the slow ones are rows, too");
@@ -106,11 +106,11 @@ fn a_gloo_job_is_recorded_completely() {
     let command = [program.to_str().unwrap(), store.to_str().unwrap(), "500"];
     let jobs = start(&cgroup, &command, &[]);
     let unprobed = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
-    let says_so =
+    let reports_it =
         |recorder: &Recorder| recorder.status().problems.iter().any(|p| p.starts_with("calls of gloo are not"));
-    wait_for("a recorder without the probe to say what it misses", || says_so(&unprobed));
+    wait_for("a recorder without the probe to report what it misses", || reports_it(&unprobed));
     unprobed.stop();
-    assert!(!says_so(&recorder), "{:?}", recorder.status().problems);
+    assert!(!reports_it(&recorder), "{:?}", recorder.status().problems);
     compare(recorder, jobs, 500);
 }
 

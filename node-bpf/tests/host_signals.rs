@@ -1,4 +1,4 @@
-//! What the host does to a rank: a slow disk, a kill for want of memory, a network that loses
+//! The host's effects on a rank: a slow disk, a kill for want of memory, a network that loses
 //! packets, too much to record.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
@@ -99,13 +99,13 @@ impl Drop for LoopDevice {
     }
 }
 
-/// The whole disk that a file lies on, "major:minor".
+/// The disk of a file, not its partition, "major:minor".
 fn disk_of(file: &Path) -> Option<String> {
     let device = fs::metadata(file).ok()?.dev();
     let number = format!("{}:{}", libc::major(device), libc::minor(device));
     let at = fs::canonicalize(Path::new("/sys/dev/block").join(&number)).ok()?;
-    let whole = if at.join("partition").exists() { at.parent()?.to_owned() } else { at };
-    Some(fs::read_to_string(whole.join("dev")).ok()?.trim().to_owned())
+    let disk = if at.join("partition").exists() { at.parent()?.to_owned() } else { at };
+    Some(fs::read_to_string(disk.join("dev")).ok()?.trim().to_owned())
 }
 
 #[test]
@@ -143,26 +143,26 @@ fn a_slow_disk_shows_as_requests_and_waits_of_the_rank_that_reads() {
     let waited_of = |recorded: &Recorded, pid: u32| -> i64 {
         recorded.off_cpu().iter().filter(|o| o.pid == pid && o.reason == "io").map(|o| o.duration_ns).sum()
     };
-    let mut whole = None;
-    wait_for("a slow reader whose waits are told", || {
+    let mut followed = None;
+    wait_for("a slow reader whose waits are recorded", || {
         assert!(shell.0.try_wait().unwrap().is_none(), "{}", fs::read_to_string(go.with_extension("log")).unwrap());
         let recorded = Recorded(recorder.so_far());
         let (blocks, _, life, _) = signals(&recorded.0);
-        whole = life.iter().filter(|l| l.event == "exit").map(|l| l.pid).find(|pid| {
+        followed = life.iter().filter(|l| l.event == "exit").map(|l| l.pid).find(|pid| {
             let longest = slow_of(&blocks, *pid).iter().map(|b| b.duration_ns).max();
             longest.is_some_and(|longest| waited_of(&recorded, *pid) >= longest / 2)
         });
-        whole.is_some()
+        followed.is_some()
     });
-    let pid = whole.unwrap();
+    let pid = followed.unwrap();
     File::create(&done).unwrap();
     assert!(shell.0.wait().unwrap().success());
     let recorded = recorder.stop();
     let (blocks, _, life, _) = signals(&recorded.0);
     let slow = slow_of(&blocks, pid);
     assert!(slow.iter().all(|b| b.rank == Some(3) && b.op == "read" && b.bytes > 0 && b.error == 0), "{slow:?}");
-    let whole = |b: &BlockIo| b.queue_ns.unwrap_or(0) + b.duration_ns;
-    assert!(blocks.iter().all(|b| whole(b) >= 1_000_000), "shorter ones make no rows: {blocks:?}");
+    let total = |b: &BlockIo| b.queue_ns.unwrap_or(0) + b.duration_ns;
+    assert!(blocks.iter().all(|b| total(b) >= 1_000_000), "shorter ones make no rows: {blocks:?}");
     let waits: Vec<_> = recorded.off_cpu().into_iter().filter(|o| o.pid == pid && o.reason == "io").collect();
     assert!(waits.iter().all(|o| o.rank == Some(3) && o.voluntary), "{waits:?}");
     // dd was started by the rank and ended well
@@ -170,8 +170,8 @@ fn a_slow_disk_shows_as_requests_and_waits_of_the_rank_that_reads() {
     assert!(life.iter().any(|l| l.event == "exit" && l.pid == pid && l.exit_code == Some(0) && l.comm == "dd"));
 }
 
-/// A job of rank 6 that fills the memory of its cgroup; the shell's process id and all that was
-/// recorded. None when there is no limit to be had.
+/// A job of rank 6 that fills the memory of its cgroup; returns the shell's process id and all
+/// records. None when no limit can be set.
 fn out_of_memory(script: &str) -> Option<(u32, Vec<Record>)> {
     let dir = tempfile::tempdir().unwrap();
     let (cgroup, bytes) = (Cgroup::new(), "33554432");
@@ -256,8 +256,8 @@ fn short_faults_are_summed_up_and_none_is_lost() {
     // again until one ran when there had been many for a second: its faults are timed
     wait_for("faults with their time", || {
         let output = rank.output().unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let (pid, faults) = (told["pid"].as_u64().unwrap_or(0) as u32, told["faults"].as_u64().unwrap_or(0));
+        let output: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let (pid, faults) = (output["pid"].as_u64().unwrap_or(0) as u32, output["faults"].as_u64().unwrap_or(0));
         runs.push((pid, faults));
         let seen = |records: &[Record]| sum(&of_rank(records, pid)) >= faults;
         wait_for("all of its faults", || seen(&recorder.so_far()));
@@ -325,7 +325,7 @@ fn lost_packets_show_as_retransmits_of_the_rank_that_sends() {
     let namespace = File::open(format!("/proc/{}/ns/net", b.0.id())).unwrap();
     const BYTES: usize = 3_000_000;
     let (port, bound) = std::sync::mpsc::channel();
-    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let (tell, stopped) = std::sync::mpsc::channel::<()>();
     let receiver = std::thread::spawn(move || {
         // SAFETY: the descriptor is open; only this thread changes its namespace.
         assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
@@ -333,13 +333,13 @@ fn lost_packets_show_as_retransmits_of_the_rank_that_sends() {
         port.send(listener.local_addr().unwrap().port()).unwrap();
         let mut connection = listener.accept().unwrap().0;
         connection.read_exact(&mut vec![0; BYTES]).unwrap();
-        let _ = told.recv(); // the sender ends with the connection
+        let _ = stopped.recv(); // the sender ends with the connection
     });
     let port = bound.recv().unwrap();
     let cgroup = Cgroup::new();
     let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
     let go = dir.path().join("go");
-    // it has its socket until all is there, and whose it is was looked up
+    // it has its socket until all is there, and its owner was looked up
     let send = format!("exec 3<>/dev/tcp/10.98.0.2/{port}; head -c {BYTES} /dev/zero >&3; cat <&3");
     let script = format!("exec nsenter -t {} -n bash -c \"{send}\"", a.0.id());
     let mut shell = rank_shell(&[&cgroup.0], 5, &go, &script);
@@ -382,7 +382,7 @@ fn under_load_short_stretches_are_left_out_counted_and_come_back() {
         let stats = signals(records).3;
         stats.iter().rev().find(|s| s.name == "capture.offcpu_min").map(|s| s.value)
     };
-    wait_for("the first threshold to be told", || least(&recorder.so_far()) == Some(1e6));
+    wait_for("the first threshold to be reported", || least(&recorder.so_far()) == Some(1e6));
     backlog.set(900);
     wait_for("the threshold to rise all the way", || least(&recorder.so_far()) == Some(64e6));
     backlog.set(0);
@@ -400,7 +400,7 @@ fn under_load_short_stretches_are_left_out_counted_and_come_back() {
     let recorded = recorder.stop();
     let stats = signals(&recorded.0).3;
     let last = |name: &str| stats.iter().rev().find(|s| s.name == name).map(|s| s.value);
-    assert_eq!(last("probe.sched_switch.shed"), Some(shed(&recorded.0) as f64), "told and counted are one");
+    assert_eq!(last("probe.sched_switch.shed"), Some(shed(&recorded.0) as f64), "reported and counted are equal");
     assert!(last("probe.libnccl:ncclAllReduce.hits").is_some_and(|hits| hits > 0.0));
     assert!(recorded.lost().iter().all(|l| l.reason != "shed"), "no collective is left out");
     assert!(last("program.on_switch.runs").is_some_and(|runs| runs > 0.0));

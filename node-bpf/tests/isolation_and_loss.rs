@@ -1,4 +1,4 @@
-//! Several captures in one kernel see only their own; what is lost is counted, to the record.
+//! Several captures in one kernel record only their own; losses are counted exactly.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -61,9 +61,9 @@ fn stored_and_lost_make_up_what_was_done() {
         tcp: false,
         ..CaptureConfig::default()
     });
-    let held = recorder.hold();
+    let paused = recorder.hold();
     let ranks = run(&mut nccl_ranks(&workloads, &[&cgroup], &["--ranks", "4", "--iters", "3000", "--work-ms", "0"]));
-    drop(held);
+    drop(paused);
     let status_probes = || recorder.status().probes;
     wait_for("the counters", || {
         status_probes().iter().any(|p| p.probe == "libnccl:ncclAllReduce" && p.hits == made(&ranks))
@@ -99,7 +99,7 @@ fn a_call_under_way_shows_and_is_a_row_when_its_rank_dies_in_it() {
     let mut job = nccl_ranks(&workloads, &[&cgroup], &flags);
     let job = Job(job.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     // rank 0 waits in its first all_reduce for the late rank 1: that shows before the call returns,
-    // and who it is once it is known
+    // with its rank once it is known
     let is_it = |c: &Collective| c.rank == Some(0) && c.local_rank.is_some() && c.duration_ns > 5_000_000;
     let waiting = || recorder.in_flight().into_iter().find(is_it);
     wait_for("rank 0 in its call", || waiting().is_some());
@@ -127,5 +127,5 @@ fn a_call_under_way_shows_and_is_a_row_when_its_rank_dies_in_it() {
         _ => None,
     });
     let ends: Vec<_> = ends.map(|end| (end.rank, end.signal, end.exit_code)).collect();
-    assert_eq!(ends, [(Some(0), Some(libc::SIGKILL), None)], "the row says which rank ended, and by what");
+    assert_eq!(ends, [(Some(0), Some(libc::SIGKILL), None)], "the row has the rank that ended, and the signal");
 }

@@ -75,7 +75,8 @@ fn every_call_once_with_rank_and_world() {
     }
 }
 
-/// Every call has a place in the program; it is the same on every rank, and another for each function.
+/// Every call has a place in the program; it is the same on every rank, and another for each
+/// function.
 fn assert_sites(recorded: &Recorded) {
     let mut places: HashMap<(u32, &str), HashSet<&str>> = HashMap::new();
     for call in recorded.calls() {

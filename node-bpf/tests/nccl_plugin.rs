@@ -1,6 +1,6 @@
 //! The NCCL profiler plugin and its ring, without NCCL and without a GPU: a stand-in calls the
-//! plugin as NCCL does (tests/c/nccl_host.c says after what). That the real library loads it is
-//! tested in `real_libs`.
+//! plugin as NCCL does (tests/c/nccl_host.c has the order). `real_libs` tests that the real library
+//! loads it.
 
 #[path = "common/rings.rs"]
 mod rings;
@@ -42,8 +42,8 @@ impl Built {
         self.0.path().join(name)
     }
 
-    /// Runs operations through an interface version; back when all are made, with the time of the
-    /// first on the device.
+    /// Runs operations through an interface version; returns when all are made, with the time of
+    /// the first on the device.
     fn run(&self, version: u32, threads: u32, operations: u32, more: &[&str]) -> (Program, i64) {
         self.run_with(version, threads, operations, more, &[])
     }
@@ -102,7 +102,7 @@ fn every_version_of_the_interface_gives_the_same_rows() {
             assert_eq!((call.func, call.seq, call.library), ("all_reduce", Some(seq), Library::Nccl), "{version}");
             assert_eq!((call.comm_hash, call.rank), (Some(0xabcd_ef00), Some(0)), "{version}");
             assert_eq!((call.count, call.datatype, call.bytes), (Some(100), Some("bfloat16"), Some(200)), "{version}");
-            assert_eq!((call.reduce_op, call.root), (None, None), "not told");
+            assert_eq!((call.reduce_op, call.root), (None, None), "not given");
             assert_eq!(call.stream, (version >= 5).then_some(0x7f00_0000_1230), "{version}");
             assert_eq!(call.nranks, device_times.then_some(8), "{version}");
             assert_eq!((call.tier, call.captured), if device_times { (3, Some(false)) } else { (0, None) });

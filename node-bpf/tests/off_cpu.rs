@@ -1,4 +1,4 @@
-//! Off-CPU stretches of ranks: sleeping, and pushed off by somebody else.
+//! Off-CPU stretches of ranks: sleeping, and preempted by another process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -30,8 +30,8 @@ fn a_sleeping_rank_is_off_the_cpu_voluntarily() {
             .collect();
         assert!(slept.len() >= 7, "rank {} slept ten times 20 ms, by a timer or a peer's futex: {slept:?}", rank.rank);
         assert!(slept.iter().all(|o| o.rank == Some(rank.rank)));
-        let told = slept.iter().filter(|o| o.run_delay_ns.is_some_and(|delay| delay < o.duration_ns));
-        assert!(told.count() >= 7, "who sleeps is not runnable all the time: {slept:?}");
+        let known = slept.iter().filter(|o| o.run_delay_ns.is_some_and(|delay| delay < o.duration_ns));
+        assert!(known.count() >= 7, "who sleeps is not runnable all the time: {slept:?}");
     }
     assert!(recorded.off_cpu().iter().all(|o| o.duration_ns >= 1_000_000), "shorter ones are not recorded");
 }

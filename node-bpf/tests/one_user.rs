@@ -1,6 +1,6 @@
-//! A recorder of one user sees nothing of another's: not calls, nor off-CPU time, connections,
-//! requests to disks, faults, children, ends, or calls under way; nor of what that user starts with
-//! another's rights.
+//! A recorder of one user sees nothing of another's: neither calls, nor off-CPU time, connections,
+//! requests to disks, faults, children, ends, or open calls; nor processes that the user starts
+//! with another's rights.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use common::{Cgroup, Job, Recorder, can_capture, wait_for, workloads};
 use node_bpf::{CaptureConfig, HostRecord, MemoryEvent, Record};
 
-/// Two users without names, and nobody's else.
+/// Two user ids without names that no one else uses.
 const OURS: u32 = 54_331;
 const OTHER: u32 = 54_332;
 
@@ -31,8 +31,8 @@ impl Dirs {
         for name in ["libnccl.so.2", "host-events", "nccl-ranks"] {
             fs::copy(from.join(name), dir.path().join(name)).unwrap();
         }
-        // such programs do not look for libraries beside themselves ($ORIGIN): the loader forbids
-        // it
+        // such programs do not look for libraries in their own directory ($ORIGIN): the loader
+        // forbids it
         let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
         let set_user = dir.path().join("set-user");
         let mut cc = Command::new("cc");
@@ -53,8 +53,8 @@ impl Dirs {
         Dirs { dir, file }
     }
 
-    /// Runs `script` as a user, in the cgroup and in a network of its own, where nobody answers
-    /// 10.99.99.99.
+    /// Runs `script` as a user, in the cgroup and in a network of its own, where 10.99.99.99 does
+    /// not answer.
     fn start(&self, user: u32, cgroup: &Cgroup, rank: u32, script: &str) -> Child {
         let mut command = Command::new("unshare");
         let network = "ip link set lo up && ip route add 10.99.99.99 dev lo";
@@ -66,16 +66,16 @@ impl Dirs {
     }
 }
 
-/// What a workload says it did.
+/// A workload's own report.
 fn report_of(child: Child) -> serde_json::Value {
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    let said = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text} {said}"))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text} {stderr}"))
 }
 
-/// The processes that a record tells of.
+/// The processes that a record is about.
 fn pids(record: &Record) -> Vec<u32> {
     match record {
         Record::Collective(r) => vec![r.pid],
@@ -176,7 +176,7 @@ fn of_another_user_nothing_is_recorded() {
         eprintln!("the temporary directory cannot be read past the page cache: requests to disks were not tried");
     }
 
-    let mut hidden: Vec<u32> = not_ours.iter().map(|told| number(told, "pid") as u32).collect();
+    let mut hidden: Vec<u32> = not_ours.iter().map(|report| number(report, "pid") as u32).collect();
     hidden.extend(their_ranks);
     for record in &recorded.0 {
         let of_other = pids(record).into_iter().filter(|pid| hidden.contains(pid)).collect::<Vec<_>>();

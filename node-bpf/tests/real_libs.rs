@@ -1,6 +1,6 @@
 //! NVIDIA's published libraries, called without a GPU, under real eBPF: every call is found, with
-//! its arguments and its return code, and a communicator's structure is read where each version
-//! keeps its fields. `make test-real-libs` fetches them and says where they lie.
+//! its arguments and its return code, and a communicator's structure is read at each version's
+//! offsets. `make test-real-libs` fetches them and prints where they are.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -15,7 +15,7 @@ use node_bpf::{CaptureConfig, Collective, Record};
 
 const NEEDS: &str = "calls published libraries: make test-real-libs";
 
-/// Where scripts/real-libs.sh has put them.
+/// The directory of scripts/real-libs.sh.
 fn libraries() -> PathBuf {
     std::env::var_os("RANKMESH_REAL_LIBS").map(PathBuf::from).expect(NEEDS)
 }
@@ -247,11 +247,11 @@ fn the_real_library_loads_the_profiler_plugin() {
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&ran.stdout);
-        assert!(ran.status.success() && said.contains("init 0"), "{said}{}", String::from_utf8_lossy(&ran.stderr));
-        assert!(said.contains(loaded), "{said}");
+        let output = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && output.contains("init 0"), "{output}{}", String::from_utf8_lossy(&ran.stderr));
+        assert!(output.contains(loaded), "{output}");
         assert_eq!(std::fs::read_dir(rings.join("host")).unwrap().count(), 1, "the plugin's init has made its ring");
-        let mask = said.lines().find(|line| line.contains("event mask"));
+        let mask = output.lines().find(|line| line.contains("event mask"));
         assert!(mask.is_none_or(|line| line.ends_with("Enabled: Coll P2p KernelCh ")), "{mask:?}");
         eprintln!("NCCL {version}: {loaded}");
     }

@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use common::{Cgroup, Recorded, Recorder, can_capture, wait_for, workloads};
 use node_bpf::{CaptureConfig, Collective, HashStyle, Record, comm_hash, split_hash, split_hash_text};
 
-/// tests/c/shapes.c with an nccl-sim that says it is this version, with debug information as NCCL's
-/// wheels have it.
+/// tests/c/shapes.c with an nccl-sim that reports this version, with debug information as in NCCL's
+/// wheels.
 fn compile(version: &str) -> PathBuf {
     compile_with(version, "-g")
 }
@@ -70,7 +70,7 @@ fn shape(built: &Path, cgroup: &Cgroup, shape: &str) -> Command {
     command
 }
 
-/// What a shape leaves, and what it printed; none where capture does not work.
+/// The records of a shape, and its output; none where capture does not work.
 fn trace(version: &str, name: &str) -> Option<(Recorded, String)> {
     if !can_capture() {
         return None;
@@ -203,7 +203,7 @@ fn attached_late(debug: &str, readable: bool) {
     let mut printed = BufReader::new(child.stdout.take().unwrap());
     printed.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    // not told of the library: it is found in the running process
+    // without the path of the library: it is found in the running process
     let recorder = Recorder::start(config(&cgroup, None));
     assert!(recorder.status().files.iter().any(|f| f.path == built.join("libnccl.so.2")));
     let mut stdin = child.stdin.take().unwrap();
@@ -220,7 +220,7 @@ fn attached_late(debug: &str, readable: bool) {
     printed.read_line(&mut hex).unwrap();
     let id: [u8; 128] = std::array::from_fn(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap());
     let hash = comm_hash(&id, HashStyle::Djb);
-    // how many calls there were before, nobody knows
+    // the number of earlier calls is not known
     let want =
         if readable { (Some(0), Some(1), Some(hash), None, Some(64)) } else { (Some(5), None, None, None, Some(64)) };
     assert_eq!(calls, [want; 3]);
@@ -228,7 +228,7 @@ fn attached_late(debug: &str, readable: bool) {
 }
 
 #[test]
-fn a_library_in_a_new_process_is_found_without_being_told() {
+fn a_library_in_a_new_process_is_found_without_its_path() {
     if !can_capture() {
         return;
     }
@@ -292,7 +292,7 @@ fn a_library_no_path_leads_to_is_found() {
     let mut command = Command::new("sh");
     command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
     command.args(["unshare", "-m", "sh", "-c", ELSEWHERE]).arg(&built);
-    // linked without $ORIGIN being of use: the copy lies in another directory than the program
+    // linked so that $ORIGIN does not help: the copy is in another directory than the program
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     let mut line = String::new();

@@ -42,7 +42,7 @@ impl Built {
         self.dir.path().join(name)
     }
 
-    /// Runs `threads` times `calls`; back when all are made, with the nanoseconds that took.
+    /// Runs `threads` times `calls`; returns when all are made, with the time in nanoseconds.
     fn call(&self, threads: u32, calls: u32) -> (Program, u64) {
         let mut command = Program::command(&self.path("program"), &self.path("rings"));
         command
@@ -64,7 +64,7 @@ struct Got {
 }
 
 impl Got {
-    /// Takes records until calls and losses are as many.
+    /// Takes records until there are as many calls and losses.
     fn until(&mut self, records: &Receiver<Record>, calls: u64) {
         let until = Instant::now() + PATIENCE;
         while self.total() < calls {
@@ -153,7 +153,7 @@ fn nothing_in_a_ring_is_trusted() {
     let (reader, records) = built.read();
     let until = Instant::now() + PATIENCE;
     let mut calls = 0;
-    // at least the good one's are read, whatever lies beside it
+    // at least those of the good one are read, whatever else is in the directory
     while calls < 11 && Instant::now() < until {
         calls += usize::from(matches!(records.recv_timeout(Duration::from_secs(1)), Ok(Record::Collective(_))));
     }

@@ -1,6 +1,6 @@
 //! A host that cannot keep up: too much to record, so that point-to-point calls are left out and
-//! come back; and too few CPUs, so that what ranks wait for one is told as the kernel itself counts
-//! it.
+//! come back; and too few CPUs, so that the ranks' waiting for one is recorded as the kernel itself
+//! counts it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -35,11 +35,11 @@ fn under_load_point_to_point_calls_are_left_out_counted_and_come_back() {
     let job =
         || run(&mut nccl_ranks(&workloads, &[&cgroup], &["--pp", "2", "--dp", "2", "--iters", "50", "--work-ms", "1"]));
     let left_out = || {
-        let told = recorder.so_far().into_iter().rev().find_map(|record| match record {
+        let last = recorder.so_far().into_iter().rev().find_map(|record| match record {
             Record::Host(HostRecord::SelfStat(stat)) if stat.name == "capture.point_to_point_shed" => Some(stat.value),
             _ => None,
         });
-        told.unwrap_or(0.0) == 1.0
+        last.unwrap_or(0.0) == 1.0
     };
     let before = job();
     backlog.set(900);
@@ -59,7 +59,7 @@ fn under_load_point_to_point_calls_are_left_out_counted_and_come_back() {
         let (made, stored) = made_and_recorded(ranks, &recorded, "all_reduce");
         assert!(made > 0 && made == stored, "collectives are never left out: {stored} of {made}");
     }
-    // what was left out is stated, to the call
+    // the number of left-out calls is recorded exactly
     let mut shed: HashMap<&str, u64> = HashMap::new();
     for loss in recorded.losses().into_iter().filter(|loss| loss.reason == "shed" && loss.probe.starts_with("lib")) {
         *shed.entry(&loss.probe).or_default() += loss.lost;
@@ -96,7 +96,7 @@ fn ranks_starved_of_cpu_lose_no_call_and_their_waits_add_up_to_the_kernels() {
     let job = nccl_ranks(&workloads, &[&cgroup], &["--ranks", "2", "--iters", "1000000", "--work-ms", "20", "--burn"]);
     let job = Job(on_one_cpu(job.get_program().to_str().unwrap()).args(job.get_args()).spawn().unwrap());
 
-    let told = |pid: u32| -> i64 {
+    let recorded = |pid: u32| -> i64 {
         let off = recorder.so_far().into_iter().filter_map(|r| if let Record::OffCpu(o) = r { Some(o) } else { None });
         off.filter(|o| o.pid == pid && o.tid == pid).filter_map(|o| o.run_delay_ns).sum()
     };
@@ -111,15 +111,15 @@ fn ranks_starved_of_cpu_lose_no_call_and_their_waits_add_up_to_the_kernels() {
     let second = 1_000_000_000;
     for (rank, pid) in ranks() {
         let mut seen = (0, 0, 0);
-        wait_for("a second's waiting that is told as the kernel counts it", || {
+        wait_for("a second's waiting that is recorded as the kernel counts it", || {
             let Some(least) = waited_ns(pid) else { return false };
-            let told = told(pid);
-            seen = (least, told, waited_ns(pid).unwrap_or(0));
-            // waits of less than a millisecond make no row; one under way when it is asked may be
-            // told and not counted yet
-            least > second && told > least / 10 * 9 && told < seen.2 + second / 10
+            let recorded = recorded(pid);
+            seen = (least, recorded, waited_ns(pid).unwrap_or(0));
+            // waits of less than a millisecond make no row; one that goes on at this moment may be
+            // recorded and not counted yet
+            least > second && recorded > least / 10 * 9 && recorded < seen.2 + second / 10
         });
-        eprintln!("rank {rank}: {seen:?} ns (counted by the kernel before, told, counted after)");
+        eprintln!("rank {rank}: {seen:?} ns (counted by the kernel before, recorded, counted after)");
     }
     // who starves it is named
     let hogs_ids: Vec<u32> = hogs.iter().map(|hog| hog.0.id()).collect();

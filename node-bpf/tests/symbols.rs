@@ -1,4 +1,4 @@
-//! Functions and USDT points that somebody names: found by any of their names, counted as often as
+//! Functions and USDT points that a user names: found by any of their names, counted as often as
 //! they were called.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
@@ -57,8 +57,8 @@ fn any(built: &Path, cgroup: &Cgroup) -> Command {
     command
 }
 
-/// Runs the program until the recorder knows who it is; its pid, and the points at which somebody
-/// listened. `before`: when it has mapped its libraries.
+/// Runs the program until the recorder knows its process; returns its pid, and the points that were
+/// listened to. `before`: called when it has mapped its libraries.
 fn run(built: &Path, cgroup: &Cgroup, recorder: &Recorder, before: impl FnOnce()) -> (u32, String) {
     let mut command = any(built, cgroup);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -108,9 +108,9 @@ fn named_functions_and_points_are_counted(mode: Option<AttachMode>) {
         ProbeSpec::usdt(&at("demo:step")).unwrap(),
     ];
     let recorder = Recorder::start(config(&cgroup, mode, probes));
-    let (pid, heard) = run(built.path(), &cgroup, &recorder, || {});
+    let (pid, listened) = run(built.path(), &cgroup, &recorder, || {});
     let recorded = recorder.stop();
-    assert_eq!(heard, "400", "the semaphore tells the program that somebody listens");
+    assert_eq!(listened, "400", "by the semaphore the program sees that somebody listens");
     let want = [
         ("libany.so.1:any_depth", 12),
         ("libany.so.1:demo:step", 400),
@@ -187,9 +187,9 @@ fn every_thread_of_a_killed_process_is_seen_to_end() {
     // several times, since it matters in which order they end
     for _ in 0..RUNS {
         let mut job = Job(job.spawn().unwrap());
-        let mut said = String::new();
-        BufReader::new(job.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        assert_eq!(said, "all\n", "they are in the call");
+        let mut line = String::new();
+        BufReader::new(job.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "all\n", "they are in the call");
     }
     let lost = recorder.stop();
     let lost: Vec<_> = lost.lost().iter().map(|l| (l.probe.as_str(), l.reason.as_str(), l.lost)).collect();
@@ -214,10 +214,10 @@ fn threads_that_end_leave_nothing_behind() {
     let known = |r: &Record| matches!(r, Record::Process(p) if p.pid == pid);
     wait_for("the process to be known", || recorder.so_far().iter().any(known));
     job.0.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-    let said = BufReader::new(job.0.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let ended: Vec<u32> = said.map_while(|line| line.parse().ok()).collect();
+    let lines = BufReader::new(job.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let ended: Vec<u32> = lines.map_while(|line| line.parse().ok()).collect();
     assert_eq!(ended.len(), THREADS);
-    // the process goes on; whoever has a number of theirs next starts from nothing
+    // the process goes on; the next thread with one of their ids starts from nothing
     let kept = || kernel_keys("off_starts").into_iter().filter(|tid| ended.contains(tid)).count();
     // joined, a thread still has a little of its end before it
     wait_for("nothing to be kept when they left their CPU for good", || kept() == 0);

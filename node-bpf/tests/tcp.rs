@@ -41,7 +41,7 @@ fn a_retransmit_names_its_addresses_and_owner() {
     shell.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
     shell.args(["unshare", "-n", "sh", "-c", CONNECT]).arg(&library);
     let mut child = Job(shell.stdin(Stdio::piped()).stderr(File::create("/dev/null").unwrap()).spawn().unwrap());
-    // whose socket it is can be told of processes that are known
+    // the owner of a socket can be found among known processes
     let known = |r: &Record| matches!(r, Record::Process(p) if p.rank == Some(7));
     wait_for("the shell to be known", || recorder.so_far().iter().any(known));
     child.0.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();

@@ -1,4 +1,4 @@
-//! Events of InfiniBand devices: each that a process was told of is a row with device, port,
+//! Events of InfiniBand devices: each that was reported to a process is a row with device, port,
 //! process and rank. The library is a stand-in that is compiled with libibverbs' own header, since
 //! no host of ours has such a device.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
@@ -63,8 +63,8 @@ fn events_are_rows(mode: Option<AttachMode>) {
     let rows = || recorder.so_far().iter().filter(|r| matches!(r, Record::Net(_))).count();
     wait_for("all events", || rows() >= 4);
     drop(input);
-    let told = child.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "2 2\n");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 2\n");
     let recorded = recorder.stop();
     let all: Vec<&NetEvent> =
         recorded.0.iter().filter_map(|r| if let Record::Net(n) = r { Some(n) } else { None }).collect();

@@ -1,7 +1,7 @@
-//! Giving up what the agent does not need, before any of its threads start: all capabilities but
-//! those that capture uses (the table is `node_bpf::privileges`), and the gaining of new ones.
-//! Root's right to write into other users' directories goes, too, unless the agent's own files lie
-//! in one.
+//! Drops the privileges that the agent does not need, before any of its threads start: all
+//! capabilities but those that capture uses (the table is `node_bpf::privileges`), and the gaining
+//! of new ones. Root's right to write into other users' directories is dropped, too, unless the
+//! agent's own files are in one.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use nix::unistd::{AccessFlags, faccessat};
 use node_bpf::Host;
 use node_bpf::privileges::{self, Capability, DropError};
 
-/// What a process of this program is about to do.
+/// What this process is going to do.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Record with eBPF.
@@ -27,7 +27,7 @@ const FIRST_FREE_PORT: u16 = 1024;
 /// files that user's (SQLite does so with the files next to a database).
 const OTHERS_FILES: [Capability; 2] = [Capability::CAP_DAC_OVERRIDE, Capability::CAP_CHOWN];
 
-/// Keeps what the plan needs of this process's capabilities and gives up the rest, for good.
+/// Keeps the capabilities that the plan needs and drops the rest, for good.
 ///
 /// # Errors
 /// Threads run already, or the kernel refused.
@@ -59,9 +59,9 @@ pub fn give_up_all_but(plan: &Plan) -> Result<(), DropError> {
     Ok(())
 }
 
-/// A program whose file carries capabilities (setcap) has them whoever runs it, and in every
-/// command. What lets a user see or change what is not the user's own (files, processes) is given
-/// up at once: [`node_bpf::privileges::only_user`].
+/// A program whose file carries capabilities (setcap) has them in every command, whichever user
+/// runs it. The rights to read or change other users' files and processes are dropped at once:
+/// [`node_bpf::privileges::only_user`].
 ///
 /// # Errors
 /// Threads run already, or the kernel refused.
@@ -79,8 +79,8 @@ fn names(capabilities: &[Capability]) -> String {
     capabilities.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether this thread may read and write the file, what lies next to it under the same name
-/// ("trace.db-wal") or in it, and make what is not there yet.
+/// Whether this thread may read and write the file, what is next to it under the same name
+/// ("trace.db-wal") or in it, and create what is not there yet.
 fn usable(file: &Path) -> bool {
     let may = |path: &Path, what| faccessat(nix::fcntl::AT_FDCWD, path, what, AtFlags::AT_EACCESS).is_ok();
     let read_write = AccessFlags::R_OK | AccessFlags::W_OK;

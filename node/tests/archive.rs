@@ -75,7 +75,7 @@ fn text(path: &Path) -> &str {
 }
 
 fn ask(arguments: &[&str], sql: &str) -> Value {
-    try_ask(arguments, sql).unwrap_or_else(|said| panic!("{sql}: {said}"))
+    try_ask(arguments, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
 fn try_ask(arguments: &[&str], sql: &str) -> Result<Value, String> {
@@ -143,12 +143,12 @@ fn stores_archive_and_both_together_answer_alike() {
     let (stores, archive) = archived(dir.path());
     let (stores, archive) = (text(&stores), text(&archive));
     for Investigation { name, mesh, .. } in investigations() {
-        let whole = ask(&["--db", stores], &mesh);
-        let is_empty = whole["rows"].as_array().is_none_or(Vec::is_empty);
+        let expected = ask(&["--db", stores], &mesh);
+        let is_empty = expected["rows"].as_array().is_none_or(Vec::is_empty);
         assert_eq!(is_empty, name == "incomplete-collectives", "{name}");
         for from in [&["--archive", archive][..], &["--archive", archive, "--db", stores]] {
             let answer = ask(from, &mesh);
-            assert!(same(&answer["rows"], &whole["rows"]), "{name} {from:?}: {answer} is not {whole}");
+            assert!(same(&answer["rows"], &expected["rows"]), "{name} {from:?}: {answer} is not {expected}");
             assert_eq!(answer["coverage"]["answered"], 2, "{name}");
         }
     }
@@ -253,8 +253,8 @@ fn jobs_are_listed_from_stores_and_archive_with_accounting() {
     }
 }
 
-/// Two stores beside those of the job: of the first schema version, which lacks columns, and of one that has a column
-/// more; archived under names of their own.
+/// Two stores in addition to those of the job: one of the first schema version, which lacks
+/// columns, and one with an additional column; archived under names of their own.
 fn archive_other_schemas(dir: &Path, archive: &Path) {
     let sessions = "INSERT INTO sessions VALUES (1, {birth}, {birth}, NULL, '0.1', 'b', 'h', 'k');";
     let calls = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 99) \
@@ -310,15 +310,16 @@ fn files_of_several_schemas_are_asked_together_and_a_damaged_one_is_missing() {
     let explained = run(&["query", "--explain=analyze", "--archive", text(&archive), sql]);
     assert!(stdout(&explained).contains("columns of 1 segments"), "{}", stdout(&explained));
 
-    // A file that lost its end, and one whose bytes changed: those nodes are missing by name, the others answer.
+    // A file that lost its end, and one whose bytes changed: those nodes are missing by name, the
+    // others answer.
     let found =
         Command::new("find").arg(&archive).args(["-name", "node=older*.parquet", "-path", "*=collectives*"]).output();
     let file = PathBuf::from(stdout(&found.expect("find")).trim());
-    let whole = std::fs::read(&file).expect("a file");
-    let mut changed = whole.clone();
+    let complete = std::fs::read(&file).expect("a file");
+    let mut changed = complete.clone();
     let middle = changed.len() / 8;
     changed[4..middle].iter_mut().for_each(|byte| *byte = !*byte);
-    for damaged in [&whole[..whole.len() / 2], b"", &changed] {
+    for damaged in [&complete[..complete.len() / 2], b"", &changed] {
         std::fs::write(&file, damaged).expect("written");
         for sql in [
             "SELECT sum(duration_ns), sum(seq), max(ts_ns) FROM collectives",
@@ -371,16 +372,16 @@ fn duckdb_and_clickhouse_answer_as_the_mesh_does() {
     for (engine, python) in &found {
         let answers = ask_engine(engine, python, &questions);
         for (investigation, answer) in all.iter().zip(&answers) {
-            let whole = ask(&["--db", text(&stores)], &investigation.mesh);
+            let expected = ask(&["--db", text(&stores)], &investigation.mesh);
             assert!(
-                same(answer, &whole["rows"]),
+                same(answer, &expected["rows"]),
                 "{engine}, {}: {answer} is not {}",
                 investigation.name,
-                whole["rows"]
+                expected["rows"]
             );
         }
     }
-    // Files of other schema versions come to lie beside them.
+    // Files of other schema versions are added to the archive.
     archive_other_schemas(dir.path(), &archive);
     let (sql, wanted) = OF_SCHEMAS;
     let wanted: Value = serde_json::from_str(wanted).expect("JSON");
@@ -461,7 +462,7 @@ fn an_agent_archives_its_hours_and_a_missing_target_is_a_finding() {
     assert_eq!(answer["rows"][0][0], 400);
     assert!(answer["rows"][0][1].as_i64().is_some_and(|first_ns| first_ns > T0));
 
-    // It is gone: the agent answers as ever, and says so.
+    // The archive is gone: the agent answers as before, and reports it.
     let gone = dir.path().join("gone");
     lab.start("n1", &["--archive", text(&gone)]);
     let found = wait_for("the finding", || {
@@ -473,7 +474,7 @@ fn an_agent_archives_its_hours_and_a_missing_target_is_a_finding() {
     assert!(found.contains("hours are not archived") && found.contains("gone"), "{found}");
 }
 
-/// A file system of its own, as small as it is said.
+/// A file system of its own, of the size in its options.
 struct Small(PathBuf);
 
 impl Small {
@@ -497,7 +498,7 @@ impl Drop for Small {
 }
 
 /// The texts of the findings about archiving, the newest last.
-fn told(lab: &Lab, node: &str, words: &str) -> String {
+fn finding_with(lab: &Lab, node: &str, words: &str) -> String {
     wait_for(words, || {
         let sql = "SELECT json_extract(detail, '$.text') FROM findings WHERE verdict = 'archive' ORDER BY ts_ns";
         let output = lab.ask(node, "query", &["--format", "json", sql]);
@@ -521,9 +522,9 @@ fn a_full_target_and_then_a_missing_one_cost_findings_and_a_gap_that_is_counted(
     let small = Small::mount(target.clone(), "size=16k");
     let mut lab = Lab::new();
     lab.start("n0", &["--store", text(&store), "--archive", text(&target), "--store-max-age", "36500d"]);
-    let full = told(&lab, "n0", "hours are not archived");
+    let full = finding_with(&lab, "n0", "hours are not archived");
     assert!(full.contains("No space left"), "{full}");
-    // No file has appeared that is not whole, and the agent answers as ever.
+    // No incomplete file has appeared, and the agent answers as before.
     let files = || -> Vec<PathBuf> {
         let found = Command::new("find").arg(&target).args(["-type", "f"]).output().expect("find");
         stdout(&found).lines().map(PathBuf::from).collect()
@@ -542,10 +543,11 @@ fn a_full_target_and_then_a_missing_one_cost_findings_and_a_gap_that_is_counted(
     assert!(!files().iter().any(|file| text(file).contains('#')), "left over: {:?}", files());
     lab.kill("n0");
 
-    // Rows older than they may be, and no target: they go, one finding says so, and the archive counts them later.
+    // Rows past their retention, and no target: they are dropped, one finding reports it, and the
+    // archive counts them later.
     let (store, gone) = (dir.path().join("n1.db"), dir.path().join("gone"));
     lab.start("n1", &["--store", text(&store), "--archive", text(&gone), "--store-max-age", "1d"]);
-    let dropped = told(&lab, "n1", "retention drops rows that are not archived");
+    let dropped = finding_with(&lab, "n1", "retention drops rows that are not archived");
     assert!(dropped.contains("no such directory"), "{dropped}");
     wait_for("no row left", || match lab.query("n1", count, &[]).0["rows"][0][0].as_i64() {
         Some(0) => Ok(()),
@@ -639,8 +641,8 @@ fn one_question_asks_the_live_mesh_and_the_archive() {
         "SELECT a.rank, count(*) FROM collectives a JOIN collectives b ON a.node = b.node AND a.ts_ns = b.ts_ns GROUP BY a.rank ORDER BY a.rank",
         "SELECT rank, job_id FROM processes WHERE rank IS NOT NULL ORDER BY rank",
     ] {
-        // Processes were seen as their rows were written, just now: rows of the last two seconds are left
-        // out where live hosts and an archive are asked together.
+        // Processes were seen as their rows were written, just now: rows of the last two seconds
+        // are left out where live hosts and an archive are asked together.
         wait_for("the joined answer to be that of the stores", || {
             let (joined, live) = (ask(&both, sql), ask(&["--socket", &socket], sql));
             assert_eq!(joined["coverage"]["answered"], 2, "{joined}");
@@ -654,7 +656,8 @@ fn one_question_asks_the_live_mesh_and_the_archive() {
     };
     assert_eq!(of_job(run(&[&["jobs", "--sacct", "off", "--format", "json"][..], &both].concat())), 800);
 
-    // One is gone: what the archive has of it is there, what it has not is said.
+    // One agent is gone: the rows that the archive has of it are there, the others are noted as
+    // missing.
     lab.kill("n1");
     wait_for("n1 is known to be dead", || match lab.nodes("n0")?.iter().find(|node| node["name"] == "n1") {
         Some(node) if node["state"] == "dead" => Ok(()),

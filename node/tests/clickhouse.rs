@@ -1,5 +1,5 @@
-//! Rows pushed into ClickHouse: its real engine (chDB) behind a small HTTP front, which fails in every way that
-//! a server can; nothing is lost and nothing counts twice.
+//! Rows pushed into ClickHouse: its real engine (chDB) behind a small HTTP front, which fails in
+//! every way that a server can; nothing is lost and nothing is counted twice.
 
 mod common;
 
@@ -116,11 +116,11 @@ const SAME: [&str; 4] = [
 fn assert_same(server: &Server, stores: &Path) {
     for sql in SAME {
         let asked = run(&["query", "--format", "json", "--db", stores.to_str().expect("a path"), sql]);
-        let whole: Value = serde_json::from_slice(&asked.stdout).unwrap_or_else(|_| panic!("{}", stderr(&asked)));
+        let expected: Value = serde_json::from_slice(&asked.stdout).unwrap_or_else(|_| panic!("{}", stderr(&asked)));
         let theirs = sql.replace("FROM processes", "FROM rankmesh.processes FINAL").replace("FROM ", "FROM rankmesh.");
         let theirs = theirs.replace("rankmesh.rankmesh.", "rankmesh.");
         let theirs = server.sql(&format!("{theirs} SETTINGS output_format_json_quote_64bit_integers = 0"));
-        assert_eq!(Value::from(theirs), whole["rows"], "{sql}");
+        assert_eq!(Value::from(theirs), expected["rows"], "{sql}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! An agent whose disk or file fails it: it says so, answers what it can, and comes up again.
+//! An agent whose disk or file fails: it reports that, answers what it can, and starts again
+//! afterwards.
 
 mod common;
 

@@ -1,7 +1,7 @@
-//! The commands in README and docs/ are ones that work: each block is one of commands, of SQL, or of
-//! something that is none (`docs/not-run.txt` says what); each command line runs on two agents with
-//! the rows of a job, or on its stores, or is listed there with why it does not. The lists may have
-//! no entry that fits nothing.
+//! The commands in README and docs/ work: each block is one of commands, of SQL, or of neither
+//! (listed in `docs/not-run.txt`); each command line runs on two agents with the rows of a job, or
+//! on its stores, or is listed there with the reason why not. Every entry of the lists must match
+//! something.
 
 mod common;
 
@@ -15,7 +15,7 @@ use common::job_stores::EndedJob;
 /// What lines of commands begin with: ours, and what only looks at a process.
 const PROGRAMS: [&str; 3] = ["rankmesh ", "ps ", "grep "];
 
-/// Commands that ask this host's agent unless they are told otherwise.
+/// Commands that ask this host's agent by default.
 const ASK_AN_AGENT: [&str; 13] = [
     "query",
     "nodes",
@@ -60,10 +60,10 @@ fn blocks_of(page: &str, text: &str) -> Vec<Block> {
             }
             open = true;
             let line = if fenced { line } else { &line[4..] };
-            blocks.last_mut().expect("begun").lines.push(line.to_owned());
+            blocks.last_mut().expect("a block").lines.push(line.to_owned());
         } else if line.trim().is_empty() && open && !fenced {
             // A blank line ends an indented block only when something else follows.
-            blocks.last_mut().expect("begun").lines.push(String::new());
+            blocks.last_mut().expect("a block").lines.push(String::new());
         } else {
             open = false;
         }
@@ -96,7 +96,7 @@ struct NotRun {
 impl NotRun {
     fn fits(&self, text: &str) -> bool {
         match self.begins.strip_suffix('$') {
-            Some(whole) => text == whole,
+            Some(exact) => text == exact,
             None => text.starts_with(&self.begins),
         }
     }
@@ -121,7 +121,7 @@ fn commands(block: &Block) -> Vec<String> {
     let mut quoted = false;
     for line in &block.lines {
         if quoted {
-            let last = commands.last_mut().expect("begun");
+            let last = commands.last_mut().expect("a command");
             last.push('\n');
             last.push_str(line);
             quoted = last.matches('"').count() % 2 == 1;
@@ -238,7 +238,7 @@ impl World {
         })
     }
 
-    /// Whether a command line succeeds (complete or partial answers), and what it said.
+    /// Whether a command line succeeds (complete or partial answers), and its output.
     fn run(&self, line: &str) -> (bool, String) {
         let program = Path::new(env!("CARGO_BIN_EXE_rankmesh"));
         let _ = std::fs::remove_file(self.lab.path("t.pftrace"));
@@ -251,8 +251,8 @@ impl World {
         let pid = self.lab.pid(self.names[1]).to_string();
         command.env("PID", &pid).env("OTHER", pid);
         let output = command.env_remove("RANKMESH_LOG").stdin(Stdio::null()).output().expect("bash");
-        let said = [output.stdout, output.stderr].concat();
-        (matches!(output.status.code(), Some(0 | 3)), String::from_utf8_lossy(&said).into_owned())
+        let printed = [output.stdout, output.stderr].concat();
+        (matches!(output.status.code(), Some(0 | 3)), String::from_utf8_lossy(&printed).into_owned())
     }
 }
 
@@ -296,9 +296,9 @@ fn every_command_of_the_docs_runs() {
     let mut runs = 0;
     for (line, at) in &lines {
         runs += 1;
-        let (good, said) = world.run(line);
+        let (good, printed) = world.run(line);
         if !good {
-            failed.push(format!("{at}: {line}\n{said}"));
+            failed.push(format!("{at}: {line}\n{printed}"));
         }
     }
     eprintln!("{runs} of {} command lines ran", lines.len());

@@ -1,6 +1,6 @@
 //! Live, on calls that only enqueue, as the real NCCL's do: the late rank is named from the
-//! synchronise calls, replayed graphs are said to be a blind spot, and jobs that ran before the
-//! agents came are understood. Needs root.
+//! synchronise calls, replayed graphs are noted as a blind spot, and jobs that ran before the
+//! agents started are judged. Needs root.
 
 mod common;
 
@@ -162,7 +162,7 @@ fn the_late_rank_is_named_where_calls_only_enqueue_and_a_stopped_one_is_a_hang()
     let _healthy = job(&bin, &cgroups, &["--mode", "enqueue", "--work-ms", "20"]);
     let sql = "SELECT count(DISTINCT rank) FROM collectives WHERE pid IN (SELECT pid FROM cuda_calls \
                WHERE kind = 'after_collective') AND seq > 50 AND ts_ns > (SELECT max(ts_ns) FROM collectives) - 1000000000";
-    wait_for("every rank of the healthy job is heard", || {
+    wait_for("every rank of the healthy job is in the verdict", || {
         let (answer, _) = lab.query("m1", sql, &[]);
         if answer["rows"][0][0] == 8 { Ok(()) } else { Err(answer["rows"].to_string()) }
     });
@@ -218,7 +218,7 @@ fn replayed_graphs_are_a_blind_spot_and_nobody_is_named() {
         let (answer, _) = lab.query("m1", sql, &[]);
         if answer["rows"][0] == serde_json::json!([8, 8]) { Ok(()) } else { Err(answer["rows"].to_string()) }
     });
-    // the steps before the graph go out of the span; what is left is said to be unseen
+    // the steps before the graph drop out of the span; the rest is noted as not visible
     let blind = wait_for("only replays are left", || {
         let answer = report(&lab, "m1", "3s")?;
         assert_no_wrong_name(&answer);
@@ -264,8 +264,8 @@ fn a_job_that_ran_before_the_agents_came_is_understood() {
     }
 }
 
-/// In a job with tensor, data and pipeline parallel groups a late rank delays whole stages: it may
-/// be named, nobody else.
+/// In a job with tensor, data and pipeline parallel groups a late rank delays several stages: it
+/// may be named, but no other rank.
 fn groups_of_large_models(test: &str, mode: &str) {
     if !can_capture(test) {
         return;

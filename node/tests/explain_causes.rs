@@ -1,5 +1,5 @@
-//! Live: a training loop of Python ranks on real Open MPI, one of which is late for a cause that is
-//! known; what `rankmesh explain` says of it while it is so. Needs root and mpi4py.
+//! Live: a training loop of Python ranks on real Open MPI, one of which is late for a known cause;
+//! what `rankmesh explain` answers about it meanwhile. Needs root and mpi4py.
 
 mod common;
 
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::can_capture;
 use common::pair::{AGENTS, Held, Holds, Pair, RANKS, busy};
-use common::{can_capture, wait_for};
 use serde_json::Value;
 
 /// In which an explanation must have come.
@@ -22,8 +22,8 @@ struct Injected {
     holds: &'static [Holds],
     /// Kinds of causes that are right: each a name that the kernel may give to this.
     kinds: &'static [&'static str],
-    /// What the first link of the worst step says.
-    said: &'static str,
+    /// A part of the text of the first link of the worst step.
+    says: &'static str,
     /// The mark of the line that the late rank is in.
     line: Option<&'static str>,
 }
@@ -34,7 +34,7 @@ const INJECTED: [Injected; 11] = [
         does: None,
         holds: &[Holds::Hog("backup")],
         kinds: &["cpu_stolen"],
-        said: "backup (pid ",
+        says: "backup (pid ",
         line: None,
     },
     Injected {
@@ -42,16 +42,16 @@ const INJECTED: [Injected; 11] = [
         does: None,
         holds: &[Holds::Quota],
         kinds: &["cpu_throttled"],
-        said: "CPU quota",
+        says: "CPU quota",
         line: None,
     },
-    Injected { name: "stop", does: None, holds: &[Holds::Stop], kinds: &["stopped"], said: "was stopped", line: None },
+    Injected { name: "stop", does: None, holds: &[Holds::Stop], kinds: &["stopped"], says: "was stopped", line: None },
     Injected {
         name: "sleep",
         does: Some("sleep"),
         holds: &[],
         kinds: &["sleep"],
-        said: "slept by itself",
+        says: "slept by itself",
         line: Some("# SLEEP"),
     },
     Injected {
@@ -59,7 +59,7 @@ const INJECTED: [Injected; 11] = [
         does: Some("read"),
         holds: &[Holds::Reads],
         kinds: &["block_io"],
-        said: "waited for ",
+        says: "waited for ",
         line: Some("# READ"),
     },
     Injected {
@@ -67,7 +67,7 @@ const INJECTED: [Injected; 11] = [
         does: Some("fsync"),
         holds: &[Holds::Writes],
         kinds: &["block_io"],
-        said: "waited for ",
+        says: "waited for ",
         line: Some("# FSYNC"),
     },
     Injected {
@@ -75,7 +75,7 @@ const INJECTED: [Injected; 11] = [
         does: Some("dirty"),
         holds: &[Holds::Memory(32), Holds::Writes],
         kinds: &["reclaim", "page_fault", "block_io"],
-        said: "",
+        says: "",
         line: Some("# MEMORY"),
     },
     Injected {
@@ -83,7 +83,7 @@ const INJECTED: [Injected; 11] = [
         does: Some("swap"),
         holds: &[Holds::Memory(24)],
         kinds: &["page_fault", "reclaim", "block_io"],
-        said: "",
+        says: "",
         line: Some("# MEMORY"),
     },
     Injected {
@@ -91,7 +91,7 @@ const INJECTED: [Injected; 11] = [
         does: Some("lock"),
         holds: &[],
         kinds: &["lock"],
-        said: "lock or another thread",
+        says: "lock or another thread",
         line: Some("# LOCK"),
     },
     Injected {
@@ -99,7 +99,7 @@ const INJECTED: [Injected; 11] = [
         does: Some("fault"),
         holds: &[Holds::Reads],
         kinds: &["page_fault", "block_io"],
-        said: "",
+        says: "",
         line: Some("# FAULT"),
     },
     Injected {
@@ -107,7 +107,7 @@ const INJECTED: [Injected; 11] = [
         does: Some("worker"),
         holds: &[],
         kinds: &["file_wait"],
-        said: "a pipe, a local socket, a file or a child",
+        says: "a pipe, a local socket, a file or a child",
         line: Some("# WORKER"),
     },
 ];
@@ -153,23 +153,24 @@ enum Outcome {
     Skipped(String),
 }
 
-/// Whether an explanation is the right one: an error says what it says instead.
+/// Whether an explanation is the right one; the error has the wrong parts.
 fn judged(found: &Value, rank: usize, injected: &Injected) -> Result<bool, String> {
     let kinds: Vec<&str> = found["kinds"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let link = &found["examples"][0]["links"][0];
-    let said = link["what"].as_str().unwrap_or_default();
+    let text = link["what"].as_str().unwrap_or_default();
     if found["verdict"] != "rank" || found["place"]["rank"] != rank {
         return Err(format!("{} {}", found["verdict"], found["what"]));
     }
     let is_kind = kinds.first().is_some_and(|kind| injected.kinds.contains(kind));
-    if is_kind && link["evidence"] != "collectives" && said.contains(injected.said) {
+    if is_kind && link["evidence"] != "collectives" && text.contains(injected.says) {
         return Ok(true);
     }
     Err(format!("{kinds:?} {link}"))
 }
 
-/// Makes a rank late and looks until it is explained; then once more for the line. What is said of
-/// another rank, or a link of another cause, is wrong, unless this machine is busy: then it may be true.
+/// Makes a rank late and looks until it is explained; then once more for the line. An explanation
+/// of another rank, or a link of another cause, is wrong, unless this machine is busy: then it may
+/// be true.
 fn inject(pair: &mut Pair, rank: usize, injected: &Injected) -> Outcome {
     let dir = pair.dir();
     let swap = match injected.name {
@@ -187,13 +188,10 @@ fn inject(pair: &mut Pair, rank: usize, injected: &Injected) -> Outcome {
         nix::unistd::sync();
     }
     pair.start(&format!("/usr/bin/python3 {} {}", program().display(), dir.display()));
-    wait_for("nobody is named", || {
-        let answer = pair.verdict()?;
-        let heard = answer["per_comm"][0]["ranks"].as_array().map_or(0, Vec::len) == RANKS;
-        let ours = answer["per_comm"][0]["ranks"][0]["pid"].as_i64() == pair.pid(0).map(i64::from);
-        let calm = answer["verdict"]["kind"] == "none" || busy().is_some();
-        if heard && ours && calm { Ok(()) } else { Err(answer["verdict"].to_string()) }
-    });
+    if let Err(why) = becomes_calm(pair) {
+        pair.stop();
+        return Outcome::Skipped(why);
+    }
     let held = match Held::hold(pair, rank, injected.holds) {
         Ok(held) => held,
         Err(why) => return Outcome::Skipped(why),
@@ -208,6 +206,34 @@ fn inject(pair: &mut Pair, rank: usize, injected: &Injected) -> Outcome {
     pair.stop();
     drop(held);
     outcome
+}
+
+/// Waits until both ranks are compared and nobody is named. Where a rank is held up before anything
+/// is injected, other work takes its core: who does is the error.
+fn becomes_calm(pair: &Pair) -> Result<(), String> {
+    let until = Instant::now() + common::PATIENCE;
+    let mut held = false;
+    loop {
+        let answer = pair.verdict();
+        let compared = answer.as_ref().is_ok_and(|answer| {
+            let ranks = &answer["per_comm"][0]["ranks"];
+            let both = ranks.as_array().map_or(0, Vec::len) == RANKS;
+            both && ranks[0]["pid"].as_i64() == pair.pid(0).map(i64::from)
+        });
+        let kind = answer.as_ref().ok().and_then(|answer| answer["verdict"]["kind"].as_str());
+        if compared && (kind == Some("none") || busy().is_some()) {
+            return Ok(());
+        }
+        held |= compared && kind == Some("rank");
+        if Instant::now() >= until {
+            assert!(held, "both ranks are compared: not within {:?}; last: {answer:?}", common::PATIENCE);
+            return Err(format!(
+                "before anything was injected: {}",
+                answer.map_or_else(|why| why, |a| a["cause"].to_string())
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 fn look(pair: &Pair, rank: usize, injected: &Injected) -> Outcome {
@@ -238,7 +264,8 @@ fn look(pair: &Pair, rank: usize, injected: &Injected) -> Outcome {
                         && (found["place"]["rank"] != rank
                             || found["kinds"].as_array().is_some_and(|kinds| !kinds.is_empty()));
                     last = format!("{other} {}", found["cause"]);
-                    // As the cause begins, what is said may still be of the time before it.
+                    // While the cause begins, the explanation may still be about the time before
+                    // it.
                     if names && began.elapsed() > Duration::from_secs(10) {
                         wrong = wrong.or_else(|| Some(last.clone()));
                     }
@@ -274,7 +301,7 @@ fn a_late_worker_of_a_rank_is_explained_with_its_line() {
     match inject(&mut Pair::new("worker"), 1, worker) {
         Outcome::Right(line, _) => assert_eq!(line, Some(true)),
         Outcome::Skipped(why) => eprintln!("skipped: {TEST}: {why}"),
-        Outcome::Wrong(said) | Outcome::Missed(said) => panic!("{said}"),
+        Outcome::Wrong(report) | Outcome::Missed(report) => panic!("{report}"),
     }
 }
 
@@ -304,12 +331,12 @@ fn every_cause_is_explained() {
                     with_line += usize::from(line.is_some());
                     lines += usize::from(line == Some(true));
                 }
-                Outcome::Wrong(said) => {
-                    println!("WRONG: {said}");
+                Outcome::Wrong(report) => {
+                    println!("WRONG: {report}");
                     wrong += 1;
                 }
-                Outcome::Missed(said) => {
-                    println!("missed: {said}");
+                Outcome::Missed(report) => {
+                    println!("missed: {report}");
                     missed += 1;
                 }
                 Outcome::Skipped(why) => println!("skipped: {why}"),

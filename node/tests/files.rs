@@ -1,6 +1,6 @@
-//! Files that are no whole store of this version: every command says one clear sentence about them,
-//! ends with the same code, and loses nothing; the agent's own store is set aside where it cannot
-//! be used, and never overwritten.
+//! Files that are not a complete store of this version: every command prints one clear sentence
+//! about them, ends with the same code, and loses nothing; the agent's own store is set aside where
+//! it cannot be used, and never overwritten.
 
 mod common;
 
@@ -22,9 +22,9 @@ const NOBODY: u32 = 65_534;
 
 /// What an agent does with such a file as its store.
 enum Up {
-    /// It does not start, and says this.
+    /// It does not start, and prints this.
     Refuses(&'static str),
-    /// It comes up and says this; then its store has so many of the rows.
+    /// It starts and prints this; then its store has so many of the rows.
     Begins(&'static str, i64),
 }
 
@@ -32,12 +32,12 @@ struct Case {
     name: &'static str,
     /// Makes the file at the second path from the good store at the first.
     make: fn(&Path, &Path),
-    /// What reading it ends with and says.
+    /// Exit code of a read, and a part of its message.
     read: (i32, &'static str),
     up: Up,
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
@@ -51,13 +51,13 @@ fn read(path: &Path) -> Vec<u8> {
 
 /// The good store with a row more in its log; with or without the log's index.
 fn with_log(good: &Path, path: &Path, index: bool) {
-    let busy = beside(path, ".busy");
+    let busy = with_suffix(path, ".busy");
     std::fs::copy(good, &busy).expect("a copy");
     let conn = Connection::open(&busy).expect("opens");
     let row = "INSERT INTO self_stats VALUES (unixepoch() * 1000000000, 'test', 1, 'rows')";
     conn.execute_batch(&format!("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0; {row}")).expect("a row");
     for suffix in ["", "-wal", "-shm"].into_iter().filter(|suffix| index || *suffix != "-shm") {
-        std::fs::copy(beside(&busy, suffix), beside(path, suffix)).expect("a copy");
+        std::fs::copy(with_suffix(&busy, suffix), with_suffix(path, suffix)).expect("a copy");
     }
     drop(conn);
     std::fs::remove_file(busy).expect("removed");
@@ -161,7 +161,7 @@ const CASES: &[Case] = &[
         name: "rubbish for a log",
         make: |good, path| {
             with_log(good, path, false);
-            write(&beside(path, "-wal"), &[0x5a; 9000]);
+            write(&with_suffix(path, "-wal"), &[0x5a; 9000]);
         },
         read: (1, "was not closed cleanly (a -wal file without its -shm lies beside it)"),
         up: Up::Begins("was no write-ahead log", ROWS),
@@ -183,13 +183,13 @@ fn good(dir: &Path) -> PathBuf {
     path
 }
 
-/// Every regular file of a directory with its bytes, without what SQLite and the lock leave beside
-/// a store.
+/// Every regular file of a directory with its bytes, without the files that SQLite and the lock
+/// leave next to a store.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
     let files = paths.filter(|path| path.symlink_metadata().expect("there").is_file());
-    let told = files.filter(|path| !["-shm", ".lock"].iter().any(|end| path.display().to_string().ends_with(end)));
-    told.map(|path| (path.clone(), read(&path))).collect()
+    let kept = files.filter(|path| !["-shm", ".lock"].iter().any(|end| path.display().to_string().ends_with(end)));
+    kept.map(|path| (path.clone(), read(&path))).collect()
 }
 
 /// Runs a command to its end; one that waits for ever has failed.
@@ -219,13 +219,13 @@ fn up(lab: &Lab, dir: &Path, flag: &str, file: &Path) -> Command {
     command
 }
 
-/// One sentence on standard error beside what an agent always says of its start.
-fn says(output: &Output, (code, says): (i32, &str), what: &str) {
-    let said = stderr(output);
-    assert_eq!(output.status.code(), Some(code), "{what}: {said}{}", stdout(output));
+/// Asserts one sentence on standard error, besides the usual lines of an agent's start.
+fn fails_with(output: &Output, (code, sentence): (i32, &str), what: &str) {
+    let printed = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{what}: {printed}{}", stdout(output));
     if code != 0 {
-        assert_eq!(said.lines().filter(|line| !line.contains(" INFO ")).count(), 1, "{what}: {said}");
-        assert!(said.contains(says), "{what}: {said}");
+        assert_eq!(printed.lines().filter(|line| !line.contains(" INFO ")).count(), 1, "{what}: {printed}");
+        assert!(printed.contains(sentence), "{what}: {printed}");
     }
 }
 
@@ -247,7 +247,7 @@ fn whoever_reads_a_file_says_what_is_wrong_with_it_and_changes_nothing() {
             vec!["export", "--db", &path, "--out", &out],
         ] {
             let what = format!("{}: {command:?}", case.name);
-            says(&ends(with(&command)), case.read, &what);
+            fails_with(&ends(with(&command)), case.read, &what);
             if case.read.0 == 0 {
                 let _ = std::fs::remove_file(&out);
             }
@@ -258,12 +258,12 @@ fn whoever_reads_a_file_says_what_is_wrong_with_it_and_changes_nothing() {
         let imported = ends(with(&["import", &path, "--out", &out]));
         match case.read.0 {
             0 => assert!(matches!(imported.status.code(), Some(1 | 2)), "{what}: {}", stderr(&imported)),
-            _ => says(&imported, case.read, &what),
+            _ => fails_with(&imported, case.read, &what),
         }
         assert_eq!(contents(&dir), before, "{what}");
         if case.read.0 != 0 {
             let what = format!("{}: --serve-db", case.name);
-            says(&ends(up(&lab, &dir, "--serve-db", &file)), case.read, &what);
+            fails_with(&ends(up(&lab, &dir, "--serve-db", &file)), case.read, &what);
             assert_eq!(contents(&dir), before, "{what}");
         } else {
             let name = format!("x-{}", case.name.replace(' ', "-"));
@@ -289,7 +289,7 @@ fn an_agent_starts_with_such_a_store_or_says_why_not_and_nothing_is_lost() {
         let mut command = up(&lab, &dir, "--store", &file);
         let (sentence, rows) = match case.up {
             Up::Refuses(sentence) => {
-                says(&ends(command), (1, sentence), case.name);
+                fails_with(&ends(command), (1, sentence), case.name);
                 assert_eq!(contents(&dir), before, "{}", case.name);
                 continue;
             }
@@ -308,11 +308,11 @@ fn an_agent_starts_with_such_a_store_or_says_why_not_and_nothing_is_lost() {
         let pid = nix::unistd::Pid::from_raw(agent.id().cast_signed());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("kill");
         assert_eq!(agent.wait().expect("waits").code(), Some(0), "{}", case.name);
-        let said = String::from_utf8_lossy(&read(&log)).into_owned();
-        let errors: Vec<&str> = said.lines().filter(|line| line.contains("ERROR")).collect();
+        let printed = String::from_utf8_lossy(&read(&log)).into_owned();
+        let errors: Vec<&str> = printed.lines().filter(|line| line.contains("ERROR")).collect();
         match sentence {
-            "" => assert!(errors.is_empty(), "{}: {said}", case.name),
-            _ => assert!(errors.len() == 1 && errors[0].contains(sentence), "{}: {said}", case.name),
+            "" => assert!(errors.is_empty(), "{}: {printed}", case.name),
+            _ => assert!(errors.len() == 1 && errors[0].contains(sentence), "{}: {printed}", case.name),
         }
         // What was not taken in lies there, not a byte of it changed.
         let after: Vec<Vec<u8>> = contents(&dir).into_values().collect();
@@ -353,10 +353,10 @@ fn a_file_that_may_not_be_read_is_left_alone() {
     if as_other(with(&["--version"])).output().is_ok_and(|output| output.status.success()) {
         let denied = (1, "Permission denied");
         for command in [["query", "--db", &path, COUNT].as_slice(), &["check", "--db", &path]] {
-            says(&ends(as_other(with(command))), denied, &format!("{command:?}"));
+            fails_with(&ends(as_other(with(command))), denied, &format!("{command:?}"));
         }
         for flag in ["--store", "--serve-db"] {
-            says(&ends(as_other(up(&lab, &dir, flag, &file))), denied, flag);
+            fails_with(&ends(as_other(up(&lab, &dir, flag, &file))), denied, flag);
         }
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("opened");
         let count: i64 = Connection::open(&file).expect("opens").query_row(COUNT, [], |row| row.get(0)).expect("rows");
@@ -377,17 +377,17 @@ fn files_are_asked_as_nodes_and_one_that_cannot_be_read_is_missing() {
     }
     let path = dir.display().to_string();
     let sql = "SELECT node, count(*) FROM self_stats WHERE name = 'test' GROUP BY node ORDER BY node";
-    let whole = ends(with(&["query", "--format", "csv", "--db", &path, sql]));
-    assert_eq!(stdout(&whole), format!("node,count(*)\ngpu1,{ROWS}\ngpu2,{ROWS}\n"), "{}", stderr(&whole));
-    assert_eq!((whole.status.code(), stderr(&whole).contains("2 of 2 nodes answered")), (Some(0), true));
+    let complete = ends(with(&["query", "--format", "csv", "--db", &path, sql]));
+    assert_eq!(stdout(&complete), format!("node,count(*)\ngpu1,{ROWS}\ngpu2,{ROWS}\n"), "{}", stderr(&complete));
+    assert_eq!((complete.status.code(), stderr(&complete).contains("2 of 2 nodes answered")), (Some(0), true));
 
     write(&dir.join("gpu3.db"), b"no database");
     let before = contents(&dir);
     let partial = ends(with(&["query", "--format", "csv", "--db", &path, sql]));
-    assert_eq!(stdout(&partial), stdout(&whole));
-    let said = stderr(&partial);
-    assert_eq!(partial.status.code(), Some(3), "{said}");
-    assert!(said.contains("missing gpu3: failed: ") && said.contains("is not an SQLite database"), "{said}");
+    assert_eq!(stdout(&partial), stdout(&complete));
+    let printed = stderr(&partial);
+    assert_eq!(partial.status.code(), Some(3), "{printed}");
+    assert!(printed.contains("missing gpu3: failed: ") && printed.contains("is not an SQLite database"), "{printed}");
     let refused = ends(with(&["query", "--require-all", "--db", &path, sql]));
     assert_eq!((refused.status.code(), stdout(&refused).as_str()), (Some(1), ""));
     let one = ends(with(&["query", "--format", "csv", "--nodes", "gpu2", "--db", &path, sql]));

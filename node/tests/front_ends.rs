@@ -1,6 +1,6 @@
-//! What holds for all front ends of `rankmesh serve` together: they open no connection but to the
-//! agent and to receivers that the user names, they speak TLS beyond this host, and they say what is
-//! wrong with an agent of an earlier release.
+//! Tests of all front ends of `rankmesh serve` together: they open no connection except to the
+//! agent and to receivers that the user names, they use TLS beyond this host, and they report an
+//! agent of an earlier release.
 #![cfg(all(feature = "mcp", feature = "otlp", feature = "postgres"))]
 
 mod common;
@@ -18,18 +18,18 @@ use model::frame::{self, FrameReader};
 use model::{LocalRequest, LocalResponse};
 use serde_json::{Value, json};
 
-/// A `rankmesh serve` and what it said.
+/// A `rankmesh serve` and its output.
 struct Served {
     child: Child,
-    said: Arc<Mutex<String>>,
+    output: Arc<Mutex<String>>,
 }
 
 impl Served {
     fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-        let said = Arc::new(Mutex::new(String::new()));
-        let kept = Arc::clone(&said);
+        let output = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&output);
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 let mut kept = kept.lock().expect("not poisoned");
@@ -37,19 +37,19 @@ impl Served {
                 kept.push('\n');
             }
         });
-        Self { child, said }
+        Self { child, output }
     }
 
-    fn said(&self) -> String {
-        self.said.lock().expect("not poisoned").clone()
+    fn output(&self) -> String {
+        self.output.lock().expect("not poisoned").clone()
     }
 
     /// The rest of the first line that begins so.
     fn line(&mut self, begins: &str) -> String {
         wait_for(begins, || {
-            let said = self.said();
-            assert!(self.child.try_wait().expect("asked").is_none(), "it ended: {said}");
-            said.lines().find_map(|line| line.strip_prefix(begins)).map(str::to_owned).ok_or(said)
+            let output = self.output();
+            assert!(self.child.try_wait().expect("asked").is_none(), "it ended: {output}");
+            output.lines().find_map(|line| line.strip_prefix(begins)).map(str::to_owned).ok_or(output)
         })
     }
 
@@ -258,7 +258,7 @@ fn beyond_this_host_there_are_tls_and_tokens() {
     let (cert, key, other_key) = (text(&ours.cert), text(&ours.key), text(&theirs.key));
     let flags = ["serve", "--db", &db, "--listen", "0.0.0.0:0", "--postgres", "0.0.0.0:0", "--host", "localhost"];
     // A key of another certificate is no key; none of the three may be left out.
-    for (more, says) in [
+    for (more, expected) in [
         (&["--tls-cert", &cert, "--tls-key", &other_key, "--tokens", &tokens][..], "using "),
         (&["--tls-cert", &cert, "--tls-key", &key], "only with TLS and tokens"),
         (&["--tokens", &tokens], "only with TLS and tokens"),
@@ -266,7 +266,7 @@ fn beyond_this_host_there_are_tls_and_tokens() {
         (&["--tls-cert", "/nowhere", "--tls-key", &key, "--tokens", &tokens], "/nowhere"),
     ] {
         let refused = run(&[&flags[..], more].concat());
-        assert!(!refused.status.success() && stderr(&refused).contains(says), "{more:?}: {}", stderr(&refused));
+        assert!(!refused.status.success() && stderr(&refused).contains(expected), "{more:?}: {}", stderr(&refused));
     }
     let mut command = rankmesh();
     command.args(flags).args(["--tls-cert", &cert, "--tls-key", &key, "--tokens", &tokens]);
@@ -303,7 +303,7 @@ fn beyond_this_host_there_are_tls_and_tokens() {
     assert_eq!(ask("rankmesh_wrong", &host, &[], "SELECT 1").status, 401);
     std::thread::sleep(expired.saturating_duration_since(std::time::Instant::now()));
     assert_eq!(ask(&short, &host, &[], "SELECT 1").status, 401, "it has ended");
-    assert!(!served.said().contains("#k="), "nobody signs in by a link: {}", served.said());
+    assert!(!served.output().contains("#k="), "nobody signs in by a link: {}", served.output());
 
     // PostgreSQL's protocol likewise: the user is the token's name.
     if has("psql", TEST) {
@@ -318,7 +318,7 @@ fn beyond_this_host_there_are_tls_and_tokens() {
         let trusted = format!("sslmode=verify-full sslrootcert={}", ours.ca.display());
         let asked = psql("olga", &good, &trusted);
         assert_eq!(stdout(&asked), "480\n", "{}", stderr(&asked));
-        for (user, password, more, says) in [
+        for (user, password, more, expected) in [
             ("olga", "rankmesh_wrong", trusted.as_str(), "authentication failed"),
             ("short", &short, &trusted, "authentication failed"),
             ("rankmesh", &good, &trusted, "authentication failed"),
@@ -332,14 +332,15 @@ fn beyond_this_host_there_are_tls_and_tokens() {
         ] {
             let refused = psql(user, password, more);
             assert!(
-                !refused.status.success() && stderr(&refused).contains(says),
+                !refused.status.success() && stderr(&refused).contains(expected),
                 "{user} {more}: {}",
                 stderr(&refused)
             );
         }
     }
 
-    // More than a client may ask in a while: it is told when to come again. (Last, as its bucket is empty then.)
+    // More than a client may ask in a while: it gets the time to come again. (Last, as its bucket
+    // is empty then.)
     let statuses: Vec<u16> = (0..400)
         .map(|_| {
             tls(
@@ -354,8 +355,8 @@ fn beyond_this_host_there_are_tls_and_tokens() {
     assert!(statuses.len() < 400, "the rate of requests is bounded");
 }
 
-/// An agent of a release before front ends: it answers who asks for herself, and cannot read a
-/// request for somebody else, so that it hangs up.
+/// An agent of a release before front ends: it answers a client's own requests, and cannot read a
+/// request for somebody else, so that it closes the connection.
 fn earlier_agent(socket: &Path) {
     let listener = std::os::unix::net::UnixListener::bind(socket).expect("a socket");
     listener.set_nonblocking(true).expect("set");
@@ -409,7 +410,7 @@ fn an_agent_of_an_earlier_release_is_named_as_the_cause() {
     let socket = lab.path("earlier.sock");
     earlier_agent(&socket);
     let socket = socket.display().to_string();
-    let (says, what) = ("of an earlier release", "upgrade the agent and start it again");
+    let (expected, what) = ("of an earlier release", "upgrade the agent and start it again");
     let mut command = rankmesh();
     command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--socket", &socket]);
     let mut served = Served::start(command);
@@ -417,20 +418,20 @@ fn an_agent_of_an_earlier_release_is_named_as_the_cause() {
     let bearer = signed_in(&mut served, &place);
     let problem = send(&place, &request("POST", "/api/v1/query", &place, &[("authorization", &bearer)], "SELECT 1"));
     let detail = problem.json()["detail"].as_str().expect("a detail").to_owned();
-    assert!(problem.status == 502 && detail.contains(says) && detail.contains(what), "{detail}");
+    assert!(problem.status == 502 && detail.contains(expected) && detail.contains(what), "{detail}");
     let metrics = send(&place, &request("GET", "/metrics", &place, &[("authorization", &bearer)], ""));
-    assert!(metrics.status == 502 && metrics.text().contains(says), "{}", metrics.text());
+    assert!(metrics.status == 502 && metrics.text().contains(expected), "{}", metrics.text());
     if has("psql", TEST) {
         let url = served.line("psql ");
         let asked = Command::new("psql").args(["-X", "-At", &url, "-c", "SELECT count(*) FROM collectives"]).output();
         let asked = asked.expect("psql runs");
-        assert!(stderr(&asked).contains(says) && stderr(&asked).contains(what), "{}", stderr(&asked));
+        assert!(stderr(&asked).contains(expected) && stderr(&asked).contains(what), "{}", stderr(&asked));
     }
     let answer = assistant(&["--socket", &socket], "schema", &json!({}));
-    assert!(answer.to_string().contains(says) && answer.to_string().contains(what), "{answer}");
+    assert!(answer.to_string().contains(expected) && answer.to_string().contains(what), "{answer}");
 }
 
-/// What an attribute of one of OpenTelemetry's messages says, as JSON has it.
+/// An attribute of one of OpenTelemetry's messages, as in JSON.
 fn attribute<'v>(of: &'v Value, key: &str) -> &'v Value {
     let all = of["attributes"].as_array().expect("attributes");
     let found = all.iter().find(|attribute| attribute["key"] == key);
@@ -510,7 +511,7 @@ fn a_collector_of_opentelemetry_gets_metrics_and_findings() {
         match requests.recv_timeout(if logs.is_empty() { wait } else { PATIENCE }) {
             Ok(request) if request["path"] == "/v1/logs" => logs.push(request),
             Ok(_) => {}
-            Err(error) => assert!(written < 40, "{error}: {}", served.said()),
+            Err(error) => assert!(written < 40, "{error}: {}", served.output()),
         }
     }
     assert_eq!((&logs[0]["status"], &logs[1]["status"]), (&503.into(), &200.into()));
@@ -522,14 +523,14 @@ fn a_collector_of_opentelemetry_gets_metrics_and_findings() {
     assert_eq!((attribute(record, "rankmesh.rank"), attribute(record, "rankmesh.score")), (&"5".into(), &json!(3.5)));
     assert_eq!(attribute(record, "rankmesh.job_id"), "4711");
 
-    // It stands still, and goes: that delays nobody else, and it is said.
+    // It is suspended, and then ends: that delays nobody else, and it is reported.
     let pid = nix::unistd::Pid::from_raw(collector.0.id().cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).expect("stopped");
     assert_eq!(send(&place, &request("GET", "/healthz", &place, &[], "")).status, 200);
     collector.0.kill().expect("killed");
-    wait_for("it is said", || {
-        let said = served.said();
-        if said.contains("for the OpenTelemetry collector at 127.0.0.1: ") { Ok(()) } else { Err(said) }
+    wait_for("it is reported", || {
+        let output = served.output();
+        if output.contains("for the OpenTelemetry collector at 127.0.0.1: ") { Ok(()) } else { Err(output) }
     });
     assert_eq!(send(&place, &request("GET", "/healthz", &place, &[], "")).status, 200);
 }
@@ -586,9 +587,9 @@ fn full_stores_and_a_damaged_one_are_answered_by_each_front_end() {
     assert_eq!(lines.lines().count() as u64, all + 1);
     assert_eq!(ask("/api/v1/query?timeout=60s&require_all=true", sql).status, 503);
 
-    let said = assistant(&["--db", &db, "--timeout", "60s"], "query", &json!({ "sql": sql })).to_string();
-    assert!(said.contains("Coverage: 2 of 3 nodes answered. PARTIAL") && said.contains("missing n2: "), "{said}");
-    assert!(said.contains(&format!("n0,{each},{each}")) && said.contains(&format!("n1,{each},{each}")), "{said}");
+    let answer = assistant(&["--db", &db, "--timeout", "60s"], "query", &json!({ "sql": sql })).to_string();
+    assert!(answer.contains("Coverage: 2 of 3 nodes answered. PARTIAL") && answer.contains("missing n2: "), "{answer}");
+    assert!(answer.contains(&format!("n0,{each},{each}")) && answer.contains(&format!("n1,{each},{each}")), "{answer}");
 
     if has("psql", TEST) {
         let url = served.line("psql ");

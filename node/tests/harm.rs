@@ -80,12 +80,15 @@ fn bombs_are_stopped_on_every_node_and_recording_goes_on() {
     let before = NODES.map(|node| peak_mib(lab.pid(node)));
     for bomb in BOMBS {
         let asked = lab.ask("h1", "query", &["--per-node", "--timeout", "3s", "--", bomb]);
-        let said = stderr(&asked);
-        assert_eq!((asked.status.code(), stdout(&asked).as_str()), (Some(1), ""), "{bomb}: {said}");
-        // Where all would say the same, the first who says it ends the question for all; else each
-        // is named.
+        let printed = stderr(&asked);
+        assert_eq!((asked.status.code(), stdout(&asked).as_str()), (Some(1), ""), "{bomb}: {printed}");
+        // If all nodes refuse alike, the first refusal ends the question for all; else each is
+        // named.
         let why = ["too big", "budget", "timeout", "deadline", "memory", "took longer"];
-        assert!(said.contains("0 of 3 nodes answered") && why.iter().any(|why| said.contains(why)), "{bomb}: {said}");
+        assert!(
+            printed.contains("0 of 3 nodes answered") && why.iter().any(|why| printed.contains(why)),
+            "{bomb}: {printed}"
+        );
     }
     for (node, before) in NODES.iter().zip(before) {
         // Nothing of it runs on: the process is idle for a while. (A loop of SQLite's would take
@@ -100,16 +103,16 @@ fn bombs_are_stopped_on_every_node_and_recording_goes_on() {
         let grown = peak_mib(lab.pid(node)) - before;
         assert!(grown < 700, "{node} grew by {grown} MiB");
     }
-    // Of a question to all, the first who refuses it ends it for the others, who may never have
-    // heard of it: each alone, for the audit.
+    // The first node that refuses a question to all ends it for the others, which may not have
+    // received it: so each is asked alone, for the audit.
     for node in &NODES[1..] {
         for bomb in BOMBS {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_nanos();
             let noted = format!(
                 "SELECT count(*) FROM audit WHERE kind = 'task' AND who = 'h1' AND outcome IN ('refused', 'failed') AND ts_ns >= {since}"
             );
-            // Where the machine is so slow that the time is over before the node has heard of it,
-            // it is asked again.
+            // If the machine is so slow that the deadline passes before the node has received the
+            // question, it is asked again.
             wait_for("the audit has it", || {
                 let asked = lab.ask("h1", "query", &["--nodes", node, "--timeout", "3s", "--", bomb]);
                 assert_eq!(asked.status.code(), Some(1), "{node}: {bomb}: {}", stderr(&asked));
@@ -236,8 +239,8 @@ fn files_are_private_under_any_umask_and_temporary_directory() {
             .args([socket.as_os_str(), OsStr::new(sort)])
             .output()
             .expect("runs");
-        let said = || std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
-        if asked.status.success() { Ok(()) } else { Err(stderr(&asked) + &said()) }
+        let log = || std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+        if asked.status.success() { Ok(()) } else { Err(stderr(&asked) + &log()) }
     });
     let mut files = Vec::new();
     let mut directories = vec![state];
@@ -301,7 +304,7 @@ fn an_agent_with_hostile_questions_at_work_ends_when_it_is_asked_to_and_its_stor
     for client in &mut clients {
         assert!(!client.wait().expect("its end").success(), "an answer of an agent that has gone");
     }
-    let whole = rankmesh().args(["query", "--db"]).arg(lab.path("h1.db")).arg("SELECT count(*) FROM audit").output();
-    let whole = whole.expect("runs");
-    assert!(whole.status.success(), "{}", stderr(&whole));
+    let counted = rankmesh().args(["query", "--db"]).arg(lab.path("h1.db")).arg("SELECT count(*) FROM audit").output();
+    let counted = counted.expect("runs");
+    assert!(counted.status.success(), "{}", stderr(&counted));
 }

@@ -1,4 +1,4 @@
-//! What an agent tells of its host and of itself, asked as anybody would: in SQL. Needs root.
+//! An agent's rows about its host and itself, asked for in SQL like any others. Needs root.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn an_agent_tells_of_its_host_its_ranks_waits_and_its_own_cost() {
         "SELECT count(DISTINCT rank) = 2 FROM offcpu WHERE reason = 'sleep' AND wchan LIKE '%nanosleep' \
          AND run_delay_ns BETWEEN 0 AND duration_ns",
     );
-    // Its own cost: told every ten seconds.
+    // Its own cost: recorded every ten seconds.
     wait_until(
         &lab,
         "the agent's own cost",
@@ -81,7 +81,7 @@ fn an_agent_tells_of_its_host_its_ranks_waits_and_its_own_cost() {
     }
 }
 
-/// What the ranks of a job that has ended say of themselves, one JSON line each.
+/// The reports of the ranks of a job that has ended, one JSON line each.
 fn ended(job: Child) -> Vec<Value> {
     let output = job.wait_with_output().expect("the job ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

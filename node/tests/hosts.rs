@@ -1,9 +1,10 @@
 //! Real agents on hosts of their own (network namespaces): a cable that is pulled, packets that are
-//! lost, a host that hears one other no more, agents that are killed and stopped. Every answer is
-//! judged: it is the sum over exactly the nodes that coverage calls answered, in time, with the
-//! exit code that says so; whoever is well is in it; and after each fault the mesh heals by itself.
+//! lost, a host that no longer receives from another, agents that are killed and stopped. Every
+//! answer is judged: it is the sum over exactly the nodes that answered by its coverage, in time,
+//! with the right exit code; every intact node is in it; and after each fault the mesh recovers by
+//! itself.
 //!
-//! Links here have no delay (this wants a kernel with netem); the lab's relay delays
+//! Links here have no delay (that needs a kernel with netem); the lab's relay delays
 //! (`scenarios/tests/chaos.rs`).
 
 mod common;
@@ -28,17 +29,17 @@ fn in_sum(sum: i64) -> Vec<usize> {
     (1..=NAMES.len()).filter(|host| sum / 10_i64.pow(u32::try_from(*host).expect("small")) % 10 == 1).collect()
 }
 
-/// Asks at a host and judges the answer; returns the hosts in it: none where the time was over
-/// before any answered, which it says.
+/// Asks at a host and judges the answer; returns the hosts in it: none where the deadline passed
+/// before any answered, which the message states.
 fn ask(lab: &Lab, at: usize) -> Vec<usize> {
     let began = Instant::now();
     let output = lab.ask(NAMES[at - 1], "query", &["--format", "json", "--timeout", "3s", SQL]);
     let took = began.elapsed();
-    let (said, code) = (stderr(&output), output.status.code());
-    assert!(took < DEADLINE + SLACK, "an answer after {took:?}: {said}");
+    let (printed, code) = (stderr(&output), output.status.code());
+    assert!(took < DEADLINE + SLACK, "an answer after {took:?}: {printed}");
     if output.stdout.is_empty() {
         // A machine that stood still for as long.
-        assert!(code == Some(1) && said.contains("timeout: no answer within 3000 ms"), "{code:?}: {said}");
+        assert!(code == Some(1) && printed.contains("timeout: no answer within 3000 ms"), "{code:?}: {printed}");
         return Vec::new();
     }
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -118,16 +119,16 @@ fn every_answer_is_right_while_hosts_and_links_fail() {
         eprintln!("skipped: packets that are lost: {why}");
     } else {
         heals(&lab);
-        hosts.hear(3).expect("nft");
+        hosts.unblock(3).expect("nft");
 
-        // One that hears another no more: whoever both hear has them both.
-        hosts.deafen(2, 3).expect("nft");
+        // One that no longer receives from another: a node that reaches both has them both.
+        hosts.block_from(2, 3).expect("nft");
         for at in [1, 4] {
             comes_to(&lab, at, &[1, 2, 3, 4]);
         }
         comes_to(&lab, 2, &[1, 2, 4]);
         comes_to(&lab, 3, &[1, 3, 4]);
-        hosts.hear(2).expect("nft");
+        hosts.unblock(2).expect("nft");
         heals(&lab);
     }
 

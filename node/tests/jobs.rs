@@ -18,10 +18,10 @@ fn standing(lab: &Lab, coordinator: &str, more: &[&str]) -> Result<Value, String
     serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {}", stderr(&output)))
 }
 
-/// The judges of a job, by what an answer says of it.
+/// The judges of a job, by an answer.
 fn judges(about: &Value) -> BTreeSet<String> {
     let judges = about["judges"].as_array().into_iter().flatten();
-    judges.filter_map(|said| said["judge"].as_str().map(str::to_owned)).collect()
+    judges.filter_map(|judge| judge["judge"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     assert_eq!((listed.len(), &large["waited"]["culprits"][0]["rank"]), (2, &3.into()), "{large}");
     assert!(large["steps"]["p50_ns"].as_i64().is_some_and(|ns| ns > 20_000_000), "{large}");
     assert_eq!(large["verdicts"][0]["node"], "m2", "{large}");
-    // The whole report, also from a judge that is another host: all ranks are in it.
+    // The full report, also from a judge that is another host: all ranks are in it.
     for answer in &answers {
         assert_eq!(answer["per_comm"][0]["ranks"].as_array().map(Vec::len), Some(8), "{answer}");
     }
@@ -116,12 +116,16 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     let before = judges(&answers[0]["standing"]);
     let gone = before.iter().find(|judge| *judge != "m2").expect("three judges").clone();
     let left: BTreeSet<String> = AGENTS.iter().filter(|name| **name != gone).map(|name| (*name).to_owned()).collect();
-    lab.kill(&gone);
-    let killed = Instant::now();
-    let hears = |what: &str, enough: fn(&BTreeSet<String>, &BTreeSet<String>) -> bool| {
-        let hears = |coordinator: &str| {
+    // (Stopped: a host that is off refuses nothing, it does not answer.)
+    let agent = nix::unistd::Pid::from_raw(lab.pid(&gone).cast_signed());
+    nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGSTOP).expect("stopped");
+    let stopped = Instant::now();
+    let answers_come = |what: &str, enough: fn(&BTreeSet<String>, &BTreeSet<String>) -> bool| {
+        let answers_come = |coordinator: &str| {
             wait_for(&format!("{coordinator} {what}"), || {
                 let answer = standing(&lab, coordinator, &[])?;
+                let elapsed_ms = answer["elapsed_ms"].as_f64().expect("a time");
+                assert!(elapsed_ms < 4_500.0, "{coordinator} waited for a dead host: {answer}");
                 let all = std::iter::once(&answer["standing"]);
                 let others = answer["other_jobs"].as_array().into_iter().flatten().map(|other| &other["standing"]);
                 let large = all.chain(others).find(|about| about["nranks"] == 8).ok_or("no verdict")?;
@@ -130,11 +134,12 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
         };
         std::thread::scope(|scope| {
             for coordinator in &left {
-                scope.spawn(|| hears(coordinator));
+                scope.spawn(|| answers_come(coordinator));
             }
         });
     };
-    hears("hears all judges that are left", |judges, left| judges.is_superset(left));
-    eprintln!("{gone} was replaced after {:?}", killed.elapsed());
-    hears("hears no dead judge", |judges, left| judges == left);
+    answers_come("answers of all judges that are left", |judges, left| judges.is_superset(left));
+    eprintln!("{gone} was replaced after {:?}", stopped.elapsed());
+    nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGKILL).expect("killed");
+    answers_come("no answer of a dead judge", |judges, left| judges == left);
 }

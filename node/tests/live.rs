@@ -97,7 +97,7 @@ fn a_stopped_rank_is_reported_as_a_hang_by_its_name() {
         .spawn()
         .expect("the job starts");
     let _job = Job(child);
-    wait_for("every rank is heard", || {
+    wait_for("every rank is in the verdict", || {
         let sql = "SELECT count(DISTINCT rank) FROM collectives WHERE comm_hash IS NOT NULL";
         let (answer, _) = lab.query("m1", sql, &[]);
         if answer["rows"][0][0] == 8 { Ok(()) } else { Err(answer["rows"].to_string()) }
@@ -129,8 +129,9 @@ fn a_stopped_rank_is_reported_as_a_hang_by_its_name() {
     });
     assert_eq!((&explained["place"]["rank"], &explained["runbook"]), (&5.into(), &"hang".into()), "{explained}");
     let links = explained["chain"].as_array().expect("a chain");
-    let says = |words: &str| links.iter().any(|link| link["what"].as_str().is_some_and(|what| what.contains(words)));
-    assert!(says("waits in it") && says("rank 5 stands at"), "{explained}");
+    let has_link =
+        |words: &str| links.iter().any(|link| link["what"].as_str().is_some_and(|what| what.contains(words)));
+    assert!(has_link("waits in it") && has_link("rank 5 stands at"), "{explained}");
     let page = stdout(&lab.ask("m2", "explain", &["--since", "10s", "--timeout", "60s"]));
     assert!(page.contains(&format!("/proc/{rank}/status")), "{page}");
     nix::sys::signal::kill(rank, nix::sys::signal::Signal::SIGCONT).expect("continued");

@@ -94,7 +94,7 @@ impl Job {
         }
     }
 
-    /// Whether the recorder says for what threads give up the CPU.
+    /// Whether the recorder has the reasons for which threads give up the CPU.
     fn reasons_are_recorded(&self) -> bool {
         let (answer, _) = self.lab.query(AGENTS[0], "SELECT count(reason) FROM offcpu", &[]);
         answer["rows"][0][0] != 0
@@ -123,8 +123,8 @@ impl Job {
 }
 
 impl Job {
-    /// Waits until the explanation's worst step begins with a link of `table` that says `what`. No
-    /// link of any step is of another table.
+    /// Waits until the explanation's worst step begins with a link of `table` with the text `what`.
+    /// No link of any step is of another table.
     fn assert_explained(&self, table: &str, what: &str) {
         let found = wait_for("the worst step begins with its cause", || {
             let more = ["--since", "6s", "--timeout", "60s", "--format", "json"];
@@ -134,7 +134,7 @@ impl Job {
                 return Err(found["what"].to_string());
             }
             let link = &found["examples"][0]["links"][0];
-            let begins = link["evidence"] == table && link["what"].as_str().is_some_and(|said| said.contains(what));
+            let begins = link["evidence"] == table && link["what"].as_str().is_some_and(|text| text.contains(what));
             if begins { Ok(found) } else { Err(found.to_string()) }
         });
         assert_eq!((&found["place"]["rank"], &found["place"]["node"]), (&LATE.into(), &Self::node_of(LATE).into()));
@@ -145,7 +145,7 @@ impl Job {
         let entry =
             |example: &Value| {
                 example["links"].as_array().expect("links").iter().any(|link| {
-                    link["what"].as_str().is_some_and(|said| said.starts_with(&format!("rank {LATE} entered")))
+                    link["what"].as_str().is_some_and(|text| text.starts_with(&format!("rank {LATE} entered")))
                 })
             };
         assert!(examples.iter().all(entry), "{found}");
@@ -205,12 +205,12 @@ fn a_cpu_quota_is_named() {
         }
     };
     // Each interval needs 30 ms of CPU, of which its cgroup gives a tenth; the others need 1 ms.
-    let held = quota.0[0].clone();
+    let throttled = quota.0[0].clone();
     job.throttle = Some(quota);
-    job.start(&["--cpu-ms", "1", "--sleep-ms", "10"], &["--cpu-ms", "30", "--sleep-ms", "10"], &[&held]);
+    job.start(&["--cpu-ms", "1", "--sleep-ms", "10"], &["--cpu-ms", "30", "--sleep-ms", "10"], &[&throttled]);
     let cause = wait_for("the quota is named", || {
         let cause = job.cause()?;
-        // While it is held others run on its CPU: that is none of their doing.
+        // While it is throttled others run on its CPU, which is not the cause.
         if named(&cause).first() == Some(&"cpu_throttled") { Ok(cause) } else { Err(cause.to_string()) }
     });
     eprintln!("{}", cause["summary"]);
@@ -234,8 +234,8 @@ fn a_rank_that_just_sleeps_longer_is_given_no_other_cause() {
         if named(&cause).is_empty() { Err(cause.to_string()) } else { Ok(cause) }
     });
     eprintln!("{}", cause["summary"]);
-    let said = if named(&cause).contains(&"sleep") { "slept by itself" } else { "gave up its CPU" };
-    job.assert_explained("offcpu", said);
+    let link = if named(&cause).contains(&"sleep") { "slept by itself" } else { "gave up its CPU" };
+    job.assert_explained("offcpu", link);
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn packet_loss_to_one_host_is_named_with_its_flows() {
         .spawn()
         .expect("mpirun starts");
     job.processes.0.push(child);
-    wait_for("every rank is heard", || {
+    wait_for("every rank is in the verdict", || {
         let (answer, _) = job.lab.query("c1", "SELECT count(DISTINCT rank) FROM collectives WHERE seq > 20", &[]);
         let log = || std::fs::read_to_string(job.lab.path("mpi.log")).unwrap_or_default();
         if answer["rows"][0][0] == 6 { Ok(()) } else { Err(format!("{}\n{}", answer["rows"], log())) }
@@ -344,7 +344,7 @@ fn packet_loss_to_one_host_is_named_with_its_flows() {
     eprintln!("{verdict}");
     let flow = &verdict["flows"][0];
     assert!([&flow["from_node"], &flow["to_node"]].contains(&&Value::from("c3")), "{verdict}");
-    // Every agent says so by itself, from what digests say of retransmissions.
+    // Every agent finds it by itself, from the digests' retransmissions.
     for coordinator in AGENTS {
         let standing = wait_for(&format!("{coordinator}'s standing verdict is the network"), || {
             let output = job.lab.ask(coordinator, "stragglers", &["--format", "json"]);
@@ -356,6 +356,15 @@ fn packet_loss_to_one_host_is_named_with_its_flows() {
         });
         assert_ne!(standing["verdict"]["retransmissions"], 0, "{standing}");
     }
+    // And it is explained by the segments that were sent again.
+    let explained = wait_for("it is explained", || {
+        let output = job.lab.ask(AGENTS[0], "explain", &["--format", "json", "--timeout", "20s"]);
+        let found: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
+        if found["verdict"] == "network" { Ok(found) } else { Err(found["what"].to_string()) }
+    });
+    let first = explained["chain"][0]["what"].as_str().expect("its first link");
+    assert!(first.contains("(c3) were sent again") || first.contains("from 10.117.0.3 "), "{explained}");
+    assert_eq!(explained["runbook"], "network", "{explained}");
     drop(job);
     drop(hosts);
 }

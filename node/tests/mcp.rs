@@ -100,15 +100,16 @@ fn a_job_that_has_ended_is_diagnosed() {
         assert!(text(&answer, 5).contains("duration_ns"));
         assert!(answer["steps"][6]["text"].as_str().expect("a resource").contains("next_comm"));
         assert!(answer["steps"][7]["text"].as_str().expect("a prompt").contains("diagnose with job=4711"));
-        for (step, says) in [(8, "ask an agent"), (9, "SELECT"), (10, "unknown field `limits`"), (11, "yesterday-ish")]
+        for (step, expected) in
+            [(8, "ask an agent"), (9, "SELECT"), (10, "unknown field `limits`"), (11, "yesterday-ish")]
         {
             let step = &answer["steps"][step];
             assert_eq!(step["is_error"], true, "{step}");
-            assert!(step["text"].as_str().expect("a text").contains(says), "{step}");
+            assert!(step["text"].as_str().expect("a text").contains(expected), "{step}");
         }
-        for (step, says) in [(12, "no_such"), (13, "'finding' is missing"), (14, "no tool 'no_such'")] {
+        for (step, expected) in [(12, "no_such"), (13, "'finding' is missing"), (14, "no tool 'no_such'")] {
             let step = &answer["steps"][step];
-            assert!(step["protocol_error"].as_str().is_some_and(|text| text.contains(says)), "{step}");
+            assert!(step["protocol_error"].as_str().is_some_and(|text| text.contains(expected)), "{step}");
         }
     }
 }
@@ -202,9 +203,9 @@ fn over_http_it_takes_a_token_and_asks_as_a_reader() {
     let mut serve = common::rankmesh();
     serve.args(["serve", "--listen", "127.0.0.1:0", "--socket", &socket, "--tokens", &tokens]);
     let mut served = serve.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
-    let mut said = BufReader::new(served.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
-    let place = said.find_map(|line| line.rsplit_once(" on ").map(|(_, place)| place.to_owned())).expect("where");
-    std::thread::spawn(move || said.for_each(|line| eprintln!("{line}")));
+    let mut lines = BufReader::new(served.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    let place = lines.find_map(|line| line.rsplit_once(" on ").map(|(_, place)| place.to_owned())).expect("where");
+    std::thread::spawn(move || lines.for_each(|line| eprintln!("{line}")));
     let url = format!("http://{place}/mcp");
     let steps = json!([
         {"tool": "query", "arguments": {"sql": "SELECT 1 AS one"}},

@@ -121,7 +121,7 @@ fn a_restarted_agent_knows_who_is_missing_and_finds_the_mesh_without_its_seed() 
         let kept = std::fs::read_to_string(&kept).map_err(|error| error.to_string())?;
         if ["r1", "r2"].iter().all(|name| kept.contains(&format!("\"{name}\""))) { Ok(()) } else { Err(kept) }
     });
-    // The first one, which the others were told to join.
+    // The first one, which the others joined.
     lab.kill("r1");
     lab.kill("r3");
     lab.restart("r3");
@@ -227,6 +227,29 @@ fn founding_and_joining_by_the_printed_line() {
     founder.0.kill().expect("kill");
 }
 
+/// So the start after it is the founding one, which prints the line for the next host.
+#[test]
+fn a_start_that_cannot_listen_founds_no_mesh() {
+    let lab = Lab::new();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let identity = lab.path("t.id");
+    let output = rankmesh()
+        .args(["up", "--name", "t", "--capture", "off", "--listen"])
+        .arg(taken.local_addr().expect("its address").to_string())
+        .arg("--identity")
+        .arg(&identity)
+        .arg("--store")
+        .arg(lab.path("t.db"))
+        .arg("--socket")
+        .arg(lab.socket("t"))
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(1), "{}", common::stderr(&output));
+    assert!(common::stderr(&output).contains("in use"), "{}", common::stderr(&output));
+    let left: Vec<_> = std::fs::read_dir(&identity).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 struct Reaped(std::process::Child);
 
 impl Drop for Reaped {
@@ -240,7 +263,7 @@ impl Drop for Reaped {
 fn wrong_questions_get_clear_errors() {
     let mut lab = Lab::new();
     lab.start("w1", &[]);
-    for (sql, says) in [
+    for (sql, expected) in [
         ("SELEC 1", "SELEC"),
         ("SELECT nosuch FROM collectives", "nosuch"),
         ("SELECT * FROM colectives", "collectives"),
@@ -252,7 +275,7 @@ fn wrong_questions_get_clear_errors() {
     ] {
         let output = lab.ask("w1", "query", &[sql]);
         assert_eq!(output.status.code(), Some(2), "{sql}: {}", stderr(&output));
-        assert!(stderr(&output).contains(says), "{sql}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{sql}: {}", stderr(&output));
         assert_eq!(stdout(&output), "", "{sql}");
     }
     let (answer, code) = lab.query("w1", "SELECT count(*) FROM collectives", &[]);
@@ -317,7 +340,7 @@ fn one_file_without_a_mesh() {
     assert!(stderr(&refused).contains("not a"), "{}", stderr(&refused));
 }
 
-/// Recorded traces of another tool, when the folder with them lies beside the project: its three
+/// Recorded traces of another tool, if the folder with them is next to the project: its three
 /// sample nodes.
 #[test]
 fn recorded_foreign_traces_merge_to_their_known_figures() {

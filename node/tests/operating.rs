@@ -1,6 +1,6 @@
-//! What those who run a mesh do: examine it (`rankmesh doctor`) while hosts in network namespaces
-//! hear each other one way only or lose packets; and let a newer agent take a
-//! running one's place (`rankmesh up --replace`).
+//! Tasks of an operator: examining a mesh (`rankmesh doctor`) while packets between hosts in
+//! network namespaces pass one way only or are lost; and replacing a running agent by a newer one
+//! (`rankmesh up --replace`).
 
 mod common;
 
@@ -31,7 +31,7 @@ fn comes_to_find(lab: &Lab, at: &str, wanted: &[(&str, &str)]) -> (Value, i32) {
     })
 }
 
-/// Three agents on hosts of their own; none where that cannot be had, which is said.
+/// Three agents on hosts of their own; none where that is not possible, which is printed.
 fn mesh(test: &str, tag: &str) -> Option<(Lab, Hosts)> {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: {test}: needs root");
@@ -59,8 +59,8 @@ fn the_doctor_says_which_way_is_blocked() {
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("6 of 6 ways between nodes work.") && text.contains("Nothing is wrong."), "{text}");
 
-    // What d2 sends does not reach d1; d3 hears both.
-    hosts.deafen(1, 2).expect("nft");
+    // Packets of d2 do not reach d1; d3 receives from both.
+    hosts.block_from(1, 2).expect("nft");
     let (report, code) = comes_to_find(&lab, "d1", &[("d1", "blocked one way"), ("d2", "blocked one way")]);
     assert_eq!(code, 1);
     let d2 = report["examination"]["members"].as_array().expect("members").iter().find(|m| m["name"] == "d2");
@@ -74,11 +74,11 @@ fn the_doctor_says_which_way_is_blocked() {
 #[ignore = "minutes: make test-doctor"]
 fn the_doctor_says_what_else_is_wrong_between_hosts() {
     let Some((mut lab, hosts)) = mesh("the_doctor_says_what_else_is_wrong_between_hosts", "e") else { return };
-    hosts.deafen(1, 2).expect("nft");
-    hosts.deafen(2, 1).expect("nft");
+    hosts.block_from(1, 2).expect("nft");
+    hosts.block_from(2, 1).expect("nft");
     comes_to_find(&lab, "d1", &[("d1", "blocked both ways")]);
-    hosts.hear(1).expect("nft");
-    hosts.hear(2).expect("nft");
+    hosts.unblock(1).expect("nft");
+    hosts.unblock(2).expect("nft");
     comes_to_find(&lab, "d1", &[]);
 
     // As the connections find it when they are made.
@@ -90,14 +90,14 @@ fn the_doctor_says_what_else_is_wrong_between_hosts() {
 
     hosts.lose(2).expect("nft");
     comes_to_find(&lab, "d1", &[("d1", "packet loss")]);
-    hosts.hear(2).expect("nft");
+    hosts.unblock(2).expect("nft");
 
     lab.kill("d3");
     comes_to_find(&lab, "d1", &[("d3", "no agent")]);
 }
 
-/// d3 is behind a router that translates its address: it joins, and hears the others, but nobody
-/// begins a connection to it.
+/// d3 is behind a router that translates its address: it joins, and receives from the others, but
+/// none of them can open a connection to it.
 #[test]
 #[ignore = "a minute: make test-doctor"]
 fn the_doctor_says_who_is_behind_nat() {
@@ -130,7 +130,7 @@ fn the_doctor_says_who_is_behind_nat() {
     let (report, code) = comes_to_find(&lab, "d3", &[("d1", "blocked one way"), ("d2", "blocked one way")]);
     assert_eq!(code, 1, "{report}");
 
-    // What the doctor says to do.
+    // The doctor's remedy.
     lab.kill("d3");
     hosts.forward(3, 7117).expect("nft");
     lab.start_at("d3", Some(hosts.name(3)), &at, &["--advertise", &format!("{}:7117", hosts.address(3))]);
@@ -160,7 +160,7 @@ fn a_newer_agent_takes_a_running_ones_place() {
         let gone = std::fs::read_to_string(format!("/proc/{before}/stat")).map_or(true, |stat| stat.contains(") Z "));
         if gone && rows.len() == 2 { Ok(()) } else { Err(format!("{rows:?}")) }
     });
-    wait_for("r1 hears it", || {
+    wait_for("r1 lists it", || {
         let nodes = lab.nodes("r1")?;
         let live = nodes.iter().filter(|node| node["state"] == "live").count();
         if live == 2 { Ok(()) } else { Err(format!("{nodes:?}")) }

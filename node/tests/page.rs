@@ -38,7 +38,7 @@ fn of_stores(dir: &Path, more: &[&str]) -> Server {
     Server::start(&[&["--db", &dir.display().to_string()], more].concat())
 }
 
-/// What an element says.
+/// The text of an element.
 fn text(browser: &mut Chromium, id: &str) -> String {
     browser.evaluate(&format!("document.getElementById('{id}').textContent")).as_str().unwrap_or_default().to_owned()
 }
@@ -173,10 +173,10 @@ fn from_job_to_rank_to_step_and_saved_questions_of_a_time() {
         picture(&mut browser, &name("past"));
         let own = format!("http://{}/", server.address);
         // Stores have no stacks, which is a refused request; icons of inputs are the browser's own.
-        let is_known = |said: &String| {
-            said.contains(&own) || said.contains("400 (Bad") || said.contains("asks for data:image/svg")
+        let is_known = |complaint: &String| {
+            complaint.contains(&own) || complaint.contains("400 (Bad") || complaint.contains("asks for data:image/svg")
         };
-        let wrong: Vec<String> = browser.complaints().into_iter().filter(|said| !is_known(said)).collect();
+        let wrong: Vec<String> = browser.complaints().into_iter().filter(|complaint| !is_known(complaint)).collect();
         assert_eq!(wrong, Vec::<String>::new());
     }
 }
@@ -190,8 +190,8 @@ fn a_damaged_node_is_shown_as_missing_in_every_view() {
     let server = of_stores(&dir, &[]);
     let Some(mut browser) = browser(TEST, &server.link, 1280, false) else { return };
     browser.wait_until("document.getElementById('headline').textContent.includes('Rank 5 on host n1')");
-    let said = text(&mut browser, "partial");
-    assert!(said.starts_with("PARTIAL: 2 of 3 nodes answered; missing n2: "), "{said}");
+    let text_of_partial = text(&mut browser, "partial");
+    assert!(text_of_partial.starts_with("PARTIAL: 2 of 3 nodes answered; missing n2: "), "{text_of_partial}");
     click(&mut browser, "tab-nodes");
     browser.wait_until("document.getElementById('nodes-summary').textContent.includes('1 dead or missing')");
     browser.evaluate("document.getElementById('nodes-frame').focus()");
@@ -200,8 +200,8 @@ fn a_damaged_node_is_shown_as_missing_in_every_view() {
             "document.getElementById('nodes-frame').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))",
         );
     }
-    let said = text(&mut browser, "node-said");
-    assert!(said.starts_with("n2") && said.contains("missing: "), "{said}");
+    let text_of_node = text(&mut browser, "node-said");
+    assert!(text_of_node.starts_with("n2") && text_of_node.contains("missing: "), "{text_of_node}");
     click(&mut browser, "tab-ranks");
     browser.wait_until("document.getElementById('map-note').textContent.includes('PARTIAL: missing n2')");
     pick(&mut browser, "rank-table", "5|n1");
@@ -276,14 +276,15 @@ fn what_agents_record_is_shown_live_and_a_lost_one_is_missed() {
     click(&mut browser, "tab-nodes");
     browser.wait_until("document.getElementById('nodes-summary').textContent.includes('1 dead or missing')");
     picture(&mut browser, "live-nodes");
-    // The agent that is asked goes: it is said, and an old frame is not taken for now. Then the network.
+    // The asked agent ends: that is shown, and an old picture is not shown as current. Then the
+    // network.
     lab.kill("m1");
     browser.wait_until("document.body.classList.contains('stale')");
     browser.wait_until("/no agent answers|ended|reading/.test(document.getElementById('state').textContent)");
     browser.go_offline();
     browser.evaluate("document.getElementById('ask').requestSubmit()");
     browser.wait_until("document.getElementById('planned').textContent.length > 0");
-    assert!(!server.said().contains("panicked"), "{}", server.said());
+    assert!(!server.printed().contains("panicked"), "{}", server.printed());
 }
 
 /// A store of days: each of its segments holds other hours.
@@ -322,10 +323,10 @@ fn a_store_of_hundreds_of_segments_is_shown() {
 #[ignore = "a measurement of minutes: make bench-page"]
 fn bench_of_8192_ranks() {
     let lab = Lab::new();
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let job = EndedJob { hosts: 64, local: 128, steps: 20, ..EndedJob::small() };
     let dir = stores(&lab, job);
-    eprintln!("64 stores of 128 ranks each, made in {:.0} s", begun.elapsed().as_secs_f64());
+    eprintln!("64 stores of 128 ranks each, made in {:.0} s", started.elapsed().as_secs_f64());
     let server = of_stores(&dir, &[]);
     let figure = |name: &str, value: f64, unit: &str, aim: &str| println!("figure {name} {value:.1} {unit} aim {aim}");
     let mut browser = Chromium::open_url(&server.link, 1280, false).expect("chromium");
@@ -346,7 +347,8 @@ fn bench_of_8192_ranks() {
     assert_eq!(shown[1], 8192, "{shown}");
     figure("page_push_of_8192_ranks", shown[0].as_f64().expect("ms"), "ms", "<= 250");
     eprintln!("a push has {} bytes", shown[2]);
-    // As many windows as judges keep, panned over for five seconds; values are made up, the drawing is the page's.
+    // As many windows as judges keep, panned over for five seconds; values are made up, the drawing
+    // is the page's.
     click(&mut browser, "tab-ranks");
     let panned = browser.evaluate(
         "(async () => { const { Heat } = await import('/page/heat.js'); \
@@ -381,11 +383,11 @@ fn bench_of_8192_ranks() {
     picture(&mut browser, "thousand-nodes");
     // A step of all ranks.
     click(&mut browser, "tab-ranks");
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     pick(&mut browser, "rank-table", "5|n0");
     browser.wait_until("document.querySelector('#rank tbody td')?.textContent === 'all_reduce'");
     click_at(&mut browser, "rank-lanes", 0.9, 11.0);
     browser.wait_until("document.getElementById('step-words').textContent.includes('of 8192 ranks')");
-    figure("page_rank_and_step_of_8192", begun.elapsed().as_secs_f64(), "s", "<= 30");
+    figure("page_rank_and_step_of_8192", started.elapsed().as_secs_f64(), "s", "<= 30");
     picture(&mut browser, "ranks-8192");
 }

@@ -1,5 +1,5 @@
-//! `rankmesh export --perfetto`: what is in the trace is what SQL says, read here and by Perfetto's
-//! own trace_processor.
+//! `rankmesh export --perfetto`: the trace has the same contents as SQL's answers, read here and by
+//! Perfetto's own trace_processor.
 
 mod common;
 
@@ -34,8 +34,8 @@ fn export(dir: &Path, out: &Path, more: &[&str]) -> Output {
     output
 }
 
-/// The whole job.
-fn whole() -> [String; 3] {
+/// The span of the full job.
+fn full_span() -> [String; 3] {
     ["--between".to_owned(), "2025-12-31T00:00:00Z".to_owned(), "2026-01-02T00:00:00Z".to_owned()]
 }
 
@@ -68,7 +68,7 @@ fn a_trace_has_the_rows_of_the_stores_and_is_read_without_any_tool() {
     let lab = Lab::new();
     let (dir, out) = (lab.path("job"), lab.path("job.pftrace"));
     job(&dir);
-    let span = whole();
+    let span = full_span();
     let output = export(&dir, &out, &span.each_ref().map(String::as_str));
     let bytes = std::fs::read(&out).expect("the trace");
     assert!(stderr(&output).contains(&format!("{} bytes into {}", bytes.len(), out.display())), "{}", stderr(&output));
@@ -106,7 +106,7 @@ fn trace_processor_counts_as_sql_does() {
     let lab = Lab::new();
     let (dir, out) = (lab.path("job"), lab.path("job.pftrace"));
     let job = job(&dir);
-    let span = whole();
+    let span = full_span();
     let span = span.each_ref().map(String::as_str);
     export(&dir, &out, &span);
     // The same in a file a node, put one after the other; and of two ranks alone.
@@ -167,8 +167,8 @@ fn trace_processor_counts_as_sql_does() {
         read.integers(clocks),
         sql(&dir, "SELECT count(*), min(sm_clock_mhz), max(sm_clock_mhz) FROM gpu_samples")
     );
-    let held = "SELECT count(*), sum(dur) FROM slice WHERE category = 'gpu_samples' AND name = 'sw_thermal'";
-    assert_eq!(read.integers(held)[0][1] / 1_000_000_000, read.integers(held)[0][0], "a second each");
+    let throttled = "SELECT count(*), sum(dur) FROM slice WHERE category = 'gpu_samples' AND name = 'sw_thermal'";
+    assert_eq!(read.integers(throttled)[0][1] / 1_000_000_000, read.integers(throttled)[0][0], "a second each");
     let verdict = read.query(
         "SELECT s.name, s.ts FROM slice s JOIN track t ON s.track_id = t.id WHERE t.name = 'late ranks' AND s.category = 'verdict'",
     );
@@ -233,7 +233,7 @@ fn a_mesh_is_asked_as_well_and_what_is_missing_is_said() {
     let of = |out: &Path| {
         let trace = proto::Trace::decode(&*std::fs::read(out).expect("a trace")).expect("a trace");
         let events = trace.packet.iter().filter_map(|packet| packet.track_event.as_ref());
-        // Times of both are on a's clock: every one says how wrong it may be.
+        // Times of both are on a's clock: every one has its uncertainty.
         events.filter(|event| !event.flow_ids.is_empty()).count()
     };
     assert_eq!(of(&out), 100);
@@ -243,10 +243,10 @@ fn a_mesh_is_asked_as_well_and_what_is_missing_is_said() {
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("missing b: "), "{}", stderr(&output));
     assert_eq!(of(&out), 50);
-    let whole = lab.path("whole.pftrace");
-    let required = ["--perfetto", &whole.display().to_string(), "--since", "60s", "--require-all"];
+    let strict = lab.path("whole.pftrace");
+    let required = ["--perfetto", &strict.display().to_string(), "--since", "60s", "--require-all"];
     assert_eq!(lab.ask("a", "export", &required).status.code(), Some(1));
-    assert!(!whole.exists(), "nothing is left behind");
+    assert!(!strict.exists(), "nothing is left behind");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Live: programs that Debian packages, whose ranks meet in sends, receives and waits, on two ranks
-//! with a core each. One of them is held: another task on its core, SIGSTOP, a CPU quota, a slow
-//! disk. The standing verdict names it and never the other; healthy it names nobody. Needs root,
-//! and the programs: LAMMPS, HPC Challenge (HPL, PTRANS), mpi4py.
+//! with a core each. One of them is held up: by another task on its core, SIGSTOP, a CPU quota, a
+//! slow disk. The standing verdict names it and never the other; in a healthy job it names nobody.
+//! Needs root, and the programs: LAMMPS, HPC Challenge (HPL, PTRANS), mpi4py.
 
 mod common;
 
@@ -45,7 +45,8 @@ const LAMMPS: &str = "units lj\natom_style atomic\nprocessors 2 1 1\nlattice fcc
 
 /// HPC Challenge's input with matrices of some order on a grid of one row and two columns.
 fn hpccinf(order: usize) -> String {
-    // Six ways to broadcast, three and three to factorise: HPL goes on for as long as it is looked at.
+    // Six ways to broadcast, three and three to factorise: HPL goes on for as long as it is looked
+    // at.
     let hpl = "1\n80\n0\n1\n1\n2\n16.0\n3\n0 1 2\n1\n4\n1\n2\n3\n0 1 2\n6\n0 1 2 3 4 5\n2\n0 1\n2\n64\n0\n0\n1\n8\n";
     format!("HPL\nHPL\nHPL.out\n8\n1\n{order}\n{hpl}##### separator\n0\n1200\n0\n40\n")
 }
@@ -89,7 +90,7 @@ impl Program {
 /// Starts a program, and leaves it until both ranks' time is known.
 fn run(real: &mut Pair, program: Program) {
     real.start(&program.command(&real.dir()));
-    common::wait_for("both ranks are heard", || {
+    common::wait_for("both ranks are in the verdict", || {
         let answer = real.verdict()?;
         let ranks = answer["point_to_point"]["ranks"].as_array().map_or(0, Vec::len);
         let now = real.pid(0).map(i64::from) == answer["point_to_point"]["ranks"][0]["pid"].as_i64();
@@ -97,7 +98,7 @@ fn run(real: &mut Pair, program: Program) {
     });
 }
 
-/// Looks for so long, and gives what was said.
+/// Asks for this long, and passes on the answers.
 fn look(real: &Pair, length: Duration, mut each: impl FnMut(&Value)) {
     let until = Instant::now() + length;
     while Instant::now() < until {
@@ -144,8 +145,8 @@ enum Outcome {
     Skipped(String),
 }
 
-/// Holds a rank until it is named, for a while at most. Another that is named at any time, without a
-/// task that takes its CPU, is wrong.
+/// Holds a rank until it is named, for a while at most. Another that is named at any time, without
+/// a task that takes its CPU, is wrong.
 fn inject(real: &Pair, rank: usize, injection: Injection) -> Outcome {
     let held = match hold(real, rank, injection) {
         Ok(held) => held,
@@ -160,7 +161,8 @@ fn inject(real: &Pair, rank: usize, injection: Injection) -> Outcome {
                 drop(held);
                 return Outcome::Right(began.elapsed());
             }
-            // Other work on this machine takes the CPU of the other rank, too: that it is held is then true.
+            // Other work on this machine takes the CPU of the other rank, too: then the verdict
+            // that it is held up is true.
             if verdict["kind"] == "rank" && verdict["rank"] != rank && !is_stolen(&answer) {
                 return Outcome::Wrong(answer.to_string());
             }
@@ -219,7 +221,7 @@ fn a_held_rank_of_real_programs_is_named_and_a_healthy_one_is_not() {
     }
 }
 
-/// On a machine with other work the rank may truly be held: then the verdict says by whom.
+/// On a machine with other work the rank may truly be held up: then the verdict names the task.
 fn only_if_held(answer: &Value) {
     let named = answer["cause"]["named"].as_array().is_some_and(|named| !named.is_empty());
     assert!(answer["verdict"]["kind"] != "rank" || named, "{answer}");
@@ -233,19 +235,19 @@ fn an_uneven_domain_is_never_a_slow_rank_nor_nobody() {
     }
     let mut real = Pair::new("uneven");
     run(&mut real, Program::Uneven);
-    // Busy machines hold both ranks now and then: it cannot always be told.
-    let told = |answer: &Value| {
+    // Busy machines hold both ranks up now and then: then the imbalance cannot always be found.
+    let found = |answer: &Value| {
         only_if_held(answer);
         let verdict = &answer["verdict"];
         let heavy = verdict["kind"] == "work_imbalance" && verdict["ranks"][0]["rank"] == 0;
         let may = verdict["kind"] == "unknown" || verdict["kind"] == "rank";
         if heavy || may { Ok(()) } else { Err(format!("{verdict} {}", answer["point_to_point"])) }
     };
-    common::wait_for("the imbalance is said", || told(&real.verdict()?));
-    // The stores say so, too.
-    common::wait_for("the stores tell", || {
+    common::wait_for("the imbalance is reported", || found(&real.verdict()?));
+    // The verdict of the stores is the same.
+    common::wait_for("the stores report it", || {
         let output = real.lab.ask(AGENTS[1], "stragglers", &["--since", "10s", "--format", "json"]);
-        told(&serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?)
+        found(&serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?)
     });
 }
 
@@ -293,7 +295,7 @@ fn long_form_on_real_programs() {
                 }
             });
             eprintln!("{name} round {round} healthy: {kinds:?} {held:?}");
-            // A rank whose core other work takes is held by it.
+            // A rank whose core other work takes is held up by it.
             if held.is_none() {
                 healthy += 1;
                 named += usize::from(kinds.contains_key("rank"));

@@ -22,17 +22,17 @@ impl Served {
         let mut command = rankmesh();
         command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0"]).args(flags);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let mut all = String::new();
         let url = loop {
-            let Some(Ok(line)) = said.next() else { panic!("it ended: {all}") };
+            let Some(Ok(line)) = lines.next() else { panic!("it ended: {all}") };
             if let Some(url) = line.strip_prefix("psql ") {
                 break url.to_owned();
             }
             all.push_str(&line);
         };
-        // What it says later must not fill the pipe.
-        std::thread::spawn(move || said.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+        // Later output must not fill the pipe.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
         Self { child, url }
     }
 

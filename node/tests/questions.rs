@@ -37,16 +37,16 @@ fn lab() -> Lab {
     lab
 }
 
-/// Asks, expects a refusal, and answers what was said.
+/// Asks, expects a refusal, and returns its message.
 fn refused(lab: &Lab, sql: &str, timeout: &str) -> String {
     let asked = lab.ask("q", "query", &["--timeout", timeout, "--", sql]);
     let shown: String = sql.chars().take(100).collect();
     assert!(!asked.status.success(), "{shown}: {}", stdout(&asked));
     assert!(asked.status.code().is_some(), "{shown}: the command line crashed");
     assert_eq!(stdout(&asked), "", "{shown}");
-    let said = stderr(&asked);
-    assert!(said.trim().len() > 10 && !said.contains("panicked"), "{shown}: {said}");
-    said
+    let message = stderr(&asked);
+    assert!(message.trim().len() > 10 && !message.contains("panicked"), "{shown}: {message}");
+    message
 }
 
 #[test]
@@ -99,8 +99,11 @@ fn what_never_ends_is_stopped_by_the_deadline() {
         "SELECT count(*) FROM t a, t b, t c, t d WHERE a.x + b.x + c.x + d.x = -1",
         "SELECT a.x FROM t a, t b, t c, t d ORDER BY a.x * b.x - c.x * d.x LIMIT 1",
     ] {
-        let said = refused(&lab, sql, "1s");
-        assert!(said.contains("timeout") || said.contains("deadline") || said.contains("budget"), "{sql}: {said}");
+        let message = refused(&lab, sql, "1s");
+        assert!(
+            message.contains("timeout") || message.contains("deadline") || message.contains("budget"),
+            "{sql}: {message}"
+        );
     }
     assert_eq!(lab.query("q", "SELECT count(*) FROM t", &[]).0["rows"], json!([[1000]]));
 }
@@ -120,12 +123,12 @@ fn gigabytes_are_not_built() {
         "WITH RECURSIVE n(s) AS (SELECT 'x' UNION ALL SELECT s || s FROM n) SELECT max(length(s)) FROM n",
         "SELECT json_group_array(a.s || b.s) FROM t a, t b, t c",
     ] {
-        let said = refused(&lab, sql, "5s");
+        let message = refused(&lab, sql, "5s");
         assert!(
             ["too big", "budget", "timeout", "deadline", "memory", "refused", "not allowed"]
                 .iter()
-                .any(|why| said.contains(why)),
-            "{sql}: {said}"
+                .any(|why| message.contains(why)),
+            "{sql}: {message}"
         );
     }
     // Twice the cap of a question, for the copy that was under way when it was refused.

@@ -64,8 +64,8 @@ fn a_store_that_cannot_be_read_is_a_missing_node_on_the_page() {
     let out = page(&lab, EndedJob { steps: 40, ..EndedJob::small() });
     let dir = lab.path("job");
     std::fs::write(dir.join("n2.db"), b"no database").expect("written");
-    let said = make(&dir, &out, 3);
-    assert!(said.contains("missing n2: "), "{said}");
+    let printed = make(&dir, &out, 3);
+    assert!(printed.contains("missing n2: "), "{printed}");
     let html = std::fs::read_to_string(&out).expect("the page");
     assert!(html.contains("Missing nodes") && html.contains("PARTIAL: 2 of 3 nodes answered"), "{html}");
     // Where there is nothing nothing is written.
@@ -134,9 +134,9 @@ fn used(browser: &mut Chromium) {
     for pressed in ["ArrowDown", "End", "ArrowLeft"] {
         browser.evaluate(&key(pressed));
     }
-    let told = browser.evaluate("document.getElementById('cell').textContent");
-    let told = told.as_str().expect("text");
-    assert!(told.contains("rank 5 on n1") && told.contains("late by") && told.contains("UTC"), "{told}");
+    let cell = browser.evaluate("document.getElementById('cell').textContent");
+    let cell = cell.as_str().expect("text");
+    assert!(cell.contains("rank 5 on n1") && cell.contains("late by") && cell.contains("UTC"), "{cell}");
     let sorted = "(() => { const head = document.querySelector('#rank-table thead th'); head.querySelector('button').click(); \
         const once = [head.getAttribute('aria-sort'), document.querySelector('#rank-table tbody tr').cells[0].textContent]; \
         head.querySelector('button').click(); \

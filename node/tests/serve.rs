@@ -1,5 +1,5 @@
-//! `rankmesh serve` as its clients see it: every path of its own description, who is let in, what is
-//! said of answers that are not whole, and what it does with what it should not get.
+//! `rankmesh serve` for its clients: every path of its own description, who is admitted, how
+//! incomplete answers are marked, and how it handles wrong requests.
 #![cfg(feature = "serve")]
 
 mod common;
@@ -59,7 +59,7 @@ fn every_path_of_the_description_answers_as_described() {
             let asked = format!("{path}?{}", required.join("&"));
             // Events go on: the first is enough. The verdict on stores is of their last minute.
             let answer = server.send_until(&method, &asked, &headers, body, |_| true);
-            // What only an agent has is refused, and says so.
+            // Requests that only an agent can answer are refused with that reason.
             let needs_agent = path == "/api/v1/stacks";
             assert_eq!(answer.status, if needs_agent { 400 } else { 200 }, "{path}: {}", answer.text());
             let described =
@@ -90,7 +90,7 @@ fn every_path_of_the_description_answers_as_described() {
     }
 }
 
-/// Whether a document is as a schema of the description says.
+/// Whether a document fits a schema of the description.
 fn fits(value: &Value, schema: &Value, description: &Value, at: &str) {
     if let Some(name) = schema["$ref"].as_str() {
         let pointer = name.strip_prefix('#').expect("within the description");
@@ -204,7 +204,7 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     assert_eq!(given.json()["rows"], json!([[60, "'; --"]]), "{}", given.text());
     let saved = body(r#"{"saved":"durations-by-rank","parameters":{"since":"1h","job":"4711"}}"#);
     assert_eq!(saved.json()["rows"].as_array().map(Vec::len), Some(8), "{}", saved.text());
-    for (wrong, said) in [
+    for (wrong, expected) in [
         (r#"{"sql":"SELECT :x"}"#, "cannot be bound"),
         (r#"{"sql":"SELECT :x","parameters":{"y":1}}"#, ":x has no value"),
         (r#"{"sql":"SELECT 1","saved":"jobs"}"#, "one of them"),
@@ -213,12 +213,12 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
         (r#"{"sql":"SELECT :x","parameters":{"x":[1]}}"#, "a value is"),
     ] {
         let answer = body(wrong);
-        assert!(answer.status == 400 && answer.text().contains(said), "{wrong}: {}", answer.text());
+        assert!(answer.status == 400 && answer.text().contains(expected), "{wrong}: {}", answer.text());
     }
-    // More than is held: it goes on, and the end says who is in it.
+    // More than is buffered: it is sent as it comes, and its end has the coverage.
     let many = "SELECT a.ts_ns, hex(zeroblob(300)) AS wide FROM collectives a, collectives b LIMIT 40000";
     let long = server.sql("?format=ndjson&timeout=60s", many);
-    assert_eq!((long.status, long.header("rankmesh-coverage"), long.whole), (200, Some("at-end"), true));
+    assert_eq!((long.status, long.header("rankmesh-coverage"), long.complete), (200, Some("at-end"), true));
     assert_eq!(long.text().lines().count(), 40_001);
     assert!(long.text().lines().last().expect("a line").contains("\"answered\":2"));
 }
@@ -239,14 +239,15 @@ fn what_is_partial_is_206_or_nothing() {
     assert_eq!(server.get("/api/v1/stragglers?since=1h").status, 206);
     assert_eq!(server.get("/api/v1/stragglers?since=1h&require_all=true").status, 503);
     assert_eq!(server.get("/api/v1/findings").status, 206);
-    // A form without a place for it is broken off rather than taken for whole.
+    // A format without a place for the coverage is broken off, so that it is not taken for
+    // complete.
     let many = "SELECT a.ts_ns, hex(zeroblob(300)) AS wide FROM collectives a, collectives b LIMIT 40000";
     let cut = server.sql("?format=csv&timeout=60s", many);
-    assert!(!cut.whole, "it must not look whole");
-    // Parquet says it at its end.
+    assert!(!cut.complete, "it must not look complete");
+    // Parquet has it at its end.
     let parquet = server.sql("?format=parquet&timeout=60s", many);
     let end = String::from_utf8_lossy(&parquet.body[parquet.body.len().saturating_sub(4096)..]).into_owned();
-    assert!(parquet.whole && end.contains("rankmesh.coverage") && end.contains("\"node\":\"n2\""), "{end}");
+    assert!(parquet.complete && end.contains("rankmesh.coverage") && end.contains("\"node\":\"n2\""), "{end}");
 }
 
 #[test]
@@ -314,7 +315,7 @@ fn what_should_not_come_is_refused_in_bounded_time() {
     let mut rest = Vec::new();
     idle.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
     let _ = idle.read_to_end(&mut rest);
-    // More than may be asked at once: some are turned away, and told when to come again.
+    // More than may be asked at once: some are refused, with the time to come again.
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let asked: Vec<_> = (0..24).map(|_| scope.spawn(|| server.sql("?timeout=3s", slow).status)).collect();
         asked.into_iter().map(|asked| asked.join().expect("answered")).collect()
@@ -374,7 +375,7 @@ fn an_agent_keeps_who_asked_and_a_reader_has_less_than_the_server() {
     let gone = server.get("/api/v1/nodes");
     assert_eq!(gone.status, 503, "{}", gone.text());
     assert_eq!(gone.json()["type"], "urn:rankmesh:problem:unreachable");
-    assert!(!server.said().contains("panicked"), "{}", server.said());
+    assert!(!server.printed().contains("panicked"), "{}", server.printed());
 }
 
 #[test]
@@ -444,7 +445,7 @@ fn the_page_signs_in_by_its_link_shows_the_verdict_and_answers_sql() {
     assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
     browser.evaluate("(() => { const kind = document.getElementById('chart-kind'); kind.value = 'bar'; kind.dispatchEvent(new Event('change')); })()");
     browser.wait_until("document.querySelector('#chart canvas') !== null");
-    // A wrong question is said to be wrong.
+    // A wrong question is reported as wrong.
     browser.evaluate("(() => { document.getElementById('question').value = 'SELECT nothing FROM collectives'; document.getElementById('ask').requestSubmit(); })()");
     browser.wait_until("document.getElementById('planned').textContent.includes('nothing')");
     // Words are completed from the schema.
@@ -461,18 +462,19 @@ fn the_page_signs_in_by_its_link_shows_the_verdict_and_answers_sql() {
     if let Some(dir) = std::env::var_os("RANKMESH_REPORT_OUT") {
         browser.screenshot(&PathBuf::from(dir).join("serve.png"));
     }
-    // Nothing from elsewhere; refused requests of above are logged by the browser as errors of the network.
+    // Nothing from elsewhere; refused requests of above are logged by the browser as errors of the
+    // network.
     let own = format!("http://{}/", server.address);
     let wrong: Vec<String> = browser
         .complaints()
         .into_iter()
-        .filter(|said| !said.contains(&own) && !said.contains("400 (Bad Request)"))
+        .filter(|complaint| !complaint.contains(&own) && !complaint.contains("400 (Bad Request)"))
         .collect();
     assert_eq!(wrong, Vec::<String>::new());
     let refused = "new Promise((done) => { document.addEventListener('securitypolicyviolation', (event) => done(event.effectiveDirective)); \
         fetch('http://127.0.0.1:9/').catch(() => {}); })";
     assert_eq!(browser.evaluate(refused), "connect-src");
-    // Without a network it says so and goes on.
+    // Without a network it reports that and goes on.
     browser.go_offline();
     browser.evaluate("(() => { document.getElementById('question').value = 'SELECT 1'; document.getElementById('ask').requestSubmit(); })()");
     browser.wait_until("document.getElementById('planned').textContent.length > 0");

@@ -20,15 +20,15 @@ fn a_founder_prints_no_token_into_the_journal() {
     founder.arg("--store").arg(lab.path("f.db")).arg("--socket").arg(lab.socket("f"));
     founder.env("JOURNAL_STREAM", stream).stdout(journal.try_clone().expect("clone")).stderr(journal);
     lab.adopt("f", founder);
-    let said = wait_for("it says how to get a token", || {
-        let said = std::fs::read_to_string(lab.path("journal")).map_err(|error| error.to_string())?;
-        if said.contains("rankmesh identity token --dir") { Ok(said) } else { Err(said) }
+    let printed = wait_for("it says how to get a token", || {
+        let printed = std::fs::read_to_string(lab.path("journal")).map_err(|error| error.to_string())?;
+        if printed.contains("rankmesh identity token --dir") { Ok(printed) } else { Err(printed) }
     });
     lab.wait_for_members(&["f"]);
-    assert!(!said.contains("--token"), "{said}");
+    assert!(!printed.contains("--token"), "{printed}");
     let issued = run(&["identity", "token", "--dir", &own.display().to_string()]);
     assert!(issued.status.success(), "{}", stderr(&issued));
-    assert!(!said.contains(stdout(&issued).trim()), "{said}");
+    assert!(!printed.contains(stdout(&issued).trim()), "{printed}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! `rankmesh shell` as people use it: on a real terminal (`script` makes one) and with statements from
-//! standard input; and `rankmesh schema`.
+//! `rankmesh shell` as people use it: on a real terminal (`script` makes one) and with statements
+//! from standard input; and `rankmesh schema`.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn on_a_terminal_questions_are_typed_completed_stopped_and_remembered() {
     terminal.see("ms");
     terminal.see("INTEGER");
     terminal.see("rankmesh> ");
-    // Ctrl-C gives up what is begun, and stops a question that has no end.
+    // Ctrl-C drops a line that is being typed, and stops a question that has no end.
     terminal.press("SELECT nonsense\n");
     terminal.see("...> ");
     terminal.press("\x03");

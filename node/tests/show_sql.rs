@@ -119,7 +119,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Compares what a report says of ranks with the answers. Each question measures the clocks anew,
+/// Compares the report's figures of ranks with the answers. Each question measures the clocks anew,
 /// within their bound.
 fn same_figures(lab: &Lab, answer: &Value) -> Vec<(String, Vec<Row>)> {
     let asked = asked(lab, answer);
@@ -131,7 +131,8 @@ fn same_figures(lab: &Lab, answer: &Value) -> Vec<(String, Vec<Row>)> {
         for want in list(&comm["ranks"]) {
             let got = rows.iter().find(|row| row["rank"] == want["rank"]).expect("each rank");
             assert_eq!((&got["node"], &got["pid"]), (&want["node"], &want["pid"]));
-            // Where calls only enqueue, a verdict compares the ends of steps: the first collective ends none.
+            // Where calls only enqueue, a verdict compares the ends of steps: the first collective
+            // ends none.
             let compared = want["collectives"].as_i64().expect("a count");
             let all = got["collectives"].as_i64().expect("a count");
             let ends_none = i64::from(comm["waits"] == "enqueued");
@@ -227,6 +228,6 @@ fn the_figures_of_ranks_come_out_of_the_questions_that_are_shown() {
     assert_eq!(named(&late), (5.into(), "waits".into()), "{late}");
     assert_eq!(late["verdict"]["node"], "n2", "{late}");
     assert_eq!(of_files("healthy")["verdict"]["kind"], "none");
-    // Entries say nothing across clocks that are not known.
+    // Entries prove nothing across clocks that are not known.
     assert_eq!(of_files("entries")["verdict"]["kind"], "unknown");
 }

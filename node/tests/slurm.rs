@@ -29,7 +29,7 @@ fn a_batch_script_gets_its_mesh_and_the_late_rank_its_name() {
     }
     let slurm = Slurm::start(4);
     let bin = workloads_in(slurm.path("job")).join("mpi-ranks");
-    // a job beside it on the same nodes: no mesh yet
+    // another job on the same nodes: no mesh yet
     let other = slurm.submit("other", &["-N4", "--ntasks-per-node=1"], "echo started; srun --overlap sleep 600");
     let script = format!(
         "$RM slurm up --timeout 60s --label team=red; echo \"up ended with $?\"\n{MPI}\n\
@@ -37,10 +37,10 @@ fn a_batch_script_gets_its_mesh_and_the_late_rank_its_name() {
         bin.display()
     );
     let job = slurm.submit("job", &["-N4", "--ntasks-per-node=2"], &script);
-    let said = slurm.wait_for_output("job", "up ended with");
-    assert!(said.contains("up ended with 0") && said.contains("4 of 4 nodes know each other"), "{said}");
+    let printed = slurm.wait_for_output("job", "up ended with");
+    assert!(printed.contains("up ended with 0") && printed.contains("4 of 4 nodes know each other"), "{printed}");
     let directory = slurm.path(&format!("rankmesh-{job}"));
-    assert!(said.contains(&format!("{}\n", directory.display())), "{said}");
+    assert!(printed.contains(&format!("{}\n", directory.display())), "{printed}");
 
     let (id, other_id) = (job.to_string(), other.to_string());
     let verdict = wait_for("the late rank is named", || named(&slurm, job));
@@ -101,7 +101,8 @@ fn a_batch_script_gets_its_mesh_and_the_late_rank_its_name() {
     slurm.run("scancel", &[&id, &other_id]);
     slurm.wait_for_nothing(&directory);
     slurm.wait_for_nothing(&slurm.path(&format!("rankmesh-{other}")));
-    // The job has left its report; the other one, in which nothing met, has none and says why.
+    // The job has left its report; the other one, in which no collective ran, has none, and the
+    // reason.
     let page = std::fs::read_to_string(directory.join("report.html")).unwrap_or_else(|error| {
         let log = |name: &str| std::fs::read_to_string(directory.join("log").join(name)).unwrap_or_default();
         panic!("{error}: {}\n{}", log("report.log"), log("n1.log"))
@@ -143,14 +144,14 @@ fn jobs_are_joined_with_what_slurms_own_accounting_says() {
     let accounted = |job: u32| {
         wait_for("the job's end in the database", || {
             let id = job.to_string();
-            let said = stdout(&slurm.run("sacct", &["-X", "-n", "-P", "-o", FORMAT, "-j", &id]));
-            let fields: Vec<String> = said.trim_end().splitn(8, '|').map(str::to_owned).collect();
+            let printed = stdout(&slurm.run("sacct", &["-X", "-n", "-P", "-o", FORMAT, "-j", &id]));
+            let fields: Vec<String> = printed.trim_end().splitn(8, '|').map(str::to_owned).collect();
             let is_over = fields.get(4).is_some_and(|state| state == "COMPLETED" || state == "FAILED");
-            if is_over { Ok(fields) } else { Err(said) }
+            if is_over { Ok(fields) } else { Err(printed) }
         })
     };
     for (job, state, name) in [(done, "COMPLETED", "late|rank"), (failed, "FAILED", "failed")] {
-        let said = accounted(job);
+        let printed = accounted(job);
         let stores = slurm.path(&format!("rankmesh-{job}")).display().to_string();
         let listed =
             json(&slurm.rankmesh(&["jobs", "--db", &stores, "--format", "json", "--gpu-hour", "2EUR"])).unwrap();
@@ -158,13 +159,13 @@ fn jobs_are_joined_with_what_slurms_own_accounting_says() {
         let known = &found["accounting"];
         assert_eq!(found["job_id"], job.to_string(), "{listed}");
         for (at, field) in [(1, "user"), (2, "account"), (3, "partition"), (4, "state"), (7, "name")] {
-            assert_eq!(known[field], said[at], "{field}: {known}");
+            assert_eq!(known[field], printed[at], "{field}: {known}");
         }
         assert_eq!(
             (&known["state"], &known["name"], &known["account"]),
             (&state.into(), &name.into(), &"physics".into())
         );
-        assert_eq!(known["elapsed_s"].as_i64(), said[5].parse().ok(), "{known}");
+        assert_eq!(known["elapsed_s"].as_i64(), printed[5].parse().ok(), "{known}");
         assert_eq!((known["nodes"].as_i64(), known["gpus"].as_i64()), (Some(2), Some(4)), "{known}");
         assert_eq!((&found["ranks"], &found["nodes"].as_array().map(Vec::len)), (&4.into(), &Some(2)), "{found}");
         let table = slurm.rankmesh(&["jobs", "--db", &stores]);
@@ -283,8 +284,8 @@ fn what_ranks_hand_over_beside_ebpf_counts_once_and_devices_tell_their_times() {
         mpi.display()
     );
     let job = slurm.submit("beside", &["-N2", "--ntasks-per-node=1"], &script);
-    let said = slurm.wait_for_output("beside", "up ended with");
-    assert!(said.contains("ended with 0") && !said.contains("MPI shim and NCCL plugin only"), "{said}");
+    let printed = slurm.wait_for_output("beside", "up ended with");
+    assert!(printed.contains("ended with 0") && !printed.contains("MPI shim and NCCL plugin only"), "{printed}");
     let id = job.to_string();
     let sql = "SELECT count(*), max(times), max(tier) FROM (SELECT count(*) AS times, max(tier) AS tier FROM collectives \
                GROUP BY node, pid, comm_hash, func, seq)";
@@ -329,8 +330,8 @@ fn however_a_job_ends_no_agent_is_left_and_the_stores_are_whole() {
     let ended = slurm.submit("ended", &flags, short);
     let timed = slurm.submit("timed", &flags, long);
     for name in ["cancelled", "killed", "requeued", "ended", "timed"] {
-        let said = slurm.wait_for_output(name, "ended with");
-        assert!(said.contains("ended with 0"), "{name}: {said}");
+        let printed = slurm.wait_for_output(name, "ended with");
+        assert!(printed.contains("ended with 0"), "{name}: {printed}");
     }
     let text = |id: u32| id.to_string();
     assert!(slurm.run("scancel", &[&text(cancelled)]).status.success());
@@ -353,16 +354,20 @@ fn however_a_job_ends_no_agent_is_left_and_the_stores_are_whole() {
     let log = std::fs::read_to_string(slurm.path(&format!("rankmesh-{cancelled}/log/n2.log"))).expect("a log");
     assert!(log.contains("leaving"), "it was told to go, and went by itself: {log}");
     // What was requeued runs again, with a mesh of its own.
-    let said = wait_for("the requeued job has a mesh again", || {
-        // Slurm makes it wait for two minutes; told to, it does not. It can be told only once it is
-        // pending, and has all its nodes back.
+    let printed = wait_for("the requeued job has a mesh again", || {
+        // Slurm makes it wait for two minutes, unless it is released. That is possible only once it
+        // is pending, and has all its nodes back.
         if slurm.state(requeued) == "PENDING" {
             slurm.run("scontrol", &["update", &format!("JobId={requeued}"), "StartTime=now"]);
         }
-        let said = slurm.output_of("requeued");
-        if said.contains("up 1 ended with 0") { Ok(said) } else { Err(format!("{said} {}", slurm.state(requeued))) }
+        let printed = slurm.output_of("requeued");
+        if printed.contains("up 1 ended with 0") {
+            Ok(printed)
+        } else {
+            Err(format!("{printed} {}", slurm.state(requeued)))
+        }
     });
-    assert!(said.contains(&format!("rankmesh-{requeued}.r1")), "{said}");
+    assert!(printed.contains(&format!("rankmesh-{requeued}.r1")), "{printed}");
     let nodes = json(&slurm.rankmesh(&["nodes", "--job", &text(requeued), "--format", "json"])).unwrap();
     assert_eq!(nodes[0]["labels"]["restart"], "1", "{nodes}");
     slurm.run("scancel", &[&text(requeued)]);
@@ -383,9 +388,9 @@ fn what_is_missing_is_said() {
                   $RM slurm up --dir mesh --timeout 25s --capture off; echo \"all ended with $?\"\n\
                   $RM slurm up --dir mesh --wait-for 3 --capture off; echo \"absurd ended with $?\"";
     slurm.submit("half", &["-N2", "--ntasks-per-node=1"], script);
-    let said = slurm.wait_for_output("half", "absurd ended");
-    assert!(said.contains("all ended with 3") && said.contains("missing: n2: writing"), "{said}");
-    assert!(said.contains("absurd ended with 1") && said.contains("the job has 2 nodes"), "{said}");
+    let printed = slurm.wait_for_output("half", "absurd ended");
+    assert!(printed.contains("all ended with 3") && printed.contains("missing: n2: writing"), "{printed}");
+    assert!(printed.contains("absurd ended with 1") && printed.contains("the job has 2 nodes"), "{printed}");
 }
 
 #[test]
@@ -399,8 +404,8 @@ fn arrays_and_het_jobs_are_labelled_and_a_lost_node_is_told() {
     let het = slurm.submit("het", &["-N1", ":", "-N1"], script);
     let lost = slurm.submit("lost", &["-N2", "--ntasks-per-node=1", "--no-kill", "--no-requeue"], script);
     for (name, words) in [("array", "up 3 ended"), ("array", "up 5 ended"), ("het", "ended"), ("lost", "ended")] {
-        let said = slurm.wait_for_output(name, &format!("{words} with"));
-        assert!(!said.contains("with 1") && !said.contains("with 3"), "{name}: {said}");
+        let printed = slurm.wait_for_output(name, &format!("{words} with"));
+        assert!(!printed.contains("with 1") && !printed.contains("with 3"), "{name}: {printed}");
     }
     let nodes = |job: &str| json(&slurm.rankmesh(&["nodes", "--job", job, "--format", "json"])).expect("nodes");
     for task in ["3", "5"] {
@@ -474,21 +479,22 @@ fn a_site_gives_every_job_its_own_users_mesh() {
         slurm.submit(name, &flags, script)
     };
     let (mine, without) = (submit("mine", &[]), submit("without", &["--comment=rankmesh=off"]));
-    // One task has nobody to be compared with: job_submit says no for it, where its user did not.
+    // One task has no other to be compared with: job_submit declines for it, where its user did
+    // not.
     let comment = |job: u32| {
         let shown = stdout(&slurm.run("scontrol", &["show", "job", &job.to_string()]));
         let comment = shown.lines().find_map(|line| line.trim().strip_prefix("Comment=").map(str::to_owned));
         slurm.run("scancel", &[&job.to_string()]);
         comment
     };
-    let held = |more: &[&str]| {
+    let comment_of = |more: &[&str]| {
         let flags = [&["--uid=nobody", "--hold", "-N1", "-n1", "-D", "/tmp"], more].concat();
         comment(slurm.submit("alone", &flags, "true"))
     };
-    assert_eq!(held(&[]).as_deref(), Some("rankmesh=off"));
-    assert_eq!(held(&["--comment=night"]).as_deref(), Some("night rankmesh=off"));
-    assert_eq!(held(&["--comment=rankmesh=on"]).as_deref(), Some("rankmesh=on"));
-    assert_eq!(held(&["-n2"]), None);
+    assert_eq!(comment_of(&[]).as_deref(), Some("rankmesh=off"));
+    assert_eq!(comment_of(&["--comment=night"]).as_deref(), Some("night rankmesh=off"));
+    assert_eq!(comment_of(&["--comment=rankmesh=on"]).as_deref(), Some("rankmesh=on"));
+    assert_eq!(comment_of(&["-n2"]), None);
     let nodes = wait_for("the job has a mesh", || {
         let asked = slurm.rankmesh(&["nodes", "--job", &mine.to_string(), "--format", "json"]);
         let nodes = json(&asked).map_err(|why| format!("{why}\n{}", slurm.logs()))?;
@@ -506,9 +512,9 @@ fn a_site_gives_every_job_its_own_users_mesh() {
         .filter_map(|process| process.uid().ok())
         .collect();
     assert!(agents.len() >= 2 && agents.iter().all(|uid| *uid == 65_534), "with the user's rights: {agents:?}");
-    wait_for("the job beside it has begun", || {
-        let said = std::fs::read_to_string(home.join("without")).map_err(|error| error.to_string())?;
-        if said.contains("ready") { Ok(()) } else { Err(said) }
+    wait_for("the other job has begun", || {
+        let printed = std::fs::read_to_string(home.join("without")).map_err(|error| error.to_string())?;
+        if printed.contains("ready") { Ok(()) } else { Err(printed) }
     });
     assert!(!home.join(format!("rankmesh-{without}")).exists(), "it said no");
 

@@ -217,7 +217,7 @@ fn every_user_sees_her_own_rows_from_every_node() {
     for word in [format!("abcd00000000{OTHER:04x}"), format!("rank-of-{OTHER}")] {
         assert!(!report.contains(&word), "{word}: {report}");
     }
-    // The other node's audit says for whom it was asked.
+    // The other node's audit names the user for whom it was asked.
     wait_for("the audit of n2 has it", || {
         let sql = format!("SELECT count(*) > 0 FROM audit WHERE via = 'mesh' AND who LIKE 'n1 for uid {STRANGER}'");
         let (answer, _) = lab.query("n2", &sql, &["--nodes", "n2"]);
@@ -242,7 +242,7 @@ fn a_reader_who_asks_too_much_at_once_keeps_neither_owner_nor_agent_busy() {
     lab.start("n", &["--allow-user", &STRANGER.to_string()]);
     lab.wait_for_members(&["n"]);
     let socket = lab.socket("n");
-    // Connects again and again and says nothing. Peer credentials are those of the thread that
+    // Connects again and again and sends nothing. Peer credentials are those of the thread that
     // connects: it becomes the stranger's, by the system call, which is for one thread alone.
     let flood = || {
         let path = socket.clone();
@@ -254,7 +254,7 @@ fn a_reader_who_asks_too_much_at_once_keeps_neither_owner_nor_agent_busy() {
         });
         flooder.join().expect("a thread")
     };
-    // Who says nothing is dropped after a while: a slow machine needs more than one flood.
+    // A silent client is dropped after a while: a slow machine needs more than one flood.
     let silent = wait_for("its next question is turned away", || {
         let silent = flood();
         let asked = as_stranger(&binary, &socket, "SELECT 1");

@@ -103,8 +103,8 @@ fn the_late_rank_is_at_another_line_than_those_who_wait_for_it() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("--timeout"), "{}", stderr(&output));
 
-    // The explanation names the line that the late rank is in and its peer is not; the agents of both
-    // have kept where they were when the verdict began to name it.
+    // The explanation names the line that the late rank is in and its peer is not; the agents of
+    // both have kept where they were when the verdict began to name it.
     let line = wait_for("the late rank's line is named", || {
         let output = lab.ask("m1", "explain", &["--since", "30s", "--timeout", "60s", "--format", "json"]);
         let found: Value = serde_json::from_slice(&output.stdout).map_err(|_| stderr(&output))?;
@@ -116,7 +116,8 @@ fn the_late_rank_is_at_another_line_than_those_who_wait_for_it() {
     eprintln!("{line}");
     assert!(line.contains(&format!(":{loads} load_batch")), "{line}");
     // The peer loads, too, for 10 ms of each step: a few of its samples may meet it there. How many
-    // samples there are depends on how busy the machine is: on a full one, some of the twenty are late.
+    // samples there are depends on how busy the machine is: on a full one, some of the twenty are
+    // late.
     let peer = line.split_once("its peer ").expect("the peer's share").1;
     let (at, of) = peer.split_once(" of ").expect("a share");
     let (at, of): (u32, u32) = (at.parse().expect("a count"), of.parse().expect("a count"));
@@ -141,7 +142,7 @@ fn the_late_rank_is_at_another_line_than_those_who_wait_for_it() {
     });
     let output = lab.ask("m1", "stacks", &["--samples", "5", "--nodes", "m1,m2", "--require-all"]);
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{}", stderr(&output));
-    // An explanation without it says so, too.
+    // An explanation without it notes that, too.
     let output = lab.ask("m1", "explain", &["--since", "5s", "--timeout", "60s", "--format", "json"]);
     let found: Value = serde_json::from_slice(&output.stdout).expect("an explanation");
     assert_eq!(output.status.code(), Some(3), "{found}");

@@ -16,8 +16,10 @@ const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
 
 /// Agents with a cgroup each; the first runs a command on findings.
 fn agents(lab: &mut Lab, cgroups: &Cgroups) {
-    let told = lab.path("told").display().to_string();
-    let command = format!("cat >> {told}.json; echo \"$RANKMESH_VERDICT $RANKMESH_RANK $RANKMESH_NODE\" >> {told}");
+    let findings_file = lab.path("told").display().to_string();
+    let command = format!(
+        "cat >> {findings_file}.json; echo \"$RANKMESH_VERDICT $RANKMESH_RANK $RANKMESH_NODE\" >> {findings_file}"
+    );
     for name in AGENTS {
         let cgroup = cgroups.path(name).display().to_string();
         let mut flags = vec!["--cgroup", &cgroup];
@@ -64,7 +66,7 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
     let _job = mpi_job(&lab, &cgroups, &format!("--iters 1000000 --work-ms 20 --late-file {}", late.display()));
     all_say(&lab, "none");
     for coordinator in AGENTS {
-        wait_for(&format!("{coordinator} hears all ranks"), || {
+        wait_for(&format!("{coordinator} has all ranks"), || {
             let answer = standing(&lab, coordinator)?;
             let all = answer["per_comm"][0]["heard"] == 8 && answer["standing"]["heard"] == 4;
             let all = all && answer["standing"]["reference"] == "m1";
@@ -112,8 +114,8 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
     std::fs::remove_file(&late).expect("removed");
     all_say(&lab, "none");
 
-    // One row for each change, in the whole mesh; the command ran for each. (On a busy host it may
-    // have come and gone more than once.)
+    // One row for each change, in the mesh; the command ran for each. (On a busy host the verdict
+    // may have come and gone more than once.)
     let sql = "SELECT verdict, rank, culprit_node FROM findings ORDER BY ts_ns";
     let mut changes = 0;
     wait_for("the findings", || {
@@ -131,8 +133,8 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
     let text = stdout(&output);
     assert!(text.contains("Findings of this time") && text.contains("rank, rank 3 on m2"), "{text}");
     wait_for("the command", || {
-        let told = std::fs::read_to_string(lab.path("told")).map_err(|error| error.to_string())?;
-        if told == "rank 3 m2\nnone  \n".repeat(changes / 2) { Ok(()) } else { Err(told) }
+        let findings = std::fs::read_to_string(lab.path("told")).map_err(|error| error.to_string())?;
+        if findings == "rank 3 m2\nnone  \n".repeat(changes / 2) { Ok(()) } else { Err(findings) }
     });
     let json = std::fs::read_to_string(lab.path("told.json")).expect("its input");
     let first: Value = serde_json::Deserializer::from_str(&json).into_iter().next().expect("a value").expect("JSON");
@@ -174,10 +176,10 @@ fn the_end_of_a_job_ends_what_is_said_of_its_ranks() {
     let text = stdout(&lab.ask("m1", "stragglers", &[]));
     assert!(text.contains("the job's 8 ranks have ended") && !text.contains("still does"), "{text}");
     // So does a verdict on the past, once no host states ranks any more.
-    wait_for("the stores' verdict says so", || {
+    wait_for("the stores' verdict has the note", || {
         let text = stdout(&lab.ask("m3", "stragglers", &["--since", "5m"]));
-        let says = text.contains("Note: the job has ended: no rank runs any more, the last call ended at");
-        if says { Ok(()) } else { Err(text) }
+        let has_note = text.contains("Note: the job has ended: no rank runs any more, the last call ended at");
+        if has_note { Ok(()) } else { Err(text) }
     });
 }
 
@@ -214,7 +216,7 @@ fn verdicts_go_on_when_wall_clocks_are_set() {
             });
         }
         eprintln!("{host} set by {} s: every agent judged anew after {:?}", ahead_ns / S, began.elapsed());
-        // Times are told by the reference's wall clock, as it is now.
+        // Times are by the reference's wall clock, as it is now.
         wait_for("times of the wall clock", || {
             let answer = standing(&lab, "m2")?;
             let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
@@ -302,7 +304,7 @@ fn a_rank_that_is_stopped_in_a_call_that_all_have_entered_is_named() {
         assert_eq!((&rank["func"], &rank["holds_up"]), (&"all_reduce".into(), &7.into()), "{answer}");
     };
     all_say(&lab, "hang").iter().for_each(named);
-    // The stores and the hosts, asked, say the same.
+    // The verdict of the stores and the hosts is the same.
     let asked = lab.ask("m1", "stragglers", &["--since", "60s", "--format", "json"]);
     let asked: Value = serde_json::from_slice(&asked.stdout).unwrap_or_else(|_| panic!("{}", stderr(&asked)));
     named(&asked);

@@ -1,5 +1,5 @@
-//! Stores without agents: the verdict and its explanation from what the hosts of a job left behind, with
-//! the clocks that their agents kept.
+//! Stores without agents: the verdict and its explanation from what the hosts of a job left behind,
+//! with the clocks that their agents kept.
 
 mod common;
 

@@ -99,7 +99,7 @@ fn a_person_watches_a_job_on_a_terminal() {
     common::jobs::start_agents(&mut lab, &cgroups, &AGENTS);
     let job = mpi_job(&lab, &cgroups, "--iters 1000000 --work-ms 20 --late-rank 3 --late-ms 60");
 
-    // Each agent, also the one that is no judge, gives the whole table and the windows.
+    // Each agent, also the one that is no judge, gives the full table and the windows.
     for agent in AGENTS {
         let watched = wait_for(&format!("{agent} names rank 3"), || {
             let output = lab.ask(agent, "top", &["--once", "--format", "json"]);

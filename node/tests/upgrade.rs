@@ -1,6 +1,6 @@
 //! Two builds in one mesh, as during an upgrade: agents of an earlier build and of this one find
-//! each other, and whoever is asked answers for all of them, or names those that cannot. `make
-//! test-upgrade` builds the earlier one and says where it is; without `RANKMESH_PREVIOUS` this is
+//! each other, and the asked one answers for all of them, or names those that cannot. `make
+//! test-upgrade` builds the earlier one and sets its path; without `RANKMESH_PREVIOUS` this is
 //! skipped.
 
 mod common;
@@ -15,7 +15,7 @@ use common::{Lab, make_db, wait_for};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-/// Starts an agent of the earlier build beside those of the lab.
+/// Starts an agent of the earlier build in addition to those of the lab.
 fn start_previous(lab: &mut Lab, program: &str, name: &str, database: &str) {
     let identity = lab.issue(name);
     let first = lab.nodes("new1").expect("it answers")[0]["address"].as_str().expect("an address").to_owned();
@@ -102,8 +102,8 @@ fn agents_of_two_builds_answer_for_each_other() {
         let mut command = Command::new(program);
         command.args(["query", "--timeout", "60s", "--socket"]).arg(lab.socket(name));
         let output = command.arg("SELECT abs(v - 9223372036854775807 - 11) FROM t").output().expect("the binary runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && said.contains("integer overflow"), "asked at {name}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && message.contains("integer overflow"), "asked at {name}: {message}");
     }
     lab.kill("old2");
     lab.kill("new2");
@@ -154,9 +154,9 @@ const BY_NODE: &str =
     "SELECT node, count(*), sum(value) FROM self_stats WHERE name = 'test' GROUP BY node ORDER BY node";
 const ALL: &str = "SELECT count(*), sum(value), max(value) FROM self_stats WHERE name = 'test'";
 
-/// What is wrong with the answers of a host: each other one's rows are there whole, or it is named
-/// as missing. With `whole` none may be missing.
-fn judge(asked: &Host, hosts: &[Host], whole: bool) -> Result<usize, String> {
+/// Checks the answers of a host: each other one's rows are there completely, or it is named as
+/// missing. With `complete` none may be missing.
+fn judge(asked: &Host, hosts: &[Host], complete: bool) -> Result<usize, String> {
     let answer = asked.ask("query", &["--timeout", "60s", BY_NODE])?;
     let coverage = |answer: &Value| {
         let missing = answer["coverage"]["missing"].as_array().cloned().unwrap_or_default();
@@ -168,7 +168,7 @@ fn judge(asked: &Host, hosts: &[Host], whole: bool) -> Result<usize, String> {
         let found: Vec<_> = rows.map(|row| (row[1].as_i64(), row[2].as_f64())).collect();
         let (count, sum) = host.rows();
         let right = found == [(Some(count), Some(sum))] || (found.is_empty() && missing.contains(host.name));
-        if !right || (whole && !missing.is_empty()) {
+        if !right || (complete && !missing.is_empty()) {
             return Err(format!("asked at {}, of {}: {answer}", asked.name, host.name));
         }
     }
@@ -176,7 +176,8 @@ fn judge(asked: &Host, hosts: &[Host], whole: bool) -> Result<usize, String> {
     let missing = coverage(&answer);
     let there = hosts.iter().filter(|host| !missing.contains(host.name)).map(Host::rows);
     let (count, sum) = there.fold((0, 0.0), |all, host| (all.0 + host.0, all.1 + host.1));
-    if answer["rows"][0][0] != count || answer["rows"][0][1].as_f64() != Some(sum) || (whole && !missing.is_empty()) {
+    if answer["rows"][0][0] != count || answer["rows"][0][1].as_f64() != Some(sum) || (complete && !missing.is_empty())
+    {
         return Err(format!("asked at {}: {answer}, not {count} and {sum}", asked.name));
     }
     Ok(missing.len())
@@ -189,7 +190,8 @@ struct Rolling {
 }
 
 impl Rolling {
-    /// Asks one host after the other until all is done: answers, partial ones among them, wrong ones.
+    /// Asks one host after the other until all is done: answers, partial ones among them, wrong
+    /// ones.
     fn ask_all_the_time(&self, all: &[Host]) -> (usize, usize, Vec<String>) {
         let (mut answers, mut partial, mut wrong) = (0, 0, vec![]);
         for turn in 0.. {
@@ -301,7 +303,7 @@ fn six_agents_are_upgraded_one_after_the_other_and_back_under_questions() {
     let old_schema = schema_of(&store(&lab, "u1"));
 
     let (answers, partial, wrong) = std::thread::scope(|scope| {
-        let asker = scope.spawn(|| rolling.ask_all_the_time(&all));
+        let asking = scope.spawn(|| rolling.ask_all_the_time(&all));
         for (done, name) in names.iter().enumerate() {
             let same = store(&lab, name);
             rolling.replace(&mut lab, &all, name, current, &same);
@@ -320,29 +322,32 @@ fn six_agents_are_upgraded_one_after_the_other_and_back_under_questions() {
         }
         rolling.all_answer(&all);
         rolling.done.store(true, Ordering::Release);
-        asker.join().expect("it asked")
+        asking.join().expect("it asked")
     });
     eprintln!("{answers} pairs of questions while 12 agents were replaced, {partial} partial, {} wrong", wrong.len());
     assert_eq!(wrong, Vec::<String>::new());
     assert!(answers >= 24, "{answers} answers: hardly any while agents were replaced");
 
-    // The store that the newer release has opened: all its rows are there; the older one says why it
-    // does not take it, and leaves it as it is.
+    // The store that the newer release has opened has all its rows; the older one gives the reason
+    // why it does not open it, and leaves it as it is.
     let migrated = store(&lab, "u1");
     let asked = |program: &str| {
         let mut command = Command::new(program);
         let output = command.args(["query", "--format", "csv", "--db"]).arg(&migrated).arg(ALL).output().expect("runs");
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     };
-    let (code, told) = asked(current);
-    assert!(code == Some(0) && told.contains(&format!("\n{ROWS},")), "{told}");
+    let (code, printed) = asked(current);
+    assert!(code == Some(0) && printed.contains(&format!("\n{ROWS},")), "{printed}");
     if schema_of(&migrated) > old_schema {
-        let (code, told) = asked(&previous);
-        assert!(code == Some(1) && told.contains("schema version") && told.contains("newer rankmesh"), "{told}");
+        let (code, printed) = asked(&previous);
+        assert!(
+            code == Some(1) && printed.contains("schema version") && printed.contains("newer rankmesh"),
+            "{printed}"
+        );
         let host = Host { name: "u7", index: 7, program: previous, socket: lab.socket("u7") };
         let output = host.up(&lab, &migrated, None).output().expect("runs");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && told.contains("newer rankmesh"), "{told}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && printed.contains("newer rankmesh"), "{printed}");
         assert!(asked(current).1.contains(&format!("\n{ROWS},")));
     }
 }

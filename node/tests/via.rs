@@ -1,6 +1,6 @@
 //! Asking from a machine without an agent, with a certificate of one's own: operators may ask
-//! everything, readers what readers may, for every request anew; who is of another mesh or revoked
-//! gets nothing.
+//! everything, readers what readers may, checked for every request; a certificate of another mesh
+//! or a revoked one gets nothing.
 
 mod common;
 
@@ -117,7 +117,7 @@ fn who_is_of_another_mesh_or_revoked_is_told_nothing() {
     assert_eq!(no_identity.status.code(), Some(2), "{}", stderr(&no_identity));
 }
 
-/// What `identity show` says of a person's certificate.
+/// The serial number of a person's certificate, as in `identity show`.
 fn serial(identity: &Path) -> String {
     let shown =
         rankmesh().args(["identity", "show", "--format", "json", "--dir"]).arg(identity).output().expect("runs");
@@ -158,7 +158,7 @@ fn a_persons_certificate_ends_and_says_what_to_do_or_renews_as_long_as_was_said(
         rankmesh().args(["identity", "renew", "--via", &b, "--dir"]).arg(identity).output().expect("runs")
     };
 
-    // When told to, at the agent that has the CA, of which the one that was asked knows.
+    // On request, at the agent with the CA, whose address the asked one knows.
     let long = issue("long", &["--validity", "1h", "--renew-for", "2h"]);
     let before = serial(&long);
     wait_for("it renews", || {
@@ -186,16 +186,18 @@ fn a_persons_certificate_ends_and_says_what_to_do_or_renews_as_long_as_was_said(
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
     assert!(!out.exists() && stderr(&refused).contains("give a longer one"), "{}", stderr(&refused));
 
-    // What was not issued so is not renewed, and ended it says what to do, before anybody is asked.
+    // A certificate issued without that is not renewed, and once ended the command prints what to
+    // do, before any agent is asked.
     let fixed = issue("fixed", &["--validity", "1h"]);
     let refused = renew(&fixed);
     assert!(!refused.status.success() && stderr(&refused).contains("identity issue --role reader --name fixed"));
     let brief = issue("brief", &["--validity", "1s"]);
     wait_for("it has ended", || {
         let asked = via("query", "127.0.0.1:1", &brief, &["SELECT 1"]);
-        let said = stderr(&asked);
+        let message = stderr(&asked);
         assert_eq!((asked.status.code(), stdout(&asked).as_str()), (Some(1), ""));
-        let helps = said.contains("ended at") && said.contains("identity issue --role reader --name brief --reissue");
-        if helps { Ok(()) } else { Err(said) }
+        let helps =
+            message.contains("ended at") && message.contains("identity issue --role reader --name brief --reissue");
+        if helps { Ok(()) } else { Err(message) }
     });
 }

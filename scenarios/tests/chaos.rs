@@ -24,6 +24,6 @@ fn every_answer_under_faults_is_right_and_says_whom_it_lacks() {
     assert!(report.complete > 0 && report.partial > 0, "a run without faults, or with nothing else: {report}");
     // A connection, an outbox and a driver for each way to each other host, and the agent's own.
     assert!(report.tasks.1 <= 40 + 8 * options.hosts, "{report}");
-    let (before, after) = report.held.expect("held");
+    let (before, after) = report.resources.expect("measured");
     assert!(after.files <= before.files && after.threads <= before.threads, "{report}");
 }

@@ -36,7 +36,8 @@ impl Pair {
         Self { client: ClientConnection::new(client, name).unwrap(), server: ServerConnection::new(server).unwrap() }
     }
 
-    /// Carries records both ways until nobody has more to say; the first error of either side.
+    /// Carries records both ways until neither side has more to send; the first error of either
+    /// side.
     fn pump(&mut self) -> Result<(), rustls::Error> {
         loop {
             let mut moved = false;
@@ -101,9 +102,9 @@ impl From<Error> for rustls::Error {
 }
 
 #[track_caller]
-fn assert_says(result: Result<Pair, rustls::Error>, says: &str) {
+fn assert_fails_with(result: Result<Pair, rustls::Error>, expected: &str) {
     let error = result.err().expect("the handshake should have failed").to_string();
-    assert!(error.contains(says), "{error}");
+    assert!(error.contains(expected), "{error}");
 }
 
 #[derive(Debug)]
@@ -147,8 +148,8 @@ fn another_ca_is_refused_by_both_sides() {
     // The same names: only the keys differ.
     let (ours, theirs) = (authority("m"), authority("m"));
     let (a, b) = (node(&ours, "a"), node(&theirs, "b"));
-    assert_says(meet(&a, &b, true), "another CA");
-    assert_says(meet(&b, &a, false), "another CA");
+    assert_fails_with(meet(&a, &b, true), "another CA");
+    assert_fails_with(meet(&b, &a, false), "another CA");
     // A client that does not mind the server's CA is refused by the server.
     for accept_join in [false, true] {
         let mut careless = client_config(&b).unwrap();
@@ -169,7 +170,7 @@ fn another_mesh_name_under_the_same_ca_is_refused_by_both_sides() {
     let ca = authority("m");
     let a = node(&ca, "a");
     let other = ca.issue_in(&"x".parse().unwrap(), &"b".parse().unwrap(), NODE_VALIDITY).unwrap();
-    assert_says(meet(&a, &other, true), "for mesh x, ours is m");
+    assert_fails_with(meet(&a, &other, true), "for mesh x, ours is m");
     let mut careless = client_config(&other).unwrap();
     careless.dangerous().set_certificate_verifier(Arc::new(ServerVerifier {
         mesh: a.mesh().clone(),
@@ -293,7 +294,7 @@ fn showing_the_pinned_ca_is_not_enough() {
         verifier.verify(&certs, &name, now)
     };
     verify(&node(ca, "founder")).unwrap();
-    // The leaf of another CA beside the pinned CA's certificate, which anybody may have seen.
+    // The leaf of another CA with the pinned CA's certificate, which anybody may have seen.
     assert!(matches!(verify(&node(&authority("m"), "founder")), Err(Error::Untrusted(_))));
     let other_mesh = ca.issue_in(&"x".parse().unwrap(), &"founder".parse().unwrap(), NODE_VALIDITY).unwrap();
     assert!(matches!(verify(&other_mesh), Err(Error::OtherMesh { .. })));
@@ -316,7 +317,7 @@ fn a_certificate_that_has_not_begun_is_refused_by_both_sides() {
     let ca = authority("m");
     let a = node(&ca, "a");
     let early = ca.issue_from(&"early".parse().unwrap(), SystemTime::now() + 2 * HOUR, HOUR).unwrap();
-    assert_says(meet(&a, &early, true), "not valid yet");
+    assert_fails_with(meet(&a, &early, true), "not valid yet");
     // webpki's words at the server's side.
     let error = meet(&early, &a, true).err().unwrap().to_string();
     assert!(error.contains("not valid yet") || error.contains("NotValidYet"), "{error}");
@@ -329,7 +330,7 @@ fn only_a_node_may_answer_and_roles_are_told() {
     let ca = authority("m");
     let a = node(&ca, "a");
     let reader = ca.issue_as(&"eve".parse().unwrap(), Role::Reader, NODE_VALIDITY).unwrap();
-    assert_says(meet(&a, &reader, false), "is reader's");
+    assert_fails_with(meet(&a, &reader, false), "is reader's");
     let pair = meet(&reader, &a, false).unwrap();
     let seen = peer(pair.seen_by_server(), &a).unwrap();
     assert_eq!((seen.name.as_str(), seen.role), ("eve", Role::Reader));
@@ -344,8 +345,8 @@ fn a_revoked_certificate_is_refused_by_both_sides() {
     let entry = crate::Revoked { serial: b.serial().to_owned(), until_unix_s: u64::from(u32::MAX) };
     let list = TrustList::sign(1, &[&ca], [entry], SystemTime::now()).unwrap();
     let a = a.with_trust(Arc::new(list)).unwrap();
-    assert_says(meet(&a, &b, true), "revoked");
-    assert_says(meet(&b, &a, true), "revoked");
+    assert_fails_with(meet(&a, &b, true), "revoked");
+    assert_fails_with(meet(&b, &a, true), "revoked");
     assert!(matches!(peer(b.chain(), &a), Err(Error::Revoked { .. })));
 }
 

@@ -1,12 +1,12 @@
-//! What a process does that does not get on: the state of its threads, in one byte.
+//! The activity of a process that makes no progress: the state of its threads, in one byte.
 //!
-//! Pure. Which processes are looked at, and how, is the agent's business; what follows from it
-//! `verdicts::hang`'s.
+//! Pure. The agent decides which processes are looked at, and how; `verdicts::hang` draws the
+//! conclusions.
 
 use serde::{Deserialize, Serialize};
 
-/// What the threads of a process do, in one word: that of the first of these of which there is a
-/// thread, but stopped and traced only where all threads are.
+/// The activity of a process's threads: the first of these variants that a thread is in, but
+/// stopped and traced only where all threads are.
 ///
 /// The order of variants is that of their numbers in digests and answers: add at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ impl Activity {
         self as u8
     }
 
-    /// That of a number; none where this version knows none of it.
+    /// The activity of a number; none where this version does not know it.
     #[must_use]
     pub fn of_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
@@ -74,7 +74,7 @@ impl Activity {
                 'D' => (&mut moving, channel.map_or(Self::Uninterruptible, wait_of)),
                 'R' => (&mut moving, Self::Running),
                 'Z' | 'X' | 'x' => {
-                    // Says nothing of the other threads.
+                    // Proves nothing about the other threads.
                     ended = true;
                     continue;
                 }
@@ -85,13 +85,13 @@ impl Activity {
         moving.or(halted).or(ended.then_some(Self::Ended))
     }
 
-    /// Whether it cannot go on by itself, whatever others do.
+    /// Whether it cannot continue by itself, whatever others do.
     #[must_use]
     pub fn is_halted(self) -> bool {
         matches!(self, Self::Stopped | Self::Traced)
     }
 
-    /// In words, after "is".
+    /// As text, after "is".
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -109,8 +109,8 @@ impl Activity {
     }
 }
 
-/// What is waited for in a kernel function. The names are those of /proc/PID/wchan; a part of the
-/// name is enough, since functions come and go with versions.
+/// What a thread waits for in a kernel function. The names are those of /proc/PID/wchan; a part of
+/// the name is enough, since functions come and go with versions.
 fn wait_of(channel: &str) -> Activity {
     let has = |parts: &[&str]| parts.iter().any(|part| channel.contains(part));
     if has(&["nfs", "rpc_", "cifs", "smb", "ceph", "lustre", "ptlrpc", "cl_", "osc_", "gpfs", "cxi", "fuse"]) {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_waits_for_is_told_by_where_it_waits() {
+    fn what_a_thread_waits_for_follows_from_where_it_waits() {
         let at = |channel| Activity::of_threads([('S', None), ('D', Some(channel))]);
         assert_eq!(at("io_schedule"), Some(Activity::BlockIo));
         assert_eq!(at("rpc_wait_bit_killable"), Some(Activity::NetworkFs));

@@ -1,4 +1,4 @@
-//! The records that capture hands on. One Rust type per row of the trace store's raw tables.
+//! The records that capture makes. One Rust type per row of the trace store's raw tables.
 //!
 //! Times are Unix nanoseconds of this host's clock; `cgroup_id` is the cgroup v2 id of the task.
 
@@ -51,7 +51,7 @@ pub struct Collective {
     /// Size of the communicator.
     pub nranks: Option<i32>,
     /// NCCL: NCCL's own hash of the unique id. MPI: hash of the job's namespace and the
-    /// communicator; none when the communicator cannot be told apart.
+    /// communicator; none when the communicator cannot be identified.
     pub comm_hash: Option<u64>,
     /// The call in lower snake case without library prefix: "all_reduce", "broadcast", "send", …
     pub func: &'static str,
@@ -128,12 +128,13 @@ pub struct OffCpu {
     pub rank: Option<i32>,
     /// cgroup v2 id.
     pub cgroup_id: u64,
-    /// "preempted", "throttled" (by the CPU quota of its cgroup), "sleep", "io", "lock", "network", "fault", "stopped", "other".
+    /// "preempted", "throttled" (by the CPU quota of its cgroup), "sleep", "io", "lock", "network",
+    /// "fault", "stopped", "other".
     pub reason: &'static str,
     /// How much of it the thread was runnable and waited for a CPU; none when its waking was not
     /// seen.
     pub run_delay_ns: Option<i64>,
-    /// The kernel function it waited in, when the kernel tells.
+    /// The kernel function in which it waited, if the kernel reports it.
     pub wchan: Option<String>,
 }
 
@@ -144,7 +145,7 @@ pub struct NetEvent {
     pub ts_ns: i64,
     /// Tracepoint name.
     pub event: &'static str,
-    /// Owning process when it can be told (socket cookie or fd table), else none: the current task
+    /// Owning process if it can be found (socket cookie or fd table), else none: the current task
     /// is not the owner.
     pub pid: Option<u32>,
     /// Rank of the owner.
@@ -170,7 +171,7 @@ pub struct NetEvent {
 pub struct ProcessSeen {
     /// Process id.
     pub pid: u32,
-    /// Start, Unix nanoseconds (tells a reused pid apart).
+    /// Start, Unix nanoseconds (distinguishes a reused pid).
     pub start_ns: i64,
     /// Executable path.
     pub exe: String,
@@ -231,7 +232,7 @@ pub struct CudaCall {
     pub api: &'static str,
     /// The function, without version suffixes: "cudaMemcpyAsync".
     pub func: &'static str,
-    /// Bytes copied, filled or allocated, where the arguments say.
+    /// Bytes copied, filled or allocated, where the arguments contain it.
     pub bytes: Option<u64>,
     /// Of a copy its direction ("host_to_device", …); "after_collective" of a synchronisation that
     /// follows a collective of its thread.
@@ -290,13 +291,14 @@ pub struct CallTally {
     pub min_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// Bytes copied, filled or allocated together; none where calls of this function do not say.
+    /// Bytes copied, filled or allocated together; none where calls of this function do not contain
+    /// it.
     pub bytes: Option<u64>,
     /// The durations: mean of a bucket (at most a 32nd wide) and its calls, ascending.
     pub buckets: Vec<(u64, u64)>,
 }
 
-/// Whatever capture hands on.
+/// Any record of capture.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// A collective call.

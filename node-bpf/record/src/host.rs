@@ -30,13 +30,13 @@ pub struct BlockIo {
     pub cgroup_id: u64,
 }
 
-/// What memory cost a process: one event, or several short ones of a thread that followed each
+/// The memory events of a process: one event, or several short ones of a thread that followed each
 /// other closely.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryEvent {
     /// When the first began.
     pub ts_ns: i64,
-    /// How long they held the thread up, together; none when that cannot be told.
+    /// How long they blocked the thread, together; none when that is not known.
     pub duration_ns: Option<i64>,
     /// How many they are.
     pub count: u32,
@@ -44,13 +44,13 @@ pub struct MemoryEvent {
     pub event: &'static str,
     /// Process.
     pub pid: u32,
-    /// Thread; none when the whole process is meant.
+    /// Thread; none when the event is the process's.
     pub tid: Option<u32>,
     /// Rank.
     pub rank: Option<i32>,
     /// Memory reclaimed.
     pub bytes: Option<i64>,
-    /// More, in words.
+    /// Details, as text.
     pub detail: Option<&'static str>,
     /// cgroup v2 id; none when it was not seen.
     pub cgroup_id: Option<u64>,
@@ -121,13 +121,13 @@ pub struct GpuSample {
     pub sm_clock_mhz: Option<u32>,
     /// Clock of the memory.
     pub mem_clock_mhz: Option<u32>,
-    /// NVML's bits of why clocks are held down.
+    /// NVML's bits of the reasons why clocks are throttled.
     pub throttle_reasons: Option<u64>,
-    /// The same in words, comma-separated.
+    /// The same as text, comma-separated.
     pub throttle: Option<String>,
 }
 
-/// The host as a whole, once a second. Shares are since the last sample, 0 to 100 over all CPUs.
+/// The host, once a second. Shares are since the last sample, 0 to 100 over all CPUs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HostSample {
     /// When.

@@ -1,16 +1,17 @@
-//! What is seen on a host: one Rust type per row of the trace store's raw tables, and nothing that
+//! The records of a host: one Rust type per row of the trace store's raw tables, and nothing that
 //! needs libbpf.
 //!
-//! Owns the records that capture (`node-bpf`) makes, what a process that does not get on is doing
-//! ([`Activity`]), the clock that all times are of ([`unix_now_ns`]) and one that is never stepped
+//! Owns the records that capture (`node-bpf`) makes, the activity of a process that makes no
+//! progress ([`Activity`]), the clock of all times ([`unix_now_ns`]) and one that is never stepped
 //! ([`steady_now_ns`]), which tables a probe's loss leaves gaps in ([`tables`]), and how text that
-//! programs chose is shown ([`printable`]). Does not own how records come to be (`node-bpf`), how
+//! programs chose is shown ([`printable`]). Does not own how records are made (`node-bpf`), how
 //! they are stored (`store`) nor how they travel (`model`).
 //!
-//! The way through: capture makes a [`Record`] from what a ring holds, hands it to a sink, and the
-//! store's queue takes it.
+//! The way of a record: capture makes a [`Record`] of the bytes in a ring and passes it to a
+//! sink, and the store's queue takes it.
 //!
-//! - `calls`: calls of libraries, threads off the CPU, processes, losses, and [`Record`], which is any of them.
+//! - `calls`: calls of libraries, threads off the CPU, processes, losses, and [`Record`], which is
+//!   any of them.
 //! - `host`: signals and samples of the host.
 
 mod activity;

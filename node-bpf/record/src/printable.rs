@@ -1,15 +1,15 @@
 //! Text that programs and hosts chose (names of processes, nodes, files), as it may be shown on a
 //! terminal.
 
-/// Characters that steer a terminal, or turn or hide what stands around them (marks of direction,
-/// of no width).
+/// Characters that control a terminal, or reverse or hide the text around them (marks of direction,
+/// of zero width).
 #[must_use]
 pub fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// Escapes what steers a terminal, so that data of a hostile process cannot.
+/// Escapes characters that control a terminal, so that data of a hostile process cannot.
 #[must_use]
 pub fn printable(text: &str) -> String {
     if !text.chars().any(steers) {

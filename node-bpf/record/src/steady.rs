@@ -1,8 +1,8 @@
-//! A clock that is never stepped, and what records' Unix times are on it.
+//! A clock that is never stepped, and the conversion of records' Unix times to it.
 //!
 //! Records get Unix time from kernel time (CLOCK_MONOTONIC) by an offset that capture measures now
-//! and then ([`measured_offset_ns`]). Whoever compares times of now with times of a while ago, over
-//! a step of the wall clock, takes [`steady_now_ns`] and [`steady_shift_ns`].
+//! and then ([`measured_offset_ns`]). Code that compares times of now with times of a while ago,
+//! across a step of the wall clock, uses [`steady_now_ns`] and [`steady_shift_ns`].
 
 use std::sync::OnceLock;
 
@@ -16,8 +16,8 @@ pub fn measured_offset_ns() -> i64 {
     offset_ns
 }
 
-/// Nanoseconds of a clock that runs as fast as the wall clock and is never stepped: Unix time as it
-/// was when this process first asked, and kernel time since.
+/// Nanoseconds of a clock that runs as fast as the wall clock and is never stepped: Unix time at
+/// this process's first call of this function, and kernel time since.
 #[must_use]
 pub fn steady_now_ns() -> i64 {
     kernel_ns().saturating_add(base_ns())
@@ -36,8 +36,8 @@ pub fn steady_shift_ns(unix_ns: i64) -> i64 {
     offsets().used_for(unix_ns, kernel_ns()).saturating_sub(base_ns())
 }
 
-/// The same for times that are told now of what began at any time, as those of calls in flight are.
-/// Where it differs before and after these were read, the clock was stepped meanwhile.
+/// The same for times that are read now of events that began at any time, such as calls in flight.
+/// If it differs before and after these were read, the clock was stepped meanwhile.
 #[must_use]
 pub fn steady_shift_now_ns() -> i64 {
     offsets().current_ns.saturating_sub(base_ns())
@@ -54,7 +54,7 @@ fn offsets() -> MutexGuard<'static, Offsets> {
     OFFSETS.get_or_init(|| Mutex::new(Offsets::new(base_ns()))).lock()
 }
 
-/// What was measured last, and before the last step.
+/// The last measurement, and the one before the last step.
 #[derive(Debug, Clone, Copy)]
 struct Offsets {
     current_ns: i64,
@@ -63,7 +63,7 @@ struct Offsets {
     stepped_ns: i64,
 }
 
-/// Two measurements that differ by more saw the wall clock stepped in between.
+/// Two measurements that differ by more have a step of the wall clock in between.
 const STEP_NS: i64 = 1_000_000;
 /// Records of calls that ended come this long after their end, at most.
 const ON_THE_WAY_NS: i64 = 10_000_000_000;
@@ -80,12 +80,12 @@ impl Offsets {
         self.current_ns = offset_ns;
     }
 
-    /// The offset by which a record got its Unix time: for a while after a step, that by which it
-    /// is nearer to now.
+    /// The offset by which a record got its Unix time: for a while after a step, the one that puts
+    /// the record nearer to now.
     fn used_for(&self, unix_ns: i64, kernel_ns: i64) -> i64 {
         let age_ns = |offset_ns: i64| kernel_ns.abs_diff(unix_ns.saturating_sub(offset_ns));
-        let lately = kernel_ns.saturating_sub(self.stepped_ns) < ON_THE_WAY_NS;
-        if lately && age_ns(self.before_ns) < age_ns(self.current_ns) { self.before_ns } else { self.current_ns }
+        let recent = kernel_ns.saturating_sub(self.stepped_ns) < ON_THE_WAY_NS;
+        if recent && age_ns(self.before_ns) < age_ns(self.current_ns) { self.before_ns } else { self.current_ns }
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
                 if kernel_ns % S == 0 {
                     offsets.measured(truth(kernel_ns), kernel_ns);
                 }
-                // Recorded just before the offset was measured anew, looked at just after.
+                // Recorded just before the offset was measured anew, read just after.
                 let (unix_ns, mut after) = (kernel_ns + offsets.current_ns, offsets);
                 after.measured(truth(kernel_ns), kernel_ns);
                 for (offsets, delay_ns) in [(offsets, 0), (offsets, 200_000_000), (after, 0), (after, 200_000_000)] {

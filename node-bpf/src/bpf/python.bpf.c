@@ -1,4 +1,5 @@
-/* The Python frames of threads that run, walked in their own context: read from outside, a stack changes while it is read.
+/* The Python frames of threads that run, walked in their own context, and the native stacks of those without Python, copied
+ * there: read from outside, a stack changes while it is read.
  * A thread that is asked has a clock of its own (src/python_walks), which fires while it is on a CPU. An object apart from
  * capture's, loaded when stacks are first sampled. */
 #include "kernel.h"
@@ -16,7 +17,7 @@ struct {
 
 struct {
   __uint(type, BPF_MAP_TYPE_RINGBUF);
-  __uint(max_entries, 256 << 10);
+  __uint(max_entries, 1 << 20);
 } walks SEC(".maps");
 
 static __always_inline long read_user(void *to, __u32 bytes, __u64 from) {
@@ -51,11 +52,41 @@ static __noinline int walk_frames(struct rm_py_walk *out, const struct rm_py_ask
   return 0;
 }
 
+#if defined(__TARGET_ARCH_x86)
+/* Who asked finds the functions, by the unwind tables of the thread's files. In a system call: the next time, then. */
+static __always_inline int copy_stack(struct pt_regs *regs, struct rm_py_asked *how, __u32 tid) {
+  if ((regs->cs & 3) != 3) return 0;
+  struct rm_stack_copy *out = bpf_ringbuf_reserve(&walks, sizeof *out, 0);
+  if (!out) return 0;
+  __u64 sp = regs->sp;
+  out->tid = tid;
+  out->number = how->number;
+  out->pad = 0;
+  out->kind = RM_WALK_STACK;
+  out->pc = regs->ip;
+  out->sp = sp;
+  out->fp = regs->bp;
+  __u32 i = 0;
+  for (; i < RM_STACK_PIECES; i++) {
+    if (read_user(out->stack + i * RM_STACK_PIECE, RM_STACK_PIECE, sp + i * RM_STACK_PIECE)) break;
+  }
+  out->bytes = i * RM_STACK_PIECE;
+  how->number = 0;
+  bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP);
+  return 0;
+}
+#else
+/* Native stacks are unwound on x86-64 only. */
+static __always_inline int copy_stack(struct pt_regs *regs, struct rm_py_asked *how, __u32 tid) { return 0; }
+#endif
+
+/* `ctx` begins with the thread's registers (struct bpf_perf_event_data). */
 SEC("perf_event")
-int walk_python(void *ctx) {
+int walk_python(struct pt_regs *ctx) {
   __u32 tid = bpf_get_current_pid_tgid();
   struct rm_py_asked *how = bpf_map_lookup_elem(&asked, &tid);
   if (!how || !how->number) return 0;
+  if (!how->state) return copy_stack(ctx, how, tid);
   __u64 next = 0;
   if (read_user(&next, sizeof next, how->state + how->frame_at)) return 0;
   if (how->inner_at >= 0 && next && read_user(&next, sizeof next, next + how->inner_at)) return 0;
@@ -63,7 +94,7 @@ int walk_python(void *ctx) {
   if (!out) return 0; /* the next time, then */
   out->tid = tid;
   out->number = how->number;
-  out->pad = 0;
+  out->kind = RM_WALK_FRAMES;
   walk_frames(out, how, next);
   how->number = 0;
   bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP);

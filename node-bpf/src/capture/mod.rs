@@ -1,6 +1,6 @@
 //! Starting, watching and stopping capture. Two threads: one reads the ring buffer and makes
-//! records of what it holds, the other owns the BPF object, discovers libraries and counts losses.
-//! Both deliver to one sink.
+//! records of its bytes, the other owns the BPF object, discovers libraries and counts losses. Both
+//! deliver to one sink.
 
 mod reader;
 mod watcher;
@@ -53,9 +53,9 @@ pub fn supported() -> Result<(), Error> {
     loader::check_host()
 }
 
-/// Takes what only privileges give: the names of kernel functions, on some kernels the events of
-/// major faults and a higher limit on locked memory. To be called before a process gives its
-/// privileges up; what is refused is left out.
+/// Opens what only privileges can: the names of kernel functions, on some kernels the events of
+/// major faults and a higher limit on locked memory. To be called before a process drops its
+/// privileges; what is refused is left out.
 pub fn prepare() {
     host::raise_locked_memory();
     kernel_names::open_ahead();
@@ -72,8 +72,8 @@ enum Wake {
 impl Capture {
     /// Starts capturing. When it returns, the configured libraries and those of all running
     /// processes are probed.
-    ///
-    /// `sink` gets every record, from two threads, one at a time; it should hand on and return.
+    /// `sink` gets every record, from two threads, one at a time; it should pass the record on and
+    /// return.
     ///
     /// # Errors
     /// What the host lacks, or what is wrong with the configured cgroup or libraries.
@@ -168,13 +168,13 @@ impl Capture {
         status
     }
 
-    /// What could not be probed, and why, without the first so many.
+    /// What could not be probed, and why, without the first `seen` entries.
     pub fn problems_after(&self, known: usize) -> Vec<String> {
         self.shared.status().problems.get(known..).unwrap_or_default().to_vec()
     }
 
-    /// The calls that have begun and not returned, each with its duration so far and `ret` 0: what
-    /// ranks wait in now.
+    /// The calls that were entered and have not returned, each with its duration so far and `ret`
+    /// 0: what ranks wait in now.
     pub fn in_flight(&self) -> Vec<Collective> {
         let now_ns = clock::kernel_now_ns();
         let mut calls = vec![];
@@ -192,21 +192,21 @@ impl Capture {
         calls
     }
 
-    /// The threads that wait for their device after a collective, in any of the calls that do: what
-    /// was enqueued before need not be over.
+    /// The threads that wait for their device after a collective, in any of the synchronise calls:
+    /// work enqueued before need not be finished.
     pub fn device_waits(&self) -> Vec<DeviceWait> {
         let waits = self.waiting.keys().filter_map(|key| {
             let value = self.waiting.lookup(&key, MapFlags::ANY).ok()??; // one that ends meanwhile is not among them
             wire::waiting(&key, &value)
         });
-        // each once: the kernel's walk begins anew where the entry is gone that it stood at
+        // each once: the kernel's walk starts over when the entry at its position is removed
         let waits: BTreeMap<u64, u64> = waits.collect();
-        let told = waits.into_iter().map(|(thread, since_ns)| {
+        let found = waits.into_iter().map(|(thread, since_ns)| {
             let (pid, tid) = ((thread >> 32) as u32, thread as u32);
             let rank = self.shared.processes.known(pid).and_then(|process| process.seen.rank);
             DeviceWait { ts_ns: self.shared.clock.unix_ns(since_ns), pid, tid, rank }
         });
-        told.collect()
+        found.collect()
     }
 
     /// Takes the probes away, delivers what is still in the ring buffer and the last losses, and

@@ -1,4 +1,4 @@
-//! The thread that reads the ring buffer and makes records of what it holds.
+//! The thread that reads the ring buffer and makes records of its bytes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use crate::wire::{self, RawOffCpu, RawRecord};
 use record::HostRecord;
 use record::Record;
 
-/// The reader looks this often; the kernel wakes it earlier only when the ring fills up. Each look
-/// takes the CPU from a rank where ranks use all of them. Who waits for records to have come (the
-/// standing verdict's `LAG`) waits longer than this.
+/// Time between two reads; the kernel wakes the reader earlier only when the ring fills up. Each
+/// read takes the CPU from a rank where ranks use all of them. Code that waits for records to
+/// arrive (the standing verdict's `LAG`) waits longer than this.
 const RING_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) fn read_ring(events: &MapHandle, bursts: Bursts, shared: Arc<Shared>, wake: Sender<Wake>) {
@@ -75,39 +75,39 @@ pub(super) fn read_ring(events: &MapHandle, bursts: Bursts, shared: Arc<Shared>,
     }
 }
 
-/// A program that was about to write a record when its probe was taken away does so when its CPU
-/// lets it: a rank that has used up its share, or a virtual CPU that does not run, keeps it
-/// waiting.
+/// A program that was about to write a record when its probe was removed does so when its CPU lets
+/// it: a rank that has used up its share, or a virtual CPU that does not run, delays it.
 const MOST_OF_A_RECORD: Duration = Duration::from_secs(10);
 
-/// So long after a process's end one of its threads may be heard of: they end at once, and its end
-/// is told by the first that sees no other running.
+/// How long after a process's end records of its threads may arrive: they end at once, and the end
+/// is reported by the first that sees no other running.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
 /// Most processes whose parents are remembered.
 const MOST_PARENTS: usize = 16_384;
 
 struct Reader {
-    /// Who started the processes that followed ones start.
+    /// The parents of processes that followed ones start.
     parents: HashMap<u32, u32>,
     shared: Arc<Shared>,
     wake: Sender<Wake>,
     sockets: Sockets,
-    /// Stretches off the CPU that wait for the names of kernel functions: who they are of is looked
-    /// at meanwhile.
+    /// Stretches off the CPU that wait for the names of kernel functions: meanwhile their processes
+    /// are read.
     waits: Vec<(RawOffCpu, Option<Arc<Process>>)>,
-    /// Processes that have ended, whose groups' calls are still held.
+    /// Ended processes whose groups' calls are still kept.
     leaving: Vec<(Instant, u32)>,
     bursts: Bursts,
     sites: Sites,
     unparsed: u64,
 }
 
-/// Most stretches that are held back for names.
+/// Most stretches that are kept back for names.
 const MOST_WAITS: usize = 65_536;
 
 impl Reader {
-    /// Delivers what was held back, when the names are there or there is no more time.
+    /// Delivers the stretches that were kept back, when the names are there or there is no more
+    /// time.
     fn deliver_waits(&mut self, last: bool) {
         if self.waits.is_empty() || (kernel_names::are_being_read() && !last && self.waits.len() < MOST_WAITS) {
             return;
@@ -120,7 +120,7 @@ impl Reader {
         }
     }
 
-    /// Delivers the bursts that nothing else ends.
+    /// Delivers the bursts that no later event ends.
     fn deliver_bursts(&mut self, last: bool) {
         for raw in self.bursts.over(last) {
             let rank = self.rank(raw.pid);
@@ -129,7 +129,8 @@ impl Reader {
         }
     }
 
-    /// Hands on what ended processes called in groups that have not ended: nobody will say how.
+    /// Delivers the calls that ended processes made in groups that have not ended: no end will
+    /// come.
     fn release_groups(&mut self) {
         let due = self.leaving.extract_if(.., |(since, _)| since.elapsed() >= LAST_THREADS);
         for (_, pid) in due {
@@ -248,13 +249,13 @@ impl Reader {
                 if self.parents.len() < MOST_PARENTS {
                     self.parents.insert(raw.pid, raw.parent);
                 }
-                // Not looked up in /proc: what only begins and ends is no process to follow.
+                // Not read from /proc: a process that only begins and ends is not followed.
                 HostRecord::Life(signals::life(raw, clock, self.known_rank(raw.pid))?)
             }
         })
     }
 
-    /// The rank of a process with something to tell.
+    /// The rank of a process that an event is about.
     fn rank(&self, pid: u32) -> Option<i32> {
         // one that is gone already, or is just being killed, has no environment to be read
         self.process(pid).and_then(|process| process.seen.rank).or_else(|| self.known_rank(pid))

@@ -1,5 +1,5 @@
-//! The thread that owns the BPF object: it discovers libraries, counts what was lost, says what
-//! capture costs and leaves out more where there is too much.
+//! The thread that owns the BPF object: it discovers libraries, counts losses, measures what
+//! capture costs, and leaves out more where there is too much.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ pub(super) struct Watcher {
     pub(super) tallies: Tallies,
     /// The counters as of the last count.
     pub(super) counted: Vec<ProbeStatus>,
-    /// The map of thresholds, what turns them, and by what.
+    /// The map of thresholds, the rule that changes them, and its inputs.
     pub(super) tuning: MapHandle,
     pub(super) shedding: Shedding,
     pub(super) backlog: Backlog,
@@ -46,9 +46,9 @@ pub(super) struct Watcher {
 }
 
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
-/// How often capture says what it costs.
+/// Time between two reports of capture's own cost.
 const SELF_INTERVAL: Duration = Duration::from_secs(10);
-/// How often it looks for processes whose end nobody told.
+/// Time between two searches for processes whose end was not reported.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Watcher {
@@ -98,7 +98,7 @@ impl Watcher {
         self.shared.detached.store(true, Ordering::Release);
     }
 
-    /// Forgets processes whose end was not told.
+    /// Removes processes whose end was not reported.
     fn sweep(&mut self) {
         for pid in self.discovery.sweep() {
             self.shared.processes.forget(pid);
@@ -115,7 +115,7 @@ impl Watcher {
         if left < COUNT_INTERVAL / 2 { left + COUNT_INTERVAL } else { left }
     }
 
-    /// Delivers what capture costs.
+    /// Delivers records of capture's own cost.
     fn observe_self(&mut self) {
         let ts_ns = self.shared.clock.now_unix_ns();
         let processes = self.shared.processes.pids().len();
@@ -129,7 +129,7 @@ impl Watcher {
     /// Leaves out more when there is too much, and less again.
     fn shed(&mut self, lost: u64) {
         let rows = self.shared.rows.load(Ordering::Relaxed);
-        // a thread that waited for its CPU comes late: what came meanwhile is not of one second
+        // a thread that waited for its CPU is late: events since then are of more than one second
         let since = self.shed_at.elapsed().max(COUNT_INTERVAL / 2);
         let per_second = rows.saturating_sub(self.rows) as f64 / since.as_secs_f64();
         let second = Second { lost, backlog: self.backlog.thousandths(), rows: per_second as u64 };
@@ -149,7 +149,7 @@ impl Watcher {
         self.observe_self();
     }
 
-    /// Has the beginnings of page faults looked at, or no longer.
+    /// Attaches to the beginnings of page faults, or detaches.
     fn time_faults(&mut self) {
         const CLASS: &str = "fault-times";
         if self.shared.detached.load(Ordering::Acquire) || !self.shared.classes_on().iter().any(|c| c.name == CLASS) {
@@ -163,14 +163,14 @@ impl Watcher {
         }
     }
 
-    /// Delivers what was counted and what was lost since the last time, per probe and reason.
+    /// Delivers counts and losses since the last time, per probe and reason.
     fn count(&mut self) {
         let mut lost_ring = 0;
         let mut now = loader::read_stats(&self.stats, &self.host_stats);
         let ts_ns = self.shared.clock.now_unix_ns();
         let shared = &self.shared;
-        // of a new process it may hear before the ring's reader does
-        let process = |pid| shared.processes.lately(pid).or_else(|| runs(pid).then(|| shared.process(pid)).flatten());
+        // it may see a new process before the ring's reader does
+        let process = |pid| shared.processes.recent(pid).or_else(|| runs(pid).then(|| shared.process(pid)).flatten());
         let records = self.tallies.read(ts_ns, |pid| process(pid).and_then(|process| process.seen.rank));
         for record in records {
             self.shared.deliver(record);

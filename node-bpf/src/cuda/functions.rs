@@ -3,7 +3,7 @@
 //! are passed in: a `dim3` is two). The index in [`FUNCTIONS`] is the function's number in the
 //! kernel. Versions of a function (`_v2`, `_ptsz`) are one.
 
-/// Whose function it is. Each is counted by itself: the runtime calls the driver.
+/// The API of a function. Each is counted by itself: the runtime calls the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Api {
     Runtime = 1,
@@ -40,7 +40,7 @@ impl Api {
     }
 }
 
-/// Where a copy's direction is told.
+/// How a copy's direction is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     None,
@@ -64,7 +64,7 @@ pub(crate) struct CudaFunction {
     configured: bool,
     /// Waits for the device.
     sync: bool,
-    /// What it says of graphs: `CAPTURE_BEGIN`, `CAPTURE_END`, `EVENT_RECORD`, `EVENT_WAIT` or 0.
+    /// Its role in graphs: `CAPTURE_BEGIN`, `CAPTURE_END`, `EVENT_RECORD`, `EVENT_WAIT` or 0.
     graph: u8,
 }
 
@@ -361,7 +361,7 @@ const CAPTURE_END: u8 = 8;
 const EVENT_RECORD: u8 = 16;
 const EVENT_WAIT: u8 = 32;
 
-/// What the BPF programs get to know of a function at its probe; see tally.h.
+/// The cookie of a function's probe for the BPF programs; see tally.h.
 pub(crate) fn cookie(index: usize) -> u64 {
     let Some(f) = FUNCTIONS.get(index) else { return 0 };
     let number = (index as u16).to_le_bytes();

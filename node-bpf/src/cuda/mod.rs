@@ -1,6 +1,5 @@
 //! The CUDA runtime, the CUDA driver and HIP: which files they are and where their functions get
-//! probes. What the functions are is in `functions`; counting the calls is `tally`'s business,
-//! attaching `discovery`'s.
+//! probes. `functions` lists the functions, `tally` counts the calls, `discovery` attaches.
 
 pub(crate) mod functions;
 
@@ -23,9 +22,9 @@ pub(crate) fn api_of(file_name: &[u8]) -> Option<Api> {
     NAMES.iter().find(|(prefix, _)| file_name.starts_with(prefix)).map(|(_, api)| *api)
 }
 
-/// A symbol without what tells its versions apart: `cuMemcpyHtoDAsync_v2_ptsz` is a
-/// `cuMemcpyHtoDAsync`. The suffixes name the default stream (`_ptsz`, `_ptds`: each thread's own)
-/// or a version of the interface (`_v2`, `_v11040`).
+/// A symbol without its version suffixes: `cuMemcpyHtoDAsync_v2_ptsz` is a `cuMemcpyHtoDAsync`. The
+/// suffixes name the default stream (`_ptsz`, `_ptds`: each thread's own) or a version of the
+/// interface (`_v2`, `_v11040`).
 pub(crate) fn base_name(symbol: &str) -> &str {
     let mut name = symbol;
     while let Some((rest, suffix)) = name.rsplit_once('_') {

@@ -1,10 +1,10 @@
 //! Calls that a device ran, with its times: what the NCCL profiler plugin adds to a call
 //! (`shim/ring.h`, RM_DEVICE_TIMES).
 //!
-//! A device counts nanoseconds by a clock of its own. With each call comes how far the host's clock
-//! was ahead of it when something on the device was noticed: too much by the time that took, never
-//! too little. So the least of the last seconds is taken, of each communicator by itself (it has
-//! one device).
+//! A device counts nanoseconds by a clock of its own. Each call has the difference of the host's
+//! clock to it when an event of the device was noticed: too large by the time that noticing took,
+//! never too small. So the least of the last seconds is taken, of each communicator by itself (it
+//! has one device).
 
 use std::collections::HashMap;
 
@@ -61,11 +61,11 @@ impl DeviceClocks {
     }
 }
 
-/// Gives a call the times that the device has told.
+/// Sets a call's times to those of the device.
 pub(super) fn place(call: &mut Collective, raw: &RawCall, clocks: &mut DeviceClocks, clock: &Clock) {
     let (first, last) = (raw.args[DEVICE_FIRST], raw.args[DEVICE_LAST]);
     let comm = decode::communicator(raw).unwrap_or(0);
-    // wrapping: a rank may write anything, and its own times are then nonsense
+    // wrapping: a rank may write any bytes, and its own times are then meaningless
     let noticed = first.wrapping_add(raw.args[DEVICE_OFFSET]);
     let offset = clocks.learn(comm, noticed, raw.args[DEVICE_OFFSET].cast_signed());
     call.ts_ns = clock.unix_ns(first.wrapping_add_signed(offset));
@@ -73,8 +73,8 @@ pub(super) fn place(call: &mut Collective, raw: &RawCall, clocks: &mut DeviceClo
     call.tier = TIER;
 }
 
-/// Who a call that has not ended is of: `raw` has the communicator's hash and rank among its
-/// arguments.
+/// The communicator and rank of a call that has not ended: `raw` has the communicator's hash and
+/// rank among its arguments.
 pub(super) fn identify(raw: &mut RawCall) {
     raw.comm_hash = raw.args[OPEN_HASH];
     raw.rank = (raw.args[OPEN_RANKS] >> 32) as u32 as i32;
@@ -82,7 +82,7 @@ pub(super) fn identify(raw: &mut RawCall) {
     raw.flags |= HAVE_HASH | HAVE_RANK;
 }
 
-/// Gives a call that has not ended the time at which it began on the device.
+/// Sets the begin of a call that has not ended to that on the device.
 pub(super) fn place_open(call: &mut Collective, raw: &RawCall, clocks: &DeviceClocks, clock: &Clock) {
     let Some(offset) = decode::communicator(raw).and_then(|comm| clocks.known(comm)) else { return };
     let ended_ns = call.ts_ns.saturating_add(call.duration_ns);

@@ -1,5 +1,5 @@
-//! The bytes of a ring file. The truth is `shim/ring.h`; sizes and offsets are asserted there and
-//! used here. Nothing in a ring is trusted: a rank may write into its ring whatever it likes.
+//! The bytes of a ring file. `shim/ring.h` defines them; sizes and offsets are asserted there and
+//! used here. Nothing in a ring is trusted: a rank may write any bytes into its ring.
 
 use crate::bytes::Reader;
 use crate::functions::{FUNCTIONS, Role};
@@ -29,10 +29,10 @@ pub(super) const DEVICE_OFFSET: usize = 10;
 /// Of a call that has not ended.
 pub(super) const OPEN_HASH: usize = 9;
 pub(super) const OPEN_RANKS: usize = 10;
-/// A whole file.
+/// The size of a ring file.
 pub(super) const RING_BYTES: u64 = SLOTS_AT + SLOTS * SLOT_BYTES as u64;
 
-/// What does not change in a ring.
+/// The constant parts of a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) pid: u32,

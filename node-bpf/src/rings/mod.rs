@@ -1,12 +1,12 @@
-//! Records without eBPF: what the shims in ranks (`shim/`) hand over through ring files, as the
+//! Records without eBPF: the calls that the shims in ranks (`shim/`) write into ring files, as the
 //! same [`Record`]s.
 //!
-//! Owned here: finding rings, reading them, their losses and ends. `layout` knows their bytes; what
-//! a call means is `decode`'s business, who a process is `process`'s, as with eBPF; times of
-//! devices are `device`'s, what the scheduler did with the ranks, from /proc, `scheduling`'s. One
-//! thread reads all rings. A ring that was found loses its name at once: it lives as long as the
-//! rank or the reader holds it, and nothing is left behind. A reader that starts later finds it
-//! among the rank's open files.
+//! Owned here: finding rings, reading them, their losses and ends. `layout` knows their bytes;
+//! `decode` makes records and `process` identifies processes, as with eBPF; `device` handles times
+//! of devices, `scheduling` reads from /proc what the scheduler did with the ranks. One thread
+//! reads all rings. A ring that was found is unlinked at once: it exists as long as the rank or the
+//! reader has it open, and no file is left behind. A reader that starts later finds it among the
+//! rank's open files.
 
 mod device;
 mod layout;
@@ -36,24 +36,25 @@ use crate::wire::{
 use parking_lot::{Mutex, MutexGuard};
 use record::{Collective, LossCount, Record};
 
-/// The shared library that stands before MPI (LD_PRELOAD), for this kind of machine.
+/// The shared library that is preloaded before MPI (LD_PRELOAD), for this kind of machine.
 pub static MPI_SHIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/librankmesh_pmpi.so"));
 
 /// The profiler plugin that NCCL loads (NCCL_PROFILER_PLUGIN), for this kind of machine.
 pub static NCCL_PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/librankmesh_nccl.so"));
 
-/// Rings are read this often: a rank may make some 300,000 calls a second before it loses any.
+/// Time between two reads of rings: a rank may make some 300,000 calls a second before it loses
+/// any.
 const INTERVAL: Duration = Duration::from_millis(25);
-/// As long as there is none, one is looked for this often.
+/// Time between two searches for a ring, as long as there is none.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
-/// Losses are told this often.
+/// Time between two counts of losses.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Most rings at a time.
 const MOST_RINGS: usize = 1024;
-/// Most files looked at in one look.
+/// Most files looked at in one search.
 const MOST_FILES: usize = 4096;
 
-/// Reading of the rings in one directory. Stops when dropped, after what the rings hold was read.
+/// Reading of the rings in one directory. Stops when dropped, after the rings were read to the end.
 #[derive(Debug)]
 pub struct Rings {
     shared: Arc<Shared>,
@@ -129,7 +130,7 @@ impl Rings {
         Ok(Rings { shared, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// The calls that have begun and not returned, each with its duration so far.
+    /// The calls that were entered and have not returned, each with its duration so far.
     pub fn in_flight(&self) -> Vec<Collective> {
         let now_ns = clock::kernel_now_ns();
         let rings: Vec<Arc<Ring>> = self.shared.rings().values().map(Arc::clone).collect();
@@ -151,7 +152,7 @@ fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// For this user alone; what is there must be such a directory.
+/// Makes it for this user alone; an existing one must be such a directory.
 fn make_private(path: &Path) -> std::io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -165,7 +166,7 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, message))
 }
 
-/// Says that somebody reads a node's rings; none when somebody does already.
+/// Locks a node's rings for this reader; none when another one reads them.
 fn lock(node: &Path) -> Option<File> {
     let file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(node.join("reader")).ok()?;
     file.try_lock().ok().map(|()| file)
@@ -177,10 +178,10 @@ struct Reader {
     directory: PathBuf,
     own: PathBuf,
     _lock: Option<File>,
-    /// What each ring had lost when it was last counted.
+    /// The losses of each ring at the last count.
     lost: HashMap<(u64, u64), u64>,
     scheduling: Scheduling,
-    /// When it looked last.
+    /// When it last searched.
     sampled: Instant,
     sites: Sites,
 }
@@ -196,7 +197,7 @@ impl Reader {
                 .map(|entry| entry.path())
                 .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ring-")))
                 .collect();
-            // another node's ranks are its own reader's to read, where there is one on this host
+            // another node's ranks are read by its own reader, if there is one on this host
             if files.is_empty() || (node != self.own && lock(&node).is_none()) {
                 continue;
             }
@@ -225,7 +226,7 @@ impl Reader {
         self.shared.rings().iter().map(|(id, ring)| (*id, Arc::clone(ring))).collect()
     }
 
-    /// Takes a ring up; true when it is one (or was taken up before).
+    /// Opens a ring; true when it is one (or was opened before).
     fn open(&mut self, path: &Path) -> bool {
         let opened = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path);
         let Ok(file) = opened else { return false };
@@ -239,8 +240,8 @@ impl Reader {
             return true;
         }
         let own = own_uid();
-        let whole = metadata.is_file() && metadata.len() == layout::RING_BYTES;
-        if !whole || (metadata.uid() != own && own != 0) || self.shared.rings().len() >= MOST_RINGS {
+        let complete = metadata.is_file() && metadata.len() == layout::RING_BYTES;
+        if !complete || (metadata.uid() != own && own != 0) || self.shared.rings().len() >= MOST_RINGS {
             return false;
         }
         let mut bytes = [0; HEADER_BYTES];
@@ -250,7 +251,7 @@ impl Reader {
         let Some(header) = Header::parse(&bytes) else { return false };
         self.shared.processes.is_same(header.pid);
         let Some((process, _)) = self.shared.processes.look(header.pid) else {
-            // It has ended already; who it was nobody can tell any more.
+            // It has ended already; its identity cannot be found any more.
             let ticket = read_u64(&file, layout::HEAD_AT).unwrap_or(0);
             self.deliver_lost(header.pid, "process_gone", ticket);
             return true;
@@ -265,8 +266,7 @@ impl Reader {
         true
     }
 
-    /// Rings that an earlier reader found: they have no name any more, but their ranks have them
-    /// open.
+    /// Rings that an earlier reader found: they are unlinked, but their ranks have them open.
     fn find_nameless(&mut self) {
         let prefix = self.directory.join("").into_os_string();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -283,7 +283,7 @@ impl Reader {
         }
     }
 
-    /// Reads what is ready; of a rank that has `ended` passes over what it never finished.
+    /// Reads the ready slots; of a rank that has `ended`, skips those that it never finished.
     fn drain(&mut self, ring: &Ring, ended: bool) {
         let (Some(head), Some(tail)) = (read_u64(&ring.file, layout::HEAD_AT), read_u64(&ring.file, layout::TAIL_AT))
         else {
@@ -293,7 +293,8 @@ impl Reader {
         if waiting == 0 || waiting > layout::SLOTS {
             return; // nothing, or nonsense
         }
-        // `ready` of every slot first, what they hold after: what is ready then is whole.
+        // First `ready` of every slot, then their contents: so a slot that is ready was read
+        // completely.
         let slots = ring.read_slots(tail, waiting);
         let ready = slots.chunks_exact(layout::SLOT_BYTES).zip((0..).map(|i| tail.wrapping_add(i)));
         let ready: Vec<bool> =
@@ -344,19 +345,19 @@ impl Reader {
         self.sample();
     }
 
-    /// What the scheduler did with the ranks since the last time.
+    /// Delivers what the scheduler did with the ranks since the last time.
     fn sample(&mut self) {
         let since_ns = u64::try_from(self.sampled.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.sampled = Instant::now();
         let ranks: HashMap<u32, Arc<Ring>> =
             self.known().into_iter().map(|(_, ring)| (ring.process.seen.pid, ring)).collect();
         for ring in ranks.values() {
-            let told = self.scheduling.look(&ring.process, self.shared.clock.now_unix_ns(), since_ns);
-            told.into_iter().for_each(|tally| (self.sink)(Record::CallTally(tally)));
+            let tallies = self.scheduling.look(&ring.process, self.shared.clock.now_unix_ns(), since_ns);
+            tallies.into_iter().for_each(|tally| (self.sink)(Record::CallTally(tally)));
         }
     }
 
-    /// Leaves nothing behind but the rings of ranks that still run.
+    /// Removes everything except the rings of ranks that still run.
     fn leave(self) {
         let _ = fs::remove_file(self.own.join("reader"));
         let _ = fs::remove_dir(&self.own);
@@ -383,7 +384,7 @@ impl Ring {
         let mut bytes = vec![0; count as usize * size];
         let (to_end, from_start) = bytes.split_at_mut(before_end as usize * size);
         let read = self.file.read_exact_at(to_end, layout::SLOTS_AT + first * size as u64);
-        // what cannot be read is not ready
+        // unreadable slots count as not ready
         if read.and_then(|()| self.file.read_exact_at(from_start, layout::SLOTS_AT)).is_err() {
             bytes.clear();
         }
@@ -411,7 +412,7 @@ impl Ring {
     fn decode(&self, raw: &RawCall, clock: &Clock) -> Option<Collective> {
         let mut call = decode::call(raw, clock, Some(&self.process))?;
         if is_nccl(raw.func) {
-            // what the plugin is not told
+            // the plugin does not get these
             call.stream = call.stream.filter(|stream| *stream != u64::MAX);
             call.nranks = call.nranks.filter(|nranks| *nranks > 0);
             call.rank = call.rank.filter(|rank| *rank >= 0);

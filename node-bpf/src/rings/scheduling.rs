@@ -1,5 +1,5 @@
-//! What the scheduler did with ranks, where nobody may see it do so: once a second from /proc,
-//! which every user may read of her own processes (schedstat, status, stat: proc(5),
+//! The scheduler's effect on ranks, where eBPF may not be used: once a second from /proc, which
+//! every user may read of her own processes (schedstat, status, stat: proc(5),
 //! Documentation/scheduler/sched-stats). Sums over the threads of a process, as tallies of the
 //! source [`SOURCE`]; a thread that came and went between two looks is not in them.
 
@@ -9,15 +9,15 @@ use std::path::Path;
 use crate::process::Process;
 use record::CallTally;
 
-/// `call_rollups.source` of what is sampled.
+/// `call_rollups.source` of these sums.
 const SOURCE: &str = "proc";
-/// Most threads of a process that are looked at.
+/// Most threads of a process that are read.
 const MOST_THREADS: usize = 1024;
 
-/// What the kernel had counted for a thread.
+/// The kernel's counts of a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counted {
-    /// Start of the thread in clock ticks: tells a reused thread id apart.
+    /// Start of the thread in clock ticks: distinguishes a reused thread id.
     start: u64,
     cpu_ns: u64,
     run_delay_ns: u64,
@@ -31,7 +31,7 @@ struct Counted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Look {
     counted: Counted,
-    /// It was in an uninterruptible sleep (mostly: waited for a disk or a file server) at that
+    /// It was in an uninterruptible sleep (mostly waiting for a disk or a file server) at that
     /// moment.
     uninterruptible: bool,
 }
@@ -41,7 +41,7 @@ struct Look {
 pub(super) struct Scheduling(HashMap<u32, HashMap<u32, Counted>>);
 
 impl Scheduling {
-    /// What happened to a process since the last look; `since_ns` long ago.
+    /// The tallies of a process since the last look; `since_ns` long ago.
     pub(super) fn look(&mut self, process: &Process, now_ns: i64, since_ns: u64) -> Vec<CallTally> {
         let pid = process.seen.pid;
         let threads = threads(&Path::new("/proc").join(pid.to_string()));
@@ -172,12 +172,12 @@ mod tests {
             uninterruptible,
         };
         let before = HashMap::from([(1, thread(5, 100, 10, false).counted), (2, thread(5, 900, 90, false).counted)]);
-        // the second one's id is another thread's now
+        // the second one's id is used by another thread now
         let now = [(1, thread(5, 150, 40, false)), (2, thread(6, 20, 3, true))];
-        let told = tallies(&before, &now, 1_000);
-        assert_eq!(told[0], ("cpu", 7, 70, 50));
-        assert_eq!(told[1], ("run_delay", 7, 33, 30));
-        assert_eq!((told[2], told[5]), (("voluntary_switch", 0, 0, 0), ("uninterruptible", 1, 1_000, 1_000)));
+        let all = tallies(&before, &now, 1_000);
+        assert_eq!(all[0], ("cpu", 7, 70, 50));
+        assert_eq!(all[1], ("run_delay", 7, 33, 30));
+        assert_eq!((all[2], all[5]), (("voluntary_switch", 0, 0, 0), ("uninterruptible", 1, 1_000, 1_000)));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Counters of InfiniBand and RoCE ports, from /sys/class/infiniband (kernel:
 //! Documentation/ABI/stable/ sysfs-class-infiniband): `DEVICE/ports/N/{counters,hw_counters}/*`,
 //! `DEVICE/hw_counters/*`, and the port's state. A counter makes a row at the first look and
-//! whenever it has changed; those that traffic moves all the time are looked at rarely, so that a
-//! busy port does not fill the store.
+//! whenever it has changed; those that change with all traffic are read rarely, so that a busy port
+//! does not fill the store.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,7 +33,7 @@ impl FabricSampler {
         FabricSampler { root: sysfs.join("class/infiniband"), last: HashMap::new() }
     }
 
-    /// The counters that have changed; those of traffic only when it is their turn.
+    /// The counters that have changed; those of traffic only in the rare reads.
     pub(super) fn look(&mut self, ts_ns: i64, traffic: bool) -> Vec<FabricCounter> {
         let mut rows = vec![];
         for device in names(&self.root) {
@@ -69,8 +69,8 @@ impl FabricSampler {
             if !due || SETTINGS.contains(&key.2.as_str()) {
                 continue;
             }
-            // some hold words where a device cannot count ("N/A (no PMA)"), some cannot be read at
-            // all
+            // some contain text where a device cannot count ("N/A (no PMA)"), some cannot be read
+            // at all
             let text = fs::read_to_string(directory.join(&key.2)).unwrap_or_default();
             if let Ok(value) = text.trim().parse() {
                 self.value(key, value, ts_ns, rows);

@@ -1,6 +1,6 @@
 //! GPUs through NVML (nvml-wrapper loads the library when there is one). No library and no driver
-//! are the normal state of a host without GPUs: looked for again now and then, for a driver may
-//! come later.
+//! are the normal state of a host without GPUs: they are looked for again now and then, for a
+//! driver may be installed later.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -28,7 +28,7 @@ impl GpuSampler {
         GpuSampler { library, nvml: None, tried: None }
     }
 
-    /// A sample of every GPU; what one does not tell is none.
+    /// A sample of every GPU; values that it does not report are none.
     pub(super) fn sample(&mut self, ts_ns: i64) -> Vec<GpuSample> {
         if self.nvml.is_none() && self.tried.is_none_or(|at| at.elapsed() >= RETRY) {
             self.tried = Some(Instant::now());
@@ -66,7 +66,7 @@ fn sample(ts_ns: i64, gpu: u32, device: &Device<'_>) -> GpuSample {
     }
 }
 
-/// What holds the clocks down, in words; an idle GPU's low clocks are nothing of the kind.
+/// The reasons why clocks are throttled, as text; an idle GPU's low clocks are not.
 fn in_words(reasons: ThrottleReasons) -> String {
     const WORDS: &[(ThrottleReasons, &str)] = &[
         (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, "application clocks"),
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     /// A library with NVML's calls (nvml.h, driver 510 and later) for two GPUs, the second of which
-    /// tells little.
+    /// reports little.
     const STAND_IN: &str = r#"
 #include <string.h>
 typedef int ret; typedef struct { int index; } *dev;

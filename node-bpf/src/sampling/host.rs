@@ -1,5 +1,5 @@
 //! CPU, memory and pressure of the host, from /proc/stat, loadavg, meminfo and pressure/ (proc(5);
-//! kernel documentation accounting/psi). What a kernel does not tell is none.
+//! kernel documentation accounting/psi). Values that a kernel does not report are none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl CpuTicks {
     }
 }
 
-/// What of pressure is kept, in the order of the record's fields.
+/// The values of pressure that are kept, in the order of the record's fields.
 const PRESSURE: [(&str, &str); 5] =
     [("cpu", "some"), ("io", "some"), ("io", "full"), ("memory", "some"), ("memory", "full")];
 

@@ -1,6 +1,6 @@
-//! Samples of the host as a whole, once a second: CPU, memory and pressure (`host`), the ports of
-//! the fabric (`fabric`), GPUs (`gpu`); and what the agent itself uses (`own`). Needs no privileges
-//! and no BPF. What ranks do is `capture`'s.
+//! Samples of the host, once a second: CPU, memory and pressure (`host`), the ports of the fabric
+//! (`fabric`), GPUs (`gpu`); and the resources of the agent itself (`own`). Needs no privileges and
+//! no BPF. `capture` records the ranks.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -30,7 +30,7 @@ pub struct SamplerConfig {
     pub nvml: Option<PathBuf>,
     /// Between two samples.
     pub every: Duration,
-    /// Between two looks at the agent itself, and at counters that traffic moves all the time.
+    /// Time between two looks at the agent itself, and at counters that change with all traffic.
     pub rarely: Duration,
 }
 
@@ -46,8 +46,8 @@ impl Default for SamplerConfig {
     }
 }
 
-/// What else is to be looked at with every sample: gets the time and whether it is the turn of what
-/// is looked at rarely, and returns what it saw of the agent.
+/// Called with every sample: gets the time and whether rarely read values are due, and returns
+/// statistics of the agent.
 pub type Watch = Box<dyn FnMut(i64, bool) -> Vec<SelfStat> + Send>;
 
 /// Running sampler. Stops when dropped.
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_host_is_sampled_until_told_to_stop() {
+    fn this_host_is_sampled_until_it_is_stopped() {
         let seen = Arc::new(Mutex::new(vec![]));
         let sink = Arc::clone(&seen);
         let config = SamplerConfig { every: Duration::from_millis(5), ..SamplerConfig::default() };

@@ -1,14 +1,14 @@
-//! What this process uses: processor time and memory, from /proc/self.
+//! The resources of this process: processor time and memory, from /proc/self.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use record::SelfStat;
 
-/// What this process uses.
+/// The resources of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ProcessUse {
-    /// Processor time since its start, nanoseconds; none where the kernel does not say.
+    /// Processor time since its start, nanoseconds; none where the kernel does not report it.
     pub cpu_ns: Option<f64>,
     /// Resident memory, bytes.
     pub rss_bytes: Option<f64>,

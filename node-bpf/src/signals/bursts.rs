@@ -1,7 +1,7 @@
-//! Bursts of short faults and reclaim that nothing has ended: the programs hand a burst on when the
-//! next one begins (`bpf/bursts.bpf.h`), and after the last there is none. So the map is looked at,
-//! and what is old is handed on from here. The programs do not know of that and hand it on again
-//! when they come to it; it is known by its beginning, and left out then.
+//! Bursts of short faults and reclaim that no later event ends: the programs send a burst when the
+//! next one begins (`bpf/bursts.bpf.h`), and after the last there is none. So the map is read, and
+//! old bursts are delivered from here. The programs do not know of that and send it again later; it
+//! is recognised by its beginning, and left out then.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,13 +12,14 @@ use super::wire::RawMemory;
 use crate::bytes::Reader;
 use crate::wire::{STATS_BYTES, Stats};
 
-/// No burst goes on after a pause of 10 ms (`RM_PAUSE_NS`): what two looks find unchanged is over.
+/// No burst continues after a pause of 10 ms (`RM_PAUSE_NS`): one that two reads find unchanged is
+/// over.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// `RM_HOST_FAULT` and `RM_HOST_RECLAIM`.
 const SLOTS: [u32; 2] = [1, 2];
 
-/// Remembers what was handed on, by the key of the map.
+/// Remembers delivered bursts, by the key of the map.
 #[derive(Debug)]
 pub(crate) struct Bursts {
     map: MapHandle,
@@ -27,21 +28,21 @@ pub(crate) struct Bursts {
     /// Events so far, and whether a burst was open when that was so.
     hits: u64,
     open: bool,
-    /// What the last look found.
+    /// The bursts of the last read.
     last: HashMap<u64, RawMemory>,
-    /// Beginnings of bursts that were handed on from here.
-    told: HashMap<u64, u64>,
+    /// Beginnings of bursts that were delivered from here.
+    delivered: HashMap<u64, u64>,
 }
 
 impl Bursts {
     pub(crate) fn new(map: MapHandle, host_stats: MapHandle) -> Self {
-        let (last, told) = (HashMap::new(), HashMap::new());
-        Bursts { map, host_stats, looked: None, hits: 0, open: false, last, told }
+        let (last, delivered) = (HashMap::new(), HashMap::new());
+        Bursts { map, host_stats, looked: None, hits: 0, open: false, last, delivered }
     }
 
-    /// Whether this record of the ring was not handed on before.
+    /// Whether this record of the ring was not delivered before.
     pub(crate) fn is_new(&mut self, raw: &RawMemory) -> bool {
-        self.told.remove(&key_of(raw)) != Some(raw.start_ns)
+        self.delivered.remove(&key_of(raw)) != Some(raw.start_ns)
     }
 
     /// The bursts that are over, at most ten times a second, or all that there are.
@@ -59,11 +60,11 @@ impl Bursts {
         self.open = false;
         let mut over = vec![];
         for (key, burst) in &found {
-            if self.told.get(key) == Some(&burst.start_ns) {
+            if self.delivered.get(key) == Some(&burst.start_ns) {
                 continue;
             }
             if all || self.last.get(key) == Some(burst) {
-                self.told.insert(*key, burst.start_ns);
+                self.delivered.insert(*key, burst.start_ns);
                 over.push(burst.clone());
             } else {
                 self.open = true;

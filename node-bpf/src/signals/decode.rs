@@ -22,7 +22,7 @@ pub(crate) fn block(raw: &RawBlock, clock: &Clock, rank: Option<i32>) -> BlockIo
     }
 }
 
-/// What a request does (`enum req_op`, include/linux/blk_types.h).
+/// The operation of a request (`enum req_op`, include/linux/blk_types.h).
 fn op_name(op: u32) -> &'static str {
     match op {
         0 => "read",
@@ -56,7 +56,7 @@ fn errno(error: i32) -> i32 {
     }
 }
 
-/// What memory cost; none when the event is unknown.
+/// A memory event; none when its kind is unknown.
 pub(crate) fn memory(raw: &RawMemory, clock: &Clock, rank: Option<i32>) -> Option<MemoryEvent> {
     let (event, detail) = match raw.event {
         1 | 5 => ("major_fault", None),
@@ -65,7 +65,7 @@ pub(crate) fn memory(raw: &RawMemory, clock: &Clock, rank: Option<i32>) -> Optio
         4 => ("oom_kill", Some("chosen by the kernel to be killed for want of memory")),
         _ => return None,
     };
-    let whole_process = raw.event == 4;
+    let of_process = raw.event == 4;
     let reclaimed = matches!(raw.event, 2 | 3).then(|| i64::try_from(raw.pages).ok()?.checked_mul(page_bytes()));
     Some(MemoryEvent {
         ts_ns: clock.unix_ns(raw.start_ns),
@@ -73,7 +73,7 @@ pub(crate) fn memory(raw: &RawMemory, clock: &Clock, rank: Option<i32>) -> Optio
         count: raw.count,
         event,
         pid: raw.pid,
-        tid: (!whole_process).then_some(raw.tid),
+        tid: (!of_process).then_some(raw.tid),
         rank,
         bytes: reclaimed.flatten(),
         detail,

@@ -1,6 +1,6 @@
-//! When the beginnings of page faults are looked at: only while ranks have many major ones. Looking
-//! costs every fault of the host some 5 % (`docs/measurements.md`), and where major faults are few
-//! each that matters is a stretch off the CPU.
+//! When the beginnings of page faults are probed: only while ranks have many major ones. That costs
+//! every fault of the host some 5 % (`docs/measurements.md`), and where major faults are few each
+//! that matters is a stretch off the CPU.
 
 use libbpf_rs::Link;
 
@@ -9,7 +9,7 @@ const MANY: u64 = 50;
 /// Seconds with fewer after which it ends.
 const CALM_SECONDS: u32 = 30;
 
-/// The probes at the beginnings, while they are there.
+/// The probes at the beginnings, while they are attached.
 #[derive(Debug, Default)]
 pub(crate) struct FaultTimes {
     links: Vec<Link>,
@@ -36,8 +36,8 @@ impl Decision {
 }
 
 impl FaultTimes {
-    /// A second has passed; `hits` counts major faults from the start. What `attach` says is passed
-    /// on; it is not tried again.
+    /// Called each second; `hits` counts major faults from the start. An error of `attach` is
+    /// returned; it is not tried again.
     pub(crate) fn after_second(
         &mut self,
         hits: u64,
@@ -54,7 +54,7 @@ impl FaultTimes {
         Ok(())
     }
 
-    /// Takes the probes away.
+    /// Removes the probes.
     pub(crate) fn end(&mut self) {
         self.links.clear();
     }

@@ -1,8 +1,8 @@
 //! The software events of page faults, one on each CPU, each firing a program (perf_event_open(2)):
-//! of major ones, when they are over, and where no tracepoint tells it (on other machines than
-//! x86-64) of all, when they begin. Needs CAP_PERFMON and no hardware; Debian's kernels ask for
-//! CAP_SYS_ADMIN where kernel.perf_event_paranoid is above 2 (as it is there), so the events are
-//! opened before that is given up.
+//! of major ones, at their end, and where no tracepoint exists (on other machines than x86-64) of
+//! all, at their beginning. Needs CAP_PERFMON and no hardware; Debian's kernels ask for
+//! CAP_SYS_ADMIN where kernel.perf_event_paranoid is above 2 (the default there), so the events are
+//! opened before that is dropped.
 
 use std::fs;
 use std::io;

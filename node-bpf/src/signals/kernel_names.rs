@@ -1,5 +1,5 @@
 //! Kernel functions by address, from /proc/kallsyms. Read once, when the first process is followed,
-//! so that a host without ranks does not hold them: some 200,000 names, of which only the functions
+//! so that a host without ranks does not keep them: some 200,000 names, of which only the functions
 //! are kept (about 4 MB). Where the kernel hides addresses (kernel.kptr_restrict, no CAP_SYSLOG)
 //! there are none.
 
@@ -24,8 +24,8 @@ pub(crate) fn open_ahead() {
 /// The kernel's functions; the same for every capture.
 pub(crate) static KERNEL_NAMES: LazyLock<KernelNames> = LazyLock::new(KernelNames::read);
 
-/// Reads the names on a thread of their own: that takes a tenth of a second, in which processes
-/// that live shortly would not be looked at.
+/// Reads the names on a thread of their own: that takes a tenth of a second, in which short-lived
+/// processes would be missed.
 pub(crate) fn read_ahead() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -73,7 +73,7 @@ impl KernelNames {
             let Some((address, kind, name)) = parse_line(&line) else { continue };
             if matches!(kind, b't' | b'T' | b'w' | b'W') && address != 0 {
                 starts.push((address, u32::try_from(text.len()).unwrap_or(u32::MAX)));
-                // what the compiler split off or copied goes by the function's name
+                // parts that the compiler split off or copied get the function's name
                 text.push_str(name.split('.').next().unwrap_or_default());
                 text.push('\n');
             }
@@ -87,9 +87,9 @@ impl KernelNames {
         Self { base, starts, text }
     }
 
-    /// The function that an address lies in.
+    /// The function that contains an address.
     pub(crate) fn of(&self, address: u64) -> Option<&str> {
-        // beyond 4 GiB it lies behind the last function, as every address behind that one does
+        // an address beyond 4 GiB is after the last function, like every address behind that one
         let from_base = u32::try_from(address.checked_sub(self.base)?).unwrap_or(u32::MAX);
         let after = self.starts.partition_point(|(start, _)| *start <= from_base);
         let (_, at) = self.starts.get(after.checked_sub(1)?)?;

@@ -1,7 +1,7 @@
-//! The host's signals about ranks beside their calls: block requests, memory, beginnings and ends
-//! of processes, and why a thread was off the CPU: the bytes their records are made of, and what
-//! the kernel's functions mean. The programs are in `bpf/{host,block,bursts,memory,sched}.bpf.h`; samples
-//! of the host as a whole are in `sampling`.
+//! The host's signals about ranks besides their calls: block requests, memory, beginnings and ends
+//! of processes, and why a thread was off the CPU: the bytes of their records, and the meaning of
+//! the kernel's functions. The programs are in `bpf/{host,block,bursts,memory,sched}.bpf.h`;
+//! `sampling` samples the host.
 
 pub(crate) mod bursts;
 pub(crate) mod decode;

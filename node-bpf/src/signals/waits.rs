@@ -9,7 +9,7 @@ const TASK_STOPPED: u32 = 4;
 const TASK_TRACED: u32 = 8;
 const TASK_FROZEN: u32 = 0x8000;
 
-/// The scheduler's own functions: what lies above them is where a thread waits.
+/// The scheduler's own functions: the frames above them show where a thread waits.
 const SCHEDULER: &[&str] = &[
     "__schedule",
     "schedule",
@@ -42,8 +42,8 @@ const SCHEDULER: &[&str] = &[
     "bpf_get_task_stack",
 ];
 
-/// Classes by the beginnings of function names, tried in this order on every frame: what is asked
-/// for in a fault is a fault, though it waits for IO.
+/// Classes by the beginnings of function names, tried in this order on every frame: IO for a fault
+/// counts as a fault.
 const CLASSES: &[(&str, &[&str])] = &[
     ("stopped", &["do_signal_stop", "ptrace_stop", "ptrace_do_notify", "do_freezer_trap", "__refrigerator"]),
     (
@@ -150,7 +150,7 @@ pub(crate) struct Wait {
     pub(crate) wchan: Option<String>,
 }
 
-/// What is known of a stretch off the CPU.
+/// The data of a stretch off the CPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stretch<'a> {
     pub(crate) voluntary: bool,

@@ -1,4 +1,4 @@
-//! The bytes of the host's signals, parsed with size checks. The truth is `bpf/wire_host.h`; the
+//! The bytes of the host's signals, parsed with size checks. `bpf/wire_host.h` defines them; the
 //! records of calls, and the kinds' dispatch, are in the crate's `wire`.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -33,7 +33,7 @@ pub(crate) struct RawBlock {
     pub(crate) disk: [u8; 16],
 }
 
-/// What memory cost.
+/// A memory event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawMemory {
     pub(crate) event: u32,
@@ -137,7 +137,7 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    /// Puts it in force.
+    /// Writes it into the kernel's map.
     pub(crate) fn apply(self, map: &MapHandle) -> libbpf_rs::Result<()> {
         map.update(&0u32.to_ne_bytes(), &self.to_bytes(), MapFlags::ANY)
     }

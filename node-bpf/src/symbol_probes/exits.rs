@@ -1,11 +1,11 @@
-//! Where a function ends: its return instructions and the jumps by which it hands over to another
-//! function. Probes there measure durations without a return probe, whose changed return address
+//! The ends of a function: its return instructions and the jumps to another function in tail
+//! position. Probes there measure durations without a return probe, whose changed return address
 //! would stop an exception on its way through the function and end the program.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use object::Architecture;
 
-/// How a piece of code is left.
+/// The ends of a piece of code.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Ends {
     /// Addresses of instructions that return, or jump to a function through a pointer.
@@ -14,7 +14,7 @@ pub(super) struct Ends {
     pub(super) jumps: Vec<(u64, u64)>,
 }
 
-/// How the code that lies at `address` is left.
+/// Finds the ends of the code at `address`.
 ///
 /// A jump through a register may be a `switch` as well as a call in tail position: it is taken for
 /// the former, and calls that end by one are found to have ended by the thread's next call (counted
@@ -64,11 +64,11 @@ pub(super) fn ends(architecture: Architecture, code: &[u8], address: u64) -> End
 const MOST_PIECES: usize = 16;
 const MOST_ENDS: usize = 256;
 
-/// The ends of a function that begins as `first`. Where it goes on by a jump the ends of what it
-/// jumps to are its own (the stack is as at its entry): of a function that only hands over to
-/// another these are all there are. `piece` gives the address and code of the function, or the part
-/// of one, around an address, where that is known; of the rest `is_function` says whether a
-/// function begins there, and then the jump itself is the end.
+/// The ends of a function that begins as `first`. If it goes on by a jump, the ends of the target
+/// are its own (the stack is as at its entry): a function that only calls another in tail position
+/// has no others. `piece` returns the address and code of the function, or the part of one, around
+/// an address, where that is known; otherwise `is_function` decides whether a function begins
+/// there, and then the jump itself is the end.
 pub(super) fn follow<'d>(
     architecture: Architecture,
     first: (u64, &'d [u8]),
@@ -113,7 +113,7 @@ fn is_aarch64_return(word: u32) -> bool {
     word & 0xffff_fc1f == 0xd65f_0000 || matches!(word, 0xd65f_0bff | 0xd65f_0fff)
 }
 
-/// Where B goes: a signed offset of 26 bits, in words.
+/// The target of B: a signed offset of 26 bits, in words.
 fn aarch64_jump(at: u64, word: u32) -> Option<u64> {
     (word >> 26 == 0x05).then(|| {
         let words = i64::from((word << 6).cast_signed() >> 6);

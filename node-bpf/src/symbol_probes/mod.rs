@@ -1,7 +1,7 @@
-//! Functions and USDT points that the user names (`rankmesh up --probe`, `--usdt`): `spec` reads
-//! what was typed and tells which files it means, `names` finds a function by its mangled or
-//! demangled name, `exits` where it ends, `usdt` finds points. The calls are counted by `tally`;
-//! attaching is `discovery`'s business.
+//! Functions and USDT points that the user names (`rankmesh up --probe`, `--usdt`): `spec` parses
+//! the argument and finds the files that it means, `names` finds a function by its mangled or
+//! demangled name, `exits` its ends, `usdt` finds points. `tally` counts the calls, `discovery`
+//! attaches.
 
 mod exits;
 mod names;
@@ -38,8 +38,8 @@ impl Places {
     }
 }
 
-/// The probes for one file that `spec` means. The reason says what to do when it has no such
-/// function or point.
+/// The probes for one file that `spec` means. The error has the remedy when it has no such function
+/// or point.
 pub(crate) fn places(path: &Path, file_name: &str, spec: &ProbeSpec, registry: &Registry) -> Result<Places, String> {
     let cookie = |symbol: &str, with_ret: bool, point: bool| {
         let info = SymbolInfo { library: file_name.to_owned(), symbol: symbol.to_owned(), with_ret, point };

@@ -1,6 +1,6 @@
-//! Finding one function of a file by the name that somebody typed: exactly, demangled, demangled
-//! without its parameters, or by a beginning that only one function has. What is exported counts
-//! first, then what the file's own symbol table knows (programs export little).
+//! Finding one function of a file by a typed name: exactly, demangled, demangled without its
+//! parameters, or by a beginning that only one function has. Exported symbols come first, then the
+//! file's own symbol table (programs export little).
 
 use std::fs::File;
 use std::path::Path;
@@ -29,7 +29,7 @@ struct Function {
     bytes: u64,
 }
 
-/// Most names shown to somebody who typed another.
+/// Most similar names in an error message.
 const MOST_SHOWN: usize = 6;
 
 /// The function of this name.
@@ -98,8 +98,8 @@ fn ends<'d>(object: &impl Object<'d>, function: &Function) -> Vec<u64> {
     exits::follow(object.architecture(), (function.address, code.unwrap_or_default()), piece, is_function)
 }
 
-/// Beginning and size of the function, or the part of one, that an address lies in, from what is
-/// there for exceptions to be passed through it (`.eh_frame`): stripped files have that, too.
+/// Beginning and size of the function, or the part of one, around an address, by the unwind tables
+/// (`.eh_frame`): stripped files have those, too.
 fn frame_of<'d>(object: &impl Object<'d>, address: u64) -> Option<(u64, u64)> {
     let section = object.section_by_name(".eh_frame")?;
     let text = object.section_by_name(".text")?;
@@ -177,7 +177,7 @@ fn cpp(name: &str, options: DemangleOptions) -> Option<String> {
     name.starts_with("_Z").then(|| symbol.demangle_with_options(&options).ok())?
 }
 
-/// Spaces do not tell names apart.
+/// Names that differ in spaces only are equal.
 fn squeezed(name: &str) -> String {
     name.chars().filter(|c| !c.is_whitespace()).collect()
 }

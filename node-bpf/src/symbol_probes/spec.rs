@@ -26,7 +26,7 @@ enum Library {
     Name(String),
 }
 
-/// What was typed is no probe.
+/// The argument is no probe.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Not of the form `LIB:SYMBOL[:retval]`.
@@ -60,7 +60,7 @@ pub enum SpecError {
         typed: String,
         /// The path in it.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
 }
@@ -78,7 +78,7 @@ impl ProbeSpec {
             Some(name) if !name.ends_with(':') => (name, true),
             _ => (symbol, false),
         };
-        // a single colon inside is a second field that there is none for
+        // a single colon inside would begin a second field, which does not exist
         if name.is_empty() || name.replace("::", "").contains(':') || name.starts_with(':') && !name.starts_with("::") {
             return Err(malformed());
         }

@@ -1,6 +1,6 @@
 //! USDT points of an ELF file: the notes that `sys/sdt.h` leaves in `.note.stapsdt`. Form: the
-//! SystemTap wiki, "User space probe implementation": a note of type 3 and owner "stapsdt" holds
-//! the point's address, that of the section `.stapsdt.base` at link time, that of a semaphore (0:
+//! SystemTap wiki, "User space probe implementation": a note of type 3 and owner "stapsdt" has the
+//! point's address, that of the section `.stapsdt.base` at link time, that of a semaphore (0:
 //! none), then provider, name and arguments as strings.
 
 use std::fs::File;
@@ -13,7 +13,8 @@ use object::{Object, ObjectSection, ObjectSegment};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) file_offset: u64,
-    /// Of the counter that tells the program that somebody listens; 0 when there is none.
+    /// Address of the counter by which the program sees that somebody listens; 0 when there is
+    /// none.
     pub(super) semaphore_offset: u64,
 }
 
@@ -44,7 +45,7 @@ pub(super) fn find(path: &Path, provider: &str, name: &str) -> Result<Vec<Point>
     if wanted.is_empty() {
         return Err(missing(&notes, provider, name));
     }
-    // prelink may have moved the sections: the base tells by how much
+    // prelink may have moved the sections: the base shows by how much
     let base = object.section_by_name(".stapsdt.base").map(|section| section.address());
     let offset_of = |address: u64| {
         object.segments().find_map(|segment| {
@@ -82,7 +83,7 @@ fn missing(notes: &[Note], provider: &str, name: &str) -> String {
     format!("it has no USDT point {provider}:{name}; it has {}{more}", there.join(", "))
 }
 
-/// The notes that are whole; a torn section ends where it is torn.
+/// The complete notes; a torn section ends where it is torn.
 fn parse(mut bytes: &[u8]) -> Vec<Note> {
     let mut notes = vec![];
     while let Some((note, rest)) = take_note(bytes) {
@@ -148,8 +149,8 @@ mod tests {
         #[test]
         fn any_bytes_parse_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), keep in 0usize..60) {
             parse(&bytes);
-            let whole = note(b"stapsdt\0", b"p\0n\0\0");
-            prop_assert!(parse(&whole[..keep.min(whole.len())]).len() <= 1);
+            let complete = note(b"stapsdt\0", b"p\0n\0\0");
+            prop_assert!(parse(&complete[..keep.min(complete.len())]).len() <= 1);
         }
     }
 }

@@ -1,8 +1,7 @@
-//! Counted calls, in user space: reads each second what the BPF programs have counted
-//! (`bpf/tally.bpf.h`), hands it on as [`CallTally`] records, sets the thresholds from which on a
-//! call becomes a row of its own, and makes those rows. `registry` knows which function a number
-//! stands for, `threshold` the rule, `wire` the bytes. Which functions are counted is the business
-//! of `cuda` and `symbol_probes`.
+//! Counted calls, in user space: reads the BPF programs' counts each second (`bpf/tally.bpf.h`),
+//! delivers them as [`CallTally`] records, sets the thresholds from which on a call becomes a row
+//! of its own, and makes those rows. `registry` maps numbers to functions, `threshold` has the
+//! rule, `wire` the bytes. `cuda` and `symbol_probes` decide which functions are counted.
 
 pub(crate) mod registry;
 mod threshold;
@@ -33,11 +32,11 @@ const MOST_ROWS: [u32; wire::BUDGETS] = {
     most[wire::BUDGET_POINTS] = 1000;
     most
 };
-/// Before anything is known of a CUDA call. Of the user's symbols every call is wanted.
+/// Before anything is known of a CUDA function. Of the user's symbols every call is wanted.
 const FIRST_CUDA_ROW_MIN_NS: u64 = 1_000_000;
 
 /// A function gets no less than this part of a budget, however many there are, and no more than
-/// half of it, even alone: one that is called for the first time shall not find it spent.
+/// half of it, even alone: so one that is called for the first time does not find it used up.
 const MOST_SHARES: usize = 4;
 const FEWEST_SHARES: usize = 2;
 
@@ -67,7 +66,7 @@ pub(crate) struct Tallies {
     rules: MapHandle,
     control: MapHandle,
     rows: MapHandle,
-    /// The map that is counted in.
+    /// The map in which calls are counted now.
     epoch: u32,
     /// When it began, Unix ns.
     since_ns: i64,
@@ -99,7 +98,7 @@ impl Tallies {
         Ok(tallies)
     }
 
-    /// Makes `epoch` the one that is counted in, with nothing of its budgets used.
+    /// Makes `epoch` the one in which calls are counted, with its budgets unused.
     fn begin(&self, epoch: u32) -> libbpf_rs::Result<()> {
         for budget in 0..wire::BUDGETS as u32 {
             let at = epoch * wire::BUDGETS as u32 + budget;
@@ -122,8 +121,7 @@ impl Tallies {
         self.rules.update(&u32::from(func).to_ne_bytes(), &rule, MapFlags::ANY)
     }
 
-    /// Ends the epoch: what was counted in it, with the time it is of. Sets the thresholds for the
-    /// next.
+    /// Ends the epoch: reads its counts, with its time. Sets the thresholds for the next.
     pub(crate) fn read(&mut self, now_ns: i64, rank_of: impl Fn(u32) -> Option<i32>) -> Vec<Record> {
         let (ended, began_ns) = (self.epoch, std::mem::replace(&mut self.since_ns, now_ns));
         self.epoch = 1 - ended;
@@ -172,12 +170,12 @@ impl Tallies {
     /// Half of each budget is planned for, so that a busier second still has room for its slow
     /// calls.
     fn set_thresholds(&self, histograms: &BTreeMap<u16, Histogram>) {
-        // those that were not called this second come down, too
+        // functions that were not called this second come down, too
         let empty = Histogram::new();
         let known: Vec<_> = self
             .calls
             .keys()
-            // points have no duration to go by: the first of a second are rows
+            // points have no duration: the first of a second become rows
             .filter(|&&func| self.registry.counted(func).is_some_and(|counted| !counted.is_point()))
             .map(|&func| (func, histograms.get(&func).unwrap_or(&empty), self.row_min_ns(func)))
             .collect();
@@ -225,7 +223,7 @@ fn take_all(map: &MapHandle) -> Vec<RawTally> {
 
 /// Returns when every program that may have read the old epoch has ended: they run inside RCU read
 /// sections, and this command waits for those (membarrier(2), MEMBARRIER_CMD_GLOBAL). Where it is
-/// refused (nohz_full), a while will do.
+/// refused (nohz_full), it sleeps for a while instead.
 fn wait_for_programs() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
     // SAFETY: membarrier takes two numbers (and a CPU that this command ignores) and touches no
@@ -236,7 +234,7 @@ fn wait_for_programs() {
     }
 }
 
-/// A single call; none when its number was never given out.
+/// A single call; none when its number was never assigned.
 pub(crate) fn row(raw: &RawRow, registry: &Registry, clock: &Clock, process: Option<&Arc<Process>>) -> Option<Record> {
     let ts_ns = clock.unix_ns(raw.enter_ns);
     let duration_ns = i64::try_from(raw.exit_ns.saturating_sub(raw.enter_ns)).unwrap_or(i64::MAX);

@@ -1,5 +1,5 @@
-//! Which function a number stands for: those of CUDA and HIP have the index of their table, those
-//! that the user asked for get theirs when they are found in a file.
+//! The functions of numbers: those of CUDA and HIP have the index of their table, those that the
+//! user asked for get theirs when they are found in a file.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Registry {
         Some(number)
     }
 
-    /// What a number stands for.
+    /// The function of a number.
     pub(crate) fn counted(&self, number: u16) -> Option<Counted> {
         match number.checked_sub(SYMBOLS_FROM) {
             None => FUNCTIONS.get(usize::from(number)).map(Counted::Cuda),

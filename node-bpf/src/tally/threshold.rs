@@ -1,6 +1,6 @@
 //! From which duration on a call becomes a row of its own: a threshold for each function, set anew
-//! each second from what was counted in the last, so that the slowest calls are kept and no more
-//! rows are made than the budget allows.
+//! each second from the counts of the last, so that the slowest calls are kept and no more rows are
+//! made than the budget allows.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use super::wire::bucket_floor_ns;
 /// Counts by bucket of one second, all processes together.
 pub(crate) type Histogram = BTreeMap<u16, u64>;
 
-/// At most a quarter per second down, so that one quiet second does not open the gate.
+/// At most a quarter lower each second, so that one quiet second does not let everything through.
 const FALL: u64 = 4;
 /// Below this every call becomes a row.
 const NOTHING_NS: u64 = 64;
 
-/// The thresholds for the next second. `rows` is shared out evenly; what a function does not use is
-/// left to the others.
+/// The thresholds for the next second. `rows` is divided evenly; the unused part of a function's
+/// share goes to the others.
 pub(crate) fn next<'h>(
     seconds: impl Iterator<Item = (u16, &'h Histogram, u64)>,
     rows: u64,

@@ -1,5 +1,5 @@
-//! The bytes of counted calls, as the BPF programs keep them in maps and in the ring buffer. The
-//! truth is `bpf/tally.h`. What they mean is its siblings' business.
+//! The bytes of counted calls, as the BPF programs keep them in maps and in the ring buffer.
+//! `bpf/tally.h` defines them; the sibling modules interpret them.
 
 /// `RM_TALLY_ROW`: the kind of a single call in the ring buffer.
 const ROW: u32 = 64;

@@ -1,6 +1,6 @@
-//! Asynchronous events of InfiniBand and RoCE devices, as libibverbs tells a process of them: a
-//! port that goes down or comes back, a queue pair or device that fails. Owns which file and symbol
-//! that is, and what the numbers mean; the programs are in `bpf/verbs.bpf.h`, counters of ports in
+//! Asynchronous events of InfiniBand and RoCE devices, as libibverbs reports them to a process: a
+//! port that goes down or comes back, a queue pair or device that fails. Owns the file and symbol,
+//! and the meaning of the numbers; the programs are in `bpf/verbs.bpf.h`, counters of ports in
 //! `sampling::fabric`.
 //!
 //! `int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)` waits for
@@ -52,7 +52,7 @@ fn default_version(path: &Path) -> Result<Option<u64>, String> {
 pub(crate) const KIND: u32 = 19;
 pub(crate) const BYTES: usize = 104;
 
-/// An event that a process was told of (`struct rm_verbs`).
+/// An event that was reported to a process (`struct rm_verbs`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawVerbs {
     pub(crate) event: u32,
@@ -73,7 +73,7 @@ impl RawVerbs {
         Some(RawVerbs { event, ts_ns, pid, cgroup_id, port, device: r.array()? })
     }
 
-    /// The row of `net_events`: the device's name stands as source, the port's number as its port.
+    /// The row of `net_events`: with the device's name as source and the port's number as its port.
     pub(crate) fn record(&self, clock: &Clock, rank: Option<i32>) -> NetEvent {
         let name = self.device.split(|byte| *byte == 0).next().unwrap_or_default();
         let (event, of_port) = EVENTS.get(self.event as usize).copied().unwrap_or(("ib_other", false));

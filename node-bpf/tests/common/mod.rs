@@ -1,6 +1,6 @@
-//! What the tests on real eBPF share: the workloads (compiled from ../scenarios), a cgroup of their
-//! own, and a capture that keeps its records. Every test captures only its own cgroup, so they may
-//! run side by side.
+//! Shared parts of the tests on real eBPF: the workloads (compiled from ../scenarios), a cgroup of
+//! their own, and a capture that keeps its records. Every test captures only its own cgroup, so
+//! they may run in parallel.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{MapCore, MapHandle};
 use node_bpf::{Capture, CaptureConfig, CaptureStatus, Collective, DeviceWait, LossCount, OffCpu, Record};
 
-/// True when capture works here; else says on standard error that the test is skipped.
+/// True when capture works here; else prints on standard error that the test is skipped.
 pub fn can_capture() -> bool {
     match node_bpf::supported() {
         Ok(()) => true,
@@ -56,7 +56,7 @@ pub fn first_cpu() -> u32 {
     list.split(['-', ',']).next().unwrap().parse().unwrap()
 }
 
-/// A process of its own, killed when dropped.
+/// A process that is killed when this is dropped.
 pub struct Job(pub Child);
 
 impl Drop for Job {
@@ -89,7 +89,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Waits until it is so; fails after two minutes.
+/// Waits until it is true; fails after two minutes.
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so() {
@@ -98,7 +98,7 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A capture and all it delivered.
+/// A capture and all its records.
 pub struct Recorder {
     capture: Option<Capture>,
     records: Arc<Mutex<Vec<Record>>>,
@@ -162,8 +162,8 @@ impl Recorded {
     pub fn losses(&self) -> Vec<&LossCount> {
         self.0.iter().filter_map(|r| if let Record::Loss(l) = r { Some(l) } else { None }).collect()
     }
-    /// All that was lost, but for the shortest stretches off the CPU and requests to disks where
-    /// there are very many: a host at its limits makes thousands a second, and may.
+    /// All losses, except of the shortest stretches off the CPU and requests to disks where there
+    /// are very many: a host at its limits makes thousands a second, and may.
     pub fn lost(&self) -> Vec<&LossCount> {
         self.losses().into_iter().filter(|loss| loss.reason != "shed" || loss.probe.starts_with("lib")).collect()
     }
@@ -195,7 +195,7 @@ pub fn kernel_keys(name: &str) -> Vec<u32> {
     kernel_maps(name).iter().flat_map(|map| map.keys().map(number).collect::<Vec<_>>()).collect()
 }
 
-/// What one rank of a workload printed.
+/// The output of one rank of a workload.
 pub struct Rank {
     pub rank: i32,
     pub pid: u32,
@@ -204,7 +204,7 @@ pub struct Rank {
     pub bytes: u64,
 }
 
-/// What a rank printed.
+/// The output of a rank.
 fn rank_of(line: &str) -> Rank {
     let json: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!(json["ok"], true, "{line}");
@@ -225,8 +225,8 @@ impl Rank {
     }
 }
 
-/// Runs a workload to its end; its ranks in order. They may have ended before anybody looks at
-/// them: where it matters who they are, see [`run_watched`].
+/// Runs a workload to its end; returns its ranks in order. They may have ended before they are
+/// looked up in /proc: where their identity matters, see [`run_watched`].
 pub fn run(command: &mut Command) -> Vec<Rank> {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -236,19 +236,19 @@ pub fn run(command: &mut Command) -> Vec<Rank> {
     ranks
 }
 
-/// Runs a workload of so many ranks, which live until the recorders together know them and have all
-/// their calls, however late they come to it; its ranks in order.
+/// Runs a workload with this many ranks, which live until the recorders together know them and have
+/// all their calls, however late; returns its ranks in order.
 pub fn run_watched(command: &mut Command, ranks: usize, recorders: &[&Recorder]) -> Vec<Rank> {
     let dir = tempfile::tempdir().unwrap();
-    let (go_on, said) = (dir.path().join("go-on"), dir.path().join("stderr"));
+    let (go_on, stderr) = (dir.path().join("go-on"), dir.path().join("stderr"));
     command.arg("--hold-file").arg(&go_on).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut job = Job(command.stderr(File::create(&said).unwrap()).spawn().unwrap());
+    let mut job = Job(command.stderr(File::create(&stderr).unwrap()).spawn().unwrap());
     let mut printed = BufReader::new(job.0.stdout.take().unwrap());
     let mut all = vec![];
     while all.len() < ranks {
         let mut line = String::new();
         let read = printed.read_line(&mut line).unwrap();
-        assert!(read > 0, "{command:?} ended: {}", fs::read_to_string(&said).unwrap());
+        assert!(read > 0, "{command:?} ended: {}", fs::read_to_string(&stderr).unwrap());
         all.push(rank_of(&line));
     }
     wait_for("every rank to be known with all its calls", || {
@@ -263,13 +263,13 @@ pub fn run_watched(command: &mut Command, ranks: usize, recorders: &[&Recorder])
     File::create(&go_on).unwrap();
     let mut rest = String::new();
     printed.read_to_string(&mut rest).unwrap();
-    assert!(job.0.wait().unwrap().success() && rest.is_empty(), "{rest}{}", fs::read_to_string(&said).unwrap());
+    assert!(job.0.wait().unwrap().success() && rest.is_empty(), "{rest}{}", fs::read_to_string(&stderr).unwrap());
     all.sort_by_key(|rank| rank.rank);
     all
 }
 
-/// Times are taken in the kernel; what they are moved by to be of this host's clock changes by as
-/// much as that is corrected.
+/// Tolerance: times are taken in the kernel; their offset to this host's clock changes by as much
+/// as that clock is corrected.
 pub const CLOCKS_NS: i64 = 1_000_000;
 
 /// Each rank works 10 ms before each of so many all_reduces, and rank `late` works 60 ms more: a

@@ -1,4 +1,5 @@
-//! What the tests of shims share: a program that has one in it, and the rings it leaves records in.
+//! Shared parts of the tests of shims: a program that has one in it, and the rings with its
+//! records.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::sync::mpsc::{self, Receiver};
 use node_bpf::Record;
 use node_bpf::rings::Rings;
 
-/// A program that waits, once it has said that its work is done, until it is ended.
+/// A program that prints a line when its work is done, then waits until it is ended.
 pub(crate) struct Program(Child);
 
 impl Program {
@@ -20,16 +21,16 @@ impl Program {
         command
     }
 
-    /// Starts `command`; back when it has said `said` and a number.
-    pub(crate) fn start<N: FromStr>(command: &mut Command, said: &str) -> (Program, N) {
+    /// Starts `command`; returns when it has printed `word` and a number.
+    pub(crate) fn start<N: FromStr>(command: &mut Command, word: &str) -> (Program, N) {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("works");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("works")).read_line(&mut line).expect("works");
-        let number = line.trim().strip_prefix(said).expect("every call returned what it should");
+        let number = line.trim().strip_prefix(word).expect("every call returned what it should");
         (Program(child), number.trim().parse().ok().expect("a number"))
     }
 
-    /// Ends it, which must end well.
+    /// Ends it and asserts success.
     pub(crate) fn end(mut self) {
         drop(self.0.stdin.take());
         assert!(self.0.wait().expect("works").success());

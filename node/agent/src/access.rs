@@ -1,11 +1,11 @@
 //! Who may ask this agent what, on the local socket.
 //!
-//! On the socket the kernel says who is there (SO_PEERCRED). The agent's own user and root are
-//! owners and may ask everything. Users and groups that the agent was given are readers: they may
-//! ask, but not for what reveals other users' processes nor for the audit. Everybody else may ask
-//! about her own processes, where the agent's owner wants that ([`Access::Own`]). What each role
-//! may not ask is `query::access`'s; over the mesh roles are `mesh::serve`'s. Environments and
-//! command lines are not stored at all, so nobody can ask for them.
+//! On the socket the kernel identifies the caller (SO_PEERCRED). The agent's own user and root are
+//! owners and may ask everything. Users and groups that the agent was configured with are readers:
+//! they may ask, but neither for what reveals other users' processes nor for the audit. Everybody
+//! else may ask about her own processes, where the agent's owner wants that ([`Access::Own`]).
+//! `query::access` knows what each role may not ask; over the mesh `mesh::serve` handles roles.
+//! Environments and command lines are not stored at all, so nobody can ask for them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub struct SocketAccess {
     pub users_see_own: bool,
 }
 
-/// The same, looked up.
+/// The same with names resolved to numbers.
 #[derive(Debug)]
 pub(super) struct Readers {
     own: Uid,
@@ -39,7 +39,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// Looks names up.
+    /// Resolves names to numbers.
     pub(super) fn of(access: &SocketAccess) -> anyhow::Result<Self> {
         let user = |name: &String| match name.parse() {
             Ok(number) => Ok(Uid::from_raw(number)),
@@ -60,13 +60,14 @@ impl Readers {
         })
     }
 
-    /// The mode of the socket: others can only connect to what is open to more than its owner.
+    /// The mode of the socket file: other users can connect only where somebody besides the owner
+    /// may ask.
     pub(super) fn open_socket(&self, path: &Path) -> anyhow::Result<()> {
         let mode = match (self.users.is_empty(), self.groups.as_slice()) {
             _ if self.see_own => 0o666,
             (true, []) => 0o600,
             (true, [group]) if chown(path, None, Some(*group)).is_ok() => 0o660,
-            // Whoever connects is judged by the kernel's word for who it is.
+            // Every connection is judged by the credentials that the kernel reports.
             _ => 0o666,
         };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;

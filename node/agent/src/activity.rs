@@ -1,5 +1,4 @@
-//! What processes of this host do, read from /proc: for those of whom it matters because they do
-//! not get on.
+//! What processes of this host do, read from /proc: for processes that make no progress.
 //!
 //! What the states mean is `verdicts::Activity`.
 
@@ -15,9 +14,9 @@ use verdicts::{Activity, Doing, Input, Progress};
 
 use super::Shared;
 
-/// Threads of one process that are looked at; a process with more is judged by so many.
+/// Threads of one process that are looked at; of a process with more, this many count.
 const MOST_THREADS: usize = 256;
-/// Where nobody has waited for so long, nobody is asked.
+/// Below this waiting time no host is asked.
 const LONG_NS: i64 = 1_000_000_000;
 /// Nodes asked at once.
 const NODES_AT_ONCE: usize = 32;
@@ -38,12 +37,12 @@ pub(super) fn activity(pid: u32) -> Activity {
     Activity::of_threads(seen).unwrap_or(Activity::Ended)
 }
 
-/// What the processes do that take part in communicators where somebody has waited for long, of
-/// every live node that says so within the deadline. Empty where nobody has.
+/// What the processes do that take part in communicators where a rank has waited for long, of every
+/// live node that answers within the deadline. Empty where none has.
 pub(super) async fn of_those_who_wait(shared: &Shared, input: &Input, deadline: Instant) -> Vec<Doing> {
     let long = |since_ns: i64| input.until_ns.saturating_sub(since_ns) >= LONG_NS;
     let waits = |p: &Progress| p.since_ns.is_some_and(long);
-    // Calls without a number get one only when they are compared, and progress with it.
+    // Calls without a number, and their progress, get one only when hosts are compared.
     let late = || input.unnumbered.iter().chain(&input.open_unnumbered);
     let unnumbered = input.open_unnumbered.iter().any(|open| long(open.entry_ns))
         || (!input.unnumbered.is_empty() && input.syncing.iter().any(|sync| long(sync.start_ns)));
@@ -96,7 +95,7 @@ fn threads(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 /// The state of a process or thread by its directory.
 fn state(of: &Path) -> Option<char> {
     let stat = std::fs::read_to_string(of.join("stat")).ok()?;
-    // The state follows the name, which stands in brackets and may hold anything.
+    // The state follows the name, which is in brackets and may contain anything.
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 

@@ -1,6 +1,6 @@
-//! What people ask an agent and what it answers them, whichever way they came: over the local
-//! socket (`local`) or over the mesh with a certificate of their own (`serve`). Who may ask what is
-//! decided there; what was asked is noted here.
+//! Requests of people and programs and the agent's answers, whichever way they came: over the local
+//! socket (`local`) or over the mesh with a certificate of their own (`serve`). Those modules
+//! decide who may ask what; every request is written to the audit here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,18 +19,18 @@ pub(super) use super::answer_sink::AnswerSink;
 use super::audit::{Asking, Outcome};
 use super::stragglers::{self, Asked};
 
-/// Rows of one frame to the command line, and their bytes.
+/// Rows of one frame to the client, and their bytes.
 const ROWS_PER_FRAME: usize = 2_000;
 const BYTES_PER_FRAME: u64 = 1 << 20;
-/// Bytes of one row: with what may stand before it in its frame it is still short of the largest
-/// frame.
+/// Bytes of one row: together with what may come before it in its frame it is still smaller than
+/// the largest frame.
 const LARGEST_ROW: u64 = 6 << 20;
 
-/// How long nodes are waited for that are asked what tables they have.
+/// How long to wait for nodes that are asked which tables they have.
 const FOR_TABLES: Duration = Duration::from_secs(5);
 
-/// Answers one request of `caller`, who is the user `uid` of this host or came over the mesh; `asking`
-/// begins the note of a kind of question for the audit.
+/// Answers one request of `caller`, who is the user `uid` of this host or came over the mesh;
+/// `asking` begins the audit entry of a kind of question.
 pub(super) async fn answer(
     shared: &Arc<Shared>,
     request: LocalRequest,
@@ -113,7 +113,7 @@ pub(super) async fn answer(
     Ok(())
 }
 
-/// Sends an answer that is one JSON document, and notes it.
+/// Sends an answer that is one JSON document, and writes it to the audit.
 async fn report<T: Serialize + Sync>(
     shared: &Shared,
     asking: Asking,
@@ -138,7 +138,7 @@ async fn query(
     to: &mut impl AnswerSink,
     stop: CancellationToken,
 ) -> anyhow::Result<Outcome> {
-    // Whoever reads no more wants no more.
+    // When the client stops reading, the question is cancelled.
     let _stop_on_return = stop.clone().drop_guard();
     let (out, mut chunks) = mpsc::channel(1);
     let mut asking = std::pin::pin!(ask::ask_into(&shared.coordinator, question, caller, stop, out));

@@ -1,4 +1,4 @@
-//! Where answers go: the local socket, or a connection of the mesh.
+//! Where answers are written: the local socket, or a connection of the mesh.
 
 use async_trait::async_trait;
 use model::LocalResponse;

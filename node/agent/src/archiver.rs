@@ -1,6 +1,7 @@
-//! Owns the processes that archive this host's hours, or push its rows into ClickHouse: a child, `rankmesh archive`, without the
-//! agent's privileges, since it speaks to directories and buckets and this process does not. What
-//! fails there is a finding here and costs nothing else.
+//! Owns the processes that archive this host's hours, or push its rows into ClickHouse: a child,
+//! `rankmesh archive`, without the agent's privileges, since it opens connections to directories
+//! and buckets and this process does not. A failure of that child is a finding here and has no
+//! other effect.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -16,14 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 
-/// How often it is looked which hours are due, and which rows are new.
+/// Time between two checks which hours are due, and which rows are new.
 const EVERY: &str = "15m";
 const EVERY_PUSH: &str = "10s";
 /// Time before a process that ended is started again.
 const AGAIN: Duration = Duration::from_secs(60);
-/// How often it is looked what retention waits for.
+/// Time between two checks whether retention waits for the archive.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often the process hears that retention waits.
+/// Shortest time between two requests to the process because retention waits.
 const WISHED_AGAIN: Duration = Duration::from_secs(60);
 /// Time without such rows after which a gap is over: more than an hour.
 const GAP_IS_OVER: Duration = Duration::from_secs(2 * 3600);
@@ -59,7 +60,7 @@ pub enum ToAgent {
     Archived(i64),
 }
 
-/// What the agent gets to know of a pass.
+/// What the agent learns of a pass.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct PassReport {
     /// Hours written, or inserts.
@@ -72,7 +73,7 @@ pub struct PassReport {
     pub lost: Option<String>,
 }
 
-/// The agent's line to the process: hours that are over are wanted now.
+/// The agent's message to the process: archive the hours that are over now.
 pub const AT_ONCE: &str = "at once";
 
 /// Archives until `stop`. An agent without a trace store of its own has nothing to archive.
@@ -100,7 +101,7 @@ pub async fn keep(shared: Arc<Shared>, choice: ArchiveChoice, stop: Cancellation
     }
 }
 
-/// Runs the process until it ends; says why.
+/// Runs the process until it ends; returns why it ended.
 async fn run(shared: &Shared, store: &Store, choice: &ArchiveChoice, findings: &mut Findings) -> String {
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -135,10 +136,10 @@ async fn run(shared: &Shared, store: &Store, choice: &ArchiveChoice, findings: &
             let line = tokio::select! {
                 line = lines.next_line() => line,
                 () = tokio::time::sleep(LOOK) => {
-                    let held = store.held();
-                    findings.not_archived(shared, held);
+                    let retention = store.held();
+                    findings.not_archived(shared, retention);
                     let is_due = wished.is_none_or(|wished| wished.elapsed() >= WISHED_AGAIN);
-                    if let Some(wishes) = wishes.as_mut().filter(|_| held.wants_archive && is_due) {
+                    if let Some(wishes) = wishes.as_mut().filter(|_| retention.wants_archive && is_due) {
                         wished = Some(Instant::now());
                         // (A process that has ended is seen by its output.)
                         let _ = wishes.write_all(format!("{AT_ONCE}\n").as_bytes()).await;
@@ -160,17 +161,17 @@ async fn run(shared: &Shared, store: &Store, choice: &ArchiveChoice, findings: &
     }
 }
 
-/// What was reported last: what goes on is one finding.
+/// The last report of each kind: a condition that goes on is one finding.
 #[derive(Debug, Default)]
 struct Findings {
     /// Why hours are not archived.
     failed: Option<String>,
-    /// Rows that retention had to take, as far as that was seen, and since when.
+    /// Rows that retention had to drop, as far as that was seen, and since when.
     not_archived: u64,
     gap: Option<Gap>,
 }
 
-/// A time in which retention takes what is not archived.
+/// A time in which retention drops rows that are not archived.
 #[derive(Debug)]
 struct Gap {
     /// Rows before it.
@@ -203,10 +204,11 @@ impl Findings {
         self.failed = why;
     }
 
-    /// Says so when retention begins to take rows that are not archived, and when it no longer does.
-    fn not_archived(&mut self, shared: &Shared, held: Held) {
-        if held.not_archived > self.not_archived {
-            let before = std::mem::replace(&mut self.not_archived, held.not_archived);
+    /// Writes a finding when retention begins to drop rows that are not archived, and when it no
+    /// longer does.
+    fn not_archived(&mut self, shared: &Shared, retention: Held) {
+        if retention.not_archived > self.not_archived {
+            let before = std::mem::replace(&mut self.not_archived, retention.not_archived);
             let now = Instant::now();
             match &mut self.gap {
                 Some(gap) => gap.grew = now,

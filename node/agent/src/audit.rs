@@ -1,6 +1,6 @@
-//! What this agent was asked, by whom and what came of it: rows of the trace store's `audit` table,
-//! and log lines for what was refused. An agent that serves a file has no store to write to, so it
-//! only logs.
+//! The audit: what this agent was asked, by whom and with what result, as rows of the trace store's
+//! `audit` table, and log lines for what was refused. An agent that serves a file has no store to
+//! write to, so it only logs.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,28 +10,28 @@ use parking_lot::Mutex;
 use record::unix_now_ns;
 use store::{Audit, Source};
 
-/// Rows a second; what is beyond is counted in one row.
+/// Rows a second; further ones are counted in one row.
 const ROWS_PER_SECOND: i64 = 50;
 /// Characters kept of a question, and of a reason.
 const MAX_QUESTION: usize = 2_000;
 const MAX_REASON: usize = 500;
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// Keeps the audit.
+/// Writes the audit.
 #[derive(Debug)]
 pub(super) struct Auditor {
     source: Arc<Source>,
     second: Mutex<(i64, i64)>,
 }
 
-/// One question on its way.
+/// One question that is being answered.
 #[derive(Debug)]
 pub(super) struct Asking {
     row: Audit,
     started: Instant,
 }
 
-/// What came of a question.
+/// The result of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Rows and bytes, where they were counted.
@@ -49,19 +49,19 @@ impl Asking {
         Self { row, started: Instant::now() }
     }
 
-    /// As what it is asked.
+    /// Sets the kind of question.
     pub(super) fn role(mut self, role: &'static str) -> Self {
         self.row.role = role;
         self
     }
 
-    /// With the process that asks.
+    /// Sets the process that asks.
     pub(super) fn pid(mut self, pid: Option<i32>) -> Self {
         self.row.pid = pid;
         self
     }
 
-    /// With the SQL.
+    /// Sets the SQL.
     pub(super) fn question(mut self, sql: &str) -> Self {
         self.row.question = Some(match self.row.question.take() {
             Some(number) => cut(&format!("{number} {sql}"), MAX_QUESTION),
@@ -70,8 +70,8 @@ impl Asking {
         self
     }
 
-    /// For a client of a front end: its number of the request stands before the question, as a
-    /// comment.
+    /// Sets the client of a front end: the front end's number of the request goes before the
+    /// question, as a comment.
     pub(super) fn on_behalf(mut self, of: Option<&OnBehalf>) -> Self {
         if let Some(of) = of {
             self.row.question = Some(format!("/* request {} of {} */", of.request_id, of.client));
@@ -85,7 +85,7 @@ impl Auditor {
         Self { source, second: Mutex::new((0, 0)) }
     }
 
-    /// Notes what came of it.
+    /// Writes the row with the result.
     pub(super) fn done(&self, asking: Asking, outcome: Outcome) {
         let Asking { mut row, started } = asking;
         row.duration_ns = i64::try_from(started.elapsed().as_nanos()).unwrap_or(i64::MAX);
@@ -97,7 +97,7 @@ impl Auditor {
             }
             Outcome::Refused(reason) => {
                 row.outcome = "refused";
-                // Escaped by the debug form: a question may hold anything.
+                // Escaped by the debug form: a question may contain anything.
                 tracing::warn!(
                     via = row.via,
                     who = row.who,
@@ -120,7 +120,8 @@ impl Auditor {
         }
     }
 
-    /// The row if this second has room for it, and before it what the second before had none for.
+    /// The row if this second has room for it; before it, a row with the count of those that the
+    /// second before had no room for.
     fn admitted(&self, row: Audit) -> Vec<Audit> {
         let second = row.ts_ns.div_euclid(SECOND_NS);
         let mut now = self.second.lock();
@@ -146,7 +147,7 @@ impl Auditor {
 }
 
 fn cut(text: &str, most: usize) -> String {
-    // Bytes are no fewer than characters: mostly there is nothing to count.
+    // There are never more characters than bytes: so in most cases nothing need be counted.
     if text.len() <= most { text.to_owned() } else { text.chars().take(most).collect() }
 }
 
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_told_in_one_row() {
+    fn a_flood_is_counted_in_one_row() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.db");
         rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE t(x)").unwrap();

@@ -15,7 +15,7 @@ use super::{Shared, standing};
 /// The board that a question asks for.
 ///
 /// # Errors
-/// No verdict stands on the job, or no judge gives what it keeps; else as
+/// There is no standing verdict on the job, or no judge sends its board; else as
 /// [`board_of_stores::board`].
 pub(super) async fn answer(
     shared: &Arc<Shared>,

@@ -2,7 +2,7 @@
 //! or without.
 //!
 //! Calls are fetched by SQL over the mesh, a minute at a time, and matched as those of a verdict
-//! are (`verdicts::rank_windows`). What judges keep of the last minutes is `standing`'s.
+//! are (`verdicts::rank_windows`). `standing` has what judges keep of the last minutes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use verdicts::{RankWindows, rank_windows};
 use super::board_window::packed;
 use super::stragglers::{calls_of, clocks, span_of};
 
-/// Length of what is fetched at a time.
+/// Length of the span that is fetched at a time.
 const STRETCH_NS: i64 = 60_000_000_000;
-/// How long before it calls are fetched, too: compute time counts from the call before, and a call
-/// that ends in it may have started earlier.
+/// Calls are fetched from this long before the span, too: compute time counts from the call before,
+/// and a call that ends in the span may have started earlier.
 const LEAD_NS: i64 = 10_000_000_000;
 /// Windows of one answer.
 const MOST_WINDOWS: i64 = 7_200;
@@ -64,7 +64,7 @@ impl BoardSpan {
 }
 
 /// What the ranks of a span did, from the stores of all nodes of `coordinator`. Windows are aligned
-/// to their length; each holds what ended in it.
+/// to their length; each has the calls that ended in it.
 ///
 /// # Errors
 /// The span is empty, or has more windows than an answer may hold; else as [`query::ask::ask`].
@@ -106,7 +106,7 @@ pub async fn board(
         let asked = span_of(&question, &clocks, lead_from_ns, (to + 1).saturating_mul(window_ns));
         let (input, coverage) =
             calls_of(coordinator, &question, caller, &asked, clocks.clone(), deadline, cancelled).await?;
-        // It is worked out on a thread of its own.
+        // Computed on a blocking thread.
         let found = tokio::task::spawn_blocking(move || rank_windows(input, window_ns)).await;
         let failed = |message: String| AskError::Failed { message, coverage: None };
         gathered.add(found.map_err(|error| failed(error.to_string()))?, from..=to);
@@ -125,7 +125,7 @@ pub async fn board(
     Ok(gathered.board(span.job.clone().unwrap_or_default(), clock_of))
 }
 
-/// Stretches put together: places of ranks are those of the whole.
+/// Boards of consecutive stretches, merged: positions of ranks are those of the merged board.
 #[derive(Debug)]
 struct Gathered {
     window_ns: i64,
@@ -174,7 +174,7 @@ impl Gathered {
             self.cells += window.late.len();
             self.windows.push(window);
         }
-        // Of several stretches the widest.
+        // The widest bound of all stretches.
         self.clock_bound_ns = Some(match self.clock_bound_ns {
             None => found.clock_bound_ns,
             Some(before) => before.zip(found.clock_bound_ns).map(|(a, b)| a.max(b)),

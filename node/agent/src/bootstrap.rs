@@ -1,4 +1,4 @@
-//! How an agent comes by its identity: it has one, it founds a mesh, or it joins one with a token.
+//! How an agent gets its identity: it has one, it founds a mesh, or it joins one with a token.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -43,7 +43,7 @@ pub async fn identity(config: &AgentConfig) -> anyhow::Result<Bootstrapped> {
         }
         match identity.check_valid(SystemTime::now()) {
             Ok(()) => identity,
-            // The CA is here: nobody needs to be asked.
+            // The CA is here: no other node has to be asked.
             Err(ended) if Issuer::exists(dir) => {
                 tracing::warn!("this node's certificate is not valid ({ended}); the CA here makes a new one");
                 found(config)?

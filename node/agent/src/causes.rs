@@ -1,6 +1,7 @@
-//! Why the named rank is late: asks its host and one peer's for what they recorded, and hands that
-//! to `verdicts::why`, which decides. Owns whom and when to ask; nothing else of the mesh is asked.
+//! Why the named rank is late: asks its host and one peer's for what they recorded, and passes that
+//! to `verdicts::why`, which decides. Owns whom and when to ask; no other node is asked.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use explain::chain::{self, Late};
@@ -17,10 +18,12 @@ use verdicts::why::{
 };
 use verdicts::{Basis, Culprit, RankRef, Report, Rules, Verdict, Waits};
 
-/// Beside the episode on both sides.
+/// Time that is looked at before and after the episode.
 const MARGIN_NS: i64 = 500_000_000;
-/// Longest that the cause is waited for.
+/// Longest wait for the cause.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// And where the named rank's host is one that does not answer.
+const PATIENCE_WITH_SILENT: Duration = Duration::from_millis(500);
 
 /// What the hosts of a culprit and of one peer recorded of the two.
 #[derive(Debug)]
@@ -66,13 +69,15 @@ pub(super) async fn cause(
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Cause> {
-    with_evidence(coordinator, report, caller, deadline, cancelled).await.0
+    with_evidence(coordinator, report, &BTreeSet::new(), caller, deadline, cancelled).await.0
 }
 
-/// As [`cause`], with what it was made of; none of the latter where shares of time gave it.
+/// As [`cause`], with what it was made of; none of the latter where shares of time gave it. Of
+/// `silent` hosts it is known that they do not answer.
 pub(super) async fn with_evidence(
     coordinator: &Coordinator,
     report: &Report,
+    silent: &BTreeSet<String>,
     caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
@@ -80,29 +85,37 @@ pub(super) async fn with_evidence(
     if let Verdict::Rank { culprit, .. } = &report.verdict
         && culprit.basis == Basis::PointToPoint
     {
-        let deadline = deadline.min(Instant::now() + PATIENCE);
+        let deadline = deadline.min(Instant::now() + patience(report, culprit, silent));
         return (with_takers(coordinator, report, culprit, caller, deadline, cancelled).await, None);
     }
-    let gathered = gathered(coordinator, report, caller, deadline, cancelled).await;
+    let gathered = gathered(coordinator, report, silent, caller, deadline, cancelled).await;
     (gathered.as_ref().map(Gathered::cause), gathered)
 }
 
-/// What goes into the cause of a report's verdict; none where no rank is named.
+/// How long to wait for what the named rank's host recorded.
+fn patience(report: &Report, culprit: &Culprit, silent: &BTreeSet<String>) -> Duration {
+    let is_silent = silent.contains(&culprit.node) || report.coverage.is_missing(&culprit.node);
+    if is_silent { PATIENCE_WITH_SILENT } else { PATIENCE }
+}
+
+/// What goes into the cause of a report's verdict; none where no rank is named. No rank of a silent
+/// host is what the named one is compared with.
 pub(super) async fn gathered(
     coordinator: &Coordinator,
     report: &Report,
+    silent: &BTreeSet<String>,
     caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Option<Gathered> {
     let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
-    let deadline = deadline.min(Instant::now() + PATIENCE);
+    let deadline = deadline.min(Instant::now() + patience(report, culprit, silent));
     if culprit.basis == Basis::PointToPoint {
         return None;
     }
     let comm_hash = u64::from_str_radix(&culprit.comm_hash, 16).ok()?;
     let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
-    let peer = why::peer(report, culprit);
+    let peer = why::peer_of_hosts(report, culprit, |node| !silent.contains(node));
     let subjects: Vec<Subject> =
         std::iter::once(who).chain(peer).map(|who| subject(report, culprit, who, comm_hash)).collect();
     let asked = {
@@ -179,8 +192,8 @@ fn scaled(ns: i64, to_ns: i64, of_ns: i64) -> i64 {
     if of_ns <= to_ns { ns } else { (ns as f64 * to_ns as f64 / of_ns as f64) as i64 }
 }
 
-/// Notes that begin with the names of different hosts and go on alike, as one each: "n1, n2 offcpu:
-/// …".
+/// Merges notes that begin with the names of different hosts and are otherwise equal, as in "n1, n2
+/// offcpu: …".
 fn together(notes: &[String]) -> Vec<String> {
     let mut all: Vec<(Vec<&str>, &str)> = Vec::new();
     for note in notes {
@@ -205,11 +218,12 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
     Subject { who, comm_hash, enqueues, from_ns: since_ns.max(to_ns.saturating_sub(LOOKED_AT_NS)), to_ns }
 }
 
-/// Where no rank is named: the verdict that it is the network, when segments were lost and
-/// collectives waited for them.
+/// Where no rank is named: the verdict that it is the network, when TCP segments were lost and
+/// collectives waited for them. Silent hosts are not asked.
 pub(super) async fn network(
     coordinator: &Coordinator,
     report: &Report,
+    silent: &BTreeSet<String>,
     caller: &Caller,
     deadline: Instant,
     cancelled: &CancellationToken,
@@ -220,12 +234,20 @@ pub(super) async fn network(
     let since_ns = report.evidence.since_ns.max(until_ns.saturating_sub(LOOKED_AT_NS));
     let far = report.evidence.clocks.iter().map(|(_, clock)| clock.offset_ns.saturating_abs()).max().unwrap_or(0);
     let (from_ns, to_ns) = (since_ns.saturating_sub(far), until_ns.saturating_add(far));
-    // Mostly there is none, and nothing more is asked.
+    let nodes = match silent.is_empty() && report.coverage.missing.is_empty() {
+        true => Vec::new(),
+        false => {
+            let answers = |node: &str| !silent.contains(node) && !report.coverage.is_missing(node);
+            let members = coordinator.gossip.list();
+            members.iter().filter(|member| answers(&member.name)).map(|member| member.name.clone()).collect()
+        }
+    };
+    // In most cases none were lost, and nothing more is asked.
     let sql = format!(
         "SELECT cluster_ns(ts_ns), node, saddr, daddr FROM net_events WHERE event = 'tcp_retransmit_skb' AND \
          ts_ns >= {from_ns} AND ts_ns < {to_ns} ORDER BY ts_ns DESC LIMIT {ROWS}"
     );
-    let (rows, _) = self::ask(coordinator, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(coordinator, sql, nodes.clone(), caller, deadline, cancelled).await.ok()?;
     let retransmissions: Vec<Retransmission> = rows.iter().filter_map(|row| retransmission(row)).collect();
     if retransmissions.is_empty() {
         return None;
@@ -236,7 +258,7 @@ pub(super) async fn network(
          WHERE comm_hash = {hash} AND entry_ns IS NOT NULL GROUP BY func, seq HAVING count(*) = {}",
         comm.heard
     );
-    let (rows, _) = self::ask(coordinator, sql, Vec::new(), caller, deadline, cancelled).await.ok()?;
+    let (rows, _) = self::ask(coordinator, sql, nodes, caller, deadline, cancelled).await.ok()?;
     let transfers: Vec<Transfer> = rows
         .iter()
         .filter_map(|row| match row.as_slice() {
@@ -299,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_hosts_say_alike_is_said_once() {
+    fn equal_notes_of_two_hosts_are_merged() {
         let notes = ["n1 offcpu: lost", "n3 did not answer: timeout", "n2 offcpu: lost", "n2 offcpu: lost"];
         assert_eq!(together(&notes.map(str::to_owned)), ["n1, n2 offcpu: lost", "n3 did not answer: timeout"]);
     }

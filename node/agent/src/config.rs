@@ -27,7 +27,7 @@ pub struct AgentConfig {
     pub token: Option<String>,
     /// Identity directory.
     pub identity: PathBuf,
-    /// Validity of the certificates that this node signs, where it holds the mesh's CA.
+    /// Validity of the certificates that this node signs, where it has the mesh's CA.
     pub cert_validity: Duration,
     /// Rows to answer from.
     pub source: SourceConfig,
@@ -69,7 +69,7 @@ pub enum CaptureChoice {
     Auto {
         /// Only tasks in this cgroup and below.
         cgroup: Option<PathBuf>,
-        /// Functions and USDT points to probe besides.
+        /// Functions and USDT points to probe in addition.
         probes: Vec<ProbeSpec>,
         /// Only this job's processes.
         job: Option<JobScope>,

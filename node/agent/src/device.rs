@@ -1,9 +1,9 @@
-//! What hosts know of waiting for their devices, for the stragglers question: NCCL's calls only
-//! enqueue, and the wait for the other ranks is in the synchronise call that follows. Also what of
+//! What hosts record of waiting for their devices, for the stragglers question: NCCL's calls only
+//! enqueue, and the wait for the other ranks is in the synchronise call that follows. Also which
 //! collectives cannot be seen: replays of graphs.
 //!
-//! Waits under way come with the open calls, as calls of [`LIBRARY`]; finished ones are rows
-//! (`cuda_calls`).
+//! Waits that are not over come with the open calls, as calls of [`LIBRARY`]; finished ones are
+//! rows (`cuda_calls`).
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use verdicts::{Span, SyncCall};
 
 use super::graphs;
 
-/// Under this name a wait for the device is among the open calls. An older coordinator takes it for
-/// a call that it cannot place.
+/// The library name under which a wait for the device is among the open calls. An older coordinator
+/// takes it for a call that it cannot place.
 pub(super) const LIBRARY: &str = "cuda";
 
-/// A wait under way, as an open call.
+/// A wait that is not over, as an open call.
 pub(super) fn open_call(wait: &node_bpf::DeviceWait) -> OpenCall {
     OpenCall {
         pid: wait.pid,

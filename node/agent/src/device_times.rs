@@ -1,11 +1,12 @@
-//! Times of the device where there is eBPF, too: which of two records of one call is stored.
+//! Which of two records of one call is stored, where both eBPF and the device's own times report
+//! it.
 //!
 //! A rank with NCCL's profiler plugin hands over its collectives with the times of the device (tier
 //! 3); eBPF sees the same calls being enqueued (tier 0). A device that is slower than the others
-//! shows in the former alone, so from the first such record on they are a lane's records: a process,
-//! a communicator, a function. Both number calls from the communicator's start, so the number at
-//! which the one takes over from the other is exact, and each call counts once. What ranks hand
-//! over otherwise (MPI, times of the host) is eBPF's already.
+//! shows in the former alone, so from the first such record on only they are stored for a lane: a
+//! process, a communicator, a function. Both number calls from the communicator's start, so the
+//! number at which one takes over from the other is exact, and each call counts once. Other records
+//! that ranks hand over (MPI, times of the host) are seen by eBPF already.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,13 +17,13 @@ use record::{Collective, Library};
 /// The evidence tier of times that the device took itself.
 const TIMES_OF_DEVICE: u8 = 3;
 
-/// Beyond so many lanes those of processes that are gone are forgotten.
+/// Beyond this many lanes those of ended processes are dropped.
 const MANY_LANES: usize = 4096;
 
 /// Calls that are numbered together: process, communicator, function.
 type Lane = (u32, u64, &'static str);
 
-/// Which source a lane's records are of.
+/// The source of a lane's stored records.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Of {
     /// eBPF's, so far up to this number.
@@ -38,7 +39,7 @@ struct Seen {
     unnumbered: HashSet<u32>,
 }
 
-/// Decides for both sources.
+/// Decides for the records of both sources.
 #[derive(Debug, Default)]
 pub(super) struct DeviceTimes(Mutex<Seen>);
 
@@ -86,7 +87,7 @@ impl DeviceTimes {
                 let pid = loss.probe.strip_prefix("shim:").and_then(|pid| pid.parse::<u32>().ok());
                 seen.lanes.iter().any(|(lane, of)| Some(lane.0) == pid && matches!(of, Of::Device { .. }))
             }
-            // Whose they are: eBPF does not know a process in which NCCL is linked statically.
+            // They name the process: eBPF does not know one in which NCCL is linked statically.
             Record::Process(_) => true,
             _ => false,
         }

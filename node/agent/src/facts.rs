@@ -1,4 +1,4 @@
-//! What this agent gossips about itself, kept true while it runs; and the `nodes` listing made from
+//! What this agent gossips about itself, updated while it runs; and the `nodes` listing made from
 //! the others' facts.
 
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::Shared;
 use super::config::AgentConfig;
 use super::recording::Recording;
 
-/// How often facts are looked at again.
+/// Time between two checks of the facts.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// The facts of this node now.
 ///
 /// # Errors
-/// The catalogue cannot be read: a node that cannot answer must not say it can.
+/// The catalogue cannot be read: a node that cannot answer must not claim tables.
 pub(super) fn of(
     config: &AgentConfig,
     executor: &Executor,
@@ -42,8 +42,8 @@ pub(super) fn of(
     })
 }
 
-/// Looks at the facts every second and gossips what changed; the store hears what could not be
-/// probed.
+/// Checks the facts every second and gossips what changed; gives the store the list of what could
+/// not be probed.
 pub(super) async fn keep_true(shared: Arc<Shared>, config: AgentConfig, stop: CancellationToken) {
     let mut tick = tokio::time::interval(REFRESH);
     let mut last = None;

@@ -1,5 +1,5 @@
-//! The questions about graphs: collectives in them run with every launch, without a call. What to
-//! say of that.
+//! The questions about CUDA graphs: collectives in them run with every launch, without a call. Also
+//! the text about them.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ pub(super) fn launches(row: &[Value]) -> Option<(i64, f64)> {
 }
 
 /// Asks how many collectives were captured into graphs, ever: a graph is captured once and launched
-/// for days. Dear, so ask it only where graphs were launched.
+/// for days. Expensive, so ask it only where graphs were launched.
 pub(super) fn captured_sql(span: &Span) -> String {
     let mut text = "SELECT count(*) FROM collectives WHERE captured = 1".to_owned();
     if let Some(job) = &span.job {
@@ -33,8 +33,8 @@ pub(super) fn captured_sql(span: &Span) -> String {
     text
 }
 
-/// What was not visible, in words. `captured` is not known where it was before the recorder came,
-/// or could not be asked.
+/// Text on what was not visible. `captured` is not known where the capture was before the
+/// recording, or could not be asked for.
 pub(super) fn replay_note((processes, launches): (i64, f64), captured: Option<i64>) -> String {
     let captured = match captured {
         Some(0) | None => "whether they hold collectives was not seen".to_owned(),
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replays_are_said_only_where_there_were_any() {
+    fn replays_are_noted_only_where_there_were_any() {
         let row = |launches| [Value::Integer(2), Value::Real(launches)];
         assert_eq!(launches(&row(0.0)), None);
         let found = launches(&row(340.0)).unwrap();

@@ -1,4 +1,5 @@
-//! How this node is, and whom it reaches: its part of `rankmesh doctor`, and the asking of all.
+//! State of this node, and which others it reaches: its part of `rankmesh doctor`, and the asking
+//! of all.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,22 +15,22 @@ use tokio::time::Instant;
 
 use super::Shared;
 
-/// What a node has for reaching the others: a dial is given up after 3 s.
+/// Time in which a node tries to reach the others: a dial is given up after 3 s.
 const TO_REACH: Duration = Duration::from_secs(5);
-/// The time of a node for its answer, and of the examination with a second round.
+/// Time of a node for its answer, and of the examination with a second round.
 const TO_ANSWER: Duration = Duration::from_secs(7);
-/// In a mesh of more nodes, each tries this many of the others, and all are tried by as many.
+/// In a larger mesh, each node tries this many of the others, and each is tried by as many.
 const ALL_PAIRS: usize = 64;
 const NEIGHBOURS: usize = 16;
 
-/// What all nodes answered.
+/// The answers of all nodes.
 #[derive(Debug, Serialize)]
 pub(super) struct Examination {
-    /// Who asked.
+    /// The node that asked.
     asked_by: String,
-    /// Members that did not say good-bye, whether they answered or not.
+    /// Members that did not send a farewell, whether they answered or not.
     members: Vec<Examined>,
-    /// Whether every node tried every other; else each tried so many neighbours.
+    /// None where every node tried every other; else each tried this many neighbours.
     neighbours: Option<usize>,
 }
 
@@ -40,15 +41,15 @@ struct Examined {
     address: String,
     state: gossip::MemberState,
     version: String,
-    /// What it answered.
+    /// Its answer.
     health: Option<Health>,
-    /// Who was asked for it, where it did not answer this node.
+    /// The node by way of which it was asked, where it did not answer this node.
     by_way_of: Option<String>,
     /// Why it did not answer this node.
     error: Option<String>,
 }
 
-/// How this node is; `reach` names whom it tries to reach first.
+/// State of this node; `reach` names the nodes that it tries to reach first.
 pub(super) async fn own(shared: &Shared, reach: &[String], deadline: Instant) -> Health {
     let members = shared.coordinator.gossip.members();
     let deadline = deadline.min(Instant::now() + TO_REACH);
@@ -71,7 +72,7 @@ pub(super) async fn own(shared: &Shared, reach: &[String], deadline: Instant) ->
         certificate_renews_ns: unix_ns(identity.renew_at()),
         now_ns: unix_now_ns(),
         reached,
-        heard: shared.mesh.callers(),
+        callers: shared.mesh.callers(),
     }
 }
 
@@ -89,7 +90,7 @@ async fn reached(shared: &Shared, name: &str, member: Option<&Member>, deadline:
     }
 }
 
-/// Answers another node: `of` are those whose health it wants by way of this one; none of them, this
+/// Answers another node: `of` are those whose health it wants by way of this one; if empty, this
 /// one's own.
 pub(super) async fn answer(shared: &Shared, reach: &[String], of: &[String], deadline: Instant) -> Response {
     if of.is_empty() {
@@ -145,7 +146,7 @@ async fn put(
     }
 }
 
-/// Whom each node tries: everybody, or in a large mesh its next ones in the order of names.
+/// Which nodes each node tries: all, or in a large mesh the next ones in the order of names.
 fn wanted(names: &[String], of: &str) -> Vec<String> {
     if names.len() <= ALL_PAIRS {
         return names.to_vec();
@@ -154,8 +155,8 @@ fn wanted(names: &[String], of: &str) -> Vec<String> {
     (1..=NEIGHBOURS).map(|step| names[(at + step) % names.len()].clone()).collect()
 }
 
-/// Asks every member how it is. Members that this node does not reach are asked by way of others
-/// that do.
+/// Asks every member for its health. Members that this node does not reach are asked by way of
+/// others that do.
 pub(super) async fn examine(shared: &Shared) -> Examination {
     let mut members = shared.coordinator.gossip.members();
     members.sort_by(|a, b| a.name.cmp(&b.name));
@@ -168,8 +169,8 @@ pub(super) async fn examine(shared: &Shared) -> Examination {
         tokio::join!(own(shared, &names, deadline), asked.collect::<FuturesUnordered<_>>().collect::<Vec<_>>());
     let mut answers: BTreeMap<String, Result<Health, String>> = answers.into_iter().collect();
     let roundabout = by_way_of_others(shared, &members, &names, &answers).await;
-    // Who tried to call back has by now.
-    own.heard = shared.mesh.callers();
+    // Nodes that tried to call back have done so by now.
+    own.callers = shared.mesh.callers();
     answers.insert(own.node.clone(), Ok(own.clone()));
     let members = members.into_iter().map(|member| {
         let (health, error) = match answers.remove(&member.name) {
@@ -196,7 +197,7 @@ pub(super) async fn examine(shared: &Shared) -> Examination {
     Examination { asked_by: own.node, members, neighbours }
 }
 
-/// The health of those that did not answer, from whoever reached them.
+/// The health of those that did not answer, from a node that reaches them.
 async fn by_way_of_others(
     shared: &Shared,
     members: &[Member],

@@ -1,12 +1,12 @@
 //! The agent of one host: capture into the store, membership in the mesh, answers to questions.
 //!
-//! `config` is what the agent was given; `bootstrap` gives it an identity (load, found or join);
-//! `serve` answers other nodes; `access` says who may ask what and `audit` keeps it; `seal` signs
-//! what is gossiped; `trust` keeps the identity fresh and the trust list known; `answer` answers
-//! people, `local` lets in those on this host; `facts` keeps what it gossips about itself true;
-//! `archiver` runs the process that archives hours;
-//! `memory` gives back what is free; `standing` keeps the current verdict; `stacks` samples
-//! where ranks are; `light` is an agent
+//! `config`: the agent's configuration. `bootstrap`: its identity (load, found or join). `serve`:
+//! answers to other nodes. `access`: who may ask what; `audit` records it. `seal` signs what is
+//! gossiped. `trust` renews the certificate and keeps the trust list current. `answer`: answers to
+//! people; `local`: those on this host. `facts`: what it gossips about itself. `archiver` runs the
+//! process that archives hours. `memory` returns free memory to the system. `standing` keeps the
+//! current verdict. `stacks` samples where ranks are. `light`: an agent without all that, for many
+//! in one process.
 //! without all that, for many in one process.
 
 use std::net::SocketAddr;
@@ -64,8 +64,8 @@ pub use config::{AgentConfig, CaptureChoice, SourceConfig};
 
 /// Questions of other nodes that run at once on this host.
 const CONCURRENT_QUESTIONS: usize = 4;
-/// Memory of all questions of a process with one agent, MiB, if it is given nothing else: with what
-/// an agent needs besides, and what the allocator adds, it stays under 1 GiB.
+/// Memory of all questions of a process with one agent, MiB, unless configured otherwise: with what
+/// an agent needs besides, and the allocator's overhead, it stays under 1 GiB.
 pub const QUESTIONS_MIB: u64 = 640;
 
 /// What every task of an agent shares.
@@ -82,11 +82,11 @@ pub struct Shared {
     pub coordinator: Coordinator,
     /// The trace store or the served file.
     pub source: Arc<Source>,
-    /// Recording, and why not.
+    /// The recording, or why there is none.
     pub recording: Arc<recording::Recording>,
     /// Samples the stacks of this host's ranks.
     stacks: Arc<stacks::Stacks>,
-    /// Notes who asked what.
+    /// The audit.
     auditor: Arc<audit::Auditor>,
     /// How many notes users have left.
     marks: mark::Marks,
@@ -108,15 +108,19 @@ impl Agent {
     /// # Errors
     /// The identity cannot be loaded, founded or joined; the address is taken; the store cannot be
     /// opened; the socket path is in use. Capture that cannot start is not an error in `auto` mode:
-    /// the agent says so and goes on.
+    /// it is reported and the agent goes on.
     pub async fn start(config: AgentConfig) -> anyhow::Result<Self> {
         let readers = access::Readers::of(&config.socket_access)?;
+        let (source, unwritable) = source::open(&config)?;
+        if !certs::Identity::exists(&config.identity) {
+            // A mesh is founded, or a token used, by a start that can listen.
+            mesh::udp_socket(config.listen)?;
+        }
         let founded = bootstrap::identity(&config).await?;
         let identity = Arc::new(founded.identity);
         let join_server = founded.issuer.clone().map(|issuer| Arc::new(join::JoinServer::new(issuer)));
         let keeper = Arc::new(trust::Keeper::new(&config, Arc::clone(&identity), founded.issuer, join_server.clone()));
         let name = identity.node().to_string();
-        let (source, unwritable) = source::open(&config)?;
         let source = Arc::new(source);
         let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
 

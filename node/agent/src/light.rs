@@ -1,7 +1,7 @@
-//! An agent without gossip, capture or local socket: it answers and asks like any other, and its
-//! list of members is given to it. For many agents in one process, where gossip (whose cost grows
-//! with the square of the mesh) would not fit: benchmarks and the lab. The whole agent is the
-//! parent module.
+//! An agent without gossip, capture or local socket: it answers and asks like any other, and is
+//! given its list of members. For many agents in one process, where gossip (whose cost grows with
+//! the square of the mesh) would not fit: benchmarks and the lab. The full agent is the parent
+//! module.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,28 +17,28 @@ use tokio::sync::watch;
 
 use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, stacks, standing};
 
-/// What a light agent is made of.
+/// Configuration of a light agent.
 pub struct LightConfig {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     /// This host's own secret: the same for a restarted agent.
     pub host_key: HostKey,
-    /// Where it listens; port 0 picks one.
+    /// Address on which it listens; port 0 picks one.
     pub listen: SocketAddr,
     /// The SQLite file that it serves.
     pub database: PathBuf,
-    /// What its sockets are made of.
+    /// The async runtime for its sockets.
     pub runtime: Arc<dyn quinn::Runtime>,
 }
 
-/// A running light agent. Dropping it closes its port when nothing of it is under way any more.
+/// A running light agent. Dropping it closes its port once nothing of it runs any more.
 pub struct LightAgent {
     shared: Arc<Shared>,
     members: watch::Sender<MemberList>,
 }
 
 impl LightAgent {
-    /// Starts one that knows nobody yet.
+    /// Starts one with an empty list of members.
     ///
     /// # Errors
     /// The port is taken, or the file or the identity cannot be used.
@@ -82,7 +82,7 @@ impl LightAgent {
         Ok(Self { shared, members })
     }
 
-    /// How it would be listed by others.
+    /// The member that others list for it.
     ///
     /// # Errors
     /// Its file cannot be read.
@@ -103,7 +103,7 @@ impl LightAgent {
         })
     }
 
-    /// Whom it knows from now on; itself is found by name.
+    /// Sets its members; its own entry is found by name.
     pub fn set_members(&self, members: &[Member]) {
         let own = self.shared.identity.node().as_str();
         let mut list = members.to_vec();
@@ -114,12 +114,12 @@ impl LightAgent {
         self.members.send_replace(Arc::new(list));
     }
 
-    /// What its questions run on.
+    /// The coordinator of its questions.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Ends it as SIGKILL would: nobody hears of it.
+    /// Ends it as SIGKILL would: no farewell is sent.
     ///
     /// # Errors
     /// No other socket can be had.

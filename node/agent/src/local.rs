@@ -2,9 +2,9 @@
 //!
 //! Frames are those of the mesh (`model::frame`). One request a connection; the answer is a
 //! sequence of [`LocalResponse`]s that ends with `End`, `Failed` or `Wrong` (`answer` makes it).
-//! When the client closes the connection (Ctrl-C), the question is cancelled on every node. Who may
-//! ask what is `access`'s, by the kernel's word for who is at the other end. The same messages go
-//! over the mesh, for people with a certificate of their own (`mesh::via`).
+//! When the client closes the connection (Ctrl-C), the question is cancelled on every node.
+//! `access` decides who may ask what, by the credentials that the kernel reports. The same messages
+//! go over the mesh, for people with a certificate of their own (`mesh::via`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::access::Readers;
 use super::answer::{self, AnswerSink};
 use super::audit::{Asking, Outcome};
 
-/// Questions asked on the socket at a time by owners and by readers, and by one reader.
+/// Questions that may be asked on the socket at a time by owners and by readers, and by one reader.
 const CLIENTS: usize = 256;
 const CLIENTS_OF_ONE: usize = 32;
 /// How long a client may take to ask, and to read a piece of its answer.
@@ -53,7 +53,8 @@ pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, readers: 
                 };
                 let limit = if client.own { &owners } else { &others };
                 let slot = limit.take(&format!("uid {}", client.uid));
-                // Who is refused gets the reason; where that many wait for theirs, the connection is closed.
+                // Refused clients get the reason; when too many wait for theirs, the connection is
+                // closed.
                 if clients.len() >= 3 * CLIENTS {
                     continue;
                 }
@@ -73,7 +74,7 @@ pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>, readers: 
     clients.shutdown().await;
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 struct Client {
     access: Option<Access>,
     uid: u32,
@@ -88,7 +89,7 @@ impl Client {
         Asking::new("socket", format!("uid {}", self.uid), role, kind).pid(self.pid)
     }
 
-    /// What it may do, itself or for a client of its own: that one may do less, never more.
+    /// Its role, for itself or for a client that it serves: that one may do less, never more.
     fn caller(&self, behalf: Option<&OnBehalf>) -> Caller {
         let access = self.access.unwrap_or(Access::Reader);
         match (behalf, access) {
@@ -152,7 +153,7 @@ async fn one_client(
 
 #[async_trait]
 impl AnswerSink for OwnedWriteHalf {
-    /// Who does not read it for long is dropped.
+    /// A client that does not read for long is dropped.
     async fn send(&mut self, response: LocalResponse) -> anyhow::Result<()> {
         tokio::time::timeout(SLOWEST_READER, frame::write(self, &response))
             .await

@@ -1,7 +1,7 @@
 //! Notes of people and programs (`rankmesh mark`): rows of the store's `annotations` table.
 //!
-//! A note is bounded in size, and each user in how many she makes: a training loop may note its
-//! steps, but nobody fills the store with them.
+//! The size of a note is bounded, and so is the number of notes of each user: a training loop may
+//! note its steps, but nobody fills the store with them.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -21,13 +21,13 @@ const MOST_TEXT: usize = 1024;
 const MOST_NAME: usize = 64;
 const MOST_VALUE: usize = 512;
 const MOST_ATTRIBUTES: usize = 32;
-/// Notes of a user that are taken at once, and each second from then on.
+/// Notes of a user that are accepted at once, and each second from then on.
 const BURST: f64 = 200.0;
 const PER_SECOND: f64 = 20.0;
-/// Users remembered; those who noted nothing lately are forgotten first.
+/// Users remembered; those without recent notes are dropped first.
 const USERS: usize = 4_096;
 
-/// What a mark is answered with.
+/// The answer to a mark.
 #[derive(Debug, Serialize)]
 pub(super) struct Marked {
     /// When it was noted, on this host's clock.
@@ -58,7 +58,7 @@ impl Marks {
     }
 }
 
-/// Keeps a note of `uid` (none: somebody who came over the mesh).
+/// Stores a note of `uid` (none: of a person who came over the mesh).
 pub(super) fn mark(shared: &Shared, mark: &Mark, caller: &Caller, uid: Option<u32>) -> Result<Marked, AskError> {
     if caller.access == Access::Reader {
         return Err(AskError::Wrong(

@@ -1,7 +1,7 @@
-//! Owns giving memory back to the system that is free and that the allocator keeps, after letting go
-//! of segments that no question has read lately: loading programs, reading libraries and every
-//! larger question leave it with pages that nobody uses. Does not own who may use how much (the
-//! store's queue, the merge databases and the questions have their own limits).
+//! Owns the return of free memory from the allocator to the system, after dropping cached segments
+//! that no question has read recently: loading programs, reading libraries and every larger
+//! question leave pages that nobody uses. Does not own limits of memory (the store's queue, the
+//! merge databases and the questions have their own).
 
 use std::time::Duration;
 

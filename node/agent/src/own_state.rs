@@ -1,4 +1,5 @@
-//! How this agent does, for whoever watches it: what it uses, what it gossips, what it has lost.
+//! State of this agent, for `rankmesh top` and the like: what it uses, what it gossips, what it has
+//! lost.
 
 use model::watch::AgentNow;
 use node_bpf::ProcessUse;
@@ -7,7 +8,7 @@ use store::Source;
 
 use super::Shared;
 
-/// Now; counts are since the agent's start.
+/// The state now; counts are since the agent's start.
 pub(super) fn own_state(shared: &Shared) -> AgentNow {
     let used = ProcessUse::of_self();
     let mesh = shared.mesh.stats();

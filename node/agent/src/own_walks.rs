@@ -1,12 +1,12 @@
-//! Has this host's Python threads walk their own frames while they run, where the kernel lets the
-//! agent: what `explain` asks for is done by `node_bpf`, which does not know of it.
+//! Loads the eBPF program that makes Python threads of this host walk their own frames while they
+//! run, and copies the stacks of other threads, where the kernel permits it: `node_bpf` does it for `explain`, which does not depend on it.
 
 use std::time::Duration;
 
-use explain::stacks::{OwnFrame, OwnThread, OwnWalk, OwnWalks};
-use node_bpf::{PythonThread, PythonWalks};
+use explain::stacks::{OwnFrame, OwnStack, OwnThread, OwnWalk, OwnWalks};
+use node_bpf::{PythonThread, PythonWalks, StackCopy, ThreadWalk};
 
-/// Loaded when it is first wanted.
+/// Loaded when it is first needed.
 #[derive(Debug, Default)]
 pub(super) enum Walks {
     #[default]
@@ -28,14 +28,29 @@ impl Walks {
     }
 }
 
+impl Walks {
+    fn loaded(&mut self) -> Result<&mut PythonWalks, String> {
+        self.load();
+        match self {
+            Walks::Loaded(walks) => Ok(walks),
+            Walks::New => Err("not loaded".to_owned()),
+            Walks::Not(why) => Err(why.clone()),
+        }
+    }
+}
+
+/// Why a thread cannot be asked.
+fn refused(error: std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            format!("the kernel gives this agent no clock of a thread ({error}; sysctl kernel.perf_event_paranoid=2)")
+        }
+        _ => error.to_string(),
+    }
+}
+
 impl OwnWalks for Walks {
     fn ask(&mut self, thread: &OwnThread) -> Result<(), String> {
-        self.load();
-        let walks = match self {
-            Walks::Loaded(walks) => walks,
-            Walks::New => return Err("not loaded".to_owned()),
-            Walks::Not(why) => return Err(why.clone()),
-        };
         let OwnThread { tid, state, frame_at, inner_at, code_at, previous_at, instruction_at, .. } = *thread;
         let OwnThread { instruction_bytes, owner_at, tlbc_at, .. } = *thread;
         let asked = PythonThread {
@@ -50,14 +65,11 @@ impl OwnWalks for Walks {
             owner_at,
             tlbc_at,
         };
-        walks.ask(&asked).map_err(|error| match error.raw_os_error() {
-            Some(libc::EACCES | libc::EPERM) => {
-                format!(
-                    "the kernel gives this agent no clock of a thread ({error}; sysctl kernel.perf_event_paranoid=2)"
-                )
-            }
-            _ => error.to_string(),
-        })
+        self.loaded()?.ask(&asked).map_err(refused)
+    }
+
+    fn ask_stack(&mut self, tid: u32) -> Result<(), String> {
+        self.loaded()?.ask_stack(tid).map_err(refused)
     }
 
     fn take(&mut self, patience: Duration) -> Vec<OwnWalk> {
@@ -70,10 +82,17 @@ impl OwnWalks for Walks {
             owner: frame.owner,
         };
         let taken = walks.take(patience).into_iter();
-        let own = taken.map(|walk| OwnWalk {
-            tid: walk.tid,
-            frames: walk.frames.iter().map(frame).collect(),
-            complete: walk.complete,
+        let own = taken.map(|walk| match walk {
+            ThreadWalk::Frames(walk) => OwnWalk {
+                tid: walk.tid,
+                frames: walk.frames.iter().map(frame).collect(),
+                complete: walk.complete,
+                stack: None,
+            },
+            ThreadWalk::Stack(StackCopy { tid, pc, sp, fp, bytes }) => {
+                let stack = Some(OwnStack { pc, sp, fp, bytes });
+                OwnWalk { tid, frames: Vec::new(), complete: false, stack }
+            }
         });
         own.collect()
     }
@@ -97,7 +116,7 @@ mod tests {
     use super::*;
 
     /// Spends 70 % of its time in one line and 30 % in another, by its own clock, and calls a
-    /// function so often that no walk from outside would be whole.
+    /// function so often that no walk from outside would be consistent.
     const PROGRAM: &str = "\
 import time
 def work(share):
@@ -125,14 +144,19 @@ while True:
         }
     }
 
-    /// Debian's, and those of pyenv from 3.9 on where they are.
+    /// Debian's, and those of pyenv from 3.9 on and of RANKMESH_PYTHONS (`a:b`) where they are.
     fn pythons() -> Vec<PathBuf> {
+        let newer = std::env::var_os("RANKMESH_PYTHONS").unwrap_or_default();
+        let newer: Vec<PathBuf> = std::env::split_paths(&newer).filter(|path| path.exists()).collect();
         let home = std::env::var_os("HOME").unwrap_or_default();
         let versions = std::fs::read_dir(Path::new(&home).join(".pyenv/versions")).into_iter().flatten().flatten();
         let minor =
             |path: &Path| path.file_name()?.to_str()?.strip_prefix("3.")?.split('.').next()?.parse::<u32>().ok();
         let known = versions.map(|version| version.path()).filter(|path| minor(path).is_some_and(|minor| minor >= 9));
-        std::iter::once("/usr/bin/python3".into()).chain(known.map(|path| path.join("bin/python3"))).collect()
+        std::iter::once("/usr/bin/python3".into())
+            .chain(known.map(|path| path.join("bin/python3")))
+            .chain(newer)
+            .collect()
     }
 
     fn lines_of(frames: &[Frame]) -> Vec<(String, u32)> {
@@ -143,8 +167,8 @@ while True:
         frames.iter().filter_map(line).collect()
     }
 
-    /// The shares of the two functions, the samples, those that were torn, and those whose lines are
-    /// not of the program's.
+    /// The shares of the two functions, the number of samples, of torn ones, and of those whose
+    /// lines are not of the program's.
     fn sampled(pid: u32, own: Option<&mut dyn OwnWalks>) -> (f64, u32, u32, u32) {
         let plan = Plan { samples: 200, every: Duration::from_millis(7), cpu_budget: Duration::from_secs(5) };
         let (profiles, why) = Sampler::default().profile_with(&[pid], &plan, own, || false);
@@ -198,15 +222,16 @@ while True:
                 let names: Vec<String> = lines_of(frames).into_iter().map(|(function, _)| function).collect();
                 matches!(&names[..], [module, part, work] if module == "<module>" && part.ends_with("ty") && work == "work")
             };
-            let whole = |profile: &explain::stacks::ProcessProfile| {
+            let at_work = |profile: &explain::stacks::ProcessProfile| {
                 profile.threads.first().is_some_and(|thread| thread.stacks.iter().any(|s| is_at_work(&s.frames)))
             };
             let look = Plan { samples: 3, every: Duration::from_millis(5), cpu_budget: Duration::from_secs(1) };
-            while !Sampler::default().profile(&[child.0.id()], &look, || false).iter().any(whole) {
+            while !Sampler::default().profile(&[child.0.id()], &look, || false).iter().any(at_work) {
                 assert!(Instant::now() < until, "{python} does not get to work");
             }
             let (share, samples, torn, wrong) = sampled(child.0.id(), Some(&mut walks));
-            // three standard deviations of 200 samples, and the time that calls take besides the work
+            // three standard deviations of 200 samples, and the time that calls take besides the
+            // work
             assert!((0.60..=0.80).contains(&share), "{python}: {share}");
             assert_eq!(wrong, 0, "{python}");
             assert!(torn * 20 <= samples, "{python}: {torn} of {samples} torn");
@@ -214,5 +239,72 @@ while True:
         if tried == 0 {
             eprintln!("skipped: no python3 is installed");
         }
+    }
+
+    /// Spends 70 % of its time below one function and 30 % below another, all of it in its own code.
+    const NATIVE: &str = "volatile unsigned long sink;\n\
+        __attribute__((noinline)) void work(long n) { for (long i = 0; i < n; i++) sink += i; }\n\
+        __attribute__((noinline)) void seventy(void) { work(700000); sink++; }\n\
+        __attribute__((noinline)) void thirty(void) { work(300000); sink++; }\n\
+        int main(void) { for (;;) { seventy(); thirty(); } }\n";
+
+    #[test]
+    fn functions_of_a_running_native_program_are_found_with_their_shares() {
+        if cfg!(not(target_arch = "x86_64")) {
+            eprintln!("skipped: native stacks are read on x86-64 only");
+            return;
+        }
+        let mut walks = Walks::New;
+        walks.load();
+        if let Walks::Not(why) = &walks {
+            eprintln!("skipped: {why}");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (source, program) = (dir.path().join("shares.c"), dir.path().join("shares"));
+        std::fs::write(&source, NATIVE).unwrap();
+        // As most programs are: without frame pointers.
+        let built = Command::new("cc").args(["-O2", "-o"]).args([&program, &source]).status();
+        if !built.is_ok_and(|status| status.success()) {
+            eprintln!("skipped: no C compiler");
+            return;
+        }
+        let child = Killed(Command::new(&program).spawn().unwrap());
+        // Until it is this program that runs.
+        let (look, until) = (
+            Plan { samples: 1, every: Duration::from_millis(20), cpu_budget: Duration::from_secs(1) },
+            Instant::now() + Duration::from_secs(60),
+        );
+        let is_read = |walks: &mut Walks| {
+            let (profiles, _) = Sampler::default().profile_with(&[child.0.id()], &look, Some(walks), || false);
+            profiles[0].threads.first().is_some_and(|thread| !thread.stacks.is_empty())
+        };
+        while !is_read(&mut walks) {
+            assert!(Instant::now() < until, "its stack is not read");
+        }
+        let plan = Plan { samples: 200, every: Duration::from_millis(7), cpu_budget: Duration::from_secs(5) };
+        let (profiles, why) = Sampler::default().profile_with(&[child.0.id()], &plan, Some(&mut walks), || false);
+        assert_eq!(why, None);
+        let thread = profiles[0].threads.first().expect("a thread");
+        let mut by: BTreeMap<&str, u32> = BTreeMap::new();
+        for stack in &thread.stacks {
+            let names = stack.frames.iter().filter_map(|frame| match frame {
+                Frame::Native { function, .. } => Some(function.as_str()),
+                _ => None,
+            });
+            let names: Vec<&str> = names.skip_while(|name| *name != "main").collect();
+            assert!(
+                matches!(names[..], ["main"] | ["main", "seventy" | "thirty"] | ["main", "seventy" | "thirty", "work"]),
+                "{:?}",
+                stack.frames
+            );
+            *by.entry(names.get(1).copied().unwrap_or("main")).or_default() += stack.count;
+        }
+        eprintln!("{by:?} of {}", thread.samples);
+        let (seventy, thirty) = (by.get("seventy").copied().unwrap_or(0), by.get("thirty").copied().unwrap_or(0));
+        // On a busy machine it may get no CPU while a sample waits for it.
+        assert!(seventy + thirty >= thread.samples / 4, "{by:?} of {}", thread.samples);
+        let share = f64::from(seventy) / f64::from(seventy + thirty);
+        assert!((0.55..=0.85).contains(&share), "{share}");
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct PastFinding {
     cause: Option<String>,
 }
 
-/// The question for them: those whose span meets the one that is judged.
+/// The SQL for them: those whose span overlaps the one that is judged.
 pub(super) fn sql(span: &Span) -> String {
     let comm = span.comm.map_or_else(String::new, |comm| format!(" AND comm_hash = {}", comm.cast_signed()));
     format!(

@@ -1,4 +1,4 @@
-//! Recording: capture feeding the store, or the reason why not.
+//! Recording: capture that feeds the store, or the reason why there is none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -37,7 +37,7 @@ impl RankProcess {
         Some(Self { pid: seen.pid, rank, job_id: seen.job_id.clone(), start_ticks })
     }
 
-    /// Whether it is still there, and no other process has its pid.
+    /// Whether it still runs, and no other process has its pid.
     fn runs(&self) -> bool {
         Identity::of(self.pid).is_ok_and(|now| Some(now.start_ticks) == self.start_ticks)
     }
@@ -55,13 +55,13 @@ pub struct Recording {
     ranks: Arc<Mutex<BTreeMap<u32, RankProcess>>>,
     /// The calls on their way into digests.
     feed: Arc<Feed>,
-    /// Whose processes are recorded, when not everybody's.
+    /// The processes that are recorded, if not all.
     scope: Option<Arc<Mutex<Scope>>>,
     /// Calls of ranks with the MPI shim or the NCCL plugin, where there is no eBPF.
     rings: Mutex<Option<Rings>>,
-    /// Which calls the device reports in place of eBPF.
+    /// Which calls are stored with the device's own times in place of eBPF's.
     devices: Arc<DeviceTimes>,
-    /// Where what turns out not to be recorded is reported, and how many of these were.
+    /// Receives what turns out not to be recorded, and how many of these were reported.
     reported: Mutex<Option<(Ingest, usize)>>,
 }
 
@@ -131,7 +131,7 @@ impl Recording {
         let rings = match (&started, rings_at) {
             (Ok(_), Some(directory)) => {
                 let store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref());
-                rings_in(directory, node, beside_ebpf(Arc::clone(&devices), ingest, store_it))
+                rings_in(directory, node, with_ebpf(Arc::clone(&devices), ingest, store_it))
             }
             _ => rings,
         };
@@ -160,7 +160,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Tells the store what could not be probed since the last time, for the coverage of answers.
+    /// Gives the store what could not be probed since the last time, for the coverage of answers.
     pub(super) fn tell_problems(&self) {
         let (running, mut reported) = (self.running.lock(), self.reported.lock());
         let Some((capture, (ingest, count))) = running.as_ref().zip(reported.as_mut()) else { return };
@@ -267,11 +267,11 @@ impl Recording {
     }
 }
 
-/// Whether this process is one that `viewer` may see; without one, every process is.
+/// Whether `viewer` may see this process; without a viewer, every process.
 fn is_of(viewer: Option<u32>, pid: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
-    // Who owns a process's directory is who may trace it: root's, where it runs with other rights
-    // than hers alone.
+    // The owner of a process's directory in /proc is the user who may trace it: root, where it runs
+    // with other rights than that user's alone.
     let owner = || std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid()).ok();
     viewer.is_none_or(|uid| owner() == Some(uid))
 }
@@ -284,10 +284,11 @@ fn rings_in(directory: &Path, node: Option<&str>, sink: Box<dyn FnMut(Record) + 
         .ok()
 }
 
-/// Where eBPF records, most in rings are the same calls again. The times of the device are stored in
-/// place of its records; what is not is read all the same, so that rings lose their names and
-/// nothing stays in memory, and coverage says where times of the device were left out.
-fn beside_ebpf(
+/// Where eBPF records, most records in rings are the same calls again. The times of the device are
+/// stored in place of eBPF's records. Records that are not stored are read all the same, so that
+/// rings lose their names and nothing stays in memory, and coverage reports where times of the
+/// device were left out.
+fn with_ebpf(
     devices: Arc<DeviceTimes>,
     ingest: Ingest,
     mut store_it: Box<dyn FnMut(Record) + Send>,
@@ -305,7 +306,7 @@ fn beside_ebpf(
     })
 }
 
-/// Takes records to the store and to digests.
+/// Passes records to the store and to digests.
 fn sink(
     ingest: Ingest,
     ranks: &Arc<Mutex<BTreeMap<u32, RankProcess>>>,
@@ -332,7 +333,7 @@ fn gaps(started: &Result<Capture, node_bpf::Error>, rings: bool) -> Vec<(Vec<&'s
     let short = |text: &str| -> String { text.lines().next().unwrap_or_default().chars().take(160).collect() };
     match started {
         Err(error) => {
-            // What has no programs is sampled all the same.
+            // Tables without eBPF programs are sampled all the same.
             let by_ebpf = CLASSES.iter().filter(|class| !class.programs.is_empty());
             let all: BTreeSet<_> = by_ebpf.flat_map(|class| class.tables).copied().collect();
             let why = short(&error.to_string());
@@ -390,7 +391,7 @@ fn sample(ingest: Ingest, backlog: Backlog) -> Result<Sampler, node_bpf::Error> 
     Sampler::start(SamplerConfig::default(), watch, Box::new(move |record| ingest.record(record)))
 }
 
-/// What the store says of itself.
+/// The store's own statistics.
 fn of_store(store: &Ingest, ts_ns: i64) -> Vec<SelfStat> {
     let health = store.health();
     let (file_bytes, wal_bytes) = store.file_bytes();

@@ -1,6 +1,6 @@
-//! Whom this agent knows, kept in its identity directory for its next start: an agent that has just
-//! started must not answer as if it were alone, and must find the mesh again when the hosts that it
-//! was to join are gone.
+//! The members that this agent knows, kept in its identity directory for its next start: an agent
+//! that has just started must not answer as if it were alone, and must find the mesh again when the
+//! hosts that it was to join are gone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use super::Shared;
 use record::unix_now_ns;
 
 const FILE: &str = "members.json";
-/// Written where somebody came, went or moved, looked at so often …
+/// How often the list is checked: it is written when a member came, left or moved …
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// … and this often in any case, so that it says until when they were heard.
+/// … and this often in any case, so that the times of the last heartbeats are current.
 const WRITE_EVERY: Duration = Duration::from_secs(300);
 
 #[derive(Serialize, Deserialize)]
@@ -27,12 +27,13 @@ struct Memory {
     members: Vec<Known>,
 }
 
-/// A member, and when it was last heard.
+/// A member, and when it was last live.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Known {
     member: Member,
     /// When it was last not dead, Unix nanoseconds.
-    heard_ns: i64,
+    #[serde(rename = "heard_ns")]
+    live_ns: i64,
 }
 
 fn read(file: &Path) -> anyhow::Result<Option<Memory>> {
@@ -44,8 +45,8 @@ fn write(file: &Path, memory: &Memory) -> anyhow::Result<()> {
     Ok(certs::replace_private_file(file, &serde_json::to_vec(memory)?)?)
 }
 
-/// Whom this node's earlier life knew in this mesh. A file that cannot be read is logged
-/// and counts as none: it is written anew.
+/// The members that this node's earlier life knew in this mesh. A file that cannot be read is
+/// logged and counts as none: it is written anew.
 pub(super) fn read_in(identity: &Path, mesh: &str) -> Vec<Known> {
     let file = identity.join(FILE);
     match read(&file).with_context(|| format!("the members known before, in {}", file.display())) {
@@ -58,29 +59,29 @@ pub(super) fn read_in(identity: &Path, mesh: &str) -> Vec<Known> {
     }
 }
 
-/// Those members, and how long ago each was heard.
+/// Those members, each with the time since it was last live.
 pub(super) fn silences(known: &[Known]) -> Vec<(Member, Duration)> {
     let now_ns = unix_now_ns();
-    let silent = |heard_ns: i64| Duration::from_nanos(u64::try_from(now_ns.saturating_sub(heard_ns)).unwrap_or(0));
-    known.iter().map(|known| (known.member.clone(), silent(known.heard_ns))).collect()
+    let silent = |live_ns: i64| Duration::from_nanos(u64::try_from(now_ns.saturating_sub(live_ns)).unwrap_or(0));
+    known.iter().map(|known| (known.member.clone(), silent(known.live_ns))).collect()
 }
 
-/// The members but this one, each with when it was last not dead: now, or what was known before.
+/// The members but this one, each with when it was last live: now, or as was known before.
 fn memory(mesh: &str, list: &MemberList, before: &[Known], now_ns: i64) -> Memory {
-    let before: BTreeMap<&str, i64> = before.iter().map(|known| (known.member.name.as_str(), known.heard_ns)).collect();
+    let before: BTreeMap<&str, i64> = before.iter().map(|known| (known.member.name.as_str(), known.live_ns)).collect();
     let members = list.iter().filter(|member| !member.is_self).map(|member| {
-        let heard_before = before.get(member.name.as_str()).copied();
+        let live_before = before.get(member.name.as_str()).copied();
         // What others publish besides their facts is theirs to publish again.
         let facts = NodeFacts { extra: BTreeMap::new(), ..NodeFacts::clone(&member.facts) };
         Known {
             member: Member { facts: facts.into(), ..member.clone() },
-            heard_ns: if member.is_live() { now_ns } else { heard_before.unwrap_or(now_ns) },
+            live_ns: if member.is_live() { now_ns } else { live_before.unwrap_or(now_ns) },
         }
     });
     Memory { mesh: mesh.to_owned(), members: members.collect() }
 }
 
-/// Whether somebody came, went, moved, began anew or has other labels or tables.
+/// Whether a member came, left, moved, restarted or has other labels or tables.
 fn differ(known: &[Known], list: &MemberList) -> bool {
     let others = || list.iter().filter(|member| !member.is_self);
     let same = |(known, member): (&Known, &Member)| {
@@ -98,7 +99,7 @@ fn differ(known: &[Known], list: &MemberList) -> bool {
     known.len() != others().count() || !known.iter().zip(others()).all(same)
 }
 
-/// Keeps the file true until the agent stops; `known` is what it says at the start.
+/// Keeps the file current until the agent stops; `known` is its content at the start.
 pub(super) async fn keep(shared: Arc<Shared>, identity: PathBuf, mut known: Vec<Known>, stop: CancellationToken) {
     let file = identity.join(FILE);
     let mesh = shared.identity.mesh().to_string();
@@ -114,7 +115,7 @@ pub(super) async fn keep(shared: Arc<Shared>, identity: PathBuf, mut known: Vec<
             continue;
         }
         let memory = memory(&mesh, &list, &known, unix_now_ns());
-        // It waits for the disk.
+        // Blocking: it waits for the disk.
         let to = file.clone();
         let Ok((memory, outcome)) = tokio::task::spawn_blocking(move || {
             let outcome = write(&to, &memory);
@@ -161,7 +162,7 @@ mod tests {
         let list: MemberList =
             Arc::new(vec![member(1, MemberState::Live), member(2, MemberState::Live), member(3, MemberState::Dead)]);
         let long_ago = unix_now_ns() - 100_000_000_000;
-        let before = [Known { member: member(3, MemberState::Live), heard_ns: long_ago }];
+        let before = [Known { member: member(3, MemberState::Live), live_ns: long_ago }];
         let memory = memory("m", &list, &before, unix_now_ns());
         write(&file, &memory).unwrap();
         assert!(!differ(&memory.members, &list));
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_file_is_begun_anew() {
+    fn a_torn_file_is_written_anew() {
         let dir = tempfile::tempdir().unwrap();
         for text in ["", "{\"mesh\":\"m\",\"mem", "[1,2]", "\u{0}\u{1}"] {
             std::fs::write(dir.path().join(FILE), text).unwrap();

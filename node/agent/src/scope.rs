@@ -1,17 +1,17 @@
-//! Whose records are a job's: an agent that belongs to a job keeps what the job's processes do, and
-//! nothing of others.
+//! Which records belong to a job: an agent that belongs to a job keeps the records of the job's
+//! processes, and of no others.
 //!
 //! A process belongs to the job when its environment carries one of the job's ids, and to this node
-//! unless it says that Slurm started it on another: several nodes may share one kernel (virtual
-//! hosts, several slurmd on a machine). Where the job has a cgroup of its own the kernel sorts out
-//! others already; see [`job_cgroup`].
+//! unless its environment names another one by which Slurm started it: several nodes may share one
+//! kernel (virtual hosts, several slurmd on a machine). Where the job has a cgroup of its own the
+//! kernel filters already; see [`job_cgroup`].
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use node_bpf::{HostRecord, ProcessSeen, Record};
 
-/// Most processes whose belonging is remembered at a time.
+/// Most processes for which the decision is remembered at a time.
 const MOST_PROCESSES: usize = 32_768;
 
 /// The job, and the node of it, whose processes are recorded.
@@ -40,7 +40,7 @@ impl Scope {
         Self { job, shared_host, belongs: HashMap::new() }
     }
 
-    /// Whether a record is one of the job, or of the whole host.
+    /// Whether a record is one of the job, or of the host in general.
     pub(crate) fn admits(&mut self, record: &Record) -> bool {
         let pid = match record {
             Record::Process(process) => {
@@ -59,7 +59,7 @@ impl Scope {
             Record::Host(HostRecord::Block(request)) => request.pid,
             Record::Host(HostRecord::Memory(event)) => event.pid,
             Record::Host(HostRecord::Life(event)) => event.pid,
-            // whose it is cannot be told: it may be another job's
+            // no process is known: it may be another job's
             Record::Net(event) => match event.pid {
                 Some(pid) => pid,
                 None => return false,
@@ -85,7 +85,7 @@ impl Scope {
     fn is_here(&self, pid: u32) -> bool {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let elsewhere = node_in(&environ).is_some_and(|node| node != self.job.node);
-        // A launcher may hand its own node's name on to ranks of another node: believed only where
+        // A launcher may pass its own node's name on to ranks of another node: believed only where
         // two nodes share a kernel.
         !(elsewhere && (self.shared_host || in_another_host(pid)))
     }

@@ -1,6 +1,6 @@
-//! Seals of gossip facts by node certificates: what a node says of itself carries its certificate
-//! and its signature, so that no other member can say it. When facts are sealed and read is the
-//! crate `gossip`'s.
+//! Seals of gossip facts by node certificates: a node's facts carry its certificate and its
+//! signature, so that no other member can forge them. The crate `gossip` decides when facts are
+//! sealed and read.
 //!
 //! A seal is two base64 texts with a point between: the certificate (DER), the signature (ECDSA
 //! P-256 with SHA-256, DER).
@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use certs::{CertificateDer, Fingerprint, Identity, tls};
 use parking_lot::Mutex;
 
-/// No seal is longer.
+/// Seals longer than this are refused.
 const MAX_SEAL_BYTES: usize = 8 << 10;
 /// Certificates remembered as good.
 const MAX_JUDGED: usize = 8_192;
@@ -22,7 +22,8 @@ const MAX_JUDGED: usize = 8_192;
 /// A node's certificate and its end.
 type Judged = HashMap<String, (Fingerprint, SystemTime)>;
 
-/// Seals with the identity that `identity` answers: in an agent, that of its mesh endpoint now.
+/// Seals with the identity that `identity` returns: in an agent, the present one of its mesh
+/// endpoint.
 pub struct NodeSeal<F> {
     identity: F,
     /// Certificates that were good, by node, and when they end, under the trust list of this
@@ -98,7 +99,7 @@ mod tests {
         let member = |name: &str| issuer.issue(&name.parse().unwrap(), NODE_VALIDITY, Reissue::Allow).unwrap();
         let (a, reader) = (sealer(member("a")), sealer(member("reader")));
         let seal = a.seal(b"I am a").unwrap();
-        // Twice: judged anew, and known from before.
+        // Twice: judged anew, and remembered.
         for _ in 0..2 {
             reader.check("a", b"I am a", &seal).unwrap();
             assert!(reader.check("a", b"I am b", &seal).is_err(), "other words");
@@ -107,7 +108,8 @@ mod tests {
         for senseless in ["", ".", "a", "a.b", "\u{1b}.\u{1b}", &"x".repeat(MAX_SEAL_BYTES + 1), &format!("{seal}=")] {
             assert!(reader.check("a", b"I am a", senseless).is_err(), "{senseless:?}");
         }
-        // A person's certificate seals nothing, and another mesh's CA vouches for nobody here.
+        // A person's certificate seals nothing, and no certificate of another mesh's CA is accepted
+        // here.
         let person = issuer.issue_as(&"olga".parse().unwrap(), Role::Operator, NODE_VALIDITY, Reissue::Allow).unwrap();
         let word = sealer(person).seal(b"I am a node").unwrap();
         assert!(reader.check("olga", b"I am a node", &word).unwrap_err().contains("operator"));
@@ -116,12 +118,12 @@ mod tests {
         let double = other.issue(&"a".parse().unwrap(), NODE_VALIDITY, Reissue::Allow).unwrap();
         let word = sealer(double).seal(b"I am a").unwrap();
         assert!(reader.check("a", b"I am a", &word).unwrap_err().contains("another CA"));
-        // One that was good is good no longer than its certificate.
+        // A certificate that was good is good no longer than its validity.
         let brief = issuer.issue(&"brief".parse().unwrap(), Duration::from_secs(2), Reissue::Allow).unwrap();
         let (end, brief) = (brief.not_after(), sealer(brief));
         let word = brief.seal(b"I am brief").unwrap();
         let _known_if_there_was_time = reader.check("brief", b"I am brief", &word);
-        // X.509 counts whole seconds, and the last one is a good one.
+        // X.509 counts full seconds, and the last one is still valid.
         while SystemTime::now() <= end + Duration::from_secs(1) {
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -1,6 +1,6 @@
 //! Answers to other nodes: ping, catalogue, tasks. And to people who come over the mesh with a
-//! certificate of their own (`rankmesh query --via`): a reader's may ask what a reader on the
-//! socket may, any other everything.
+//! certificate of their own (`rankmesh query --via`): a reader's certificate permits what a reader
+//! on the socket may ask, any other everything.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub(super) struct NodeHandler {
     /// None in a light agent, which has no store of its own.
     auditor: Option<Arc<Auditor>>,
     aggregator: Aggregator,
-    /// Who plans for people: this agent, once it runs. Never set in a light agent.
+    /// The agent as a coordinator for people, once it runs. Never set in a light agent.
     people: OnceLock<People>,
     limit: ConcurrencyLimit,
 }
@@ -195,7 +195,7 @@ impl NodeHandler {
             Some(Err(error)) => return Response::Failed(error),
             None => {}
         }
-        // Apart, so that small ones do not carry it about.
+        // Boxed, so that small requests do not carry its size.
         Box::pin(self.task_on_a_thread(deadline, coordinator, task, snapshot, out, cancelled)).await
     }
 
@@ -215,8 +215,8 @@ impl NodeHandler {
         let forward = async {
             while let Some((fragment, batch, _counted)) = produced.recv().await {
                 let fragment = u32::try_from(fragment).unwrap_or(u32::MAX);
-                // An coordinator that neither reads nor goes away holds the work up no longer than
-                // its own deadline.
+                // A coordinator that neither reads nor goes away delays the work no longer than its
+                // own deadline.
                 let sent = tokio::time::timeout_at(deadline.into(), out.batch(fragment, batch)).await;
                 if !matches!(sent, Ok(Ok(()))) {
                     tracing::debug!("sending rows: {sent:?}");
@@ -234,7 +234,7 @@ impl NodeHandler {
     }
 }
 
-/// Until when a task may run here that has so much time left.
+/// The instant until which a task may run here that has so much time left.
 fn until(deadline_ms: u32) -> Instant {
     Instant::now() + Duration::from_millis(deadline_ms.into()).min(LONGEST_TASK)
 }
@@ -245,7 +245,7 @@ fn asking(peer: &Peer, kind: &'static str, task: &NodeTask) -> Asking {
     Asking::new("mesh", for_user(peer, task.viewer), peer.role.as_str(), kind).question(sql)
 }
 
-/// Who asks, and for which of her host's users.
+/// The requester, and for which of her host's users.
 fn for_user(peer: &Peer, viewer: Option<u32>) -> String {
     match viewer {
         Some(uid) => format!("{} for uid {uid}", peer.name),
@@ -253,7 +253,7 @@ fn for_user(peer: &Peer, viewer: Option<u32>) -> String {
     }
 }
 
-/// What became of a question, for the audit.
+/// The outcome of a question, for the audit.
 fn outcome(response: &Response) -> Outcome {
     match response {
         Response::Done(stats) => Outcome::Answered { rows: Some(stats.rows), bytes: Some(stats.bytes) },

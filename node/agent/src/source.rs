@@ -1,6 +1,6 @@
 //! Owns where the agent's tables come from at its start, and what it does when the store cannot be
-//! used as it should: a damaged one is set aside, one that cannot be written is served as it is.
-//! Either way the agent says so and goes on.
+//! used as it should: a damaged one is set aside, one that cannot be written is served as it is. In
+//! either case the agent reports it and goes on.
 
 use record::unix_now_ns;
 use store::{REPLICATED_TABLES, ServedDb, Source, Store, StoreConfig, StoreError, set_aside};
@@ -38,7 +38,7 @@ fn store(path: &std::path::Path, limits: &StoreConfig) -> Result<(Source, Option
         }
         StoreError::DiskFull { .. } | StoreError::NotWritable { .. } if path.exists() => {
             let replicated = REPLICATED_TABLES.iter().map(|table| (*table).to_owned()).collect();
-            // When even reading fails, the first error says more.
+            // If reading fails, too, the first error is more useful.
             let Ok(served) = ServedDb::open(path, replicated) else { return Err(error) };
             tracing::error!("{error}");
             tracing::error!("until this agent is started again it answers from what is stored, and records nothing");

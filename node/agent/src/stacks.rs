@@ -1,8 +1,9 @@
 //! Where ranks are: the call stacks of this host's ranks, and those of the whole mesh in classes.
 //!
 //! Owns both ends of `rankmesh stacks`: the leaf, which samples this host's ranks (`Stacks`), and
-//! the coordinator, which has all members sample at the same time and merges ([`ask`]). How a stack
-//! is read and what a class is are `explain`'s; who may ask is as for the columns of `processes`.
+//! the coordinator, which has all members sample at the same time and merges ([`ask`]). `explain`
+//! knows how a stack is read and what a class is; who may ask is decided as for the columns of
+//! `processes`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,9 +30,9 @@ const MOST_SAMPLES: u32 = 200;
 const EVERY: std::ops::RangeInclusive<u32> = 5..=10_000;
 /// CPU time of the reader for each process and 20 samples of it.
 const CPU_PER_20_SAMPLES: Duration = Duration::from_millis(5);
-/// A leaf's answer ends so long before the deadline, for its way back.
+/// A leaf's answer ends this long before the deadline, for its way back.
 const WAY_BACK: Duration = Duration::from_millis(300);
-/// Bytes of one node's answer; what does not fit is named.
+/// Bytes of one node's answer; processes that do not fit are named.
 const ANSWER_BYTES: usize = 4 << 20;
 /// Child processes of ranks that are sampled on one host.
 const MOST_CHILDREN: usize = 512;
@@ -67,7 +68,7 @@ impl Stacks {
         Self { recording, sampler: Arc::default(), one_at_a_time: Semaphore::new(1) }
     }
 
-    /// The response to [`Request::Stacks`] of somebody who may see the processes of `viewer`, or
+    /// The response to [`Request::Stacks`] of a requester who may see the processes of `viewer`, or
     /// all.
     pub(super) async fn answer(
         &self,
@@ -84,7 +85,7 @@ impl Stacks {
         }
     }
 
-    /// The stacks of some processes of this host, whoever they belong to.
+    /// The stacks of some processes of this host, of whatever user.
     ///
     /// # Errors
     /// Other stacks were being sampled until the deadline.
@@ -168,7 +169,7 @@ fn sample_ranks(
     let mut pids: Vec<u32> = ranks.iter().map(|process| process.pid).collect();
     let mut notes = Vec::new();
     let mut children = stacks::descendants(&pids);
-    // What a rank forked has its environment, and is still no rank but a child of one.
+    // Forked children of a rank have its environment, and count as its children, not as ranks.
     let forked = |process: &&RankProcess| {
         let same = |other: &RankProcess| (other.rank, &other.job_id) == (process.rank, &process.job_id);
         children.contains(&process.pid) && ranks.iter().any(|other| other.pid != process.pid && same(other))
@@ -191,7 +192,7 @@ fn sample_ranks(
     };
     let walks = walks.map(|walks| walks as &mut dyn OwnWalks);
     let (profiles, from_outside) = sampler.profile_with(&pids, &plan, walks, over);
-    // Where nothing was torn it made no difference.
+    // Reading from outside makes no difference where nothing was torn.
     let is_torn = |profile: &ProcessProfile| profile.threads.iter().any(|thread| thread.torn > 0);
     if let Some(why) = from_outside.filter(|_| profiles.iter().any(is_torn)) {
         notes.push(format!("threads that ran were read from outside, which tears stacks: {why}"));

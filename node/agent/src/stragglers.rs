@@ -4,7 +4,7 @@
 //! Rows come through an ordinary mesh query (so coverage is the query's), offsets through pings;
 //! the analysis itself is `verdicts`, which does no IO.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,11 +32,14 @@ use super::{Shared, device};
 
 /// How far back the stores are asked where the question does not say.
 const SINCE_MS: u64 = 60_000;
-/// And first where there is no standing verdict: what was before the agents came, or another job,
-/// is soon behind.
-const LATELY_MS: u64 = 10_000;
+/// The first span asked for where there is no standing verdict: short, so that what was before the
+/// agents started, or another job, is soon out of it.
+const RECENT_MS: u64 = 10_000;
 /// Calls that one analysis takes: they are in memory, with what is made of them, about 1 KB each.
 const MOST_CALLS: usize = 6_000_000;
+/// Longest that the standing verdict waits for its cause: who asks wants the verdict now, and a host
+/// that has just died is not yet known as silent.
+const CAUSE_PATIENCE: Duration = Duration::from_millis(1_500);
 /// Peers measured at once.
 const PEERS_AT_ONCE: usize = 32;
 
@@ -57,10 +60,10 @@ pub struct StragglersAnswer {
     /// The same with all rows, where that is more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all: Option<String>,
-    /// What agents wrote of the span when it was judged; empty of the standing verdict.
+    /// Findings that agents wrote in the span; empty of the standing verdict.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<PastFinding>,
-    /// The questions that give its figures again; none of the standing verdict, which is made from
+    /// The SQL that gives its figures again; none of the standing verdict, which is made from
     /// digests.
     pub sql: Vec<verdicts::Shown>,
     /// From question to verdict.
@@ -76,8 +79,9 @@ pub struct OtherJob {
     pub standing: About,
 }
 
-/// The standing verdict where it answers the question, else that of the stores' last time.
-async fn standing_or_lately(
+/// The standing verdict where it answers the question, else that of the most recent span of the
+/// stores.
+async fn standing_or_recent(
     shared: &Shared,
     question: StragglersQuestion,
     caller: &Caller,
@@ -100,8 +104,8 @@ async fn standing_or_lately(
         return from_stores(Asked::mesh(shared), &question, caller, since_ns, None, started, &cancelled).await;
     }
     let mut answer =
-        from_stores(Asked::mesh(shared), &question, caller, ago_ns(LATELY_MS), None, started, &cancelled).await?;
-    let mut asked_ms = LATELY_MS;
+        from_stores(Asked::mesh(shared), &question, caller, ago_ns(RECENT_MS), None, started, &cancelled).await?;
+    let mut asked_ms = RECENT_MS;
     if matches!(answer.report.verdict, Verdict::Unknown { .. }) {
         answer =
             from_stores(Asked::mesh(shared), &question, caller, ago_ns(SINCE_MS), None, started, &cancelled).await?;
@@ -118,7 +122,7 @@ async fn standing_or_lately(
     Ok(answer)
 }
 
-/// Whose rows are judged, and, where agents run, who says what ranks do right now.
+/// Whose rows are judged, and, where agents run, which agent reports what ranks do right now.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     /// Asks the nodes.
@@ -139,8 +143,8 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// The verdict of a span, Unix nanoseconds of this node's clock; without one that which stands, or
-/// of files that of the last time that they hold.
+/// The verdict of a span, Unix nanoseconds of this node's clock; without a span the standing one,
+/// or of files that of their most recent span.
 ///
 /// # Errors
 /// As [`ask::ask`].
@@ -155,7 +159,7 @@ pub async fn verdict(
         (Some((since_ns, until_ns)), _) => {
             from_stores(of, &question, caller, since_ns, Some(until_ns), Instant::now(), &cancelled).await
         }
-        (None, Some(shared)) => standing_or_lately(shared, question, caller, cancelled).await,
+        (None, Some(shared)) => standing_or_recent(shared, question, caller, cancelled).await,
         (None, None) => {
             let started = Instant::now();
             let (since_ns, until_ns) = last_of_files(of.coordinator, &question, caller, started, &cancelled).await?;
@@ -172,8 +176,8 @@ fn ns(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000)
 }
 
-/// The last time of files: up to their newest row, from so long before the last collective as the
-/// question says. (An agent goes on recording its host when the job has ended.)
+/// The most recent span of files: up to their newest row, from as long before the last collective
+/// as the question asks for. (An agent goes on recording its host when the job has ended.)
 async fn last_of_files(
     coordinator: &Coordinator,
     question: &StragglersQuestion,
@@ -233,7 +237,7 @@ async fn from_stores(
     }
     let end_note = ended(coordinator, question, &input, live.is_some());
     let unknown = input.observations.iter().any(|seen| !input.clocks.contains_key(&*seen.node));
-    // It is worked out while the rest is asked.
+    // Computed while the rest is asked for.
     let analysis = tokio::task::spawn_blocking(move || verdicts::analyse_owned(input, &Rules::default()));
     let rest = async {
         let blind_spots = device::blind_spots(coordinator, question, caller, &span, cancelled).await;
@@ -243,7 +247,7 @@ async fn from_stores(
     let mut report = analysed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
     report.coverage.notes.extend(blind_spots);
     report.evidence.notes.extend(end_note);
-    // Of such calls only entries tell, and those of different hosts cannot be compared.
+    // Of such calls only the entries count, and those of different hosts cannot be compared.
     if coordinator.way.mesh().is_none()
         && unknown
         && report.evidence.tier == 0
@@ -255,9 +259,11 @@ async fn from_stores(
                     .into(),
         };
     }
-    let (cause, gathered) = super::causes::with_evidence(coordinator, &report, caller, deadline, cancelled).await;
+    let silent = BTreeSet::new();
+    let (cause, gathered) =
+        super::causes::with_evidence(coordinator, &report, &silent, caller, deadline, cancelled).await;
     report.cause = cause;
-    if let Some(network) = super::causes::network(coordinator, &report, caller, deadline, cancelled).await {
+    if let Some(network) = super::causes::network(coordinator, &report, &silent, caller, deadline, cancelled).await {
         report.verdict = network;
     }
     let after = example(&report, gathered.as_ref()) + &past_findings::lines(&findings, more);
@@ -319,8 +325,8 @@ pub(super) async fn calls_of(
     let mut calls = Calls::default();
     let asked = asked(question, verdicts::sql(span), deadline);
     let coverage = match read_calls(coordinator, asked.clone(), caller, cancelled, &mut calls, true).await {
-        // A node broke off within its rows: asked for all of them before one is looked at, it is
-        // missing.
+        // A node broke off within its rows. The second attempt reads all rows before it uses any,
+        // so that such a node counts as missing.
         Err(AskError::Failed { coverage: Some(_), .. }) if calls.seen > 0 => {
             calls = Calls::default();
             let asked = self::asked(question, asked.sql, deadline);
@@ -414,7 +420,7 @@ fn asked(of: &StragglersQuestion, sql: String, deadline: Instant) -> Question {
     }
 }
 
-/// The findings of a span, and whether there are more than are listed. Where they cannot be had the
+/// The findings of a span, and whether there are more than are listed. If they cannot be read the
 /// verdict stands without them.
 async fn findings(
     coordinator: &Coordinator,
@@ -443,7 +449,8 @@ fn ended(coordinator: &Coordinator, question: &StragglersQuestion, input: &Input
     verdicts::end_note(input, ended)
 }
 
-/// The report as text with what follows it, and where that is more, with all rows of its tables.
+/// The report as text with what follows it, and where that differs, the same with all rows of its
+/// tables.
 fn texts(report: &Report, after: &str) -> (String, Option<String>) {
     let (text, all) = (verdicts::text(report), verdicts::text_of_all(report));
     let all = (all != text).then(|| all + after);
@@ -497,8 +504,8 @@ async fn times(
     }
 }
 
-/// The verdicts that stand: the first in full, with the cause of the named rank's lateness, and what
-/// is said of the other jobs.
+/// The standing verdicts: the first in full, with the cause of the named rank's lateness, and a
+/// summary of the other jobs.
 async fn from_standing(
     shared: &Shared,
     mut current: Current,
@@ -509,15 +516,17 @@ async fn from_standing(
 ) -> StragglersAnswer {
     let brief = standing::with_full_report(shared, &mut current, deadline).await.err();
     let mut report = Report::clone(&current.standing.report);
+    let silent = shared.standing.silent_judges(current.job);
+    let deadline = deadline.min(Instant::now() + CAUSE_PATIENCE);
+    let (coordinator, caller) = (&shared.coordinator, Caller::agent());
     let (cause, gathered) =
-        super::causes::with_evidence(&shared.coordinator, &report, &Caller::agent(), deadline, cancelled).await;
+        super::causes::with_evidence(coordinator, &report, &silent, &caller, deadline, cancelled).await;
     report.cause = cause;
-    if let Some(network) =
-        super::causes::network(&shared.coordinator, &report, &Caller::agent(), deadline, cancelled).await
-    {
+    if let Some(network) = super::causes::network(coordinator, &report, &silent, &caller, deadline, cancelled).await {
         report.verdict = network;
     }
     let about = current.about();
+    report.coverage.notes.extend(silent.iter().map(|judge| format!("{judge}, a judge of the job, does not answer")));
     let mut after = example(&report, gathered.as_ref());
     let by = match about.judge.as_deref() {
         Some(judge) => format!("by {judge}, a judge of the job"),
@@ -563,7 +572,7 @@ async fn from_standing(
     }
 }
 
-/// Says where judges differ.
+/// Adds a line where judges differ.
 fn differing(text: &mut String, about: &About) {
     if about.differ {
         let verdicts: Vec<String> =
@@ -572,8 +581,8 @@ fn differing(text: &mut String, about: &About) {
     }
 }
 
-/// The synchronise calls in which hosts waited for what their collectives enqueued. Where they
-/// cannot be had, the verdict rests on entries, and says so.
+/// The synchronise calls in which hosts waited for what their collectives enqueued. If they cannot
+/// be read, the verdict rests on entries, which it notes.
 async fn syncs(
     coordinator: &Coordinator,
     question: &StragglersQuestion,
@@ -593,9 +602,9 @@ async fn syncs(
     }
 }
 
-/// The calls that ranks are in right now, of every member that says so within the deadline, and
+/// The calls that ranks are in right now, of every member that answers within the deadline, and
 /// whether they have a number; and the synchronise calls that they are in. A member that does not
-/// is silent here, and its rows' coverage says why.
+/// answer is left out here; its rows' coverage has the reason.
 async fn open_calls(
     shared: &Shared,
     wanted: &StragglersQuestion,

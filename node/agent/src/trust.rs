@@ -1,12 +1,12 @@
-//! What an agent does for trust while it runs: it renews its certificate before that ends, learns
-//! the mesh's newest trust list from whoever has it, hands it on, and signs for others where it
-//! holds the CA. What a certificate or a list is, is the crate `certs`'s; what a changed identity
-//! does to connections is `mesh`'s.
+//! What an agent does for trust while it runs: it renews its certificate in time, fetches the
+//! mesh's newest trust list from a member that has it, passes it on, and signs for others where it
+//! has the CA. The crate `certs` owns certificates and lists; `mesh` owns what a changed identity
+//! does to connections.
 //!
-//! A list needs no trusted messenger: a node gossips the number of the list that it has (under
-//! `trust`), and who has an older one fetches it and checks the CA's signature. Nodes with the CA
-//! say so in gossip (`issuer`); nothing is believed because of it: whoever answers a renewal has to
-//! answer with a certificate of the CA.
+//! A list needs no trusted messenger: a node gossips the number of its list (under `trust`), and a
+//! node with an older one fetches it and checks the CA's signature. Nodes with the CA gossip that
+//! (`issuer`); nothing is believed because of it: an answer to a renewal has to be a certificate of
+//! the CA.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use super::config::AgentConfig;
 
-/// Between two looks.
+/// Time between two checks.
 const TICK: Duration = Duration::from_millis(500);
 /// How long a peer may take to answer about trust.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ pub(super) const ISSUER: &str = "issuer";
 /// Renewals are tried again after this, or after a thirtieth of the certificate's time if that is
 /// less.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Under a new CA a node renews after this, so that every node knows of that CA by then.
+/// Under a new CA a node renews only after this, so that every node has that CA by then.
 const NEW_CA_KNOWN: Duration = Duration::from_secs(30);
 
 /// The identity of an agent, and the CA where it has that.
@@ -99,7 +99,7 @@ impl Keeper {
         }
     }
 
-    /// Takes the list if it is newer than what this node goes by, and good.
+    /// Adopts the list if it is newer than this node's, and valid.
     fn learn(&self, shared: &Shared, bytes: &[u8]) -> anyhow::Result<bool> {
         let before = self.identity();
         let list = TrustList::verify(bytes, before.mesh(), before.authorities())?;
@@ -126,7 +126,7 @@ impl Keeper {
     }
 }
 
-/// What is remembered between two looks.
+/// State between two checks.
 struct Watch {
     list_changed: Option<SystemTime>,
     ca_changed: Option<SystemTime>,
@@ -289,7 +289,7 @@ async fn renewed(shared: &Shared, keeper: &Keeper, identity: &Arc<Identity>) -> 
     let members = shared.coordinator.gossip.list();
     let mut issuers: Vec<_> =
         members.iter().filter(|m| !m.is_self && m.is_live() && m.facts.extra.contains_key(ISSUER)).collect();
-    // Not the same one for everybody.
+    // Shuffled, so that not all nodes ask the same one.
     let first = rand::rng().random_range(0..issuers.len().max(1));
     if !issuers.is_empty() {
         issuers.rotate_left(first);

@@ -1,5 +1,5 @@
-//! Pushes what stands to whoever watches: at each change, at most twice a second, and every two
-//! seconds as a sign of life.
+//! Sends the current state to each client that watches: at each change, at most twice a second, and
+//! every two seconds as a sign of life.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use super::answer_sink::AnswerSink;
 use super::standing::{self, Current};
 use super::{Shared, causes, own_state};
 
-/// Time between two pushes.
+/// Time between two messages.
 const EVERY: Duration = Duration::from_millis(500);
-/// What has not changed is sent again after so long.
+/// A state that has not changed is sent again after this.
 const ALIVE: Duration = Duration::from_secs(2);
-/// The cause of a verdict is looked for again after so long.
+/// The cause of a verdict is looked for again after this.
 const CAUSE_EVERY: Duration = Duration::from_secs(10);
-/// Longest that is waited for it, and for a judge's rank table.
+/// Longest wait for it, and for a judge's rank table.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Another host's rank table is fetched this often, and, of large jobs, this often.
 const TABLE_EVERY: Duration = Duration::from_millis(900);
 const LARGE_TABLE_EVERY: Duration = Duration::from_secs(4);
 const LARGE: usize = 1_024;
-/// Ranks in one push: it goes in one frame.
+/// Ranks in one message: it has to fit into a frame.
 const MOST_RANKS: usize = 16_384;
 
-/// What one watcher's pushes go back to.
+/// State of one watching client between messages.
 #[derive(Default)]
 struct Watcher {
     job: Option<u64>,
@@ -48,7 +48,7 @@ struct Watcher {
     looked: Option<Instant>,
 }
 
-/// Pushes until the asker goes or `stop`.
+/// Sends until the client closes the connection or `stop`.
 pub(super) async fn watch(
     shared: &Arc<Shared>,
     question: WatchQuestion,
@@ -79,7 +79,7 @@ pub(super) async fn watch(
     }
 }
 
-/// Whether they say the same, at whatever time.
+/// Whether two states are equal apart from times.
 fn alike(a: &Watched, b: &Watched) -> bool {
     let timeless = |of: &Watched| {
         let mut of = of.clone();
@@ -121,7 +121,8 @@ impl Watcher {
         now
     }
 
-    /// The rank table: this host's, where it judges the job, else its judge's, fetched now and then.
+    /// The rank table: this host's, where it judges the job, else its judge's, fetched now and
+    /// then.
     async fn table(&mut self, shared: &Shared, current: &Current) -> (Vec<RankNow>, Option<String>) {
         let own = shared.identity.node().to_string();
         if current.judge.is_empty() || current.judge == own {
@@ -207,14 +208,14 @@ fn job_now(current: &Current) -> model::watch::JobNow {
     }
 }
 
-/// Who was heard of a job.
+/// Coverage of a job's standing verdict.
 fn coverage(current: &Current) -> Coverage {
-    let heard = &current.standing.report.coverage;
-    let missing = heard.missing.iter();
+    let judged = &current.standing.report.coverage;
+    let missing = judged.missing.iter();
     Coverage {
-        asked: heard.asked,
-        answered: heard.answered,
+        asked: judged.asked,
+        answered: judged.answered,
         missing: missing.map(|(node, reason)| Missing { node: node.clone(), reason: reason.clone() }).collect(),
-        notes: heard.notes.clone(),
+        notes: judged.notes.clone(),
     }
 }

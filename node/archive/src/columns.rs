@@ -1,5 +1,5 @@
-//! Owns a node's archived rows as columns, for questions that are answered without SQLite's row machine: each row group
-//! is a part, whose columns are read when they are asked for.
+//! Owns a node's archived rows as columns, for questions that are answered without SQLite's row
+//! machine: each row group is a part, whose columns are read when they are asked for.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use store::{ColumnsElsewhere, Part, PartColumn, PartValues, StoreError};
 use crate::parts::Node;
 use crate::row_group::{Column, File, Values};
 
-/// Bytes of small files that are kept in memory from opening them to reading their columns.
+/// Bytes of small files that are kept in memory between opening them and reading their columns.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// The columns of a node's archived hours.

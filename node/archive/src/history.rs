@@ -1,6 +1,6 @@
-//! Owns a node of an archive: the hours of its stores, and what its store still has, as one source
-//! of rows. An hour that both hold is counted once: from the store where it still has all of it,
-//! else from the archive.
+//! Owns a node of an archive: the hours of its stores, and the rows that its store still has, as
+//! one source of rows. An hour in both is counted once: from the store where it still has all of
+//! it, else from the archive.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::live::LiveStore;
 use crate::parts::Node;
 use crate::table;
 
-/// Of a node whose clocks are asked for without a time: the last so many hours.
+/// The last hours of a node that are used where clocks are asked for without a time.
 const LAST_HOURS: i64 = 2;
 
-/// A node, as its archived hours and its store hold it.
+/// A node: its archived hours and its store.
 #[derive(Debug)]
 pub struct NodeHistory(Arc<Node>);
 
 impl NodeHistory {
-    /// The node called `node`, with its store where one is at hand.
+    /// The node called `node`, with its store if there is one.
     #[must_use]
     pub fn new(archive: Arc<Archive>, node: &str, live: Option<Arc<dyn LiveStore>>) -> Self {
         let stores = archive.stores().keys().filter(|store| store.node == node).cloned().collect();
@@ -39,7 +39,7 @@ impl Rows for NodeHistory {
     fn facts(&self) -> Facts {
         let mut facts = self.0.live.as_ref().map(|live| live.facts()).unwrap_or_default();
         if let Some((first, last)) = self.0.span_ns() {
-            // What questions are planned by: the times are those of the whole, the rows unknown.
+            // For planning: the span covers archive and store, the number of rows is not known.
             let name = "collectives".to_owned();
             let rows = facts.table(&name).map_or(0, |table| table.rows);
             facts.tables.retain(|table| table.name != name);

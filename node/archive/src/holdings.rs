@@ -1,5 +1,5 @@
-//! Owns what an archive holds: its stores, and the manifests of hours as they are asked for, kept
-//! for the next question.
+//! Owns the list of an archive's contents: its stores, and the manifests of hours, read when they
+//! are asked for and cached for the next question.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::place::{Place, PlaceError};
 
 /// Manifests asked for at once.
 const AT_ONCE: usize = 256;
-/// From so many hours on it is first looked which days have any.
+/// From this many hours on, the days that have any hours are listed first.
 const DAYS_LISTED_FROM: usize = 24;
-/// Manifests kept; beyond, those kept so far are let go of.
+/// Manifests cached; beyond, the cache is emptied.
 const MOST_KEPT: usize = 100_000;
 
 /// An archive that is read.
@@ -28,14 +28,14 @@ pub struct Archive {
     days: Mutex<Option<Arc<BTreeSet<String>>>>,
 }
 
-/// An hour of a store: its manifest, none where there is none, or what is wrong with it.
+/// An hour of a store: its manifest, none where there is none, or its error.
 pub(crate) type Known = Result<Option<Arc<Manifest>>, Arc<str>>;
 
 impl Archive {
-    /// Looks at which stores a place holds hours of.
+    /// Lists the stores of which a place has hours.
     ///
     /// # Errors
-    /// The place cannot be read; it holds none, or what a later version wrote.
+    /// The place cannot be read, is empty, or was written by a later version.
     pub fn open(place: Place) -> Result<Self, PlaceError> {
         let wrong = |reason: String| PlaceError::Failed { place: place.name().to_owned(), reason };
         let found = place.files(layout::STORES)?;
@@ -76,7 +76,8 @@ impl Archive {
     /// The place cannot be read.
     pub(crate) fn manifests(&self, store: &StoreName, hours: &[Hour]) -> Result<Vec<Known>, PlaceError> {
         let mut found = Vec::with_capacity(hours.len());
-        // A store may have been at rest for months: nothing is asked for of days without any hour.
+        // A store may not have been used for months: no requests are made for days without any
+        // hour.
         let days = if hours.len() > DAYS_LISTED_FROM { Some(self.days()?) } else { None };
         for some in hours.chunks(AT_ONCE) {
             let key = |hour: &Hour| (store.clone(), *hour);

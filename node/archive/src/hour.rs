@@ -12,13 +12,13 @@ pub const HOUR_NS: i64 = 3_600_000_000_000;
 pub struct Hour(i64);
 
 impl Hour {
-    /// The hour that a time lies in, Unix nanoseconds.
+    /// The hour of a time, Unix nanoseconds.
     #[must_use]
     pub fn of_ns(ns: i64) -> Self {
         Self(ns.div_euclid(HOUR_NS))
     }
 
-    /// Its times, Unix nanoseconds.
+    /// Its span, Unix nanoseconds.
     #[must_use]
     pub fn range_ns(self) -> Range<i64> {
         let start = self.0.saturating_mul(HOUR_NS);
@@ -36,12 +36,12 @@ impl Hour {
     pub fn date_and_hour(self) -> (String, String) {
         match OffsetDateTime::from_unix_timestamp(self.0.saturating_mul(3600)) {
             Ok(t) => (format!("{:04}-{:02}-{:02}", t.year(), u8::from(t.month()), t.day()), format!("{:02}", t.hour())),
-            // Beyond the calendar's years: no clock of a host is there.
+            // Beyond the calendar's years: no host's clock gets there.
             Err(_) => (format!("hour{}", self.0), "00".to_owned()),
         }
     }
 
-    /// What [`Hour::date_and_hour`] wrote.
+    /// Parses the output of [`Hour::date_and_hour`].
     #[must_use]
     pub fn read(date: &str, hour: &str) -> Option<Self> {
         let mut parts = date.splitn(3, '-').map(|part| part.parse::<u16>().ok());
@@ -52,9 +52,9 @@ impl Hour {
         Some(Self(at.unix_timestamp().div_euclid(3600)))
     }
 
-    /// As people write it: `2026-11-22T03:00Z`.
+    /// For people: `2026-11-22T03:00Z`.
     #[must_use]
-    pub fn said(self) -> String {
+    pub fn text(self) -> String {
         let (date, hour) = self.date_and_hour();
         format!("{date}T{hour}:00Z")
     }

@@ -1,4 +1,4 @@
-//! Owns the names of what lies in an archive:
+//! Owns the names of the files in an archive:
 //!
 //! ```text
 //! table=collectives/date=2026-11-22/hour=03/node=n1.17f3a0c2.parquet     rows
@@ -6,9 +6,9 @@
 //! nodes/node=n1.17f3a0c2.json                                            one for each store
 //! ```
 //!
-//! The folders are what engines call a hive partitioning. After the node's name comes the number of
-//! its store, so that a node whose store began anew overwrites nothing of the one before, and a
-//! repeat of the same store overwrites itself.
+//! The folders are a hive partitioning, as engines call it. After the node's name comes the number
+//! of its store, so that a node whose store was made anew overwrites no file of the store before,
+//! and writing the same store again overwrites its own files.
 
 use std::fmt;
 

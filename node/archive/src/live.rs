@@ -1,5 +1,5 @@
-//! Owns the rows of a node that are not taken from the archive, read a few thousand at a time: what a
-//! store at hand has ([`Live`]), or whatever else reaches the node's store.
+//! Owns the rows of a node that are not taken from the archive, read a few thousand at a time: from
+//! a store on this host ([`Live`]), or from another implementation that reaches the node's store.
 
 use std::ops::Range;
 use std::path::Path;
@@ -21,13 +21,13 @@ pub struct RowsWanted<'a> {
     pub table: &'a str,
     /// Its column with the time.
     pub time: &'a str,
-    /// The columns, by their places in the table; none where one is not used.
+    /// The columns, by their indices in the table; none where one is not used.
     pub columns: &'a [Option<&'a str>],
     /// The times, Unix nanoseconds.
     pub range: &'a Range<i64>,
-    /// The hours that the archive has, in order and apart.
+    /// The hours that the archive has, sorted and disjoint.
     pub without: &'a [Range<i64>],
-    /// When the question was asked: all scans of one question see the rows of one moment.
+    /// When the question was asked: all scans of one question see the rows of that moment.
     pub asked_ns: i64,
 }
 
@@ -50,7 +50,7 @@ impl RowsWanted<'_> {
     }
 }
 
-/// Whether one of some ranges has all of another.
+/// Whether one of several ranges contains another one.
 pub(crate) fn covers(ranges: &[Range<i64>], range: &Range<i64>) -> bool {
     ranges.iter().any(|hours| hours.start <= range.start && hours.end >= range.end)
 }
@@ -65,24 +65,25 @@ pub fn quoted(name: &str) -> String {
 pub trait LiveStore: std::fmt::Debug + Send + Sync {
     /// The store's number; none where it is no trace store, or not known.
     fn birth_ns(&self) -> Option<i64>;
-    /// Up to when retention has taken rows of a table, Unix nanoseconds.
+    /// The time up to which retention has dropped rows of a table, Unix nanoseconds.
     fn dropped_until_ns(&self, table: &str) -> Option<i64>;
     /// Tables, spans and sizes.
     fn facts(&self) -> Facts;
-    /// What is known to be missing from `tables` (all when empty) in `range`.
+    /// Notes on what is missing from `tables` (all when empty) in `range`.
     fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String>;
     /// Begins to read rows.
     ///
     /// # Errors
-    /// [`StoreError`]: the store is not reached, or retention has just taken what was to be read.
+    /// [`StoreError`]: the store is not reached, or retention has just dropped rows that were to be
+    /// read.
     fn rows(&self, wanted: RowsWanted<'_>) -> Result<Box<dyn Batches>, StoreError>;
-    /// Whether rows come while it is asked.
+    /// Whether rows are added while it is asked.
     fn grows(&self) -> bool;
 }
 
 /// Rows as they are read.
 pub trait Batches: Send {
-    /// The next rows, each with a value for each column that is wanted; none at the end.
+    /// The next rows, each with a value for each wanted column; none at the end.
     ///
     /// # Errors
     /// [`StoreError`]: the store is not reached any more.
@@ -102,7 +103,7 @@ pub(crate) fn chunk(rows: Vec<Vec<Value>>, columns: &[Option<String>]) -> Chunk 
     Chunk { rows: count, columns }
 }
 
-/// A store that an agent writes, or that lies there.
+/// A store file on this host, with or without an agent that writes it.
 #[derive(Debug)]
 pub struct Live {
     served: ServedDb,
@@ -111,7 +112,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// Opens a store read-only. A file that no archive can be of (another program's) is one, too.
+    /// Opens a store read-only. A file of another program, of which there can be no archive, is
+    /// accepted, too.
     ///
     /// # Errors
     /// [`StoreError`]: it cannot be read.
@@ -153,7 +155,7 @@ impl LiveStore for Live {
         let conn = self.served.reader()?;
         // One state of the store for all chunks.
         conn.execute_batch("BEGIN").map_err(|error| StoreError::Elsewhere(error.to_string()))?;
-        // Which hours it has was told by the cut-off of when it was opened.
+        // The cut-off at opening time decided which of its hours are used.
         let cutoff = "SELECT max(cutoff_ns) FROM retention WHERE table_name = ?1";
         let cutoff_ns: Option<i64> = conn.query_row(cutoff, [table], |row| row.get(0)).unwrap_or_default();
         if self.birth_ns.is_some() && cutoff_ns != self.dropped_until_ns(table) {

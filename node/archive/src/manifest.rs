@@ -1,15 +1,15 @@
-//! Owns what an archive says of an hour of a node: rows, losses, gaps. JSON, so that engines read
-//! it as they read the rows; new fields may come, none changes its meaning.
+//! Owns an archive's description of an hour of a node: rows, losses, gaps. JSON, so that engines
+//! read it as they read the rows; new fields may be added, none changes its meaning.
 
 use serde::{Deserialize, Serialize};
 
 use crate::hour::Hour;
 use crate::layout::StoreName;
 
-/// The version of this form; a later one may mean something else by the same names.
+/// The version of this form; a later one may use the same names with other meanings.
 pub const VERSION: u32 = 1;
 
-/// An hour of a store. It is written after the rows: where it lies, they lie whole.
+/// An hour of a store. It is written after the rows: where it is, they are complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`VERSION`].
@@ -20,7 +20,7 @@ pub struct Manifest {
     pub store: String,
     /// The version of the store's schema.
     pub schema_version: i64,
-    /// Who wrote it.
+    /// The program that wrote it.
     pub rankmesh: String,
     /// The hour's first nanosecond, Unix.
     pub since_ns: i64,
@@ -30,11 +30,11 @@ pub struct Manifest {
     pub written_ns: i64,
     /// Every table with a time, those without rows too.
     pub tables: Vec<TableRows>,
-    /// What was lost in this hour.
+    /// Records lost in this hour.
     pub losses: Vec<Loss>,
-    /// When no agent recorded.
+    /// Times without a recording agent.
     pub gaps: Vec<Gap>,
-    /// What retention had taken before it could be archived.
+    /// Rows that retention dropped before they could be archived.
     pub dropped: Vec<Dropped>,
 }
 
@@ -79,14 +79,15 @@ pub struct Gap {
     pub until_ns: i64,
 }
 
-/// Rows that retention took.
+/// Rows that retention dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
     /// The table.
     pub table: String,
     /// Up to when, Unix nanoseconds.
     pub until_ns: i64,
-    /// How many of this hour, as far as it was counted: while an agent held them for the archive.
+    /// How many of this hour, as far as they were counted: while an agent kept them for the
+    /// archive.
     #[serde(default)]
     pub rows: u64,
 }
@@ -108,7 +109,7 @@ impl Manifest {
     /// From its bytes.
     ///
     /// # Errors
-    /// It is none, or of a later version: says so in a few words.
+    /// It is not valid, or of a later version: the error is a few words.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -122,7 +123,7 @@ impl Manifest {
     }
 }
 
-/// What an archive says of a store as a whole: rewritten after each pass.
+/// An archive's description of a store: rewritten after each pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreHours {
     /// [`VERSION`].

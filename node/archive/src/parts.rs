@@ -1,5 +1,5 @@
-//! Owns where the rows of a node lie: in files of hours, or in its store; and what is known to be
-//! missing from them.
+//! Owns where the rows of a node are: in files of hours, or in its store; and what is missing from
+//! them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::live::{LiveStore, covers};
 use crate::manifest::Manifest;
 use crate::row_group::File;
 
-/// A node, as its archived hours and its store hold it.
+/// A node: its archived hours and its store.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) archive: Arc<Archive>,
@@ -30,7 +30,7 @@ pub(crate) struct HourFile {
     pub(crate) bytes: u64,
 }
 
-/// Where the rows of a table in some time lie.
+/// The places of the rows of a table in some time.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) files: Vec<HourFile>,
@@ -67,8 +67,8 @@ impl Node {
         hours
     }
 
-    /// From when on the live store has all rows of a table, Unix nanoseconds, where it is the store
-    /// that was archived.
+    /// The time from which the live store has all rows of a table, Unix nanoseconds, if it is the
+    /// store that was archived.
     fn live_from_ns(&self, store: &StoreName, table: &str) -> Option<i64> {
         let live = self.live.as_ref().filter(|live| live.birth_ns() == Some(store.birth_ns))?;
         Some(match live.dropped_until_ns(table) {
@@ -77,7 +77,7 @@ impl Node {
         })
     }
 
-    /// Where the rows of a table lie whose times are in `range`.
+    /// The places of the rows of a table with times in `range`.
     pub(crate) fn parts(&self, table: &str, range: &Range<i64>) -> Result<Parts, String> {
         let mut parts = Parts::default();
         for store in &self.stores {
@@ -123,13 +123,13 @@ impl Node {
         }
     }
 
-    /// What is known to be missing from `tables` (all when empty) in `range`.
+    /// Notes on what is missing from `tables` (all when empty) in `range`.
     pub(crate) fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String> {
         let is_asked = |table: &str| tables.is_empty() || tables.iter().any(|asked| asked.eq_ignore_ascii_case(table));
         let mut missing = Missing::default();
         for store in &self.stores {
             let mut hours = self.hours_in(store, range);
-            // What the store has all of it tells itself.
+            // The store makes its own notes on the span of which it has everything.
             let from_ns = tables.iter().map(|table| self.live_from_ns(store, table)).max().flatten();
             hours.retain(|hour| from_ns.is_none_or(|from_ns| hour.range_ns().start < from_ns));
             match self.archive.manifests(store, &hours) {
@@ -145,19 +145,19 @@ impl Node {
                 }
             }
         }
-        let mut notes = missing.said();
+        let mut notes = missing.notes();
         for table in ["sessions", "retention"] {
             if self.live.is_none() && tables.iter().any(|asked| asked.eq_ignore_ascii_case(table)) {
                 notes.push(format!("{table}: not archived as rows; manifests have gaps and what retention took"));
             }
         }
         if let Some(live) = &self.live {
-            let told = live.notes(tables, range);
-            // The archive has what retention took from the store; where it has not, its manifests
-            // say so.
+            let live_notes = live.notes(tables, range);
+            // The archive has the rows that retention dropped from the store; if not, its manifests
+            // have a note on it.
             let is_archived =
                 live.birth_ns().is_some_and(|birth_ns| self.stores.iter().any(|s| s.birth_ns == birth_ns));
-            notes.extend(told.into_iter().filter(|note| !(is_archived && note.ends_with(store::DROPPED))));
+            notes.extend(live_notes.into_iter().filter(|note| !(is_archived && note.ends_with(store::DROPPED))));
         }
         notes
     }
@@ -175,13 +175,13 @@ fn join(ranges: &mut Vec<Range<i64>>) {
     });
 }
 
-/// What is known to be missing from some hours.
+/// What is missing from some hours.
 #[derive(Debug, Default)]
 struct Missing {
     losses: BTreeMap<(String, String), (u64, i64, i64)>,
     gaps: Vec<Range<i64>>,
     dropped: BTreeMap<String, (i64, u64)>,
-    /// Of which there is no manifest.
+    /// Hours without a manifest.
     hours: Vec<Hour>,
     unreadable: Vec<String>,
 }
@@ -206,11 +206,11 @@ impl Missing {
         }
     }
 
-    fn said(mut self) -> Vec<String> {
+    fn notes(mut self) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         if let (Some(first), Some(last)) = (self.hours.first(), self.hours.last()) {
             let n = self.hours.len();
-            notes.push(format!("{n} hours from {} to {} are not in the archive", first.said(), last.next().said()));
+            notes.push(format!("{n} hours from {} to {} are not in the archive", first.text(), last.next().text()));
         }
         if let Some(first) = self.unreadable.first() {
             let more = self.unreadable.len() - 1;

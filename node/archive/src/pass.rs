@@ -1,6 +1,6 @@
 //! Owns one pass over a store: which of its hours are due, and writing them. Oldest first, the
-//! manifest after the rows, so that a pass that is cut off is continued by the next, and an hour that
-//! is written twice is the same files with the same names.
+//! manifest after the rows, so that a pass that is interrupted is continued by the next, and an
+//! hour that is written twice gives the same files with the same names.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,17 +15,16 @@ use crate::units;
 
 /// How long after its end an hour is written: calls that began in it have mostly ended by then.
 const SETTLED_NS: i64 = 300_000_000_000;
-/// For so many hours it is looked whether later rows came (a call that hung has the time of its
-/// beginning).
+/// Hours back that are checked for later rows (a call that hung has the time of its entry).
 const LOOKED_AT_AGAIN: i64 = 6;
-/// The share of one CPU that writing takes.
+/// The share of one CPU that writing may take.
 const CPU_SHARE: f64 = 0.25;
-/// The longest rest at a time.
+/// Longest pause at a time.
 const REST: Duration = Duration::from_secs(2);
 /// Bytes a second to the directory or bucket.
 const RATE_BYTES: u64 = 16 << 20;
 
-/// Why a pass did not get to its end.
+/// Why a pass did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
     /// The store cannot be read.
@@ -34,20 +33,20 @@ pub enum PassError {
     /// The directory or bucket cannot be used.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// It was told to stop.
+    /// It was asked to stop.
     #[error("stopped")]
     Stopped,
 }
 
 impl PassError {
-    /// Whether it was merely told to stop.
+    /// Whether it was just asked to stop.
     #[must_use]
     pub fn is_stop(&self) -> bool {
         matches!(self, Self::Stopped | Self::Hours(HoursError::Stopped))
     }
 }
 
-/// What to archive.
+/// The store to archive, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     /// A store; an agent may be writing to it.
@@ -56,23 +55,23 @@ pub struct Wanted<'a> {
     pub node: &'a str,
     /// Now, Unix nanoseconds.
     pub now_ns: i64,
-    /// Also the hours that are only just over: retention is about to take their rows.
+    /// Also the hours that ended a moment ago: retention is about to drop their rows.
     pub at_once: bool,
-    /// Also the hours that are not over.
+    /// Also hours that are not over.
     pub open_hours: bool,
-    /// No rests and no bound on the rate: nothing else runs here.
+    /// No pauses and no limit of the rate: nothing else runs here.
     pub full_speed: bool,
 }
 
-/// Who looks on while hours are written.
+/// Observer of a pass.
 pub trait Watch {
-    /// Whether to stop; looked at every few thousand rows.
+    /// Whether to stop; called every few thousand rows.
     fn stop(&self) -> bool;
-    /// Rows of the store before `until_ns` (Unix nanoseconds) lie in the archive.
+    /// Rows of the store before `until_ns` (Unix nanoseconds) are in the archive.
     fn archived(&self, until_ns: i64);
 }
 
-/// Looks on to stop it, and for nothing else.
+/// An observer that can only stop it.
 impl<F: Fn() -> bool> Watch for F {
     fn stop(&self) -> bool {
         self()
@@ -81,7 +80,7 @@ impl<F: Fn() -> bool> Watch for F {
     fn archived(&self, _: i64) {}
 }
 
-/// What a pass wrote.
+/// The result of a pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Done {
     /// The hours, oldest first.
@@ -97,7 +96,8 @@ pub struct Done {
 /// Writes the hours of a store that are due.
 ///
 /// # Errors
-/// [`PassError`]; what was written until then is whole, and the next pass goes on from there.
+/// [`PassError`]; the files written until then are complete, and the next pass continues from
+/// there.
 pub fn pass(place: &Place, wanted: Wanted<'_>, watch: &dyn Watch) -> Result<Done, PassError> {
     let mut hours = Hours::open(wanted.db)?;
     let name = StoreName { node: wanted.node.to_owned(), birth_ns: hours.birth_ns() };
@@ -135,11 +135,12 @@ pub fn pass(place: &Place, wanted: Wanted<'_>, watch: &dyn Watch) -> Result<Done
             failed: None,
         });
         reached.first_ns = reached.first_ns.min(range.start);
-        // An hour that is not over is looked at anew by the next pass.
+        // An hour that is not over is written again by the next pass.
         reached.until_ns = reached.until_ns.max(range.end);
         place.write(&layout::store(&name), serde_json::to_vec(&reached).unwrap_or_default())?;
         watch.archived(from_ns.min(end_ns));
-        // A snapshot keeps the write-ahead log from being cut back: no longer than an hour takes.
+        // A snapshot keeps the write-ahead log from being truncated: so it is held no longer than
+        // an hour's writing takes.
         hours = Hours::open(wanted.db)?;
     }
     if !wanted.open_hours {
@@ -153,8 +154,8 @@ fn known(place: &Place, name: &StoreName) -> Result<Option<StoreHours>, PlaceErr
     Ok(found.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
-/// Whether an hour's manifest is not there, or the store got rows of the hour since, all of whose
-/// other rows it still has.
+/// Whether an hour's manifest is missing, or the store got rows of the hour since and still has all
+/// of its other rows.
 fn has_changed(place: &Place, hours: &Hours, name: &StoreName, hour: Hour) -> Result<bool, PassError> {
     let found = place.read(&layout::manifest(hour, name))?;
     let Some(manifest) = found.and_then(|bytes| Manifest::read(&bytes).ok()) else { return Ok(true) };
@@ -257,7 +258,7 @@ fn write(
     Ok(())
 }
 
-/// Keeps the CPU for the job.
+/// Leaves the CPU to the job.
 struct Pace {
     is_full: bool,
     since: Instant,
@@ -306,7 +307,7 @@ mod tests {
         let again = pass(&place, wanted(&db), &never).unwrap();
         assert!(again.hours.iter().all(|hour| hour.range_ns().end > T0 + 300 * HOUR_NS), "{again:?}");
 
-        // A call that hung: its row has the time of its beginning.
+        // A call that hung: its row has the time of its entry.
         let last = first.hours[299];
         let store = Store::open(&db, forever()).unwrap();
         let late = record::Collective { ts_ns: last.range_ns().start + 5, ..collective(7) };
@@ -350,7 +351,7 @@ mod tests {
         let now_ns = record::unix_now_ns();
         let past = Hour::of_ns(now_ns - 30 * HOUR_NS);
         for row in 0..100 {
-            // Longer ago than an archive is waited for, and an hour that is waited for.
+            // One hour older than the time that the archive is waited for, and one within it.
             for ts_ns in [past.range_ns().start + row, now_ns - HOUR_NS - 600_000_000_000 + row] {
                 let call = record::Collective { ts_ns, ..collective(row.cast_unsigned()) };
                 store.ingest().record(record::Record::Collective(call));
@@ -383,7 +384,7 @@ mod tests {
             manifest.dropped.contains(&Dropped { table: "collectives".into(), until_ns, rows: 100 }),
             "{manifest:?}"
         );
-        // What was waited for is archived now, and goes.
+        // The rows that waited are archived now, and dropped.
         let deadline = Instant::now() + PATIENCE;
         while store.facts().table("collectives").is_some_and(|table| table.rows > 0) {
             assert!(Instant::now() < deadline, "{:?} {:?}", store.held(), store.facts());

@@ -1,6 +1,6 @@
-//! Owns where an archive lies: a directory, or an S3-compatible bucket. Files appear whole (renamed
-//! into place, or a completed upload) or not at all. Everything here blocks its thread; the work
-//! of the network is done by threads of its own.
+//! Owns access to an archive: a directory, or an S3-compatible bucket. Files appear complete
+//! (renamed into place, or a completed upload) or not at all. Everything here blocks its thread;
+//! network requests run on threads of its own.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,19 +19,19 @@ use tokio::runtime::Runtime;
 
 /// Bytes of a part of an upload; S3 takes none smaller but the last.
 const PART_BYTES: usize = 8 << 20;
-/// A request to a bucket, from its beginning to its end.
+/// Time limit of a request to a bucket.
 const REQUEST: Duration = Duration::from_secs(60);
-/// How long a request is tried again.
+/// How long a request is retried.
 const RETRY: Duration = Duration::from_secs(30);
 /// Requests at once.
 const REQUESTS: usize = 32;
-/// What a file may be that is read as a whole: manifests are a few KiB.
-const MOST_WHOLE: u64 = 16 << 20;
+/// Largest file that is read in one request: manifests are a few KiB.
+const MOST_AT_ONCE: u64 = 16 << 20;
 
 /// Why an archive cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The words that name it mean nothing.
+    /// Its name is not valid.
     #[error("{0}: give a directory, or s3://BUCKET/PREFIX")]
     Name(String),
     /// A directory that is not there or cannot be used.
@@ -39,7 +39,7 @@ pub enum PlaceError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         reason: io::Error,
     },
     /// A directory that is not there.
@@ -57,18 +57,18 @@ pub enum PlaceError {
         /// Why.
         reason: String,
     },
-    /// No thread could be had.
+    /// No thread could be started.
     #[error("starting the archive's threads: {0}")]
     Threads(io::Error),
     /// The directory or bucket refused or failed.
     #[error("{place}: {reason}")]
     Failed {
-        /// Where it lies.
+        /// Its place.
         place: String,
-        /// What it said.
+        /// The error.
         reason: String,
     },
-    /// Something is larger than it should be.
+    /// A file is larger than it should be.
     #[error("{0} is too large to be what its name says")]
     TooLarge(String),
 }
@@ -92,7 +92,7 @@ struct Threads(Option<Runtime>);
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // It may be dropped within another runtime, which must not wait.
+        // It may be dropped within another runtime, which must not block.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
@@ -101,7 +101,7 @@ impl Drop for Threads {
 
 /// Settings of a bucket: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
 /// `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP` and the others that the S3 client knows. Their values are
-/// shown nowhere.
+/// printed nowhere.
 #[derive(Clone, Default)]
 pub struct Settings(BTreeMap<String, String>);
 
@@ -125,7 +125,8 @@ impl Settings {
         &self.0
     }
 
-    /// From a file of `NAME=VALUE` lines, which only its owner may read; over the environment's.
+    /// From a file of `NAME=VALUE` lines, which only its owner may read; they override the
+    /// environment.
     ///
     /// # Errors
     /// It cannot be read, others may read it, or a line is no `NAME=VALUE`.
@@ -155,11 +156,12 @@ impl Settings {
 }
 
 impl Place {
-    /// Opens the directory or bucket that `name` means. A directory must be there: one that is not
+    /// Opens the directory or bucket of this name. A directory must exist: so one that is not
     /// mounted is not filled beneath its mount point.
     ///
     /// # Errors
-    /// [`PlaceError`]: it means nothing, or cannot be used. A bucket is first spoken to when it is
+    /// [`PlaceError`]: the name is not valid, or the place cannot be used. The first request to a
+    /// bucket is made when it is read or written.
     /// read or written.
     pub fn open(name: &str, settings: &Settings) -> Result<Self, PlaceError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -195,7 +197,7 @@ impl Place {
         Ok(Self { store, prefix: String::new(), name: path.display().to_string(), runtime })
     }
 
-    /// Where it lies, in words.
+    /// Description of the place.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -210,28 +212,28 @@ impl Place {
         PlaceError::Failed { place: self.name.clone(), reason: error.to_string() }
     }
 
-    /// Runs work of the network on its own threads and waits for it.
+    /// Runs a network request on its own threads and waits for it.
     fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Result<T, PlaceError> {
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let (tell, result) = std::sync::mpsc::sync_channel(1);
         let Some(runtime) = &self.runtime.0 else { return Err(self.failed("closed")) };
         runtime.spawn(async move {
             let _ = tell.send(work.await);
         });
-        told.recv().map_err(|_| self.failed("its threads have ended"))?.map_err(|error| self.failed(error))
+        result.recv().map_err(|_| self.failed("its threads have ended"))?.map_err(|error| self.failed(error))
     }
 
-    /// A whole file; none where it is not there.
+    /// A complete file; none where it is not there.
     ///
     /// # Errors
-    /// The place failed, or it is larger than such a file is.
+    /// The request failed, or the file is larger than such a file may be.
     pub fn read(&self, name: &str) -> Result<Option<Bytes>, PlaceError> {
         let (key, store) = (self.key(name)?, Arc::clone(&self.store));
         let found = self.wait(async move {
             match store.get(&key).await {
-                Ok(found) if found.meta.size > MOST_WHOLE => Ok(Some(Err(()))),
+                Ok(found) if found.meta.size > MOST_AT_ONCE => Ok(Some(Err(()))),
                 Ok(found) => Ok(Some(Ok(found.bytes().await?))),
                 Err(object_store::Error::NotFound { .. }) => Ok(None),
                 Err(error) => Err(error),
@@ -244,7 +246,7 @@ impl Place {
         }
     }
 
-    /// Whole files, as [`Self::read`], many at once.
+    /// Complete files, as [`Self::read`], many at once.
     ///
     /// # Errors
     /// As there.
@@ -259,7 +261,7 @@ impl Place {
             let store = Arc::clone(&store);
             async move {
                 match store.get(&key).await {
-                    Ok(found) if found.meta.size > MOST_WHOLE => Ok(None),
+                    Ok(found) if found.meta.size > MOST_AT_ONCE => Ok(None),
                     Ok(found) => found.bytes().await.map(Some),
                     Err(object_store::Error::NotFound { .. }) => Ok(None),
                     Err(error) => Err(error),
@@ -278,7 +280,7 @@ impl Place {
         self.wait(async move { store.get_range(&key, range).await })
     }
 
-    /// Writes a whole file, over what was there.
+    /// Writes a complete file, over an existing one.
     ///
     /// # Errors
     /// The place failed.
@@ -324,8 +326,8 @@ impl Place {
         Ok(found.into_iter().map(name).collect())
     }
 
-    /// A file that is written piece by piece, no faster than `rate_bytes` a second, and appears when
-    /// it is [finished](Upload::finish).
+    /// A file that is written piece by piece, no faster than `rate_bytes` a second, and appears
+    /// when it is [finished](Upload::finish).
     #[must_use]
     pub fn upload(&self, name: &str, rate_bytes: u64) -> Upload {
         Upload {
@@ -348,7 +350,7 @@ fn bucket_of(name: &str, bucket: &str, settings: &Settings) -> Result<object_sto
         .with_retry(retry)
         .with_client_options(ClientOptions::new().with_timeout(REQUEST));
     for (key, value) in &settings.0 {
-        // Those of other programs mean nothing here.
+        // Files of other programs are ignored.
         if let Ok(key) = key.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
             builder = builder.with_config(key, value);
         }
@@ -359,11 +361,11 @@ fn bucket_of(name: &str, bucket: &str, settings: &Settings) -> Result<object_sto
     builder.build().map_err(failed)
 }
 
-/// A file on its way. Dropped before it is finished, nothing of it appears.
+/// A file that is being uploaded. Dropped before it is finished, nothing of it appears.
 pub struct Upload {
     place: Place,
     name: String,
-    /// Begun with the first part: a small file is one request.
+    /// Started with the first part: a small file is one request.
     parts: Option<Box<dyn MultipartUpload>>,
     waiting: Vec<u8>,
     bytes: u64,
@@ -385,10 +387,10 @@ impl Upload {
         Ok(())
     }
 
-    /// Makes the file whole: now it is there. Returns its bytes.
+    /// Completes the file: now it appears. Returns its bytes.
     ///
     /// # Errors
-    /// The place failed; then it is not there.
+    /// The request failed; then the file does not appear.
     pub fn finish(mut self) -> Result<u64, PlaceError> {
         if self.parts.is_none() {
             self.place.write(&self.name, std::mem::take(&mut self.waiting))?;
@@ -439,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_a_directory_appear_whole_or_not_at_all() {
+    fn files_of_a_directory_appear_complete_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::open(dir.path().to_str().unwrap(), &Settings::default()).unwrap();
         assert!(place.read("a/b=c/x.json").unwrap().is_none());

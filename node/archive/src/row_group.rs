@@ -1,5 +1,5 @@
-//! Owns reading a Parquet file of an archive: its row groups, what their statistics rule out, and
-//! the columns that are asked for, in memory.
+//! Owns reading a Parquet file of an archive: its row groups, which of them the statistics rule
+//! out, and the wanted columns, in memory.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use store::PartColumn;
 
 use crate::place::Place;
 
-/// Bytes read at a time by whoever reads on and on.
+/// Bytes read at a time by a sequential reader.
 const AHEAD: u64 = 1 << 20;
-/// A file smaller than this is read as a whole: one request.
+/// A file smaller than this is read completely: one request.
 const SMALL: u64 = 256 << 10;
 
 /// A file of a place, for the Parquet reader.
@@ -29,8 +29,8 @@ pub(crate) struct Remote {
     place: Place,
     name: Arc<str>,
     bytes: u64,
-    /// All of it, where it is small.
-    whole: Arc<Mutex<Option<Bytes>>>,
+    /// The complete file, if it is small.
+    complete: Arc<Mutex<Option<Bytes>>>,
 }
 
 impl Length for Remote {
@@ -49,9 +49,9 @@ impl ChunkReader for Remote {
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
         let end = start.checked_add(length as u64).filter(|end| *end <= self.bytes);
         let end = end.ok_or_else(|| ParquetError::EOF(format!("{} is too short", self.name)))?;
-        let whole = self.whole.lock().clone();
-        let read = match &whole {
-            Some(whole) => whole.slice((start as usize).min(whole.len())..(end as usize).min(whole.len())),
+        let complete = self.complete.lock().clone();
+        let read = match &complete {
+            Some(complete) => complete.slice((start as usize).min(complete.len())..(end as usize).min(complete.len())),
             None => self
                 .place
                 .read_range(&self.name, start..end)
@@ -64,7 +64,7 @@ impl ChunkReader for Remote {
     }
 }
 
-/// Reads on from a place in the file.
+/// Reads on from a position in the file.
 pub(crate) struct Ahead {
     of: Remote,
     at: u64,
@@ -94,19 +94,19 @@ pub(crate) enum Values {
     Reals(Vec<f64>),
     Text(Vec<ByteArray>),
     Blobs(Vec<ByteArray>),
-    /// Whatever the store had, value by value.
+    /// The store's own values, one by one.
     Any(Vec<rusqlite::types::Value>),
 }
 
-/// A column of a chunk: its values, and where some are NULL the places of the others.
+/// A column of a chunk: its values, and where some are NULL the indices of the others.
 #[derive(Debug)]
 pub(crate) struct Column {
     pub(crate) values: Values,
-    /// For each row the place of its value, or none.
+    /// For each row the index of its value, or none.
     pub(crate) places: Option<Vec<u32>>,
 }
 
-/// Stands for NULL among the places.
+/// The index for NULL.
 const NULL: u32 = u32::MAX;
 
 impl Column {
@@ -132,8 +132,8 @@ impl Column {
         }
     }
 
-    /// What it takes in memory, about.
-    pub(crate) fn held_bytes(&self) -> usize {
+    /// Its memory, about.
+    pub(crate) fn memory_bytes(&self) -> usize {
         let values = match &self.values {
             Values::Integers(values) => values.capacity() * 8,
             Values::Reals(values) => values.capacity() * 8,
@@ -168,8 +168,8 @@ impl Chunk {
         self.columns.get(column).and_then(Option::as_ref).map_or(ValueRef::Null, |column| column.at(row))
     }
 
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.columns.iter().flatten().map(Column::held_bytes).sum()
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.columns.iter().flatten().map(Column::memory_bytes).sum()
     }
 }
 
@@ -183,10 +183,10 @@ pub(crate) struct File {
 impl File {
     /// Opens a file of `bytes` bytes.
     pub(crate) fn open(place: &Place, name: String, bytes: u64) -> parquet::errors::Result<Self> {
-        let remote = Remote { place: place.clone(), name: name.into(), bytes, whole: Arc::default() };
+        let remote = Remote { place: place.clone(), name: name.into(), bytes, complete: Arc::default() };
         if bytes <= SMALL {
-            let whole = remote.get_bytes(0, bytes as usize)?;
-            *remote.whole.lock() = Some(whole);
+            let complete = remote.get_bytes(0, bytes as usize)?;
+            *remote.complete.lock() = Some(complete);
         }
         unharmed(|| {
             let reader = SerializedFileReader::new(remote.clone())?;
@@ -202,12 +202,12 @@ impl File {
 
     /// Bytes of it that are in memory.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.remote.whole.lock().as_ref().map_or(0, Bytes::len)
+        self.remote.complete.lock().as_ref().map_or(0, Bytes::len)
     }
 
-    /// Keeps nothing but its metadata: what is read from now on is read anew.
+    /// Drops everything but its metadata: later reads go to the file again.
     pub(crate) fn let_go(&mut self) {
-        *self.remote.whole.lock() = None;
+        *self.remote.complete.lock() = None;
     }
 
     /// Rows of a row group.
@@ -215,7 +215,7 @@ impl File {
         usize::try_from(self.metadata.row_group(group).num_rows()).unwrap_or(0)
     }
 
-    /// What the statistics of a row group say of its columns.
+    /// The statistics of a row group's columns.
     pub(crate) fn known(&self, group: usize) -> Vec<PartColumn> {
         let column = |column: &ColumnChunkMetaData| {
             let known = column.statistics();
@@ -239,7 +239,8 @@ impl File {
         self.metadata.num_row_groups()
     }
 
-    /// Whether a row group may have a row whose integers in `column` meet `range` (both ends within).
+    /// Whether a row group may have a row whose integers in `column` are in `range` (both ends
+    /// within).
     pub(crate) fn may_hold(&self, group: usize, column: &str, (least, greatest): (i64, i64)) -> bool {
         let found = self.metadata.row_group(group);
         match place_of(found, column).and_then(|at| found.column(at).statistics()) {
@@ -269,8 +270,8 @@ impl File {
     }
 }
 
-/// Runs the Parquet reader on bytes from outside: where damaged ones make it panic, that is an error
-/// (SQLite is above us, and no panic may pass through it).
+/// Runs the Parquet reader on bytes from outside: a panic caused by damaged ones becomes an error
+/// (the caller is SQLite, and no panic may pass through it).
 fn unharmed<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> parquet::errors::Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(ParquetError::General("damaged: the reader gave up".to_owned())))

@@ -1,10 +1,10 @@
 //! Owns archived and live rows as tables of an SQLite connection: a virtual table for each table
-//! that has a time. Hours and row groups that a condition on the time (or on another integer that a
-//! row group's statistics know) rules out are not read, nor are columns that the statement does not
-//! use. SQLite checks every condition again itself.
+//! that has a time. Hours and row groups that a condition on the time (or on another integer in a
+//! row group's statistics) rules out are not read, nor are columns that the statement does not use.
+//! SQLite checks every condition again itself.
 //!
-//! A scan that SQLite begins again, as the inner side of a join, keeps its rows and finds them by
-//! the columns that are compared for equality, within the memory of the question.
+//! A scan that SQLite starts repeatedly, as the inner side of a join, keeps its rows and finds them
+//! by the columns that are compared for equality, within the memory of the question.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ use crate::live::{self, Batches, RowsWanted};
 use crate::parts::{HourFile, Node};
 use crate::row_group::{Chunk, File};
 
-/// What a kept row's place takes beside the row, about.
+/// Memory of a kept row's index entry besides the row, about.
 const KEPT_ROW_BYTES: usize = 96;
 
 /// A connection whose tables are those of a store of this version, with a node's rows.
@@ -79,7 +79,7 @@ struct HistoryTable {
     table: String,
     columns: Vec<String>,
     is_integer: Vec<bool>,
-    /// The place of the column with the rows' time.
+    /// The index of the column with the rows' time.
     time: usize,
 }
 
@@ -186,22 +186,22 @@ struct Cursor<'vtab> {
     /// SQLite's part; must come first.
     base: sqlite3_vtab_cursor,
     table: *const HistoryTable,
-    /// Scans that were begun, by plan.
-    scans: HashMap<String, Begun>,
+    /// Scans that were started, by plan.
+    scans: HashMap<String, StartedScan>,
     at: Place,
     lifetime: PhantomData<&'vtab HistoryTable>,
 }
 
-/// What is known of a scan from the times it was begun before.
-struct Begun {
-    /// What was the same each time.
+/// State of a scan from its earlier starts.
+struct StartedScan {
+    /// Bounds that were the same each time.
     constant: Bounds,
     kept: Option<Arc<Kept>>,
-    /// What the constant bounds leave is more than is kept.
+    /// The rows within the constant bounds are more than may be kept.
     is_too_much: bool,
 }
 
-/// Columns that are compared for equality, and with what.
+/// Columns that are compared for equality, and the values.
 type Lookup = Vec<(usize, Key)>;
 
 /// The least and greatest values of integer columns, by column.
@@ -214,12 +214,12 @@ enum Place {
     End,
 }
 
-/// Rows of a scan that is begun again and again, with the places of each value of some columns.
+/// Rows of a scan that is started repeatedly, with an index on some columns.
 struct Kept {
     chunks: Vec<Chunk>,
     by: Vec<usize>,
     places: HashMap<Vec<Key>, Vec<(u32, u32)>>,
-    _held: Held,
+    _memory: Held,
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -229,7 +229,8 @@ enum Key {
 }
 
 impl Key {
-    /// Of a value that equals another exactly where their keys are equal; none of others.
+    /// The key of a value that equals another exactly where their keys are equal; none of other
+    /// values.
     fn of(value: ValueRef<'_>) -> Option<Self> {
         match value {
             ValueRef::Integer(value) => Some(Self::Integer(value)),
@@ -239,7 +240,7 @@ impl Key {
     }
 }
 
-/// Reads the rows that bounds leave, part by part.
+/// Reads the rows within bounds, part by part.
 struct Reader {
     node: Arc<Node>,
     table: String,
@@ -252,7 +253,7 @@ struct Reader {
 }
 
 fn failed(why: impl std::fmt::Display) -> Error {
-    // A code by which the executor tells it from an error of the question's own SQL.
+    // A code by which the executor distinguishes it from an error of the question's own SQL.
     Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_READ), Some(why.to_string()))
 }
 
@@ -330,16 +331,16 @@ impl Cursor<'_> {
         Ok(Reader { node, table: table.table.clone(), columns, bounds, files, open: None, live })
     }
 
-    /// Keeps the rows of a scan, with their places by some columns; none where they are too many.
+    /// Keeps the rows of a scan, with an index on some columns; none where they are too many.
     fn keep(&self, used: u64, bounds: &Bounds, by: Vec<usize>) -> Result<Option<Arc<Kept>>> {
         let used = by.iter().fold(used, |used, column| used | 1 << (*column).min(63));
         let mut reader = self.reader(used, bounds)?;
-        let (mut chunks, mut held, mut bytes) = (Vec::new(), Held::default(), 0);
+        let (mut chunks, mut memory, mut bytes) = (Vec::new(), Held::default(), 0);
         let mut places = HashMap::<Vec<Key>, Vec<(u32, u32)>>::new();
         while let Some(chunk) = reader.next()? {
             let at = chunks.len() as u32;
-            bytes += chunk.held_bytes() + if by.is_empty() { 0 } else { chunk.rows * KEPT_ROW_BYTES };
-            if !held.is_within(bytes) {
+            bytes += chunk.memory_bytes() + if by.is_empty() { 0 } else { chunk.rows * KEPT_ROW_BYTES };
+            if !memory.is_within(bytes) {
                 return Ok(None);
             }
             for row in (0..chunk.rows).filter(|_| !by.is_empty()) {
@@ -349,7 +350,7 @@ impl Cursor<'_> {
             }
             chunks.push(chunk);
         }
-        Ok(Some(Arc::new(Kept { chunks, by, places, _held: held })))
+        Ok(Some(Arc::new(Kept { chunks, by, places, _memory: memory })))
     }
 
     fn begin(&mut self, plan: &str, args: &Filters<'_>) -> Result<Place> {
@@ -365,7 +366,7 @@ impl Cursor<'_> {
                     None => bounds.push((term.column, limits)),
                 }
             }
-            // Of another kind it may mean something that only SQLite knows.
+            // A comparison with a value of another type has a meaning that only SQLite knows.
             let fits = matches!((is_integer, value), (true, ValueRef::Integer(_)) | (false, ValueRef::Text(_)));
             if let Some(key) = Key::of(value).filter(|_| term.operator == '=' && fits) {
                 lookup.push((term.column, key));
@@ -374,24 +375,25 @@ impl Cursor<'_> {
         if bounds.iter().any(|(_, (least, greatest))| least > greatest) {
             return Ok(Place::End);
         }
-        let Some(mut begun) = self.scans.remove(plan) else {
-            let first = Begun { constant: bounds.clone(), kept: None, is_too_much: false };
+        let Some(mut scan) = self.scans.remove(plan) else {
+            let first = StartedScan { constant: bounds.clone(), kept: None, is_too_much: false };
             self.scans.insert(plan.to_owned(), first);
             return self.read(used, &bounds);
         };
-        let known = begun.constant.len();
-        begun.constant.retain(|bound| bounds.contains(bound));
-        if begun.constant.len() < known {
-            // Constant ones only become fewer, so this is done once for each at most.
-            begun.kept = None;
+        let known = scan.constant.len();
+        scan.constant.retain(|bound| bounds.contains(bound));
+        if scan.constant.len() < known {
+            // There are never more constant ones than before, so this happens at most once for
+            // each.
+            scan.kept = None;
         }
-        if begun.kept.is_none() && !begun.is_too_much {
+        if scan.kept.is_none() && !scan.is_too_much {
             let by = lookup.iter().map(|(column, _)| *column).collect();
-            begun.kept = self.keep(used, &begun.constant, by)?;
-            begun.is_too_much = begun.kept.is_none();
+            scan.kept = self.keep(used, &scan.constant, by)?;
+            scan.is_too_much = scan.kept.is_none();
         }
-        let kept = begun.kept.clone();
-        self.scans.insert(plan.to_owned(), begun);
+        let kept = scan.kept.clone();
+        self.scans.insert(plan.to_owned(), scan);
         match kept {
             Some(kept) => Ok(found(kept, lookup)),
             None => self.read(used, &bounds),
@@ -406,7 +408,7 @@ impl Cursor<'_> {
         })
     }
 
-    /// The chunk and row where the cursor stands.
+    /// The chunk and row of the cursor.
     fn here(&self) -> Option<(&Chunk, usize)> {
         match &self.at {
             Place::Read(_, chunk, row, _) => Some((chunk, *row)),
@@ -420,7 +422,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Where a scan of kept rows begins.
+/// The start of a scan of kept rows.
 fn found(kept: Arc<Kept>, wanted: Lookup) -> Place {
     let (by, key): (Vec<usize>, Vec<Key>) = wanted.into_iter().unzip();
     if !by.is_empty() && by == kept.by {
@@ -432,13 +434,13 @@ fn found(kept: Arc<Kept>, wanted: Lookup) -> Place {
     if kept.chunks.is_empty() { Place::End } else { Place::KeptAll(kept, 0, 0) }
 }
 
-/// The integers that a comparison admits; none where no row can meet it.
+/// The integers that satisfy a comparison; none where no row can satisfy it.
 fn limits(operator: char, value: ValueRef<'_>) -> Option<(i64, i64)> {
     const ALL: (i64, i64) = (i64::MIN, i64::MAX);
     let value = match value {
         ValueRef::Integer(value) => value,
         ValueRef::Null => return None,
-        // SQLite knows what it means.
+        // SQLite knows its meaning.
         _ => return Some(ALL),
     };
     match operator {
@@ -534,16 +536,16 @@ impl Cursor<'_> {
         Ok(())
     }
 
-    /// A chunk is a row group at most: looked at against the question's memory, which counts what is
-    /// kept.
+    /// A chunk is a row group at most: its size is checked against the question's memory, in which
+    /// what is kept is counted.
     fn within_memory(&self) -> Result<()> {
         let Place::Read(_, chunk, ..) = &self.at else { return Ok(()) };
-        let mut held = Held::default();
-        if held.is_within(chunk.held_bytes()) { Ok(()) } else { Err(no_memory()) }
+        let mut memory = Held::default();
+        if memory.is_within(chunk.memory_bytes()) { Ok(()) } else { Err(no_memory()) }
     }
 }
 
-/// A value that is copied by SQLite.
+/// A value that SQLite copies.
 struct Borrowed<'a>(ValueRef<'a>);
 
 impl rusqlite::ToSql for Borrowed<'_> {

@@ -1,5 +1,5 @@
-//! Owns the units of columns, as a file's metadata says them: by the endings that the schema's
-//! names have (docs/schema.md).
+//! Owns the units of columns, as in a file's metadata: by the endings that the schema's names have
+//! (docs/schema.md).
 
 /// The unit of a column; none where it is a name, a code or a plain number.
 pub(crate) fn unit(column: &str) -> Option<&'static str> {
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_from_durations_and_every_number_of_time_or_size_has_a_unit() {
+    fn times_are_distinguished_from_durations_and_every_number_of_time_or_size_has_a_unit() {
         assert!(unit("ts_ns").is_some_and(|unit| unit.contains("1970")));
         assert_eq!((unit("duration_ns"), unit("bytes"), unit("rank")), (Some("ns"), Some("B"), None));
         for (table, columns) in store::declared().unwrap() {

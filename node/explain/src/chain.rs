@@ -1,8 +1,8 @@
-//! How a late rank came to be late, step by step: from what its host recorded in an interval
-//! between two collectives to the entry that comes late.
+//! How a late rank came to be late, step by step: from the events that its host recorded in an
+//! interval between two collectives to the late entry.
 //!
-//! Pure. A link is made only of rows: stretches of the kinds that the cause names, in the intervals
-//! in which the culprit took longest compared with its peer.
+//! Pure. A link is made only of rows: stretches of the kinds that the cause names, in the
+//! intervals in which the culprit took longest compared with its peer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use verdicts::why::{Cause, Collective, Gap, Kind, Recorded, Stretch};
 
 /// Steps that are shown.
 pub const EXAMPLES: usize = 3;
-/// A link tells of at least this part of what the interval is longer by.
+/// A link covers at least this part of the interval's excess.
 const PART: f64 = 0.1;
 /// Links of one step before the entry.
 const LINKS: usize = 3;
@@ -31,10 +31,10 @@ pub struct Late {
     pub links: Vec<Link>,
 }
 
-/// The intervals in which the culprit took longest compared with the peer, worst first: of those in
-/// which the largest part of the cause was recorded; where there is none, of those in which another
-/// part of it was, and only then of all. A late step without such a row may have been late for
-/// another reason, and is no example of this cause.
+/// The intervals in which the culprit took longest compared with the peer, worst first. Those in
+/// which the largest part of the cause was recorded come before those with another part of it, and
+/// these before all others: a late step without such a row may have been late for another reason,
+/// and is no example of this cause.
 #[must_use]
 pub fn worst(cause: &Cause, culprit: &Recorded, peer: Option<&Recorded>, node: &str) -> Vec<Late> {
     let peers: BTreeMap<&[Collective; 2], i64> = peer
@@ -76,14 +76,14 @@ fn own_ns(gap: &Gap, of: &Recorded) -> i64 {
     gap.end_ns - gap.start_ns - calls.map(|s| within(s, gap)).sum::<i64>()
 }
 
-/// How much of a stretch lies in an interval.
+/// The part of a stretch that is in an interval.
 fn within(stretch: &Stretch, gap: &Gap) -> i64 {
     (stretch.end_ns.min(gap.end_ns) - stretch.start_ns.max(gap.start_ns)).max(0)
 }
 
-/// What was recorded of the cause in an interval, with the kinds of it.
+/// The stretches of the cause in an interval, with their kinds.
 fn links(cause: &Cause, culprit: &Recorded, gap: &Gap, late_ns: i64, node: &str) -> (Vec<Link>, Vec<Kind>) {
-    // By kind and by who or what it was: begin, time, stretches.
+    // By kind and by its originator: begin, time, stretches.
     let mut seen: BTreeMap<(Kind, Arc<str>), (i64, i64, usize)> = BTreeMap::new();
     for stretch in culprit.stretches.iter().filter(|s| cause.named.contains(&s.kind)) {
         let ns = within(stretch, gap);
@@ -112,10 +112,10 @@ fn links(cause: &Cause, culprit: &Recorded, gap: &Gap, late_ns: i64, node: &str)
     (links, kinds)
 }
 
-/// What happened, without its length.
+/// The event as text, without its length.
 fn event(kind: Kind, what: &str, stretches: usize) -> String {
     let what = printable(what);
-    let said = match kind {
+    let text = match kind {
         Kind::Communication => format!("it was in {what}"),
         Kind::Stopped => "it was stopped".to_owned(),
         Kind::CpuThrottled => format!("the CPU quota of its cgroup was used up ({what})"),
@@ -131,7 +131,7 @@ fn event(kind: Kind, what: &str, stretches: usize) -> String {
         Kind::Sleep => format!("it slept by itself ({what})"),
         Kind::Wait => format!("it gave up its CPU ({what})"),
     };
-    if stretches > 1 { format!("{said}, {stretches} times") } else { said }
+    if stretches > 1 { format!("{text}, {stretches} times") } else { text }
 }
 
 /// The table in which a kind is recorded.
@@ -154,7 +154,7 @@ pub fn table(kind: Kind) -> &'static str {
     }
 }
 
-/// The late step with what came of it: who waited. `waits` are (rank, wait) of the others in that
+/// The late step with its consequence: who waited. `waits` are (rank, wait) of the others in that
 /// collective.
 #[must_use]
 pub fn example(late: Late, rank: i32, node: &str, waits: &[(i64, i64)], tier: u8) -> Example {
@@ -221,7 +221,8 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Intervals of 100 ms, those of the culprit longer by `late`; in each what keeps it.
+    /// Intervals of 100 ms, those of the culprit longer by `late`; in each the stretch that causes
+    /// it.
     fn recorded(late: &[i64], kind: Kind, what: &str) -> Recorded {
         let mut at_ns = 0;
         let mut calls = vec![(Some(Collective { func: "all_reduce".into(), seq: 0 }), 7, -MS, 0)];
@@ -253,9 +254,9 @@ mod tests {
         let late = worst(&cause, &culprit, Some(&peer), "node-3");
         assert_eq!(late.iter().map(|l| l.late_ns).collect::<Vec<_>>(), [290 * MS, 70 * MS, 60 * MS]);
         let example = example(late[0].clone(), 5, "node-3", &[(0, 290 * MS), (1, 288 * MS), (2, MS)], 1);
-        let said: Vec<&str> = example.links.iter().map(|link| link.what.as_str()).collect();
+        let texts: Vec<&str> = example.links.iter().map(|link| link.what.as_str()).collect();
         assert_eq!(
-            said,
+            texts,
             [
                 "backup (pid 812) had its CPU",
                 "rank 5 entered all_reduce number 2, 290 ms later than its peer would have",
@@ -264,7 +265,7 @@ mod tests {
         );
         assert!(example.links[0].at_ns < example.links[1].at_ns);
 
-        // What is not named is no link.
+        // A kind that is not named makes no link.
         let unattributed = Cause { named: Vec::new(), ..cause };
         assert!(worst(&unattributed, &culprit, Some(&peer), "node-3").iter().all(|late| late.links.is_empty()));
     }
@@ -285,7 +286,7 @@ mod tests {
         };
         assert_eq!(late_ns(&culprit, &cause), [(25, 1), (22, 1), (21, 1)]);
 
-        // Begun in the collective before, it counts with what made the interval longer.
+        // Begun in the collective before, it is counted with the excess of the interval.
         culprit.stretches[1].end_ns = gap.start_ns + 25 * MS;
         assert_eq!(late_ns(&culprit, &cause), [(48, 1), (25, 1), (22, 1)]);
 

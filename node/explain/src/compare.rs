@@ -3,18 +3,18 @@
 //! Pure. A figure is a list of values of each side, one a block of time. The shift is the
 //! Hodges-Lehmann estimate (the median of all differences of a value after and one before), its
 //! interval that of the Mann-Whitney test (Hollander and Wolfe, "Nonparametric Statistical
-//! Methods", 2nd ed. 1999, 4.2 and 4.3, normal approximation), the effect Cliff's delta (1993). Blocks
-//! that follow each other are alike: the variance is taken so much larger as their first
-//! autocorrelation says (Bayley and Hammersley, "The effective number of independent observations in
-//! an autocorrelated time series", 1946). Intervals hold for all figures together (Bonferroni).
+//! Methods", 2nd ed. 1999, 4.2 and 4.3, normal approximation), the effect Cliff's delta (1993).
+//! Consecutive blocks are correlated: the variance is multiplied by the factor that their first
+//! autocorrelation gives (Bayley and Hammersley, "The effective number of independent observations
+//! in an autocorrelated time series", 1946). Intervals hold for all figures together (Bonferroni).
 
 use serde::Serialize;
 
-/// Values of a side beyond which blocks are to be made longer.
+/// Most values of a side: with more, blocks are to be made longer.
 pub const MOST: usize = 512;
 /// Fewest values of a side.
 const FEWEST: usize = 4;
-/// Chance that an interval of any figure misses.
+/// Probability that an interval of any figure misses the true value.
 const MISSES: f64 = 0.05;
 /// Differences below this part of the figure are named as too small to matter.
 const SMALL: f64 = 0.01;
@@ -22,9 +22,9 @@ const SMALL: f64 = 0.01;
 /// One figure of both sides.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Figure {
-    /// What it is: `compute time`.
+    /// Its name: `compute time`.
     pub measure: String,
-    /// Of what: `rank 3`.
+    /// Its object: `rank 3`.
     pub of: String,
     /// `ns`, `%`, `a second`.
     pub unit: &'static str,
@@ -34,7 +34,7 @@ pub struct Figure {
     pub after: Vec<f64>,
 }
 
-/// What became of a figure.
+/// The comparison of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
     /// See [`Figure::measure`].
@@ -49,13 +49,13 @@ pub struct Change {
     pub after: Option<f64>,
     /// Values on both sides.
     pub values: [usize; 2],
-    /// By how much it is more than before; none where there are too few values.
+    /// The difference; none where there are too few values.
     pub shift: Option<Shift>,
-    /// In one word.
+    /// The outcome.
     pub verdict: Outcome,
 }
 
-/// A difference with how sure it is.
+/// A difference with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Shift {
     /// Hodges-Lehmann estimate.
@@ -138,9 +138,9 @@ fn shift(before: &[f64], after: &[f64], z: f64) -> Option<Shift> {
     let more = differences.iter().filter(|d| **d > 0.0).count() as f64;
     let less = differences.iter().filter(|d| **d < 0.0).count() as f64;
     let inflation = inflation(before).max(inflation(after));
-    let beside = n * m / 2.0 - z * (n * m * (n + m + 1.0) / 12.0 * inflation).sqrt();
+    let below = n * m / 2.0 - z * (n * m * (n + m + 1.0) / 12.0 * inflation).sqrt();
     // Too few values for an interval of this certainty: every difference is possible.
-    let at = (beside.floor() >= 1.0).then_some(beside.floor() as usize);
+    let at = (below.floor() >= 1.0).then_some(below.floor() as usize);
     let (low, high) = match at {
         Some(at) => (differences[at - 1], differences[differences.len() - at]),
         None => (f64::MIN, f64::MAX),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_too_few_values_or_of_one_side() {
+    fn too_few_values_or_one_side_give_no_shift() {
         assert_eq!(compare(&[figure(&[1.0, 2.0], &[9.0, 9.0])])[0].verdict, Outcome::TooFew);
         assert_eq!(compare(&[figure(&[], &[9.0; 9])])[0].verdict, Outcome::OneSided);
         // Four against four can never be sure at 95 % of a hundred figures together.
@@ -242,8 +242,8 @@ mod tests {
         assert!(compare(&many).iter().all(|change| change.verdict == Outcome::NotShown));
     }
 
-    /// Of hundreds of comparisons of a thing with itself hardly any is called a change, also where
-    /// each value is much like the one before.
+    /// Of hundreds of comparisons of a process with itself hardly any is called a change, also
+    /// where consecutive values are strongly correlated.
     #[test]
     fn noise_is_no_change() {
         let walk = |seed: u64| {

@@ -1,4 +1,4 @@
-//! What waiting costs: GPU-seconds into money, by the rates that the site or the asker gives.
+//! The cost of waiting: GPU-seconds into money, by the rates that the site or the requester gives.
 //!
 //! There is no price in the program and none is fetched. A rate comes from `--gpu-hour 2.49EUR`, or
 //! from a file such as [`SITE_FILE`]:
@@ -18,11 +18,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a site's rates lie.
+/// Where a site's file of rates is.
 pub const SITE_FILE: &str = "/etc/rankmesh/rates.toml";
 /// Largest file of rates.
 const MOST_BYTES: u64 = 1 << 20;
-/// No GPU costs so much an hour: a typing error.
+/// A price above this is taken for a typing error.
 const MOST: f64 = 1e6;
 
 /// Rates that cannot be used.
@@ -62,7 +62,7 @@ struct ModelRate {
     gpu_hour: f64,
 }
 
-/// What is known of a host, as far as rates ask for it.
+/// Facts about a host that rates refer to.
 #[derive(Debug, Clone, Default)]
 pub struct Host {
     /// Its labels in the mesh.
@@ -78,15 +78,15 @@ pub struct Money {
     pub currency: String,
     /// What a GPU costs for an hour, mean over the ranks that wait.
     pub gpu_hour: f64,
-    /// Of the time looked at.
+    /// Of the span.
     pub total: f64,
-    /// For each hour that it goes on like this.
+    /// For each hour that it goes on.
     pub per_hour: f64,
     /// For each step, where steps are known.
     pub per_step: Option<f64>,
     /// The amounts are at most these.
     pub upper_bound: bool,
-    /// Ranks that wait on hosts for which there is no rate; they are not in the amounts' mean.
+    /// Waiting ranks on hosts without a rate; they are not in the amounts' mean.
     pub without_rate: usize,
 }
 
@@ -109,7 +109,7 @@ impl Rates {
     /// Reads a file of rates.
     ///
     /// # Errors
-    /// It cannot be read, or says something else.
+    /// It cannot be read, or is not valid.
     pub fn of_file(path: &Path) -> Result<Self, RatesError> {
         let error = |why: String| RatesError { what: path.display().to_string(), why };
         let mut text = String::new();
@@ -205,11 +205,11 @@ impl Rates {
 pub struct Waste {
     /// Sum over the ranks, seconds.
     pub gpu_seconds: f64,
-    /// As if so many ranks did nothing.
+    /// The same as a number of idle ranks.
     pub gpus_lost: f64,
     /// Seconds of each step, where steps are known.
     pub gpu_seconds_per_step: Option<f64>,
-    /// It is at most this.
+    /// The true value is at most this.
     pub upper_bound: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Where a rank is and its peer is not: the difference of the shares of samples.
+//! Where a rank is in its code and its peer is not: the difference of the shares of samples.
 //!
-//! Pure. Both are sampled at the same time in the same way, so what both do (waiting for each other,
-//! the step itself) cancels out.
+//! Pure. Both are sampled at the same time in the same way, so what both do (waiting for each
+//! other, the step itself) cancels out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::stacks::{CountedStack, Frame, Member, MemberStacks};
 /// Part of the samples by which the culprit must be in a place more often than its peer.
 const CLEAR: f64 = 0.3;
 
-/// A place around the clearest one tells as much where its gap is smaller by at most this.
+/// A place that contains the clearest one is as good where its gap is smaller by at most this.
 const AS_TELLING: f64 = 0.1;
 
-/// Such places that are shown.
+/// Most such places that are shown.
 const OUTER: usize = 2;
 
 /// A place with the samples of both.
@@ -21,7 +21,7 @@ const OUTER: usize = 2;
 pub struct Difference {
     /// The innermost: `queue.py:171 get`.
     pub place: String,
-    /// What it is called from and tells as much, outermost first: `train.py:40 step`, `data.py:88
+    /// The equally good places that contain it, outermost first: `train.py:40 step`, `data.py:88
     /// collate`. People know their own lines; the innermost is often a library's.
     pub outer: Vec<String>,
     /// The culprit's samples in it.
@@ -35,7 +35,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// By what part of the samples the culprit is there more often.
+    /// The difference of the shares of samples.
     fn clearness(&self) -> f64 {
         let share = |count: u32, samples: u32| f64::from(count) / f64::from(samples.max(1));
         share(self.culprit, self.culprit_samples) - share(self.peer, self.peer_samples)
@@ -56,7 +56,7 @@ impl Difference {
 }
 
 /// The innermost of the places in which the culprit is most clearly more often than its peer; none
-/// where nothing is clear.
+/// where no difference is clear.
 #[must_use]
 pub fn difference(culprit: &[MemberStacks], peer: &[MemberStacks]) -> Option<Difference> {
     let (mine, theirs) = (Shares::of(culprit), Shares::of(peer));
@@ -86,9 +86,8 @@ pub fn difference(culprit: &[MemberStacks], peer: &[MemberStacks]) -> Option<Dif
     })
 }
 
-/// Where the culprit's child processes, such as a data loader's workers, are and its peer's are not:
-/// that of the one child in which it is clearest, with its process id. A peer without children is in
-/// no place.
+/// The same for child processes, such as a data loader's workers: the difference of the one child
+/// in which it is clearest, with its process id. A peer without children is in no place.
 #[must_use]
 pub fn of_children(culprit: &[MemberStacks], peer: &[MemberStacks]) -> Option<(u32, Difference)> {
     let nowhere = [MemberStacks {
@@ -98,7 +97,7 @@ pub fn of_children(culprit: &[MemberStacks], peer: &[MemberStacks]) -> Option<(u
     }];
     let peer = if peer.is_empty() { &nowhere } else { peer };
     let each = culprit.iter().filter_map(|child| {
-        // What its program begins with is said of every child.
+        // The outermost functions are the same in every child.
         let found = Difference { outer: Vec::new(), ..difference(std::slice::from_ref(child), peer)? };
         Some((child.member.pid, found))
     });
@@ -119,7 +118,7 @@ impl Shares {
             shares.samples += member.other_stacks;
             for CountedStack { frames, count, .. } in &member.stacks {
                 shares.samples += count;
-                // A program with lines is told by these; its interpreter's functions say nothing.
+                // Lines identify a program; its interpreter's native functions do not.
                 let python = frames.iter().any(|frame| matches!(frame, Frame::Python { .. }));
                 let mut seen = BTreeSet::new();
                 for (deep, frame) in frames.iter().enumerate() {
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_child_that_is_slow_is_told_from_those_that_wait() {
+    fn the_child_that_is_slow_is_distinguished_from_those_that_wait() {
         let (queue, decode) = (python("get", 12), python("decode", 40));
         let child = |pid, place: &Frame| {
             let mut child = stacks(&[(std::slice::from_ref(place), 20)]).remove(0);
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_without_lines_are_told_by_their_functions() {
+    fn programs_without_lines_are_described_by_their_functions() {
         let native = |function: &str| Frame::Native { function: function.into(), module: "lmp".into() };
         let culprit = stacks(&[(&[native("main"), native("write_dump"), Frame::ReturnProbe], 4)]);
         let peer = stacks(&[(&[native("main"), native("MPI_Wait")], 4)]);

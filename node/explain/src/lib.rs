@@ -1,6 +1,5 @@
 //! Explains a verdict: where ranks are ([`stacks`], read from outside), what to do about a cause
-//! ([`runbook`]), and what waiting costs ([`cost`]), and what front
-//! ends show of it ([`watched`]).
+//! ([`runbook`]), what waiting costs ([`cost`]), and the values that front ends show ([`watched`]).
 //!
 //! This crate knows neither the mesh nor the trace store nor libbpf: it reads `/proc` and the
 //! memory of other processes, it takes verdicts with their evidence as values ([`chain`]), and it

@@ -1,6 +1,5 @@
-//! An explanation as a person reads it, from the top down: what, where, how, since when, what was
-//! looked at, what it costs. Plain text; what the runbook says comes from the caller, who knows the
-//! site's pages.
+//! An explanation as text, from the top down: what, where, how, since when, what was looked at,
+//! what it costs. The runbook's text comes from the caller, who knows the site's pages.
 
 use std::fmt::Write as _;
 
@@ -48,11 +47,11 @@ pub fn text(found: &Explanation, with_sql: bool) -> String {
         example.links.iter().take(LINES).for_each(|link| line(link, &mut out));
     }
     if let Some(since) = &found.since {
-        let begun = if since.from_start { " or earlier" } else { "" };
+        let earlier = if since.from_start { " or earlier" } else { "" };
         let until = if since.ongoing { "until now".to_owned() } else { format!("until {}", clock(since.until_ns)) };
         let _ = writeln!(
             out,
-            "\nSince {}{begun}, {until}: last in {} of {} collectives",
+            "\nSince {}{earlier}, {until}: last in {} of {} collectives",
             clock(since.since_ns),
             since.last_in,
             since.collectives
@@ -79,12 +78,11 @@ pub fn text(found: &Explanation, with_sql: bool) -> String {
             let _ = if sql.is_empty() { writeln!(out, "\n-- {title}") } else { writeln!(out, "\n-- {title}\n{sql};") };
         }
     }
-    // Names come from processes of other people: none may drive the terminal.
+    // Names come from processes of other people: none may control the terminal.
     printable_lines(&out) + "\n"
 }
 
-/// A step in one sentence, for the end of another report. None where what its host recorded is not
-/// known.
+/// A step in one sentence, for the end of another report. None where its host recorded no link.
 #[must_use]
 pub fn short(example: &Example) -> Option<String> {
     if example.links.first()?.evidence == "collectives" {
@@ -197,8 +195,8 @@ mod tests {
     #[test]
     fn the_short_form_is_the_worst_step_and_there_is_none_without_a_chain() {
         let mut found = found();
-        let said = short(&found.examples[0]).unwrap();
-        assert!(said.contains(" -> 00:00:00.290 rank 5 entered") && !said.contains('\u{1b}'), "{said}");
+        let sentence = short(&found.examples[0]).unwrap();
+        assert!(sentence.contains(" -> 00:00:00.290 rank 5 entered") && !sentence.contains('\u{1b}'), "{sentence}");
         found.examples[0].links.remove(0);
         assert_eq!(short(&found.examples[0]), None);
     }

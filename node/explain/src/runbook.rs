@@ -1,8 +1,8 @@
 //! What to do about a cause: one runbook for each kind, written in docs/runbooks/ and built in.
 //!
-//! Commands in runbooks name what they are about by shell variables (`"$PID"`), so that a page is
-//! readable and runnable as it stands. [`filled`] puts real values in. Values come from processes
-//! of other people: one that a shell could take for anything but a plain word is never put into a
+//! Commands in runbooks refer to their object by shell variables (`"$PID"`), so that a page is
+//! readable and runnable as it is. [`filled`] inserts real values. Values come from processes of
+//! other people: one that a shell could take for anything but a plain word is never put into a
 //! command, but assigned to the variable before it, quoted.
 
 use std::borrow::Cow;
@@ -36,7 +36,7 @@ pub const RUNBOOKS: [(&str, &str); 23] = [
     ("whole_job", include_str!("../../../docs/runbooks/whole_job.md")),
 ];
 
-/// What commands may name, and what it is.
+/// The variables that commands may use, with their meanings.
 pub const VARIABLES: [(&str, &str); 9] = [
     ("PID", "process id of the rank"),
     ("RANK", "its rank"),
@@ -55,11 +55,11 @@ pub fn page(kind: &str) -> Option<&'static str> {
     RUNBOOKS.iter().find(|(name, _)| *name == kind).map(|(_, page)| *page)
 }
 
-/// What is known, by the names of [`VARIABLES`].
+/// Known values, by the names of [`VARIABLES`].
 pub type Values = BTreeMap<String, String>;
 
-/// A page with values in its text and its commands. Of what a command needs and is not known, a line
-/// above the command says what is to be filled in.
+/// A page with values in its text and its commands. Above a command with an unknown value, a line
+/// lists what is to be filled in.
 #[must_use]
 pub fn filled(page: &str, values: &Values) -> String {
     let mut out = String::with_capacity(page.len());
@@ -116,7 +116,7 @@ fn commands(block: &str, values: &Values) -> String {
     out
 }
 
-/// Whether a text means itself to a shell, wherever it stands, and is no option.
+/// Whether a text is one plain word to a shell, wherever it stands, and no option.
 fn is_plain(value: &str) -> bool {
     let safe = |c: char| c.is_ascii_alphanumeric() || "_./:@%+-".contains(c);
     !value.is_empty() && !value.starts_with('-') && value.len() <= 512 && value.chars().all(safe)
@@ -136,7 +136,7 @@ fn ends_name(rest: &str) -> bool {
     !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Values in the place of their variables, with or without quotes around these.
+/// Values in place of their variables, with or without quotes around these.
 fn put<'t>(text: &'t str, values: &Values) -> Cow<'t, str> {
     let mut text = Cow::Borrowed(text);
     for (name, value) in values {

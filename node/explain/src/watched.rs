@@ -1,5 +1,5 @@
-//! A report as front ends show it: the verdict in words and figures, a row a rank, worst first.
-//! The same of a standing verdict and of one made from the stores.
+//! A report in the form that front ends show: the verdict as text and figures, a row a rank, worst
+//! first. The same for a standing verdict and for one made from the stores.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use model::watch::{CulpritNow, JobNow, RankNow};
 use verdicts::standing::{JobName, Key, has_ended};
 use verdicts::{CommReport, Culprit, RankScore, Report, Role, Verdict};
 
-/// What a report says of a job. When it was judged and by whom is the caller's.
+/// The report's part of a job's state. The caller adds when it was judged and by whom.
 pub fn job(report: &Report, name: Option<&JobName>) -> JobNow {
     let culprits = culprits(&report.verdict);
     let costs = !report.verdict.named().is_empty();
@@ -34,7 +34,7 @@ pub fn job(report: &Report, name: Option<&JobName>) -> JobNow {
     }
 }
 
-/// What other requests take for a job.
+/// The name that other requests take for a job.
 fn id(name: &JobName) -> Option<String> {
     let job = name.job_id.clone()?;
     Some(name.step_id.as_ref().map_or(job.clone(), |step| format!("{job}.{step}")))
@@ -80,7 +80,7 @@ fn culprits(verdict: &Verdict) -> Vec<CulpritNow> {
     }
 }
 
-/// The ranks of a report, worst first: those that are named, then by what they cost.
+/// The ranks of a report, worst first: named ones, then by their cost.
 pub fn ranks(report: &Report) -> Vec<RankNow> {
     let named = culprits(&report.verdict);
     let mut all: BTreeMap<(&str, i64), RankNow> = BTreeMap::new();

@@ -114,8 +114,8 @@ fn a_missing_right_is_named() {
     std::fs::copy(std::env::current_exe().unwrap(), &example).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), mode).unwrap();
-    // Another test's child may still hold the copy open for writing, which the kernel refuses to
-    // run.
+    // Another test's child may still have the copy open for writing, and then the kernel refuses to
+    // run it.
     let output = eventually(|| {
         Command::new(&example)
             .args(["--exact", "helper_reads_a_process", "--nocapture", "--ignored"])
@@ -125,8 +125,8 @@ fn a_missing_right_is_named() {
             .output()
             .map_err(|error| error.to_string())
     });
-    let said = String::from_utf8_lossy(&output.stdout);
-    let line = said.lines().find(|line| line.contains("result: ")).unwrap_or_else(|| panic!("{output:?}"));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let line = stdout.lines().find(|line| line.contains("result: ")).unwrap_or_else(|| panic!("{output:?}"));
     assert!(line.contains("may not be read: CAP_SYS_PTRACE is missing"), "{line}");
     assert!(line.contains("another user"), "{line}");
 }

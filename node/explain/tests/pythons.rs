@@ -116,8 +116,8 @@ fn a_thread_that_never_sleeps_is_found_in_its_function() {
 
 #[test]
 fn a_program_in_a_container_started_by_the_loader_is_read() {
-    // Its own mount and pid namespace, its own root, the interpreter under a name that says
-    // nothing, started through ld.so.
+    // Its own mount and pid namespace, its own root, the interpreter under a name without its
+    // version, started through ld.so.
     let script = r#"set -e
         root=$1; mount -t tmpfs none $root; mkdir $root/usr $root/odd $root/proc
         mount --bind /usr $root/usr; for d in lib lib64 bin; do ln -s usr/$d $root/$d; done
@@ -135,7 +135,7 @@ fn a_program_in_a_container_started_by_the_loader_is_read() {
     let scenes = Scenes::start(command, &[]);
     let pid = *explain::stacks::descendants(&[scenes.child.id()]).first().unwrap();
     let mut reader = StackReader::new(Limits::default());
-    // The program knows its threads by the ids of its own namespace.
+    // The program has its threads' ids in its own namespace.
     let outside: BTreeMap<String, u32> = std::fs::read_dir(format!("/proc/{pid}/task"))
         .unwrap()
         .flatten()

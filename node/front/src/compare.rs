@@ -1,8 +1,8 @@
 //! `rankmesh compare`: what is different between two spans of a job, or between two sets of stores.
 //!
 //! Each side is cut into blocks of equal length, and every figure has one value a block. Both sides
-//! are asked the same SQL: of the mesh node by node, or of each store of a directory. What differs
-//! is `explain::compare`'s to say.
+//! are asked the same SQL: of the mesh node by node, or of each store of a directory.
+//! `explain::compare` decides which figures differ.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use ask::args::{ReportFormat, TargetArgs};
 use ask::output::{printable, printable_lines, quiet, render};
-use ask::rows::{Asker, Rows};
+use ask::rows::{Client, Rows};
 use ask::times::{When, parse_when};
 use ask::{Connector, Exit, Target, UsageError};
 use clap::Args;
@@ -53,7 +53,7 @@ pub struct CompareArgs {
 /// One side of the comparison.
 #[derive(Debug, Clone, PartialEq)]
 enum Side {
-    /// Of whom the flags name; up to now where it has no end.
+    /// A span on the nodes that the flags name; without an end up to now.
     Span(When, Option<When>),
     /// All stores in a directory, or one file.
     Stores(PathBuf),
@@ -80,19 +80,20 @@ struct Comparison {
     version: u32,
     block_ns: [i64; 2],
     changes: Vec<Change>,
-    /// Of each side, in words: what it was, as far as seen.
+    /// Of each side a description: contended, throttled, …, as far as seen.
     regimes: [String; 2],
     regime: Vec<String>,
     not_visible: Vec<String>,
     coverage: [Coverage; 2],
 }
 
-/// A question that gives one value a block and thing: columns block, of, value.
+/// A question that gives one value for each block and each thing measured: columns block, of,
+/// value.
 struct Measure {
     name: &'static str,
     unit: &'static str,
     sql: &'static str,
-    /// It is what the job cannot help.
+    /// The job cannot influence it.
     regime: bool,
 }
 
@@ -195,7 +196,7 @@ const MEASURES: [Measure; 14] = [
     },
 ];
 
-/// What a side's regime is called from so much on: the measure, the least mean, the name.
+/// From which mean of which measure on a side is called what: measure, least mean, name.
 const REGIMES: [(&str, f64, &str); 4] = [
     ("a rank could run and had no CPU", 50.0, "contended"),
     ("CPU time stolen by the hypervisor", 2.0, "contended by other guests"),
@@ -215,8 +216,8 @@ pub fn run(mut args: CompareArgs, connector: &dyn Connector) -> anyhow::Result<E
             "--db or --archive says whose spans are compared, and both sides are stores: leave it out, or give spans";
         return Err(UsageError(message.to_owned()).into());
     }
-    // Where both sides are stores nobody else is asked.
-    let whole = if only_stores {
+    // Where both sides are stores no other target is asked.
+    let shared = if only_stores {
         None
     } else {
         match args.target.of_any_job(&mut args.job, connector)? {
@@ -225,7 +226,7 @@ pub fn run(mut args: CompareArgs, connector: &dyn Connector) -> anyhow::Result<E
         }
     };
     let deadline = Instant::now() + args.target.ask.timeout;
-    let of = |side| Values::of(side, whole.as_ref(), &args, deadline, connector);
+    let of = |side| Values::of(side, shared.as_ref(), &args, deadline, connector);
     let before = of(&args.before).context("--before")?;
     let after = of(&args.after).context("--after")?;
     let found = compared(before, after);
@@ -256,22 +257,22 @@ struct Values {
 }
 
 impl Values {
-    /// A side's values; `whole` is asked for spans.
+    /// A side's values; `shared` is asked for spans.
     fn of(
         side: &Side,
-        whole: Option<&Target>,
+        shared: Option<&Target>,
         args: &CompareArgs,
         deadline: Instant,
         connector: &dyn Connector,
     ) -> anyhow::Result<Self> {
-        match (side, whole) {
+        match (side, shared) {
             (Side::Stores(path), _) => {
                 let stores = Target::stores(std::slice::from_ref(path), connector)?;
-                let asker = Asker::until(&stores, &args.target, deadline);
-                let Some((since_ns, until_ns)) = recorded(&asker, args.job.as_deref())? else {
+                let client = Client::until(&stores, &args.target, deadline);
+                let Some((since_ns, until_ns)) = recorded(&client, args.job.as_deref())? else {
                     return Err(UsageError(format!("{}: no collectives in any store", path.display())).into());
                 };
-                Self::between(since_ns, until_ns, args.job.as_deref(), &asker)
+                Self::between(since_ns, until_ns, args.job.as_deref(), &client)
             }
             (Side::Span(since, until), Some(target)) => {
                 let since_ns = target.at_ns(*since);
@@ -279,16 +280,16 @@ impl Values {
                 if since_ns >= until_ns {
                     return Err(UsageError("the span ends before it begins".to_owned()).into());
                 }
-                Self::between(since_ns, until_ns, args.job.as_deref(), &Asker::until(target, &args.target, deadline))
+                Self::between(since_ns, until_ns, args.job.as_deref(), &Client::until(target, &args.target, deadline))
             }
             (Side::Span(..), None) => bail!("nobody is asked for spans"),
         }
     }
 
-    fn between(since_ns: i64, until_ns: i64, job: Option<&str>, asker: &Asker<'_>) -> anyhow::Result<Self> {
+    fn between(since_ns: i64, until_ns: i64, job: Option<&str>, client: &Client<'_>) -> anyhow::Result<Self> {
         let mut values = Self { block_ns: block_ns(since_ns, until_ns), ..Self::default() };
         for (at, measure) in MEASURES.iter().enumerate() {
-            let found = asker.ask_each(sql(measure, since_ns, until_ns, values.block_ns, job))?;
+            let found = client.ask_each(sql(measure, since_ns, until_ns, values.block_ns, job))?;
             if at == 0 || !found.coverage.is_complete() {
                 values.coverage = found.coverage.clone();
             }
@@ -307,7 +308,7 @@ impl Values {
         }
     }
 
-    /// What the regime was, as far as seen: contended, throttled, cold, or none of it.
+    /// Description of the side, as far as seen: contended, throttled, cold, or none of it.
     fn regime(&self) -> String {
         let (mut named, mut unseen) = (Vec::new(), Vec::new());
         for (measure, least, name) in REGIMES {
@@ -328,8 +329,8 @@ impl Values {
         text
     }
 
-    /// One value a block: the mean over hosts and ranks. Of what is summed up per second, a block of
-    /// the job without any is 0.
+    /// One value a block: the mean over hosts and ranks. Measures that are sums per second are 0 in
+    /// a block of the job without rows.
     fn means(&self, key: &(usize, String)) -> Vec<f64> {
         let mut blocks = self.figures.get(key).cloned().unwrap_or_default();
         let recorded = self.figures.keys().any(|(measure, _)| *measure == key.0);
@@ -361,10 +362,10 @@ fn sql(measure: &Measure, since_ns: i64, until_ns: i64, block_ns: i64, job: Opti
         .replace("{job}", &job)
 }
 
-/// From the first to the last collective.
-fn recorded(asker: &Asker<'_>, job: Option<&str>) -> anyhow::Result<Option<(i64, i64)>> {
+/// The span from the first to the last collective.
+fn recorded(client: &Client<'_>, job: Option<&str>) -> anyhow::Result<Option<(i64, i64)>> {
     let job = job.map_or_else(String::new, |job| format!(" WHERE job_id = {}", quoted(job)));
-    let found = asker.ask(format!("SELECT min(ts_ns), max(ts_ns) FROM collectives{job}"))?;
+    let found = client.ask(format!("SELECT min(ts_ns), max(ts_ns) FROM collectives{job}"))?;
     let row: &[Value] = found.rows.first().map_or(&[], Vec::as_slice);
     Ok(integer(row, 0).zip(integer(row, 1)).map(|(first, last)| (first, last.saturating_add(1))))
 }
@@ -404,7 +405,7 @@ fn compared(before: Values, after: Values) -> Comparison {
     }
 }
 
-/// A figure as people read it.
+/// A figure in readable units.
 fn shown(value: f64, unit: &str) -> String {
     if unit == "ns" { duration(value as i64) } else { format!("{value:.1} {unit}") }
 }

@@ -1,6 +1,6 @@
 //! `rankmesh cost`: what waiting for late ranks cost a job, by culprit and cause, from the stores.
 //!
-//! How that is worked out is in `waits`.
+//! `waits` computes it.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::bail;
 use ask::args::{ReportFormat, TargetArgs};
 use ask::output::{printable, quiet, render};
-use ask::rows::Asker;
+use ask::rows::Client;
 use ask::values::parse_duration;
 use ask::{Connector, Exit, Target, UsageError};
 use clap::Args;
@@ -69,8 +69,8 @@ pub fn run(mut args: CostArgs, connector: &dyn Connector) -> anyhow::Result<Exit
         Err(exit) => return Ok(exit),
     };
     let priced = Priced::of(&args.rate, &target)?;
-    let asker = Asker::of(&target, &args.target);
-    let mut bill = bill(args.job, args.since, target.now_ns(), &asker)?;
+    let client = Client::of(&target, &args.target);
+    let mut bill = bill(args.job, args.since, target.now_ns(), &client)?;
     let complete = bill.is_complete();
     if args.target.ask.require_all && !complete {
         bail!("the answer is partial and --require-all was given: nothing is printed");
@@ -99,28 +99,28 @@ pub fn of(
     timeout: Duration,
     rate: &RateArgs,
 ) -> anyhow::Result<Bill> {
-    let mut bill = bill(job, since, target.now_ns(), &Asker::of_all(target, timeout))?;
+    let mut bill = bill(job, since, target.now_ns(), &Client::of_all(target, timeout))?;
     price(&mut bill, Priced::of(rate, target)?.as_ref());
     Ok(bill)
 }
 
-/// The bill, so far, of the job that a process is of; none where its job is not known, or nothing was
-/// answered in that time.
+/// The bill, so far, of the job of a process; none where its job is not known, or no answer came in
+/// that time.
 pub fn so_far(target: &Target, place: &Place, patience: Duration, priced: Option<&Priced>) -> Option<Bill> {
-    let asker = Asker::of_all(target, patience);
-    let jobs = asker.ask(format!(
+    let client = Client::of_all(target, patience);
+    let jobs = client.ask(format!(
         "SELECT job_id FROM processes WHERE node = {} AND pid = {} AND job_id IS NOT NULL ORDER BY seen_ns DESC LIMIT 1",
         quoted(&place.node),
         place.pid
     ));
     let job = jobs.ok()?.rows.first().map(|row| text(row, 0))?;
-    let mut bill = bill(Some(job), None, target.now_ns(), &asker).ok()?;
+    let mut bill = bill(Some(job), None, target.now_ns(), &client).ok()?;
     price(&mut bill, priced);
     (bill.waited.asked_since_ns < bill.until_ns).then_some(bill)
 }
 
 impl Bill {
-    /// In one sentence: what was waited in the job, and of that for one rank.
+    /// In one sentence: the waiting in the job, and the part of it that one rank caused.
     pub fn sentence(&self, rank: i32) -> String {
         let seconds = (self.until_ns - self.waited.asked_since_ns) as f64 / 1e9;
         let of_it: Vec<&Charge> = self.waited.culprits.iter().filter(|charge| charge.rank == i64::from(rank)).collect();
@@ -136,22 +136,22 @@ impl Bill {
         )
     }
 
-    /// Whether every node and all the time is in it.
+    /// Whether all nodes and all of the time are in it.
     pub fn is_complete(&self) -> bool {
         self.coverage.is_complete() && self.waited.asked_since_ns <= self.since_ns
     }
 
-    /// Who is in it.
+    /// Coverage of it.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }
 }
 
-fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, asker: &Asker<'_>) -> anyhow::Result<Bill> {
+fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, client: &Client<'_>) -> anyhow::Result<Bill> {
     let of_job = job.as_ref().map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
     let back = |since: Duration| now_ns.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
     let since_ns = since.map_or(0, back);
-    let comms = asker.ask(format!(
+    let comms = client.ask(format!(
         "SELECT comm_hash, min(ts_ns), max(ts_ns), count(*) FROM collectives \
          WHERE ts_ns >= {since_ns} AND comm_hash IS NOT NULL{of_job} GROUP BY comm_hash"
     ))?;
@@ -166,7 +166,7 @@ fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, asker: &Asker
     let last_ns = comms.rows.iter().filter_map(|row| integer(row, 2)).max().unwrap_or(now_ns);
     let calls = comms.rows.iter().filter_map(|row| integer(row, 3)).sum();
     let of = Calls { comms: hashes, span_ns: (first_ns, last_ns), calls };
-    let waited = waits::waited(asker, &of, &Named::ask(asker), &mut coverage)?;
+    let waited = waits::waited(client, &of, &Named::ask(client), &mut coverage)?;
     Ok(Bill { version: 1, job, since_ns: first_ns, until_ns: last_ns, waited, money: None, coverage })
 }
 

@@ -1,4 +1,4 @@
-//! `rankmesh explain`: a verdict with the chain of what was seen behind it, its cost, and what to do.
+//! `rankmesh explain`: a verdict with the chain of events behind it, its cost, and what to do.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use explain::cost::Waste;
 use model::{ExplainQuestion, ExplainWhat};
 
 use super::args::RateArgs;
-use super::query::say_coverage;
+use super::query::print_coverage;
 use super::rates::Priced;
 use super::{cost, runbook};
 
-/// How long the stores are asked what the job has lost so far.
+/// Time for asking the stores what the job has lost so far.
 const SO_FAR: Duration = Duration::from_secs(3);
 
 /// Flags of `rankmesh explain`.
@@ -76,7 +76,7 @@ pub fn run(mut args: ExplainArgs, connector: &dyn Connector) -> anyhow::Result<E
         labels: args.target.ask.label.clone(),
     };
     let priced = Priced::of(&args.rate, &target)?;
-    let found = target.explain(question).inspect_err(say_coverage)?;
+    let found = target.explain(question).inspect_err(print_coverage)?;
     if args.target.ask.require_all && !found.coverage.is_complete() {
         found.coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
         bail!("the answer is partial and --require-all was given: nothing is printed");
@@ -90,7 +90,7 @@ pub fn run(mut args: ExplainArgs, connector: &dyn Connector) -> anyhow::Result<E
         };
         priced.money(&waste, &cost.nodes.iter().map(String::as_str).collect::<Vec<_>>())
     });
-    // Of a verdict that is on: what its job has lost by now.
+    // Of a verdict that is still on: what its job has lost by now.
     let is_on = found.since.as_ref().is_some_and(|since| since.ongoing);
     let place = found.place.as_ref().filter(|_| is_on);
     let so_far =

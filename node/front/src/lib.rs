@@ -1,13 +1,14 @@
-//! What people type to ask: a module a command, each a client of whoever [`ask`] reaches.
+//! The commands with which people ask, a module each, every one a client of what [`ask`] reaches.
 //!
-//! Owns the questions that a command asks and the text that it prints. Does not own who is asked
-//! (`ask`), the screens (`top`), the report's page (`report`) or what figures mean (`verdicts`,
-//! `explain`). Servers for browsers, programs and assistants are the crates `serve` and `mcp`; they
-//! take questions from here.
+//! Owns the questions that a command asks and the text that it prints. Does not own which agent
+//! or stores are asked (`ask`), the screens (`top`), the report's page (`report`) or what figures
+//! mean (`verdicts`, `explain`). Servers for browsers, programs and assistants are the crates
+//! `serve` and `mcp`; they take questions from here.
 //!
 //! - [`query`], [`shell`], [`saved`], [`schema`]: SQL; [`stragglers`], [`explain`], [`stacks`],
-//!   `recorded`: verdicts; [`cost`], [`jobs`], [`compare`]: over many verdicts; [`top`], [`report`],
-//!   [`perfetto`]: pictures; [`nodes`], [`doctor`], [`mark`]: the mesh; [`runbook`]: what to do.
+//!   `recorded`: verdicts; [`cost`], [`jobs`], [`compare`]: over many verdicts; [`top`],
+//!   [`report`], [`perfetto`]: pictures; [`nodes`], [`doctor`], [`mark`]: the mesh; [`runbook`]:
+//!   what to do.
 //! - [`args`]: their flags; [`rates`], `waits`: prices and waiting, for several of them;
 //!   [`slurm_command`]: calling Slurm's own commands.
 

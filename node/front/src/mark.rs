@@ -23,7 +23,7 @@ pub struct MarkArgs {
     attributes: Vec<(String, String)>,
 }
 
-/// Has the agent of this host keep the note.
+/// Has the agent of this host store the note.
 ///
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.

@@ -1,7 +1,7 @@
 //! `rankmesh export --perfetto`: rows of the mesh, or of stores, as a trace for Perfetto.
 //!
-//! The rows are asked for in stretches of time that hold so many rows at most, and written as they
-//! come: only one stretch is in memory. What becomes of a row is `report::perfetto`'s.
+//! The rows are asked for in parts with a bounded number of rows, and written as they come: only
+//! one part is in memory. `report::perfetto` makes events of a row.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufWriter, Write};
@@ -23,21 +23,21 @@ use report::perfetto::{sequence, verdict};
 
 use super::args::ExportArgs;
 
-/// Rows of a stretch that are asked for at once.
-const STRETCH_ROWS: i64 = 100_000;
-/// Into how many stretches a span is cut to count the rows in each.
+/// Rows of a part that are asked for at once.
+const PART_ROWS: i64 = 100_000;
+/// Parts into which a span is cut to count the rows in each.
 const CUTS: i64 = 1_024;
-/// A stretch that is not cut further, however many rows it holds.
+/// A span that is not cut further, however many rows it has.
 const SHORTEST_NS: i64 = 1_000_000;
-/// Most rows of one stretch in memory.
+/// Most rows of one part in memory.
 const MOST_ROWS: usize = 4_000_000;
-/// Calls of which the verdict is asked, too: it holds all of them at once.
+/// Most calls for which a verdict is made, too: it needs all of them at once.
 const JUDGED_CALLS: usize = 200_000;
-/// Without a span: so far back.
+/// The span before now that is taken where none is given.
 const BACK_NS: i64 = 60_000_000_000;
-/// More events than a browser takes without trouble.
+/// More events than a browser shows without trouble.
 const MANY_EVENTS: u64 = 3_000_000;
-/// Where a node's clock is looked for, with the column of a time.
+/// Tables in which a node's clock is looked for, with the column of a time.
 const TIMES: [(&str, &str); 6] = [
     ("sessions", "alive_ns"),
     ("collectives", "ts_ns"),
@@ -90,7 +90,7 @@ pub fn run(mut args: ExportArgs, out: &Path, connector: &dyn Connector) -> anyho
     copied.verdict()?;
     let Copied { asked, to, .. } = copied;
     let (written, left_out) = (to.writer().written(), to.left_out());
-    asked.say(left_out);
+    asked.print(left_out);
     if args.target.ask.require_all && !asked.coverage.is_complete() {
         bail!("the trace is partial and --require-all was given: nothing is written");
     }
@@ -124,7 +124,7 @@ fn only(args: &ExportArgs, who: &HashMap<(String, i64), Who>) -> Option<BTreeSet
     Some(who.iter().filter(|(_, who)| of_rank(who) && of_job(who)).map(|(process, _)| process.clone()).collect())
 }
 
-/// The span that is asked for, on the clock of who is asked.
+/// The span that is asked for, on the clock of the target.
 fn span(args: &ExportArgs, target: &Target) -> anyhow::Result<(i64, i64)> {
     let now_ns = target.now_ns();
     let since_ns = match args.span.resolved(target)? {
@@ -144,15 +144,15 @@ enum Of {
     /// All of the span.
     Span,
     /// A part of it, after a question about all of it.
-    Stretch,
+    Part,
 }
 
-/// Questions, with what their answers say of themselves.
+/// Sends the questions and gathers the coverage of their answers.
 struct Asked<'a> {
     args: &'a ExportArgs,
     target: Target,
     coverage: Coverage,
-    /// Tables that nobody could be asked for, and why.
+    /// Tables that could not be asked for, and why.
     skipped: BTreeMap<&'static str, String>,
 }
 
@@ -167,8 +167,8 @@ impl Asked<'_> {
         let hint = format!(" of {table} within a millisecond: give --ranks or --nodes");
         match self.target.rows(self.args.target.question(sql), MOST_ROWS, &hint) {
             Ok(Rows { rows, coverage, .. }) => {
-                // A question of the whole span has given what a stretch of it lacks.
-                let notes = if of == Of::Stretch { Vec::new() } else { coverage.notes.clone() };
+                // The notes of a part repeat those of the full span.
+                let notes = if of == Of::Part { Vec::new() } else { coverage.notes.clone() };
                 self.coverage.also(Coverage { notes, ..coverage });
                 Ok(Some(rows))
             }
@@ -177,13 +177,13 @@ impl Asked<'_> {
                 Ok(None)
             }
             Err(error) => {
-                super::query::say_coverage(&error);
+                super::query::print_coverage(&error);
                 Err(error.context(format!("asking for {table}")))
             }
         }
     }
 
-    fn say(&self, left_out: u64) {
+    fn print(&self, left_out: u64) {
         for (table, why) in &self.skipped {
             let why = why.lines().next().unwrap_or_default();
             eprintln!("{}", printable(&format!("not in the trace: {table}: {why}")));
@@ -235,7 +235,7 @@ impl Asked<'_> {
     }
 }
 
-/// What is being written.
+/// The state of writing.
 struct Copied<'a, W> {
     asked: Asked<'a>,
     span: (i64, i64),
@@ -252,9 +252,9 @@ struct Copied<'a, W> {
 impl<W: Write> Copied<'_, W> {
     fn tables(&mut self) -> anyhow::Result<()> {
         for table in TABLES {
-            for (since_ns, until_ns) in self.stretches(table.name, table.time, table.of_processes())? {
+            for (since_ns, until_ns) in self.parts(table.name, table.time, table.of_processes())? {
                 let sql = table.select(since_ns, until_ns, self.pids.as_deref());
-                let Some(rows) = self.asked.rows_of(Of::Stretch, table.name, sql)? else { break };
+                let Some(rows) = self.asked.rows_of(Of::Part, table.name, sql)? else { break };
                 let rows = rows.iter().filter_map(|row| table.row(row));
                 let rows = rows.filter(|row| self.is_wanted(&row.node, row.pid, row.ts_ns)).collect::<Vec<_>>();
                 self.calls += if table.name == "collectives" { rows.len() } else { 0 };
@@ -267,9 +267,9 @@ impl<W: Write> Copied<'_, W> {
     fn samples(&mut self) -> anyhow::Result<()> {
         let mut counters = Counters::default();
         for samples in SAMPLES {
-            for (since_ns, until_ns) in self.stretches(samples.name, samples.time, samples.of_processes)? {
+            for (since_ns, until_ns) in self.parts(samples.name, samples.time, samples.of_processes)? {
                 let sql = samples.select(since_ns, until_ns, self.pids.as_deref());
-                let Some(mut rows) = self.asked.rows_of(Of::Stretch, samples.name, sql)? else { break };
+                let Some(mut rows) = self.asked.rows_of(Of::Part, samples.name, sql)? else { break };
                 rows.retain(|row| {
                     let (Some(node), Some(ts_ns)) = (text(&row[0]), integer(&row[1])) else { return false };
                     self.is_wanted(&node, samples.of_processes.then(|| integer(&row[2])).flatten(), ts_ns)
@@ -280,7 +280,8 @@ impl<W: Write> Copied<'_, W> {
         Ok(counters.end(&mut self.to)?)
     }
 
-    /// Whether a row lies in the span and is of a process that is wanted; of hosts, where one of
+    /// Whether a row is in the span and of a wanted process; of a host, whether a wanted process is
+    /// on it.
     /// these is on them.
     fn is_wanted(&self, node: &str, pid: Option<i64>, ts_ns: i64) -> bool {
         let at_ns = self.to.time(node).aligned(ts_ns);
@@ -292,29 +293,29 @@ impl<W: Write> Copied<'_, W> {
         of && at_ns >= self.span.0 && at_ns < self.span.1
     }
 
-    /// The span in stretches of the nodes' own clocks that hold so many rows each, in order.
-    fn stretches(&mut self, table: &'static str, time: &str, of_processes: bool) -> anyhow::Result<Vec<(i64, i64)>> {
+    /// The span in parts, on the nodes' own clocks, with a bounded number of rows each, in order.
+    fn parts(&mut self, table: &'static str, time: &str, of_processes: bool) -> anyhow::Result<Vec<(i64, i64)>> {
         let pids = self.pids.clone().filter(|_| of_processes);
         let (since_ns, until_ns) = self.span;
-        let whole = (since_ns.saturating_sub(self.apart_ns), until_ns.saturating_add(self.apart_ns));
+        let all = (since_ns.saturating_sub(self.apart_ns), until_ns.saturating_add(self.apart_ns));
         let mut done = Vec::new();
-        let mut open = vec![whole];
+        let mut open = vec![all];
         while let Some((since_ns, until_ns)) = open.pop() {
             let width_ns = ((until_ns - since_ns) / CUTS).max(SHORTEST_NS);
             let sql = tables::counts((table, time), (since_ns, until_ns), width_ns, pids.as_deref());
-            let of = if (since_ns, until_ns) == whole { Of::Span } else { Of::Stretch };
+            let of = if (since_ns, until_ns) == all { Of::Span } else { Of::Part };
             let Some(counts) = self.asked.rows_of(of, table, sql)? else { return Ok(Vec::new()) };
             let mut counts: Vec<(i64, i64)> =
                 counts.iter().filter_map(|row| Some((integer(row.first()?)?, integer(row.get(1)?)?))).collect();
             counts.sort_unstable();
             let mut todo = Vec::new();
-            // The stretch that grows, with its rows.
+            // The part that grows, with its rows.
             let mut grows: Option<(i64, i64, i64)> = None;
             for (number, rows) in counts {
                 let from_ns = since_ns.saturating_add(number.saturating_mul(width_ns));
                 let to_ns = from_ns.saturating_add(width_ns).min(until_ns);
                 grows = match grows.take() {
-                    Some((begin_ns, _, known)) if known.saturating_add(rows) <= STRETCH_ROWS => {
+                    Some((begin_ns, _, known)) if known.saturating_add(rows) <= PART_ROWS => {
                         Some((begin_ns, to_ns, known + rows))
                     }
                     full => {
@@ -324,8 +325,8 @@ impl<W: Write> Copied<'_, W> {
                 };
             }
             todo.extend(grows);
-            // A stretch that is full by itself is looked at again, in its place in time.
-            let again = todo.iter().position(|(from, to, rows)| *rows > STRETCH_ROWS && to - from > SHORTEST_NS);
+            // A part that is too large by itself is divided again, at its place in time.
+            let again = todo.iter().position(|(from, to, rows)| *rows > PART_ROWS && to - from > SHORTEST_NS);
             match again {
                 None => done.extend(todo.iter().map(|(from, to, _)| (*from, *to))),
                 Some(at) => {

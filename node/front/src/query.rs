@@ -35,7 +35,7 @@ pub fn run(args: QueryArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
         }
     };
     match args.target.db.as_slice() {
-        // Nobody else is asked, so there is no coverage to print.
+        // A single file is asked, so there is no coverage to print.
         [file]
             if args.target.archive.is_none()
                 && !file.is_dir()
@@ -62,10 +62,11 @@ fn nodes(sql: String, args: &QueryArgs, connector: &dyn Connector) -> anyhow::Re
     };
     let mut out = std::io::stdout().lock();
     let asked = ask_and_print(&target, question, args.format, args.target.ask.require_all, &mut out);
-    asked.inspect_err(say_coverage)
+    asked.inspect_err(print_coverage)
 }
 
-/// Asks a question and prints its answer, rows to `out` as they come and coverage to standard error.
+/// Asks a question and prints its answer, rows to `out` as they come and coverage to standard
+/// error.
 ///
 /// # Errors
 /// As [`Target::query`]; `out` cannot be written, or with `require_all` the answer is partial.
@@ -153,8 +154,8 @@ impl Answer {
     }
 }
 
-/// A failed question still says who had answered.
-pub fn say_coverage(error: &anyhow::Error) {
+/// Prints the coverage of a failed question: the nodes that had answered.
+pub fn print_coverage(error: &anyhow::Error) {
     if let Some(NoAnswer { coverage: Some(coverage), .. }) = error.downcast_ref() {
         for line in coverage.lines() {
             eprintln!("{}", printable(&line));
@@ -162,11 +163,12 @@ pub fn say_coverage(error: &anyhow::Error) {
     }
 }
 
-/// How long after its deadline a question to a file is given to end by itself.
+/// Time after its deadline in which a question to a file may end by itself.
 const BEYOND: Duration = Duration::from_millis(200);
 
 /// Ends this process with a message, unless it is dropped before: for work on this process's own
-/// threads that may look at no deadline for a while. Nothing is lost with it: questions only read.
+/// threads that may not check its deadline for a while. Nothing is lost with it: questions only
+/// read.
 struct Alarm(#[expect(dead_code, reason = "its drop is what the thread waits for")] std::sync::mpsc::Sender<()>);
 
 impl Alarm {
@@ -193,7 +195,7 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let failed = |error| match error {
         FileError::Question(_) if Instant::now() >= deadline => anyhow::Error::msg(late.clone()),
         FileError::Question(LocalError::Query(error)) => UsageError(error.render(sql)).into(),
-        // SQLite's own words for a page that is not what it should be.
+        // SQLite's own message for a damaged page.
         FileError::Question(other) if other.to_string().contains("malformed") => {
             let file = file.display();
             anyhow::anyhow!("{file} is damaged ({other}); rankmesh check --db {file} says where")

@@ -1,9 +1,9 @@
-//! Money next to a verdict: which rates apply, and what is known of the hosts that they ask about.
+//! Money next to a verdict: which rates apply, and the facts about hosts that they need.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ask::rows::Asker;
+use ask::rows::Client;
 use ask::{Target, UsageError};
 use explain::cost::{Host, Money, Rates, Waste};
 use model::LocalRequest;
@@ -12,23 +12,23 @@ use serde_json::Value;
 
 use super::args::RateArgs;
 
-/// How long hosts are asked what GPUs they have.
+/// Time for asking hosts which GPUs they have.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Rates with what they need to know of hosts.
+/// Rates with the facts about hosts that they need.
 pub struct Priced {
     rates: Rates,
     hosts: BTreeMap<String, Host>,
 }
 
 impl Priced {
-    /// The rates that apply; none where nobody gives any.
+    /// The rates that apply; none where none are given.
     pub fn of(args: &RateArgs, target: &Target) -> anyhow::Result<Option<Self>> {
         let wrong = |error: explain::cost::RatesError| UsageError(error.to_string());
         let rates = match (&args.gpu_hour, &args.rates) {
             (Some(price), _) => Some(Rates::of_flag(price).map_err(wrong)?),
             (None, Some(file)) => Some(Rates::of_file(file).map_err(wrong)?),
-            // The site's mistake does not keep anybody from a verdict.
+            // A mistake in the site's file does not keep anybody from a verdict.
             (None, None) => Rates::of_site().unwrap_or_else(|error| {
                 eprintln!("rankmesh: no costs in money: {error}");
                 None
@@ -44,7 +44,7 @@ impl Priced {
         self.rates.money(waste, waiting, &self.hosts)
     }
 
-    /// What the verdict of a report (as JSON) costs; none where nobody is named.
+    /// What the verdict of a report (as JSON) costs; none where no rank is named.
     pub fn of_report(&self, report: &Value) -> Option<Money> {
         let cost = &report["cost"];
         let gpu_seconds = cost["gpu_seconds_wasted"].as_f64().filter(|seconds| *seconds > 0.0)?;
@@ -62,7 +62,7 @@ impl Priced {
     }
 }
 
-/// Labels and GPU models by host, as far as they can be had.
+/// Labels and GPU models by host, as far as they are known.
 fn hosts(target: &Target) -> BTreeMap<String, Host> {
     let mut hosts: BTreeMap<String, Host> = BTreeMap::new();
     if let Ok(json) = target.document(LocalRequest::Nodes) {
@@ -74,8 +74,8 @@ fn hosts(target: &Target) -> BTreeMap<String, Host> {
             hosts.insert(name, Host { labels: labels.collect(), model: None });
         }
     }
-    let asker = Asker::of_all(target, PATIENCE);
-    let models = asker.ask("SELECT DISTINCT node, model FROM gpu_samples WHERE model IS NOT NULL".to_owned());
+    let client = Client::of_all(target, PATIENCE);
+    let models = client.ask("SELECT DISTINCT node, model FROM gpu_samples WHERE model IS NOT NULL".to_owned());
     for row in models.map(|found| found.rows).unwrap_or_default() {
         hosts.entry(text(&row, 0)).or_default().model = Some(text(&row, 1));
     }

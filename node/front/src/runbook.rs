@@ -10,7 +10,7 @@ use clap::Args;
 use explain::runbook::{RUNBOOKS, VARIABLES, Values, filled, only_commands, page};
 use model::explanation::Explanation;
 
-/// Where a site keeps pages of its own, each in place of the page of that kind.
+/// Directory with a site's own pages; each replaces the page of that kind.
 pub const SITE_PAGES: &str = "/etc/rankmesh/runbooks";
 /// Largest page of a site.
 const MOST_BYTES: u64 = 1 << 20;
@@ -88,11 +88,11 @@ fn value(text: &str) -> Result<(String, String), UsageError> {
 }
 
 /// What to do: the commands of the runbook that fits, or all of it.
-pub fn to_do(found: &Explanation, whole: bool) -> anyhow::Result<String> {
+pub fn to_do(found: &Explanation, all: bool) -> anyhow::Result<String> {
     let Some(kind) = &found.runbook else { return Ok(String::new()) };
     let Some(page) = text(Path::new(SITE_PAGES), kind)? else { return Ok(String::new()) };
     let values: Values = found.values.iter().cloned().collect();
-    if whole {
+    if all {
         return Ok(printable_lines(&format!("\n{}", filled(&page, &values))) + "\n");
     }
     let title = page.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default();

@@ -1,8 +1,8 @@
 //! Saved investigations: SQL files with parameters, those that ship with the program
-//! (docs/investigations) and the site's own. What a file declares is what may be given: values
-//! become literals by their declared types, and nothing else of the text changes.
+//! (docs/investigations) and the site's own. Only parameters that a file declares may be given:
+//! values become literals by their declared types, and nothing else of the text changes.
 //!
-//! A file is comments, then one SELECT. The first line says what it answers; `-- :NAME TYPE [=
+//! A file is comments, then one SELECT. The first line states what it answers; `-- :NAME TYPE [=
 //! DEFAULT] [-- ABOUT]` declares a parameter.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// Most files of a site.
 const MOST_FILES: usize = 1_000;
 
-/// Name and text of what ships.
+/// Name and text of those that ship.
 const SHIPPED: [(&str, &str); 27] = {
     macro_rules! shipped {
         ($($name:literal),* $(,)?) => {
@@ -93,7 +93,7 @@ impl AskSavedArgs {
     }
 }
 
-/// What a parameter takes.
+/// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -105,8 +105,8 @@ pub enum Kind {
     Real,
     /// A text.
     Text,
-    /// A point in time: `10m` (ago), `now`, `2026-11-22T03:00`, or Unix nanoseconds; in the SQL Unix
-    /// nanoseconds.
+    /// A point in time: `10m` (ago), `now`, `2026-11-22T03:00`, or Unix nanoseconds; in the SQL
+    /// Unix nanoseconds.
     Time,
     /// A length of time, as `10s`; in the SQL nanoseconds.
     Duration,
@@ -137,13 +137,13 @@ pub struct Investigation {
     /// More about it; may be empty.
     pub about: String,
     pub parameters: Vec<Parameter>,
-    /// With `:name` where values go.
+    /// With `:name` in place of values.
     pub sql: String,
     /// It is the site's own.
     pub of_site: bool,
 }
 
-/// A file of the site that is none.
+/// A file of the site that is no valid investigation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(as = UnreadInvestigation))]
@@ -187,7 +187,7 @@ impl Investigation {
     /// Its SQL with values: those given, else the defaults; times are of the target's clock.
     ///
     /// # Errors
-    /// A value is missing, is not of its parameter's type, or belongs to none.
+    /// A value is missing, is not of its parameter's type, or belongs to no parameter.
     pub fn filled(&self, target: &Target, given: &BTreeMap<String, String>) -> Result<String, UsageError> {
         let of = |name: &str| self.parameters.iter().find(|of| of.name == name);
         if let Some(unknown) = given.keys().find(|name| of(name).is_none()) {
@@ -235,7 +235,7 @@ impl Parameter {
         if !is_name || words.next().is_some() {
             return Err(wrong());
         }
-        // Texts may stand in quotation marks, so that an empty one can be seen.
+        // Texts may be in quotation marks, so that an empty one can be seen.
         let default =
             default.map(|text| match (kind, text.strip_prefix('\'').and_then(|text| text.strip_suffix('\''))) {
                 (Kind::Text, Some(inner)) => inner.replace("''", "'"),
@@ -264,7 +264,7 @@ impl Kind {
     }
 }
 
-/// All investigations by name, and files of the site that are none.
+/// All investigations by name, and files of the site that are not valid.
 ///
 /// # Errors
 /// The site's directory cannot be read.
@@ -290,7 +290,7 @@ pub fn all(site: &Path) -> anyhow::Result<(Vec<Investigation>, Vec<Unread>)> {
 /// One investigation.
 ///
 /// # Errors
-/// There is none of that name ([`UsageError`]), or the site's file is none.
+/// There is none of that name ([`UsageError`]), or the site's file is not valid.
 pub fn named(site: &Path, name: &str) -> anyhow::Result<Investigation> {
     if is_name(name)
         && let Some(own) = of_site(site, name).map_err(|why| UsageError(format!("{why:#}")))?
@@ -303,7 +303,7 @@ pub fn named(site: &Path, name: &str) -> anyhow::Result<Investigation> {
     Investigation::parsed(name, text, false).map_err(|why| anyhow::anyhow!("{name}: {why}"))
 }
 
-/// No name of a file of another directory.
+/// The name must not lead to a file of another directory.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
@@ -383,7 +383,7 @@ mod tests {
 
     use super::*;
 
-    /// Parameters are filled in without asking it.
+    /// Fills in parameters without asking the target.
     fn target() -> Target {
         Target::of(Arc::new(SocketBackend::at(None)))
     }
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sites_file_comes_first_and_one_that_is_none_is_said_to_be_none() {
+    fn a_sites_file_comes_first_and_an_invalid_one_is_reported_as_such() {
         let site = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(site.path().join(name), text).unwrap();
         write("jobs.sql", "-- Our jobs?\nSELECT 1");

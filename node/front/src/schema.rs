@@ -1,5 +1,5 @@
-//! `rankmesh schema`: what the tables of a trace store hold. The text is that of docs/schema.md, read
-//! when this is built; a test of `store` compares that page with the schema.
+//! `rankmesh schema`: what the tables of a trace store contain. The text is that of docs/schema.md,
+//! included at build time; a test of `store` compares that page with the schema.
 
 use std::io::Write;
 use std::sync::LazyLock;
@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::args::SchemaArgs;
 
-/// The page: one `## \`name\`` a table or view, then what it is, then one `| \`column\` | meaning |` a
-/// column.
+/// The page: one `## \`name\`` a table or view, then a description, then a row of a Markdown table
+/// with name and meaning for each column.
 const PAGE: &str = include_str!("../../../docs/schema.md");
 /// Columns of text on a terminal.
 const WIDTH: usize = 100;
@@ -24,13 +24,13 @@ pub struct Documented {
     pub name: String,
     /// `table` or `view`.
     pub kind: &'static str,
-    /// What its rows are.
+    /// Description of its rows.
     pub about: String,
     /// Its columns.
     pub columns: Vec<Meaning>,
 }
 
-/// A column and what it holds, with its unit.
+/// A column and its description, with its unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Meaning {
     /// Its name.
@@ -38,7 +38,7 @@ pub struct Meaning {
     /// As declared; empty where a view computes it.
     #[serde(rename = "type")]
     pub decl_type: String,
-    /// What it holds, with its unit.
+    /// Its contents, with their unit.
     pub meaning: String,
 }
 
@@ -53,7 +53,7 @@ impl Documented {
 /// All tables and views of the page, in its order.
 pub static DOCUMENTED: LazyLock<Vec<Documented>> = LazyLock::new(|| documented(PAGE));
 
-/// What the page says of a table or view.
+/// The description of a table or view on the page.
 pub fn of(table: &str) -> Option<&'static Documented> {
     DOCUMENTED.iter().find(|documented| documented.name.eq_ignore_ascii_case(table))
 }
@@ -89,7 +89,7 @@ fn documented(page: &str) -> Vec<Documented> {
     all
 }
 
-/// Prints what tables and columns hold.
+/// Prints the descriptions of tables and columns.
 ///
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
@@ -116,7 +116,7 @@ pub fn run(args: &SchemaArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Complete)
 }
 
-/// Names with what they are about, a line each.
+/// Names with their descriptions, a line each.
 pub fn list(names: &[(&str, &str)]) -> String {
     let width = names.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let line = |(name, about): &(&str, &str)| wrapped(&format!("{:<width$}  ", printable(name)), about, width + 2);

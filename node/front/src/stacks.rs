@@ -10,7 +10,7 @@ use explain::stacks::{self, StacksAnswer, Unread};
 use model::{LocalRequest, StacksQuestion, StacksWanted};
 
 use super::args::{StacksArgs, StacksFormat};
-use super::query::say_coverage;
+use super::query::print_coverage;
 
 /// Prints where ranks are.
 ///
@@ -35,7 +35,7 @@ pub fn run(mut args: StacksArgs, connector: &dyn Connector) -> anyhow::Result<Ex
         nodes: args.ask.nodes.clone(),
         labels: args.ask.label.clone(),
     });
-    let json = Target::agent(&args.socket, connector).document(request).inspect_err(say_coverage)?;
+    let json = Target::agent(&args.socket, connector).document(request).inspect_err(print_coverage)?;
     let answer: StacksAnswer = serde_json::from_str(&json).context("reading the agent's stacks")?;
     let coverage = &answer.coverage;
     if args.ask.require_all && !coverage.is_complete() {
@@ -55,7 +55,7 @@ pub fn run(mut args: StacksArgs, connector: &dyn Connector) -> anyhow::Result<Ex
     Ok(if coverage.is_complete() { Exit::Complete } else { Exit::Partial })
 }
 
-/// The classes, then who could not be read; what processes are called may hold anything.
+/// The classes, then the processes that could not be read; their names may contain anything.
 fn text(answer: &StacksAnswer) -> String {
     let mut text = printable_lines(&stacks::text(&answer.merged)).trim_end().to_owned();
     if text.is_empty() && answer.unread.is_empty() {

@@ -12,12 +12,12 @@ use model::{Coverage, Missing, StragglersQuestion};
 use serde_json::Value;
 
 use super::args::StragglersArgs;
-use super::query::say_coverage;
+use super::query::print_coverage;
 use super::rates::Priced;
 
 /// How far back `--show-sql` looks without `--since`.
 const SHOWN_SINCE: Duration = Duration::from_secs(60);
-/// Pause between two looks with `--watch`.
+/// Pause between two requests with `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 /// Prints who holds the others up.
@@ -38,7 +38,7 @@ pub fn run(mut args: StragglersArgs, connector: &dyn Connector) -> anyhow::Resul
     }
     loop {
         std::thread::sleep(WATCH_EVERY);
-        // An agent that is restarted is waited for.
+        // An agent that restarts is waited for.
         if let Err(error) = once(&args, &target) {
             eprintln!("{}", printable(&format!("{error:#}; asked again")));
         }
@@ -53,8 +53,8 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
     };
     let ask = &args.target.ask;
     let question = StragglersQuestion {
-        // The standing verdict is made from digests: questions to the stores are behind one that
-        // was asked of them.
+        // The standing verdict is made from digests: only a verdict that was asked of the stores
+        // has SQL behind its figures.
         since_ms: since_ms.or(args.show_sql.then_some(millis(SHOWN_SINCE))),
         job: args.job.clone(),
         comm: args.comm,
@@ -62,7 +62,7 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
         nodes: ask.nodes.clone(),
         labels: ask.label.clone(),
     };
-    let json = target.stragglers(question, between).inspect_err(say_coverage)?;
+    let json = target.stragglers(question, between).inspect_err(print_coverage)?;
     let mut answer: Value = serde_json::from_str(&json).context("reading the agent's verdict")?;
     let coverage = coverage(&answer["coverage"]).context("reading the agent's coverage")?;
     if ask.require_all && !coverage.is_complete() {
@@ -87,7 +87,7 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
         ReportFormat::Json => writeln!(out, "{}", quiet(&answer.to_string()))?,
         ReportFormat::Table => {
             if args.watch {
-                // Clear the screen and go to its top left corner.
+                // Clears the screen and goes to its top left corner.
                 write!(out, "\u{1b}[2J\u{1b}[H")?;
             }
             writeln!(out, "{}", printable_lines(text.as_ref().and_then(Value::as_str).unwrap_or_default()).trim_end())?;

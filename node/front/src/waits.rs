@@ -1,21 +1,21 @@
-//! What ranks waited in collectives, and for whom: what `cost` and `jobs` are made of.
+//! What ranks waited in collectives, and for whom: the basis of `cost` and `jobs`.
 //!
-//! In a collective nobody leaves before everybody has entered: the rank that waits least came last,
-//! and what all ranks wait longer than it is charged to it. Causes are those of `findings` that stood
-//! at the time. The span is asked for in slices, the newest first, so that a long job's answer says
-//! how far it got instead of failing.
+//! In a collective nobody leaves before everybody has entered: the rank that waits least came
+//! last, and what all ranks wait longer than it is charged to it. Causes are those of the
+//! `findings` that were current at the time. The span is asked for in slices, the newest first, so
+//! that the answer for a long job shows how far it got instead of failing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ask::rows::Asker;
+use ask::rows::Client;
 use model::Coverage;
 use model::cells::{NO_VERDICTS, integer, real, text};
 use serde::Serialize;
 
-/// A slice of the span, one question to the mesh: at least so long.
+/// Shortest slice of the span; a slice is one question to the mesh.
 const SLICE_NS: i64 = 20_000_000_000;
-/// And longer where so many calls lie further apart.
+/// A slice is longer where this many calls take longer.
 const SLICE_CALLS: i64 = 200_000;
 
 /// The calls whose waits are asked for.
@@ -29,7 +29,7 @@ pub(crate) struct Calls {
     pub(crate) calls: i64,
 }
 
-/// What one culprit cost by one cause.
+/// The cost of one culprit by one cause.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Charge {
     pub(crate) rank: i64,
@@ -40,7 +40,7 @@ pub(crate) struct Charge {
     pub(crate) money: Option<f64>,
 }
 
-/// What was waited.
+/// The waiting, in sum.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Waited {
     /// The slices that were asked reach back to here only, Unix nanoseconds.
@@ -48,26 +48,31 @@ pub(crate) struct Waited {
     pub(crate) collectives: i64,
     pub(crate) rank_seconds: f64,
     pub(crate) culprits: Vec<Charge>,
-    /// Collectives of calls that only enqueue: they hold no waits.
+    /// Collectives of calls that only enqueue: they contain no waits.
     pub(crate) without_waits: i64,
 }
 
-/// Asks what was waited in these calls, until the asker's time is up.
+/// Asks for the waiting in these calls, until the client's time is up.
 ///
 /// # Errors
 /// As [`ask::Target::query`].
-pub(crate) fn waited(asker: &Asker<'_>, of: &Calls, named: &Named, coverage: &mut Coverage) -> anyhow::Result<Waited> {
+pub(crate) fn waited(
+    client: &Client<'_>,
+    of: &Calls,
+    named: &Named,
+    coverage: &mut Coverage,
+) -> anyhow::Result<Waited> {
     let (first_ns, last_ns) = of.span_ns;
     let mut sums: BTreeMap<(i64, String, String), (i64, f64)> = BTreeMap::new();
     let (mut without_waits, mut until_ns) = (0, last_ns.saturating_add(1));
     let span_ns = i128::from(until_ns) - i128::from(first_ns);
     let slice_ns = i64::try_from(span_ns * i128::from(SLICE_CALLS) / i128::from(of.calls.max(1))).unwrap_or(i64::MAX);
-    while until_ns > first_ns && !asker.left().is_zero() {
+    while until_ns > first_ns && !client.left().is_zero() {
         let longest_ns = until_ns.saturating_sub(slice_ns.max(SLICE_NS)).max(named.change_before(until_ns));
         let from_ns = longest_ns.min(until_ns.saturating_sub(SLICE_NS)).max(first_ns);
-        // The one that waits least came last; beside one min() alone, and no max(), SQLite gives the
+        // The one that waits least came last; with one min() alone, and no max(), SQLite gives the
         // other columns of its row (https://sqlite.org/lang_select.html#bareagg).
-        let asked = asker.ask(format!(
+        let asked = client.ask(format!(
             "SELECT rank, node, count(*), sum(waited), sum(enqueued > 0) FROM (SELECT min(wait_ns) AS least, rank, node, \
              sum(wait_ns) AS waited, sum(tier = 0) AS enqueued FROM lateness({from_ns}, {until_ns}) \
              WHERE comm_hash IN ({}) GROUP BY comm_hash, func, seq HAVING count(*) = avg(ranks) AND count(*) > 1) \
@@ -76,8 +81,8 @@ pub(crate) fn waited(asker: &Asker<'_>, of: &Calls, named: &Named, coverage: &mu
         ));
         let slice = match asked {
             Ok(slice) => slice,
-            // The time is up: what there is says how far it got.
-            Err(_) if asker.left() < Duration::from_millis(50) && until_ns <= last_ns => break,
+            // The time is up: the slices so far are the answer, which shows how far it got.
+            Err(_) if client.left() < Duration::from_millis(50) && until_ns <= last_ns => break,
             Err(error) => return Err(error),
         };
         if !slice.coverage.is_complete() {
@@ -122,7 +127,7 @@ pub(crate) struct Named(Vec<NamedCause>);
 struct NamedCause {
     since_ns: i64,
     job: String,
-    /// Rank and node; none where nobody was named.
+    /// Rank and node; none where no rank was named.
     who: Option<(i64, String)>,
     cause: String,
 }
@@ -133,13 +138,13 @@ pub(crate) const NAMED: &str = "rank, culprit_node, since_ns, ts_ns, \
      coalesce(job_id, iif(json_valid(detail), json_extract(detail, '$.job.job_id'), NULL))";
 
 impl Named {
-    /// Asks for all of them; none where they cannot be had.
-    pub(crate) fn ask(asker: &Asker<'_>) -> Self {
+    /// Asks for all of them; none where they cannot be read.
+    pub(crate) fn ask(client: &Client<'_>) -> Self {
         let sql = format!("SELECT {NAMED} FROM findings WHERE verdict NOT IN {NO_VERDICTS} ORDER BY ts_ns");
-        Self::of(&asker.ask(sql).map(|found| found.rows).unwrap_or_default())
+        Self::of(&client.ask(sql).map(|found| found.rows).unwrap_or_default())
     }
 
-    /// Of rows that begin with the columns [`NAMED`].
+    /// From rows that begin with the columns [`NAMED`].
     pub(crate) fn of(rows: &[Vec<query_planner::Value>]) -> Self {
         let one = |row: &Vec<query_planner::Value>| {
             let since_ns = integer(row, 2).or(integer(row, 3)).unwrap_or(0);
@@ -153,18 +158,18 @@ impl Named {
         Self(all)
     }
 
-    /// Those of a job alone.
+    /// Those of one job.
     pub(crate) fn of_job(&self, job: &str) -> Self {
         Self(self.0.iter().filter(|named| named.job == job).cloned().collect())
     }
 
-    /// Where a slice of time ends that ends at `until_ns` and holds one cause at most.
+    /// Where a slice of time ends that ends at `until_ns` and has one cause at most.
     fn change_before(&self, until_ns: i64) -> i64 {
         let before = self.0.partition_point(|named| named.since_ns < until_ns);
         before.checked_sub(1).and_then(|at| self.0.get(at)).map_or(i64::MIN, |named| named.since_ns)
     }
 
-    /// The cause that was found for this rank and stood at this time: until the next finding.
+    /// The cause that was current for this rank at this time: until the next finding.
     fn at(&self, rank: i64, node: &str, from_ns: i64, until_ns: i64) -> String {
         let known = self.0.iter().enumerate().rev().find(|(at, named)| {
             let ended_ns = self.0.get(at + 1).map_or(i64::MAX, |next| next.since_ns);
@@ -182,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_go_to_the_cause_that_held_at_the_time() {
+    fn waits_go_to_the_cause_that_was_current() {
         let text = |text: &str| Value::Text(text.as_bytes().to_vec());
         let row = |rank: Option<i64>, since_ns: i64, cause: Option<&str>| {
             vec![

@@ -1,14 +1,15 @@
-//! Patience with others, counted in time in which this process could have received their packets. A
-//! host that is paused or starved stands still while its clock goes on: a limit by the clock would
-//! be over when it wakes, and the peer blamed, whose answer may lie in the socket.
+//! Waiting for peers, counted in time in which this process could have received their packets. A
+//! host that is suspended or starved does not run while its clock goes on: a limit by the clock
+//! would be over when it resumes, and the peer would be blamed although its answer may be in the
+//! socket.
 
 use std::time::Duration;
 
-/// A limit is waited for in so many steps.
+/// Steps into which a wait is divided.
 const STEPS: u32 = 8;
 
-/// Waits for `time`. However long this process stands still in one of its steps, the others are yet
-/// to come.
+/// Waits for `time`, in steps. However long this process is suspended during one of them, the
+/// others still have to pass.
 pub(super) async fn sleep(time: Duration) {
     for _ in 0..STEPS {
         tokio::time::sleep(time / STEPS).await;

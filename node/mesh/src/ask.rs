@@ -1,12 +1,12 @@
 //! Asking a peer: one request on its own stream, then its responses, within a deadline.
 //!
-//! A connection that stood for a while may have lost its peer (killed, restarted) without knowing.
-//! So a request waits for a sign of life: the peer's QUIC acknowledges within moments, whatever the
-//! agent above it is doing. If that does not come, or the peer's host says that nobody listens
-//! there, a reused connection is given up and the request goes out once more on a fresh one (all
-//! requests are idempotent, and nothing of the answer was seen). The same when the connection ends
-//! between the acknowledgement and the first response: the peer may have closed it as unused just
-//! then (`idle`).
+//! A connection that has been open for a while may have lost its peer (killed, restarted) without a
+//! sign of it. So a request waits for an acknowledgement: the peer's QUIC sends it within moments,
+//! whatever the agent above it is doing. If it does not come, or the peer's host reports that
+//! nothing listens on the port, a reused connection is given up and the request goes out once more
+//! on a fresh one (all requests are idempotent, and nothing of the answer was seen). The same
+//! happens when the connection ends between the acknowledgement and the first response: the peer
+//! may have closed it as unused just then (`idle`).
 
 use std::net::SocketAddr;
 use std::task::Poll;
@@ -26,11 +26,11 @@ use super::{Mesh, active_time, probe};
 /// A request that the peer's QUIC has not acknowledged by then is lost.
 const SILENCE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Silence after which the peer's host is asked whether anybody still listens, and how often again
-/// during an answer.
+/// Silence after which it is checked whether the peer's host still listens, and the time between
+/// further checks during an answer.
 const SILENCE_PROBE: Duration = Duration::from_millis(250);
 const ANSWER_PROBE: Duration = Duration::from_secs(1);
-/// How long that host may take to say no.
+/// How long that host may take to refuse.
 const PROBE_PATIENCE: Duration = Duration::from_millis(250);
 
 /// A request as it goes over the wire: encoded once for however many peers are asked the same.
@@ -47,7 +47,7 @@ impl Encoded {
     }
 }
 
-/// An attempt failed: for good, or in a way that a fresh connection may cure.
+/// Why an attempt failed: for good, or in a way that a fresh connection may cure.
 enum Attempt {
     Failed(AskError),
     Stale(AskError),
@@ -117,7 +117,7 @@ impl Mesh {
     }
 }
 
-/// How long to listen for the host's objection: not beyond the deadline.
+/// How long to wait for the host's refusal: not beyond the deadline.
 fn probe_patience(deadline: Instant) -> Duration {
     PROBE_PATIENCE.min(deadline.saturating_duration_since(Instant::now()))
 }
@@ -138,7 +138,7 @@ async fn put(
     };
 
     let using = ConnectionUse::of(peer);
-    // Waits here when the peer serves as many questions of ours as it allows at a time.
+    // Waits here while the peer serves as many of our questions as it allows at a time.
     let (mut send, recv) =
         timeout_at(deadline, peer.connection.open_bi()).await.map_err(|_| timeout())?.map_err(lost)?;
     let silence = |patience| async move {
@@ -165,7 +165,7 @@ async fn put(
         started,
         deadline,
     };
-    // Mostly the answer is there before anybody has to look whether the peer lives at all.
+    // In most cases the answer arrives before it has to be checked whether the peer still runs.
     let first_look = SILENCE_PROBE.min(patience);
     let mut look = std::pin::pin!(sleep_until((Instant::now() + first_look).min(deadline)));
     tokio::select! {
@@ -207,7 +207,7 @@ struct Again {
     request: Encoded,
 }
 
-/// An answer as it arrives. Dropping it tells the peer to stop.
+/// An answer as it arrives. Dropping it makes the peer stop.
 pub struct ResponseStream {
     reader: FrameReader<quinn::RecvStream>,
     using: ConnectionUse,
@@ -219,7 +219,7 @@ pub struct ResponseStream {
 }
 
 impl ResponseStream {
-    /// Itself, if what was read is a first response.
+    /// Returns itself if what was read is a first response.
     fn begins_with(mut self, read: Result<Option<Response>, FrameError>) -> Result<Self, Attempt> {
         match read {
             Ok(Some(response)) => self.first = Some(response),
@@ -272,11 +272,11 @@ impl ResponseStream {
 
     async fn wait(&mut self) -> Result<Response, AskError> {
         loop {
-            // What was read, or the datagrams that had been received when the waiting for it began.
+            // Either the next response, or the number of datagrams received when this wait began.
             let read = {
                 let mut read = std::pin::pin!(self.reader.read::<Response>());
                 match futures::poll!(read.as_mut()) {
-                    // Of a small answer all is here.
+                    // A small answer has arrived completely.
                     Poll::Ready(read) => Ok(read),
                     Poll::Pending => {
                         let received = datagrams_received(&self.using);

@@ -71,8 +71,8 @@ impl Mesh {
         self.measure(peer, address, (&Request::Ping, unix_now_ns), samples, deadline).await
     }
 
-    /// The same for the clocks of both that are never stepped. An agent that knows no such clock is
-    /// asked for its wall clock.
+    /// The same for those clocks of both hosts that are never stepped. An agent without such a
+    /// clock is asked for its wall clock.
     ///
     /// # Errors
     /// As [`Self::clock_offset`].

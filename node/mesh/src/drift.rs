@@ -1,14 +1,14 @@
 //! One peer's clock over time: offset and drift within bounds, from pings taken now and then.
 //!
-//! Pure. Each ping says that the offset at its time lay within an interval (RFC 5905 gives it, see
+//! Pure. Each ping shows that the offset at its time lay within an interval (by RFC 5905, see
 //! `clock.rs`). Two pings bound the drift between them; all pings together, moved to one instant
-//! with the drift's bounds, bound the offset there. Nothing is averaged: what comes out is what
-//! every ping allows. Pings that contradict each other mean that a clock was stepped: the older
-//! ones are forgotten.
+//! with the drift's bounds, bound the offset there. Nothing is averaged: the result is what every
+//! ping allows. Pings that contradict each other mean that a clock was stepped: the older ones are
+//! forgotten.
 
 use std::collections::VecDeque;
 
-/// Pings remembered.
+/// Pings kept.
 const REMEMBERED: usize = 32;
 
 /// How fast two clocks may drift apart before it was measured: 100 parts in a million, 50 for each.
@@ -42,7 +42,7 @@ pub struct ClockTrack {
 }
 
 impl ClockTrack {
-    /// Take in a ping: at this time of our clock the peer's was ahead by `offset_ns`, give or take
+    /// Takes in a ping: at `at_ns` of our clock the peer's was ahead by `offset_ns`, give or take
     /// `bound_ns`.
     pub fn add(&mut self, at_ns: i64, offset_ns: i64, bound_ns: i64) {
         let ping =
@@ -53,7 +53,7 @@ impl ClockTrack {
         }
         self.seen.push_back(ping);
         if self.seen.len() > REMEMBERED {
-            // Of the older half the one that says least.
+            // Of the older half the one with the widest interval.
             let widest = (0..REMEMBERED / 2).max_by_key(|i| self.seen[*i].high_ns.saturating_sub(self.seen[*i].low_ns));
             self.seen.remove(widest.unwrap_or(0));
         }
@@ -170,7 +170,7 @@ mod tests {
         track.add(20 * S, 70 * S, 100_000);
         let found = track.at(20 * S).unwrap();
         assert!((found.offset_ns - 70 * S).abs() <= 100_000, "{found:?}");
-        // Ours set back.
+        // Our clock was set back.
         track.add(5 * S, -3, 50);
         assert!(track.at(5 * S).unwrap().offset_ns.abs() < 60);
     }

@@ -29,8 +29,8 @@ pub(super) const MAX_QUESTIONS: u32 = 64;
 /// Gossip messages a peer may have under way at a time.
 const MAX_GOSSIP_STREAMS: u32 = 64;
 
-/// Unread bytes a peer may have on one stream, and on all together: what an answer that nobody
-/// reads can hold.
+/// Unread bytes a peer may have on one stream, and on all together: how much memory an answer that
+/// nobody reads can take.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
 
@@ -38,14 +38,14 @@ const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
 /// packet is repeated after 0.3 s rather than after QUIC's usual 1 s.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 
-/// Shortest time between two stateless resets. They are never longer than what provoked them, and a
-/// restarted node has as many peers to tell at once as it had connections.
+/// Shortest time between two stateless resets. They are never longer than the packet that provoked
+/// them, and a restarted node has as many peers to reset at once as it had connections.
 const RESET_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Bytes of a connection id.
 const ID_BYTES: usize = 8;
 
-/// Random connection ids. (quinn's own generator would tell ids of this process from others, and a
+/// Random connection ids. (quinn's own generator would recognise ids of this process, and a
 /// restarted node must answer those of its former life.)
 struct RandomIds;
 
@@ -80,11 +80,19 @@ pub(super) fn bind(
     runtime: Arc<dyn quinn::Runtime>,
 ) -> Result<Endpoint, MeshError> {
     let bound = |error| MeshError::Bind { listen, error };
-    // A socket on [::] also takes IPv4 (net.ipv6.bindv6only is 0 unless someone changed it).
-    let socket = UdpSocket::bind(listen).map_err(bound)?;
+    let socket = udp_socket(listen)?;
     enlarge_buffers(&socket);
     socket.set_nonblocking(true).map_err(bound)?;
     Endpoint::new(settings(host_key), None, socket, runtime).map_err(bound)
+}
+
+/// The UDP socket of an address; one on [::] also takes IPv4 (net.ipv6.bindv6only is 0 unless someone
+/// changed it).
+///
+/// # Errors
+/// [`MeshError::Bind`]: the port is taken, or the address is none of this host's.
+pub fn udp_socket(listen: SocketAddr) -> Result<UdpSocket, MeshError> {
+    UdpSocket::bind(listen).map_err(|error| MeshError::Bind { listen, error })
 }
 
 /// As large as we may: beyond net.core.rmem_max only with CAP_NET_ADMIN. Smaller buffers work, with

@@ -70,7 +70,7 @@ impl AskError {
     }
 }
 
-/// What our TLS found wrong, without the wrapping that it puts around the verifier's own words.
+/// What our TLS found wrong, without the text that it puts around the verifier's message.
 fn tls_fault(reason: &str) -> String {
     match certs::tls::plain_reason(reason) {
         "" => "the TLS handshake failed".to_owned(),

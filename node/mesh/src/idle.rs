@@ -1,11 +1,11 @@
-//! Which of the standing connections stay. One that nobody uses is closed after a while, so that a
+//! Decides which open connections are kept. One that nobody uses is closed after a while, so that a
 //! node in a large mesh does not keep a connection to each member that it, or a round of gossip,
-//! ever turned to; one that was taken out of use (`pool`) goes as soon as what runs over it has
+//! ever called. One that was taken out of use (`pool`) is closed as soon as what runs over it has
 //! ended.
 //!
-//! Either end may close an idle connection, also just when the other begins to use it: whoever asks
-//! over a connection that stood before asks again on a fresh one (`ask`), and a lost gossip message
-//! costs a round.
+//! Either end may close an idle connection, also just when the other begins to use it. A request
+//! over a connection that was open before is then sent again on a fresh one (`ask`), and a lost
+//! gossip message costs a round.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct ConnectionPolicy {
     pub idle_many: Duration,
     /// A connection unused for this long is closed in any case.
     pub idle: Duration,
-    /// How often they are looked through.
+    /// Time between two checks.
     pub every: Duration,
 }
 

@@ -1,10 +1,10 @@
-//! Joining over QUIC: the server at the node that holds the mesh's CA, and the request of the host
-//! that wants in.
+//! Joining over QUIC: the server at the node with the mesh's CA, and the request of the host that
+//! wants to become a member.
 //!
 //! One connection on `certs::tls::ALPN_JOIN`, one bidirectional stream: the request, ended by the
-//! stream's end, then the response likewise. What is in the messages and who is admitted is
-//! `certs::join`'s; when a host joins is the agent's. Both sides bound the size of what they read
-//! and the time they wait.
+//! stream's end, then the response likewise. `certs::join` owns the contents of the messages and
+//! decides who is admitted; the agent decides when a host joins. Both sides bound the size of what
+//! they read and the time they wait.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,16 +32,16 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// TLS alert `no_application_protocol` (RFC 7301, 3.2).
 const ALERT_NO_APPLICATION_PROTOCOL: u8 = 120;
 
-/// Why a host did not become a member. Which address was called is for the caller to say.
+/// Why a host did not become a member. The caller adds the address that was called.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// Nobody there could be talked to.
+    /// No node there could be reached.
     #[error("cannot be reached: {0}")]
     Unreachable(String),
-    /// That node is of another mesh than the token, or does not prove itself.
+    /// That node is of another mesh than the token, or cannot prove that it is of that mesh.
     #[error("not accepted: {0}")]
     NotOurMesh(String),
-    /// That node does not hold the CA.
+    /// That node does not have the CA.
     #[error("this node admits nobody: join through the host that founded the mesh (it holds the CA)")]
     NoCa,
     /// The exchange failed: mostly the CA's refusal, with its reason.
@@ -64,7 +64,7 @@ impl JoinServer {
         Self { issuer: RwLock::new(issuer), permits: Semaphore::new(JOINERS), limiter: RejectionLimiter::default() }
     }
 
-    /// Goes on with another issuer of the same mesh: a new CA.
+    /// Replaces the issuer by another of the same mesh: a new CA.
     pub fn set_issuer(&self, issuer: Arc<Issuer>) {
         *self.issuer.write() = issuer;
     }
@@ -98,7 +98,7 @@ const REFUSALS_OF_ONE: u32 = 20;
 const REFUSALS_OF_ALL: u32 = 600;
 const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
 
-/// Who was refused how often in this minute.
+/// Requests refused in this minute, by address.
 #[derive(Debug, Default)]
 struct RejectionLimiter(Mutex<Refusals>);
 
@@ -197,7 +197,7 @@ async fn exchange(
 
 fn not_connected(error: ConnectionError) -> JoinError {
     match error {
-        // Our own TLS found fault with the other end.
+        // Our own TLS rejected the other end.
         ConnectionError::TransportError(fault) if !fault.reason.is_empty() => {
             JoinError::NotOurMesh(certs::tls::plain_reason(&fault.reason).to_owned())
         }
@@ -287,7 +287,7 @@ mod tests {
         let mut answer = requester.mesh.ask(&asked.name, asked.address, Request::Catalog, deadline).await.unwrap();
         let answer = answer.next().await.unwrap();
         assert!(
-            matches!(&answer, Some(Response::Catalog(heard)) if heard == requester.name.as_str().as_bytes()),
+            matches!(&answer, Some(Response::Catalog(name)) if name == requester.name.as_str().as_bytes()),
             "{answer:?}"
         );
     }
@@ -356,7 +356,7 @@ mod tests {
     async fn a_crowd_gets_in_and_a_babbler_does_not_stop_it() {
         let (_dir, issuer, founder) = found();
         let token = token(&issuer, 20);
-        // More than a request may hold: the server gives up on it.
+        // Larger than a request may be: the server gives up on it.
         let tls = certs::tls::join_client_config(&token).unwrap();
         let babbler = Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));

@@ -1,34 +1,34 @@
 //! The mesh endpoint: one UDP port on which this node speaks QUIC with every other, dialling and
 //! accepting.
 //!
-//! Owned here: the endpoint and its life, who is let in, the connections and their reuse, gossip
+//! Owned here: the endpoint and its life, who is admitted, the connections and their reuse, gossip
 //! messages (one unidirectional stream each) and questions (one bidirectional stream each). Not
-//! here: what gossip says (crate `gossip`), who may have a certificate (crate `certs`), what a
-//! question means (the [`Handler`] given by the agent), and how a host without a certificate gets
+//! here: the contents of gossip (crate `gossip`), who may have a certificate (crate `certs`), what
+//! a question means (the [`Handler`] given by the agent), and how a host without a certificate gets
 //! one (the [`JoinHost`] given by the agent). `docs/wire.md` describes the bytes.
 //!
-//! The way through: [`Mesh::ask`] opens a stream to a peer and writes a request; there `serve`
-//! reads it and gives it to the [`Handler`], whose [`Responder`] writes answers; here a
+//! The way of a question: [`Mesh::ask`] opens a stream to a peer and writes a request; there
+//! `serve` reads it and gives it to the [`Handler`], whose [`Responder`] writes answers; here a
 //! [`ResponseStream`] reads them. The messages are `model`'s.
 //!
-//! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: is anybody
-//!   there? `active_time`: patience with peers.
-//! - `standing`: the connections that stand, judged anew when trust changes and replaced when our
+//! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: does anything
+//!   listen there? `active_time`: waiting for peers.
+//! - `standing`: the open connections, judged anew when trust changes and replaced when our
 //!   certificate does.
-//! - `idle`: which connections stay, by their `usage`. `serve`: what happens on a connection we
-//!   hold. `ask`: asking a peer. `error`: why it did not answer. `outbox`: gossip on its way out.
+//! - `idle`: which connections are kept, by their `usage`. `serve`: what happens on an open
+//!   connection. `ask`: asking a peer. `error`: why it did not answer. `outbox`: outgoing gossip.
 //! - [`via`]: asking an agent from a machine without one.
 //! - [`join`]: how a host without a certificate gets one, both sides.
-//! - `heard`: who called. `reach`: is a peer reached, and by what kind of way?
+//! - `callers`: who started handshakes. `reach`: whether a peer is reached, and over what path.
 //! - `clock`: how far a peer's clock is from ours. `drift`: how that changes with time.
 
 mod active_time;
 mod ask;
+mod callers;
 mod clock;
 mod drift;
 mod endpoint;
 mod error;
-mod heard;
 mod idle;
 pub mod join;
 mod outbox;
@@ -58,6 +58,7 @@ use tokio_util::sync::CancellationToken;
 pub use ask::{Encoded, ResponseStream};
 pub use clock::ClockOffset;
 pub use drift::{ClockTrack, Estimate};
+pub use endpoint::udp_socket;
 pub use error::AskError;
 pub use idle::ConnectionPolicy;
 pub use serve::{Responder, SendError};
@@ -65,7 +66,7 @@ pub use serve::{Responder, SendError};
 /// Gossip messages that may wait for the gossiper.
 const GOSSIP_QUEUE: usize = 256;
 
-/// How long a closing endpoint waits for its farewells to get out.
+/// How long a closing endpoint waits until its farewells are sent.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Codes with which a connection is closed.
@@ -98,8 +99,8 @@ pub trait Handler: Send + Sync + 'static {
 /// Serves hosts that want to become members.
 #[async_trait]
 pub trait JoinHost: Send + Sync + 'static {
-    /// Serve one connection that negotiated `certs::tls::ALPN_JOIN`. The peer is nobody yet. The
-    /// connection is closed when this returns.
+    /// Serves one connection that negotiated `certs::tls::ALPN_JOIN`. The peer is not
+    /// authenticated. The connection is closed when this returns.
     async fn serve(&self, connection: quinn::Connection);
 }
 
@@ -126,18 +127,18 @@ pub struct MeshConfig {
 /// The mesh endpoint could not start or change its identity.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshError {
-    /// The UDP port is not to be had.
+    /// The UDP port cannot be bound.
     #[error("cannot listen on UDP {listen}: {error}; choose another address with --listen")]
     Bind {
         /// The address asked for.
         listen: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The identity is unusable.
     #[error(transparent)]
     Identity(#[from] certs::Error),
-    /// TLS and QUIC do not go together.
+    /// TLS and QUIC cannot be combined.
     #[error("TLS configuration: {0}")]
     Tls(String),
 }
@@ -224,7 +225,7 @@ struct Inner {
     outboxes: outbox::Outboxes,
     gossip_in: mpsc::Sender<Inbound>,
     counters: Counters,
-    callers: heard::Callers,
+    callers: callers::Callers,
     closing: CancellationToken,
 }
 
@@ -253,7 +254,7 @@ impl Mesh {
             outboxes: outbox::Outboxes::default(),
             gossip_in,
             counters: Counters::default(),
-            callers: heard::Callers::default(),
+            callers: callers::Callers::default(),
             closing: CancellationToken::new(),
         }));
         tokio::spawn(serve::accept(mesh.clone()));
@@ -275,10 +276,10 @@ impl Mesh {
         self.0.credentials.read().identity.clone()
     }
 
-    /// Goes on with another identity of the same node. Connections to peers that it does not accept
-    /// any more (revoked, or of a CA that is trusted no more) are closed at once. If it has another
-    /// certificate than before, each peer is dialled anew and the former connections are closed
-    /// when what runs over them has had its time: no question is lost.
+    /// Replaces the identity by another of the same node. Connections to peers that it does not
+    /// accept any more (revoked, or of a CA that is trusted no more) are closed at once. If it has
+    /// another certificate than before, each peer is dialled anew, and the former connections are
+    /// closed after the time that the longest question may take: no question is lost.
     ///
     /// # Errors
     /// When it is unusable; the former then stays.
@@ -297,13 +298,13 @@ impl Mesh {
         Ok(())
     }
 
-    /// Connections that stand now, those taken out of use included.
+    /// Connections that are open now, those taken out of use included.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.0.standing.count()
     }
 
-    /// Keeps other connections than usual from now on.
+    /// Sets another policy for which connections are kept.
     pub fn set_connection_policy(&self, policy: ConnectionPolicy) {
         *self.0.policy.write() = policy;
     }
@@ -343,8 +344,8 @@ impl Mesh {
         }
     }
 
-    /// Falls silent as a killed process would: its port closes, and nothing of it, no farewell
-    /// either, is sent from it any more. For the lab and for tests.
+    /// Goes silent as a killed process would: its port closes, and nothing, no farewell either, is
+    /// sent from it any more. For the lab and for tests.
     ///
     /// # Errors
     /// No other socket can be had.

@@ -1,8 +1,8 @@
-//! Gossip on its way out: a short queue and a worker for each address, so that sending never waits.
+//! Outgoing gossip: a short queue and a worker for each address, so that sending never waits.
 //!
-//! What cannot be sent soon is worthless (the next round says the same, newer), so a full queue
-//! drops the message at hand, and when an address cannot be reached all that waits for it is
-//! dropped.
+//! A message that cannot be sent soon is worthless (the next round carries the same, newer), so a
+//! full queue drops the message at hand, and when an address cannot be reached all that waits for
+//! it is dropped.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,10 +19,10 @@ use super::{Mesh, count, count_message};
 /// Messages that may wait for one address.
 const QUEUE: usize = 8;
 
-/// A worker without work for this long goes.
+/// A worker without work for this long ends.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// How long a message may take to get out, dialling included.
+/// How long sending a message may take, dialling included.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
@@ -55,7 +55,8 @@ async fn work(mesh: Mesh, to: SocketAddr, mut queue: mpsc::Receiver<Vec<u8>>) {
             () = mesh.0.closing.cancelled() => return,
         };
         let Ok(Some(payload)) = payload else {
-            // Under the lock, so that no message can come between the last look and the removal.
+            // Under the lock, so that no message can be queued between the last look and the
+            // removal.
             let mut outboxes = mesh.0.outboxes.0.lock();
             if queue.is_empty() {
                 outboxes.remove(&to);

@@ -6,9 +6,9 @@
 //! connection to its former life. When two nodes dial each other at once both connections stay;
 //! either works.
 //!
-//! Dials are few at a time (a burst of handshakes overflows UDP buffers and everybody retransmits),
-//! one at a time for an address, and outlive the caller who wanted them. Gossip has its own few, so
-//! that a round of calls to dead members never stands before a question.
+//! Few dials run at a time (a burst of handshakes overflows UDP buffers and everybody retransmits),
+//! one for an address, and each goes on when its caller gives up. Gossip has a limit of its own, so
+//! that a round of calls to dead members never delays a question.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -32,9 +32,9 @@ use super::{Mesh, active_time, count, probe};
 const QUESTION_DIALS: usize = 32;
 const GOSSIP_DIALS: usize = 8;
 
-/// When more dials than this are under way, the next waits up to so long: whoever dials the same
-/// nodes (after a restart of the mesh, say) comes at another moment, and a node's own handshakes
-/// come apart.
+/// When more dials than this run, the next waits up to this long: so nodes that dial the same peers
+/// at once (after a restart of the mesh, say) come at different moments, and a node's own
+/// handshakes are spread out.
 const CALM_DIALS: u64 = 8;
 const JITTER: Duration = Duration::from_millis(20);
 
@@ -46,13 +46,13 @@ pub(super) struct Peer {
     pub(super) connection: quinn::Connection,
     pub(super) node: certs::NodeName,
     pub(super) address: SocketAddr,
-    /// What its certificate says.
+    /// The peer by its certificate.
     pub(super) who: certs::tls::Peer,
-    /// When it was used.
+    /// When it was used, and by how many it is used now.
     pub(super) usage: Usage,
 }
 
-/// Who wants a connection.
+/// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Question,
@@ -62,7 +62,7 @@ pub(super) enum Purpose {
 /// A connection from the pool.
 pub(super) struct Lease {
     pub(super) peer: Arc<Peer>,
-    /// It stood before it was asked for, so it may be dead.
+    /// It was open before it was asked for, so it may be dead.
     pub(super) reused: bool,
 }
 
@@ -137,7 +137,7 @@ impl Pool {
 }
 
 impl Mesh {
-    /// A connection to whoever listens at `address`.
+    /// A connection to the member that listens at `address`.
     pub(super) async fn connect(
         &self,
         address: SocketAddr,
@@ -213,13 +213,13 @@ impl Mesh {
         Ok(Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() }))
     }
 
-    /// Who of our mesh is at the other end, by the certificate it showed.
+    /// The member at the other end, by the certificate it showed.
     pub(super) fn member(&self, connection: &quinn::Connection) -> Result<certs::tls::Peer, certs::Error> {
         judge(connection, &self.identity())
     }
 }
 
-/// Who is at the other end, as `identity` sees it.
+/// The peer at the other end, as judged by `identity`.
 pub(super) fn judge(
     connection: &quinn::Connection,
     identity: &certs::Identity,
@@ -228,9 +228,9 @@ pub(super) fn judge(
     certs::tls::peer(shown.as_deref().map_or(&[], Vec::as_slice), identity)
 }
 
-/// A name to dial an address by. It means nothing to the other end; TLS keeps session tickets by
-/// it, so each address gets its own. (Whom we reached is judged by the certificate: `ask` compares
-/// the node's name.)
+/// A server name for dialling an address. The other end ignores it; TLS keeps session tickets by
+/// it, so each address gets its own. (Which peer was reached is judged by the certificate: `ask`
+/// compares the node's name.)
 fn ticket_name(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_string().replace('.', "-"),

@@ -1,8 +1,8 @@
-//! Is there anybody at all? A datagram to a port where nothing listens is answered by the host
-//! itself (ICMP port unreachable), which Linux reports on a connected UDP socket as ECONNREFUSED; a
-//! host without a way to it is known to our own kernel or to a router. QUIC's socket is not
-//! connected and never hears of either, so a killed agent on a running host would be noticed only
-//! by its silence, seconds later.
+//! Whether anything listens at an address. A datagram to a port where nothing listens is answered
+//! by the host itself (ICMP port unreachable), which Linux reports on a connected UDP socket as
+//! ECONNREFUSED; that a host cannot be routed to is known to our own kernel or to a router. QUIC's
+//! socket is not connected and gets neither report, so without this a killed agent on a running
+//! host would be noticed only by its silence, seconds later.
 
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use tokio::net::UdpSocket;
 
-/// How long to wait for an objection before the next packet.
+/// How long to wait for a refusal before the next packet.
 const ONCE_MORE: Duration = Duration::from_millis(400);
 
-/// Waits until somebody says that `address` cannot be reached, and why; pending for ever when
-/// nobody does.
+/// Waits until the network reports that `address` cannot be reached, and why; pending for ever when
+/// it does not.
 pub(super) async fn objection(address: SocketAddr) -> &'static str {
     match provoke(address).await.err().as_ref().and_then(text) {
         Some(objection) => objection,
@@ -22,7 +22,7 @@ pub(super) async fn objection(address: SocketAddr) -> &'static str {
     }
 }
 
-/// What [`objection`] says within `patience`, if anything.
+/// The result of [`objection`] if it comes within `patience`.
 pub(super) async fn objection_within(address: SocketAddr, patience: Duration) -> Option<&'static str> {
     tokio::time::timeout(patience, objection(address)).await.ok()
 }
@@ -34,9 +34,10 @@ async fn provoke(address: SocketAddr) -> Result<(), Error> {
     loop {
         // One byte is no QUIC packet: a listening endpoint drops it.
         socket.send(&[0]).await?;
-        // A host objects a few times in a second only, and QUIC's own packets take their share.
-        if let Ok(heard) = tokio::time::timeout(ONCE_MORE, socket.recv(&mut [0; 1])).await {
-            heard?;
+        // A host sends only a few such reports a second, and QUIC's own packets use some of them
+        // up.
+        if let Ok(received) = tokio::time::timeout(ONCE_MORE, socket.recv(&mut [0; 1])).await {
+            received?;
             return Ok(());
         }
     }
@@ -46,7 +47,7 @@ fn text(error: &Error) -> Option<&'static str> {
     match error.kind() {
         ErrorKind::ConnectionRefused => Some("connection refused"),
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Some("no route to host"),
-        // Our own troubles (no free port, not permitted, …) say nothing about the peer.
+        // Errors on our own side (no free port, not permitted, …) prove nothing about the peer.
         _ => None,
     }
 }

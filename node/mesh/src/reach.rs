@@ -1,4 +1,4 @@
-//! Whether a peer is reached, and what the way to it is like.
+//! Whether a peer is reached, and what the path to it is like.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -10,11 +10,11 @@ use super::Mesh;
 use super::error::AskError;
 use super::pool::Purpose;
 
-/// Pings for one look at a way: enough for path MTU discovery to have a first result.
+/// Pings for one measurement of a path: enough for path MTU discovery to have a first result.
 const PINGS: u32 = 8;
 
 impl Mesh {
-    /// Pings `peer` and reads what QUIC knows of the way to it.
+    /// Pings `peer` and reads what QUIC measured of the path to it.
     ///
     /// # Errors
     /// Not one ping is answered before `deadline`.
@@ -38,8 +38,8 @@ impl Mesh {
         })
     }
 
-    /// Addresses from which connections were begun, the last first. One whose connection stands is
-    /// heard now.
+    /// Addresses from which handshakes were started, the last first. The age of one whose
+    /// connection is open is zero.
     #[must_use]
     pub fn callers(&self) -> Vec<CallerSeen> {
         let standing: HashSet<SocketAddr> = self.0.standing.all().iter().map(|peer| peer.address).collect();

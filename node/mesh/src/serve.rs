@@ -1,4 +1,4 @@
-//! What happens on connections: who is let in, and how a member's streams are served.
+//! What happens on connections: which peers are admitted, and how a member's streams are served.
 //!
 //! A connection is served the same whether it was dialled or accepted. Until the peer's certificate
 //! is known to be a member's, no stream of it is read.
@@ -33,10 +33,10 @@ const HANDSHAKES: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an requester may leave a piece of an answer unread.
+/// How long a requester may leave a piece of an answer unread.
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
-/// Frames that are held back for the next one's sake.
+/// Bytes of frames that may wait, to be sent together with the next one.
 const MAX_PENDING_BYTES: usize = 64 << 10;
 
 /// Connections that one member may have to this node: two that dialled each other at once, those
@@ -56,7 +56,7 @@ pub(super) async fn accept(mesh: Mesh) {
             let _ = incoming.retry();
             continue;
         }
-        mesh.0.callers.begun(canonical(incoming.remote_address()));
+        mesh.0.callers.started(canonical(incoming.remote_address()));
         let mesh = mesh.clone();
         tokio::spawn(async move {
             let admitted = tokio::time::timeout(HANDSHAKE_TIMEOUT, async { incoming.await }).await;
@@ -92,7 +92,7 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
                 count(&mesh.0.counters.accepted);
                 mesh.0.callers.completed(address, who.name.as_str());
                 let peer = Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() });
-                // Who is no node does not listen where it called from.
+                // A peer that is no node does not listen on the port that it called from.
                 if peer.who.role == Role::Node {
                     mesh.0.pool.put(&peer);
                 }
@@ -121,8 +121,8 @@ pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
     let left = peer.who.not_after.duration_since(SystemTime::now()).unwrap_or_default();
     let mut certificate_ends = std::pin::pin!(tokio::time::sleep(left));
     let mut shut_out = false;
-    // Both are waited for on and on: to begin anew for each question would cost as much as the
-    // question's stream.
+    // Both futures are kept across iterations: creating them anew for each question would cost as
+    // much as the question's stream.
     let mut questions = std::pin::pin!(peer.connection.accept_bi());
     let mut gossip = std::pin::pin!(peer.connection.accept_uni());
     let ended = loop {
@@ -192,7 +192,7 @@ async fn question(
             out.finish().await;
             return;
         }
-        // Nothing came, or the stream broke: there is nobody to answer.
+        // Nothing came, or the stream broke: nobody waits for an answer.
         Ok(Ok(None) | Err(_)) | Err(_) => return,
     };
     requests.at_end();
@@ -221,7 +221,7 @@ async fn question(
             std::future::pending().await
         };
         let handled = mesh.0.handler.handle(&mesh, peer.who.clone(), request, &mut out, cancelled.clone());
-        // Most are done at once: then nobody need be watched.
+        // Most requests are done at once: then the requester need not be watched.
         tokio::select! {
             biased;
             () = handled => {}
@@ -234,8 +234,8 @@ async fn question(
     out.finish().await;
 }
 
-/// What a certificate's role may ask for. Nodes may ask for all that agents ask each other; what
-/// people ask ([`Request::Ask`]) is for people's certificates, so that the audit says who it was,
+/// What a certificate's role may ask for. Nodes may ask for all that agents ask each other. What
+/// people ask ([`Request::Ask`]) needs a person's certificate, so that the audit names the person,
 /// and a node's key alone gives no such answers.
 fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
     match (role, request) {
@@ -252,7 +252,7 @@ fn permitted(role: Role, request: &Request) -> Result<(), &'static str> {
             | Request::Release(_)
             | Request::OpenCalls,
         ) => Ok(()),
-        // What a task reads is for the requester to say, so a reader's questions are planned by an
+        // The requester decides which rows a task reads, so a reader's questions are planned by an
         // agent, not by the reader.
         (Role::Reader, _) => Err("not allowed: a reader's certificate asks an agent for answers only"),
         (Role::Operator, _) => Err("not allowed: only a node of the mesh may ask this"),
@@ -273,13 +273,13 @@ pub enum SendError {
     Ended,
 }
 
-/// Where a [`super::Handler`] puts its answer.
+/// Through this a [`super::Handler`] sends its answer.
 pub struct Responder {
     stream: Box<dyn AsyncWrite + Send + Unpin>,
-    /// Frames that go out with the next one.
+    /// Encoded frames that go out with the next one.
     pending: Vec<u8>,
     ended: bool,
-    /// How long the requester may read nothing.
+    /// How long the requester may leave data unread.
     patience: Duration,
 }
 
@@ -290,7 +290,7 @@ impl Responder {
         Self { stream: Box::new(stream), pending: Vec::new(), ended: false, patience: SLOWEST_READER }
     }
 
-    /// The same for an requester that is waited for only so long.
+    /// The same with a limit on how long the requester may leave data unread.
     #[cfg(test)]
     pub(super) fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -318,7 +318,7 @@ impl Responder {
         self.write_pending().await
     }
 
-    /// As [`Responder::batch`], for rows behind which something else goes out at once: both in one
+    /// As [`Responder::batch`], for rows that something else follows at once: both are sent in one
     /// piece while they are small.
     ///
     /// # Errors
@@ -330,7 +330,7 @@ impl Responder {
         let mut waiting = vec![batch];
         while let Some(batch) = waiting.pop() {
             let half = batch.rows / 2;
-            // More than whoever reads it would take.
+            // More than a reader accepts in one frame.
             if half > 0 && batch.columns.len() * batch.rows as usize > Batch::MOST_VALUES {
                 let mut batch = batch;
                 let rest = split_off(&mut batch, half);
@@ -357,7 +357,7 @@ impl Responder {
 
     async fn write_pending(&mut self) -> Result<(), SendError> {
         let bytes = std::mem::take(&mut self.pending);
-        // An requester that reads nothing for so long is as good as gone.
+        // A requester that reads nothing for this long counts as gone.
         match tokio::time::timeout(self.patience, self.stream.write_all(&bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(SendError::Gone),

@@ -1,6 +1,6 @@
-//! The connections that stand, in use or not: each is judged anew when what this node trusts
-//! changes, and all are replaced when its own certificate does. Which of them a question goes over
-//! is `pool`'s.
+//! The open connections, in use or not: each is judged anew when what this node trusts changes, and
+//! all are replaced when its own certificate does. `pool` decides which of them a question goes
+//! over.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -39,7 +39,7 @@ impl Connections {
         self.lock().remove(&peer.connection.stable_id());
     }
 
-    /// How many a member has.
+    /// The number of a member's connections.
     pub(super) fn of(&self, name: &certs::NodeName) -> usize {
         self.all().iter().filter(|peer| peer.node == *name).count()
     }
@@ -82,8 +82,8 @@ impl Mesh {
         }
     }
 
-    /// Replaces the connections, at which our former certificate was shown. The peers get the new
-    /// one by our dial, and use the connection it came with from then on.
+    /// Replaces the connections on which our former certificate was shown. The peers see the new
+    /// one when we dial them, and use that connection from then on.
     pub(super) fn redial_all(&self, before: &certs::Identity) {
         let former = self.0.standing.all();
         let left = before.not_after().duration_since(SystemTime::now()).unwrap_or(Duration::ZERO);
@@ -101,7 +101,7 @@ impl Mesh {
                 if !few {
                     tokio::time::sleep(REDIAL_SPREAD.mul_f64(rand::random_range(0.0..1.0))).await;
                 }
-                // Who cannot be reached now is dialled when it is needed.
+                // A peer that cannot be reached now is dialled when it is needed.
                 let _ = mesh.connect(address, Purpose::Gossip, Instant::now() + REDIAL).await;
             });
         }

@@ -1,4 +1,4 @@
-//! Whole endpoints on loopback with real certificates.
+//! Real endpoints on loopback with real certificates.
 
 mod attacks;
 
@@ -38,7 +38,7 @@ fn name(text: &str) -> NodeName {
     text.parse().unwrap()
 }
 
-/// Answers a catalogue request with the requester's name, or hangs until cancelled, or says
+/// Answers a catalogue request with the requester's name, or waits until cancelled, or sends
 /// nothing.
 #[derive(Default)]
 struct Script {
@@ -118,8 +118,8 @@ fn start_on(host_key: HostKey, identity: Identity, listen: SocketAddr, join_host
     Node { mesh, host_key, name, address, script, gossip }
 }
 
-/// A loopback address that no other node of this process has: a port that one gives back is not
-/// another's.
+/// A loopback address that no other node of this process has: so a port that one of them frees is
+/// not taken by another.
 fn own_address() -> SocketAddr {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let [.., high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -143,7 +143,7 @@ impl Node {
         );
     }
 
-    /// What a SIGKILL looks like from outside: its port is closed, it says nothing any more.
+    /// Looks like a SIGKILL from outside: the port is closed, and nothing is sent any more.
     async fn vanish(&self) {
         // Twice, as quinn listens on the last socket but one as well.
         for _ in 0..2 {
@@ -180,11 +180,11 @@ async fn a_node_on_all_addresses_is_one_node_for_both_families() {
     for (node, host) in [(&four, "127.0.0.1"), (&six, "[::1]")] {
         all.address = format!("{host}:{port}").parse().unwrap();
         node.assert_answers(&all).await;
-        // Back over the connection that the other dialled: its address is known in plain form.
+        // Over the connection that the other node dialled: its address is known in plain form.
         all.assert_answers(node).await;
         gossip::Link::send(&node.mesh, all.address, vec![1]);
-        let heard = tokio::time::timeout(PATIENCE, all.gossip.recv()).await.unwrap().unwrap();
-        assert_eq!(heard.from, node.address);
+        let message = tokio::time::timeout(PATIENCE, all.gossip.recv()).await.unwrap().unwrap();
+        assert_eq!(message.from, node.address);
     }
     assert_eq!(all.mesh.stats().dials, 0);
 }
@@ -233,7 +233,7 @@ impl rustls::client::ResolvesClientCert for Nobody {
     }
 }
 
-/// Dials `to` without a certificate, speaking `protocol`.
+/// Dials `to` without a certificate, with ALPN `protocol`.
 async fn dial_as_nobody(ca: &Authority, to: SocketAddr, protocol: &[u8]) -> Result<quinn::Connection, String> {
     let mut tls = certs::tls::client_config(&ca.issue(&name("x"), NODE_VALIDITY).unwrap()).unwrap();
     tls.client_auth_cert_resolver = Arc::new(Nobody);
@@ -254,7 +254,7 @@ async fn without_a_certificate_one_gets_nothing_but_to_join_where_that_is_allowe
     let closed = start_with(identity(), listen, None);
     let open = start_with(identity(), listen, Some(joiners.clone()));
     for node in [&closed, &open] {
-        // From the dialler's side the handshake may seem done before the other end has judged.
+        // For the dialler the handshake may be complete before the other end has judged it.
         if let Ok(connection) = dial_as_nobody(&ca, node.address, certs::tls::ALPN_MESH).await {
             if let Ok((mut send, mut recv)) = connection.open_bi().await {
                 let _ = send.write_all(&frame::encode(&Request::Ping).unwrap()).await;
@@ -385,7 +385,7 @@ async fn a_restarted_peer_answers_again() {
     a.assert_answers(&b).await;
     b.vanish().await;
     let again = start_with(ca.issue(&b.name, NODE_VALIDITY).unwrap(), b.address, None);
-    // Over a connection that the new life of b knows nothing of.
+    // Over a connection that the restarted b does not know.
     a.assert_answers(&again).await;
     assert_eq!(a.mesh.stats().dials, 2);
     // And when b calls first, its connection is used.
@@ -406,7 +406,7 @@ async fn a_restarted_host_resets_the_connections_of_its_former_life() {
     // The same host, a renewed certificate.
     let again = start_on(b.host_key.clone(), ca.issue(&b.name, NODE_VALIDITY).unwrap(), b.address, None);
     a.assert_answers(&again).await;
-    // Not found out by silence: the new life said so.
+    // Not detected by silence: the restarted node reset the connection.
     assert_eq!(lease.peer.connection.close_reason(), Some(quinn::ConnectionError::Reset));
     assert_eq!(a.mesh.stats().dials, 2);
 }
@@ -484,8 +484,8 @@ async fn unused_connections_are_closed_and_those_in_use_are_not() {
 async fn no_question_is_lost_to_a_peer_that_closes_unused_connections() {
     let ca = authority();
     let (a, b) = (start(&ca, "a"), start(&ca, "b"));
-    // Only when told: a fresh connection is not closed under its first question, as by the usual
-    // policy.
+    // Closes only on `close_idle`: a fresh connection is not closed under its first question, as by
+    // the usual policy.
     b.mesh.set_connection_policy(impatient(0));
     let mut slow = vec![];
     for _ in 0..100 {
@@ -498,8 +498,8 @@ async fn no_question_is_lost_to_a_peer_that_closes_unused_connections() {
         slow.extend((took >= Duration::from_secs(4)).then_some(took));
         closing.await.unwrap();
     }
-    // as long as it takes to find out by silence; a host that stands still for a while is no such
-    // thing
+    // As long as detection by silence takes; a few may be due to a host that was suspended for a
+    // while.
     assert!(slow.len() <= 3, "noticed only after {slow:?}");
     assert!(b.mesh.stats().closed_idle > 0);
 }
@@ -509,7 +509,7 @@ async fn a_member_that_connects_again_and_again_is_let_in() {
     let ca = authority();
     let (a, b) = (start(&ca, "a"), start(&ca, "b"));
     for _ in 0..20 {
-        // Out of use without being closed, as after a silence.
+        // Taken out of use without being closed, as after a silence.
         let lease = a.mesh.connect(b.address, Purpose::Question, soon()).await.unwrap();
         a.mesh.0.pool.evict(&lease.peer);
         drop(lease);

@@ -1,4 +1,4 @@
-//! How much a connection is used.
+//! When a connection was last used, and by how many it is used now.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,23 +18,23 @@ impl Default for Usage {
 }
 
 impl Usage {
-    /// One more uses it.
+    /// One more user.
     pub(super) fn begin(&self) {
         self.now.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One of those does no more.
+    /// One user less.
     pub(super) fn end(&self) {
         self.now.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Something went over it.
+    /// Data went over it.
     pub(super) fn touch(&self) {
         let now_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_ms.fetch_max(now_ms, Ordering::Relaxed);
     }
 
-    /// For how long nothing has gone over it; `None` while something does.
+    /// For how long nothing has gone over it; `None` while it is in use.
     pub(super) fn idle(&self) -> Option<Duration> {
         if self.now.load(Ordering::Relaxed) > 0 {
             return None;

@@ -1,7 +1,7 @@
 //! Asking an agent from a machine that has none: one connection with a certificate of role operator
-//! or reader (or a node's), one question, its answer. Who comes so is no member: it gossips nothing
-//! and nobody calls it back. What may be asked is decided by the agent (`agent::serve`), for every
-//! request anew.
+//! or reader (or a node's), one question, its answer. Such a client is no member: it does not
+//! gossip, and nobody calls it. The agent (`agent::serve`) decides for every request what may be
+//! asked.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -30,7 +30,8 @@ pub struct Answer {
 }
 
 impl Via {
-    /// Connects to the agent at `address`, as the one that `identity` names. Must be called inside
+    /// Connects to the agent at `address`, with the certificate of `identity`. Must be called
+    /// inside a tokio runtime.
     /// a tokio runtime.
     ///
     /// # Errors

@@ -23,13 +23,13 @@ pub struct BoardQuestion {
     pub until_ns: Option<i64>,
     /// Length of windows, nanoseconds; only of what is made from the stores.
     pub window_ns: Option<i64>,
-    /// What the asker has of it already, as the answer before said.
+    /// What the requester has of it already, from the answer before.
     pub known: Option<Known>,
     /// Deadline.
     pub timeout_ms: u64,
 }
 
-/// What an asker has of a board: ranks are sent once, and windows by their end.
+/// What a requester has of a board: ranks are sent once, and windows by their end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// [`Board::epoch`].
@@ -47,8 +47,8 @@ pub struct Board {
     pub job: String,
     /// Who kept it: the judge that was asked; none where it is made from the stores.
     pub judge: Option<String>,
-    /// Places of ranks hold within one epoch. Where it is another than the asker's, this begins
-    /// anew.
+    /// Positions of ranks are valid within one epoch. If it is another than the requester's, this
+    /// answer starts over.
     pub epoch: u64,
     /// Windows' times are on this node's wall clock.
     pub clock_of: Option<String>,
@@ -57,7 +57,7 @@ pub struct Board {
     pub clock_bound_ns: Option<i64>,
     /// Length of a window, nanoseconds.
     pub window_ns: i64,
-    /// Place of the first of `ranks`: the asker has those before it.
+    /// Position of the first of `ranks`: the requester has those before it.
     pub first_rank: u32,
     /// The ranks; cells are in this order, and never move within an epoch.
     pub ranks: Vec<BoardRank>,

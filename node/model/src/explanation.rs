@@ -64,7 +64,7 @@ pub struct Place {
     pub pid: i64,
     /// The CPU on which it was most often put off; none where that was not recorded.
     pub cpu: Option<i64>,
-    /// Its cgroup below /sys/fs/cgroup; none where unknown or not for the asker.
+    /// Its cgroup below /sys/fs/cgroup; none where unknown or not visible to the requester.
     pub cgroup: Option<String>,
     /// Its GPU's index, where the cause names one.
     pub gpu: Option<String>,
@@ -75,7 +75,7 @@ pub struct Place {
 /// One link of a chain: what was seen, where.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// When it began, Unix nanoseconds; none for what is said in general.
+    /// Its onset, Unix nanoseconds; none for a statement about the span as a whole.
     pub at_ns: Option<i64>,
     /// For how long.
     pub duration_ns: Option<i64>,
@@ -107,7 +107,7 @@ pub struct Since {
     pub since_ns: i64,
     /// Last time.
     pub until_ns: i64,
-    /// It was so from the beginning of what was looked at: it may have begun earlier.
+    /// It was so from the first instant of the span: the onset may be earlier.
     pub from_start: bool,
     /// It goes on.
     pub ongoing: bool,
@@ -130,6 +130,6 @@ pub struct Cost {
     pub upper_bound: bool,
     /// Ranks that wait.
     pub waiting: usize,
-    /// The host of each of these that was heard.
+    /// The hosts of those ranks that sent data.
     pub nodes: Vec<String>,
 }

@@ -260,7 +260,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batches_come_back_whole_however_they_are_cut(
+        fn batches_come_back_complete_however_they_are_cut(
             columns in proptest::collection::vec(proptest::collection::vec(value(), 3), 0..4),
             step in 1usize..50,
         ) {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_node_says_is_told_apart_and_the_next_frame_still_read() {
+    fn a_newer_nodes_message_is_recognised_and_the_next_frame_still_read() {
         block(async {
             let mut bytes = encode(&Request::Ping).unwrap();
             bytes[4] = VERSION + 1;

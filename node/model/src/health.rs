@@ -1,7 +1,7 @@
-//! How a node is, and whom it reaches: what `rankmesh doctor` asks every member.
+//! State of a node, and which others it reaches: what `rankmesh doctor` asks every member.
 //!
-//! Travels as JSON inside its frame, so that fields can be added: a reader takes what it knows, and
-//! what an older node does not say stays empty.
+//! Travels as JSON inside its frame, so that fields can be added: a reader takes the fields it
+//! knows, and those that an older node does not send stay empty.
 
 use std::net::SocketAddr;
 
@@ -31,8 +31,9 @@ pub struct Health {
     pub now_ns: i64,
     /// Whom it tried to reach for this answer.
     pub reached: Vec<Reached>,
-    /// Who called it lately.
-    pub heard: Vec<CallerSeen>,
+    /// Addresses that called it recently.
+    #[serde(rename = "heard")]
+    pub callers: Vec<CallerSeen>,
 }
 
 /// What came of reaching another node.
@@ -53,7 +54,7 @@ pub struct Reached {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PathSeen {
-    /// Its clock minus the asker's, nanoseconds.
+    /// Its clock minus the requester's, nanoseconds.
     pub offset_ns: i64,
     /// The true offset lies within this.
     pub bound_ns: i64,
@@ -69,20 +70,21 @@ pub struct PathSeen {
     pub black_holes: u64,
 }
 
-/// An address from which connections were begun.
+/// An address from which handshakes were started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallerSeen {
     /// Where from.
     pub address: SocketAddr,
     /// Who it was, where a handshake was completed.
     pub node: Option<String>,
-    /// Handshakes begun.
-    pub begun: u64,
+    /// Handshakes started.
+    #[serde(rename = "begun")]
+    pub started: u64,
     /// Handshakes completed.
     pub completed: u64,
-    /// Handshakes begun since the last that was completed.
+    /// Handshakes started since the last that was completed.
     #[serde(default)]
     pub unfinished: u64,
-    /// Time since the last was begun, milliseconds; 0 while one stands.
+    /// Time since the last was started, milliseconds; 0 while a connection from there is open.
     pub last_ago_ms: u64,
 }

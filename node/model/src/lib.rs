@@ -1,21 +1,21 @@
-//! The types that travel: between nodes, and between an agent and who asks it.
+//! The types that travel: between nodes, and between an agent and its clients.
 //!
-//! Owns requests and answers, what an answer saw and did not see ([`Coverage`]), and how all of
-//! these become bytes and back (`frame`), with the rules of their versions. Does not
-//! own sockets and connections (`mesh`), what a request means (`query`, and the agent), nor the
-//! text of a verdict (`verdicts`).
+//! Owns requests and answers, what an answer covers and what it lacks ([`Coverage`]), and how all
+//! of these become bytes and back (`frame`), with the rules of their versions. Does not own sockets
+//! and connections (`mesh`), what a request means (`query`, and the agent), nor the text of a
+//! verdict (`verdicts`).
 //!
-//! The way through: a [`LocalRequest`] comes to an agent, which makes [`Request`](wire::Request)s
-//! to the nodes of it; their [`Response`](wire::Response)s are merged, and go back as
-//! [`LocalResponse`]s.
+//! The way of a question: a [`LocalRequest`] comes to an agent, which makes
+//! [`Request`](wire::Request)s to the nodes of it; their [`Response`](wire::Response)s are merged,
+//! and go back as [`LocalResponse`]s.
 //!
 //! - [`frame`]: length, version and body of a message; the only user of bincode here. [`wire`]:
 //!   what nodes ask each other.
 //! - [`board`]: what ranks did, window by window; [`watch`]: the current state; [`explanation`]: a
 //!   verdict explained; `local`: what people ask an agent; `coverage`: who is in an answer;
 //!   `snapshot`: the rounds of a question.
-//! - [`cells`]: reading rows; [`local_socket`]: the file of the local socket; [`limit`]: how many may
-//!   ask at once.
+//! - [`cells`]: reading rows; [`local_socket`]: the file of the local socket; [`limit`]: how many
+//!   may ask at once.
 
 pub mod board;
 pub mod cells;

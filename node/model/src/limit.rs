@@ -1,6 +1,5 @@
-//! How many may ask at once: so many in all, and so many of one name, so that nobody keeps the
-//! others out. What an answer may cost is bounded by permits; who may ask at all is the agent's to
-//! say.
+//! Limits on requests at a time: in all, and of one name, so that nobody keeps the others out. What
+//! an answer may cost is bounded by permits; who may ask at all is the agent's decision.
 
 use std::collections::HashMap;
 use std::sync::Arc;

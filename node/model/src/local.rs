@@ -19,7 +19,7 @@ pub enum LocalRequest {
     Nodes,
     /// Where ranks are: their call stacks.
     Stacks(StacksQuestion),
-    /// Note something beside the rows of this host.
+    /// Record a mark in this host's store.
     Mark(Mark),
     /// A verdict with the chain behind it.
     Explain(ExplainQuestion),
@@ -35,12 +35,12 @@ pub enum LocalRequest {
     /// What ranks did, window by window. Answered by one [`LocalResponse::Board`].
     Board(BoardQuestion),
     /// The verdict and the rank table, now and at each change, at most twice a second, until the
-    /// asker goes: [`LocalResponse::Watch`]s.
+    /// client closes the connection: [`LocalResponse::Watch`]s.
     Watch(WatchQuestion),
     /// The tables that can be asked for: a JSON list of [`TableSeen`].
     Tables,
-    /// The request that follows on this connection is a front end's, for one of its clients. Only on
-    /// a local socket, and once. (A request inside a request could be nested without end.)
+    /// The request that follows on this connection is a front end's, for one of its clients. Only
+    /// on a local socket, and once. (A request inside a request could be nested without end.)
     OnBehalf(OnBehalf),
     /// How every node is and whom it reaches: a JSON document.
     Doctor,

@@ -30,8 +30,8 @@ pub enum BindError {
     Io(#[from] io::Error),
 }
 
-/// Opens the socket, for its owner alone. A socket file that nobody listens on (a killed agent's) is
-/// replaced.
+/// Opens the socket, for its owner alone. A socket file that nobody listens on (a killed agent's)
+/// is replaced.
 ///
 /// # Errors
 /// Another server listens there, or the directory cannot be made or written.

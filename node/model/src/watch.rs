@@ -18,7 +18,7 @@ pub const WATCH_VERSION: u32 = 1;
 pub struct Watched {
     /// See [`WATCH_VERSION`].
     pub version: u32,
-    /// The agent that says so; empty where it is made from stores.
+    /// The agent that made it; empty where it is made from stores.
     pub agent: String,
     /// When it was made, Unix nanoseconds of the agent's clock.
     pub at_ns: i64,
@@ -28,11 +28,11 @@ pub struct Watched {
     pub jobs: Vec<JobNow>,
     /// The ranks of the job that is shown, worst first.
     pub ranks: Vec<RankNow>,
-    /// Why ranks are missing in the table, in words; none where it is whole.
+    /// Why ranks are missing in the table, in words; none where none is missing.
     pub brief: Option<String>,
     /// The nodes of the mesh.
     pub nodes: Vec<NodeNow>,
-    /// Who was heard.
+    /// The nodes whose data is in it.
     pub coverage: Coverage,
     /// How the agent itself does; none where it is made from stores, or the agent is of an earlier
     /// release.
@@ -104,7 +104,7 @@ pub struct JobNow {
     pub gpus_lost: Option<f64>,
     /// That is at most so.
     pub upper_bound: bool,
-    /// How long a step takes, nanoseconds; none where steps cannot be told.
+    /// How long a step takes, nanoseconds; none where steps cannot be recognised.
     pub step_ns: Option<i64>,
     /// Evidence tier.
     pub tier: u8,
@@ -140,7 +140,7 @@ pub struct CulpritNow {
     pub late_by_ns: Option<i64>,
     /// Since when, Unix nanoseconds.
     pub since_ns: Option<i64>,
-    /// It may have begun earlier.
+    /// The onset may be earlier.
     pub since_start: bool,
     /// Of so many collectives,
     pub collectives: u64,
@@ -187,7 +187,7 @@ pub struct RankNow {
 pub struct NodeNow {
     /// Its name.
     pub name: String,
-    /// `live`, `dead` or what the failure detector says; `file` of a store without an agent.
+    /// `live`, `dead` or another state of the failure detector; `file` of a store without an agent.
     pub state: String,
     /// What it records, or why not.
     pub recording: String,

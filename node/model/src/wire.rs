@@ -1,6 +1,6 @@
-//! What nodes say to each other on a question's stream: one [`Request`], then [`Response`]s of
-//! which the last ends the answer. How these become bytes is in `frame`; who may send them is
-//! decided in `mesh::serve`.
+//! The messages between nodes on a question's stream: one [`Request`], then [`Response`]s of which
+//! the last ends the answer. How these become bytes is in `frame`; who may send them is decided in
+//! `mesh::serve`.
 //!
 //! The order of variants is part of the format: add at the end, never remove or reorder. A node
 //! that reads a kind it does not know answers [`Response::Unsupported`], so a new kind needs no new
@@ -125,7 +125,7 @@ pub enum Request {
     /// What the ranks of one of my jobs did, to one of the job's judges. Answered by
     /// [`Response::WindowsReceived`] or [`Response::Failed`].
     Windows(JobWindows),
-    /// What is your verdict on this job, whole? Answered by [`Response::Verdict`].
+    /// What is your verdict on this job, in full? Answered by [`Response::Verdict`].
     Verdict(u64),
     /// What did the ranks of this job do, window by window? To one of its judges; answered by
     /// [`Response::Board`].
@@ -134,7 +134,7 @@ pub enum Request {
         job: u64,
         /// Windows that end after this, Unix nanoseconds; none: all that are kept.
         since_ns: Option<i64>,
-        /// What the asker has of it.
+        /// What the requester already has of it.
         known: Option<Known>,
     },
     /// How are you, and whom do you reach? Answered by [`Response::Health`].
@@ -143,7 +143,7 @@ pub enum Request {
         deadline_ms: u32,
         /// Whom to try to reach, by name.
         reach: Vec<String>,
-        /// Ask these nodes instead, which the asker does not reach; empty: the node itself.
+        /// Ask these nodes instead, which the requester does not reach; empty: the node itself.
         of: Vec<String>,
     },
 }
@@ -170,7 +170,7 @@ pub struct WindowDigest {
     pub times: Vec<u8>,
 }
 
-/// What a judge has heard, and what the host needs of others.
+/// What a judge has received, and what the host needs from others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowsReceived {
     /// Nothing of the host was known before: what it confirmed earlier is lost.
@@ -277,7 +277,7 @@ pub enum LeafReply {
     Missing(String),
 }
 
-/// A collective call that has begun and not returned.
+/// A collective call that was entered and has not returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenCall {
     /// Process id on the node.
@@ -346,7 +346,7 @@ pub enum Response {
     Local(LocalResponse),
     /// The stacks of the node's ranks, in the encoding of their owner.
     Stacks(Vec<u8>),
-    /// The windows were heard.
+    /// The windows were received.
     WindowsReceived(WindowsReceived),
     /// The verdict, in the encoding of its owner; empty where there is none.
     Verdict(Vec<u8>),
@@ -357,7 +357,7 @@ pub enum Response {
 }
 
 impl Response {
-    /// What it says, for whoever expected another kind: short, whatever is in it.
+    /// Its text where another kind was expected: short, whatever is in it.
     #[must_use]
     pub fn summary(&self) -> String {
         match self {

@@ -1,5 +1,5 @@
-//! `rankmesh archive`: hours of trace stores as Parquet, into a directory or bucket; or their rows as
-//! they come, into ClickHouse.
+//! `rankmesh archive`: hours of trace stores as Parquet, into a directory or bucket; or their rows
+//! as they come, into ClickHouse.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -60,7 +60,8 @@ pub(super) struct ArchiveArgs {
 /// Set by SIGTERM and SIGINT.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Set by the agent's line on standard input: retention is about to take rows that are not archived.
+/// Set by the agent's line on standard input: retention is about to take rows that are not
+/// archived.
 static SOON: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn stop_soon(_: libc::c_int) {
@@ -97,10 +98,10 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
         let began = Instant::now();
         let outcome = one_pass(&args, &files, &is_over);
         match args.every {
-            None => return outcome.map(|done| say(&done)),
-            Some(_) if args.for_agent => tell_pass(&outcome)?,
+            None => return outcome.map(|done| print_summary(&done)),
+            Some(_) if args.for_agent => report_pass(&outcome)?,
             Some(_) => match &outcome {
-                Ok(done) => drop(say(done)),
+                Ok(done) => drop(print_summary(done)),
                 Err(error) => eprintln!("{}", ask::output::printable_lines(&format!("rankmesh: {error:#}"))),
             },
         }
@@ -114,7 +115,7 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
     }
 }
 
-/// Reads what the agent wants, until it ends.
+/// Reads the agent's messages, until it ends.
 fn hear_agent() {
     for line in std::io::stdin().lock().lines() {
         match line {
@@ -125,10 +126,10 @@ fn hear_agent() {
     }
 }
 
-/// Stops a pass, and tells the agent how far it is.
+/// Stops a pass, and reports its progress to the agent.
 struct ForAgent<'a> {
     is_over: &'a dyn Fn() -> bool,
-    is_told: bool,
+    reports: bool,
 }
 
 impl Watch for ForAgent<'_> {
@@ -137,14 +138,14 @@ impl Watch for ForAgent<'_> {
     }
 
     fn archived(&self, until_ns: i64) {
-        if self.is_told {
-            // (An agent that is gone ends this process soon.)
+        if self.reports {
+            // (If the agent is gone, this process ends soon.)
             let _ = send(&ToAgent::Archived(until_ns));
         }
     }
 }
 
-/// What a pass did, in words, and for the agent.
+/// The result of a pass, as text and for the agent.
 struct Passed {
     report: PassReport,
     summary: String,
@@ -180,7 +181,7 @@ fn write_all(
 ) -> anyhow::Result<Passed> {
     let place = Place::open(to, settings)?;
     let mut all = Done::default();
-    let watch = ForAgent { is_over, is_told: args.for_agent };
+    let watch = ForAgent { is_over, reports: args.for_agent };
     let at_once = SOON.swap(false, Ordering::Relaxed);
     for (db, node) in named(args, files) {
         let (open_hours, full_speed) = (args.open_hours, args.full_speed);
@@ -222,12 +223,12 @@ fn push_all(
     Ok(Passed { report: PassReport { hours, rows, failed: None, lost }, summary })
 }
 
-fn say(passed: &Passed) -> Exit {
+fn print_summary(passed: &Passed) -> Exit {
     eprintln!("{}", ask::output::printable(&passed.summary));
     Exit::Complete
 }
 
-fn tell_pass(outcome: &anyhow::Result<Passed>) -> anyhow::Result<()> {
+fn report_pass(outcome: &anyhow::Result<Passed>) -> anyhow::Result<()> {
     send(&ToAgent::Pass(match outcome {
         Ok(passed) => passed.report.clone(),
         Err(error) if error.downcast_ref::<PassError>().is_some_and(PassError::is_stop) => return Ok(()),
@@ -242,7 +243,7 @@ fn send(message: &ToAgent) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// The scheduler and the disk serve the job first: nice 19 and idle I/O, for this whole process.
+/// Yields the CPU and the disk to the job: nice 19 and idle I/O, for this whole process.
 fn yield_to_others() {
     /// IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0) of linux/ioprio.h.
     const IDLE: libc::c_long = 3 << 13;

@@ -1,4 +1,4 @@
-//! The flags of the commands that ask nobody.
+//! The flags of the commands that send no questions.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

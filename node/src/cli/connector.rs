@@ -1,4 +1,5 @@
-//! What commands reach beyond the local socket: the mesh, stores and archives, and the meshes of
+//! What commands ask besides the local agent: other agents over the mesh, stores and archives, and
+//! the meshes of
 //! Slurm jobs.
 
 use std::path::{Path, PathBuf};

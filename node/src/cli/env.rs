@@ -1,5 +1,5 @@
-//! `rankmesh env`: what a shell sets so that the programs it starts hand their MPI and NCCL calls
-//! to the agent without root.
+//! `rankmesh env`: prints the variables with which programs started by a shell hand their MPI and
+//! NCCL calls to the agent without root.
 
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -21,7 +21,7 @@ pub(super) struct EnvArgs {
     dir: Option<PathBuf>,
 }
 
-/// Stands before MPI (LD_PRELOAD).
+/// Preloaded before MPI (LD_PRELOAD).
 const MPI: (&str, &[u8]) = ("librankmesh_pmpi.so", node_bpf::rings::MPI_SHIM);
 /// Loaded by NCCL (NCCL_PROFILER_PLUGIN).
 const NCCL: (&str, &[u8]) = ("librankmesh_nccl.so", node_bpf::rings::NCCL_PLUGIN);
@@ -62,7 +62,7 @@ fn install(directory: &Path, (name, contents): (&str, &[u8])) -> anyhow::Result<
     if std::fs::read(&path).is_ok_and(|found| found == contents) {
         return Ok(path);
     }
-    // complete or not at all: ranks may be starting
+    // it appears complete or not at all: ranks may be starting
     let new = directory.join(format!("{name}.{}", std::process::id()));
     let mut file =
         std::fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(&new).with_context(doing)?;
@@ -71,8 +71,8 @@ fn install(directory: &Path, (name, contents): (&str, &[u8])) -> anyhow::Result<
     Ok(path)
 }
 
-/// The lines to be evaluated by sh. What is set already stays, and calling it twice changes nothing
-/// more.
+/// The lines to be evaluated by sh. Variables that are set already are kept, and calling it twice
+/// changes nothing more.
 fn lines(
     rings: &Path,
     library: &Path,
@@ -80,7 +80,7 @@ fn lines(
     get: &dyn Fn(&str) -> Option<String>,
 ) -> anyhow::Result<Vec<String>> {
     let (rings, library, plugin) = (text(rings)?, text(library)?, text(plugin)?);
-    // LD_PRELOAD is split at both, and has no way of quoting them
+    // LD_PRELOAD is split at both, and they cannot be quoted in it
     ensure!(
         !library.contains([' ', ':', ';']),
         "{library}: LD_PRELOAD takes no path with a space, ':' or ';' (see --dir)"
@@ -91,10 +91,10 @@ fn lines(
         [more, &kept].concat().join(&separator.to_string())
     };
     let preload = with("LD_PRELOAD", ':', &[library]);
-    // Open MPI's launcher hands on to ranks of other nodes what this names (srun and MPICH's hand
-    // on everything).
+    // Open MPI's launcher passes the variables named here on to ranks of other nodes (srun and
+    // MPICH's pass on everything).
     let handed_on = with("OMPI_MCA_mca_base_env_list", ';', &["LD_PRELOAD", PLUGIN, "RANKMESH_RING_DIR"]);
-    // somebody's own plugin stays; ours may have been written elsewhere before
+    // another plugin is kept; ours may have been written elsewhere before
     let ours = |set: &str| Path::new(set).file_name().is_some_and(|name| name == NCCL.0);
     let plugin = get(PLUGIN).filter(|set| !ours(set)).unwrap_or_else(|| plugin.to_owned());
     let export = |name: &str, value: &str| format!("export {name}={}", quoted(value));

@@ -1,5 +1,5 @@
-//! `rankmesh export`: a store's rows into a plain SQLite, CSV or Parquet file. A trace for Perfetto
-//! is made in `perfetto`.
+//! `rankmesh export`: a store's rows into a plain SQLite, CSV or Parquet file. `perfetto` makes a
+//! trace for Perfetto.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ pub(super) fn run(args: ExportArgs, connector: &dyn Connector) -> anyhow::Result
     Ok(Exit::Complete)
 }
 
-/// Tells how many rows of which tables went into the new file.
+/// Prints how many rows of which tables went into the new file.
 pub(super) fn say_rows(tables: &[(String, u64)], out: &Path) {
     let rows: u64 = tables.iter().map(|(_, rows)| rows).sum();
     eprintln!("{rows} rows into {}", out.display());

@@ -1,5 +1,5 @@
-//! What the binary says of itself: `help` of commands and topics, completions for shells, manual
-//! pages, and which formats it speaks.
+//! Texts about the binary itself: `help` of commands and topics, completions for shells, manual
+//! pages, and the versions of its formats.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use clap_complete::Shell;
 
 use super::Cli;
 
-/// Pages of docs/ that users need besides the flags: name, what it is about, text.
+/// Pages of docs/ that users need besides the flags: name, title, text.
 const TOPICS: [(&str, &str, &str); 13] = [
     ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
     (
@@ -111,7 +111,7 @@ fn topic(about: &[String]) -> Option<(&'static str, &'static str, &'static str)>
     TOPICS.into_iter().find(|(topic, ..)| topic == name)
 }
 
-/// What a shell reads to complete our commands and flags.
+/// The completion script of a shell for our commands and flags.
 pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<Exit> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut root(), "rankmesh", &mut text);

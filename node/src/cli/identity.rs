@@ -1,8 +1,8 @@
-//! `rankmesh identity`: the mesh's CA, certificates made offline, join tokens, and what an identity
-//! says.
+//! `rankmesh identity`: the mesh's CA, certificates made offline, join tokens, and showing
+//! identities.
 //!
-//! Standard output carries data only (a token, what `show` shows); what was done is printed on
-//! standard error. Keys, files and rules are the `certs` crate's; joining over the network is
+//! Standard output carries data only (a token, the output of `show`); messages go to standard
+//! error. Keys, files and rules are the `certs` crate's; joining over the network is
 //! `mesh::join`'s.
 
 use std::io::Write;
@@ -198,7 +198,7 @@ pub fn run(args: IdentityArgs) -> anyhow::Result<()> {
     execute(args.command, &mut std::io::stdout().lock(), &mut std::io::stderr().lock())
 }
 
-/// `out` takes data, `note` what is printed for people.
+/// `out` takes data, `note` messages for people.
 fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> anyhow::Result<()> {
     match command {
         Command::Init { dir, mesh } => {
@@ -299,7 +299,7 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
     Ok(())
 }
 
-/// How the mesh hears of a new trust list.
+/// Prints how a new trust list reaches the mesh.
 fn how_it_spreads(dir: &Path, note: &mut impl Write) -> std::io::Result<()> {
     if Identity::exists(dir) {
         return writeln!(note, "The agent of this host tells the mesh.");
@@ -308,7 +308,7 @@ fn how_it_spreads(dir: &Path, note: &mut impl Write) -> std::io::Result<()> {
     writeln!(note, "Copy {} into the identity directory of any agent: it tells the others.", list.display())
 }
 
-/// The certificate that is asked for.
+/// The role and validity of the wanted certificate.
 struct Wanted {
     name: NodeName,
     role: Role,
@@ -462,7 +462,7 @@ mod tests {
         for (name, dir) in [("a", &a), ("b", &b)] {
             let (out, note) = typed(&["issue", "--dir", &ca, "--name", name, "--out", dir]).unwrap();
             assert!(out.is_empty() && note.contains(dir.as_str()), "{note}");
-            // All that is needed, and not the CA's key.
+            // All that is needed, without the CA's key.
             let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().file_name()).collect();
             files.sort();
             assert_eq!(files, ["ca.pem", "node.pem"]);
@@ -484,7 +484,7 @@ mod tests {
         let first = Identity::load(a.as_ref()).unwrap().fingerprint();
         assert!(fails(&issue).contains("--reissue"));
         assert!(fails(&["issue", "--dir", &ca, "--name", "a", "--out", &b]).contains("taken"));
-        // A refusal spends nothing: the name that the full directory refused is free.
+        // A refusal uses nothing up: the name that the full directory refused is free.
         assert!(fails(&["issue", "--dir", &ca, "--name", "b", "--out", &a]).contains("--reissue"));
         typed(&["issue", "--dir", &ca, "--name", "b", "--out", &b]).unwrap();
         assert_eq!(Identity::load(a.as_ref()).unwrap().fingerprint(), first);

@@ -1,6 +1,7 @@
-//! The live hosts of a mesh next to an archive: each as the store of a node of the question that this
-//! process plans, its rows asked of an agent. What the archive has is not asked for; so an hour that
-//! both hold counts once, and a host that is not reached lacks in what the archive cannot answer.
+//! The live hosts of a mesh together with an archive: each is the store of a node of the question
+//! that this process plans, and its rows are asked of an agent. Rows that the archive has are not
+//! asked for, so an hour in both counts once, and of a host that is not reached only the rows that
+//! the archive lacks are missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,10 +21,10 @@ use serde_json::Value as Json;
 use store::{Facts, StoreError, TableFacts};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Rows that ended so long before the question are in their store: they came through the ring buffer and
-/// the queue. All scans of one question leave out what is newer, so that they see the same.
+/// Rows that ended this long before the question are in their store: they passed the ring buffer
+/// and the queue. All scans of one question leave out newer ones, so that they see the same rows.
 const SETTLED_NS: i64 = 2_000_000_000;
-/// Pieces of an answer that wait.
+/// Pieces of an answer that may wait.
 const WAITING: usize = 4;
 
 /// A host of the mesh.
@@ -39,7 +40,7 @@ pub(super) struct Host {
     pub(super) lost: Option<String>,
 }
 
-/// The hosts that an agent knows, and the tables that they have.
+/// The hosts that an agent lists, and their tables.
 #[derive(Debug)]
 pub(super) struct Hosts {
     pub(super) all: Vec<Host>,
@@ -143,7 +144,7 @@ pub(super) struct HostStore {
     mesh: Target,
     timeout: Duration,
     columns: Arc<BTreeMap<String, BTreeSet<String>>>,
-    /// What answers lack: the table, the time, the note.
+    /// Notes on what answers lack: the table, the time, the note.
     notes: Arc<Mutex<Vec<Note>>>,
 }
 
@@ -212,7 +213,7 @@ impl LiveStore for HostStore {
             notes: Arc::clone(&self.notes),
         };
         let stopped = stop.clone();
-        // A thread of its own: questions may run where none may be waited for.
+        // A thread of its own: questions may run where blocking is not allowed.
         std::thread::Builder::new()
             .name("mesh rows".to_owned())
             .spawn(move || pull.run(sql, width, &sender, &stopped))
@@ -221,7 +222,7 @@ impl LiveStore for HostStore {
     }
 }
 
-/// A question for rows of a host.
+/// The SQL for rows of a host.
 struct Pull {
     mesh: Target,
     timeout: Duration,
@@ -257,7 +258,7 @@ impl Pull {
         if let Some(missing) = coverage.missing.first() {
             anyhow::bail!("{}", missing.reason);
         }
-        // Which hours it has is known by the cut-off when it was asked first.
+        // The cut-off at its first answer decided which of its hours are used.
         let cutoff = format!("SELECT max(cutoff_ns) FROM retention WHERE table_name = {}", text_of(&self.table));
         let (cutoffs, _) = rows(&self.mesh, self.timeout, vec![self.node.clone()], false, cutoff, stop)?;
         let now_ns = cutoffs.first().and_then(|row| integer(row, 0));
@@ -266,7 +267,8 @@ impl Pull {
         let mut notes = self.notes.lock();
         for note in coverage.notes {
             let note = note.strip_prefix(&own).unwrap_or(&note).to_owned();
-            // The archive has what retention took; where it has not, its manifests say so.
+            // The archive has the rows that retention dropped; if not, its manifests have a note on
+            // it.
             let note = (self.table.clone(), self.range.clone(), note);
             if !note.2.ends_with(store::DROPPED) && !notes.contains(&note) {
                 notes.push(note);
@@ -286,7 +288,7 @@ fn stored(value: query_planner::Value) -> Stored {
     }
 }
 
-/// Rows as they come; dropped, the question ends.
+/// Rows as they come; the question ends when this is dropped.
 struct Pulled {
     batches: Receiver<Batch>,
     _stop_on_drop: DropGuard,

@@ -163,11 +163,11 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(error) => {
-            // A reader that went away (`… | head`) is the end of the work, not a fault.
+            // A reader that closed the pipe (as `head` does) ends the work; it is not a fault.
             if is_broken_pipe(&error) {
                 return ExitCode::SUCCESS;
             }
-            // It may hold words of others: a node's, a file's.
+            // It may contain text of others: of a node, of a file.
             eprintln!("{}", ask::output::printable_lines(&format!("rankmesh: {error:#}")));
             ExitCode::from(if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed } as u8)
         }

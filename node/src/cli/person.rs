@@ -1,10 +1,10 @@
-//! A person's certificate in the command line: whether it serves, what to do when it does not, and
-//! its renewal at an agent that holds the CA. Who may renew for how long is the CA's word
-//! (`certs::Issuer::renew`); asking with it is `local`'s.
+//! A person's certificate on the command line: whether it is valid, what to do if it is not, and
+//! its renewal at an agent that has the CA. The CA decides who may renew for how long
+//! (`certs::Issuer::renew`); `local` asks with it.
 //!
-//! `rankmesh identity issue --renew-for` leaves the file `renews` next to the certificate: until
-//! when it is renewed, Unix seconds. Then each `--via` renews it when a third of its time has
-//! passed.
+//! `rankmesh identity issue --renew-for` writes the file `renews` next to the certificate: the time
+//! until which it is renewed, Unix seconds. Then each `--via` renews it when a third of its time
+//! has passed.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,13 +18,13 @@ use model::wire::{Request, Response};
 use model::{LocalRequest, LocalResponse};
 use serde_json::Value;
 
-/// The file that says until when the certificate next to it is renewed.
+/// The file with the time until which the certificate next to it is renewed.
 const RENEWS: &str = "renews";
 
-/// A renewal that nobody asked for takes no longer.
+/// Longest time for a renewal that nobody asked for.
 const BY_THE_WAY: Duration = Duration::from_secs(5);
 
-/// Notes in `dir` that the certificate there is renewed until `until`, or not at all.
+/// Records in `dir` that the certificate there is renewed until `until`, or not at all.
 pub(super) fn note_renewal(dir: &Path, until: Option<SystemTime>) -> anyhow::Result<()> {
     let path = dir.join(RENEWS);
     match until {
@@ -74,7 +74,7 @@ pub(super) fn load(dir: &Path) -> anyhow::Result<Identity> {
     Ok(identity)
 }
 
-/// Renews what is due, by the way; says only that it failed, and only when the end is near.
+/// Renews the certificate if it is due; reports only a failure, and only when its end is near.
 pub(super) async fn renew_if_due(dir: &Path, identity: &Identity, at: SocketAddr, connection: &Via) {
     let now = SystemTime::now();
     let due = now >= identity.renew_at() && renews_until(dir).is_some_and(|until| until > identity.not_after());
@@ -96,11 +96,11 @@ pub(super) async fn renew_if_due(dir: &Path, identity: &Identity, at: SocketAddr
     }
 }
 
-/// Renews the certificate in `dir` now, at the agent at one of `addresses` or at the one that holds
-/// the CA, of which that tells; answers the new identity.
+/// Renews the certificate in `dir` now, at the agent at one of `addresses` or at the one with the
+/// CA, whose address that one knows; returns the new identity.
 ///
 /// # Errors
-/// Nobody renews it, with the reason of each who was asked.
+/// No agent renews it, with the reason of each that was asked.
 pub(super) async fn renew(dir: &Path, addresses: &[SocketAddr]) -> anyhow::Result<Identity> {
     let identity = load(dir)?;
     if identity.role() == Role::Node {
@@ -145,7 +145,7 @@ async fn renew_over(dir: &Path, identity: &Identity, at: SocketAddr, connection:
     Ok(renewed)
 }
 
-/// The chain; nothing where the agent does not hold the CA.
+/// The chain; nothing where the agent does not have the CA.
 async fn signed(connection: &Via, request: &Request) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
     match connection.request(request.clone()).await? {
         Response::Renewed(chain) => Ok(Some(chain)),
@@ -169,7 +169,7 @@ async fn with_newest_trust(identity: &Identity, connection: &Via) -> anyhow::Res
     }
 }
 
-/// Where else agents with the CA are, as the agent at `at` knows.
+/// The addresses of other agents with the CA, as the agent at `at` knows them.
 async fn issuers(connection: &Via, at: SocketAddr) -> anyhow::Result<Vec<SocketAddr>> {
     let answer = connection.request(Request::Ask(LocalRequest::Nodes)).await?;
     let Response::Local(LocalResponse::Text(text)) = answer else { bail!("an unexpected answer: {answer:?}") };

@@ -1,9 +1,9 @@
-//! `rankmesh up --replace`: ends the agent that listens on our socket, so that this one takes its
-//! place.
+//! `rankmesh up --replace`: ends the agent that listens on our socket, so that this one can take
+//! over.
 //!
-//! The predecessor closes its store and says good-bye to the mesh; only then this agent opens the
-//! same store and port. What neither recorded meanwhile lies between two rows of `sessions`, and is
-//! in the coverage of every answer over that time.
+//! The predecessor closes its store and sends its farewell; only then this agent opens the same
+//! store and port. The gap in the recording is between two rows of `sessions`, and is in the
+//! coverage of every answer over that time.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,11 +22,11 @@ use nix::unistd::Pid;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Ends the agent that listens at `path`, if one does, and waits until it is gone. How long that
-/// took.
+/// Ends the agent that listens at `path`, if one does, and waits until it is gone. Returns how long
+/// that took.
 ///
 /// # Errors
-/// What listens there is no agent, does not let itself be ended by this user, or does not end.
+/// The process that listens there is no agent, cannot be ended by this user, or does not end.
 pub(super) fn predecessor(path: &Path) -> anyhow::Result<Option<Duration>> {
     let Ok(stream) = UnixStream::connect(path) else { return Ok(None) };
     let peer = getsockopt(&stream, sockopt::PeerCredentials).context("who listens on the socket")?;
@@ -57,11 +57,11 @@ pub(super) fn predecessor(path: &Path) -> anyhow::Result<Option<Duration>> {
     Ok(Some(began.elapsed()))
 }
 
-/// When a process started, in the kernel's ticks; none where it has ended. Tells it from a later one
-/// with its number.
+/// When a process started, in the kernel's ticks; none where it has ended. Distinguishes it from a
+/// later one with the same number.
 fn born(pid: Pid) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything; after it, the state is field 3.
+    // The name in parentheses may contain anything; after it, the state is field 3.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;
     if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
@@ -90,7 +90,7 @@ mod tests {
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
         assert!(born(pid).expect("it runs") >= own);
         child.kill().expect("killed");
-        // A zombie has ended, whoever has not asked for it yet.
+        // A zombie has ended, even if its parent has not collected it.
         while born(pid).is_some() {
             std::thread::sleep(Duration::from_millis(1));
         }

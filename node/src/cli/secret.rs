@@ -1,5 +1,5 @@
-//! Where a join token comes from: a file, standard input, the environment, or (visible to others
-//! for a moment) the command line. What a token is, is the crate `certs`'s.
+//! Reads a join token: from a file, standard input, the environment, or (visible to others for a
+//! moment) the command line. The crate `certs` parses tokens.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -7,10 +7,9 @@ use std::path::Path;
 use anyhow::Context;
 use ask::UsageError;
 
-/// The variable that may hold a token. Only the same user and root can read another process's
-/// environment.
+/// The variable for a token. Only the same user and root can read another process's environment.
 const VARIABLE: &str = "RANKMESH_TOKEN";
-/// No token is longer.
+/// Longer tokens are refused.
 const MAX_BYTES: u64 = 4096;
 
 /// The token given on the command line, in `file` (`-`: standard input), or else in the
@@ -77,7 +76,8 @@ mod tests {
 
     #[test]
     fn an_argument_can_be_blotted_out() {
-        // The name of this test binary is among its arguments; a part of it stands in for a token.
+        // The name of this test binary is among its arguments; a part of it is used in place of a
+        // token.
         let arguments = || std::fs::read("/proc/self/cmdline").unwrap();
         let own = String::from_utf8_lossy(&arguments()).split('\0').next().unwrap().to_owned();
         let part = own[own.len() - 8..].to_owned();

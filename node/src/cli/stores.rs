@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::mesh_rows::Hosts;
 
-/// How long the files' tables may take to read.
+/// Time for reading the files' tables.
 const FOR_TABLES: Duration = Duration::from_secs(10);
 
 /// Open stores.
@@ -52,8 +52,8 @@ impl Stores {
         Ok(Self { runtime: Some(runtime), coordinator, paths: paths.to_vec() })
     }
 
-    /// The nodes of an archive, each with its store where that is among those that `paths` mean; the
-    /// other stores as nodes of their own. With a mesh the live hosts in the stores' place.
+    /// The nodes of an archive, each with its store where that is among those that `paths` mean;
+    /// the other stores as nodes of their own. With a mesh the live hosts in the stores' place.
     ///
     /// # Errors
     /// The archive cannot be read, or holds nothing; as [`Self::open`].
@@ -188,7 +188,7 @@ impl Backend for Stores {
 
 impl Drop for Stores {
     fn drop(&mut self) {
-        // What still runs only reads.
+        // Work that still runs only reads.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -17,7 +17,7 @@ const DEFAULT_PORT: u16 = 7117;
 /// The agent of a host.
 pub(super) struct Via {
     host: String,
-    /// Directory of who asks.
+    /// Directory with the identity to ask with.
     identity: PathBuf,
 }
 
@@ -61,7 +61,8 @@ impl Via {
 }
 
 impl Backend for Via {
-    /// For whom this process asks does not matter: the certificate says who asks.
+    /// The client for which this process asks does not matter: the certificate identifies the
+    /// requester.
     fn ask_into(
         &self,
         _behalf: Option<&OnBehalf>,
@@ -77,7 +78,7 @@ impl Backend for Via {
     }
 }
 
-/// Where `HOST`, `HOST:PORT`, `IP`, `IP:PORT` or `[IPv6]:PORT` listens.
+/// The address of `HOST`, `HOST:PORT`, `IP`, `IP:PORT` or `[IPv6]:PORT`.
 pub(super) async fn addresses(host: &str) -> anyhow::Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Ok(vec![(ip, DEFAULT_PORT).into()]);

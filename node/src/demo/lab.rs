@@ -1,4 +1,4 @@
-//! What the demo makes on this machine, and its removal: a directory, agents, cgroups, ranks.
+//! The demo's parts on this machine, and their removal: a directory, agents, cgroups, ranks.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(super) struct Lab {
     agents: Vec<(String, Child)>,
     ranks: Option<Child>,
     cgroups: Vec<PathBuf>,
-    // Last: agents have files open in it.
+    // Last: agents have files in it open.
     dir: TempDir,
 }
 
@@ -203,12 +203,13 @@ impl Lab {
         command
     }
 
-    /// Runs a command against an agent, its output going where ours goes.
+    /// Runs a command against an agent, with our standard output.
     pub(super) async fn ask(&self, agent: &str, arguments: &[&str]) -> anyhow::Result<ExitStatus> {
         Ok(self.command(agent, arguments).status().await?)
     }
 
-    /// Runs a command against an agent and reads its JSON; also whether no agent lacks in it.
+    /// Runs a command against an agent and parses its JSON; also returns whether the answer is
+    /// complete.
     pub(super) async fn json(&self, agent: &str, arguments: &[&str]) -> anyhow::Result<(Value, bool)> {
         let output = self.command(agent, arguments).output().await?;
         ensure!(
@@ -233,8 +234,8 @@ impl Lab {
     }
 }
 
-/// Whether a command had an answer, be it one that lacks agents and says so (on a machine that
-/// stood still for seconds).
+/// Whether a command had an answer, also a partial one (as on a machine that was suspended for
+/// seconds).
 pub(super) fn answered(status: ExitStatus) -> bool {
     status.success() || status.code() == Some(Exit::Partial as i32)
 }

@@ -2,9 +2,10 @@
 //! two to an agent; one rank enters its collectives late; the mesh names it.
 //!
 //! As root on a kernel with eBPF the ranks are real processes on the `nccl-sim` library, each agent
+//! As root on a kernel with eBPF the ranks are real processes on the `nccl-sim` library, each agent
 //! records its own cgroup. Otherwise the same agents answer from a trace that an earlier live demo
-//! recorded, and the first line says so. `lab` makes and removes agents, cgroups and ranks;
-//! `recording` holds the recorded trace.
+//! recorded, and the first line of output reports it. `lab` makes and removes agents, cgroups and
+//! ranks; `recording` has the recorded trace.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ const LATE_RANK: i64 = 5;
 const LATE_MS: u64 = 290;
 /// Collectives of the job: about twelve seconds.
 const ITERATIONS: usize = 38;
-/// Collectives that a verdict of the running job is to rest on before it is shown.
+/// Collectives that a verdict on the running job has to cover before it is shown.
 const ENOUGH: u64 = 20;
 /// Everything ends by itself within this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -87,7 +88,7 @@ pub async fn show(replay: bool, record: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows a command and what it prints.
+/// Prints a command and its output.
 async fn run_command(lab: &Lab, agent: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let quoted = |word: &&str| if word.contains(' ') { format!("\"{word}\"") } else { (*word).to_owned() };
     println!("\n$ rankmesh {}", arguments.iter().map(quoted).collect::<Vec<_>>().join(" "));
@@ -96,7 +97,7 @@ async fn run_command(lab: &Lab, agent: &str, arguments: &[&str]) -> anyhow::Resu
     Ok(())
 }
 
-/// Asks who is there until every node lists ranks, or the job has ended.
+/// Asks for the nodes until every node lists ranks, or the job has ended.
 async fn wait_for_ranks(lab: &mut Lab, agent: &str) -> anyhow::Result<()> {
     loop {
         let (nodes, _) = lab.json(agent, &["nodes", "--format", "json"]).await.context("asking who is there")?;
@@ -109,8 +110,8 @@ async fn wait_for_ranks(lab: &mut Lab, agent: &str) -> anyhow::Result<()> {
     }
 }
 
-/// What is asked for the verdict while the job runs, and once it has ended: the standing verdict names
-/// nobody any more then, the stores still hold the last minute.
+/// The command for the verdict while the job runs, and once it has ended: then the standing verdict
+/// names nobody any more, but the stores still have the last minute.
 const STANDING: &[&str] = &["stragglers"];
 const OF_THE_STORES: &[&str] = &["stragglers", "--since", "60s"];
 
@@ -156,7 +157,7 @@ async fn wait_for_the_last_calls(lab: &mut Lab, coordinator: &str) -> anyhow::Re
     Ok(())
 }
 
-/// The demo knows what it injected: anything else is a failure.
+/// The demo knows what it injected: any other verdict is a failure.
 fn check(answer: &Value) -> anyhow::Result<()> {
     let verdict = &answer["verdict"];
     ensure!(verdict["rank"].as_i64() == Some(LATE_RANK), "the verdict names another rank: {verdict}");

@@ -1,7 +1,7 @@
-//! `rankmesh slurm agent`: what runs on each node of the job, started by the keeper through srun.
+//! `rankmesh slurm agent`: the process on each node of the job, started by the keeper through srun.
 //!
-//! Owned here: which node this is, when to start, and when to go: with SIGTERM, or when slurmstepd
-//! is gone. The agent itself is `agent::Agent`.
+//! Owned here: which node this is, when to start, and when to end: with SIGTERM, or when
+//! slurmstepd is gone. The agent itself is `agent::Agent`.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -16,25 +16,25 @@ use store::StoreConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::keeper::{Hear, Say};
+use super::keeper::{AgentMessage, KeeperMessage};
 use super::run_dir::{self, Charter, RunDir};
 use crate::privileges::{self, Plan};
 
-/// How often it is looked whether slurmstepd still lives.
+/// Time between two checks whether slurmstepd still runs.
 const PARENT_LOOK: Duration = Duration::from_millis(500);
 
 /// Runs this node's agent of the mesh in `directory` until the job step ends.
 ///
 /// # Errors
-/// The directory is not shared, this is no node of the job, the agent cannot start. The keeper is
-/// told, too.
+/// The directory is not shared, this is no node of the job, the agent cannot start. The keeper gets
+/// the error, too.
 pub fn run(directory: &Path) -> anyhow::Result<()> {
     let node = std::env::var("SLURMD_NODENAME").context(
         "$SLURMD_NODENAME is not set: this command is for `rankmesh slurm up`, which starts it through srun",
     )?;
     let ran = run_on(directory, &node);
     if let Err(error) = &ran {
-        say(&Say::Failed { node, why: format!("{error:#}") });
+        send(&AgentMessage::Failed { node, why: format!("{error:#}") });
     }
     ran
 }
@@ -116,7 +116,7 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     let mut hang_up = signal(SignalKind::hangup())?; // of a terminal that is not ours
     let parent = nix::unistd::getppid();
     let mut received = listen_to_keeper();
-    say(&Say::Started { node: node.to_owned() });
+    send(&AgentMessage::Started { node: node.to_owned() });
     config.advertise = Some(SocketAddr::new(own_address()?, 0));
     let agent = tokio::select! {
         agent = Agent::start(config) => agent?,
@@ -126,20 +126,24 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     };
     let shared = agent.shared();
     tracing::info!("node {node} listens on UDP {}, recording {}", shared.advertise, shared.recording.state);
-    say(&Say::Hello { node: node.to_owned(), address: shared.advertise });
+    send(&AgentMessage::Hello { node: node.to_owned(), address: shared.advertise });
     let mut members = shared.coordinator.gossip.watch();
     let (mut reported, mut met, mut keeper) = (0, false, true);
     loop {
         let live = members.borrow_and_update().iter().filter(|member| member.state == MemberState::Live).count();
-        // Once all have been there nobody waits any more: nothing is written that nobody may read.
+        // Once all are there `up` waits no longer: nothing is written into a pipe without a reader.
         if live != reported && reported < nodes {
             reported = live;
-            say(&Say::Live { node: node.to_owned(), members: live, recording: shared.recording.state.clone() });
+            send(&AgentMessage::Live {
+                node: node.to_owned(),
+                members: live,
+                recording: shared.recording.state.clone(),
+            });
         }
         tokio::select! {
             changed = members.changed() => if changed.is_err() { break },
             line = received.recv(), if keeper => match line {
-                Some(Hear::Seeds(seeds)) => {
+                Some(KeeperMessage::Seeds(seeds)) => {
                     met = true;
                     shared.coordinator.gossip.meet(seeds, nodes).await;
                 }
@@ -161,7 +165,7 @@ async fn serve(mut config: AgentConfig, node: &str, nodes: usize) -> anyhow::Res
     Ok(())
 }
 
-/// Returns when this process has another parent: slurmstepd is gone, and nobody will end this agent
+/// Returns when this process has another parent: slurmstepd is gone, and will not end this agent
 /// with the job.
 async fn orphaned(parent: nix::unistd::Pid) {
     let mut tick = tokio::time::interval(PARENT_LOOK);
@@ -177,13 +181,13 @@ fn own_address() -> anyhow::Result<IpAddr> {
     Ok(config::advertised(None, ([0, 0, 0, 0], 0).into(), &towards)?.ip())
 }
 
-/// What the keeper says, line by line; ends with the keeper.
-fn listen_to_keeper() -> mpsc::Receiver<Hear> {
+/// The keeper's messages, line by line; ends with the keeper.
+fn listen_to_keeper() -> mpsc::Receiver<KeeperMessage> {
     let (sender, receiver) = mpsc::channel(4);
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
-            let Ok(hear) = serde_json::from_str(&line) else { continue };
-            if sender.blocking_send(hear).is_err() {
+            let Ok(message) = serde_json::from_str(&line) else { continue };
+            if sender.blocking_send(message).is_err() {
                 return;
             }
         }
@@ -191,13 +195,13 @@ fn listen_to_keeper() -> mpsc::Receiver<Hear> {
     receiver
 }
 
-fn say(say: &Say) {
-    let Ok(line) = serde_json::to_string(say) else { return };
+fn send(message: &AgentMessage) {
+    let Ok(line) = serde_json::to_string(message) else { return };
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Standard error goes to this node's log from now on: srun may be gone long before the agent.
+/// Redirects standard error to this node's log: srun may be gone long before the agent.
 fn log_to(path: &Path) -> anyhow::Result<()> {
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     let file = file.with_context(|| format!("writing {}", path.display()))?;

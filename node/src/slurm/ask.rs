@@ -10,9 +10,9 @@ use anyhow::{Context, bail};
 
 use super::{commands, run_dir};
 
-/// Set for a command that was handed on by another host: it is not handed on again.
+/// Set for a command that another host passed on: it is not passed on again.
 const HANDED_ON: &str = "RANKMESH_HANDED_ON";
-/// Exit code of a command that was handed on to a node without an agent of the job (EX_UNAVAILABLE
+/// Exit code of a command that was passed on to a node without an agent of the job (EX_UNAVAILABLE
 /// of sysexits.h).
 const NO_AGENT: i32 = 69;
 /// Nodes that are asked one after the other when the first has no agent.
@@ -68,7 +68,8 @@ pub fn reach(job: &str) -> anyhow::Result<Reach> {
     bail!(none())
 }
 
-/// Whether the command draws on this terminal and reads its keys: srun is to hand on its size, too.
+/// Whether the command draws on this terminal and reads its keys: then srun has to pass on its
+/// size, too.
 fn wants_screen(arguments: &[std::ffi::OsString]) -> bool {
     let is_drawn = arguments.first().is_some_and(|command| command == "top" || command == "shell");
     let is_once = arguments.iter().any(|argument| argument == "--once");
@@ -82,7 +83,7 @@ pub fn local(id: u32) -> Option<PathBuf> {
     run_dir::sockets_of(id, node.as_deref()).into_iter().next()
 }
 
-/// Whether this user knows of a mesh of the job, here or elsewhere.
+/// Whether this user has a mesh for the job, here or elsewhere.
 #[must_use]
 pub fn is_known(job: &str) -> bool {
     std::env::var_os(HANDED_ON).is_some()

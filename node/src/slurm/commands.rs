@@ -1,5 +1,5 @@
-//! Calls of Slurm's own commands: the job step that carries the agents, what scontrol knows of a
-//! job.
+//! Calls of Slurm's own commands: the job step that runs the agents, and scontrol's description of
+//! a job.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use front::slurm_command::plain;
 
 use super::Job;
 
-/// A further step of the job: it takes no share of anything from them.
+/// A further step of the job: it takes no share of resources from the others.
 fn step(id: u32) -> Command {
     let mut command = plain("srun");
     command.arg(format!("--jobid={id}"));
@@ -17,9 +17,9 @@ fn step(id: u32) -> Command {
     command
 }
 
-/// One task a node of the job; a node that is lost takes no other with it. Of a het job a step for
-/// each component: one step for several hands its input to the first component's tasks alone (Slurm
-/// 22.05).
+/// One task a node of the job; the loss of a node does not end the other tasks. Of a het job a step
+/// for each component: one step for several passes its input to the first component's tasks alone
+/// (Slurm 22.05).
 pub(super) fn on_every_node(job: &Job, program: &Path, arguments: &[&std::ffi::OsStr]) -> Vec<Command> {
     let of = |group: Option<usize>, nodes: &[&str]| {
         let mut command = step(job.id);
@@ -27,7 +27,7 @@ pub(super) fn on_every_node(job: &Job, program: &Path, arguments: &[&std::ffi::O
             command.args([format!("--het-group={group}"), format!("--nodelist={}", nodes.join(","))]);
         }
         command.args([format!("--nodes={}", nodes.len()), format!("--ntasks={}", nodes.len())]);
-        // bound to no core: the one that the step is counted with is a rank's, too
+        // not bound to a core: the one that the step is counted with is used by a rank, too
         command.args([
             "--cpu-bind=none",
             "--ntasks-per-node=1",
@@ -62,7 +62,7 @@ pub(super) fn on_one_node(id: u32, node: Option<&str>) -> Command {
     command
 }
 
-/// What scontrol knows of a job: `id` as users write it (`4711`, `4700_3`).
+/// scontrol's description of a job: `id` as users write it (`4711`, `4700_3`).
 ///
 /// # Errors
 /// There is no such job, it does not run, or scontrol cannot be run.

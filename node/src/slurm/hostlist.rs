@@ -1,13 +1,13 @@
 //! Slurm's hostlist syntax, `gpu[001-004,7]-ib,login1`, as the names it stands for.
 //!
-//! Owned here: the syntax and its bounds. What a list is used for is `job`'s and `up`'s business.
+//! Owned here: the syntax and its bounds. `job` and `up` use the lists.
 //! The syntax is that of `scontrol show hostnames` (slurm.conf(5), "NodeName"): names separated by
 //! commas, each with any number of bracketed lists of numbers and ranges; a range's numbers are as
 //! wide as its first one is written. Lists inside lists (`a[1,b[2-3]]`) are taken, too.
 
 use thiserror::Error;
 
-/// Most names that a list may stand for: more than any cluster has, and little enough to hold.
+/// Most names of a list: more than any cluster has, and few enough for memory.
 pub const MOST_HOSTS: usize = 65_536;
 /// Longest list that is read.
 const LONGEST_BYTES: usize = 1 << 20;
@@ -27,7 +27,7 @@ pub enum HostlistError {
         /// What was expected.
         what: &'static str,
     },
-    /// It stands for more than can be meant.
+    /// It stands for too many names.
     #[error("the node list stands for too much: {0}")]
     TooMuch(&'static str),
 }
@@ -119,7 +119,7 @@ impl Parser<'_> {
         if self.at == start { Err(self.wrong("expected a name")) } else { Ok(names) }
     }
 
-    /// `12` or `08-11`, when the item is no more than that.
+    /// `12` or `08-11`, if the item is no more than that.
     fn range(&mut self) -> Result<Option<Vec<String>>, HostlistError> {
         let start = self.at;
         let Some(first) = self.digits() else { return Ok(None) };
@@ -156,7 +156,7 @@ impl Parser<'_> {
     }
 }
 
-/// Every beginning with every ending.
+/// Each prefix combined with each suffix.
 fn combine(beginnings: &[String], endings: &[String]) -> Result<Vec<String>, HostlistError> {
     if beginnings.len().saturating_mul(endings.len()) > MOST_HOSTS {
         return Err(HostlistError::TooMuch("more than 65536 names"));

@@ -1,9 +1,9 @@
-//! A Slurm job as its environment, or `scontrol`, tells it: ids, nodes, array, het groups, the end
-//! of its time.
+//! A Slurm job, from its environment or from `scontrol`: ids, nodes, array, het groups, the end of
+//! its time.
 //!
-//! Owned here: reading these facts, and the labels and names made of them. What is done for a job
-//! is `up`'s business. The variables are those of sbatch(1) and srun(1), "OUTPUT ENVIRONMENT
-//! VARIABLES"; the fields those of `scontrol --oneliner show job`.
+//! Owned here: reading these facts, and the labels and names made of them. `up` uses them. The
+//! variables are those of sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES"; the fields those
+//! of `scontrol --oneliner show job`.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub enum JobError {
     Wrong {
         /// The variable or field.
         what: String,
-        /// What it holds.
+        /// Its value.
         value: String,
         /// What is wrong with it.
         why: String,
@@ -46,7 +46,7 @@ pub enum JobError {
     },
 }
 
-/// What is known of a job.
+/// Description of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Job {
     /// Job id; of a het job that of its first component, of an array that of this task's own job.
@@ -152,7 +152,8 @@ impl Job {
         if self.restarts == 0 { self.id.to_string() } else { format!("{}.r{}", self.id, self.restarts) }
     }
 
-    /// Every id that processes of this job may carry as theirs: its own and its components'.
+    /// Every id that processes of this job may have in their environment: its own and its
+    /// components'.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
         let mut ids: Vec<u32> = [self.id].into_iter().chain(self.groups.iter().map(|group| group.id)).collect();
@@ -194,7 +195,7 @@ fn expand(what: &str, list: &str) -> Result<Vec<String>, JobError> {
     Ok(once(names))
 }
 
-/// Each name once, where it first comes.
+/// Each name once, at its first position.
 fn once(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut seen = std::collections::HashSet::new();
     names.into_iter().filter(|name| seen.insert(name.clone())).collect()
@@ -207,7 +208,7 @@ fn fields(line: &str) -> HashMap<String, String> {
     for word in line.split_whitespace() {
         match (word.split_once('='), &last) {
             (Some((name, value)), _) => {
-                // the first of a name counts: `Command=` and comments may hold anything
+                // the first of a name counts: `Command=` and comments may contain anything
                 fields.entry(name.to_owned()).or_insert_with(|| value.to_owned());
                 last = Some(name.to_owned());
             }

@@ -1,10 +1,10 @@
-//! The keeper: holds the job step that carries the agents, tells them of each other, and hands on
-//! what they say.
+//! The keeper: runs the job step with the agents, sends them each other's addresses, and passes on
+//! their messages.
 //!
-//! It runs detached from the batch script, next to it (or on the login node) until the step ends. What agents
-//! and keeper say to each other are lines of JSON through srun's standard streams: an agent says
-//! [`Say`], the keeper answers [`Hear`]; keys do not travel this way. When the keeper dies the
-//! agents go on: they need it only to find each other at the start.
+//! It runs detached from the batch script, next to it (or on the login node) until the step ends.
+//! Agents and keeper exchange lines of JSON through srun's standard streams: an agent sends
+//! [`AgentMessage`]s, the keeper answers with [`KeeperMessage`]s; keys do not travel this way. When
+//! the keeper dies the agents go on: they need it only to find each other at the start.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 use super::commands;
 use super::run_dir::RunDir;
 
-/// What an agent says on its standard output, and what the keeper hands on to `up`.
+/// A message on an agent's standard output, which the keeper passes on to `up`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Say {
-    /// Its process is there; the agent starts.
+pub enum AgentMessage {
+    /// Its process runs; the agent starts.
     Started {
         /// Its node.
         node: String,
@@ -36,7 +36,7 @@ pub enum Say {
         /// Where it listens.
         address: SocketAddr,
     },
-    /// It knows so many live members, itself included.
+    /// It knows this many live members, itself included.
     Live {
         /// Its node.
         node: String,
@@ -59,21 +59,21 @@ pub enum Say {
     },
 }
 
-/// What the keeper says to the agents.
+/// A message of the keeper to the agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Hear {
+pub enum KeeperMessage {
     /// Agents to call first.
     Seeds(Vec<SocketAddr>),
 }
 
-/// How many agents every agent gets to know: enough that some live.
+/// How many addresses every agent gets: enough that some of these agents are live.
 const SEEDS: usize = 8;
-/// So long agents wait for others before the first of them get to know each other.
+/// How long the keeper gathers addresses before it sends the first ones.
 const GATHER: Duration = Duration::from_millis(1_500);
-/// And those that come later, before they get to know the others.
+/// How long it gathers addresses of agents that start later.
 const GATHER_LATER: Duration = Duration::from_millis(100);
-/// How much of srun's complaints is handed on.
+/// Bytes of srun's messages that are passed on.
 const LAST_WORDS_BYTES: usize = 2_000;
 
 /// Runs the step of the mesh in `directory` until it ends.
@@ -81,7 +81,7 @@ const LAST_WORDS_BYTES: usize = 2_000;
 /// # Errors
 /// There is no charter there, or srun cannot be started.
 pub fn run(directory: &Path) -> anyhow::Result<()> {
-    // Out of the shell's session: Ctrl-C in it, or its end, is not the mesh's.
+    // Out of the shell's session: Ctrl-C in it, or its end, must not end the mesh.
     let _ = nix::unistd::setsid();
     let run_dir = RunDir::at(directory);
     let charter = run_dir.charter()?;
@@ -122,33 +122,33 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     let words = std::fs::read_to_string(&log).unwrap_or_default();
     let from = words.len().saturating_sub(LAST_WORDS_BYTES);
     let why = words.get(from..).unwrap_or(&words).trim().to_owned();
-    hand_on(&Say::Ended { why });
+    pass_on(&AgentMessage::Ended { why });
     Ok(())
 }
 
-/// Gathers addresses and tells them until the agents are gone.
+/// Gathers addresses and sends them to the agents until these are gone.
 fn keep(received: &mpsc::Receiver<String>, mut to_agents: Vec<impl Write>, nodes: usize) {
     let mut addresses = BTreeMap::new();
-    let mut tell_at: Option<Instant> = None;
+    let mut send_at: Option<Instant> = None;
     let mut gather = GATHER;
     loop {
-        let wait = tell_at.map_or(Duration::from_secs(3_600), |at| at.saturating_duration_since(Instant::now()));
+        let wait = send_at.map_or(Duration::from_secs(3_600), |at| at.saturating_duration_since(Instant::now()));
         match received.recv_timeout(wait) {
             Ok(line) => {
-                let Ok(say) = serde_json::from_str::<Say>(&line) else { continue };
-                if let Say::Hello { node, address } = &say {
+                let Ok(message) = serde_json::from_str::<AgentMessage>(&line) else { continue };
+                if let AgentMessage::Hello { node, address } = &message {
                     addresses.insert(node.clone(), *address);
-                    tell_at.get_or_insert(Instant::now() + gather);
+                    send_at.get_or_insert(Instant::now() + gather);
                     if addresses.len() >= nodes {
-                        tell_at = Some(Instant::now());
+                        send_at = Some(Instant::now());
                     }
                 }
-                hand_on(&say);
+                pass_on(&message);
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                if tell_at.take().is_some() {
+                if send_at.take().is_some() {
                     gather = GATHER_LATER;
-                    let seeds = Hear::Seeds(addresses.values().take(SEEDS).copied().collect());
+                    let seeds = KeeperMessage::Seeds(addresses.values().take(SEEDS).copied().collect());
                     let Ok(mut line) = serde_json::to_vec(&seeds) else { continue };
                     line.push(b'\n');
                     // srun gives it to every task
@@ -162,9 +162,9 @@ fn keep(received: &mpsc::Receiver<String>, mut to_agents: Vec<impl Write>, nodes
     }
 }
 
-/// To `up`, as long as it listens.
-fn hand_on(say: &Say) {
-    let Ok(line) = serde_json::to_string(say) else { return };
+/// Passes a message on to `up`, as long as it reads.
+fn pass_on(message: &AgentMessage) {
+    let Ok(line) = serde_json::to_string(message) else { return };
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
@@ -174,10 +174,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_are_told_of_each_other_once_all_are_there() {
+    fn agents_get_each_others_addresses_once_all_are_there() {
         let (sender, received) = mpsc::channel();
         for (node, port) in [("n1", 1), ("n2", 2)] {
-            let hello = Say::Hello { node: node.into(), address: ([127, 0, 0, 1], port).into() };
+            let hello = AgentMessage::Hello { node: node.into(), address: ([127, 0, 0, 1], port).into() };
             sender.send(serde_json::to_string(&hello).unwrap()).unwrap();
         }
         sender.send("srun: some noise".into()).unwrap();
@@ -185,12 +185,12 @@ mod tests {
         std::thread::scope(|scope| {
             let written = &mut written;
             scope.spawn(move || keep(&received, vec![written], 2));
-            // so long that fewer would have been sent
+            // long enough that the addresses of fewer would have been sent
             std::thread::sleep(GATHER / 4);
             drop(sender);
         });
         let line = String::from_utf8(written).unwrap();
-        let Hear::Seeds(seeds) = serde_json::from_str(line.lines().next().unwrap()).unwrap();
+        let KeeperMessage::Seeds(seeds) = serde_json::from_str(line.lines().next().unwrap()).unwrap();
         assert_eq!(seeds.len(), 2, "{line}");
     }
 }

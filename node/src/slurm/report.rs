@@ -10,15 +10,15 @@ use anyhow::{Context, ensure};
 
 use super::run_dir::{Charter, RunDir};
 
-/// So long the other agents have to close their stores.
+/// How long the other agents have to close their stores.
 const OTHERS: Duration = Duration::from_secs(5);
-/// So long the report may take.
+/// How long the report may take.
 const MOST: Duration = Duration::from_secs(20);
-/// And one question of it.
+/// How long one of its questions may take.
 const QUESTION: &str = "5s";
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Writes it; where that fails the log `report` says why.
+/// Writes it; if that fails the log `report` has the reason.
 ///
 /// # Errors
 /// The program cannot be started, fails, or takes too long.
@@ -51,7 +51,7 @@ pub(super) fn write(run_dir: &RunDir, charter: &Charter) -> anyhow::Result<PathB
             None => std::thread::sleep(LOOK),
         }
     };
-    // 3: some of the stores could not be read, which the page says.
+    // 3: some of the stores could not be read; the page lists them.
     ensure!(matches!(status.code(), Some(0 | 3)), "the report failed, see {}", log.display());
     Ok(page)
 }

@@ -1,9 +1,11 @@
-//! Where the files of a job's mesh lie, and who may read them.
+//! The files of a job's mesh, and who may read them.
 //!
-//! - On the shared directory, one a run of the job (mode 0700): `job.json` ([`Charter`]), `identity/NODE/` (each node's key
-//!   and certificate), `NODE.db` (the trace stores; they stay), `log/`.
-//! - On each node, in /tmp/rankmesh-UID (0700): `RUN@NODE/agent.sock`, gone with the agent.
-//! - In the user's state directory: `slurm/JOBID`, the path of the job's directory, for questions from elsewhere.
+//! - On the shared directory, one a run of the job (mode 0700): `job.json` ([`Charter`]),
+//!   `identity/NODE/` (each node's key and certificate), `NODE.db` (the trace stores; they stay),
+//!   `log/`.
+//! - On each node, in /tmp/rankmesh-UID (0700): `RUN@NODE/agent.sock`, removed with the agent.
+//! - In the user's state directory: `slurm/JOBID`, the path of the job's directory, for questions
+//!   from elsewhere.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -14,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Job;
 
-/// What every agent of the job's mesh gets to know.
+/// The settings for every agent of the job's mesh.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Charter {
     /// The job.
@@ -51,15 +53,15 @@ impl RunDir {
     /// It exists already and is another's or open to others, or cannot be made.
     pub fn make(path: &Path) -> anyhow::Result<Self> {
         private_dir(path)?;
-        // two runs of `slurm up` in one job: the second finds the first one's
+        // with two runs of `slurm up` in one job, the second finds the first one's
         for part in ["identity", "log"] {
             private_dir(&path.join(part))?;
         }
         Ok(Self(path.to_owned()))
     }
 
-    /// Held by the one that founds the mesh here, while it does; others wait. None where the file
-    /// system has no locks.
+    /// A lock on founding the mesh here; others wait for it. None where the file system has no
+    /// locks.
     #[must_use]
     pub fn lock(&self) -> Option<std::fs::File> {
         let opened = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(self.0.join("lock"));
@@ -96,7 +98,7 @@ impl RunDir {
         self.0.join("job.json").exists()
     }
 
-    /// Writes the charter, for this user alone; the file appears at once, complete.
+    /// Writes the charter, for this user alone; the file appears complete or not at all.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -164,8 +166,8 @@ fn runtime_dir_of(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/rankmesh-{uid}"))
 }
 
-/// Where ranks of this user leave what their MPI shim and NCCL plugin see, for the agent of `run`
-/// or, without one, for the user's own.
+/// Where ranks of this user write the calls that their MPI shim and NCCL plugin see, for the agent
+/// of `run` or, without one, for the user's own.
 #[must_use]
 pub fn ring_dir(run: Option<&str>) -> PathBuf {
     let uid = nix::unistd::geteuid();
@@ -181,11 +183,11 @@ pub fn socket(runtime: &Path, run: &str, node: &str) -> PathBuf {
     runtime.join(format!("{run}@{node}")).join("agent.sock")
 }
 
-/// An agent that starts has opened its socket so long after it made the socket's directory.
+/// Longest time between an agent's making its socket's directory and opening the socket.
 const STARTING: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Takes away what agents of this user that were killed have left behind on this host: sockets that
-/// nobody listens on, and directories without one.
+/// Removes what killed agents of this user have left on this host: sockets on which nobody listens,
+/// and directories without one.
 pub fn tidy(runtime: &Path) {
     let is_old = |path: &Path| {
         let modified = std::fs::symlink_metadata(path).and_then(|found| found.modified());
@@ -204,8 +206,7 @@ pub fn tidy(runtime: &Path) {
     }
 }
 
-/// Takes away rings of processes of this user that have ended, where no agent reads: none has found
-/// them, or will.
+/// Removes rings of ended processes of this user, if no agent reads: none has found them, or will.
 pub fn tidy_rings() {
     tidy_rings_in(Path::new("/dev/shm"), nix::unistd::geteuid().as_raw());
 }
@@ -237,8 +238,8 @@ fn tidy_rings_in(shm: &Path, uid: u32) {
     }
 }
 
-/// Sockets of agents of job `id` on this host that answer, those of its latest start first, of them
-/// `node`'s first. Root also finds those of other users.
+/// Sockets of agents of job `id` on this host that answer: those of its latest start first, and
+/// among them `node`'s first. Root also finds those of other users.
 #[must_use]
 pub fn sockets_of(id: u32, node: Option<&str>) -> Vec<PathBuf> {
     let own = nix::unistd::geteuid().as_raw();
@@ -288,7 +289,7 @@ pub fn remember(id: u32, run_dir: &RunDir) -> anyhow::Result<()> {
     write_private(&directory.join(id.to_string()), run_dir.path().as_os_str().as_encoded_bytes())
 }
 
-/// The directory of a job's mesh, when this user has made one.
+/// The directory of a job's mesh, if this user has made one.
 #[must_use]
 pub fn remembered(id: u32) -> Option<RunDir> {
     let path = std::fs::read_to_string(paths::state_dir().ok()?.join("slurm").join(id.to_string())).ok()?;
@@ -372,7 +373,7 @@ mod tests {
         let (_live, live_path) = listen("2");
         drop(dead);
         // Two that were killed before they opened a socket, or just after they closed it: one may
-        // only be about to.
+        // only be about to open it.
         let [starting, killed] = ["3@n1", "4@n1"].map(|name| dir.path().join(name));
         std::fs::create_dir(&starting).unwrap();
         std::fs::create_dir(&killed).unwrap();

@@ -15,26 +15,26 @@ use anyhow::{Context, bail, ensure};
 use certs::{Authority, MeshName, NodeName};
 use rand::RngExt;
 
-use super::keeper::Say;
+use super::keeper::AgentMessage;
 use super::run_dir::{self, Charter, RunDir};
 use super::{Job, ask, commands};
 
 /// Certificates outlive the job's time limit by this factor (limits are raised), and by a day.
 const LIFE_FACTOR: u32 = 2;
 const LIFE_MORE: Duration = Duration::from_secs(86_400);
-/// Where the job's time is not limited.
+/// Validity where the job's time is not limited.
 const LIFE_UNLIMITED: Duration = Duration::from_secs(30 * 86_400);
-/// So long `up` waits on for all nodes once those wanted are there.
+/// How long `up` goes on waiting for all nodes once the wanted number is there.
 const MOST_NODES_PER_LINE: usize = 8;
 
-/// What the user wants.
+/// The user's settings.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// The job's directory, instead of `rankmesh-RUN` where the job was submitted.
     pub directory: Option<PathBuf>,
     /// Where stores are written, instead of there.
     pub store_dir: Option<PathBuf>,
-    /// So many nodes are enough; none: all.
+    /// This many nodes are enough; none: all.
     pub wait_for: Option<usize>,
     /// How long to wait for them.
     pub timeout: Duration,
@@ -48,7 +48,7 @@ pub struct Wanted {
     pub labels: Vec<(String, String)>,
 }
 
-/// How founding a mesh ended.
+/// The result of founding a mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Founded {
     /// The job's directory.
@@ -57,11 +57,11 @@ pub struct Founded {
     pub nodes: usize,
     /// Those that know as many others as were waited for.
     pub ready: usize,
-    /// Each node that is not, and what is known of it.
+    /// Each node that does not, and its state.
     pub missing: BTreeMap<String, String>,
     /// Nodes that do not record everything, by the state of their recording ("failed: why" …).
     pub not_recording: BTreeMap<String, BTreeSet<String>>,
-    /// What was waited for is there.
+    /// The wanted nodes are there.
     pub complete: bool,
     /// It was there already.
     pub already: bool,
@@ -76,7 +76,7 @@ pub struct Founded {
 pub fn here(wanted: &Wanted) -> anyhow::Result<Founded> {
     let mut job = Job::of_environment()?;
     if job.left.is_none() {
-        // older Slurm does not say it in the environment
+        // older Slurm does not have it in the environment
         match commands::job(&job.id.to_string()) {
             Ok(shown) => job.left = shown.left,
             Err(error) => tracing::warn!("the job's time limit is not known: {error:#}"),
@@ -132,10 +132,10 @@ fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
     let until = started + wanted.timeout;
     while !roll.complete() {
         match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Say::Ended { why }) => {
+            Ok(AgentMessage::Ended { why }) => {
                 bail!("{}", step_ended(&why, &roll, &run_dir));
             }
-            Ok(say) => roll.hear(say),
+            Ok(message) => roll.take(message),
             Err(mpsc::RecvTimeoutError::Timeout) => break,
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 bail!("the keeper of the mesh ended; see {}", run_dir.log("keeper").display())
@@ -167,13 +167,13 @@ fn step_ended(why: &str, roll: &Roll, run_dir: &RunDir) -> String {
     text
 }
 
-/// The directory of a job's mesh unless another is wanted: where the job was submitted, or the
-/// current one when its user may not write there (as with `sbatch -D`, whose directory Slurm tells
-/// a script in no other way than by starting it in it).
+/// The default directory of a job's mesh: where the job was submitted, or the current one if its
+/// user may not write there (as with `sbatch -D`; Slurm reports that directory only by starting the
+/// script in it).
 ///
 /// # Errors
-/// The job may not write where it was submitted, or does not say where that was, and this directory
-/// is gone.
+/// The job may not write where it was submitted, or its environment does not name that directory,
+/// and the current one is gone.
 pub fn default_directory(job: &Job) -> anyhow::Result<PathBuf> {
     let submitted =
         job.directory.clone().filter(|path| nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok());
@@ -202,7 +202,7 @@ fn charter(job: &Job, wanted: &Wanted, run_dir: &RunDir) -> anyhow::Result<()> {
         let named: NodeName = node.parse().with_context(|| format!("the node's name, {node}"))?;
         let identity = run_dir.identity(node);
         if identity.exists() {
-            // of a founding that was broken off before it wrote its charter
+            // of a founding that was interrupted before it wrote its charter
             std::fs::remove_dir_all(&identity).with_context(|| format!("removing {}", identity.display()))?;
         }
         let issued = authority.issue(&named, validity).with_context(|| format!("the certificate of {node}"))?;
@@ -220,7 +220,7 @@ fn charter(job: &Job, wanted: &Wanted, run_dir: &RunDir) -> anyhow::Result<()> {
     })
 }
 
-fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::Receiver<Say>)> {
+fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::Receiver<AgentMessage>)> {
     let log = RunDir::at(directory).log("keeper");
     let errors = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
     let mut keeper = Command::new(std::env::current_exe().context("finding this program's file")?)
@@ -235,8 +235,8 @@ fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            let Ok(say) = serde_json::from_str(&line) else { continue };
-            if sender.send(say).is_err() {
+            let Ok(message) = serde_json::from_str(&line) else { continue };
+            if sender.send(message).is_err() {
                 return;
             }
         }
@@ -244,7 +244,7 @@ fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::
     Ok((keeper, lines))
 }
 
-/// Who is there.
+/// The state of each node.
 #[derive(Debug)]
 struct Roll {
     nodes: Vec<String>,
@@ -259,18 +259,18 @@ impl Roll {
         Self { nodes: nodes.to_vec(), enough, started: BTreeSet::new(), live: BTreeMap::new(), failed: BTreeMap::new() }
     }
 
-    fn hear(&mut self, say: Say) {
-        match say {
-            Say::Started { node } | Say::Hello { node, .. } => {
+    fn take(&mut self, message: AgentMessage) {
+        match message {
+            AgentMessage::Started { node } | AgentMessage::Hello { node, .. } => {
                 self.started.insert(node);
             }
-            Say::Live { node, members, recording } => {
+            AgentMessage::Live { node, members, recording } => {
                 self.live.insert(node, (members, recording));
             }
-            Say::Failed { node, why } => {
+            AgentMessage::Failed { node, why } => {
                 self.failed.insert(node, why);
             }
-            Say::Ended { .. } => {}
+            AgentMessage::Ended { .. } => {}
         }
     }
 
@@ -315,22 +315,22 @@ impl Roll {
 mod tests {
     use super::*;
 
-    fn live(node: &str, members: usize) -> Say {
-        Say::Live { node: node.into(), members, recording: "failed: no CAP_BPF".into() }
+    fn live(node: &str, members: usize) -> AgentMessage {
+        AgentMessage::Live { node: node.into(), members, recording: "failed: no CAP_BPF".into() }
     }
 
     #[test]
     fn complete_means_that_enough_know_enough() {
         let nodes: Vec<String> = ["a", "b", "c"].map(str::to_owned).into();
         let mut roll = Roll::new(&nodes, 2);
-        roll.hear(live("a", 2));
+        roll.take(live("a", 2));
         assert!(!roll.complete());
-        roll.hear(Say::Failed { node: "c".into(), why: "no such file".into() });
-        roll.hear(Say::Hello { node: "b".into(), address: ([127, 0, 0, 1], 1).into() });
+        roll.take(AgentMessage::Failed { node: "c".into(), why: "no such file".into() });
+        roll.take(AgentMessage::Hello { node: "b".into(), address: ([127, 0, 0, 1], 1).into() });
         assert!(roll.missing()["b"].contains("not up yet"));
-        roll.hear(live("b", 1));
+        roll.take(live("b", 1));
         assert!(!roll.complete() && roll.missing()["b"].contains("only 1 of 3"));
-        roll.hear(live("b", 2));
+        roll.take(live("b", 2));
         assert!(roll.complete());
         assert_eq!(roll.missing()["c"], "no such file");
         assert_eq!(roll.not_recording()["failed: no CAP_BPF"].len(), 2);

@@ -24,12 +24,12 @@ pub struct Chromium {
 }
 
 impl Chromium {
-    /// With this file open at that width and colours; says why there is none where it cannot be had.
+    /// With this file open at that width and colours; an error where there is no browser.
     pub fn open(file: &Path, width: u32, dark: bool) -> Result<Self, String> {
         Self::open_url(&format!("file://{}", file.display()), width, dark)
     }
 
-    /// As [`Self::open`], with what a server gives.
+    /// As [`Self::open`], with a page from a server.
     pub fn open_url(url: &str, width: u32, dark: bool) -> Result<Self, String> {
         let profile = tempfile::tempdir().map_err(|error| error.to_string())?;
         // It takes messages on descriptor 3 and answers on 4, each ended by a NUL.
@@ -79,7 +79,7 @@ impl Chromium {
         Ok(this)
     }
 
-    /// What an expression comes to on the page.
+    /// The value of an expression on the page.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", asked);
@@ -95,7 +95,7 @@ impl Chromium {
         });
     }
 
-    /// Network off, as behind an air gap.
+    /// Network off, as in a network without internet.
     pub fn go_offline(&mut self) {
         let offline = json!({ "offline": true, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });
         self.call("Network.emulateNetworkConditions", offline);
@@ -110,7 +110,7 @@ impl Chromium {
         }
     }
 
-    /// The whole page as PNG.
+    /// The full page as PNG.
     pub fn screenshot(&mut self, to: &Path) {
         let asked = json!({ "format": "png", "captureBeyondViewport": true });
         let result = self.call("Page.captureScreenshot", asked);
@@ -125,7 +125,7 @@ impl Chromium {
 
     /// What went wrong on the page, and what it asked the network for, so far.
     pub fn complaints(&mut self) -> Vec<String> {
-        // All events of before this answer are there.
+        // All earlier events have arrived before this answer.
         self.call("Runtime.evaluate", json!({ "expression": "0" }));
         let complaint = |event: &Value| {
             let params = &event["params"];

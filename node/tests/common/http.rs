@@ -1,5 +1,5 @@
-//! A plain HTTP/1.1 client for tests: one request a connection, so that what is sent is exactly what
-//! the test says.
+//! A plain HTTP/1.1 client for tests: one request a connection, so that exactly the bytes of the
+//! test are sent.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -17,8 +17,8 @@ pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// The body came to its end.
-    pub whole: bool,
+    /// The body is complete.
+    pub complete: bool,
 }
 
 impl Answer {
@@ -41,7 +41,7 @@ pub fn read(stream: impl Read, enough: impl Fn(&[u8]) -> bool) -> Answer {
     let mut line = String::new();
     reader.read_line(&mut line).expect("a status");
     let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{line:?}"));
-    let mut answer = Answer { status, headers: Vec::new(), body: Vec::new(), whole: false };
+    let mut answer = Answer { status, headers: Vec::new(), body: Vec::new(), complete: false };
     loop {
         line.clear();
         reader.read_line(&mut line).expect("a header");
@@ -61,7 +61,7 @@ pub fn read(stream: impl Read, enough: impl Fn(&[u8]) -> bool) -> Answer {
             }
             answer.body.extend_from_slice(&chunk[..length]);
             if length == 0 {
-                answer.whole = true;
+                answer.complete = true;
                 return answer;
             }
             if enough(&answer.body) {
@@ -71,7 +71,7 @@ pub fn read(stream: impl Read, enough: impl Fn(&[u8]) -> bool) -> Answer {
     }
     let length = answer.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
     answer.body = vec![0; length];
-    answer.whole = reader.read_exact(&mut answer.body).is_ok();
+    answer.complete = reader.read_exact(&mut answer.body).is_ok();
     answer
 }
 
@@ -82,7 +82,7 @@ pub struct Server {
     pub token: String,
     /// The link that it printed last.
     pub link: String,
-    said: std::sync::Arc<std::sync::Mutex<String>>,
+    printed: std::sync::Arc<std::sync::Mutex<String>>,
 }
 
 impl Server {
@@ -96,9 +96,9 @@ impl Server {
     fn of(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it starts");
         let stderr = child.stderr.take().expect("a pipe");
-        let said = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+        let printed = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
         let (link, links) = std::sync::mpsc::channel();
-        let kept = std::sync::Arc::clone(&said);
+        let kept = std::sync::Arc::clone(&printed);
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 if let Some(found) = line.strip_prefix("open ") {
@@ -109,9 +109,10 @@ impl Server {
                 kept.push('\n');
             }
         });
-        let first = links.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no link: {}", said.lock().expect("lock")));
+        let first =
+            links.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no link: {}", printed.lock().expect("lock")));
         let address = first.split('/').nth(2).expect("an address").to_owned();
-        let mut server = Self { child, address, token: String::new(), link: first, said };
+        let mut server = Self { child, address, token: String::new(), link: first, printed };
         let secret = server.link.split("#k=").nth(1).expect("a secret").to_owned();
         let body = serde_json::json!({ "secret": secret }).to_string();
         let signed = server.send("POST", "/api/v1/session", &[("content-type", "application/json")], body.as_bytes());
@@ -121,9 +122,9 @@ impl Server {
         server
     }
 
-    /// All that it said so far.
-    pub fn said(&self) -> String {
-        self.said.lock().expect("not poisoned").clone()
+    /// All its output so far.
+    pub fn printed(&self) -> String {
+        self.printed.lock().expect("not poisoned").clone()
     }
 
     pub fn connect(&self) -> TcpStream {
@@ -155,7 +156,7 @@ impl Server {
         }
         head.push_str("\r\n");
         stream.write_all(head.as_bytes()).expect("sent");
-        // Who is refused at once may not be read to the end.
+        // The request of a refused client may not be read to the end.
         let _ = stream.write_all(body);
         read(stream, enough)
     }

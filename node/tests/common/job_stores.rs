@@ -28,7 +28,7 @@ pub struct EndedJob {
     pub steps: i64,
     /// From step to step, unless somebody is late.
     pub step_ns: i64,
-    /// Who is late, and by how much, from the middle of the job on.
+    /// The late rank, and by how much, from the middle of the job on.
     pub late: Option<(u32, i64)>,
 }
 
@@ -62,7 +62,7 @@ impl EndedJob {
             .map(|step| ranks.clone().map(|rank| self.entry_ns(rank, step)).max().expect("ranks"))
             .collect();
         for host in 0..self.hosts {
-            // These rows lie in the past of the clock: no retention by age.
+            // These rows are older than the clock's present: no retention by age.
             let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
             let store = Store::open(dir.join(format!("n{host}.db")), config).expect("a store");
             let ingest = store.ingest();
@@ -154,7 +154,7 @@ impl EndedJob {
                 }));
             }
         }
-        // Two requests at once, of which none lies in the other; a fault; the end.
+        // Two requests at once, neither of them within the other; a fault; the end.
         for (begin, length) in [(10, 20), (20, 25)] {
             ingest.record(Record::Host(HostRecord::Block(BlockIo {
                 ts_ns: T0 + begin * MS,
@@ -200,13 +200,13 @@ impl EndedJob {
         let every = usize::try_from(1 + seconds / 50_000).expect("few");
         for second in (0..seconds).step_by(every) {
             let ts_ns = T0 + second * SECOND;
-            let held = host == 1 && second % 10 == 3;
+            let throttled = host == 1 && second % 10 == 3;
             ingest.record(Record::Host(HostRecord::Gpu(GpuSample {
                 ts_ns,
-                sm_clock_mhz: Some(if held { 1_200 } else { 1_980 }),
+                sm_clock_mhz: Some(if throttled { 1_200 } else { 1_980 }),
                 mem_clock_mhz: Some(2_619),
                 utilisation_pct: Some(95),
-                throttle: Some(if held { "sw_thermal".to_owned() } else { String::new() }),
+                throttle: Some(if throttled { "sw_thermal".to_owned() } else { String::new() }),
                 ..GpuSample::default()
             })));
             ingest.record(Record::Host(HostRecord::Host(HostSample {

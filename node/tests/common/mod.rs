@@ -24,7 +24,8 @@ use serde_json::Value;
 /// Long enough for a busy two-core machine; a test that waits so long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The binary under test: this build's, or for a bench that of `RANKMESH_BINARY` (an optimised one).
+/// The binary under test: this build's, or for a bench that of `RANKMESH_BINARY` (an optimised
+/// one).
 pub fn rankmesh() -> Command {
     let binary = std::env::var_os("RANKMESH_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_rankmesh").into());
     let mut command = Command::new(binary);
@@ -57,7 +58,7 @@ pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> 
     }
 }
 
-/// True when this test may use eBPF; else says on stderr what it skips.
+/// True when this test may use eBPF; else prints on stderr that it is skipped.
 pub fn can_capture(test: &str) -> bool {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: {test}: needs root");
@@ -119,7 +120,8 @@ impl Lab {
         out
     }
 
-    /// Issues an identity with the CA in the lab's directory `ca`; `flags` say whose.
+    /// Issues an identity with the CA in the lab's directory `ca`; `flags` are those of the
+    /// command.
     pub fn issue_into(&self, out: &Path, ca: &str, flags: &[&str]) {
         let mut issue = rankmesh();
         issue.args(["identity", "issue"]).args(flags).arg("--dir").arg(self.path(ca)).arg("--out").arg(out);
@@ -133,8 +135,8 @@ impl Lab {
         self.start_at(name, None, "127.0.0.1", more);
     }
 
-    /// As [`Lab::start`], in a network namespace where it listens at `address`, on any port or on the
-    /// one it names.
+    /// As [`Lab::start`], in a network namespace where it listens at `address`, on any port or on
+    /// the one it names.
     pub fn start_at(&mut self, name: &str, netns: Option<&str>, address: &str, more: &[&str]) {
         let identity = self.issue(name);
         let listen = if address.contains(':') { address.to_owned() } else { format!("{address}:0") };
@@ -198,7 +200,7 @@ impl Lab {
         self.preload = Some(bin.join("libclock-step.so"));
     }
 
-    /// Sets an agent's wall clock: so far ahead of this machine's.
+    /// Sets an agent's wall clock: this far ahead of this machine's.
     pub fn step_clock(&self, name: &str, ahead_ns: i64) {
         use std::os::unix::fs::FileExt;
         let file = std::fs::OpenOptions::new().write(true).open(self.path(&format!("{name}.step"))).expect("its file");
@@ -306,7 +308,7 @@ impl Drop for Lab {
     }
 }
 
-/// A job hangs: where each rank of the verdict stands comes out of the questions that `--show-sql`
+/// A job hangs: the calls in which the verdict's ranks wait come out of the SQL that `--show-sql`
 /// prints, too.
 pub fn assert_hang_by_sql(lab: &Lab, coordinator: &str) {
     let answer = wait_for("the hang in a complete answer", || {

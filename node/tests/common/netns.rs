@@ -17,8 +17,8 @@ impl Hosts {
         if output.status.success() { Ok(()) } else { Err(format!("{words:?}: {}", stderr(&output))) }
     }
 
-    /// Hosts numbered from 1; `tag` tells those of one test from another's. The bridge has a
-    /// namespace of its own, so nothing of this host's network changes.
+    /// Hosts numbered from 1; `tag` distinguishes those of one test from another's. The bridge has
+    /// a namespace of its own, so nothing of this host's network changes.
     pub fn new(tag: &str, count: usize) -> Result<Self, String> {
         let id = std::process::id();
         let bridge = format!("rm{tag}{id}b");
@@ -69,8 +69,8 @@ impl Hosts {
         self.filter(host, "numgen random mod 10 == 0")
     }
 
-    /// From now on this host hears nothing of the other; the other still hears it.
-    pub fn deafen(&self, host: usize, to: usize) -> Result<(), String> {
+    /// From now on this host receives no packets from the other; the other still receives its own.
+    pub fn block_from(&self, host: usize, to: usize) -> Result<(), String> {
         self.filter(host, &format!("ip saddr {}", self.address(to)))
     }
 
@@ -81,8 +81,9 @@ impl Hosts {
         Self::run(&["ip", "-n", self.name(0), "link", "set", &format!("port{host}"), "mtu", &bytes])
     }
 
-    /// Puts a router between this host and the bridge that gives every packet of it its own address,
-    /// which is the host's former one. Returns the host's new address, which nobody else reaches.
+    /// Puts a router between this host and the bridge that gives every packet of it its own
+    /// address, which is the host's former one. Returns the host's new address, which nobody else
+    /// reaches.
     pub fn behind_nat(&mut self, host: usize) -> Result<String, String> {
         let router = format!("{}r", self.name(host));
         let name = self.name(host).to_owned();
@@ -124,8 +125,8 @@ impl Hosts {
         Self::run(&["ip", "netns", "exec", &router, "nft", &rules])
     }
 
-    /// Nothing is lost at this host any more.
-    pub fn hear(&self, host: usize) -> Result<(), String> {
+    /// No packets are lost at this host any more.
+    pub fn unblock(&self, host: usize) -> Result<(), String> {
         self.nft(host, "delete table ip fault")
     }
 

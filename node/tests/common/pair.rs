@@ -1,5 +1,5 @@
-//! A job of two ranks with a core each and an agent for each, and what holds one of the ranks from
-//! outside: another task on its core, SIGSTOP, a CPU quota, a throttled disk, a memory limit.
+//! A job of two ranks with a core each and an agent for each, and ways to hold one of the ranks up
+//! from outside: another task on its core, SIGSTOP, a CPU quota, a throttled disk, a memory limit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -18,7 +18,8 @@ use super::{Lab, stderr, wait_for};
 pub const AGENTS: [&str; 2] = ["p1", "p2"];
 pub const RANKS: usize = 2;
 
-/// Jobs have the cores one after the other: another's ranks would take them from this one's.
+/// Jobs use the cores one after the other: the ranks of two at once would take them from each
+/// other.
 static CORES: Mutex<()> = Mutex::new(());
 
 /// The core that a rank is bound to.
@@ -83,7 +84,7 @@ impl Pair {
         std::fs::read_to_string(self.dir().join(format!("pid.{rank}"))).ok()?.trim().parse().ok()
     }
 
-    /// What a command of the standing verdict's says, as JSON.
+    /// The answer of a command on the standing verdict, as JSON.
     pub fn ask(&self, command: &str, more: &[&str]) -> Result<Value, String> {
         let output = self.lab.ask(AGENTS[0], command, &[&["--format", "json"], more].concat());
         if !matches!(output.status.code(), Some(0 | 3)) {
@@ -97,7 +98,7 @@ impl Pair {
     }
 }
 
-/// What holds a rank from outside.
+/// Ways to hold a rank up from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// A task of this name takes its core.
@@ -114,7 +115,7 @@ pub enum Holds {
     Memory(u64),
 }
 
-/// Holds a rank until it is dropped.
+/// Holds a rank up until it is dropped.
 pub struct Held {
     tasks: Vec<Child>,
     cgroups: Vec<Cgroups>,
@@ -123,14 +124,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// None where this machine has no means for it, with why. `files` lie on the disk that is slow.
+    /// An error where this machine has no means for it. `files` are on the slow disk.
     pub fn hold(pair: &Pair, rank: usize, by: &[Holds]) -> Result<Self, String> {
         let pid = pair.pid(rank).ok_or("the rank is gone")?;
-        let mut held = Self { tasks: Vec::new(), cgroups: Vec::new(), stops: None, pid };
+        let mut injected = Self { tasks: Vec::new(), cgroups: Vec::new(), stops: None, pid };
         for by in by {
-            held.add(&pair.dir(), rank, *by)?;
+            injected.add(&pair.dir(), rank, *by)?;
         }
-        Ok(held)
+        Ok(injected)
     }
 
     fn add(&mut self, dir: &Path, rank: usize, by: Holds) -> Result<(), String> {
@@ -181,8 +182,8 @@ impl Drop for Held {
         // Whatever is in it, such as the rank's children, goes to the root.
         for cgroup in &self.cgroups {
             let root = cgroup.0[0].parent().map(|root| root.join("cgroup.procs"));
-            let held = std::fs::read_to_string(cgroup.0[0].join("cgroup.procs")).unwrap_or_default();
-            for (pid, root) in held.lines().zip(root.iter().cycle()) {
+            let members = std::fs::read_to_string(cgroup.0[0].join("cgroup.procs")).unwrap_or_default();
+            for (pid, root) in members.lines().zip(root.iter().cycle()) {
                 let _ = std::fs::write(root, pid);
             }
         }
@@ -194,8 +195,8 @@ pub fn is_stolen(answer: &Value) -> bool {
     answer["cause"]["named"].as_array().is_some_and(|named| named.contains(&"cpu_stolen".into()))
 }
 
-/// Where other work has the cores, ranks that are bound to them are held by it, and whom the
-/// injection holds most cannot be told. Job, injection and agents make a load of about four.
+/// If other work uses the cores, ranks that are bound to them are held up by it, and it cannot be
+/// known which rank is held up most. Job, injection and agents make a load of about four.
 pub fn busy() -> Option<String> {
     let load = std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse::<f64>().ok()?;
     (load > 5.0).then(|| format!("this machine has other work (load {load})"))

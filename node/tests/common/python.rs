@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Its interpreter; else says on stderr what is skipped.
+/// Its interpreter; else prints on stderr that the test is skipped.
 pub fn clients(test: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let directory = root.join("target/python-clients");

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use super::terminal::Terminal;
 use super::{stderr, stdout, wait_for};
 
-/// True when Slurm is here; else says on stderr what it skips.
+/// True when Slurm is here; else prints on stderr that the test is skipped.
 pub fn has_slurm(test: &str) -> bool {
     let missing = if !nix::unistd::geteuid().is_root() {
         Some("root")
@@ -83,7 +83,7 @@ impl Slurm {
             command.env("RANKMESH_LAB_ACCOUNTING", "1");
         }
         command.arg(what).arg(self.dir.path().join("cluster")).arg(nodes.to_string());
-        // files, not pipes: daemons keep what they are given
+        // files, not pipes: daemons keep descriptors that they inherit
         let out = self.dir.path().join(format!("lab-{what}.out"));
         let file = std::fs::File::create(&out).expect("a file");
         let status = command.stdin(Stdio::null()).stdout(file.try_clone().expect("clone")).stderr(file).status();
@@ -170,7 +170,7 @@ impl Slurm {
         })
     }
 
-    /// The state of a job as squeue says it; empty when it has ended.
+    /// The state of a job in squeue; empty when it has ended.
     pub fn state(&self, job: u32) -> String {
         let shown = self.run("squeue", &["-h", "-j", &job.to_string(), "-t", "all", "-o", "%T"]);
         stdout(&shown).trim().to_owned()
@@ -191,7 +191,7 @@ impl Slurm {
         });
     }
 
-    /// The last of what Slurm and the site's scripts said.
+    /// The last output of Slurm and the site's scripts.
     pub fn logs(&self) -> String {
         let last = |name: &str| {
             let log = std::fs::read_to_string(self.path(name)).unwrap_or_default();
@@ -206,7 +206,7 @@ impl Drop for Slurm {
     fn drop(&mut self) {
         let _ = self.run("scancel", &["--user=root"]);
         let _ = self.run("scancel", &["--user=nobody"]);
-        // jobs first: a slurmd that is told to end leaves them
+        // jobs first: a slurmd that is terminated leaves them
         let until = std::time::Instant::now() + std::time::Duration::from_secs(15);
         while std::time::Instant::now() < until && !stdout(&self.run("squeue", &["-h"])).trim().is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(100));

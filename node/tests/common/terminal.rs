@@ -12,7 +12,7 @@ pub struct Terminal {
     child: Child,
     keys: ChildStdin,
     screen: Arc<Mutex<String>>,
-    /// So much of the screen was looked at.
+    /// How much of the screen was searched.
     seen: usize,
 }
 
@@ -20,8 +20,8 @@ impl Terminal {
     /// `script` is a command of util-linux's script, to which the rest is given.
     pub fn open(mut script: Command, line: &str) -> Self {
         let mut child = script
-            // The command takes its shell's place: a shell that waits for it ends of a Ctrl-C that
-            // the command outlives, dash with 130.
+            // The command replaces its shell: a shell that waits for it would end on a Ctrl-C that
+            // the command survives, dash with 130.
             .args(["-qefc", &format!("exec {line}"), "/dev/null"])
             .env("SHELL", "/bin/sh")
             .env("TERM", "xterm")

@@ -90,7 +90,7 @@ pub struct TraceProcessor {
 }
 
 impl TraceProcessor {
-    /// With this trace; says why there is none where it cannot be had.
+    /// With this trace; an error where the program is missing.
     pub fn start(trace: &Path) -> Result<Self, String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let directory = root.join("target/perfetto");

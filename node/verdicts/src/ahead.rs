@@ -29,8 +29,8 @@ pub(crate) fn settle_ahead(scored: &[Scored], thin: &[Comm], rules: &Rules, find
     findings.found.extend(only);
 }
 
-/// Whether every process that it could wait for is heard and compared with others that do the same
-/// work, and none of them is late by half as much at that time.
+/// Whether every process that could hold it up alone is heard and compared with others that do the
+/// same work, and none of them is late by half as much at that time.
 fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -> bool {
     let all = || scored.iter().map(|s| &s.comm).chain(thin);
     let within_ns = (found.culprit.since_ns, found.culprit.until_ns);
@@ -43,10 +43,11 @@ fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -
     let shares = shares(compared, within_ns, rules, |score| score.late.share);
     let late = |m: &Member| shares.get(&(&*m.node, m.pid)).copied();
     all().filter(|c| c.members.len() > 1 || c.paired > 0).all(|c| {
-        c.not_heard() == 0
-            && c.members
-                .iter()
-                .all(|m| is(found, m) || late(m).is_some_and(|late| late < Rules::ALSO_SHARE_ENQUEUED * mine))
+        // Who was not heard makes all wait alike that it meets: against those it would not be late.
+        let meets = c.paired > 0 || c.members.len() == 1;
+        let open = c.not_heard() > 0 && meets && c.members.iter().any(|m| is(found, m));
+        let late = |m: &Member| late(m).is_none_or(|late| late >= Rules::ALSO_SHARE_ENQUEUED * mine);
+        !open && !c.members.iter().any(|m| !is(found, m) && late(m))
     })
 }
 
@@ -62,8 +63,8 @@ fn binds(scored: &[Scored], found: &Found) -> bool {
     })
 }
 
-/// By how much it was late when the others waited, and how long these then took to their next call.
-/// Where hosts wait for each collective, these are all; else those after which it was late no more.
+/// By how much it was late when the others waited, and how long these then took to their next call:
+/// after which it was late no more, or where there are hardly any such, after each collective.
 fn pairs(s: &Scored, me: usize, run: &Range<usize>) -> Vec<(f64, f64)> {
     let met = of_run(s, run);
     let apart = |met: &Met| {
@@ -74,23 +75,21 @@ fn pairs(s: &Scored, me: usize, run: &Range<usize>) -> Vec<(f64, f64)> {
         Some((-others, (mine - met.at_ns) as f64 + others))
     };
     let lone = s.comm.met.iter().all(|met| met.weight <= 1);
-    let each = hosts_wait(std::iter::once(s));
     let known: Vec<Option<(f64, f64)>> = met.iter().map(apart).collect();
-    let mut pairs = Vec::new();
+    let (mut each, mut resets) = (Vec::new(), Vec::new());
     let mut peak = 0.0f64;
     for at in 0..met.len().saturating_sub(1) {
         let (Some((late, came)), Some((next_late, next_came))) = (known[at], known[at + 1]) else { continue };
         let gap = (met[at + 1].at_ns - met[at].at_ns) as f64 + next_came - came;
         peak = peak.max(late);
-        if each {
-            let weight = f64::from(met[at].weight.max(1));
-            pairs.push(if lone { (late, gap) } else { (f64::midpoint(late, next_late), gap / weight) });
-        } else if next_late < peak / 2.0 {
-            pairs.push((late, gap));
+        let weight = f64::from(met[at].weight.max(1));
+        each.push(if lone { (late, gap) } else { (f64::midpoint(late, next_late), gap / weight) });
+        if next_late < peak / 2.0 {
+            resets.push((late, gap));
             peak = next_late.max(0.0);
         }
     }
-    pairs
+    if hosts_wait(std::iter::once(s)) || resets.len() < Rules::BINDS_SEEN { each } else { resets }
 }
 
 /// Slope of the second over the first, and how far it may be wrong; none of few, or where the first

@@ -27,6 +27,14 @@ pub struct NodeCoverage {
     pub notes: Vec<String>,
 }
 
+impl NodeCoverage {
+    /// Whether a node did not answer.
+    #[must_use]
+    pub fn is_missing(&self, node: &str) -> bool {
+        self.missing.iter().any(|(missing, _)| missing == node)
+    }
+}
+
 /// Everything a verdict is made from.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Input {

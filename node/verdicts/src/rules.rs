@@ -146,10 +146,14 @@ impl Rules {
     /// about 1 / n.
     pub(crate) const CHANGES_SEEN: usize = 8;
 
-    /// A rank that comes after the next collective in more than this part of them may be a step behind
-    /// by its numbers: one that is numbered one less meets the next in half of them, by the noise of
-    /// both (0.44 at the least in 50 simulated jobs of a hundred collectives).
-    pub(crate) const STEP_BEHIND: f64 = 0.35;
+    /// A rank that is numbered less than the others comes after them to the collective that is the
+    /// same one in truth in about half of all, by the noise of both (0.44 at the least in 50 simulated
+    /// jobs of a hundred collectives),
+    pub(crate) const AFTER_LATER: f64 = 0.35;
+
+    /// and is apart from them there by at most this part of what it is in the one of the same number:
+    /// 0.4 and more where a slow host waits after every fourth collective or less often.
+    pub(crate) const COINCIDES: f64 = 0.3;
 
     /// Collectives of an episode, at least, where calls only enqueue.
     pub(crate) const ENQUEUED_COLLECTIVES: usize = 5;
@@ -240,7 +244,8 @@ impl Rules {
     /// and at most this.
     pub(crate) const LONGEST_HANG_NS: i64 = 600_000_000_000;
 
-    /// Where the short look back holds fewer collectives, the long one is taken.
+    /// Where the short look back holds fewer collectives of the job's largest communicator, the long
+    /// one is taken.
     pub(crate) const FEW_COLLECTIVES: usize = 8;
 
     /// From this share of the time on a rank is named by one window's verdict,

@@ -270,10 +270,10 @@ impl<'a> Case<'a> {
             self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, basis).then_some((run, pooled))
         })?;
         let (rating, tally) = (&scores[m].late, &tallies[m]);
-        if s.waits == Waits::Enqueued && enters_after_the_next(s, m, &run) {
+        if s.waits == Waits::Enqueued && is_numbered_less(s, m, &run) {
             findings.doubts.push(format!(
-                "rank {} on {} enters collectives when the others already enter the next: it is a whole step behind, or \
-                 calls were not counted from the start there",
+                "rank {} on {} enters collectives when the others enter a later one: it is whole steps behind, or calls \
+                 were not counted from the start there",
                 self.me.rank, self.me.node
             ));
             return None;
@@ -449,23 +449,38 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Enqueue times only: in many of the collectives the rank enters no earlier than the others
-/// (median) enter the next. Its calls may be numbered differently: then its lateness says nothing.
-/// Where hosts run ahead, a rank may come so late as well, but not after they waited for their
-/// devices.
-fn enters_after_the_next(s: &Scored, m: usize, run: &Range<usize>) -> bool {
-    let met = of_run(s, run);
-    let (mut pairs, mut after) = (0u32, 0u32);
-    for pair in met.windows(2) {
-        let Some(own) = pair[0].cells[m] else { continue };
-        let others = pair[1].cells.iter().enumerate().filter(|(r, _)| *r != m && s.bounds[*r].is_some());
-        let Some(next) = median(others.filter_map(|(_, c)| c.map(|c| (c.entry_ns - own.entry_ns) as f64))) else {
-            continue;
-        };
-        pairs += 1;
-        after += u32::from(next <= s.bounds[m].unwrap_or(0.0));
+/// Enqueue times only: whether the rank's calls are numbered less than the others'. Then its lateness
+/// says nothing. It enters about as often before as after the others (median) enter a later
+/// collective, and hardly apart from them. Where hosts run ahead a rank may come after the next
+/// collective as well, but the later the longer its host has not waited, and not after it waited.
+fn is_numbered_less(s: &Scored, m: usize, run: &Range<usize>) -> bool {
+    let entries = |met: &Met| {
+        let mine = met.cells[m]?.entry_ns;
+        let others = met.cells.iter().enumerate().filter(|(r, _)| *r != m && s.bounds[*r].is_some());
+        let later = median(others.filter_map(|(_, c)| c.map(|c| (c.entry_ns - mine) as f64)))?;
+        Some((mine, mine + later as i64))
+    };
+    let (mine, others): (Vec<i64>, Vec<i64>) = of_run(s, run).iter().filter_map(entries).unzip();
+    // How many collectives further on the others are when it enters; not known after their last.
+    let ahead = |(place, at_ns): (usize, &i64)| {
+        let after = others.partition_point(|other| other < at_ns);
+        let next = others.get(after)?.abs_diff(*at_ns);
+        let nearest = if after > 0 && others[after - 1].abs_diff(*at_ns) < next { after - 1 } else { after };
+        Some(nearest as f64 - place as f64)
+    };
+    let ahead: Vec<f64> = mine.iter().enumerate().filter_map(ahead).collect();
+    if 2 * ahead.len() < mine.len() {
+        return true;
     }
-    f64::from(after) > Rules::STEP_BEHIND * f64::from(pairs)
+    let by = median(ahead).map_or(0, |by| by.max(0.0) as usize);
+    if by == 0 {
+        return false;
+    }
+    let behind = |by: usize| mine.iter().zip(others.iter().skip(by)).map(|(mine, other)| (mine - other) as f64);
+    let apart = |by: usize| median(behind(by).map(f64::abs));
+    let after = behind(by).filter(|late| *late >= -s.bounds[m].unwrap_or(0.0)).count();
+    after as f64 > Rules::AFTER_LATER * behind(by).count() as f64
+        && apart(by).zip(apart(0)).is_none_or(|(apart, late)| apart <= Rules::COINCIDES * late)
 }
 
 /// For each member that can be compared with `m`, how far it lies above the median in each

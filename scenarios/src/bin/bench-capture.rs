@@ -1,10 +1,10 @@
-//! What capture costs, as ratios in one run: a probed call beside one whose probes do nothing, an
-//! MPI job beside itself without the agent, and a context switch of a task that nobody follows.
-//! Needs root; the MPI part needs Open MPI.
+//! The cost of capture, as ratios in one run: a probed call compared with one whose probes do
+//! nothing, an MPI job compared with the same without the agent, and a context switch of a task
+//! that is not followed. Needs root; the MPI part needs Open MPI.
 //!
 //! `bench-capture calls`, `switches` or `mpi` measures that part alone. `bench-capture record
-//! LIBRARY…` is the recorder of the first and the last part: in a process of its own, so that what
-//! it asks of the kernel (the measuring of programs) ends with it.
+//! LIBRARY…` is the recorder of the first and the last part: in a process of its own, so that the
+//! kernel's statistics of programs, which it switches on, are switched off with it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,8 +24,8 @@ const CALLS: u32 = 5_000;
 /// A call without probes takes a few nanoseconds: when it takes longer, another recorder probes the
 /// same file.
 const BARE_NS: f64 = 100.0;
-/// Rounds of blocks with nothing, with empty probes and with the agent, in one job: many short
-/// ones, so that what the machine does besides meets all.
+/// Rounds of blocks without probes, with empty probes and with the agent, in one job: many short
+/// ones, so that other work of the machine affects all alike.
 const MPI_ROUNDS: usize = 16;
 const MPI_RANKS: usize = 8;
 /// Allreduces a second that the MPI job is tuned to, and how many a run makes.
@@ -100,7 +100,7 @@ fn record(libraries: Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Another process that answers lines with lines.
+/// A process that answers each line with a line.
 struct Talker {
     child: Child,
     input: Option<ChildStdin>,
@@ -132,7 +132,7 @@ impl Talker {
         Ok(self.line()?.parse()?)
     }
 
-    /// Ends its input; what it still says.
+    /// Closes its input; returns the rest of its output.
     fn end(mut self) -> anyhow::Result<String> {
         drop(self.input.take());
         let mut rest = String::new();
@@ -156,8 +156,9 @@ fn cc(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The libraries and the caller. The caller has them under names that no recorder knows, so that
-/// others on this machine leave them alone; ours is told the same files by the names that it knows.
+/// Compiles the libraries and the caller. The caller has them under names that no recorder knows,
+/// so that other recorders on this machine leave them alone; ours gets the same files under the
+/// known names.
 fn compile(dir: &Path) -> anyhow::Result<()> {
     let workloads = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads");
     let called = ["called-1.so", "called-2.so"];
@@ -176,7 +177,7 @@ fn compile(dir: &Path) -> anyhow::Result<()> {
         .args(called.map(|name| dir.join(name))))
 }
 
-/// The fastest of a few batches, in ns a call: what interrupts a batch is not the probes'.
+/// The fastest of a few batches, in ns a call: interruptions of a batch are not the probes' cost.
 fn per_call(caller: &mut Talker) -> anyhow::Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..BATCHES {
@@ -196,8 +197,7 @@ fn spread(samples: &[f64]) -> String {
     format!("{low:.3} to {high:.3}")
 }
 
-/// As [`per_call`], once nobody else's probes are at the function, which may be other recorders'
-/// business for a while.
+/// As [`per_call`], once no probes of other recorders are at the function.
 fn undisturbed(caller: &mut Talker) -> anyhow::Result<f64> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -209,11 +209,11 @@ fn undisturbed(caller: &mut Talker) -> anyhow::Result<f64> {
     }
 }
 
-/// How much longer a probed call takes than a bare one, over how much longer one with an empty
-/// entry and return probe takes.
+/// The time that a probed call takes longer than a bare one, divided by the time that one with an
+/// empty entry and return probe takes longer.
 struct Longer {
     recorded: f64,
-    /// Of which the least is recorded that makes a record: the floor.
+    /// With the smallest possible record: the floor.
     least: f64,
 }
 
@@ -265,7 +265,7 @@ fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> anyhow::Result
             println!("  {}: {:.0} ns a run", line.split(' ').next().unwrap_or_default(), cpu_ns / runs);
         }
     }
-    // The best of all rounds: what else runs on the machine only ever adds.
+    // The best of all rounds: other work on the machine only adds time.
     let [bare, pair, same, least, recorded] = best;
     let ratio = (recorded - bare) / (pair - bare);
     let least = (least - bare) / (pair - bare);
@@ -275,7 +275,8 @@ fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> anyhow::Result
     Ok(Longer { recorded: ratio, least })
 }
 
-/// What `on_switch` takes, mostly for tasks that nobody follows: two threads that wake each other.
+/// The cost of `on_switch`, mostly for tasks that are not followed: two threads that wake each
+/// other.
 fn switches() -> anyhow::Result<f64> {
     let recorder = Talker::recorder(&[])?;
     let (there, back) = (std::sync::mpsc::sync_channel::<()>(0), std::sync::mpsc::sync_channel::<()>(0));
@@ -296,7 +297,7 @@ fn switches() -> anyhow::Result<f64> {
     Ok(cpu_ns / runs)
 }
 
-/// Processor time of all threads of a process so far; none where /proc does not tell.
+/// Processor time of all threads of a process so far; none where /proc does not have it.
 fn cpu_seconds(pid: u32) -> Option<f64> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let of_thread = |path: PathBuf| -> Option<f64> {
@@ -312,7 +313,7 @@ fn running(program: &Path) -> anyhow::Result<Vec<u32>> {
     Ok(pids.filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program)).collect())
 }
 
-/// An agent that records and stores, as it comes.
+/// An agent that records and stores, with default settings.
 struct Agent {
     child: Child,
     binary: PathBuf,
@@ -343,7 +344,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Once it has done what it does at its start only (naming the kernel's functions, looking at
+    /// Waits until it has done the work of its start (naming the kernel's functions, looking at
     /// every process).
     fn settled(self) -> Self {
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -378,15 +379,14 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // SAFETY: a signal to a child that was not waited for; SIGTERM lets it take its probes
-        // away.
+        // SAFETY: a signal to a child that was not waited for; on SIGTERM it removes its probes.
         unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
         let _ = self.child.wait();
     }
 }
 
-/// How far the median of such samples can be off: 95 of 100 samples drawn from these, with
-/// repetition, have theirs within.
+/// The uncertainty of the median of such samples: 95 of 100 resamples, drawn with repetition, have
+/// their median within.
 fn interval(samples: &[f64]) -> (f64, f64) {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64; // xorshift64: the same in every run
     let mut draw = || {
@@ -401,17 +401,17 @@ fn interval(samples: &[f64]) -> (f64, f64) {
     (medians[100], medians[3899])
 }
 
-/// How many per cent longer the MPI job takes: medians over the rounds.
+/// By how many per cent the MPI job takes longer: medians over the rounds.
 struct Slower {
-    /// With the agent beside it than without; and how wide the interval is that this lies in.
+    /// With the agent than without; and the width of its confidence interval.
     agent: (f64, f64),
     /// With probes that do nothing than without.
     empty: f64,
     /// With the agent than with probes that do nothing.
     over_empty: f64,
-    /// How many per cent more processor time the job and the agent take for an allreduce: ranks
-    /// that wait poll, and use up all that they get, so that this does not move with what else runs
-    /// on the machine. With the agent, and with empty probes.
+    /// By how many per cent the job and the agent take more processor time for an allreduce:
+    /// waiting ranks poll, and use up all that they get, so that this does not change with other
+    /// work on the machine. With the agent, and with empty probes.
     cpu: [f64; 2],
 }
 
@@ -432,7 +432,7 @@ fn libmpi() -> anyhow::Result<PathBuf> {
     Ok(std::fs::canonicalize(path)?)
 }
 
-/// In one job, in turns: nothing beside it, probes that do nothing, an agent.
+/// In one job, in turns: without probes, with probes that do nothing, with an agent.
 fn mpi(dir: &Path) -> anyhow::Result<Slower> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/mpi-loop.c");
     cc(Command::new("mpicc").args(["-O2", "-o"]).arg(dir.join("mpi-loop")).arg(source))?;
@@ -443,7 +443,7 @@ fn mpi(dir: &Path) -> anyhow::Result<Slower> {
     let mut job = Talker::start(command.stderr(Stdio::null()))?;
     let mut work_us = 50.0;
     for _ in 0..4 {
-        // the least of several: what else runs on the machine only adds
+        // the least of several: other work on the machine only adds
         let mut each_us = f64::INFINITY;
         for _ in 0..4 {
             each_us = each_us.min(job.ask(&format!("300 {work_us:.0}"))? / 300e3);
@@ -499,17 +499,18 @@ fn mpi(dir: &Path) -> anyhow::Result<Slower> {
         empty.push((floor / off - 1.0) * 100.0);
         over_empty.push((on / floor - 1.0) * 100.0);
     }
-    let say = |what: &str, samples: &mut [f64]| {
+    let summed_up = |what: &str, samples: &mut [f64]| {
         let middle = median(samples);
         let (low, high) = interval(samples);
         println!("  {what}: slower by {middle:.3} % ({}), with 95 % confidence {low:.3} to {high:.3}", spread(samples));
         (middle, high - low)
     };
-    let agent = say("agent over nothing", &mut agent);
-    let (empty, _) = say("empty probes over nothing", &mut empty);
-    let (over_empty, _) = say("agent over empty probes", &mut over_empty);
+    let agent = summed_up("agent over nothing", &mut agent);
+    let (empty, _) = summed_up("empty probes over nothing", &mut empty);
+    let (over_empty, _) = summed_up("agent over empty probes", &mut over_empty);
     println!("  processor time of ranks and agent for an allreduce:");
-    let cpu_more = [say("agent over nothing", &mut cpu_agent).0, say("empty probes over nothing", &mut cpu_empty).0];
+    let cpu_more =
+        [summed_up("agent over nothing", &mut cpu_agent).0, summed_up("empty probes over nothing", &mut cpu_empty).0];
     if !cpu.is_empty() {
         println!("  the agent's own threads: {:.2} % of a core", median(&mut cpu));
     }

@@ -1,8 +1,8 @@
-//! Two hundred heavy questions at once while calls are recorded: each is answered or refused with a
-//! word on when to come again, and ingest loses nothing.
+//! Two hundred expensive questions at once while calls are recorded: each is answered, or refused
+//! with the time to come again, and ingest loses nothing.
 //!
-//! One whole agent in this process with a store of its own; the rows are handed over as capture
-//! hands them over.
+//! One full agent in this process with a store of its own; rows are written as capture writes
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -37,7 +37,7 @@ struct Arguments {
     timeout: u64,
 }
 
-/// What a question may take, and when a refused one comes again.
+/// The time limit of a question, and when a refused one comes again.
 const PATIENCE: Duration = Duration::from_secs(20);
 const COME_AGAIN: Duration = Duration::from_millis(500);
 
@@ -81,7 +81,7 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
             let rows: Vec<_> = Generator::spread(rate * total, i64::try_from(total * 1_000_000_000)?).collect();
             let ingest = store.ingest();
             let began = Instant::now();
-            // As capture hands over what its ring buffer holds, a hundred times a second.
+            // As capture does with the contents of its ring buffer, a hundred times a second.
             let chunk = (rate / 100).max(1) as usize;
             for (i, rows) in rows.chunks(chunk).enumerate() {
                 let due = Duration::from_secs_f64((i * chunk) as f64 / rate as f64);
@@ -99,7 +99,7 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
             let shared = shared.clone();
             tokio::spawn(async move {
                 let mut came = Vec::new();
-                // Whoever is answered asks again, and whoever is refused comes again.
+                // An answered client asks again, and so does a refused one.
                 while Instant::now() < until {
                     let asked =
                         ask::ask(&shared.coordinator, question(HEAVY, PATIENCE), CancellationToken::new()).await;
@@ -113,7 +113,7 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
         })
         .collect();
     let mut came: BTreeMap<String, usize> = BTreeMap::new();
-    let mut untold = 0_usize;
+    let mut unanswered = 0_usize;
     for asked in asking {
         for asked in asked.await? {
             let what = match asked {
@@ -123,7 +123,7 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
                 Err(AskError::Wrong(message) | AskError::Failed { message, .. }) => message,
             };
             let known = ["answered", "busy: ", "timeout: ", "over budget"].iter().any(|word| what.starts_with(word));
-            untold += usize::from(!known);
+            unanswered += usize::from(!known);
             let short = what.split("; ask again in").next().unwrap_or_default().chars().take(160).collect();
             *came.entry(short).or_default() += 1;
         }
@@ -137,7 +137,7 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
         eprintln!("{count} x {what}");
     }
     eprintln!("{offered} rows offered, {} stored, {} lost; the questions took {took:.1?}", health.stored, health.lost);
-    figure("crowd_neither_answered_nor_refused", untold as f64, "questions", "<=", 0.0);
+    figure("crowd_neither_answered_nor_refused", unanswered as f64, "questions", "<=", 0.0);
     figure("crowd_answered", came.get("answered").copied().unwrap_or(0) as f64, "questions", ">=", 1.0);
     figure("crowd_rows_lost", health.lost as f64, "rows", "<=", 0.0);
     figure("crowd_rows_not_stored", offered.saturating_sub(health.stored) as f64, "rows", "<=", 0.0);

@@ -1,10 +1,10 @@
 //! Three agents with the stores of a host after a day, asked every question of the documentation,
-//! over every table, and behind a verdict, in random order beside ingest; every answer is compared
-//! with what one plain SQLite database says.
+//! over every table, and those behind a verdict, in random order during ingest; every answer is
+//! compared with that of one plain SQLite database.
 //!
-//! Two agents are `rankmesh up` (beside this program, or RANKMESH_BINARY). The third is the same
-//! agent in a process of this program, which also hands it rows as capture would. Questions are
-//! asked with the command line.
+//! Two agents are `rankmesh up` (in the directory of this program, or RANKMESH_BINARY). The third
+//! is the same agent in a process of this program, which also gets rows as from capture. Questions
+//! are asked with the command line.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -95,7 +95,7 @@ fn now_ns() -> anyhow::Result<i64> {
     Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?)
 }
 
-/// A question with the answer of SQLite and what came of asking the mesh.
+/// A question with SQLite's answer and the result of asking the mesh.
 struct Known {
     from: String,
     sql: String,
@@ -213,9 +213,9 @@ fn recording(place: &AgentPaths, rate: u64) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// What an agent takes that nobody asks, on such a store.
+/// The cost of an agent that nobody asks, on such a store.
 fn idle(agents: &[mesh::Agent]) -> anyhow::Result<()> {
-    // What follows a start is not idling.
+    // The work after a start does not count as idling.
     std::thread::sleep(Duration::from_secs(10));
     let (before, began) = (agents[0].cpu()?, Instant::now());
     std::thread::sleep(Duration::from_secs(20));
@@ -224,7 +224,7 @@ fn idle(agents: &[mesh::Agent]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What SQLite says to each question about rows from before the end of the day, by two connections
+/// SQLite's answer to each question about rows from before the end of the day, by two connections
 /// at once.
 fn answers(united: &Path, asked: &[questions::Asked], until_ns: i64) -> anyhow::Result<Vec<Known>> {
     let next = AtomicUsize::new(0);
@@ -249,7 +249,7 @@ fn answers(united: &Path, asked: &[questions::Asked], until_ns: i64) -> anyhow::
         })
     })?;
     let mut known = known.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // In a fixed order, so that the seed says which is asked when.
+    // In a fixed order, so that the seed decides which is asked when.
     known.sort_by_key(|(at, _)| *at);
     Ok(known.into_iter().map(|(_, known)| known).collect())
 }
@@ -259,8 +259,8 @@ fn recorded(agent: &mut mesh::Agent) -> anyhow::Result<u64> {
     let mut line = String::new();
     BufReader::new(agent.stdout().context("it prints nothing")?).read_line(&mut line)?;
     eprintln!("recorded meanwhile: {}", line.trim());
-    let told: serde_json::Value = serde_json::from_str(&line)?;
-    let number = |name: &str| told[name].as_u64().context("a number");
+    let lost: serde_json::Value = serde_json::from_str(&line)?;
+    let number = |name: &str| lost[name].as_u64().context("a number");
     ensure!(number("offered")? > 0, "nothing was recorded meanwhile");
     number("lost")
 }
@@ -298,9 +298,9 @@ async fn recording_agent(child: ChildArgs) -> anyhow::Result<()> {
         let offered = offered?;
         let Source::Store(store) = source.as_ref() else { bail!("no store") };
         store.flush(Duration::from_secs(60))?;
-        let told =
+        let counts =
             serde_json::json!({"offered": offered, "stored": store.health().stored, "lost": store.health().lost});
-        println!("{told}");
+        println!("{counts}");
         std::io::stdout().flush()?;
         // Until it is killed.
         let _ = lines.next();
@@ -311,8 +311,8 @@ async fn recording_agent(child: ChildArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Hands rows of now to a store, as capture hands over what its ring buffer holds: a hundred times
-/// a second.
+/// Writes current rows into a store, as capture does with the contents of its ring buffer: a
+/// hundred times a second.
 fn record(source: &Source, rate: u64, stop: &AtomicBool) -> anyhow::Result<u64> {
     let Source::Store(store) = source else { bail!("no store") };
     let ingest = store.ingest();

@@ -1,7 +1,7 @@
-//! A result that is larger than anybody's memory, read slowly: what every process holds meanwhile.
+//! A result larger than any process's memory, read slowly: the memory of every process meanwhile.
 //!
-//! Whole agents serve files of rows; the command line's output is read at a stated rate. The count
-//! and the sum of what was read are checked. Needs `rankmesh` beside this binary (or
+//! Full agents serve files of rows; the command line's output is read at a stated rate. The count
+//! and the sum of the rows are checked. Needs `rankmesh` in the directory of this binary (or
 //! RANKMESH_BINARY).
 
 use std::fs::{self, File};
@@ -153,12 +153,12 @@ impl Agent {
     }
 
     fn nodes(&self) -> anyhow::Result<Vec<serde_json::Value>> {
-        let told = Command::new(binary()?)
+        let listed = Command::new(binary()?)
             .args(["nodes", "--format", "json", "--socket"])
             .arg(self.dir.join("socket"))
             .stderr(Stdio::null())
             .output()?;
-        Ok(serde_json::from_slice(&told.stdout)?)
+        Ok(serde_json::from_slice(&listed.stdout)?)
     }
 
     fn address(&self) -> anyhow::Result<String> {

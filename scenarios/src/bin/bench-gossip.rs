@@ -1,15 +1,15 @@
-//! What membership costs: 10, 100, 400 and 1,000 gossipers in one process on an in-memory link,
+//! The cost of membership: 10, 100, 400 and 1,000 gossipers in one process on an in-memory link,
 //! started at once from one seed. Printed for each size: time until all know all, then, at rest,
-//! bytes sent a second, CPU and memory a node, and how long after one falls silent all others list
-//! it as dead.
+//! bytes sent a second, CPU and memory a node, and the time from one's silence until all others
+//! list it as dead.
 //!
-//! Every node says of itself what an agent without ranks does, with a seal as long as an agent's.
-//! What sealing and judging seals costs is not in it, nor the digests of hosts with ranks
+//! Every node publishes the facts of an agent without ranks, with a seal as long as an agent's. The
+//! cost of sealing and of verifying seals is not in it, nor the digests of hosts with ranks
 //! (`bench-standing` has those), nor QUIC.
 //!
-//! A thousand nodes at their pace are more than two cores can carry, so large meshes run slowed
-//! down: rounds, time to death and the allowance of bytes are stretched alike, and what is printed
-//! is what it would be at the usual pace. `bench-gossip [NODES[:SLOWED]…]`
+//! A thousand nodes at the usual pace are more than two cores can carry, so large meshes run slowed
+//! down: rounds, time to death and the allowance of bytes are stretched by the same factor, and the
+//! figures are converted to the usual pace. `bench-gossip [NODES[:SLOWED]…]`
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use gossip::{Gossip, GossipConfig, Inbound, Link, NodeFacts, Sealer};
 use scenarios::figures::{cpu_time, figure};
-use scenarios::lab::leaks::Held;
+use scenarios::lab::leaks::Resources;
 use tokio::sync::mpsc;
 
-/// Sizes, and how many times slowed down.
+/// Sizes, and the factors by which they are slowed down.
 const SIZES: [(usize, u32); 4] = [(10, 1), (100, 1), (400, 2), (1_000, 8)];
 /// How long all may take to know all.
 const MEETING: Duration = Duration::from_secs(240);
-/// How long the mesh is left alone before it is measured, and how long that takes.
+/// How long the mesh rests before it is measured, and how long the measurement takes.
 const CALM: Duration = Duration::from_secs(5);
 const MEASURED: Duration = Duration::from_secs(20);
 /// How long a death may take to be known.
@@ -63,7 +63,7 @@ impl Link for Wire {
     }
 }
 
-/// As long as a seal, and believed.
+/// As long as a seal, and always accepted.
 struct Blank;
 
 impl Sealer for Blank {
@@ -111,7 +111,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of one node, but for `met` and `death`.
+/// For one node, except `met` and `death`.
 struct Cost {
     met: Duration,
     bytes_per_s: f64,
@@ -129,7 +129,7 @@ fn address(index: usize) -> SocketAddr {
 
 async fn measure(n: usize, slowed: u32) -> anyhow::Result<Cost> {
     let net = Arc::new(Net::default());
-    let before = Held::now()?.memory_bytes;
+    let before = Resources::now()?.memory_bytes;
     let began = Instant::now();
     let mut nodes = Vec::with_capacity(n);
     for index in 0..n {
@@ -159,17 +159,17 @@ async fn measure(n: usize, slowed: u32) -> anyhow::Result<Cost> {
     let (cpu, bytes, messages) = (cpu_time(), net.bytes.load(Ordering::Relaxed), net.messages.load(Ordering::Relaxed));
     let began = Instant::now();
     tokio::time::sleep(MEASURED * slowed).await;
-    // Of the usual pace.
+    // At the usual pace.
     let seconds = began.elapsed().as_secs_f64() * n as f64 / f64::from(slowed);
     let core_share = (cpu_time() - cpu).as_secs_f64() / seconds;
     let bytes_per_s = (net.bytes.load(Ordering::Relaxed) - bytes) as f64 / seconds;
     let messages_per_s = (net.messages.load(Ordering::Relaxed) - messages) as f64 / seconds;
-    let memory_bytes = Held::now()?.memory_bytes.saturating_sub(before) as f64 / n as f64;
+    let memory_bytes = Resources::now()?.memory_bytes.saturating_sub(before) as f64 / n as f64;
     let live: usize = nodes.iter().map(|node| node.list().iter().filter(|member| member.is_live()).count()).sum();
     let wrongly_dead = (n * n).saturating_sub(live);
     ensure!(wrongly_dead * 100 < n * n, "at rest {wrongly_dead} of {} entries say that one who lives is dead", n * n);
 
-    // Without a word.
+    // Without a farewell.
     net.listeners.write().map_err(|_| anyhow::anyhow!("poisoned"))?.remove(&address(n / 2));
     nodes.remove(n / 2);
     let dead = format!("n{:04}", n / 2);

@@ -1,8 +1,8 @@
-//! The agent under load: a workload that calls at a stated rate, and what became of every call.
+//! The agent under load: a workload that calls at a stated rate, and the fate of every call.
 //!
 //! At 200,000 calls a second for a minute each call must be stored or counted as lost; at 50,000
-//! none may be lost and the agent may use 15 % of a core. The truth is the workload's own count.
-//! Needs root, and `rankmesh` beside this binary (or RANKMESH_BINARY).
+//! none may be lost and the agent may use 15 % of a core. The reference is the workload's own
+//! count. Needs root, and `rankmesh` in the directory of this binary (or RANKMESH_BINARY).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ struct Load {
     seconds: u32,
 }
 
-/// What became of the calls of one load.
+/// The fate of the calls of one load.
 struct Outcome {
     made: i64,
     stored: i64,
@@ -88,7 +88,8 @@ impl Load {
         let dir = dir.join(self.rate.to_string());
         fs::create_dir(&dir)?;
         let mut agent = Agent::start(&dir, &cgroup.0)?;
-        // Once for the agent to know the library; of the load itself not a call may go by unprobed.
+        // Once so that the agent knows the library; of the load itself no call may pass without a
+        // probe.
         let library = workloads.join("noop/libnccl.so.2");
         let until = Instant::now() + PATIENCE;
         while !agent.log()?.contains(&*library.to_string_lossy()) {
@@ -128,7 +129,7 @@ impl Load {
         Ok(outcome)
     }
 
-    /// Runs the workload in the cgroup; its process id and how many calls it made.
+    /// Runs the workload in the cgroup; returns its process id and how many calls it made.
     fn call(&self, workloads: &Path, cgroup: &Path, rate: u64, calls: u64) -> anyhow::Result<(i64, i64)> {
         let output = Command::new("sh")
             .arg("-c")
@@ -156,7 +157,7 @@ fn ask(store: &Path, sql: &str) -> anyhow::Result<Vec<Vec<serde_json::Value>>> {
     Ok(serde_json::from_value(answer["rows"].clone())?)
 }
 
-/// The binary under test: beside this one, unless the environment says another.
+/// The binary under test: in the directory of this one, unless the environment names another.
 fn agent_binary() -> anyhow::Result<PathBuf> {
     Ok(match std::env::var_os("RANKMESH_BINARY") {
         Some(path) => path.into(),

@@ -1,14 +1,14 @@
 //! Warm latency of a trivial indexed question over 4, 16, 64 and 256 in-process agents, of files
-//! that they serve and, up to 16, of the trace stores that they write themselves, beside bare quinn
-//! in the same run (`bench-mesh direct [NODES…]`); whole agents started at once that find each
-//! other by gossip over QUIC, and then one of them falls silent (`bench-mesh meet [NODES]`); a
+//! that they serve and, up to 16, of the trace stores that they write themselves, compared with
+//! bare quinn in the same run (`bench-mesh direct [NODES…]`); full agents started at once that find
+//! each other by gossip over QUIC, and then one of them goes silent (`bench-mesh meet [NODES]`); a
 //! thousand light agents, asked directly and through a tree (`bench-mesh tree [NODES]`); and the
-//! command line beside clush, pdsh and serf, those that are installed, with 16 hosts (`bench-mesh
-//! peers`).
+//! command line compared with clush, pdsh and serf, those that are installed, with 16 hosts
+//! (`bench-mesh peers`).
 //!
 //! They are measured in turns (one round each), so that all see the same noise of the machine. Bare
-//! quinn has an agent's socket buffers and transport settings on both sides; with quinn's defaults it
-//! is measured, too, to show what these change.
+//! quinn has an agent's socket buffers and transport settings on both sides; with quinn's defaults
+//! it is measured, too, to show the effect of these.
 
 use std::cell::Cell;
 use std::process::Command;
@@ -27,8 +27,8 @@ use store::Finding;
 
 const SIZES: [usize; 4] = [4, 16, 64, 256];
 const WARM_UP: usize = 30;
-/// Questions asked of all agents together, and the bounds of the rounds that makes: some tenths of
-/// a second of rounds would tell more of the machine than of the code.
+/// Questions asked of all agents together, and bounds of the resulting number of rounds: some
+/// tenths of a second of rounds would measure the machine rather than the code.
 const ANSWERS: usize = 32_000;
 const ROUNDS: std::ops::RangeInclusive<usize> = 300..=2_000;
 /// An aggregate that SQLite answers from one index lookup a node.
@@ -39,28 +39,28 @@ const ROWS: &str = "CREATE TABLE t(k INTEGER NOT NULL, v INTEGER NOT NULL);
     WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r WHERE i < 9999)
     INSERT INTO t SELECT i % 1000, i FROM r;
     CREATE INDEX t_k ON t(k);";
-/// More agents than this are light ones: the gossip of so many in one process leaves little of two
-/// cores for questions.
-const MOST_WHOLE: usize = 64;
-/// More agents than this are not asked for stores of their own besides: that many start slowly.
+/// With more agents than this, light ones are used: the gossip of as many full ones in one process
+/// leaves little of two cores for questions.
+const MOST_FULL: usize = 64;
+/// With more agents than this, stores of their own are not measured, too: as many start slowly.
 const MOST_STORES: usize = 16;
 
-/// Whole agents in one process, how long they may take to meet, and how long a death may take to be
+/// Full agents in one process, how long they may take to meet, and how long a death may take to be
 /// known.
 const FULL: usize = 128;
 const MEETING: Duration = Duration::from_secs(120);
 const DYING: Duration = Duration::from_secs(60);
-/// Time of a question that is asked meanwhile.
+/// Time limit of a question that is asked meanwhile.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// Hosts of other tools, and how often each asks them.
+/// Hosts for the comparison with other tools, and rounds of each.
 const PEER_HOSTS: usize = 16;
 const PEER_ROUNDS: usize = 20;
 
-/// Light agents, and questions asked of them each way.
+/// Light agents, and rounds of questions in each way.
 const LIGHT: usize = 1_000;
 const LIGHT_ROUNDS: usize = 40;
-const ASKER: &str = "coordinator";
+const COORDINATOR: &str = "coordinator";
 /// Longer than QUIC may delay an acknowledgement (25 ms, RFC 9000 section 18.2) and its probes
 /// after it.
 const SETTLING: Duration = Duration::from_millis(150);
@@ -74,13 +74,13 @@ fn main() -> anyhow::Result<()> {
             direct(if named.is_empty() { &SIZES } else { &named })
         }
         Some("meet") => meet(args.next().map_or(Ok(FULL), |n| n.parse()).context("NODES is a number")?),
-        Some("peers") => beside_peers(),
+        Some("peers") => against_peers(),
         Some(other) => {
             bail!("{other}: no such part; give nothing, direct [NODES…], peers, meet [NODES] or tree [NODES]")
         }
         None => {
             direct(&SIZES)?;
-            beside_peers()?;
+            against_peers()?;
             meet(FULL)?;
             tree(LIGHT)
         }
@@ -91,7 +91,7 @@ fn main() -> anyhow::Result<()> {
 /// whose CPU is its cost.
 fn tree(n: usize) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let coordinator = tokio::runtime::Builder::new_multi_thread().thread_name(ASKER).enable_all().build()?;
+    let coordinator = tokio::runtime::Builder::new_multi_thread().thread_name(COORDINATOR).enable_all().build()?;
     let rows = |index: usize| {
         format!(
             "CREATE TABLE t(k INTEGER NOT NULL, v INTEGER NOT NULL); CREATE INDEX t_k ON t(k); INSERT INTO t VALUES (7, {index}), (8, 0);"
@@ -105,7 +105,7 @@ fn tree(n: usize) -> anyhow::Result<()> {
     let ask = |tree_above: usize| -> anyhow::Result<(Duration, Duration)> {
         let agent = cluster.agents[0].as_ref().context("the coordinator lives")?;
         *agent.shared().coordinator.fanout.lock() = FanoutPolicy { tree_above };
-        let (cluster, cpu, started) = (Arc::clone(&cluster), cpu_time_of_threads(ASKER)?, Instant::now());
+        let (cluster, cpu, started) = (Arc::clone(&cluster), cpu_time_of_threads(COORDINATOR)?, Instant::now());
         let asked = coordinator.spawn(async move { cluster.ask(0, SQL, Duration::from_secs(60)).await });
         let QueryOutcome::Answer { answer, coverage, .. } = coordinator.block_on(asked)?? else { bail!("no answer") };
         let took = started.elapsed();
@@ -113,10 +113,10 @@ fn tree(n: usize) -> anyhow::Result<()> {
         if coverage.answered != n || answer.rows[0][0] != expected {
             bail!("wrong answer: {answer:?} {coverage:?}");
         }
-        // Acknowledgements that QUIC holds back are this question's cost, and no burden of the next
-        // one.
+        // Delayed acknowledgements of QUIC belong to this question's cost, and must not burden the
+        // next one.
         std::thread::sleep(SETTLING);
-        Ok((took, cpu_time_of_threads(ASKER)?.saturating_sub(cpu)))
+        Ok((took, cpu_time_of_threads(COORDINATOR)?.saturating_sub(cpu)))
     };
     let (cold, _) = ask(0)?;
     ask(usize::MAX)?;
@@ -151,7 +151,7 @@ fn tree(n: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whole agents that start at once from one seed, and one that falls silent.
+/// Full agents that start at once from one seed, and one that goes silent.
 fn meet(n: usize) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let (met, gone, longest) = runtime.block_on(async {
@@ -202,9 +202,9 @@ fn meet(n: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command line, and what else there is, in turns. One that is not installed says so and is
-/// left out.
-fn beside_peers() -> anyhow::Result<()> {
+/// The command line and the other tools, in turns. One that is not installed is left out, with a
+/// line of output.
+fn against_peers() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let dir = tempfile::tempdir()?;
     let databases: Vec<_> = (0..PEER_HOSTS).map(|host| peers::database(dir.path(), host)).collect();
@@ -320,12 +320,12 @@ fn direct(sizes: &[usize]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the agents are asked for.
+/// What the agents serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Data {
-    /// Rows of a file with a rollback journal that nobody writes.
+    /// Rows of a file with a rollback journal that nothing writes.
     Served,
-    /// Rows of the trace store that each writes itself, which also keeps who asked what.
+    /// Rows of the trace store that each writes itself, which also has the audit.
     Stores,
 }
 
@@ -338,7 +338,7 @@ impl std::fmt::Display for Data {
     }
 }
 
-/// As many as the question is about in the files, of an instant, and as many others again a second
+/// As many rows as the question is about in the files, of an instant, and as many again a second
 /// later and so on.
 fn findings(at_ns: i64) -> Vec<Finding> {
     let finding = |number: i64| Finding {
@@ -364,14 +364,14 @@ fn findings(at_ns: i64) -> Vec<Finding> {
 
 /// Those that are asked; the first is the coordinator.
 enum Agents {
-    Whole(Cluster),
+    Full(Cluster),
     Light(Box<LightCluster>),
 }
 
 impl Agents {
     async fn ask(&self, sql: &str) -> Result<QueryOutcome, AskError> {
         match self {
-            Self::Whole(cluster) => cluster.ask(0, sql).await,
+            Self::Full(cluster) => cluster.ask(0, sql).await,
             Self::Light(cluster) => cluster.ask(0, sql, Duration::from_secs(30)).await,
         }
     }
@@ -384,17 +384,17 @@ async fn measure(n: usize, of: Data) -> anyhow::Result<(f64, f64)> {
     let agents = if of == Data::Stores {
         let now_ns = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;
         sql = format!("SELECT count(*), max(until_ns) FROM findings WHERE ts_ns = {now_ns}");
-        Agents::Whole(Cluster::with_stores(n, &findings(now_ns), Duration::from_secs(120)).await?)
-    } else if n > MOST_WHOLE {
+        Agents::Full(Cluster::with_stores(n, &findings(now_ns), Duration::from_secs(120)).await?)
+    } else if n > MOST_FULL {
         let cluster = LightCluster::start(n, |_| ROWS.to_owned())?;
         cluster.introduce(0);
         Agents::Light(Box::new(cluster))
     } else {
         let databases: Vec<_> = (0..n).map(|index| dir.path().join(format!("n{index}.db"))).collect();
         databases.iter().try_for_each(|path| make_database(path, ROWS))?;
-        Agents::Whole(Cluster::serve(&databases, &[], Duration::from_secs(120)).await?)
+        Agents::Full(Cluster::serve(&databases, &[], Duration::from_secs(120)).await?)
     };
-    // Last: their connections would not outlast a slow start of the agents.
+    // Last: their connections would not survive a slow start of the agents.
     let (floor, defaults) = (Floor::start(n, Like::Agent).await?, Floor::start(n, Like::Defaults).await?);
     let expected = i64::try_from(n)? * 10;
     let (mut floor_times, mut our_times, mut default_times) = (Vec::new(), Vec::new(), Vec::new());
@@ -420,7 +420,7 @@ async fn measure(n: usize, of: Data) -> anyhow::Result<(f64, f64)> {
             our_cpu += after - between;
         }
     }
-    if let Agents::Whole(cluster) = agents {
+    if let Agents::Full(cluster) = agents {
         cluster.shutdown().await;
     }
     let (floor_p50, our_p50) = (quantile(&mut floor_times, 0.5), quantile(&mut our_times, 0.5));

@@ -1,9 +1,9 @@
-//! The standing verdict, live: how long from an injected delay to the verdict on every agent,
-//! whether all agents agree, whether a healthy job stays unaccused, and what it costs. Four agents
+//! The standing verdict, live: the time from an injected delay to the verdict on every agent,
+//! whether all agents agree, whether a healthy job is never accused, and what it costs. Four agents
 //! in this process with a cgroup each, real eBPF, eight ranks on real Open MPI. `--injections N`,
-//! `--healthy SECONDS` and `--healthy-minutes N` say how long to look. And a simulated job of eight
-//! ranks a host: in memory, what judging it costs (`--in-memory HOSTS`, 0 for none; 64 where nothing
-//! is said), and on so many agents over loopback (`--agents N`, with nothing live).
+//! `--healthy SECONDS` and `--healthy-minutes N` set how long to look. And a simulated job of eight
+//! ranks a host: in memory, the cost of judging it (`--in-memory HOSTS`, 0 for none; 64 by
+//! default), and on agents over loopback (`--agents N`, without the live part).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ fn arguments() -> anyhow::Result<Arguments> {
     Ok(Arguments { injections, healthy, hosts, agents })
 }
 
-/// What was seen of the agents' verdicts: by window, then agent, who was named.
+/// The agents' verdicts so far: by window, then agent, the named rank.
 #[derive(Default)]
 struct Seen(BTreeMap<i64, BTreeMap<usize, Option<i32>>>);
 
@@ -79,7 +79,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// Who each agent names now; none where it has no verdict of a window in which all were heard.
+    /// The rank that each agent names now; none where it has no verdict on a window with all hosts.
     fn look(&mut self) -> Vec<Option<Option<i32>>> {
         let currents = self.agents.iter().map(|agent| agent.shared().standing.current());
         let mut named = Vec::with_capacity(self.agents.len());
@@ -105,7 +105,8 @@ impl Lab {
         named
     }
 
-    /// Waits until every agent names `who`; how long that took, and who else was named meanwhile.
+    /// Waits until every agent names `who`; returns how long that took, and which others were named
+    /// meanwhile.
     async fn until(&mut self, who: Option<i32>) -> anyhow::Result<(Duration, Vec<i32>)> {
         let started = Instant::now();
         let before = self.look();
@@ -158,15 +159,15 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
     let (started, published, cpu) = (Instant::now(), bytes(&lab), cpu_time());
     let (mut looked, mut accused) = (0u64, 0u64);
     let mut last: Vec<Option<(i64, Key)>> = vec![None; NODES];
-    let mut told: BTreeSet<(i64, String)> = BTreeSet::new();
+    let mut counted: BTreeSet<(i64, String)> = BTreeSet::new();
     while started.elapsed() < healthy {
         lab.look();
         for (agent, before) in lab.agents.iter().zip(&mut last) {
             let Some(standing) = agent.shared().standing.current().map(|c| c.standing) else { continue };
             let now = Key::of(&standing.report.verdict);
             let news = before.as_ref().is_none_or(|(_, key)| *key != now);
-            // What several agents say of one window is one accusation.
-            if news && now != Key::Quiet && told.insert((standing.window, format!("{now:?}"))) {
+            // The same verdict on one window by several agents is one accusation.
+            if news && now != Key::Quiet && counted.insert((standing.window, format!("{now:?}"))) {
                 accused += 1;
                 println!(
                     "after {:.1} s, window {}, a healthy job is accused; load {}\n{}",
@@ -206,7 +207,7 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
         println!("rank {rank}: named by every agent after {took:?}, no more {over:?} after the end");
         times.push(took);
         ends.push(over);
-        // What was late is behind the look back before the next.
+        // The look back before the next injection has passed the late calls.
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
     let (mut compared, mut differ) = (0, 0);
@@ -278,7 +279,7 @@ async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
     Ok(agents)
 }
 
-/// What a judge needs for a job of so many hosts, in memory.
+/// The data that a judge needs for a job of this many hosts, in memory.
 fn in_memory(hosts: usize) {
     let scale = scale(hosts);
     let ranks = hosts * RANKS_PER_HOST;

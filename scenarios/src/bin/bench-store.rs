@@ -1,7 +1,8 @@
-//! The trace store beside DuckDB on the same made-up rows, in the same run: questions, bytes a row,
-//! ingest, kills, retention. Prints a table of times and ends with one line a figure.
+//! The trace store compared with DuckDB on the same made-up rows, in the same run: questions, bytes
+//! a row, ingest, kills, retention. Prints a table of times and ends with one line a figure.
 //!
-//! `bench-store --rows 1000000 --only queries` is a quick look; `make bench-store` is the whole of
+//! `bench-store --rows 1000000 --only queries` is a quick look; `make bench-store` runs
+//! everything.
 //! it.
 
 use std::io::{BufRead, BufReader};
@@ -233,7 +234,7 @@ fn ask(store: &mut FileReader, sql: &str) -> anyhow::Result<Vec<Vec<Value>>> {
     Ok(store.ask(sql, Instant::now() + Duration::from_secs(600))?.rows)
 }
 
-/// Both must say the same where both are exact.
+/// Both must give the same result where both are exact.
 fn check(question: &Asked, ours: &[Vec<Value>], theirs: &[serde_json::Value]) -> anyhow::Result<()> {
     ensure!(ours.len() == theirs.len(), "{}: {} rows, DuckDB has {}", question.name, ours.len(), theirs.len());
     for (our, their) in ours.iter().zip(theirs) {
@@ -358,7 +359,7 @@ fn kill(dir: &Path, first: u32, kills: u32) -> anyhow::Result<()> {
         let out = BufReader::new(child.stdout.take().context("no pipe")?);
         // 50 to 850 ms from the opening on, spread evenly but in no order.
         let life = Duration::from_millis(50 + u64::from(i) * 617 % 800);
-        let mut told: Vec<(Instant, u64, u64)> = Vec::new();
+        let mut reported: Vec<(Instant, u64, u64)> = Vec::new();
         let mut began = None;
         for line in out.lines() {
             let line = line?;
@@ -367,8 +368,8 @@ fn kill(dir: &Path, first: u32, kills: u32) -> anyhow::Result<()> {
                 began = Some(Instant::now());
                 continue;
             }
-            let (stored, begun) = line.split_once(' ').context("two numbers")?;
-            told.push((Instant::now(), stored.parse()?, begun.parse()?));
+            let (stored, started) = line.split_once(' ').context("two numbers")?;
+            reported.push((Instant::now(), stored.parse()?, started.parse()?));
             if began.is_some_and(|began| began.elapsed() >= life) {
                 break;
             }
@@ -380,10 +381,10 @@ fn kill(dir: &Path, first: u32, kills: u32) -> anyhow::Result<()> {
             damaged += 1;
         }
         let count = count(&path)?;
-        let last = told.last().context("it was killed before it began")?;
+        let last = reported.last().context("it was killed before it began")?;
         missing += u32::from(count < last.1);
         // Rows are stored in the order they came: everything from row `count` on is lost.
-        let first_lost = told.iter().find(|(_, _, begun)| *begun > count).map_or(killed, |(at, ..)| *at);
+        let first_lost = reported.iter().find(|(_, _, started)| *started > count).map_or(killed, |(at, ..)| *at);
         lost.push(killed - first_lost);
         kept = count;
     }

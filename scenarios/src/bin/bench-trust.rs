@@ -1,6 +1,6 @@
-//! How fast trust acts and what it costs: how long a revoked node is served by the rest of a mesh
-//! of whole agents, whether certificates that renew under load cost a question, and what the seals
-//! on gossip facts cost.
+//! The speed and cost of trust: how long a revoked node is served by the rest of a mesh of full
+//! agents, whether certificates that renew under load cost a question, and the cost of the seals on
+//! gossip facts.
 
 use std::time::Duration;
 

@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<ExitCode> {
     figure("chaos_wrong_coverage", count(report.wrong_coverage), "answers", "<=", 0.0);
     figure("chaos_failed_at_a_well_asker", count(report.failed), "questions", "<=", 0.0);
     figure("chaos_later_than_deadline_and_a_tenth", count(report.late_at_all), "answers", "<=", 0.0);
-    if let Some((before, after)) = report.held {
+    if let Some((before, after)) = report.resources {
         figure("chaos_leaked_file_handles", count(after.files.saturating_sub(before.files)), "handles", "<=", 0.0);
         figure("chaos_leaked_threads", count(after.threads.saturating_sub(before.threads)), "threads", "<=", 0.0);
     }
@@ -76,7 +76,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Tasks that an agent may have without questions: see the test of the short form.
+/// Most tasks of an agent without questions: see the test of the short form.
 fn task_limit(hosts: usize) -> usize {
     40 + 8 * hosts
 }

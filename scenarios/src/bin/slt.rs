@@ -1,9 +1,8 @@
 //! Runs sqllogictest files over a mesh and compares every answer: `slt [OPTIONS] FILE…`.
 //!
-//! Exit status: 0 when nothing is wrong, 1 when an answer is wrong, a question failed or was refused
-//! without a reason that is listed (with
-//! `--expect-rung` also when a plan is dearer than its query's shape allows), 2 when a file cannot
-//! be run.
+//! Exit status: 0 when nothing is wrong, 1 when an answer is wrong, a question failed or was
+//! refused without a reason that is listed (with `--expect-rung` also when a plan is dearer than
+//! its query's shape allows), 2 when a file cannot be run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

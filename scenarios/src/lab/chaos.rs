@@ -1,5 +1,5 @@
-//! A whole run: questions from many threads while a script of operations goes on, every answer
-//! judged, and what is left at the end.
+//! A full run: questions from many threads while a script of operations is executed, every answer
+//! judged, and the process's resources compared at the end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -17,27 +17,27 @@ use tokio_util::sync::CancellationToken;
 
 use super::fleet::Fleet;
 use super::judge::{Came, Judgement, Put, judge};
-use super::leaks::{Held, handles};
+use super::leaks::{Resources, handles};
 use super::oracle::Oracle;
 use super::questions::{Drawn, Scope, draw};
 use super::relay::HostId;
 use super::script::{Operation, Script};
 use crate::light::question;
 
-/// Faults told in full; the rest is counted.
-const TOLD: usize = 12;
-/// Operations told with a fault.
+/// Most faults reported in full; the rest is counted.
+const FULL_FAULTS: usize = 12;
+/// Operations listed with a fault.
 const REMEMBERED: usize = 12;
 /// How long hosts may take to find each other, at the beginning and after everything was healed.
 const MEETING: Duration = Duration::from_secs(240);
-/// How long the ends of threads and sockets may take.
+/// Longest wait for the ends of threads and sockets.
 const ENDING: Duration = Duration::from_secs(120);
-/// How often the machine's own lateness is looked at.
+/// Time between two measurements of the machine's own lateness.
 const LAG_STEP: Duration = Duration::from_millis(10);
-/// Questions between two looks at the memory.
+/// Questions between two measurements of the memory.
 const MEMORY_EVERY: usize = 25;
 
-/// How a run goes.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Hosts.
@@ -46,7 +46,7 @@ pub struct Options {
     pub questions: usize,
     /// Questions at a time.
     pub at_once: usize,
-    /// Of operations, questions and lost datagrams.
+    /// The seed of operations, questions and lost datagrams.
     pub seed: u64,
     /// Mean time between operations.
     pub pace: Duration,
@@ -54,21 +54,21 @@ pub struct Options {
     pub new_rows: bool,
     /// Shortest and longest deadline of a question.
     pub timeout: (Duration, Duration),
-    /// No question begins after this time, once there was an answer from all and one from some: on
-    /// a machine that stands still the time alone says nothing.
+    /// No question begins after this time, once there was a complete and a partial answer: on a
+    /// machine that was suspended the time alone proves nothing.
     pub at_most: Duration,
-    /// More hosts than this are asked through intermediate aggregators.
+    /// With more hosts than this, questions go through intermediate aggregators.
     pub tree_above: usize,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Questions judged.
     pub questions: usize,
     /// Answers from every host that was asked.
     pub complete: usize,
-    /// Answers that some hosts were rightly missing from.
+    /// Answers from which some hosts were rightly missing.
     pub partial: usize,
     /// Questions whose coordinator was killed or stopped.
     pub unanswered: usize,
@@ -78,7 +78,7 @@ pub struct Report {
     pub wrong_rows: usize,
     /// Answers whose coverage is not true.
     pub wrong_coverage: usize,
-    /// Questions that failed at an coordinator that was well.
+    /// Questions that failed at a coordinator that was well.
     pub failed: usize,
     /// Answers after the deadline and a tenth, by more than the machine itself was late.
     pub late: usize,
@@ -88,12 +88,12 @@ pub struct Report {
     pub faults: Vec<String>,
     /// Time until all knew all again after everything was healed.
     pub healed: Duration,
-    /// Time until every host had a whole answer after that.
-    pub whole: Duration,
+    /// Time until every host gave a complete answer after that.
+    pub complete_again: Duration,
     /// Tasks alive in the busiest agent, before and after.
     pub tasks: (usize, usize),
-    /// Held by the process before the hosts, and after them.
-    pub held: Option<(Held, Held)>,
+    /// Resources of the process before the hosts started, and after they ended.
+    pub resources: Option<(Resources, Resources)>,
     /// The most resident memory seen in each quarter of the questions, bytes.
     pub memory_bytes: [u64; 4],
     /// The most memory seen allocated and not freed in each quarter of the questions, without the
@@ -143,7 +143,7 @@ impl fmt::Display for Report {
             f,
             "healed: all know all after {:.1} s, whole answers everywhere {:.1} s later; tasks of the busiest agent {} -> {}; memory {} -> {} MiB, live {} -> {} MiB",
             self.healed.as_secs_f64(),
-            self.whole.as_secs_f64(),
+            self.complete_again.as_secs_f64(),
             self.tasks.0,
             self.tasks.1,
             self.memory_bytes[1] >> 20,
@@ -151,7 +151,7 @@ impl fmt::Display for Report {
             self.live_bytes[1] >> 20,
             self.live_bytes[3] >> 20,
         )?;
-        if let Some((before, after)) = &self.held {
+        if let Some((before, after)) = &self.resources {
             writeln!(f, "files {} -> {}, threads {} -> {}", before.files, after.files, before.threads, after.threads)?;
         }
         for fault in &self.faults {
@@ -183,7 +183,7 @@ struct Run {
     reasons: Mutex<BTreeMap<String, usize>>,
     operations: Mutex<VecDeque<(Instant, Operation)>>,
     lags: Mutex<VecDeque<(Instant, Duration)>>,
-    /// Up to when the machine's lateness is known.
+    /// The instant up to which the machine's lateness is known.
     watched: Mutex<Instant>,
     drawn: AtomicUsize,
     over: AtomicBool,
@@ -197,7 +197,7 @@ struct Run {
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     // Tokio's first runtime opens a pair of sockets for signals that stays as long as the process.
     drop(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?);
-    let before = Held::now()?;
+    let before = Resources::now()?;
     let fleet = Fleet::start(options.hosts, options.seed, MEETING)?;
     let tasks_before = fleet.tasks().into_iter().max().unwrap_or(0);
     let run = Run {
@@ -229,7 +229,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     operated.map_err(|_| anyhow::anyhow!("the operator panicked"))??;
 
     let healed = run.fleet.wait_for_all(MEETING).context("after everything was healed")?;
-    let whole = run.wait_for_complete_answers()?;
+    let complete_again = run.wait_for_complete_answers()?;
     let tasks_after = run.tasks_at_rest();
     let Run { fleet, report, began, .. } = run;
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -237,21 +237,21 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.datagrams = fleet.datagrams();
     fleet.shutdown();
     drop(fleet);
-    (report.healed, report.whole) = (healed, whole);
+    (report.healed, report.complete_again) = (healed, complete_again);
     report.tasks = (tasks_before, tasks_after);
     let after = settled(&before)?;
     if after.files > before.files {
         report.faults.push(format!("LEAK file handles: {}", handles()?.join(", ")));
     }
-    report.held = Some((before, after));
+    report.resources = Some((before, after));
     Ok(report)
 }
 
-/// What is held when the last threads and sockets have ended.
-fn settled(before: &Held) -> anyhow::Result<Held> {
+/// The resources when the last threads and sockets have ended.
+fn settled(before: &Resources) -> anyhow::Result<Resources> {
     let until = Instant::now() + ENDING;
     loop {
-        let now = Held::now()?;
+        let now = Resources::now()?;
         if (now.files <= before.files && now.threads <= before.threads) || Instant::now() > until {
             return Ok(now);
         }
@@ -276,10 +276,11 @@ impl Run {
         }
     }
 
-    /// By how much the machine was late in all between two instants, of which the second is not to
-    /// come.
+    /// The sum of the machine's lateness between two instants, of which the second is not in the
+    /// future.
     fn lag(&self, from: Instant, until: Instant) -> Duration {
-        // After a standstill who asked may go on before the watch has noticed.
+        // After the machine was suspended, the asking thread may go on before the watch has noticed
+        // it.
         while *lock(&self.watched) < until && !self.over.load(Ordering::Relaxed) {
             std::thread::sleep(LAG_STEP);
         }
@@ -336,7 +337,7 @@ impl Run {
         }
     }
 
-    /// Puts one question; `None` where the coordinator does not run.
+    /// Asks one question; `None` where the coordinator does not run.
     fn put(&self, coordinator: HostId, drawn: &Drawn, timeout: Duration) -> Option<Put> {
         let (shared, runtime) = self.fleet.asked(coordinator)?;
         *shared.coordinator.fanout.lock() = FanoutPolicy { tree_above: self.options.tree_above };
@@ -352,17 +353,17 @@ impl Run {
             .collect();
         let before = listed(&shared);
         let question = question(&drawn.sql, timeout);
-        let (tell, told) = mpsc::channel();
+        let (tell, ended_at) = mpsc::channel();
         let of_task = Arc::clone(&shared);
         let began = Instant::now();
-        let (tell_list, told_list) = mpsc::channel();
+        let (tell_list, then_listed) = mpsc::channel();
         runtime.spawn(async move {
             let _ = tell_list.send(listed(&of_task));
             let came = ask::ask(&of_task.coordinator, question, CancellationToken::new()).await;
             let _ = tell.send((Instant::now(), came));
         });
-        // A killed coordinator drops the task, a stopped one goes on some time.
-        let (ended, came) = match told.recv() {
+        // A killed coordinator drops the task, a stopped one goes on later.
+        let (ended, came) = match ended_at.recv() {
             Ok((ended, Ok(QueryOutcome::Answer { answer, coverage, .. }))) => {
                 (ended, Came::Answer(answer.rows, coverage))
             }
@@ -373,8 +374,8 @@ impl Run {
             }
             Err(_) => (Instant::now(), Came::Nobody),
         };
-        // On a busy host the question begins some time after it was put.
-        let listed: Vec<_> = [before].into_iter().chain(told_list.try_recv().ok()).chain([listed(&shared)]).collect();
+        // On a busy host the question begins some time after it was sent.
+        let listed: Vec<_> = [before].into_iter().chain(then_listed.try_recv().ok()).chain([listed(&shared)]).collect();
         let lag = self.lag(began, ended);
         Some(Put { drawn: drawn.clone(), coordinator, began, ended, timeout, listed, live, lag, came })
     }
@@ -407,22 +408,22 @@ impl Run {
         report.late_at_all += usize::from(late.is_some());
         if report.questions % MEMORY_EVERY == 1 {
             let quarter = (4 * (report.questions - 1) / self.options.questions.max(1)).min(3);
-            if let Ok(held) = Held::now() {
-                report.memory_bytes[quarter] = report.memory_bytes[quarter].max(held.memory_bytes);
-                let live = held.live_bytes.saturating_sub(oracle_bytes);
+            if let Ok(now) = Resources::now() {
+                report.memory_bytes[quarter] = report.memory_bytes[quarter].max(now.memory_bytes);
+                let live = now.live_bytes.saturating_sub(oracle_bytes);
                 report.live_bytes[quarter] = report.live_bytes[quarter].max(live);
             }
         }
         let late = late.filter(|_| !excused).map(|late| format!("late by {late:?}, the machine by {:?}", put.lag));
         let faults = [("rows", wrong_rows), ("coverage", wrong_coverage), ("failed", failed), ("late", late)];
         for (what, fault) in faults.into_iter().filter_map(|(what, fault)| fault.map(|fault| (what, fault))) {
-            if report.faults.len() < TOLD {
+            if report.faults.len() < FULL_FAULTS {
                 report.faults.push(self.fault_text(put, what, &fault));
             }
         }
     }
 
-    /// A fault with what led to it.
+    /// A fault with the operations before it.
     fn fault_text(&self, put: &Put, what: &str, fault: &str) -> String {
         let mut text = format!(
             "FAULT {what} at n{} (seed {}, {:.1} s into the run, deadline {:?}, took {:?}, machine late {:?})\n  {}\n  {fault}",
@@ -442,12 +443,12 @@ impl Run {
         text
     }
 
-    /// Tasks of the busiest agent when they are as few as they will be: those of connections that
-    /// died go with time.
+    /// Tasks of the busiest agent once their number is lowest: those of dead connections end with
+    /// time.
     fn tasks_at_rest(&self) -> usize {
         let until = Instant::now() + ENDING;
         let (mut fewest, mut since) = (usize::MAX, Instant::now());
-        // None less for so long.
+        // Until there were no fewer for this long.
         while since.elapsed() < Duration::from_secs(2) && Instant::now() < until {
             let now = self.fleet.tasks().into_iter().max().unwrap_or(0);
             if now < fewest {
@@ -458,7 +459,7 @@ impl Run {
         fewest
     }
 
-    /// Waits until every host gives a whole and right answer.
+    /// Waits until every host gives a complete and right answer.
     fn wait_for_complete_answers(&self) -> anyhow::Result<Duration> {
         let began = Instant::now();
         let drawn = Drawn {

@@ -1,5 +1,5 @@
-//! All hosts of a lab, and what is done to them. Each operation is noted in the timeline before it
-//! begins and when it is done, so that what lay between counts for neither side.
+//! All hosts of a lab, and the operations on them. Each operation is recorded in the timeline
+//! before it begins and when it is done, so that the time between counts for neither state.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use super::relay::{HostId, Link, Relay};
 use super::script::Operation;
 use super::timeline::{HostState, Timeline};
 
-/// Hosts that a starting one is told to join.
+/// Hosts that a starting one is given to join.
 const SEEDS: usize = 3;
 
 /// Labs of this process so far: each has addresses of its own.
@@ -46,7 +46,8 @@ impl Fleet {
     pub fn start(count: usize, seed: u64, wait: Duration) -> anyhow::Result<Arc<Self>> {
         let dir = tempfile::tempdir()?;
         let authority = Authority::create(&"lab".parse()?)?;
-        // 127.16.0.0 to 127.223.255.255, by process and lab; the relay's ports are in the odd networks.
+        // 127.16.0.0 to 127.223.255.255, by process and lab; the relay's ports are in the odd
+        // networks.
         let net = (16 + (std::process::id() % 208) as u8, LABS.fetch_add(1, Ordering::Relaxed).wrapping_mul(2));
         let hosts: Result<Vec<_>, _> =
             (0..count).map(|id| Host::new(id, &dir, &authority, net, seed).map(Mutex::new)).collect();
@@ -70,7 +71,7 @@ impl Fleet {
         self.hosts.len()
     }
 
-    /// What was true when.
+    /// The states over time.
     pub fn timeline(&self) -> MutexGuard<'_, Timeline> {
         lock(&self.timeline)
     }
@@ -81,14 +82,14 @@ impl Fleet {
         self.relay.counts()
     }
 
-    /// The agent of a host and where its questions run, while it runs.
+    /// The agent of a host and the runtime for its questions, while it runs.
     #[must_use]
     pub fn asked(&self, host: HostId) -> Option<(Arc<Shared>, Handle)> {
-        // A host that is just being started or killed is none to ask; do not wait for it.
+        // A host that is just being started or killed is not asked; do not wait for it.
         self.hosts[host].try_lock().ok()?.asked()
     }
 
-    /// Address that other hosts know of this one.
+    /// The address that other hosts use for this one.
     #[must_use]
     pub fn address(&self, host: HostId) -> Option<SocketAddr> {
         lock(&self.hosts[host]).address
@@ -100,7 +101,7 @@ impl Fleet {
         self.hosts.iter().map(|host| lock(host).tasks()).collect()
     }
 
-    /// Does one thing; returns when it is done.
+    /// Executes one operation; returns when it is done.
     ///
     /// # Errors
     /// It cannot be done: a host does not start, or cannot be stopped.
@@ -161,7 +162,7 @@ impl Fleet {
 
     fn link(&self, a: HostId, b: HostId, link: Link) {
         let bad = link != Link::default();
-        // While it changes it is neither well nor cut.
+        // While it changes it counts neither as intact nor as cut.
         self.timeline().link(a, b, Link { cut: false, loss: 1.0, delay: Duration::ZERO });
         self.relay.link(a, b, link);
         self.relay.link(b, a, link);
@@ -177,7 +178,7 @@ impl Fleet {
     /// Waits until every host lists every other as live, at the address where it is.
     ///
     /// # Errors
-    /// Who does not know whom after `wait`.
+    /// The hosts that do not list each other after `wait`.
     pub fn wait_for_all(&self, wait: Duration) -> anyhow::Result<Duration> {
         let began = Instant::now();
         loop {
@@ -189,7 +190,7 @@ impl Fleet {
         }
     }
 
-    /// Somebody who does not know somebody.
+    /// A host that does not list another one.
     fn ignorance(&self) -> Option<String> {
         let addresses: Vec<Option<SocketAddr>> = (0..self.count()).map(|host| self.address(host)).collect();
         for id in 0..self.count() {

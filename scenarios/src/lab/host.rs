@@ -17,11 +17,11 @@ use super::relay::{HostId, Relay};
 
 /// How long a killed agent's threads may take to end.
 const KILL_PATIENCE: Duration = Duration::from_secs(60);
-/// How long an agent's worker may take to be held.
-const HOLD_PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take to block an agent's worker.
+const BLOCK_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ports are counted from here, below those that systems give away, so that nobody else gets one
-/// between two lives.
+/// Ports are counted from here, below those that systems hand out, so that no other process takes
+/// one between two runs of a host.
 const FIRST_PORT: u16 = 21_000;
 
 /// A host, running or not.
@@ -32,7 +32,7 @@ pub struct Host {
     /// Where its own socket is bound, and where the relay's port that stands for it is.
     own_ip: Ipv4Addr,
     port_ip: Ipv4Addr,
-    /// The address that other hosts know.
+    /// The address that other hosts use.
     pub address: Option<SocketAddr>,
     /// Version of the rows that it serves.
     pub version: usize,
@@ -45,11 +45,11 @@ pub struct Host {
 struct Running {
     runtime: Runtime,
     agent: Agent,
-    /// Held while the agent is stopped.
-    hold: Option<mpsc::Sender<()>>,
+    /// The agent's worker is blocked while this exists.
+    blocked: Option<mpsc::Sender<()>>,
 }
 
-/// Where and with which rows a host starts.
+/// The address and rows with which a host starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Start {
     /// At an address that it never had.
@@ -123,10 +123,10 @@ impl Host {
             .thread_name(name_of(self.id))
             .enable_all()
             .build()?;
-        // Inside a task: the agent's own worker does the work, not this thread.
+        // Within a task: so the agent's own worker does the work, not this thread.
         let agent = runtime.block_on(runtime.spawn(Agent::start(config)))?;
         let agent = agent.with_context(|| format!("starting {}", name_of(self.id)))?;
-        self.running = Some(Running { runtime, agent, hold: None });
+        self.running = Some(Running { runtime, agent, blocked: None });
         Ok(())
     }
 
@@ -144,8 +144,8 @@ impl Host {
         Ok(path)
     }
 
-    /// The clock as the next generation is counted by: the file that remembers the last one goes as
-    /// if it were lost.
+    /// Sets the clock from which the next generation is counted: the file with the last generation
+    /// is removed as if it were lost.
     fn set_clock(&mut self, ahead: bool) -> anyhow::Result<()> {
         let file = self.identity.join("generation");
         if std::mem::replace(&mut self.clock_ahead, ahead) {
@@ -158,11 +158,11 @@ impl Host {
         Ok(())
     }
 
-    /// Ends the agent as SIGKILL would. Unless `silent` (the host lost power) others hear from the
-    /// host that nobody listens.
+    /// Ends the agent as SIGKILL would. Unless `silent` (the host lost power), the host reports to
+    /// others that nothing listens.
     pub fn kill(&mut self, relay: &Relay, silent: bool) {
-        let Some(Running { runtime, agent, hold }) = self.running.take() else { return };
-        drop(hold);
+        let Some(Running { runtime, agent, blocked }) = self.running.take() else { return };
+        drop(blocked);
         if !silent {
             relay.close(self.id);
         }
@@ -170,34 +170,34 @@ impl Host {
         drop(agent);
     }
 
-    /// Stops the agent as SIGSTOP would; returns when nothing in it moves any more.
+    /// Stops the agent as SIGSTOP would; returns when nothing in it runs any more.
     ///
     /// # Errors
-    /// It does not run, or its worker could not be held.
+    /// It does not run, or its worker could not be blocked.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         let running = self.running.as_mut().context("it does not run")?;
-        let (hold, held) = mpsc::channel::<()>();
-        let (tell, told) = mpsc::channel();
+        let (blocked, unblocked) = mpsc::channel::<()>();
+        let (started, waiting) = mpsc::channel();
         running.runtime.spawn(async move {
-            let _ = tell.send(());
-            let _ = held.recv();
+            let _ = started.send(());
+            let _ = unblocked.recv();
         });
-        told.recv_timeout(HOLD_PATIENCE).context("the agent's worker could not be held")?;
-        running.hold = Some(hold);
+        waiting.recv_timeout(BLOCK_PATIENCE).context("the agent's worker could not be blocked")?;
+        running.blocked = Some(blocked);
         Ok(())
     }
 
-    /// Lets a stopped agent go on.
+    /// Unblocks a stopped agent.
     pub fn go_on(&mut self) {
         if let Some(running) = self.running.as_mut() {
-            running.hold = None;
+            running.blocked = None;
         }
     }
 
-    /// The agent and where its questions run, while it runs and is not stopped.
+    /// The agent and the runtime for its questions, while it runs and is not stopped.
     #[must_use]
     pub fn asked(&self) -> Option<(Arc<Shared>, Handle)> {
-        let running = self.running.as_ref().filter(|running| running.hold.is_none())?;
+        let running = self.running.as_ref().filter(|running| running.blocked.is_none())?;
         Some((Arc::clone(running.agent.shared()), running.runtime.handle().clone()))
     }
 
@@ -209,8 +209,8 @@ impl Host {
 
     /// Leaves in good order.
     pub fn shutdown(&mut self) {
-        if let Some(Running { runtime, agent, hold }) = self.running.take() {
-            drop(hold);
+        if let Some(Running { runtime, agent, blocked }) = self.running.take() {
+            drop(blocked);
             runtime.block_on(agent.shutdown());
             runtime.shutdown_timeout(KILL_PATIENCE);
         }

@@ -1,5 +1,5 @@
-//! Whether an answer is right: its rows by the oracle over exactly the hosts that coverage says
-//! answered, its coverage by the timeline.
+//! Whether an answer is right: its rows by the oracle over exactly the hosts that are in it by its
+//! coverage, its coverage by the timeline.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,20 +12,20 @@ use super::questions::{Drawn, Scope, name_of};
 use super::relay::HostId;
 use super::timeline::Timeline;
 
-/// Ways to choose versions of rows that are tried, where hosts returned with other rows during the
+/// Combinations of versions of rows that are tried, where hosts returned with other rows during the
 /// question.
 const WAYS: usize = 64;
 
-/// How long two hosts must have been up and joined before a question, when the coordinator already
-/// lists the other as live: a connection from before may first have to be found dead.
+/// How long two hosts must have been up and joined before a question if the coordinator lists the
+/// other as live: an older connection may first have to be found dead.
 const SETTLED: Duration = Duration::from_secs(4);
 
-/// A question that was put and what came of it.
+/// A question with its result.
 #[derive(Debug)]
 pub struct Put {
     /// The question.
     pub drawn: Drawn,
-    /// Asked at.
+    /// The coordinator.
     pub coordinator: HostId,
     /// Begin and end.
     pub began: Instant,
@@ -33,17 +33,17 @@ pub struct Put {
     pub ended: Instant,
     /// Its deadline.
     pub timeout: Duration,
-    /// Members that the coordinator listed, before the question, as it began and after it.
+    /// Members that the coordinator listed before the question, at its begin and after it.
     pub listed: Vec<BTreeSet<HostId>>,
-    /// Those of them that it listed before as live, at the address where they are.
+    /// Those of them that it listed before as live, at their present addresses.
     pub live: BTreeSet<HostId>,
-    /// By how much this machine was late with other things meanwhile.
+    /// How late this machine was with other work during the question.
     pub lag: Duration,
-    /// What came.
+    /// The result.
     pub came: Came,
 }
 
-/// What came of a question.
+/// The result of a question.
 #[derive(Debug)]
 pub enum Came {
     /// Rows and coverage.
@@ -56,16 +56,16 @@ pub enum Came {
     Nobody,
 }
 
-/// What the judge says.
+/// The judgement on an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Judgement {
-    /// The rows are not what the oracle says.
+    /// The rows differ from the oracle's.
     pub wrong_rows: Option<String>,
-    /// Coverage says what was not so.
+    /// Coverage does not fit the timeline.
     pub wrong_coverage: Option<String>,
     /// It failed although the coordinator itself could answer.
     pub failed: Option<String>,
-    /// By how much it came after its deadline and a tenth.
+    /// By how much it exceeded its deadline and a tenth.
     pub late: Option<Duration>,
     /// Hosts that were missing, with good reason.
     pub missing: usize,
@@ -76,10 +76,10 @@ pub struct Judgement {
 /// Judges one question.
 pub fn judge(put: &Put, timeline: &Timeline, oracle: &mut Oracle) -> Judgement {
     let mut judgement = Judgement::default();
-    let asker_up = timeline.up(put.coordinator, put.began, put.ended);
+    let coordinator_up = timeline.up(put.coordinator, put.began, put.ended);
     let allowed = put.timeout.mul_f64(1.1);
     let took = put.ended.duration_since(put.began);
-    if asker_up && took > allowed {
+    if coordinator_up && took > allowed {
         judgement.late = Some(took - allowed);
     }
     match &put.came {
@@ -91,7 +91,7 @@ pub fn judge(put: &Put, timeline: &Timeline, oracle: &mut Oracle) -> Judgement {
                 Scope::All | Scope::AnyOne => true,
             };
             // A machine that was late with everything may be late with the coordinator's own part.
-            if asker_up && own_part && put.lag < put.timeout / 4 {
+            if coordinator_up && own_part && put.lag < put.timeout / 4 {
                 judgement.failed = Some(message.clone());
             }
         }
@@ -109,7 +109,7 @@ pub fn judge(put: &Put, timeline: &Timeline, oracle: &mut Oracle) -> Judgement {
     judgement
 }
 
-/// The hosts that coverage says answered, or what is wrong with it.
+/// The hosts that answered by the coverage, or what is wrong with it.
 fn covered(put: &Put, coverage: &Coverage, timeline: &Timeline) -> Result<BTreeSet<HostId>, String> {
     let mut missing = BTreeSet::new();
     for gone in &coverage.missing {
@@ -123,12 +123,12 @@ fn covered(put: &Put, coverage: &Coverage, timeline: &Timeline) -> Result<BTreeS
         return Err(format!("{} answered and {} missing of {}", coverage.answered, missing.len(), coverage.asked));
     }
     let asked: BTreeSet<HostId> = match &put.drawn.scope {
-        // Equal everywhere: whoever it was.
+        // Equal everywhere: any host may have answered.
         Scope::AnyOne => return Ok(BTreeSet::new()),
         Scope::Hosts(hosts) => {
             let hosts: BTreeSet<HostId> = hosts.iter().copied().collect();
             // Not listed: the coordinator has just been started and cannot know it. One that knows
-            // nobody asks itself, whatever the question names, and says so.
+            // no other asks itself, whatever the question names, and its coverage shows that.
             let alone = BTreeSet::from([put.coordinator]);
             let of = |listed: &BTreeSet<HostId>| if *listed == alone { alone.clone() } else { &hosts & listed };
             put.listed
@@ -227,27 +227,27 @@ mod tests {
         let both = oracle.answer(&vec![(0, 0), (1, 0)], sql).unwrap();
         let one = oracle.answer(&vec![(0, 0)], sql).unwrap();
         let second = Duration::from_secs(1);
-        let mut say = |rows: &Vec<Vec<Value>>, missing: &[&str], timeline: &Timeline| {
+        let mut judged = |rows: &Vec<Vec<Value>>, missing: &[&str], timeline: &Timeline| {
             judge(&put(Came::Answer(rows.clone(), coverage(missing)), second), timeline, &mut oracle)
         };
-        assert_eq!(say(&both, &[], &timeline), Judgement { complete: true, ..Judgement::default() });
-        assert!(say(&one, &[], &timeline).wrong_rows.is_some(), "a host's rows are not there");
-        assert!(say(&both, &["n1"], &timeline).wrong_rows.is_some(), "rows of a host that did not answer");
-        assert!(say(&one, &["n1"], &timeline).wrong_rows.is_none());
-        assert!(say(&one, &["n7"], &timeline).wrong_coverage.is_some());
+        assert_eq!(judged(&both, &[], &timeline), Judgement { complete: true, ..Judgement::default() });
+        assert!(judged(&one, &[], &timeline).wrong_rows.is_some(), "a host's rows are not there");
+        assert!(judged(&both, &["n1"], &timeline).wrong_rows.is_some(), "rows of a host that did not answer");
+        assert!(judged(&one, &["n1"], &timeline).wrong_rows.is_none());
+        assert!(judged(&one, &["n7"], &timeline).wrong_coverage.is_some());
         timeline.host(1, HostState::Down);
-        let said = say(&both, &[], &timeline).wrong_coverage.unwrap();
-        assert!(said.contains("could not"), "{said}");
+        let why = judged(&both, &[], &timeline).wrong_coverage.unwrap();
+        assert!(why.contains("could not"), "{why}");
     }
 
     #[test]
-    fn failures_and_lateness_count_when_the_asker_was_well() {
+    fn failures_and_lateness_count_when_the_coordinator_was_well() {
         let (mut timeline, mut oracle) = (timeline(), Oracle::new(3));
         let mut failed = put(Came::Failed("no node answered".into()), Duration::ZERO);
         failed.timeout = Duration::from_nanos(1);
         failed.ended = failed.began + Duration::from_millis(7);
-        let said = judge(&failed, &timeline, &mut oracle);
-        assert!(said.late.is_some() && said.failed.is_none(), "{said:?}");
+        let judgement = judge(&failed, &timeline, &mut oracle);
+        assert!(judgement.late.is_some() && judgement.failed.is_none(), "{judgement:?}");
         failed.timeout = Duration::from_secs(1);
         assert!(judge(&failed, &timeline, &mut oracle).failed.is_some());
         timeline.host(0, HostState::Down);

@@ -1,23 +1,23 @@
-//! What this process holds: file handles, threads, memory.
+//! Resources of this process: file handles, threads, memory.
 
 use std::fs;
 
-/// What a process holds at a moment.
+/// The resources of a process at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct Resources {
     /// Open file handles.
     pub files: usize,
     /// Threads.
     pub threads: usize,
-    /// Resident memory, bytes: with it what the allocator keeps of freed memory.
+    /// Resident memory, bytes: including freed memory that the allocator keeps.
     pub memory_bytes: u64,
     /// Memory that is allocated and not freed, bytes: glibc's `uordblks` and `hblkhd`
     /// (mallinfo2(3)).
     pub live_bytes: u64,
 }
 
-impl Held {
-    /// What this process holds now.
+impl Resources {
+    /// The present resources of this process.
     ///
     /// # Errors
     /// `/proc` cannot be read.
@@ -37,12 +37,12 @@ impl Held {
 }
 
 fn live_bytes() -> u64 {
-    // SAFETY: it takes no arguments and gives a structure of numbers by value.
+    // SAFETY: it takes no arguments and returns a structure of numbers by value.
     let heap = unsafe { libc::mallinfo2() };
     (heap.uordblks + heap.hblkhd) as u64
 }
 
-/// What this process's file handles lead to.
+/// The targets of this process's file handles.
 ///
 /// # Errors
 /// `/proc` cannot be read.

@@ -1,14 +1,17 @@
 //! The chaos lab: agents in one process that are killed, stopped, cut off from each other and
-//! restarted under questions, and a judge who knows each node's rows.
+//! restarted while questions are asked, and a judge who knows each node's rows.
 //!
-//! Every host runs its agent on a runtime of its own, so that a kill is one (tasks are dropped,
-//! sockets close, nothing is said) and a stop is one (the only worker is held). All datagrams go
-//! through a [`relay`] on loopback that cuts, loses and delays them by pairs of hosts.
+//! Every host runs its agent on a runtime of its own, so that a kill is like a real one (tasks
+//! are dropped, sockets close, nothing is sent) and a stop as well (the only worker is blocked).
+//! All datagrams go through a [`relay`] on loopback that cuts, loses and delays them by pairs of
+//! hosts.
 //!
-//! - [`relay`]: the network between hosts; [`host`]: one host and its agent; [`fleet`]: all of them, and what is done to them;
-//! - [`timeline`]: what was true when; [`script`]: operations from a seed;
-//! - [`questions`]: questions from a seed; [`oracle`]: what SQLite says to them; [`judge`]: whether an answer is right;
-//! - [`leaks`]: tasks, file handles, memory; [`chaos`]: a whole run and its report.
+//! - [`relay`]: the network between hosts; [`host`]: one host and its agent; [`fleet`]: all of
+//!   them, and operations on them;
+//! - [`timeline`]: the states over time; [`script`]: operations from a seed;
+//! - [`questions`]: questions from a seed; [`oracle`]: SQLite's answers; [`judge`]: whether an
+//!   answer is right;
+//! - [`leaks`]: tasks, file handles, memory; [`chaos`]: a full run and its report.
 
 pub mod chaos;
 pub mod fleet;

@@ -1,4 +1,4 @@
-//! What SQLite says to a question over the rows of given hosts, in one database.
+//! SQLite's answers to questions over the rows of given hosts, in one database.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,13 +9,13 @@ use super::questions::{SCHEMA, dictionary, name_of, rows_of};
 use super::relay::HostId;
 use crate::plain;
 
-/// Databases kept: most questions are about one of a few sets of hosts.
+/// Databases cached: most questions are about one of a few sets of hosts.
 const KEPT: usize = 32;
 
 /// Hosts, each with the version of its rows.
 pub type Union = Vec<(HostId, usize)>;
 
-/// Knows the rows of every host in every version.
+/// Has the rows of every host in every version.
 pub struct Oracle {
     seed: u64,
     /// Databases with their sizes in bytes.
@@ -29,7 +29,7 @@ impl Oracle {
         Self { seed, kept: HashMap::new() }
     }
 
-    /// Bytes of the databases that are kept, which lie in memory: the oracle's own, not the hosts'.
+    /// Bytes of the cached databases, which are in memory: the oracle's own, not the hosts'.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.kept.values().map(|(_, bytes)| bytes).sum()

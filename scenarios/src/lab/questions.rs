@@ -10,25 +10,25 @@ use super::relay::HostId;
 /// Keys of `t`, `u` and `d` are below this.
 pub const KEYS: i64 = 20;
 
-/// Which hosts a question turns to.
+/// The hosts that a question asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// Every member.
     All,
     /// Only these.
     Hosts(Vec<HostId>),
-    /// Any one: the question needs nothing but what is equal everywhere.
+    /// Any one: the question only needs tables that are equal everywhere.
     AnyOne,
 }
 
-/// A question and what is known of its answer.
+/// A question and the form of its answer.
 #[derive(Debug, Clone)]
 pub struct Drawn {
     /// The SQL.
     pub sql: String,
     /// Whether the order of its rows is fixed.
     pub ordered: bool,
-    /// Whom it asks.
+    /// The hosts that it asks.
     pub scope: Scope,
 }
 
@@ -47,12 +47,12 @@ pub const SCHEMA: &str = "CREATE TABLE t(k INTEGER NOT NULL, v INTEGER NOT NULL,
 /// Tables equal on every host.
 pub const REPLICATED: &str = "d";
 
-/// One host's rows as INSERT statements: another version is other rows.
+/// One host's rows as INSERT statements: another version has other rows.
 #[must_use]
 pub fn rows_of(host: HostId, version: usize, seed: u64) -> String {
     let mut rng = StdRng::seed_from_u64(seed ^ ((host as u64) << 32) ^ version as u64);
     let mut sql = String::new();
-    // Every value of v is one host's and one version's, so that no host's rows can stand for
+    // Every value of v belongs to one host and one version, so that no host's rows can be taken for
     // another's.
     let base = (host as i64 + 1) * 1_000_000 + version as i64 * 1_000;
     for row in 0..rng.random_range(20..60_i64) {

@@ -1,9 +1,9 @@
 //! The network between the hosts of a lab: a UDP relay on loopback.
 //!
-//! Each port of the relay stands for one host: what is sent to it goes to that host, and comes from
-//! the port that stands for the sender. So both ends see addresses that work in both directions, as
-//! between real hosts, and a host's own socket is known to the relay alone. Links lose, delay or
-//! cut datagrams by ordered pairs of hosts.
+//! Each port of the relay stands for one host: datagrams sent to it go to that host, and arrive
+//! from the port that stands for the sender. So both ends see addresses that work in both
+//! directions, as between real hosts, and only the relay knows a host's own socket. Links lose,
+//! delay or cut datagrams by ordered pairs of hosts.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -30,14 +30,14 @@ const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// How long an address may stay taken by the socket that was there before.
 const BIND_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What happens to datagrams from one host to another.
+/// The treatment of datagrams from one host to another.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Link {
     /// Nothing passes.
     pub cut: bool,
     /// Share that is lost, 0 to 1.
     pub loss: f64,
-    /// Time that each takes.
+    /// Delay of each.
     pub delay: Duration,
 }
 
@@ -120,7 +120,7 @@ impl Relay {
             setsockopt(&socket.as_fd(), sockopt::RcvBuf, &SOCKET_BUFFER_BYTES),
             setsockopt(&socket.as_fd(), sockopt::SndBuf, &SOCKET_BUFFER_BYTES),
         ] {
-            // Smaller buffers lose more under load, which is what networks do.
+            // Smaller buffers lose more under load, as networks do.
             let _ = set;
         }
         socket.set_nonblocking(true)?;
@@ -136,12 +136,12 @@ impl Relay {
         Ok(port)
     }
 
-    /// Closes the port of `host`: whoever sends there hears that nobody listens.
+    /// Closes the port of `host`: senders get "connection refused".
     pub fn close(&self, host: HostId) {
         let port = self.state.wiring().ports.remove(&host);
         if let (Some(port), Some(runtime)) = (port, &self.runtime) {
-            // The socket closes when its task is gone; wait, so that whoever sends there hears it
-            // from now on.
+            // The socket closes when its task is gone; wait for that, so that senders get the
+            // refusal from now on.
             let socket = Arc::downgrade(&port.socket);
             drop(port);
             runtime.block_on(async {
@@ -173,7 +173,7 @@ impl Drop for Relay {
     }
 }
 
-/// Binds; the socket that was there before may take a moment to go.
+/// Binds; an earlier socket may take a moment to be closed.
 fn bind(at: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
     let until = Instant::now() + BIND_PATIENCE;
     loop {
@@ -186,15 +186,16 @@ fn bind(at: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
     }
 }
 
-/// Carries what comes in at the port of `to`.
+/// Carries the datagrams that arrive at the port of `to`.
 async fn carry(state: Arc<State>, to: HostId, port: Arc<UdpSocket>) {
     let mut buffer = vec![0; DATAGRAM_BYTES];
     loop {
-        // An error here is about one datagram (nobody listened where an earlier one went).
+        // An error here is about one datagram (nothing listened at the target of an earlier one).
         let Ok((length, sender)) = port.recv_from(&mut buffer).await else { continue };
         let (link, out, address) = {
             let wiring = state.wiring();
-            // Strangers (probes whether anybody listens) are heard and not answered.
+            // Datagrams of strangers (probes whether anything listens) are received and not
+            // answered.
             let Some(from) = wiring.hosts.get(&sender).copied() else { continue };
             let Some(out) = wiring.ports.get(&from).map(|port| Arc::clone(&port.socket)) else { continue };
             let Some(address) = wiring.ports.get(&to).map(|port| port.host) else { continue };
@@ -250,9 +251,9 @@ mod tests {
         let mut buffer = [0; 16];
         relay.link(0, 1, Link { cut: true, ..Link::default() });
         a.send_to(b"lost", at_b).unwrap();
-        b.send_to(b"heard", at_a).unwrap();
+        b.send_to(b"other", at_a).unwrap();
         assert_eq!(a.recv_from(&mut buffer).unwrap().0, 5);
-        // Each port has its own task: what one heard says nothing of what another has come to yet.
+        // Each port has its own task: one port's progress shows nothing about another's.
         let until = Instant::now() + PATIENCE;
         while relay.counts().1 == 0 {
             assert!(Instant::now() < until, "the datagram over the cut link was not counted");
@@ -270,20 +271,20 @@ mod tests {
         for _ in 0..500 {
             a.send_to(b"x", at_b).unwrap();
         }
-        let mut heard = 0;
-        // A port's task carries in order, so a last word comes last; it may be lost as well, and is
-        // said again.
+        let mut arrived = 0;
+        // A port's task carries datagrams in order, so the end marker comes last; as it may be lost
+        // as well, it is sent repeatedly.
         b.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let until = Instant::now() + PATIENCE;
         loop {
             a.send_to(b"end", at_b).unwrap();
             match b.recv_from(&mut buffer) {
-                Ok((1, _)) => heard += 1,
+                Ok((1, _)) => arrived += 1,
                 Ok(_) => break,
                 Err(error) => assert!(Instant::now() < until, "{error}"),
             }
         }
-        assert!((1..500).contains(&heard), "{heard}");
+        assert!((1..500).contains(&arrived), "{arrived}");
         assert!(relay.counts().1 > 1);
     }
 

@@ -1,4 +1,4 @@
-//! Scripts of operations: what is done to the hosts of a lab, and when, from one seed.
+//! Scripts of operations: the operations on the hosts of a lab and their times, from one seed.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use super::host::Start;
 use super::questions::name_of;
 use super::relay::{HostId, Link};
 
-/// One thing done to a lab.
+/// One operation on a lab.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
-    /// The agent dies at once; silently when its host lost power with it.
+    /// The agent is killed; silently if its host lost power with it.
     Kill {
         /// Which.
         host: HostId,
-        /// Nothing answers at its address, not even the host.
+        /// Nothing at its address answers, not even the host.
         silent: bool,
     },
     /// It starts again, as a new generation.
     Start(HostId, Start),
-    /// It stands still and answers nothing.
+    /// It is suspended and answers nothing.
     Stop(HostId),
-    /// It goes on.
+    /// It continues.
     Continue(HostId),
     /// These hosts and all others do not reach each other.
     Partition(Vec<HostId>),
-    /// All links of a host become such ones.
+    /// All links of a host get these properties.
     Links(HostId, Link),
-    /// Every link is well again.
+    /// Every link is intact again.
     Heal,
 }
 
@@ -87,8 +87,8 @@ impl Script {
 
     fn operation(&mut self) -> Operation {
         let disturbed = self.hosts.iter().filter(|is| **is != Is::Up).count();
-        // At most a third of the hosts is away at a time; links are healed before they are made bad
-        // again.
+        // At most a third of the hosts is away at a time; links are repaired before others are made
+        // bad.
         let room = disturbed < self.hosts.len() / 3;
         match self.rng.random_range(0..10) {
             0..=2 if room => {
@@ -150,7 +150,7 @@ impl Script {
         such[self.rng.random_range(0..such.len())]
     }
 
-    /// What brings everything back.
+    /// The operations that bring everything back.
     pub fn ending(&mut self) -> Vec<Operation> {
         let mut operations = vec![Operation::Heal];
         while self.hosts.iter().any(|is| *is != Is::Up) {

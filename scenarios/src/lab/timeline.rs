@@ -1,12 +1,12 @@
-//! What was true when: the state of each host and of each pair of hosts over time, so that an
-//! answer can be judged against the whole time in which it was made.
+//! The state of each host and of each pair of hosts over time, so that an answer can be judged
+//! against the full time in which it was made.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::relay::{HostId, Link};
 
-/// What a host does.
+/// The state of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostState {
     /// Its agent runs.
@@ -28,22 +28,22 @@ struct Since<T> {
 pub struct Timeline {
     hosts: HashMap<HostId, Vec<Since<HostState>>>,
     links: HashMap<(HostId, HostId), Vec<Since<Link>>>,
-    /// Data that a host serves: index of its version.
+    /// The data that a host serves: index of its version.
     versions: HashMap<HostId, Vec<Since<usize>>>,
 }
 
 impl Timeline {
-    /// A host changes now.
+    /// Records that a host changes now.
     pub fn host(&mut self, host: HostId, is: HostState) {
         self.hosts.entry(host).or_default().push(Since { at: Instant::now(), is });
     }
 
-    /// The links between two hosts change now, both ways.
+    /// Records that the links between two hosts change now, both ways.
     pub fn link(&mut self, a: HostId, b: HostId, is: Link) {
         self.links.entry(pair(a, b)).or_default().push(Since { at: Instant::now(), is });
     }
 
-    /// From now on the host may serve this version of its rows.
+    /// Records that the host may serve this version of its rows from now on.
     pub fn version(&mut self, host: HostId, is: usize) {
         self.versions.entry(host).or_default().push(Since { at: Instant::now(), is });
     }
@@ -64,7 +64,7 @@ impl Timeline {
             || (a != b && during(self.links.get(&pair(a, b)), from, until).all(|is| is.is_some_and(|link| link.cut)))
     }
 
-    /// Whether the host ran undisturbed.
+    /// Whether the host ran without interruption.
     #[must_use]
     pub fn up(&self, host: HostId, from: Instant, until: Instant) -> bool {
         during(self.hosts.get(&host), from, until).all(|is| is == Some(HostState::Up))
@@ -84,7 +84,7 @@ fn pair(a: HostId, b: HostId) -> (HostId, HostId) {
     (a.min(b), a.max(b))
 }
 
-/// What was true at `from` (`None`: nothing yet) and whatever came until `until`.
+/// The state at `from` (`None`: nothing yet) and all later ones until `until`.
 fn during<T: Copy>(changes: Option<&Vec<Since<T>>>, from: Instant, until: Instant) -> impl Iterator<Item = Option<T>> {
     let changes = changes.map_or(&[][..], Vec::as_slice);
     let before = changes.partition_point(|change| change.at <= from);

@@ -2,6 +2,7 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use scenarios::simulate::{Grid, Job, Noise, Slow};
 use verdicts::{ClockOffset, Input, Observation, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
@@ -55,5 +56,24 @@ fn the_one_that_enters_late_is_named_where_the_others_wait_for_it() {
         let report = analyse(&job(seed), &Rules::default());
         let named = matches!(&report.verdict, Verdict::Rank { culprit, .. } if culprit.rank == SLOW as i32);
         assert!(named, "{seed}: {:?}", report.verdict);
+    }
+}
+
+#[test]
+fn a_slow_rank_is_named_however_late_it_is_and_however_rarely_hosts_wait() {
+    for (steps_ahead, effect) in [(1, 1), (1, 4), (1, 8), (4, 1), (4, 3), (4, 8)] {
+        let wrong: Vec<u64> = (0..10)
+            .filter(|seed| {
+                let own_ns = 50 * MS;
+                let slow = vec![Slow { rank: 1, extra_ns: effect * own_ns, from_step: 0 }];
+                let (noise, enqueues, runs_ahead) = (Noise::LogNormal(0.1), true, true);
+                let job = Job { ranks: 2, ranks_per_node: 1, steps: 120, own_ns, noise, slow, ..Job::default() };
+                let job = Job { enqueues, runs_ahead, steps_ahead, ..job };
+                let grid = Grid { data: 2, microbatches: 2, job, ..Grid::default() };
+                let report = analyse(&grid.observe(*seed), &Rules::default());
+                !matches!(&report.verdict, Verdict::Rank { culprit, also, .. } if culprit.rank == 1 && also.is_empty())
+            })
+            .collect();
+        assert!(wrong.is_empty(), "{steps_ahead} steps ahead, slower by {effect} steps: seeds {wrong:?}");
     }
 }

@@ -228,7 +228,9 @@ fn too_little_is_unknown() {
 #[test]
 fn a_rank_whose_calls_are_numbered_from_elsewhere_is_not_a_culprit() {
     let many = (4..24).map(|seed| (seed, true, 1));
-    for (seed, enqueues, shift) in [(0, false, 1), (1, true, 1), (2, true, 3), (3, false, 40)].into_iter().chain(many) {
+    for (seed, enqueues, shift) in
+        [(0, false, 1), (1, true, 1), (2, true, 3), (3, false, 40), (3, true, 40)].into_iter().chain(many)
+    {
         let mut input = Job { enqueues, ..Job::default() }.observe(seed);
         for seen in input.observations.iter_mut().filter(|o| o.rank == 3) {
             // The agent was started late: its first call got number 0.

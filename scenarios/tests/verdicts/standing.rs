@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use scenarios::simulate::{Job, Noise, Slow};
+use scenarios::simulate::{Grid, Job, Noise, Slow};
 use verdicts::digest::{Collector, Digest, ReferenceClock, Resent, WINDOW_NS, end_of, reference_id, window_of};
 use verdicts::standing::{Board, Change, GRACE_NS, Judge, Presence, Standing};
 use verdicts::{ClockOffset, Input, Observation, Verdict};
@@ -111,6 +111,18 @@ fn a_late_rank_is_named_soon_and_no_longer_than_it_is_late() {
 }
 
 #[test]
+fn a_rank_is_named_where_steps_are_long_though_its_small_groups_meet_often() {
+    // Steps of 4 s that become 9 s; eight meetings of each tensor group in one.
+    let slow = vec![Slow { rank: 5, extra_ns: 5_000 * MS, from_step: 0 }];
+    let job = Job { ranks: 16, ranks_per_node: 4, steps: 14, own_ns: 4_000 * MS, slow, ..Job::default() };
+    let grid = Grid { tensor: 4, data: 4, microbatches: 4, job, ..Grid::default() };
+    let verdicts = watch(&gossiped_of(grid.observe(1), 0, |_, _| ()).1, |_| 100 * MS);
+    let named: Vec<Option<i32>> = verdicts.iter().map(named).collect();
+    assert!(named.iter().all(|rank| rank.is_none_or(|rank| rank == 5)), "{named:?}");
+    assert!(named.iter().filter(|rank| rank.is_some()).count() > named.len() / 2, "{named:?}");
+}
+
+#[test]
 fn any_two_agents_give_the_same_verdict_of_the_same_window() {
     let job = Job {
         steps: 200,
@@ -173,7 +185,7 @@ fn a_host_of_the_job_from_which_nothing_came_is_missing() {
         board.expect_of(&hosts);
         last = judge.judge(&board, *now_ns).or(last);
     }
-    let coverage = last.expect("judged without n4").report.coverage;
+    let coverage = &last.expect("judged without n4").report.coverage;
     assert_eq!((coverage.asked, coverage.answered), (5, 4));
     assert_eq!(coverage.missing, [("n4".to_owned(), "no digest yet".to_owned())]);
 }

@@ -1,4 +1,4 @@
-//! What else the culprit's host recorded around the time it began: who came to take CPUs, clocks,
+//! What else the culprit's host recorded around the onset: which tasks came to take CPUs, clocks,
 //! load and memory before and after, other jobs, and what people noted.
 
 use model::cells::{integer, real, text};
@@ -7,19 +7,24 @@ use parking_lot::Mutex;
 use query_planner::Value;
 use verdicts::{Culprit, Report};
 
-use super::{Asker, sees_processes};
+use super::{Requester, sees_processes};
 
-/// Compared is so much time on both sides of the onset.
-const BESIDE_NS: i64 = 60_000_000_000;
+/// Time on both sides of the onset that is compared.
+const MARGIN_NS: i64 = 60_000_000_000;
 /// Names listed.
 const NAMES: usize = 8;
 
 /// Fills in where the culprit runs and what changed there.
-pub(super) async fn place_and_changes(asker: &Asker<'_>, report: &Report, culprit: &Culprit, found: &mut Explanation) {
+pub(super) async fn place_and_changes(
+    requester: &Requester<'_>,
+    report: &Report,
+    culprit: &Culprit,
+    found: &mut Explanation,
+) {
     let clock = report.evidence.clocks.iter().find(|(node, _)| *node == culprit.node);
     let onset_ns = culprit.since_ns.saturating_add(clock.map_or(0, |(_, clock)| clock.offset_ns));
-    let (from_ns, to_ns) = (onset_ns - BESIDE_NS, onset_ns + BESIDE_NS);
-    let around = Around { asker, culprit, onset_ns, from_ns, to_ns, sql: Mutex::default() };
+    let (from_ns, to_ns) = (onset_ns - MARGIN_NS, onset_ns + MARGIN_NS);
+    let around = Around { requester, culprit, onset_ns, from_ns, to_ns, sql: Mutex::default() };
     let (cpu, cgroup) = futures::future::join(around.cpu(), around.cgroup()).await;
     match (cpu, found.place.as_mut()) {
         (Ok(cpu), Some(place)) => place.cpu = cpu,
@@ -55,9 +60,9 @@ pub(super) async fn place_and_changes(asker: &Asker<'_>, report: &Report, culpri
 }
 
 struct Around<'a> {
-    asker: &'a Asker<'a>,
+    requester: &'a Requester<'a>,
     culprit: &'a Culprit,
-    /// On the clock of the culprit's host, as are the ends of what is compared.
+    /// On the clock of the culprit's host, as are the ends of the compared spans.
     onset_ns: i64,
     from_ns: i64,
     to_ns: i64,
@@ -68,11 +73,11 @@ struct Around<'a> {
 type Changes = Result<Vec<String>, String>;
 
 impl Around<'_> {
-    /// Rows of the culprit's host, as the asker may see them.
+    /// Rows of the culprit's host, as far as the requester may see them.
     async fn rows(&self, title: &str, sql: String) -> Result<Vec<Vec<Value>>, String> {
         let of_node = format!("{title} (--nodes {})", self.culprit.node);
         self.sql.lock().push((of_node, sql.clone()));
-        self.asker.shown(sql, &self.culprit.node).await
+        self.requester.shown(sql, &self.culprit.node).await
     }
 
     async fn cpu(&self) -> Result<Option<i64>, String> {
@@ -100,7 +105,7 @@ impl Around<'_> {
 
     /// Tasks that took CPUs from ranks of this host after the onset and not before.
     async fn takers(&self) -> Changes {
-        if !sees_processes(self.asker.caller) {
+        if !sees_processes(self.requester.caller) {
             return Err("other users' processes are not shown to readers".to_owned());
         }
         let rows = self
@@ -110,7 +115,7 @@ impl Around<'_> {
                 self.from_ns, self.to_ns
             ))
             .await?;
-        // A little before: the onset is that of the lateness, which follows.
+        // From a little before it: the onset is that of the lateness, which follows its cause.
         let from_ns = self.onset_ns - 5_000_000_000;
         let new = rows
             .iter()
@@ -172,13 +177,13 @@ impl Around<'_> {
 
     /// What people and programs noted on any host.
     async fn notes(&self) -> Changes {
-        let (from_ns, to_ns) = (self.culprit.since_ns - BESIDE_NS, self.culprit.until_ns);
+        let (from_ns, to_ns) = (self.culprit.since_ns - MARGIN_NS, self.culprit.until_ns);
         let sql = format!(
             "SELECT node, cluster_ns(ts_ns), text, attributes FROM annotations WHERE cluster_ns(ts_ns) >= {from_ns} \
                      AND cluster_ns(ts_ns) < {to_ns} ORDER BY 2 LIMIT {NAMES}"
         );
         self.sql.lock().push(("notes of people and programs".to_owned(), sql.clone()));
-        let rows = self.asker.shown(sql, "").await?;
+        let rows = self.requester.shown(sql, "").await?;
         Ok(rows
             .iter()
             .map(|row| {

@@ -1,14 +1,14 @@
-//! `rankmesh explain`: a verdict with the chain of what was seen behind it.
+//! `rankmesh explain`: a verdict with the chain of events behind it.
 //!
 //! Owns what is asked for an explanation and when: the verdict (`stragglers`), what both hosts
 //! recorded of the culprit and one peer (`causes`), who waited in the worst steps, what changed on
-//! the host (`around`), and where the two are now (`stacks`). How a chain is made of that is
-//! `explain::chain`'s, how it reads `explain::page`'s.
+//! the host (`around`), and where the two are now (`stacks`). `explain::chain` makes a chain of
+//! that, `explain::page` its text.
 
 mod around;
 mod others;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use explain::chain;
@@ -25,10 +25,10 @@ use verdicts::{Culprit, Report, Role, Verdict};
 use super::causes::{self, Gathered};
 use super::stragglers::{self, Asked, StragglersAnswer};
 
-/// Of the time of a question, the part in which the verdict has to be there.
+/// The part of a question's time in which the verdict has to be ready.
 const FOR_VERDICT: f64 = 0.6;
-/// On both sides of a step in which its collective is looked for.
-const BESIDE_NS: i64 = 1_000_000_000;
+/// Time before and after a step in which its collective is looked for.
+const MARGIN_NS: i64 = 1_000_000_000;
 /// Samples of the culprit and its peer, and the time between two.
 const SAMPLES: u32 = 20;
 const EVERY_MS: u32 = 50;
@@ -45,12 +45,12 @@ pub async fn answer(
 ) -> Result<Explanation, AskError> {
     let deadline = Instant::now() + Duration::from_millis(question.timeout_ms);
     let analysis = caller.for_analysis();
-    let asker = Asker { of, caller, analysis: &analysis, deadline, cancelled: &cancelled };
+    let requester = Requester { of, caller, analysis: &analysis, deadline, cancelled: &cancelled };
     let (since_ms, span) = match question.what {
         ExplainWhat::Standing => (None, None),
         ExplainWhat::Since { since_ms } => (Some(since_ms), None),
         ExplainWhat::Between { since_ns, until_ns } => (None, Some((since_ns, until_ns))),
-        ExplainWhat::Finding { ts_ns } => (None, Some(span_of(&asker, ts_ns).await?)),
+        ExplainWhat::Finding { ts_ns } => (None, Some(span_of(&requester, ts_ns).await?)),
     };
     let asked = StragglersQuestion {
         since_ms,
@@ -61,16 +61,16 @@ pub async fn answer(
         labels: question.labels,
     };
     let verdict = stragglers::verdict(of, asked, span, &analysis, cancelled.clone()).await?;
-    Ok(of_verdict(&asker, verdict, span.is_none() && of.live.is_some()).await)
+    Ok(of_verdict(&requester, verdict, span.is_none() && of.live.is_some()).await)
 }
 
 /// The time that a finding is about.
-async fn span_of(asker: &Asker<'_>, ts_ns: i64) -> Result<(i64, i64), AskError> {
+async fn span_of(requester: &Requester<'_>, ts_ns: i64) -> Result<(i64, i64), AskError> {
     let sql = format!("SELECT since_ns, until_ns FROM findings WHERE ts_ns = {ts_ns} LIMIT 1");
-    let rows = asker.shown(sql, "").await.map_err(|message| AskError::Failed { message, coverage: None })?;
+    let rows = requester.shown(sql, "").await.map_err(|message| AskError::Failed { message, coverage: None })?;
     match rows.first().map(Vec::as_slice) {
         Some([Value::Integer(since_ns), Value::Integer(until_ns)]) if since_ns < until_ns => {
-            // The last of it: what a verdict is made of.
+            // The end of it: what a verdict is made of.
             Ok((*since_ns.max(&until_ns.saturating_sub(60_000_000_000)), *until_ns))
         }
         _ => Err(AskError::Wrong(format!(
@@ -79,19 +79,19 @@ async fn span_of(asker: &Asker<'_>, ts_ns: i64) -> Result<(i64, i64), AskError> 
     }
 }
 
-/// Asks for one explanation.
-struct Asker<'a> {
+/// Asks for what one explanation needs.
+struct Requester<'a> {
     of: Asked<'a>,
-    /// Who asks, for what is shown as it stands.
+    /// The caller, for rows that are shown as they are.
     caller: &'a Caller,
-    /// The same, for what only goes into the analysis.
+    /// The same, for rows that only go into the analysis.
     analysis: &'a Caller,
     deadline: Instant,
     cancelled: &'a CancellationToken,
 }
 
-impl Asker<'_> {
-    /// What is shown as it stands is asked for with the asker's own rights.
+impl Requester<'_> {
+    /// Rows that are shown as they are, asked for with the requester's own rights.
     async fn shown(&self, sql: String, node: &str) -> Result<Vec<Vec<Value>>, String> {
         let nodes = if node.is_empty() { Vec::new() } else { vec![node.to_owned()] };
         let asked = causes::ask(self.of.coordinator, sql, nodes, self.caller, self.deadline, self.cancelled).await;
@@ -105,7 +105,7 @@ impl Asker<'_> {
     }
 }
 
-/// What a report says, without its evidence.
+/// The statement of a report, without its evidence.
 fn started(verdict: &StragglersAnswer) -> Explanation {
     let report = &verdict.report;
     let what = verdict.text.lines().take_while(|line| !line.trim().is_empty());
@@ -128,17 +128,17 @@ fn started(verdict: &StragglersAnswer) -> Explanation {
     }
 }
 
-async fn of_verdict(asker: &Asker<'_>, verdict: StragglersAnswer, is_now: bool) -> Explanation {
+async fn of_verdict(requester: &Requester<'_>, verdict: StragglersAnswer, is_now: bool) -> Explanation {
     let mut found = started(&verdict);
-    if asker.of.live.is_none() {
+    if requester.of.live.is_none() {
         found.not_visible.push("what its ranks do now: stores were asked, no agent".to_owned());
         let base = verdict.report.evidence.clocks.iter().find(|(_, clock)| clock.offset_ns == 0 && clock.bound_ns == 0);
         found.clock_of = base.filter(|_| verdict.report.evidence.clocks.len() > 1).map(|(node, _)| node.clone());
     }
     let report = &verdict.report;
     match &report.verdict {
-        Verdict::Rank { culprit, .. } => of_rank(asker, report, culprit, is_now, &mut found).await,
-        Verdict::Hang(hang) => others::hang(asker, hang, is_now, &mut found).await,
+        Verdict::Rank { culprit, .. } => of_rank(requester, report, culprit, is_now, &mut found).await,
+        Verdict::Hang(hang) => others::hang(requester, hang, is_now, &mut found).await,
         Verdict::Network(network) => others::network(network, &mut found),
         Verdict::StageImbalance { stages, .. } => others::stages(stages, &mut found),
         Verdict::DataImbalance { .. } => others::simple("data_imbalance", "data_imbalance", &mut found),
@@ -151,7 +151,7 @@ async fn of_verdict(asker: &Asker<'_>, verdict: StragglersAnswer, is_now: bool) 
     found
 }
 
-async fn of_rank(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: bool, found: &mut Explanation) {
+async fn of_rank(requester: &Requester<'_>, report: &Report, culprit: &Culprit, is_now: bool, found: &mut Explanation) {
     found.verdict = "rank".to_owned();
     found.cost = Some(cost(report, culprit));
     found.since = Some(Since {
@@ -164,8 +164,15 @@ async fn of_rank(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: 
     });
     found.place = Some(Place { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid, ..Place::default() });
     let (gathered, line) = futures::future::join(
-        causes::gathered(asker.of.coordinator, report, asker.analysis, asker.deadline, asker.cancelled),
-        others::line(asker, report, culprit, is_now && culprit.ongoing),
+        causes::gathered(
+            requester.of.coordinator,
+            report,
+            &BTreeSet::new(),
+            requester.analysis,
+            requester.deadline,
+            requester.cancelled,
+        ),
+        others::line(requester, report, culprit, is_now && culprit.ongoing),
     )
     .await;
     let cause = report.cause.clone().or_else(|| gathered.as_ref().map(Gathered::cause));
@@ -186,9 +193,9 @@ async fn of_rank(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: 
     found.runbook = Some(found.kinds.first().cloned().unwrap_or_else(|| "unattributed".to_owned()));
     found.sql.extend(gathered.iter().flat_map(|gathered| gathered.sql().iter().cloned()));
     if let (Some(cause), Some(gathered)) = (&cause, &gathered) {
-        examples(asker, report, culprit, cause, gathered, found).await;
+        examples(requester, report, culprit, cause, gathered, found).await;
     }
-    around::place_and_changes(asker, report, culprit, found).await;
+    around::place_and_changes(requester, report, culprit, found).await;
 }
 
 fn cost(report: &Report, culprit: &Culprit) -> Cost {
@@ -204,7 +211,7 @@ fn cost(report: &Report, culprit: &Culprit) -> Cost {
     }
 }
 
-/// What was seen and is too little, or as much at the peer.
+/// Differences that were seen but are too small, or as large at the peer.
 fn ruled_out(cause: &Cause) -> Vec<String> {
     let seen = cause.parts.iter().filter(|part| !part.named).map(|part| {
         format!(
@@ -256,7 +263,7 @@ fn values(cause: &Cause, culprit: &Culprit) -> Vec<(String, String)> {
 
 /// The worst steps, and who waited in them.
 async fn examples(
-    asker: &Asker<'_>,
+    requester: &Requester<'_>,
     report: &Report,
     culprit: &Culprit,
     cause: &Cause,
@@ -267,8 +274,8 @@ async fn examples(
     let hash = u64::from_str_radix(&culprit.comm_hash, 16).unwrap_or(0).cast_signed();
     let sql = |late: &chain::Late| {
         let into = late.into.as_ref()?;
-        let from_ns = late.entry_ns.saturating_sub(late.late_ns + BESIDE_NS);
-        let to_ns = late.entry_ns.saturating_add(BESIDE_NS);
+        let from_ns = late.entry_ns.saturating_sub(late.late_ns + MARGIN_NS);
+        let to_ns = late.entry_ns.saturating_add(MARGIN_NS);
         Some(format!(
             "SELECT rank, wait_ns FROM lateness({from_ns}, {to_ns}) WHERE comm_hash = {hash} AND func = '{}' AND seq = {}",
             into.func.replace('\'', "''"),
@@ -276,7 +283,7 @@ async fn examples(
         ))
     };
     let questions: Vec<Option<String>> = late.iter().map(sql).collect();
-    let waits = join_all(questions.iter().map(|sql| waits_of(asker, sql.as_deref()))).await;
+    let waits = join_all(questions.iter().map(|sql| waits_of(requester, sql.as_deref()))).await;
     for ((late, waits), sql) in late.into_iter().zip(waits).zip(questions) {
         let waits: Vec<(i64, i64)> = match waits {
             Ok(rows) => {
@@ -294,9 +301,9 @@ async fn examples(
 }
 
 /// Who waited for how long, by a question for that; nobody without one.
-async fn waits_of(asker: &Asker<'_>, sql: Option<&str>) -> Result<Vec<Vec<Value>>, String> {
+async fn waits_of(requester: &Requester<'_>, sql: Option<&str>) -> Result<Vec<Vec<Value>>, String> {
     match sql {
-        Some(sql) => asker.analysed(sql.to_owned()).await,
+        Some(sql) => requester.analysed(sql.to_owned()).await,
         None => Ok(Vec::new()),
     }
 }
@@ -308,7 +315,7 @@ fn pair(row: &[Value]) -> Option<(i64, i64)> {
     }
 }
 
-/// Whether the asker may have processes of others shown.
+/// Whether the requester may see processes of others.
 fn sees_processes(caller: &Caller) -> bool {
     caller.access != Access::Reader
 }

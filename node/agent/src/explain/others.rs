@@ -1,5 +1,5 @@
-//! Explanations of verdicts that name no late rank (hang, network, imbalance), and where ranks are in
-//! their code.
+//! Explanations of verdicts that name no late rank (hang, network, imbalance), and where ranks are
+//! in their code.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use query_planner::Value;
 use verdicts::why::{self, Kind, Network};
 use verdicts::{Culprit, Hang, RankRef, Report, Stage};
 
-use super::{Asker, EVERY_MS, SAMPLES, sees_processes};
+use super::{EVERY_MS, Requester, SAMPLES, sees_processes};
 use crate::stacks;
 
 /// Links listed.
@@ -19,14 +19,14 @@ const LINKS: usize = 64;
 /// Samples of ranks that do not move.
 const STILL: u32 = 3;
 
-/// A verdict that is all there is to say.
+/// A verdict without further detail.
 pub(super) fn simple(verdict: &str, runbook: &str, found: &mut Explanation) {
     found.verdict = verdict.to_owned();
     found.runbook = Some(runbook.to_owned()).filter(|runbook| !runbook.is_empty());
 }
 
 /// Who waits for whom, and where both are.
-pub(super) async fn hang(asker: &Asker<'_>, hang: &Hang, is_now: bool, found: &mut Explanation) {
+pub(super) async fn hang(requester: &Requester<'_>, hang: &Hang, is_now: bool, found: &mut Explanation) {
     simple("hang", "hang", found);
     for waiting in hang.waiting.iter().take(LINKS) {
         found.chain.push(Link {
@@ -50,8 +50,11 @@ pub(super) async fn hang(asker: &Asker<'_>, hang: &Hang, is_now: bool, found: &m
     }
     let peer = hang.waiting.iter().map(|waiting| &waiting.who).find(|who| missing.is_none_or(|m| m != *who));
     for who in missing.into_iter().chain(peer) {
-        let stacks =
-            if is_now { sampled(asker, who, STILL).await } else { kept(asker, who, hang.since_ns.unwrap_or(0)).await };
+        let stacks = if is_now {
+            sampled(requester, who, STILL).await
+        } else {
+            kept(requester, who, hang.since_ns.unwrap_or(0)).await
+        };
         match stacks {
             Ok(stacks) => found.chain.extend(standing(who, &stacks.own)),
             Err(why) => found.not_visible.push(format!("where rank {} stands: {why}", who.rank)),
@@ -59,7 +62,7 @@ pub(super) async fn hang(asker: &Asker<'_>, hang: &Hang, is_now: bool, found: &m
     }
 }
 
-/// Where a rank stands, by its commonest stack.
+/// The place of a rank in its code, by its commonest stack.
 fn standing(who: &RankRef, stacks: &[MemberStacks]) -> Option<Link> {
     let stack = stacks.iter().flat_map(|member| &member.stacks).max_by_key(|stack| stack.count)?;
     let python = stack.frames.iter().any(|frame| matches!(frame, explain::stacks::Frame::Python { .. }));
@@ -75,7 +78,7 @@ fn standing(who: &RankRef, stacks: &[MemberStacks]) -> Option<Link> {
     })
 }
 
-/// Between whom segments were lost.
+/// The hosts between which segments were lost.
 pub(super) fn network(network: &Network, found: &mut Explanation) {
     simple("network", "network", found);
     found.values = network.node.iter().map(|node| ("NODE".to_owned(), node.clone())).collect();
@@ -154,14 +157,19 @@ impl Lines {
 ///
 /// # Errors
 /// Why that is not known.
-pub(super) async fn line(asker: &Asker<'_>, report: &Report, culprit: &Culprit, is_now: bool) -> Result<Lines, String> {
+pub(super) async fn line(
+    requester: &Requester<'_>,
+    report: &Report,
+    culprit: &Culprit,
+    is_now: bool,
+) -> Result<Lines, String> {
     let peer = why::peer(report, culprit).ok_or("there is no peer to compare it with")?;
     let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
     let since_ns = culprit.since_ns;
     let (mine, theirs) = if is_now {
-        futures::future::join(sampled(asker, &who, SAMPLES), sampled(asker, &peer, SAMPLES)).await
+        futures::future::join(sampled(requester, &who, SAMPLES), sampled(requester, &peer, SAMPLES)).await
     } else {
-        futures::future::join(kept(asker, &who, since_ns), kept(asker, &peer, since_ns)).await
+        futures::future::join(kept(requester, &who, since_ns), kept(requester, &peer, since_ns)).await
     };
     let (mine, theirs) = (mine?, theirs?);
     let child = of_children(&mine.children, &theirs.children);
@@ -172,15 +180,15 @@ pub(super) async fn line(asker: &Asker<'_>, report: &Report, culprit: &Culprit, 
 }
 
 /// Stacks of one rank's process and of its children, first threads.
-async fn sampled(asker: &Asker<'_>, who: &RankRef, samples: u32) -> Result<RankStacks, String> {
-    let Some(shared) = asker.of.live else { return Err("stores were asked, no agent".to_owned()) };
-    if !sees_processes(asker.caller) {
+async fn sampled(requester: &Requester<'_>, who: &RankRef, samples: u32) -> Result<RankStacks, String> {
+    let Some(shared) = requester.of.live else { return Err("stores were asked, no agent".to_owned()) };
+    if !sees_processes(requester.caller) {
         return Err("stacks are not shown to readers".to_owned());
     }
     let ranks = u32::try_from(who.rank).into_iter().collect();
     let wanted = StacksWanted { samples, every_ms: EVERY_MS, ranks, children: true, ..StacksWanted::default() };
-    let viewer = asker.caller.access.viewer();
-    let all = stacks::of_node(shared, &who.node, &wanted, viewer, asker.deadline, asker.cancelled).await?;
+    let viewer = requester.caller.access.viewer();
+    let all = stacks::of_node(shared, &who.node, &wanted, viewer, requester.deadline, requester.cancelled).await?;
     let (mut found, is_own) = (RankStacks::default(), |pid| i64::from(pid) == who.pid);
     for member in all {
         match member.member.rank {
@@ -196,8 +204,8 @@ async fn sampled(asker: &Asker<'_>, who: &RankRef, samples: u32) -> Result<RankS
 }
 
 /// The stacks of a rank's process that its agent kept when the verdict changed.
-async fn kept(asker: &Asker<'_>, who: &RankRef, since_ns: i64) -> Result<RankStacks, String> {
-    let rows = asker
+async fn kept(requester: &Requester<'_>, who: &RankRef, since_ns: i64) -> Result<RankStacks, String> {
+    let rows = requester
         .shown(
             format!(
                 "SELECT pid, count, frames FROM stacks WHERE (pid = {pid} OR rank = {rank} AND kind LIKE '%_child') AND ts_ns = \

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use verdicts::Verdict;
-use verdicts::standing::{JobName, JobVerdict, Key, Standing, has_ended, judges};
+use verdicts::standing::{JobName, JobVerdict, Key, Standing, has_ended, in_order};
 
 use super::Shared;
 
@@ -161,8 +161,12 @@ impl StandingState {
             told.retain(|_, (_, at_ns)| is_fresh(*at_ns));
             let newest_ns = told.values().map(|(_, at_ns)| *at_ns).max().unwrap_or(now_ns);
             told.retain(|_, (_, at_ns)| newest_ns.saturating_sub(*at_ns) < BEHIND_NS);
+            let silent = self.silent_judges(job);
+            if told.keys().any(|judge| !silent.contains(judge)) {
+                told.retain(|judge, _| !silent.contains(judge));
+            }
             let names: Vec<String> =
-                judges(job, told.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
+                in_order(job, told.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
             let said = names.iter().filter_map(|judge| Some(JudgeVerdict::of(judge, &told.get(judge)?.0.standing)));
             let said: Vec<JudgeVerdict> = said.collect();
             let Some((judge, (told, judged_ns))) = names.first().and_then(|judge| told.remove_entry(judge)) else {
@@ -179,6 +183,11 @@ impl StandingState {
     /// stands.
     pub fn current(&self) -> Option<Current> {
         self.all().into_iter().next()
+    }
+
+    /// The judges of one of this host's jobs that do not answer it.
+    pub fn silent_judges(&self, job: u64) -> BTreeSet<String> {
+        self.outbox.suspects(job, tokio::time::Instant::now())
     }
 
     /// Hears what a host says of its ranks, as a judge.

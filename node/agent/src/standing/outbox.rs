@@ -190,6 +190,10 @@ async fn ask(shared: &Shared, judge: &str, request: JobWindows) -> Result<Window
 
 #[cfg(test)]
 mod tests {
+    use verdicts::Report;
+    use verdicts::standing::{JobName, JobVerdict, Standing, in_order};
+
+    use super::super::StandingState;
     use super::*;
 
     #[test]
@@ -206,6 +210,33 @@ mod tests {
         }
         outbox.end(7, "a", &[0], Some(&WindowsReceived::default()));
         assert!(outbox.suspects(7, at(9)).is_empty());
+    }
+
+    #[test]
+    fn a_silent_judge_is_none_of_those_that_speak_and_its_successor_is_listed_at_once() {
+        let (state, job, now_ns) = (StandingState::default(), 7, record::steady_now_ns());
+        let order = in_order(job, ["a", "b", "c", "d"]);
+        for judge in &order {
+            let (report, silent) = (Arc::new(Report::default()), Vec::new());
+            let standing =
+                Standing { window: 7, reference: None, report, heard: 4, silent, wall_ahead_ns: 0, age_ns: 0 };
+            state.hear(judge, JobVerdict { job, name: JobName::default(), standing }, now_ns);
+        }
+        let judges = || {
+            let current = state.current().expect("a verdict");
+            assert_eq!(current.judge, current.judges[0].judge);
+            current.judges.into_iter().map(|about| about.judge).collect::<Vec<_>>()
+        };
+        // Who is no host of the job cannot tell which of the four is silent.
+        assert_eq!(judges(), order);
+        state.outbox.add(job, told(1, 10), &order);
+        state.outbox.begin(job, order[0], Instant::now() - 2 * SUSPECTED_AFTER);
+        assert_eq!(judges(), order[1..]);
+        // Where all are silent it is this host that cannot reach them.
+        for judge in &order {
+            state.outbox.begin(job, judge, Instant::now() - 2 * SUSPECTED_AFTER);
+        }
+        assert_eq!(judges(), order);
     }
 
     fn told(window: i64, bytes: usize) -> WindowDigest {

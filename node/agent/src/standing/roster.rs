@@ -49,7 +49,7 @@ impl Roster {
             let presence = match member.state {
                 MemberState::Live => Presence::Live,
                 MemberState::Dead => Presence::Dead,
-                MemberState::Heard => continue,
+                MemberState::Unconfirmed => continue,
             };
             self.presence.insert(member.name.clone(), presence);
             if presence == Presence::Dead || member.is_self {

@@ -1,4 +1,4 @@
-//! Owns speaking to a ClickHouse server: one request, one answer, and whether it was taken.
+//! Owns requests to a ClickHouse server: one request, one answer, and whether the rows were taken.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,13 +8,13 @@ use object_store::ClientOptions;
 use object_store::client::{HttpClient, HttpConnector as _, HttpRequestBody, ReqwestConnector};
 use tokio::runtime::Runtime;
 
-/// A request, from its beginning to its end. An insert that takes longer is sent again; the server knows
-/// its token.
+/// Time limit of a request. An insert that takes longer is sent again; the server recognises its
+/// token.
 const REQUEST: Duration = Duration::from_secs(30);
-/// Characters of an error that are told.
-const TOLD: usize = 400;
+/// Characters of an error that are kept.
+const ERROR_CHARS: usize = 400;
 
-/// Why a server did not take something.
+/// Why a server did not take rows.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The URL cannot be used.
@@ -23,27 +23,27 @@ pub enum ClientError {
     /// No client could be made.
     #[error("no HTTP client: {0}")]
     Client(String),
-    /// It is not reached, or broke off: it may have taken what was sent.
+    /// It is not reached, or the connection broke: it may have taken what was sent.
     #[error("{place} is not reached: {reason}")]
     Lost {
         /// The server.
         place: String,
-        /// What happened.
+        /// The error.
         reason: String,
     },
-    /// It answered that it did not take it.
+    /// It answered that it did not take them.
     #[error("{place} refused with {status}: {reason}")]
     Refused {
         /// The server.
         place: String,
         /// HTTP's status.
         status: u16,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
 }
 
-/// Who pushes: `CLICKHOUSE_USER` and `CLICKHOUSE_PASSWORD`. Shown nowhere.
+/// The user: `CLICKHOUSE_USER` and `CLICKHOUSE_PASSWORD`. Printed nowhere.
 #[derive(Clone, Default)]
 pub struct Credentials {
     user: Option<String>,
@@ -57,7 +57,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Of settings, by their names.
+    /// From settings, by their names.
     #[must_use]
     pub fn of(settings: &BTreeMap<String, String>) -> Self {
         let of = |name: &str| settings.get(name).cloned();
@@ -81,10 +81,11 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// For `http://HOST:PORT` or `https://HOST:PORT`, with a database's name as the path (else `rankmesh`).
+    /// From `http://HOST:PORT` or `https://HOST:PORT`, with a database's name as the path (else
+    /// `rankmesh`).
     ///
     /// # Errors
-    /// The URL is none, or has a user in it.
+    /// The URL is not valid, or has a user in it.
     pub fn new(url: &str, credentials: Credentials) -> Result<Self, ClientError> {
         let wrong = |why: &str| {
             ClientError::Url(format!("{why}: write http://HOST:8123/DATABASE or https://HOST:8443/DATABASE"))
@@ -95,7 +96,7 @@ impl Client {
             return Err(wrong("no URL of a ClickHouse server"));
         }
         if host.contains('@') {
-            // Not the URL itself: it holds a password.
+            // Not the URL itself: it contains a password.
             return Err(wrong(
                 "a user in the URL would be seen in the process list (CLICKHOUSE_USER and CLICKHOUSE_PASSWORD in the \
                  environment or the settings file name one)",
@@ -109,7 +110,7 @@ impl Client {
         Ok(Self { runtime, http, base: format!("{scheme}://{host}/"), database, credentials })
     }
 
-    /// Where rows go, in words.
+    /// Description of the destination.
     #[must_use]
     pub fn place(&self) -> String {
         format!("{}{}", self.base, self.database)
@@ -121,7 +122,8 @@ impl Client {
         &self.database
     }
 
-    /// Sends rows as Parquet into a table; the server takes all of them or none, and those of a token once.
+    /// Sends rows as Parquet into a table; the server takes all of them or none, and those of a
+    /// token once.
     ///
     /// # Errors
     /// [`ClientError`]. After [`ClientError::Lost`] they may have been taken.
@@ -132,7 +134,7 @@ impl Client {
             ("query", &query),
             ("insert_deduplicate", "1"),
             ("insert_deduplication_token", token),
-            // What is not deduplicated by token on plain tables is not used.
+            // Deduplication by token on plain tables is not relied on.
             ("async_insert", "0"),
             ("wait_end_of_query", "1"),
         ];
@@ -161,7 +163,7 @@ impl Client {
             if status.is_success() && !failed {
                 return Ok(());
             }
-            let reason: String = String::from_utf8_lossy(&body).trim().chars().take(TOLD).collect();
+            let reason: String = String::from_utf8_lossy(&body).trim().chars().take(ERROR_CHARS).collect();
             Err(ClientError::Refused { place: self.place(), status: status.as_u16(), reason })
         })
     }
@@ -197,8 +199,8 @@ mod tests {
         }
         let error = client("http://ada:hush@ch:8123").unwrap_err().to_string();
         assert!(error.contains("CLICKHOUSE_PASSWORD") && !error.contains("hush"), "{error}");
-        let told = Credentials::of(&[("CLICKHOUSE_PASSWORD".to_owned(), "hush".to_owned())].into());
-        assert!(!format!("{told:?}").contains("hush"));
+        let credentials = Credentials::of(&[("CLICKHOUSE_PASSWORD".to_owned(), "hush".to_owned())].into());
+        assert!(!format!("{credentials:?}").contains("hush"));
         assert_eq!(escaped("a b&ü"), "a%20b%26%C3%BC");
     }
 }

@@ -1,5 +1,6 @@
-//! Owns what of a store was pushed: a small file beside it, `NAME.db.clickhouse`, renamed into place before
-//! and after each insert. An insert whose outcome is not known is sent again as it was, with its token.
+//! Owns the record of which rows of a store were pushed: a small file in the store's directory,
+//! `NAME.db.clickhouse`, renamed into place before and after each insert. An insert whose outcome
+//! is not known is sent again unchanged, with its token.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -9,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
 
-/// What was pushed.
+/// The pushed rows of a store.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Cursor {
     version: u32,
-    /// Where to.
+    /// The destination.
     place: String,
     /// The store's number.
     birth_ns: i64,
@@ -22,17 +23,17 @@ pub(super) struct Cursor {
     file: PathBuf,
 }
 
-/// Of a table.
+/// The pushed rows of a table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TableCursor {
-    /// Up to here rows were pushed: row ids, or times where rows change.
+    /// Rows up to here were pushed: row ids, or times in tables whose rows change.
     pub(super) until: Option<i64>,
-    /// The rows of an insert that was begun: after the first, up to the second.
+    /// The rows of an insert that was started: after the first, up to the second.
     pub(super) pending: Option<(i64, i64)>,
 }
 
 impl Cursor {
-    /// Of a store and a place; a new one where nothing was pushed from there to there.
+    /// The record for a store and a destination; a new one where no rows were pushed there.
     ///
     /// # Errors
     /// The file cannot be read, or is of a later version.
@@ -46,7 +47,7 @@ impl Cursor {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(new),
             Err(error) => return Err(error),
         };
-        // Beginning anew would push everything twice: a person has to decide that.
+        // Starting over would push everything twice: a person has to decide that.
         let wrong = |why: String| io::Error::other(format!("{}: {why}", file.display()));
         let known: Self = serde_json::from_slice(&bytes)
             .map_err(|error| wrong(format!("{error}; remove it to push everything again")))?;
@@ -61,7 +62,7 @@ impl Cursor {
         self.tables.get(table).copied().unwrap_or_default()
     }
 
-    /// Notes where a table is, and keeps it.
+    /// Records the state of a table, and writes the file.
     ///
     /// # Errors
     /// The file cannot be written.

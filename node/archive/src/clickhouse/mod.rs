@@ -1,5 +1,6 @@
-//! Rows of stores pushed into a ClickHouse server that people already have, over HTTP. `client` speaks
-//! to the server, `schema` is the script that makes its tables, `cursor` what was pushed, `push` pushes.
+//! Pushes rows of stores into an existing ClickHouse server, over HTTP. `client` sends requests,
+//! `schema` is the script that makes the tables, `cursor` records which rows were pushed, `push`
+//! pushes.
 
 mod client;
 mod cursor;

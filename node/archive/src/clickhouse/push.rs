@@ -1,6 +1,6 @@
-//! Owns one look at a store: what of it was not pushed yet goes into the server, table by table, in inserts
-//! of some thousand rows. The store itself is the queue: a server that is slow or gone is behind, and
-//! loses only what retention takes meanwhile, which is counted.
+//! Owns one pass over a store: rows that were not pushed yet go into the server, table by table, in
+//! inserts of some thousand rows. The store itself is the queue: when the server is slow or gone,
+//! pushing falls behind, and only rows that retention drops meanwhile are lost, which is counted.
 
 use std::io;
 use std::ops::Range;
@@ -15,39 +15,39 @@ use super::schema::UPDATED;
 
 /// Rows of an insert: fewer than a row group, so that the server takes them as one block.
 const ROWS: i64 = 50_000;
-/// Rows of tables whose rows change are pushed when nothing has changed for so long.
+/// Rows of tables whose rows change are pushed when they have not changed for this long.
 const SETTLED_NS: i64 = 5_000_000_000;
-/// The share of one CPU that pushing takes.
+/// The share of one CPU that pushing may take.
 const CPU_SHARE: f64 = 0.25;
-/// The longest rest at a time.
+/// Longest pause at a time.
 const REST: Duration = Duration::from_secs(2);
 
-/// Why a look did not get to its end.
+/// Why a pass did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
     /// The store cannot be read.
     #[error(transparent)]
     Hours(#[from] HoursError),
-    /// The server did not take it.
+    /// The server did not take the rows.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// What was pushed cannot be noted.
+    /// The record of pushed rows cannot be written.
     #[error("noting what was pushed: {0}")]
     Cursor(#[from] io::Error),
-    /// It was told to stop.
+    /// It was asked to stop.
     #[error("stopped")]
     Stopped,
 }
 
 impl PushError {
-    /// Whether it was merely told to stop.
+    /// Whether it was just asked to stop.
     #[must_use]
     pub fn is_stop(&self) -> bool {
         matches!(self, Self::Stopped | Self::Hours(HoursError::Stopped))
     }
 }
 
-/// What was pushed.
+/// The result of a pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pushed {
     /// Inserts.
@@ -56,14 +56,14 @@ pub struct Pushed {
     pub rows: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Rows that retention took before they could be pushed, by table.
+    /// Rows that retention dropped before they could be pushed, by table.
     pub lost: Vec<(String, u64)>,
 }
 
 /// Pushes what is new in a store.
 ///
 /// # Errors
-/// [`PushError`]; what was pushed until then is noted, and the next look goes on from there.
+/// [`PushError`]; rows pushed until then are recorded, and the next pass continues from there.
 pub fn push(
     client: &Client,
     db: &Path,
@@ -95,7 +95,7 @@ pub fn push(
             if let Some(parquet) = parquet {
                 cursor.note(table, TableCursor { until: at.until, pending: Some((after, until)) })?;
                 pushed.bytes += parquet.len() as u64;
-                // With a time, since a table that was emptied counts its rows anew.
+                // With a time, since row ids of a table that was emptied start over.
                 let first_ns = written.span_ns.map_or(0, |(first_ns, _)| first_ns);
                 let token = format!("{node}/{:016x}/{table}/{after}-{until}/{first_ns}", hours.birth_ns());
                 client.insert(table, &token, parquet)?;
@@ -107,14 +107,16 @@ pub fn push(
                 std::thread::sleep(began.elapsed().mul_f64(1.0 / CPU_SHARE - 1.0).min(REST));
             }
             began = Instant::now();
-            // A snapshot keeps the write-ahead log from being cut back: no longer than an insert takes.
+            // A snapshot keeps the write-ahead log from being truncated: so it is held no longer
+            // than an insert takes.
             hours = Hours::open(db)?;
         }
     }
     Ok(pushed)
 }
 
-/// The rows of the next insert: after the first number, up to the second. None where there are none.
+/// The rows of the next insert: after the first number, up to the second. None where there are
+/// none.
 fn next(
     hours: &Hours,
     table: &str,
@@ -128,7 +130,7 @@ fn next(
         return Ok(newest.filter(|newest_ns| *newest_ns > after).map(|newest_ns| (after, newest_ns)));
     }
     let found = match hours.rowids_after(table, until.unwrap_or(i64::MIN))? {
-        // A table that retention has emptied counts its rows anew.
+        // Row ids of a table that retention has emptied start over.
         None if hours.rowids_after(table, i64::MIN)?.is_some_and(|(_, last)| until > Some(last)) => {
             hours.rowids_after(table, i64::MIN)?
         }

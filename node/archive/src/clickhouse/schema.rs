@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 
 use crate::units;
 
-/// The table whose rows change: they are pushed again, by when they were seen last.
+/// The table whose rows change: they are pushed again, by the time of their last change.
 pub(super) const UPDATED: &str = "processes";
 
-/// Blocks of each table whose tokens the server remembers: 64 hosts that push every ten seconds make as
-/// many in four hours. What is sent again later than that would count twice.
+/// Tokens that the server remembers for each table: 64 hosts that push every ten seconds make as
+/// many in four hours. An insert repeated later than that would be counted twice.
 const REMEMBERED: u32 = 100_000;
 
-/// The script that makes the database and its tables. Run again after an upgrade of rankmesh it adds
-/// what columns are new.
+/// The script that makes the database and its tables. Run again after an upgrade of rankmesh it
+/// adds new columns.
 ///
 /// # Errors
 /// SQLite cannot make an empty store to read the tables from.
@@ -68,13 +68,13 @@ pub fn script(database: &str) -> Result<String, rusqlite::Error> {
     Ok(out)
 }
 
-/// Whether a column is part of what a row of `processes` is known by: found again, a process is the same row
-/// with more known of it.
+/// Whether a column is part of the key of a row of `processes`: a process that is seen again is the
+/// same row, with more of its columns filled.
 fn is_key(table: &str, column: &str) -> bool {
     table == UPDATED && ["pid", "start_ns"].contains(&column)
 }
 
-/// A name as ClickHouse has it.
+/// A name, quoted for ClickHouse.
 pub(super) fn quoted(name: &str) -> String {
     format!("`{}`", name.replace('\\', "\\\\").replace('`', "\\`"))
 }

@@ -87,8 +87,8 @@ fn an_archive_answers_as_the_store_does() {
         assert_eq!(all(&conn, &sql), all(&store, &sql), "{sql}");
     }
     assert!(history.notes(&["collectives"], &(T0..T0 + HOUR_NS)).is_empty());
-    let told = history.notes(&["sessions"], &(T0..T0 + HOUR_NS));
-    assert!(told[0].contains("not archived as rows"), "{told:?}");
+    let notes = history.notes(&["sessions"], &(T0..T0 + HOUR_NS));
+    assert!(notes[0].contains("not archived as rows"), "{notes:?}");
 }
 
 #[test]
@@ -97,18 +97,18 @@ fn an_hour_that_store_and_archive_hold_is_counted_once() {
     let db = lab.dir.path().join("n1.db");
     store_of_segments(&db, 20, 16).close();
     let store = store::ServedDb::open(&db, Vec::new()).unwrap().reader().unwrap();
-    let whole: Vec<_> = questions().iter().map(|sql| all(&store, sql)).collect();
+    let expected: Vec<_> = questions().iter().map(|sql| all(&store, sql)).collect();
     drop(store);
     lab.archive(&db);
     let both = |live: Option<&Path>| {
         let conn = lab.history(live).open_reader().unwrap();
-        for (sql, whole) in questions().iter().zip(&whole) {
-            assert_eq!(&all(&conn, sql), whole, "{sql}");
+        for (sql, expected) in questions().iter().zip(&expected) {
+            assert_eq!(&all(&conn, sql), expected, "{sql}");
         }
     };
     both(Some(&db));
 
-    // Retention takes the first segments: the archive has them, and the store the others.
+    // Retention drops the first segments: the archive has them, and the store the others.
     let conn = store::testing::connect(&db);
     conn.execute_batch(
         "CREATE TEMP TABLE gone AS SELECT id, last_ns, row_count FROM segments WHERE table_name = 'collectives' ORDER BY last_ns LIMIT 7;
@@ -146,7 +146,7 @@ fn a_node_whose_store_began_anew_has_the_hours_of_both() {
 }
 
 #[test]
-fn what_is_missing_from_hours_is_told() {
+fn what_is_missing_from_hours_is_noted() {
     let lab = Lab::new();
     let db = lab.dir.path().join("n1.db");
     store_of_segments(&db, 3, 16).close();
@@ -165,12 +165,12 @@ fn what_is_missing_from_hours_is_told() {
     manifest.gaps.push(crate::manifest::Gap { since_ns: T0, until_ns: T0 + 3_000_000_000 });
     manifest.dropped.push(crate::manifest::Dropped { table: "collectives".into(), until_ns: T0, rows: 7 });
     lab.place().write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();
-    let told = |range: Range<i64>| lab.history(None).notes(&["collectives"], &range).join("; ");
-    let notes = told(T0..T0 + HOUR_NS);
+    let notes_of = |range: Range<i64>| lab.history(None).notes(&["collectives"], &range).join("; ");
+    let notes = notes_of(T0..T0 + HOUR_NS);
     for words in ["7 records lost (queue)", "no agent recorded for 3.0 s", "before they were archived"] {
         assert!(notes.contains(words), "{notes}");
     }
-    assert!(told(T0 + HOUR_NS..T0 + 2 * HOUR_NS).contains("1 hours from 2026-01-01T01:00Z"));
+    assert!(notes_of(T0 + HOUR_NS..T0 + 2 * HOUR_NS).contains("1 hours from 2026-01-01T01:00Z"));
     let path = lab.dir.path().join("archive").join(crate::layout::rows("collectives", hour, &name));
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
@@ -178,5 +178,5 @@ fn what_is_missing_from_hours_is_told() {
     let error = conn.query_row("SELECT count(*) FROM collectives", [], |row| row.get::<_, i64>(0)).unwrap_err();
     assert!(error.to_string().contains("table=collectives/date=2026-01-01/hour=00"), "{error}");
     std::fs::write(lab.dir.path().join("archive").join(&file), "{").unwrap();
-    assert!(told(T0..T0 + HOUR_NS).contains("cannot be read"));
+    assert!(notes_of(T0..T0 + HOUR_NS).contains("cannot be read"));
 }

@@ -25,7 +25,7 @@ pub struct StacksAnswer {
     pub merged: Merged,
     /// Processes without any stack.
     pub unread: Vec<Unread>,
-    /// Who is in it.
+    /// Coverage.
     pub coverage: Coverage,
     /// From question to answer, milliseconds.
     pub elapsed_ms: f64,

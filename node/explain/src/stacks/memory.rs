@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-/// Pieces that one call of the kernel takes (`IOV_MAX`).
+/// Most pieces that one call of the kernel takes (`IOV_MAX`).
 const MAX_PIECES: usize = 1024;
 
 /// The memory of one process.
@@ -18,9 +18,9 @@ pub(crate) struct Memory {
 /// A piece of another process's memory that was read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Piece {
-    /// Where it lies in that process.
+    /// Its address in that process.
     pub address: u64,
-    /// What was there.
+    /// Its contents.
     pub bytes: Vec<u8>,
 }
 
@@ -77,7 +77,7 @@ impl Memory {
             Err(Errno::EFAULT) => 0,
             Err(error) => return Err(error),
         };
-        let whole = pieces
+        let complete = pieces
             .iter()
             .position(|piece| {
                 let missing = piece.bytes.len() > read;
@@ -85,7 +85,7 @@ impl Memory {
                 missing
             })
             .unwrap_or(pieces.len());
-        pieces.truncate(whole);
+        pieces.truncate(complete);
         Ok(pieces)
     }
 

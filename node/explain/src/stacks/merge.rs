@@ -12,11 +12,11 @@ use super::sampler::{CountedStack, ProcessProfile, ThreadProfile};
 use super::types::Frame;
 use verdicts::hostlist::{fold_names, fold_ranges};
 
-/// Functions of one stack that are merged; profiles come from other hosts, and these may hold
+/// Most functions of one stack that are merged; profiles come from other hosts, and may contain
 /// anything.
 const MAX_DEPTH: usize = 512;
 
-/// Whose stack it is.
+/// The owner of a stack.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
     /// Its rank, where it has one.
@@ -32,7 +32,7 @@ pub struct Member {
 /// The counted stacks of one member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStacks {
-    /// Whose they are.
+    /// Their owner.
     pub member: Member,
     /// Samples with a stack that are not in `stacks`.
     pub other_stacks: u32,
@@ -41,8 +41,8 @@ pub struct MemberStacks {
 }
 
 impl MemberStacks {
-    /// Those of the threads of a profile that `wanted` holds for: the first thread only, all of
-    /// them, …
+    /// The stacks of those threads of a profile for which `wanted` is true: the first thread only,
+    /// all of them, …
     pub fn of(
         profile: ProcessProfile,
         rank: Option<u32>,
@@ -61,14 +61,14 @@ impl MemberStacks {
     }
 }
 
-/// A step on the way from the outermost function inwards.
+/// A step from the outermost function inwards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Step {
     /// A function.
     Function(Frame),
-    /// What called the next function is not known.
+    /// The caller of the next function is not known.
     OuterMissing,
-    /// What the last function called is not known: the thread ran while it was read.
+    /// The callee of the last function is not known: the thread ran while it was read.
     InnerMissing,
     /// No function that could be read.
     NoFunction,
@@ -95,7 +95,7 @@ pub struct Node {
     pub parent: Option<u32>,
     /// The function.
     pub step: Step,
-    /// Who was in it in at least one sample.
+    /// Members that were in it in at least one sample.
     pub members: Members,
     /// Samples in it.
     pub samples: u64,
@@ -103,13 +103,13 @@ pub struct Node {
     pub own_samples: u64,
 }
 
-/// Members that mostly are in the same place.
+/// Members that are in the same place most of the time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
     /// From the outermost function on, as far inwards as each member was in more than half of its
     /// samples. A line is given where more than half of the samples have it.
     pub path: Vec<Step>,
-    /// Who.
+    /// The members.
     pub members: Members,
     /// Their samples in this place.
     pub samples: u64,
@@ -124,9 +124,9 @@ pub struct Merged {
     pub classes: Vec<Class>,
     /// The tree; each node comes after its parent.
     pub tree: Vec<Node>,
-    /// Everybody with at least one sample.
+    /// All members with at least one sample.
     pub members: Members,
-    /// Those without a sample.
+    /// Members without a sample.
     pub without_stacks: Members,
 }
 
@@ -197,7 +197,7 @@ struct Growing {
 }
 
 impl Tree {
-    /// Adds a member's stacks; answers with its own samples by node.
+    /// Adds a member's stacks; returns its own samples by node.
     fn add(&mut self, member: usize, stacks: &MemberStacks) -> HashMap<usize, u64> {
         let mut own: HashMap<usize, u64> = HashMap::new();
         for stack in &stacks.stacks {
@@ -251,7 +251,7 @@ impl Tree {
         let mut samples = total;
         let mut children: Vec<usize> = self.roots.values().copied().collect();
         loop {
-            // By function first: a loop over two lines is still one place.
+            // Compares functions first: a loop over two lines is still one place.
             let mut functions: BTreeMap<Step, Vec<(usize, u64)>> = BTreeMap::new();
             for child in children {
                 if let Some(count) = own.get(&child) {

@@ -1,5 +1,5 @@
-//! The files that a process has mapped: where each lies, and the parts of an ELF file that stacks
-//! need.
+//! The files that a process has mapped: the address of each, and the parts of an ELF file that
+//! stacks need.
 //!
 //! Files are opened as the process sees them, so programs in containers, in a `chroot` or started
 //! through the loader are found: by `/proc/PID/map_files` where the reader may, else by
@@ -18,9 +18,9 @@ use procfs::process::{MMPermissions, MMapPath};
 use super::process::refused;
 use super::types::StacksError;
 
-/// Larger sections are not read: nothing that is needed here is that large.
+/// Larger sections are not read: nothing that is needed here is as large.
 pub(crate) const MAX_SECTION_BYTES: u64 = 128 << 20;
-/// Files of which facts are kept.
+/// Most files whose facts are kept.
 const MAX_FILES: usize = 4096;
 
 const LE: LittleEndian = LittleEndian;
@@ -86,7 +86,7 @@ pub(crate) fn open(pid: u32, mapping: &Mapping) -> Option<File> {
     File::open(format!("/proc/{pid}/root{}", mapping.path)).ok()
 }
 
-/// What an ELF file says of where it wants to lie and of the interpreter in it.
+/// The addresses for which an ELF file was linked, and the interpreter's symbols in it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ElfFacts {
     loads: Vec<Load>,

@@ -1,5 +1,5 @@
-//! What `/proc` says of a process: which one it is, its threads and what each does, its children,
-//! the rights to read it.
+//! A process by its files in `/proc`: its identity, its threads and their states, its children, the
+//! rights to read it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,14 +9,15 @@ use nix::errno::Errno;
 
 use super::types::{StacksError, ThreadState};
 
-/// One process and its program, named for good: a pid alone can be given to another process later.
+/// One process and its program, identified for good: a pid alone can be given to another process
+/// later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Process id in the reader's namespace.
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
-    /// Where its stack begins: another place after each `exec`. 0 where the reader may not know.
+    /// Address of its stack: another after each `exec`. 0 where the reader may not see it.
     pub stack_start: u64,
 }
 
@@ -33,7 +34,7 @@ impl Identity {
         Ok(Identity { pid, start_ticks, stack_start: number(24).unwrap_or(0) })
     }
 
-    /// Whether this process is still there, and not another one with its pid.
+    /// Whether this process still runs, and not another one with its pid.
     pub fn is_current(&self) -> bool {
         Identity::of(self.pid).is_ok_and(|now| now == *self)
     }
@@ -45,14 +46,14 @@ fn read_text(path: impl AsRef<Path>) -> std::io::Result<String> {
 }
 
 /// State letter and the fields from the parent's pid on of a `stat` line; the name in between may
-/// hold anything.
+/// contain anything.
 fn stat_fields(stat: &str) -> Option<(char, Vec<&str>)> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.collect()))
 }
 
-/// What the scheduler knows of a thread: equal ones around a read prove that the thread did not run
+/// The scheduler's counts of a thread: equal ones around a read prove that the thread did not run
 /// in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Schedule {
@@ -64,12 +65,12 @@ impl Schedule {
     /// not count.
     pub(crate) fn of(pid: u32, tid: u32) -> Option<Schedule> {
         let run_times = read_text(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-        // A kernel without scheduler statistics says "0 0 0" for ever, which proves nothing.
+        // A kernel without scheduler statistics always has "0 0 0", which proves nothing.
         (run_times.trim() != "0 0 0").then_some(Schedule { run_times })
     }
 }
 
-/// What a thread does now; `None` where it is gone.
+/// The state of a thread; `None` where it is gone.
 pub(crate) fn thread_state(pid: u32, tid: u32) -> Option<ThreadState> {
     let stat = read_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     match stat_fields(&stat)?.0 {
@@ -115,7 +116,7 @@ pub(crate) fn thread_ids(pid: u32) -> Result<Vec<u32>, StacksError> {
     Ok(tids)
 }
 
-/// Thread ids as the process itself knows them (its pid namespace), with the reader's id of each.
+/// Thread ids in the process's own pid namespace, with the reader's id of each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadIds {
     by_own_id: HashMap<u32, u32>,
@@ -136,7 +137,7 @@ impl ThreadIds {
         Ok(ThreadIds { by_own_id })
     }
 
-    /// The reader's id of a thread that the process itself calls `own_id`.
+    /// The reader's id of a thread with this id in the process's own namespace.
     pub(crate) fn outside(&self, own_id: u32) -> Option<u32> {
         self.by_own_id.get(&own_id).copied()
     }
@@ -172,7 +173,7 @@ pub fn descendants(pids: &[u32]) -> Vec<u32> {
     found
 }
 
-/// What a refusal of the kernel means: the process ended, or a right is missing, and which.
+/// The meaning of a refusal of the kernel: the process ended, or a right is missing, and which.
 pub(crate) fn refused(pid: u32, errno: Errno) -> StacksError {
     match errno {
         Errno::ESRCH | Errno::ENOENT => StacksError::Ended { pid },

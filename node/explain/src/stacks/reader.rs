@@ -1,4 +1,5 @@
-//! Reads the stacks of any process: finds out once what it is, then reads it the way that fits.
+//! Reads the stacks of any process: finds out once what program it is, then reads it in the way
+//! that fits.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use super::process::{Identity, refused};
 use super::python::{PythonReader, find};
 use super::types::{Limits, ProcessStacks, StacksError, ThreadStack};
 
-/// Reads stacks of other processes, and keeps what it learnt of them for the next read.
+/// Reads stacks of other processes, and caches facts about them for the next read.
 #[derive(Debug, Default)]
 pub struct StackReader {
     limits: Limits,
@@ -39,8 +40,8 @@ impl StackReader {
         self.read_or_ask(pid, &mut None)
     }
 
-    /// As [`Self::read`]; threads of Python that run are asked to walk their frames themselves, and
-    /// are in what [`Self::answered`] returns.
+    /// As [`Self::read`]; threads that run are asked to walk their Python frames themselves, or for a
+    /// copy of their stack, and are in what [`Self::answered`] returns.
     pub(super) fn read_or_ask(
         &mut self,
         pid: u32,
@@ -59,12 +60,18 @@ impl StackReader {
         pid: u32,
         walks: &[OwnWalk],
     ) -> Result<(Vec<ThreadStack>, Option<String>), StacksError> {
-        let Some((_, Target::Python(reader))) = self.processes.get_mut(&pid) else { return Ok(Default::default()) };
-        let stacks = reader.answered(&self.limits, walks).map_err(|errno| refused(pid, errno))?;
-        Ok((stacks, reader.not_asked().map(str::to_owned)))
+        let (stacks, not_asked) = match self.processes.get_mut(&pid) {
+            Some((_, Target::Python(reader))) => {
+                let stacks = reader.answered(&self.limits, walks).map_err(|errno| refused(pid, errno))?;
+                (stacks, reader.not_asked())
+            }
+            Some((_, Target::Native(reader))) => (reader.answered(&self.limits, walks)?, reader.not_asked()),
+            None => return Ok(Default::default()),
+        };
+        Ok((stacks, not_asked.map(str::to_owned)))
     }
 
-    /// Forgets all processes but these.
+    /// Drops the cached facts of all processes but these.
     pub fn keep_only(&mut self, pids: &[u32]) {
         self.processes.retain(|pid, _| pids.contains(pid));
     }
@@ -72,7 +79,7 @@ impl StackReader {
     fn read_known(&mut self, pid: u32, own: &mut Option<&mut dyn OwnWalks>) -> Result<ProcessStacks, StacksError> {
         let identity = Identity::of(pid)?;
         let known = self.processes.remove(&pid).filter(|(known, target)| {
-            // A program that was native a while ago may have loaded an interpreter since.
+            // A process that was native may have loaded an interpreter since.
             *known == identity && !matches!(target, Target::Native(reader) if reader.is_stale())
         });
         let (_, target) = match known {
@@ -86,7 +93,7 @@ impl StackReader {
             Target::Python(reader) => {
                 (reader.version().to_string(), reader.read(&self.limits, own).map_err(|errno| refused(pid, errno))?)
             }
-            Target::Native(reader) => ("native".to_owned(), reader.read(&mut self.files, &self.limits)?),
+            Target::Native(reader) => ("native".to_owned(), reader.read(&mut self.files, &self.limits, own)?),
         };
         if !identity.is_current() {
             return Err(StacksError::Ended { pid });

@@ -1,21 +1,21 @@
 //! Merged stacks as text for people and as folded lines for flame-graph tools. JSON is the
 //! serialised value itself.
 //!
-//! Names come from other processes and hosts: what could steer a terminal or break a format is
-//! escaped here.
+//! Names come from other processes and hosts: characters that control a terminal or break a format
+//! are escaped here.
 
 use std::fmt::Write;
 
 use super::merge::{Class, Members, Merged, Node, Step};
 use super::types::Frame;
 
-/// Functions of a class that are shown, where no more are needed to tell the classes apart.
+/// Functions of a class that are shown, where no more are needed to distinguish the classes.
 const SHOWN: usize = 4;
 /// Host names are shown up to this length, and counted beyond.
 const NODES_WIDTH: usize = 60;
 
-/// `text` with what could steer a terminal replaced by its code: control and invisible formatting
-/// characters.
+/// `text` with characters that control a terminal replaced by their codes: control and invisible
+/// formatting characters.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -36,8 +36,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// The classes, one a line and the largest first, then the tree with the ranks at each place where
-/// ways part.
+/// The classes, one a line and the largest first, then the tree with the ranks at each branch.
 pub fn text(merged: &Merged) -> String {
     let mut out = String::new();
     let common = common_length(&merged.classes);
@@ -126,8 +125,8 @@ fn common_length(classes: &[Class]) -> usize {
     (0..first.path.len()).take_while(|at| rest.iter().all(|c| c.path.get(*at) == first.path.get(*at))).count()
 }
 
-/// What tells a class from the others: from the last function that all share on, at most so many
-/// that it stays one line.
+/// The part of a class's path that distinguishes it: from the last function that all share on, at
+/// most as many as fit on one line.
 fn class_path(class: &Class, common: usize) -> String {
     if class.path.is_empty() {
         return "no place where it is most of the time".into();
@@ -151,7 +150,7 @@ fn class_path(class: &Class, common: usize) -> String {
     labels.join(" > ")
 }
 
-/// The tree, with a new line only where ways part.
+/// The tree, with a new line only at branches.
 fn write_tree(out: &mut String, tree: &[Node]) {
     let mut children = vec![0_u32; tree.len()];
     for node in tree {

@@ -11,15 +11,15 @@ use super::own::{OwnWalk, OwnWalks};
 use super::reader::StackReader;
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust};
 
-/// How often, and at what cost at most.
+/// How often to sample, and the most CPU time it may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Samples of each process.
     pub samples: u32,
     /// Time between two samples.
     pub every: Duration,
-    /// CPU time of the reader for all of it; sampling ends early where it is used up, and the
-    /// profiles say so.
+    /// CPU time of the reader for all of it; when it is used up sampling ends early, which the
+    /// profiles record.
     pub cpu_budget: Duration,
 }
 
@@ -91,7 +91,7 @@ pub struct CountedStack {
     pub outer_missing: bool,
 }
 
-/// Samples processes. Keep it for the next time: what it learnt of the processes makes that
+/// Samples processes. Keep it for the next time: cached facts about the processes make that
 /// cheaper.
 #[derive(Debug, Default)]
 pub struct Sampler {
@@ -105,13 +105,13 @@ impl Sampler {
     }
 
     /// Samples these processes, all in each round. Blocks for about `samples × every`; `cancelled`
-    /// is asked before each round.
+    /// is called before each round.
     pub fn profile(&mut self, pids: &[u32], plan: &Plan, cancelled: impl Fn() -> bool) -> Vec<ProcessProfile> {
         self.profile_with(pids, plan, None, cancelled).0
     }
 
-    /// As [`Self::profile`]; threads of Python that run walk their frames themselves by `own`. Also
-    /// returns why that could not be, if so; they were read from outside then.
+    /// As [`Self::profile`]; running threads of Python walk their frames themselves by `own`. Also
+    /// returns why that was not possible, if so; they were read from outside then.
     pub fn profile_with(
         &mut self,
         pids: &[u32],
@@ -157,14 +157,14 @@ impl Sampler {
     }
 }
 
-/// What a round comes later than its place, at most half of the time between two: a program whose
-/// loop is as long as that time would be seen in one place only. The fractions of the golden ratio's
-/// multiples lie evenly, however many are taken.
+/// The delay of a round, at most half of the time between two: without it a program whose loop is
+/// as long as that time would be seen in one place only. The fractions of the golden ratio's
+/// multiples are evenly spread, however many are taken.
 fn shifted(every: Duration, round: u32) -> Duration {
     (every / 2).mul_f64((f64::from(round) * 0.618_033_988_749_895).fract())
 }
 
-/// Threads that are asked for their own walks get so long to be on a CPU at most.
+/// Longest wait for asked threads to get a CPU.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
 
 /// CPU time of the calling thread.
@@ -277,8 +277,8 @@ impl Counting {
         match known {
             Some(at) => {
                 thread.stacks[at].count += 1;
-                // The most frequent ones stay in front: the next sample is found sooner, and the
-                // list is in order.
+                // The most frequent ones stay in front: so the next sample is found sooner, and the
+                // list is sorted.
                 let first = thread.stacks[..at].partition_point(|other| other.count >= thread.stacks[at].count);
                 thread.stacks.swap(first, at);
             }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_said_so_and_a_cancelled_one_too() {
+    fn a_missing_process_and_a_cancelled_sampling_are_reported() {
         let plan = Plan { samples: 3, every: Duration::ZERO, cpu_budget: Duration::from_secs(1) };
         let profiles = Sampler::new(Limits::default()).profile(&[u32::MAX], &plan, || false);
         let ended = ShortReason::Failed(StacksError::Ended { pid: u32::MAX });
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!((profiles[0].samples, &profiles[0].short_because), (0, &Some(ShortReason::Cancelled)));
     }
 
-    /// Nobody who can have threads walk.
+    /// An implementation that cannot make threads walk.
     #[derive(Debug, Default)]
     struct Refuses {
         asked: usize,
@@ -366,6 +366,9 @@ mod tests {
             self.asked += 1;
             Err("not here".into())
         }
+        fn ask_stack(&mut self, _: u32) -> Result<(), String> {
+            Err("not here".into())
+        }
         fn take(&mut self, _: Duration) -> Vec<OwnWalk> {
             Vec::new()
         }
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn where_threads_cannot_be_asked_they_are_read_from_outside_and_that_is_said() {
+    fn where_threads_cannot_be_asked_they_are_read_from_outside_and_that_is_reported() {
         let spins = "import time\nend = time.time() + 60\nwhile time.time() < end: pass";
         let spawned = std::process::Command::new("python3").args(["-c", spins]).spawn();
         let Ok(mut child) = spawned else {

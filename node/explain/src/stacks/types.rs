@@ -1,10 +1,10 @@
-//! What a stack is for those who print it, keep it or send it to another host: small, bounded,
-//! serialisable values.
+//! The values of stacks for printing, keeping and sending to another host: small, bounded,
+//! serialisable.
 
 use serde::{Deserialize, Serialize};
 
-/// Bounds on what is read and kept of one process. What lies beyond a bound is marked, never
-/// dropped in silence.
+/// Bounds on what is read and kept of one process. What exceeds a bound is marked, never dropped
+/// silently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Frames of one stack.
@@ -47,7 +47,7 @@ pub enum Frame {
     ReturnProbe,
 }
 
-/// What the scheduler said of a thread when its stack was read.
+/// The state of a thread by the scheduler when its stack was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ThreadState {
     /// On a CPU or waiting for one.
@@ -58,18 +58,18 @@ pub enum ThreadState {
     Uninterruptible,
     /// Stopped by a signal or a debugger.
     Stopped,
-    /// The kernel's thread could not be told.
+    /// The kernel's thread could not be identified.
     Unknown,
 }
 
 impl ThreadState {
-    /// Whether the thread does not run, so that its memory holds still.
+    /// Whether the thread does not run, so that its memory does not change.
     pub fn is_still(self) -> bool {
         matches!(self, ThreadState::Blocked | ThreadState::Uninterruptible | ThreadState::Stopped)
     }
 }
 
-/// How far a stack can be relied on.
+/// How reliable a stack is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Trust {
     /// The thread did not run from before the first read until after the last one.
@@ -81,7 +81,7 @@ pub enum Trust {
     /// The thread ran: the frames are those on which two reads agree, from the outermost on. Inner
     /// ones are not known.
     Torn,
-    /// Nothing was read; the thread's note says why.
+    /// Nothing was read; the thread's note has the reason.
     Unread,
 }
 
@@ -92,11 +92,11 @@ pub struct ThreadStack {
     pub tid: u32,
     /// The kernel's name of the thread.
     pub name: String,
-    /// What the scheduler says of it.
+    /// Its state by the scheduler.
     pub state: ThreadState,
-    /// Kernel function that it sleeps in, where it sleeps and the kernel tells.
+    /// Kernel function in which it sleeps, if it sleeps and the kernel reports it.
     pub wait_channel: Option<String>,
-    /// How far `frames` can be relied on.
+    /// How reliable `frames` is.
     pub trust: Trust,
     /// Outermost function first. Empty for a thread that runs no function now that could be read.
     pub frames: Vec<Frame>,
@@ -112,8 +112,8 @@ pub struct ThreadStack {
 pub struct ProcessStacks {
     /// Process id in the reader's pid namespace.
     pub pid: u32,
-    /// Start time of the process, in clock ticks since boot: with the pid it names the process for
-    /// good.
+    /// Start time of the process, in clock ticks since boot: with the pid it identifies the process
+    /// for good.
     pub start_ticks: u64,
     /// `CPython 3.11.2`, or `native`.
     pub runtime: String,
@@ -126,7 +126,7 @@ pub struct ProcessStacks {
 /// Why the stacks of a process could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum StacksError {
-    /// It is not there any more: no fault.
+    /// It has ended: no fault.
     #[error("process {pid} has ended")]
     Ended {
         /// The process.
@@ -137,15 +137,15 @@ pub enum StacksError {
     Denied {
         /// The process.
         pid: u32,
-        /// The right that is missing and what to do.
+        /// The missing right, and what to do.
         missing: String,
     },
-    /// Its interpreter is not one that this reader knows.
+    /// Its interpreter is not one that this reader supports.
     #[error("the stacks of process {pid} are not readable: {reason}")]
     NotReadable {
         /// The process.
         pid: u32,
-        /// What is not known.
+        /// What is not supported.
         reason: String,
     },
 }

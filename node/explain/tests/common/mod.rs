@@ -47,7 +47,9 @@ pub(crate) fn pythons() -> Vec<Python> {
     }
     let missing: Vec<String> =
         (8..=15).filter(|m| !found.keys().any(|(minor, ..)| minor == m)).map(|minor| format!("3.{minor}")).collect();
-    eprintln!("SKIP CPython {}: not on this machine", missing.join(", "));
+    if !missing.is_empty() {
+        eprintln!("SKIP CPython {}: not on this machine", missing.join(", "));
+    }
     assert!(!found.is_empty(), "no Python at all: the tests need Debian's python3");
     found.into_values().collect()
 }
@@ -88,7 +90,7 @@ impl Scenes {
         Scenes { child, input, output, threads }
     }
 
-    /// What CPython says of its own threads: by thread id (function, file, line), innermost first.
+    /// CPython's own view of its threads: by thread id (function, file, line), innermost first.
     pub(crate) fn own_view(&mut self) -> BTreeMap<u32, Vec<(String, String, u32)>> {
         self.input.write_all(b"\n").unwrap();
         self.input.flush().unwrap();
@@ -105,7 +107,7 @@ impl Drop for Scenes {
     }
 }
 
-/// Tries until it holds; after PATIENCE fails with what the last try said.
+/// Tries until it succeeds; after PATIENCE fails with the error of the last attempt.
 pub(crate) fn eventually<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
     loop {

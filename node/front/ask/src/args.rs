@@ -1,4 +1,5 @@
-//! The flags by which every command says whom it asks, for how long, and about which time.
+//! The flags by which a command chooses the agent or stores to ask, for how long, and about which
+//! time.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Who answers requests, and who opens those that are not the agent of this host.
+//! The traits behind which agents and stores are: one answers requests, one opens those besides the
+//! agent of this host.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,18 +13,18 @@ use tokio_util::sync::CancellationToken;
 use crate::args::SocketArg;
 use crate::exit::Exit;
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Debug)]
 pub enum Reply {
     /// A text: a plan, or a JSON document.
     Text(String),
-    /// A result, whose rows were taken as they came.
+    /// The end of a result, whose rows were passed on as they came.
     Result {
-        /// Who is in it.
+        /// Coverage of it.
         coverage: Coverage,
         /// Time from question to answer.
         elapsed_ms: f64,
-        /// The plan with what it cost, where that was asked for.
+        /// The plan with its cost, if that was asked for.
         explained: String,
     },
     /// What ranks did, window by window.
@@ -43,28 +44,28 @@ pub enum Piece {
     Idle,
 }
 
-/// Takes the pieces of a result as they come.
+/// Receives the pieces of a result as they come.
 pub type Take<'a> = &'a mut dyn FnMut(Piece) -> anyhow::Result<()>;
 
-/// No answer, with what is known about the coverage.
+/// Error: no answer, with what is known about the coverage.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct NoAnswer {
-    /// Why.
+    /// The reason.
     pub message: String,
-    /// Who would have been in it.
+    /// The coverage so far.
     pub coverage: Option<Coverage>,
 }
 
-/// The question was stopped by whoever asked it.
+/// Error: the question was stopped by its client.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped")]
 pub struct Stopped;
 
 /// Who answers requests: an agent, or stores.
 pub trait Backend: Send + Sync {
-    /// Answers, for a client of this process where there is one, until `stop` ([`Stopped`]); `take`
-    /// gets rows as they come, and while it takes its time the nodes wait.
+    /// Answers, for a client of this process where there is one, until `stop` ([`Stopped`]). `take`
+    /// gets rows as they come; while it blocks, the nodes wait.
     ///
     /// # Errors
     /// Nobody answers, the question is wrong ([`UsageError`](crate::UsageError)) or failed
@@ -77,23 +78,24 @@ pub trait Backend: Send + Sync {
         take: Take<'_>,
     ) -> anyhow::Result<Reply>;
 
-    /// In words, such as `the stores DIR`.
+    /// Description, such as `the stores DIR`.
     fn description(&self) -> String;
 
-    /// Whether stores are asked: then nothing changes, and the newest row stands for now.
+    /// Whether stores are asked: then nothing changes, and the time of the newest row is used as
+    /// now.
     fn is_stores(&self) -> bool {
         false
     }
 
-    /// The first and the last time that stores hold, Unix nanoseconds; none of an agent.
+    /// The first and the last time in the stores, Unix nanoseconds; none of an agent.
     fn stored_ns(&self) -> Option<(i64, i64)> {
         None
     }
 }
 
-/// Opens what lies beyond the local socket.
+/// Opens what is not behind the local socket.
 pub trait Connector: Sync {
-    /// The agent of another host over the mesh, asked with the identity in a directory.
+    /// The agent of another host over the mesh, with the identity in a directory.
     fn via(&self, host: &str, identity: &Path) -> Arc<dyn Backend>;
 
     /// The stores that `paths` mean: each file, of a directory every `*.db`.
@@ -103,10 +105,10 @@ pub trait Connector: Sync {
     fn stores(&self, paths: &[PathBuf]) -> anyhow::Result<Arc<dyn Backend>>;
 
     /// The hours of an archive with the newer rows of stores, or of a mesh's live hosts, each of
-    /// which has so long to answer.
+    /// which may take this long to answer.
     ///
     /// # Errors
-    /// The archive cannot be read, or holds nothing; as [`Self::stores`].
+    /// The archive cannot be read, or is empty; as [`Self::stores`].
     fn archive(
         &self,
         paths: &[PathBuf],
@@ -130,7 +132,8 @@ impl SocketArg {
         self.socket.is_some() || self.via.is_some()
     }
 
-    /// For commands with `--job`: the socket to ask at, or the exit code of the command that ran on
+    /// For commands with `--job`: the socket of the job's mesh, or the exit code of the command
+    /// that ran on
     /// a node of the job.
     ///
     /// # Errors
@@ -145,9 +148,9 @@ impl SocketArg {
         }
     }
 
-    /// As [`Self::of_slurm_job`], for commands whose `--job` may also be a job within a mesh of many:
-    /// only one with a mesh of its own is reached, and as that mesh knows of nothing else, `job` is
-    /// taken.
+    /// As [`Self::of_slurm_job`], for commands whose `--job` may also be a job within a larger
+    /// mesh: only a job with a mesh of its own is looked for there, and as such a mesh has no other
+    /// job, `job` is taken out.
     ///
     /// # Errors
     /// As there.

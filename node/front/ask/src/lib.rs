@@ -1,13 +1,13 @@
-//! Whom a front end asks, and how it prints what comes back.
+//! How a front end asks, and how it prints the answer.
 //!
-//! Every command and every server for people asks through a [`Target`]: the agent of this host over
-//! its local socket, another host's over the mesh, or stores without any agent. The latter two need
-//! the mesh and the stores, which this crate does not know: the binary gives a [`Connector`] that
-//! opens them, each as a [`Backend`].
+//! Every command and every server for people asks through a [`Target`]: the agent of this host
+//! over its local socket, another host's over the mesh, or stores without any agent. The latter two
+//! need the mesh and the stores, on which this crate does not depend: the binary gives a
+//! [`Connector`] that opens them, each as a [`Backend`].
 //!
-//! - [`args`]: the flags by which all commands say whom they ask; [`values`], [`times`]: what such
-//!   flags may be; [`paths`]: where sockets and state lie by default.
-//! - [`rows`]: questions whose whole answer is wanted; [`output`]: rows in the form asked for.
+//! - [`args`]: the flags by which commands choose the target; [`values`], [`times`]: what such
+//!   flags may be; [`paths`]: where sockets and state are by default.
+//! - [`rows`]: questions whose complete answer is wanted; [`output`]: rows in the form asked for.
 //! - [`Exit`], [`UsageError`]: how a command ends.
 #![forbid(unsafe_code)]
 

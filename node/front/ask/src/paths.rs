@@ -1,4 +1,4 @@
-//! Where sockets and state lie without a flag. Agent and commands agree on these.
+//! Where sockets and state are without a flag. Agent and commands agree on these.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub fn state_dir() -> anyhow::Result<PathBuf> {
     user_state_dir().context("give --identity DIR and --store FILE")
 }
 
-/// Directory of what a user's commands keep, root's too: $XDG_STATE_HOME/rankmesh or
+/// Directory of the state of a user's commands, root's too: $XDG_STATE_HOME/rankmesh or
 /// ~/.local/state/rankmesh.
 ///
 /// # Errors

@@ -20,13 +20,13 @@ pub struct Rows {
     pub columns: Vec<ColumnMeta>,
     /// Its rows.
     pub rows: Vec<Vec<Value>>,
-    /// Who is in it.
+    /// Coverage of it.
     pub coverage: Coverage,
 }
 
 impl Target {
-    /// Asks a SQL question and waits for the complete answer. Of more than `most` rows it is stopped,
-    /// with an error that ends with `hint`.
+    /// Asks a SQL question and waits for the complete answer. Of more than `most` rows it is
+    /// stopped, with an error that ends with `hint`.
     ///
     /// # Errors
     /// As [`Target::query`]; there are more rows, or there is a plan in their place.
@@ -46,26 +46,26 @@ impl Target {
     }
 }
 
-/// Who is asked by a command, and until when.
-pub struct Asker<'a> {
+/// Sends a command's questions to a target, until a deadline.
+pub struct Client<'a> {
     target: &'a Target,
     nodes: &'a [String],
     labels: &'a [(String, String)],
     deadline: Instant,
 }
 
-impl<'a> Asker<'a> {
-    /// The nodes that the flags leave, within their time from now on.
+impl<'a> Client<'a> {
+    /// To the nodes that the flags choose, with their time limit from now on.
     pub fn of(target: &'a Target, args: &'a TargetArgs) -> Self {
         Self::until(target, args, Instant::now() + args.ask.timeout)
     }
 
-    /// The nodes that the flags leave, until a deadline.
+    /// To the nodes that the flags choose, until a deadline.
     pub fn until(target: &'a Target, args: &'a TargetArgs, deadline: Instant) -> Self {
         Self { target, nodes: &args.ask.nodes, labels: &args.ask.label, deadline }
     }
 
-    /// All nodes.
+    /// To all nodes.
     pub fn of_all(target: &'a Target, patience: Duration) -> Self {
         Self { target, nodes: &[], labels: &[], deadline: Instant::now() + patience }
     }

@@ -59,8 +59,8 @@ async fn exchange(
     })?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = FrameReader::new(reader);
-    // An agent that refuses says so at once and hangs up, perhaps before it was asked: its answer
-    // is read all the same.
+    // An agent that refuses sends that at once and closes the connection, perhaps before the
+    // request was sent: its answer is read all the same.
     let asked = async {
         if let Some(behalf) = behalf {
             frame::write(&mut writer, &LocalRequest::OnBehalf(behalf.clone())).await?;
@@ -69,11 +69,11 @@ async fn exchange(
     };
     let asked = asked.await;
     let deadline = Deadline::of(request);
-    let mut heard = false;
+    let mut received = false;
     loop {
         let Some(read) = deadline.next(reader.read::<LocalResponse>(), take).await? else { continue };
-        let hung_up = !heard && !matches!(read, Ok(Some(_))) && !matches!(request, LocalRequest::Nodes);
-        if hung_up && answers_others(path).await {
+        let closed = !received && !matches!(read, Ok(Some(_))) && !matches!(request, LocalRequest::Nodes);
+        if closed && answers_others(path).await {
             let what = match behalf {
                 Some(_) => "takes no questions of front ends",
                 None => "does not know this question",
@@ -84,7 +84,7 @@ async fn exchange(
                 path.display()
             );
         }
-        heard = true;
+        received = true;
         let response = match (read, &asked) {
             (Err(_) | Ok(None), Err(error)) => bail!("asking the agent: {error}"),
             (response, _) => response.context("reading the agent's answer")?,
@@ -96,8 +96,8 @@ async fn exchange(
     }
 }
 
-/// Whether an agent that hung up without a word answers what every release knows: then it could not
-/// read the request.
+/// Whether an agent that closed the connection without an answer answers a request that every
+/// release knows: then it could not read the first one.
 async fn answers_others(path: &Path) -> bool {
     let asked = async {
         let (reader, mut writer) = UnixStream::connect(path).await.ok()?.into_split();

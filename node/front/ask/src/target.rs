@@ -1,5 +1,5 @@
-//! Who is asked: the agent of this host or of another, or stores without any agent. Every command
-//! that asks takes these flags, and asks all of them alike.
+//! The target of questions: the agent of this host or of another, or stores without any agent.
+//! Every command that asks takes these flags, and asks all targets alike.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ impl TargetArgs {
         Ok(Target::of(connector.archive(&self.db, archive, live)?))
     }
 
-    /// Whom the flags name.
+    /// The target that the flags choose.
     ///
     /// # Errors
     /// As [`Connector::stores`] and [`Connector::archive`].
@@ -54,7 +54,7 @@ impl TargetArgs {
     }
 
     /// As [`Self::target`], for commands whose `job` may be one of many of a mesh: of a Slurm job
-    /// with a mesh of its own that mesh, which knows of nothing else, so that `job` is taken.
+    /// with a mesh of its own that mesh, which has no other job, so that `job` is taken out.
     ///
     /// # Errors
     /// As [`Self::of_slurm_job`].
@@ -93,13 +93,13 @@ fn agent(socket: &SocketArg, connector: &dyn Connector) -> Arc<dyn Backend> {
     }
 }
 
-/// Who is asked.
+/// The target of questions.
 #[derive(Clone)]
 pub struct Target {
     backend: Arc<dyn Backend>,
-    /// Ends the question that is asked at the moment; see [`Self::until`].
+    /// Ends the present question; see [`Self::until`].
     stop: CancellationToken,
-    /// For whom this process asks, where it is a front end.
+    /// The client that this process serves, if it is a front end.
     behalf: Option<OnBehalf>,
 }
 
@@ -110,7 +110,7 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Whoever answers behind `backend`.
+    /// What answers behind `backend`.
     pub fn of(backend: Arc<dyn Backend>) -> Self {
         Self { backend, stop: CancellationToken::new(), behalf: None }
     }
@@ -144,22 +144,23 @@ impl Target {
         Ok(socket.of_any_job(job, connector)?.map(|socket| Self::agent(&socket, connector)))
     }
 
-    /// Lets `stop` end what is asked from now on, on every node.
+    /// Lets `stop` end the questions from now on, on every node.
     pub fn until(&mut self, stop: CancellationToken) {
         self.stop = stop;
     }
 
-    /// The same, asked for a client of this process until `stop`.
+    /// The same, for a client of this process, until `stop`.
     pub fn on_behalf(&self, behalf: OnBehalf, stop: CancellationToken) -> Self {
         Self { backend: Arc::clone(&self.backend), stop, behalf: Some(behalf) }
     }
 
-    /// Whether stores are asked: then nothing changes, and the newest row stands for now.
+    /// Whether stores are asked: then nothing changes, and the time of the newest row is used as
+    /// now.
     pub fn is_stores(&self) -> bool {
         self.backend.is_stores()
     }
 
-    /// In words, such as `the stores DIR`.
+    /// Description, such as `the stores DIR`.
     pub fn description(&self) -> String {
         self.backend.description()
     }
@@ -169,12 +170,12 @@ impl Target {
         self.stored_ns().map_or_else(unix_now_ns, |(_, newest_ns)| newest_ns + 1)
     }
 
-    /// The first and the last time that stores hold, Unix nanoseconds; none of an agent.
+    /// The first and the last time in the stores, Unix nanoseconds; none of an agent.
     pub fn stored_ns(&self) -> Option<(i64, i64)> {
         self.backend.stored_ns()
     }
 
-    /// A point in time as Unix nanoseconds; a stretch is counted back from [`Self::now_ns`].
+    /// A point in time as Unix nanoseconds; a length of time is counted back from [`Self::now_ns`].
     pub fn at_ns(&self, when: When) -> i64 {
         match when {
             When::At(at) => {
@@ -185,7 +186,7 @@ impl Target {
         }
     }
 
-    /// Asks; `take` gets rows as they come, and while it takes its time the nodes wait.
+    /// Asks. `take` gets rows as they come; while it blocks, the nodes wait.
     ///
     /// # Errors
     /// Nobody answers, the question is wrong ([`UsageError`]) or failed ([`crate::NoAnswer`]), it
@@ -205,8 +206,8 @@ impl Target {
         }
     }
 
-    /// What ranks did, window by window: of what a judge keeps, a part where there is much
-    /// (`more`); of stores always all of it.
+    /// What ranks did, window by window: of what a judge keeps, a part if there is much (`more`);
+    /// of stores always all of it.
     ///
     /// # Errors
     /// As [`Self::ask_into`].
@@ -220,7 +221,7 @@ impl Target {
     /// The tables that can be asked for.
     ///
     /// # Errors
-    /// As [`Self::ask_into`]; also where the agent is of a release that does not tell.
+    /// As [`Self::ask_into`]; the agent is of a release without this request.
     pub fn tables(&self) -> anyhow::Result<Vec<TableSeen>> {
         serde_json::from_str(&self.document(LocalRequest::Tables)?).context("reading the list of tables")
     }
@@ -233,7 +234,7 @@ impl Target {
         self.ask_into(LocalRequest::Query(question), take)
     }
 
-    /// A verdict as JSON: of a span, Unix nanoseconds, else as the question says.
+    /// A verdict as JSON: of a span, Unix nanoseconds, else as the question has it.
     ///
     /// # Errors
     /// As [`Self::ask_into`].
@@ -257,19 +258,19 @@ impl Target {
 /// The time that was asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
-    /// None was.
+    /// None was given.
     Last,
-    /// So many milliseconds up to now; of stores, to their last call.
+    /// This many milliseconds up to now; of stores, to their last call.
     Back(u64),
     /// Unix nanoseconds.
     Between(i64, i64),
 }
 
 impl SpanArgs {
-    /// The span, printed on standard error where the zone was left to this host.
+    /// The span; printed on standard error if this host's zone was assumed.
     ///
     /// # Errors
-    /// It ends before it begins, or is still to come ([`UsageError`]).
+    /// It ends before it begins, or is in the future ([`UsageError`]).
     pub fn resolved(&self, target: &Target) -> Result<Span, UsageError> {
         let (since, until) = match (self.between.as_slice(), self.since) {
             (&[since, until], _) => (since, Some(until)),

@@ -1,5 +1,5 @@
-//! Points in time as people type them: a stretch back from now, a time of day, a date; in this
-//! host's zone unless they say theirs.
+//! Points in time as people type them: a length of time back from now, a time of day, a date; in
+//! this host's zone unless another is given.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::values::parse_duration;
 /// A point in time as it was typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// So long ago.
+    /// This long ago.
     Ago(Duration),
-    /// Then.
+    /// This instant.
     At(Timestamp),
 }
 
@@ -23,7 +23,7 @@ impl When {
     /// How far back from now.
     ///
     /// # Errors
-    /// It is still to come.
+    /// It is in the future.
     pub fn ago(self) -> Result<Duration, String> {
         self.ago_from(Timestamp::now())
     }
@@ -38,7 +38,7 @@ impl When {
         }
     }
 
-    /// With the zone that was meant, where the text left it to this host; none of a stretch.
+    /// With its zone, if the text left it to this host; none of a length of time.
     pub fn with_zone(self) -> Option<String> {
         match self {
             Self::Ago(_) => None,
@@ -55,7 +55,7 @@ impl When {
         if let Ok(duration) = parse_duration(text) {
             return Ok(Self::Ago(duration));
         }
-        // With an offset or Z it is that instant wherever it is read.
+        // With an offset or Z it is the same instant in every zone.
         if let Ok(at) = Timestamp::from_str(text) {
             return Ok(Self::At(at));
         }
@@ -82,7 +82,7 @@ impl When {
 /// `10m` (ago), a time of day, a date with or without one.
 ///
 /// # Errors
-/// It is none of these: with what to write.
+/// It is none of these; the message says what to write.
 pub fn parse_when(text: &str) -> Result<When, String> {
     When::parsed(text, &Zoned::now())
 }
@@ -93,7 +93,7 @@ pub fn parse_when(text: &str) -> Result<When, String> {
 /// As there.
 pub fn parse_when_or_ns(text: &str) -> Result<When, String> {
     match text.parse::<i128>() {
-        // A number so long is no count of seconds.
+        // A number of this many digits is no count of seconds.
         Ok(ns) if text.len() > 12 => Timestamp::from_nanosecond(ns).map(When::At).map_err(|error| error.to_string()),
         _ if text == "now" => Ok(When::Ago(Duration::ZERO)),
         _ => parse_when(text),
@@ -122,7 +122,7 @@ mod tests {
         let read = [
             ("10:05", "2026-11-23T09:05:00Z"),
             ("10:05:30", "2026-11-23T09:05:30Z"),
-            // It has not been so late today.
+            // That time of day is still to come today.
             ("14:05", "2026-11-22T13:05:00Z"),
             ("2026-11-22T03:00", "2026-11-22T02:00:00Z"),
             ("2026-11-22 03:00:01", "2026-11-22T02:00:01Z"),

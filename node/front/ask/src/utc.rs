@@ -1,10 +1,10 @@
-//! Times as certificates' are printed.
+//! Times in the form used for certificates.
 
 use std::time::SystemTime;
 
 use time::OffsetDateTime;
 
-/// RFC 3339, whole seconds.
+/// RFC 3339, in full seconds.
 pub fn utc(at: SystemTime) -> String {
     let at = OffsetDateTime::from(at);
     let (year, month, day) = (at.year(), u8::from(at.month()), at.day());

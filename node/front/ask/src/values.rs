@@ -1,5 +1,5 @@
-//! Values of flags that are more than a word or a number: what they may be, and what to write
-//! instead.
+//! Values of flags that are more than a word or a number: how they are parsed, and messages on what
+//! to write instead.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranks(pub Vec<u32>);
 
-/// Ranks named at once.
+/// Most ranks named at once.
 const MOST_RANKS: usize = 65_536;
 
 /// `5`, `3,5-7` or `64-126/2`.
@@ -56,7 +56,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-/// Shorter, and nodes would be shut out by a clock that is a little off or an answer that is late.
+/// With a shorter one, nodes would be refused because of a clock that is a little off or a late
+/// answer.
 const SHORTEST_VALIDITY: Duration = Duration::from_secs(30);
 
 /// How long a certificate is valid.

@@ -1,4 +1,4 @@
-//! How long an answer is waited for, and what becomes of each response that comes.
+//! Waiting for an answer, and handling each response.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{NoAnswer, Piece, Reply, Stopped, Take};
 use crate::exit::UsageError;
 
-/// Silence after which whoever takes the pieces gets [`Piece::Idle`].
+/// Silence after which the receiver of the pieces gets [`Piece::Idle`].
 pub(crate) const IDLE: Duration = Duration::from_secs(1);
 
-/// How long an agent is waited for beyond a question's own time: its reason why there is no answer
+/// How long to wait for an agent beyond a question's own time: its reason why there is no answer
 /// should come first.
 const BEYOND: Duration = Duration::from_millis(240);
 
-/// The time that an agent has for a request, where the request has a limit.
+/// The time that an agent has for a request, if the request has a limit.
 #[derive(Debug)]
 pub struct Deadline {
     timeout_ms: u64,
@@ -25,7 +25,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// That of a request, from now on.
+    /// The time limit of the request, from now on.
     pub fn of(request: &LocalRequest) -> Self {
         let timeout_ms = match request {
             LocalRequest::Query(question) => question.timeout_ms,
@@ -43,12 +43,12 @@ impl Deadline {
                 return Self { timeout_ms: 0, until: None };
             }
         };
-        // As good as for ever, where the clock ends before.
+        // Practically for ever, if the clock's range ends before.
         let until = Instant::now().checked_add(Duration::from_millis(timeout_ms).saturating_add(BEYOND));
         Self { timeout_ms, until }
     }
 
-    /// The next response; none where nothing came for a second, which `take` is then given.
+    /// The next response; none if nothing came for a second, which `take` is then told.
     ///
     /// # Errors
     /// The time is over, or what `take` returned.
@@ -70,7 +70,7 @@ impl Deadline {
     }
 }
 
-/// Hands a response to `take`; the reply, once it is the last.
+/// Passes a response to `take`; returns the reply, once it is the last.
 ///
 /// # Errors
 /// It is an error, or what `take` returned.
@@ -90,7 +90,7 @@ pub fn deliver(response: LocalResponse, take: Take<'_>) -> anyhow::Result<Option
 }
 
 /// Asks on this thread, until `stop`: the agent stops the question on every node when its client
-/// hangs up.
+/// closes the connection.
 ///
 /// # Errors
 /// [`Stopped`], or what `asking` returned.

@@ -1,15 +1,15 @@
-//! How much of an answer an assistant gets, and where what processes wrote begins and ends in it.
+//! Limits on the size of an answer for an assistant, and marks around text that processes wrote.
 
 use std::fmt::Write as _;
 
 use record::printable;
 
-/// Words that a line which is cut ends with are reserved this much.
+/// Tokens reserved for the words at the end of a line that is cut.
 const FOR_MARKS: usize = 200;
 
-/// A safe estimate of how many tokens a text is: common tokenizers make words of up to some eight
+/// A safe estimate of the tokens of a text: common tokenizers make words of up to some eight
 /// letters one token and cut digits in threes; here four letters or three digits count as one, and
-/// so does any other character, but for single spaces.
+/// so does any other character except single spaces.
 pub(super) fn tokens(text: &str) -> usize {
     let (mut tokens, mut letters, mut digits) = (0, 0_usize, 0_usize);
     for c in text.chars() {
@@ -32,12 +32,12 @@ pub(super) fn tokens(text: &str) -> usize {
     tokens + letters.div_ceil(4) + digits.div_ceil(3)
 }
 
-/// A part of an answer's lines, as many as the budget takes.
+/// A page of an answer's lines, as large as the budget allows.
 pub(super) struct Page {
     lines: Vec<String>,
-    /// Lines before the first one that is given.
+    /// Lines before the first one that is shown.
     offset: usize,
-    /// Lines that were given to it.
+    /// Lines offered to it so far.
     seen: usize,
     most: usize,
     budget: usize,
@@ -55,12 +55,12 @@ impl Page {
         self.budget = self.budget.saturating_sub(tokens(text));
     }
 
-    /// Whether the next line may still be shown; the others are only counted.
+    /// Whether the next line may still be shown; further ones are only counted.
     pub(super) fn wants(&self) -> bool {
         self.seen >= self.offset && self.lines.len() < self.most && !self.is_full
     }
 
-    /// Counts a line that is not wanted.
+    /// Counts a line that is not shown.
     pub(super) fn skip(&mut self) {
         self.seen += 1;
     }
@@ -78,7 +78,7 @@ impl Page {
                 return self.skip();
             }
             let all = line.chars().count();
-            // No character is less than a third of a token, but for spaces.
+            // Every character is at least a third of a token, except spaces.
             let mut kept: String = line.chars().take(self.budget * 3).collect();
             while tokens(&kept) + 1 > self.budget && !kept.is_empty() {
                 let keep = kept.chars().count() * 3 / 4;
@@ -93,7 +93,7 @@ impl Page {
         self.seen += 1;
     }
 
-    /// What of it is shown, in words, where it is not all; `what` is a plural.
+    /// Text on which part is shown, if it is not all; `what` is a plural.
     pub(super) fn shown(&self, what: &str) -> Option<String> {
         let (from, to) = (self.offset, self.offset + self.lines.len());
         if self.offset >= self.seen && self.offset > 0 {
@@ -114,7 +114,7 @@ impl Page {
     }
 }
 
-/// Lines between marks that nobody who wrote them can know, so that no name of a process ends them.
+/// Puts lines between marks that their writers cannot know, so that no process name can end them.
 pub(super) fn fenced(lines: &[String]) -> String {
     let mark = format!("data-{:08x}", rand::random::<u32>());
     let mut out = format!("<{mark}>\n");

@@ -1,5 +1,5 @@
-//! The same protocol over HTTP, for `rankmesh serve`, which looks at hosts, origins and tokens before a
-//! request comes here.
+//! The same protocol over HTTP, for `rankmesh serve`, which checks hosts, origins and tokens before
+//! a request comes here.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::server::Server;
 /// Tokens of one answer.
 const MAX_TOKENS: u32 = 8_000;
 
-/// A service for one path. A request's extensions may hold the [`model::OnBehalf`] that it is asked
-/// for.
+/// A service for one path. A request's extensions may contain the [`model::OnBehalf`] of its
+/// client.
 pub fn service(target: Target, timeout: std::time::Duration) -> StreamableHttpService<Server, NeverSessionManager> {
     let socket = SocketArg { socket: None, via: None, identity: None };
     let ask = AskArgs { timeout, nodes: Vec::new(), label: Vec::new(), require_all: false };
     let server =
         Server::new(target, TargetArgs { socket, db: Vec::new(), archive: None, live: false, ask }, None, MAX_TOKENS);
-    // No session is kept: each request stands by itself. Who may send one was looked at before.
+    // No session is kept: each request is independent. Who may send one was checked before.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)

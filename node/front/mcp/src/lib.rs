@@ -1,10 +1,10 @@
 //! `rankmesh mcp`: the questions of an assistant, by the Model Context Protocol.
 //!
-//! A client of the local socket like every other command, with the rights of the user who runs it. On
-//! standard input and output it listens nowhere; `http` is a part of `rankmesh serve`. Owns what an
-//! assistant sees: `tools` (definitions and what they ask), `bounds` (how much of an answer it gets,
-//! and where data begins and ends), `prompts`, and `server` (the protocol's side). What the answers
-//! contain is made in `front`.
+//! A client of the local socket like every other command, with the rights of the user who runs it.
+//! On standard input and output it listens nowhere; `http` is a part of `rankmesh serve`. Owns what
+//! an assistant gets: `tools` (definitions and their questions), `bounds` (limits of an answer, and
+//! marks around data), `prompts`, and `server` (the protocol's side). The contents of answers are
+//! made in `front`.
 
 use std::time::Duration;
 
@@ -37,13 +37,13 @@ pub struct McpArgs {
     max_tokens: u32,
 }
 
-/// How long what still runs is waited for when the client has gone.
+/// How long to wait for running requests when the client has gone.
 const FOR_THE_LAST: Duration = Duration::from_millis(100);
 
 /// Answers one client until it goes away.
 ///
 /// # Errors
-/// Whom the flags name cannot be asked, or the protocol failed.
+/// The target cannot be asked, or the protocol failed.
 pub fn run(mut args: McpArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     let target = match args.target.of_any_job(&mut args.job, connector)? {
         Ok(target) => target,
@@ -52,11 +52,11 @@ pub fn run(mut args: McpArgs, connector: &dyn Connector) -> anyhow::Result<Exit>
     let server = Server::new(target, args.target, args.job, args.max_tokens);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let served = runtime.block_on(async {
-        // A client that goes away before it said anything has ended nothing.
+        // A client that goes away before its first message is no error.
         let Ok(serving) = server.serve(rmcp::transport::stdio()).await else { return Ok(()) };
         serving.waiting().await.map(drop)
     });
-    // A pending read of standard input would hold it for ever.
+    // A pending read of standard input would keep it running for ever.
     runtime.shutdown_timeout(FOR_THE_LAST);
     served?;
     Ok(Exit::Complete)

@@ -1,5 +1,5 @@
-//! The tools: what they are called and take, and what they ask for an assistant. All of them only
-//! read.
+//! The tools: their names and parameters, and the questions that they ask for an assistant. All of
+//! them only read.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use super::bounds::{Page, fenced};
 
 /// Rows of an answer unless more are asked for.
 const ROWS: usize = 200;
-/// Lines of an answer that are no rows.
+/// Most lines of an answer that are no rows.
 const LINES: usize = 2_000;
 
 type Arguments = Map<String, serde_json::Value>;
@@ -99,11 +99,11 @@ pub(super) fn list() -> Vec<Tool> {
     ]
 }
 
-/// Whom tools ask, and within which bounds.
-pub(super) struct Asker {
+/// The target of tools, and their limits.
+pub(super) struct Toolbox {
     pub(super) target: Target,
     pub(super) flags: TargetArgs,
-    /// Where an assistant names none.
+    /// The job if an assistant names none.
     pub(super) job: Option<String>,
     pub(super) max_tokens: usize,
 }
@@ -174,7 +174,7 @@ fn parsed<T: DeserializeOwned>(arguments: Arguments) -> Result<T, UsageError> {
         .map_err(|error| UsageError(format!("arguments: {error}")))
 }
 
-impl Asker {
+impl Toolbox {
     /// Calls a tool; none where there is no such tool.
     ///
     /// # Errors
@@ -224,7 +224,7 @@ impl Asker {
             nodes: self.flags.ask.nodes.clone(),
             labels: self.flags.ask.label.clone(),
         })?;
-        self.whole(&found.coverage)?;
+        self.check_coverage(&found.coverage)?;
         let mut text = explain::page::text(&found, false);
         text.push_str(&runbook::to_do(&found, false)?);
         let next = match &found.place {
@@ -257,7 +257,7 @@ impl Asker {
         let json = self.target.stragglers(question, between)?;
         let answer: serde_json::Value = serde_json::from_str(&json).context("reading the verdict")?;
         let coverage = stragglers::coverage(&answer["coverage"]).context("reading the coverage")?;
-        self.whole(&coverage)?;
+        self.check_coverage(&coverage)?;
         let report: Report = serde_json::from_value(answer).context("reading the verdict")?;
         let wanted =
             |rank: i32| only.as_ref().is_none_or(|only| u32::try_from(rank).is_ok_and(|rank| only.0.contains(&rank)));
@@ -289,7 +289,7 @@ impl Asker {
                 ));
             }
         }
-        // Latest first; what was equal stays in the order of communicators and ranks.
+        // Latest first; equal ones stay in the order of communicators and ranks.
         rows.sort_by_key(|(excess_ns, _)| std::cmp::Reverse(*excess_ns));
         let mut lines: Vec<String> = rows.iter().map(|(_, row)| csv(row)).collect();
         let mut head =
@@ -323,7 +323,8 @@ impl Asker {
         }
         let mut page = self.page(asked.offset, most);
         let mut head = String::new();
-        // Rows beyond the page are counted and let go, so that the coverage is that of the answer.
+        // Rows beyond the page are counted and dropped, so that the coverage is that of the full
+        // answer.
         let reply = self.target.query(question, &mut |piece| {
             match piece {
                 Piece::Columns(columns) => {
@@ -346,7 +347,7 @@ impl Asker {
         match reply {
             Reply::Text(plan) => Ok(self.lines(&plan, asked.offset, None, None)),
             Reply::Result { coverage, .. } => {
-                self.whole(&coverage)?;
+                self.check_coverage(&coverage)?;
                 Ok(paged(page, "rows", &head, Some(&coverage), None))
             }
             Reply::Board(_) => bail!("something else came in place of rows"),
@@ -405,7 +406,7 @@ impl Asker {
             labels: self.flags.ask.label.clone(),
         }))?;
         let answer: StacksAnswer = serde_json::from_str(&json).context("reading the stacks")?;
-        self.whole(&answer.coverage)?;
+        self.check_coverage(&answer.coverage)?;
         let mut text = stacks::text(&answer.merged);
         for Unread { node, rank, pid, reason } in &answer.unread {
             let who = rank.map_or_else(|| "child process".to_owned(), |rank| format!("rank {rank}"));
@@ -442,13 +443,13 @@ impl Asker {
         Ok(self.rows("node,state,ranks,rows,recording,labels", &lines, asked.offset, LINES, None, None))
     }
 
-    /// Room for the words around a page is left.
+    /// The budget of a page, less room for the words around it.
     fn page(&self, offset: usize, most: usize) -> Page {
         Page::new(offset, most, self.max_tokens)
     }
 
-    /// With `--require-all` a partial answer is none.
-    fn whole(&self, coverage: &Coverage) -> anyhow::Result<()> {
+    /// With `--require-all` a partial answer is an error.
+    fn check_coverage(&self, coverage: &Coverage) -> anyhow::Result<()> {
         if self.flags.ask.require_all && !coverage.is_complete() {
             let message = "the answer is partial and --require-all was given".to_owned();
             return Err(NoAnswer { message, coverage: Some(coverage.clone()) }.into());
@@ -481,7 +482,7 @@ impl Asker {
     }
 }
 
-/// Lines of a coverage that an assistant reads; the others are counted.
+/// Lines of a coverage that an assistant gets; further ones are counted.
 const COVERAGE_LINES: usize = 20;
 
 fn coverage_text(coverage: &Coverage) -> String {
@@ -495,7 +496,7 @@ fn coverage_text(coverage: &Coverage) -> String {
     text.join("\n")
 }
 
-/// Coverage first, then what is shown of how much, then the data.
+/// Coverage first, then which part is shown, then the data.
 fn paged(page: Page, what: &str, head: &str, coverage: Option<&Coverage>, next: Option<&str>) -> String {
     let mut text = String::new();
     if let Some(coverage) = coverage {
@@ -522,7 +523,7 @@ fn paged(page: Page, what: &str, head: &str, coverage: Option<&Coverage>, next: 
     text
 }
 
-/// A failure as an assistant reads it: what happened, and who had answered.
+/// An error as text for an assistant: what happened, and the coverage so far.
 pub(super) fn failure(error: &anyhow::Error, max_tokens: usize) -> String {
     let mut text = format!("{error:#}");
     if let Some(NoAnswer { coverage: Some(coverage), .. }) = error.downcast_ref() {
@@ -535,7 +536,7 @@ pub(super) fn failure(error: &anyhow::Error, max_tokens: usize) -> String {
     format!("{kind}:\n{}", fenced(&page.into_lines()))
 }
 
-/// A line of CSV, whatever is in the cells.
+/// A line of CSV, whatever its cells contain.
 fn csv(cells: &[String]) -> String {
     let quoted = cells.iter().map(|cell| {
         let cell = printable(cell);

@@ -1,9 +1,10 @@
-//! Which alerts stand, and what each receiver is to be sent: values in, messages out.
+//! The alerts that stand, and the messages that each receiver has to get: values in, messages out.
 //!
-//! A job that somebody holds up, or that hangs, is an alert; job, rank and host tell alerts apart.
-//! Alertmanager is sent each again every minute while it stands, as it asks
-//! (<https://prometheus.io/docs/alerting/latest/clients/>); a webhook and Slack when it begins and when
-//! it is over. Whatever was not taken is sent again, later and later.
+//! A job with a culprit, or one that hangs, is an alert; it is identified by verdict, job, rank
+//! and host. Alertmanager gets each alert again every minute while it stands, as it asks
+//! (<https://prometheus.io/docs/alerting/latest/clients/>); a webhook and Slack get it when it
+//! begins and when it is over. A message that a receiver did not take is sent again, at growing
+//! intervals.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,19 +16,19 @@ use serde_json::{Value, json};
 
 use super::snapshot::is_judge;
 
-/// Alertmanager is sent alerts so often.
+/// Time between two messages about an alert to Alertmanager.
 const AGAIN: Duration = Duration::from_secs(60);
-/// And may take an alert for over, when it has received nothing for so long.
+/// Time after which it may consider an alert over when no message came.
 const ENDS_AFTER_S: i64 = 240;
-/// What is gone for so long is over.
+/// An alert that was not seen for this long is over.
 const OVER_AFTER: Duration = Duration::from_secs(10);
-/// After what was not taken, and at most.
+/// Pause after a message that was not taken, at first and at most.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_MOST: Duration = Duration::from_secs(300);
-/// Alerts at a time.
+/// Most alerts at a time.
 const MOST: usize = 256;
 
-/// What tells alerts apart.
+/// The identity of an alert.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     job: String,
@@ -42,7 +43,7 @@ pub(super) struct Alert {
     job: JobNow,
     agent: String,
     since: Timestamp,
-    /// When it was seen last.
+    /// When it was last seen.
     seen: Instant,
 }
 
@@ -51,12 +52,12 @@ pub(super) struct Alert {
 pub(super) struct Standing(BTreeMap<Key, Alert>);
 
 impl Standing {
-    /// Takes what an agent says now; `judged` leaves out jobs that others judge. Says what there was
-    /// no room for.
+    /// Takes in an agent's current state; `judged` leaves out jobs that other agents judge. Returns
+    /// the number of alerts for which there was no room.
     pub(super) fn take(&mut self, watched: &Watched, judged: bool, now: Instant, at: Timestamp) -> usize {
         let mut beyond = 0;
         for job in watched.jobs.iter().filter(|job| job.is_ill && (!judged || is_judge(job, &watched.agent))) {
-            // Of the one that is shown more is known.
+            // The job that is shown has more details.
             let job = watched.job.as_ref().filter(|shown| shown.name == job.name).unwrap_or(job);
             let culprit = job.culprits.first();
             let key = Key {
@@ -86,7 +87,7 @@ pub(super) enum Kind {
     Slack,
 }
 
-/// What a receiver was sent.
+/// The messages to a receiver.
 #[derive(Debug)]
 pub(super) struct Outbox {
     kind: Kind,
@@ -98,13 +99,13 @@ pub(super) struct Outbox {
 #[derive(Debug)]
 struct Sent {
     alert: Alert,
-    /// When it took it; none: it has not.
+    /// When the receiver took it; none: it has not.
     at: Option<Instant>,
     /// It is over, and the receiver has not taken that yet.
     over: Option<Timestamp>,
 }
 
-/// One request to a receiver, and what it is about.
+/// One request to a receiver, and the alerts that it is about.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) body: Value,
@@ -116,13 +117,13 @@ impl Outbox {
         Self { kind, sent: BTreeMap::new(), retry: RETRY, not_before: None }
     }
 
-    /// What to send now.
+    /// The messages to send now.
     pub(super) fn due(&mut self, standing: &Standing, now: Instant, at: Timestamp) -> Vec<Message> {
         for (key, alert) in &standing.0 {
             let sent =
                 self.sent.entry(key.clone()).or_insert_with(|| Sent { alert: alert.clone(), at: None, over: None });
             if sent.over.take().is_some() {
-                // It began anew before the receiver knew of its end.
+                // It began again before the receiver knew of its end.
                 sent.at = None;
             }
             sent.alert = alert.clone();
@@ -156,7 +157,7 @@ impl Outbox {
         }
     }
 
-    /// It took a message.
+    /// The receiver took a message.
     pub(super) fn taken(&mut self, message: &Message, now: Instant) {
         (self.retry, self.not_before) = (RETRY, None);
         for key in &message.about {
@@ -169,11 +170,11 @@ impl Outbox {
         }
     }
 
-    /// It did not: it is left alone for a while.
+    /// It did not take it: nothing is sent to it for a while.
     pub(super) fn refused(&mut self, now: Instant) {
         self.not_before = now.checked_add(self.retry);
         self.retry = (self.retry * 2).min(RETRY_MOST);
-        // What began and ended unheard is not kept for ever.
+        // Bounded: alerts that began and ended without a message being taken are dropped.
         while self.sent.len() > MOST {
             let Some(oldest) = self.sent.iter().min_by_key(|(_, sent)| sent.alert.since).map(|(key, _)| key.clone())
             else {
@@ -213,7 +214,8 @@ fn webhook(sent: &Sent) -> Value {
 }
 
 fn slack(sent: &Sent) -> Value {
-    // <https://api.slack.com/reference/surfaces/formatting#escaping>; backquotes would end the code.
+    // <https://api.slack.com/reference/surfaces/formatting#escaping>; backquotes would end the
+    // code.
     let escaped =
         |text: &str| printable(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('`', "'");
     let job = &sent.alert.job;
@@ -266,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn alertmanager_hears_again_until_it_has_taken_the_end() {
+    fn alertmanager_gets_it_again_until_it_has_taken_the_end() {
         let (now, at) = (Instant::now(), Timestamp::UNIX_EPOCH);
         let (mut standing, mut out) = (Standing::default(), Outbox::new(Kind::Alertmanager));
         standing.take(&watched(true, "n0"), true, now, at);
         let first = out.due(&standing, now, at);
         assert_eq!(first[0].body[0]["labels"]["rank"], "5");
         assert_eq!(first[0].body[0]["endsAt"], "1970-01-01T00:04:00Z");
-        // Nobody is there: it is left alone, and then tried again.
+        // The receiver is down: nothing is sent for a while, then it is tried again.
         out.refused(now);
         assert!(out.due(&standing, later(now, 1), at).is_empty());
         let again = out.due(&standing, later(now, 6), at);
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_hears_twice_and_slack_reads_no_markup_of_others() {
+    fn a_webhook_gets_two_messages_and_slack_no_markup_of_others() {
         let (now, at) = (Instant::now(), Timestamp::UNIX_EPOCH);
         for kind in [Kind::Webhook, Kind::Slack] {
             let (mut standing, mut out) = (Standing::default(), Outbox::new(kind));

@@ -1,4 +1,4 @@
-//! Findings as they come: rows of the table `findings`, each given once.
+//! Findings as they come: rows of the table `findings`, each returned once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,14 +12,15 @@ use model::{Coverage, Question};
 use query_planner::{ColumnMeta, Value};
 use serde_json::{Map, Value as Json};
 
-/// The time for each look.
+/// The time limit of each request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Findings of one look.
+/// Most findings of one request.
 const MOST: usize = 1_000;
-/// Clocks of hosts may differ by so much, and rows take a moment: each look goes so far back again.
+/// Clocks of hosts may differ by this much, and rows take a moment: each request goes this far back
+/// again.
 const BEHIND_NS: i64 = 60_000_000_000;
 
-/// What one look found.
+/// The result of one request.
 pub(super) struct Found {
     pub(super) columns: Vec<ColumnMeta>,
     pub(super) rows: Vec<Vec<Value>>,
@@ -41,18 +42,18 @@ pub(super) fn after_ns(target: &Target, after: i64, nodes: &[String]) -> anyhow:
     Ok(Found { columns, rows, more, coverage })
 }
 
-/// Those that come from a time on.
+/// The findings from a time on.
 #[derive(Debug)]
 pub(super) struct Following {
-    begun: i64,
+    start_ns: i64,
     newest: i64,
     seen: BTreeSet<(i64, String)>,
 }
 
 impl Following {
     /// From here, Unix nanoseconds.
-    pub(super) fn from(begun: i64) -> Self {
-        Self { begun, newest: begun, seen: BTreeSet::new() }
+    pub(super) fn from(start_ns: i64) -> Self {
+        Self { start_ns, newest: start_ns, seen: BTreeSet::new() }
     }
 
     /// Those that were not seen yet: time and object by column.
@@ -60,8 +61,8 @@ impl Following {
     /// # Errors
     /// As [`after_ns`].
     pub(super) fn next(&mut self, target: &Target, nodes: &[String]) -> anyhow::Result<Vec<(i64, Map<String, Json>)>> {
-        // Of before it began only what comes late.
-        let found = after_ns(target, self.newest.saturating_sub(BEHIND_NS).max(self.begun), nodes)?;
+        // Before the start only late rows are of interest.
+        let found = after_ns(target, self.newest.saturating_sub(BEHIND_NS).max(self.start_ns), nodes)?;
         let names: Vec<&str> = found.columns.iter().map(|column| column.name.as_str()).collect();
         let time = names.iter().position(|name| *name == "ts_ns").unwrap_or(1);
         let mut new = Vec::new();
@@ -74,7 +75,7 @@ impl Following {
                 new.push((ts_ns, object));
             }
         }
-        // What no look finds again need not be known.
+        // Rows that no request returns again need not be remembered.
         self.seen = self.seen.split_off(&(self.newest.saturating_sub(BEHIND_NS), String::new()));
         Ok(new)
     }

@@ -1,5 +1,5 @@
-//! Asking for a client: what commands ask on a thread of their own is asked here on one of a pool,
-//! so many at a time, and ends when the client goes.
+//! Asks targets for clients: questions that block run on a pool of threads, a bounded number at a
+//! time, and end when the client goes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::problem::Problem;
 
-/// Questions at a time, and of one client: as many as an agent takes of one user, but for some that
-/// are left to her other programs.
+/// Questions at a time, and of one client: as many as an agent accepts from one user, less some
+/// that are left to the user's other programs.
 pub(super) const ASKED_AT_ONCE: usize = 28;
 const OF_ONE: usize = 16;
 
 /// A request of a client.
 #[derive(Debug, Clone)]
 pub(super) struct Who {
-    /// The client, by a name that only letters, digits and `-` are in.
+    /// The client, by a name of letters, digits and `-` only.
     pub(super) client: String,
-    /// It sees what readers see.
+    /// It has a reader's rights.
     pub(super) reader: bool,
     /// The request's number.
     pub(super) request_id: String,
 }
 
 impl Who {
-    /// What the agent gets to know of it.
+    /// Its description for the agent.
     pub(super) fn behalf(&self) -> OnBehalf {
         OnBehalf { request_id: self.request_id.clone(), client: self.client.clone(), reader: self.reader }
     }
 }
 
-/// Who is asked, and how much at a time.
+/// The target, and the limits.
 pub(super) struct Gateway {
     target: Target,
     running: ConcurrencyLimit,
@@ -51,18 +51,18 @@ impl Gateway {
         Self { target, running: ConcurrencyLimit::new(ASKED_AT_ONCE, OF_ONE), longest, rate, investigations }
     }
 
-    /// Who is asked, in words.
+    /// Description of the target.
     pub(super) fn description(&self) -> String {
         self.target.description()
     }
 
-    /// Who is asked, for a front end that begins its questions by itself.
+    /// The target, for a part of this program that asks by itself.
     #[cfg(feature = "mcp")]
     pub(super) fn target(&self) -> Target {
         self.target.clone()
     }
 
-    /// The time for a question that names none.
+    /// The default time limit of a question.
     pub(super) fn usual(&self) -> Duration {
         Duration::from_secs(10).min(self.longest)
     }
@@ -77,7 +77,7 @@ impl Gateway {
         &self.investigations
     }
 
-    /// The time for a question: that which is asked for, ten seconds else.
+    /// The time limit of a question: the given one, else ten seconds.
     ///
     /// # Errors
     /// It is longer than is allowed.
@@ -92,7 +92,7 @@ impl Gateway {
     /// Asks, and waits for the answer.
     ///
     /// # Errors
-    /// Too much is asked already; what `work` returned, as a problem.
+    /// Too many questions run already; the error of `work`, as a problem.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         who: &Who,
@@ -106,10 +106,10 @@ impl Gateway {
         }
     }
 
-    /// Begins to ask; what is dropped with the guard ends on every node.
+    /// Starts a question; it ends on every node when the guard is dropped.
     ///
     /// # Errors
-    /// Too much is asked already.
+    /// Too many questions run already.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         who: &Who,
@@ -127,11 +127,10 @@ impl Gateway {
 }
 
 /// Sends something from a thread that asks. (Such a thread runs a runtime of its own, in which
-/// tokio's blocking calls are not allowed, and whose share of work that a task may do at once is no
-/// matter here.)
+/// tokio's blocking calls are not allowed; tokio's cooperative budget does not matter there.)
 ///
 /// # Errors
-/// Nobody takes it any more.
+/// The receiver was dropped.
 pub(super) fn send_blocking<T>(to: &mpsc::Sender<T>, value: T) -> anyhow::Result<()> {
     let sent = futures::executor::block_on(tokio::task::coop::unconstrained(to.send(value)));
     sent.map_err(|_| anyhow::anyhow!("the client went away"))

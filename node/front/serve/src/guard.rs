@@ -1,9 +1,9 @@
-//! What is looked at before a handler sees a request: its host and origin, who asks, how often; and
-//! what each answer carries.
+//! Checks before a handler gets a request: its host and origin, its client, its rate; and the
+//! headers of each answer.
 //!
-//! A page of another site can make a browser send requests here: by a name of its own that it lets
-//! point here (so the host must be one of ours), or across origins (so an origin must be the host).
-//! Neither could add a token: there is no cookie.
+//! A page of another site can make a browser send requests here: under a host name of its own that
+//! resolves to this host (so the host must be one of ours), or across origins (so an origin must be
+//! the host). Neither can add a token: there is no cookie.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,25 +23,25 @@ use super::problem::Problem;
 use super::sessions::Sessions;
 use super::tokens::{Role, Tokens};
 
-/// Requests a second of a client, and at once.
+/// Requests a second of a client, and in a burst.
 const RATE: f64 = 20.0;
 const BURST: f64 = 200.0;
-/// Wrong tokens and links of an address: a second, and at once.
+/// Wrong tokens and links of an address: a second, and in a burst.
 const WRONG_RATE: f64 = 0.2;
 const WRONG_BURST: f64 = 10.0;
-/// For a request's body.
+/// Time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of it: a question's SQL is 100,000 at most, JSON may need six for one.
+/// Bytes of it: a question's SQL is 100,000 at most, and JSON may need six for each.
 const BODY_BYTES: usize = 640 << 10;
 
-/// Paths that need no token: what signs in, and what a browser loads before.
+/// Paths that need no token: the one for signing in, and the files that a browser loads first.
 const OPEN: [&str; 3] = ["/healthz", "/api/v1/session", "/api/v1/openapi.json"];
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Peer {
     Address(IpAddr),
-    /// By the kernel's word.
+    /// As reported by the kernel.
     User(u32),
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Peer {
 #[derive(Debug, Clone)]
 pub(super) struct Hosts {
     named: Vec<String>,
-    /// Names of loopback, with any port: of a tunnel it is another.
+    /// Names of loopback, with any port: through a tunnel the port differs.
     local: bool,
 }
 
@@ -78,7 +78,7 @@ impl Hosts {
     }
 }
 
-/// What requests are held against.
+/// The settings by which requests are checked.
 pub(super) struct Guard {
     hosts: Hosts,
     scheme: &'static str,
@@ -108,7 +108,7 @@ impl Guard {
         })
     }
 
-    /// Whoever gave many wrong words waits.
+    /// Addresses that gave many wrong tokens have to wait.
     fn may_try(&self, peer: Peer) -> Result<(), Problem> {
         let wait = || Problem::busy("too many wrong tokens came from there", (1.0 / WRONG_RATE) as u64);
         self.wrong.has(&peer.to_string()).then_some(()).ok_or_else(wait)
@@ -132,9 +132,9 @@ impl Guard {
                     .is_some_and(|(scheme, from)| scheme == self.scheme && from.eq_ignore_ascii_case(host))
             }),
         };
-        // Browsers say so themselves (<https://www.w3.org/TR/fetch-metadata/>).
+        // Browsers report it (<https://www.w3.org/TR/fetch-metadata/>).
         let same_site = headers.get("sec-fetch-site").is_none_or(|site| site == "same-origin" || site == "none")
-            // A link to the page may be anywhere.
+            // A link to the page may be on any site.
             || request.uri().path() == "/" && headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate");
         if origin && same_site {
             return Ok(());
@@ -142,7 +142,7 @@ impl Guard {
         Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", "another site's page asks: only this one's own may"))
     }
 
-    /// Who asks: a client's name, and whether it sees what readers see.
+    /// The client of a request: its name, and whether it has a reader's rights.
     fn client(&self, headers: &HeaderMap, peer: Peer) -> Result<(String, bool), Problem> {
         let given = headers.get(header::AUTHORIZATION);
         let bearer = given.and_then(|given| given.to_str().ok()).and_then(|given| {
@@ -161,7 +161,8 @@ impl Guard {
                 let _ = self.wrong.take(&peer.to_string());
                 Err(unauthorized("this token is not known here, or has ended"))
             }
-            // The kernel says who it is: who may do what this process may.
+            // The kernel reports the user: the one who runs this process, and root, have all of its
+            // rights.
             (None, Peer::User(uid)) if uid == self.own_uid || uid == 0 => Ok((format!("uid-{uid}"), false)),
             (None, Peer::User(uid)) => {
                 let detail = format!("this socket serves its owner and root, not uid {uid}");
@@ -200,7 +201,7 @@ fn unauthorized(detail: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
 }
 
-/// Puts the guard around all paths.
+/// Puts the checks before all paths.
 pub(super) fn around(app: Router, guard: Arc<Guard>) -> Router {
     app.layer(from_fn_with_state(guard, look))
 }
@@ -213,7 +214,7 @@ async fn look(State(guard): State<Arc<Guard>>, mut request: Request, next: Next)
             if let Some(who) = who {
                 request.extensions_mut().insert(who);
             }
-            match whole(request).await {
+            match with_body(request).await {
                 Ok(request) => next.run(request).await,
                 Err(problem) => problem.into_response(),
             }
@@ -237,7 +238,7 @@ async fn look(State(guard): State<Arc<Guard>>, mut request: Request, next: Next)
 }
 
 /// The request with its body read.
-async fn whole(request: Request) -> Result<Request, Problem> {
+async fn with_body(request: Request) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
     let read = tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, BODY_BYTES)).await;
     let bytes = match read {

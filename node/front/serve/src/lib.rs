@@ -1,15 +1,16 @@
 //! `rankmesh serve`: HTTP for people's browsers and programs, in a process of its own.
 //!
-//! It asks as every command does, over the local socket or of stores, with the rights of the user who
-//! runs it: peer credentials, roles and the audit hold as for the command line, and a fault here
-//! costs capture nothing. The agent opens no port and parses no HTTP.
+//! It asks as every command does, over the local socket or of stores, with the rights of the user
+//! who runs it: peer credentials, roles and the audit apply as for the command line, and a fault
+//! here does not affect capture. The agent opens no port and parses no HTTP.
 //!
-//! - `listen`: sockets, TLS, what a connection may take; `guard`: what is looked at before a handler
-//!   sees a request; `sessions`, `tokens`: who may ask; `pace`: how often.
-//! - `gateway`: asking for a client; `problem`: what is answered where there is no answer.
-//! - `page`: what browsers show; `api`: the paths under `/api/v1`; `findings`: as they come.
-//! - `series`: what is measured, of `snapshot`s of what stands; `metrics`: for Prometheus; `otlp`: for OpenTelemetry.
-//! - `alerts`, `notify`: which alerts go to receivers, and sending them; `post`: how anything goes out.
+//! - `listen`: sockets, TLS, limits of a connection; `guard`: checks before a handler gets a
+//!   request; `sessions`, `tokens`: who may ask; `pace`: how often.
+//! - `gateway`: asking for a client; `problem`: answers for errors.
+//! - `page`: the files for browsers; `api`: the paths under `/api/v1`; `findings`: as they come.
+//! - `series`: metrics made of `snapshot`s of the current state; `metrics`: for Prometheus; `otlp`:
+//!   for OpenTelemetry.
+//! - `alerts`, `notify`: alerts for receivers, and sending them; `post`: outgoing HTTP requests.
 //! - `postgres`: another protocol for the same questions.
 
 mod alerts;
@@ -130,7 +131,7 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Whether anything is to be done beside listening.
+    /// Whether anything is to be done besides listening.
     fn sends(&self) -> bool {
         #[cfg(feature = "otlp")]
         if self.otlp.is_some() {
@@ -173,7 +174,7 @@ pub fn run(args: ServeArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
         .enable_all()
         .build()?;
     let served = runtime.block_on(serve(&args, target, tls));
-    // What is still asked ends with its connection to the agent.
+    // Questions that still run end with their connection to the agent.
     runtime.shutdown_timeout(Duration::from_secs(1));
     served.map(|()| Exit::Complete)
 }
@@ -225,7 +226,7 @@ async fn listening(args: &ServeArgs, gateway: Arc<Gateway>, tls: Option<listen::
         place.as_deref().unwrap_or("a socket file")
     );
     let sessions = Sessions::new(match (&place, args.listen.is_local()) {
-        // Beyond this host everybody brings a token.
+        // Beyond this host every client needs a token.
         (Some(place), true) => Some(format!("{scheme}://{place}/#k=")),
         _ => None,
     });
@@ -236,7 +237,7 @@ async fn listening(args: &ServeArgs, gateway: Arc<Gateway>, tls: Option<listen::
     #[cfg(feature = "mcp")]
     let router = router.merge(mcp(&gateway));
     let app = guard::around(router, Arc::clone(&guard));
-    // It is there or it is not: what never ends stands for it.
+    // Where there is no such task, a future that never ends takes its place.
     #[cfg(not(feature = "postgres"))]
     let postgres = std::future::pending();
     tokio::select! {
@@ -259,7 +260,7 @@ fn mcp(gateway: &Gateway) -> Router {
     ))
 }
 
-/// Serves PostgreSQL's protocol, where that was asked for.
+/// Serves PostgreSQL's protocol, if that was asked for.
 ///
 /// # Errors
 /// The password or the certificate cannot be read, or the address is taken.
@@ -295,7 +296,7 @@ fn router(gateway: &Arc<Gateway>, guard: &Arc<Guard>) -> Router {
     api::router(gateway, guard).merge(metrics).merge(page::router())
 }
 
-/// Ctrl-C, or a service manager's wish.
+/// Waits for Ctrl-C, or the signal of a service manager.
 async fn ended() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {

@@ -1,4 +1,4 @@
-//! Where clients connect, and what a connection may take of time and memory.
+//! Listening sockets, and the limits of a connection in time and memory.
 
 use std::fmt;
 use std::future::Future;
@@ -29,12 +29,12 @@ pub(super) use tokio_rustls::TlsAcceptor as Acceptor;
 
 /// Connections at a time.
 const CONNECTIONS: usize = 256;
-/// For a TLS handshake, and for a request's head.
+/// Time for a TLS handshake, and for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head, and its lines.
 const HEAD_BYTES: usize = 32 << 10;
 const HEAD_LINES: usize = 64;
-/// How long a client may leave what was written to it unread.
+/// How long a client may leave data unread.
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
 /// Where to listen.
@@ -83,13 +83,13 @@ impl fmt::Display for Listen {
     }
 }
 
-/// An open place to connect to.
+/// A listening socket.
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-/// Opens it, where there is any. A socket file that nobody listens on is replaced.
+/// Opens it, if there is one. A socket file on which nobody listens is replaced.
 ///
 /// # Errors
 /// The address is taken or not this host's.
@@ -115,7 +115,7 @@ impl Listener {
         }
     }
 
-    /// The names under which clients may ask for it: `named`, or its own.
+    /// The host names under which clients may send requests: `named`, or its own.
     pub(super) fn hosts(&self, named: &[String]) -> Hosts {
         let local = match self {
             Self::Tcp(listener) => listener.local_addr().is_ok_and(|address| address.ip().is_loopback()),
@@ -140,13 +140,13 @@ impl Listener {
     }
 }
 
-/// The protocol that HTTP's TLS is for.
+/// The protocol that TLS is for.
 pub(super) const HTTP: &[u8] = b"http/1.1";
 
-/// Reads what TLS needs, for one protocol.
+/// Reads the certificate and key for TLS, for one protocol.
 ///
 /// # Errors
-/// A file cannot be read, holds nothing of the kind, or they do not fit each other.
+/// A file cannot be read, contains no such PEM block, or they do not fit each other.
 pub(super) fn tls(cert: &Path, key: &Path, alpn: &[u8]) -> anyhow::Result<Acceptor> {
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(cert)
         .and_then(Iterator::collect)
@@ -165,17 +165,16 @@ pub(super) fn tls(cert: &Path, key: &Path, alpn: &[u8]) -> anyhow::Result<Accept
 /// Serves every connection until this is dropped.
 ///
 /// # Errors
-/// None: what cannot be accepted is logged.
+/// None: connections that cannot be accepted are logged.
 pub(super) async fn serve(listener: Listener, tls: Option<Acceptor>, app: Router) -> anyhow::Result<()> {
     let start = |(stream, peer), permit| connection(stream, peer, tls.clone(), app.clone(), permit);
     each_connection(CONNECTIONS, async || listener.accept().await, start).await
 }
 
-/// Starts what serves a connection for each that comes, at most so many at a time, until this is
-/// dropped.
+/// Starts a handler for each connection, a bounded number at a time, until this is dropped.
 ///
 /// # Errors
-/// None: what cannot be accepted is logged.
+/// None: connections that cannot be accepted are logged.
 pub(super) async fn each_connection<T, F: Future<Output = ()> + Send + 'static>(
     most: usize,
     accept: impl AsyncFn() -> io::Result<T>,
@@ -185,7 +184,7 @@ pub(super) async fn each_connection<T, F: Future<Output = ()> + Send + 'static>(
     // Dropped with this: no connection outlives it.
     let mut connections = tokio::task::JoinSet::new();
     loop {
-        // Whoever comes when there is no room waits in the kernel's queue.
+        // When there is no room, connections wait in the kernel's queue.
         let permit = tokio::select! {
             permit = Arc::clone(&room).acquire_owned() => permit?,
             _ = connections.join_next(), if !connections.is_empty() => continue,
@@ -241,14 +240,14 @@ async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, pee
     }
 }
 
-/// What is read from and written to.
+/// The stream of a connection.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A stream that fails when its reader takes nothing for [`SLOWEST_READER`].
 struct Patient {
     stream: Box<dyn Stream>,
-    /// Since a write waits.
+    /// Since when a write waits.
     written: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,5 +1,5 @@
 //! `/metrics` and files for node_exporter's textfile collector, in the text form that both read
-//! (<https://prometheus.io/docs/specs/om/open_metrics_spec/>). What is in them is `series`'.
+//! (<https://prometheus.io/docs/specs/om/open_metrics_spec/>). `series` has the values.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ use super::series::{Kind, Labels, METRICS, Series};
 use super::snapshot::Snapshot;
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// How often files are written.
+/// Time between two files.
 const EVERY: Duration = Duration::from_secs(15);
 
 type Values = Family<Labels, Gauge<f64, AtomicU64>>;
@@ -59,8 +59,8 @@ fn text(series: &Series) -> Result<String, std::fmt::Error> {
     Ok(text)
 }
 
-/// The same in the older text form, which the textfile collector reads: there a counter's lines of help
-/// and type have the name that its values have.
+/// The same in the older text form, which the textfile collector reads: there a counter's lines of
+/// help and type have the same name as its values.
 fn of_textfile(text: &str) -> String {
     let ending = |line: &str| {
         let (mark, rest) = line.split_at_checked("# HELP ".len())?;
@@ -98,8 +98,8 @@ pub(super) async fn metrics(
     Ok(([(CONTENT_TYPE, MEDIA_TYPE)], text).into_response())
 }
 
-/// Writes this host's metrics into a file, again and again. Of an agent that does not answer the
-/// file says so.
+/// Writes this host's metrics into a file, again and again. If the agent does not answer, the file
+/// shows that.
 pub(super) async fn textfile(gateway: Shared, path: std::path::PathBuf, most: usize) {
     let who = Who { client: "textfile".to_owned(), reader: true, request_id: String::new() };
     let mut every = tokio::time::interval(EVERY);
@@ -121,7 +121,7 @@ pub(super) async fn textfile(gateway: Shared, path: std::path::PathBuf, most: us
     }
 }
 
-/// Another program reads it: it is whole or the one before.
+/// Another program reads it: it is complete, or the file before.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new()
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// In order: the library gives what labels tell apart in any.
+    /// Sorted: the library writes series in any order.
     fn sorted(text: &str) -> String {
         let mut blocks: Vec<Vec<&str>> = Vec::new();
         for line in text.lines() {

@@ -1,5 +1,5 @@
-//! Tells receivers that the user names of alerts. Each has a task of its own that looks at what
-//! stands; one that is dead delays nobody.
+//! Sends alerts to receivers that the user names. Each has a task of its own that reads the current
+//! alerts; one that does not answer delays nobody.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -19,15 +19,15 @@ use tokio_util::sync::CancellationToken;
 use super::alerts::{Kind, Outbox, Standing};
 use super::post::{self, post};
 
-/// Between two looks.
+/// Time between two checks.
 const EVERY: Duration = Duration::from_secs(2);
-/// After the agent was lost.
+/// Pause after the connection to the agent was lost.
 const AGAIN: Duration = Duration::from_secs(5);
-/// What an agent pushed does not count after so long: no receiver is sent that an alert is over because
-/// the agent is gone.
+/// A state from the agent is ignored when it is older: no receiver is sent that an alert is over
+/// because the agent is gone.
 const STALE: Duration = Duration::from_secs(15);
 
-/// Who gets alerts.
+/// A receiver of alerts.
 #[derive(Clone)]
 pub(super) struct Receiver {
     kind: Kind,
@@ -75,10 +75,11 @@ impl FromStr for Receiver {
     }
 }
 
-/// What stands, and when the agent pushed it.
+/// The current alerts, and when the agent sent that state.
 type News = (Standing, Option<Instant>);
 
-/// Tells all receivers until it is dropped. `judged`: only of jobs that the asked agent judges.
+/// Sends alerts to all receivers until it is dropped. `judged`: only of jobs that the asked agent
+/// judges.
 ///
 /// # Errors
 /// The certificates of this host's authorities cannot be read, and a receiver needs them.
@@ -98,7 +99,7 @@ pub(super) async fn send_alerts(target: &Target, receivers: &[Receiver], judged:
     bail!("nobody follows the agent any more")
 }
 
-/// Follows what the agent says, until it is stopped.
+/// Follows the states of the agent, until it is stopped.
 fn follow(target: &Target, judged: bool, news: &watch::Sender<News>, stop: &CancellationToken) {
     let mut standing = Standing::default();
     while !stop.is_cancelled() {
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// A receiver that answers with this status, and hands on what it was sent.
+    /// A receiver that answers with this status, and passes on the bodies that it got.
     async fn receiver(listener: tokio::net::TcpListener, status: &'static str, to: tokio::sync::mpsc::Sender<String>) {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -218,8 +219,8 @@ mod tests {
         };
         let receivers = [named("slack", &dead), named("webhook", &refusing), named("alertmanager", &alive)];
         let (to_refusing, mut refused) = tokio::sync::mpsc::channel(8);
-        let (to_alive, mut heard) = tokio::sync::mpsc::channel(8);
-        // The dead one accepts nothing: its kernel does, and nobody answers.
+        let (to_alive, mut received) = tokio::sync::mpsc::channel(8);
+        // The dead one accepts nothing: its kernel takes the connection, and no answer comes.
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(receiver(refusing, "503 Service Unavailable", to_refusing));
         tasks.spawn(receiver(alive, "200 OK", to_alive));
@@ -227,7 +228,7 @@ mod tests {
             tasks.spawn(serve(one, None, stands.clone()));
         }
         let wait = Duration::from_secs(60);
-        let body = tokio::time::timeout(wait, heard.recv()).await.unwrap().unwrap();
+        let body = tokio::time::timeout(wait, received.recv()).await.unwrap().unwrap();
         assert!(body.contains("RankmeshStraggler") && body.contains("4711"), "{body}");
         let keep = async {
             loop {
@@ -244,7 +245,7 @@ mod tests {
         drop(dead);
     }
 
-    /// Debian's Alertmanager, ended with this.
+    /// Debian's Alertmanager, which is killed on drop.
     struct Alertmanager(std::process::Child);
 
     impl Drop for Alertmanager {
@@ -255,10 +256,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_real_alertmanager_hears_that_it_begins_and_that_it_is_over() {
+    async fn a_real_alertmanager_gets_an_alert_and_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        // What it tells in turn comes here.
+        // Its own notifications come here.
         let hook = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = format!(
             "route: {{ receiver: r, group_wait: 0s, group_interval: 1s, repeat_interval: 1h, group_by: [job] }}\n\
@@ -279,7 +280,7 @@ mod tests {
             Ok(child) => Alertmanager(child),
             Err(error) => {
                 eprintln!(
-                    "skipped: a_real_alertmanager_hears_that_it_begins_and_that_it_is_over: no prometheus-alertmanager: {error}"
+                    "skipped: a_real_alertmanager_gets_an_alert_and_its_end: no prometheus-alertmanager: {error}"
                 );
                 return;
             }

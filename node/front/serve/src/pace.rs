@@ -1,20 +1,19 @@
-//! How often a client may ask: a bucket of tokens each
-//! (<https://en.wikipedia.org/wiki/Token_bucket>).
+//! Rate limit of clients: a bucket of tokens each (<https://en.wikipedia.org/wiki/Token_bucket>).
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Clients that are remembered; beyond, those whose buckets are full are forgotten, and then nobody
-/// new is let in.
+/// Clients that are remembered; beyond, those whose buckets are full are dropped, and if none are,
+/// no new client is admitted.
 const MOST: usize = 4_096;
 
 /// Buckets by client.
 pub(super) struct Pace {
     /// Requests a second, in the long run.
     rate: f64,
-    /// Requests at once.
+    /// Requests in a burst.
     burst: f64,
     buckets: Mutex<HashMap<String, (f64, Instant)>>,
 }
@@ -24,7 +23,7 @@ impl Pace {
         Self { rate, burst, buckets: Mutex::default() }
     }
 
-    /// Takes one from the bucket of `client`; else how long until there is one.
+    /// Takes one from the bucket of `client`, or returns how long until there is one.
     ///
     /// # Errors
     /// The bucket is empty.

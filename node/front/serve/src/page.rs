@@ -1,5 +1,5 @@
-//! The page: files that are part of the binary, each with its type. It loads nothing from elsewhere,
-//! and a policy (<https://www.w3.org/TR/CSP3/>) forbids it to.
+//! The page: files that are part of the binary, each with its type. It loads nothing from
+//! elsewhere, and a policy (<https://www.w3.org/TR/CSP3/>) forbids it to.
 
 use axum::Router;
 use axum::extract::Path;
@@ -50,7 +50,8 @@ async fn named(Path(name): Path<String>) -> Response {
 }
 
 fn file(kind: &'static str, content: &'static str) -> Response {
-    // Not kept by the browser: another release's page would ask what this one does not know.
+    // Not cached by the browser: another release's page would send requests that this one does not
+    // know.
     ([(header::CONTENT_TYPE, kind), (header::CONTENT_SECURITY_POLICY, POLICY)], content).into_response()
 }
 

@@ -14,22 +14,22 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// For a request with its answer.
+/// Time for a request with its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of an answer that are looked at.
+/// Bytes of an answer that are read.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// What a receiver answered.
+/// A receiver's answer.
 #[derive(Debug)]
 pub(super) struct Posted {
     pub(super) status: StatusCode,
-    /// It wants to be left alone for so long.
+    /// The receiver asks for a pause of this length.
     pub(super) retry_after: Option<Duration>,
-    /// Empty where it was too long.
+    /// Empty if it was too long.
     pub(super) body: Bytes,
 }
 
-/// This host's certificate authorities, where one of the receivers needs them.
+/// This host's certificate authorities, if one of the receivers needs them.
 ///
 /// # Errors
 /// There are none.
@@ -65,7 +65,7 @@ fn is_secure(uri: &Uri) -> bool {
 /// Posts a body; `headers` come in addition to those that a request needs.
 ///
 /// # Errors
-/// Nobody is reached or answers in time, or it is not who it should be.
+/// The receiver is not reached, does not answer in time, or has a wrong certificate.
 pub(super) async fn post(
     uri: &Uri,
     tls: Option<&TlsConnector>,
@@ -87,7 +87,7 @@ async fn send(
     let host = uri.host().context("a URL without a host")?.trim_matches(['[', ']']);
     let port = uri.port_u16().unwrap_or(if is_secure(uri) { 443 } else { 80 });
     let path = uri.path_and_query().map_or("/", hyper::http::uri::PathAndQuery::as_str);
-    // Without a name or password that the URL may hold.
+    // Without a name or password, which the URL may contain.
     let authority = uri.authority().map_or("", hyper::http::uri::Authority::as_str);
     let mut request = hyper::Request::post(path)
         .header(HOST, authority.rsplit('@').next().unwrap_or_default())
@@ -111,7 +111,7 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // Ends when the answer was read, or with this.
+    // Ends when the answer was read, or when this is dropped.
     let mut connections = tokio::task::JoinSet::new();
     connections.spawn(connection);
     let answer = sender.send_request(request).await?;

@@ -1,4 +1,4 @@
-//! What is answered where there is no answer: problem details (RFC 9457).
+//! The answer in place of an answer: problem details (RFC 9457).
 
 use ask::{NoAnswer, Stopped, UsageError};
 use axum::Json;
@@ -47,7 +47,7 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "wrong", detail)
     }
 
-    /// Too much is asked at the moment.
+    /// Too many questions run at the moment.
     pub(super) fn busy(detail: impl Into<String>, retry_after: u64) -> Self {
         Self { retry_after: Some(retry_after), ..Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", detail) }
     }
@@ -59,7 +59,7 @@ impl Problem {
         Self { coverage: Some(Box::new(coverage)), ..problem }
     }
 
-    /// Why there is no answer.
+    /// The problem for an error of a question.
     pub(super) fn of(error: &anyhow::Error) -> Self {
         let detail = format!("{error:#}");
         if error.is::<UsageError>() {

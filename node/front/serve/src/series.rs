@@ -1,7 +1,7 @@
-//! What is measured, as values with labels: `metrics` writes them as text, `otlp` pushes them.
+//! Metrics as values with labels: `metrics` writes them as text, `otlp` sends them.
 //!
-//! Ranks and jobs are labels only while a verdict stands on the job, and there is an upper bound of
-//! series: the worst ranks have theirs first, and how many were left out is a metric.
+//! Ranks and jobs are labels only while a verdict stands on the job, and the number of series is
+//! bounded: the worst ranks come first, and the number of series left out is a metric.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use model::watch::{AgentNow, JobNow, RankNow};
 
 use super::snapshot::Snapshot;
 
-/// How a value moves.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Up and down.
+    /// Gauge: goes up and down.
     Gauge,
-    /// Up only, since the agent's start; its name ends with `_total`.
+    /// Counter: only goes up, since the agent's start; its name ends with `_total`.
     Counter,
 }
 use Kind::{Counter, Gauge};
@@ -32,7 +32,7 @@ const fn metric(name: &'static str, kind: Kind, help: &'static str) -> Metric {
     Metric { name, kind, help }
 }
 
-/// The metrics, each with what it says.
+/// The metrics, each with its description.
 pub(super) const METRICS: [Metric; 36] = [
     metric("rankmesh_up", Gauge, "The agent answers"),
     metric("rankmesh_agent_info", Gauge, "The agent that answers, and its release"),
@@ -86,7 +86,7 @@ pub(super) struct Point {
     pub(super) value: f64,
 }
 
-/// Values that were let in.
+/// The series within the bound.
 #[derive(Debug)]
 pub(super) struct Series {
     points: Vec<Point>,
@@ -95,20 +95,20 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// Says only that the agent does not answer.
+    /// Only the metric for an agent that does not answer.
     pub(super) fn of_none() -> Self {
         let mut none = Self { points: Vec::new(), left: 1, dropped: 0 };
         none.put("rankmesh_up", &[], 0.0);
         none
     }
 
-    /// At most `most` values, and four that are always there.
+    /// At most `most` series, and four that are always there.
     pub(super) fn of(snapshot: &Snapshot, most: usize) -> Self {
         let mut all = Self { points: Vec::new(), left: most.saturating_add(4), dropped: 0 };
         let watched = &snapshot.watched;
         all.put("rankmesh_up", &[], 1.0);
         all.put("rankmesh_gather_seconds", &[], snapshot.took.as_secs_f64());
-        // One is kept free for how many were dropped.
+        // One is reserved for the number of dropped ones.
         all.left = all.left.saturating_sub(1);
         let version = watched.nodes.iter().find(|node| node.is_self).map_or("", |node| node.version.as_str());
         all.put("rankmesh_agent_info", &[("agent", &watched.agent), ("version", version)], 1.0);
@@ -145,7 +145,7 @@ impl Series {
         all
     }
 
-    /// Beyond the bound.
+    /// Counts a series beyond the bound.
     #[cfg(feature = "otlp")]
     pub(super) fn add(&mut self, name: &str, value: f64) {
         self.left += 1;
@@ -156,7 +156,7 @@ impl Series {
         &self.points
     }
 
-    /// Where there is room.
+    /// Adds a series if there is room.
     fn put(&mut self, name: &str, labels: &[(&'static str, &str)], value: f64) {
         let Some(of) = METRICS.iter().position(|metric| metric.name == name) else {
             debug_assert!(false, "{name} is not listed");
@@ -176,7 +176,7 @@ fn seconds(ns: i64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// How the asked agent itself does.
+/// State of the asked agent itself.
 fn put_agent(all: &mut Series, agent: &str, own: &AgentNow) {
     let node = ("node", agent);
     let bounded =

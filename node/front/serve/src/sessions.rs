@@ -1,6 +1,6 @@
-//! Who has signed in with a link: a secret that is good once gives a session, whose token the page
-//! keeps and sends with each request. Kept in memory only; of secrets and tokens just the hash, so
-//! that looking one up takes no time that tells of it.
+//! Clients that signed in with a link: a secret that can be used once gives a session, whose token
+//! the page keeps and sends with each request. Kept in memory only, and only the hashes of secrets
+//! and tokens, so that the time of a lookup reveals nothing about them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use rand::RngExt;
 
-/// A session ends when nothing came for so long.
+/// A session ends when no request came for this long.
 const IDLE: Duration = Duration::from_secs(12 * 3600);
-/// Sessions at a time; then the one that is idle longest goes.
+/// Most sessions at a time; beyond, the one that is idle longest is dropped.
 const MOST: usize = 64;
 
 /// SHA-256 of a secret.
@@ -30,9 +30,9 @@ pub(super) fn hash(secret: &str) -> Hash {
     hash
 }
 
-/// Sessions, and the link that makes the next one.
+/// Sessions, and the link for the next one.
 pub(super) struct Sessions {
-    /// A link without its secret; none where nobody signs in with links.
+    /// A link without its secret; none if nobody signs in with links.
     link: Option<String>,
     inner: Mutex<Inner>,
 }
@@ -45,7 +45,7 @@ struct Inner {
 }
 
 impl Sessions {
-    /// With the link `link` and a secret, printed for whoever started this.
+    /// With the link `link` and a secret, printed for the user who started this.
     pub(super) fn new(link: Option<String>) -> Self {
         let this = Self { link, inner: Mutex::default() };
         this.print();
@@ -56,12 +56,12 @@ impl Sessions {
         if let Some(link) = &self.link {
             let secret = secret();
             self.inner.lock().next = Some(hash(&secret));
-            // Where standard error goes to a log others may read it.
+            // If standard error goes to a log, others may read it.
             eprintln!("open {link}{secret}\n(good once; another is printed when it was used)");
         }
     }
 
-    /// Makes a session of a link's secret: its token.
+    /// Makes a session for a link's secret; returns its token.
     pub(super) fn sign_in(&self, secret: &str) -> Option<String> {
         let now = Instant::now();
         let token = {
@@ -85,7 +85,7 @@ impl Sessions {
         Some(token)
     }
 
-    /// Whose token it is: a client's name.
+    /// The client's name that belongs to a token.
     pub(super) fn client(&self, token: &str) -> Option<String> {
         let now = Instant::now();
         let mut inner = self.inner.lock();

@@ -1,4 +1,4 @@
-//! What stands now, once: what metrics are made of.
+//! A snapshot of the current state, from which metrics are made.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use model::cells::{integer, text};
 use model::watch::{JobNow, RankNow, Watched};
 use model::{LocalRequest, Question, WatchQuestion};
 
-/// For each push, and for the question about losses.
+/// Time for each state, and for the question about losses.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Jobs of which ranks are asked for; of others the verdict is there.
+/// Most jobs whose ranks are asked for; of others only the verdict is known.
 const JOBS: usize = 32;
-/// Records lost in so long are reported.
+/// Span of which lost records are reported.
 const LOST_NS: i64 = 60_000_000_000;
 
-/// What an agent knows now.
+/// An agent's current state.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     /// The verdicts, and the nodes.
@@ -33,7 +33,7 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Gathers it; `own` leaves out what other agents say.
+    /// Gathers it; `own` leaves out data of other agents.
     ///
     /// # Errors
     /// Stores are asked, or the agent does not answer.
@@ -41,7 +41,7 @@ impl Snapshot {
         if target.is_stores() {
             return Err(UsageError("stores have no metrics: they are of what goes on".to_owned()).into());
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut watched = first(target, None)?;
         if own {
             let agent = watched.agent.clone();
@@ -53,7 +53,7 @@ impl Snapshot {
             let Some(id) = &job.id else { continue };
             let of_job = match &watched.job {
                 Some(shown) if shown.name == job.name => watched.clone(),
-                // It may have ended meanwhile.
+                // The job may have ended meanwhile.
                 _ => match first(target, Some(id.clone())) {
                     Ok(of_job) => of_job,
                     Err(error) => {
@@ -68,26 +68,26 @@ impl Snapshot {
         }
         let jobs_left_out = watched.jobs.len().saturating_sub(JOBS);
         let lost = lost(target, own.then_some(watched.agent.as_str()))?;
-        Ok(Self { watched, ranks, jobs_left_out, lost, took: begun.elapsed() })
+        Ok(Self { watched, ranks, jobs_left_out, lost, took: started.elapsed() })
     }
 }
 
-/// Whether this agent judges a job; where every agent does (beside earlier releases) nobody is
-/// named.
+/// Whether this agent judges a job; among agents of an earlier release, which all judge, no judge
+/// is named.
 pub(super) fn is_judge(job: &JobNow, agent: &str) -> bool {
     job.judge.as_ref().is_none_or(|judge| judge.is_empty() || judge == agent)
 }
 
-/// The first that an agent pushes.
+/// The first state that an agent sends.
 pub(super) fn first(target: &Target, job: Option<String>) -> anyhow::Result<Watched> {
     const ENOUGH: &str = "enough";
-    let (begun, mut found) = (Instant::now(), None);
+    let (started, mut found) = (Instant::now(), None);
     let asked = target.ask_into(LocalRequest::Watch(WatchQuestion { job }), &mut |piece| match piece {
         Piece::Watched(json) => {
             found = Some(serde_json::from_str(&json).context("reading what the agent pushes")?);
             bail!(ENOUGH)
         }
-        _ if begun.elapsed() >= PATIENCE => bail!("timeout: the agent said nothing for {PATIENCE:?}"),
+        _ if started.elapsed() >= PATIENCE => bail!("timeout: the agent said nothing for {PATIENCE:?}"),
         _ => Ok(()),
     });
     match (found, asked) {
@@ -103,7 +103,7 @@ fn lost(target: &Target, of: Option<&str>) -> anyhow::Result<BTreeMap<String, i6
     let nodes = of.map(str::to_owned).into_iter().collect();
     let question = Question { sql, timeout_ms: millis(PATIENCE), nodes, ..Question::default() };
     match target.rows(question, usize::MAX, "") {
-        // Nodes that serve a file of somebody else's have no such table.
+        // Nodes that serve a file of another program have no such table.
         Err(error) if error.is::<UsageError>() => Ok(BTreeMap::new()),
         Err(error) => Err(error),
         Ok(found) => Ok(found.rows.iter().map(|row| (text(row, 0), integer(row, 1).unwrap_or(0))).collect()),

@@ -1,5 +1,5 @@
-//! Tokens for `rankmesh serve`: a file of hashes with names, roles and ends. `rankmesh identity token
-//! --for serve` writes it; a running server sees what changes.
+//! Tokens for `rankmesh serve`: a file of hashes with names, roles and expiry. `rankmesh identity
+//! token --for serve` writes it; a running server notices changes.
 
 use std::fs;
 use std::io::Write;
@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use super::sessions::{Hash, hash, secret};
 
-/// Begins every token, so that one is known where it leaks.
+/// Prefix of every token, by which leaked ones can be recognised.
 const PREFIX: &str = "rankmesh_";
-/// How often the file is looked at.
+/// Time between two checks of the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Tokens of one file.
+/// Most tokens of one file.
 const MOST: usize = 1_000;
 
 /// One token.
@@ -33,11 +33,11 @@ struct Kept {
     expires: u64,
 }
 
-/// What whoever brings a token may do.
+/// The role of a token's holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Ask as a reader, whoever runs the server.
+    /// Asks as a reader, whoever runs the server.
     Reader,
 }
 
@@ -54,7 +54,7 @@ struct Read {
 }
 
 impl Tokens {
-    /// Reads them.
+    /// Reads a file.
     ///
     /// # Errors
     /// The file cannot be read, others can write it, or it is no list of tokens.
@@ -63,7 +63,7 @@ impl Tokens {
         Ok(Self { path: path.to_owned(), read: Mutex::new(Read { at: Instant::now(), stamp, kept }) })
     }
 
-    /// Whose token it is; none of one that is not known or has ended.
+    /// The holder of a token; none if it is not known or has expired.
     pub(super) fn client(&self, token: &str) -> Option<(String, Role)> {
         let mut read = self.read.lock();
         if read.at.elapsed() >= LOOK_EVERY {
@@ -72,7 +72,7 @@ impl Tokens {
                 Ok(found) if found == read.stamp => {}
                 _ => match self::read(&self.path) {
                     Ok((stamp, kept)) => (read.stamp, read.kept) = (stamp, kept),
-                    // Whoever took a token out of it wants it to be worth nothing.
+                    // A token that was removed from the file is to be worthless.
                     Err(error) => {
                         tracing::warn!("no token is good until {} can be read: {error:#}", self.path.display());
                         read.kept.clear();
@@ -87,7 +87,7 @@ impl Tokens {
     }
 }
 
-/// Inode, time of change in seconds and nanoseconds, length: another whenever the file is.
+/// Inode, time of change in seconds and nanoseconds, length: differs whenever the file does.
 type Stamp = (u64, i64, i64, u64);
 
 fn stamp(found: &fs::Metadata) -> Stamp {
@@ -112,11 +112,11 @@ fn read(path: &Path) -> anyhow::Result<(Stamp, Vec<(Hash, Kept)>)> {
     Ok((stamp(&found), hashed.collect::<anyhow::Result<_>>()?))
 }
 
-/// Makes a token, good for `ttl`, and adds it to the file: the only time that it is seen. What has
-/// ended goes.
+/// Makes a token, valid for `ttl`, and adds it to the file: the only time that it is seen. Expired
+/// ones are removed.
 ///
 /// # Errors
-/// The name is none or taken, there are too many, or the file cannot be written.
+/// The name is not valid or taken, there are too many, or the file cannot be written.
 pub fn create(path: &Path, name: &str, role: Role, ttl: Duration) -> anyhow::Result<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     ensure!(
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(tokens.client("grafana"), None);
         assert!(create(&path, "grafana", Role::Reader, hour).is_err(), "the name is taken");
         assert!(create(&path, "../x", Role::Reader, hour).is_err());
-        // One that is taken out is worth nothing within a second.
+        // A removed one is worthless within a second.
         fs::write(&path, "[]").unwrap();
         tokens.read.lock().at = Instant::now().checked_sub(LOOK_EVERY).unwrap();
         assert_eq!(tokens.client(&token), None);

@@ -1,6 +1,6 @@
-//! The judgement of `rankmesh doctor`, without IO: from what the nodes report of themselves and of
-//! each other to findings, each with its remedy. The serialised form is a contract with people's
-//! scripts: fields are added, never renamed.
+//! The judgement of `rankmesh doctor`, without IO: makes findings, each with its remedy, of what
+//! the nodes report about themselves and about each other. The serialised form is a contract with
+//! people's scripts: fields are added, never renamed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -10,19 +10,20 @@ use serde::{Deserialize, Serialize};
 
 /// Clocks further apart than this are not kept by NTP. (chrony and ntpd hold milliseconds.)
 const CLOCK_NS: i64 = 100_000_000;
-/// A share of lost packets that slows questions down, and packets that it takes to say so.
+/// The share of lost packets from which questions are slowed down, and the packets needed to judge
+/// it.
 const LOSS: f64 = 0.01;
 const PACKETS: u64 = 100;
 /// The payload that Ethernet's 1,500 bytes leave to QUIC, less what tunnels usually take.
 const MTU: u16 = 1_350;
-/// Calls longer ago than this say nothing of now.
-const LATELY_MS: u64 = 120_000;
+/// Calls longer ago than this are ignored.
+const RECENT_MS: u64 = 120_000;
 
-/// What the agent gathered.
+/// The data that the agent gathered.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Examination {
-    /// Who asked.
+    /// The node that asked.
     pub(super) asked_by: String,
     /// The members.
     pub(super) members: Vec<Examined>,
@@ -46,9 +47,9 @@ pub(super) struct Examined {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
-    /// Questions or recording suffer now.
+    /// Questions or recording are affected now.
     Wrong,
-    /// They may soon, or something is less good than it could be.
+    /// They may soon be, or something is less good than it could be.
     Warning,
 }
 
@@ -95,7 +96,7 @@ pub(super) fn judge(examination: &Examination) -> Vec<Finding> {
         };
         of_itself(member, health, &mut findings);
         for reached in &health.reached {
-            // Whoever does not answer at all has its own finding.
+            // A node that does not answer at all has its own finding.
             let other = examination.members.iter().find(|other| other.name == reached.node);
             if let Some(other) = other.and_then(|other| other.health.as_ref()) {
                 findings.extend(between(examination, health, reached, other));
@@ -108,7 +109,7 @@ pub(super) fn judge(examination: &Examination) -> Vec<Finding> {
     findings
 }
 
-/// A member that nobody could get an answer of.
+/// A member that gave no answer to any node.
 fn silent(examination: &Examination, member: &Examined) -> Finding {
     let error = member.error.clone().unwrap_or_else(|| "no answer".to_owned());
     let (node, port) = (&member.name, port(&member.address));
@@ -144,8 +145,8 @@ fn silent(examination: &Examination, member: &Examined) -> Finding {
         return Finding::wrong(node, "address", detail, remedy);
     }
     let detail = match calls {
-        Calls::Unfinished(begun) => format!(
-            "{error}; {begun} calls of it arrived here and none was completed: its packets come through, answers to it do not"
+        Calls::Unfinished(started) => format!(
+            "{error}; {started} calls of it arrived here and none was completed: its packets come through, answers to it do not"
         ),
         Calls::Completed => format!("{error}; it called here a moment ago"),
         Calls::None => format!("{error}; nothing of it arrives here, either"),
@@ -176,28 +177,28 @@ enum Calls {
     Completed,
 }
 
-/// What `health` heard lately of whoever is at `address`.
+/// Recent calls from `address` or of `node`, as `health` lists them.
 fn calls(health: &Health, address: &str, node: &str) -> Calls {
-    let heard = health.heard.iter().filter(|heard| heard.last_ago_ms <= LATELY_MS);
-    let mut heard = heard.filter(|heard| {
-        heard.node.as_deref() == Some(node) || (heard.node.is_none() && heard.address.to_string() == address)
+    let recent = health.callers.iter().filter(|caller| caller.last_ago_ms <= RECENT_MS);
+    let mut of_node = recent.filter(|caller| {
+        caller.node.as_deref() == Some(node) || (caller.node.is_none() && caller.address.to_string() == address)
     });
-    match heard.next() {
-        // One may just be under way.
-        Some(heard) if heard.unfinished > 1 => Calls::Unfinished(heard.unfinished),
-        Some(heard) if heard.completed == 0 => Calls::Unfinished(heard.begun),
+    match of_node.next() {
+        // One may just be in progress.
+        Some(caller) if caller.unfinished > 1 => Calls::Unfinished(caller.unfinished),
+        Some(caller) if caller.completed == 0 => Calls::Unfinished(caller.started),
         Some(_) => Calls::Completed,
         None => Calls::None,
     }
 }
 
-/// The addresses from which a node's completed calls came lately, as the others heard them. (Itself
-/// it may have called where it listened before a restart.)
+/// The addresses from which a node's recent completed calls came, as the others saw them. (Its own
+/// list is ignored: before a restart it may have had another address.)
 fn called_from(examination: &Examination, node: &str) -> BTreeSet<IpAddr> {
     let healths = examination.members.iter().filter_map(|member| member.health.as_ref());
-    let heard = healths.filter(|health| health.node != node).flat_map(|health| &health.heard);
-    let heard = heard.filter(|heard| heard.last_ago_ms <= LATELY_MS && heard.completed > 0);
-    heard.filter(|heard| heard.node.as_deref() == Some(node)).map(|heard| heard.address.ip()).collect()
+    let callers = healths.filter(|health| health.node != node).flat_map(|health| &health.callers);
+    let completed = callers.filter(|caller| caller.last_ago_ms <= RECENT_MS && caller.completed > 0);
+    completed.filter(|caller| caller.node.as_deref() == Some(node)).map(|caller| caller.address.ip()).collect()
 }
 
 /// Whether an address, as a node gives it, is of this host.
@@ -260,9 +261,9 @@ fn between(examination: &Examination, from: &Health, reached: &Reached, to: &Hea
                 format!("{b} reaches {a}, {a} does not reach {b} at {address}"),
                 format!("let UDP to port {port} of {b} in for {a}; behind NAT give {b} --advertise"),
             ),
-            (Calls::Unfinished(begun), false) => (
+            (Calls::Unfinished(started), false) => (
                 "blocked one way",
-                format!("{begun} calls of {a} arrive at {b}, the answers of {b} do not arrive at {a}"),
+                format!("{started} calls of {a} arrive at {b}, the answers of {b} do not arrive at {a}"),
                 format!("let UDP from {b} in at {a}, or out at {b}"),
             ),
             (Calls::Completed, false) => (
@@ -271,9 +272,9 @@ fn between(examination: &Examination, from: &Health, reached: &Reached, to: &Hea
                 "ask again in some seconds".to_owned(),
             ),
             (Calls::None, false) => match calls(from, &address_of(examination, b), b) {
-                Calls::Unfinished(begun) => (
+                Calls::Unfinished(started) => (
                     "blocked one way",
-                    format!("{begun} calls of {b} arrive at {a}, nothing of {a} arrives at {b} at {address}"),
+                    format!("{started} calls of {b} arrive at {a}, nothing of {a} arrives at {b} at {address}"),
                     format!("let UDP to port {port} of {b} in for {a}"),
                 ),
                 _ => (

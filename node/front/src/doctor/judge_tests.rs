@@ -55,13 +55,13 @@ fn cut(examination: &mut Examination, from: &str, to: &str) {
     reached.error = Some("unreachable: connection timed out".to_owned());
 }
 
-fn heard(examination: &mut Examination, by: &str, from: &str, completed: u64) {
+fn called(examination: &mut Examination, by: &str, from: &str, completed: u64) {
     let address = address(from).parse().expect("an address");
     let node = (completed > 0).then(|| from.to_owned());
-    health(examination, by).heard.push(CallerSeen {
+    health(examination, by).callers.push(CallerSeen {
         address,
         node,
-        begun: 3,
+        started: 3,
         completed,
         unfinished: if completed == 0 { 3 } else { 0 },
         last_ago_ms: 500,
@@ -78,12 +78,12 @@ fn nothing_is_found_where_nothing_is_wrong() {
 }
 
 #[test]
-fn the_direction_of_a_block_is_told_by_who_heard_whom() {
+fn the_direction_of_a_block_follows_from_which_calls_arrived() {
     // Packets of a reach b, those of b do not reach a: neither completes a handshake.
     let mut examination = healthy();
     cut(&mut examination, "a", "b");
     cut(&mut examination, "b", "a");
-    heard(&mut examination, "b", "a", 0);
+    called(&mut examination, "b", "a", 0);
     let findings = judge(&examination);
     assert_eq!(whats(&examination), [("a".to_owned(), "blocked one way"), ("b".to_owned(), "blocked one way")]);
     assert!(findings[0].detail.contains("answers of b do not arrive at a"), "{findings:?}");
@@ -114,7 +114,7 @@ fn of_a_silent_node_the_asker_says_what_it_knows() {
     ] {
         let mut examination = healthy();
         if calls {
-            heard(&mut examination, "a", "b", 0);
+            called(&mut examination, "a", "b", 0);
         }
         examination.members[1].health = None;
         examination.members[1].error = Some(error.to_owned());
@@ -127,8 +127,8 @@ fn a_silent_node_that_calls_from_another_address_is_behind_nat() {
     let mut examination = healthy();
     let natted: std::net::SocketAddr = "192.168.7.7:41000".parse().expect("an address");
     for by in ["a", "c"] {
-        heard(&mut examination, by, "b", 1);
-        health(&mut examination, by).heard[0].address = natted;
+        called(&mut examination, by, "b", 1);
+        health(&mut examination, by).callers[0].address = natted;
     }
     examination.members[1].health = None;
     examination.members[1].error = Some("unreachable: connection timed out".to_owned());
@@ -171,13 +171,13 @@ fn ways_clocks_releases_and_names_are_judged() {
     examination.members[2].version = "0.9.0".to_owned();
     assert_eq!(whats(&examination), [("c".to_owned(), "release")]);
     examination.members[2].version = "1.0.0".to_owned();
-    heard(&mut examination, "b", "c", 1);
+    called(&mut examination, "b", "c", 1);
     assert_eq!(whats(&examination), []);
-    heard(&mut examination, "c", "c", 1);
-    health(&mut examination, "c").heard[0].address = "172.16.0.9:7117".parse().expect("an address");
+    called(&mut examination, "c", "c", 1);
+    health(&mut examination, "c").callers[0].address = "172.16.0.9:7117".parse().expect("an address");
     assert_eq!(whats(&examination), [], "what it called itself at before a restart");
-    health(&mut examination, "b").heard[0].address = "192.168.7.7:41000".parse().expect("an address");
+    health(&mut examination, "b").callers[0].address = "192.168.7.7:41000".parse().expect("an address");
     assert_eq!(whats(&examination), [("c".to_owned(), "address")]);
-    heard(&mut examination, "a", "c", 1);
+    called(&mut examination, "a", "c", 1);
     assert_eq!(whats(&examination), [("c".to_owned(), "name")], "one name on two hosts");
 }

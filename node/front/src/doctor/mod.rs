@@ -1,7 +1,7 @@
-//! `rankmesh doctor`: every node of the mesh, and the ways between them, with what to do.
+//! `rankmesh doctor`: every node of the mesh, and the paths between them, with remedies.
 //!
-//! The agent asks the members (`agent::health`), `judge` concludes (a pure function of what they
-//! answer), `text` prints for people. The JSON is both; docs/operations.md says what its fields mean.
+//! The agent asks the members (`agent::health`), `judge` concludes (a pure function of their
+//! answers), `text` prints for people. The JSON has both; docs/operations.md explains its fields.
 
 use std::io::Write;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use ask::args::{ReportFormat, SocketArg};
 use ask::output::cell_text;
-use ask::rows::Asker;
+use ask::rows::Client;
 use ask::{Connector, Exit, Target};
 use clap::Args;
 use model::LocalRequest;
@@ -19,11 +19,11 @@ use serde::Serialize;
 mod judge;
 mod text;
 
-/// What was lost within so long is a finding.
+/// Losses within this time are a finding.
 const LOSSES: &str = "SELECT node, probe, reason, sum(lost) FROM capture_loss \
      WHERE ts_ns > CAST(strftime('%s', 'now') AS INTEGER) * 1000000000 - 3600000000000 GROUP BY 1, 2, 3";
 
-/// How long that question may take.
+/// Time for that question.
 const LOSSES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Flags of `rankmesh doctor`.
@@ -37,7 +37,7 @@ pub struct DoctorArgs {
     format: ReportFormat,
 }
 
-/// All of it, for scripts.
+/// The JSON document for scripts.
 #[derive(Debug, Serialize)]
 struct Report {
     examination: judge::Examination,
@@ -64,7 +64,7 @@ pub fn run(args: &DoctorArgs, connector: &dyn Connector) -> anyhow::Result<Exit>
 
 /// What nodes could not record or keep in the last hour.
 fn losses(target: &Target) -> Vec<judge::Finding> {
-    match Asker::of_all(target, LOSSES_WITHIN).ask(LOSSES.to_owned()) {
+    match Client::of_all(target, LOSSES_WITHIN).ask(LOSSES.to_owned()) {
         Ok(found) => found.rows.iter().filter_map(|row| loss(row)).collect(),
         Err(error) => vec![judge::losses_unknown(&format!("{error:#}"))],
     }

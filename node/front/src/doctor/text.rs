@@ -1,4 +1,4 @@
-//! `rankmesh doctor` for people: the nodes, the ways between them in one line, what was found.
+//! `rankmesh doctor` for people: the nodes, the paths between them in one line, the findings.
 
 use std::fmt::Write;
 
@@ -62,7 +62,7 @@ fn row(examination: &Examination, member: &Examined) -> Vec<String> {
     cells.map(|cell| printable(&cell)).to_vec()
 }
 
-/// How many of the ways between nodes work.
+/// How many of the paths between nodes work.
 fn ways(examination: &Examination) -> String {
     let tried =
         examination.members.iter().filter_map(|member| member.health.as_ref()).flat_map(|health| &health.reached);

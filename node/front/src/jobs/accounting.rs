@@ -1,4 +1,4 @@
-//! What Slurm's accounting knows of jobs: one call of `sacct`, where a host has it.
+//! What Slurm's accounting has on jobs: one call of `sacct`, where a host has it.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-/// A database that does not answer is not waited for any longer.
+/// Longest wait for a database that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Jobs asked for at once: their numbers are arguments.
+/// Jobs in one call: their numbers are arguments.
 const AT_ONCE: usize = 500;
 /// Bytes of an answer that are read.
 const MOST_BYTES: u64 = 16 << 20;
-/// The columns asked for. A name may hold anything, so it comes last.
+/// The columns asked for. A name may contain anything, so it comes last.
 const FORMAT: &str = "JobIDRaw,JobID,User,Account,Partition,State,ElapsedRaw,AllocNodes,AllocTRES,JobName";
 
-/// What accounting knows of a job.
+/// A job's record in the accounting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Accounting {
     /// As users write it: `4711`, `4700_3`.
@@ -40,12 +40,13 @@ pub(super) struct Accounting {
     pub(super) name: String,
 }
 
-/// What accounting knows of these jobs, by their numbers; none where this host has no `sacct`.
+/// The records of these jobs, by their numbers; none where this host has no `sacct`.
 ///
 /// # Errors
 /// `sacct` failed, or took too long.
 pub(super) fn of<'a>(jobs: impl IntoIterator<Item = &'a str>) -> anyhow::Result<Option<BTreeMap<String, Accounting>>> {
-    // What is no number of a job was named by another launcher, or by somebody who wants an option.
+    // Names that are no job numbers come from other launchers, or from somebody who wants to pass
+    // an option.
     let is_number = |job: &&str| !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit());
     let jobs: Vec<&str> = jobs.into_iter().filter(is_number).collect();
     let mut known = BTreeMap::new();
@@ -80,7 +81,7 @@ fn ask(jobs: &str) -> anyhow::Result<Option<String>> {
             break status;
         }
         if began.elapsed() > PATIENCE {
-            // What it started may hold its pipes: nobody waits for the readers.
+            // Processes that it started may keep its pipes open: the readers are not waited for.
             let _ = child.kill();
             let _ = child.wait();
             bail!("sacct did not answer within {} s", PATIENCE.as_secs());
@@ -98,7 +99,8 @@ fn ask(jobs: &str) -> anyhow::Result<Option<String>> {
     Ok(Some(out))
 }
 
-/// The lines of an answer; the parts of a het job and the tasks of an array have numbers of their own.
+/// The lines of an answer; the parts of a het job and the tasks of an array have numbers of their
+/// own.
 fn read(text: &str) -> impl Iterator<Item = (String, Accounting)> {
     text.lines().filter_map(|line| {
         let mut fields = line.splitn(10, '|').map(|field| field.trim().to_owned());

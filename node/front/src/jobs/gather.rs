@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ask::UsageError;
-use ask::rows::Asker;
+use ask::rows::Client;
 use explain::cost::Waste;
 use model::cells::{NO_VERDICTS, integer, quoted, real, text};
 use query_planner::Value;
@@ -20,12 +20,17 @@ const CYCLE_CALLS: usize = 4_096;
 /// The jobs that made calls in the asked time.
 ///
 /// # Errors
-/// As [`Asker::ask`]; no job is stored of that time.
-pub(super) fn jobs(job: Option<&str>, since: Option<Duration>, now_ns: i64, asker: &Asker<'_>) -> anyhow::Result<Jobs> {
+/// As [`Client::ask`]; no job is stored of that time.
+pub(super) fn jobs(
+    job: Option<&str>,
+    since: Option<Duration>,
+    now_ns: i64,
+    client: &Client<'_>,
+) -> anyhow::Result<Jobs> {
     let back = |since: Duration| now_ns.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
     let since_ns = since.map_or(i64::MIN, back);
     let of_job = job.map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
-    let calls = asker.ask(format!(
+    let calls = client.ask(format!(
         "SELECT job_id, node, pid, comm_hash, func, count(*), min(ts_ns), max(ts_ns + ifnull(duration_ns, 0)), \
          max(nranks) FROM collectives WHERE ts_ns >= {since_ns}{of_job} GROUP BY job_id, node, pid, comm_hash, func"
     ))?;
@@ -46,7 +51,7 @@ pub(super) fn jobs(job: Option<&str>, since: Option<Duration>, now_ns: i64, aske
         };
         return Err(UsageError(format!("no calls{whose} are stored in this time{without}")).into());
     }
-    let findings = asker.ask(format!(
+    let findings = client.ask(format!(
         "SELECT {NAMED}, verdict, cause, cost_gpu_s FROM findings WHERE verdict NOT IN {NO_VERDICTS} \
          AND until_ns >= {since_ns} ORDER BY ts_ns"
     ));
@@ -67,15 +72,15 @@ pub(super) fn jobs(job: Option<&str>, since: Option<Duration>, now_ns: i64, aske
     for (job_id, seen) in seen {
         let mut job = seen.job(job_id);
         job.verdicts = spans(&findings, &job);
-        if !asker.left().is_zero() {
-            job.steps = steps(asker, &seen, &job.job_id)?;
+        if !client.left().is_zero() {
+            job.steps = steps(client, &seen, &job.job_id)?;
         }
-        if !asker.left().is_zero() {
+        if !client.left().is_zero() {
             let comms: Vec<String> = seen.comms.keys().map(i64::to_string).collect();
             let of = Calls { comms, span_ns: (seen.first_ns, seen.last_ns), calls: seen.calls };
             let named = named.of_job(&job.job_id);
             job.waited =
-                (!of.comms.is_empty()).then(|| waits::waited(asker, &of, &named, &mut coverage)).transpose()?;
+                (!of.comms.is_empty()).then(|| waits::waited(client, &of, &named, &mut coverage)).transpose()?;
             if of.comms.is_empty() {
                 job.waited = Some(waits::Waited { asked_since_ns: seen.first_ns, ..waits::Waited::default() });
             }
@@ -86,7 +91,7 @@ pub(super) fn jobs(job: Option<&str>, since: Option<Duration>, now_ns: i64, aske
     Ok(Jobs { version: 1, jobs, repeat_culprits, calls_without_job, coverage })
 }
 
-/// What is seen of a job's calls.
+/// What a job's calls show of it.
 #[derive(Debug, Default)]
 struct Seen {
     nodes: BTreeSet<String>,
@@ -102,7 +107,7 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Comm {
     nranks: i64,
-    /// Collectives that make all meet, by process.
+    /// Collectives that all ranks have to enter, by process.
     calls: BTreeMap<(String, i64), i64>,
     /// Their functions.
     funcs: BTreeSet<String>,
@@ -143,7 +148,7 @@ impl Seen {
 }
 
 /// How long the job's steps took, by one process's own clock.
-fn steps(asker: &Asker<'_>, seen: &Seen, job: &str) -> anyhow::Result<Option<Steps>> {
+fn steps(client: &Client<'_>, seen: &Seen, job: &str) -> anyhow::Result<Option<Steps>> {
     let most = |comm: &Comm| comm.calls.values().copied().max().unwrap_or(0);
     let largest = seen.comms.iter().max_by_key(|(_, comm)| (comm.nranks.min(most(comm)), most(comm)));
     let Some((hash, comm)) = largest else { return Ok(None) };
@@ -158,10 +163,10 @@ fn steps(asker: &Asker<'_>, seen: &Seen, job: &str) -> anyhow::Result<Option<Ste
         seen.first_ns,
         seen.last_ns
     );
-    let called = asker.ask(format!("SELECT func {of} ORDER BY ts_ns LIMIT {CYCLE_CALLS}"))?;
+    let called = client.ask(format!("SELECT func {of} ORDER BY ts_ns LIMIT {CYCLE_CALLS}"))?;
     let called: Vec<String> = called.rows.iter().map(|row| text(row, 0)).collect();
     let Some(cycle) = turn_of(called.iter().map(String::as_str)) else { return Ok(None) };
-    let found = asker.ask(format!(
+    let found = client.ask(format!(
         "SELECT count(step_ns), percentile(step_ns, 50), percentile(step_ns, 90), percentile(step_ns, 99), max(step_ns) \
          FROM (SELECT ts_ns - lag(ts_ns, {cycle}) OVER (ORDER BY ts_ns) AS step_ns {of})"
     ))?;
@@ -175,8 +180,8 @@ fn steps(asker: &Asker<'_>, seen: &Seen, job: &str) -> anyhow::Result<Option<Ste
     Ok(Some(Steps { node: node.clone(), pid: *pid, collectives: cycle, count, p50_ns, p90_ns, p99_ns, max_ns }))
 }
 
-/// The verdicts on a job that named something, each until the next. `findings`: the columns [`NAMED`], then
-/// verdict, cause and cost.
+/// The verdicts on a job that named a culprit or a cause, each up to the next. `findings`: the
+/// columns [`NAMED`], then verdict, cause and cost.
 fn spans(findings: &[Vec<Value>], job: &Job) -> Vec<VerdictSpan> {
     let of_job: Vec<&Vec<Value>> = findings.iter().filter(|row| text(row, 5) == job.job_id).collect();
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
@@ -202,7 +207,8 @@ fn spans(findings: &[Vec<Value>], job: &Job) -> Vec<VerdictSpan> {
     spans
 }
 
-/// Hosts that verdicts named in more than one job, also in jobs whose calls are not stored any more.
+/// Hosts that verdicts named in more than one job, also in jobs whose calls are not stored any
+/// more.
 fn repeated(findings: &[Vec<Value>]) -> Vec<RepeatCulprit> {
     let mut by_node: BTreeMap<String, RepeatCulprit> = BTreeMap::new();
     for row in findings {

@@ -1,6 +1,6 @@
-//! `rankmesh jobs`: the jobs that stores, an archive or the mesh hold, one row each: where and how long
+//! `rankmesh jobs`: the jobs in stores, an archive or the mesh, one row each: where and how long
 //! they ran, how long their steps took, who waited for whom, what was found, what it cost, and what
-//! Slurm's accounting knows of them. `gather` asks, `print` shows.
+//! Slurm's accounting has on them. `gather` asks, `print` shows.
 
 mod accounting;
 mod gather;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::bail;
 use ask::args::{ReportFormat, TargetArgs};
 use ask::output::{printable, quiet};
-use ask::rows::Asker;
+use ask::rows::Client;
 use ask::values::parse_duration;
 use ask::{Connector, Exit};
 use clap::{Args, ValueEnum};
@@ -87,10 +87,10 @@ struct Job {
     calls: i64,
     /// None where no cycle of collectives shows.
     steps: Option<Steps>,
-    /// None where the time was up before.
+    /// None where the time ran out before.
     waited: Option<Waited>,
     verdicts: Vec<VerdictSpan>,
-    /// Of what was waited, where there are rates.
+    /// Price of the waiting, where there are rates.
     money: Option<explain::cost::Money>,
     accounting: Option<Accounting>,
 }
@@ -110,7 +110,7 @@ struct Steps {
     max_ns: i64,
 }
 
-/// A verdict, and how long it stood.
+/// A verdict, and how long it was the current one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 struct VerdictSpan {
     verdict: String,
@@ -133,8 +133,8 @@ struct RepeatCulprit {
 
 impl Jobs {
     fn is_complete(&self) -> bool {
-        let is_whole = |job: &Job| job.waited.as_ref().is_some_and(|waited| waited.asked_since_ns <= job.first_ns);
-        self.coverage.is_complete() && self.jobs.iter().all(is_whole)
+        let is_complete = |job: &Job| job.waited.as_ref().is_some_and(|waited| waited.asked_since_ns <= job.first_ns);
+        self.coverage.is_complete() && self.jobs.iter().all(is_complete)
     }
 }
 
@@ -151,8 +151,8 @@ pub fn run(mut args: JobsArgs, connector: &dyn Connector) -> anyhow::Result<Exit
         Err(exit) => return Ok(exit),
     };
     let priced = Priced::of(&args.rate, &target)?;
-    let asker = Asker::of(&target, &args.target);
-    let mut jobs = gather::jobs(args.job.as_deref(), args.since, target.now_ns(), &asker)?;
+    let client = Client::of(&target, &args.target);
+    let mut jobs = gather::jobs(args.job.as_deref(), args.since, target.now_ns(), &client)?;
     let complete = jobs.is_complete();
     if args.target.ask.require_all && !complete {
         bail!("the answer is partial and --require-all was given: nothing is printed");
@@ -178,7 +178,7 @@ pub fn run(mut args: JobsArgs, connector: &dyn Connector) -> anyhow::Result<Exit
     Ok(if complete { Exit::Complete } else { Exit::Partial })
 }
 
-/// Joins what accounting knows. Jobs are listed without where it cannot be asked.
+/// Joins the records of the accounting. Where it cannot be asked, jobs are listed without.
 fn account(jobs: &mut Jobs) {
     match accounting::of(jobs.jobs.iter().map(|job| job.job_id.as_str())) {
         Ok(None) => {}

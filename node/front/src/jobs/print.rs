@@ -96,7 +96,7 @@ fn row(job: &Job, is_accounted: bool, has_money: bool) -> Vec<String> {
     cells
 }
 
-/// The verdict that stood longest, and how many more there are.
+/// The verdict that was the current one longest, and how many more there are.
 fn verdict(spans: &[VerdictSpan]) -> String {
     let Some(longest) = spans.iter().max_by_key(|span| span.until_ns - span.since_ns) else { return String::new() };
     let who = match (longest.rank, &longest.node) {

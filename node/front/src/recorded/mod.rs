@@ -1,7 +1,7 @@
 //! `rankmesh stragglers --recorded`: verdicts on jobs that others recorded.
 //!
-//! Owns finding, unpacking, telling apart and grouping the files; what they say is read by
-//! `verdicts::import`.
+//! Owns finding, unpacking, recognising and grouping the files; `verdicts::import` reads their
+//! contents.
 
 mod pickle;
 mod table;
@@ -18,7 +18,7 @@ use ask::output::{printable, quiet};
 use verdicts::import::{self, Dump};
 use verdicts::{Input, Rules, analyse};
 
-/// What recordings are, in words.
+/// Kinds of recordings, for messages.
 const WANTED: &str = "tables of operations (.csv, .parquet) and PyTorch flight recorder dumps (pickle or .json)";
 /// Largest recording read, unpacked.
 const MOST_BYTES: u64 = 1 << 30;
@@ -87,16 +87,16 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a file holds, by its first bytes.
+/// The contents of a file, by its first bytes.
 enum Contents {
     Parquet(File),
     /// A dump of one rank.
     Dump(Box<Dump>),
-    /// Of a whole job, or a table: read already.
+    /// Of a full job, or a table: read already.
     Input(Box<Input>),
 }
 
-/// Each recording with its name. Dumps of single ranks that lie in one directory are one recording.
+/// Each recording with its name. Dumps of single ranks in one directory are one recording.
 fn recordings(files: &[PathBuf]) -> anyhow::Result<Vec<(String, Input)>> {
     let mut found = Vec::new();
     let mut ranks: BTreeMap<PathBuf, BTreeMap<i32, Dump>> = BTreeMap::new();

@@ -2,10 +2,10 @@
 //! dictionaries, as PyTorch's flight recorder writes its dumps.
 //!
 //! The opcodes are those of Python's `pickletools` (protocols 0 to 5). A pickle may also name
-//! functions and have them called when it is loaded: such a one is refused, other than for the
-//! builders of typed lists that PyTorch's own pickler names (`torch.jit._pickle.build_intlist` and
-//! its like), which mean the list. Memory is bounded by the pickle's length; what is shared in it
-//! is written out at most so often that the whole stays within a multiple of it.
+//! functions and have them called when it is loaded: such a one is refused, except for the builders
+//! of typed lists that PyTorch's own pickler names (`torch.jit._pickle.build_intlist` and its
+//! like), which stand for the list. Memory is bounded by the pickle's length: values that are
+//! shared in it are copied only as long as the result stays within a multiple of it.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Number, Value};
 
 /// Values nested deeper are refused.
 const DEEPEST: usize = 64;
-/// Values in the result: so many for each byte of the pickle, and these.
+/// Most values in the result: this many for each byte of the pickle, and a fixed number more.
 const VALUES_A_BYTE: usize = 4;
 const VALUES: usize = 1 << 16;
 
@@ -42,7 +42,7 @@ pub(super) enum PickleError {
     Unfolds,
 }
 
-/// A value under construction. Others are named by their places.
+/// A value under construction. It refers to others by their indices.
 #[derive(Debug)]
 enum Node {
     Mark,
@@ -70,7 +70,7 @@ pub(super) fn is_pickle(bytes: &[u8]) -> bool {
 /// their text.
 ///
 /// # Errors
-/// [`PickleError`] says what it is.
+/// [`PickleError`].
 pub(super) fn read(bytes: &[u8]) -> Result<Value, PickleError> {
     let mut reader = Reader { bytes, at: 0, nodes: Vec::new(), stack: Vec::new(), memo: HashMap::new() };
     let root = reader.run()?;
@@ -85,7 +85,7 @@ impl Reader<'_> {
             let code = self.take(1)?[0];
             match code {
                 b'.' => return self.pop(),
-                // Protocol and frame: nothing to do with the data.
+                // Protocol and frame: no data.
                 0x80 => drop(self.take(1)?),
                 0x95 => drop(self.take(8)?),
                 b'(' => self.push(Node::Mark),
@@ -206,7 +206,7 @@ impl Reader<'_> {
                     let (module, name) = (text(module), text(name));
                     self.global(&module, &name)?;
                 }
-                // The only function that gets here is a builder of a list: what it is given is it.
+                // Only a builder of a list gets here, so the result is its argument.
                 b'R' => {
                     let (given, function) = (self.pop()?, self.pop()?);
                     match (&self.nodes[function], &self.nodes[given]) {
@@ -257,7 +257,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A number of any length, two's complement; null beyond 128 bits, which nothing here has.
+    /// A number of any length, two's complement; null beyond 128 bits, which no such dump contains.
     fn long(&mut self, length: usize) -> Result<(), PickleError> {
         let bytes = self.take(length)?;
         let value = (length <= 16).then(|| {
@@ -286,7 +286,7 @@ impl Reader<'_> {
         self.stack.pop().ok_or(PickleError::Damaged(self.at))
     }
 
-    /// What was pushed since the last mark, which goes with it.
+    /// Removes the values pushed since the last mark, and the mark.
     fn since_mark(&mut self) -> Result<Vec<usize>, PickleError> {
         let mark = self.stack.iter().rposition(|at| matches!(self.nodes[*at], Node::Mark));
         let mark = mark.ok_or(PickleError::Damaged(self.at))?;
@@ -327,13 +327,13 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A value with all that is in it.
+    /// A value with all values in it.
     fn unfold(&self, at: usize, depth: usize, left: &mut usize) -> Result<Value, PickleError> {
         *left = left.checked_sub(1).filter(|_| depth <= DEEPEST).ok_or(PickleError::Unfolds)?;
         Ok(match &self.nodes[at] {
             Node::Mark | Node::ListBuilder => return Err(PickleError::Damaged(self.at)),
             Node::Plain(value) => {
-                // A long text counts for what it is.
+                // A long text counts by its length.
                 let size = value.as_str().map_or(0, str::len) / 8;
                 *left = left.checked_sub(size).ok_or(PickleError::Unfolds)?;
                 value.clone()
@@ -372,7 +372,7 @@ fn integer_text(digits: &str) -> Option<Value> {
     digits.parse().ok().map(integer)
 }
 
-/// Protocol 2, for tests: what is true of a value's JSON is true of its pickle.
+/// Protocol 2, for tests: the pickle with the same contents as a JSON value.
 #[cfg(test)]
 pub(super) fn write(value: &Value, out: &mut Vec<u8>) {
     match value {
@@ -461,7 +461,7 @@ mod tests {
         deep.extend(vec![b'a'; 299_999]);
         deep.push(b'.');
         assert_eq!(read(&deep), Err(PickleError::Unfolds));
-        // A list in which the one before stands twice, forty times over.
+        // Each list contains the one before twice, forty times over.
         let mut doubling = b"\x80\x02]".to_vec();
         for place in 0..40u8 {
             doubling.extend([b'q', place, b'0', b']', b'(', b'h', place, b'h', place, b'e']);

@@ -10,10 +10,10 @@ use parquet::schema::types::Type;
 use verdicts::Input;
 use verdicts::import::{COLUMNS, ImportError, Operation, of_operations};
 
-/// Most rows read: what 1 GiB of CSV has of them.
+/// Most rows read: as many as 1 GiB of CSV has.
 const MOST_ROWS: i64 = 20_000_000;
 
-/// Read a file's operations.
+/// Reads a file's operations.
 pub(super) fn parquet(file: File) -> anyhow::Result<Input> {
     let reader = SerializedFileReader::new(file).context("not a Parquet file")?;
     let meta = reader.metadata().file_metadata();

@@ -1,5 +1,5 @@
-//! Questions for a page: each is kept with its answer, so that the page can show both, and what the
-//! answers say of who answered is put together.
+//! Questions for a page: each is kept with its answer, so that the page can show both; the
+//! coverages of the answers are merged.
 
 use ask::args::TargetArgs;
 use ask::rows::Rows;
@@ -13,14 +13,14 @@ const SHOWN_ROWS: usize = 2_000;
 /// Most rows of one answer.
 const MOST_ROWS: usize = 200_000;
 
-/// Whom a page is asked of, and what was asked so far.
+/// The target of a page's questions, and the questions so far.
 pub struct Asking<'a> {
     pub(super) target: &'a Target,
-    /// What questions have in common.
+    /// The common parts of the questions.
     common: Question,
     pub(super) timeout_ms: u64,
     pub(super) asked: Vec<Asked>,
-    /// Who is in the answers so far.
+    /// Coverage of the answers so far.
     pub coverage: Coverage,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Asking<'a> {
         Self::with(target, args.question(String::new()))
     }
 
-    /// Questions like this one, but for their SQL.
+    /// A question with these common parts and the given SQL.
     pub fn with(target: &'a Target, common: Question) -> Self {
         Self { target, timeout_ms: common.timeout_ms, common, asked: Vec::new(), coverage: Coverage::default() }
     }
@@ -58,10 +58,10 @@ impl<'a> Asking<'a> {
         Ok(Found { rows })
     }
 
-    /// Asks what some stores cannot be asked: a table that they lack has no rows.
+    /// Asks for a table that some stores may lack: then it has no rows.
     ///
     /// # Errors
-    /// As [`Self::ask`], but for questions that are wrong here.
+    /// As [`Self::ask`], except for questions that these stores cannot answer.
     pub(super) fn try_ask(&mut self, title: &str, sql: String) -> anyhow::Result<Found> {
         match self.ask(title, sql.clone()) {
             Err(error) if error.is::<UsageError>() => {

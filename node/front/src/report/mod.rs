@@ -1,7 +1,7 @@
 //! `rankmesh report`: a job as one HTML file, from an agent or from the stores that it left.
 //!
-//! Owns what is asked and in which order; what becomes of the answers is `report::html`'s. A part
-//! that cannot be asked is left out, and the page says why.
+//! Owns what is asked and in which order; `report::html` makes the page of the answers. A part
+//! that cannot be asked for is left out, and the page has the reason.
 
 pub mod asking;
 pub mod steps;
@@ -26,22 +26,22 @@ use super::rates::Priced;
 use super::runbook;
 use asking::{Asking, integer, text};
 
-/// Without a span an agent is asked so far back.
+/// Without a span, how far back an agent is asked.
 const BACK_NS: i64 = 600_000_000_000;
 /// Cells of the heat map: a rank in a window each, six bytes.
 const MOST_CELLS: i64 = 100_000;
 /// Columns of the heat map.
 const MOST_WINDOWS: i64 = 1_200;
-/// Windows are so long: what people read easily, milliseconds.
+/// Lengths of windows that are easy to read, milliseconds.
 const WINDOWS_MS: [i64; 12] =
     [500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000];
-/// Calls of which a verdict is made at once.
+/// Most calls of which a verdict is made at once.
 const MOST_CALLS: i64 = 4_000_000;
-/// And of which the questions for its figures are asked, too.
+/// Most calls for which the SQL of its figures is run, too.
 const SHOWN_CALLS: i64 = 200_000;
-/// Of longer jobs the verdict is on the worst stretch of this length.
+/// Of longer jobs the verdict is on the worst span of this length.
 const STRETCH_NS: i64 = 600_000_000_000;
-/// So many times the time of a question are for what asks many of them.
+/// Multiple of a question's time for steps that send many questions.
 const LONG: u64 = 6;
 
 /// Flags of `rankmesh report`.
@@ -99,7 +99,8 @@ pub fn run(mut args: ReportArgs, connector: &dyn Connector) -> anyhow::Result<Ex
     Ok(if complete { Exit::Complete } else { Exit::Partial })
 }
 
-/// For this user alone, as the stores are; the file appears whole.
+/// Readable by this user alone, as the stores are; written under another name and renamed when
+/// complete.
 fn write(path: &Path, html: &str) -> anyhow::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(dir).with_context(|| format!("writing in {}", dir.display()))?;
@@ -122,14 +123,14 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
     }
     let all = |column: usize| calls.rows.iter().filter_map(move |row| integer(row.get(column)?));
     let (count, ranks) = (all(2).sum::<i64>(), i64::try_from(calls.rows.len()).unwrap_or(i64::MAX));
-    // What lies before and after the job is no part of it.
-    let begun_ns = all(3).min().unwrap_or(since_ns).max(since_ns);
+    // What is before and after the job is no part of it.
+    let start_ns = all(3).min().unwrap_or(since_ns).max(since_ns);
     let ended_ns = all(4).max().unwrap_or(until_ns).saturating_add(1_000_000_000).min(until_ns);
     let mut page = Page {
         made: ask::utc::utc(std::time::SystemTime::now()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         asked_of: asking.target.description(),
-        span_ns: (begun_ns, ended_ns.max(begun_ns + 1)),
+        span_ns: (start_ns, ended_ns.max(start_ns + 1)),
         ..Page::default()
     };
     page.job = job_of(asking, args)?;
@@ -168,7 +169,7 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
     Ok(page)
 }
 
-/// What the job is called; empty where there are several, or none says.
+/// The job's name; empty where there are several, or none is known.
 fn job_of(asking: &mut Asking<'_>, args: &ReportArgs) -> anyhow::Result<String> {
     if let Some(job) = &args.job {
         return Ok(job.clone());
@@ -181,7 +182,7 @@ fn job_of(asking: &mut Asking<'_>, args: &ReportArgs) -> anyhow::Result<String> 
     })
 }
 
-/// What ranks did, in windows of which the map holds as many as it can.
+/// What ranks did, in windows as short as the map has room for.
 fn board(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64), ranks: i64) -> anyhow::Result<Board> {
     let most = (MOST_CELLS / ranks.max(1)).clamp(60, MOST_WINDOWS);
     let length_ms = (span_ns.1 - span_ns.0) / 1_000_000;
@@ -198,7 +199,7 @@ fn board(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64), ranks:
     Ok(board)
 }
 
-/// The stretch in which ranks were late most.
+/// The span in which ranks were late most.
 fn worst_stretch(board: &Board, span_ns: (i64, i64)) -> (i64, i64) {
     let late: Vec<(i64, i64)> = board
         .windows
@@ -219,7 +220,7 @@ fn worst_stretch(board: &Board, span_ns: (i64, i64)) -> (i64, i64) {
     ((worst.1 - STRETCH_NS).max(span_ns.0), worst.1)
 }
 
-/// The verdict and what is behind it.
+/// The verdict and the rows behind it.
 fn verdict(
     asking: &mut Asking<'_>,
     args: &ReportArgs,
@@ -276,7 +277,8 @@ fn verdict(
         if sql.is_empty() {
             continue;
         }
-        // Of a long time it takes longer than the verdict: whoever wants the rows asks.
+        // For a long span this takes longer than the verdict: readers of the page run the SQL
+        // themselves.
         let refused = match calls <= SHOWN_CALLS {
             true => asking.try_ask(&title, sql.clone()).err().map(|error| format!("{error:#}")),
             false => Some(format!("not asked here, for {calls} calls are many")),

@@ -1,22 +1,22 @@
 //! The worst steps: found in the windows in which ranks were late most, then asked for rank by
-//! rank, with what hosts recorded of these ranks meanwhile.
+//! rank, with what the hosts recorded of these ranks at the same time.
 
 use std::collections::HashMap;
 
 use query_planner::Value;
-use report::html::{Lane, Page, Seen, Step, held};
+use report::html::{Lane, Page, Seen, Step, delays};
 use verdicts::Verdict;
 
 use super::asking::{Asking, integer, text};
 
 /// Steps on a page.
 const STEPS: usize = 3;
-/// What is shorter is not drawn.
+/// Shorter events are not drawn.
 const SHORTEST_NS: i64 = 1_000_000;
 /// Events of one table and step.
 const MOST_EVENTS: usize = 2_000;
-/// On both sides of a window, for steps that lie across its border.
-const BESIDE_NS: i64 = 1_000_000_000;
+/// Time before and after a window, for steps that lie across its border.
+const MARGIN_NS: i64 = 1_000_000_000;
 
 /// The worst steps of a span, worst first.
 ///
@@ -41,8 +41,8 @@ pub(super) fn worst(
             window.end_ns > since_ns && window.end_ns - board.window_ns < until_ns && window.collectives > 0
         })
         .map(|window| {
-            // Without clocks by how much longer the others waited.
-            let times = if board.clock_bound_ns.is_some() { window.late.clone() } else { held(window) };
+            // Without clocks: by how much longer the others waited.
+            let times = if board.clock_bound_ns.is_some() { window.late.clone() } else { delays(window) };
             let late = |place: usize| times.get(place).and_then(|late| late.ns()).unwrap_or(0);
             let most = named.map_or_else(|| (0..times.len()).map(late).max().unwrap_or(0), late);
             (most / i64::from(window.collectives), window.end_ns)
@@ -52,7 +52,7 @@ pub(super) fn worst(
     windows.sort_unstable_by_key(|(late_ns, end_ns)| (std::cmp::Reverse(*late_ns), *end_ns));
     let mut steps: Vec<Step> = Vec::new();
     for (_, end_ns) in windows.into_iter().take(2 * STEPS) {
-        let span = (end_ns - board.window_ns - BESIDE_NS, end_ns + BESIDE_NS);
+        let span = (end_ns - board.window_ns - MARGIN_NS, end_ns + MARGIN_NS);
         if let Some(step) = of_window(asking, span, board.clock_bound_ns.is_some(), steps.len())?
             && !steps.iter().any(|known| known.collective == step.collective)
         {
@@ -95,12 +95,12 @@ pub struct Collective {
     pub func: String,
     /// Its number in the communicator.
     pub seq: i64,
-    /// When it was, about: of any of its ranks.
+    /// About when it was: a time of any of its ranks.
     pub at_ns: i64,
 }
 
-/// A collective rank by rank, with what hosts recorded of these ranks meanwhile. `by_clocks`: entries
-/// are drawn as the hosts' clocks have them; none: where all of these are known.
+/// A collective rank by rank, with what the hosts recorded of these ranks at the same time.
+/// `by_clocks`: entries are drawn by the hosts' clocks; none: where all of these are known.
 ///
 /// # Errors
 /// As [`Asking::ask`].
@@ -112,7 +112,7 @@ pub fn lanes(
 ) -> anyhow::Result<Step> {
     let of = format!("WHERE comm_hash = {comm} AND func = {} AND seq = {seq}", model::cells::quoted(func));
     let at_ns = *at_ns;
-    let (from_ns, to_ns) = (at_ns.saturating_sub(10 * BESIDE_NS), at_ns.saturating_add(BESIDE_NS));
+    let (from_ns, to_ns) = (at_ns.saturating_sub(10 * MARGIN_NS), at_ns.saturating_add(MARGIN_NS));
     let sql = format!(
         "SELECT rank, node, pid, entry_ns, duration_ns, bound_ns, ts_ns, tier FROM lateness({from_ns}, {to_ns}) {of} ORDER BY entry_ns"
     );
@@ -126,7 +126,8 @@ pub fn lanes(
         .collect();
     let rows: Vec<Row> = lanes.rows.iter().filter_map(|row| Row::of(row)).collect();
     let tier = lanes.rows.iter().filter_map(|row| integer(row.get(7)?)).min().unwrap_or(0);
-    // Calls that hold the wait let all go together: that sets the hosts' clocks for the drawing.
+    // A call in which ranks wait ends at all of them together: that gives the hosts' clocks for the
+    // drawing.
     let by_clocks = by_clocks.unwrap_or_else(|| rows.iter().all(|row| row.bound_ns.is_some()));
     let by_ends = !by_clocks && tier > 0;
     let offsets = if by_ends { offsets_by_ends(&rows) } else { HashMap::new() };
@@ -154,12 +155,12 @@ pub fn lanes(
         ("block_io", "coalesce(op, 'request') || ' ' || coalesce(device, '')"),
         ("memory_events", "event"),
     ] {
-        // Rows begin on their hosts' clocks, which may be some time off: the borders are wide.
+        // Rows are on their hosts' clocks, which may differ: the borders are wide.
         let sql = format!(
             "SELECT node, pid, cluster_ns(ts_ns) AS at_ns, ts_ns, duration_ns, {what} AS what FROM {table} WHERE ts_ns >= {} AND ts_ns < {} AND \
              duration_ns >= {SHORTEST_NS} ORDER BY ts_ns LIMIT {MOST_EVENTS}",
-            from_ns - BESIDE_NS,
-            to_ns + BESIDE_NS
+            from_ns - MARGIN_NS,
+            to_ns + MARGIN_NS
         );
         for row in asking.try_ask(&format!("step {}: {table}", number + 1), sql)?.rows {
             let [node, pid, aligned_ns, ts_ns, duration_ns, what] = row.as_slice() else { continue };
@@ -204,7 +205,7 @@ impl Row {
     }
 }
 
-/// What has to be added to each host's times so that the ranks of all leave at once, in the median.
+/// The offset of each host's times with which the ranks of all hosts leave at the same median time.
 fn offsets_by_ends(rows: &[Row]) -> HashMap<String, i64> {
     let mut ends: HashMap<&str, Vec<i64>> = HashMap::new();
     for row in rows {
@@ -214,6 +215,6 @@ fn offsets_by_ends(rows: &[Row]) -> HashMap<String, i64> {
         all.sort_unstable();
         all.get(all.len() / 2).copied().unwrap_or(0)
     };
-    let whole = median(rows.iter().map(|row| row.ts_ns + row.duration_ns).collect());
-    ends.into_iter().map(|(node, ends)| (node.to_owned(), whole - median(ends))).collect()
+    let overall = median(rows.iter().map(|row| row.ts_ns + row.duration_ns).collect());
+    ends.into_iter().map(|(node, ends)| (node.to_owned(), overall - median(ends))).collect()
 }

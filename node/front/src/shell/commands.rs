@@ -1,4 +1,4 @@
-//! The commands of the shell, which begin with a dot. Pure: what they do is the session's.
+//! The commands of the shell, which begin with a dot. Pure: the session executes them.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ pub(super) const MODES: [(&str, Format); 5] = [
     ("line", Format::Line),
 ];
 
-/// What was typed.
+/// A line of input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Command {
     Explain { sql: String, analyze: bool },

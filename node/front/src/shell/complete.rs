@@ -1,11 +1,11 @@
-//! What may come next where the cursor is: tables, columns, functions and words of SQL, and the
-//! commands of the shell. Pure.
+//! Completions at the cursor: tables, columns, functions and keywords of SQL, and the commands of
+//! the shell. Pure.
 
 use std::collections::BTreeMap;
 
 use super::commands::{COMMANDS, MODES};
 
-/// Words of SQL that are completed.
+/// Keywords of SQL that are completed.
 const KEYWORDS: [&str; 44] = [
     "AND",
     "AS",
@@ -53,7 +53,7 @@ const KEYWORDS: [&str; 44] = [
     "WITH",
 ];
 
-/// The names that can be asked for.
+/// The names that can be completed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
     /// Tables and views, with their columns.
@@ -68,7 +68,7 @@ impl Names {
     }
 }
 
-/// Where the word at `at` of `line` begins, and what it may become. `before` are the lines of the
+/// Where the word at `at` of `line` begins, and its completions. `before` are the lines of the
 /// statement before this one.
 pub(super) fn candidates(before: &str, line: &str, at: usize, names: &Names) -> (usize, Vec<String>) {
     let upto = line.get(..at).unwrap_or(line);
@@ -91,7 +91,7 @@ pub(super) fn candidates(before: &str, line: &str, at: usize, names: &Names) -> 
     if matches!(last.as_str(), "FROM" | "JOIN") {
         return (begin, tables);
     }
-    // Everything that there is helps nobody.
+    // A list of everything helps nobody.
     if word.is_empty() {
         return (begin, Vec::new());
     }
@@ -141,7 +141,7 @@ fn words(text: &str) -> Vec<&str> {
     text.split(|c: char| !is_word(c)).filter(|word| !word.is_empty()).collect()
 }
 
-/// The tables that a statement reads, each with the name that it goes by there.
+/// The tables that a statement reads, each with its name or alias there.
 fn sources(statement: &str) -> Vec<(String, String)> {
     let words = words(statement);
     let is_keyword = |word: &str| KEYWORDS.iter().any(|keyword| keyword.eq_ignore_ascii_case(word));
@@ -158,7 +158,7 @@ fn sources(statement: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The table that goes by this name in a statement.
+/// The table of this name or alias in a statement.
 fn aliased(statement: &str, name: &str) -> String {
     let found = sources(statement).into_iter().find(|(_, alias)| alias.eq_ignore_ascii_case(name));
     found.map_or_else(|| name.to_owned(), |(table, _)| table)

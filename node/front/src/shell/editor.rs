@@ -1,4 +1,4 @@
-//! The line editor on a terminal: prompts, history, completion. What a line means is the session's.
+//! The line editor on a terminal: prompts, history, completion. The session interprets the lines.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,10 @@ const FURTHER: &str = "     ...> ";
 /// Statements remembered.
 const HISTORY: usize = 1_000;
 
-/// What was typed.
+/// A line of input, or a key.
 pub(super) enum Typed {
     Line(String),
-    /// Ctrl-C: what was typed is given up.
+    /// Ctrl-C: the input so far is dropped.
     GivenUp,
     /// Ctrl-D.
     End,
@@ -33,7 +33,7 @@ pub(super) struct LineEditor {
 }
 
 impl LineEditor {
-    /// One that completes `names` and remembers in `history`.
+    /// An editor that completes `names` and keeps its history in `history`.
     pub(super) fn new(names: Names, history: Option<PathBuf>) -> anyhow::Result<Self> {
         let config = Config::builder()
             .max_history_size(HISTORY)?
@@ -65,7 +65,7 @@ impl LineEditor {
         }
     }
 
-    /// Remembers what was typed, now and for the next shell.
+    /// Adds a statement to the history, of this shell and the next.
     pub(super) fn remember(&mut self, typed: &str) {
         if !self.editor.add_history_entry(typed).unwrap_or(false) {
             return;
@@ -78,7 +78,7 @@ impl LineEditor {
     }
 }
 
-/// The history's file, for nobody else to read.
+/// The history's file, readable by its owner alone.
 fn made(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
     if let Some(directory) = path.parent() {

@@ -1,4 +1,4 @@
-//! Ctrl-C while a question is asked: it ends the question, and not the shell.
+//! Ctrl-C while a question runs: it ends the question, and not the shell.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,36 +8,36 @@ use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// What a shell ends with that is interrupted (128 and the signal's number, as shells have it).
+/// Exit code of an interrupted shell (128 and the signal's number, as shells do it).
 const INTERRUPTED: i32 = 130;
 
-/// How long a question has to end before another Ctrl-C ends the shell.
+/// Time that a question has to end before another Ctrl-C ends the shell.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Listens for Ctrl-C from its making on.
+/// Receives Ctrl-C from its creation on.
 #[derive(Clone)]
 pub(super) struct Interrupts(Arc<Mutex<Asked>>);
 
-/// What a Ctrl-C is for.
+/// What the next Ctrl-C does.
 #[derive(Default)]
 enum Asked {
-    /// No question is asked: for nothing.
+    /// No question runs: nothing.
     #[default]
     Nothing,
-    /// To stop this question.
+    /// It stops this question.
     Question(CancellationToken),
-    /// The question was stopped then, and has not ended.
+    /// The question was stopped at this time, and has not ended.
     Stopped(Instant),
 }
 
 impl Interrupts {
-    /// Takes the signal over.
+    /// Installs the signal handler.
     ///
     /// # Errors
-    /// The signal cannot be listened for.
+    /// The handler cannot be installed.
     pub(super) fn listen() -> anyhow::Result<Self> {
         let asked: Arc<Mutex<Asked>> = Arc::default();
-        let heard = Arc::clone(&asked);
+        let shared = Arc::clone(&asked);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut interrupts = {
             let _in_runtime = runtime.enter();
@@ -46,7 +46,7 @@ impl Interrupts {
         std::thread::spawn(move || {
             runtime.block_on(async {
                 while interrupts.recv().await.is_some() {
-                    let mut asked = heard.lock();
+                    let mut asked = shared.lock();
                     match &*asked {
                         Asked::Question(question) => {
                             question.cancel();
@@ -66,7 +66,7 @@ impl Interrupts {
         *self.0.lock() = Asked::Question(question);
     }
 
-    /// The question has ended: Ctrl-C ends nothing more.
+    /// The question has ended: Ctrl-C does nothing more.
     pub(super) fn ended(&self) {
         *self.0.lock() = Asked::Nothing;
     }

@@ -1,8 +1,9 @@
 //! `rankmesh shell`: one question after the other.
 //!
-//! `statements` finds where they end, `commands` reads what begins with a dot, `complete` says what
-//! may come next; `editor` reads lines from a terminal and `interrupts` hears Ctrl-C. Here: the
-//! session, which does what was typed. Without a terminal statements are read from standard input.
+//! `statements` finds where they end, `commands` reads lines that begin with a dot, `complete`
+//! makes completions; `editor` reads lines from a terminal and `interrupts` handles Ctrl-C. Here:
+//! the session, which executes the input. Without a terminal statements are read from standard
+//! input.
 
 use std::fs::File;
 use std::io::{BufRead, IsTerminal, Write};
@@ -18,7 +19,7 @@ use query_planner::ColumnMeta;
 use tokio_util::sync::CancellationToken;
 
 use super::args::ShellArgs;
-use super::query::{ask_and_print, say_coverage};
+use super::query::{ask_and_print, print_coverage};
 use super::schema::{self, Documented, Meaning};
 
 mod commands;
@@ -96,7 +97,7 @@ impl Session {
                 match self.command(&line) {
                     Ok(Next::Quit) => return Ok(Exit::Complete),
                     Ok(Next::More(_)) => {}
-                    Err(error) => say(&error),
+                    Err(error) => print_error(&error),
                 }
                 continue;
             }
@@ -105,14 +106,14 @@ impl Session {
             for statement in take_statements(&mut buffer) {
                 editor.remember(&format!("{statement};"));
                 if let Err(error) = self.statement(&statement) {
-                    say(&error);
+                    print_error(&error);
                 }
             }
         }
     }
 
-    /// Statements from a reader, to its end. The worst outcome counts, but one that is partial is not
-    /// as bad as one that failed.
+    /// Statements from a reader, to its end. The worst outcome counts; a partial answer is better
+    /// than a failed one.
     fn batch(&mut self, mut from: impl BufRead, bail: bool) -> anyhow::Result<Exit> {
         let (mut buffer, mut line) = (String::new(), String::new());
         let mut worst = Exit::Complete;
@@ -144,12 +145,12 @@ impl Session {
                 }
             };
             for outcome in outcomes {
-                // A reader that went away is the end of the work.
+                // A reader that closed the pipe ends the work.
                 let exit = match outcome {
                     Ok(exit) => exit,
                     Err(error) if ask::is_broken_pipe(&error) => return Err(error),
                     Err(error) => {
-                        say(&error);
+                        print_error(&error);
                         let exit = if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed };
                         if bail {
                             return Ok(exit);
@@ -185,10 +186,10 @@ impl Session {
         if self.timer {
             eprintln!("Run time: {:.3} s", began.elapsed().as_secs_f64());
         }
-        asked.inspect_err(say_coverage)
+        asked.inspect_err(print_coverage)
     }
 
-    /// What is asked from now on ends with the next Ctrl-C.
+    /// Makes the next Ctrl-C end what is asked from now on.
     fn begin(&mut self) {
         let stop = CancellationToken::new();
         self.target.until(stop.clone());
@@ -242,8 +243,8 @@ impl Session {
         Ok(Next::More(Exit::Complete))
     }
 
-    /// What can be asked for; of an agent of an earlier release, which does not tell, what this one's
-    /// stores have.
+    /// The names of tables; of an agent of an earlier release, which does not list them, those of
+    /// this release's stores.
     fn tables(&self) -> anyhow::Result<Vec<TableSeen>> {
         self.target.tables().or_else(|error| match self.target.document(LocalRequest::Nodes) {
             Ok(_) => Ok(schema::DOCUMENTED.iter().map(of_this_release).collect()),
@@ -251,7 +252,7 @@ impl Session {
         })
     }
 
-    /// A table as it is here, with what is known of it.
+    /// The description of a table as it is here.
     fn table(&self, table: &TableSeen) -> anyhow::Result<Documented> {
         let known = described(table);
         let columns = if table.columns.is_empty() { self.columns_of(&table.name)? } else { table.columns.clone() };
@@ -272,7 +273,7 @@ impl Session {
         })
     }
 
-    /// The columns of a view that only a question to it tells.
+    /// The columns of a view, which only a question to it shows.
     fn columns_of(&self, view: &str) -> anyhow::Result<Vec<ColumnMeta>> {
         let mut columns = Vec::new();
         self.target.query(self.args.question(format!("SELECT * FROM {view} LIMIT 0")), &mut |piece| {
@@ -285,7 +286,7 @@ impl Session {
     }
 }
 
-/// What docs/schema.md says of a table, where it is the one that a trace store has.
+/// The description in docs/schema.md of a table, if the table is a trace store's.
 fn described(table: &TableSeen) -> Option<&'static Documented> {
     let known = schema::of(&table.name)?;
     let common = table.columns.iter().filter(|column| known.columns.iter().any(|other| other.name == column.name));
@@ -314,7 +315,7 @@ fn weight(exit: Exit) -> u8 {
     }
 }
 
-fn say(error: &anyhow::Error) {
+fn print_error(error: &anyhow::Error) {
     if error.is::<Stopped>() {
         eprintln!("stopped");
     } else {

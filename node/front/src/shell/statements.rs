@@ -1,7 +1,7 @@
-//! Where statements end: at a semicolon that is in no text, name or comment. Pure; what a statement
-//! means is the planner's to say.
+//! Where statements end: at a semicolon outside of texts, names and comments. Pure; the planner
+//! interprets statements.
 
-/// What is read of a statement that has not ended.
+/// Where the reader is in a statement that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     Sql,
@@ -11,17 +11,17 @@ enum Within {
     BlockComment,
 }
 
-/// Takes the statements off the front of `buffer` that have ended, without their semicolons; what is
-/// left has not. Statements of nothing but spaces and comments are left out.
+/// Takes the complete statements off the front of `buffer`, without their semicolons; the rest
+/// stays. Statements of nothing but spaces and comments are left out.
 pub(super) fn take_statements(buffer: &mut String) -> Vec<String> {
     let mut statements = Vec::new();
-    let (mut begin, mut within, mut says) = (0, Within::Sql, false);
+    let (mut begin, mut within, mut has_sql) = (0, Within::Sql, false);
     let mut chars = buffer.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
         let next = chars.peek().map(|(_, next)| *next);
         match within {
             Within::Quoted(end) if c == end => {
-                // Doubled it stands for itself, but not in brackets.
+                // A doubled quote is a character of the text, except in brackets.
                 if next == Some(end) && end != ']' {
                     chars.next();
                 } else {
@@ -41,13 +41,13 @@ pub(super) fn take_statements(buffer: &mut String) -> Vec<String> {
                     within = Within::BlockComment;
                 }
                 ';' => {
-                    if std::mem::take(&mut says) {
+                    if std::mem::take(&mut has_sql) {
                         statements.push(buffer[begin..at].trim().to_owned());
                     }
                     begin = at + 1;
                 }
                 c => {
-                    says |= !c.is_whitespace();
+                    has_sql |= !c.is_whitespace();
                     within = match c {
                         '\'' | '"' | '`' => Within::Quoted(c),
                         '[' => Within::Quoted(']'),
@@ -57,8 +57,8 @@ pub(super) fn take_statements(buffer: &mut String) -> Vec<String> {
             },
         }
     }
-    // A comment by itself, ended, says nothing; one that goes on is waited for.
-    let rest = if says || within == Within::BlockComment { buffer[begin..].to_owned() } else { String::new() };
+    // A complete comment by itself is dropped; one that is not complete stays.
+    let rest = if has_sql || within == Within::BlockComment { buffer[begin..].to_owned() } else { String::new() };
     *buffer = rest;
     statements
 }
@@ -92,7 +92,7 @@ mod tests {
     proptest! {
         #[test]
         fn line_by_line_is_as_all_at_once(text in "[ -~\n]{0,120}") {
-            let (whole, whole_rest) = taken(&text);
+            let (at_once, at_once_rest) = taken(&text);
             let (mut lines, mut buffer) = (Vec::new(), String::new());
             for line in text.split_inclusive('\n') {
                 buffer.push_str(line);
@@ -100,9 +100,9 @@ mod tests {
             }
             // Comments before a statement may have been dropped with the line that they were on.
             let bare = |all: &[String]| all.iter().map(|s| s.rsplit('\n').next().unwrap_or_default().to_owned()).collect::<Vec<_>>();
-            prop_assert_eq!(lines.len(), whole.len());
-            prop_assert_eq!(bare(&lines), bare(&whole));
-            prop_assert!(whole_rest.ends_with(buffer.trim_start()));
+            prop_assert_eq!(lines.len(), at_once.len());
+            prop_assert_eq!(bare(&lines), bare(&at_once));
+            prop_assert!(at_once_rest.ends_with(buffer.trim_start()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Files that `e` writes: what is shown, in the directory in which the command was started.
+//! Files that `e` writes: what is shown, into the directory in which the command was started.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::json;
 use top::{Answer, Data, View};
 
-/// Writes what a view shows as JSON; the file's name.
+/// Writes the contents of a view as JSON; returns the file's name.
 ///
 /// # Errors
 /// It cannot be written, or is there already.
@@ -43,7 +43,7 @@ pub(super) fn view(view: View, data: &Data) -> anyhow::Result<PathBuf> {
     write(&view.name().replace(' ', "-"), "json", &(serde_json::to_string(&shown)? + "\n"))
 }
 
-/// Writes an answer as CSV; the file's name.
+/// Writes an answer as CSV; returns the file's name.
 ///
 /// # Errors
 /// As [`view`].
@@ -60,7 +60,7 @@ pub(super) fn answer(answer: &Answer) -> anyhow::Result<PathBuf> {
 fn write(what: &str, ending: &str, text: &str) -> anyhow::Result<PathBuf> {
     let now = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
     let path = PathBuf::from(format!("rankmesh-top-{what}-{now}.{ending}"));
-    // It names processes and hosts: for its owner, as stores are.
+    // It names processes and hosts: readable by its owner alone, as stores are.
     let mut options = OpenOptions::new();
     std::os::unix::fs::OpenOptionsExt::mode(options.write(true).create_new(true), 0o600);
     let mut file = options.open(&path).with_context(|| format!("writing {}", path.display()))?;

@@ -1,6 +1,7 @@
-//! `rankmesh top`: what stands, live on a terminal or of the past, and once for scripts. Screens
-//! are the crate `top`'s; here are the terminal, and who is asked: `source` fetches in threads of
-//! its own, `past` makes what stood out of stores, `terminal` draws and reads keys, `once` prints.
+//! `rankmesh top`: the current state, live on a terminal or of the past, and once for scripts.
+//! Screens are the crate `top`'s; here are the terminal and the requests: `source` fetches in
+//! threads of its own, `past` makes the state of a time in the past out of stores, `terminal` draws
+//! and reads keys, `once` prints.
 
 mod files;
 mod once;
@@ -107,7 +108,7 @@ pub fn run(mut args: TopArgs, connector: &dyn Connector) -> anyhow::Result<Exit>
     terminal::run(target, &args, look)
 }
 
-/// What the terminal can show, by its environment.
+/// The terminal's capabilities, by its environment.
 fn look(ascii: bool) -> Look {
     let set = |name: &str| std::env::var(name).unwrap_or_default();
     let term = set("TERM");
@@ -117,7 +118,7 @@ fn look(ascii: bool) -> Look {
         () if term.contains("256color") || term.contains("direct") => Colours::Indexed,
         () => Colours::Ansi,
     };
-    // As C libraries choose it.
+    // In the order in which C libraries choose it.
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().map(set).find(|value| !value.is_empty());
     let is_utf8 = locale.is_some_and(|locale| {
         let locale = locale.to_ascii_lowercase();

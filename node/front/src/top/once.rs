@@ -1,4 +1,4 @@
-//! `rankmesh top --once`: what stands, printed once.
+//! `rankmesh top --once`: the current state, printed once.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use top::{App, Data, Look, View, plain};
 use super::source::{self, Fetcher};
 use super::{OnceFormat, TopArgs, past};
 
-/// Longest that is waited for a verdict's cause, which is looked for when somebody watches.
+/// Longest wait for a verdict's cause, which an agent looks for only while a client watches.
 const CAUSE: Duration = Duration::from_secs(3);
-/// And for anything.
+/// Longest wait for any message.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Columns where the environment does not say.
+/// Columns where the environment does not give them.
 const WIDTH: u16 = 120;
 
 pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<Exit> {
@@ -80,12 +80,12 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
     Ok(exit)
 }
 
-/// The first that is pushed; of a job that somebody holds up, the first with its cause, where one
-/// is found soon.
+/// The first state that is sent; of a job that has a culprit, the first with its cause, if one is
+/// found soon.
 fn first(target: &Target, args: &TopArgs) -> anyhow::Result<Watched> {
     let (started, mut found) = (Instant::now(), None::<Watched>);
     let request = LocalRequest::Watch(WatchQuestion { job: args.job.clone() });
-    // Whoever has enough ends the push with an error of its own.
+    // When enough has come, an error of its own ends the reception.
     let asked = target.ask_into(request, &mut |piece| {
         if let Piece::Watched(json) = piece {
             let watched: Watched = serde_json::from_str(&json).context("reading what the agent pushes")?;

@@ -1,5 +1,5 @@
-//! What stood at a time of the past, out of the stores, in the form in which an agent pushes what
-//! stands: the same screens show both.
+//! The state at a time in the past, out of the stores, in the form in which an agent sends the
+//! current state: the same screens show both.
 
 use anyhow::Context;
 use ask::Target;
@@ -10,16 +10,16 @@ use model::{Coverage, LocalRequest, Missing, StragglersQuestion};
 use serde_json::Value;
 use verdicts::Report;
 
-/// Time before an instant by which it is judged.
+/// Length of the span before an instant by which it is judged.
 const LOOKBACK_NS: i64 = 30_000_000_000;
-/// Time before the last call of stores by which that end is judged.
+/// Length of the span before the last call of stores by which that end is judged.
 const LAST_MS: u64 = 60_000;
-/// And of which windows are shown.
+/// Length of the span of which windows are shown.
 const WINDOWS_NS: i64 = 120_000_000_000;
-/// How long a question of it may take.
+/// Time for one question.
 const TIMEOUT_MS: u64 = 60_000;
 
-/// The id of a job in the stores' rows: those do not tell its steps apart.
+/// The id of a job in the stores' rows: those do not distinguish its steps.
 pub(super) fn job_id(job: &str) -> &str {
     match job.rsplit_once('.') {
         Some((id, step)) if !id.is_empty() && step.bytes().all(|byte| byte.is_ascii_digit()) => id,
@@ -32,7 +32,7 @@ pub(super) fn before(at_ns: i64) -> (i64, i64) {
     (at_ns.saturating_sub(LOOKBACK_NS), at_ns)
 }
 
-/// What stood, by the calls of a span; without one at the end of the last calls that stores hold.
+/// The state by the calls of a span; without one at the end of the last calls in the stores.
 ///
 /// # Errors
 /// The stores give no answer.
@@ -47,7 +47,7 @@ pub fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> 
     };
     let json = target.stragglers(question, span)?;
     let report: Report = serde_json::from_str(&json).context("reading the verdict")?;
-    // Stores' newest row may be long after the last call.
+    // The stores' newest row may be long after the last call.
     let end_ns = span.map(|(_, until_ns)| until_ns).unwrap_or_else(|| {
         let last_ns = report.evidence.since_ns.saturating_add(i64::try_from(LAST_MS).unwrap_or(0) * 1_000_000 + 1);
         report.evidence.until_ns.min(last_ns)
@@ -56,7 +56,7 @@ pub fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> 
     shown.name = job.map_or_else(|| "all jobs of the stores".to_owned(), |job| format!("job {job}"));
     shown.id = job.map(str::to_owned);
     shown.until_ns = end_ns;
-    let heard = &report.coverage;
+    let judged = &report.coverage;
     Ok(Watched {
         version: WATCH_VERSION,
         agent: String::new(),
@@ -67,14 +67,14 @@ pub fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> 
         brief: None,
         nodes: nodes(target, &report)?,
         coverage: Coverage {
-            asked: heard.asked,
-            answered: heard.answered,
-            missing: heard
+            asked: judged.asked,
+            answered: judged.answered,
+            missing: judged
                 .missing
                 .iter()
                 .map(|(node, reason)| Missing { node: node.clone(), reason: reason.clone() })
                 .collect(),
-            notes: heard.notes.clone(),
+            notes: judged.notes.clone(),
         },
         own: None,
     })

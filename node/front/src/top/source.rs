@@ -1,5 +1,6 @@
-//! Fetches what is shown, in threads of its own: what an agent pushes, the windows of its judges,
-//! and now and then what other questions give. Everything goes to the screen as an [`Event`].
+//! Fetches what is shown, in threads of its own: the states that an agent sends, the windows of its
+//! judges, and now and then the answers of other questions. Everything goes to the screen as an
+//! [`Event`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,67 +23,67 @@ use top::{Answer, NodeSample, RankDetail, questions};
 
 use super::past;
 
-/// Ends a push that has given enough.
+/// Error that ends the reception of states when enough has come.
 pub(super) const ENOUGH: &str = "enough";
-/// How far back the first windows are fetched of a large job.
+/// How far back the first windows of a large job are fetched.
 pub(super) const LAST_MINUTE_NS: i64 = 75_000_000_000;
-/// Ranks from which a job is large.
+/// Ranks from which on a job is large.
 const LARGE: u32 = 1_024;
-/// Pause between two looks for windows, after a failure, and between two looks at the rest.
+/// Pause between two requests for windows, after a failure, and between two requests for the rest.
 const WINDOWS_EVERY: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_secs(1);
 const REST_EVERY: Duration = Duration::from_secs(5);
-/// How long such a question may take.
+/// Time for such a request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// And one that was typed.
+/// Time for a question that was typed.
 const TYPED_PATIENCE: Duration = Duration::from_secs(60);
 /// Rows of an answer that are shown.
 const MOST_ROWS: usize = 1_000;
-/// Samples of nodes lie at most so far back.
-const LATELY_NS: i64 = 10_000_000_000;
-/// And what is shown of one rank.
+/// Samples of nodes are of this span.
+const RECENT_NS: i64 = 10_000_000_000;
+/// Span of what is shown of one rank.
 const MINUTE_NS: i64 = 60_000_000_000;
 
-/// Something for the screen. What belongs to a time or a job that is not shown any more is left
-/// out by its number.
+/// Something for the screen. Events of a time or a job that is no longer shown are recognised by
+/// their number and dropped.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// What stands now.
+    /// The current state.
     Watched(u64, Box<Watched>),
     /// Windows.
     Board(u64, Box<Board>),
-    /// What stood at a time, with its windows, or why that cannot be had.
+    /// The state at a time, with its windows, or why it cannot be had.
     Past(u64, Result<(Box<Watched>, Option<Box<Board>>), String>),
     Samples(HashMap<String, NodeSample>),
     Findings(Answer),
     Detail(Box<RankDetail>),
     Answer(Box<Answer>),
-    /// What went wrong with what is pushed.
+    /// Why no states arrive.
     Failed(u64, String),
 }
 
-/// What threads are to fetch; shared with them.
+/// What the threads are to fetch; shared with them.
 #[derive(Debug, Default)]
 struct Wanted {
     /// The job.
     job: Mutex<Option<String>>,
-    /// Rises when another job or another time is shown.
+    /// Increases when another job or another time is shown.
     number: AtomicU64,
     /// The time that is shown; none: now.
     at_ns: Mutex<Option<i64>>,
-    /// The job that was shown when another time than now was wished for, where none was named.
+    /// The job that was shown when another time was chosen, where none was named.
     shown: Mutex<Option<String>>,
 }
 
 impl Wanted {
-    /// The job in whose rows a time of the past is looked up.
+    /// The job in whose rows a time in the past is looked up.
     fn job_of_past(&self) -> Option<String> {
         let job = self.job.lock().clone().or_else(|| self.shown.lock().clone());
         job.map(|job| past::job_id(&job).to_owned())
     }
 }
 
-/// Fetches until it is dropped with the receiver of its events.
+/// Fetches until it is dropped together with the receiver of its events.
 pub(super) struct Source {
     target: Arc<Target>,
     wanted: Arc<Wanted>,
@@ -93,7 +94,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An error of an agent that knows no such request says no more than that it hung up.
+/// An agent that does not know such a request just closes the connection: adds that to the error.
 pub(super) fn explained(error: anyhow::Error) -> anyhow::Error {
     if format!("{error:#}").contains("went away before it had answered") {
         return error.context(
@@ -123,7 +124,7 @@ impl Source {
         std::thread::spawn(move || run(&target, &wanted, &to));
     }
 
-    /// The number of events that are of what is shown now.
+    /// The number of events of what is shown now.
     pub(super) fn number(&self) -> u64 {
         self.wanted.number.load(Ordering::Relaxed)
     }
@@ -140,8 +141,8 @@ impl Source {
         *self.wanted.shown.lock() = job;
     }
 
-    /// Shows a time, of stores without one their end; `windows` are wanted, too. Without a time,
-    /// and where an agent is asked, what stands now.
+    /// Shows a time, of stores without one their end, with `windows` if wanted. Without a time, and
+    /// where an agent is asked, the current state.
     pub(super) fn show(&self, at_ns: Option<i64>, windows: bool) {
         *self.wanted.at_ns.lock() = at_ns;
         let number = self.wanted.number.fetch_add(1, Ordering::Relaxed) + 1;
@@ -149,7 +150,7 @@ impl Source {
             return;
         }
         self.spawn(move |target, wanted, to| {
-            // Who steps through time quickly asks for the last only.
+            // When a person steps through time quickly, only the last time is fetched.
             std::thread::sleep(Duration::from_millis(150));
             let is_wanted = || wanted.number.load(Ordering::Relaxed) == number;
             if !is_wanted() {
@@ -164,14 +165,14 @@ impl Source {
         });
     }
 
-    /// Asks what was typed.
+    /// Asks a question that was typed.
     pub(super) fn ask(&self, sql: String) {
         self.spawn(move |target, _, to| {
             let _ = to.send(Event::Answer(Box::new(typed(target, sql))));
         });
     }
 
-    /// Finds out about a rank.
+    /// Fetches the details of a rank.
     pub(super) fn detail(&self, node: String, pid: i64, rank: i64) {
         self.spawn(move |target, wanted, to| {
             let (job, at_ns) = (wanted.job_of_past(), *wanted.at_ns.lock());
@@ -181,7 +182,7 @@ impl Source {
     }
 }
 
-/// Hands on what is pushed, of the job that is wanted, and asks again where that ends.
+/// Passes on the states that arrive for the wanted job, and asks again when the connection ends.
 fn watch(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
     loop {
         let (job, number) = (wanted.job.lock().clone(), wanted.number.load(Ordering::Relaxed));
@@ -209,7 +210,7 @@ fn watch(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
     }
 }
 
-/// Fetches the windows that judges keep, and then those that come.
+/// Fetches the windows that judges keep, and then new ones.
 fn windows(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
     let (mut known, mut of) = (None::<(Known, i64)>, u64::MAX);
     loop {
@@ -224,7 +225,7 @@ fn windows(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
         let job = wanted.job.lock().clone();
         let asked = target.board(BoardQuestion {
             job,
-            // At first who is there.
+            // The first request is for the ranks.
             since_ns: Some(known.map_or(i64::MAX, |(_, since_ns)| since_ns)),
             known: known.map(|(known, _)| known),
             timeout_ms: millis(PATIENCE),
@@ -233,7 +234,7 @@ fn windows(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
         let mut is_more = false;
         if let Ok(board) = asked {
             let ranks = board.first_rank + u32::try_from(board.ranks.len()).unwrap_or(u32::MAX);
-            // Of another judge, or of ranks that came anew: all of it again.
+            // Of another judge, or with ranks in another order: all of it again.
             let is_same = known.is_some_and(|(known, _)| known.epoch == board.epoch);
             let since_ns = match (is_same, board.windows.last()) {
                 (true, Some(last)) => last.end_ns,
@@ -254,7 +255,7 @@ fn windows(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
     }
 }
 
-/// Looks at hosts and findings now and then.
+/// Fetches hosts and findings now and then.
 fn rest(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
     loop {
         let (job, at_ns) = (wanted.job.lock().clone(), *wanted.at_ns.lock());
@@ -264,7 +265,7 @@ fn rest(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
         {
             return;
         }
-        // Another time is looked at soon.
+        // Another time is fetched soon.
         let started = Instant::now();
         while started.elapsed() < REST_EVERY && *wanted.at_ns.lock() == at_ns {
             std::thread::sleep(WINDOWS_EVERY);
@@ -272,7 +273,7 @@ fn rest(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
     }
 }
 
-/// Asks questions that have rows.
+/// Sends questions whose answers are rows.
 pub(super) struct Fetcher<'a> {
     target: &'a Target,
     job: Option<String>,
@@ -309,10 +310,10 @@ impl<'a> Fetcher<'a> {
         Ok((answer, all))
     }
 
-    /// What hosts sampled lately.
+    /// Recent samples of the hosts.
     pub(super) fn samples(&self, at_ns: Option<i64>) -> HashMap<String, NodeSample> {
         let until_ns = at_ns.unwrap_or_else(|| self.target.now_ns());
-        let since_ns = until_ns.saturating_sub(LATELY_NS);
+        let since_ns = until_ns.saturating_sub(RECENT_NS);
         let mut samples: HashMap<String, NodeSample> = HashMap::new();
         let rows = |sql: String| match self.rows(sql, PATIENCE, usize::MAX) {
             Ok((_, rows)) => rows,
@@ -347,7 +348,7 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// What is known of a rank.
+    /// The details of a rank.
     pub(super) fn detail(&self, node: &str, pid: i64, rank: i64, at_ns: Option<i64>) -> RankDetail {
         let mut detail = RankDetail { of: (node.to_owned(), pid), ..RankDetail::default() };
         let until_ns = at_ns.unwrap_or_else(|| self.target.now_ns());

@@ -1,5 +1,5 @@
-//! The terminal: its screen is taken and given back, whatever happens; keys, signals and what was
-//! fetched come in, pictures go out, at most four a second, of each only the cells that changed.
+//! The terminal: its screen is switched and restored, whatever happens; keys, signals and fetched
+//! data come in, pictures go out, at most four a second, of each only the cells that changed.
 
 use std::io::{Stdout, Write, stdout};
 use std::panic;
@@ -24,12 +24,12 @@ use super::{TopArgs, files};
 
 /// Time between two pictures, at least.
 const FRAME: Duration = Duration::from_millis(250);
-/// And at most: ages are shown.
+/// Time between two pictures, at most: ages are shown.
 const STILL: Duration = Duration::from_secs(1);
-/// How often it is looked for keys.
+/// Time between two checks for keys.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What comes in besides what is fetched.
+/// What comes in besides fetched data.
 enum In {
     Fetched(Event),
     Key(Key),
@@ -39,7 +39,7 @@ enum In {
     NoInput,
 }
 
-/// The screen; gives the terminal back when it goes.
+/// The screen; restores the terminal when it is dropped.
 struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
@@ -51,12 +51,13 @@ impl Screen {
         Ok(guard)
     }
 
-    /// Takes the terminal again, after the process was stopped, and draws everything anew.
+    /// Sets the terminal up again, after the process was stopped, and draws everything anew.
     fn retake(&mut self) -> anyhow::Result<()> {
-        // The shell has set it as it likes it in the meantime: raw mode is not what it was.
+        // The shell has set its own modes in the meantime: raw mode has to be set again.
         let _ = disable_raw_mode();
         enter()?;
-        // (`clear` would ask the terminal where its cursor is, whose answer the thread of keys reads.)
+        // (`clear` would ask the terminal where its cursor is, and the thread of keys would read
+        // the answer.)
         let size = self.terminal.size()?;
         self.terminal.resize(Rect::new(0, 0, size.width, size.height))?;
         Ok(())
@@ -75,7 +76,7 @@ fn enter() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives the terminal back; twice does no harm.
+/// Restores the terminal; doing it twice does no harm.
 fn leave() {
     let mut out = stdout();
     let _ = queue!(out, LeaveAlternateScreen, Show);
@@ -100,7 +101,8 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
     drop(screen);
     match ended? {
         Some(signal) => {
-            // As if it had not been caught: whoever started this sees by what it ended.
+            // Ends as if the signal had not been caught, so that the parent process sees the
+            // signal.
             let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
             // SAFETY: the default action runs no code of this process.
             unsafe { signal::sigaction(signal, &action) }?;
@@ -111,7 +113,7 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
     }
 }
 
-/// What is fetched comes the way that keys come.
+/// Passes fetched data on in the channel of the keys.
 fn forward(to: Sender<In>) -> Sender<Event> {
     let (fetched, from) = mpsc::channel();
     std::thread::spawn(move || {
@@ -204,7 +206,7 @@ fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
     })
 }
 
-/// One look of a person.
+/// One session of a person.
 struct Session {
     app: App,
     data: Data,
@@ -213,7 +215,7 @@ struct Session {
     started: Instant,
 }
 
-/// What follows from something that came.
+/// What follows from an event.
 enum Then {
     Nothing,
     Draw,
@@ -223,7 +225,7 @@ enum Then {
 }
 
 impl Session {
-    /// Until the person, a signal or the terminal ends it; the signal.
+    /// Runs until the person, a signal or the terminal ends it; returns the signal.
     fn run(mut self, screen: &mut Screen, from: &Receiver<In>) -> anyhow::Result<Option<Signal>> {
         let (mut drawn, mut is_due) = (None::<Instant>, true);
         loop {
@@ -289,7 +291,7 @@ impl Session {
         let (number, now_ms) = (self.source.number(), self.now_ms());
         let is_live = self.data.show_at.is_none();
         match event {
-            // What is past stays, and who pauses sees nothing new.
+            // A time in the past stays, and a paused screen shows nothing new.
             Event::Watched(of, _) if of != number || !is_live => return Then::Nothing,
             Event::Watched(..) if self.app.is_paused() => self.data.error = None,
             Event::Watched(_, watched) => {
@@ -361,8 +363,8 @@ impl Session {
                 }
             }
             Wish::Copy(text) => {
-                // The terminal's own clipboard (OSC 52), wherever the terminal is; one that knows
-                // no such thing ignores it.
+                // The terminal's own clipboard (OSC 52), wherever the terminal is; one without it
+                // ignores the sequence.
                 let out = screen.terminal.backend_mut();
                 write!(out, "\u{1b}]52;c;{}\u{7}", BASE64_STANDARD.encode(text))?;
                 std::io::Write::flush(out)?;
@@ -373,8 +375,8 @@ impl Session {
 
     fn report_written(&mut self, written: anyhow::Result<std::path::PathBuf>) {
         match written {
-            Ok(path) => self.app.say("written", path.display().to_string()),
-            Err(error) => self.app.say("not written", format!("{error:#}")),
+            Ok(path) => self.app.show_text("written", path.display().to_string()),
+            Err(error) => self.app.show_text("not written", format!("{error:#}")),
         }
     }
 

@@ -1,5 +1,5 @@
-//! What a person looks at: the view, what is selected in it, how it is sorted and filtered, what is
-//! being typed. A pure state machine: a key changes the state and may give a [`Wish`].
+//! The state of the screen: the view, what is selected in it, how it is sorted and filtered, what
+//! is being typed. A pure state machine: a key changes the state and may give a [`Wish`].
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use crate::key::Key;
 use crate::questions;
 use crate::view::View;
 
-/// What whoever has the sockets is to do.
+/// A request to the code that has the terminal and the sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
-    /// End.
+    /// End the program.
     Quit,
-    /// Stop, as Ctrl-Z does.
+    /// Suspend it, as Ctrl-Z does.
     Suspend,
-    /// Ask this, and put the answer into [`Data::answer`].
+    /// Ask this question, and put the answer into [`Data::answer`].
     Ask(String),
     /// Show this job; none: the one that is worst off.
     Job(Option<String>),
     /// Show this time, Unix nanoseconds; none: now.
     At(Option<i64>),
-    /// Find out about this rank: its host and process, and its number.
+    /// Fetch the details of this rank: its host and process, and its number.
     Detail(String, i64, i64),
     /// Write what this view shows into a file.
     Export(View),
@@ -33,7 +33,7 @@ pub enum Wish {
     Copy(String),
 }
 
-/// What lies over the view.
+/// The overlay on the view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Overlay {
     /// Nothing.
@@ -47,7 +47,7 @@ pub enum Overlay {
     Answer,
 }
 
-/// What is being typed.
+/// The line of input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Prompt {
     Filter(String),
@@ -87,14 +87,14 @@ impl Sort {
 const ZOOMS: [usize; 5] = [1, 2, 5, 10, 20];
 /// Longest that can be typed.
 const LONGEST: usize = 4_000;
-/// What is shown counts as stale when nothing came for so long.
+/// Data counts as stale when none came for this long.
 pub(crate) const STALE: Duration = Duration::from_secs(5);
 
-/// What a person looks at.
+/// The state of the screen.
 #[derive(Debug, Clone)]
 pub struct App {
     pub(crate) view: View,
-    /// Where escape leads back to from one rank.
+    /// The view to which escape returns from one rank.
     before: View,
     pub(crate) overlay: Overlay,
     pub(crate) prompt: Option<Prompt>,
@@ -103,15 +103,15 @@ pub struct App {
     pub(crate) figure: Figure,
     zoom: usize,
     pub(crate) is_paused: bool,
-    /// By view.
+    /// State of each view.
     pub(crate) selected: [usize; View::ALL.len()],
     /// Lines by which an overlay is scrolled.
     pub(crate) scrolled: usize,
     /// Rows of the view as it was drawn last: a page.
     pub(crate) page: usize,
-    /// The rank that is looked at: host, process, number.
+    /// The rank that is shown: host, process, number.
     pub(crate) rank: Option<(String, i64, i64)>,
-    /// Places in `Watched::ranks`, of those that are shown, in order.
+    /// Indices into `Watched::ranks` of those that are shown, in order.
     pub(crate) order: Vec<u32>,
     ordered: Option<(u64, Sort, String)>,
     /// Questions that were typed, the last one last.
@@ -156,26 +156,26 @@ impl App {
         self.view
     }
 
-    /// What lies over it.
+    /// The overlay.
     #[must_use]
     pub fn overlay(&self) -> &Overlay {
         &self.overlay
     }
 
-    /// Nothing that comes is taken in.
+    /// Whether new data is ignored.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// The rank that is looked at: host, process, number.
+    /// The rank that is shown: host, process, number.
     #[must_use]
     pub fn rank(&self) -> Option<&(String, i64, i64)> {
         self.rank.as_ref()
     }
 
     /// Shows a text over the view.
-    pub fn say(&mut self, title: &str, body: String) {
+    pub fn show_text(&mut self, title: &str, body: String) {
         (self.overlay, self.scrolled) = (Overlay::Text(title.to_owned(), body), 0);
     }
 
@@ -230,7 +230,7 @@ impl App {
             Key::Char('0') if data.show_at.is_some() && !data.is_stores => return Some(Wish::At(None)),
             Key::Char('y') => {
                 let sql = self.sql(data);
-                self.say("the SQL of this view", sql.clone());
+                self.show_text("the SQL of this view", sql.clone());
                 return Some(Wish::Copy(sql));
             }
             Key::Char('e') => return Some(Wish::Export(self.view)),
@@ -375,7 +375,7 @@ impl App {
         None
     }
 
-    /// Goes so many windows back or on; beyond the newest one it is now again.
+    /// Goes this many windows back or forward; beyond the newest one the time is now again.
     fn step(&self, data: &Data, windows: i64) -> Option<Wish> {
         let steps = usize::try_from(windows.unsigned_abs()).unwrap_or(1);
         let length_ns = data.window_ns();
@@ -417,7 +417,7 @@ impl App {
         .min(rows.saturating_sub(1));
     }
 
-    /// Whether a row with these texts passes the filter; letters' case does not matter.
+    /// Whether a row with these texts passes the filter; case does not matter.
     fn passes(&self, texts: &[&str]) -> bool {
         self.filter.is_empty() || {
             let filter = self.filter.to_lowercase();
@@ -425,26 +425,26 @@ impl App {
         }
     }
 
-    /// Places of the nodes that are shown.
+    /// Indices of the nodes that are shown.
     pub(crate) fn nodes(&self, data: &Data) -> Vec<usize> {
         let nodes = data.watched.iter().flat_map(|watched| watched.nodes.iter().enumerate());
         let passes = nodes.filter(|(_, node)| self.passes(&[&node.name, &node.state, &node.recording, &node.version]));
         passes.map(|(at, _)| at).collect()
     }
 
-    /// Places of the jobs that are shown.
+    /// Indices of the jobs that are shown.
     pub(crate) fn jobs(&self, data: &Data) -> Vec<usize> {
         let jobs = data.watched.iter().flat_map(|watched| watched.jobs.iter().enumerate());
         jobs.filter(|(_, job)| self.passes(&[&job.name, &job.verdict, &job.sentence])).map(|(at, _)| at).collect()
     }
 
-    /// Places of the findings that are shown.
+    /// Indices of the findings that are shown.
     pub(crate) fn findings(&self, data: &Data) -> Vec<usize> {
         let passes = |row: &Vec<String>| self.passes(&row.iter().map(String::as_str).collect::<Vec<_>>());
         data.findings.rows.iter().enumerate().filter(|(_, row)| passes(row)).map(|(at, _)| at).collect()
     }
 
-    /// Brings the ranks in order, where anything changed.
+    /// Sorts the ranks, where anything changed.
     pub(crate) fn order(&mut self, data: &Data) {
         let is_known = self.ordered.as_ref().is_some_and(|(version, sort, filter)| {
             *version == data.version && *sort == self.sort && *filter == self.filter
@@ -458,7 +458,7 @@ impl App {
         let passes = |rank: &RankNow| {
             self.filter.is_empty() || {
                 let number = rank.rank.to_string();
-                // A number means that rank.
+                // A number means the rank of that number.
                 match self.filter.parse::<i64>() {
                     Ok(wanted) => wanted == rank.rank,
                     Err(_) => self.passes(&[&rank.node, &rank.role, &number]),
@@ -469,7 +469,7 @@ impl App {
             (0..).zip(&watched.ranks).filter(|(_, rank)| passes(rank)).map(|(at, _)| at).collect();
         let of = |at: u32| &watched.ranks[at as usize];
         match self.sort {
-            // As they came.
+            // In the order of the agent.
             Sort::Worst => {}
             Sort::Rank => order.sort_by_key(|at| (of(*at).rank, *at)),
             Sort::Node => order.sort_by(|a, b| (&of(*a).node, of(*a).rank).cmp(&(&of(*b).node, of(*b).rank))),

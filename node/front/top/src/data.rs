@@ -1,4 +1,5 @@
-//! What is shown, and indexes of it: a frame looks at the rows that are on the screen, not at all.
+//! The data that is shown, and indexes of it: drawing a frame reads only the rows that are on the
+//! screen.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,7 +9,7 @@ use model::watch::Watched;
 /// Windows kept: ten minutes of half a second.
 const MOST_WINDOWS: usize = 1_200;
 
-/// A table that a question gave, as text.
+/// A table that answered a question, as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The question.
@@ -17,39 +18,39 @@ pub struct Answer {
     pub columns: Vec<String>,
     /// Rows.
     pub rows: Vec<Vec<String>>,
-    /// What stands below: coverage, that rows were left out, or why there is no answer.
+    /// Lines below it: coverage, that rows were left out, or why there is no answer.
     pub notes: Vec<String>,
 }
 
-/// What a host's agent sampled last.
+/// The last samples of a host's agent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeSample {
     /// Share of its CPUs that was busy.
     pub cpu: Option<f64>,
-    /// GPUs of which samples are there.
+    /// GPUs with samples.
     pub gpus: u64,
     /// Lowest clock of their multiprocessors, MHz.
     pub sm_mhz: Option<f64>,
     /// The highest clock that was seen, MHz.
     pub sm_most_mhz: Option<f64>,
-    /// Why clocks are held down, in words; empty where they are not.
+    /// Why clocks are throttled, as text; empty where they are not.
     pub throttled: String,
-    /// Records that capture lost lately.
+    /// Records that capture lost recently.
     pub lost: Option<u64>,
 }
 
-/// What is known of one rank besides its row.
+/// Details of one rank besides its row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RankDetail {
     /// Its host and process.
     pub of: (String, i64),
-    /// Where its time went lately: what, nanoseconds, how often.
+    /// Where its time went recently: what, nanoseconds, how often.
     pub times: Vec<(String, i64, u64)>,
     /// Facts of its process: name and value.
     pub process: Vec<(String, String)>,
     /// Its call stack, outermost first; or why there is none.
     pub stack: Vec<String>,
-    /// What could not be had, in words.
+    /// What could not be read, as text.
     pub missing: Vec<String>,
 }
 
@@ -59,26 +60,26 @@ pub struct Data {
     /// The verdict and the ranks; none until the first came.
     pub watched: Option<Watched>,
     /// When it came, milliseconds of the front end's steady clock.
-    pub heard_ms: u64,
-    /// What is asked, in words: an agent, or stores.
+    pub received_ms: u64,
+    /// The target that is asked, as text: an agent, or stores.
     pub source: String,
     /// Stores are asked: nothing changes by itself.
     pub is_stores: bool,
     /// The time that is shown, Unix nanoseconds; none: now.
     pub show_at: Option<i64>,
-    /// It is being fetched.
+    /// A time is being fetched.
     pub is_loading: bool,
-    /// What went wrong last, in words, while that lasts.
+    /// The last error, as text, while it lasts.
     pub error: Option<String>,
-    /// What happened lately, newest first; rows of `findings`.
+    /// Recent findings, newest first; rows of `findings`.
     pub findings: Answer,
     /// By node.
     pub samples: HashMap<String, NodeSample>,
-    /// Of the rank that is looked at.
+    /// Of the rank that is shown.
     pub detail: Option<RankDetail>,
     /// The answer to the last question that was typed.
     pub answer: Option<Answer>,
-    /// Rises with every change of ranks or windows.
+    /// Increases with every change of ranks or windows.
     pub version: u64,
     board: Windows,
 }
@@ -111,34 +112,34 @@ pub(crate) enum Figure {
 }
 
 impl Data {
-    /// Nothing yet, of an agent or stores, in words.
+    /// Empty, for the description of an agent or stores.
     #[must_use]
     pub fn of(source: String, is_stores: bool) -> Self {
         Self { source, is_stores, is_loading: is_stores, ..Self::default() }
     }
 
-    /// What stands, or stood, came.
+    /// Takes in a state, present or past.
     pub fn watch(&mut self, watched: Watched, now_ms: u64) {
         self.watched = Some(watched);
-        self.heard_ms = now_ms;
+        self.received_ms = now_ms;
         self.is_loading = false;
         self.version += 1;
     }
 
-    /// Windows came: what follows those that are there, or a board of its own.
+    /// Takes in windows: those that follow the present ones, or a board of its own.
     pub fn board(&mut self, board: Board) {
         self.board.add(board);
         self.version += 1;
     }
 
-    /// Forgets the windows: another job, or another time, is shown.
+    /// Drops the windows: another job, or another time, is shown.
     pub fn forget_board(&mut self) {
         self.board = Windows::default();
         self.version += 1;
     }
 
-    /// What a request for more windows says of those that are there: epoch, ranks, and the end of
-    /// the last; none where there are none.
+    /// Parameters of a request for more windows: epoch, ranks, and the end of the last; none where
+    /// there are no windows.
     #[must_use]
     pub fn board_known(&self) -> Option<(u64, u32, i64)> {
         let (last, _) = self.board.windows.back()?;
@@ -171,9 +172,9 @@ impl Data {
         if self.board.window_ns > 0 { self.board.window_ns } else { 500_000_000 }
     }
 
-    /// How old what is shown is, milliseconds, where something came.
+    /// The age of the data, milliseconds, if there is any.
     pub(crate) fn silent_ms(&self, now_ms: u64) -> Option<u64> {
-        self.watched.as_ref().map(|_| now_ms.saturating_sub(self.heard_ms))
+        self.watched.as_ref().map(|_| now_ms.saturating_sub(self.received_ms))
     }
 
     pub(crate) fn windows(&self) -> &Windows {
@@ -205,7 +206,7 @@ impl Windows {
         }
     }
 
-    /// The place of a process.
+    /// The index of a process.
     pub(crate) fn place(&self, node: &str, pid: i64) -> Option<usize> {
         self.places.get(&(node.to_owned(), pid)).copied()
     }
@@ -215,14 +216,14 @@ impl Windows {
         self.windows.iter().rev().skip_while(move |(window, _)| at_ns.is_some_and(|at_ns| window.end_ns > at_ns))
     }
 
-    /// The end of the last window before `at_ns`, so many windows back; of the newest without a
+    /// The end of the last window before `at_ns`, this many windows back; of the newest without a
     /// time.
     pub(crate) fn back(&self, at_ns: Option<i64>, steps: usize) -> Option<i64> {
         let ends: Vec<i64> = self.until(at_ns).map(|(window, _)| window.end_ns).take(steps + 1).collect();
         (ends.len() > steps).then(|| ends[steps])
     }
 
-    /// The end of a window so many after `at_ns`; none where there are not so many.
+    /// The end of the window this many after `at_ns`; none where there are not as many.
     pub(crate) fn forward(&self, at_ns: i64, steps: usize) -> Option<i64> {
         self.windows.iter().map(|(window, _)| window.end_ns).filter(|end| *end > at_ns).nth(steps.saturating_sub(1))
     }

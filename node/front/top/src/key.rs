@@ -1,9 +1,9 @@
-//! Keys, as far as screens know them.
+//! Keys, as far as screens use them.
 
 /// A key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
-    /// A character, shifted as it is.
+    /// A character, with shift applied.
     Char(char),
     /// Enter.
     Enter,
@@ -29,7 +29,7 @@ pub enum Key {
     Home,
     /// The last.
     End,
-    /// The character before goes.
+    /// Backspace.
     Backspace,
     /// Ctrl and C: always ends.
     Interrupt,

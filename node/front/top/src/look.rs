@@ -1,4 +1,4 @@
-//! What the terminal can show: colours and characters.
+//! The terminal's capabilities: colours and characters.
 
 use jiff::tz::TimeZone;
 use ratatui::style::{Color, Modifier, Style};
@@ -16,7 +16,7 @@ pub enum Colours {
     Rgb,
 }
 
-/// How screens look.
+/// How screens are drawn.
 #[derive(Debug, Clone)]
 pub struct Look {
     /// Colours.
@@ -60,7 +60,7 @@ const ANSI: [Color; 9] = [
 ];
 
 impl Look {
-    /// The character and style of a cell of the heat map; none: nothing is known of it.
+    /// The character and style of a cell of the heat map; without a value, of an empty one.
     pub(crate) fn heat(&self, level: Option<usize>) -> (char, Style) {
         let Some(level) = level.map(|level| level.min(8)) else { return (' ', Style::default()) };
         let ramp: [char; 9] = if self.ascii {
@@ -88,7 +88,7 @@ impl Look {
         }
     }
 
-    /// A character of a sparkline, for 0.0 to 1.0; none: nothing is known.
+    /// A character of a sparkline, for 0.0 to 1.0; none: no value.
     pub(crate) fn spark(&self, share: Option<f64>) -> char {
         let ramp: [char; 8] = if self.ascii {
             ['_', '.', ':', '-', '=', '+', '*', '#']
@@ -103,37 +103,37 @@ impl Look {
         if self.colours == Colours::None { Style::default() } else { Style::default().fg(colour) }
     }
 
-    /// What is wrong.
+    /// Style of an error.
     pub(crate) fn bad(&self) -> Style {
         self.coloured(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// What is to be looked at.
+    /// Style of a warning.
     pub(crate) fn warn(&self) -> Style {
         self.coloured(Color::Yellow)
     }
 
-    /// What is well.
+    /// Style of a good state.
     pub(crate) fn good(&self) -> Style {
         self.coloured(Color::Green)
     }
 
-    /// What matters less.
+    /// Style of minor text.
     pub(crate) fn faint(&self) -> Style {
         if self.colours == Colours::None { Style::default() } else { Style::default().fg(Color::DarkGray) }
     }
 
-    /// Names of columns and keys.
+    /// Style of names of columns and keys.
     pub(crate) fn head(&self) -> Style {
         Style::default().add_modifier(Modifier::BOLD)
     }
 
-    /// What is selected.
+    /// Style of the selected row.
     pub(crate) fn selected(&self) -> Style {
         Style::default().add_modifier(Modifier::REVERSED)
     }
 
-    /// What separates parts of a line.
+    /// Style of separators within a line.
     pub(crate) fn dot(&self) -> &'static str {
         if self.ascii { " | " } else { " · " }
     }

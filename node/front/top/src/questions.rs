@@ -1,5 +1,5 @@
-//! The SQL of each view: what `y` shows, and what a front end asks for the parts that no request
-//! gives.
+//! The SQL of each view: what `y` shows, and what a front end asks for the parts that no other
+//! request provides.
 
 use model::watch::Watched;
 

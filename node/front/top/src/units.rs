@@ -1,4 +1,5 @@
-//! Figures as text, with their units, in few columns; and text of others made harmless.
+//! Figures as text, with their units, in few columns; and text of others with control characters
+//! removed.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -46,7 +47,7 @@ pub(crate) fn clock(ns: i64, zone: &TimeZone) -> String {
     stamp(ns, zone, "%H:%M:%S")
 }
 
-/// The same with the day and, for what may be days ago, without seconds.
+/// The same with the day and, for times that may be days ago, without seconds.
 pub(crate) fn day(ns: i64, zone: &TimeZone) -> String {
     stamp(ns, zone, "%m-%d %H:%M:%S")
 }
@@ -75,8 +76,8 @@ pub(crate) fn ranges(numbers: &[u32]) -> String {
     text
 }
 
-/// Text of others in at most so many characters, without anything that a terminal would obey; `~`
-/// ends what was cut.
+/// Text of others in at most this many characters, without anything that a terminal would
+/// interpret; `~` ends a text that was cut.
 pub(crate) fn harmless(text: &str, most: usize) -> String {
     let text = printable(text);
     if text.chars().count() <= most {

@@ -53,7 +53,7 @@ fn a_filter_narrows_while_it_is_typed() {
     press(&mut app, "/gpu002", &data);
     let text = shown(&mut app);
     assert!(text.contains("filter: gpu002_") && text.contains("gpu002") && !text.contains("gpu003"), "{text}");
-    // What would be keys is text here.
+    // Characters that are keys elsewhere are text here.
     assert_eq!(app.key(Key::Char('q'), &data), None);
     app.key(Key::Backspace, &data);
     app.key(Key::Enter, &data);
@@ -89,10 +89,10 @@ fn time_goes_back_and_on_window_by_window() {
     data.show_at = Some(NOW_NS - 11 * 500 * MS);
     assert_eq!(press(&mut app, "}", &data), at(1));
     assert_eq!(press(&mut app, "]", &data), at(10));
-    // Earlier than what is there.
+    // Earlier than the windows that are there.
     data.show_at = Some(NOW_NS - 19 * 500 * MS);
     assert_eq!(press(&mut app, "{", &data), at(29));
-    // Beyond the last it is now; of stores there is no now.
+    // Beyond the last window the time is now; stores have no now.
     data.show_at = Some(NOW_NS);
     assert_eq!(press(&mut app, "]", &data), Some(Wish::At(None)));
     assert_eq!(press(&mut app, "0", &data), Some(Wish::At(None)));
@@ -177,7 +177,7 @@ fn the_selection_stays_within_what_is_there() {
     app.key(Key::Home, &data);
     app.key(Key::Up, &data);
     assert_eq!(app.key(Key::Enter, &data), Some(Wish::Detail("gpu001".into(), 4_005, 5)));
-    // Nothing there at all.
+    // No data at all.
     let nothing = Data::default();
     for view in "1234567".chars() {
         let mut app = App::default();

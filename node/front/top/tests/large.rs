@@ -1,4 +1,4 @@
-//! A frame of 8,192 ranks takes little: only what is on the screen is made.
+//! Drawing 8,192 ranks is cheap: only what is on the screen is made.
 
 mod common;
 
@@ -9,7 +9,7 @@ use ratatui::backend::TestBackend;
 use top::{App, Colours, Key, View, draw};
 
 /// Most CPU time of a frame, milliseconds, in the profile of tests (this crate not optimised, its
-/// dependencies are) on whatever runs the tests.
+/// dependencies optimised) on the machine that runs the tests.
 const MOST_MS: f64 = 20.0;
 
 fn cpu_ms() -> f64 {
@@ -26,7 +26,7 @@ fn a_frame_of_8192_ranks_takes_less_than_20_ms() {
         let mut app = App::at(view);
         let mut worst_ms: f64 = 0.0;
         for frame in 0..20u64 {
-            // What an agent pushes comes anew with each frame; taking it in is the fetcher's time.
+            // An agent sends a new state for each frame; taking it in is the fetcher's time.
             data.watch(fresh.clone(), frame);
             app.key(Key::PageDown, &data);
             let started = cpu_ms();

@@ -1,4 +1,5 @@
-//! Each view in two sizes and in ASCII, as pictures of text; what is dead, stale, hostile or missing.
+//! Each view in two sizes and in ASCII, as pictures of text; with dead, stale, hostile or missing
+//! data.
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! What a hostile machine on the network, or a member that turned hostile, may try against an
-//! endpoint: it is refused or bounded, and the others are served meanwhile. (No certificate,
-//! another CA and frames without sense are in the parent.)
+//! endpoint: it is refused or bounded, and the others are served meanwhile. (A peer without a
+//! certificate, one of another CA, and meaningless frames are in the parent module.)
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
@@ -9,15 +9,15 @@ use certs::Role;
 
 use super::*;
 
-/// Dials `to` as `identity`, by hand: whoever holds a key need not keep to our client.
+/// Dials `to` as `identity` without our client: an attacker with a key need not keep to it.
 async fn dial(identity: &Identity, to: SocketAddr) -> quinn::Connection {
     let endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
     let config = super::super::endpoint::client_config(identity).unwrap();
     endpoint.connect_with(config, to, certs::tls::SERVER_NAME).unwrap().await.unwrap()
 }
 
-/// Sends bytes on a stream of its own and reads what comes back.
-async fn say(connection: &quinn::Connection, bytes: &[u8]) -> Result<Option<Response>, frame::FrameError> {
+/// Sends bytes on a stream of their own and reads the answer.
+async fn exchange(connection: &quinn::Connection, bytes: &[u8]) -> Result<Option<Response>, frame::FrameError> {
     let (mut send, receive) = connection.open_bi().await.unwrap();
     send.write_all(bytes).await.unwrap();
     send.finish().unwrap();
@@ -35,7 +35,7 @@ async fn first_packets(ca: &Authority, handshakes: usize) -> Vec<Vec<u8>> {
     let (mut connecting, mut packets, mut ids) = (Vec::new(), Vec::new(), HashSet::new());
     let until = soon();
     while ids.len() < handshakes {
-        assert!(Instant::now() < until, "{} handshakes were begun", ids.len());
+        assert!(Instant::now() < until, "{} handshakes were started", ids.len());
         if connecting.len() < handshakes {
             connecting.push(client.connect_with(config.clone(), address, certs::tls::SERVER_NAME).unwrap());
         }
@@ -61,7 +61,7 @@ async fn a_flood_of_handshakes_is_not_amplified_and_members_get_through() {
     let flooder = UdpSocket::bind("127.0.0.1:0").unwrap();
     flooder.set_nonblocking(true).unwrap();
     let (mut sent, mut answered, mut retries) = (0, 0, 0);
-    let mut hear = || {
+    let mut receive = || {
         let mut packet = [0; 2_000];
         while let Ok(length) = flooder.recv(&mut packet) {
             answered += length;
@@ -73,21 +73,23 @@ async fn a_flood_of_handshakes_is_not_amplified_and_members_get_through() {
         assert!(packet.len() >= 1_200, "a client pads its first packet");
         flooder.send_to(packet, b.address).unwrap();
         sent += packet.len();
-        hear();
+        receive();
         tokio::task::yield_now().await;
     }
     // In the middle of it a member proves its address and is served.
     a.assert_answers(&b).await;
-    hear();
+    receive();
     assert!(answered <= 3 * sent, "{answered} bytes came back for {sent}");
     assert_eq!((b.mesh.stats().accepted, b.script.requesters().len()), (1, 1));
     let room = b.mesh.0.endpoint.open_connections();
     assert!(room <= 2 * 256 + 1, "{room} handshakes are kept under way");
     assert!(retries > 0, "nobody was asked to prove its address");
-    eprintln!("{FLOOD} handshakes begun: {sent} bytes sent, {answered} came back, {retries} retries, {room} under way");
+    eprintln!(
+        "{FLOOD} handshakes started: {sent} bytes sent, {answered} came back, {retries} retries, {room} under way"
+    );
 }
 
-/// Answers without end, for who reads.
+/// Answers without end, as fast as the requester reads.
 #[derive(Default)]
 struct Gusher {
     pieces: AtomicU64,
@@ -148,7 +150,7 @@ async fn who_reads_nothing_holds_a_bounded_amount_and_stops_nobody_else() {
     }
     // What the peer's window takes, and what this end may have in flight.
     let bytes = usize::try_from(before).unwrap() * PIECE_BYTES;
-    assert!(bytes <= 48 << 20, "{bytes} bytes are held for who reads nothing");
+    assert!(bytes <= 48 << 20, "{bytes} bytes are kept for a requester that reads nothing");
     // Another one is served.
     let other = dial(&ca.issue(&name("other"), NODE_VALIDITY).unwrap(), address).await;
     let (mut send, receive) = other.open_bi().await.unwrap();
@@ -223,7 +225,7 @@ async fn floods_of_gossip_and_giant_messages_are_dropped_and_counted() {
     let (a, mut b) = (start(&ca, "a"), start(&ca, "b"));
     let babbler = dial(&ca.issue(&name("babbler"), NODE_VALIDITY).unwrap(), b.address).await;
     let mut giant = babbler.open_uni().await.unwrap();
-    // It is told to stop, or refused the rest: both are well.
+    // Its stream is stopped or the rest is refused: both are fine.
     let _ = giant.write_all(&vec![1; gossip::MAX_PAYLOAD_BYTES + 1]).await;
     let _ = giant.finish();
     for _ in 0..GOSSIP_QUEUE + 100 {
@@ -244,12 +246,12 @@ async fn truncated_frames_are_given_up_and_the_next_is_read() {
     let ca = authority();
     let (a, b) = (start(&ca, "a"), start(&ca, "b"));
     let peer = dial(&ca.issue(&name("x"), NODE_VALIDITY).unwrap(), b.address).await;
-    let whole = frame::encode(&Request::Renew { csr: vec![7; 400] }).unwrap();
-    for length in [0, 1, 4, 5, 6, whole.len() - 1] {
-        let answer = say(&peer, &whole[..length]).await;
+    let frame = frame::encode(&Request::Renew { csr: vec![7; 400] }).unwrap();
+    for length in [0, 1, 4, 5, 6, frame.len() - 1] {
+        let answer = exchange(&peer, &frame[..length]).await;
         assert!(matches!(answer, Ok(None) | Err(_)), "{length}: {answer:?}");
     }
-    let answer = say(&peer, &whole).await;
+    let answer = exchange(&peer, &frame).await;
     assert!(matches!(answer, Ok(Some(Response::Catalog(_)))), "{answer:?}");
     a.assert_answers(&b).await;
 }
@@ -286,7 +288,7 @@ async fn each_role_gets_what_it_may_request_by_request() {
         // Over one connection: each request is judged, not its connection.
         let connection = dial(&identity, b.address).await;
         for (request, allowed) in all.iter().zip(allowed) {
-            let answer = say(&connection, &frame::encode(request).unwrap()).await.unwrap().unwrap();
+            let answer = exchange(&connection, &frame::encode(request).unwrap()).await.unwrap().unwrap();
             let refused = matches!(&answer, Response::Unsupported(why) if why.starts_with("not allowed"));
             assert_eq!(!refused, allowed, "{role} asks {request:?}: {answer:?}");
         }
@@ -308,7 +310,7 @@ async fn a_certificate_that_ends_while_connected_ends_its_connection() {
     let b = start(&ca, "b");
     let brief = ca.issue(&name("brief"), Duration::from_secs(8)).unwrap();
     let connection = dial(&brief, b.address).await;
-    let answer = say(&connection, &frame::encode(&Request::Ping).unwrap()).await;
+    let answer = exchange(&connection, &frame::encode(&Request::Ping).unwrap()).await;
     assert!(matches!(answer, Ok(Some(Response::Pong { .. }))), "{answer:?}");
     let reason = tokio::time::timeout(PATIENCE, connection.closed()).await.unwrap();
     assert!(reason.to_string().contains("certificate has ended"), "{reason}");

@@ -2,7 +2,7 @@
 //! store's integrity.
 //!
 //! `node_bpf::survey` looks, `model` judges (a pure function of what was seen), `text` prints for
-//! people. The JSON is the model as it stands; docs/operations.md says what its fields mean.
+//! people. The JSON is the model as it is; docs/operations.md explains its fields.
 
 use std::io::Write;
 use std::path::Path;

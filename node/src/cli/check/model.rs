@@ -1,12 +1,12 @@
-//! The judgement of `rankmesh check`, without IO: from what was seen on the host to findings, each
-//! with its remedy. The serialised form is a contract with people's scripts: fields are added,
-//! never renamed. Printing is `text`'s business.
+//! The judgement of `rankmesh check`, without IO: makes findings, each with its remedy, of what was
+//! seen on the host. The serialised form is a contract with people's scripts: fields are added,
+//! never renamed. `text` prints it.
 
 use node_bpf::privileges::{self, Capability, Needed, PRIVILEGES};
 use node_bpf::{AttachMode, CLASSES, ClassState, Host, Survey};
 use serde::Serialize;
 
-/// What is judged.
+/// The input of the judgement.
 pub(super) struct Seen<'a> {
     pub(super) survey: &'a Survey,
     /// Capabilities of [`PRIVILEGES`] that this process has.
@@ -46,7 +46,7 @@ pub(super) enum State {
     Missing,
 }
 
-/// One thing looked at.
+/// One finding.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) what: &'static str,
@@ -55,7 +55,7 @@ pub(super) struct Finding {
     pub(super) remedy: Option<String>,
 }
 
-/// One class of things to record.
+/// One class of records.
 #[derive(Debug, Serialize)]
 pub(super) struct Class {
     pub(super) name: &'static str,
@@ -201,7 +201,7 @@ fn capabilities(seen: &Seen<'_>) -> Finding {
     not("capabilities", state, format!("missing: {}", detail.join(", ")), remedy)
 }
 
-/// Whose processes are recorded, where anybody's are.
+/// The user whose processes are recorded, if not everybody's.
 fn whose(survey: &Survey) -> Option<Finding> {
     survey.attach.as_ref().ok()?;
     Some(match survey.only_user {
@@ -213,7 +213,7 @@ fn whose(survey: &Survey) -> Option<Finding> {
     })
 }
 
-/// What ranks hand over by themselves: for where eBPF cannot be had.
+/// Rings of the MPI shim and the NCCL plugin, for hosts where eBPF cannot be used.
 fn from_ranks(seen: &Seen<'_>) -> Finding {
     const WHAT: &str = "MPI shim, NCCL plugin";
     if seen.survey.attach.is_ok() {
@@ -230,13 +230,14 @@ fn from_ranks(seen: &Seen<'_>) -> Finding {
     not(WHAT, State::Warning, detail, remedy)
 }
 
-/// What the system's settings mean for those without capabilities; with them they do not matter.
+/// The effect of the system's settings on processes without capabilities; with them they do not
+/// matter.
 fn settings(host: &Host) -> Vec<Finding> {
     let bpf = host
         .unprivileged_bpf_disabled
         .map(|value| ok("kernel.unprivileged_bpf_disabled", format!("{value}: BPF takes CAP_BPF, whatever the value")));
     let perf = host.perf_event_paranoid.map(|value| match host.uid {
-        // Debian's and Ubuntu's kernels; root opens its events before it gives CAP_SYS_ADMIN up
+        // Debian's and Ubuntu's kernels; root opens its events before it drops CAP_SYS_ADMIN.
         1.. if value > 2 => not(
             "kernel.perf_event_paranoid",
             State::Warning,
@@ -260,8 +261,8 @@ fn cgroup(host: &Host) -> Finding {
     }
 }
 
-/// Kernels before 5.11 count BPF maps against the limit on locked memory. Whoever may, raises it
-/// before the maps are made.
+/// Kernels before 5.11 count BPF maps against the limit on locked memory. A process that may do so
+/// raises it before the maps are made.
 fn memlock(survey: &Survey) -> Option<Finding> {
     const ENOUGH_BYTES: u64 = 256 << 20;
     let old = version(&survey.host.release).is_some_and(|version| version < (5, 11));
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_is_told_what_to_grant() {
+    fn an_ordinary_user_gets_the_capabilities_to_grant() {
         let mut survey = healthy();
         survey.attach = Err(Error::NotPermitted { missing: vec![Capability::CAP_BPF] });
         survey.hidden_processes = 40;
@@ -405,7 +406,7 @@ mod tests {
         assert_eq!(capabilities.state, State::Missing);
         let remedy = capabilities.remedy.as_deref().expect("a remedy");
         assert!(remedy.contains("setcap cap_bpf,cap_perfmon,") && remedy.ends_with(" /opt/rankmesh"), "{remedy}");
-        // a file's capabilities are anybody's who runs it
+        // with file capabilities, every user who runs it has them
         assert!(!["sys_admin", "ptrace", "dac"].iter().any(|name| remedy.contains(name)), "{remedy}");
         let remedy = finding(&report, "MPI shim, NCCL plugin").remedy.as_deref().expect("a remedy");
         assert!(remedy.contains("rankmesh env"), "{remedy}");
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_of_a_program_with_capabilities_is_told_whose_processes_are_recorded() {
+    fn a_user_of_a_program_with_capabilities_sees_whose_processes_are_recorded() {
         let mut survey = healthy();
         survey.only_user = Some(1000);
         survey.host.uid = 1000;
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_processes_are_told_to_whom_records_everybody() {
+    fn hidden_processes_are_reported_where_everybodys_are_recorded() {
         let mut survey = healthy();
         survey.hidden_processes = 40;
         assert_eq!(finding(&judged(&survey, &[]), "processes").state, State::Warning);

@@ -1,4 +1,5 @@
-//! `rankmesh check` for people: the verdict, what was looked at, what is recorded, the libraries in
+//! `rankmesh check` for people: the verdict, the findings, what is recorded, the libraries in use,
+//! what to do.
 //! use, what to do.
 
 use std::fmt::Write;

@@ -1,5 +1,6 @@
-//! What `rankmesh up` says when it has started, in at most ten lines: what it records, what not and
-//! why, who else is there, and what to ask next. Values in, text out; `mod` puts the values together.
+//! The text that `rankmesh up` prints when it has started, in at most ten lines: what it records,
+//! what not and why, which other nodes there are, and what to ask next. Values in, text out; `mod`
+//! collects the values.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ const LABEL: usize = 10;
 /// Reasons that are printed; `rankmesh check` has them all.
 const REASONS: usize = 3;
 
-/// What is printed of an agent that has just started.
+/// The values about an agent that has just started.
 #[derive(Debug, Clone)]
 pub(super) struct Greeting {
     pub(super) version: &'static str,
@@ -37,16 +38,16 @@ pub(super) struct Greeting {
 pub(super) enum Recorded {
     /// By eBPF.
     Classes { mode: AttachMode, only_user: Option<u32>, classes: Vec<ClassStatus> },
-    /// Not by eBPF: the agent's own word for it ("off", "failed: why", "MPI shim …: why").
+    /// Not by eBPF: the agent's own state ("off", "failed: why", "MPI shim …: why").
     Otherwise(String),
 }
 
-/// Where the rows of this host are.
+/// Source of the rows of this host.
 #[derive(Debug, Clone)]
 pub(super) enum Rows {
-    /// In a trace store, with what it holds now and may come to hold.
+    /// A trace store, with its present and its largest size.
     Store { path: String, rows: u64, max_mib: u64, max_age: Duration },
-    /// In a file that is served read-only.
+    /// A file that is served read-only.
     Served { path: String, tables: usize },
 }
 

@@ -42,7 +42,7 @@ pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     .flatten()
     .collect();
     let config = resolve(args)?;
-    // As late as can be: until this agent records, nobody does.
+    // As late as possible: until this agent records, none does.
     if let Some(socket) = config.socket.as_deref().filter(|_| replace)
         && let Some(took) = super::replace::predecessor(socket)?
     {
@@ -57,7 +57,7 @@ pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Complete)
 }
 
-/// What the agent will do, as far as privileges go.
+/// What the agent will do, for the decision on privileges.
 fn plan(config: &AgentConfig) -> Plan {
     let (file, stored) = match &config.source {
         SourceConfig::Store { path, .. } => (path, true),
@@ -129,8 +129,8 @@ async fn leave(agent: Agent, terminate: &mut Signal, interrupt: &mut Signal) -> 
     Ok(())
 }
 
-/// Returns when another node answers, at once where none is expected, and after a while in any case:
-/// the agent works meanwhile.
+/// Returns when another node answers, at once if none is expected, and after a while in any case:
+/// the agent runs meanwhile.
 async fn others_answer(shared: &Shared, config: &AgentConfig) {
     let until = tokio::time::Instant::now() + OTHERS_ANSWER;
     let live = |member: &gossip::Member| !member.is_self && member.state == gossip::MemberState::Live;
@@ -164,7 +164,7 @@ fn greeting(shared: &Shared, config: &AgentConfig) -> Greeting {
             name: member.name,
         })
         .collect();
-    // Commands look for the agent here by themselves.
+    // Commands look for the agent here by default.
     let elsewhere = config.socket.as_ref().filter(|socket| **socket != paths::default_socket());
     Greeting {
         version: env!("CARGO_PKG_VERSION"),
@@ -183,8 +183,9 @@ fn greeting(shared: &Shared, config: &AgentConfig) -> Greeting {
     }
 }
 
-/// Whether what this prints is kept in systemd's journal, which others may read: no place for a
-/// token. ($JOURNAL_STREAM is the device and inode of the journal's end, systemd.exec(5).)
+/// Whether the output of this process goes to systemd's journal, which others may read: then no
+/// token may be printed. ($JOURNAL_STREAM is the device and inode of the journal's end,
+/// systemd.exec(5).)
 fn goes_to_the_journal() -> bool {
     let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
     nix::sys::stat::fstat(std::io::stdout())
@@ -212,7 +213,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         None => paths::state_dir()?.join("identity"),
     };
     let token = match secret::token(args.token, args.token_file.as_deref()) {
-        // Whoever has joined needs no token: its file may have been taken away, as it should.
+        // A node that has joined needs no token: its file may have been deleted, as it should be.
         Err(error) if is_missing(&error) && certs::Identity::exists(&identity) => {
             tracing::debug!("no token, and an identity is there: {error:#}");
             None

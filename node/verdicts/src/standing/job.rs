@@ -45,13 +45,20 @@ impl std::fmt::Display for JobName {
     }
 }
 
-/// The hosts that judge a job, of those on which it runs; the first is asked first. In the order of
-/// their hashes, highest first.
+/// The hosts that judge a job, of those on which it runs; the first is asked first.
 #[must_use]
 pub fn judges<'a>(job: u64, hosts: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all = in_order(job, hosts);
+    all.truncate(JUDGES);
+    all
+}
+
+/// Hosts in the order in which they judge a job: by their hashes, highest first.
+#[must_use]
+pub fn in_order<'a>(job: u64, hosts: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut all: Vec<(u64, &str)> = hosts.into_iter().map(|host| (weight(job, host), host)).collect();
     all.sort_unstable_by(|a, b| b.cmp(a));
-    all.into_iter().take(JUDGES).map(|(_, host)| host).collect()
+    all.into_iter().map(|(_, host)| host).collect()
 }
 
 /// FNV-1a of the job and the name, mixed (the finaliser of MurmurHash3): names that differ in their

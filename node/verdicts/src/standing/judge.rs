@@ -114,13 +114,6 @@ impl Judge {
     }
 }
 
-/// Whether the runs of an input are of fewer collectives than it takes to judge by.
-fn has_few_collectives(input: &Input) -> bool {
-    let mut known: BTreeSet<(u64, u64)> = BTreeSet::new();
-    let runs = input.sampled.iter().flat_map(|of| of.runs.iter().map(move |run| (of.comm_hash, run.seq)));
-    !runs.into_iter().any(|run| known.insert(run) && known.len() >= Rules::FEW_COLLECTIVES)
-}
-
 /// A board as seen by one reference's clock.
 struct View<'a> {
     board: &'a Board,
@@ -135,18 +128,37 @@ impl<'a> View<'a> {
     /// Every how many windows one is judged: each costs time with the ranks and collectives that it
     /// looks at.
     fn stride(&self, window: i64) -> i64 {
-        let windows = window - LOOKBACK + 1..=i64::MAX;
+        let windows = window - self.lookback(window) + 1..=i64::MAX;
         let lately = self.pages().flat_map(|(_, page)| page.received_within(windows.clone(), self.reference));
         let blocks: usize = lately.map(|received| received.blocks).sum();
         (1 + i64::try_from(blocks / BLOCKS_A_WINDOW).unwrap_or(i64::MAX)).min(MOST_STRIDE)
     }
 
+    /// Windows that the verdict of one looks back on: more where the job's steps are long. Its largest
+    /// communicator tells, for the small ones of a step may meet often in each.
+    fn lookback(&self, window: i64) -> i64 {
+        // By communicator: its size, and the most runs of collectives that one of its ranks told of.
+        let mut comms: BTreeMap<u64, (i32, usize)> = BTreeMap::new();
+        for (_, page) in self.pages() {
+            let mut told: BTreeMap<(u64, i32), usize> = BTreeMap::new();
+            for digest in page.within(window - LOOKBACK + 1..=window, self.reference) {
+                for lane in digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All) {
+                    let runs = told.entry((lane.comm_hash, lane.rank)).or_default();
+                    *runs += lane.blocks.len();
+                    let (size, most) = comms.entry(lane.comm_hash).or_default();
+                    *size = (*size).max(lane.nranks.unwrap_or(lane.rank.saturating_add(1)));
+                    *most = (*most).max(*runs);
+                }
+            }
+        }
+        let largest = comms.values().map(|(size, _)| *size).max();
+        let often = comms.values().any(|(size, most)| Some(*size) == largest && *most >= Rules::FEW_COLLECTIVES);
+        if often { LOOKBACK } else { LONG_LOOKBACK }
+    }
+
     /// The verdict of one window by the digests up to it, whatever other windows say.
     fn raw(&self, window: i64) -> Report {
-        let (mut input, mut ended) = self.input(window, LOOKBACK);
-        if has_few_collectives(&input) {
-            (input, ended) = self.input(window, LONG_LOOKBACK);
-        }
+        let (input, ended) = self.input(window, self.lookback(window));
         let rules = Rules { hang_ns: self.hang_ns(window), ..Rules::with_windows(WINDOW_NS) };
         let mut report = analyse(&input, &rules);
         let span = window_of(input.since_ns)..=window;

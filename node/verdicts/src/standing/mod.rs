@@ -32,7 +32,7 @@ pub use board::{Board, Presence};
 pub use brief::JobVerdict;
 pub use change::{Change, Key};
 pub use ended::has_ended;
-pub use job::{JUDGES, JobName, NO_JOB, judges};
+pub use job::{JUDGES, JobName, NO_JOB, in_order, judges};
 pub use judge::Judge;
 
 use super::Report;

@@ -22,7 +22,7 @@ mod words;
 #[cfg(test)]
 mod properties;
 
-pub use decide::{explain, peer};
+pub use decide::{explain, peer, peer_of_hosts};
 pub use evidence::{Collective, Gap, Kind, Recorded, Stretch, gaps};
 pub use network::{Flow, Network, Retransmission, Transfer, network};
 pub use rows::off_cpu_kinds;

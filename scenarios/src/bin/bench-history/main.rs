@@ -1,10 +1,10 @@
-//! A year of 64 nodes in an archive on local disk, asked for one hour; and what writing an hour
-//! costs.
+//! A year of 64 nodes in an archive on local disk, asked for one hour; and the cost of writing an
+//! hour.
 //!
 //! One store with a call a minute for the year and a full hour in its middle is archived as the
 //! agent does it. The other nodes get the same files under their names (links, with manifests of
-//! their own), since writing them anew would only take longer. Needs `rankmesh` beside this binary
-//! (or RANKMESH_BINARY).
+//! their own), since writing them anew would only take longer. Needs `rankmesh` in the directory of
+//! this binary (or RANKMESH_BINARY).
 
 mod push;
 
@@ -84,11 +84,11 @@ fn main() -> anyhow::Result<()> {
             .arg(&sql)
             .output()?;
         took.push(began.elapsed().as_secs_f64());
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{printed}");
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout)?;
         let counted: i64 = answer["rows"].as_array().context("rows")?.iter().filter_map(|row| row[1].as_i64()).sum();
-        ensure!(counted == i64::from(arguments.nodes) * arguments.rows, "{counted} rows: {said}");
+        ensure!(counted == i64::from(arguments.nodes) * arguments.rows, "{counted} rows: {printed}");
         ensure!(answer["coverage"]["answered"] == arguments.nodes, "{}", answer["coverage"]);
     }
     took.sort_by(f64::total_cmp);
@@ -171,7 +171,7 @@ fn call(ts_ns: i64, seq: u64) -> Collective {
     }
 }
 
-/// Archives the store; bytes, rows and seconds of CPU.
+/// Archives the store; returns bytes, rows and seconds of CPU.
 fn write(store: &Path, archive: &Path) -> anyhow::Result<(f64, f64, f64)> {
     let before = cpu_of_children()?;
     let output = Command::new(rankmesh()?)
@@ -180,10 +180,10 @@ fn write(store: &Path, archive: &Path) -> anyhow::Result<(f64, f64, f64)> {
         .arg("--to")
         .arg(archive)
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{said}");
-    eprint!("{said}");
-    let words: Vec<&str> = said.split_whitespace().collect();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{printed}");
+    eprint!("{printed}");
+    let words: Vec<&str> = printed.split_whitespace().collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).context("figures");
     Ok((number(4)?, number(2)?, cpu_of_children()? - before))
 }

@@ -1,5 +1,6 @@
-//! Many agents' stores get rows at a rate while their processes push them into ClickHouse's engine (chDB) behind
-//! the tests' HTTP front, which is gone for a while: what is carried, how far behind it is, what is lost or doubled.
+//! Many agents' stores get rows at a rate while their processes push them into ClickHouse's engine
+//! (chDB) behind the tests' HTTP front, which is gone for a while: what is carried, how far behind
+//! it is, what is lost or doubled.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,13 +15,13 @@ use store::{Store, StoreConfig};
 
 use crate::{Arguments, call, rankmesh};
 
-/// How often rows are handed in.
+/// Time between two batches of rows.
 const TICK: Duration = Duration::from_millis(100);
 /// How long the server may take to have all rows.
 const DRAIN: Duration = Duration::from_secs(1800);
 const FRONT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../node/tests/history/clickhouse_server.py");
 
-/// A process that ends with this one.
+/// A process that is killed when this is dropped.
 struct Ends(Child);
 
 impl Drop for Ends {

@@ -1,9 +1,9 @@
-//! The native stacks of a process without Python: threads that sleep, by the unwind tables of their
-//! programs.
+//! The native stacks of a process without Python, by the unwind tables of its programs.
 //!
-//! The kernel tells the stack pointer and the program counter of a thread that sleeps; the stack is
+//! The kernel reports the stack pointer and the program counter of a sleeping thread; the stack is
 //! copied once and followed by `.eh_frame`. A running thread's registers cannot be read from
-//! outside without stopping it.
+//! outside without stopping it: a helper ([`OwnWalks`]) copies them, and the top of its stack, in
+//! the thread's own context.
 
 mod symbols;
 
@@ -18,13 +18,17 @@ use nix::errno::Errno;
 use self::symbols::names;
 use super::memory::{Memory, word_at};
 use super::modules::{Files, Mapping, UnwindSections, mappings};
+use super::own::{OwnWalk, OwnWalks};
 use super::process::{Schedule, blocked_registers, refused, thread_ids, thread_name, thread_state, wait_channel};
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust, shorten};
 
 /// Bytes of a stack that are copied.
 const STACK_BYTES: usize = 32 << 10;
-/// How long the list of mapped files is taken for current, as long as all addresses lie in them.
+/// How long the list of mapped files is used without a new read, as long as all addresses are in
+/// it.
 const MAPS_AGE: Duration = Duration::from_secs(2);
+/// Note of a thread that ran, where no helper copied its stack.
+const RUNNING: &str = "running: its native stack is not readable from outside";
 /// The longest call instruction.
 const CALL_BYTES: u64 = 7;
 
@@ -38,6 +42,9 @@ pub(crate) struct NativeReader {
     probes: Option<(u64, u64)>,
     mapped_at: Instant,
     symbols: HashMap<u64, (String, usize)>,
+    /// Threads that ran at the last read, whose stacks a helper was asked for.
+    running: Vec<u32>,
+    not_asked: Option<String>,
 }
 
 impl std::fmt::Debug for NativeReader {
@@ -75,6 +82,8 @@ impl NativeReader {
             probes: None,
             mapped_at: Instant::now(),
             symbols: HashMap::new(),
+            running: Vec::new(),
+            not_asked: None,
         };
         reader.take_modules(mappings, files);
         reader
@@ -112,8 +121,15 @@ impl NativeReader {
         self.modules.sort_by_key(|module| module.mapping.start);
     }
 
-    /// The stacks of all threads now, and how many threads were left out.
-    pub(crate) fn read(&mut self, files: &mut Files, limits: &Limits) -> Result<(Vec<ThreadStack>, u32), StacksError> {
+    /// The stacks of all threads now, and how many threads were left out. Those of running threads
+    /// are asked for, and not in it: [`Self::answered`] returns them.
+    pub(crate) fn read(
+        &mut self,
+        files: &mut Files,
+        limits: &Limits,
+        own: &mut Option<&mut dyn OwnWalks>,
+    ) -> Result<(Vec<ThreadStack>, u32), StacksError> {
+        self.running.clear();
         if self.is_stale() {
             let now = mappings(self.pid)?;
             self.take_modules(&now, files);
@@ -122,20 +138,42 @@ impl NativeReader {
         let left_out = u32::try_from(tids.len().saturating_sub(limits.threads)).unwrap_or(u32::MAX);
         let mut read = Vec::new();
         for tid in tids.into_iter().take(limits.threads) {
-            if let Some(thread) = self.read_thread(tid, limits)? {
-                read.push(thread);
-            }
+            read.extend(self.read_thread(tid, limits, own)?);
         }
-        self.name_all(read.iter().map(|(_, addresses)| addresses), limits);
-        let stacks = read.into_iter().map(|(stack, addresses)| self.finish(stack, &addresses)).collect();
-        Ok((stacks, left_out))
+        Ok((self.named(read, limits), left_out))
     }
 
-    /// `None` for a thread that ended.
-    fn read_thread(&mut self, tid: u32, limits: &Limits) -> Result<Option<(ThreadStack, Addresses)>, StacksError> {
-        let before = Schedule::of(self.pid, tid);
-        let Some(state) = thread_state(self.pid, tid) else { return Ok(None) };
-        let mut stack = ThreadStack {
+    /// The stacks of the threads that ran at the last read: as they were copied, and where there is
+    /// no copy as they are now, since such a thread may have fallen asleep.
+    pub(crate) fn answered(&mut self, limits: &Limits, walks: &[OwnWalk]) -> Result<Vec<ThreadStack>, StacksError> {
+        let mut read = Vec::new();
+        for tid in std::mem::take(&mut self.running) {
+            let copy = walks.iter().find(|walk| walk.tid == tid).and_then(|walk| walk.stack.as_ref());
+            let Some(copy) = copy else {
+                read.extend(self.read_thread(tid, limits, &mut None)?);
+                continue;
+            };
+            let mut addresses = self.unwind((copy.sp, copy.pc, copy.fp), &copy.bytes, limits);
+            self.drop_unlikely(&mut addresses);
+            let mut stack = self.unread(tid, ThreadState::Running, limits);
+            (stack.trust, stack.outer_missing) = (Trust::Own, addresses.outer_missing);
+            read.push((stack, addresses));
+        }
+        Ok(self.named(read, limits))
+    }
+
+    /// Why stacks of running threads could not be asked for, if that was so.
+    pub(crate) fn not_asked(&self) -> Option<&str> {
+        self.not_asked.as_deref()
+    }
+
+    fn named(&mut self, read: Vec<(ThreadStack, Addresses)>, limits: &Limits) -> Vec<ThreadStack> {
+        self.name_all(read.iter().map(|(_, addresses)| addresses), limits);
+        read.into_iter().map(|(stack, addresses)| self.finish(stack, &addresses)).collect()
+    }
+
+    fn unread(&self, tid: u32, state: ThreadState, limits: &Limits) -> ThreadStack {
+        ThreadStack {
             tid,
             name: shorten(&thread_name(self.pid, tid), limits.name_bytes, false),
             state,
@@ -144,9 +182,39 @@ impl NativeReader {
             frames: Vec::new(),
             outer_missing: false,
             note: None,
-        };
+        }
+    }
+
+    /// Asks for the stack of a running thread; false where it cannot be had.
+    fn has_been_asked(&mut self, tid: u32, own: &mut Option<&mut dyn OwnWalks>) -> bool {
+        match own.as_mut().map(|own| own.ask_stack(tid)) {
+            Some(Ok(())) => {
+                self.running.push(tid);
+                true
+            }
+            Some(Err(why)) => {
+                self.not_asked = Some(why);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// `None` for a thread that ended, and for one that was asked.
+    fn read_thread(
+        &mut self,
+        tid: u32,
+        limits: &Limits,
+        own: &mut Option<&mut dyn OwnWalks>,
+    ) -> Result<Option<(ThreadStack, Addresses)>, StacksError> {
+        let before = Schedule::of(self.pid, tid);
+        let Some(state) = thread_state(self.pid, tid) else { return Ok(None) };
+        if state == ThreadState::Running && self.has_been_asked(tid, own) {
+            return Ok(None);
+        }
+        let mut stack = self.unread(tid, state, limits);
         if !state.is_still() {
-            stack.note = Some("running: its native stack is not readable from outside".into());
+            stack.note = Some(RUNNING.into());
             return Ok(Some((stack, Addresses::default())));
         }
         stack.wait_channel = wait_channel(self.pid, tid);
@@ -157,7 +225,7 @@ impl NativeReader {
         };
         let Some((sp, pc)) = registers else {
             stack.state = ThreadState::Running;
-            stack.note = Some("running: its native stack is not readable from outside".into());
+            stack.note = Some(RUNNING.into());
             return Ok(Some((stack, Addresses::default())));
         };
         let copy = match self.memory.read_up_to(sp, STACK_BYTES) {
@@ -166,7 +234,7 @@ impl NativeReader {
             Err(Errno::ESRCH) => return Ok(None),
             Err(errno) => return Err(refused(self.pid, errno)),
         };
-        let mut addresses = self.unwind(sp, pc, &copy, limits);
+        let mut addresses = self.unwind((sp, pc, 0), &copy, limits);
         self.drop_unlikely(&mut addresses);
         if before.is_some() && before == Schedule::of(self.pid, tid) {
             stack.trust = Trust::Proven;
@@ -179,14 +247,15 @@ impl NativeReader {
         Ok(Some((stack, addresses)))
     }
 
-    fn unwind(&mut self, sp: u64, pc: u64, copy: &[u8], limits: &Limits) -> Addresses {
+    /// The functions by a copy of the stack, from stack pointer, program counter and frame pointer on.
+    fn unwind(&mut self, (sp, pc, fp): (u64, u64, u64), copy: &[u8], limits: &Limits) -> Addresses {
         let mut read_stack = |address: u64| {
             let at = address.checked_sub(sp).filter(|at| *at < copy.len() as u64 && copy.len() as u64 - at >= 8);
             at.map(|at| word_at(copy, at)).ok_or(())
         };
-        // The kernel does not tell rbp. A function that needs it, with no inner one that saved it,
-        // ends the stack here.
-        let mut registers = UnwindRegsX86_64::new(pc, sp, 0);
+        // Of a sleeping thread the kernel does not report rbp: 0. A function that needs it, with no
+        // inner one that saved it, ends the stack here.
+        let mut registers = UnwindRegsX86_64::new(pc, sp, fp);
         let mut found = Addresses::default();
         let mut at = FrameAddress::from_instruction_pointer(pc);
         loop {
@@ -220,8 +289,8 @@ impl NativeReader {
         }
     }
 
-    /// Cuts a stack at the first return address that no call instruction precedes: there it was
-    /// followed wrongly.
+    /// Cuts a stack at the first return address that no call instruction precedes: from there on it
+    /// was followed wrongly.
     fn drop_unlikely(&self, found: &mut Addresses) {
         let wanted: Vec<(u64, usize)> = found.addresses.iter().skip(1).map(|a| (a + 1 - CALL_BYTES, 7)).collect();
         let Ok(pieces) = self.memory.read_pieces(&wanted) else { return };

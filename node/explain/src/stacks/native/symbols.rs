@@ -8,9 +8,9 @@ use super::super::modules::{MAX_SECTION_BYTES, Mapping, open};
 
 const LE: LittleEndian = LittleEndian;
 
-/// The demangled names of the functions that hold these addresses (in the file's own terms,
-/// ascending), in their order. Nothing of the table is kept: a library of a framework has a million
-/// symbols, and a stack needs ten.
+/// The demangled names of the functions that contain these addresses (as in the file, ascending),
+/// in their order. Nothing of the table is kept: a library of a framework has a million symbols,
+/// and a stack needs ten.
 pub(crate) fn names(pid: u32, mapping: &Mapping, addresses: &[u64]) -> Vec<Option<String>> {
     let mut names = vec![None; addresses.len()];
     let Some(file) = open(pid, mapping) else { return names };

@@ -1,5 +1,5 @@
-//! Code objects of another process: name, file, bytecode and line table, kept as long as they stay
-//! the same.
+//! Code objects of another process: name, file, bytecode and line table, cached as long as they
+//! stay the same.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Code {
     }
 }
 
-/// What tells one code object from another one that came to lie at the same address later.
+/// Distinguishes a code object from another one that is at the same address later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Signature {
     first_line: i32,
@@ -145,7 +145,7 @@ fn load(memory: &Memory, layout: &Layout, signature: Signature, name_bytes: usiz
     }))
 }
 
-/// `None` where the address does not hold what it should: the read was torn.
+/// `None` where the address has no such object: the read was torn.
 fn some_mapped<T>(read: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match read {
         Ok(value) => Ok(Some(value)),

@@ -1,17 +1,17 @@
-//! Where CPython keeps what a stack needs: offsets in its structures, by version.
+//! The layout of CPython's structures that a stack needs: offsets, by version.
 //!
 //! Up to 3.12 they are known from the headers; from 3.13 on each interpreter publishes its own in
 //! `_Py_DebugOffsets` at the start of `_PyRuntime`, in an order that differs between versions. A
 //! version that is not listed is refused.
 
-/// Which CPython it is.
+/// A version of CPython.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     /// 3
     pub major: u8,
     /// 8 to 15
     pub minor: u8,
-    /// The patch release; `None` where only the file's name told the version.
+    /// The patch release; `None` where the version is known from the file's name only.
     pub patch: Option<u8>,
     /// Not a final release or a release candidate: structures still change.
     pub unstable: bool,
@@ -80,7 +80,7 @@ pub(crate) enum FramePointer {
     },
 }
 
-/// How a frame says where in its bytecode it is.
+/// How a frame records its position in the bytecode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Instruction {
     /// An `int` at this offset, in units of so many bytes.

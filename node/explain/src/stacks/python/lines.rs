@@ -52,7 +52,7 @@ impl Iterator for LineRanges<'_> {
 }
 
 impl LineRanges<'_> {
-    /// Pairs (bytes to go, signed line step): the step holds from the end of its bytes on.
+    /// Pairs (bytes to go, signed line step): the step applies from the end of its bytes on.
     fn next_lnotab(&mut self) -> Option<LineRange> {
         let (start, line) = (self.end, self.line);
         if let [bytes, step, rest @ ..] = self.rest {
@@ -64,8 +64,8 @@ impl LineRanges<'_> {
         std::mem::take(&mut self.open).then_some(LineRange { start, end: u64::MAX, line: positive(line) })
     }
 
-    /// Pairs (length, signed line step): the step holds for its own bytes; -128 says that they have
-    /// no line.
+    /// Pairs (length, signed line step): the step applies to its own bytes; -128 means that they
+    /// have no line.
     fn next_pep626(&mut self) -> Option<LineRange> {
         let [bytes, step, rest @ ..] = self.rest else { return None };
         self.rest = rest;
@@ -100,7 +100,7 @@ impl LineRanges<'_> {
     }
 }
 
-/// Six bits a byte, least significant first, bit 6 says that more follow; the lowest bit of the
+/// Six bits a byte, least significant first, bit 6 means that more follow; the lowest bit of the
 /// value is the sign.
 fn signed_varint(bytes: &[u8]) -> i64 {
     let mut value = 0_u64;

@@ -22,7 +22,7 @@ use super::own::{OwnWalk, OwnWalks};
 use super::process::{Schedule, ThreadIds, thread_name, thread_state, wait_channel};
 use super::types::{Frame, Limits, ThreadStack, ThreadState, Trust, shorten};
 
-/// Interpreters of one process (subinterpreters included) that are looked at.
+/// Most interpreters of one process (subinterpreters included) that are read.
 const MAX_INTERPRETERS: usize = 64;
 /// Where C libraries keep a thread's kernel id, counted from its `pthread_t`: glibc and musl on
 /// x86-64.
@@ -43,7 +43,7 @@ pub(crate) struct PythonReader {
     not_asked: Option<String>,
 }
 
-/// A thread that Python knows.
+/// A thread that Python lists.
 #[derive(Debug, Clone, Copy)]
 struct Thread {
     state_address: u64,
@@ -71,8 +71,8 @@ impl PythonReader {
         self.interpreter.layout.version
     }
 
-    /// The stacks of all threads now, and how many threads were left out. Those that run are asked
-    /// to walk their frames themselves, and are no stacks yet: [`Self::answered`] makes them.
+    /// The stacks of all threads now, and how many threads were left out. Running threads are asked
+    /// to walk their frames themselves, and are not in it: [`Self::answered`] returns their stacks.
     pub(crate) fn read(
         &mut self,
         limits: &Limits,
@@ -95,7 +95,7 @@ impl PythonReader {
         Ok((stacks, left_out))
     }
 
-    /// Asks a thread that runs; false where it is to be read from outside.
+    /// Asks a running thread; false where it is to be read from outside.
     fn has_been_asked(&mut self, thread: Thread, tid: u32, own: &mut Option<&mut dyn OwnWalks>) -> bool {
         let Some(walks) = own.as_mut() else { return false };
         let Some(wanted) = to_walk(&self.interpreter.layout, tid, thread.state_address) else { return false };
@@ -116,8 +116,8 @@ impl PythonReader {
         self.not_asked.as_deref()
     }
 
-    /// The stacks of the threads that were asked: their own walks, and from outside where there is
-    /// none: a thread that fell asleep meanwhile, or got no CPU, holds still.
+    /// The stacks of the threads that were asked: their own walks, and where there is none a read
+    /// from outside: a thread that fell asleep meanwhile, or got no CPU, does not change.
     pub(crate) fn answered(&mut self, limits: &Limits, walks: &[OwnWalk]) -> Result<Vec<ThreadStack>, Errno> {
         let mut stacks = Vec::new();
         for thread in std::mem::take(&mut self.running) {
@@ -168,8 +168,7 @@ impl PythonReader {
                     Err(Errno::EFAULT) => break,
                     Err(error) => return Err(error),
                 };
-                // The list changes while it is read; a thread state that was freed does not point
-                // back.
+                // The list changes while it is read; a freed thread state does not point back.
                 if word_at(&bytes, layout.thread_interpreter) != interpreter {
                     break;
                 }
@@ -233,9 +232,9 @@ impl PythonReader {
         let layout = self.interpreter.layout;
         let hint = self.hints.remove(&thread.state_address).unwrap_or_default();
         let first = walk(&self.memory, &layout, thread.state_address, &hint, limits.frames)?;
-        // A thread that runs is read again at once: the longer the gap, the less the two reads have
-        // in common. Of one that holds still the names are read before the scheduler is asked
-        // again, so that they are proven as well.
+        // A running thread is read again at once: the longer the gap, the less the two reads have
+        // in common. Of one that sleeps the names are read before the scheduler is asked again, so
+        // that they are proven as well.
         let (memory, address) = (self.memory, thread.state_address);
         let again = || walk(&memory, &layout, address, &first, limits.frames);
         let mut second = if state.is_still() { None } else { Some(again()?) };
@@ -248,7 +247,7 @@ impl PythonReader {
             None => (Trust::Proven, first.frames.len()),
             Some(second) => {
                 let agreed = agreement(&first, &second);
-                (if agreed.whole { Trust::AgreedTwice } else { Trust::Torn }, agreed.frames)
+                (if agreed.complete { Trust::AgreedTwice } else { Trust::Torn }, agreed.frames)
             }
         };
         let (frames, trust) = kept(found, agreed, trust);
@@ -271,8 +270,8 @@ impl PythonReader {
         self.names.entry(tid).or_insert_with(|| shorten(&thread_name(pid, tid), limits.name_bytes, false)).clone()
     }
 
-    /// Names and lines of frames, innermost first as they came; `None` for a frame whose code is
-    /// none.
+    /// Names and lines of frames, innermost first; `None` for a frame whose code object is not
+    /// valid.
     fn resolve(&mut self, frames: &[RawFrame], limits: &Limits) -> Result<Vec<Option<Frame>>, Errno> {
         let layout = self.interpreter.layout;
         let mut addresses: Vec<u64> = frames.iter().map(|frame| frame.code).collect();
@@ -306,9 +305,9 @@ impl PythonReader {
 /// Outermost first.
 fn kept(found: Vec<Option<Frame>>, agreed: usize, trust: Trust) -> (Vec<Frame>, Trust) {
     let mut frames: Vec<Frame> = found.into_iter().rev().take(agreed).map_while(|frame| frame).collect();
-    let whole = frames.len() == agreed;
+    let complete = frames.len() == agreed;
     frames.retain(|frame| !is_interpreters_own(frame));
-    (frames, if whole { trust } else { Trust::Torn })
+    (frames, if complete { trust } else { Trust::Torn })
 }
 
 /// From 3.12 on the interpreter puts a frame of its own between a class and its `__init__`; CPython

@@ -10,11 +10,11 @@ use super::layout::{FIRST_FOREIGN_OWNER, FramePointer, Instruction, Layout};
 const CHUNK_BYTES: usize = 16 << 10;
 /// Object pointers are at least 8-byte aligned; 3.14 keeps tags in the lowest bits.
 const TAG_MASK: u64 = !7;
-/// Frames from C into the interpreter that may lie between two Python frames, and foreign ones in a
-/// torn walk.
+/// Most frames from C into the interpreter between two Python frames, and foreign ones in a torn
+/// walk.
 const SKIPPED_PER_FRAME: usize = 2;
 
-/// A frame as it lies in memory.
+/// A frame in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawFrame {
     /// Its address.
@@ -32,9 +32,9 @@ pub(crate) struct RawFrame {
 pub(crate) struct Walk {
     /// Innermost first.
     pub frames: Vec<RawFrame>,
-    /// Every frame that was visited, those from C included.
+    /// Every visited frame, those from C included.
     visited: Vec<u64>,
-    /// Where the thread's current chunk of the data stack lies.
+    /// Address of the thread's current chunk of the data stack.
     chunk: u64,
     /// The walk reached the outermost frame.
     pub complete: bool,
@@ -119,7 +119,7 @@ pub(crate) fn walk(memory: &Memory, layout: &Layout, thread: u64, hint: &Walk, l
     Ok(walk)
 }
 
-/// What a thread that walked its own frames found.
+/// The walk of a thread over its own frames.
 pub(crate) fn of_own(layout: &Layout, own: &OwnWalk, limit: usize) -> Walk {
     let shown = own.frames.iter().filter(|frame| layout.version.minor < 12 || frame.owner < FIRST_FOREIGN_OWNER);
     let raw = shown.map(|frame| RawFrame {
@@ -137,7 +137,7 @@ pub(crate) fn of_own(layout: &Layout, own: &OwnWalk, limit: usize) -> Walk {
     Walk { frames, complete: own.complete, truncated, ..Walk::default() }
 }
 
-/// Where a thread is to find its frames.
+/// Where a thread has to look for its frames.
 pub(crate) fn to_walk(layout: &Layout, tid: u32, state: u64) -> Option<OwnThread> {
     let at = |offset: u64| u32::try_from(offset).ok();
     let (frame, inner) = match layout.frame {
@@ -162,7 +162,8 @@ pub(crate) fn to_walk(layout: &Layout, tid: u32, state: u64) -> Option<OwnThread
     })
 }
 
-/// Entries from C into the interpreter have an owner of their own from 3.12 on; 3.11 marks none.
+/// Entries from C into the interpreter have an owner of their own from 3.12 on; in 3.11 they cannot
+/// be recognised.
 fn is_foreign(layout: &Layout, frame: &[u8]) -> bool {
     let Some(offset) = layout.frame_owner.filter(|_| layout.version.minor >= 12) else { return false };
     usize::try_from(offset).ok().and_then(|at| frame.get(at)).is_none_or(|owner| *owner >= FIRST_FOREIGN_OWNER)
@@ -189,13 +190,13 @@ impl Shape {
     }
 }
 
-/// What two walks of one thread agree on.
+/// The frames on which two walks of one thread agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agreement {
-    /// So many frames, counted from the outermost one.
+    /// Number of frames, counted from the outermost one.
     pub frames: usize,
     /// Both walks found the same functions from end to end.
-    pub whole: bool,
+    pub complete: bool,
 }
 
 /// Compares two walks from the outermost frame on. Where only the position of the innermost
@@ -205,7 +206,7 @@ pub(crate) fn agreement(first: &Walk, second: &Walk) -> Agreement {
         // The outermost frame is the start of a comparison. A walk that did not reach it may have
         // left the stack.
         let same = first.truncated && second.truncated && first.frames == second.frames;
-        return Agreement { frames: if same { first.frames.len() } else { 0 }, whole: same };
+        return Agreement { frames: if same { first.frames.len() } else { 0 }, complete: same };
     }
     let pairs = || first.frames.iter().rev().zip(second.frames.iter().rev());
     let equal = pairs().take_while(|(one, other)| one == other).count();
@@ -215,9 +216,9 @@ pub(crate) fn agreement(first: &Walk, second: &Walk) -> Agreement {
     });
     let innermost = equal + 1 == first.frames.len();
     match lengths_agree {
-        true if equal == first.frames.len() => Agreement { frames: equal, whole: true },
-        true if innermost && only_moved => Agreement { frames: equal + 1, whole: true },
-        _ => Agreement { frames: equal, whole: false },
+        true if equal == first.frames.len() => Agreement { frames: equal, complete: true },
+        true if innermost && only_moved => Agreement { frames: equal + 1, complete: true },
+        _ => Agreement { frames: equal, complete: false },
     }
 }
 
@@ -241,28 +242,28 @@ mod tests {
     #[test]
     fn equal_walks_agree_and_a_moving_innermost_function_still_does() {
         let first = frames(&[(30, 3, 7), (20, 2, 5), (10, 1, 1)]);
-        assert_eq!(agreement(&first, &first), Agreement { frames: 3, whole: true });
+        assert_eq!(agreement(&first, &first), Agreement { frames: 3, complete: true });
         let moved = frames(&[(30, 3, 9), (20, 2, 5), (10, 1, 1)]);
-        assert_eq!(agreement(&first, &moved), Agreement { frames: 3, whole: true });
+        assert_eq!(agreement(&first, &moved), Agreement { frames: 3, complete: true });
     }
 
     #[test]
     fn where_an_outer_function_moved_on_only_what_is_outside_of_it_holds() {
         let first = frames(&[(30, 3, 7), (20, 2, 5), (10, 1, 1)]);
         let moved = frames(&[(30, 3, 7), (20, 2, 6), (10, 1, 1)]);
-        assert_eq!(agreement(&first, &moved), Agreement { frames: 1, whole: false });
+        assert_eq!(agreement(&first, &moved), Agreement { frames: 1, complete: false });
         let other_function = frames(&[(30, 4, 7), (20, 2, 5), (10, 1, 1)]);
-        assert_eq!(agreement(&first, &other_function), Agreement { frames: 2, whole: false });
+        assert_eq!(agreement(&first, &other_function), Agreement { frames: 2, complete: false });
         let returned = frames(&[(20, 2, 5), (10, 1, 1)]);
-        assert_eq!(agreement(&first, &returned), Agreement { frames: 2, whole: false });
+        assert_eq!(agreement(&first, &returned), Agreement { frames: 2, complete: false });
     }
 
     #[test]
     fn a_walk_that_did_not_reach_the_outermost_frame_holds_nothing() {
-        let whole = frames(&[(20, 2, 5), (10, 1, 1)]);
-        let lost = Walk { complete: false, ..whole.clone() };
-        assert_eq!(agreement(&whole, &lost), Agreement { frames: 0, whole: false });
+        let complete = frames(&[(20, 2, 5), (10, 1, 1)]);
+        let lost = Walk { complete: false, ..complete.clone() };
+        assert_eq!(agreement(&complete, &lost), Agreement { frames: 0, complete: false });
         let long = Walk { truncated: true, ..lost };
-        assert_eq!(agreement(&long, &long), Agreement { frames: 2, whole: true });
+        assert_eq!(agreement(&long, &long), Agreement { frames: 2, complete: true });
     }
 }

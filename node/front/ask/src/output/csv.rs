@@ -6,7 +6,7 @@ use query_planner::{ColumnMeta, Value};
 
 use super::{cell_text, printable};
 
-/// A field as it is; on a terminal, which nothing in the data may steer, as in a table.
+/// A field as it is; on a terminal with control characters escaped as in a table.
 fn field(shown: bool, text: String) -> String {
     if shown { printable(&text) } else { text }
 }

@@ -34,15 +34,15 @@ pub(super) fn write_end(coverage: Option<&Coverage>, elapsed_ms: f64, out: &mut 
     writeln!(out, ",\"elapsed_ms\":{}}}", json!(elapsed_ms))
 }
 
-/// JSON text in which what steers a terminal is written as `\u…`, beyond what JSON itself demands:
-/// the value is the same.
+/// JSON text in which characters that control a terminal are written as `\u…`, beyond what JSON
+/// itself demands: the value is the same.
 pub fn quiet(json: &str) -> String {
     if !json.chars().any(|c| !c.is_ascii_control() && steers(c) || c == '\u{7f}') {
         return json.to_owned();
     }
     let mut quiet = String::with_capacity(json.len());
     for c in json.chars() {
-        // Only strings hold such characters, and all of them have one unit of UTF-16.
+        // Only strings contain such characters, and all of them have one unit of UTF-16.
         if steers(c) && (!c.is_ascii_control() || c == '\u{7f}') {
             quiet.push_str(&format!("\\u{:04x}", u32::from(c)));
         } else {

@@ -59,7 +59,7 @@ pub fn print(result: &Printed<'_>, format: Format, out: &mut dyn Write, err: &mu
     printer.end(result.coverage, result.elapsed_ms, out, err)
 }
 
-/// Coverage beside formats that have no place for it: on standard error.
+/// Prints coverage on standard error, for formats that have no place for it.
 fn coverage_lines(coverage: Option<&Coverage>, err: &mut dyn Write) -> io::Result<()> {
     for line in coverage.map(Coverage::lines).unwrap_or_default() {
         writeln!(err, "{}", printable(&line))?;
@@ -165,7 +165,7 @@ mod tests {
         ];
         for format in [Format::Json, Format::Ndjson, Format::Csv, Format::Line, Format::Table] {
             for rows in [Vec::new(), sample()] {
-                let whole = printed(format, &rows, None);
+                let at_once = printed(format, &rows, None);
                 let mut printer = Printer::new(format, columns.clone());
                 let (mut out, mut err) = (Vec::new(), Vec::new());
                 for row in rows {
@@ -173,7 +173,7 @@ mod tests {
                 }
                 printer.end(None, 1.25, &mut out, &mut err).expect("writing to memory");
                 let pieces = (String::from_utf8(out).expect("utf-8"), String::from_utf8(err).expect("utf-8"));
-                assert_eq!(pieces, whole);
+                assert_eq!(pieces, at_once);
             }
         }
     }

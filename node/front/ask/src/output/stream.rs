@@ -1,9 +1,8 @@
-//! Printing a result as it comes: nothing waits for the end but what the form demands.
+//! Printing a result as it comes: only as much is buffered as the form demands.
 //!
 //! CSV, one object a row and one object in all are written row by row. A table needs widths: they
-//! come from the first rows, [`TABLE_ROWS`] of them or those that have come when [`Printer::idle`]
-//! says that the rest is slow; later rows are laid out in blocks, each at least as wide as those
-//! before.
+//! come from the first rows, [`TABLE_ROWS`] of them, or those so far when [`Printer::idle`] reports
+//! that the rest is slow; later rows are laid out in blocks, each at least as wide as those before.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -20,9 +19,9 @@ const TABLE_ROWS: usize = 1_000;
 pub struct Printer {
     format: Format,
     columns: Vec<ColumnMeta>,
-    /// It is standard output's, and that is a terminal.
+    /// It writes to standard output, and that is a terminal.
     on_terminal: bool,
-    begun: bool,
+    started: bool,
     rows: u64,
     /// Rows of a table that are not laid out yet.
     waiting: Vec<Vec<Value>>,
@@ -34,10 +33,10 @@ impl Printer {
     #[must_use]
     pub fn new(format: Format, columns: Vec<ColumnMeta>) -> Self {
         let on_terminal = io::stdout().is_terminal();
-        Self { format, columns, on_terminal, begun: false, rows: 0, waiting: Vec::new(), layout: None }
+        Self { format, columns, on_terminal, started: false, rows: 0, waiting: Vec::new(), layout: None }
     }
 
-    /// A printer of what no terminal shows.
+    /// A printer for output that no terminal shows.
     #[must_use]
     pub fn for_programs(format: Format, columns: Vec<ColumnMeta>) -> Self {
         Self { on_terminal: false, ..Self::new(format, columns) }
@@ -68,7 +67,7 @@ impl Printer {
         }
     }
 
-    /// Nothing has come for a while: shows what is there.
+    /// Nothing has come for a while: prints the rows so far.
     ///
     /// # Errors
     /// Standard output cannot be written.
@@ -79,7 +78,7 @@ impl Printer {
         out.flush()
     }
 
-    /// The result is whole; `coverage` is none when a single file was asked.
+    /// The result is complete; `coverage` is none when a single file was asked.
     ///
     /// # Errors
     /// Standard output cannot be written.
@@ -125,7 +124,7 @@ impl Printer {
     }
 
     fn begin(&mut self, out: &mut dyn Write) -> io::Result<()> {
-        if std::mem::replace(&mut self.begun, true) {
+        if std::mem::replace(&mut self.started, true) {
             return Ok(());
         }
         match self.format {

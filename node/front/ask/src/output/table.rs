@@ -8,11 +8,11 @@ use record::printable;
 
 use super::{hex, real_text};
 
-/// How a table that was begun goes on.
+/// The layout with which a started table goes on.
 #[derive(Debug)]
 pub(super) struct Layout {
     right: Vec<bool>,
-    /// Of each column so far, in characters as terminals count them.
+    /// Width of each column so far, in characters as terminals count them.
     widths: Vec<u16>,
 }
 
@@ -30,7 +30,7 @@ impl Layout {
 
     /// Prints further rows below.
     pub(super) fn go_on(&mut self, rows: &[Vec<Value>], out: &mut dyn Write) -> io::Result<()> {
-        // A header that is as wide as what stands above, and is not printed.
+        // A header as wide as the lines above, which is not printed.
         let filler: Vec<String> = self.widths.iter().map(|width| "x".repeat(usize::from(*width))).collect();
         let header: Vec<&str> = filler.iter().map(String::as_str).collect();
         let table = laid_out(&header, rows.iter().map(|row| row.iter().map(cell_text).collect()), &self.right);
@@ -42,8 +42,8 @@ impl Layout {
     }
 }
 
-/// Writes a line a value, names right-aligned, and an empty line between rows, of which `before` were
-/// written.
+/// Writes a line a value, names right-aligned, and an empty line between rows, of which `before`
+/// were written.
 pub(super) fn write_lines(
     columns: &[ColumnMeta],
     rows: &[Vec<Value>],

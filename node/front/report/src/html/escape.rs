@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use query_planner::Value;
 
-/// Text as HTML, in elements and in quoted attributes; what steers a terminal or the direction of
-/// writing is written out.
+/// Text as HTML, in elements and in quoted attributes; characters that control a terminal or the
+/// direction of writing are written as codes.
 pub(super) fn text(text: &str) -> String {
     let shown = record::printable_lines(text);
     let mut out = String::with_capacity(shown.len());
@@ -23,7 +23,7 @@ pub(super) fn text(text: &str) -> String {
     out
 }
 
-/// JSON that may stand within a script element: nothing in it ends the element or begins a comment.
+/// JSON for a script element: nothing in it ends the element or begins a comment.
 pub(super) fn json(value: &serde_json::Value) -> String {
     let mut out = String::new();
     for c in value.to_string().chars() {
@@ -51,8 +51,8 @@ pub(super) fn value(value: &Value) -> String {
     }
 }
 
-/// Rows as CSV (RFC 4180). Text that a spreadsheet would take for a formula is led by an
-/// apostrophe, as OWASP's page on CSV injection advises.
+/// Rows as CSV (RFC 4180). Text that a spreadsheet would take for a formula gets an apostrophe in
+/// front, as OWASP's page on CSV injection advises.
 pub(super) fn csv(columns: &[String], rows: &[Vec<Value>]) -> String {
     let mut out = String::new();
     line(columns.iter().map(|name| field(name, true)), &mut out);

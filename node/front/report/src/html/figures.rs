@@ -1,5 +1,5 @@
-//! Drawings as SVG, coloured by classes so that they follow the page into the dark and onto paper:
-//! the worst steps with what ranks did in them, and how long steps took.
+//! Drawings as SVG, coloured by classes so that they follow the page's dark and print styles: the
+//! worst steps with what ranks did in them, and how long steps took.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ const LANE: f64 = 14.0;
 const NARROW: f64 = 7.0;
 /// Ranks of a step beyond which lanes are narrow and only some have names.
 const MANY: usize = 24;
-/// Most ranks of a step that are drawn: who came last and who came first.
+/// Most ranks of a step that are drawn: those that came last and the first one.
 const MOST: usize = 96;
 /// Collectives of one point of the curve.
 const AT_A_TIME: u32 = 8;
@@ -42,7 +42,7 @@ fn lanes(page: &Page, at: usize, step: &Step) -> String {
     ranks.sort_by_key(|lane| (std::cmp::Reverse(lane.entry_ns), lane.rank));
     let left_out = ranks.len().saturating_sub(MOST);
     if left_out > 0 {
-        // Who came last is of interest, and who came first as a measure.
+        // The rank that came last is of interest, and the first as a reference.
         ranks.drain(MOST - MOST / 4..MOST - MOST / 4 + left_out);
     }
     let (Some(last), Some(first)) = (ranks.first(), ranks.last()) else { return String::new() };
@@ -159,11 +159,11 @@ fn shortened(name: &str) -> String {
     if name.chars().count() <= 24 { name.to_owned() } else { name.chars().take(23).chain(['…']).collect() }
 }
 
-/// How long collectives took to come round, with what was found and noted.
+/// How long collectives took to come round, with findings and notes.
 pub(super) fn step_time(page: &Page) -> String {
     let mut out = String::new();
     let board = page.board.as_ref();
-    // Of which a step is made, where the verdict could tell.
+    // Collectives of one step, if the verdict knows that.
     let each = page.verdict.as_ref().and_then(|report| report.cost.per_step).map_or(1, |step| step.collectives.max(1));
     let points = board.map(|board| points(board, each)).unwrap_or_default();
     let longest = points.iter().map(|(_, ns)| *ns).fold(0.0, f64::max);
@@ -175,8 +175,8 @@ pub(super) fn step_time(page: &Page) -> String {
     out + &marks(page)
 }
 
-/// When, and how long it took from one to the next (of `each` collectives), of some collectives at a
-/// time: of a window that holds one or two by turns neither is how long they take.
+/// Time and length from one collective to the next (of `each` collectives), over a few collectives
+/// at once: windows that contain one or two in turn would show neither length correctly.
 fn points(board: &Board, each: usize) -> Vec<(i64, f64)> {
     let mut points = Vec::new();
     let Some(first) = board.windows.first() else { return points };
@@ -243,7 +243,7 @@ fn chart(page: &Page, points: &[(i64, f64)], longest: f64, each: usize) -> Strin
         text(&duration(longest as i64)),
         left - 6.0,
         y(median) + 4.0,
-        // Where it would lie over the other, the caption has it.
+        // Where it would overlap the other, the caption has it.
         if y(median) - y(longest) < 12.0 { String::new() } else { text(&duration(median as i64)) },
         CHART - 8.0,
         text(&clock(since_ns)),
@@ -254,7 +254,7 @@ fn chart(page: &Page, points: &[(i64, f64)], longest: f64, each: usize) -> Strin
     out
 }
 
-/// Findings and notes in words.
+/// Findings and notes as text.
 fn marks(page: &Page) -> String {
     let mut out = String::new();
     let mut put = |caption: &str, marks: &[Mark]| {

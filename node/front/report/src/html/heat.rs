@@ -1,4 +1,4 @@
-//! Ranks over time: the values that the script draws, and what is there without it.
+//! Ranks over time: the values that the script draws, and a table for readers without it.
 
 use std::fmt::Write as _;
 
@@ -13,13 +13,14 @@ use super::{Page, clock, duration, escape};
 /// A rank's sums over the whole board.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sums {
-    /// None where that is known of no window.
+    /// None where no window has it.
     pub(super) late_ns: Option<i64>,
     pub(super) wait_ns: Option<i64>,
     pub(super) compute_ns: Option<i64>,
-    /// By how much the others waited longer.
-    pub(super) held_ns: i64,
-    /// Windows in which it held the others up most (where clocks are known: in which it came latest).
+    /// By how much the others waited longer, summed.
+    pub(super) delay_ns: i64,
+    /// Windows in which it delayed the others most (where clocks are known: in which it came
+    /// latest).
     pub(super) worst_in: usize,
 }
 
@@ -28,16 +29,16 @@ pub(super) fn by_lateness(board: &Board) -> bool {
     board.clock_bound_ns.is_some()
 }
 
-/// By how much the others waited longer than each rank, their median: in calls that hold the wait
-/// this is its lateness, by no clock but each host's own.
-pub fn held(window: &BoardWindow) -> Vec<Time> {
+/// By how much the others waited longer than each rank, their median: in calls in which ranks wait
+/// for each other this is its lateness, by no clock but each host's own.
+pub fn delays(window: &BoardWindow) -> Vec<Time> {
     let mut sorted: Vec<i64> = window.wait.iter().filter_map(|wait| wait.ns()).collect();
     sorted.sort_unstable();
     let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0);
     window.wait.iter().map(|wait| Time::of_ns(wait.ns().map(|ns| (median - ns).max(0)))).collect()
 }
 
-/// Of each place of the board.
+/// The sums of each position of the board.
 pub(super) fn sums(board: &Board) -> Vec<Sums> {
     let mut sums = vec![Sums::default(); board.ranks.len()];
     let ns = |times: &[Time], place: usize| times.get(place).and_then(|time| time.ns());
@@ -48,16 +49,16 @@ pub(super) fn sums(board: &Board) -> Vec<Sums> {
         };
     };
     for window in &board.windows {
-        let held = held(window);
+        let delays = delays(window);
         let mut worst: Option<(i64, usize)> = None;
         for (place, sum) in sums.iter_mut().enumerate() {
             let late_ns = ns(&window.late, place);
-            let held_ns = ns(&held, place).unwrap_or(0);
+            let delay_ns = ns(&delays, place).unwrap_or(0);
             add(&mut sum.late_ns, late_ns);
             add(&mut sum.wait_ns, ns(&window.wait, place));
             add(&mut sum.compute_ns, ns(&window.compute, place));
-            sum.held_ns = sum.held_ns.saturating_add(held_ns);
-            let shown = if by_lateness(board) { late_ns.unwrap_or(0) } else { held_ns };
+            sum.delay_ns = sum.delay_ns.saturating_add(delay_ns);
+            let shown = if by_lateness(board) { late_ns.unwrap_or(0) } else { delay_ns };
             if shown > worst.map_or(0, |(most, _)| most) {
                 worst = Some((shown, place));
             }
@@ -70,13 +71,13 @@ pub(super) fn sums(board: &Board) -> Vec<Sums> {
 }
 
 impl Sums {
-    /// What ranks are sorted by.
+    /// The value by which ranks are sorted.
     pub(super) fn shown_ns(&self, by_lateness: bool) -> i64 {
-        if by_lateness { self.late_ns.unwrap_or(0) } else { self.held_ns }
+        if by_lateness { self.late_ns.unwrap_or(0) } else { self.delay_ns }
     }
 }
 
-/// Places in the order of rows: who is named first, then who is late most.
+/// Positions in the order of rows: named ranks first, then those that are late most.
 fn order(page: &Page, board: &Board) -> Vec<usize> {
     let sums = sums(board);
     let all = named(page);
@@ -96,7 +97,7 @@ fn order(page: &Page, board: &Board) -> Vec<usize> {
     order
 }
 
-/// What the script needs: times are packed in two bytes each, row by row.
+/// The data for the script: times are packed in two bytes each, row by row.
 pub(super) fn values(page: &Page) -> Json {
     let Some(board) = &page.board else { return Json::Null };
     let order = order(page, board);
@@ -121,13 +122,13 @@ pub(super) fn values(page: &Page) -> Json {
         "named": named(page).len(),
         "first": if by_lateness(board) { "late" } else { "held" },
         "late": packed(&|window| window.late.clone()),
-        "held": packed(&held),
+        "held": packed(&delays),
         "wait": packed(&|window| window.wait.clone()),
         "compute": packed(&|window| window.compute.clone()),
     })
 }
 
-/// The map's place on the page.
+/// The element of the map on the page.
 pub(super) fn section(page: &Page) -> String {
     let Some(board) = page.board.as_ref().filter(|board| !board.windows.is_empty() && !board.ranks.is_empty()) else {
         return format!(

@@ -1,13 +1,13 @@
 //! A job as one HTML file that loads nothing from anywhere: verdict, heat map, the worst steps,
 //! ranks, step time, cause, nodes, and the questions behind it all.
 //!
-//! - `sections`: the parts that are text and tables; `figures`: drawings, as SVG; `heat`: the values
-//!   of the heat map, which report.js draws; `escape`: text of others; `parts`: what several of
-//!   them ask of a page.
+//! - `sections`: the parts that are text and tables; `figures`: drawings, as SVG; `heat`: the
+//!   values of the heat map, which report.js draws; `escape`: text of others; `parts`: helpers of
+//!   several of them.
 //!
-//! Scripts and styles of the page are the two files beside this one; a policy in its head
-//! (<https://www.w3.org/TR/CSP3/>) names their hashes and forbids everything else, so that even what
-//! escaped the escaping would neither run nor load.
+//! Scripts and styles of the page are two files in this directory. A policy in the page's head
+//! (<https://www.w3.org/TR/CSP3/>) names their hashes and forbids everything else, so that even
+//! text that escaped the escaping would neither run nor load.
 
 mod escape;
 mod figures;
@@ -21,7 +21,7 @@ mod tests;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-pub use heat::held;
+pub use heat::delays;
 use model::Coverage;
 use model::board::Board;
 use model::explanation::Explanation;
@@ -33,44 +33,44 @@ const SCRIPT: &str = include_str!("report.js");
 /// The style of reports: colours, tables, text.
 pub const STYLE: &str = include_str!("report.css");
 
-/// What a page is made of.
+/// The contents of a page.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
-    /// What the job is called; empty: not known.
+    /// The job's name; empty: not known.
     pub job: String,
-    /// When it was made, in words.
+    /// When it was made, as text.
     pub made: String,
     /// The version of rankmesh.
     pub version: String,
-    /// Who was asked, in words.
+    /// The target that was asked, as text.
     pub asked_of: String,
     /// The span of the page, Unix nanoseconds.
     pub span_ns: (i64, i64),
     /// The verdict, and the span that it is about.
     pub verdict: Option<Report>,
-    /// The verdict in words.
+    /// The verdict as text.
     pub text: String,
-    /// The chain behind it.
+    /// The explanation of it.
     pub found: Option<Explanation>,
-    /// What the runbook says to do, filled in.
+    /// The runbook's commands, filled in.
     pub commands: String,
-    /// What it costs in money, in words.
+    /// Its cost in money, as text.
     pub money: Option<String>,
     /// What ranks did, window by window.
     pub board: Option<Board>,
     /// The worst steps.
     pub steps: Vec<Step>,
-    /// What was found while the job ran.
+    /// Findings while the job ran.
     pub findings: Vec<Mark>,
-    /// What people and programs noted.
+    /// Notes of people and programs.
     pub marks: Vec<Mark>,
-    /// The nodes and what is known of their recording.
+    /// The nodes and the state of their recording.
     pub nodes: Option<Asked>,
     /// All questions that were asked.
     pub asked: Vec<Asked>,
     /// Parts that could not be made, and why.
     pub lacking: Vec<(String, String)>,
-    /// Who was asked and who answered, over all questions.
+    /// Coverage over all questions.
     pub coverage: Coverage,
 }
 
@@ -79,11 +79,11 @@ pub struct Page {
 pub struct Step {
     /// Function and number.
     pub collective: String,
-    /// The clocks of its hosts are not known, and set so that its ranks leave it together.
+    /// The clocks of its hosts are not known, and assumed such that its ranks leave it together.
     pub by_ends: bool,
     /// Each rank's part.
     pub ranks: Vec<Lane>,
-    /// What hosts recorded of these ranks in it.
+    /// Events that hosts recorded of these ranks during it.
     pub events: Vec<Seen>,
 }
 
@@ -96,11 +96,11 @@ pub struct Lane {
     pub node: String,
     /// Its process.
     pub pid: i64,
-    /// When it entered, Unix nanoseconds of the clock of who was asked.
+    /// When it entered, Unix nanoseconds of the target's clock.
     pub entry_ns: i64,
     /// How long it was in the call.
     pub duration_ns: i64,
-    /// How far its entry may be wrong; none where its host's clock is not known.
+    /// Uncertainty of its entry; none where its host's clock is not known.
     pub bound_ns: Option<i64>,
     /// How long it computed before; none where that is not known.
     pub own_ns: Option<i64>,
@@ -117,7 +117,7 @@ pub struct Seen {
     pub at_ns: i64,
     /// How long it took.
     pub duration_ns: i64,
-    /// What it was.
+    /// Its kind and details.
     pub what: String,
 }
 
@@ -128,16 +128,16 @@ pub struct Mark {
     pub since_ns: i64,
     /// To here; the same of a point.
     pub until_ns: i64,
-    /// Where it comes from.
+    /// Its source.
     pub node: String,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
 /// A question with its answer.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
-    /// What it is for.
+    /// Its title.
     pub title: String,
     /// The question.
     pub sql: String,
@@ -178,7 +178,7 @@ pub fn render(page: &Page) -> String {
         .collect();
     let lead = sections::lead(page);
     let made = escape::text(&format!("Made by rankmesh {} at {} from {}.", page.version, page.made, page.asked_of));
-    // The policy comes first: it holds for what follows.
+    // The policy comes first: it applies to what follows it.
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\

@@ -1,11 +1,11 @@
-//! What several parts of the page ask of it: who is named, and why a part is not there.
+//! Helpers of several parts of the page: which ranks are named, and why a part is missing.
 
 use verdicts::Verdict;
 
 use super::Page;
 use super::escape::text;
 
-/// Who is named, by host and process; nobody, where nobody is.
+/// The named ranks, by host and process.
 pub(super) fn named(page: &Page) -> Vec<(String, i64)> {
     let Some(report) = &page.verdict else { return Vec::new() };
     match &report.verdict {
@@ -16,7 +16,7 @@ pub(super) fn named(page: &Page) -> Vec<(String, i64)> {
     }
 }
 
-/// Why a part is not there.
+/// The text in place of a missing part.
 pub(super) fn lacks(page: &Page, part: &str, otherwise: &str) -> String {
     let why = page.lacking.iter().find(|(of, _)| of == part).map(|(_, why)| format!("Not made: {why}"));
     text(&why.unwrap_or_else(|| otherwise.to_owned()))

@@ -1,4 +1,4 @@
-//! The parts of the page that are text and tables, whole without a script.
+//! The parts of the page that are text and tables, complete without a script.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use super::heat::{Sums, by_lateness, sums};
 use super::parts::{lacks, named};
 use super::{Asked, Page, clock, duration};
 
-/// What the page is about.
+/// The title and summary of the page.
 pub(super) fn lead(page: &Page) -> String {
     let (since_ns, until_ns) = page.span_ns;
     let mut coverage = page.coverage.lines().into_iter();
@@ -42,7 +42,7 @@ pub(super) fn date(unix_ns: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {}", time.split('.').next().unwrap_or(&time))
 }
 
-/// The verdict in words.
+/// The verdict as text.
 pub(super) fn verdict(page: &Page) -> String {
     let mut out = String::new();
     let mut lines = page.text.lines().map(str::trim).take_while(|line| !line.is_empty());
@@ -144,7 +144,7 @@ fn rows(page: &Page) -> Vec<Row<'_>> {
     rows
 }
 
-/// The table of ranks, who is named first.
+/// The table of ranks, named ones first.
 pub(super) fn ranks(page: &Page) -> String {
     let rows = rows(page);
     if rows.is_empty() {
@@ -198,7 +198,7 @@ pub(super) fn ranks(page: &Page) -> String {
         let sums = row.sums;
         for ns in [
             sums.and_then(|sums| sums.late_ns),
-            sums.map(|sums| sums.held_ns),
+            sums.map(|sums| sums.delay_ns),
             sums.and_then(|sums| sums.wait_ns),
             sums.and_then(|sums| sums.compute_ns),
         ] {
@@ -229,7 +229,7 @@ fn cell(number: Option<i64>, shown: impl Fn(i64) -> String) -> String {
     }
 }
 
-/// Why, with what it rests on.
+/// The cause, with its evidence.
 pub(super) fn cause(page: &Page) -> String {
     let Some(found) = &page.found else {
         return format!("<p>{}</p>", lacks(page, "cause", "There is no explanation."));
@@ -359,7 +359,7 @@ fn table(asked: &Asked, caption: &str, label: &str) -> String {
     out
 }
 
-/// The questions with their answers, for whoever wants to ask on.
+/// The questions with their answers, for readers who want to ask further.
 pub(super) fn asked(page: &Page) -> String {
     let mut out = String::from("<p>Each gives the figures above again; ask it with <code>rankmesh query</code>.</p>\n");
     for (at, asked) in page.asked.iter().enumerate() {

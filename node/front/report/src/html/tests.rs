@@ -101,7 +101,7 @@ fn nothing_is_loaded_and_the_policy_names_what_is_there() {
 }
 
 #[test]
-fn the_worst_rank_is_first_in_table_and_map_and_what_is_lacking_is_said() {
+fn the_worst_rank_is_first_in_table_and_map_and_missing_parts_are_listed() {
     let html = render(&page());
     let first = html.split("<tbody>").nth(1).unwrap();
     assert!(first.trim_start().starts_with("<tr><th scope=\"row\" class=\"n\">5</th>"), "{}", &first[..80]);

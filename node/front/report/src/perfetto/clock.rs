@@ -2,8 +2,8 @@
 
 use query_planner::Value;
 
-/// Two instants of a node's clock, and what they are on the coordinator's: between and beyond them
-/// times lie on a line, for clocks drift steadily.
+/// Two instants of a node's clock with the coordinator's times for them: between and beyond them
+/// times are interpolated on a line, for clocks drift steadily.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeTime(Option<Line>);
 
@@ -28,7 +28,7 @@ pub fn select(table: &str, time: &str, from_ns: i64, to_ns: i64) -> String {
 }
 
 impl NodeTime {
-    /// From a row of [`select`]'s answer for that span: whose clock, and how it goes.
+    /// From a row of [`select`]'s answer for that span.
     #[must_use]
     pub fn from_row(row: &[Value], from_ns: i64, to_ns: i64) -> Option<(String, Self)> {
         let [Value::Text(node), times @ ..] = row else { return None };
@@ -47,26 +47,27 @@ impl NodeTime {
         Some((String::from_utf8_lossy(node).into_owned(), Self(line)))
     }
 
-    /// A time of the node's clock on the coordinator's; as it is where the clock is not known.
+    /// A time of the node's clock on the coordinator's; unchanged where the clock is not known.
     #[must_use]
     pub fn aligned(&self, ts_ns: i64) -> i64 {
         let Some(line) = &self.0 else { return ts_ns };
-        // What the clocks differ by is small, and so is how that grows.
+        // The offset is small, and so is its growth.
         let grows = (line.aligned_to_ns - line.aligned_from_ns).saturating_sub(line.to_ns - line.from_ns);
         let moved = line.part(grows, ts_ns);
         ts_ns.saturating_add(line.aligned_from_ns.saturating_sub(line.from_ns)).saturating_add(moved)
     }
 
-    /// How far such a time may be wrong; none where the clock is not known.
+    /// Uncertainty of such a time; none where the clock is not known.
     #[must_use]
     pub fn bound_ns(&self, ts_ns: i64) -> Option<i64> {
         let line = self.0.as_ref()?;
-        // It grows to both sides from when the clock was measured, so it lies below the line.
+        // It grows in both directions from the instant of measurement, so it is below the line
+        // between the ends.
         let more = line.part(line.bound_to_ns.saturating_sub(line.bound_from_ns), ts_ns);
         Some(line.bound_from_ns.saturating_add(more).max(0))
     }
 
-    /// How far a time of the coordinator's may lie from the node's within the span.
+    /// The largest difference between the coordinator's times and the node's within the span.
     #[must_use]
     pub fn apart_ns(&self) -> i64 {
         let Some(line) = &self.0 else { return 0 };
@@ -76,10 +77,10 @@ impl NodeTime {
 }
 
 impl Line {
-    /// The part of `whole` that has grown by a time.
-    fn part(&self, whole: i64, ts_ns: i64) -> i64 {
+    /// The share of `total` that has accrued at a time.
+    fn part(&self, total: i64, ts_ns: i64) -> i64 {
         let (far, length) =
             (i128::from(ts_ns) - i128::from(self.from_ns), i128::from(self.to_ns) - i128::from(self.from_ns));
-        i64::try_from(i128::from(whole) * far / length).unwrap_or(0)
+        i64::try_from(i128::from(total) * far / length).unwrap_or(0)
     }
 }

@@ -1,5 +1,5 @@
-//! What was sampled or summed up, as counters: of hosts, GPUs and fabrics, and how often and how
-//! long ranks were in calls, second by second. States that last (a GPU held down) are slices.
+//! Samples and sums as counters: of hosts, GPUs and fabrics, and how often and how long ranks were
+//! in calls, second by second. States that last (a throttled GPU) are slices.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use super::proto::CounterValue;
 use super::tables::within;
 use super::write::{Arg, Event};
 
-/// A second: what `call_rollups` sums up.
+/// A second: the span of a row of `call_rollups`.
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// A table of samples.
@@ -19,11 +19,11 @@ const SECOND_NS: i64 = 1_000_000_000;
 pub struct Samples {
     /// The table.
     pub name: &'static str,
-    /// The column that says when.
+    /// The column of the time.
     pub time: &'static str,
-    /// What is asked for after node and time.
+    /// The columns after node and time.
     columns: &'static str,
-    /// By what it is summed up; empty: row by row.
+    /// The columns by which rows are summed; empty: row by row.
     group: &'static str,
     /// Its rows are of processes.
     pub of_processes: bool,
@@ -61,7 +61,7 @@ pub const SAMPLES: &[Samples] = &[
     },
 ];
 
-/// What `gpu_samples` gives after the GPU and why it is held down.
+/// The columns of `gpu_samples` after the GPU and the reason of its throttling.
 const GPU: [(&str, &str); 6] = [
     ("SM clock", "MHz"),
     ("memory clock", "MHz"),
@@ -70,7 +70,7 @@ const GPU: [(&str, &str); 6] = [
     ("temperature", "°C"),
     ("memory used", "bytes"),
 ];
-/// What `host_samples` gives.
+/// The columns of `host_samples`.
 const HOST: [(&str, &str); 7] = [
     ("CPUs busy", "%"),
     ("CPUs waiting for I/O", "%"),
@@ -91,11 +91,11 @@ impl Samples {
     }
 }
 
-/// What is known from the rows so far.
+/// State from the rows so far.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Since when and until when a GPU was held down, and why.
-    held: HashMap<(String, i64), (String, i64, i64)>,
+    /// Since when and until when a GPU was throttled, and why.
+    throttled_since: HashMap<(String, i64), (String, i64, i64)>,
     /// The last second in which a process was in calls of a source.
     seconds: HashMap<(String, i64, String), i64>,
     /// When a fabric counter was last read.
@@ -103,7 +103,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Rows of one table, of a stretch of time behind those before.
+    /// Rows of one table, of a span that follows those before.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -126,12 +126,12 @@ impl Counters {
         Ok(())
     }
 
-    /// Nothing follows.
+    /// Writes what is still open: nothing follows.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn end<W: Write>(self, to: &mut Layout<W>) -> io::Result<()> {
-        for ((node, gpu), (why, since_ns, until_ns)) in self.held {
+        for ((node, gpu), (why, since_ns, until_ns)) in self.throttled_since {
             throttled(to, &node, gpu, why, (since_ns, until_ns))?;
         }
         for ((node, pid, source), second_ns) in self.seconds {
@@ -163,14 +163,14 @@ impl Counters {
             _ => String::new(),
         };
         let key = (node.to_owned(), *gpu);
-        match self.held.get_mut(&key) {
-            Some((held, _, until_ns)) if *held == why => *until_ns = ts_ns,
+        match self.throttled_since.get_mut(&key) {
+            Some((reason, _, until_ns)) if *reason == why => *until_ns = ts_ns,
             _ => {
-                if let Some((held, since_ns, _)) = self.held.remove(&key) {
-                    throttled(to, node, *gpu, held, (since_ns, ts_ns))?;
+                if let Some((reason, since_ns, _)) = self.throttled_since.remove(&key) {
+                    throttled(to, node, *gpu, reason, (since_ns, ts_ns))?;
                 }
                 if !why.is_empty() {
-                    self.held.insert(key, (why, ts_ns, ts_ns));
+                    self.throttled_since.insert(key, (why, ts_ns, ts_ns));
                 }
             }
         }

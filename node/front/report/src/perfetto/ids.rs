@@ -1,5 +1,5 @@
-//! Numbers for tracks, processes and collectives that are the same whoever works them out, so that
-//! files of several nodes can be put one after the other.
+//! Numbers for tracks, processes and collectives that come out the same in every run, so that files
+//! of several nodes can be concatenated.
 
 /// A number for these words: FNV-1a over the words and their lengths, its bits mixed by the
 /// finaliser of MurmurHash3. Never 0.

@@ -1,6 +1,6 @@
 //! Which tracks there are: a process a rank, a track a host, and below them a track for each table
-//! and thread. Slices that overlap on a track without lying in each other get a further one of the
-//! same name, for a track's slices are a stack.
+//! and thread. Slices that overlap on a track without being nested get a further one of the same
+//! name, for a track's slices are a stack.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use super::proto::{CounterDescriptor, CounterValue, EXPLICIT, ProcessDescriptor,
 use super::tables::{Place, Row, TABLES, Table};
 use super::write::{Arg, Event, Writer};
 
-/// What is known of a process.
+/// Description of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Who {
     /// Its rank in the job.
@@ -25,7 +25,7 @@ pub struct Who {
 /// The ends of the slices that are open on a track, outermost first; none: it never ends.
 type Lane = Vec<Option<u64>>;
 
-/// Where events go.
+/// Places events on tracks.
 #[derive(Debug)]
 pub struct Layout<W> {
     writer: Writer<W>,
@@ -34,12 +34,12 @@ pub struct Layout<W> {
     known: HashSet<u64>,
     pids: HashMap<i32, u64>,
     lanes: HashMap<u64, Vec<Lane>>,
-    /// Rows that have no place on a time line: from before 1970.
+    /// Rows with times from before 1970, which a trace cannot have.
     left_out: u64,
 }
 
 impl<W: Write> Layout<W> {
-    /// Into `writer`, with the nodes' clocks and what is known of their processes.
+    /// Into `writer`, with the nodes' clocks and the descriptions of their processes.
     pub fn new(writer: Writer<W>, times: BTreeMap<String, NodeTime>, who: HashMap<(String, i64), Who>) -> Self {
         Self { writer, times, who, known: HashSet::new(), pids: HashMap::new(), lanes: HashMap::new(), left_out: 0 }
     }
@@ -67,12 +67,12 @@ impl<W: Write> Layout<W> {
         self.writer.end()
     }
 
-    /// Rows of one table and stretch of time, in any order.
+    /// Rows of one table and span, in any order.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn rows(&mut self, table: &Table, mut rows: Vec<Row>) -> io::Result<()> {
-        // What began first lies outside; of two that began at once the longer one.
+        // The slice that began first is outside; of two that began at once the longer one.
         rows.sort_by_key(|row| (row.ts_ns, std::cmp::Reverse(row.duration_ns.unwrap_or(i64::MAX))));
         rows.into_iter().try_for_each(|row| self.row(table, row))
     }
@@ -153,7 +153,7 @@ impl<W: Write> Layout<W> {
             None => of,
         };
         let labels = who.job_id.map(|job| format!("job {}", record::printable(&job)));
-        // Perfetto tells processes apart by their ids, of which each host has the same.
+        // Perfetto distinguishes processes by their ids, and hosts have the same ones.
         let mut own = i32::try_from(uuid % 0x7fff_ffff).unwrap_or(0).max(1);
         while *self.pids.entry(own).or_insert(uuid) != uuid {
             own = own.checked_add(1).unwrap_or(1);
@@ -236,7 +236,7 @@ impl<W: Write> Layout<W> {
         self.writer.value(uuid, at_ns, value)
     }
 
-    /// A stretch of a host's time that is no row of a table: a state that was sampled.
+    /// A slice of a host's time that is no row of a table: a state that was sampled.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -254,14 +254,14 @@ impl<W: Write> Layout<W> {
         self.writer.slice(track, since_ns, Some(until_ns.max(since_ns)), event)
     }
 
-    /// A stretch of time on a track of the whole job's, times on the trace's clock.
+    /// A slice on a track of the job's own, times on the trace's clock.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn of_job(&mut self, track: &str, (since_ns, until_ns): (i64, i64), event: Event) -> io::Result<()> {
         let since_ns = since_ns.max(0).cast_unsigned();
         let until_ns = until_ns.max(0).cast_unsigned().max(since_ns);
-        // Files that are put together have each its own.
+        // Each file has a track of its own, so that files can be concatenated.
         let logical = id(&["job", &self.writer.sequence().to_string(), track]);
         let lane = self.lane(logical, since_ns, Some(until_ns));
         let uuid = id(&["lane", &logical.to_string(), &lane.to_string()]);

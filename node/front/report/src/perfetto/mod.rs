@@ -2,10 +2,10 @@
 //! come.
 //!
 //! - `proto`: the messages; `write`: packets into a file.
-//! - `tables`, `counters`: which rows are asked for, and what they are in a trace; `verdict`: the
+//! - `tables`, `counters`: which rows are asked for, and how they become events; `verdict`: the
 //!   verdict's spans.
-//! - `layout`: which tracks there are; `clock`: times on one clock; `ids`: numbers that are the same
-//!   in every file.
+//! - `layout`: which tracks there are; `clock`: times on one clock; `ids`: numbers that are the
+//!   same in every file.
 
 pub mod clock;
 pub mod counters;

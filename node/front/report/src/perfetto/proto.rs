@@ -6,7 +6,7 @@
 
 use prost::{Message, Oneof};
 
-/// `Trace` of `trace.proto`: a file is one, so files put one after the other are one as well.
+/// `Trace` of `trace.proto`: a file is one, and so are concatenated files.
 #[derive(Clone, PartialEq, Message)]
 pub struct Trace {
     /// Its packets, in any order of time.
@@ -20,13 +20,13 @@ pub struct TracePacket {
     /// Nanoseconds of the trace's clock.
     #[prost(uint64, optional, tag = "8")]
     pub timestamp: Option<u64>,
-    /// Who writes: interned names are the writer's.
+    /// The writer: interned names are valid for one writer.
     #[prost(uint32, optional, tag = "10")]
     pub trusted_packet_sequence_id: Option<u32>,
     /// [`STATE_CLEARED`], [`NEEDS_STATE`].
     #[prost(uint32, optional, tag = "13")]
     pub sequence_flags: Option<u32>,
-    /// Names that events of this and later packets have by number.
+    /// Names to which events of this and later packets refer by number.
     #[prost(message, optional, tag = "12")]
     pub interned_data: Option<InternedData>,
     /// An event.
@@ -35,7 +35,7 @@ pub struct TracePacket {
     /// A track.
     #[prost(message, optional, boxed, tag = "60")]
     pub track_descriptor: Option<Box<TrackDescriptor>>,
-    /// How clocks stand to each other.
+    /// How clocks relate to each other.
     #[prost(message, optional, tag = "6")]
     pub clock_snapshot: Option<ClockSnapshot>,
 }
@@ -66,7 +66,7 @@ pub struct Clock {
 
 /// Unix time.
 pub const REALTIME: u32 = 1;
-/// The clock that packets are on where they do not say.
+/// The clock of packets that do not name one.
 pub const BOOTTIME: u32 = 6;
 
 /// `InternedData`.
@@ -92,7 +92,7 @@ pub struct Named {
     /// Number, from 1.
     #[prost(uint64, optional, tag = "1")]
     pub iid: Option<u64>,
-    /// What it stands for.
+    /// The text.
     #[prost(string, optional, tag = "2")]
     pub name: Option<String>,
 }
@@ -100,28 +100,28 @@ pub struct Named {
 /// `TrackDescriptor`.
 #[derive(Clone, PartialEq, Message)]
 pub struct TrackDescriptor {
-    /// The track's number, unique among all files that are ever put together.
+    /// The track's number, unique among all files that are ever concatenated.
     #[prost(uint64, optional, tag = "1")]
     pub uuid: Option<u64>,
-    /// The track that it lies under.
+    /// The parent track.
     #[prost(uint64, optional, tag = "5")]
     pub parent_uuid: Option<u64>,
     /// Its name.
     #[prost(string, optional, tag = "2")]
     pub name: Option<String>,
-    /// It stands for a process.
+    /// The process that it represents.
     #[prost(message, optional, tag = "3")]
     pub process: Option<ProcessDescriptor>,
-    /// It holds a counter.
+    /// Its counter.
     #[prost(message, optional, tag = "8")]
     pub counter: Option<CounterDescriptor>,
     /// `ChildTracksOrdering`: [`EXPLICIT`].
     #[prost(int32, optional, tag = "11")]
     pub child_ordering: Option<i32>,
-    /// Its place among its siblings.
+    /// Its position among its siblings.
     #[prost(int32, optional, tag = "12")]
     pub sibling_order_rank: Option<i32>,
-    /// What it is, in words.
+    /// Its description.
     #[prost(string, optional, tag = "14")]
     pub description: Option<String>,
 }
@@ -132,13 +132,13 @@ pub const EXPLICIT: i32 = 3;
 /// `ProcessDescriptor`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ProcessDescriptor {
-    /// Process id: what processes are told apart by.
+    /// Process id, by which processes are distinguished.
     #[prost(int32, optional, tag = "1")]
     pub pid: Option<i32>,
-    /// What it is called.
+    /// Its name.
     #[prost(string, optional, tag = "6")]
     pub process_name: Option<String>,
-    /// Remarks, shown beside the name.
+    /// Remarks, shown after the name.
     #[prost(string, repeated, tag = "8")]
     pub process_labels: Vec<String>,
 }
@@ -146,7 +146,7 @@ pub struct ProcessDescriptor {
 /// `CounterDescriptor`.
 #[derive(Clone, PartialEq, Message)]
 pub struct CounterDescriptor {
-    /// Unit in words.
+    /// Unit as text.
     #[prost(string, optional, tag = "6")]
     pub unit_name: Option<String>,
 }
@@ -166,10 +166,10 @@ pub struct TrackEvent {
     /// Its name.
     #[prost(oneof = "NameField", tags = "10, 23")]
     pub name_field: Option<NameField>,
-    /// What else is known of it.
+    /// Its arguments.
     #[prost(message, repeated, tag = "4")]
     pub debug_annotations: Vec<DebugAnnotation>,
-    /// Events of one number are joined by arrows, in order of time.
+    /// Events with the same number are joined by arrows, in order of time.
     #[prost(fixed64, repeated, packed = "false", tag = "47")]
     pub flow_ids: Vec<u64>,
     /// A counter's value.
@@ -192,7 +192,7 @@ pub enum NameField {
     /// By number.
     #[prost(uint64, tag = "10")]
     NameIid(u64),
-    /// As it stands.
+    /// As text.
     #[prost(string, tag = "23")]
     Name(String),
 }
@@ -200,10 +200,10 @@ pub enum NameField {
 /// `TrackEvent.counter_value_field`.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum CounterValue {
-    /// A whole number.
+    /// An integer.
     #[prost(int64, tag = "30")]
     Integer(i64),
-    /// Any other.
+    /// A floating-point number.
     #[prost(double, tag = "44")]
     Double(f64),
 }
@@ -222,16 +222,16 @@ pub struct DebugAnnotation {
 /// `DebugAnnotation.value`.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum AnnotationValue {
-    /// A whole number.
+    /// An integer.
     #[prost(int64, tag = "4")]
     Int(i64),
-    /// Any other.
+    /// A floating-point number.
     #[prost(double, tag = "5")]
     Double(f64),
     /// A text.
     #[prost(string, tag = "6")]
     String(String),
-    /// A number that is read in hexadecimal.
+    /// A number shown in hexadecimal.
     #[prost(uint64, tag = "7")]
     Pointer(u64),
     /// A text, by number.

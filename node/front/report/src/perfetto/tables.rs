@@ -1,4 +1,4 @@
-//! The tables whose rows become events, which columns are asked for, and how a row reads as an
+//! The tables whose rows become events, which columns are asked for, and how a row becomes an
 //! event. Columns become arguments of the same name.
 
 use query_planner::Value;
@@ -7,7 +7,7 @@ use verdicts::Coupling;
 use super::ids::id;
 use super::write::{Arg, Event};
 
-/// What a table's rows stand on.
+/// The track of a table's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// A track of the process `pid`, one a thread; of the host where there is no process.
@@ -21,13 +21,13 @@ pub enum Place {
 pub struct Table {
     /// Its name, and the category of its events.
     pub name: &'static str,
-    /// The column or expression that says when an event began.
+    /// The column or expression of an event's begin.
     pub time: &'static str,
-    /// The expression that says how long it took, NULL where it did not end; none of points in time.
+    /// The expression of its length, NULL where it did not end; none of points in time.
     pub duration: Option<&'static str>,
-    /// What is NULL there is a point in time, and not without an end.
+    /// A NULL length means a point in time, not a missing end.
     pub ends: bool,
-    /// Whose track.
+    /// The kind of track.
     pub place: Place,
     /// The track's name.
     pub track: &'static str,
@@ -35,13 +35,13 @@ pub struct Table {
     pub args: &'static [&'static str],
     /// Those of them that are bit patterns.
     pub bits: &'static [&'static str],
-    /// The argument that names the event, and a second one that is put behind it.
+    /// The argument that names the event, and a second one that is appended to it.
     pub label: (&'static str, Option<&'static str>),
-    /// What an event without that is called.
+    /// The name of an event without that.
     pub unnamed: &'static str,
 }
 
-/// All of them, in the order in which a process's tracks stand below each other.
+/// All of them, in the order of a process's tracks from top to bottom.
 pub const TABLES: &[Table] = &[
     Table {
         name: "collectives",
@@ -205,19 +205,19 @@ pub const TABLES: &[Table] = &[
     },
 ];
 
-/// Processes and threads come before a table's own arguments in a row, where it has them.
+/// Columns of process and thread that come before a table's own arguments, where it has them.
 const OF_PROCESS: &[&str] = &["pid", "tid", "rank"];
-/// Tables whose rows do not say the thread.
+/// Tables whose rows do not have the thread.
 const WITHOUT_THREAD: &[&str] = &["net_events", "process_events"];
 
-/// A row, read.
+/// A row, parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Whose it is.
+    /// Its node.
     pub node: String,
     /// When it began, Unix nanoseconds of that node's clock.
     pub ts_ns: i64,
-    /// How long it took.
+    /// Its length.
     pub duration_ns: Option<i64>,
     /// Its process.
     pub pid: Option<i64>,
@@ -253,7 +253,7 @@ impl Table {
         self.place == Place::Process
     }
 
-    /// A row of [`Table::select`]'s answer; none where it says neither whose nor when.
+    /// Parses a row of [`Table::select`]'s answer; none without node or time.
     #[must_use]
     pub fn row(&self, values: &[Value]) -> Option<Row> {
         let [node, ts_ns, duration_ns, pid, tid, rank, args @ ..] = values else { return None };
@@ -292,8 +292,8 @@ impl Table {
     }
 }
 
-/// The question for how many rows a table with times in `time` has in each stretch of `width_ns`:
-/// the stretches' numbers and rows.
+/// The question for how many rows a table with times in `time` has in each interval of `width_ns`:
+/// the intervals' numbers and rows.
 #[must_use]
 pub fn counts(
     (table, time): (&str, &str),
@@ -314,8 +314,8 @@ pub(super) fn within(time: &str, since_ns: i64, until_ns: i64, pids: Option<&[i6
     format!(" WHERE {time} >= {since_ns} AND {time} < {until_ns}{}", of.unwrap_or_default())
 }
 
-/// The collective that a rank's call is a part of: all its calls have one number, in whichever file
-/// they are. None of calls that two ranks make, and of those that cannot be told apart.
+/// The collective that a rank's call is a part of: all its calls get one number, in every file.
+/// None of calls between two ranks, and of those that cannot be identified.
 fn flow(event: &Event) -> Option<u64> {
     let arg = |name| event.args.iter().find(|(own, _)| *own == name).map(|(_, arg)| text(arg));
     let func = arg("func")?;

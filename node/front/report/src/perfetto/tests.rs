@@ -41,7 +41,7 @@ struct Read {
 fn read(bytes: &[u8]) -> Read {
     let mut packets = Trace::decode(bytes).unwrap().packet;
     let mut read = Read::default();
-    // Names are given in the order of the file.
+    // Names are defined in the order of the file.
     let mut names: [HashMap<(u32, u64), String>; 4] = Default::default();
     for packet in &packets {
         let writer = packet.trusted_packet_sequence_id.unwrap();
@@ -70,12 +70,12 @@ fn read(bytes: &[u8]) -> Read {
         let writer = packet.trusted_packet_sequence_id.unwrap();
         let Some(event) = packet.track_event else { continue };
         let (track, ts) = (event.track_uuid.unwrap(), packet.timestamp.unwrap());
-        assert!(read.tracks.contains_key(&track), "events are on tracks that were told of");
+        assert!(read.tracks.contains_key(&track), "events are on declared tracks");
         let of = |kind: usize, iid: u64| names[kind][&(writer, iid)].clone();
         match event.r#type.unwrap() {
             SLICE_END => {
-                let begun = open.get_mut(&track).unwrap().pop().unwrap();
-                read.slices[begun].dur = Some(ts - read.slices[begun].ts);
+                let at = open.get_mut(&track).unwrap().pop().unwrap();
+                read.slices[at].dur = Some(ts - read.slices[at].ts);
             }
             COUNTER => read.values.push((
                 track,
@@ -177,7 +177,7 @@ fn the_calls_of_one_collective_share_a_flow_and_others_do_not() {
         call("n1", 10, "send", Some(-1), 6),
         call("n1", 10, "all_reduce", None, 7),
     ];
-    // Each node's rows in a file of their own, put one after the other.
+    // Each node's rows in a file of their own, concatenated.
     let mut files = rows(calls, &all[..1]);
     files.extend(rows(calls, &all[1..]));
     let read = read(&files);
@@ -186,7 +186,7 @@ fn the_calls_of_one_collective_share_a_flow_and_others_do_not() {
     assert_eq!(&flows[3..], [None, None]);
     assert_eq!(read.slices[0].args["comm_hash"], "ffffffffffffffff");
     assert_eq!((read.slices[0].name.as_str(), read.slices[0].category.as_str()), ("all_reduce", "collectives"));
-    // Two hosts have the same process id: two processes all the same.
+    // Two hosts have the same process id: still two processes.
     let processes: Vec<i32> = read.tracks.values().filter_map(|track| track.process.as_ref()?.pid).collect();
     assert_eq!(processes.len(), 2);
     assert_ne!(processes[0], processes[1]);
@@ -256,8 +256,8 @@ fn states_and_rates_last_until_they_change() {
         counters.end(layout).unwrap();
     });
     let read = read(&bytes);
-    let held: Vec<_> = read.slices.iter().map(|seen| (seen.name.as_str(), seen.ts, seen.dur)).collect();
-    assert_eq!(held, [("sw_thermal", 20, Some(10))]);
+    let slices: Vec<_> = read.slices.iter().map(|seen| (seen.name.as_str(), seen.ts, seen.dur)).collect();
+    assert_eq!(slices, [("sw_thermal", 20, Some(10))]);
     let named = |name: &str| {
         let (uuid, _) = read.tracks.iter().find(|(_, track)| track.name.as_deref() == Some(name)).unwrap();
         let values = read.values.iter().filter(|(track, ..)| track == uuid);
@@ -289,7 +289,8 @@ fn the_verdict_has_tracks_of_its_own_in_every_file() {
 }
 
 proptest! {
-    /// However calls overlap, each is read with its own begin and end, and none on another's thread.
+    /// However calls overlap, each is read with its own begin and end, and none on another's
+    /// thread.
     #[test]
     fn every_slice_keeps_its_ends(
         calls in prop::collection::vec((0_i64..60, prop::option::weighted(0.95, 0_i64..25), 1_i64..3), 1..60),

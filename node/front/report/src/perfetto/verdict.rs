@@ -10,7 +10,7 @@ use super::write::{Arg, Event};
 /// The track of the verdict.
 pub const TRACK: &str = "verdict";
 
-/// Puts a report onto its track; `text` is it in words, times are of the trace's clock.
+/// Adds a report to its track; `text` is its text, times are of the trace's clock.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -31,8 +31,8 @@ pub fn put<W: Write>(report: &Report, text: &str, to: &mut Layout<W>) -> io::Res
     if !missing.is_empty() {
         args.push(("nodes_missing", Arg::Text(record::printable(&missing.join("; ")))));
     }
-    let whole = Event { name: headline(text), category: "verdict", args, flow: None };
-    to.of_job(TRACK, (evidence.since_ns, evidence.until_ns), whole)?;
+    let summary = Event { name: headline(text), category: "verdict", args, flow: None };
+    to.of_job(TRACK, (evidence.since_ns, evidence.until_ns), summary)?;
     for culprit in report.verdict.named() {
         to.of_job("late ranks", (culprit.since_ns, culprit.until_ns), named(culprit, report))?;
     }
@@ -69,10 +69,10 @@ fn named(culprit: &Culprit, report: &Report) -> Event {
 
 fn headline(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let whole = record::printable(&lines.join(" "));
-    match whole.split_once(": ") {
+    let text = record::printable(&lines.join(" "));
+    match text.split_once(": ") {
         Some((head, _)) => head.to_owned(),
-        None => whole,
+        None => text,
     }
 }
 

@@ -1,5 +1,6 @@
-//! Packets into a file, one after the other, without holding them: slices, instants, counters and
-//! the tracks that they are on. Which tracks there are and what is on them is `layout`'s.
+//! Writes packets into a file, one after the other, without keeping them: slices, instants,
+//! counters and the tracks that they are on. Which tracks there are and what is on them is
+//! `layout`'s.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -12,7 +13,7 @@ use super::proto::{
     TrackEvent,
 };
 
-/// Texts of one kind that have numbers; those beyond are written out where they stand.
+/// Most texts of one kind that get numbers; further ones are written out in place.
 const MOST_NAMES: usize = 4_096;
 /// Longest text that gets a number, bytes.
 const LONGEST_NAME: usize = 128;
@@ -22,24 +23,24 @@ const PACKET_TAG: u8 = 0x0a;
 /// A value of an event's argument.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arg {
-    /// A whole number.
+    /// An integer.
     Int(i64),
     /// A number.
     Real(f64),
-    /// A bit pattern, read in hexadecimal.
+    /// A bit pattern, shown in hexadecimal.
     Bits(u64),
     /// A text.
     Text(String),
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Event {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// The table that it is a row of.
+    /// The table of its row.
     pub category: &'static str,
-    /// What else the row says.
+    /// Its other columns.
     pub args: Vec<(&'static str, Arg)>,
     /// The collective that it is a rank's part of.
     pub flow: Option<u64>,
@@ -63,7 +64,7 @@ pub struct Written {
 struct Names(HashMap<String, u64>);
 
 impl Names {
-    /// The number of a text, which goes into `new` where it had none; none where it gets none.
+    /// The number of a text, which is added to `new` if it had none; none if it gets none.
     fn number(&mut self, text: &str, new: &mut Vec<Named>) -> Option<u64> {
         if let Some(iid) = self.0.get(text) {
             return Some(*iid);
@@ -87,7 +88,7 @@ pub struct Writer<W> {
     names: Names,
     arguments: Names,
     texts: Names,
-    begun: bool,
+    started: bool,
     buffer: Vec<u8>,
     written: Written,
 }
@@ -106,7 +107,7 @@ impl<W: Write> Writer<W> {
             names: Names::default(),
             arguments: Names::default(),
             texts: Names::default(),
-            begun: false,
+            started: false,
             buffer: Vec::new(),
             written: Written::default(),
         };
@@ -127,7 +128,7 @@ impl<W: Write> Writer<W> {
         self.written
     }
 
-    /// Tells of a track, before events are on it.
+    /// Declares a track, before events are on it.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -136,7 +137,7 @@ impl<W: Write> Writer<W> {
         self.put(TracePacket { track_descriptor: Some(Box::new(descriptor)), ..TracePacket::default() })
     }
 
-    /// A stretch of time; without an end it goes on beyond the trace.
+    /// A slice; without an end it goes on to the end of the trace.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -170,7 +171,7 @@ impl<W: Write> Writer<W> {
         self.put(TracePacket { timestamp: Some(at_ns), track_event: Some(Box::new(event)), ..TracePacket::default() })
     }
 
-    /// The file, with everything in it.
+    /// Ends the trace and returns the file with everything in it.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -222,7 +223,7 @@ impl<W: Write> Writer<W> {
 
     fn put(&mut self, mut packet: TracePacket) -> io::Result<()> {
         packet.trusted_packet_sequence_id = Some(self.sequence);
-        let first = !std::mem::replace(&mut self.begun, true);
+        let first = !std::mem::replace(&mut self.started, true);
         packet.sequence_flags = Some(if first { STATE_CLEARED | NEEDS_STATE } else { NEEDS_STATE });
         self.buffer.clear();
         self.buffer.push(PACKET_TAG);

@@ -1,9 +1,11 @@
-//! Rows as an Arrow IPC stream (<https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format>),
-//! or as a Parquet file (<https://parquet.apache.org/docs/file-format/>) of the same types.
+//! Rows as an Arrow IPC stream
+//! (<https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format>), or as a Parquet
+//! file (<https://parquet.apache.org/docs/file-format/>) of the same types.
 //!
-//! SQLite's values have types of their own, Arrow's columns one each: the rows that are buffered decide it
-//! (integers, reals, texts, blobs; of nothing but NULL the declared type). A value that does not fit
-//! ends the answer with an error that says so, since another would have to be made up.
+//! SQLite's values have types of their own, Arrow's columns one each: the first rows, which are
+//! buffered, decide it (integers, reals, texts, blobs; where all are NULL the declared type). A
+//! later value that does not fit ends the answer with an error, since any other value would be made
+//! up.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -26,7 +28,7 @@ use serde_json::json;
 const BATCH_ROWS: usize = 65_536;
 /// Bytes of a row group of Parquet that are in memory before they are written.
 const GROUP_BYTES: usize = 16 << 20;
-/// Who is in the answer, in the metadata of both.
+/// Key of the coverage in the metadata of both.
 const COVERAGE: &str = "rankmesh.coverage";
 
 /// Which of the two.
@@ -50,7 +52,7 @@ enum Writer {
     Parquet(Box<ArrowWriter<Written>>, Written),
 }
 
-/// Bytes that a Parquet writer gave, until they are taken.
+/// Bytes that a Parquet writer has written, until they are sent.
 #[derive(Debug, Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -114,7 +116,8 @@ impl Writer {
                 writer.into_inner().map_err(arrow_failed)
             }
             Self::Parquet(mut writer, written) => {
-                // Its metadata lie at its end: they say it of an answer of any size.
+                // The metadata are at the end of the file: they have the coverage, however large
+                // the answer is.
                 writer.append_key_value_metadata(KeyValue::new(COVERAGE.to_owned(), json!(coverage).to_string()));
                 writer.close().map_err(parquet_failed)?;
                 Ok(written.take())
@@ -135,12 +138,12 @@ impl Arrow {
         self.waiting.extend(rows);
     }
 
-    /// Bytes that wait, about.
+    /// Bytes that wait to be sent, about.
     pub(super) fn len(&self) -> usize {
         self.waiting_bytes
     }
 
-    /// The bytes of what waits; before the first of them of the schema, too.
+    /// The bytes that wait; before the first of them those of the schema.
     ///
     /// # Errors
     /// A column holds values of several types.
@@ -149,7 +152,7 @@ impl Arrow {
         Ok(self.writer.as_mut().map(|(_, writer)| writer.take()).unwrap_or_default())
     }
 
-    /// The rest. Of Parquet, and where nothing was taken before, the metadata say who is in it.
+    /// The rest. In Parquet, and in a stream without rows, the metadata have the coverage.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -191,8 +194,8 @@ impl Arrow {
         Ok(())
     }
 
-    /// The name of a column. Readers of Parquet take columns by name: one that comes twice gets a
-    /// number.
+    /// The name of a column. Readers of Parquet refer to columns by name: one that comes twice gets
+    /// a number.
     fn name(&self, at: usize) -> String {
         let name = &self.columns[at].name;
         let before = self.columns[..at].iter().filter(|column| column.name == *name).count();
@@ -227,7 +230,7 @@ fn kind(column: &ColumnMeta, rows: &[Vec<Value>], at: usize) -> Result<DataType,
         found = Some(match found {
             None => of,
             Some(found) if found == of => of,
-            // Integers that a real cannot hold are noticed when they are written.
+            // Integers that a real cannot represent are noticed when they are written.
             Some(DataType::Int64 | DataType::Float64) if matches!(of, DataType::Int64 | DataType::Float64) => {
                 DataType::Float64
             }
@@ -347,7 +350,7 @@ mod tests {
             vec![Value::Integer(i), r, Value::Text(b"x".to_vec()), Value::Blob(vec![0]), Value::Null]
         };
         arrow.rows(vec![row(i64::MAX, Value::Real(0.5)), row(-1, Value::Integer(2))]);
-        // In pieces as at once.
+        // The same result in pieces as at once.
         let mut bytes = arrow.take().unwrap();
         arrow.rows(vec![row(3, Value::Null)]);
         bytes.extend(arrow.end(&Coverage::default()).unwrap());
@@ -367,7 +370,7 @@ mod tests {
         let bytes = arrow.end(&Coverage { asked: 3, answered: 2, ..Coverage::default() }).unwrap();
         let reader = StreamReader::try_new(bytes.as_slice(), None).unwrap();
         assert!(reader.schema().metadata().get("rankmesh.coverage").unwrap().contains("\"asked\":3"));
-        // Without rows there is the schema.
+        // Without rows there is only the schema.
         let empty = Arrow::new(Container::Ipc, columns(&[("a", "TEXT")])).end(&Coverage::default()).unwrap();
         assert_eq!(
             StreamReader::try_new(empty.as_slice(), None).unwrap().schema().field(0).data_type(),

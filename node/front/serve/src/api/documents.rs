@@ -442,7 +442,7 @@ pub(super) async fn board(
     };
     let board = gateway
         .ask(&who, move |target| match (target.is_stores(), question.until_ns) {
-            // Of stores without a time their end, as everywhere.
+            // Without a time, the end of the stores, as everywhere.
             (true, None) => {
                 let until_ns = target.now_ns();
                 front::top::past::board(target, question.job.as_deref(), until_ns)

@@ -70,8 +70,8 @@ impl Form {
         }
     }
 
-    /// Whether the end of the body says who is in it.
-    pub(super) fn says_coverage(self) -> bool {
+    /// Whether the end of the body has the coverage.
+    pub(super) fn ends_with_coverage(self) -> bool {
         matches!(self, Self::Json | Self::Ndjson | Self::Parquet)
     }
 }
@@ -105,7 +105,7 @@ impl Encoder {
         }
     }
 
-    /// Bytes that are there.
+    /// Bytes encoded so far.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Text { bytes, .. } => bytes.len(),
@@ -113,7 +113,7 @@ impl Encoder {
         }
     }
 
-    /// Takes them.
+    /// Takes these bytes.
     pub(super) fn take(&mut self) -> Result<Vec<u8>, String> {
         match self {
             Self::Text { bytes, .. } => Ok(std::mem::take(bytes)),

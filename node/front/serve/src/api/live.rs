@@ -1,5 +1,5 @@
-//! What goes on: findings as they come, by long poll or as events, and the standing verdict with
-//! its ranks at each change. Events are server-sent ones
+//! Live data: findings as they come, by long poll or as events, and the standing verdict with its
+//! ranks at each change. Events are server-sent ones
 //! (<https://html.spec.whatwg.org/multipage/server-sent-events.html>).
 
 use std::convert::Infallible;
@@ -25,9 +25,9 @@ use super::super::problem::Problem;
 use super::params::{document, duration_of};
 use super::shapes;
 
-/// How often findings are looked for.
+/// Time between two requests for findings.
 const EVERY: Duration = Duration::from_secs(2);
-/// A sign of life.
+/// Time between two keep-alive comments.
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// Which findings.
@@ -134,7 +134,7 @@ pub(super) async fn watch_events(
     let (to, events) = mpsc::channel(2);
     let (_asked, stop) = gateway.begin(&who, move |target| {
         if target.is_stores() {
-            // Nothing changes in them: the state at their end is sent once.
+            // Stores do not change: the state at their end is sent once.
             let event = match front::top::past::watched(target, params.job.as_deref(), None) {
                 Ok(watched) => Event::default().event("watch").data(quiet(&json!(watched).to_string())),
                 Err(error) => Event::default().event("failed").data(quiet(&json!(format!("{error:#}")).to_string())),

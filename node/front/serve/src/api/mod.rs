@@ -1,8 +1,8 @@
-//! The paths under `/api/v1`, and their description, which is made of the handlers.
+//! The paths under `/api/v1`, and their description, which is generated from the handlers.
 //!
-//! Documents are those of `--format json` of the commands: one model for all. `query` answers SQL,
-//! `documents` what has one JSON document, `live` what goes on; `params` is what several take,
-//! `shapes` what the description says of answers.
+//! Documents are those of `--format json` of the commands: one model for all. `query` answers
+//! SQL, `documents` requests with one JSON document, `live` sends what changes; `params` has
+//! parameters of several paths, `shapes` the description of answers.
 
 mod arrow;
 mod documents;
@@ -28,7 +28,7 @@ use super::gateway::Shared;
 use super::guard::{Guard, Peer};
 use super::problem::Problem;
 
-/// What the description says besides paths.
+/// The description apart from paths.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -52,7 +52,7 @@ impl utoipa::Modify for Token {
     }
 }
 
-/// Problems of every path that asks, in words; which of them came is in the status.
+/// Problems of every path that asks a target, as text; the status shows which one came.
 const PROBLEMS: [(&str, &str); 10] = [
     ("400", "The question or a parameter is wrong; `detail` says what to write"),
     ("401", "No token, or one that is not known"),
@@ -66,14 +66,14 @@ const PROBLEMS: [(&str, &str); 10] = [
     ("504", "The question took longer than its time"),
 ];
 
-/// Says of each path with a token which problems it may answer.
+/// Adds to each path with a token the problems that it may answer.
 fn with_problems(openapi: &mut utoipa::openapi::OpenApi) {
     use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, ResponseBuilder};
     let problem = || ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     for item in openapi.paths.paths.values_mut() {
         for (operation, is_post) in [(&mut item.get, false), (&mut item.post, true)] {
             let Some(operation) = operation else { continue };
-            // Lines of comments are no lines of text.
+            // Line breaks of comments are no line breaks of the text.
             operation.summary = operation.summary.take().map(|text| text.replace('\n', " "));
             for parameter in operation.parameters.iter_mut().flatten() {
                 if let RefOr::T(parameter) = parameter {

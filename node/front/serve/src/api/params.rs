@@ -1,4 +1,4 @@
-//! What several paths take: which time, which nodes, how long.
+//! Parameters of several paths: which time, which nodes, how long.
 
 use std::time::Duration;
 
@@ -86,12 +86,12 @@ impl OfTime {
     }
 }
 
-/// The time for a question, milliseconds.
+/// The time limit of a question, milliseconds.
 pub(super) fn timeout_ms(gateway: &Gateway, wanted: Option<Duration>) -> Result<u64, Problem> {
     gateway.timeout(wanted).map(millis)
 }
 
-/// A JSON document with the status that its coverage gives it.
+/// A JSON document with the status that follows from its coverage.
 pub(super) fn document(json: String, coverage: &Coverage, require_all: bool) -> Result<Response, Problem> {
     let status = status(coverage, require_all)?;
     Ok((status, [("content-type", "application/json")], quiet(&json)).into_response())

@@ -1,5 +1,5 @@
-//! SQL. Of an answer that fits into [`HELD_BYTES`] the status says whether it is whole; a larger one
-//! goes on as it comes, and says so at its end.
+//! SQL. The status of an answer that fits into [`BUFFERED_BYTES`] shows whether it is complete; a
+//! larger one is sent as it comes, with its coverage at the end.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,10 +28,10 @@ use super::params::{duration_of, status, timeout_ms};
 use super::shapes;
 
 /// Bytes of an answer that are buffered until it is known whether it is complete.
-const HELD_BYTES: usize = 8 << 20;
-/// Pieces on their way.
+const BUFFERED_BYTES: usize = 8 << 20;
+/// Pieces of an answer that may wait.
 const PIECES: usize = 2;
-/// Bytes of the coverage in a header.
+/// Most bytes of the coverage in a header.
 const COVERAGE_BYTES: usize = 8 << 10;
 
 /// How SQL in the body is asked.
@@ -167,7 +167,7 @@ pub(super) async fn query(
                     Piece::Columns(columns) => Event::Columns(columns),
                     Piece::Rows(rows) => Event::Rows(rows),
                     Piece::Watched(_) => return Ok(()),
-                    // Whoever went away is noticed.
+                    // The closed connection is noticed elsewhere.
                     Piece::Idle if to.is_closed() => bail!("the client went away"),
                     Piece::Idle => return Ok(()),
                 };
@@ -201,13 +201,13 @@ enum Event {
     End(anyhow::Result<Reply>),
 }
 
-/// An answer on its way.
+/// An answer that is being sent.
 struct Answer {
     form: Form,
     analyze: bool,
     require_all: bool,
     pieces: mpsc::Receiver<Event>,
-    /// The question ends with this.
+    /// Dropping it ends the question.
     _stop: DropGuard,
 }
 
@@ -221,7 +221,7 @@ impl Answer {
                 Some(Event::Rows(rows)) => {
                     let encoder: &mut Encoder = encoder.as_mut().ok_or_else(without_columns)?;
                     encoder.rows(rows).map_err(Problem::wrong)?;
-                    if encoder.len() > HELD_BYTES {
+                    if encoder.len() > BUFFERED_BYTES {
                         break;
                     }
                 }
@@ -246,7 +246,7 @@ impl Answer {
             let detail = format!(
                 "require_all must hold the answer until it is whole, and this one has more than {} MiB: narrow it, or leave \
                  require_all out and look at the coverage at its end",
-                HELD_BYTES >> 20
+                BUFFERED_BYTES >> 20
             );
             return Err(Problem::wrong(detail));
         }
@@ -273,15 +273,16 @@ impl Answer {
         Ok(response)
     }
 
-    /// The next rows into `encoder`; at the end who is in the answer.
+    /// Encodes the next rows into `encoder`; returns the coverage at the end.
     ///
     /// # Errors
-    /// Why it is broken off: it failed, or is partial in a form that cannot say so.
+    /// Why the answer breaks off: the question failed, or is partial in a form that cannot carry
+    /// that.
     async fn next(&mut self, encoder: &mut Encoder) -> Result<Option<(Coverage, f64)>, String> {
         match self.pieces.recv().await {
             Some(Event::Rows(rows)) => encoder.rows(rows).map(|()| None),
             Some(Event::End(Ok(Reply::Result { coverage, elapsed_ms, .. }))) => {
-                if !coverage.is_complete() && !self.form.says_coverage() {
+                if !coverage.is_complete() && !self.form.ends_with_coverage() {
                     return Err(format!(
                         "it is partial, and its form has no place for that: {}",
                         coverage.lines().join("; ")
@@ -295,7 +296,7 @@ impl Answer {
     }
 }
 
-/// What ends a body before its end, so that no client takes it for whole.
+/// Breaks a body off before its end, so that no client takes it for complete.
 fn broken_off(why: String) -> std::io::Error {
     tracing::warn!("an answer was broken off: {}", ask::output::printable(&why));
     std::io::Error::other(why)
@@ -309,11 +310,11 @@ fn text(status: StatusCode, text: String) -> Response {
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], ask::output::printable_lines(&text)).into_response()
 }
 
-/// With the coverage in a header, where it fits.
+/// Adds the coverage as a header, if it fits.
 fn covered(mut response: Response, coverage: &Coverage) -> Response {
-    let whole = json!(coverage).to_string();
-    let mut ascii = String::with_capacity(whole.len());
-    for c in whole.chars() {
+    let json = json!(coverage).to_string();
+    let mut ascii = String::with_capacity(json.len());
+    for c in json.chars() {
         match c {
             ' '..='~' => ascii.push(c),
             _ => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| ascii.push_str(&format!("\\u{unit:04x}"))),

@@ -15,8 +15,8 @@ use serde_json::{Map, Value as Json};
 
 use crate::series::{Kind, METRICS, Series};
 
-/// An attribute that is longer is left out, and counted in the record: collectors refuse requests
-/// of some megabytes.
+/// A longer attribute is left out, and counted in the record: collectors refuse requests of some
+/// megabytes.
 const LONGEST_ATTRIBUTE: usize = 32 << 10;
 
 fn value(value: any_value::Value) -> AnyValue {
@@ -31,7 +31,7 @@ fn attribute(key: &str, value: AnyValue) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(value), ..KeyValue::default() }
 }
 
-/// Who sends: `agent` is the node that was asked.
+/// The sender: `agent` is the node that was asked.
 fn resource(agent: &str) -> Resource {
     let of =
         [("service.name", "rankmesh"), ("service.version", env!("CARGO_PKG_VERSION")), ("service.instance.id", agent)];
@@ -46,7 +46,7 @@ fn scope() -> InstrumentationScope {
     }
 }
 
-/// Metrics as of a time, Unix nanoseconds, by the names that Prometheus has.
+/// Metrics at a time, Unix nanoseconds, with the names that they have in Prometheus.
 pub(super) fn metrics(agent: &str, series: &Series, at_ns: u64) -> ExportMetricsServiceRequest {
     let mut all: Vec<Vec<NumberDataPoint>> = METRICS.iter().map(|_| Vec::new()).collect();
     for point in series.points() {
@@ -109,7 +109,7 @@ pub(super) fn record(ts_ns: i64, finding: &Map<String, Json>, seen_ns: u64) -> L
             Json::String(found) => text(found),
             Json::Bool(found) => value(any_value::Value::BoolValue(*found)),
             Json::Number(found) => match (found.as_i64(), found.as_f64()) {
-                (Some(whole), _) => value(any_value::Value::IntValue(whole)),
+                (Some(integer), _) => value(any_value::Value::IntValue(integer)),
                 (None, Some(real)) => value(any_value::Value::DoubleValue(real)),
                 (None, None) => text(&found.to_string()),
             },

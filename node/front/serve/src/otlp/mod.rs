@@ -1,10 +1,10 @@
 //! Pushes metrics and findings to an OpenTelemetry collector that the user names, over HTTP with
 //! protobuf bodies (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>).
 //!
-//! Metrics are a picture: one that was not taken is not sent again, the next one says more. Findings
-//! wait in a bounded queue while nobody takes them; what does not fit is counted, and the count is
-//! among the metrics. Looking for findings and sending them are tasks of their own, so that a dead
-//! collector delays nobody.
+//! Metrics are a snapshot: one that was not taken is not sent again, as the next one is newer.
+//! Findings wait in a bounded queue until the collector takes them; those that do not fit are
+//! counted, and the count is among the metrics. Asking for findings and sending them are tasks of
+//! their own, so that a dead collector delays nobody.
 
 mod messages;
 
@@ -33,24 +33,24 @@ use super::post::{self, Posted, post};
 use super::series::Series;
 use super::snapshot::Snapshot;
 
-/// How often metrics are sent.
+/// Time between two sets of metrics.
 const METRICS_EVERY: Duration = Duration::from_secs(15);
-/// How often findings are looked for.
+/// Time between two requests for findings.
 const FINDINGS_EVERY: Duration = Duration::from_secs(2);
-/// Findings that wait, and of one request.
+/// Findings that may wait, and findings of one request.
 const WAITING: usize = 2_048;
 const AT_ONCE: usize = 256;
 /// Bytes of the findings of one request: collectors refuse some megabytes.
 const BYTES_AT_ONCE: usize = 1 << 20;
-/// After what was not taken, and at most.
+/// Pause after a request that was not taken, at first and at most.
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(60);
-/// A file of headers is no longer.
+/// Longest file of headers.
 const HEADERS_BYTES: u64 = 64 << 10;
 
 const PROTOBUF: &str = "application/x-protobuf";
 
-/// A collector's URL, and what goes with each request.
+/// A collector's URL, and the headers of each request.
 pub(super) struct Collector {
     metrics: Uri,
     logs: Uri,
@@ -59,11 +59,11 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// `url` is what the standard calls the endpoint: each signal's path is added. `headers` is a
-    /// file of lines `NAME: VALUE`, as tokens are secrets.
+    /// `url` is the endpoint of the standard: each signal's path is added. `headers` is a file of
+    /// lines `NAME: VALUE`, as tokens are secrets.
     ///
     /// # Errors
-    /// The URL is none, the file cannot be read or holds something else, or HTTPS is wanted on a
+    /// The URL is not valid, the file cannot be read or has other lines, or HTTPS is wanted on a
     /// host without certificate authorities.
     pub(super) fn new(url: &str, headers: Option<&Path>) -> anyhow::Result<Self> {
         let of = |signal: &str| -> anyhow::Result<Uri> {
@@ -77,7 +77,7 @@ impl Collector {
         Ok(Self { metrics, logs, headers, tls })
     }
 
-    /// Without its path and what stands before its host, which may be secrets.
+    /// The URL without its path and its user information, which may be secrets.
     fn url_text(&self) -> &str {
         self.metrics.host().unwrap_or_default()
     }
@@ -115,7 +115,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// What there is no room for goes, the oldest first.
+    /// Adds findings; when the queue is full, the oldest are dropped.
     fn put(&self, record: LogRecord) {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= WAITING {
@@ -154,8 +154,8 @@ impl Queue {
     }
 }
 
-/// Pushes until it is dropped. `own`: of the asked agent's own host and the jobs that it judges
-/// only.
+/// Sends until it is dropped. `own`: only of the asked agent's own host and the jobs that it
+/// judges.
 pub(super) async fn push(gateway: &Shared, collector: Collector, own: bool, most: usize) {
     let (collector, queue) = (Arc::new(collector), Arc::new(Queue::default()));
     let agent = Arc::new(Mutex::new(String::new()));
@@ -243,7 +243,7 @@ async fn follow(gateway: &Shared, queue: &Queue, agent: &Mutex<String>, own: boo
     loop {
         tokio::time::sleep(FINDINGS_EVERY).await;
         let name = agent.lock().clone();
-        // Whose they are is known once the agent has given its name.
+        // The host to filter by is known once the agent has sent its name.
         if name.is_empty() {
             continue;
         }
@@ -263,14 +263,14 @@ async fn follow(gateway: &Shared, queue: &Queue, agent: &Mutex<String>, own: boo
     }
 }
 
-/// What a collector answered about records.
+/// A collector's answer to records.
 #[derive(Debug, PartialEq, Eq)]
 enum Taken {
-    /// All but so many.
+    /// It took all but this many.
     But(usize),
     /// It wants them again, later.
     Later(Option<Duration>),
-    /// It never will.
+    /// It will never take them.
     Never,
 }
 
@@ -281,7 +281,8 @@ fn taken(posted: &Posted, sent: usize) -> Taken {
             let refused = response.partial_success.map_or(0, |partial| partial.rejected_log_records);
             Taken::But(usize::try_from(refused).unwrap_or(0).min(sent))
         }
-        // These four and no others (<https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes>).
+        // These four and no others
+        // (<https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes>).
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
@@ -365,14 +366,14 @@ mod tests {
         assert_eq!(first[0].time_unix_nano, 100);
         let bytes: usize = first.iter().map(Message::encoded_len).sum();
         assert!(first.len() < AT_ONCE && bytes <= BYTES_AT_ONCE, "{} of {bytes}", first.len());
-        // One that is alone larger than a request goes alone.
+        // A finding larger than a request by itself is sent alone.
         let too_long = serde_json::json!({ "verdict": "rank", "detail": "x".repeat(40 << 10) });
         let record = messages::record(1, too_long.as_object().unwrap(), 1);
         assert_eq!((record.dropped_attributes_count, record.attributes.len()), (1, 1));
     }
 
     #[test]
-    fn headers_are_read_from_a_file_and_not_said() {
+    fn headers_are_read_from_a_file_and_not_printed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("headers");
         std::fs::write(&path, "Authorization: Bearer secret\n\nX-Scope-OrgID: 7\n").unwrap();

@@ -1,5 +1,5 @@
-//! Who may connect: whoever started this, by a password that never crosses the wire (SCRAM-SHA-256), and
-//! holders of tokens, whose names are the users.
+//! Who may connect: the user who started this, by a password that never crosses the wire
+//! (SCRAM-SHA-256), and holders of tokens, whose names are the users.
 
 use std::fmt;
 use std::fmt::Debug;
@@ -20,15 +20,15 @@ use super::super::pace::Pace;
 use super::super::tokens::{Role, Tokens};
 use super::catalog;
 
-/// As PostgreSQL's own; the password has 256 bits, so that nobody guesses it.
+/// Iterations, as PostgreSQL's own default; the password has 256 bits, so nobody can guess it.
 const ITERATIONS: usize = 4_096;
-/// Wrong tokens of an address: a second, and at once.
+/// Wrong tokens of an address: a second, and in a burst.
 const WRONG_RATE: f64 = 0.2;
 const WRONG_BURST: f64 = 10.0;
 
 type Parameters = DefaultServerParameterProvider;
 
-/// Looks at who connects.
+/// Authenticates clients.
 pub(super) struct Auth {
     scram: SASLAuthStartupHandler<Parameters>,
     tokens: CleartextPasswordAuthStartupHandler<Bearers, Parameters>,
@@ -36,8 +36,8 @@ pub(super) struct Auth {
 }
 
 impl Auth {
-    /// With the password of whoever started this, if there is one, and tokens. `needs_tls`: who comes
-    /// without TLS is sent away before a secret is asked for.
+    /// With the password of the user who started this, if there is one, and tokens. `needs_tls`: a
+    /// client without TLS is refused before a secret is asked for.
     pub(super) fn new(
         password: Option<String>,
         tokens: Option<Arc<Tokens>>,
@@ -59,7 +59,7 @@ impl Auth {
     }
 }
 
-/// What a client is sent when it connects.
+/// Parameters that a client is sent when it connects.
 fn parameters() -> Parameters {
     let mut parameters = Parameters::default();
     parameters.server_version = format!("{} (rankmesh {})", catalog::VERSION, env!("CARGO_PKG_VERSION"));
@@ -69,7 +69,7 @@ fn parameters() -> Parameters {
     parameters
 }
 
-/// Whom a session's questions are for.
+/// The client for which a session asks.
 pub(super) fn who<C: ClientInfo>(client: &C) -> Who {
     let user = client.metadata().get(METADATA_USER).map_or("", String::as_str);
     let reader = user != catalog::DATABASE;
@@ -103,7 +103,7 @@ impl StartupHandler for Auth {
     }
 }
 
-/// Whoever started this.
+/// The user who started this.
 struct Starter {
     salted: Option<(Vec<u8>, Vec<u8>)>,
 }
@@ -145,7 +145,7 @@ impl Debug for Bearers {
 #[async_trait]
 impl AuthSource for Bearers {
     async fn get_password(&self, login: &LoginInfo) -> PgWireResult<Password> {
-        // Only their hashes are known.
+        // Only the hashes of tokens are known.
         Err(PgWireError::InvalidPassword(login.user().unwrap_or_default().to_owned()))
     }
 

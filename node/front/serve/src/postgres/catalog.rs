@@ -1,8 +1,8 @@
-//! What clients of PostgreSQL look up before they ask anything: its catalogue, in an SQLite database in
+//! PostgreSQL's catalogue, which its clients read before they ask anything: an SQLite database in
 //! memory, with the tables of the nodes in the schema `public`.
 //!
-//! A question that SQLite cannot answer there is answered with no rows, and logged: clients
-//! look up indexes, constraints and types of their own, of which there are none here.
+//! A statement that SQLite cannot run there is answered with no rows, and logged: clients also look
+//! for indexes, constraints and types of their own, of which there are none here.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -28,10 +28,10 @@ pub(super) const DATABASE: &str = "rankmesh";
 /// The number of the first table; those below are PostgreSQL's own.
 const FIRST_OID: i64 = 16_384;
 const PUBLIC: i64 = 2_200;
-/// A question to the catalogue ends after so long, and with so many rows.
+/// Time limit and row limit of a statement on the catalogue.
 const LONGEST: Duration = Duration::from_secs(3);
 const MOST_ROWS: usize = 100_000;
-/// Characters of a statement, or of SQLite's words on it, in the log.
+/// Characters of a statement, or of SQLite's message on it, in the log.
 const LOGGED: usize = 300;
 /// Bytes of one value.
 const LONGEST_VALUE: i32 = 4 << 20;
@@ -64,14 +64,14 @@ pub(super) fn setting(name: &str) -> Option<&'static str> {
     SETTINGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| *value)
 }
 
-/// What came of a question.
+/// The result of a statement.
 pub(super) enum Found {
     Rows(Vec<ColumnMeta>, Vec<Vec<Value>>),
     /// It is wrong, or mixes the catalogue with the nodes' tables.
     Wrong(String),
 }
 
-/// The catalogue as it was when it was made.
+/// The catalogue at the time at which it was made.
 pub(super) struct Catalog {
     conn: Connection,
     made: Instant,
@@ -99,7 +99,7 @@ impl Catalog {
         Ok(made)
     }
 
-    /// Since when it is as it is.
+    /// When it was made.
     pub(super) fn age(&self) -> Duration {
         self.made.elapsed()
     }
@@ -148,7 +148,7 @@ impl Catalog {
         let is_view = known.is_some_and(|known| known.kind == "view");
         let conn = &self.conn;
         let (kind, long) = if is_view { ("v", "VIEW") } else { ("r", "BASE TABLE") };
-        // The hidden column can be named, and asked for.
+        // The hidden column can be named, and selected.
         let mut columns = table.columns.clone();
         if !columns.iter().any(|column| column.name.eq_ignore_ascii_case("node")) {
             columns.push(ColumnMeta { name: "node".to_owned(), decl_type: "TEXT".to_owned() });
@@ -239,7 +239,7 @@ impl Catalog {
 
 /// The names of a statement's columns, read from its list; for a statement that cannot be run.
 fn names(tokens: &[Token]) -> Vec<String> {
-    // Behind WITH, what is selected stands after the last of its parentheses.
+    // After WITH, the selected columns follow the last of its parentheses.
     let mut at = 0;
     while at < tokens.len() && !tokens[at].is("select") {
         at = if tokens[at].is("(") { closing(tokens, at).unwrap_or(at) + 1 } else { at + 1 };
@@ -288,7 +288,7 @@ fn as_json(array: &str) -> String {
     serde_json::Value::from(parts).to_string()
 }
 
-/// The functions of PostgreSQL that clients call.
+/// PostgreSQL's functions that clients call.
 fn functions(conn: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8;
     let constant = |name: &str, value: rusqlite::types::Value| {
@@ -380,7 +380,7 @@ fn functions(conn: &Connection) -> rusqlite::Result<()> {
     // A name becomes a number, and a number a name.
     expression(
         "regclass",
-        // 1259 is PostgreSQL's own number of pg_class, of which descriptions are.
+        // 1259 is PostgreSQL's own number of pg_class, to which descriptions of tables belong.
         "SELECT 1259 WHERE ?1 = 'pg_class' UNION ALL
          SELECT CASE WHEN ?1 = CAST(oid AS TEXT) THEN relname ELSE oid END FROM pg_catalog.pg_class WHERE relname = ?1 OR oid = CAST(?1 AS INTEGER)",
     )?;
@@ -427,7 +427,7 @@ fn functions(conn: &Connection) -> rusqlite::Result<()> {
         })?;
     }
     for name in ["regexp", "match"] {
-        // `a REGEXP b` is regexp(b, a); MATCH is made of what looks at no case.
+        // `a REGEXP b` is regexp(b, a); the rewriting makes MATCH of operators that ignore case.
         conn.create_scalar_function(name, 2, flags, move |arguments| {
             let (Some(pattern), Some(text)) = (text(arguments, 0)?, text(arguments, 1)?) else { return Ok(None) };
             let pattern = if name == "match" { format!("(?i){pattern}") } else { pattern };

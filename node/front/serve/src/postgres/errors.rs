@@ -20,17 +20,17 @@ pub(super) fn data(message: String) -> PgWireError {
     error("22000", message, None)
 }
 
-/// What is not offered (feature_not_supported).
+/// Not supported (feature_not_supported).
 pub(super) fn unsupported(message: impl Into<String>) -> PgWireError {
     error("0A000", message.into(), None)
 }
 
-/// What is no SQL (syntax_error).
+/// Not SQL (syntax_error).
 pub(super) fn syntax(message: String) -> PgWireError {
     error("42601", message, Some(DIALECT))
 }
 
-/// A setting that is not known (undefined_object), or a value that it cannot have.
+/// An unknown setting (undefined_object), or an invalid value of it.
 pub(super) fn setting(message: String) -> PgWireError {
     error("42704", message, None)
 }
@@ -43,7 +43,7 @@ pub(super) fn failed_transaction() -> PgWireError {
 const DIALECT: &str = "The dialect is SQLite's, not PostgreSQL's: CAST(x AS type) for x::type, strftime() for date_trunc(), and times are \
     integers of nanoseconds.";
 
-/// A question that failed, with who had answered.
+/// A question that failed, with the coverage so far.
 pub(super) fn of(failure: &anyhow::Error) -> PgWireError {
     let message = record::printable_lines(&format!("{failure:#}"));
     if failure.is::<UsageError>() {
@@ -56,7 +56,7 @@ pub(super) fn of(failure: &anyhow::Error) -> PgWireError {
     PgWireError::UserError(Box::new(info))
 }
 
-/// Too much is asked at once, or something is wrong here.
+/// Too many questions run at once, or something is wrong here.
 pub(super) fn of_problem(problem: &Problem) -> PgWireError {
     let code = match problem.status {
         400 => "42601",
@@ -80,7 +80,8 @@ fn lines(coverage: &Coverage) -> String {
     coverage.lines().iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// Who is missing from an answer, and what its nodes know to be missing; none where all is there.
+/// The nodes missing from an answer, and what its nodes know to be missing; empty if the answer is
+/// complete.
 pub(super) fn notice(coverage: &Coverage) -> Option<PgWireBackendMessage> {
     if coverage.is_complete() && coverage.notes.is_empty() {
         return None;
@@ -105,9 +106,9 @@ mod tests {
             Some(other) => panic!("{other:?}"),
             None => String::new(),
         };
-        let whole = Coverage { asked: 2, answered: 2, ..Coverage::default() };
-        assert_eq!(shown(&whole), "");
-        let noted = Coverage { notes: vec!["n0: 7 records lost".to_owned()], ..whole.clone() };
+        let complete = Coverage { asked: 2, answered: 2, ..Coverage::default() };
+        assert_eq!(shown(&complete), "");
+        let noted = Coverage { notes: vec!["n0: 7 records lost".to_owned()], ..complete.clone() };
         assert!(shown(&noted).contains("NOTICE") && shown(&noted).contains("7 records lost"), "{}", shown(&noted));
         let missing = vec![Missing { node: "n1".to_owned(), reason: "unreachable".to_owned() }];
         let partial = Coverage { answered: 1, missing, ..noted };

@@ -1,10 +1,10 @@
-//! `rankmesh serve --postgres`: PostgreSQL's wire protocol, so that psql, Grafana's own source, DBeaver
-//! and whatever else speaks it can ask the mesh. Read-only; the dialect stays SQLite's.
+//! `rankmesh serve --postgres`: PostgreSQL's wire protocol, so that psql, Grafana's own source,
+//! DBeaver and other clients can ask the mesh. Read-only; the dialect stays SQLite's.
 //!
-//! - `auth`: who may connect; `session`: a client's statements and settings; `running`: a question and
-//!   its rows as they come; `types`, `errors`: values and errors in PostgreSQL's forms.
-//! - `tokens`, `statement`: what a statement is for, and parameters in their places; `catalog`,
-//!   `rewrite`: what clients look up of tables, columns and settings.
+//! - `auth`: who may connect; `session`: a client's statements and settings; `running`: a question
+//!   and its rows as they come; `types`, `errors`: values and errors in PostgreSQL's forms.
+//! - `tokens`, `statement`: kinds of statements, and inserting parameters; `catalog`, `rewrite`:
+//!   what clients look up of tables, columns and settings.
 
 mod auth;
 mod catalog;
@@ -37,22 +37,22 @@ use auth::Auth;
 use catalog::{Catalog, Found};
 use session::Handler;
 
-/// Connections at a time; whoever comes when there is no room waits in the kernel's queue.
+/// Connections at a time; further ones wait in the kernel's queue.
 const CONNECTIONS: usize = 64;
 /// The catalogue is made anew when it is older.
 const CATALOG_AGE: Duration = Duration::from_secs(10);
 
-/// What sessions share.
+/// State shared by sessions.
 pub(super) struct Asking {
     gateway: gateway::Shared,
     catalog: Arc<Mutex<Option<Catalog>>>,
 }
 
 impl Asking {
-    /// Answers a statement from the catalogue, which is made anew now and then.
+    /// Answers a statement from the catalogue, which is refreshed now and then.
     ///
     /// # Errors
-    /// Nobody tells which tables there are.
+    /// The target does not list its tables.
     async fn catalog(&self, who: &Who, tokens: Vec<tokens::Token>) -> Result<Found, Problem> {
         let is_young = |catalog: &Option<Catalog>| catalog.as_ref().is_some_and(|catalog| catalog.age() < CATALOG_AGE);
         if !is_young(&self.catalog.lock()) {
@@ -95,7 +95,7 @@ impl PgWireServerHandlers for Handlers {
     }
 }
 
-/// An open place for clients.
+/// A listening socket for clients.
 pub(super) struct Postgres {
     listener: TcpListener,
     handlers: Arc<Handlers>,
@@ -103,8 +103,8 @@ pub(super) struct Postgres {
 }
 
 impl Postgres {
-    /// Listens, and says how to connect. Whoever started this has a password that is made anew each
-    /// time, or `password`; others bring tokens.
+    /// Listens, and prints how to connect. The user who started this has a password that is made
+    /// anew each time, or `password`; others need tokens.
     ///
     /// # Errors
     /// The address is taken or not this host's.
@@ -128,7 +128,7 @@ impl Postgres {
             eprintln!("PostgreSQL's protocol on {place}, user {}", catalog::DATABASE);
         }
         let connections = Arc::new(ConnectionManager::new());
-        // Beyond this host everybody brings a token.
+        // Beyond this host every client needs a token.
         let password = address.ip().is_loopback().then_some(password);
         let handlers = Handlers {
             auth: Arc::new(Auth::new(password, tokens, Arc::clone(&connections), tls.is_some())),
@@ -141,7 +141,7 @@ impl Postgres {
     /// Serves every connection until this is dropped.
     ///
     /// # Errors
-    /// None: what cannot be accepted is logged.
+    /// None: connections that cannot be accepted are logged.
     pub(super) async fn serve(self) -> anyhow::Result<()> {
         let start = |(stream, peer): (TcpStream, SocketAddr), permit| {
             let (handlers, tls) = (Arc::clone(&self.handlers), self.tls.clone());

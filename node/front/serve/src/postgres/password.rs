@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-/// No password is longer.
+/// Longer passwords are refused.
 const MAX_BYTES: u64 = 4096;
 
 /// The first line of a file, a password.

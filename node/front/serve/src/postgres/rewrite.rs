@@ -1,9 +1,9 @@
-//! A question to PostgreSQL's catalogue as SQLite understands it: casts, qualified functions, regular
-//! expressions, arrays. What it leaves alone SQLite refuses, and `catalog` says what then.
+//! Rewrites a statement on PostgreSQL's catalogue for SQLite: casts, qualified functions, regular
+//! expressions, arrays. SQLite refuses what is not rewritten, and `catalog` handles that.
 
 use super::tokens::{Kind, Token, closing, joined, opening};
 
-/// Casts that look something up; all others change nothing that the catalogue's values are not.
+/// Casts that look something up; all others do not change the catalogue's values.
 const LOOK_UPS: &[&str] = &["regclass", "regtype", "regproc", "regnamespace", "regrole"];
 /// Second and further words of types.
 const TYPE_WORDS: &[&str] = &["precision", "varying", "with", "without", "time", "zone"];
@@ -15,7 +15,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("bool_and", "min"),
     ("bool_or", "max"),
 ];
-/// Words that stand for a value.
+/// Keywords that stand for a value.
 const USER_WORDS: &[&str] = &["current_user", "session_user", "user", "current_role"];
 
 /// The same statement for SQLite.
@@ -48,7 +48,7 @@ fn is_at(tokens: &[Token], at: usize, text: &str) -> bool {
     tokens.get(at).is_some_and(|token| token.is(text))
 }
 
-/// The path along which names are looked up, taken apart (as Grafana does): there is one schema.
+/// The search path, as elements (Grafana splits it): there is one schema.
 fn search_path(tokens: &mut Vec<Token>) {
     let mut at = 0;
     while at + 1 < tokens.len() {
@@ -69,7 +69,7 @@ fn search_path(tokens: &mut Vec<Token>) {
     }
 }
 
-/// Strings with escapes or dollars, as plain ones.
+/// Strings with escapes or dollar quotes, as plain ones.
 fn strings(tokens: &mut [Token]) {
     for token in tokens {
         if token.kind == Kind::Text
@@ -81,7 +81,7 @@ fn strings(tokens: &mut [Token]) {
     }
 }
 
-/// `pg_catalog.f(…)`: SQLite's functions are in no schema; neither are types behind AS.
+/// `pg_catalog.f(…)`: SQLite's functions are in no schema; neither are types after AS.
 fn qualified_functions(tokens: &mut Vec<Token>) {
     let mut at = 0;
     while at + 2 < tokens.len() {
@@ -131,7 +131,7 @@ fn collations(tokens: &mut Vec<Token>) {
     }
 }
 
-/// Where the value begins that ends before `end`: a name with what qualifies it, a string, a number,
+/// Where the value begins that ends before `end`: a name with its qualifiers, a string, a number,
 /// or parentheses with the function before them.
 fn operand(tokens: &[Token], end: usize) -> Option<usize> {
     let mut at = end.checked_sub(1)?;
@@ -231,7 +231,7 @@ fn members(tokens: &mut Vec<Token>) {
     }
 }
 
-/// `unnest(x) name` in FROM: a row a member.
+/// `unnest(x) name` in FROM: a row for each member.
 fn unnested(tokens: &mut Vec<Token>) {
     let mut at = 1;
     while at < tokens.len() {
@@ -308,7 +308,7 @@ fn subscripts(tokens: &mut Vec<Token>) {
     }
 }
 
-/// Words that are values, and words that SQLite does not know.
+/// Keywords that are values, and keywords that SQLite does not know.
 fn words(tokens: &mut Vec<Token>) {
     let mut at = 0;
     while at < tokens.len() {

@@ -18,7 +18,7 @@ use tokio_util::sync::DropGuard;
 use super::super::gateway::{Shared, Who};
 use super::{errors, types};
 
-/// Pieces of an answer that wait for their client; the nodes wait behind them.
+/// Pieces of an answer that wait for their client; beyond, the nodes have to wait.
 const PIECES: usize = 2;
 
 enum Event {
@@ -30,10 +30,10 @@ enum Event {
     Failed(anyhow::Error),
 }
 
-/// What comes next.
+/// The next item of an answer.
 pub(super) enum Next {
     Row(Vec<Value>),
-    /// With its coverage, where nodes were asked.
+    /// With its coverage, if nodes were asked.
     End(Option<Coverage>),
 }
 
@@ -47,14 +47,14 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// An answer that is there.
+    /// An answer that is complete already.
     pub(super) fn of_rows(columns: &[ColumnMeta], rows: Vec<Vec<Value>>) -> Self {
         let waiting = VecDeque::from(rows);
         let columns = typed(columns, &waiting);
         Self { columns, waiting, events: None, ended: Some(None), _stop: None }
     }
 
-    /// Asks the nodes, and waits for the first rows: they tell the types of columns.
+    /// Asks the nodes, and waits for the first rows: they decide the types of columns.
     ///
     /// # Errors
     /// The question is wrong or failed, or was cancelled.
@@ -67,19 +67,20 @@ impl Running {
         let (to, events) = mpsc::channel(PIECES);
         let started = gateway.begin(who, move |target: &Target| {
             let gone = || anyhow::anyhow!("the client is gone");
-            // Pieces come within a runtime of the asking's own, where tokio's blocking send may not be.
+            // Pieces arrive within the runtime of the asking code, where tokio's blocking send is
+            // not allowed.
             let give = |event: Event| futures::executor::block_on(to.send(event)).map_err(|_| gone());
             let asked = target.query(question, &mut |piece| {
                 match piece {
                     Piece::Columns(columns) => give(Event::Columns(columns))?,
                     Piece::Rows(rows) if !rows.is_empty() => give(Event::Rows(rows))?,
-                    // Nothing to give on; but nobody may be left to give it to.
+                    // No piece to pass on; but the receiver may be gone.
                     Piece::Idle if to.is_closed() => return Err(gone()),
                     Piece::Rows(_) | Piece::Idle | Piece::Watched(_) => {}
                 }
                 Ok(())
             });
-            // Where nobody reads any more nobody wants the end either.
+            // If the receiver is gone, the end is not needed either.
             let _ = give(match asked {
                 Ok(Reply::Result { coverage, .. }) => Event::End(Some(coverage)),
                 Ok(Reply::Text(plan)) => Event::Plan(plan),
@@ -105,7 +106,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Takes the next piece; its columns, where it is those.
+    /// Takes the next piece, or its columns.
     async fn step(&mut self, cancelled: &mut oneshot::Receiver<()>) -> PgWireResult<Option<Vec<ColumnMeta>>> {
         let Some(events) = &mut self.events else { return Ok(None) };
         let event = if cancelled.is_terminated() {
@@ -113,7 +114,8 @@ impl Running {
         } else {
             tokio::select! {
                 biased;
-                // An error is that no other question of the session can be cancelled by it any more.
+                // The only effect of an error is that the next question of the session cannot be
+                // cancelled by it.
                 Ok(()) = &mut *cancelled => return Err(PgWireError::QueryCanceled),
                 event = events.recv() => event,
             }
@@ -154,17 +156,17 @@ impl Running {
         self.columns.iter().map(|(_, kind)| kind.clone()).collect()
     }
 
-    /// Gives its columns other types: those that a client was given before.
+    /// Sets other types of its columns: those that a client was sent before.
     pub(super) fn retype(&mut self, types: &[Type]) {
         for ((_, kind), described) in self.columns.iter_mut().zip(types) {
             *kind = described.clone();
         }
     }
 
-    /// Its columns in the forms that a client wants them in.
+    /// Sets the formats of its columns that a client asked for.
     ///
     /// # Errors
-    /// Forms for another number of columns.
+    /// The number of formats differs from that of columns.
     pub(super) fn fields(&self, format: &Format) -> PgWireResult<Arc<Vec<FieldInfo>>> {
         if let Format::Individual(codes) = format
             && codes.len() != self.columns.len()

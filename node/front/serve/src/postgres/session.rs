@@ -1,5 +1,5 @@
-//! A client's session: its statements by the simple and the extended protocol, its settings, and the
-//! answers that are being read.
+//! A client's session: its statements by the simple and the extended protocol, its settings, and
+//! the answers that are being read.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -36,26 +36,26 @@ use super::{Asking, auth, errors, types};
 /// A question's deadline until `SET statement_timeout`.
 const DEFAULT_MS: u64 = 10_000;
 
-/// What a session holds.
+/// The state of a session.
 struct Session {
     require_all: AtomicBool,
     timeout_ms: AtomicU64,
-    /// What was set and changes nothing here.
+    /// Settings that have no effect here.
     settings: Mutex<HashMap<String, String>>,
     /// Answers that are being read, by portal.
     running: tokio::sync::Mutex<HashMap<String, Running>>,
-    /// Types that the client was given for the columns of a statement.
+    /// Types that the client was sent for the columns of a statement.
     given_types: Mutex<HashMap<String, Vec<Type>>>,
     /// The answer that was started to describe a statement without parameters.
     described: tokio::sync::Mutex<Option<(String, Running)>>,
 }
 
-/// What answers the clients.
+/// The handler of clients' messages.
 pub(super) struct Handler {
     pub(super) asking: Asking,
 }
 
-/// Makes statements of texts.
+/// Parses statements.
 pub(super) struct Parser;
 
 #[async_trait]
@@ -78,7 +78,7 @@ impl QueryParser for Parser {
     }
 
     fn get_result_schema(&self, _: &Statement, _: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
-        // Described by asking; see do_describe_statement.
+        // Described by running it; see do_describe_statement.
         Ok(Vec::new())
     }
 }
@@ -101,7 +101,7 @@ impl Handler {
         })
     }
 
-    /// What a cancel request of the client ends from now on.
+    /// A cancel request of the client ends this question from now on.
     async fn cancelled<C: ClientInfo>(client: &C) -> oneshot::Receiver<()> {
         match client.session_extensions().get::<Arc<ConnectionHandle>>() {
             Some(handle) => handle.start_query().await,
@@ -109,7 +109,7 @@ impl Handler {
         }
     }
 
-    /// Begins a statement that has rows.
+    /// Starts a statement that has rows.
     async fn begin<C: ClientInfo>(
         &self,
         client: &C,
@@ -160,7 +160,7 @@ impl Handler {
         })
     }
 
-    /// A statement without rows; none where it has some.
+    /// Runs a statement without rows; none if it has some.
     fn command<C: ClientInfo>(&self, client: &mut C, statement: &Statement) -> PgWireResult<Option<Tag>> {
         let session = Self::session(client);
         let status = client.transaction_status();
@@ -196,7 +196,7 @@ impl Handler {
         })))
     }
 
-    /// Sends rows as they come: all, or so many.
+    /// Sends rows as they come: all, or a given number.
     async fn send<C>(
         &self,
         client: &mut C,
@@ -239,7 +239,7 @@ impl Handler {
         }
     }
 
-    /// In a transaction that failed only its end is listened to.
+    /// In a failed transaction only its end is accepted.
     fn check<C: ClientInfo>(client: &C, statement: &Statement) -> PgWireResult<()> {
         if client.transaction_status() == TransactionStatus::Error
             && !matches!(statement.class, Class::Commit | Class::Rollback | Class::Done("ROLLBACK"))
@@ -272,7 +272,7 @@ impl Handler {
         Ok(())
     }
 
-    /// Begins what a portal is for, unless it was started to describe it.
+    /// Starts a portal's statement, unless it was started to describe it.
     async fn portal<C: ClientInfo>(
         &self,
         client: &C,
@@ -326,7 +326,7 @@ fn set(session: &Session, name: &str, value: &str) -> PgWireResult<()> {
             let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|_| unit > 0);
             let ms =
                 ms.ok_or_else(|| errors::setting("statement_timeout is a number of ms, or 10s, or 1min".to_owned()))?;
-            // PostgreSQL's 0 is none; here every question has a deadline.
+            // PostgreSQL's 0 means no limit; here every question has a deadline.
             session.timeout_ms.store(if ms == 0 { DEFAULT_MS } else { ms }, Ordering::Relaxed);
         }
         name => {
@@ -460,7 +460,7 @@ impl ExtendedQueryHandler for Handler {
         let running = if count == 0 {
             self.begin(client, &statement.with(&[])?, &mut cancelled).await?
         } else {
-            // Without values only names and declared types can be given.
+            // Without values only names and declared types are known.
             let mut empty = statement.with(&vec!["NULL".to_owned(); count])?;
             if empty.class == Class::Nodes {
                 empty.sql = format!("SELECT * FROM ({}\n) LIMIT 0", empty.sql);

@@ -1,5 +1,5 @@
-//! Statements: which of them are for the session, for the catalogue or for the nodes; and parameters
-//! in their places.
+//! Statements: which of them are for the session, for the catalogue or for the nodes; and inserting
+//! parameters.
 
 use pgwire::api::Type;
 use pgwire::api::portal::Portal;
@@ -8,7 +8,7 @@ use pgwire::error::{PgWireError, PgWireResult};
 use super::errors;
 use super::tokens::{Kind, Token, closing, statements, tokens};
 
-/// What a statement is for.
+/// The kind of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Class {
     Begin,
@@ -16,18 +16,18 @@ pub(super) enum Class {
     Rollback,
     /// `SET name = value`, `SET name TO value`.
     Set(String, String),
-    /// To what it was: a setting, or all.
+    /// Back to the default: a setting, or all.
     Reset(String),
     Show(String),
-    /// What is done by saying so: the tag of the answer.
+    /// No effect: the tag of the answer.
     Done(&'static str),
-    /// The plan of the statement from this byte on; whether it is to be run, too.
+    /// The plan of the statement from this byte on; whether it is also to be run.
     Explain(usize, bool),
     /// A question to PostgreSQL's catalogue.
     Catalog,
     /// A question to the nodes.
     Nodes,
-    /// In words: why not, and what to do.
+    /// Not supported: why, and what to do.
     Refused(&'static str),
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Statement {
     pub(super) class: Class,
 }
 
-/// Functions that are PostgreSQL's and tell about the server.
+/// PostgreSQL's functions that describe the server.
 const FUNCTIONS: &[&str] = &[
     "version",
     "current_schema",
@@ -74,14 +74,14 @@ impl Statement {
         Self { sql, tokens, class }
     }
 
-    /// How many parameters it takes.
+    /// The number of its parameters.
     pub(super) fn parameters(&self) -> usize {
         let numbers = self.tokens.iter().filter(|token| token.kind == Kind::Param);
         numbers.filter_map(|token| token.text[1..].parse().ok()).max().unwrap_or(0)
     }
 
-    /// With values in place of its parameters, as literals; `public.` and casts of parameters, which
-    /// are types and no SQL of SQLite, go.
+    /// The SQL with values in place of its parameters, as literals; `public.` and casts of
+    /// parameters, whose types SQLite does not know, are removed.
     ///
     /// # Errors
     /// A parameter has no value.
@@ -100,7 +100,7 @@ impl Statement {
                 let is_cast = next_is(1, "::") && self.class != Class::Catalog;
                 at += if is_cast { past_type(&self.tokens, at + 2) - at } else { 1 };
                 copied = self.tokens.get(at).map_or(self.sql.len(), |next| next.at);
-                // What stood between is gone with the cast.
+                // The tokens between are part of the removed cast.
                 sql.push(' ');
                 continue;
             }
@@ -118,7 +118,7 @@ impl Statement {
     }
 }
 
-/// The place behind a type's name.
+/// The index after a type's name.
 fn past_type(tokens: &[Token], at: usize) -> usize {
     let mut end = at + 1;
     let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token: &Token| token.is(text));
@@ -249,9 +249,9 @@ fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
             Ok(i64::from_be_bytes(all))
         };
         return match kind {
-            Type::INT2 => sized(2).and_then(|()| integer()).map(whole),
-            Type::INT4 => sized(4).and_then(|()| integer()).map(whole),
-            Type::INT8 => sized(8).and_then(|()| integer()).map(whole),
+            Type::INT2 => sized(2).and_then(|()| integer()).map(integer_literal),
+            Type::INT4 => sized(4).and_then(|()| integer()).map(integer_literal),
+            Type::INT8 => sized(8).and_then(|()| integer()).map(integer_literal),
             Type::OID => sized(4).map(|()| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).to_string()),
             Type::BOOL => sized(1).map(|()| u8::from(bytes[0] != 0).to_string()),
             Type::FLOAT4 => {
@@ -272,11 +272,11 @@ fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
     let text = std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
     match kind {
         Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => {
-            text.trim().parse::<i64>().map(whole).map_err(|error| wrong(&error))
+            text.trim().parse::<i64>().map(integer_literal).map_err(|error| wrong(&error))
         }
         Type::FLOAT4 | Type::FLOAT8 | Type::NUMERIC => {
             if let Ok(integer) = text.trim().parse::<i64>() {
-                return Ok(if kind == Type::NUMERIC { whole(integer) } else { number(integer as f64) });
+                return Ok(if kind == Type::NUMERIC { integer_literal(integer) } else { number(integer as f64) });
             }
             text.trim().parse::<f64>().map(number).map_err(|error| wrong(&error))
         }
@@ -294,7 +294,7 @@ fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
 }
 
 /// The smallest integer cannot be written as a literal of SQLite.
-fn whole(integer: i64) -> String {
+fn integer_literal(integer: i64) -> String {
     if integer == i64::MIN { "(-9223372036854775807 - 1)".to_owned() } else { integer.to_string() }
 }
 
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_are_told_apart() {
+    fn kinds_of_statements_are_recognised() {
         let class = |sql: &str| one(sql).class;
         assert_eq!(class("SELECT count(*) FROM collectives"), Class::Nodes);
         assert_eq!(class("INSERT INTO t VALUES (1)"), Class::Nodes);
@@ -362,7 +362,7 @@ mod tests {
         let bound = statement.with(&["7".into(), "'a''b'".into()]).unwrap();
         assert_eq!(bound.sql, "SELECT '$1', 7 ,'a''b' FROM t -- $3\n WHERE \"public\".x = 'a''b' ");
         assert!(statement.with(&["7".into()]).is_err());
-        assert_eq!(whole(i64::MIN), "(-9223372036854775807 - 1)");
+        assert_eq!(integer_literal(i64::MIN), "(-9223372036854775807 - 1)");
         assert_eq!(quoted("'; DROP", 0).unwrap(), "'''; DROP'");
     }
 }

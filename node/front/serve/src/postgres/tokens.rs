@@ -1,10 +1,10 @@
-//! SQL as clients of PostgreSQL write it, cut into tokens: as much as is needed to tell statements
-//! apart, to find parameters, and to rewrite questions to the catalogue.
+//! SQL as clients of PostgreSQL write it, cut into tokens: as much as is needed to recognise kinds
+//! of statements, to find parameters, and to rewrite statements on the catalogue.
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A bare name or a word of SQL.
+    /// A bare name or a keyword.
     Word,
     /// A name in quotation marks.
     Quoted,
@@ -13,26 +13,26 @@ pub(super) enum Kind {
     Text,
     /// `$1`.
     Param,
-    /// Operators and what stands between names and values.
+    /// Operators and other signs between names and values.
     Other,
 }
 
-/// A token and where it stands.
+/// A token and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) kind: Kind,
     pub(super) text: String,
-    /// Bytes before it; of a token that was made, those before what it was made from.
+    /// Bytes before it; of a generated token, those before the one it was made from.
     pub(super) at: usize,
 }
 
 impl Token {
-    /// One that was made.
+    /// A generated token.
     pub(super) fn new(kind: Kind, text: impl Into<String>, at: usize) -> Self {
         Self { kind, text: text.into(), at }
     }
 
-    /// Whether it is this word, or these signs.
+    /// Whether it is this keyword, or these signs.
     pub(super) fn is(&self, text: &str) -> bool {
         match self.kind {
             Kind::Word => self.text.eq_ignore_ascii_case(text),
@@ -50,7 +50,7 @@ impl Token {
         }
     }
 
-    /// What a string holds.
+    /// The contents of a string.
     pub(super) fn string(&self) -> Option<String> {
         if self.kind != Kind::Text {
             return None;
@@ -66,7 +66,7 @@ impl Token {
     }
 }
 
-/// The tokens of some SQL, without what is no SQL: spaces and comments.
+/// The tokens of some SQL, without spaces and comments.
 ///
 /// # Errors
 /// A string, a name or a comment does not end.
@@ -173,7 +173,7 @@ fn past_quoted(bytes: &[u8], open: usize, mark: u8, escapes: bool) -> Option<usi
     }
 }
 
-/// Comments of PostgreSQL hold comments.
+/// In PostgreSQL comments can be nested.
 fn past_comment(bytes: &[u8], open: usize) -> Option<usize> {
     let (mut at, mut depth) = (open, 0_usize);
     loop {
@@ -193,7 +193,7 @@ fn past_dollars(sql: &str, open: usize) -> Option<usize> {
     is_name.then(|| sql.get(tag..)?.find(mark).map(|end| tag + end + mark.len())).flatten()
 }
 
-/// The statements between semicolons, each with its tokens; without those that hold nothing.
+/// The statements between semicolons, each with its tokens; without empty ones.
 ///
 /// # Errors
 /// As [`tokens`].
@@ -220,7 +220,7 @@ pub(super) fn statements(sql: &str) -> Result<Vec<(String, Vec<Token>)>, String>
     Ok(all)
 }
 
-/// The end of the parentheses or brackets that open at `open`: the place of what closes them.
+/// The index of the parenthesis or bracket that closes the one at `open`.
 pub(super) fn closing(tokens: &[Token], open: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -238,8 +238,7 @@ pub(super) fn closing(tokens: &[Token], open: usize) -> Option<usize> {
     None
 }
 
-/// What stands before, of the parentheses or brackets that close at `close`: the place of what opens
-/// them.
+/// The index of the parenthesis or bracket that opens the one that closes at `close`.
 pub(super) fn opening(tokens: &[Token], close: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for at in (0..=close).rev() {
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_names_and_comments_stay_whole() {
+    fn strings_names_and_comments_are_not_cut() {
         assert_eq!(
             texts(
                 "SELECT 'a;''b', \"x\"\"y\", E'\\'', $q$;$q$ -- ;\n/* ; /* ; */ */ FROM t.c::int8 WHERE a!~*'b' AND a>=-1.5e-3"

@@ -1,4 +1,4 @@
-//! Types: which of PostgreSQL's a column of SQLite is, and values in its forms.
+//! Types: which of PostgreSQL's a column of SQLite has, and values in its formats.
 
 use pgwire::api::Type;
 use pgwire::api::results::{DataRowEncoder, FieldInfo};
@@ -12,11 +12,11 @@ use super::errors;
 pub(super) struct PgType {
     pub(super) oid: i64,
     pub(super) name: &'static str,
-    /// As the standard calls it.
+    /// Its name in the standard.
     pub(super) long: &'static str,
     pub(super) len: i64,
     pub(super) category: &'static str,
-    /// The array of it; 0: none.
+    /// Number of its array type; 0: none.
     pub(super) array: i64,
 }
 
@@ -31,7 +31,7 @@ const fn kind(
     PgType { oid, name, long, len, category, array }
 }
 
-/// Those that clients look up, by PostgreSQL's own numbers (pg_type.dat).
+/// Types that clients look up, by PostgreSQL's own numbers (pg_type.dat).
 pub(super) const ALL: &[PgType] = &[
     kind(16, "bool", "boolean", 1, "B", 1000),
     kind(17, "bytea", "bytea", -1, "U", 1001),
@@ -62,7 +62,7 @@ pub(super) const ALL: &[PgType] = &[
     kind(3802, "jsonb", "jsonb", -1, "U", 3807),
 ];
 
-/// The type of a column that was declared so; text where it was not. By SQLite's rules of affinity.
+/// The type of a column with this declaration, by SQLite's rules of affinity; text without one.
 pub(super) fn declared(decl_type: &str) -> PgType {
     let oid = of_declared(decl_type).map_or(25, |kind| i64::from(kind.oid()));
     ALL.iter().copied().find(|kind| kind.oid == oid).unwrap_or(ALL[8])
@@ -82,8 +82,8 @@ fn of_declared(decl_type: &str) -> Option<Type> {
     }
 }
 
-/// The type for a column: as declared, where the first values agree, else theirs. SQLite's values have
-/// types, its columns only a leaning.
+/// The type of a column: the declared one, if the first values agree, else theirs. In SQLite values
+/// have types, columns only an affinity.
 pub(super) fn seen<'a>(decl_type: &str, values: impl Iterator<Item = &'a Value>) -> Type {
     let mut found: Option<Type> = None;
     for value in values {
@@ -113,13 +113,13 @@ fn is_number(kind: &Type) -> bool {
     *kind == Type::INT8 || *kind == Type::FLOAT8
 }
 
-/// Integers up to here are doubles, too.
+/// Integers up to this are exact as doubles.
 const EXACT: i64 = 1 << 53;
 
-/// Writes a value in its field's type and form.
+/// Writes a value in its field's type and format.
 ///
 /// # Errors
-/// The value is of another type than the column's first ones, and is none of theirs as well.
+/// The value has another type than the column's first ones, and cannot be converted.
 pub(super) fn encode(encoder: &mut DataRowEncoder, field: &FieldInfo, value: &Value) -> PgWireResult<()> {
     let kind = field.datatype();
     match (value, kind) {
@@ -132,7 +132,7 @@ pub(super) fn encode(encoder: &mut DataRowEncoder, field: &FieldInfo, value: &Va
         (Value::Real(real), &Type::FLOAT8) => encoder.encode_field(real),
         (Value::Blob(bytes), &Type::BYTEA) => encoder.encode_field(&bytes.as_slice()),
         (value, &Type::TEXT) => {
-            // PostgreSQL has no NUL in its texts, and neither have its clients.
+            // PostgreSQL's texts cannot contain NUL, and its clients do not expect it.
             let text = ask::output::cell_text(value);
             if text.contains('\0') {
                 return Err(errors::data(format!(

@@ -1,4 +1,4 @@
-//! What happened lately: findings, newest first.
+//! Recent findings, newest first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

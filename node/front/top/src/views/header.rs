@@ -1,4 +1,4 @@
-//! The verdict, always on top: who, where, since when, what it costs, why; and how old that is.
+//! The verdict, always on top: who, where, since when, what it costs, why; and its age.
 
 use model::watch::{CulpritNow, JobNow};
 use ratatui::buffer::Buffer;
@@ -13,7 +13,7 @@ use crate::look::Look;
 use crate::units::{clock, day, duration, harmless};
 use crate::view::View;
 
-/// Lines of it.
+/// Lines of the header.
 pub(super) const HEIGHT: u16 = 5;
 
 pub(super) fn draw(to: &mut Buffer, area: Rect, app: &App, data: &Data, look: &Look, now_ms: u64) {
@@ -56,7 +56,7 @@ pub(super) fn style(job: &JobNow, look: &Look) -> Style {
     }
 }
 
-/// Name of the job at the left; at the right what time is shown, and how old it is.
+/// Name of the job at the left; at the right the time that is shown, and its age.
 fn title(app: &App, data: &Data, look: &Look, width: usize, now_ms: u64) -> Line<'static> {
     let (state, style) = state(app, data, look, now_ms);
     let job = data.watched.as_ref().and_then(|watched| watched.job.as_ref());
@@ -131,7 +131,7 @@ fn who(job: &JobNow, look: &Look, data: &Data, width: usize) -> Line<'static> {
     Line::raw(harmless(&parts.join(look.dot()), width))
 }
 
-/// A rank with where it is.
+/// A rank and its place.
 pub(super) fn place(culprit: &CulpritNow) -> String {
     let pid = culprit.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     format!("rank {} on {}{pid}", culprit.rank, culprit.node)

@@ -32,7 +32,7 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
         return table::nothing(to, area, look, &why);
     }
     let selected = app.selected().min(app.order.len().saturating_sub(1));
-    // One row is the head's.
+    // One row is the heading.
     let range = table::shown(selected, app.order.len(), Rect { height: rows.height, ..rows });
     for (at, y) in range.zip(area.y + 1..) {
         let rank = &watched.ranks[app.order[at] as usize];
@@ -63,7 +63,7 @@ fn head(to: &mut Buffer, area: Rect, app: &App, data: &Data, look: &Look, first_
     Line::styled(text, look.head()).render(Rect { height: 1, ..area }, to);
 }
 
-/// Which share has which colour.
+/// The legend: which share has which colour.
 fn legend(to: &mut Buffer, area: Rect, data: &Data, look: &Look) {
     let mut spans = vec![Span::raw("of the window: ")];
     for at in 0..=LEVELS.len() {

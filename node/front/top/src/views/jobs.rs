@@ -1,4 +1,4 @@
-//! The jobs on which a verdict stands, those that are not well first.
+//! The jobs with a standing verdict, those that are not well first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

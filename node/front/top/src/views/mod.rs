@@ -1,4 +1,4 @@
-//! The picture: a header with the verdict, always; the view below; keys or what is typed at the
+//! The picture: a header with the verdict, always; the view below; keys or the line of input at the
 //! bottom; over it all help, a text or an answer.
 
 mod findings;
@@ -27,7 +27,7 @@ use crate::view::View;
 /// The smallest terminal on which views are drawn.
 const SMALLEST: (u16, u16) = (40, 10);
 
-/// Draws everything. `now_ms` is of the front end's steady clock, as in [`Data::heard_ms`].
+/// Draws everything. `now_ms` is of the front end's steady clock, as in [`Data::received_ms`].
 pub fn draw(frame: &mut Frame<'_>, app: &mut App, data: &Data, look: &Look, now_ms: u64) {
     let area = frame.area();
     paint(frame.buffer_mut(), area, app, data, look, now_ms);
@@ -50,7 +50,7 @@ fn paint(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look, n
     only_ascii(to, look);
 }
 
-/// Texts of others may hold any character: one that the terminal may not have becomes a question
+/// Texts of others may contain any character: one that the terminal must not get becomes a question
 /// mark.
 fn only_ascii(to: &mut Buffer, look: &Look) {
     if look.ascii {
@@ -76,7 +76,7 @@ fn view(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
 fn footer(to: &mut Buffer, area: Rect, app: &App, look: &Look) {
     let width = usize::from(area.width);
     let typed = |before: &str, text: &str| {
-        // The end is what is being typed.
+        // The end is where the typing is.
         let skip = (text.chars().count() + before.len() + 1).saturating_sub(width);
         format!("{before}{}_", text.chars().skip(skip).collect::<String>())
     };
@@ -98,7 +98,7 @@ fn footer(to: &mut Buffer, area: Rect, app: &App, look: &Look) {
     line.render(area, to);
 }
 
-/// The header and one view as lines of text, as wide and as long as they are: for those who have no
+/// The header and one view as lines of text, as wide and as long as they are: for output without a
 /// terminal.
 #[must_use]
 pub fn plain(app: &mut App, data: &Data, look: &Look, width: u16, now_ms: u64) -> String {

@@ -41,7 +41,7 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
             Some(sample) => format!("{}/{}", mhz(sample.sm_mhz), mhz(sample.sm_most_mhz)),
             None => "-".to_owned(),
         };
-        let held = sample.map(|sample| sample.throttled.as_str()).filter(|held| !held.is_empty());
+        let throttled = sample.map(|sample| sample.throttled.as_str()).filter(|throttled| !throttled.is_empty());
         let mut cells = vec![
             Line::raw(harmless(&format!("{}{mine}", node.name), 20)),
             Line::raw(harmless(&node.state, 5)),
@@ -57,7 +57,7 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
             cells.push(right(span.unwrap_or_else(|| "-".to_owned())));
             cells.push(Line::raw(harmless(&node.version, 8)));
         }
-        cells.push(Line::raw(harmless(held.unwrap_or(&node.recording), 60)));
+        cells.push(Line::raw(harmless(throttled.unwrap_or(&node.recording), 60)));
         (cells, style)
     };
     table::draw(to, area, look, &columns, (range, selected), row);

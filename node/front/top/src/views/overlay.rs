@@ -1,4 +1,4 @@
-//! What lies over a view: help, a text, the answer to a question.
+//! Overlays on a view: help, a text, the answer to a question.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

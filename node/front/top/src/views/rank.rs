@@ -59,8 +59,8 @@ fn lines(node: &str, pid: i64, number: i64, width: usize, data: &Data, look: &Lo
     if let Some(cpu) = sample.and_then(|sample| sample.cpu) {
         lines.push((format!("host: CPUs {} busy", percent(cpu)), plain));
     }
-    if let Some(held) = sample.map(|sample| &sample.throttled).filter(|held| !held.is_empty()) {
-        lines.push((format!("host: GPU clocks are held down by {held}"), look.warn()));
+    if let Some(reason) = sample.map(|sample| &sample.throttled).filter(|reason| !reason.is_empty()) {
+        lines.push((format!("host: GPU clocks are held down by {reason}"), look.warn()));
     }
     lines
 }

@@ -91,7 +91,8 @@ pub(super) struct Minute {
     each: usize,
 }
 
-/// The share of a window's time that fills a column: a fixed scale, so that ranks and times compare.
+/// The share of a window's time that fills a column: a fixed scale, so that ranks and times can be
+/// compared.
 const FULL: f64 = 0.5;
 
 impl Minute {
@@ -99,7 +100,7 @@ impl Minute {
         Self { columns, each: MINUTE.div_ceil(columns.max(1)).max(1) }
     }
 
-    /// Late shares of a rank's windows, oldest first; blank where nothing is known.
+    /// Late shares of a rank's windows, oldest first; blank where there is no value.
     pub(super) fn line(&self, data: &Data, place: Option<usize>, look: &Look) -> String {
         let Some(place) = place else { return String::new() };
         let window_us = data.window_ns() as f64 / 1e3;

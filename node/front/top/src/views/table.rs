@@ -8,10 +8,10 @@ use ratatui::widgets::{Cell, Row, Table, Widget};
 
 use crate::look::Look;
 
-/// A column: its name and how wide it is; 0: what is left.
+/// A column: its name and its width; 0: the rest of the line.
 pub(super) type Column = (&'static str, u16);
 
-/// The first row that is shown so that the selected one is on the screen, and how many are.
+/// The first row that is shown so that the selected one is on the screen, and the number of rows.
 pub(super) fn shown(selected: usize, rows: usize, area: Rect) -> std::ops::Range<usize> {
     let height = usize::from(area.height.saturating_sub(1));
     let selected = selected.min(rows.saturating_sub(1));
@@ -21,7 +21,7 @@ pub(super) fn shown(selected: usize, rows: usize, area: Rect) -> std::ops::Range
     first..rows.min(first + height)
 }
 
-/// Draws `columns` and the rows of `range`, made by `row`; numbers belong to the right.
+/// Draws `columns` and the rows of `range`, made by `row`; numbers are right-aligned.
 pub(super) fn draw(
     to: &mut Buffer,
     area: Rect,
@@ -43,12 +43,12 @@ pub(super) fn draw(
     Widget::render(Table::new(rows, widths).header(header).column_spacing(1), area, to);
 }
 
-/// A cell whose text ends at the right.
+/// A right-aligned cell.
 pub(super) fn right(text: impl Into<String>) -> Line<'static> {
     Line::raw(text.into()).right_aligned()
 }
 
-/// What stands in place of rows.
+/// Text in place of rows.
 pub(super) fn nothing(to: &mut Buffer, area: Rect, look: &Look, why: &str) {
     let line = Rect { y: area.y + 1, height: 1, ..area };
     if area.height > 1 {

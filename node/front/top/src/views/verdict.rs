@@ -1,4 +1,4 @@
-//! The verdict in full: who, evidence, what was not visible, who was heard.
+//! The verdict in full: who, evidence, what was not visible, coverage.
 
 use model::watch::Watched;
 use ratatui::buffer::Buffer;

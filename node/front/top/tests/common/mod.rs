@@ -1,4 +1,4 @@
-//! A job of some ranks of which one is late, as an agent would tell of it.
+//! A job of some ranks of which one is late, as an agent would report it.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
@@ -142,9 +142,9 @@ pub fn data(ranks: usize, late: usize, windows: usize) -> Data {
         ..NodeSample::default()
     };
     data.samples.insert("gpu000".to_owned(), sample.clone());
-    let held =
+    let throttled =
         NodeSample { sm_mhz: Some(1_155.0), throttled: "sw_thermal_slowdown".to_owned(), lost: Some(12), ..sample };
-    data.samples.insert("gpu001".to_owned(), held);
+    data.samples.insert("gpu001".to_owned(), throttled);
     let row = |cells: [&str; 7]| cells.map(str::to_owned).to_vec();
     data.findings = Answer {
         columns: ["ts_ns", "verdict", "rank", "culprit_node", "lateness_ns", "cost_gpu_s", "cause"]

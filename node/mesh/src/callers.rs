@@ -1,7 +1,7 @@
-//! Who called: addresses from which handshakes were begun, and which of them were completed.
+//! Addresses from which handshakes were started, and which of them were completed.
 //!
-//! A handshake that begins again and again and never completes is the trace of a firewall that lets
-//! packets through one way only: the caller's arrive, ours do not.
+//! A handshake that is started again and again and never completes is the trace of a firewall
+//! that lets packets through one way only: the caller's arrive, ours do not.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -9,14 +9,14 @@ use std::time::Instant;
 use model::health::CallerSeen;
 use parking_lot::Mutex;
 
-/// Addresses that are kept; beyond, the one that was silent longest goes. Anyone can send a first
-/// packet, so this bounds what strangers make us hold.
+/// Addresses that are kept; beyond, the one that was silent longest is dropped. Anyone can send a
+/// first packet, so this bounds the memory that strangers can take.
 const ADDRESSES: usize = 1_024;
 
 struct Caller {
     address: SocketAddr,
     node: Option<String>,
-    begun: u64,
+    started: u64,
     completed: u64,
     unfinished: u64,
     last: Instant,
@@ -27,12 +27,12 @@ struct Caller {
 pub(super) struct Callers(Mutex<Vec<Caller>>);
 
 impl Callers {
-    /// A handshake begins.
-    pub(super) fn begun(&self, address: SocketAddr) {
+    /// Counts the start of a handshake.
+    pub(super) fn started(&self, address: SocketAddr) {
         let mut callers = self.0.lock();
         let last = Instant::now();
         if let Some(caller) = callers.iter_mut().find(|caller| caller.address == address) {
-            caller.begun += 1;
+            caller.started += 1;
             caller.unfinished += 1;
             caller.last = last;
             return;
@@ -42,10 +42,10 @@ impl Callers {
         {
             callers.swap_remove(oldest);
         }
-        callers.push(Caller { address, node: None, begun: 1, completed: 0, unfinished: 1, last });
+        callers.push(Caller { address, node: None, started: 1, completed: 0, unfinished: 1, last });
     }
 
-    /// A member's handshake is complete.
+    /// Counts a member's completed handshake.
     pub(super) fn completed(&self, address: SocketAddr, node: &str) {
         if let Some(caller) = self.0.lock().iter_mut().find(|caller| caller.address == address) {
             caller.completed += 1;
@@ -64,13 +64,13 @@ impl Callers {
             .map(|caller| CallerSeen {
                 address: caller.address,
                 node: caller.node.clone(),
-                begun: caller.begun,
+                started: caller.started,
                 completed: caller.completed,
                 unfinished: caller.unfinished,
                 last_ago_ms: u64::try_from(now.duration_since(caller.last).as_millis()).unwrap_or(u64::MAX),
             })
             .collect();
-        list.sort_by_key(|heard| heard.last_ago_ms);
+        list.sort_by_key(|caller| caller.last_ago_ms);
         list
     }
 }
@@ -83,21 +83,22 @@ mod tests {
     fn strangers_push_out_the_oldest_and_no_more() {
         let callers = Callers::default();
         let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
-        callers.begun(at(1));
-        callers.begun(at(2));
-        callers.begun(at(1));
+        callers.started(at(1));
+        callers.started(at(2));
+        callers.started(at(1));
         callers.completed(at(2), "b");
-        callers.completed(at(9), "never begun");
+        callers.completed(at(9), "never started");
         let list = callers.list();
-        let of =
-            |port| list.iter().find(|heard| heard.address == at(port)).map(|h| (h.begun, h.completed, h.node.clone()));
+        let of = |port| {
+            list.iter().find(|caller| caller.address == at(port)).map(|h| (h.started, h.completed, h.node.clone()))
+        };
         assert_eq!(of(1), Some((2, 0, None)));
         assert_eq!(of(2), Some((1, 1, Some("b".to_owned()))));
         assert_eq!(list.len(), 2);
         for port in 1_000..1_000 + u16::try_from(ADDRESSES).expect("few") {
-            callers.begun(at(port));
+            callers.started(at(port));
         }
         assert_eq!(callers.list().len(), ADDRESSES);
-        assert!(callers.list().iter().all(|heard| heard.address.port() >= 1_000), "the oldest went");
+        assert!(callers.list().iter().all(|caller| caller.address.port() >= 1_000), "the oldest went");
     }
 }
