@@ -542,6 +542,18 @@ impl Encoded {
         }
     }
 
+    /// As [`Encoded::block_range`], exact: where that takes unpacking the block, it is unpacked.
+    pub(crate) fn exact_block_range(&self, block: usize) -> Option<(i64, i64)> {
+        if let Shape::Many { values: Stored::Packed { seen, .. }, .. } = &self.shape
+            && seen.get(block).is_some_and(|range| range.get().is_none())
+        {
+            let mut values = [0; BLOCK];
+            let start = block * BLOCK;
+            self.read(start, values.get_mut(..BLOCK.min(self.rows.checked_sub(start)?))?)?;
+        }
+        self.block_range(block)
+    }
+
     /// What a value that was read from row `row` stands for.
     pub(crate) fn cell(&self, row: usize, value: i64) -> Cell<'_> {
         match &self.shape {

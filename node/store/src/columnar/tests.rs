@@ -169,6 +169,80 @@ proptest! {
     }
 }
 
+/// The rows of `sql` as they come.
+fn in_order(conn: &Connection, sql: &str) -> Vec<Option<i64>> {
+    let mut statement = conn.prepare(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    let rows = statement.query_map([], |row| row.get(0)).unwrap();
+    rows.map(|row| row.unwrap_or_else(|error| panic!("{sql}: {error}"))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Rows come in order of time where that is asked for, also from within a join, and where a scan
+    /// begins so often that its rows are kept.
+    #[test]
+    fn rows_come_in_order_of_time(
+        batches in prop::collection::vec(prop::collection::vec(row(), 0..60), 1..12),
+        joined: bool,
+        conditions in prop::collection::vec(condition(), 1..4),
+        links in prop::collection::vec(link(), 1..4),
+    ) {
+        let conn = tables(&batches, joined);
+        let mut shapes = vec![
+            "SELECT x.a + 0 * (SELECT count(*) FROM {t}) FROM {t} x WHERE x.rowid < 0 ORDER BY ts_ns".to_owned(),
+            "SELECT (SELECT min(y.ts_ns) FROM {t} y WHERE y.b = x.b AND y.ts_ns > x.ts_ns) FROM {t} x ORDER BY x.ts_ns, x.rowid".to_owned(),
+        ];
+        for condition in &conditions {
+            for order in ["ORDER BY ts_ns", "ORDER BY ts_ns DESC", "ORDER BY ts_ns DESC LIMIT 3 OFFSET 1", "ORDER BY ts_ns LIMIT 9"] {
+                shapes.push(format!("SELECT ts_ns FROM {{t}} WHERE {condition} {order}"));
+            }
+            shapes.push(format!("SELECT min(ts_ns) FROM {{t}} WHERE {condition}"));
+            shapes.push(format!("SELECT max(ts_ns) FROM {{t}} WHERE {condition}"));
+        }
+        for link in &links {
+            for (end, order) in [("min", ""), ("max", " DESC")] {
+                shapes.push(format!(
+                    "SELECT (SELECT {end}(y.ts_ns) FROM {{t}} y WHERE {link}) FROM {{t}} x ORDER BY x.rowid"
+                ));
+                shapes.push(format!(
+                    "SELECT (SELECT y.ts_ns FROM {{t}} y WHERE {link} ORDER BY y.ts_ns{order} LIMIT 1 OFFSET 2) FROM {{t}} x ORDER BY x.rowid"
+                ));
+            }
+        }
+        for shape in shapes {
+            let sql = |table: &str| shape.replace("{t}", table);
+            prop_assert_eq!(in_order(&conn, &sql("t")), in_order(&conn, &sql("p")), "{}", sql("t"));
+        }
+    }
+}
+
+/// Whoever asks for the next row after a time looks at few rows, and not at all that follow.
+#[test]
+fn the_next_row_after_a_time_is_found_in_its_block() {
+    let rows = |segment: i64| -> Vec<Row> {
+        (0..4000).map(|row| (segment * 4000 + row, Some(row % 4), segment * 4000 + row, None, "x")).collect()
+    };
+    let conn = tables(&(0..8).map(rows).collect::<Vec<_>>(), false);
+    let plan = |sql: &str| -> String {
+        let explain = format!("EXPLAIN QUERY PLAN {sql}");
+        conn.query_row(&explain, [], |row| row.get(3)).unwrap_or_else(|error| panic!("{sql}: {error}"))
+    };
+    for sql in [
+        "SELECT min(ts_ns) FROM t WHERE a = 3 AND ts_ns >= 20000",
+        "SELECT ts_ns FROM t WHERE ts_ns >= 20000 AND a = 3 ORDER BY ts_ns LIMIT 1",
+    ] {
+        assert!(plan(sql).ends_with("|a"), "{}", plan(sql));
+        assert_eq!(crate::testing::int(&conn, sql), 20_003);
+    }
+    let latest = "SELECT ts_ns FROM t WHERE ts_ns < 20000 AND a = 3 ORDER BY ts_ns DESC LIMIT 1";
+    assert!(plan(latest).ends_with("|d"), "{}", plan(latest));
+    assert_eq!(crate::testing::int(&conn, latest), 19_999);
+    let each = "SELECT count(*) FROM (SELECT x.b, (SELECT min(y.ts_ns) FROM t y WHERE y.a = x.a AND y.ts_ns > x.ts_ns) AS next \
+                FROM t x WHERE x.ts_ns < 2000) WHERE next = b + 4";
+    assert_eq!(crate::testing::int(&conn, each), 2000);
+}
+
 /// On a store of hundreds of segments a join reads each of them once or twice, and not once for
 /// each outer row.
 #[test]

@@ -4,7 +4,7 @@
 //! not read. SQLite checks every condition again itself.
 //!
 //! `choice` says which conditions SQLite hands over, `chunk` reads rows, `lookup` keeps and finds
-//! them where the table is the inner side of a join.
+//! them where the table is the inner side of a join, `timeline` reads them in order of time.
 //!
 //! The table can be read on any connection with this module ([`register`]); without it SQLite says
 //! "no such module: rankmesh_columns", and the other tables of the file are there all the same.
@@ -12,6 +12,7 @@
 mod choice;
 mod chunk;
 mod lookup;
+mod timeline;
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -27,12 +28,13 @@ use rusqlite::vtab::{
 };
 use rusqlite::{Connection, Error, Result};
 
-use self::choice::{Operator, Size, Term};
+use self::choice::{Operator, Order, Size, Term};
 use self::chunk::{Chunk, Reader, no_memory};
 use self::lookup::{Found, Kept, Test, constant};
+use self::timeline::{Timeline, Walk};
 use super::Kind;
 use super::form::time_of;
-use super::segment::{Directory, size};
+use super::segment::{Directory, Segment, size};
 
 /// Make columnar tables readable on a connection.
 ///
@@ -147,6 +149,9 @@ struct Scan {
     plan: String,
     used: Vec<bool>,
     terms: Vec<Term>,
+    order: Order,
+    /// Where rows are to come in order of time: the blocks that the constant conditions leave.
+    timeline: Option<Timeline>,
     /// The conditions of the beginning before.
     before: Option<Vec<Test>>,
     /// Which of them were the same at every beginning.
@@ -162,17 +167,35 @@ enum Place {
     Read(Box<Reader>, Chunk, usize),
     /// Among the kept rows: in a chunk, and a row.
     Kept(usize, usize),
-    /// At a row of the index, before the end of those that were looked up.
-    Found(std::ops::Range<usize>),
+    /// Among the rows of the index that were looked up, at the first; with true at the last.
+    Found(std::ops::Range<usize>, bool),
+    /// In order of time.
+    Walk(Box<Walk>),
     End,
 }
 
 impl Scan {
     fn of(plan: &str, width: usize) -> Self {
-        let (used, terms) = choice::read(plan, width).unwrap_or_else(|| (vec![true; width], Vec::new()));
+        let every = || (vec![true; width], Vec::new(), Order::Any);
+        let (used, terms, order) = choice::read(plan, width).unwrap_or_else(every);
         let is_constant = vec![true; terms.len()];
-        let (before, kept, is_too_much) = (None, None, false);
-        Self { plan: plan.to_owned(), used, terms, before, is_constant, kept, is_too_much }
+        let (timeline, before, kept, is_too_much) = (None, None, None, false);
+        Self { plan: plan.to_owned(), used, terms, order, timeline, before, is_constant, kept, is_too_much }
+    }
+
+    /// Between which times and row ids those conditions that are wanted leave rows.
+    fn bounds(&self, time: Option<usize>, tests: &[Test], is_wanted: &[bool]) -> [(i64, i64); 2] {
+        let (mut times, mut rowids) = ((i64::MIN, i64::MAX), (i64::MIN, i64::MAX));
+        for ((term, test), _) in self.terms.iter().zip(tests).zip(is_wanted).filter(|(_, is_wanted)| **is_wanted) {
+            let Some((least, greatest)) = test.range() else { continue };
+            let bounds = match term.column {
+                None => &mut rowids,
+                column if column == time => &mut times,
+                Some(_) => continue,
+            };
+            *bounds = (bounds.0.max(least), bounds.1.min(greatest));
+        }
+        [times, rowids]
     }
 }
 
@@ -210,54 +233,64 @@ impl Cursor<'_> {
         Ok(Some(tests))
     }
 
-    /// A reader of the rows that conditions admit.
-    fn reader(&self, scan: &Scan, tests: &[Test], is_wanted: &[bool]) -> Result<Reader> {
+    /// The segments that may have rows which those conditions admit that are wanted.
+    fn segments(&self, scan: &Scan, tests: &[Test], is_wanted: &[bool]) -> Result<Vec<Segment>> {
         let table = self.table();
-        let (mut times, mut rowids) = ((i64::MIN, i64::MAX), (i64::MIN, i64::MAX));
-        for ((term, test), _) in scan.terms.iter().zip(tests).zip(is_wanted).filter(|(_, is_wanted)| **is_wanted) {
-            let Some((least, greatest)) = test.range() else { continue };
-            let bounds = match term.column {
-                None => &mut rowids,
-                column if column == table.time => &mut times,
-                Some(_) => continue,
-            };
-            *bounds = (bounds.0.max(least), bounds.1.min(greatest));
-        }
+        let [times, rowids] = scan.bounds(table.time, tests, is_wanted);
         let mut segments = Directory::load(&table.conn, &table.table, times).map_err(Error::from)?.segments;
         segments.retain(|segment| {
             let last = segment.first_rowid.saturating_add(segment.rows as i64 - 1);
             last >= rowids.0 && segment.first_rowid <= rowids.1
         });
+        Ok(segments)
+    }
+
+    /// A reader of the rows that conditions admit.
+    fn reader(&self, scan: &Scan, tests: &[Test], is_wanted: &[bool]) -> Result<Reader> {
+        let segments = self.segments(scan, tests, is_wanted)?;
         Ok(Reader::new(segments, constant(&scan.terms, tests, is_wanted), scan.used.clone()))
     }
 
     fn begin(&self, scan: &mut Scan, tests: Vec<Test>) -> Result<Place> {
         let table = self.table();
-        if let Some(before) = scan.before.replace(tests.clone()) {
-            let mut has_changed = false;
-            for ((is_constant, before), test) in scan.is_constant.iter_mut().zip(&before).zip(&tests) {
-                has_changed |= *is_constant && before != test;
-                *is_constant &= before == test;
+        let before = scan.before.replace(tests.clone());
+        let is_again = before.is_some();
+        let mut has_changed = false;
+        for ((is_constant, before), test) in scan.is_constant.iter_mut().zip(before.iter().flatten()).zip(&tests) {
+            has_changed |= *is_constant && before != test;
+            *is_constant &= before == test;
+        }
+        // Constant ones only become fewer, so this is done once for each at most.
+        if has_changed {
+            (scan.kept, scan.timeline) = (None, None);
+        }
+        let ordered_by = table.time.filter(|_| scan.order != Order::Any);
+        if let Some(time) = ordered_by {
+            let is_dear = self.timeline(scan, time, &tests)?.is_dear();
+            if !is_again || scan.is_too_much || !is_dear {
+                return self.walk(scan, &tests);
             }
-            // Constant ones only become fewer, so this is done once for each at most.
-            if has_changed {
-                scan.kept = None;
-            }
+        }
+        if is_again {
             if scan.kept.is_none() && !scan.is_too_much {
                 let reader = self.reader(scan, &tests, &scan.is_constant)?;
                 let conditions = (scan.terms.as_slice(), tests.as_slice(), scan.is_constant.as_slice());
-                scan.kept = Kept::read(reader, &table.conn, &table.columns, conditions)?;
+                scan.kept = Kept::read(reader, &table.conn, &table.columns, conditions, ordered_by)?;
                 // Without a condition that has changed there is still more of it.
                 scan.is_too_much = scan.kept.is_none();
             }
             if let Some(kept) = &scan.kept {
-                return Ok(match kept.look_up(&scan.terms, &tests) {
-                    Found::All if kept.chunks.is_empty() => Place::End,
-                    Found::All => Place::Kept(0, 0),
-                    Found::Some(rows) if rows.start >= rows.end => Place::End,
-                    Found::Some(rows) => Place::Found(rows),
-                });
+                match kept.look_up(&scan.terms, &tests) {
+                    Found::Some(rows) if rows.start >= rows.end => return Ok(Place::End),
+                    Found::Some(rows) => return Ok(Place::Found(rows, scan.order == Order::Descending)),
+                    Found::All if ordered_by.is_some() => {}
+                    Found::All if kept.chunks.is_empty() => return Ok(Place::End),
+                    Found::All => return Ok(Place::Kept(0, 0)),
+                }
             }
+        }
+        if ordered_by.is_some() {
+            return self.walk(scan, &tests);
         }
         let mut reader = self.reader(scan, &tests, &vec![true; tests.len()])?;
         Ok(match reader.next(&table.conn, &table.columns)? {
@@ -266,16 +299,43 @@ impl Cursor<'_> {
         })
     }
 
+    /// The blocks that the constant conditions leave, in order of time.
+    fn timeline<'s>(&self, scan: &'s mut Scan, time: usize, tests: &[Test]) -> Result<&'s Timeline> {
+        if scan.timeline.is_none() {
+            let table = self.table();
+            let segments = self.segments(scan, tests, &scan.is_constant)?;
+            let [times, _] = scan.bounds(table.time, tests, &scan.is_constant);
+            let order = (time, scan.order == Order::Descending);
+            scan.timeline = Some(Timeline::of(&table.conn, segments, &table.columns, order, times)?);
+            if let Some(used) = scan.used.get_mut(time) {
+                *used = true;
+            }
+        }
+        scan.timeline.as_ref().ok_or_else(no_memory)
+    }
+
+    /// Begins to give rows in order of time.
+    fn walk(&self, scan: &mut Scan, tests: &[Test]) -> Result<Place> {
+        let (table, all) = (self.table(), vec![true; tests.len()]);
+        let [times, _] = scan.bounds(table.time, tests, &all);
+        let wanted = constant(&scan.terms, tests, &all);
+        let Some(timeline) = &mut scan.timeline else { return Ok(Place::End) };
+        let mut walk = timeline.begin(wanted, times);
+        let has_row = walk.next(timeline, &table.conn, &table.columns, &scan.used)?;
+        Ok(if has_row { Place::Walk(Box::new(walk)) } else { Place::End })
+    }
+
     /// The chunk and row where the cursor stands.
     fn here(&self) -> Option<(&Chunk, usize)> {
         let kept = || self.scans.get(self.scan)?.kept.as_ref();
         match &self.at {
             Place::Read(_, chunk, row) => Some((chunk, *row)),
             Place::Kept(chunk, row) => Some((kept()?.chunks.get(*chunk)?, *row)),
-            Place::Found(rows) => {
-                let (chunk, row) = kept()?.place(rows.start)?;
+            Place::Found(rows, from_the_end) => {
+                let (chunk, row) = kept()?.place(if *from_the_end { rows.end - 1 } else { rows.start })?;
                 Some((kept()?.chunks.get(chunk)?, row))
             }
+            Place::Walk(walk) => walk.here(),
             Place::End => None,
         }
     }
@@ -358,9 +418,23 @@ impl Cursor<'_> {
                     }
                 }
             }
-            Place::Found(rows) => {
-                rows.start += 1;
+            Place::Found(rows, from_the_end) => {
+                if *from_the_end {
+                    rows.end -= 1;
+                } else {
+                    rows.start += 1;
+                }
                 if rows.start >= rows.end {
+                    self.at = Place::End;
+                }
+            }
+            Place::Walk(walk) => {
+                let scan = self.scans.get_mut(self.scan);
+                let Some((timeline, used)) = scan.and_then(|scan| Some((scan.timeline.as_mut()?, &scan.used))) else {
+                    self.at = Place::End;
+                    return Ok(());
+                };
+                if !walk.next(timeline, &table.conn, &table.columns, used)? {
                     self.at = Place::End;
                 }
             }

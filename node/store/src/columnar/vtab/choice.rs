@@ -4,7 +4,7 @@
 //! a look-up (`lookup`), which costs little after the first.
 
 use query_planner::memory::has_room;
-use rusqlite::vtab::{IndexConstraintOp, IndexInfo};
+use rusqlite::vtab::{DistinctMode, IndexConstraintOp, IndexInfo};
 use rusqlite::{Result, types::ValueRef};
 
 use super::super::Kind;
@@ -60,20 +60,52 @@ pub(super) struct Term {
     pub(super) column: Option<usize>,
 }
 
-/// The columns that a statement uses, and the conditions.
-pub(super) fn write(used: u64, terms: &[Term]) -> String {
+/// The order in which a scan gives its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As they lie.
+    Any,
+    /// By time.
+    Ascending,
+    /// By time, the latest first.
+    Descending,
+}
+
+impl Order {
+    const ALL: [(Self, &str); 3] = [(Self::Any, ""), (Self::Ascending, "a"), (Self::Descending, "d")];
+
+    /// The order that SQLite asks for, where it is one by time alone.
+    fn of(info: &IndexInfo, time: Option<usize>) -> Self {
+        let mut columns = info.order_bys();
+        let (Some(first), None, DistinctMode::Ordered) = (columns.next(), columns.next(), info.distinct()) else {
+            return Self::Any;
+        };
+        match usize::try_from(first.column()).ok() {
+            column if column.is_none() || column != time => Self::Any,
+            _ if first.is_order_by_desc() => Self::Descending,
+            _ => Self::Ascending,
+        }
+    }
+}
+
+/// The columns that a statement uses, the conditions, and the order.
+pub(super) fn write(used: u64, terms: &[Term], order: Order) -> String {
     let mut out = format!("{used}|");
     for term in terms {
         let letter = Operator::ALL.iter().find(|(operator, _)| *operator == term.operator).map_or('?', |(_, c)| *c);
         out.push_str(&format!("{letter}{};", term.column.map_or(-1, |column| column as i64)));
     }
+    out.push('|');
+    out.push_str(Order::ALL.iter().find(|(other, _)| *other == order).map_or("", |(_, letter)| letter));
     out
 }
 
-/// What [`write`] wrote, for a table of `width` columns: which are used, and the conditions.
-pub(super) fn read(plan: &str, width: usize) -> Option<(Vec<bool>, Vec<Term>)> {
-    let (used, terms) = plan.split_once('|')?;
+/// What [`write`] wrote, for a table of `width` columns: which are used, the conditions, the order.
+pub(super) fn read(plan: &str, width: usize) -> Option<(Vec<bool>, Vec<Term>, Order)> {
+    let (used, rest) = plan.split_once('|')?;
+    let (terms, order) = rest.split_once('|')?;
     let used: u64 = used.parse().ok()?;
+    let order = Order::ALL.iter().find(|(_, letter)| *letter == order)?.0;
     // The highest bit stands for all columns from 63 on.
     let used = (0..width).map(|at| used >> at.min(63) & 1 == 1).collect();
     let term = |text: &str| {
@@ -82,7 +114,7 @@ pub(super) fn read(plan: &str, width: usize) -> Option<(Vec<bool>, Vec<Term>)> {
         let column: i64 = text[letter.len_utf8()..].parse().ok()?;
         Some(Term { operator, column: usize::try_from(column).ok().filter(|column| *column < width) })
     };
-    Some((used, terms.split_terminator(';').map(term).collect::<Option<_>>()?))
+    Some((used, terms.split_terminator(';').map(term).collect::<Option<_>>()?, order))
 }
 
 /// Memory that the rows kept by one scan may take: half of what a question may have.
@@ -144,12 +176,14 @@ pub(super) fn choose(info: &mut IndexInfo, kinds: &[Kind], time: Option<usize>, 
         info.constraint_usage(*at).set_argv_index(i as std::ffi::c_int + 1);
     }
     let used = info.col_used();
-    let plan = write(used, &terms);
+    let order = Order::of(info, time);
+    let plan = write(used, &terms, order);
     // rusqlite aborts the process where it gets no memory for the copy.
     if !has_room(plan.len() + 1) {
         return Err(no_memory());
     }
     info.set_idx_str(&plan);
+    info.set_order_by_consumed(order != Order::Any);
     // Of the segments those of the span are looked at, and of their rows the conditions leave a
     // share.
     let looked_at = (size.rows * within(span, size.times)).max(1.0);

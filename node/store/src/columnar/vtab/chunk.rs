@@ -10,6 +10,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, Result, ffi};
 
 use super::super::Kind;
+use super::super::bits::BLOCK;
 use super::super::encode::{Cell, Encoded, Entries, Scalar};
 use super::super::pick::{Admits, Pick, Verdict, admitted, most_telling_first, read_rows, verdict};
 use super::super::segment::Segment;
@@ -139,7 +140,7 @@ pub(super) struct Reader {
 }
 
 /// The segment that is being read.
-struct Open {
+pub(super) struct Open {
     segment: Segment,
     picks: Vec<Pick>,
     /// Opened when the first row is admitted.
@@ -178,8 +179,24 @@ impl Reader {
     }
 }
 
+impl Open {
+    /// The wanted rows of the block that begins at row `start`; none where it has none.
+    pub(super) fn block(
+        &mut self,
+        conn: &Connection,
+        columns: &[String],
+        used: &[bool],
+        start: usize,
+    ) -> Result<Option<Chunk>> {
+        let len = BLOCK.min(self.segment.rows.saturating_sub(start));
+        let mut rows = Vec::new();
+        admitted(&mut self.picks, &self.segment, start, len, &mut rows)?;
+        if rows.is_empty() { Ok(None) } else { chunk(conn, self, columns, used, (start, len), rows).map(Some) }
+    }
+}
+
 /// None where no row of a segment can be admitted.
-fn open_segment(
+pub(super) fn open_segment(
     conn: &Connection,
     segment: Segment,
     wanted: &[(usize, Admits)],

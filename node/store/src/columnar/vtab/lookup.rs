@@ -171,12 +171,14 @@ pub(super) enum Found {
 }
 
 impl Kept {
-    /// Keep what `reader` gives, for scans with such conditions; none when that is too much.
+    /// Keep what `reader` gives, for scans with such conditions; none when that is too much. What is
+    /// looked up comes in order of `ordered_by`, where there is one.
     pub(super) fn read(
         mut reader: Reader,
         conn: &Connection,
         columns: &[String],
         (terms, tests, is_constant): (&[Term], &[Test], &[bool]),
+        ordered_by: Option<usize>,
     ) -> Result<Option<Self>> {
         let (mut chunks, mut bytes) = (Vec::new(), 0);
         while let Some(chunk) = reader.next(conn, columns)? {
@@ -186,7 +188,7 @@ impl Kept {
                 return Ok(None);
             }
         }
-        let index = Index::of(&chunks, terms, tests, is_constant)?;
+        let index = Index::of(&chunks, terms, tests, is_constant, ordered_by)?;
         Ok(Some(Self { chunks, is_constant: is_constant.to_vec(), index }))
     }
 
@@ -226,7 +228,13 @@ impl Kept {
 impl Index {
     /// Fails where it is more than the question may have: without it each look-up would read
     /// everything again.
-    fn of(chunks: &[Chunk], terms: &[Term], tests: &[Test], is_constant: &[bool]) -> Result<Self> {
+    fn of(
+        chunks: &[Chunk],
+        terms: &[Term],
+        tests: &[Test],
+        is_constant: &[bool],
+        ordered_by: Option<usize>,
+    ) -> Result<Self> {
         let changing: Vec<(usize, &Term, &Test)> = (0..terms.len())
             .filter(|at| is_constant.get(*at) == Some(&false))
             .filter_map(|at| Some((at, terms.get(at)?, tests.get(at)?)))
@@ -239,7 +247,8 @@ impl Index {
             .map(|(_, term, _)| term.column)
             .collect();
         // The column with most bounds: rather between two than above one.
-        let between = bounds.iter().max_by_key(|column| bounds.iter().filter(|other| other == column).count()).copied();
+        let most = || bounds.iter().max_by_key(|column| bounds.iter().filter(|other| other == column).count()).copied();
+        let between = ordered_by.map(Some).or_else(most);
         let (equal, columns): (Vec<usize>, Vec<usize>) = changing
             .iter()
             .filter(|(_, term, test)| is_equal(term, test))
