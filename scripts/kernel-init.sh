@@ -91,7 +91,7 @@ compare collectives "calls" -eq "$(of calls)" "SELECT count(*) FROM collectives 
 compare collectives "numbered without a gap" -eq "$(of calls)" "SELECT max(seq) + 1 FROM collectives WHERE pid = $pid"
 compare collectives "with the rank of the communicator" -eq "$(of calls)" "SELECT count(*) FROM collectives WHERE pid = $pid AND rank = 0 AND nranks = 1 AND comm_hash IS NOT NULL"
 compare collectives "calls of two ranks that wait for each other" -eq 200 "SELECT count(*) FROM collectives WHERE nranks = 2"
-compare collectives "with the place where they were made" -ge "$(of calls)" "SELECT count(*) FROM collectives WHERE pid = $pid AND func = 'all_reduce' AND site LIKE '%(host-events)'"
+compare collectives "with the place where they were made" -ge "$(of calls)" "SELECT count(*) FROM collectives WHERE pid = $pid AND func = 'all_reduce' AND (site LIKE '%(host-events)' OR site LIKE 'host-events@0x%')"
 compare cuda "calls counted in the kernel" -eq "$(of cuda_calls)" "SELECT sum(count) FROM call_rollups WHERE pid = $pid AND func = 'cudaDeviceSynchronize'"
 compare processes "the rank" -eq 1 "SELECT count(*) FROM processes WHERE pid = $pid AND rank = 0 AND cgroup_path = '/job/ranks'"
 compare offcpu "sleeps of 5 ms" -ge "$(of sleeps)" "SELECT count(*) FROM offcpu WHERE pid = $pid AND voluntary AND duration_ns >= 5000000"

@@ -174,3 +174,32 @@ fn samples_of_a_job_become_classes() {
     let profile = &sampler.profile(&pids[..1], &plan, || false)[0];
     assert_eq!(profile.short_because, Some(ShortReason::Failed(StacksError::Ended { pid: pids[0] })));
 }
+
+/// As LAMMPS: its libpython is there for scripts that most inputs do not have.
+#[test]
+fn a_program_that_links_python_and_does_not_start_it_is_read_as_native() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("links.c"), dir.path().join("links"));
+    std::fs::write(&source, "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n").unwrap();
+    let built = Command::new("cc")
+        .args(["-O2", "-Wl,--no-as-needed", "-o"])
+        .args([&program, &source])
+        .arg("-l:libpython3.11.so.1.0")
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no C compiler, or no libpython3.11");
+        return;
+    }
+    let mut child = Command::new(&program).spawn().unwrap();
+    let pid = child.id();
+    let mut reader = StackReader::new(Limits::default());
+    let read = eventually(|| match reader.read(pid) {
+        Ok(stacks) if stacks.threads.iter().any(|thread| !thread.frames.is_empty()) => Ok(stacks),
+        other => Err(format!("{other:?}")),
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(read.runtime, "native");
+    let is_main = |frame: &Frame| matches!(frame, Frame::Native { function, .. } if function == "main");
+    assert!(read.threads[0].frames.iter().any(is_main), "{read:?}");
+}

@@ -110,7 +110,11 @@ impl StackReader {
             });
         }
         if let Some(interpreter) = find(pid, &mappings, &mut self.files)? {
-            return Ok(Target::Python(Box::new(PythonReader::new(pid, interpreter))));
+            let reader = PythonReader::new(pid, interpreter);
+            // Programs link libpython and never start it, as LAMMPS does.
+            if reader.is_started() {
+                return Ok(Target::Python(Box::new(reader)));
+            }
         }
         if cfg!(not(target_arch = "x86_64")) {
             let reason = "native stacks are read on x86-64 only".into();

@@ -71,6 +71,12 @@ impl PythonReader {
         self.interpreter.layout.version
     }
 
+    /// Whether an interpreter has been started in the process.
+    pub(crate) fn is_started(&self) -> bool {
+        let head = self.memory.word(self.interpreter.runtime + self.interpreter.layout.interpreters_head);
+        head.is_ok_and(|head| head != 0)
+    }
+
     /// The stacks of all threads now, and how many threads were left out. Running threads are asked
     /// to walk their frames themselves, and are not in it: [`Self::answered`] returns their stacks.
     pub(crate) fn read(
