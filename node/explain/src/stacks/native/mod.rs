@@ -15,7 +15,7 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as UnwindModule, Unwinder};
 use nix::errno::Errno;
 
-use self::symbols::names;
+use self::symbols::{Function, functions};
 use super::memory::{Memory, word_at};
 use super::modules::{Files, Mapping, UnwindSections, mappings};
 use super::own::{OwnWalk, OwnWalks};
@@ -41,7 +41,11 @@ pub(crate) struct NativeReader {
     modules: Vec<Module>,
     probes: Option<(u64, u64)>,
     mapped_at: Instant,
+    /// By address: the function's name, and the place of its module.
     symbols: HashMap<u64, (String, usize)>,
+    /// Functions that were found, by their start in memory: a program that computes is at another
+    /// address of the same few in each sample.
+    functions: BTreeMap<u64, Function>,
     /// Threads that ran at the last read, whose stacks a helper was asked for.
     running: Vec<u32>,
     not_asked: Option<String>,
@@ -82,6 +86,7 @@ impl NativeReader {
             probes: None,
             mapped_at: Instant::now(),
             symbols: HashMap::new(),
+            functions: BTreeMap::new(),
             running: Vec::new(),
             not_asked: None,
         };
@@ -98,6 +103,7 @@ impl NativeReader {
         self.unwinder = UnwinderX86_64::new();
         self.modules.clear();
         self.symbols.clear();
+        self.functions.clear();
         self.mapped_at = Instant::now();
         self.probes = mappings.iter().find(|mapping| mapping.path == "[uprobes]").map(|m| (m.start, m.end));
         for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some()) {
@@ -301,35 +307,53 @@ impl NativeReader {
         }
     }
 
-    fn module(&self, address: u64) -> Option<&Module> {
-        let at = self.modules.partition_point(|module| module.mapping.start <= address);
-        self.modules.get(at.checked_sub(1)?).filter(|module| address < module.end)
+    fn module_index(&self, address: u64) -> Option<usize> {
+        let at = self.modules.partition_point(|module| module.mapping.start <= address).checked_sub(1)?;
+        (address < self.modules[at].end).then_some(at)
     }
 
-    /// Finds the names of all addresses that have none yet, in one pass over each file's symbols.
+    fn module(&self, address: u64) -> Option<&Module> {
+        self.modules.get(self.module_index(address)?)
+    }
+
+    /// Finds the names of all addresses that have none yet: in functions that were found before, else
+    /// in one pass over each file's symbols.
     fn name_all<'a>(&mut self, found: impl Iterator<Item = &'a Addresses>, limits: &Limits) {
         const MAX_NAMES: usize = 65_536;
         if self.symbols.len() > MAX_NAMES {
             self.symbols.clear();
+            self.functions.clear();
         }
-        let mut by_module: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        let mut by_module: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         for address in found.flat_map(|found| &found.addresses) {
-            if !self.symbols.contains_key(address)
-                && let Some(module) = self.module(*address)
-            {
-                by_module.entry(module.mapping.start).or_default().push(*address);
+            if self.symbols.contains_key(address) {
+                continue;
+            }
+            let Some(index) = self.module_index(*address) else { continue };
+            let in_file = address.wrapping_sub(self.modules[index].bias);
+            let before = self.functions.range(..=*address).next_back().map(|(_, function)| function);
+            match before.filter(|function| function.range.contains(&in_file)) {
+                Some(function) => drop(self.symbols.insert(*address, (function.name.clone(), index))),
+                None => by_module.entry(index).or_default().push(*address),
             }
         }
-        for (start, mut addresses) in by_module {
+        for (index, mut addresses) in by_module {
             addresses.sort_unstable();
             addresses.dedup();
-            let Ok(index) = self.modules.binary_search_by_key(&start, |module| module.mapping.start) else { continue };
             let module = &self.modules[index];
-            let in_file: Vec<u64> = addresses.iter().map(|address| address.wrapping_sub(module.bias)).collect();
-            let names = names(self.pid, &module.mapping, &in_file);
-            for ((address, in_file), name) in addresses.into_iter().zip(in_file).zip(names) {
-                let name =
-                    name.map_or_else(|| format!("+{in_file:#x}"), |name| shorten(&name, limits.name_bytes, false));
+            let bias = module.bias;
+            let in_file: Vec<u64> = addresses.iter().map(|address| address.wrapping_sub(bias)).collect();
+            let found = functions(self.pid, &module.mapping, &in_file);
+            for ((address, in_file), function) in addresses.into_iter().zip(in_file).zip(found) {
+                let name = match function {
+                    Some(Function { range, name }) => {
+                        let name = shorten(&name, limits.name_bytes, false);
+                        let start = range.start.wrapping_add(bias);
+                        self.functions.insert(start, Function { range, name: name.clone() });
+                        name
+                    }
+                    None => format!("+{in_file:#x}"),
+                };
                 self.symbols.insert(address, (name, index));
             }
         }

@@ -1,5 +1,7 @@
 //! Names of native functions from the symbol tables of ELF files.
 
+use std::ops::Range;
+
 use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadCache};
@@ -8,15 +10,23 @@ use super::super::modules::{MAX_SECTION_BYTES, Mapping, open};
 
 const LE: LittleEndian = LittleEndian;
 
-/// The demangled names of the functions that contain these addresses (as in the file, ascending),
-/// in their order. Nothing of the table is kept: a library of a framework has a million symbols,
-/// and a stack needs ten.
-pub(crate) fn names(pid: u32, mapping: &Mapping, addresses: &[u64]) -> Vec<Option<String>> {
-    let mut names = vec![None; addresses.len()];
-    let Some(file) = open(pid, mapping) else { return names };
+/// A function of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Function {
+    /// Its addresses, as in the file.
+    pub(crate) range: Range<u64>,
+    /// Demangled.
+    pub(crate) name: String,
+}
+
+/// The functions that contain these addresses (as in the file, ascending), in their order. Nothing
+/// else of the table is kept: a library of a framework has a million symbols, and a stack needs ten.
+pub(crate) fn functions(pid: u32, mapping: &Mapping, addresses: &[u64]) -> Vec<Option<Function>> {
+    let mut functions = vec![None; addresses.len()];
+    let Some(file) = open(pid, mapping) else { return functions };
     let data = ReadCache::new(file);
-    let Ok(header) = FileHeader64::<LittleEndian>::parse(&data) else { return names };
-    let Ok(sections) = header.sections(LE, &data) else { return names };
+    let Ok(header) = FileHeader64::<LittleEndian>::parse(&data) else { return functions };
+    let Ok(sections) = header.sections(LE, &data) else { return functions };
     for kind in [SHT_SYMTAB, SHT_DYNSYM] {
         let small = sections.iter().all(|s| s.sh_type(LE) != kind || s.sh_size(LE) <= MAX_SECTION_BYTES);
         let Some(symbols) = sections.symbols(LE, &data, kind).ok().filter(|_| small) else { continue };
@@ -27,17 +37,18 @@ pub(crate) fn names(pid: u32, mapping: &Mapping, addresses: &[u64]) -> Vec<Optio
             let start = symbol.st_value(LE);
             let end = start.saturating_add(symbol.st_size(LE));
             let first = addresses.partition_point(|address| *address < start);
-            for (address, name) in addresses.iter().zip(&mut names).skip(first) {
+            for (address, function) in addresses.iter().zip(&mut functions).skip(first) {
                 if *address >= end {
                     break;
                 }
-                if name.is_none() {
-                    *name = symbol.name(LE, symbols.strings()).ok().filter(|name| !name.is_empty()).map(demangle);
+                if function.is_none() {
+                    let name = symbol.name(LE, symbols.strings()).ok().filter(|name| !name.is_empty());
+                    *function = name.map(|name| Function { range: start..end, name: demangle(name) });
                 }
             }
         }
     }
-    names
+    functions
 }
 
 fn demangle(name: &[u8]) -> String {
