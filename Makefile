@@ -1,7 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
 
-.PHONY: help test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons
+.PHONY: help test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -163,6 +163,12 @@ test-kernels-aarch64: ## capture on Debian's arm64 kernel in qemu, with the aarc
 bench-capture: deps ## what recording costs: calls beside empty probes, an MPI job beside itself, switches (root)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-capture
 	target/release/bench-capture
+
+test-aarch64: ## unit tests of planner, store, mesh, questions, verdicts and command line, cross-built for aarch64 and run by qemu-user
+	@scripts/deps.sh --dist
+	@scripts/deps.sh --kernels
+	@command -v qemu-aarch64 >/dev/null || apt-get install -y --no-install-recommends qemu-user
+	scripts/test-aarch64.sh target/kernels/libraries-aarch64
 
 dist: ## what is released, for x86_64 and aarch64: tarballs, .deb, .rpm, checksums (OUT=DIR, ARCH=x86_64 only one; SIGN_KEY=FILE signs)
 	@scripts/deps.sh --dist
