@@ -1,5 +1,7 @@
 # What people type. `make demo` and `make test` set everything up on a fresh Debian or Ubuntu machine with cargo.
 CARGO ?= cargo
+# The agent of benches on real programs.
+OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 
 .PHONY: help test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64
 
@@ -72,13 +74,13 @@ bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict,
 bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL and PTRANS, mpi4py), healthy and held (root; REAL_PROGRAM, REAL_ROUNDS)
 	@scripts/deps.sh --test
 	$(CARGO) build --locked --release -p rankmesh
-	RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh $(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
+	RANKMESH_BINARY=$(OPTIMISED) $(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
 
 bench-explain: deps ## twelve causes of lateness, injected one after the other: the right link, the line, no wrong chain (root; half an hour; EXPLAIN_CAUSE, EXPLAIN_ROUNDS)
 	@scripts/deps.sh --test
 	$(CARGO) build --locked --release -p rankmesh
-	RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh $(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
-	for round in $$(seq $(or $(EXPLAIN_ROUNDS),5)); do RANKMESH_BINARY=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh \
+	RANKMESH_BINARY=$(OPTIMISED) $(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
+	for round in $$(seq $(or $(EXPLAIN_ROUNDS),5)); do RANKMESH_BINARY=$(OPTIMISED) \
 	    $(CARGO) test --locked -p rankmesh --test live_causes -- --exact packet_loss_to_one_host_is_named_with_its_flows --nocapture || exit 1; done
 
 bench-stacks: deps ## what twenty samples of a rank's stack cost it and its agent
@@ -167,8 +169,7 @@ bench-capture: deps ## what recording costs: calls beside empty probes, an MPI j
 test-aarch64: ## unit tests of planner, store, mesh, questions, verdicts and command line, cross-built for aarch64 and run by qemu-user
 	@scripts/deps.sh --dist
 	@scripts/deps.sh --kernels
-	@command -v qemu-aarch64 >/dev/null || apt-get install -y --no-install-recommends qemu-user
-	scripts/test-aarch64.sh target/kernels/libraries-aarch64
+	scripts/test-aarch64.sh target/kernels
 
 dist: ## what is released, for x86_64 and aarch64: tarballs, .deb, .rpm, checksums (OUT=DIR, ARCH=x86_64 only one; SIGN_KEY=FILE signs)
 	@scripts/deps.sh --dist

@@ -51,6 +51,7 @@ fi
 if [ "${1:-}" = --kernels ]; then
     need qemu-system-x86 have qemu-system-x86_64
     need qemu-system-arm have qemu-system-aarch64
+    need qemu-user have qemu-aarch64
     need busybox-static have busybox
     need cpio have cpio
     need libcap2-bin test -x /usr/sbin/setcap

@@ -1,17 +1,22 @@
 #!/bin/sh
 # The unit tests of what needs neither eBPF nor a rank, cross-built for aarch64 and run by qemu-user: planner, store, mesh, gossip,
 # certificates, wire types, questions, verdicts, command line.
-#     test-aarch64.sh SYSROOT        SYSROOT: a folder with an arm64 C library (test-kernels.sh makes one)
+#     test-aarch64.sh WORK        WORK: a folder for the arm64 C library (that of test-kernels.sh has it, too)
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
-sysroot=$(cd "${1:?usage: test-aarch64.sh SYSROOT}" && pwd)
+mkdir -p "${1:?usage: test-aarch64.sh WORK}"
+work=$(cd "$1" && pwd)
 target=${CARGO_TARGET_DIR:-$root/target/dist}
 . "$root/scripts/zig-env.sh"
 command -v qemu-aarch64 >/dev/null 2>&1 || {
     echo "test-aarch64.sh needs qemu-aarch64: apt-get install qemu-user" >&2
     exit 1
 }
+suite=bookworm debian=arm64
+. "$root/scripts/other-packages.sh"
+sysroot=$work/libraries-aarch64
+unpack "$sysroot" busybox-static libc6 libgcc-s1 libstdc++6
 set --
 for crate in query-planner certs gossip rankmesh-model rankmesh-store rankmesh-mesh rankmesh-query rankmesh-verdicts rankmesh-front; do
     set -- "$@" -p "$crate"

@@ -1,8 +1,8 @@
 //! Walks over the Python frames of running threads, by the threads themselves, and copies of the
 //! native stacks of those without Python: a clock of the thread's own fires while it is on a CPU,
 //! and a BPF program (`bpf/python.bpf.c`) then reads its frames or its stack, which cannot change
-//! meanwhile. Nothing is stopped and nothing signalled. The caller
-//! knows the meaning and layout of the frames.
+//! meanwhile. Nothing is stopped and nothing signalled. The caller knows the meaning and layout of
+//! the frames.
 //!
 //! Needs the rights that capture needs. A perf event of a thread lasts until [`PythonWalks::end`].
 
