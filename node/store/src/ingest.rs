@@ -35,6 +35,11 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Longest wait of the writer without anything to do; retention by age runs at this pace.
 const IDLE: Duration = Duration::from_secs(1);
+/// How long the writer does not look for what is over the limits after it found nothing, if the store does
+/// not grow by this share of its limit meanwhile.
+const RETAIN_EVERY: Duration = Duration::from_millis(500);
+/// See [`RETAIN_EVERY`].
+const RETAIN_SHARE: u64 = 64;
 /// Records of one commit: some 15 ms of work.
 const MOST_A_COMMIT: usize = 16_384;
 
@@ -253,6 +258,8 @@ struct Writer<'c> {
     loss_writer: LossWriter,
     losses: Losses,
     last_commit: Instant,
+    /// When to look for what is over the limits: at that time, or at that size.
+    retain_at: (Instant, u64),
     /// Waited before the next commit: part of its time.
     waited: Duration,
     commit_times: CommitTimes,
@@ -288,7 +295,7 @@ impl Columns {
             let most = rest.partition_point(|record| rows::time_of(record) <= until_ns).min(MOST_ROWS);
             let (chunk, others) = rest.split_at(most.max(1));
             rest = others;
-            let mut columns = self.appender.rows();
+            let mut columns = self.appender.rows(chunk.len());
             for record in chunk {
                 invalid += u64::from(!rows::push(record, &mut columns, rollups));
             }
@@ -384,6 +391,7 @@ impl<'c> Writer<'c> {
             loss_writer: LossWriter::default(),
             losses: Losses::new(),
             last_commit: Instant::now(),
+            retain_at: (Instant::now(), 0),
             waited: Duration::ZERO,
             commit_times: CommitTimes::default(),
         })
@@ -406,17 +414,20 @@ impl<'c> Writer<'c> {
                 // A queue that has filled up goes in several commits: none of them takes long.
                 while items.len() > MOST_A_COMMIT {
                     let rest = items.split_off(MOST_A_COMMIT);
-                    self.settle(std::mem::replace(&mut items, rest));
+                    self.settle(&mut std::mem::replace(&mut items, rest));
                     checkpointer.nudge();
                 }
-                self.settle(items);
+                self.settle(&mut items);
+                self.shared.queue.reuse(items);
             }
             let spent = began.elapsed();
             self.shared.queue.settled(drained.flush);
             self.compact();
             // Dropping must keep up with ingest at any speed: it gets the time that the commit
             // took, or a little.
-            self.retain(spent.max(Duration::from_millis(20)));
+            if Instant::now() >= self.retain_at.0 || self.size() >= self.retain_at.1 {
+                self.retain(spent.max(Duration::from_millis(20)));
+            }
             checkpointer.nudge();
             self.waited += checkpointer.settle();
             // A log that a long question let grow: commits that come cut it back by themselves.
@@ -441,12 +452,12 @@ impl<'c> Writer<'c> {
 
     /// Commit `items` and all loss counted so far, trying again as long as that may help and nobody
     /// waits to stop.
-    fn settle(&mut self, mut items: Vec<Item>) {
+    fn settle(&mut self, items: &mut Vec<Item>) {
         let mut delay = BACK_OFF.0;
         let mut stopping = false;
         loop {
             let began = Instant::now();
-            match self.commit(&items) {
+            match self.commit(items) {
                 Ok(batch) => {
                     let waited = std::mem::take(&mut self.waited);
                     self.committed(batch, began.elapsed() + waited);
@@ -467,7 +478,7 @@ impl<'c> Writer<'c> {
                         return;
                     }
                     tracing::error!(%error, records = items.len(), "the trace store gave up a batch");
-                    self.give_up(&items);
+                    self.give_up(items);
                     items.clear();
                 }
             }
@@ -614,12 +625,21 @@ impl<'c> Writer<'c> {
                 }
                 if !step.touched.is_empty() {
                     self.renew(&step.touched);
+                } else if !step.more {
+                    let grown = self.size().saturating_add(self.limits.max_bytes / RETAIN_SHARE);
+                    self.retain_at = (Instant::now() + RETAIN_EVERY, grown);
                 }
             }
             Err(error) => {
                 tracing::warn!(%error, "the trace store could not drop old rows; trying again")
             }
         }
+    }
+
+    /// Bytes of the main file and the log, as of the last commit.
+    fn size(&self) -> u64 {
+        let facts = self.shared.facts();
+        facts.file_bytes.saturating_add(facts.wal_bytes)
     }
 
     fn wal_bytes(&self) -> u64 {

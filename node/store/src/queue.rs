@@ -19,9 +19,14 @@ pub(crate) type Losses = BTreeMap<(String, String), (i64, u64)>;
 /// one name, so that memory stays bounded.
 const MOST_LOSS_KINDS: usize = 4096;
 
+/// Items for which a drained list is used again: those of a commit at some 50,000 records a second.
+const MOST_REUSED: usize = 8192;
+
 #[derive(Debug, Default)]
 struct State {
     items: Vec<Item>,
+    /// An empty list, whose memory is used again.
+    spare: Vec<Item>,
     first_at: Option<Instant>,
     dropped: [u64; Kind::ALL.len()],
     losses: Losses,
@@ -114,12 +119,21 @@ impl Queue {
             self.wake_writer.wait_for(&mut state, due - now);
         }
         state.first_at = None;
+        let empty = std::mem::take(&mut state.spare);
         Drained {
-            items: std::mem::take(&mut state.items),
+            items: std::mem::replace(&mut state.items, empty),
             dropped: std::mem::take(&mut state.dropped),
             losses: std::mem::take(&mut state.losses),
             flush: state.flush_wanted,
             stop: state.stop,
+        }
+    }
+
+    /// The list of a drain was dealt with: its memory is used again where it is not large.
+    pub(crate) fn reuse(&self, mut items: Vec<Item>) {
+        items.clear();
+        if items.capacity() <= MOST_REUSED {
+            self.lock().spare = items;
         }
     }
 

@@ -96,7 +96,7 @@ pub(crate) fn step(
             step.losses_until_ns = step.losses_until_ns.max(Some(cutoff_ns));
         }
     }
-    give_back(conn, limits)?;
+    step.more |= give_back(conn, limits)?;
     Ok(step)
 }
 
@@ -267,14 +267,15 @@ fn record(tx: &Connection, table: &str, cutoff_ns: i64, rows: i64) -> rusqlite::
 
 /// Give free pages back while the file is larger than it may be. Below that they are kept for
 /// coming rows.
-fn give_back(conn: &Connection, limits: &Limits) -> rusqlite::Result<()> {
+fn give_back(conn: &Connection, limits: &Limits) -> rusqlite::Result<bool> {
     let free = pragma(conn, "freelist_count")?;
-    if free > 0 && file_bytes(conn)? > high_water(limits) {
-        let mut stmt = conn.prepare_cached(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"))?;
-        let mut rows = stmt.query([])?;
-        while rows.next()?.is_some() {}
+    if free == 0 || file_bytes(conn)? <= high_water(limits) {
+        return Ok(false);
     }
-    Ok(())
+    let mut stmt = conn.prepare_cached(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"))?;
+    let mut rows = stmt.query([])?;
+    while rows.next()?.is_some() {}
+    Ok(true)
 }
 
 /// Room for rows in the main file: the limit less the write-ahead log's share.

@@ -2,14 +2,13 @@
 //! sum, minimum, maximum and quantile sketch of durations, kept in the same transaction as the rows
 //! they sum up. Does not own the rows (`rows`), nor the sketch's form (`query_planner::states`).
 //!
-//! The table is columnar. The newest seconds may still grow: they lie in one segment at the table's
-//! end, the open one, which every commit that adds to them replaces. What is older goes to segments
-//! that stay. A call that comes in later than that (a collective that hung) makes a second row of
-//! its key.
+//! The table is columnar. The newest seconds may still grow: they lie in segments of their own at the
+//! table's end, the open ones, of which a commit replaces those from the first second on to which it
+//! adds (as a rule the last one alone). What is older goes to segments that stay. A call that comes in
+//! later than that (a collective that hung) makes a second row of its key.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as Place;
 use std::collections::hash_map::Entry;
 
 use query_planner::states::{Buckets, read_stored, stored};
@@ -26,7 +25,7 @@ const TABLE: &str = "call_rollups";
 const TIME: &str = "bucket_ns";
 /// Buckets that are older than the newest by more than this do not grow any more.
 const OPEN_NS: i64 = 2 * BUCKET_NS;
-/// Rows of the open segment at most.
+/// Rows of the open segments together, at most.
 const MOST_OPEN: usize = 16_384;
 /// A bucket that lies further ahead of the clock than this is no measure of what is new.
 const AHEAD_NS: i64 = 10 * BUCKET_NS;
@@ -178,11 +177,19 @@ fn merge_into(sums: &mut Sums, key: RollupKey, more: Sum) {
 pub(crate) struct RollupWriter {
     appender: Appender,
     compactor: Compactor,
-    /// The rows of the open segment, by bucket.
+    /// The rows of the open segments, by bucket.
     open: BTreeMap<i64, Sums>,
-    /// The open segment.
-    segment: Option<i64>,
+    /// The open segments by the first bucket in them. Row ids ascend with the buckets.
+    segments: BTreeMap<i64, OpenSegment>,
     newest_ns: i64,
+}
+
+/// Where an open segment lies.
+#[derive(Debug, Clone, Copy)]
+struct OpenSegment {
+    id: i64,
+    /// The row id after its last row.
+    end_rowid: i64,
 }
 
 /// What a transaction wrote; nothing has changed in memory before it is committed.
@@ -191,7 +198,9 @@ pub(crate) struct RollupsWritten {
     closed: Vec<Segment>,
     /// Buckets up to this one do not grow any more.
     closed_until_ns: i64,
-    open: Option<i64>,
+    /// Open segments of this bucket and later ones were replaced by `open`.
+    replaced_from_ns: i64,
+    open: Vec<(i64, OpenSegment)>,
     newest_ns: i64,
 }
 
@@ -200,9 +209,9 @@ impl RollupWriter {
         let mut appender = Appender::open(conn, TABLE, TIME)?;
         let mut compactor = Compactor::open(conn, TABLE, TIME)?;
         let mut open: BTreeMap<i64, Sums> = BTreeMap::new();
-        let mut segment = None;
+        let mut segments = BTreeMap::new();
         let last: Option<(i64, i64, i64)> = columnar::last_segment(conn, TABLE)?;
-        if let Some((id, first_rowid, _)) = last.filter(|(_, _, rows)| *rows <= MOST_OPEN as i64) {
+        if let Some((id, first_rowid, count)) = last.filter(|(_, _, rows)| *rows <= MOST_OPEN as i64) {
             match read_rows(conn, first_rowid) {
                 Ok(rows) => {
                     for (key, sum) in rows {
@@ -210,14 +219,15 @@ impl RollupWriter {
                     }
                     compactor.dropped(id);
                     appender.rewind(first_rowid);
-                    segment = Some(id);
+                    let first = open.keys().next().copied().unwrap_or(i64::MIN);
+                    segments.insert(first, OpenSegment { id, end_rowid: first_rowid + count });
                 }
                 // Damaged: whoever asks for these rows is told; new ones go on behind them.
                 Err(error) => tracing::error!(%error, "the newest sums of the trace store cannot be continued"),
             }
         }
         let newest_ns = open.keys().next_back().copied().unwrap_or(i64::MIN);
-        Ok(Self { appender, compactor, open, segment, newest_ns })
+        Ok(Self { appender, compactor, open, segments, newest_ns })
     }
 
     /// Add `rollups` to the stored rows inside the open transaction. None when there was nothing to
@@ -228,17 +238,22 @@ impl RollupWriter {
         rollups: &Rollups,
         now_ns: i64,
     ) -> Result<Option<RollupsWritten>, SegmentError> {
-        if rollups.sums.is_empty() {
-            return Ok(None);
-        }
         let mut added: BTreeMap<i64, Vec<(&RollupKey, &Sum)>> = BTreeMap::new();
         for (key, sum) in &rollups.sums {
             added.entry(key.bucket_ns).or_default().push((key, sum));
         }
+        let Some(first_added) = added.keys().next().copied() else { return Ok(None) };
         let known = added.keys().copied().filter(|bucket| *bucket <= now_ns.saturating_add(AHEAD_NS));
         let newest_ns = known.max().unwrap_or(i64::MIN).max(self.newest_ns);
+        let closed_until_ns = self.closed_until(&added, newest_ns);
+        let oldest = self.open.keys().next().copied().unwrap_or(i64::MAX).min(first_added);
+        let replaced_from_ns = if oldest <= closed_until_ns {
+            i64::MIN
+        } else {
+            self.segments.range(..=first_added).next_back().map_or(first_added, |(first, _)| *first)
+        };
         let mut rows: BTreeMap<i64, Vec<(&RollupKey, Cow<'_, Sum>)>> = BTreeMap::new();
-        for (bucket, sums) in &self.open {
+        for (bucket, sums) in self.open.range(replaced_from_ns..) {
             let mut all: FastMap<&RollupKey, Cow<'_, Sum>> =
                 sums.iter().map(|(key, sum)| (key, Cow::Borrowed(sum))).collect();
             for (key, sum) in added.remove(bucket).unwrap_or_default() {
@@ -254,44 +269,59 @@ impl RollupWriter {
         for (bucket, sums) in added {
             rows.insert(bucket, sums.into_iter().map(|(key, sum)| (key, Cow::Borrowed(sum))).collect());
         }
-        // What does not grow any more, then as much of the rest as the open segment cannot hold.
-        let mut closed_until_ns = newest_ns.saturating_sub(OPEN_NS + 1);
-        let mut open_rows: usize = rows.range(closed_until_ns.saturating_add(1)..).map(|(_, rows)| rows.len()).sum();
-        for (bucket, rows) in rows.range(closed_until_ns.saturating_add(1)..) {
-            if open_rows <= MOST_OPEN {
-                break;
-            }
-            open_rows -= rows.len();
-            closed_until_ns = *bucket;
-        }
-        if let Some(segment) = self.segment {
+        for segment in self.segments.range(replaced_from_ns..).map(|(_, segment)| segment.id) {
             columnar::delete_segment(conn, segment)?;
         }
+        let kept = self.segments.range(..replaced_from_ns).next_back().map(|(_, segment)| segment.end_rowid);
+        let mut before = kept.map_or(0, |end| (end - self.appender.next_rowid()).max(0) as usize);
         let still_open = rows.split_off(&closed_until_ns.saturating_add(1));
         let mut closed = Vec::new();
-        let mut before = 0;
         let mut closing: Vec<(&RollupKey, Cow<'_, Sum>)> = rows.into_values().flatten().collect();
         closing.sort_unstable_by(|a, b| a.0.cmp(b.0));
         for chunk in closing.chunks(MOST_ROWS) {
-            closed.push(self.write_segment(conn, chunk.iter().map(|(key, sum)| (*key, &**sum)), before)?);
+            closed.push(self.write_segment(conn, chunk, before)?);
             before += chunk.len();
         }
-        let mut open = None;
-        if !still_open.is_empty() {
-            let rows = still_open.values().flatten().map(|(key, sum)| (*key, &**sum));
-            open = Some(self.write_segment(conn, rows, before)?.id());
+        let mut open = Vec::new();
+        for (bucket, rows) in &still_open {
+            let segment = self.write_segment(conn, rows, before)?;
+            before += rows.len();
+            open.push((*bucket, OpenSegment { id: segment.id(), end_rowid: segment.first_rowid + rows.len() as i64 }));
         }
-        Ok(Some(RollupsWritten { closed, closed_until_ns, open, newest_ns }))
+        Ok(Some(RollupsWritten { closed, closed_until_ns, replaced_from_ns, open, newest_ns }))
     }
 
-    fn write_segment<'r>(
+    /// The last bucket that does not grow any more: of those that may, as many are closed as the open
+    /// segments cannot hold.
+    fn closed_until(&self, added: &BTreeMap<i64, Vec<(&RollupKey, &Sum)>>, newest_ns: i64) -> i64 {
+        let mut closed_until_ns = newest_ns.saturating_sub(OPEN_NS + 1);
+        let after = closed_until_ns.saturating_add(1);
+        let mut rows: BTreeMap<i64, usize> =
+            self.open.range(after..).map(|(bucket, sums)| (*bucket, sums.len())).collect();
+        for (bucket, sums) in added.range(after..) {
+            let open = self.open.get(bucket);
+            let new = sums.iter().filter(|(key, _)| open.is_none_or(|open| !open.contains_key(*key)));
+            *rows.entry(*bucket).or_default() += new.count();
+        }
+        let mut open_rows: usize = rows.values().sum();
+        for (bucket, rows) in rows {
+            if open_rows <= MOST_OPEN {
+                break;
+            }
+            open_rows -= rows;
+            closed_until_ns = bucket;
+        }
+        closed_until_ns
+    }
+
+    fn write_segment(
         &self,
         conn: &Connection,
-        rows: impl Iterator<Item = (&'r RollupKey, &'r Sum)>,
+        rows: &[(&RollupKey, Cow<'_, Sum>)],
         before: usize,
     ) -> Result<Segment, SegmentError> {
-        let mut columns = self.appender.rows();
-        rows.for_each(|(key, sum)| push(key, sum, &mut columns));
+        let mut columns = self.appender.rows(rows.len());
+        rows.iter().for_each(|(key, sum)| push(key, sum, &mut columns));
         self.appender.write(conn, &columns, before)
     }
 
@@ -299,14 +329,12 @@ impl RollupWriter {
     pub(crate) fn committed(&mut self, written: RollupsWritten, rollups: &mut Rollups) {
         self.appender.committed(written.closed.iter().map(|segment| segment.rows).sum());
         written.closed.iter().for_each(|segment| self.compactor.added(segment));
-        self.segment = written.open;
+        self.segments.retain(|first, _| *first < written.replaced_from_ns);
+        self.segments.extend(written.open);
         self.newest_ns = written.newest_ns;
         self.open = self.open.split_off(&written.closed_until_ns.saturating_add(1));
         for (key, sum) in rollups.sums.drain().filter(|(key, _)| key.bucket_ns > written.closed_until_ns) {
-            match self.open.entry(key.bucket_ns) {
-                Place::Vacant(slot) => merge_into(slot.insert(Sums::default()), key, sum),
-                Place::Occupied(mut slot) => merge_into(slot.get_mut(), key, sum),
-            }
+            merge_into(self.open.entry(key.bucket_ns).or_default(), key, sum);
         }
     }
 
@@ -323,10 +351,12 @@ impl RollupWriter {
     /// A segment was dropped.
     pub(crate) fn dropped(&mut self, segment: i64) {
         self.compactor.dropped(segment);
-        if self.segment == Some(segment) {
-            self.segment = None;
-            self.open.clear();
-        }
+        let Some(first) = self.segments.iter().find(|(_, open)| open.id == segment).map(|(first, _)| *first) else {
+            return;
+        };
+        let next = self.segments.range(first.saturating_add(1)..).next().map_or(i64::MAX, |(next, _)| *next);
+        self.segments.remove(&first);
+        self.open.retain(|bucket, _| !(first..next).contains(bucket));
     }
 }
 

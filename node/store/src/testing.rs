@@ -97,7 +97,7 @@ pub fn store_of_segments(path: &Path, segments: u64, rows: u64) -> Store {
     conn.execute_batch("BEGIN").unwrap();
     let mut appender = Appender::open(&conn, "collectives", "ts_ns").unwrap();
     for segment in 0..segments {
-        let mut columns = appender.rows();
+        let mut columns = appender.rows(0);
         for row in 0..rows {
             let seq = segment * rows + row;
             let ts_ns = T0 + i64::try_from(segment).unwrap() * (MOST_SPAN_NS + 1) + i64::try_from(row).unwrap() * 1_000;

@@ -15,8 +15,10 @@ pub(crate) struct RowColumns {
 }
 
 impl RowColumns {
-    pub(crate) fn new(columns: &[(String, Kind)]) -> Self {
-        Self { columns: columns.iter().map(|(name, kind)| (name.clone(), Column::new(*kind))).collect(), at: 0 }
+    /// With room for `rows` rows.
+    pub(crate) fn new(columns: &[(String, Kind)], rows: usize) -> Self {
+        let column = |(name, kind): &(String, Kind)| (name.clone(), Column::with_room(*kind, rows));
+        Self { columns: columns.iter().map(column).collect(), at: 0 }
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -82,8 +84,13 @@ impl Appender {
     }
 
     /// Room for a commit's rows.
-    pub(crate) fn rows(&self) -> RowColumns {
-        RowColumns::new(&self.columns)
+    pub(crate) fn rows(&self, rows: usize) -> RowColumns {
+        RowColumns::new(&self.columns, rows)
+    }
+
+    /// The row id of the next row.
+    pub(crate) fn next_rowid(&self) -> i64 {
+        self.next_rowid
     }
 
     /// Write rows inside the open transaction. At most [`MOST_ROWS`].

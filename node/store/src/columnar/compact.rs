@@ -2,8 +2,8 @@
 //! size of commits. Does not own when it runs (`ingest`).
 //!
 //! Segments have a tier by their rows. When eight neighbours at the end of the table lie in or
-//! below one tier, or fill a whole segment together, they become one: a row is written once a tier.
-//! Neighbours are joined in the order of their row ids, so row ids stay.
+//! below one of the lower tiers, or as many as fill a whole segment in any, they become one: a row is
+//! written at most once a tier. Neighbours are joined in the order of their row ids, so row ids stay.
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -11,9 +11,11 @@ use super::append::table_columns;
 use super::encode::Column;
 use super::segment::{self, Directory, MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError};
 
-/// Rows up to which a segment belongs to a tier; above the last it is done.
-const TIERS: [usize; 3] = [512, 4096, MOST_ROWS / 2];
-/// Neighbours that are joined.
+/// Rows up to which a segment belongs to a tier; above the last it is done. (A commit at 20,000 records
+/// a second has 3,000 and is written once more, in a whole segment.)
+const TIERS: [usize; 3] = [512, 2048, MOST_ROWS / 2];
+/// Neighbours of a lower tier that are joined. (Those of the last fill a whole segment before they are
+/// very many.)
 const JOINED: usize = 8;
 
 /// A segment's place and size.
@@ -99,7 +101,7 @@ impl Compactor {
                 rows += small.rows;
                 next = Some(small.first_rowid);
             }
-            if count >= JOINED || (count > 1 && rows > MOST_ROWS / 4 * 3) {
+            if (count >= JOINED && limit < TIERS[TIERS.len() - 1]) || (count > 1 && rows > MOST_ROWS / 4 * 3) {
                 most = most.max(count);
             }
         }
@@ -118,7 +120,7 @@ impl Compactor {
         let all = Directory::of_ids(&tx, self.table, joined.iter().map(|small| small.id))?;
         let mut columns: Vec<(String, Column)> = Vec::new();
         for (name, kind) in table_columns(&tx, self.table)? {
-            let mut column = Column::new(kind);
+            let mut column = Column::with_room(kind, joined.iter().map(|small| small.rows).sum());
             for segment in &all.segments {
                 column.extend(&segment.decoded(&tx, &name)?);
             }

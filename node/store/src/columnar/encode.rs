@@ -67,9 +67,14 @@ pub(crate) struct Column {
 
 impl Column {
     pub(super) fn new(kind: Kind) -> Self {
+        Self::with_room(kind, 0)
+    }
+
+    /// With room for `rows` rows.
+    pub(super) fn with_room(kind: Kind, rows: usize) -> Self {
         Self {
             kind,
-            values: Vec::new(),
+            values: Vec::with_capacity(rows),
             valid: Vec::new(),
             texts: Vec::new(),
             codes: FastMap::default(),
@@ -103,9 +108,7 @@ impl Column {
         match value {
             Some(value) => {
                 self.values.push(value);
-                if !self.valid.is_empty() {
-                    self.valid.push(true);
-                }
+                self.all_valid();
             }
             None => {
                 if self.valid.is_empty() {
@@ -141,23 +144,50 @@ impl Column {
     }
 
     pub(super) fn push(&mut self, value: &Scalar) {
-        match (self.kind, value) {
-            (Kind::Integer, Scalar::Integer(value)) => self.push_integer(Some(*value)),
-            (Kind::Integer, _) => self.push_integer(None),
-            (_, Scalar::Text(text)) => self.push_text(Some(text)),
-            (_, _) => self.push_text(None),
-        }
+        self.push_cell(value.cell());
     }
 
     /// Add the rows of a column that was read; one of another kind gives NULLs.
     pub(super) fn extend(&mut self, read: &Decoded) {
-        for row in 0..read.rows() {
-            match (self.kind, read.at(row)) {
-                (Kind::Integer, Cell::Integer(value)) => self.push_integer(Some(value)),
-                (Kind::Integer, _) => self.push_integer(None),
-                (_, Cell::Text(text)) => self.push_text(Some(text)),
-                (_, _) => self.push_text(None),
+        let is_integer = self.kind == Kind::Integer;
+        match &read.column.shape {
+            Shape::Many { entries: None, .. } if is_integer && read.column.valid().is_none() => {
+                self.values.extend_from_slice(&read.values);
+                self.all_valid();
             }
+            Shape::Many { entries: Some(entries), .. } if matches!(**entries, Entries::Texts(_)) && !is_integer => {
+                let codes: Vec<i64> = (0..entries.len() as i64)
+                    .map(|code| if let Cell::Text(text) = entries.at(code) { self.code(text) } else { NULL_CODE })
+                    .collect();
+                let code = |code: &i64| codes.get(*code as usize).copied().unwrap_or(NULL_CODE);
+                self.values.extend(read.values.iter().map(code));
+            }
+            Shape::Constant(value) if read.rows() > 0 => {
+                self.push_cell(value.cell());
+                let (rows, last) = (self.values.len() + read.rows() - 1, self.values[self.values.len() - 1]);
+                self.values.resize(rows, last);
+                if let Some(last) = self.valid.last().copied() {
+                    self.valid.resize(rows, last);
+                }
+            }
+            _ => (0..read.rows()).for_each(|row| self.push_cell(read.at(row))),
+        }
+    }
+
+    /// Integers that were added are not NULL.
+    fn all_valid(&mut self) {
+        if !self.valid.is_empty() {
+            self.valid.resize(self.values.len(), true);
+        }
+    }
+
+    /// A value; one of another kind is NULL.
+    fn push_cell(&mut self, cell: Cell<'_>) {
+        match (self.kind, cell) {
+            (Kind::Integer, Cell::Integer(value)) => self.push_integer(Some(value)),
+            (Kind::Integer, _) => self.push_integer(None),
+            (_, Cell::Text(text)) => self.push_text(Some(text)),
+            (_, _) => self.push_text(None),
         }
     }
 

@@ -29,7 +29,7 @@ fn tables(batches: &[Vec<Row>], joined: bool) -> Connection {
     let mut appender = Appender::open(&conn, "t", "ts_ns").unwrap();
     let mut compactor = Compactor::open(&conn, "t", "ts_ns").unwrap();
     for batch in batches.iter().filter(|batch| !batch.is_empty()) {
-        let mut rows = appender.rows();
+        let mut rows = appender.rows(0);
         for (ts_ns, a, b, name, note) in batch {
             rows.integer(*ts_ns).integer(*a).integer(*b).text(*name).text(*note);
             conn.execute("INSERT INTO p VALUES (?1,?2,?3,?4,?5)", (ts_ns, a, b, name, note)).unwrap();

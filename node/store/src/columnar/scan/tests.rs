@@ -50,7 +50,7 @@ fn stores(batches: &[Vec<Row>]) -> (Connection, Connection) {
     let mut appender = Appender::open(&columnar, "collectives", "ts_ns").unwrap();
     let mut compactor = Compactor::open(&columnar, "collectives", "ts_ns").unwrap();
     for (i, batch) in batches.iter().enumerate().filter(|(_, batch)| !batch.is_empty()) {
-        let mut rows = appender.rows();
+        let mut rows = appender.rows(0);
         for (ts_ns, rank, bytes, func, note) in batch {
             rows.integer(*ts_ns).integer(*rank).integer(*bytes).text(*func).text(*note);
             plain.execute("INSERT INTO collectives VALUES (?1,?2,?3,?4,?5)", (ts_ns, rank, bytes, func, note)).unwrap();

@@ -17,8 +17,8 @@ use crate::FastMap;
 
 /// The place of the summary among a segment's columns.
 pub(in super::super) const PLACE: usize = 255;
-/// Rows from which on a segment has a summary.
-const LEAST_ROWS: usize = 8192;
+/// Rows from which on a segment has a summary: more than are joined before a whole segment is full.
+const LEAST_ROWS: usize = 16_385;
 /// More groups than one in this many rows are no summary.
 const ROWS_A_GROUP: usize = 16;
 const VERSION: u8 = 1;

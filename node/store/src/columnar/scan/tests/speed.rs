@@ -18,7 +18,7 @@ fn filled(rows: i64) -> (Connection, Connection) {
     let mut insert = plain.prepare("INSERT INTO collectives VALUES (?1,?2,?3,?4,?5,?6,?7,?8)").unwrap();
     let mut made = 0_i64;
     while made < rows {
-        let mut segment = appender.rows();
+        let mut segment = appender.rows(0);
         for _ in 0..65_536.min(rows - made) {
             let (step, rank) = (made / 8, made % 8);
             let mixed = step.wrapping_mul(0x5851_F42D_4C95_7F2D).cast_unsigned();

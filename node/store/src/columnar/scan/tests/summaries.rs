@@ -16,7 +16,7 @@ fn many() -> (Connection, Connection) {
     let mut appender = Appender::open(&columnar, "collectives", "ts_ns").unwrap();
     let mut made = 0_i64;
     for size in [20_000, 20_000, 20_000, 700] {
-        let mut rows = appender.rows();
+        let mut rows = appender.rows(0);
         for _ in 0..size {
             made += 1;
             let mixed = made.wrapping_mul(0x5851_F42D_4C95_7F2D).cast_unsigned();
@@ -84,7 +84,7 @@ fn sketches_in_a_column_are_merged_as_sqlite_does() {
     let (mut columnar, mut plain) = empty(declared);
     let mut appender = Appender::open(&columnar, "collectives", "ts_ns").unwrap();
     for segment in 0..3_u16 {
-        let mut rows = appender.rows();
+        let mut rows = appender.rows(0);
         for row in 0..300_u16 {
             let (ts_ns, rank) = (i64::from(segment) * 1_000 + i64::from(row), i64::from(row % 4));
             // The last segment has one sketch only, rank 3 none, and some are of zeros.
