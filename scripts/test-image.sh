@@ -5,7 +5,7 @@
 # Root. Needs podman, runc and debootstrap. Capabilities that this host itself lacks are not given (and said).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-binary=$1 ranks=$2 dir=$3
+binary=$1 ranks=$(cd "$2" && pwd) dir=$3
 for tool in podman runc debootstrap; do
     command -v $tool >/dev/null || { echo "test-image.sh needs $tool: apt-get install podman runc debootstrap" >&2; exit 1; }
 done
