@@ -21,8 +21,8 @@ const SEED: u64 = 19;
 const SPAN_NS: i64 = 300_000_000;
 /// What SQLite's time is multiplied with, and what every question may cost besides: planning, a
 /// snapshot, and decoding blocks of some columns.
-const TIMES: f64 = if cfg!(debug_assertions) { 10.0 } else { 1.25 };
-const BESIDES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 120 } else { 1 });
+const TIMES: f64 = if cfg!(debug_assertions) { 9.0 } else { 1.25 };
+const BESIDES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 50 } else { 1 });
 const ROUNDS: usize = 3;
 
 #[test]
