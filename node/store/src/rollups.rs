@@ -411,3 +411,58 @@ fn read_rows(conn: &Connection, first_rowid: i64) -> rusqlite::Result<Vec<(Rollu
     })?;
     rows.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use record::Record;
+
+    use super::super::testing::collective;
+    use super::super::{Store, StoreConfig};
+    use super::*;
+
+    /// Ids of the segments of sums, and each sum's bucket and count, in the order of row ids.
+    fn segments_and_sums(store: &Store) -> (Vec<i64>, Vec<(i64, i64)>) {
+        let conn = store.reader().unwrap();
+        let ids = "SELECT id FROM segments WHERE table_name = 'call_rollups' ORDER BY first_rowid";
+        let mut ids = conn.prepare(ids).unwrap();
+        let ids = ids.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+        let sums = "SELECT bucket_ns / 1000000000 % 60, count FROM call_rollups ORDER BY rowid";
+        let mut sums = conn.prepare(sums).unwrap();
+        let sums = sums.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        (ids, sums.collect::<Result<_, _>>().unwrap())
+    }
+
+    #[test]
+    fn a_commit_replaces_the_sums_of_the_first_second_that_grew_and_later_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        let open = || Store::open(&path, StoreConfig { max_age: Duration::MAX, ..StoreConfig::default() }).unwrap();
+        // One call a millisecond.
+        let commit = |store: &Store, calls: &[u64]| {
+            calls.iter().for_each(|call| store.ingest().record(Record::Collective(collective(*call))));
+            assert!(store.flush(Duration::from_secs(30)).is_ok());
+            segments_and_sums(store)
+        };
+        let store = open();
+        commit(&store, &[0]);
+        let (first, sums) = commit(&store, &[1000]);
+        assert_eq!((first.len(), sums), (2, vec![(0, 1), (1, 1)]));
+        let (second, sums) = commit(&store, &[1001]);
+        assert_eq!(sums, [(0, 1), (1, 2)]);
+        assert_eq!(second[0], first[0], "the second that did not grow stays as it is");
+        assert_ne!(second[1], first[1]);
+        // What comes late goes to its own second; what follows it is written again, too.
+        let (third, sums) = commit(&store, &[1, 2000]);
+        assert_eq!((third.len(), sums), (3, vec![(0, 2), (1, 2), (2, 1)]));
+        assert!(third.iter().all(|id| !second.contains(id)));
+        // A second is closed: its sum stays, the others go on.
+        let (fourth, sums) = commit(&store, &[2001, 3000]);
+        assert_eq!((fourth.len(), sums), (4, vec![(0, 2), (1, 2), (2, 2), (3, 1)]));
+        drop(store);
+        let store = open();
+        let (_, sums) = commit(&store, &[3001, 4000]);
+        assert_eq!(sums, [(0, 2), (1, 2), (2, 2), (3, 2), (4, 1)]);
+    }
+}
