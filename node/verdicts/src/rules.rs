@@ -105,8 +105,9 @@ impl Rules {
     /// chance.
     pub(crate) const NEIGHBOUR_CONSISTENCY: f64 = 2.0;
 
-    /// Share of the windows of an episode without gaps in which it must be flagged.
-    pub(crate) const TIGHT_DENSITY: f64 = 0.9;
+    /// A rank stays late where its excess is at least this part of what it mostly is in the episode:
+    /// a window half of which it was not late in has less.
+    pub(crate) const STAYS_LATE: f64 = 0.75;
 
     /// Stretches of compute time to compare, at least.
     pub(crate) const COMPUTE_SEEN: f64 = 3.0;
