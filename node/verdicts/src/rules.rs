@@ -137,8 +137,8 @@ impl Rules {
     /// of it where they do, nothing where they wait for their devices.
     pub(crate) const BINDS: f64 = 0.5;
 
-    /// Their slope must be so many of its standard errors above that.
-    pub(crate) const BINDS_ERRORS: f64 = 2.0;
+    /// Their slope must be so many of its standard errors, so that it is not none by chance.
+    pub(crate) const BINDS_ERRORS: f64 = 3.0;
 
     /// Waits that tell.
     pub(crate) const BINDS_SEEN: usize = 4;
@@ -212,6 +212,10 @@ impl Rules {
     /// Share of telling calls that may break the rule that a host goes on only when the ranks have
     /// met.
     pub(crate) const HOSTS_WAIT_BROKEN: f64 = 0.05;
+
+    /// Where collectives contradict the bounds stated of clocks, these are taken for twice as wide so
+    /// many times over, at most.
+    pub(crate) const CLOCKS_WIDER: u32 = 4;
 
     /// Telling calls that it takes to believe that rule.
     pub(crate) const HOSTS_WAIT_TELLING: usize = 10;
