@@ -208,10 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_measured_offsets_changes_none() {
+    fn bounds_that_collectives_contradict_are_widened_sixteen_times_at_most() {
         let late = vec![vec![0, 5_000 * US], vec![5_000 * US, 0]];
-        let wrong = input(&[0, 0], &[0, 8_000 * US], 1_000 * US, &late, 30 * US);
-        assert_eq!(refined(&wrong), None);
+        let off = |error_us: i64| refined(&input(&[0, 0], &[0, error_us * US], 1_000 * US, &late, 30 * US));
+        let clocks = off(8_000).unwrap();
+        let (a, b) = (clocks["n0"], clocks["n1"]);
+        assert!((a.offset_ns - b.offset_ns).abs() <= a.bound_ns + b.bound_ns && a.bound_ns <= 30 * US, "{a:?} {b:?}");
+        assert_eq!(off(50_000), None, "calls are numbered differently");
     }
 
     #[test]
