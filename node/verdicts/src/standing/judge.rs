@@ -12,7 +12,7 @@ use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
 use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
 use crate::hang::complete_together;
 use crate::observation::Coupling;
-use crate::{Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
+use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 
 /// Windows in which a node must have spoken to count as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;
@@ -113,8 +113,10 @@ impl Judge {
             let cheap = view.blocks(from, LONG_LOOKBACK) <= BLOCKS_A_WINDOW;
             self.far = Some((from, cheap.then(|| Arc::new(view.raw(from, LONG_LOOKBACK)))));
         }
-        let far = self.far.iter().find_map(|(_, far)| far.as_ref());
-        far.filter(|far| matches!(far.verdict, Verdict::Rank { .. })).map_or(report, Arc::clone)
+        let gone = view.gone(window);
+        let lives = |late: &&Culprit| !gone.contains(&(late.node.as_str(), late.pid));
+        let names = |far: &&Arc<Report>| far.verdict.named().into_iter().any(|late| lives(&late));
+        self.far.iter().find_map(|(_, far)| far.as_ref()).filter(names).map_or(report, Arc::clone)
     }
 
     /// What ranks did in the windows since the last time, up to shortly before the one that was
@@ -188,7 +190,9 @@ impl<'a> View<'a> {
     /// The verdict of one window by the digests of so many up to it.
     fn raw(&self, window: i64, lookback: i64) -> Report {
         let (input, ended) = self.input(window, lookback);
-        let rules = Rules { hang_ns: self.hang_ns(window), ..Rules::with_windows(WINDOW_NS) };
+        // Over a minute as from rows: a second holds less noise.
+        let rules = if lookback == LOOKBACK { Rules::with_windows(WINDOW_NS) } else { Rules::default() };
+        let rules = Rules { hang_ns: self.hang_ns(window), ..rules };
         let mut report = analyse(&input, &rules);
         let span = window_of(input.since_ns)..=window;
         let said = self
