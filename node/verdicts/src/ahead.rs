@@ -6,14 +6,12 @@
 //! the others go on later by what it was late, so that they do wait for it, and not all of them for
 //! their devices.
 
-use std::ops::Range;
-
 use super::comm::{Comm, Member, Met};
 use super::ranks::RankRef;
 use super::rules::Rules;
 use super::score::Scored;
 use super::stats::median;
-use super::suspects::{Findings, Found, hosts_wait, of_run};
+use super::suspects::{Findings, Found, hosts_wait};
 use super::tally::Waits;
 use super::victims::{is, shares};
 
@@ -57,16 +55,18 @@ fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -
 fn binds(scored: &[Scored], found: &Found) -> bool {
     scored.iter().filter(|s| s.waits == Waits::Enqueued && !s.comm.reconstructed).any(|s| {
         let Some(me) = s.comm.members.iter().position(|m| is(found, m)) else { return false };
-        let run = s.between(found.culprit.since_ns, found.culprit.until_ns);
-        let pairs = pairs(s, me, &run);
-        slope(&pairs).is_some_and(|(slope, error)| slope - error >= Rules::BINDS)
+        // All of the span: what was before it was late tells best how much later they go on now.
+        let pairs = pairs(s, me);
+        // Of few pairs the standard error is a poor one itself.
+        let errors = Rules::BINDS_ERRORS * pairs.len() as f64 / (pairs.len() as f64 - 3.0);
+        slope(&pairs).is_some_and(|(slope, error)| slope >= Rules::BINDS && slope >= errors * error)
     })
 }
 
 /// By how much it was late when the others waited, and how long these then took to their next call:
 /// after which it was late no more, or where there are hardly any such, after each collective.
-fn pairs(s: &Scored, me: usize, run: &Range<usize>) -> Vec<(f64, f64)> {
-    let met = of_run(s, run);
+fn pairs(s: &Scored, me: usize) -> Vec<(f64, f64)> {
+    let met = &s.comm.met;
     let apart = |met: &Met| {
         let mine = met.cells.get(me)?.as_ref()?.entry_ns;
         let others = met.cells.iter().enumerate().filter(|(r, _)| *r != me && s.bounds[*r].is_some());
@@ -92,25 +92,32 @@ fn pairs(s: &Scored, me: usize, run: &Range<usize>) -> Vec<(f64, f64)> {
     if hosts_wait(std::iter::once(s)) || resets.len() < Rules::BINDS_SEEN { each } else { resets }
 }
 
-/// Slope of the second over the first, and how far it may be wrong; none of few, or where the first
-/// does not vary.
+/// Slope of the second over the first, beside what both change with time (clocks drift), and its
+/// standard error; none of few, or where the first does not vary.
 fn slope(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
     let n = pairs.len() as f64;
     if pairs.len() < Rules::BINDS_SEEN {
         return None;
     }
-    let mean = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / n;
-    let (x, y) = (mean(|p| p.0), mean(|p| p.1));
-    let square: f64 = pairs.iter().map(|p| (p.0 - x).powi(2)).sum();
-    let product: f64 = pairs.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
+    let (x, y) = (detrended(pairs.iter().map(|p| p.0)), detrended(pairs.iter().map(|p| p.1)));
+    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let square = product(&x, &x);
     if square <= 0.0 {
         return None;
     }
-    let slope = product / square;
-    let rest: f64 = pairs.iter().map(|p| (p.1 - y - slope * (p.0 - x)).powi(2)).sum();
-    // Of few pairs the standard error is a poor one itself: about Student's t for 95 %.
-    let errors = Rules::BINDS_ERRORS * n / (n - 2.0);
-    Some((slope, errors * (rest / (n - 2.0) / square).sqrt()))
+    let slope = product(&x, &y) / square;
+    let rest: f64 = x.iter().zip(&y).map(|(x, y)| (y - slope * x).powi(2)).sum();
+    Some((slope, (rest / (n - 3.0) / square).sqrt()))
+}
+
+/// Values less their mean and their trend over their places, by ordinary least squares.
+fn detrended(values: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<f64> {
+    let middle = (values.len() as f64 - 1.0) / 2.0;
+    let mean = values.clone().sum::<f64>() / values.len() as f64;
+    let places = (0..values.len()).map(|at| at as f64 - middle);
+    let square: f64 = places.clone().map(|at| at * at).sum();
+    let trend = values.clone().zip(places.clone()).map(|(v, at)| (v - mean) * at).sum::<f64>() / square;
+    values.zip(places).map(|(v, at)| v - mean - trend * at).collect()
 }
 
 #[cfg(test)]
@@ -119,13 +126,15 @@ mod tests {
 
     #[test]
     fn a_slope_comes_with_its_error() {
-        let line: Vec<(f64, f64)> = (0..20).map(|i| (f64::from(i), 3.0 + f64::from(i))).collect();
+        // A clock that drifts makes all of it later and later.
+        let line: Vec<(f64, f64)> =
+            (0..20).map(|i| f64::from(i % 3) + f64::from(i)).zip((0..20).map(|i| 3.0 + f64::from(i % 3))).collect();
         let (b, error) = slope(&line).unwrap();
-        assert!((b - 1.0).abs() < 1e-9 && error < 1e-9);
+        assert!((b - 1.0).abs() < 1e-9 && error < 1e-9, "{b} {error}");
         // What does not depend on it has a slope near none.
-        let free: Vec<(f64, f64)> = (0..20).map(|i| (f64::from(i), f64::from(i % 2))).collect();
+        let free: Vec<(f64, f64)> = (0..20).map(|i| (f64::from(i % 3), f64::from(i % 2))).collect();
         let (b, error) = slope(&free).unwrap();
-        assert!(b.abs() < error, "{b} {error}");
+        assert!(b.abs() < Rules::BINDS_ERRORS * error, "{b} {error}");
         assert!(slope(&line[..3]).is_none() && slope(&[(1.0, 2.0); 20]).is_none());
     }
 }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::input::Input;
 use super::observation::{ClockOffset, Coupling};
+use super::rules::Rules;
 
 /// Rounds of narrowing. Each is sound by itself; chains of more hosts than this are rare.
 const ROUNDS: usize = 16;
@@ -25,16 +26,34 @@ struct There {
     drifted_ns: i64,
 }
 
-/// The clocks of an input with the bounds that its collectives leave, where they narrow any; none
-/// where they do not. Also none where they contradict what was measured: then a clock is wrong, or
-/// calls are numbered differently, and others say so.
+/// The clocks of an input with the bounds that its collectives leave, where they change any; none
+/// where they do not. Where they contradict what was measured, the bounds that were stated are not
+/// true, or calls are numbered differently: wider ones are tried, up to so many times as wide, and
+/// where these contradict them, too, others say so.
 pub(crate) fn refined(input: &Input) -> Option<BTreeMap<String, ClockOffset>> {
-    let names: Vec<&String> = input.clocks.keys().collect();
-    if names.len() < 2 {
-        return None;
-    }
-    let clocks: Vec<ClockOffset> = input.clocks.values().copied().collect();
-    let least = constraints(input, &clocks);
+    let wider = (0..=Rules::CLOCKS_WIDER).map(|twice| {
+        let wider = |clock: &ClockOffset| ClockOffset {
+            bound_ns: clock.bound_ns.saturating_mul(1 << twice),
+            drift_bound_ppb: clock.drift_bound_ppb.saturating_mul(1 << twice),
+            ..*clock
+        };
+        input.clocks.values().map(wider).collect::<Vec<_>>()
+    });
+    let within = |clocks: Vec<ClockOffset>| Some((narrowed(input, &clocks)?, clocks));
+    let (within, clocks) = wider.filter(|clocks| clocks.len() > 1).find_map(within)?;
+    let refine = |(clock, [low, high]): (&ClockOffset, [i64; 2])| {
+        // An error e of the aligned time is an offset that is e less.
+        let offset_ns = clock.offset_ns.saturating_sub(low.midpoint(high));
+        ClockOffset { offset_ns, bound_ns: (high - low + 1) / 2, ..*clock }
+    };
+    let all: BTreeMap<String, ClockOffset> =
+        input.clocks.keys().cloned().zip(clocks.iter().zip(within).map(refine)).collect();
+    (all != input.clocks).then_some(all)
+}
+
+/// Between what the error of each clock lies; none where that contradicts itself.
+fn narrowed(input: &Input, clocks: &[ClockOffset]) -> Option<Vec<[i64; 2]>> {
+    let least = constraints(input, clocks);
     let mut within: Vec<[i64; 2]> = clocks.iter().map(|c| [c.bound_ns.saturating_neg(), c.bound_ns]).collect();
     for _ in 0..ROUNDS {
         let mut narrowed = false;
@@ -52,15 +71,7 @@ pub(crate) fn refined(input: &Input) -> Option<BTreeMap<String, ClockOffset>> {
             break;
         }
     }
-    let mut any = false;
-    let refine = |(clock, [low, high]): (&ClockOffset, [i64; 2])| {
-        let bound_ns = (high - low + 1) / 2;
-        any |= bound_ns < clock.bound_ns;
-        // An error e of the aligned time is an offset that is e less.
-        ClockOffset { offset_ns: clock.offset_ns.saturating_sub(low.midpoint(high)), bound_ns, ..*clock }
-    };
-    let all: Vec<ClockOffset> = clocks.iter().zip(within).map(refine).collect();
-    any.then(|| names.into_iter().cloned().zip(all).collect())
+    Some(within)
 }
 
 /// How far aligned times of any two hosts may be wrong against each other; none where a clock is not
@@ -197,10 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_measured_offsets_changes_none() {
+    fn bounds_that_collectives_contradict_are_widened_sixteen_times_at_most() {
         let late = vec![vec![0, 5_000 * US], vec![5_000 * US, 0]];
-        let wrong = input(&[0, 0], &[0, 8_000 * US], 1_000 * US, &late, 30 * US);
-        assert_eq!(refined(&wrong), None);
+        let off = |error_us: i64| refined(&input(&[0, 0], &[0, error_us * US], 1_000 * US, &late, 30 * US));
+        let clocks = off(8_000).unwrap();
+        let (a, b) = (clocks["n0"], clocks["n1"]);
+        assert!((a.offset_ns - b.offset_ns).abs() <= a.bound_ns + b.bound_ns && a.bound_ns <= 30 * US, "{a:?} {b:?}");
+        assert_eq!(off(50_000), None, "calls are numbered differently");
     }
 
     #[test]

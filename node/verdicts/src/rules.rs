@@ -105,8 +105,9 @@ impl Rules {
     /// chance.
     pub(crate) const NEIGHBOUR_CONSISTENCY: f64 = 2.0;
 
-    /// Share of the windows of an episode without gaps in which it must be flagged.
-    pub(crate) const TIGHT_DENSITY: f64 = 0.9;
+    /// A rank stays late where its excess is at least this part of what it mostly is in the episode:
+    /// a window half of which it was not late in has less.
+    pub(crate) const STAYS_LATE: f64 = 0.75;
 
     /// Stretches of compute time to compare, at least.
     pub(crate) const COMPUTE_SEEN: f64 = 3.0;
@@ -136,8 +137,8 @@ impl Rules {
     /// of it where they do, nothing where they wait for their devices.
     pub(crate) const BINDS: f64 = 0.5;
 
-    /// Their slope must be so many of its standard errors above that.
-    pub(crate) const BINDS_ERRORS: f64 = 2.0;
+    /// Their slope must be so many of its standard errors, so that it is not none by chance.
+    pub(crate) const BINDS_ERRORS: f64 = 3.0;
 
     /// Waits that tell.
     pub(crate) const BINDS_SEEN: usize = 4;
@@ -211,6 +212,10 @@ impl Rules {
     /// Share of telling calls that may break the rule that a host goes on only when the ranks have
     /// met.
     pub(crate) const HOSTS_WAIT_BROKEN: f64 = 0.05;
+
+    /// Where collectives contradict the bounds stated of clocks, these are taken for twice as wide so
+    /// many times over, at most.
+    pub(crate) const CLOCKS_WIDER: u32 = 4;
 
     /// Telling calls that it takes to believe that rule.
     pub(crate) const HOSTS_WAIT_TELLING: usize = 10;

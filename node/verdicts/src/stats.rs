@@ -158,6 +158,12 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
+    pub(crate) fn of(values: &[f64]) -> Self {
+        let mut moments = Self::default();
+        values.iter().for_each(|x| moments.add(*x));
+        moments
+    }
+
     pub(crate) fn add(&mut self, x: f64) {
         self.n += 1.0;
         self.sum += x;

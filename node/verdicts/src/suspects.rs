@@ -15,7 +15,7 @@ use super::rating::{Flags, Rating, history, unsure};
 use super::report::{Basis, Culprit};
 use super::rules::Rules;
 use super::score::Scored;
-use super::stats::median;
+use super::stats::{Moments, median};
 use super::tally::{Tally, Waits};
 
 /// A culprit and where it was found.
@@ -127,25 +127,12 @@ impl Elsewhere {
 /// one, at least `persistence` flags, at least `density` of its windows flagged. The one with most
 /// flags; of equals the latest.
 fn episode(flags: &[bool], rules: &Rules) -> Option<Range<usize>> {
-    episode_of(flags, rules.persistence, rules.density)
-}
-
-/// The same, and where that one reaches over windows in which nothing was, by a chance flag before
-/// or after, the one that does not.
-fn episodes(flags: &[bool], rules: &Rules) -> Vec<Range<usize>> {
-    let wide = episode(flags, rules);
-    let tight =
-        episode_of(flags, rules.persistence + 1, Rules::TIGHT_DENSITY).filter(|tight| wide.as_ref() != Some(tight));
-    wide.into_iter().chain(tight).collect()
-}
-
-fn episode_of(flags: &[bool], persistence: usize, density: f64) -> Option<Range<usize>> {
     let at: Vec<usize> = flags.iter().enumerate().filter_map(|(i, f)| f.then_some(i)).collect();
     let mut best: Option<(usize, Range<usize>)> = None;
     for (i, &start) in at.iter().enumerate() {
-        for (j, &end) in at.iter().enumerate().skip(i + persistence.max(1) - 1).rev() {
+        for (j, &end) in at.iter().enumerate().skip(i + rules.persistence.max(1) - 1).rev() {
             let count = j - i + 1;
-            if count as f64 >= density * (end - start + 1) as f64 {
+            if count as f64 >= rules.density * (end - start + 1) as f64 {
                 if best.as_ref().is_none_or(|(most, _)| count >= *most) {
                     best = Some((count, start..end + 1));
                 }
@@ -154,6 +141,20 @@ fn episode_of(flags: &[bool], persistence: usize, density: f64) -> Option<Range<
         }
     }
     best.map(|(_, range)| range)
+}
+
+/// The runs of windows in an episode in which a rank's excess stays near what it mostly is there,
+/// the longest first, at least `persistence` windows each. A rank that is slow for some seconds and
+/// then not is steadily late in each of these, and far from steady over all of the episode.
+fn steady_runs(episode: &Range<usize>, excess: &[f64], rules: &Rules) -> Vec<Range<usize>> {
+    let Some(usual) = median(excess[episode.clone()].iter().copied()) else { return Vec::new() };
+    let stays = |window: &usize| excess[*window] >= Rules::STAYS_LATE * usual;
+    let windows: Vec<usize> = episode.clone().collect();
+    let runs = windows.chunk_by(|a, b| stays(a) == stays(b)).filter(|run| run.iter().all(stays));
+    let mut runs: Vec<Range<usize>> = runs.map(|run| run[0]..run[0] + run.len()).collect();
+    runs.retain(|run| run.len() >= rules.persistence && run != episode);
+    runs.sort_by_key(|run| (std::cmp::Reverse(run.len()), std::cmp::Reverse(run.start)));
+    runs
 }
 
 /// Look for suspects in one communicator.
@@ -265,10 +266,11 @@ impl<'a> Case<'a> {
         let (s, m, rules) = (self.s, self.m, self.rules);
         let flags = self.column(|flags| flags.late);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
-        let (run, (tallies, scores)) = self.candidates(&flags, |flags| flags.late).into_iter().find_map(|run| {
-            let pooled = s.pooled(run.clone(), rules);
-            self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, basis).then_some((run, pooled))
-        })?;
+        let (run, (tallies, scores)) =
+            self.candidates(&flags, |flags| flags.late, basis).into_iter().find_map(|run| {
+                let pooled = s.pooled(run.clone(), rules);
+                self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, basis).then_some((run, pooled))
+            })?;
         let (rating, tally) = (&scores[m].late, &tallies[m]);
         if s.waits == Waits::Enqueued && is_numbered_less(s, m, &run) {
             findings.doubts.push(format!(
@@ -358,7 +360,7 @@ impl<'a> Case<'a> {
         let flags = self.column(|flags| flags.compute);
         let class = self.s.comm.members[self.m].class;
         let peers = || self.s.comm.members.iter().filter(|o| o.class == class).count();
-        self.candidates(&flags, |flags| flags.compute).into_iter().find_map(|run| {
+        self.candidates(&flags, |flags| flags.compute, Basis::OwnTime).into_iter().find_map(|run| {
             let (_, scores) = self.s.pooled(run.clone(), self.rules);
             let rating = &scores[self.m].compute;
             self.holds(rating, peers(), &run, Basis::OwnTime, Basis::OwnTime)
@@ -367,8 +369,11 @@ impl<'a> Case<'a> {
     }
 
     /// Episodes to be tried in turn.
-    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool) -> Vec<Range<usize>> {
-        let mut runs = episodes(flags, self.rules);
+    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool, basis: Basis) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = episode(flags, self.rules).into_iter().collect();
+        if let Some(run) = runs.first().cloned() {
+            runs.extend(steady_runs(&run, &self.excess_by_window(basis), self.rules));
+        }
         // Where windows hold few collectives or ranks are few, the spread of a single window is a
         // poor measure: then it is enough that it costs as much in most of the longer ones; what it
         // stands out of is asked over the whole run.
@@ -404,9 +409,18 @@ impl<'a> Case<'a> {
     /// How surely its excess over an episode is no chance, as a normal deviate: the surer of two
     /// tests, less what the collectives depend on each other.
     fn consistency(&self, rating: &Rating, basis: Basis, run: &Range<usize>) -> f64 {
-        let series = excesses(self.s, self.m, basis, run);
+        let mets = excesses(self.s, self.m, basis, run);
+        let series = by_member(&mets, self.s.comm.members.len());
         let surest = rating.consistency.max(steadiness(series.get(self.m).map_or(&[], Vec::as_slice)));
-        surest * independent(&series).sqrt()
+        let each = surest * independent(&series).sqrt();
+        if basis != Basis::Entries {
+            return each;
+        }
+        // Where hosts run ahead lateness adds up until they wait: what it has come to by then are
+        // values of their own.
+        let ahead = by_member(&before_waits(mets), self.s.comm.members.len());
+        let own = ahead.get(self.m).map_or(&[][..], Vec::as_slice);
+        each.max(Moments::of(own).consistency(rating.usual_ns).unwrap_or(0.0) * independent(&ahead).sqrt())
     }
 
     /// Three ranks: two others are no population, so where the rank has a past of its own, it must
@@ -415,13 +429,18 @@ impl<'a> Case<'a> {
         if peers != 3 || run.start < Rules::HISTORY {
             return true;
         }
+        let past = self.excess_by_window(basis).into_iter().take(run.start);
+        history(past).is_none_or(|(mid, scale)| rating.excess_ns - mid > self.rules.z * scale)
+    }
+
+    /// Its mean excess in each window; 0 where it is not known.
+    fn excess_by_window(&self, basis: Basis) -> Vec<f64> {
         let excess = |tally: &Tally| match basis {
             Basis::Waits => tally.less_wait.mean(),
             Basis::Entries => tally.later.mean(),
             Basis::OwnTime | Basis::PointToPoint => tally.more_compute.mean(),
         };
-        let past = self.s.tallies[..run.start].iter().map(|w| excess(&w[self.m]).unwrap_or(0.0));
-        history(past).is_none_or(|(mid, scale)| rating.excess_ns - mid > self.rules.z * scale)
+        self.s.tallies.iter().map(|window| excess(&window[self.m]).unwrap_or(0.0)).collect()
     }
 
     fn found(&self, basis: Basis, rating: &Rating, flags: &[bool], run: Range<usize>) -> Found {
@@ -483,19 +502,45 @@ fn is_numbered_less(s: &Scored, m: usize, run: &Range<usize>) -> bool {
         && apart(by).zip(apart(0)).is_none_or(|(apart, late)| apart <= Rules::COINCIDES * late)
 }
 
-/// For each member that can be compared with `m`, how far it lies above the median in each
-/// collective of an episode.
-fn excesses(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> Vec<Vec<f64>> {
-    let mut series: Vec<Vec<f64>> = vec![Vec::new(); s.comm.members.len()];
-    for met in of_run(s, run) {
+/// By collective of an episode: how far each member that can be compared with `m` lies above the
+/// median there.
+fn excesses(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> Vec<Vec<(usize, f64)>> {
+    let above = |met: &Met| {
         let order = order(s, m, basis, met);
         // From the first: as floats, times since 1970 lose digits.
-        let Some(&(_, from)) = order.first() else { continue };
-        if let Some(mid) = median(order.iter().map(|(_, v)| v.saturating_sub(from) as f64)) {
-            order.iter().for_each(|(r, v)| series[*r].push(v.saturating_sub(from) as f64 - mid));
-        }
-    }
+        let &(_, from) = order.first()?;
+        let apart: Vec<(usize, f64)> = order.iter().map(|(r, v)| (*r, v.saturating_sub(from) as f64)).collect();
+        let mid = median(apart.iter().map(|(_, v)| *v))?;
+        Some(apart.into_iter().map(|(r, v)| (r, v - mid)).collect())
+    };
+    of_run(s, run).iter().filter_map(above).collect()
+}
+
+/// The same by member.
+fn by_member(mets: &[Vec<(usize, f64)>], members: usize) -> Vec<Vec<f64>> {
+    let mut series: Vec<Vec<f64>> = vec![Vec::new(); members];
+    mets.iter().flatten().for_each(|(r, excess)| series[*r].push(*excess));
     series
+}
+
+/// Of these the last collective before each wait for all: after it the entries lie less than half as
+/// far apart as they came to lie before. All members are looked at alike, so that nothing favours
+/// that one of them is late.
+fn before_waits(mut mets: Vec<Vec<(usize, f64)>>) -> Vec<Vec<(usize, f64)>> {
+    let spread = |met: &Vec<(usize, f64)>| {
+        let values = || met.iter().map(|(_, excess)| *excess);
+        values().fold(f64::MIN, f64::max) - values().fold(f64::MAX, f64::min)
+    };
+    let spreads: Vec<f64> = mets.iter().map(spread).collect();
+    let mut widest = 0.0f64;
+    let mut waits = spreads.windows(2).map(|two| {
+        widest = widest.max(two[0]);
+        let waits = two[1] < widest / 2.0;
+        widest = if waits { 0.0 } else { widest };
+        waits
+    });
+    mets.retain(|_| waits.next().unwrap_or(false));
+    mets
 }
 
 /// How surely a rank is usually late, however far single collectives lie out: the sign test (Dixon
@@ -533,7 +578,8 @@ fn independent(series: &[Vec<f64>]) -> f64 {
 pub(crate) fn hosts_wait<'a>(scored: impl Iterator<Item = &'a Scored>) -> bool {
     let changes = |x: &Vec<f64>| x.windows(2).map(|w| w[1] - w[0]).collect::<Vec<f64>>();
     let enqueued = scored.filter(|s| s.waits == Waits::Enqueued && s.comm.members.len() > 1);
-    let series = enqueued.flat_map(|s| excesses(s, 0, Basis::Entries, &(0..s.windows.len())));
+    let series =
+        enqueued.flat_map(|s| by_member(&excesses(s, 0, Basis::Entries, &(0..s.windows.len())), s.comm.members.len()));
     let series: Vec<Vec<f64>> = series.map(|x| changes(&x)).filter(|x| x.len() >= Rules::CHANGES_SEEN).collect();
     let pairs: f64 = series.iter().map(|x| x.len() as f64 - 1.0).sum();
     let r = median(series.iter().filter_map(|x| autocorrelation(x)));
@@ -616,6 +662,13 @@ mod tests {
     }
 
     #[test]
+    fn the_last_collective_before_each_wait_tells() {
+        let met = |late: f64| vec![(0, 0.0), (1, late)];
+        let lateness = [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.5, 0.5, 1.5];
+        assert_eq!(before_waits(lateness.map(met).to_vec()), [met(4.0), met(4.5)]);
+    }
+
+    #[test]
     fn an_episode_needs_three_of_five() {
         let rules = Rules::default();
         let run = |s: &str| episode(&s.bytes().map(|b| b == b'#').collect::<Vec<_>>(), &rules);
@@ -626,8 +679,13 @@ mod tests {
         assert_eq!(run("#.......###.#"), Some(8..13));
         assert_eq!(run("###......###"), Some(9..12), "of equals the latest");
         assert_eq!(run(""), None);
-        let runs = |s: &str| episodes(&s.bytes().map(|b| b == b'#').collect::<Vec<_>>(), &rules);
-        assert_eq!(runs("#.....#########"), [0..15, 6..15], "the first is chance");
-        assert_eq!(runs("####"), [Range { start: 0, end: 4 }]);
+    }
+
+    #[test]
+    fn who_comes_and_goes_is_steadily_late_in_between() {
+        let runs = |excess: &[f64]| steady_runs(&(0..excess.len()), excess, &Rules::default());
+        assert_eq!(runs(&[9.0, 8.0, 9.0, 1.0, 5.0, 9.0, 9.0, 9.0, 9.0]), [5..9, 0..3]);
+        assert_eq!(runs(&[9.0, 8.0, 9.0, 9.0]), [], "the episode itself");
+        assert_eq!(runs(&[9.0, 1.0, 9.0, 9.0, 1.0]), [], "too short");
     }
 }

@@ -1,4 +1,5 @@
-//! Jobs that are hard to judge: each of these once named a rank that was not to blame.
+//! Jobs that are hard to judge: each of these once named a rank that was not to blame, or missed one
+//! that is.
 
 use scenarios::stragglers::{AgentClocks, Outcome, draw_hard, judge_hard, judge_standing, reference_of, standing_by};
 use verdicts::{Rules, analyse};
@@ -23,5 +24,35 @@ fn nobody_is_named_who_is_not_to_blame() {
         let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(&rows));
         let verdicts = standing_by(&rows, &mut |node, window| clocks.at(node, window));
         assert!(!falsely(judge_standing(&drawn, &verdicts)), "{number} ({what})");
+    }
+}
+
+#[test]
+fn who_is_to_blame_is_named_from_rows() {
+    let jobs = [
+        (101, 255, "comes and goes: late in runs of windows, not in all of the episode"),
+        (101, 247, "hosts wait every fourth step: six waits, between which lateness adds up"),
+        (201, 104, "late from the sixth of fifteen steps on: that the others wait for it shows before and after"),
+        (102, 233, "clocks that are further off than their bounds say"),
+    ];
+    for (seed, number, what) in jobs {
+        let drawn = draw_hard(seed, number);
+        let report = analyse(&drawn.observe(), &Rules::default());
+        assert_eq!(judge_hard(&drawn, &report), Outcome::Right, "{seed}, {number} ({what}): {:#?}", report.verdict);
+    }
+}
+
+#[test]
+fn who_is_to_blame_is_named_by_the_standing_verdict() {
+    let jobs = [
+        (101, 208, "hosts wait every five seconds: ten hold two waits"),
+        (102, 184, "a job of five seconds whose slow rank costs 6 %"),
+    ];
+    for (seed, number, what) in jobs {
+        let drawn = draw_hard(seed, number);
+        let rows = drawn.observe();
+        let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(&rows));
+        let verdicts = standing_by(&rows, &mut |node, window| clocks.at(node, window));
+        assert_eq!(judge_standing(&drawn, &verdicts), Outcome::Right, "{seed}, {number} ({what})");
     }
 }

@@ -12,7 +12,7 @@ use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
 use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
 use crate::hang::complete_together;
 use crate::observation::Coupling;
-use crate::{Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
+use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 
 /// Windows in which a node must have spoken to count as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;
@@ -20,6 +20,8 @@ const RECENT: i64 = RECENT_NS / WINDOW_NS;
 const BLOCKS_A_WINDOW: usize = 60_000;
 /// At least every so many.
 const MOST_STRIDE: i64 = 8;
+/// Where a window names nobody, every so many it is looked back further,
+const FAR_STRIDE: i64 = 8;
 /// Windows after one in which what ended in it may be told.
 const SETTLED: i64 = 2;
 /// Raw verdicts kept.
@@ -30,6 +32,8 @@ const RAW: i64 = 12;
 pub struct Judge {
     /// Verdicts by window, each by itself.
     raw: BTreeMap<i64, Arc<Report>>,
+    /// The last window from which it was looked back further, and what that gave.
+    far: Option<(i64, Option<Arc<Report>>)>,
     judged: Option<i64>,
     /// The reference's id and era by which these windows were counted.
     axis: Option<(u16, u64)>,
@@ -46,7 +50,7 @@ impl Judge {
         let ahead = self.judged.is_some_and(|judged| judged > window_of(axis.now_ns) + NODE_WINDOWS);
         if self.axis.replace((reference, axis.era)) != Some((reference, axis.era)) || ahead {
             // Windows have other numbers now.
-            (self.raw, self.judged, self.measured) = (BTreeMap::new(), None, None);
+            *self = Self { axis: self.axis, ..Self::default() };
         }
         let closed = board.closed(now_ns, axis).filter(|w| self.judged.is_none_or(|judged| *w > judged))?;
         let view = View { board, reference };
@@ -60,7 +64,8 @@ impl Judge {
         // pause) is made up for.
         let first = (window - 4 * stride).max(self.judged.map_or(i64::MIN, |j| j + 1));
         for earlier in (first..=window).filter(|w| w.rem_euclid(stride) == 0) {
-            self.raw.insert(earlier, Arc::new(view.raw(earlier)));
+            let report = self.look(&view, earlier);
+            self.raw.insert(earlier, report);
         }
         self.raw = self.raw.split_off(&(window - RAW * stride));
         self.judged = Some(window);
@@ -93,6 +98,27 @@ impl Judge {
 }
 
 impl Judge {
+    /// The verdict of one window, whatever other windows say. Where a short look back names nobody,
+    /// what a longer one said lately counts: a rank that is late by little, or in steps of seconds,
+    /// does not stand out in ten of them. A longer look costs as much more as it is longer, so that
+    /// it is taken rarely, and only of a job of which that is cheap.
+    fn look(&mut self, view: &View<'_>, window: i64) -> Arc<Report> {
+        let back = view.lookback(window);
+        let report = Arc::new(view.raw(window, back));
+        if back == LONG_LOOKBACK || !matches!(report.verdict, Verdict::None | Verdict::Unknown { .. }) {
+            return report;
+        }
+        let from = window - window.rem_euclid(FAR_STRIDE);
+        if self.far.as_ref().is_none_or(|(of, _)| *of != from) {
+            let cheap = view.blocks(from, LONG_LOOKBACK) <= BLOCKS_A_WINDOW;
+            self.far = Some((from, cheap.then(|| Arc::new(view.raw(from, LONG_LOOKBACK)))));
+        }
+        let gone = view.gone(window);
+        let lives = |late: &&Culprit| !gone.contains(&(late.node.as_str(), late.pid));
+        let names = |far: &&Arc<Report>| far.verdict.named().into_iter().any(|late| lives(&late));
+        self.far.iter().find_map(|(_, far)| far.as_ref()).filter(names).map_or(report, Arc::clone)
+    }
+
     /// What ranks did in the windows since the last time, up to shortly before the one that was
     /// judged last: a collective may be told of in the windows after the one in which it ended.
     /// None where there is no such window.
@@ -128,10 +154,15 @@ impl<'a> View<'a> {
     /// Every how many windows one is judged: each costs time with the ranks and collectives that it
     /// looks at.
     fn stride(&self, window: i64) -> i64 {
-        let windows = window - self.lookback(window) + 1..=i64::MAX;
-        let lately = self.pages().flat_map(|(_, page)| page.received_within(windows.clone(), self.reference));
-        let blocks: usize = lately.map(|received| received.blocks).sum();
+        let blocks = self.blocks(window, self.lookback(window));
         (1 + i64::try_from(blocks / BLOCKS_A_WINDOW).unwrap_or(i64::MAX)).min(MOST_STRIDE)
+    }
+
+    /// Runs of calls that were told of since so many windows before one.
+    fn blocks(&self, window: i64, lookback: i64) -> usize {
+        let windows = window - lookback + 1..=i64::MAX;
+        let lately = self.pages().flat_map(|(_, page)| page.received_within(windows.clone(), self.reference));
+        lately.map(|received| received.blocks).sum()
     }
 
     /// Windows that the verdict of one looks back on: more where the job's steps are long. Its largest
@@ -156,10 +187,12 @@ impl<'a> View<'a> {
         if often { LOOKBACK } else { LONG_LOOKBACK }
     }
 
-    /// The verdict of one window by the digests up to it, whatever other windows say.
-    fn raw(&self, window: i64) -> Report {
-        let (input, ended) = self.input(window, self.lookback(window));
-        let rules = Rules { hang_ns: self.hang_ns(window), ..Rules::with_windows(WINDOW_NS) };
+    /// The verdict of one window by the digests of so many up to it.
+    fn raw(&self, window: i64, lookback: i64) -> Report {
+        let (input, ended) = self.input(window, lookback);
+        // Over a minute as from rows: a second holds less noise.
+        let rules = if lookback == LOOKBACK { Rules::with_windows(WINDOW_NS) } else { Rules::default() };
+        let rules = Rules { hang_ns: self.hang_ns(window), ..rules };
         let mut report = analyse(&input, &rules);
         let span = window_of(input.since_ns)..=window;
         let said = self

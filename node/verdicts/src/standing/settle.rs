@@ -15,7 +15,7 @@ use super::LOOKBACK;
 use super::change::Key;
 use crate::point_to_point;
 use crate::rules::Rules;
-use crate::{Cost, Culprit, Report, Role, Verdict, WindowKind};
+use crate::{Cost, Culprit, Report, Role, Verdict};
 
 /// Processes: node and pid.
 type Processes<'a> = BTreeSet<(&'a str, i64)>;
@@ -122,21 +122,18 @@ fn restless(report: &Report, culprit: &Culprit) -> f64 {
     if all == 0 { 0.0 } else { flagged as f64 / all as f64 }
 }
 
-/// Whether a rank was late in half of the windows looked back on.
+/// Whether a rank was late in half of the windows looked back on, as far as the job has run for so
+/// long; five seconds are enough.
 fn lasting(report: &Report, culprit: &Culprit) -> bool {
     let comm = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash);
-    let half = match comm.map(|comm| (comm.windowed, comm.windows)) {
-        Some((Some(WindowKind::Time { .. }), _)) => usize::try_from(LOOKBACK / 2).unwrap_or(usize::MAX),
-        Some((_, windows)) => windows.div_ceil(2),
-        None => return true,
-    };
-    culprit.flagged >= half
+    let enough = usize::try_from(LOOKBACK / 2).unwrap_or(usize::MAX);
+    comm.is_none_or(|comm| culprit.flagged >= comm.windows.div_ceil(2).min(enough))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CommReport, RankScore};
+    use crate::{CommReport, RankScore, WindowKind};
 
     /// Rank 0 of eight costs `share`, late in six of 17 windows; the others were flagged so often.
     fn report(share: f64, others: [usize; 7]) -> Report {
