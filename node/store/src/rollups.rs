@@ -2,7 +2,7 @@
 //! sum, minimum, maximum and quantile sketch of durations, kept in the same transaction as the rows
 //! they sum up. Does not own the rows (`rows`), nor the sketch's form (`query_planner::states`).
 //!
-//! The table is columnar. The newest seconds may still grow: they lie in one segment at the table's
+//! The table is columnar. The newest seconds may still grow: they are in one segment at the table's
 //! end, the open one, which every commit that adds to them replaces. What is older goes to segments
 //! that stay. A call that comes in later than that (a collective that hung) makes a second row of
 //! its key.
@@ -28,7 +28,7 @@ const TIME: &str = "bucket_ns";
 const OPEN_NS: i64 = 2 * BUCKET_NS;
 /// Rows of the open segment at most.
 const MOST_OPEN: usize = 16_384;
-/// A bucket that lies further ahead of the clock than this is no measure of what is new.
+/// A bucket that is further ahead of the clock than this is no measure of what is new.
 const AHEAD_NS: i64 = 10 * BUCKET_NS;
 
 /// What a rollup row stands for.
@@ -104,7 +104,7 @@ pub(crate) struct Sum {
     pub(crate) sum_ns: i64,
     pub(crate) min_ns: i64,
     pub(crate) max_ns: i64,
-    /// Bytes moved, where the calls say.
+    /// Bytes moved, where the calls have them.
     pub(crate) bytes: Option<i64>,
     /// None where some calls came without.
     pub(crate) sketch: Option<Counts>,
@@ -212,7 +212,7 @@ impl RollupWriter {
                     appender.rewind(first_rowid);
                     segment = Some(id);
                 }
-                // Damaged: whoever asks for these rows is told; new ones go on behind them.
+                // Damaged: questions for these rows get an error; new ones are added behind them.
                 Err(error) => tracing::error!(%error, "the newest sums of the trace store cannot be continued"),
             }
         }
@@ -254,7 +254,8 @@ impl RollupWriter {
         for (bucket, sums) in added {
             rows.insert(bucket, sums.into_iter().map(|(key, sum)| (key, Cow::Borrowed(sum))).collect());
         }
-        // What does not grow any more, then as much of the rest as the open segment cannot hold.
+        // What does not grow any more, then as much of the rest as does not fit into the open
+        // segment.
         let mut closed_until_ns = newest_ns.saturating_sub(OPEN_NS + 1);
         let mut open_rows: usize = rows.range(closed_until_ns.saturating_add(1)..).map(|(_, rows)| rows.len()).sum();
         for (bucket, rows) in rows.range(closed_until_ns.saturating_add(1)..) {
