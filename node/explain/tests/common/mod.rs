@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub(crate) use pythons::{Python, pythons};
+pub(crate) use pythons::pythons;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
