@@ -10,7 +10,6 @@ mod rows;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use record::Collective;
 use rusqlite::Connection;
 
 use super::testing::{PATIENCE, T0, assert_sound, collective, connect, int, offcpu};
