@@ -63,17 +63,10 @@ pub(crate) async fn send(chitchat: &ChitchatHandle, transport: &LinkTransport, r
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member::MemberState;
+    use crate::member::{MemberState, test_member};
 
     fn member(n: u16, state: MemberState, is_self: bool) -> Member {
-        Member {
-            name: format!("n{n}"),
-            address: ([127, 0, 0, 1], n).into(),
-            generation: 1,
-            state,
-            facts: std::sync::Arc::default(),
-            is_self,
-        }
+        Member { is_self, ..test_member(n, state) }
     }
 
     #[test]

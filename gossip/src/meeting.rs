@@ -72,18 +72,7 @@ impl Meeting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member::MemberState;
-
-    fn member(n: u16, state: MemberState) -> Member {
-        Member {
-            name: format!("n{n}"),
-            address: ([127, 0, 0, 1], n).into(),
-            generation: 1,
-            state,
-            facts: std::sync::Arc::default(),
-            is_self: n == 1,
-        }
-    }
+    use crate::member::{MemberState, test_member as member};
 
     #[tokio::test]
     async fn absent_seeds_are_called_in_turn_then_members_until_all_expected_live() {

@@ -69,3 +69,16 @@ impl Member {
         self.state != MemberState::Dead
     }
 }
+
+/// A member of tests: the first one is this node itself.
+#[cfg(test)]
+pub(crate) fn test_member(n: u16, state: MemberState) -> Member {
+    Member {
+        name: format!("n{n}"),
+        address: ([127, 0, 0, 1], n).into(),
+        generation: 1,
+        state,
+        facts: Arc::default(),
+        is_self: n == 1,
+    }
+}

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use record::read_clock_ns;
+
 /// The offset between the two clocks, measured now and then, so that steps and slewing of the wall
 /// clock are followed. One for the process.
 #[derive(Debug)]
@@ -26,43 +28,23 @@ impl Clock {
     }
 
     pub(crate) fn now_unix_ns(&self) -> i64 {
-        read_ns(libc::CLOCK_REALTIME)
+        read_clock_ns(libc::CLOCK_REALTIME)
     }
 }
 
 /// Unix time now.
 pub(crate) fn unix_now_ns() -> i64 {
-    read_ns(libc::CLOCK_REALTIME)
+    read_clock_ns(libc::CLOCK_REALTIME)
 }
 
 /// Unix time at boot, in ns (what /proc/PID/stat's start times count from).
 pub(crate) fn boot_unix_ns() -> i64 {
-    measure_offset(libc::CLOCK_BOOTTIME)
+    record::wall_offset_ns(libc::CLOCK_BOOTTIME)
 }
 
 /// Kernel time now.
 pub(crate) fn kernel_now_ns() -> u64 {
-    read_ns(libc::CLOCK_MONOTONIC) as u64
-}
-
-/// REALTIME minus `other`: the tightest of a few bracketed readings.
-fn measure_offset(other: libc::clockid_t) -> i64 {
-    (0..5)
-        .map(|_| {
-            let before = read_ns(other);
-            let wall = read_ns(libc::CLOCK_REALTIME);
-            let after = read_ns(other);
-            (after - before, wall - (before + (after - before) / 2))
-        })
-        .min_by_key(|(width, _)| *width)
-        .map_or(0, |(_, offset)| offset)
-}
-
-fn read_ns(clock: libc::clockid_t) -> i64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a valid timespec to write to; the clock ids used exist on every Linux.
-    unsafe { libc::clock_gettime(clock, &mut t) };
-    t.tv_sec * 1_000_000_000 + t.tv_nsec
+    read_clock_ns(libc::CLOCK_MONOTONIC) as u64
 }
 
 #[cfg(test)]
@@ -79,6 +61,6 @@ mod tests {
 
     #[test]
     fn boot_lies_in_the_past() {
-        assert!(boot_unix_ns() < read_ns(libc::CLOCK_REALTIME));
+        assert!(boot_unix_ns() < read_clock_ns(libc::CLOCK_REALTIME));
     }
 }

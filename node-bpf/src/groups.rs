@@ -74,7 +74,6 @@ fn last_until(call: &mut Collective, end_ns: i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::Library;
 
     fn call(pid: u32, tid: u32, ts_ns: i64) -> Collective {
         Collective {
@@ -83,24 +82,13 @@ mod tests {
             pid,
             tid,
             rank: Some(0),
-            local_rank: None,
             nranks: Some(2),
             comm_hash: Some(1),
             func: "send",
             seq: Some(0),
-            count: None,
-            datatype: None,
-            bytes: None,
-            reduce_op: None,
-            root: None,
-            stream: None,
-            library: Library::Nccl,
-            tier: 0,
             ret: Some(0),
             cgroup_id: 1,
-            job_id: None,
-            captured: None,
-            site: None,
+            ..Collective::default()
         }
     }
 

@@ -65,7 +65,7 @@ pub use error::Error;
 pub use host::Host;
 pub use loader::{ProbeStatus, kernel_objects};
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
-pub use python_walks::{PythonFrame, PythonThread, PythonWalk, PythonWalks, StackCopy, ThreadWalk};
+pub use python_walks::PythonWalks;
 pub use record::{
     BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,
     LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, SelfStat, SymbolCall,

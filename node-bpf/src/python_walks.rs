@@ -13,6 +13,7 @@ use std::{io, mem};
 
 use libbpf_rs::libbpf_sys::{PERF_COUNT_SW_CPU_CLOCK, PERF_FLAG_FD_CLOEXEC, PERF_TYPE_SOFTWARE, perf_event_attr};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use record::{StackCopy, ThreadWalk, WalkRequest, WalkedFrame};
 
 use crate::bytes::Reader;
 use crate::error::Error;
@@ -36,90 +37,6 @@ const FRAME_BYTES: usize = 32;
 const STACK_HEAD_BYTES: usize = 48;
 /// `RM_WALK_STACK`.
 const KIND_STACK: u32 = 1;
-
-/// A request for a walk: the start, and offsets in the interpreter's structures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PythonThread {
-    /// Thread id in the initial pid namespace.
-    pub tid: u32,
-    /// Address of its `PyThreadState`.
-    pub state: u64,
-    /// In the thread state: the innermost frame.
-    pub frame_at: u32,
-    /// If set, the value there points to a structure that has the frame at this offset.
-    pub inner_at: Option<u32>,
-    /// In a frame: its code object.
-    pub code_at: u32,
-    /// In a frame: the calling frame.
-    pub previous_at: u32,
-    /// In a frame: the position in the bytecode.
-    pub instruction_at: u32,
-    /// 4 for an index, 8 for a pointer.
-    pub instruction_bytes: u32,
-    /// In a frame: its owner; 0 where the version has none.
-    pub owner_at: u32,
-    /// In a frame: which copy of the bytecode it runs; 0 where the version has none.
-    pub tlbc_at: u32,
-}
-
-/// A frame as it was in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PythonFrame {
-    /// Its address.
-    pub address: u64,
-    /// The value in place of its code object.
-    pub code: u64,
-    /// Position in the bytecode: a pointer, or an index in the lower half.
-    pub instruction: u64,
-    /// Which copy of the bytecode it runs; means nothing where the version has none.
-    pub tlbc: i32,
-    /// Its owner; means nothing where the version has none.
-    pub owner: u8,
-}
-
-/// The frames of a thread, all of one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PythonWalk {
-    /// The thread.
-    pub tid: u32,
-    /// Innermost first.
-    pub frames: Vec<PythonFrame>,
-    /// The last of them is the outermost.
-    pub complete: bool,
-}
-
-/// Registers and the top of the stack of a thread that ran its own code (x86-64).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StackCopy {
-    /// The thread.
-    pub tid: u32,
-    /// Program counter.
-    pub pc: u64,
-    /// Stack pointer.
-    pub sp: u64,
-    /// `rbp`.
-    pub fp: u64,
-    /// The stack from its pointer on: 16 KiB, or less where less is mapped.
-    pub bytes: Vec<u8>,
-}
-
-/// What a thread that was asked gave.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ThreadWalk {
-    /// Its Python frames.
-    Frames(PythonWalk),
-    /// Its native stack.
-    Stack(StackCopy),
-}
-
-impl ThreadWalk {
-    fn tid(&self) -> u32 {
-        match self {
-            ThreadWalk::Frames(walk) => walk.tid,
-            ThreadWalk::Stack(copy) => copy.tid,
-        }
-    }
-}
 
 /// Makes threads walk their own frames, or copies their stacks.
 #[derive(Debug)]
@@ -161,7 +78,7 @@ impl PythonWalks {
     ///
     /// # Errors
     /// The kernel refuses it a clock, or too many threads have one.
-    pub fn ask(&mut self, thread: &PythonThread) -> io::Result<()> {
+    pub fn ask(&mut self, thread: &WalkRequest) -> io::Result<()> {
         if !self.clocks.contains_key(&thread.tid) {
             if self.clocks.len() >= MOST_THREADS {
                 return Err(io::Error::other("too many threads at a time"));
@@ -182,7 +99,7 @@ impl PythonWalks {
     /// As [`Self::ask`].
     pub fn ask_stack(&mut self, tid: u32) -> io::Result<()> {
         // Without a thread state of Python.
-        self.ask(&PythonThread { tid, ..PythonThread::default() })
+        self.ask(&WalkRequest { tid, ..WalkRequest::default() })
     }
 
     /// The walks that were asked for, as soon as all have come or this long has passed; the others
@@ -193,12 +110,12 @@ impl PythonWalks {
         loop {
             let open = &self.open;
             self.ring.consume(|bytes| {
-                let walk = decode(bytes).filter(|(number, walk)| open.get(&walk.tid()) == Some(number));
+                let walk = decode(bytes).filter(|(number, walk)| open.get(&walk.tid) == Some(number));
                 taken.extend(walk.map(|(_, walk)| walk));
             });
             for walk in &taken {
-                if self.open.remove(&walk.tid()).is_some() {
-                    let _ = self.turn(walk.tid(), DISABLE);
+                if self.open.remove(&walk.tid).is_some() {
+                    let _ = self.turn(walk.tid, DISABLE);
                 }
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -260,7 +177,7 @@ fn open_clock(tid: u32) -> io::Result<OwnedFd> {
 }
 
 /// `struct rm_py_asked`.
-fn encode(thread: &PythonThread, number: u64) -> Vec<u8> {
+fn encode(thread: &WalkRequest, number: u64) -> Vec<u8> {
     let inner_at = thread.inner_at.and_then(|at| i32::try_from(at).ok()).unwrap_or(-1);
     let mut bytes = [thread.state.to_ne_bytes(), number.to_ne_bytes()].concat();
     let words = [
@@ -284,16 +201,19 @@ fn decode(bytes: &[u8]) -> Option<(u64, ThreadWalk)> {
     if r.u32()? == KIND_STACK {
         let (pc, sp, fp) = (r.u64()?, r.u64()?, r.u64()?);
         let bytes = bytes.get(STACK_HEAD_BYTES..STACK_HEAD_BYTES.checked_add(count)?)?.to_vec();
-        return Some((number, ThreadWalk::Stack(StackCopy { tid, pc, sp, fp, bytes })));
+        return Some((
+            number,
+            ThreadWalk { tid, stack: Some(StackCopy { pc, sp, fp, bytes }), ..ThreadWalk::default() },
+        ));
     }
     let frames = bytes.get(HEAD_BYTES..HEAD_BYTES + count.checked_mul(FRAME_BYTES)?)?;
     let frame = |bytes: &[u8]| {
         let mut r = Reader::new(bytes);
         let (address, code, instruction) = (r.u64()?, r.u64()?, r.u64()?);
-        Some(PythonFrame { address, code, instruction, tlbc: r.u32()?.cast_signed(), owner: r.u8()? })
+        Some(WalkedFrame { address, code, instruction, tlbc: r.u32()?.cast_signed(), owner: r.u8()? })
     };
     let frames = frames.chunks_exact(FRAME_BYTES).map(frame).collect::<Option<Vec<_>>>()?;
-    Some((number, ThreadWalk::Frames(PythonWalk { tid, frames, complete })))
+    Some((number, ThreadWalk { tid, frames, complete, stack: None }))
 }
 
 #[cfg(test)]
@@ -302,11 +222,11 @@ mod tests {
 
     #[test]
     fn requests_and_walks_are_as_the_program_has_them() {
-        let thread = PythonThread { tid: 9, state: 0x7000, frame_at: 56, inner_at: Some(8), ..PythonThread::default() };
+        let thread = WalkRequest { tid: 9, state: 0x7000, frame_at: 56, inner_at: Some(8), ..WalkRequest::default() };
         let bytes = encode(&thread, 3);
         assert_eq!(bytes.len(), 48);
         assert_eq!((bytes[8], bytes[16], bytes[20]), (3, 56, 8));
-        assert_eq!(encode(&PythonThread { inner_at: None, ..thread }, 3)[20..24], [0xff; 4]);
+        assert_eq!(encode(&WalkRequest { inner_at: None, ..thread }, 3)[20..24], [0xff; 4]);
         let mut walk: Vec<u8> = [9_u32, 1].iter().flat_map(|word| word.to_ne_bytes()).collect();
         walk.extend(3_u64.to_ne_bytes());
         walk.extend([1_u32, 0].iter().flat_map(|word| word.to_ne_bytes()));
@@ -314,17 +234,17 @@ mod tests {
         walk.extend((-1_i32).to_ne_bytes());
         walk.extend([4, 0, 0, 0]);
         let (number, read) = decode(&walk).unwrap();
-        let frame = PythonFrame { address: 10, code: 20, instruction: 30, tlbc: -1, owner: 4 };
-        let frames = PythonWalk { tid: 9, frames: vec![frame], complete: true };
-        assert_eq!((number, read), (3, ThreadWalk::Frames(frames)));
+        let frame = WalkedFrame { address: 10, code: 20, instruction: 30, tlbc: -1, owner: 4 };
+        let frames = ThreadWalk { tid: 9, frames: vec![frame], complete: true, stack: None };
+        assert_eq!((number, read), (3, frames));
         assert_eq!(decode(&walk[..40]), None, "shorter than its count");
         let mut copy: Vec<u8> = [9_u32, 2].iter().flat_map(|word| word.to_ne_bytes()).collect();
         copy.extend(4_u64.to_ne_bytes());
         copy.extend([0_u32, KIND_STACK].iter().flat_map(|word| word.to_ne_bytes()));
         copy.extend([10_u64, 20, 30].iter().flat_map(|word| word.to_ne_bytes()));
         copy.extend([7, 8, 9]);
-        let stack = StackCopy { tid: 9, pc: 10, sp: 20, fp: 30, bytes: vec![7, 8] };
-        assert_eq!(decode(&copy), Some((4, ThreadWalk::Stack(stack))));
+        let stack = Some(StackCopy { pc: 10, sp: 20, fp: 30, bytes: vec![7, 8] });
+        assert_eq!(decode(&copy), Some((4, ThreadWalk { tid: 9, stack, ..ThreadWalk::default() })));
         assert_eq!(decode(&copy[..49]), None, "shorter than its count");
     }
 
@@ -343,7 +263,7 @@ mod tests {
         let state: Box<[u64; 2]> = Box::new([0, inner.as_ptr() as u64]);
         // SAFETY: takes no pointers.
         let tid = unsafe { libc::gettid() }.cast_unsigned();
-        let thread = PythonThread {
+        let thread = WalkRequest {
             tid,
             state: state.as_ptr() as u64,
             frame_at: 8,
@@ -367,16 +287,16 @@ mod tests {
         }
         spin();
         let taken = walks.take(Duration::from_millis(100));
-        let [ThreadWalk::Frames(walk)] = &taken[..] else { panic!("{taken:?}") };
+        let [walk] = &taken[..] else { panic!("{taken:?}") };
         let seen = walk.frames.iter().map(|f| (f.code, f.instruction, f.owner)).collect::<Vec<_>>();
         assert_eq!(seen, [(88, 800, 2), (77, 700, 1)]);
         assert!(walk.complete);
         // Unreadable memory ends the walk there.
         let lost: Box<[u64; 2]> = Box::new([0, 16]);
-        walks.ask(&PythonThread { state: lost.as_ptr() as u64, ..thread }).unwrap();
+        walks.ask(&WalkRequest { state: lost.as_ptr() as u64, ..thread }).unwrap();
         spin();
         let taken = walks.take(Duration::from_millis(100));
-        assert_eq!(taken, [ThreadWalk::Frames(PythonWalk { tid, frames: vec![], complete: false })]);
+        assert_eq!(taken, [ThreadWalk { tid, ..ThreadWalk::default() }]);
         // Its stack, from the stack pointer on.
         if cfg!(target_arch = "x86_64") {
             let local = 0x1234_5678_9abc_def0_u64;
@@ -384,13 +304,13 @@ mod tests {
             spin();
             let at = std::ptr::from_ref(std::hint::black_box(&local)) as u64;
             let taken = walks.take(Duration::from_millis(100));
-            let [ThreadWalk::Stack(copy)] = &taken[..] else { panic!("{taken:?}") };
+            let [ThreadWalk { stack: Some(copy), .. }] = &taken[..] else { panic!("{taken:?}") };
             let found = usize::try_from(at - copy.sp).ok().and_then(|at| copy.bytes.get(at..at + 8));
             assert_eq!(found, Some(&local.to_ne_bytes()[..]), "{:x} {at:x}", copy.sp);
         }
         // A sleeping one is dropped, and its late answer ignored.
         let sleeper = std::process::Command::new("sleep").arg("60").spawn().map(Killed).unwrap();
-        walks.ask(&PythonThread { tid: sleeper.0.id(), ..thread }).unwrap();
+        walks.ask(&WalkRequest { tid: sleeper.0.id(), ..thread }).unwrap();
         assert!(walks.take(Duration::from_millis(20)).is_empty());
         walks.end();
         assert_eq!(walks.asked.keys().count(), 0);

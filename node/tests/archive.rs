@@ -570,29 +570,17 @@ fn a_full_target_and_then_a_missing_one_cost_findings_and_a_gap_that_is_counted(
 
 fn collective() -> record::Collective {
     record::Collective {
-        ts_ns: 0,
-        duration_ns: 0,
-        pid: 0,
-        tid: 0,
-        rank: None,
-        local_rank: None,
         nranks: Some(2),
         comm_hash: Some(7),
         func: "all_reduce",
-        seq: None,
         count: Some(1),
         datatype: Some("float32"),
         bytes: Some(4),
-        reduce_op: None,
-        root: None,
-        stream: None,
         library: record::Library::Mpi,
         tier: 1,
         ret: Some(0),
         cgroup_id: 1,
-        job_id: None,
-        captured: None,
-        site: None,
+        ..record::Collective::default()
     }
 }
 

@@ -34,19 +34,12 @@ fn collective(ts_ns: i64, duration_ns: i64, rank: i32, seq: u64) -> record::Coll
         comm_hash: Some(7),
         func: "all_reduce",
         seq: Some(seq),
-        count: None,
-        datatype: None,
         bytes: Some(1 << 20),
-        reduce_op: None,
-        root: None,
-        stream: None,
         library: record::Library::Mpi,
         tier: 1,
         ret: Some(0),
         cgroup_id: 1,
-        job_id: None,
-        captured: None,
-        site: None,
+        ..record::Collective::default()
     }
 }
 

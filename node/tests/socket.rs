@@ -132,15 +132,11 @@ fn record(store: &Store, now_ns: i64, uid: u32, rank: i32, late_ns: i64) {
             datatype: Some("float32"),
             bytes: Some(4),
             reduce_op: Some("sum"),
-            root: None,
-            stream: None,
             library: Library::Mpi,
-            tier: 0,
             ret: Some(0),
             cgroup_id: 1,
             job_id: job_id.clone(),
-            captured: None,
-            site: None,
+            ..Collective::default()
         }));
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{run, stderr, stdout};
-use record::{Collective, Library, ProcessSeen, Record};
+use record::{Collective, ProcessSeen, Record};
 use store::{ClockOffsetSeen, Store, StoreConfig};
 
 /// So far the second host's clock is ahead.
@@ -34,18 +34,11 @@ fn call(host: i32, rank: i32, seq: i64) -> Record {
         func: "all_reduce",
         seq: Some(seq.unsigned_abs()),
         count: Some(1_024),
-        datatype: None,
         bytes: Some(4_096),
-        reduce_op: None,
-        root: None,
-        stream: None,
-        library: Library::Nccl,
-        tier: 0,
         ret: Some(0),
         cgroup_id: 1,
         job_id: Some("4711".to_owned()),
-        captured: None,
-        site: None,
+        ..Collective::default()
     })
 }
 

@@ -1,5 +1,5 @@
-//! What a question may say of the mesh that no store knows, written out as plain SQL before it is
-//! planned: times on the coordinator's clock (`cluster_ns`, `clock_bound_ns`), and views that need
+//! Functions and views about the mesh, which no store knows, written out as plain SQL before
+//! planning: times on the coordinator's clock (`cluster_ns`, `clock_bound_ns`), and views that need
 //! them.
 //!
 //! `cluster_ns(t)` becomes `mesh_cluster_ns(t, NODE, CLOCKS)` and `clock_bound_ns([t])`
@@ -9,22 +9,23 @@
 //! `name(since, until)` sets its `:since` and `:until`, on the coordinator's clock.
 
 use crate::ast::{
-    self, Call, Expr, From, Output, Query, Select, Source, VisitMut, calls_any, parse_select, quote_name, same_name,
-    unquote, walk_mut,
+    self, Call, Expr, From, Output, Query, Select, Source, Visit, VisitMut, calls_any, parse_select, quote_name,
+    same_name, unquote, walk_mut,
 };
 use crate::catalog::Catalog;
 use crate::clocks::Clocks;
 use crate::error::QueryError;
+use crate::expressions::Columns;
 use crate::functions::clock::{BOUND, CLUSTER, MESH_BOUND, MESH_CLUSTER, literal};
 use crate::limits::MAX_SQL_BYTES;
 use crate::planner::with_stack_for;
 
-/// A view that agents offer beside those of the stores.
+/// A view that agents offer in addition to those of the stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
     /// Its name.
     pub name: &'static str,
-    /// One SELECT. It may hold `:in_span OR …` for what holds within a span (1 without one),
+    /// One SELECT. It may have `:in_span OR …` for conditions that limit the span (1 without one),
     /// `:since`, `:until`, and `:slack` (how far clocks are apart, nanoseconds).
     pub sql: &'static str,
 }
@@ -39,10 +40,10 @@ pub fn needs_clocks(sql: &str, views: &[View]) -> bool {
 /// The question in plain SQL; none where it has nothing of the kind.
 ///
 /// # Errors
-/// It cannot be told whose time is meant, or a view is called with other arguments than a span. SQL
-/// that cannot be parsed is no error here: the planner says what is wrong with it.
+/// It is not clear which node's time is meant, or a view is called with other arguments than a
+/// span. SQL that cannot be parsed is no error here: the planner reports its error.
 pub fn align(sql: &str, catalog: &Catalog, clocks: &Clocks, views: &[View]) -> Result<Option<String>, QueryError> {
-    // SQLite has not seen the text yet: what is wrong with a deep or long one, the planner says.
+    // SQLite has not seen the text yet: the planner reports what is wrong with a deep or long one.
     if sql.len() > MAX_SQL_BYTES {
         return Ok(None);
     }
@@ -62,7 +63,7 @@ fn align_here(sql: &str, catalog: &Catalog, clocks: &Clocks, views: &[View]) -> 
     }
 }
 
-/// How far a node's time may lie from the coordinator's.
+/// How far a node's time may be from the coordinator's.
 fn slack_ns(clocks: &Clocks) -> i64 {
     clocks.values().map(|clock| clock.offset_ns.saturating_abs().saturating_add(clock.bound_ns)).max().unwrap_or(0)
 }
@@ -131,7 +132,7 @@ impl Span {
         struct Variables<'s>(&'s Span, i64);
         impl VisitMut for Variables<'_> {
             fn expr(&mut self, node: &mut Expr) {
-                // Whoever reads the span from the conditions sees no OR.
+                // Readers of the span from the conditions (`time_range`, scans) understand no OR.
                 if let Expr::Binary(lhs, "OR", rhs) = node
                     && **lhs == Expr::Variable(":in_span".to_owned())
                 {
@@ -220,17 +221,8 @@ impl VisitMut for Aligned<'_> {
 impl Aligned<'_> {
     /// The node column of the table that a call's argument is of.
     fn node_of(&self, call: &Call, name: &str) -> Result<Expr, String> {
-        struct Columns(Vec<(Option<String>, String)>);
-        impl VisitMut for Columns {
-            fn expr(&mut self, node: &mut Expr) {
-                if let Expr::Column { table, name } = node {
-                    self.0.push((table.clone(), name.clone()));
-                }
-                walk_mut::expr(self, node);
-            }
-        }
-        let mut columns = Columns(Vec::new());
-        call.args.clone().iter_mut().for_each(|arg| columns.expr(arg));
+        let mut columns = Columns::default();
+        call.args.iter().for_each(|arg| columns.expr(arg));
         let node = |table: &str| Expr::Column { table: Some(table.to_owned()), name: "node".to_owned() };
         if let Some(table) = columns.0.iter().find_map(|(table, _)| table.as_ref()) {
             return Ok(node(table));

@@ -28,7 +28,7 @@ impl Default for Budget {
     }
 }
 
-/// What the coordinator chose beside the SQL.
+/// What the coordinator chose in addition to the SQL.
 #[derive(Debug, Clone, Default)]
 pub struct AskOptions {
     /// Run the SQL as it stands on each node and concatenate, `node` first.
@@ -52,17 +52,17 @@ pub struct NodeTask {
     pub now_unix_ns: i64,
     /// Limits for this task.
     pub budget: Budget,
-    /// The user whose rows alone count, where who asks may not see everybody's. It is no part of
-    /// the encoding: whoever sends the task says it beside the task, and a task that would be sent
-    /// without it is refused.
+    /// The user to whose rows the answer is limited, where the caller may not see all. It is no
+    /// part of the encoding: it is sent next to the task, and a task that would be sent without it
+    /// is refused.
     #[serde(with = "unsent")]
     pub viewer: Option<u32>,
 }
 
 /// Fragments of a task; plans have one a table.
 const MAX_FRAGMENTS: usize = 1_000;
-/// Tables and columns that the fragments of a task say they read, all together: each may have to be
-/// looked for.
+/// Tables and columns that the fragments of a task declare as read, all together: each may have to
+/// be looked for.
 const MOST_READS: usize = 20_000;
 
 impl NodeTask {
@@ -167,8 +167,8 @@ pub enum RunError {
 /// error stops the question on every node.
 pub type Sink<'a> = &'a mut dyn FnMut(&str, usize, Cow<'_, Batch>) -> Result<(), RunError>;
 
-/// Where the rows of an answer go, some at a time, in order. It may block: that holds the nodes up.
-/// An error stops the question on every node.
+/// Where the rows of an answer go, some at a time, in order. It may block: that slows the nodes
+/// down. An error stops the question on every node.
 pub type Out<'a> = &'a mut dyn FnMut(Vec<Vec<Value>>) -> Result<(), RunError>;
 
 /// Where in a question the asks that follow are.
@@ -177,7 +177,7 @@ pub enum Round {
     /// A run in one round begins.
     Only,
     /// A run in one round begins whose rows go on to the user as they come: rows of a node may
-    /// reach the sink before its answer is whole, and a node that fails after that ends the
+    /// reach the sink before its answer is complete, and a node that fails after that ends the
     /// question.
     Flowing,
     /// A run in two rounds begins.
@@ -186,10 +186,9 @@ pub enum Round {
     Second,
 }
 
-/// Asks nodes. One implementation speaks QUIC, one runs in memory for tests.
-///
-/// A node whose answer did not arrive whole must contribute nothing: the implementation buffers or,
-/// when batches of a node have already been handed to the sink and the node then fails, returns
+/// Asks nodes. One implementation speaks QUIC, one runs in memory for tests. A node whose answer
+/// did not arrive completely must contribute nothing: the implementation buffers or, when batches
+/// of a node have already been handed to the sink and the node then fails, returns
 /// [`RunError::Internal`] after noting the node as missing, and the caller runs the plan again
 /// without it. (`node` buffers per node up to its budget.)
 ///
@@ -203,9 +202,9 @@ pub trait Fanout {
         let _ = round;
     }
 
-    /// Ask the targets for `task`. Returns the names of the nodes that answered whole, with their
-    /// statistics. With [`Targets::All`] and [`Targets::Named`] nodes that do not answer are left
-    /// out (coverage names them).
+    /// Ask the targets for `task`. Returns the names of the nodes that answered completely, with
+    /// their statistics. With [`Targets::All`] and [`Targets::Named`] nodes that do not answer are
+    /// left out (coverage names them).
     ///
     /// # Errors
     /// What the sink returned, or a stop.

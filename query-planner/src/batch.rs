@@ -14,7 +14,7 @@ pub enum Value {
     Integer(i64),
     /// IEEE 754 double (never NaN: SQLite turns NaN into NULL).
     Real(f64),
-    /// Text as SQLite holds it, UTF-8 by convention.
+    /// Text as SQLite stores it, UTF-8 by convention.
     Text(#[serde(with = "whole_bytes")] Vec<u8>),
     /// Bytes.
     Blob(#[serde(with = "whole_bytes")] Vec<u8>),
@@ -64,8 +64,8 @@ mod whole_bytes {
 const ALLOCATION_BYTES: usize = 16;
 
 impl Value {
-    /// Memory that the value takes, bytes: as much for NULL as for a number, and for text and blobs
-    /// their bytes besides.
+    /// Memory that the value takes, bytes: as much for NULL as for a number; for text and blobs
+    /// also their bytes.
     pub fn size_bytes(&self) -> u64 {
         (size_of::<Value>() + self.heap_bytes()) as u64
     }
@@ -78,8 +78,7 @@ impl Value {
         }
     }
 
-    /// How much data it is, bytes, as budgets count it: 8, and for text and blobs their length
-    /// besides.
+    /// How much data it is, bytes, as budgets count it: 8; for text and blobs also their length.
     pub fn data_bytes(&self) -> u64 {
         let extra = match self {
             Value::Null | Value::Integer(_) | Value::Real(_) => 0,
@@ -88,7 +87,7 @@ impl Value {
         8 + extra as u64
     }
 
-    /// A value as SQLite holds it.
+    /// A value as SQLite stores it.
     #[must_use]
     pub fn from_sqlite(value: ValueRef<'_>) -> Value {
         match value {
@@ -138,8 +137,8 @@ impl Batch {
         self.columns.iter().flatten().map(Value::data_bytes).sum()
     }
 
-    /// Whether the batch is whole: `width` columns, each of `rows` values.
-    pub(crate) fn is_whole(&self, width: usize) -> bool {
+    /// Whether the batch is complete: `width` columns, each of `rows` values.
+    pub(crate) fn is_well_formed(&self, width: usize) -> bool {
         self.columns.len() == width && self.columns.iter().all(|column| column.len() == self.rows as usize)
     }
 }
@@ -232,7 +231,7 @@ mod decode {
                 self.heap_bytes += value.heap_bytes();
                 column.push(value);
             }
-            // Where the format does not say how many there are.
+            // Where the format does not give their number.
             self.values += column.len().saturating_sub(declared);
             self.hold()?;
             Ok(column)
@@ -265,7 +264,7 @@ mod tests {
         assert!(more.contains("more than 1048576 values"), "{more}");
         let wide = Batch { rows: 0, columns: vec![Vec::new(); 2_001] };
         assert!(decoded(&encoded(&wide)).expect_err("too wide").contains("more than 2000 columns"));
-        // A column that says it has two thousand million values, and has none.
+        // A column that declares two thousand million values, and has none.
         let claims = [&encoded(&Batch { rows: 1, columns: vec![] })[..1], &[1, 252, 0, 0, 0, 128]].concat();
         assert!(decoded(&claims).expect_err("a claim").contains("more than 1048576 values"));
     }

@@ -217,8 +217,8 @@ impl Catalog {
                 if let Some(table) = self.tables.get_mut(&key) {
                     table.kind = Kind::RowView;
                     if ast::parse_view(&table.sql).is_ok_and(|select| !select.compounds.is_empty()) {
-                        // SQLite tells the origin of one arm only; what counts is whether the whole
-                        // has an affinity.
+                        // SQLite reports the origin of one arm only; what counts is whether the
+                        // whole has an affinity.
                         table.columns.iter_mut().for_each(|column| column.plain = !column.decl_type.is_empty());
                     }
                 }

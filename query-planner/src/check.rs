@@ -1,6 +1,6 @@
-//! Is it one SELECT, and what does it read? SQLite itself says so: the SQL is prepared, as typed,
-//! against an empty in-memory copy of the catalogue, under an authorizer that allows reading and
-//! listed functions only.
+//! Checks that a question is one SELECT, and finds what it reads. SQLite itself decides: the SQL is
+//! prepared, as typed, against an empty in-memory copy of the catalogue, under an authorizer that
+//! allows reading and listed functions only.
 //!
 //! In the copy every table and view is a virtual table without rows, for one reason: virtual tables
 //! can have hidden columns, and so `node` resolves exactly as it should (by name, never in `*` or
@@ -196,7 +196,7 @@ struct EmptyCopy {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// Copies that nobody works with, the last used first.
+/// Copies that are not in use, the last used first.
 static COPIES: Mutex<Vec<EmptyCopy>> = Mutex::new(Vec::new());
 
 /// Steps of SQLite's compiler between two looks at the question's time.

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 pub struct NodeClock {
     /// How far it is ahead: `coordinator = node - offset_ns`.
     pub offset_ns: i64,
-    /// The true offset lies within this.
+    /// The true offset is within this.
     pub bound_ns: i64,
-    /// When that held, Unix nanoseconds of the coordinator's clock.
+    /// The time of that offset, Unix nanoseconds of the coordinator's clock.
     pub at_ns: i64,
     /// How fast the offset grows, parts in a billion.
     pub drift_ppb: i64,
-    /// The true drift lies within `drift_ppb` plus or minus this.
+    /// The true drift is within `drift_ppb` plus or minus this.
     pub drift_bound_ppb: i64,
 }
 

@@ -1,5 +1,5 @@
 //! The middle of a tree of nodes: rows that several nodes shipped for one fragment become the rows
-//! that a single node with all their rows would have shipped, so that whoever asked merges as if
+//! that a single node with all their rows would have shipped, so that the coordinator merges as if
 //! there were fewer nodes. It works for the partial states of groups (`rules/aggregate.rs`), whose
 //! merging is associative.
 //!
@@ -39,7 +39,7 @@ impl Combine {
             _ => NodeError::Failed(format!("combining rows: {}", message(error))),
         };
         let (table, sql) = self.statements().map_err(NodeError::Failed)?;
-        if batches.iter().any(|batch| !batch.is_whole(self.columns.len())) {
+        if batches.iter().any(|batch| !batch.is_well_formed(self.columns.len())) {
             return Err(NodeError::Failed("a node sent a ragged batch".to_owned()));
         }
         if let Some(batch) = self.counted(batches) {

@@ -16,17 +16,16 @@ use crate::{memory, stop};
 const BATCH_ROWS: u32 = 4096;
 const BATCH_BYTES: u64 = 256 << 10;
 
-/// How notes of [`NodeStats`] begin that say what a fragment was answered from. They are for
+/// Prefix of the notes of [`NodeStats`] on what a fragment was answered from. They are for
 /// `--explain`, not for coverage.
 pub const RAN: &str = "ran on ";
-/// How the one of these notes begins that says how many rows the conditions of a fragment admitted.
+/// Prefix of the note on how many rows the conditions of a fragment admitted.
 pub(crate) const ADMITTED: &str = "ran on rows: ";
 
-/// A node's own way to answer fragments that it understands, beside SQLite.
+/// An executor of a node's own for the fragments that it understands; SQLite runs the others.
 pub trait FragmentExecutor {
-    /// Answer `fragment`, or say that SQLite is to do it (`None`; then nothing may have been
-    /// emitted). `conn` is inside the task's read transaction: what it shows is the state to answer
-    /// from.
+    /// Answers `fragment`, or leaves it to SQLite (`None`; then nothing may have been emitted).
+    /// `conn` is inside the task's read transaction: what it shows is the state to answer from.
     ///
     /// # Errors
     /// As for [`execute_task`].
@@ -53,7 +52,7 @@ pub struct Answered {
     pub admitted: Option<u64>,
 }
 
-/// No way beside SQLite.
+/// No executor but SQLite.
 #[derive(Debug, Clone, Copy)]
 pub struct OnlySqlite;
 
@@ -80,7 +79,7 @@ impl FragmentExecutor for OnlySqlite {
 ///
 /// # Errors
 /// The budget, an interrupt, an error of the SQL, or what `emit` returned. What was emitted before
-/// is then void.
+/// it is then void.
 pub fn execute_task(
     conn: &Connection,
     node: &str,
@@ -107,8 +106,8 @@ pub fn execute_task_with(
     let own_transaction = conn.is_autocommit();
     if own_transaction {
         run_cached(conn, "BEGIN").map_err(|error| {
-            // Interrupted, it may have begun all the same: a connection that is used again must not
-            // read an old state.
+            // It may have started though it was interrupted: a connection that is used again must
+            // not read an old state.
             if !conn.is_autocommit() {
                 let _ = run_cached(conn, "ROLLBACK");
             }
@@ -147,8 +146,8 @@ pub fn execute_task_with(
     if own_transaction && !conn.is_autocommit() {
         // Nothing was written: what ends the transaction is only a matter of form.
         let ended = run_cached(conn, "COMMIT").or_else(|_| run_cached(conn, "ROLLBACK"));
-        // Why the task failed says more than why its transaction could not be ended; and one that
-        // is over is over, also where SQLite was interrupted while it ended it.
+        // The task's error is reported rather than that of ending its transaction; and one that has
+        // ended has ended, also where SQLite was interrupted in it.
         if !conn.is_autocommit() {
             result = result.and_then(|()| ended.map_err(|error| NodeError::of_sqlite(&error)));
         }
@@ -230,8 +229,8 @@ fn bind_keys(statement: &mut Statement<'_>, keys: &[Value]) -> rusqlite::Result<
 }
 
 /// Prepare a fragment. Where this store lacks a table or a column of it (an older agent, another
-/// file), the table counts as empty and the column as NULL: a common table expression of the
-/// table's name says so, and a note tells.
+/// file), the table counts as empty and the column as NULL: this is done by a common table
+/// expression of the table's name, and a note reports it.
 fn prepare<'c, 'p>(
     conn: &'c Connection,
     fragment: &'p Fragment,
@@ -242,7 +241,7 @@ fn prepare<'c, 'p>(
         Ok(statement) => return Ok((statement, Cow::Borrowed(&fragment.sql))),
         Err(error) => NodeError::of_sqlite(&error),
     };
-    // Interrupted, a look at the schema would find nothing that is there.
+    // An interrupted look at the schema would report tables as missing.
     if matches!(failed, NodeError::Stopped(_) | NodeError::OverBudget(_)) {
         return Err(failed);
     }
@@ -333,9 +332,9 @@ impl NodeError {
 
     /// Why a node cannot do its task, where that has nothing to do with the rows: the statement
     /// does not compile here (a function, table or column that only other versions have), the file
-    /// is damaged, time or memory is over. The other nodes' answers count. Whoever reads the store
-    /// for a task, in whatever way, hands SQLite's errors through here as they are: once made into
-    /// text, "interrupted" looks like any other failure.
+    /// is damaged, time or memory is over. The other nodes' answers count. All code that reads the
+    /// store for a task passes SQLite's errors through here as they are: once made into text,
+    /// "interrupted" looks like any other failure.
     #[must_use]
     pub fn of_sqlite(error: &rusqlite::Error) -> Self {
         match primary_code(error) {
@@ -351,7 +350,7 @@ impl NodeError {
 /// own: SQLite raises one by these codes when a value is wrong under the SQL's own rules (an
 /// integer overflow, malformed JSON, a text too long), and would over the union, too. A statement
 /// that does not compile any more (the schema has changed since) is no such error; neither is what
-/// a virtual table meets in its bytes, which has a code of its own.
+/// a virtual table finds in its bytes, which has a code of its own.
 fn raised(conn: &Connection, sql: &str, error: &rusqlite::Error) -> NodeError {
     match primary_code(error) {
         Some(ffi::SQLITE_TOOBIG) if stop::is_short_here() => NodeError::of_sqlite(error),
@@ -367,7 +366,7 @@ fn primary_code(error: &rusqlite::Error) -> Option<i32> {
     error.sqlite_error().map(|error| error.extended_code & 0xff)
 }
 
-/// SQLite's own words without the code.
+/// SQLite's message without the code.
 pub(crate) fn message(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),

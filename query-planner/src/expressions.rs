@@ -1,5 +1,5 @@
-//! What can be said of an expression or a tree by looking at it alone: what it calls, which tables
-//! it names, whether it means the question's instant.
+//! What can be seen of an expression or a tree alone: what it calls, which tables it names, whether
+//! it means the question's instant.
 
 use crate::ast::{Expr, Select, Source, Visit, VisitMut, same_name, unquote, walk, walk_mut};
 use crate::functions;
@@ -8,6 +8,19 @@ use crate::names::NOW_PARAMETER;
 /// Whether an expression is an aggregate call.
 pub(crate) fn is_aggregate(expr: &Expr) -> bool {
     matches!(expr, Expr::Call(call) if functions::is_aggregate(call))
+}
+
+/// Every column reference, qualifier first.
+#[derive(Default)]
+pub(crate) struct Columns(pub(crate) Vec<(Option<String>, String)>);
+
+impl Visit for Columns {
+    fn expr(&mut self, node: &Expr) {
+        if let Expr::Column { table, name } = node {
+            self.0.push((table.clone(), name.clone()));
+        }
+        walk::expr(self, node);
+    }
 }
 
 /// Whether a test holds for a part of the expression; subqueries are not looked into.

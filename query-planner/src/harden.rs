@@ -11,8 +11,8 @@ use crate::functions;
 use crate::limits::MAX_FRAGMENT_BYTES;
 
 /// Prepare a connection for questions: defensive, no double-quoted strings, bounded, an authorizer
-/// that allows SELECT, READ and listed functions only (no PRAGMA but `schema_version` and `data_version`, ATTACH, load_extension, writes).
-/// Open it read-only besides.
+/// that allows SELECT, READ and listed functions only (no PRAGMA but `schema_version` and
+/// `data_version`, ATTACH, load_extension, writes). The connection should also be opened read-only.
 ///
 /// The authorizer stays: what else the connection is for must be done before.
 ///
@@ -47,7 +47,7 @@ pub fn harden_with(
     conn.authorizer(Some(move |context: AuthContext<'_>| match context.action {
         AuthAction::Select | AuthAction::Recursive => Authorization::Allow,
         AuthAction::Read { .. } if readable(&context) => Authorization::Allow,
-        // By which a reader of schemas, or of what is committed, tells whether it has changed.
+        // By these a reader sees whether the schema, or the committed rows, have changed.
         AuthAction::Pragma { pragma_name: "schema_version" | "data_version", pragma_value: None } => {
             Authorization::Allow
         }

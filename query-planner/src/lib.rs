@@ -1,9 +1,9 @@
 //! SQL over many stores: plan a question, run its node part, merge the answers.
 //!
 //! The crate is a pure core. It knows SQLite and plans; it knows no network, no tokio, no files.
-//! Whoever asks nodes implements [`Fanout`]; whoever is asked calls [`execute_task`] on a read-only
-//! connection that [`harden`] prepared. `node` does both over QUIC, the tests do both over
-//! in-memory databases with one SQLite database holding the union as the oracle.
+//! The coordinator implements [`Fanout`]; a leaf calls [`execute_task`] on a read-only connection
+//! that [`harden`] prepared. `node` does both over QUIC, the tests do both over in-memory databases
+//! with one SQLite database holding the union as the oracle.
 //!
 //! The way of a question: [`align`] writes out what only the mesh knows (clocks); [`plan`] checks
 //! the SQL with SQLite itself (`check.rs`), then the rules (`rules/`) try in order to answer it
@@ -66,6 +66,6 @@ pub use partial::{Combine, CombinedColumn, How};
 pub use plan::{ColumnMeta, Fragment, Merge, MergeColumn, MergeTable, Plan, Reduction, Strategy, Targets};
 pub use plan_cache::PlanCache;
 pub use planner::{plan, plan_for_one};
-pub use run::{FirstAsk, first_ask, run, run_into, run_with};
+pub use run::{FirstAsk, first_ask, run, run_with};
 pub use stop::{Stop, StopOnDrop, Watched};
 pub use time_range::time_range;

@@ -13,7 +13,7 @@ use crate::exec::{FragmentExecutor, execute_task_with};
 use crate::merge_pool::MergePool;
 use crate::plan::{ColumnMeta, Plan, Targets};
 use crate::plan_cache::PlanCache;
-use crate::run::{run_into, run_with};
+use crate::run::run_with;
 use crate::stop::Stop;
 
 /// A question to one store failed.
@@ -30,11 +30,11 @@ pub enum LocalError {
     Run(#[from] RunError),
 }
 
-/// As [`crate::Out`], with the answer's columns beside its rows.
+/// As [`crate::Out`], with the answer's columns next to its rows.
 pub type NamedOut<'a> = &'a mut dyn FnMut(&[ColumnMeta], Vec<Vec<Value>>) -> Result<(), RunError>;
 
 /// One store, and how it is asked. Fragments are answered by `executor` where it can, also those of
-/// questions that as a whole it cannot answer (HAVING, expressions around aggregates).
+/// questions of which it cannot answer all (HAVING, expressions around aggregates).
 pub struct Local<'a> {
     /// A connection that [`crate::harden`] has seen.
     pub conn: &'a Connection,
@@ -46,7 +46,7 @@ pub struct Local<'a> {
     pub merges: &'a MergePool,
     /// The node's name.
     pub node: &'a str,
-    /// Answers fragments beside SQLite.
+    /// Answers fragments that it understands; SQLite answers the others.
     pub executor: &'a dyn FragmentExecutor,
     /// What a question may take.
     pub budget: Budget,
@@ -74,7 +74,7 @@ impl Local<'_> {
         let plan = self.plan(sql)?;
         let mut hand_on = |rows| out(&plan.columns, rows);
         let (budget, merges) = (&self.budget, self.merges);
-        let answer = run_into(&plan, &mut &*self, budget, self.now_unix_ns, &self.stop, merges, &mut hand_on)?;
+        let answer = run_with(&plan, &mut &*self, budget, self.now_unix_ns, &self.stop, merges, Some(&mut hand_on))?;
         Ok(out(&plan.columns, answer.rows)?)
     }
 
@@ -94,7 +94,7 @@ impl Local<'_> {
     }
 
     fn run(&self, plan: &Plan) -> Result<Answer, RunError> {
-        run_with(plan, &mut &*self, &self.budget, self.now_unix_ns, &self.stop, self.merges)
+        run_with(plan, &mut &*self, &self.budget, self.now_unix_ns, &self.stop, self.merges, None)
     }
 }
 

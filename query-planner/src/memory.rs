@@ -2,10 +2,10 @@
 //!
 //! SQLite has one limit for the whole process, which would let a greedy question starve the trace
 //! store's writer. So [`install`] puts a counter before SQLite's allocator, and a thread that works
-//! for a question says for which one ([`cap`], [`cap_of`]): from then on what SQLite allocates on
-//! this thread counts to the question's [`Account`], and beyond the account's bound, or the pool's,
-//! an allocation fails. SQLite then ends the statement with "out of memory" and frees what it had,
-//! and nobody else notices.
+//! for a question registers for which one ([`cap`], [`cap_of`]): from then on what SQLite allocates
+//! on this thread counts to the question's [`Account`], and beyond the account's bound, or the
+//! pool's, an allocation fails. SQLite then ends the statement with "out of memory" and frees what
+//! it had, and nobody else notices.
 //!
 //! What our own code keeps on such a thread (lists for medians, decoded columns) is counted with it
 //! by [`Held`]; what belongs to no thread by [`Grant`]. A thread takes from its account in pieces
@@ -122,7 +122,7 @@ pub fn install() -> bool {
             pAppData: std::ptr::null_mut(),
         };
         // SAFETY: the option takes a pointer to a structure of this type and fills it; SQLite
-        // copies nothing of ours.
+        // copies none of this program's pointers.
         let known = unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_GETMALLOC, &raw mut inner) };
         if known != ffi::SQLITE_OK || inner.xMalloc.is_none() {
             return false;
@@ -239,13 +239,13 @@ pub fn account_here() -> Option<Arc<Account>> {
     }
 }
 
-/// Memory beside SQLite's that counts like it, on the thread that made this. Dropped, it is given
-/// back.
+/// Memory other than SQLite's that counts like it, on the thread that made this. Dropped, it is
+/// given back.
 #[derive(Debug, Default)]
 pub struct Held(i64);
 
 impl Held {
-    /// It is so much now. False when that is more than the thread may have.
+    /// Sets it to so many bytes. False when that is more than the thread may have.
     #[must_use]
     pub fn is_within(&mut self, bytes: usize) -> bool {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -267,8 +267,8 @@ impl Drop for Held {
     }
 }
 
-/// What is at least so large is refused to a question that is over: whoever makes long values one
-/// after the other within one instruction, or a few, looks at nothing else.
+/// Allocations of at least this size are refused to a question that is over: a function that makes
+/// long values within few instructions checks nothing else.
 const LARGE: i64 = 16 << 10;
 
 /// Whether this thread may have so many bytes more; takes them from the account.

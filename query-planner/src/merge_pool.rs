@@ -16,7 +16,7 @@ use crate::stop::Stop;
 
 /// Databases kept.
 const KEPT: usize = 8;
-/// A database that held more rows, or has more memory, is not kept.
+/// A database that had more rows, or has more memory, is not kept.
 const MOST_ROWS: u64 = 10_000;
 const MOST_BYTES: i32 = 4 << 20;
 
@@ -51,7 +51,7 @@ impl MergePool {
         Ok(conn)
     }
 
-    /// Keeps a database that held `rows` rows for the next question. One that cannot be emptied is
+    /// Keeps a database that had `rows` rows for the next question. One that cannot be emptied is
     /// dropped.
     pub(crate) fn give_back(&self, conn: Connection, tables: &[MergeTable], setup: &[String], rows: u64) {
         let emptied = |table: &MergeTable| {

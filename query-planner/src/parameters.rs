@@ -1,6 +1,6 @@
 //! Parameters of a text: `:name` becomes a literal, token by token, so that a value can be nothing
-//! but a value. Fragments travel as text and are planned by what their conditions say, so values
-//! are written into the SQL instead of being bound at every node.
+//! but a value. Fragments travel as text and are planned by their conditions, so values are written
+//! into the SQL instead of being bound at every node.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub fn with_values(sql: &str, values: &BTreeMap<String, Value>) -> Result<String
         let value =
             values.get(*name).ok_or_else(|| QueryError::wrong(format!("the parameter :{name} has no value")))?;
         filled.push_str(&sql[after..*at]);
-        // Blanks on both sides: what stands beside it is no part of the literal.
+        // Blanks on both sides: neighbours are no part of the literal.
         filled.push(' ');
         filled.push_str(&literal(name, value)?);
         filled.push(' ');
@@ -60,7 +60,8 @@ fn places(sql: &str) -> Result<Vec<(usize, &str)>, QueryError> {
         match token {
             None => return Ok(found),
             Some((_, TokenType::TK_VARIABLE)) => {
-                // Others (`?`, `@name`, `$name`) stay, and planning says that they cannot be bound.
+                // Others (`?`, `@name`, `$name`) stay, and planning reports that they cannot be
+                // bound.
                 if let Some(name) = sql.get(start..end).and_then(|text| text.strip_prefix(':')) {
                     found.push((start, name));
                 }
@@ -104,13 +105,13 @@ mod tests {
         assert_eq!(parameters(sql).unwrap(), ["x"]);
         let filled = with_values(sql, &one(Value::Integer(-5))).unwrap();
         assert_eq!(filled, "SELECT ':x', \":x\", [:x], `:x`,  -5  -- :x\n/* :x */ +  -5 ");
-        // No comment is made of a minus beside a minus.
+        // Two minus signs must not make a comment.
         assert_eq!(with_values("SELECT 1-:x", &one(Value::Integer(-5))).unwrap(), "SELECT 1- -5 ");
         assert!(parameters("SELECT 'never ends").is_err());
     }
 
     #[test]
-    fn what_has_no_value_or_no_parameter_is_said() {
+    fn what_has_no_value_or_no_parameter_is_an_error() {
         let message = |result: Result<String, QueryError>| result.unwrap_err().message;
         assert!(message(with_values("SELECT :y", &one(Value::Null))).contains(":y has no value"));
         assert!(message(with_values("SELECT 1", &one(Value::Null))).contains("no such parameter"));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// SQLite reads back what was given, whatever it holds, and one statement stays one.
+        /// SQLite reads back what was given, whatever it is, and one statement stays one.
         #[test]
         fn a_value_is_a_value(given in "\\PC*", integer: i64, real in -1e300f64..1e300) {
             let conn = rusqlite::Connection::open_in_memory().unwrap();

@@ -21,7 +21,7 @@ pub struct Plan {
     pub merge: Merge,
     /// Hints for the user.
     pub notes: Vec<String>,
-    /// The same question with nothing worked out that SQLite itself might not come to: run when a
+    /// The same question in a form that works out nothing that SQLite itself might skip: run when a
     /// part of this plan fails in the SQL (an arm of EXCEPT from nothing overflows, say), so that
     /// SQLite decides whether that matters.
     pub lazily: Option<Box<Plan>>,
@@ -85,7 +85,7 @@ impl std::fmt::Display for Strategy {
     }
 }
 
-/// One statement for nodes. It may hold the parameters `:mesh_node` (the node's name) and
+/// One statement for nodes. It may have the parameters `:mesh_node` (the node's name) and
 /// `:mesh_now` (the question's instant), bound by the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fragment {
@@ -95,7 +95,7 @@ pub struct Fragment {
     pub sql: String,
     /// Number of result columns.
     pub columns: u32,
-    /// Tables and their columns that the SQL reads, so that a node can tell what it lacks.
+    /// Tables and their columns that the SQL reads, so that a node can report what it lacks.
     pub reads: Vec<(String, Vec<String>)>,
     /// Whom it is for.
     pub targets: Targets,
@@ -120,7 +120,7 @@ impl Fragment {
         if batch.columns.len() != self.columns as usize {
             return Err(format!("rows of {} columns instead of {}", batch.columns.len(), self.columns));
         }
-        if !batch.is_whole(self.columns as usize) {
+        if !batch.is_well_formed(self.columns as usize) {
             return Err(format!("a ragged batch of {} rows", batch.rows));
         }
         for (column, how) in batch.columns.iter().zip(&self.partials) {
@@ -153,7 +153,7 @@ pub enum Merge {
         /// Put the node's name before each row.
         with_node: bool,
     },
-    /// Rows go into tables of an in-memory SQLite; one SELECT over them is the answer. It may hold
+    /// Rows go into tables of an in-memory SQLite; one SELECT over them is the answer. It may have
     /// `:mesh_now`.
     Sql {
         /// Tables to make; table `i` takes the rows of fragment `i`.

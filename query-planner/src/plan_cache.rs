@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 /// Plans cached.
 const MAX_PLANS: usize = 64;
-/// Longer questions are planned anew each time.
+/// Longer questions are planned each time.
 const LONGEST_SQL_BYTES: usize = 16 << 10;
 
 /// The plans of the last questions, newest first.
@@ -26,13 +26,13 @@ pub struct PlanCache {
 struct CachedPlan {
     sql: String,
     options: AskOptions,
-    /// Held, so that the address cannot be another catalogue's.
+    /// Kept alive, so that the address cannot be another catalogue's.
     catalog: Arc<Catalog>,
     plan: Arc<Plan>,
 }
 
 impl PlanCache {
-    /// The plan of `sql` against `catalog`. `understands` says which fragments a single node would
+    /// The plan of `sql` against `catalog`. `understands`: which fragments a single node would
     /// answer by an executor of its own ([`plan_for_one`]).
     ///
     /// # Errors

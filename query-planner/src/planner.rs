@@ -1,5 +1,5 @@
 //! Makes plans: the order in which the rules try, and the stack that a deep question needs. How
-//! each rule keeps the contract is said in `rules/`.
+//! each rule keeps the contract is explained in `rules/`.
 
 use crate::api::AskOptions;
 use crate::ast;
@@ -61,7 +61,7 @@ pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment
         _ => false,
     };
     // (Several fragments are arms of a view, and those that SQLite answers cost it no more than
-    // within the whole.)
+    // within the text.)
     Ok(if is_simple && apart.fragments.iter().any(&understands) { apart } else { whole })
 }
 
@@ -69,7 +69,7 @@ pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment
 const SHORT_SQL_BYTES: usize = 4096;
 
 /// Works on a text: a deep one on a stack that is large enough for the deepest tree that the parser
-/// makes, since whoever walks a tree recurses.
+/// makes, since everything that walks a tree recurses.
 pub(crate) fn with_stack_for<T: Send>(
     sql: &str,
     work: impl FnOnce() -> Result<T, QueryError> + Send,

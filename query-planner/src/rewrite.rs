@@ -6,16 +6,16 @@ use std::collections::BTreeSet;
 
 use crate::ast::{
     self, Expr, From, Indexed, JoinKind, Output, Query, Select, Source, Visit, VisitMut, quote_name, same_name,
-    unquote, walk, walk_mut,
+    unquote, walk_mut,
 };
 use crate::catalog::{Catalog, Table, has_node, node_column};
 use crate::check::Question;
 use crate::error::QueryError;
-use crate::expressions::{FreezeNow, cte_names, each_table};
+use crate::expressions::{Columns, FreezeNow, cte_names, each_table};
 use crate::functions;
 use crate::names::NODE_PARAMETER;
 
-/// The question's tree, ready for the rules: one 'now', plain table names. The flag says whether
+/// The question's tree, ready for the rules: one 'now', plain table names. The flag: whether
 /// anything but spelling changed, that is whether the user's own text can no longer stand.
 pub(crate) fn normalise(question: &Question<'_>) -> Result<(Select, bool), QueryError> {
     let mut select = question.select.clone();
@@ -72,19 +72,10 @@ pub(crate) fn with_node_sources(select: &mut Select, question: &Question<'_>) {
     });
 }
 
-/// The tables (lower case) whose node column is used. SQLite says what it reads, but it does not
+/// The tables (lower case) whose node column is used. SQLite reports what it reads, but it does not
 /// look into what it can see to be dead (`0 AND node = 'a'`); there the spelling decides.
 fn node_tables(select: &Select, question: &Question<'_>) -> BTreeSet<String> {
-    struct Columns(Vec<(Option<String>, String)>);
-    impl Visit for Columns {
-        fn expr(&mut self, node: &Expr) {
-            if let Expr::Column { table, name } = node {
-                self.0.push((table.clone(), name.clone()));
-            }
-            walk::expr(self, node);
-        }
-    }
-    let mut columns = Columns(Vec::new());
+    let mut columns = Columns::default();
     columns.select(select);
     let mut used = BTreeSet::new();
     each_table(&mut select.clone(), &mut |source| {

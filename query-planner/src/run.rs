@@ -39,44 +39,16 @@ pub fn run(
     now_unix_ns: i64,
     stop: &Stop,
 ) -> Result<Answer, RunError> {
-    run_with(plan, fanout, budget, now_unix_ns, stop, &MergePool::default())
+    run_with(plan, fanout, budget, now_unix_ns, stop, &MergePool::default(), None)
 }
 
-/// As [`run`], with merge databases that are kept between questions: for whoever asks the same
-/// plans again.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_with(
-    plan: &Plan,
-    fanout: &mut dyn Fanout,
-    budget: &Budget,
-    now_unix_ns: i64,
-    stop: &Stop,
-    pool: &MergePool,
-) -> Result<Answer, RunError> {
-    run_and_again(plan, fanout, budget, now_unix_ns, stop, pool, None)
-}
-
-/// As [`run_with`], with rows handed to `out` as they come, so that an answer need not fit into
-/// memory; the last ones may be left in the answer. An error after that makes void what was handed
-/// on.
+/// As [`run`], with merge databases that are kept between questions, for callers that ask the same
+/// plans again. With `out` rows are handed to it as they come, so that an answer need not fit into
+/// memory; the last ones may be left in the answer. After an error what was handed on is void.
 ///
 /// # Errors
 /// As [`run`], and what `out` returned.
-pub fn run_into(
-    plan: &Plan,
-    fanout: &mut dyn Fanout,
-    budget: &Budget,
-    now_unix_ns: i64,
-    stop: &Stop,
-    pool: &MergePool,
-    out: Out<'_>,
-) -> Result<Answer, RunError> {
-    run_and_again(plan, fanout, budget, now_unix_ns, stop, pool, Some(out))
-}
-
-fn run_and_again(
+pub fn run_with(
     plan: &Plan,
     fanout: &mut dyn Fanout,
     budget: &Budget,
@@ -108,7 +80,8 @@ fn run_once(
 ) -> Result<Answer, RunError> {
     // After another plan's first round this one is asked in the second.
     let first = if after.is_some() { Round::Second } else { first_round(plan, out.is_some()) };
-    // Rows of a second round are not handed on as they come: whoever is lost in between begins anew.
+    // Rows of a second round are not handed on as they come: a node that is lost in between begins
+    // again.
     if after.is_some() && matches!(plan.merge, Merge::Concat { .. }) {
         out = None;
     }
@@ -251,7 +224,7 @@ pub struct FirstAsk {
     pub is_all: bool,
 }
 
-/// What [`run_with`], or with `with_out` [`run_into`], is going to ask for first with the same
+/// What [`run_with`] is going to ask for first (`with_out`: with an `out`) with otherwise the same
 /// arguments: for a fan-out that begins before the run does. None where no node is asked.
 pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64) -> Option<FirstAsk> {
     let asks = match &plan.merge {
@@ -328,8 +301,8 @@ impl Asks {
     /// Whom to ask for what: indices of these fragments by kind of target.
     fn groups(&self) -> Vec<(Targets, Vec<usize>)> {
         let mut groups: Vec<(Targets, Vec<usize>)> = Vec::new();
-        // What some fragments ask of some nodes rides along with what others ask of all: one round,
-        // one snapshot.
+        // What some fragments ask of some nodes is sent with what others ask of all: one round, one
+        // snapshot.
         let all = self.fragments.iter().any(|(_, fragment, _)| fragment.targets == Targets::All);
         let named: BTreeSet<String> = self
             .fragments
@@ -427,7 +400,7 @@ fn ask(
                 None => answer.node_stats.push((node, stat)),
             }
         }
-        // What many nodes say is said once.
+        // A note that many nodes send is kept once.
         for note in notes.into_iter().map(|(note, nodes)| format!("{} {note}", nodes.join(", "))) {
             if !answer.notes.contains(&note) {
                 answer.notes.push(note);
@@ -462,7 +435,7 @@ impl Meter {
 }
 
 fn whole(batch: &Batch, width: usize, node: &str) -> Result<(), RunError> {
-    if batch.is_whole(width) { Ok(()) } else { Err(RunError::Internal(format!("{node} sent a ragged batch"))) }
+    if batch.is_well_formed(width) { Ok(()) } else { Err(RunError::Internal(format!("{node} sent a ragged batch"))) }
 }
 
 fn into_rows(batch: Batch) -> impl Iterator<Item = Vec<Value>> {

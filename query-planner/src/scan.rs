@@ -2,10 +2,10 @@
 //! and order, so that a node can answer it by an executor of its own (rollups, columns) instead of
 //! SQLite.
 //!
-//! The value is read from the fragment's SQL, at the node. So it can never say anything else than
-//! the SQL that `--explain` shows and that SQLite would run, nothing new travels, and a node of any
-//! version may use it or not (docs/decisions/0005-typed-parts-are-read-from-sql.md). What is
-//! not understood is no scan ([`Scan::of`] is `None`), and SQLite does it.
+//! The value is read from the fragment's SQL, at the node. So it always means the same as the SQL
+//! that `--explain` shows and that SQLite would run, nothing new travels, and a node of any version
+//! may use it or not (docs/decisions/0005-typed-parts-are-read-from-sql.md). What is not understood
+//! is no scan ([`Scan::of`] is `None`), and SQLite does it.
 
 mod expressions;
 mod foreign;

@@ -153,7 +153,7 @@ impl Scope {
     }
 
     /// Whether the expression names the node of every row: a node column that no outer join makes
-    /// NULL. Rows that have NULL there lie on several nodes.
+    /// NULL. Rows that have NULL there are on several nodes.
     pub(crate) fn parts_by_node(&self, expr: &Expr) -> bool {
         match expr.peeled() {
             Expr::Column { table, name } => {
@@ -210,8 +210,8 @@ impl Scope {
         }
     }
 
-    /// What stands for a shipped expression in the merge, where a column `name` holds its values:
-    /// the affinity and collation are those that the expression had.
+    /// What stands for a shipped expression in the merge, where a column `name` has its values: the
+    /// affinity and collation are those that the expression had.
     pub(crate) fn stand_in(&self, expr: &Expr, name: &str) -> Expr {
         match expr {
             Expr::Paren(inner) if inner.len() == 1 => self.stand_in(&inner[0], name).paren(),
@@ -227,29 +227,33 @@ impl Scope {
 
     /// The nodes that a condition admits.
     pub(crate) fn admitted_nodes(&self, filter: &Expr) -> Option<Vec<String>> {
-        let text = literal_text;
-        let mut admitted: Option<Vec<String>> = None;
-        for conjunct in conjuncts(filter) {
-            let names = match conjunct {
-                Expr::Binary(lhs, "=", rhs) if self.is_node(lhs) => text(rhs).map(|name| vec![name]),
-                Expr::Binary(lhs, "=", rhs) if self.is_node(rhs) => text(lhs).map(|name| vec![name]),
-                Expr::InList { lhs, not: false, list } if self.is_node(lhs) => list.iter().map(text).collect(),
-                Expr::Binary(lhs, "OR", rhs) => self.admitted_nodes(lhs).zip(self.admitted_nodes(rhs)).map(|(a, b)| {
-                    let mut both = a;
-                    both.extend(b);
-                    both
-                }),
-                _ => None,
-            };
-            if let Some(names) = names {
-                admitted = Some(match admitted {
-                    None => names,
-                    Some(before) => before.into_iter().filter(|name| names.contains(name)).collect(),
-                });
-            }
-        }
-        admitted
+        admitted_nodes(filter, &|expr| self.is_node(expr))
     }
+}
+
+/// The nodes that a condition admits, where it names them: `node = 'a'`, `node IN ('a', 'b')`, and
+/// these with AND and OR. `is_node`: whether an expression is the node column.
+pub(crate) fn admitted_nodes(filter: &Expr, is_node: &dyn Fn(&Expr) -> bool) -> Option<Vec<String>> {
+    let text = literal_text;
+    let mut admitted: Option<Vec<String>> = None;
+    for conjunct in conjuncts(filter) {
+        let names = match conjunct {
+            Expr::Binary(lhs, "=" | "IS", rhs) if is_node(lhs) => text(rhs).map(|name| vec![name]),
+            Expr::Binary(lhs, "=" | "IS", rhs) if is_node(rhs) => text(lhs).map(|name| vec![name]),
+            Expr::InList { lhs, not: false, list } if is_node(lhs) => list.iter().map(text).collect(),
+            Expr::Binary(lhs, "OR", rhs) => admitted_nodes(lhs, is_node)
+                .zip(admitted_nodes(rhs, is_node))
+                .map(|(left, right)| [left, right].concat()),
+            _ => None,
+        };
+        if let Some(names) = names {
+            admitted = Some(match admitted {
+                None => names,
+                Some(before) => before.into_iter().filter(|name| names.contains(name)).collect(),
+            });
+        }
+    }
+    admitted
 }
 
 /// The text of a string literal.

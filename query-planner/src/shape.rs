@@ -143,7 +143,7 @@ impl Shape {
             .any(|expr| contains(expr, test))
     }
 
-    /// Whether every group lies on one node: a key is the node column.
+    /// Whether every group is on one node: a key is the node column.
     pub(crate) fn is_grouped_by_node(&self) -> bool {
         self.query.group_by.iter().any(|key| self.scope.parts_by_node(key))
     }

@@ -1,9 +1,9 @@
-//! How the rows of a FROM lie over the nodes.
+//! How the rows of a FROM are spread over the nodes.
 //!
 //! FROM is *distributed* when its rows over the union are the rows of each node put together. That
 //! holds for one partitioned table; for inner joins of it with replicated tables (equal
 //! everywhere); for LEFT JOIN with the replicated side on the right; and for any join of
-//! partitioned tables whose condition has `x.node = y.node` (or holds both to one node by name),
+//! partitioned tables whose condition has `x.node = y.node` (or fixes both to one node by name),
 //! since then only rows of the same node meet. A subquery in FROM counts as a table if it filters
 //! and projects a distributed FROM, and as replicated if it reads replicated tables only.
 
@@ -46,8 +46,7 @@ impl Visit for Remote<'_> {
 }
 
 /// Whether a subquery's WHERE has `inner.node = outer.node`: then all it can see of its
-/// (distributed) FROM lies on the node of the outer row, and that node computes what the union
-/// would.
+/// (distributed) FROM is on the node of the outer row, and that node computes what the union would.
 fn sees_one_node(select: &Select, outer: &Scope, catalog: &Catalog) -> bool {
     let Some(query) = select.single() else { return false };
     let (Some(from), Some(filter)) = (&query.from, &query.filter) else { return false };
@@ -86,7 +85,7 @@ fn reads_replicated_only(select: &Select, catalog: &Catalog) -> bool {
     only && !in_tables.0
 }
 
-/// How a source's rows lie over the nodes.
+/// How a source's rows are spread over the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spread {
     /// Each row on one node.

@@ -49,7 +49,7 @@ impl Stop {
         Stop { deadline, ..Stop::default() }
     }
 
-    /// This stop for work that is given up where it turns out to be long: it fires after that many
+    /// This stop for work that is abandoned where it turns out to be long: it fires after that many
     /// looks, too. A look comes with every ask and every few thousand steps of the merge; and
     /// values longer than a few tens of thousands of bytes are not for such work.
     #[must_use]

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::ast::{Expr, Output, Query, Source, conjuncts, parse_shallow_select, unquote};
 
-/// The widest range that says nothing.
+/// The widest range that limits nothing.
 const EVERYTHING: Range<i64> = i64::MIN..i64::MAX;
 
 /// The values of the time columns `columns` (equal names mean equal things, whatever table they are

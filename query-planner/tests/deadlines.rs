@@ -89,7 +89,7 @@ fn values() -> BTreeMap<&'static str, Large> {
 /// Those of them that are tried as second arguments.
 const SECOND: [&str; 4] = ["characters", "half", "object", "pattern"];
 
-/// What is tried as the second argument beside this first one. What is sought almost occurs in
+/// What is tried as the second argument with this first one. What is sought almost occurs in
 /// `letters` everywhere (`instr`, `replace`, LIKE); sets of many characters are for `trim`;
 /// documents for the functions of JSON.
 fn seconds(first: &str) -> &'static [&'static str] {

@@ -6,7 +6,7 @@ use query_planner::{Budget, Fragment, NodeError, NodeTask, Targets, execute_task
 use rusqlite::Connection;
 
 #[test]
-fn wherever_it_is_interrupted_a_task_is_whole_or_stopped_and_the_next_one_runs() {
+fn wherever_it_is_interrupted_a_task_is_complete_or_stopped_and_the_next_one_runs() {
     let mut conn = Connection::open_in_memory().expect("open");
     conn.execute_batch("CREATE TABLE t(x INTEGER); INSERT INTO t VALUES (1), (2), (3);").expect("a table");
     harden(&mut conn).expect("hardened");
@@ -21,7 +21,7 @@ fn wherever_it_is_interrupted_a_task_is_whole_or_stopped_and_the_next_one_runs()
     };
     let budget = Budget { node_rows: 10, node_bytes: 1_000, coordinator_bytes: 1_000 };
     let task = NodeTask { fragments: vec![fragment], keys: Vec::new(), now_unix_ns: 0, budget, viewer: None };
-    let (mut stopped, mut whole_all_the_same) = (0, 0);
+    let (mut stopped, mut complete) = (0, 0);
     for last in 1..10_000_u64 {
         // SQLite looks at its progress wherever it may have been long at work, and when it is done
         // with a step.
@@ -44,8 +44,8 @@ fn wherever_it_is_interrupted_a_task_is_whole_or_stopped_and_the_next_one_runs()
         if !interrupted {
             break;
         }
-        whole_all_the_same += u32::from(done.is_ok());
+        complete += u32::from(done.is_ok());
         assert!(conn.is_autocommit(), "look {last} left its transaction open");
     }
-    assert!(stopped > 0 && whole_all_the_same > 0, "{stopped} stopped, {whole_all_the_same} whole");
+    assert!(stopped > 0 && complete > 0, "{stopped} stopped, x");
 }

@@ -30,12 +30,12 @@ fn a_greedy_question_fails_and_its_neighbours_do_not() {
     let error = sort(&conn, 60).expect_err("over the cap");
     assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::OutOfMemory), "{error}");
     // Another thread has its own cap, or none.
-    let beside = std::thread::spawn(|| {
+    let uncapped = std::thread::spawn(|| {
         let conn = Connection::open_in_memory().expect("open");
         conn.execute_batch("PRAGMA temp_store = MEMORY").expect("a pragma");
         sort(&conn, 60)
     });
-    assert_eq!(beside.join().expect("the thread ends").expect("no cap there"), 60);
+    assert_eq!(uncapped.join().expect("the thread ends").expect("no cap there"), 60);
     // What was taken is given back: small questions go on, as often as one likes.
     for _ in 0..20 {
         assert_eq!(sort(&conn, 10).expect("within the cap"), 10);

@@ -22,7 +22,7 @@ fn sort(conn: &Connection, mib: u64) -> rusqlite::Result<()> {
 }
 
 #[test]
-fn questions_share_one_pool_and_leave_it_whole() {
+fn questions_share_one_pool_and_give_all_of_it_back() {
     assert!(memory::install());
     let conn = conn();
     memory::bound_all(100 * MIB);

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, SourceConfig};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use gossip::MemberState;
@@ -154,11 +154,8 @@ impl Cluster {
         let question = Question {
             sql: sql.to_owned(),
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-            nodes: Vec::new(),
-            labels: Vec::new(),
-            per_node: false,
-            plan_only: false,
             analyze,
+            ..Question::default()
         };
         ask::ask(&self.agents[at].shared().coordinator, question, CancellationToken::new()).await
     }
@@ -180,21 +177,11 @@ fn configs(databases: &[PathBuf], replicated: &[String]) -> anyhow::Result<(Temp
         let name = format!("n{index}");
         let identity = dir.path().join(&name);
         authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
-        configs.push(AgentConfig {
-            cert_validity: certs::NODE_VALIDITY,
-            socket_access: Default::default(),
-            name: name.parse()?,
-            listen: "127.0.0.1:0".parse()?,
-            advertise: None,
-            join: Vec::new(),
-            token: None,
+        configs.push(AgentConfig::new(
+            name.parse()?,
             identity,
-            source: SourceConfig::Served { path: database.clone(), replicated: replicated.to_vec() },
-            socket: None,
-            capture: CaptureChoice::Off,
-            on_finding: None,
-            labels: Vec::new(),
-        });
+            SourceConfig::Served { path: database.clone(), replicated: replicated.to_vec() },
+        ));
     }
     Ok((dir, configs))
 }

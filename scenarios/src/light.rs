@@ -274,11 +274,7 @@ pub fn question(sql: &str, timeout: Duration) -> Question {
     Question {
         sql: sql.to_owned(),
         timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-        nodes: Vec::new(),
-        labels: Vec::new(),
-        per_node: false,
-        plan_only: false,
-        analyze: false,
+        ..Question::default()
     }
 }
 

@@ -56,15 +56,11 @@ fn store(node: usize, path: &Path) {
                 datatype: Some("float32"),
                 bytes: Some(4),
                 reduce_op: Some("sum"),
-                root: None,
-                stream: None,
                 library: Library::Mpi,
-                tier: 0,
                 ret: Some(0),
                 cgroup_id: 1,
                 job_id: job_id.clone(),
-                captured: None,
-                site: None,
+                ..Collective::default()
             }));
         }
     }

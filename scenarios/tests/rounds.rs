@@ -35,7 +35,7 @@ async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
         );
     let until = Instant::now() + PATIENCE;
     let kept =
-        |cluster: &LightCluster| cluster.agents[1].as_ref().map_or(0, |agent| agent.shared().executor.held_snapshots());
+        |cluster: &LightCluster| cluster.agents[1].as_ref().map_or(0, |agent| agent.shared().executor.kept_snapshots());
     while kept(&cluster) == 0 && !asking.is_finished() {
         assert!(Instant::now() < until, "the first round never came");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -61,7 +61,7 @@ async fn a_node_that_returns_with_other_rows_between_two_rounds_is_lost() {
 
     // Nothing is kept when the question is over.
     let until = Instant::now() + PATIENCE;
-    while cluster.agents.iter().flatten().any(|agent| agent.shared().executor.held_snapshots() > 0) {
+    while cluster.agents.iter().flatten().any(|agent| agent.shared().executor.kept_snapshots() > 0) {
         assert!(Instant::now() < until, "a snapshot is kept for ever");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -83,7 +83,7 @@ fn dialled_by_leaves(cluster: &LightCluster) -> u64 {
 }
 
 fn kept(cluster: &LightCluster) -> usize {
-    cluster.agents.iter().flatten().map(|agent| agent.shared().executor.held_snapshots()).sum()
+    cluster.agents.iter().flatten().map(|agent| agent.shared().executor.kept_snapshots()).sum()
 }
 
 fn at_work(cluster: &LightCluster) -> usize {

@@ -19,12 +19,6 @@
 
 static int failed; /* a call failed or a result was wrong */
 
-void check_nccl(ncclResult_t rc, const char *what) {
-  if (rc == ncclSuccess) return;
-  fprintf(stderr, "nccl-ranks: %s: %s\n", what, ncclGetErrorString(rc));
-  exit(1);
-}
-
 static void to_hex(const ncclUniqueId *id, char *hex) {
   for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++) sprintf(hex + 2 * i, "%02x", (unsigned char)id->internal[i]);
 }

@@ -1,6 +1,12 @@
 #include "shape.h"
 #include "gpu.h"
 
+void check_nccl(ncclResult_t rc, const char *what) {
+  if (rc == ncclSuccess) return;
+  fprintf(stderr, "nccl-ranks: %s: %s\n", what, ncclGetErrorString(rc));
+  exit(1);
+}
+
 void shape_open(struct shape *s) {
   /* neighbours in rank share a tensor group; a stage is a run of ranks */
   int place = s->rank % (s->tp * s->dp);

@@ -21,6 +21,7 @@ void shape_close(struct shape *s);
 /* What comes before a rank's own work in a step, and what comes after it. */
 void shape_before(struct shape *s);
 void shape_after(struct shape *s);
+/* Ends the program where a call failed. */
 void check_nccl(ncclResult_t rc, const char *what);
 
 #endif

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::host::HostRecord;
 
 /// Which library a collective call belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Library {
     /// NVIDIA NCCL (libnccl.so).
+    #[default]
     Nccl,
     /// AMD RCCL (librccl.so, NCCL's names).
     Rccl,
@@ -32,7 +33,7 @@ impl Library {
 }
 
 /// One collective or point-to-point call of one rank.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Collective {
     /// Entry into the call.
     pub ts_ns: i64,

@@ -13,6 +13,7 @@
 //! - `calls`: calls of libraries, threads off the CPU, processes, losses, and [`Record`], which is
 //!   any of them.
 //! - `host`: signals and samples of the host.
+//! - `walks`: requests to threads for their stacks, and the answers.
 
 mod activity;
 mod calls;
@@ -21,6 +22,7 @@ mod now;
 mod printable;
 mod steady;
 pub mod tables;
+mod walks;
 
 pub use activity::Activity;
 pub use calls::{
@@ -29,5 +31,9 @@ pub use calls::{
 pub use host::{BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
 pub use now::unix_now_ns;
 pub use printable::{printable, printable_lines, steers};
-pub use steady::{measured_offset_ns, steady_now_ns, steady_shift_now_ns, steady_shift_ns, wall_ahead_ns};
+pub use steady::{
+    measured_offset_ns, read_clock_ns, steady_now_ns, steady_shift_now_ns, steady_shift_ns, wall_ahead_ns,
+    wall_offset_ns,
+};
 pub use tables::tables_of_probe;
+pub use walks::{StackCopy, ThreadWalk, WalkRequest, WalkedFrame};

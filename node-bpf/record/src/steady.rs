@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 /// Unix time minus kernel time, measured now: for all records from now on.
 #[must_use]
 pub fn measured_offset_ns() -> i64 {
-    let offset_ns = measure_offset();
+    let offset_ns = wall_offset_ns(libc::CLOCK_MONOTONIC);
     offsets().measured(offset_ns, kernel_ns());
     offset_ns
 }
@@ -26,7 +26,7 @@ pub fn steady_now_ns() -> i64 {
 /// How far the wall clock is ahead of the steady one now: 0 until it is stepped.
 #[must_use]
 pub fn wall_ahead_ns() -> i64 {
-    measure_offset().saturating_sub(base_ns())
+    wall_offset_ns(libc::CLOCK_MONOTONIC).saturating_sub(base_ns())
 }
 
 /// What to subtract from a record's Unix times to get steady ones, for a record that came about at
@@ -46,7 +46,7 @@ pub fn steady_shift_now_ns() -> i64 {
 /// Unix time minus kernel time when it was first asked for.
 fn base_ns() -> i64 {
     static BASE_NS: OnceLock<i64> = OnceLock::new();
-    *BASE_NS.get_or_init(measure_offset)
+    *BASE_NS.get_or_init(|| wall_offset_ns(libc::CLOCK_MONOTONIC))
 }
 
 fn offsets() -> MutexGuard<'static, Offsets> {
@@ -89,13 +89,13 @@ impl Offsets {
     }
 }
 
-/// Unix time minus kernel time: the tightest of a few bracketed readings.
-fn measure_offset() -> i64 {
+/// Unix time minus the time of `clock`: the tightest of a few bracketed readings.
+pub fn wall_offset_ns(clock: libc::clockid_t) -> i64 {
     (0..5)
         .map(|_| {
-            let before = kernel_ns();
-            let wall = read_ns(libc::CLOCK_REALTIME);
-            let after = kernel_ns();
+            let before = read_clock_ns(clock);
+            let wall = read_clock_ns(libc::CLOCK_REALTIME);
+            let after = read_clock_ns(clock);
             (after - before, wall - (before + (after - before) / 2))
         })
         .min_by_key(|(width, _)| *width)
@@ -103,10 +103,11 @@ fn measure_offset() -> i64 {
 }
 
 fn kernel_ns() -> i64 {
-    read_ns(libc::CLOCK_MONOTONIC)
+    read_clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-fn read_ns(clock: libc::clockid_t) -> i64 {
+/// The time of a clock that exists on every Linux, nanoseconds.
+pub fn read_clock_ns(clock: libc::clockid_t) -> i64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a valid timespec to write to; the clocks that are used exist on every Linux.
     unsafe { libc::clock_gettime(clock, &mut t) };

@@ -42,22 +42,7 @@ static __always_inline __u32 pid_of(struct task_struct *task) { return BPF_CORE_
 static __always_inline __u32 tid_of(struct task_struct *task) { return BPF_CORE_READ(task, pid); }
 static __always_inline __u64 cgroup_of(struct task_struct *task) { return BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id); }
 
-/* The cookie of the probe whose stub has just handed on to this program, on this CPU: before Linux 6.0 programs of probes
- * are not preempted. */
-struct {
-  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-  __uint(max_entries, 1);
-  __type(key, __u32);
-  __type(value, __u64);
-} probe_cookie SEC(".maps");
-
-/* The programs that stubs hand on to; user space puts them in. */
-struct {
-  __uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-  __uint(max_entries, 32);
-  __type(key, __u32);
-  __type(value, __u32);
-} stub_targets SEC(".maps");
+#include "stub_maps.bpf.h"
 
 static __always_inline __u64 cookie_of(struct pt_regs *ctx) {
   __u32 zero = 0;

@@ -3,6 +3,8 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 
+#include "stub_maps.bpf.h"
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 const volatile struct {
@@ -10,20 +12,6 @@ const volatile struct {
   __u32 target; /* where in `stub_targets` the common program is */
   __u32 pad;
 } stub SEC(".rodata.stub");
-
-/* Both are the capture object's own (features.bpf.h). */
-struct {
-  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-  __uint(max_entries, 1);
-  __type(key, __u32);
-  __type(value, __u64);
-} probe_cookie SEC(".maps");
-struct {
-  __uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-  __uint(max_entries, 32);
-  __type(key, __u32);
-  __type(value, __u32);
-} stub_targets SEC(".maps");
 
 SEC("uprobe")
 int hand_on(struct pt_regs *ctx) {

@@ -5,12 +5,12 @@
 //! cargo run -p rankmesh-agent --example agent_in_a_program
 //! ```
 //!
-//! Everything lies in a temporary directory and nothing is recorded; a program that is to record
+//! Everything is in a temporary directory and nothing is recorded; a program that is to record
 //! sets `capture: CaptureChoice::Auto` and needs the rights that `rankmesh check` lists.
 
 use std::time::Duration;
 
-use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, SourceConfig};
 use anyhow::bail;
 use query::{QueryOutcome, Question, ask};
 use store::StoreConfig;
@@ -19,31 +19,18 @@ use tokio_util::sync::CancellationToken;
 /// Starts an agent, asks it `sql`, and ends it. The answer as lines of text.
 async fn ask_an_agent(sql: &str) -> anyhow::Result<Vec<String>> {
     let dir = tempfile::tempdir()?;
+    let source = SourceConfig::Store { path: dir.path().join("trace.db"), limits: StoreConfig::default() };
     let agent = Agent::start(AgentConfig {
-        name: "here".parse()?,
-        listen: "127.0.0.1:0".parse()?,
-        advertise: None,
-        // With addresses of members and a token it would join their mesh instead of founding one.
-        join: Vec::new(),
-        token: None,
-        identity: dir.path().join("identity"),
-        cert_validity: certs::NODE_VALIDITY,
-        source: SourceConfig::Store { path: dir.path().join("trace.db"), limits: StoreConfig::default() },
-        socket: None,
-        socket_access: Default::default(),
-        capture: CaptureChoice::Off,
-        on_finding: None,
+        // With addresses of members (`join`) and a token it would join their mesh instead of
+        // founding one.
         labels: vec![("room".to_owned(), "lab".to_owned())],
+        ..AgentConfig::new("here".parse()?, dir.path().join("identity"), source)
     })
     .await?;
     let question = Question {
         sql: sql.to_owned(),
         timeout_ms: u64::try_from(Duration::from_secs(10).as_millis())?,
-        nodes: Vec::new(),
-        labels: Vec::new(),
-        per_node: false,
-        plan_only: false,
-        analyze: false,
+        ..Question::default()
     };
     let asked = ask::ask(&agent.shared().coordinator, question, CancellationToken::new()).await;
     let lines = match asked? {

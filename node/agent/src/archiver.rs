@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use record::{printable, unix_now_ns};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use store::{Finding, Held, Source, Store};
+use store::{ArchiveBacklog, Finding, Source, Store};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
@@ -94,7 +94,7 @@ pub async fn keep(shared: Arc<Shared>, choice: ArchiveChoice, stop: Cancellation
         loop {
             tokio::select! {
                 () = &mut again => break,
-                () = tokio::time::sleep(LOOK) => findings.not_archived(&shared, store.held()),
+                () = tokio::time::sleep(LOOK) => findings.not_archived(&shared, store.archive_backlog()),
                 () = stop.cancelled() => return,
             }
         }
@@ -136,7 +136,7 @@ async fn run(shared: &Shared, store: &Store, choice: &ArchiveChoice, findings: &
             let line = tokio::select! {
                 line = lines.next_line() => line,
                 () = tokio::time::sleep(LOOK) => {
-                    let retention = store.held();
+                    let retention = store.archive_backlog();
                     findings.not_archived(shared, retention);
                     let is_due = wished.is_none_or(|wished| wished.elapsed() >= WISHED_AGAIN);
                     if let Some(wishes) = wishes.as_mut().filter(|_| retention.wants_archive && is_due) {
@@ -206,7 +206,7 @@ impl Findings {
 
     /// Writes a finding when retention begins to drop rows that are not archived, and when it no
     /// longer does.
-    fn not_archived(&mut self, shared: &Shared, retention: Held) {
+    fn not_archived(&mut self, shared: &Shared, retention: ArchiveBacklog) {
         if retention.not_archived > self.not_archived {
             let before = std::mem::replace(&mut self.not_archived, retention.not_archived);
             let now = Instant::now();

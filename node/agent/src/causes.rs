@@ -297,15 +297,8 @@ pub(super) async fn ask(
     cancelled: &CancellationToken,
 ) -> Result<Rows, String> {
     let left = deadline.saturating_duration_since(Instant::now());
-    let question = Question {
-        sql,
-        timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-        nodes,
-        labels: Vec::new(),
-        per_node: false,
-        plan_only: false,
-        analyze: false,
-    };
+    let question =
+        Question { sql, timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX), nodes, ..Question::default() };
     match ask::ask_as(coordinator, question, caller, cancelled.clone()).await {
         Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
             let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));

@@ -43,6 +43,29 @@ pub struct AgentConfig {
     pub labels: Vec<(String, String)>,
 }
 
+impl AgentConfig {
+    /// An agent on this machine alone: on a free port of the loopback address, in a mesh of its own,
+    /// without local socket and capture.
+    #[must_use]
+    pub fn new(name: NodeName, identity: PathBuf, source: SourceConfig) -> Self {
+        Self {
+            name,
+            listen: (Ipv4Addr::LOCALHOST, 0).into(),
+            advertise: None,
+            join: Vec::new(),
+            token: None,
+            identity,
+            cert_validity: certs::NODE_VALIDITY,
+            source,
+            socket: None,
+            socket_access: SocketAccess::default(),
+            capture: CaptureChoice::Off,
+            on_finding: None,
+            labels: Vec::new(),
+        }
+    }
+}
+
 /// Where an agent's rows come from.
 #[derive(Debug, Clone)]
 pub enum SourceConfig {

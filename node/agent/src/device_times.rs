@@ -122,29 +122,16 @@ mod tests {
 
     fn call(tier: u8, seq: Option<u64>) -> Record {
         Record::Collective(Collective {
-            ts_ns: 0,
             duration_ns: 1,
             pid: 7,
             tid: 7,
             rank: Some(0),
-            local_rank: None,
             nranks: Some(2),
             comm_hash: Some(9),
             func: "all_reduce",
             seq,
-            count: None,
-            datatype: None,
-            bytes: None,
-            reduce_op: None,
-            root: None,
-            stream: None,
-            library: Library::Nccl,
             tier,
-            ret: None,
-            cgroup_id: 0,
-            job_id: None,
-            captured: None,
-            site: None,
+            ..Collective::default()
         })
     }
 

@@ -94,6 +94,49 @@ pub struct Shared {
     pub standing: standing::StandingState,
 }
 
+/// The parts of an agent that know no mesh.
+struct Own {
+    executor: Arc<Executor>,
+    source: Arc<Source>,
+    recording: Arc<recording::Recording>,
+    stacks: Arc<stacks::Stacks>,
+    auditor: Arc<audit::Auditor>,
+}
+
+impl Own {
+    fn new(identity: &certs::Identity, source: Arc<Source>, recording: Arc<recording::Recording>) -> Self {
+        Self {
+            executor: Arc::new(Executor::new(identity.node().to_string(), Arc::clone(&source), CONCURRENT_QUESTIONS)),
+            stacks: Arc::new(stacks::Stacks::new(Arc::clone(&recording))),
+            auditor: Arc::new(audit::Auditor::new(Arc::clone(&source))),
+            source,
+            recording,
+        }
+    }
+
+    fn handler(&self, keeper: Option<Arc<trust::Keeper>>, auditor: Option<Arc<audit::Auditor>>) -> serve::NodeHandler {
+        let (executor, recording) = (Arc::clone(&self.executor), Arc::clone(&self.recording));
+        serve::NodeHandler::new(executor, recording, Arc::clone(&self.stacks), keeper, auditor)
+    }
+
+    fn shared(self, identity: Arc<certs::Identity>, advertise: SocketAddr, mesh: Mesh, gossip: Gossip) -> Arc<Shared> {
+        let way = Way::Mesh { mesh: mesh.clone(), own: Arc::clone(&self.executor) };
+        Arc::new(Shared {
+            identity,
+            advertise,
+            coordinator: Coordinator::new(way, gossip, verdicts::VIEWS),
+            mesh,
+            executor: self.executor,
+            source: self.source,
+            recording: self.recording,
+            stacks: self.stacks,
+            auditor: self.auditor,
+            marks: mark::Marks::default(),
+            standing: standing::StandingState::default(),
+        })
+    }
+}
+
 /// A running agent.
 pub struct Agent {
     shared: Arc<Shared>,
@@ -122,18 +165,10 @@ impl Agent {
         let keeper = Arc::new(trust::Keeper::new(&config, Arc::clone(&identity), founded.issuer, join_server.clone()));
         let name = identity.node().to_string();
         let source = Arc::new(source);
-        let executor = Arc::new(Executor::new(name.clone(), Arc::clone(&source), CONCURRENT_QUESTIONS));
-
         let recording = Arc::new(recording::Recording::start(&config, &source, unwritable)?);
-        let stacks = Arc::new(stacks::Stacks::new(Arc::clone(&recording)));
-        let auditor = Arc::new(audit::Auditor::new(Arc::clone(&source)));
-        let handler = Arc::new(serve::NodeHandler::new(
-            Arc::clone(&executor),
-            Arc::clone(&recording),
-            Arc::clone(&stacks),
-            Some(Arc::clone(&keeper)),
-            Some(Arc::clone(&auditor)),
-        ));
+        let own = Own::new(&identity, source, recording);
+        let (keeper_of_mesh, auditor) = (Some(Arc::clone(&keeper)), Some(Arc::clone(&own.auditor)));
+        let handler = Arc::new(own.handler(keeper_of_mesh, auditor));
         let handler_of_people = Arc::clone(&handler);
         let join_host = join_server.map(|join_server| join_server as Arc<dyn JoinHost>);
         let host_key = certs::HostKey::of(&config.identity).context("this host's own key")?;
@@ -147,7 +182,7 @@ impl Agent {
         })?;
         let advertise = config::advertised(config.advertise, mesh.local_addr()?, &config.join)?;
 
-        let own_facts = facts::of(&config, &executor, &source, &recording)?;
+        let own_facts = facts::of(&config, &own.executor, &own.source, &own.recording)?;
         let known = remembered::read_in(&config.identity, identity.mesh().as_str());
         let generation = gossip::next_generation(&config.identity.join("generation")).context("counting this start")?;
         let gossip = Gossip::start(
@@ -167,23 +202,7 @@ impl Agent {
         .await
         .context("starting gossip")?;
 
-        let shared = Arc::new(Shared {
-            identity,
-            advertise,
-            coordinator: Coordinator::new(
-                Way::Mesh { mesh: mesh.clone(), own: Arc::clone(&executor) },
-                gossip,
-                verdicts::VIEWS,
-            ),
-            mesh,
-            executor,
-            source,
-            recording,
-            stacks,
-            auditor,
-            marks: mark::Marks::default(),
-            standing: standing::StandingState::default(),
-        });
+        let shared = own.shared(identity, advertise, mesh, gossip);
         handler_of_people.answers_people(&shared, config.socket_access.readers_see_processes);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();

@@ -10,12 +10,10 @@ use std::sync::Arc;
 use certs::{HostKey, Identity};
 use gossip::{Gossip, Member, MemberList, MemberState, NodeFacts};
 use mesh::{Mesh, MeshConfig};
-use query::exec::Executor;
-use query::{Coordinator, Way};
 use store::{ServedDb, Source};
 use tokio::sync::watch;
 
-use super::{CONCURRENT_QUESTIONS, Shared, recording, serve, stacks, standing};
+use super::{Own, Shared, recording};
 
 /// Configuration of a light agent.
 pub struct LightConfig {
@@ -45,12 +43,8 @@ impl LightAgent {
     pub fn start(config: LightConfig) -> anyhow::Result<Self> {
         let identity = Arc::new(config.identity);
         let source = Arc::new(Source::Served(ServedDb::open(&config.database, Vec::new())?));
-        let executor = Arc::new(Executor::new(identity.node().to_string(), Arc::clone(&source), CONCURRENT_QUESTIONS));
-        let recording = Arc::new(recording::Recording::off());
-        let stacks = Arc::new(stacks::Stacks::new(Arc::clone(&recording)));
-        let (shared_executor, shared_recording) = (Arc::clone(&executor), Arc::clone(&recording));
-        let handler =
-            Arc::new(serve::NodeHandler::new(shared_executor, shared_recording, Arc::clone(&stacks), None, None));
+        let own = Own::new(&identity, source, Arc::new(recording::Recording::off()));
+        let handler = Arc::new(own.handler(None, None));
         let (mesh, _no_gossip) = Mesh::start(MeshConfig {
             listen: config.listen,
             identity: Arc::clone(&identity),
@@ -61,25 +55,7 @@ impl LightAgent {
         })?;
         let advertise = mesh.local_addr()?;
         let (gossip, members) = Gossip::fixed();
-        let auditor = Arc::new(super::audit::Auditor::new(Arc::clone(&source)));
-        let shared = Arc::new(Shared {
-            identity,
-            advertise,
-            coordinator: Coordinator::new(
-                Way::Mesh { mesh: mesh.clone(), own: Arc::clone(&executor) },
-                gossip,
-                verdicts::VIEWS,
-            ),
-            mesh,
-            executor,
-            source,
-            recording,
-            stacks,
-            auditor,
-            marks: super::mark::Marks::default(),
-            standing: standing::StandingState::default(),
-        });
-        Ok(Self { shared, members })
+        Ok(Self { shared: own.shared(identity, advertise, mesh, gossip), members })
     }
 
     /// The member that others list for it.

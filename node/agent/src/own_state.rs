@@ -14,7 +14,7 @@ pub(super) fn own_state(shared: &Shared) -> AgentNow {
     let mesh = shared.mesh.stats();
     let store = match shared.source.as_ref() {
         Source::Store(store) => Some(store.ingest()),
-        Source::Served(_) | Source::Elsewhere(_) => None,
+        Source::Served(_) | Source::External(_) => None,
     };
     let health = store.as_ref().map(store::Ingest::health);
     let rounded = |value: Option<f64>| value.map(|value| value as u64);

@@ -3,7 +3,7 @@
 //! either case the agent reports it and goes on.
 
 use record::unix_now_ns;
-use store::{REPLICATED_TABLES, ServedDb, Source, Store, StoreConfig, StoreError, set_aside};
+use store::{REPLICATED_TABLES, ServedDb, Source, Store, StoreConfig, StoreError, replace_damaged};
 
 use super::config::{AgentConfig, SourceConfig};
 
@@ -28,7 +28,7 @@ fn store(path: &std::path::Path, limits: &StoreConfig) -> Result<(Source, Option
     };
     match &error {
         StoreError::Damaged { path, reason } => {
-            let aside = set_aside(path, limits.mode, unix_now_ns())?;
+            let aside = replace_damaged(path, limits.mode, unix_now_ns())?;
             tracing::error!(
                 "{} was damaged ({reason}): it lies whole in {} now, from where `sqlite3 {1} .recover` may rescue rows; a new store begins",
                 path.display(),

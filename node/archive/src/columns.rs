@@ -19,14 +19,14 @@ pub(crate) struct Columns(pub(crate) Arc<Node>);
 impl ColumnsElsewhere for Columns {
     fn parts(&self, table: &str, (first_ns, last_ns): (i64, i64)) -> Result<Option<Vec<Arc<dyn Part>>>, StoreError> {
         let range = first_ns..last_ns.saturating_add(1);
-        let found = self.0.parts(table, &range).map_err(StoreError::Elsewhere)?;
+        let found = self.0.parts(table, &range).map_err(StoreError::External)?;
         // Rows of the node's store come through SQLite.
         if self.0.live.is_some() && !found.are_archived(&range) {
             return Ok(None);
         }
         let (mut parts, mut kept) = (Vec::<Arc<dyn Part>>::new(), 0);
         for of in &found.files {
-            let Some(mut file) = self.0.open(table, of).map_err(StoreError::Elsewhere)? else { continue };
+            let Some(mut file) = self.0.open(table, of).map_err(StoreError::External)? else { continue };
             kept += file.kept_bytes();
             if kept > KEPT_BYTES {
                 file.let_go();
@@ -60,7 +60,7 @@ impl Part for RowGroup {
     }
 
     fn read(&self, column: &str) -> Result<PartValues, StoreError> {
-        let failed = |why: &dyn fmt::Display| StoreError::Elsewhere(format!("{}: {why}", self.file.name()));
+        let failed = |why: &dyn fmt::Display| StoreError::External(format!("{}: {why}", self.file.name()));
         let read = self.file.read(self.group, &[Some(column)]).map_err(|error| failed(&error))?;
         let column = read.columns.into_iter().next().flatten().ok_or_else(|| failed(&"a column is missing"))?;
         values(column).ok_or_else(|| failed(&"a column is not what its table says"))

@@ -33,7 +33,7 @@ impl NodeHistory {
 impl Rows for NodeHistory {
     fn open_reader(&self) -> Result<Connection, StoreError> {
         let node = Node { asked_ns: record::unix_now_ns(), ..Node::clone(&self.0) };
-        table::connection(&Arc::new(node)).map_err(|error| StoreError::Elsewhere(error.to_string()))
+        table::connection(&Arc::new(node)).map_err(|error| StoreError::External(error.to_string()))
     }
 
     fn facts(&self) -> Facts {
@@ -65,7 +65,7 @@ impl Rows for NodeHistory {
     fn clock_offsets(&self, range: Option<&Range<i64>>) -> Result<Vec<ClockOffsetSeen>, StoreError> {
         let conn = self.open_reader()?;
         let last = self.0.span_ns().map(|(_, last_ns)| last_ns.saturating_sub(LAST_HOURS * HOUR_NS)..last_ns + 1);
-        store::clock_offsets(&conn, range.or(last.as_ref())).map_err(|error| StoreError::Elsewhere(error.to_string()))
+        store::clock_offsets(&conn, range.or(last.as_ref())).map_err(|error| StoreError::External(error.to_string()))
     }
 }
 

@@ -154,12 +154,12 @@ impl LiveStore for Live {
         let table = wanted.table;
         let conn = self.served.reader()?;
         // One state of the store for all chunks.
-        conn.execute_batch("BEGIN").map_err(|error| StoreError::Elsewhere(error.to_string()))?;
+        conn.execute_batch("BEGIN").map_err(|error| StoreError::External(error.to_string()))?;
         // The cut-off at opening time decided which of its hours are used.
         let cutoff = "SELECT max(cutoff_ns) FROM retention WHERE table_name = ?1";
         let cutoff_ns: Option<i64> = conn.query_row(cutoff, [table], |row| row.get(0)).unwrap_or_default();
         if self.birth_ns.is_some() && cutoff_ns != self.dropped_until_ns(table) {
-            return Err(StoreError::Elsewhere(format!("retention has just taken rows of {table}: ask again")));
+            return Err(StoreError::External(format!("retention has just taken rows of {table}: ask again")));
         }
         let has = |name: &str| {
             let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
@@ -207,6 +207,6 @@ impl Batches for LiveRows {
         if self.is_over {
             return Ok(None);
         }
-        self.read().map_err(|error| StoreError::Elsewhere(error.to_string()))
+        self.read().map_err(|error| StoreError::External(error.to_string()))
     }
 }

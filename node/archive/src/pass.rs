@@ -359,8 +359,8 @@ mod tests {
         }
         store.flush(PATIENCE).unwrap();
         let deadline = Instant::now() + PATIENCE;
-        while store.held().not_archived < 100 {
-            assert!(Instant::now() < deadline, "{:?}", store.held());
+        while store.archive_backlog().not_archived < 100 {
+            assert!(Instant::now() < deadline, "{:?}", store.archive_backlog());
             std::thread::yield_now();
         }
         let target = dir.path().join("archive");
@@ -387,7 +387,7 @@ mod tests {
         // The rows that waited are archived now, and dropped.
         let deadline = Instant::now() + PATIENCE;
         while store.facts().table("collectives").is_some_and(|table| table.rows > 0) {
-            assert!(Instant::now() < deadline, "{:?} {:?}", store.held(), store.facts());
+            assert!(Instant::now() < deadline, "{:?} {:?}", store.archive_backlog(), store.facts());
             std::thread::yield_now();
         }
         let hours = Hours::open(&db).unwrap();

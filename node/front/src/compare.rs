@@ -217,14 +217,7 @@ pub fn run(mut args: CompareArgs, connector: &dyn Connector) -> anyhow::Result<E
         return Err(UsageError(message.to_owned()).into());
     }
     // Where both sides are stores no other target is asked.
-    let shared = if only_stores {
-        None
-    } else {
-        match args.target.of_any_job(&mut args.job, connector)? {
-            Ok(target) => Some(target),
-            Err(exit) => return Ok(exit),
-        }
-    };
+    let shared = if only_stores { None } else { Some(args.target.of_any_job(&mut args.job, connector)?) };
     let deadline = Instant::now() + args.target.ask.timeout;
     let of = |side| Values::of(side, shared.as_ref(), &args, deadline, connector);
     let before = of(&args.before).context("--before")?;

@@ -64,10 +64,7 @@ pub struct Bill {
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(mut args: CostArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    let target = match args.target.of_any_job(&mut args.job, connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = args.target.of_any_job(&mut args.job, connector)?;
     let priced = Priced::of(&args.rate, &target)?;
     let client = Client::of(&target, &args.target);
     let mut bill = bill(args.job, args.since, target.now_ns(), &client)?;

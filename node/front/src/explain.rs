@@ -57,10 +57,7 @@ pub struct ExplainArgs {
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(mut args: ExplainArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    let target = match args.target.of_any_job(&mut args.job, connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = args.target.of_any_job(&mut args.job, connector)?;
     let what = match (args.finding, args.span.resolved(&target)?) {
         (Some(ts_ns), _) => ExplainWhat::Finding { ts_ns },
         (None, Span::Between(since_ns, until_ns)) => ExplainWhat::Between { since_ns, until_ns },

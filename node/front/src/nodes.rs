@@ -17,10 +17,7 @@ use super::args::NodesArgs;
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(args: NodesArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    let socket = match args.socket.of_slurm_job(args.job.as_deref(), connector)? {
-        Ok(socket) => socket,
-        Err(exit) => return Ok(exit),
-    };
+    let socket = args.socket.of_slurm_job(args.job.as_deref(), connector)?;
     let json = Target::agent(&socket, connector).document(LocalRequest::Nodes)?;
     let mut out = std::io::stdout().lock();
     match args.format {

@@ -55,10 +55,7 @@ pub fn run(mut args: ExportArgs, out: &Path, connector: &dyn Connector) -> anyho
     if out.exists() {
         return Err(UsageError(format!("{} exists: give a new file", out.display())).into());
     }
-    let target = match args.target.of_any_job(&mut args.job, connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = args.target.of_any_job(&mut args.job, connector)?;
     let args = &args;
     let (since_ns, until_ns) = span(args, &target)?;
     let mut asked = Asked { args, target, coverage: Coverage::default(), skipped: BTreeMap::new() };

@@ -50,10 +50,7 @@ pub fn run(args: QueryArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
 
 /// Asks the mesh, or files as nodes.
 fn nodes(sql: String, args: &QueryArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    let target = match args.target.of_slurm_job(args.job.as_deref(), connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = args.target.of_slurm_job(args.job.as_deref(), connector)?;
     let question = Question {
         per_node: args.per_node,
         plan_only: args.explain == Some(Explain::Plan),

@@ -17,10 +17,7 @@ use super::query::print_coverage;
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(mut args: StacksArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    match args.socket.of_any_job(&mut args.job, connector)? {
-        Ok(socket) => args.socket = socket,
-        Err(exit) => return Ok(exit),
-    }
+    args.socket = args.socket.of_any_job(&mut args.job, connector)?;
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let request = LocalRequest::Stacks(StacksQuestion {
         wanted: StacksWanted {

@@ -28,10 +28,7 @@ pub fn run(mut args: StragglersArgs, connector: &dyn Connector) -> anyhow::Resul
     if !args.recorded.is_empty() {
         return super::recorded::run(&args.recorded, args.format, args.all);
     }
-    let target = match args.target.of_any_job(&mut args.job, connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = args.target.of_any_job(&mut args.job, connector)?;
     let exit = once(&args, &target)?;
     if !args.watch {
         return Ok(exit);

@@ -1,10 +1,9 @@
-//! Who asks, and what of the plan of a question she may not: the roles of a person, and what each
-//! does not see.
+//! Roles of callers, and what each of them may not ask for.
 //!
 //! An owner may ask everything. A reader may ask, but not for what shows other users' processes
 //! (`HIDDEN`) nor for the audit. Somebody who may see her own processes only ([`Access::Own`]) is
-//! shown nothing else by the nodes (`store`'s `own_rows`). Does not own how a role is come by: on
-//! the local socket, or from a certificate, by the agent.
+//! shown nothing else by the nodes (`store`'s `own_rows`). Does not own how a role is found: on the
+//! local socket, or from a certificate, by the agent.
 
 use query_planner::Plan;
 
@@ -57,7 +56,7 @@ impl Access {
         }
     }
 
-    /// The user whose rows alone count.
+    /// The user to whose rows the answer is limited.
     #[must_use]
     pub fn viewer(self) -> Option<u32> {
         match self {
@@ -69,7 +68,7 @@ impl Access {
     /// Whether such a plan may be run.
     ///
     /// # Errors
-    /// Which column is not to be asked for.
+    /// Names the column that is not allowed.
     pub fn allows(self, plan: &Plan) -> Result<(), String> {
         self.allow_reads(plan.fragments.iter().flat_map(|fragment| &fragment.reads))
     }
@@ -96,12 +95,12 @@ impl Access {
     }
 }
 
-/// Somebody who asks this agent.
+/// A caller of this agent.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// What may be asked.
     pub access: Access,
-    /// Who asks for a permit.
+    /// The requester for admission.
     pub requester: Requester,
 }
 
@@ -118,13 +117,13 @@ impl Caller {
         Self { access: Access::Owner, requester: Requester::trusted("owner") }
     }
 
-    /// Somebody else whom it lets ask, by a name of her own.
+    /// Another person who is allowed to ask, by a name.
     #[must_use]
     pub fn guest(access: Access, name: impl Into<std::sync::Arc<str>>) -> Self {
         Self { access, requester: Requester::guest(name) }
     }
 
-    /// What the analysis of her question reads: of that it shows its report only.
+    /// For what the analysis of her question reads: she sees only its report.
     #[must_use]
     pub fn for_analysis(&self) -> Self {
         let access = match self.access {

@@ -36,8 +36,8 @@ const QUEUE: usize = 32;
 /// many bytes.
 const FORWARD_LINGER: Duration = Duration::from_millis(2);
 const FORWARD_BYTES: u64 = 256 << 10;
-/// Rows of leaves that may be held to combine them, bytes; with more the subtree is given back to
-/// the coordinator.
+/// Bytes of leaves' rows that may be buffered to combine them; with more the subtree is given back
+/// to the coordinator.
 const MAX_HELD_BYTES: u64 = 48 << 20;
 /// Memory of one question here, bytes: rows that wait to be sent, or to be combined, and combining.
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -64,7 +64,7 @@ impl Default for Aggregator {
 
 impl Aggregator {
     /// Asks `leaves` and sends what they answer to `out`; the result is the last response.
-    /// `combine` says how the rows of each fragment combine, where they are to be combined here.
+    /// `combine`: how the rows of each fragment combine, where they are to be combined here.
     pub async fn run(
         &self,
         mut request: LeafRequest,
@@ -125,8 +125,8 @@ impl Aggregator {
     }
 }
 
-/// Says in the task which columns are partial aggregates, which is sent beside it: so that a leaf's
-/// damaged rows spoil nobody else's.
+/// Writes into the task which columns are partial aggregates (it is sent outside the task): so that
+/// a leaf's damaged rows spoil no other leaf's.
 fn declare_partials(task: &mut NodeTask, combine: &[Combine]) {
     for (fragment, combine) in task.fragments.iter_mut().zip(combine) {
         fragment.partials = combine.partials();
@@ -146,7 +146,8 @@ async fn ask_all(
     let Ok(encoded) = request.encoded() else { return };
     let stop = &stop;
     let mut leaves: Vec<(usize, Leaf)> = leaves.into_iter().enumerate().collect();
-    // This node's own fragment last: it may run inline, and nobody need wait for it to be asked.
+    // This node's own fragment last: it may run inline, and no leaf should wait for it before being
+    // asked.
     leaves.sort_by_key(|(_, leaf)| leaf.node.parse().is_ok_and(|name| request.way.executor_of(&name).is_some()));
     let ask_one = |(index, leaf): (usize, Leaf)| {
         let (request, encoded, events) = (&request, &encoded, events.clone());
@@ -270,7 +271,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Sends what there is; where there is nothing, a sign of life.
+    /// Sends what has been gathered; where that is nothing, a sign of life.
     async fn ship(&mut self, out: &mut Responder) -> Result<(), NodeError> {
         let gone = |error| NodeError::Stopped(format!("sending leaves' rows: {error}"));
         let (complete, messages) = (std::mem::take(&mut self.complete), std::mem::take(&mut self.messages));

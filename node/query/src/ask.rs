@@ -40,13 +40,13 @@ const MEMORY_BYTES: u64 = 2 * COORDINATOR_BYTES;
 const PLANNING_BYTES: u64 = 64 << 20;
 /// How often a question is run again because a node was lost between two rounds.
 const RESTARTS: usize = 3;
-/// Looks at its stop that an inline merge may take: some tenths of a millisecond of SQLite's work.
+/// Checks of its stop that an inline merge may take: some tenths of a millisecond of SQLite's work.
 const SMALL_LOOKS: u32 = 4;
 
 /// How long after its deadline a merge is given to end before its question is answered without it.
 const STOP_GRACE: Duration = Duration::from_millis(150);
 
-/// What came of a question. (There is one of them a question, mostly an answer.)
+/// The outcome of a question. (One a question, mostly an answer.)
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum QueryOutcome {
@@ -94,7 +94,7 @@ pub async fn ask(
     ask_as(shared, question, &Caller::agent(), cancelled).await
 }
 
-/// Asks the mesh for somebody who may not ask everything.
+/// Asks the mesh for a caller who may not ask everything.
 ///
 /// # Errors
 /// As [`ask`]; what is not allowed is [`AskError::Wrong`].
@@ -117,7 +117,7 @@ pub struct RowChunk {
 }
 
 /// As [`ask_as`], with rows sent to `out` as they come, in order; the last ones may be left in the
-/// answer. A full `out` holds the nodes up. An error makes void what was sent.
+/// answer. A full `out` slows the nodes down. After an error what was sent is void.
 ///
 /// # Errors
 /// As [`ask_as`]; also where a node breaks off after rows of it were sent.
@@ -192,7 +192,7 @@ async fn ask_to(
                 () = tokio::time::sleep_until(deadline.into()) => return Err(busy_for_all_of_it()),
                 () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
             };
-            // Who asks nodes with no time left would call them silent.
+            // Nodes that are asked with no time left would be reported as silent.
             if deadline.saturating_duration_since(Instant::now()) < SHORTEST_ROUND {
                 return Err(busy_for_all_of_it());
             }
@@ -227,14 +227,22 @@ async fn ask_to(
     let small = fanout.run_inline(
         |fanout| {
             let _cap = memory::cap_of(&memory);
-            query_planner::run_with(&plan, fanout, &budget, now_unix_ns, &stop.or_after(SMALL_LOOKS), &shared.merges)
+            query_planner::run_with(
+                &plan,
+                fanout,
+                &budget,
+                now_unix_ns,
+                &stop.or_after(SMALL_LOOKS),
+                &shared.merges,
+                None,
+            )
         },
         || cancelled.is_cancelled() || Instant::now() >= deadline,
     );
     let (outcome, fanout, plan) = if let Some(outcome) = small {
         (outcome, fanout, plan)
     } else {
-        // Who gives the question up gives up its merge.
+        // Dropping the question stops its merge.
         let _stop_on_drop = stop.stop_on_drop();
         let (merges, stopping) = (Arc::clone(&shared.merges), stop.clone());
         let mut running = std::pin::pin!(low_priority::run(move || {
@@ -259,8 +267,8 @@ async fn ask_to(
         };
         let ended = match ended {
             Ok(ended) => ended,
-            // Most end at once and say who had answered; what does not ends by itself, without its
-            // coordinator.
+            // Most end at once and report who had answered; one that does not ends by itself,
+            // unobserved.
             Err(()) => {
                 stop.stop();
                 let Ok(ended) = tokio::time::timeout(STOP_GRACE, running).await else {
@@ -348,7 +356,7 @@ async fn planned(
     }
 }
 
-/// Hands rows on from a thread that may block; waits while there is no room, without a permit, but
+/// Passes rows on from a thread that may block; waits while there is no room, without a permit, but
 /// not beyond the deadline.
 fn hand_on(
     columns: &[ColumnMeta],
@@ -374,7 +382,7 @@ fn hand_on(
 /// What a question may cost.
 fn budget(plan: &Plan, streaming: bool) -> Budget {
     if streaming && plan.flows() {
-        // Nothing is held: only the deadline and the reader's patience limit such an answer.
+        // Nothing is gathered: only the deadline and the reader limit such an answer.
         Budget { node_rows: u64::MAX, node_bytes: u64::MAX, coordinator_bytes: COORDINATOR_BYTES }
     } else {
         Budget { node_rows: NODE_ROWS, node_bytes: NODE_BYTES, coordinator_bytes: COORDINATOR_BYTES }
@@ -398,11 +406,8 @@ impl Run<'_> {
         let mut restarts = 0;
         loop {
             let fanout = &mut *self.fanout;
-            let outcome = match &mut out {
-                None => query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges),
-                Some(out) => query_planner::run_into(plan, fanout, &budget, now_unix_ns, stop, merges, *out),
-            };
-            match outcome {
+            let out = out.as_mut().map(|out| &mut **out as Out<'_>);
+            match query_planner::run_with(plan, fanout, &budget, now_unix_ns, stop, merges, out) {
                 Err(_) if fanout.lost_midway && restarts < RESTARTS && fanout.may_restart() => {
                     restarts += 1;
                     fanout.restart(restarts == RESTARTS);
@@ -430,9 +435,9 @@ pub fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)])
         && labels.iter().all(|(key, value)| member.facts.labels.get(key) == Some(value))
 }
 
-/// Coverage of a question that ran. QueryOutcome are the chosen members that the SQL's own
-/// conditions on `node` leave; where the plan needs no node, or any one of them, it is those that
-/// the fan-out turned to. Names in `--nodes` that no member bears are asked and missing.
+/// Coverage of a question that ran. Asked are the chosen members that the SQL's own conditions on
+/// `node` leave; where the plan needs no node, or any one of them, those that the fan-out asked.
+/// Names in `--nodes` that no member has count as asked and missing.
 fn covered(
     members: &[&Member],
     plan: &Plan,
@@ -462,7 +467,7 @@ fn covered(
     let share = {
         let rows = |member: &&&Member| member.facts.store_rows;
         let seen = asked.iter().filter(|member| missing.iter().all(|gone| gone.node != member.name));
-        // What nodes say of themselves is added up as it may be: any of them can claim any number.
+        // Saturating: any node can claim any number.
         let sum = |rows: &mut dyn Iterator<Item = u64>| rows.fold(0, u64::saturating_add);
         row_share(sum(&mut seen.map(|member| rows(&member))), sum(&mut asked.iter().map(|member| rows(&member))))
     };

@@ -28,8 +28,8 @@ const MAX_CATALOGS: usize = 64;
 /// The largest catalogue that is read, encoded.
 const MOST_BYTES: usize = 4 << 20;
 
-/// A node that keeps its catalogue to itself may take half of a question's time: the others can
-/// still answer in the rest.
+/// A node that does not send its catalogue may use half of a question's time: the others can still
+/// answer in the rest.
 fn half_way_to(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) / 2
@@ -51,7 +51,7 @@ pub struct MeshCatalog {
     pub excluded: Arc<[Excluded]>,
 }
 
-/// A node whose rows would not go with the union's.
+/// A node whose rows do not fit the union.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excluded {
     /// The node.

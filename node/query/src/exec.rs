@@ -44,27 +44,27 @@ const MEMORY_BYTES: u64 = 256 << 20;
 /// A snapshot is kept for another round no longer than this, whatever the coordinator wants.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(600);
 
-/// Share of the ingest queue, per mille, from which questions stand back, and for how long at a
-/// time (of some 0.1 ms of work).
+/// Fill level of the ingest queue, per mille, above which questions pause, and the pause at a time
+/// (of some 0.1 ms of work).
 const BACKLOG: u32 = 250;
-const STAND_BACK: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(2);
 
-/// Stands back while what was recorded piles up before the store: capture goes first.
+/// Pauses while records queue up before the store: capture goes first.
 fn yield_to_ingest(source: &Source) {
     if source.backlog() >= BACKLOG {
-        std::thread::sleep(STAND_BACK);
+        std::thread::sleep(PAUSE);
     }
 }
 
-/// What may run inline, on the thread that received the task: about a tenth of a millisecond of
-/// SQLite's work, and a screenful of rows.
+/// Limits of what runs inline, on the thread that received the task: about a tenth of a millisecond
+/// of SQLite's work, and a screenful of rows.
 const INLINE_STEPS: i32 = 4_000;
 const INLINE_CHECKS: i32 = 4;
 const INLINE_ROWS: u32 = 256;
 /// The longest SQL of a task that runs inline, and the memory that it may take.
 const INLINE_SQL_BYTES: usize = 4 << 10;
 const INLINE_MEMORY_BYTES: u64 = 16 << 20;
-/// Rows that may be looked at in columns, inline.
+/// Rows that may be scanned in columns, inline.
 const INLINE_SCAN_ROWS: u64 = 20_000;
 
 /// The complete answer of a task that ran inline.
@@ -72,7 +72,7 @@ const INLINE_SCAN_ROWS: u64 = 20_000;
 pub struct InlineAnswer {
     /// Batches with the index of their fragment.
     pub batches: Vec<(usize, Batch)>,
-    /// What was done.
+    /// Statistics.
     pub stats: NodeStats,
 }
 
@@ -90,8 +90,8 @@ struct RowsOut {
 }
 
 impl RowsOut {
-    /// Sends rows. A task that waits for its reader needs no permit meanwhile: somebody else may
-    /// work. Stopped, it waits no longer.
+    /// Sends rows. A task that waits for its reader gives its permit to others meanwhile. A stop
+    /// ends the wait.
     fn send(&mut self, fragment: usize, batch: Batch) -> Result<(), NodeError> {
         let gone = || NodeError::Stopped("the coordinator went away".into());
         let counted = Grant::of(&self.memory);
@@ -129,7 +129,7 @@ pub struct Executor {
     small: Stop,
     /// Questions that may run at once: capture and the job have priority on this host.
     admission: Arc<Admission>,
-    /// Tasks that have begun and not ended, those included that wait for whoever reads their rows.
+    /// Tasks in flight, including those that wait for their reader.
     in_flight: Arc<Semaphore>,
 }
 
@@ -183,13 +183,13 @@ impl Executor {
         }
     }
 
-    /// Tasks that have begun and not ended.
+    /// Tasks in flight.
     pub fn at_work(&self) -> usize {
         MAX_IN_FLIGHT - self.in_flight.available_permits()
     }
 
     /// Snapshots kept for the second rounds of questions.
-    pub fn held_snapshots(&self) -> usize {
+    pub fn kept_snapshots(&self) -> usize {
         self.snapshots.len()
     }
 
@@ -216,7 +216,7 @@ impl Executor {
     }
 
     /// Runs `task` for `requester` and hands its batches to `batches` (bounded: a slow reader slows
-    /// the query down). `snapshot` says what it has to do with another round of its question.
+    /// the query down). `snapshot`: how it is related to another round of its question.
     ///
     /// # Errors
     /// Too many wait here, over budget, stopped by the deadline or by `cancelled`, failed in
@@ -256,7 +256,7 @@ impl Executor {
         let cancelled = lease.as_ref().map_or(cancelled, |lease| lease.stop.clone());
         let executor = Arc::clone(&self);
         let stop = Stop::at(Some(deadline));
-        // Whoever drops this task stops it.
+        // Dropping this future stops the task.
         let _stop_on_drop = stop.stop_on_drop();
         let runtime = Handle::current();
         let permit = SuspendablePermit::new(permit, runtime.clone(), cancelled.clone());
@@ -281,7 +281,7 @@ impl Executor {
 
     /// Tries a task inline: most questions of a dashboard are a few index look-ups, for which
     /// handing over to another thread costs more than the work. `None` when it turned out to be
-    /// more than that (or no reader is at hand): then nothing has happened and [`Executor::run`]
+    /// more than that (or there is no idle reader): then nothing has happened and [`Executor::run`]
     /// does it.
     pub fn run_inline(&self, task: &NodeTask) -> Option<Result<InlineAnswer, NodeError>> {
         if task.viewer.is_some()
@@ -289,7 +289,7 @@ impl Executor {
         {
             return None;
         }
-        // Without a permit: it is so little that it waits for nobody's long work.
+        // Without a permit: it is so little that it need not wait for others' long work.
         let _cap = memory::cap(INLINE_MEMORY_BYTES);
         let mut reader = self.idle_reader()?;
         reader.limit_steps();
@@ -381,14 +381,14 @@ impl Executor {
             }
             Err(error) => {
                 let stopped = cancelled.is_cancelled();
-                // The question may ask anew; but SQLite ends a transaction in which memory ran out,
-                // or was refused.
+                // The question may ask again; but SQLite ends a transaction in which memory ran
+                // out, or was refused.
                 if let (Some(lease), true, false) =
                     (keeping, stopped || matches!(error, NodeError::Stopped(_)), reader.is_autocommit())
                 {
                     lease.keep(reader, MAX_SNAPSHOT_AGE);
                 }
-                // SQLite only says "interrupted": say by what.
+                // SQLite reports only "interrupted": add the reason.
                 Err(match error {
                     _ if stopped => NodeError::Stopped("cancelled".into()),
                     _ if stop.is_over() => NodeError::Stopped("the deadline passed".into()),
@@ -403,7 +403,7 @@ impl Executor {
         let mut notes: Vec<String> = Vec::new();
         for fragment in &task.fragments {
             let tables: Vec<&str> = fragment.reads.iter().map(|(table, _)| table.as_str()).collect();
-            // Mostly there is nothing to say, and the statement need not be read for its time.
+            // Mostly there are no notes, and the statement need not be read for its time.
             if self.source.has_no_notes(&tables) {
                 continue;
             }
@@ -413,7 +413,7 @@ impl Executor {
         notes
     }
 
-    /// A kept reader that still shows what there is.
+    /// A kept reader that still shows the newest rows.
     fn idle_reader(&self) -> Option<Reader> {
         let mut idle = self.idle.lock();
         let now = self.source.validity();
@@ -447,8 +447,8 @@ impl Executor {
     }
 }
 
-/// Why a store could not be opened for a question. Where its memory is over SQLite cannot say so: it
-/// has no connection yet whose error that would be.
+/// Why a store could not be opened for a question. SQLite cannot report that memory ran out: there
+/// is no connection yet whose error that would be.
 fn not_opened(error: impl std::fmt::Display) -> NodeError {
     match memory::refused_here() {
         Some(refused) => NodeError::OverBudget(refused.to_string()),

@@ -1,10 +1,10 @@
 //! The fan-out of one question over the mesh: implements the planner's [`Fanout`] with QUIC.
 //!
 //! Every target is asked at once, in a large mesh through intermediate aggregators (`tree`). A
-//! node's batches are held until its answer is complete, so that a node that fails half way
+//! node's batches are buffered until its answer is complete, so that a node that fails half way
 //! contributes nothing. When a node that answered an earlier round fails in a later one, or no
 //! longer has the snapshot that it answered from (`snapshots`), the question must run again without
-//! it: `lost_midway` says so and [`super::ask`] does it.
+//! it: `lost_midway` reports it and [`super::ask`] does it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,19 +28,19 @@ use super::time::RoundTime;
 use super::tree::{self, FanoutPolicy};
 use super::way::Way;
 
-/// Rows of nodes whose answers are not complete yet are held back up to so many bytes, of each
-/// within these bounds, where rows go on to the user as they come; so a node that fails early
-/// leaves nothing behind.
+/// Where rows flow to the user, rows of nodes whose answers are not complete yet are buffered up to
+/// so many bytes, of each node within these bounds; so a node that fails early leaves nothing
+/// behind.
 const STREAMED_BYTES: u64 = 8 << 20;
 const STREAMED_BYTES_EACH: std::ops::RangeInclusive<u64> = 32 << 10..=1 << 20;
 /// Pieces of such answers on their way.
 const STREAMED_EVENTS: usize = 8;
 
-/// A question that waits for nodes keeps its permit so long; and it keeps it where it holds more
-/// than so much.
+/// How long a question that waits for nodes keeps its permit; with more than this many bytes it
+/// keeps the permit all the time.
 const PATIENCE: Duration = Duration::from_millis(20);
 const FEW_BYTES: u64 = 1 << 20;
-/// So much is merged inline.
+/// Up to so many bytes are merged inline.
 const INLINE_BYTES: u64 = 64 << 10;
 
 /// Asks `targets`; lives for one question, on a blocking thread.
@@ -49,7 +49,7 @@ pub struct MeshFanout {
     way: Way,
     targets: Vec<Target>,
     policy: FanoutPolicy,
-    /// Of the round at hand.
+    /// Of the current round.
     deadline: Instant,
     time: Option<RoundTime>,
     /// The user whose rows alone count.
@@ -62,7 +62,7 @@ pub struct MeshFanout {
     question: u128,
     /// Whether nodes may still keep some.
     snapshots_kept: bool,
-    /// Where in it the next ask is.
+    /// The next event in it.
     at: Round,
     /// Whether it will not begin again, whoever is lost.
     last_run: bool,
@@ -128,8 +128,8 @@ impl MeshFanout {
         Self { time: Some(time), ..self }
     }
 
-    /// With the permit of its question, which it gives up while it waits for nodes and holds next
-    /// to nothing.
+    /// With the permit of its question, which it gives up while it waits for nodes and has gathered
+    /// next to nothing.
     #[must_use]
     pub(super) fn with_permit(self, permit: Arc<Mutex<SuspendablePermit>>) -> Self {
         Self { permit: Some(permit), ..self }
@@ -166,8 +166,8 @@ impl MeshFanout {
         self.lost.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Tells the nodes of a question that is over that the snapshots which they still keep for it
-    /// may go: between its rounds, or after the second through a tree.
+    /// Has the nodes of a question that is over release the snapshots that they still keep for it:
+    /// between its rounds, or after the second through a tree.
     pub fn release(&self) {
         if !self.snapshots_kept {
             return;
@@ -231,7 +231,7 @@ impl MeshFanout {
     }
 
     /// Asks for what the run will ask for first, so that its thread need not be there to wait: to
-    /// be called within a runtime. What the run asks for instead, if it does, is asked anew.
+    /// be called within a runtime. If the run asks for something else, that is asked as usual.
     pub(super) fn start_first_round(&mut self, first: FirstAsk) {
         let asked = match &first.targets {
             Targets::All => self.present().collect(),
@@ -239,7 +239,7 @@ impl MeshFanout {
             Targets::AnyOne => return,
         };
         self.round(first.round);
-        // What is wrong with it the run will meet again.
+        // The run will meet the same error.
         if let Ok(started) = self.start(asked, &first.task) {
             self.first_round = Some(FirstRound { first: Arc::new(first), started });
         }
@@ -345,10 +345,10 @@ impl MeshFanout {
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
         let mut answered = Vec::with_capacity(started.asked.len());
-        let at_hand = self.inline_events.clone();
-        let mut at_hand = at_hand.as_ref().map(|events| events.iter());
+        let received = self.inline_events.clone();
+        let mut received = received.as_ref().map(|events| events.iter());
         loop {
-            let event = match &mut at_hand {
+            let event = match &mut received {
                 None => self.next_event(&mut started),
                 Some(events) => match events.next() {
                     Some(LeafEvent::Finished(target, Ok((batches, stats)))) => {
@@ -422,9 +422,9 @@ impl MeshFanout {
         Ok(answered)
     }
 
-    /// The next event of the round. While nothing comes and little is held, other questions have
-    /// the permit; a question that does not get it again in time goes on without: there is little
-    /// to merge.
+    /// The next event of the round. While nothing comes and little is gathered, other questions
+    /// have the permit; a question that does not get it again in time goes on without: there is
+    /// little to merge.
     fn next_event(&self, started: &mut RoundInFlight) -> Option<LeafEvent> {
         let RoundInFlight { inbox, buffered, waited, .. } = started;
         if let Some(heard) = inbox.try_next() {

@@ -29,10 +29,10 @@ pub enum FilesError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         reason: std::io::Error,
     },
-    /// A directory holds none.
+    /// A directory has none.
     #[error("{path} is a directory, not a file, and holds no .db file")]
     Nothing {
         /// The directory.
@@ -46,7 +46,7 @@ pub enum FilesError {
 /// The files that `paths` mean: each file itself, of a directory every `*.db` in it, in order.
 ///
 /// # Errors
-/// A directory cannot be read, or holds none.
+/// A directory cannot be read, or has none.
 pub fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FilesError> {
     let mut files = Vec::new();
     for path in paths {
@@ -80,7 +80,7 @@ pub fn coordinator(files: &[PathBuf], views: &'static [View]) -> Result<Coordina
     over(named.into_iter().map(|(name, _)| name).zip(opened).collect(), views)
 }
 
-/// A coordinator over nodes whose rows lie elsewhere, or that cannot be read for a reason. To be
+/// A coordinator over nodes whose rows are not in files, or that cannot be read for a reason. To be
 /// called in a tokio runtime.
 ///
 /// # Errors
@@ -133,8 +133,8 @@ fn over(opened: Vec<(NodeName, Opened)>, views: &'static [View]) -> Result<Coord
     Ok(Coordinator::new(Way::Files(Arc::new(nodes)), gossip, views))
 }
 
-/// The first and the last time that the files of a coordinator hold, Unix nanoseconds; none where
-/// they hold no rows.
+/// The first and the last time in the files of a coordinator, Unix nanoseconds; none where they
+/// have no rows.
 #[must_use]
 pub fn span_ns(coordinator: &Coordinator) -> Option<(i64, i64)> {
     let members = coordinator.gossip.members();
@@ -142,10 +142,11 @@ pub fn span_ns(coordinator: &Coordinator) -> Option<(i64, i64)> {
     spans.reduce(|(first, last), (from, to)| (first.min(from), last.max(to)))
 }
 
-/// What came of opening a file: what runs tasks on it and what it holds, or why it cannot be read.
+/// The result of opening a file: its executor and its facts, or why it cannot be read.
 type Opened = Result<(Arc<Executor>, NodeFacts), String>;
 
-/// Opens all files, as many at once as there are CPUs: what each holds is counted, and a job has many.
+/// Opens all files, as many at once as there are CPUs: the rows of each are counted, and a job has
+/// many.
 fn open_all<T: Sync>(files: &[T], open: impl Fn(&T) -> Opened + Sync) -> Vec<Opened> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -176,7 +177,7 @@ fn next_of<'f, T>(next: &AtomicUsize, files: &'f [T]) -> Option<(usize, &'f T)> 
     files.get(at).map(|file| (at, file))
 }
 
-/// What runs tasks on a file, and what it holds.
+/// The executor of a file, and the file's facts.
 fn open(name: &NodeName, path: &Path) -> Opened {
     let failed = |why: String| format!("failed: {why}");
     let served = ServedDb::open_recorded(path).map_err(|error| failed(error.to_string()))?;
@@ -185,7 +186,7 @@ fn open(name: &NodeName, path: &Path) -> Opened {
         .map_err(|why| failed(format!("{}: {}", path.display(), why.trim_start_matches("failed: "))))
 }
 
-/// What runs tasks on a source, and what it holds.
+/// The executor of a source, and the source's facts.
 fn facts_of(name: &NodeName, source: Arc<Source>, facts: &Facts) -> Opened {
     let executor = Executor::new(name.to_string(), source, CONCURRENT);
     let catalog = executor.catalog().map_err(|error| format!("failed: {error}"))?;
@@ -200,7 +201,7 @@ fn facts_of(name: &NodeName, source: Arc<Source>, facts: &Facts) -> Opened {
 }
 
 /// A node's name for a file: its own without the ending, with `-` for what no name may have, and a
-/// number where another file bears it.
+/// number where another file has it.
 pub fn name_of(path: &Path, taken: &mut BTreeSet<NodeName>) -> NodeName {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn foreign_files_of_one_name_are_told_apart_and_stay_as_they_are() {
+    async fn foreign_files_of_one_name_get_different_names_and_stay_as_they_are() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut files = Vec::new();
         for (folder, ms) in [("a", 4), ("b", 9)] {

@@ -171,7 +171,7 @@ const HOSTILE: &str = "SELECT sum(instr(printf('%.*c', 4000000 + a.seq * 0, 'a')
      sum(replace(hex(zeroblob(4000000)), '0' || b.seq, 'x') LIKE '%0%1%2%3') FROM collectives a, collectives b";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_questions_end_at_their_deadline_and_hold_nobody_up() {
+async fn hostile_questions_end_at_their_deadline_and_block_no_other() {
     let dir = tempfile::tempdir().expect("a directory");
     let source = Arc::new(Source::Store(store_of_segments(&dir.path().join("s.db"), 20, ROWS)));
     let executor = executor(source);
@@ -202,7 +202,7 @@ async fn hostile_questions_end_at_their_deadline_and_hold_nobody_up() {
     took.sort();
     let at = |share: usize| took[(took.len() - 1) * share / 100];
     eprintln!("{} small questions beside 16 hostile ones: p50 {:?}, p99 {:?}", took.len(), at(50), at(99));
-    // The machine may be busy with others' work, too: half of them is what holds there.
+    // The machine may be busy with other work, too: the bound is for half of them.
     assert!(at(50) < Duration::from_millis(100), "p50 {:?}", at(50));
     let mut ends = Vec::new();
     for hostile in hostile {

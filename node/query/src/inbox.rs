@@ -3,7 +3,7 @@
 //! Waking that thread costs more than a small answer does, so it is woken for many of them
 //! together: when there is enough to work on, when something went wrong, and when all have
 //! answered. Rows that go on to the user as they come ([`LeafEvent::Rows`]) go one by one through a
-//! short queue, so that who reads slowly holds the nodes up.
+//! short queue, so that a slow reader slows the nodes down.
 
 use std::sync::Arc;
 
@@ -156,7 +156,7 @@ impl Inbox {
         (pending.senders == 0 && taken.len() == 0).then(|| std::mem::take(&mut pending.events))
     }
 
-    /// What is at hand, without waiting.
+    /// What has come so far, without waiting.
     pub(super) fn try_next(&mut self) -> Option<LeafEvent> {
         match self {
             Self::Streaming(inbox) => inbox.try_recv().ok(),
@@ -218,7 +218,7 @@ mod tests {
                 taken
             });
             for (index, sender) in senders.into_iter().enumerate() {
-                // Every third goes without a word.
+                // Every third is dropped without having sent anything.
                 if index % 3 != 0 {
                     sender.send(ended(index)).await.expect("somebody listens");
                 }

@@ -1,6 +1,6 @@
 //! One node's fragment of a question, asked of it wherever it is: here, or over the mesh. Its rows
-//! go into a `RowSink` as they come. Who asks many of them at once is `fanout` (for a question of
-//! this host) and `relay` (for another node's).
+//! go into a `RowSink` as they come. `fanout` asks many of them at once for a question of this
+//! host, `aggregator` for another node's.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const LOCAL: &str = "this node";
 /// A node to ask.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Its name; the certificate on the connection must say the same.
+    /// Its name; the certificate of the connection must have the same.
     pub name: NodeName,
     /// Where it listens.
     pub address: SocketAddr,
@@ -36,7 +36,7 @@ pub struct Target {
 /// Why a target's answer is not in the result.
 #[derive(Debug, Clone)]
 pub(super) enum LeafFailure {
-    /// It was not reached, or broke off: somebody else, or another attempt, may have more luck.
+    /// It was not reached, or the connection broke: another node, or another attempt, may succeed.
     Unreachable(String),
     /// It is missing from coverage for this reason; the others' answers count.
     Missing(String),
@@ -54,10 +54,10 @@ pub(super) enum LeafFailure {
     },
 }
 
-/// How messages of [`NodeError::Sql`] begin that are no error of the question. A node tells by
-/// SQLite's result code and by when an error came; one a release older says so of every error with
-/// SQLite's general code, also where the statement does not compile there or bytes of its own are
-/// damaged. No value can make SQLite begin a message like this while it runs.
+/// Prefixes of the messages of [`NodeError::Sql`] that are no error of the question. A node decides
+/// by SQLite's result code and by when an error came; one a release older reports every error with
+/// SQLite's general code so, also where the statement does not compile there or bytes of its own
+/// are damaged. No value can make SQLite begin a message like this while it runs.
 const OF_ONE_NODE: [&str; 8] = [
     "no such ",
     "near \"",
@@ -74,7 +74,7 @@ const MAX_REASON_CHARS: usize = 1_000;
 /// Notes of one node that are kept.
 const MAX_NOTES: usize = 100;
 
-/// Another node's words as they can be shown: on one line and not longer than a reason is.
+/// Another node's text made fit to be shown: one line, no longer than a reason.
 pub(super) fn shown(text: &str) -> String {
     let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut shown: String = chars.by_ref().take(MAX_REASON_CHARS).collect();
@@ -84,7 +84,7 @@ pub(super) fn shown(text: &str) -> String {
     shown
 }
 
-/// What a node did, in its own words, as much of it as is shown.
+/// A node's statistics, its notes cut to what is shown.
 pub(super) fn shown_stats(mut stats: NodeStats) -> NodeStats {
     stats.notes.truncate(MAX_NOTES);
     stats.notes.iter_mut().for_each(|note| *note = shown(note));
@@ -104,7 +104,7 @@ impl LeafFailure {
         }
     }
 
-    /// Missing, for a reason in another node's words.
+    /// Missing, for a reason that another node gave.
     pub(super) fn missing(why: &str) -> Self {
         Self::Missing(shown(why))
     }
@@ -121,7 +121,8 @@ impl LeafFailure {
 /// did.
 pub(super) type LeafAnswer = (Vec<(usize, Batch)>, NodeStats);
 
-/// What all targets of a round have sent so far: it is held until each answer is complete.
+/// Counts what all targets of a round have sent so far; it is buffered until each answer is
+/// complete.
 #[derive(Debug, Clone)]
 pub(super) struct BufferedBytes {
     /// Bytes of data.
@@ -149,7 +150,7 @@ impl BufferedBytes {
         self.memory.more(memory).map_err(|why| LeafFailure::OverBudget(Some(why)))
     }
 
-    /// Batches of so much memory count elsewhere from now on, or are no more.
+    /// Batches of so much memory are counted by others from now on, or dropped.
     pub(super) fn merged(&self, memory: u64) {
         self.memory.less(memory);
     }
@@ -180,7 +181,7 @@ impl BufferedRows {
         Ok(())
     }
 
-    /// The batches held so far, whose data count no more; their memory does until they are
+    /// The batches buffered so far, whose data no longer count; their memory does until they are
     /// [`BufferedBytes::merged`].
     fn drain(&mut self) -> Vec<(usize, Batch)> {
         self.total.bytes.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
@@ -211,7 +212,7 @@ pub(super) enum LeafEvent {
     Finished(usize, Result<LeafAnswer, LeafFailure>),
 }
 
-/// The rows of one target that go on to the user: held until its answer is complete, so that a
+/// The rows of one target that go on to the user: buffered until its answer is complete, so that a
 /// target that fails leaves nothing behind, but not more of them than fit; then passed on as they
 /// come.
 #[derive(Debug)]
@@ -250,7 +251,7 @@ impl StreamedRows {
 /// Where a target's rows go.
 #[derive(Debug)]
 pub(super) enum RowSink {
-    /// Held until the answer is complete.
+    /// Buffered until the answer is complete.
     Buffered(BufferedRows),
     /// To the user.
     Streamed(StreamedRows),
@@ -265,7 +266,7 @@ impl RowSink {
         }
     }
 
-    /// Rows that are out of reach: the target cannot be asked again.
+    /// Rows that have gone on to the user: the target cannot be asked again.
     pub(super) fn sent_rows(&self) -> u64 {
         match self {
             Self::Streamed(streamed) => streamed.sent_rows,
@@ -288,14 +289,14 @@ impl RowSink {
     }
 }
 
-/// What many nodes are asked alike.
+/// The request that many nodes get.
 #[derive(Clone)]
 pub struct LeafRequest {
     /// The way to them.
     pub way: Way,
     /// What to do.
     pub task: NodeTask,
-    /// What it has to do with another round of its question.
+    /// How it is related to another round of its question.
     pub snapshot: Option<SnapshotUse>,
     /// Until when.
     pub deadline: Instant,
@@ -317,8 +318,8 @@ impl LeafRequest {
         })
     }
 
-    /// Takes some rows of a fragment of the task, from whatever node they come, where they fit the
-    /// task: the only way into a [`RowSink`].
+    /// Takes some rows of a fragment of the task, from any node, where they fit the task: the only
+    /// way into a [`RowSink`].
     pub(super) async fn accept(&self, rows: &mut RowSink, fragment: u32, batch: Batch) -> Result<(), LeafFailure> {
         let at = usize::try_from(fragment).unwrap_or(usize::MAX);
         let fault = |why: &str| LeafFailure::missing(&format!("failed: its answer makes no sense: {why}"));
@@ -347,7 +348,7 @@ impl LeafRequest {
             }
             return Ok(small.stats);
         }
-        // Apart, so that those who never need it do not carry it about.
+        // A future of its own, so that others are not as large.
         Box::pin(self.run_here_on_thread(executor, stop, rows)).await
     }
 

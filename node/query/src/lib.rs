@@ -7,7 +7,7 @@
 //!
 //! The way through: [`ask::ask`] picks the members, plans, waits for a permit, and sends the
 //! fragments to all of them ([`fanout`]); each runs them on its store ([`exec`]) and streams rows
-//! back; they are merged, and coverage says who is in the answer.
+//! back; they are merged, and coverage names the nodes in the answer.
 //!
 //! - `coordinator`: what it takes to ask. `access`: who may ask what. `catalogs`: what is
 //!   cached of those.

@@ -17,18 +17,18 @@ const MUCH_BYTES: u64 = 8 << 20;
 /// IOPRIO_WHO_PROCESS: one thread.
 const IO_WHO_THREAD: libc::c_long = 1;
 
-/// Runs `work` on a low_priority thread; `None` where it panicked or no thread could be had.
+/// Runs `work` on a thread of low priority; `None` where it panicked or no thread could be had.
 pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (done, received) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("question".into()).spawn(move || {
         lower();
-        let done = work();
+        let result = work();
         // Before the next question can be asked.
         give_back_memory();
-        let _ = tell.send(done);
+        let _ = done.send(result);
     });
     match thread {
-        Ok(_) => told.await.ok(),
+        Ok(_) => received.await.ok(),
         Err(error) => {
             tracing::warn!("a question's thread: {error}");
             None

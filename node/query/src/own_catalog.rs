@@ -1,5 +1,5 @@
-//! The catalogue of this node's own source, read anew only where its schema has changed: it is
-//! looked at every second.
+//! The catalogue of this node's own source, read again only when its schema has changed: it is
+//! checked every second.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl OwnCatalog {
     pub(super) fn of(&self, source: &Source) -> Result<Arc<Catalog>, NodeError> {
         let failed = |error: &dyn std::error::Error| NodeError::Failed(error.to_string());
         let mut known = self.0.lock();
-        // SnapshotLease out: after a failure the next look begins with a fresh connection.
+        // Taken out: after a failure the next check starts with a new connection.
         let now = source.validity();
         let reader = match known.take().filter(|old| Some(old.validity) == now) {
             Some(old) if schema_of(&old.reader).is_ok_and(|now| now == old.schema) => {
@@ -60,7 +60,7 @@ mod tests {
     use store::ServedDb;
 
     #[test]
-    fn it_is_read_anew_where_the_schema_has_changed_and_only_there() {
+    fn it_is_read_again_where_the_schema_has_changed_and_only_there() {
         for journal in ["DELETE", "WAL"] {
             let dir = tempfile::tempdir().expect("a directory");
             let path = dir.path().join("rows.db");

@@ -1,4 +1,4 @@
-//! One round of a question: what its nodes are asked alike, and where their answers go.
+//! One round of a question: what all its nodes are asked, and where their answers go.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ pub(super) struct RoundRequest {
     pub(super) request: Arc<LeafRequest>,
     pub(super) encoded: Encoded,
     pub(super) buffered: BufferedBytes,
-    /// Where rows go on as they come: bytes of a target's that are held back until its answer is
+    /// Where rows go on as they come: bytes of a target that are buffered until its answer is
     /// complete.
     pub(super) streamed_bytes: Option<u64>,
     pub(super) events: ResponseSender,
     pub(super) stop: CancellationToken,
 }
 
-/// An ask that is out: who was asked, and where they answer.
+/// A round in flight: which targets were asked, and where they answer.
 pub(super) struct RoundInFlight {
     pub(super) asked: Vec<usize>,
     pub(super) inbox: Inbox,
@@ -36,7 +36,7 @@ pub(super) struct RoundInFlight {
     pub(super) _stop_on_drop: DropGuard,
 }
 
-/// What a run is going to ask for first, asked for already.
+/// The first request of a run, sent before the run starts.
 pub(super) struct FirstRound {
     pub(super) first: Arc<FirstAsk>,
     pub(super) started: RoundInFlight,

@@ -3,10 +3,10 @@
 //!
 //! So both rounds see one state of the store, whatever is stored or dropped meanwhile, and a node
 //! that was restarted (perhaps with other data) cannot answer the second round of a question whose
-//! first it answered in its former life: the snapshot is gone with that life. All tasks of one
-//! question see one snapshot of a node, one after the other, though intermediate aggregators are
-//! lost and the question asks anew. A kept snapshot holds up the checkpoints of the store's log, as
-//! a long question does.
+//! first it answered before the restart: the snapshot ended with that process. All tasks of one
+//! question see one snapshot of a node, one after the other, also where an intermediate aggregator
+//! is lost and the question asks again. A kept snapshot holds up the checkpoints of the store's
+//! log, as a long question does.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -28,7 +28,7 @@ const MAX_KEPT: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     state: Mutex<State>,
-    /// RowChunk when a use has ended.
+    /// Notified when a task's use of a snapshot has ended.
     ended: Notify,
 }
 
@@ -41,11 +41,11 @@ struct State {
 #[derive(Debug)]
 struct Snapshot {
     conn: Connection,
-    /// ResponseSender the wait for the end of its time.
+    /// Dropped, it ends the timer that would drop the snapshot.
     _waiting: DropGuard,
 }
 
-/// A task of a question at work.
+/// A running task of a question.
 #[derive(Debug)]
 struct Use {
     stop: CancellationToken,
@@ -53,15 +53,15 @@ struct Use {
     released: bool,
 }
 
-/// What one task of a question has: the snapshot of an earlier one, or leave to begin one. Until it
-/// is dropped no other task of the question works here.
+/// What one task of a question has: the snapshot of an earlier one, or the right to begin one.
+/// Until it is dropped no other task of the question runs here.
 #[derive(Debug)]
 pub(super) struct SnapshotLease {
     snapshots: Arc<Snapshots>,
     wanted: SnapshotUse,
     /// The snapshot, where there is one already.
     pub(super) earlier: Option<Connection>,
-    /// Cancelled when the task is, or when its question asks anew.
+    /// Cancelled with the task, or when its question asks again.
     pub(super) stop: CancellationToken,
     runtime: Handle,
 }
@@ -72,9 +72,10 @@ impl Snapshots {
         self.state.lock().kept.len()
     }
 
-    /// The snapshot that `wanted` is about, or leave to begin one. A task of the same question that
-    /// is still at work is stopped: whoever asked for it (an intermediate aggregator that was lost)
-    /// reads its answer no more, and its snapshot is the question's. To be called within a runtime.
+    /// The snapshot that `wanted` is about, or the right to begin one. A task of the same question
+    /// that still runs is stopped: the node that asked for it (an intermediate aggregator that was
+    /// lost) no longer reads its answer, and its snapshot belongs to the question. To be called
+    /// within a runtime.
     pub(super) async fn acquire(
         self: &Arc<Self>,
         wanted: SnapshotUse,
@@ -90,7 +91,7 @@ impl Snapshots {
         }
     }
 
-    /// `None` while another task of the question is at work.
+    /// `None` while another task of the question runs.
     fn try_acquire(
         self: &Arc<Self>,
         wanted: SnapshotUse,

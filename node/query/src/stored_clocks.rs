@@ -12,10 +12,10 @@ use mesh::ClockTrack;
 use query_planner::{Clocks, NodeClock};
 use store::ClockOffsetSeen;
 
-/// Rows beside the span that count: a minute lies between two, some may be missing.
-const BESIDE_NS: i64 = 600_000_000_000;
+/// How far outside the span rows count: they are a minute apart, and some may be missing.
+const MARGIN_NS: i64 = 600_000_000_000;
 
-/// Rows of a pair that are put together.
+/// Rows of a pair that are combined.
 const TOGETHER: usize = 16;
 
 /// What the nodes measured: by node, in order of time.
@@ -27,7 +27,7 @@ struct Names<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Names<'a> {
     fn of(measured: &'a Measured) -> Self {
-        // A node that measured nobody (everybody measured it) is known by its file's name.
+        // A node that measured no peer (its peers measured it) goes by its file's name.
         let mut names: BTreeMap<&str, &str> = measured.keys().map(|node| (node.as_str(), node.as_str())).collect();
         for (node, rows) in measured {
             names.extend(rows.iter().map(|row| (row.measured_by.as_str(), node.as_str())));
@@ -52,13 +52,13 @@ fn pairs(measured: &Measured) -> Pairs<'_> {
     pairs
 }
 
-/// For each node the range of its own clock in which its rows tell of a span of the base's clock;
+/// For each node the range of its own clock in which its rows describe a span of the base's clock;
 /// `newest` are the newest rows of each.
 pub(crate) fn ranges(newest: &Measured, since_ns: i64, until_ns: i64) -> BTreeMap<String, Range<i64>> {
     let about = clocks(newest, since_ns, until_ns);
     let range = |offset_ns: i64| {
-        let from_ns = since_ns.saturating_add(offset_ns).saturating_sub(BESIDE_NS);
-        from_ns..until_ns.saturating_add(offset_ns).saturating_add(BESIDE_NS)
+        let from_ns = since_ns.saturating_add(offset_ns).saturating_sub(MARGIN_NS);
+        from_ns..until_ns.saturating_add(offset_ns).saturating_add(MARGIN_NS)
     };
     newest.keys().map(|node| (node.clone(), range(about.get(node).map_or(0, |clock| clock.offset_ns)))).collect()
 }
@@ -158,7 +158,7 @@ fn rates(first: &NodeClock, between: &NodeClock, forward: bool) -> NodeClock {
 }
 
 /// How far the peer of these rows was ahead between two times of the measuring node's clock: by one
-/// row or by all of them, whichever says more, and as wide as all of them want it.
+/// row or by all of them, whichever is narrower, and as wide as all of them allow.
 fn between(rows: &[&ClockOffsetSeen], from_ns: i64, to_ns: i64) -> Option<NodeClock> {
     let single = rows.iter().map(|row| NodeClock {
         offset_ns: row.offset_ns,

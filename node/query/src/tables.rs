@@ -7,8 +7,8 @@ use query_planner::ColumnMeta;
 
 use crate::coordinator::Coordinator;
 
-/// The tables of all nodes that may live, and the views that are offered beside them (without
-/// columns), by name. Those in which nothing but packed rows lie are left out.
+/// The tables of all nodes that may be alive, and the views that agents add to them (without
+/// columns), by name. Tables of packed rows are left out.
 ///
 /// # Errors
 /// No node's tables can be read.

@@ -39,8 +39,8 @@ impl RoundTime {
         }
     }
 
-    /// Whether anything is left at `now` to begin again in. However little it is, those who answer
-    /// in it make an answer.
+    /// Whether time is left at `now` to begin again. However little it is, the nodes that answer in
+    /// it make an answer.
     pub(super) fn may_restart(&self, now: Instant) -> bool {
         now < self.until
     }

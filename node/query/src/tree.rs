@@ -48,8 +48,8 @@ pub(super) fn groups(targets: Vec<usize>) -> Vec<Vec<usize>> {
     targets.chunks(size).map(<[usize]>::to_vec).collect()
 }
 
-/// The one of the group that asks for `coordinator`: always the same, since its connections to the
-/// others are warm then; for another coordinator another.
+/// The member of the group that asks for `coordinator`: always the same, so that its connections to
+/// the others are open already; another one for another coordinator.
 pub(super) fn aggregator_of<'g>(coordinator: &NodeName, group: &'g [(usize, Target)]) -> Option<&'g Target> {
     let weight = |name: &NodeName| {
         BuildHasherDefault::<DefaultHasher>::default().hash_one((coordinator.as_str(), name.as_str()))
@@ -134,7 +134,7 @@ async fn ask_through(
     let mut responses = asked.map_err(|error| error.to_string())?;
     // Rows of leaves that the next `Combined` names.
     let mut combined = sink_of(first);
-    // Nobody waits any more.
+    // The coordinator has stopped waiting.
     let over = |_| "the question is over".to_owned();
     loop {
         let response = timeout(silence, responses.next()).await.map_err(|_| "no sign of life")?;

@@ -67,7 +67,7 @@ async fn sixteen_joins_take_no_more_than_there_is_for_questions() {
     };
     let small = "SELECT count(*) FROM collectives WHERE rank = 3";
     let of_rank = Value::Integer(i64::try_from(SEGMENTS * ROWS / 8).expect("a few"));
-    // Alone it fits, and says what it takes.
+    // Alone it fits, and reports what it takes.
     let large = joined(5);
     assert_eq!(ask(&executor, "alone", &large).await, Ok(all.clone()));
     assert_eq!(ask(&executor, "alone", small).await, Ok(of_rank.clone()));
@@ -121,8 +121,7 @@ async fn sixteen_joins_take_no_more_than_there_is_for_questions() {
     assert!(smalls > 10 * sent_away, "{sent_away} small questions were refused, {smalls} answered");
     assert!(most_taken <= POOL);
     assert!(peak <= before + POOL + BESIDES, "{} MiB before, {} MiB at most", before / MIB, peak / MIB);
-    // Nothing stays taken; and then one answers as before, which is told what it lacks where others
-    // have it.
+    // Nothing stays taken; then one answers as before, and gets a reason where others have it.
     assert_eq!(memory::taken_by_all(), 0);
     assert_eq!(ask(&executor, "again", &large).await, Ok(all));
     memory::bound_all(10 * MIB);

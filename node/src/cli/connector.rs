@@ -1,12 +1,11 @@
 //! What commands ask besides the local agent: other agents over the mesh, stores and archives, and
-//! the meshes of
-//! Slurm jobs.
+//! the meshes of Slurm jobs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ask::{Backend, Connector, Exit, Target};
+use ask::{Backend, Connector, Exit, RanOnNode, Target};
 
 use super::mesh_rows::Hosts;
 use super::stores::Stores;
@@ -35,16 +34,15 @@ impl Connector for LocalConnector {
         Ok(Arc::new(Stores::with_archive(paths, archive, hosts)?))
     }
 
-    fn slurm_job(&self, job: &str) -> anyhow::Result<Result<PathBuf, Exit>> {
-        Ok(match reach(job)? {
-            Reach::Socket(path) => Ok(path),
-            Reach::HandedOn(code) => Err(match code {
-                0 => Exit::Complete,
-                2 => Exit::Usage,
-                3 => Exit::Partial,
-                _ => Exit::Failed,
-            }),
-        })
+    fn slurm_job(&self, job: &str) -> anyhow::Result<PathBuf> {
+        let exit = match reach(job)? {
+            Reach::Socket(path) => return Ok(path),
+            Reach::HandedOn(0) => Exit::Complete,
+            Reach::HandedOn(2) => Exit::Usage,
+            Reach::HandedOn(3) => Exit::Partial,
+            Reach::HandedOn(_) => Exit::Failed,
+        };
+        Err(RanOnNode(exit).into())
     }
 
     fn has_own_mesh(&self, job: &str) -> bool {

@@ -183,7 +183,7 @@ impl LiveStore for HostStore {
             if wanted.range.end <= self.archived_until_ns {
                 return Ok(Box::new(Nothing));
             }
-            return Err(StoreError::Elsewhere(format!("its newer rows are not reached: {why}")));
+            return Err(StoreError::External(format!("its newer rows are not reached: {why}")));
         }
         let Some(known) = self.columns.get(&wanted.table.to_ascii_lowercase()) else { return Ok(Box::new(Nothing)) };
         let has = |name: &str| known.contains(&name.to_ascii_lowercase());
@@ -217,7 +217,7 @@ impl LiveStore for HostStore {
         std::thread::Builder::new()
             .name("mesh rows".to_owned())
             .spawn(move || pull.run(sql, width, &sender, &stopped))
-            .map_err(|error| StoreError::Elsewhere(format!("no thread: {error}")))?;
+            .map_err(|error| StoreError::External(format!("no thread: {error}")))?;
         Ok(Box::new(Pulled { batches, _stop_on_drop: stop.drop_guard() }))
     }
 }
@@ -298,7 +298,7 @@ impl Batches for Pulled {
     fn next(&mut self) -> Result<Option<Vec<Vec<Stored>>>, StoreError> {
         match self.batches.recv() {
             Ok(Ok(rows)) => Ok(Some(rows)),
-            Ok(Err(why)) => Err(StoreError::Elsewhere(why)),
+            Ok(Err(why)) => Err(StoreError::External(why)),
             Err(_) => Ok(None),
         }
     }

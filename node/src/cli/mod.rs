@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use ask::{Exit, UsageError, is_broken_pipe};
+use ask::{Exit, RanOnNode, UsageError, is_broken_pipe};
 use clap::{Parser, Subcommand};
 
 mod archive;
@@ -163,6 +163,9 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(error) => {
+            if let Some(RanOnNode(exit)) = error.downcast_ref() {
+                return ExitCode::from(*exit as u8);
+            }
             // A reader that closed the pipe (as `head` does) ends the work; it is not a fault.
             if is_broken_pipe(&error) {
                 return ExitCode::SUCCESS;

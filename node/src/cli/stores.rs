@@ -108,7 +108,7 @@ impl Stores {
         }
         for node in &nodes {
             let history = NodeHistory::new(Arc::clone(&hours), node, live.remove(node));
-            sources.push((node.parse()?, Ok(Source::Elsewhere(Box::new(history)))));
+            sources.push((node.parse()?, Ok(Source::External(Box::new(history)))));
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let coordinator = {

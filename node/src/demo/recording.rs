@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
-use node_bpf::{Collective, Library, Record};
+use node_bpf::{Collective, Record};
 use serde::{Deserialize, Serialize};
 use store::{ServedDb, Store, StoreConfig};
 
@@ -120,15 +120,10 @@ impl Line {
             datatype: Some("float32"),
             bytes: Some(self.bytes.cast_unsigned()),
             reduce_op: Some("sum"),
-            root: None,
             stream: Some(self.stream.cast_unsigned()),
-            library: Library::Nccl,
             tier: self.tier,
             ret: Some(self.ret),
-            cgroup_id: 0,
-            job_id: None,
-            captured: None,
-            site: None,
+            ..Collective::default()
         }
     }
 }

@@ -84,14 +84,7 @@ fn configure(run_dir: &RunDir, charter: &Charter, node: &str) -> anyhow::Result<
     let ids = charter.job.ids();
     let limits = StoreConfig { max_bytes: charter.store_max_mib.saturating_mul(1 << 20), ..StoreConfig::default() };
     Ok(AgentConfig {
-        name: node.parse().with_context(|| format!("the node's name, {node}"))?,
         listen: ([0, 0, 0, 0], 0).into(),
-        advertise: None,
-        join: vec![],
-        token: None,
-        identity: run_dir.identity(node),
-        source: SourceConfig::Store { path: run_dir.store(charter, node), limits },
-        socket: None,
         capture: if charter.capture {
             let cgroup = job_cgroup(&ids);
             CaptureChoice::Auto {
@@ -103,10 +96,12 @@ fn configure(run_dir: &RunDir, charter: &Charter, node: &str) -> anyhow::Result<
         } else {
             CaptureChoice::Off
         },
-        on_finding: None,
-        cert_validity: certs::NODE_VALIDITY,
-        socket_access: Default::default(),
         labels,
+        ..AgentConfig::new(
+            node.parse().with_context(|| format!("the node's name, {node}"))?,
+            run_dir.identity(node),
+            SourceConfig::Store { path: run_dir.store(charter, node), limits },
+        )
     })
 }
 

@@ -1,12 +1,10 @@
 //! Owns cutting the write-ahead log back: on a thread and a connection of its own, so that a commit
 //! writes to the log and waits for no disk. Does not own when retention frees pages (`retention`),
-//! nor the commits (`ingest`).
-//!
-//! The log begins anew at the first commit that finds all of it in the main file. At an ordinary
-//! pace a pass in the background ends between two commits, and that is all. At full speed there is
-//! always a commit during a pass: when the log reaches its limit the writer waits for one pass
-//! ([`Checkpointer::settle`]), which finds little left to do because every pass before it has
-//! forced its pages to the disk.
+//! nor the commits (`ingest`). The log starts over at the first commit that finds all of it in the
+//! main file. At an ordinary pace a pass in the background ends between two commits, and that is
+//! all. At full speed there is always a commit during a pass: when the log reaches its limit the
+//! writer waits for one pass ([`Checkpointer::settle`]), which finds little left to do because
+//! every pass before it has forced its pages to the disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +41,7 @@ struct Shared {
     state: Mutex<State>,
     wake: Condvar,
     ended: Condvar,
-    /// Length of the log at the last commit; what lies beyond in its file is of earlier rounds.
+    /// Length of the log at the last commit; the rest of its file is of earlier rounds.
     log_bytes: AtomicU64,
 }
 
@@ -127,7 +125,7 @@ impl Checkpointer {
             return Duration::ZERO;
         }
         let mut state = self.shared.lock();
-        // A pass that has begun already may not see the last commits: another one then.
+        // A pass that has started already may not see the last commits: another one then.
         state.wanted += 1;
         state.urgent = true;
         let mine = state.wanted;
@@ -136,7 +134,7 @@ impl Checkpointer {
             let left = self.longest_wait.saturating_sub(began.elapsed());
             self.shared.ended.wait_for(&mut state, left);
         }
-        // A reader may hold the rest of the log for as long as its question takes: ingest goes on
+        // A reader may keep the rest of the log for as long as its question takes: ingest goes on
         // meanwhile.
         let complete = state.done >= mine && state.complete;
         drop(state);
@@ -185,7 +183,7 @@ fn run(conn: &Connection, shared: &Shared) {
         }
         let truncate = std::mem::take(&mut state.truncate);
         state.urgent = false;
-        // The pass sees every commit made up to now; who asks later gets the next one.
+        // The pass sees every commit made up to now; later requests get the next one.
         let ended = state.wanted;
         drop(state);
         let (complete, copied) = pass(conn, truncate).unwrap_or_else(|error| {
@@ -196,8 +194,8 @@ fn run(conn: &Connection, shared: &Shared) {
         state.done = ended;
         state.complete = complete;
         shared.ended.notify_all();
-        // What holds the log up (a reader, a full disk) does so for a while. A writer that waits
-        // has its own patience.
+        // What blocks the log (a reader, a full disk) does so for a while. A writer that waits has
+        // a limit of its own.
         let until = Instant::now() + PAUSE;
         while !complete && copied == before && !state.stop && !state.urgent {
             let left = until.saturating_duration_since(Instant::now());
@@ -225,7 +223,7 @@ fn pass(conn: &Connection, truncate: bool) -> rusqlite::Result<(bool, i64)> {
     Ok((complete, copied))
 }
 
-/// Force the main file to the disk through SQLite's own handle: a descriptor of ours would drop the
+/// Force the main file to the disk through SQLite's own handle: another descriptor would drop the
 /// process's locks on the file when closed.
 fn sync_main_file(conn: &Connection) {
     let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();

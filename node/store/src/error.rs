@@ -18,9 +18,9 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// Rows that lie elsewhere than in a store cannot be read.
+    /// Rows that are not in a store's file cannot be read.
     #[error("{0}")]
-    Elsewhere(String),
+    External(String),
     /// The file has no content, so there is nothing to read.
     #[error("{path} is empty: it holds no database; choose another file")]
     Empty {
@@ -35,7 +35,7 @@ pub enum StoreError {
         /// "a directory", "a pipe", …
         what: &'static str,
     },
-    /// The file is somebody else's database.
+    /// The file is another program's database.
     #[error(
         "{path} is a database, but not a rankmesh store: to serve it as it is, give it to --serve-db, not to --store"
     )]
@@ -123,7 +123,7 @@ pub enum StoreError {
     /// The writer thread could not be started.
     #[error("cannot start the store's thread: {0}")]
     Thread(std::io::Error),
-    /// Anything else SQLite said.
+    /// Any other error of SQLite.
     #[error("{path}: {source}")]
     Sqlite {
         /// The file.

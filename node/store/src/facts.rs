@@ -1,6 +1,6 @@
-//! Owns what a store can say about itself at no cost: spans, row estimates, cut-offs, loss, and the
-//! notes for a question's coverage. Kept in memory, read at opening, renewed after each commit;
-//! asking never touches the file.
+//! Owns a store's facts, which cost no query: spans, row estimates, cut-offs, loss, and the notes
+//! for a question's coverage. Kept in memory, read at opening, renewed after each commit; asking
+//! never touches the file.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::losslog::{LossFact, LossLog};
 use super::schema::{CHOSEN_TABLES, TIMED_TABLES, UNFILLED_TABLES, base_tables};
 use super::sessions::Gap;
 
-/// What is known of one table.
+/// The facts of one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TableFacts {
     /// The table.
@@ -29,14 +29,14 @@ pub struct TableFacts {
     pub unfilled: bool,
 }
 
-/// What a store knows of itself.
+/// The facts of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
     /// Per table that carries a time (a store's own), or per table (a served file).
     pub tables: Vec<TableFacts>,
     /// Size of the main file.
     pub file_bytes: u64,
-    /// Size of the write-ahead log beside it.
+    /// Size of its write-ahead log.
     pub wal_bytes: u64,
     /// All loss on record, one entry per probe and reason.
     pub losses: Vec<LossFact>,
@@ -77,10 +77,10 @@ fn is_raw(table: &str) -> bool {
     )
 }
 
-/// What the note of a table says that no recorder fills.
+/// The note of a table that no recorder fills.
 pub const UNFILLED: &str = "nothing records into this table yet";
 
-/// How the note of a table ends whose oldest rows are gone.
+/// The end of the note of a table whose oldest rows are gone.
 pub const DROPPED: &str = " were dropped by retention";
 
 /// The facts in memory.

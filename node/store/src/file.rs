@@ -22,7 +22,7 @@ pub enum FileError {
     /// The question is wrong or failed.
     #[error(transparent)]
     Question(#[from] LocalError),
-    /// Whoever takes the rows could not.
+    /// The receiver of the rows failed.
     #[error(transparent)]
     Out(#[from] io::Error),
 }
@@ -43,7 +43,7 @@ pub struct FileReader {
 
 impl FileReader {
     /// Opens the file at `path`. Its tables and views are those of this moment; its rows are read
-    /// anew for each question.
+    /// for each question.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -81,7 +81,7 @@ impl FileReader {
     /// # Errors
     /// As [`FileReader::ask`], and what `out` returned.
     pub fn ask_into(&mut self, sql: &str, deadline: Instant, out: RowsOut<'_>) -> Result<(), FileError> {
-        // Nothing is held but what must be gathered.
+        // Only what must be gathered is kept in memory.
         let budget = Budget { node_rows: u64::MAX, node_bytes: u64::MAX, ..Budget::default() };
         self.watched(deadline, budget, |local| {
             let mut failed = None;

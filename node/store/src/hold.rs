@@ -1,18 +1,18 @@
-//! Owns what retention and an archive know of each other: up to when rows are archived, whether rows
-//! are wanted that are not, and how many of those had to go. Does not own dropping (`retention`)
-//! nor archives.
+//! Owns the state that retention and an archive share: up to when rows are archived, whether rows
+//! should be archived soon, and how many were dropped before they were. Does not own dropping
+//! (`retention`) nor archives.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How much longer than their age rows are kept that are not archived: an hour that is not over, its settling, and
-/// some attempts.
+/// How much longer than their age rows are kept that are not archived: an hour that is not over,
+/// its settling, and some attempts.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3 * 3600);
 
-/// What nobody archives: nothing is held.
+/// No archive: no rows are kept for one.
 const NO_ARCHIVE: i64 = i64::MAX;
 
-/// What is held for an archive.
+/// Which rows retention keeps for an archive.
 #[derive(Debug)]
 pub(crate) struct Hold {
     archived_ns: AtomicI64,
@@ -30,9 +30,9 @@ impl Default for Hold {
     }
 }
 
-/// How it stands with what is held for an archive.
+/// The state of the rows that are kept for an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct ArchiveBacklog {
     /// Rows are about to be dropped, or kept beyond their age, that are not archived.
     pub wants_archive: bool,
     /// Rows that were dropped and not archived, since the store was opened.
@@ -44,14 +44,14 @@ impl Hold {
         self.archived_ns.store(i64::MIN, Ordering::Relaxed);
     }
 
-    /// Never goes back; means nothing where nothing is held.
+    /// Never goes back; has no effect where no rows are kept for an archive.
     pub(crate) fn archived(&self, until_ns: i64) {
         if self.archived_ns() != NO_ARCHIVE {
             self.archived_ns.fetch_max(until_ns.min(NO_ARCHIVE - 1), Ordering::Relaxed);
         }
     }
 
-    /// Rows from this time on are held, Unix nanoseconds.
+    /// Rows from this time on are kept for an archive, Unix nanoseconds.
     pub(crate) fn archived_ns(&self) -> i64 {
         self.archived_ns.load(Ordering::Relaxed)
     }
@@ -61,8 +61,8 @@ impl Hold {
         self.not_archived.fetch_add(not_archived, Ordering::Relaxed);
     }
 
-    pub(crate) fn held(&self) -> Held {
-        Held {
+    pub(crate) fn archive_backlog(&self) -> ArchiveBacklog {
+        ArchiveBacklog {
             wants_archive: self.wants_archive.load(Ordering::Relaxed),
             not_archived: self.not_archived.load(Ordering::Relaxed),
         }

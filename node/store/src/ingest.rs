@@ -1,5 +1,5 @@
 //! Owns the way in: the handle capture records through, and the writer thread that turns the queue
-//! into group commits, keeps rollups, loss and session beside the rows, and drops old rows in
+//! into group commits, keeps rollups, loss and session with the rows, and drops old rows in
 //! between. Does not own the queue (`queue`), the columns (`rows`), nor the file's form (`schema`).
 //!
 //! One drain of the queue is one transaction: rows, rollups, loss and session commit together or
@@ -31,7 +31,7 @@ use record::unix_now_ns;
 
 /// First and longest wait between attempts to commit.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// How often an idle store notes that it lives.
+/// How often an idle store writes that its session goes on.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Longest wait of the writer without anything to do; retention by age runs at this pace.
 const IDLE: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ const MOST_A_COMMIT: usize = 16_384;
 pub enum StoreState {
     /// Commits succeed.
     Ok,
-    /// Commits fail and are tried again; the text says why.
+    /// Commits fail and are tried again; with the reason.
     Retrying(String),
     /// The store is closed.
     Closed,
@@ -84,7 +84,7 @@ pub(crate) struct Shared {
     pub(crate) queue: Queue,
     pub(crate) facts: Mutex<FactsState>,
     pub(crate) health: Mutex<Health>,
-    /// Since when capture records, and when it ended, Unix nanoseconds; 0: not said.
+    /// Since when capture records, and when it ended, Unix nanoseconds; 0: not known.
     pub(crate) recording_since_ns: AtomicI64,
     /// See `recording_since_ns`.
     pub(crate) recording_until_ns: AtomicI64,
@@ -130,7 +130,7 @@ pub struct Ingest {
 }
 
 impl Ingest {
-    /// As [`super::Store::not_recorded`], for what turns out later.
+    /// As [`super::Store::not_recorded`], for what is found out later.
     pub fn also_not_recorded(&self, tables: Vec<&'static str>, note: String) {
         self.shared.facts().not_recorded.push((tables, note));
     }
@@ -165,27 +165,27 @@ impl Ingest {
         (facts.file_bytes, facts.wal_bytes)
     }
 
-    /// Keep what was asked here.
+    /// Records a question in the audit.
     pub fn audit(&self, audit: Audit) {
         self.shared.queue.push(Item::Audit(audit));
     }
 
-    /// Keep a note.
+    /// Records an annotation.
     pub fn annotation(&self, annotation: Annotation) {
         self.shared.queue.push(Item::Annotation(annotation));
     }
 
-    /// Keep where a thread was.
+    /// Records a thread's stack.
     pub fn stack(&self, stack: StackSeen) {
         self.shared.queue.push(Item::Stack(stack));
     }
 
-    /// Keep how far another node's clock is from this one's.
+    /// Records the offset of another node's clock.
     pub fn clock_offset(&self, clock: ClockOffsetSeen) {
         self.shared.queue.push(Item::Clock(clock));
     }
 
-    /// Keep a verdict.
+    /// Records a finding.
     pub fn finding(&self, finding: Finding) {
         self.shared.queue.push(Item::Finding(finding));
     }
@@ -265,7 +265,7 @@ struct Writer<'c> {
     commit_times: CommitTimes,
 }
 
-/// The way of one table's rows into columns.
+/// Makes columns of one table's rows.
 struct Columns {
     kind: Kind,
     appender: Appender,
@@ -337,7 +337,7 @@ impl Default for CommitTimes {
 }
 
 impl CommitTimes {
-    /// Count one and tell the 99.9th percentile of all so far (the upper bound of its class).
+    /// Counts one and returns the 99.9th percentile of all so far (the upper bound of its class).
     fn add(&mut self, took: Duration) -> Duration {
         let us = took.as_secs_f64() * 1e6;
         let class = ((us.max(1.0).log2() * 8.0) as usize).min(self.counts.len() - 1);
@@ -354,7 +354,7 @@ impl CommitTimes {
     }
 }
 
-/// What a committed batch held.
+/// What a committed batch contained.
 struct Batch {
     stored: u64,
     touched: Vec<(&'static str, &'static str)>,

@@ -15,7 +15,7 @@ use super::{ServedDb, StoreError, let_go_of_segments};
 /// # Errors
 /// [`StoreError`] when the file cannot be opened as a database.
 pub fn integrity(path: &Path) -> Result<Vec<String>, StoreError> {
-    // What this process has read before says nothing about the file as it is now.
+    // What this process has read before need not be what the file has now.
     let_go_of_segments(Duration::ZERO);
     let conn = ServedDb::open(path, Vec::new())?.reader()?;
     let sqlite = |error| StoreError::from_sqlite(path, error);
@@ -27,8 +27,8 @@ pub fn integrity(path: &Path) -> Result<Vec<String>, StoreError> {
     Ok(found)
 }
 
-/// Reads every cell of the columnar tables: a segment that is not what its checksums say is an
-/// error that names it.
+/// Reads every cell of the columnar tables: a segment that does not match its checksums is an error
+/// that names it.
 fn columns(conn: &Connection) -> rusqlite::Result<Option<String>> {
     let tables: Vec<String> = conn
         .prepare("SELECT name FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE % USING rankmesh_columns%'")?

@@ -2,24 +2,24 @@
 //! age.
 //!
 //! Owns the file, its schema, the way in and the way out, and other forms of its rows (`exchange`).
-//! Does not own what is asked of it (the query planner's executor runs on the connections given out
-//! here) nor how rows come to be (`record`); it knows no network and no agent.
+//! Does not own questions (the query planner's executor runs on the connections given out here) nor
+//! what a record means (`record`); it knows no network and no agent.
 //!
-//! The way in: [`Ingest::record`] puts a record into a bounded queue; the writer thread takes what
-//! is there, makes rows and column segments of it and commits them as a group. The way out:
-//! [`Source`] gives read-only connections, whose frequent tables are scanned from their columns
-//! ([`ColumnExecutor`]) or read through SQLite.
+//! The way in: [`Ingest::record`] puts a record into a bounded queue; the writer thread drains it,
+//! makes rows and column segments and commits them as a group. The way out: [`Source`] gives
+//! read-only connections, whose frequent tables are scanned from their columns ([`ColumnExecutor`])
+//! or read through SQLite.
 //!
 //! | module | owns |
 //! |---|---|
 //! | `schema` | the file's form, migration, refusal of other files |
 //! | `queue`, `ingest` | the bounded queue, the writer thread, group commits |
-//! | `checkpoint` | cutting the write-ahead log back, beside the writer |
+//! | `checkpoint` | cutting the write-ahead log back, on a thread of its own |
 //! | `rows`, `rollups`, `losslog`, `sessions` | what is written |
 //! | `columnar` | rows of the frequent tables as compressed columns |
 //! | `retention`, `hold` | what is dropped, and what is kept for an archive until then |
-//! | `facts` | what the store knows of itself, for gossip and coverage |
-//! | `rescue` | what is done with a damaged file |
+//! | `facts` | spans, sizes, losses and notes, for gossip and coverage |
+//! | `rescue` | a damaged file is kept and a new one started |
 //! | `own_rows` | a connection that shows one user's rows |
 //! | `reader`, `source` | connections for questions; any SQLite file served as it is |
 //! | `file` | a question to one file, without a mesh |
@@ -66,8 +66,8 @@ use rusqlite::Connection;
 
 use record::unix_now_ns;
 
-/// A map for keys of our own records: the standard one's hash was a twentieth of what storing a row
-/// costs. Seeded at random all the same, since names come from outside.
+/// A map for keys of records: the standard one's hash was a twentieth of what storing a row costs.
+/// Seeded at random all the same, since names come from outside.
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 pub use clock_offsets::clock_offsets;
@@ -77,13 +77,13 @@ pub use columnar::{
 };
 pub use error::StoreError;
 pub use facts::{DROPPED, Facts, TableFacts, UNFILLED, show_time};
-pub use hold::Held;
+pub use hold::ArchiveBacklog;
 pub use ingest::{Health, Ingest, StoreState};
 pub use integrity::integrity;
 pub use losslog::LossFact;
 pub use reader::{ServedDb, Validity};
 pub(crate) use reader::{TIME_COLUMNS, quoted};
-pub use rescue::set_aside;
+pub use rescue::replace_damaged;
 pub use rows::{Annotation, Audit, ClockOffsetSeen, Finding, StackSeen};
 pub use schema::REPLICATED_TABLES;
 pub use schema::{APPLICATION_ID, SCHEMA_VERSION, declared};
@@ -144,25 +144,24 @@ pub struct Store {
     path: PathBuf,
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    /// Held as long as the store is open: one agent per file.
+    /// Locked as long as the store is open: one agent per file.
     lock: File,
     session_start_ns: i64,
 }
 
 impl Store {
     /// Open `path`, create it or bring it to this version's schema, begin a session and start the
-    /// writer.
-    ///
-    /// Beside the file lie SQLite's `-wal` and `-shm` and a `.lock` that keeps a second agent out.
+    /// writer. Next to the file are SQLite's `-wal` and `-shm` and a `.lock` that keeps a second
+    /// agent out.
     ///
     /// # Errors
-    /// [`StoreError`] says what is wrong with the file or its place, and what to do.
+    /// [`StoreError`] with what is wrong with the file or its directory, and what to do.
     pub fn open(path: impl AsRef<Path>, config: StoreConfig) -> Result<Self, StoreError> {
         let path = path.as_ref().to_path_buf();
         let is_there = schema::is_there(&path)?;
-        // Refuse other people's files before anything is put beside them. Without a lock file no
+        // Refuse other programs' files before any file is made next to them. Without a lock file no
         // connection of this process can be open on `path`, so looking at its header drops no lock.
-        if is_there && !beside(&path, ".lock").exists() {
+        if is_there && !side_file(&path, ".lock").exists() {
             schema::check_header(&path)?;
         }
         let lock = lock_file(&path, config.mode)?;
@@ -173,7 +172,7 @@ impl Store {
     fn start(path: PathBuf, lock: File, mut conn: Connection, config: StoreConfig) -> Result<Self, StoreError> {
         let sqlite = |e| StoreError::from_sqlite(&path, e);
         let limits = config.limits();
-        // When the log begins anew, its file is cut back to half of its limit.
+        // When the log starts over, its file is cut back to half of its limit.
         let wal_bytes = i64::try_from(limits.wal_bytes).unwrap_or(i64::MAX);
         conn.pragma_update(None, "journal_size_limit", wal_bytes / 2).map_err(sqlite)?;
         let checkpointer = Checkpointer::start(&mut conn, &path, limits.wal_bytes)?;
@@ -186,7 +185,7 @@ impl Store {
             shared.hold.begin();
         }
         let for_writer = Arc::clone(&shared);
-        let wal = beside(&path, "-wal");
+        let wal = side_file(&path, "-wal");
         let writer = std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal, checkpointer))
@@ -194,20 +193,20 @@ impl Store {
         Ok(Self { path, shared, writer: Mutex::new(Some(writer)), lock, session_start_ns: session.start_ns })
     }
 
-    /// Where the store lies.
+    /// The store's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A way in.
+    /// A handle for recording.
     #[must_use]
     pub fn ingest(&self) -> Ingest {
         Ingest { shared: Arc::clone(&self.shared) }
     }
 
     /// A fresh read-only connection for questions. It sees what is committed; it never waits for
-    /// the writer. A read transaction held for long keeps the write-ahead log from being cut back.
+    /// the writer. A long read transaction keeps the write-ahead log from being cut back.
     ///
     /// # Errors
     /// [`StoreError`] when the file cannot be opened any more.
@@ -228,13 +227,13 @@ impl Store {
         Err(StoreError::FlushTimeout { waited_ms: timeout.as_millis(), state: format!("{state:?}") })
     }
 
-    /// How the store does, and its counters.
+    /// The store's state, and its counters.
     #[must_use]
     pub fn health(&self) -> Health {
         self.ingest().health()
     }
 
-    /// What the store knows of itself. Cheap: touches no file.
+    /// The store's facts. Cheap: touches no file.
     #[must_use]
     pub fn facts(&self) -> Facts {
         self.shared.facts().facts()
@@ -252,7 +251,7 @@ impl Store {
         notes
     }
 
-    /// Tell what this host does not record from now on, and why: the tables concerned and the note
+    /// Notes what this host does not record from now on, and why: the tables concerned and the note
     /// that questions which read them get.
     pub fn not_recorded(&self, gaps: Vec<(Vec<&'static str>, String)>) {
         self.shared.facts().not_recorded = gaps;
@@ -269,16 +268,16 @@ impl Store {
         self.shared.recording_until_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// What has a time before `until_ns` is in the archive, Unix nanoseconds. Means nothing to a store that holds
-    /// nothing for one.
+    /// Rows with a time before `until_ns` are in the archive, Unix nanoseconds. Has no effect on a
+    /// store that keeps no rows for one.
     pub fn archived(&self, until_ns: i64) {
         self.shared.hold.archived(until_ns);
     }
 
-    /// How it stands with what is held for an archive.
+    /// The state of the rows that are kept for an archive.
     #[must_use]
-    pub fn held(&self) -> Held {
-        self.shared.hold.held()
+    pub fn archive_backlog(&self) -> ArchiveBacklog {
+        self.shared.hold.archive_backlog()
     }
 
     /// Commit what was recorded, close the session and end the writer. Records handed in later are
@@ -298,15 +297,15 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.close();
-        // In so many words: a process just being forked off would hold the lock on through its copy
+        // Unlocked explicitly: a process that is being forked would keep the lock through its copy
         // of the descriptor.
         let _ = self.lock.unlock();
     }
 }
 
-/// Take the lock file beside `path`.
+/// Takes the lock file of `path`.
 fn lock_file(path: &Path, mode: u32) -> Result<File, StoreError> {
-    let lock_path = beside(path, ".lock");
+    let lock_path = side_file(path, ".lock");
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -321,8 +320,8 @@ fn lock_file(path: &Path, mode: u32) -> Result<File, StoreError> {
     }
 }
 
-/// `path` with `suffix` after its whole name, as SQLite names its side files.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// `path` with `suffix` appended to its name, as SQLite names its side files.
+fn side_file(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     PathBuf::from(name)

@@ -1,6 +1,6 @@
-//! Owns what is known to be lost: the `capture_loss` rows and their digest in memory, from which
-//! questions are told what is missing without a query. Does not own how loss is counted (`queue`,
-//! capture).
+//! Owns the record of losses: the `capture_loss` rows and their digest in memory, from which
+//! questions get notes of what is missing without a query. Does not own how loss is counted
+//! (`queue`, capture).
 
 use std::collections::BTreeMap;
 

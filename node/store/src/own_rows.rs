@@ -1,15 +1,14 @@
-//! A connection that shows one user's rows and nothing else of the store: for who may ask an agent
-//! that records everybody, but see only her own processes.
+//! A connection that shows one user's rows and nothing else of the store: for a user who may ask an
+//! agent that records everybody, but see only her own processes.
 //!
 //! The store is attached under a name that nobody can guess, to a connection whose own database is
 //! empty. What questions name are temporary views of the tables' names, which SQLite finds first;
 //! each leaves the rows of the user's processes. The authorizer lets the store be read from within
 //! these views alone, so no other name, no schema table and no way of writing the question leads
-//! past them. Tables that are not listed here show nothing.
-//!
-//! Whose a row is, is told by its process: a process id belongs to the user from the start of her
-//! process to the start of the next one with that number. Rows without a process are nobody's;
-//! those of the whole host are everybody's ([`HOST_WIDE`]).
+//! past them. Tables that are not listed here show nothing. The user of a row is that of its
+//! process: a process id belongs to the user from the start of her process to the start of the next
+//! one with that number. Rows without a process belong to no user; those of the host as a whole to
+//! everybody ([`HOST_WIDE`]).
 
 use std::path::Path;
 
@@ -21,11 +20,10 @@ use super::columnar;
 use super::error::StoreError;
 use super::reader::{attach_own, quoted, settle};
 
-/// Tables with rows of processes, beside the frequent ones ([`columnar::COLUMNAR`], all of
+/// Tables with rows of processes, in addition to the frequent ones ([`columnar::COLUMNAR`], all of
 /// processes), and the column of their time.
 const BY_PROCESS: [(&str, &str); 3] = [("memory_events", "ts_ns"), ("process_events", "ts_ns"), ("stacks", "ts_ns")];
-/// Tables that tell of the host as a whole, of what is recorded, or of names: everybody may see
-/// them.
+/// Tables about the host as a whole, about what is recorded, or of names: everybody may see them.
 const HOST_WIDE: [&str; 11] = [
     "host_samples",
     "gpu_samples",
@@ -103,7 +101,7 @@ fn made(path: &Path, node: &str, uid: u32) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// Names that no question can know: of the store, and of what tells whose its rows are.
+/// Names that no question can know: of the store, and of the tables of the user's processes.
 struct Behind {
     store: String,
     own: String,
@@ -112,8 +110,8 @@ struct Behind {
 }
 
 impl Behind {
-    /// The user's processes, with the time that their numbers were theirs; and the jobs that other
-    /// users' processes say they are of.
+    /// The user's processes, with the times in which their ids were theirs; and the jobs that other
+    /// users' processes claim to belong to.
     fn processes(&self) -> String {
         let Self { store, own, others, uid } = self;
         format!(
@@ -151,8 +149,9 @@ impl Behind {
         }
         match table {
             "processes" => self.is_own("t.pid", "t.start_ns", "t.start_ns"),
-            // A job's number is what its processes say: believed where no other user's process says
-            // the same, on the host of the rank that is named, where the job's own processes were.
+            // A job's number comes from its processes: believed where no other user's process
+            // claims the same, on the host of the rank that is named, where the job's own processes
+            // were.
             "findings" => format!(
                 "t.culprit_node = '{}' AND t.job_id IN (SELECT p.job_id FROM temp.processes AS p) \
                  AND t.job_id NOT IN (SELECT o.job_id FROM temp.{} AS o)",
@@ -164,7 +163,7 @@ impl Behind {
         }
     }
 
-    /// What is shown of a column: what tells on another process than the row's is left out.
+    /// What is shown of a column: what shows another process than the row's is left out.
     fn shown(&self, table: &str, column: &str) -> String {
         let name = quoted(column);
         match (table, column) {
@@ -204,7 +203,7 @@ fn over_these(sql: &str, tables: &[&str]) -> String {
 /// Whether SQLite may read a column while it compiles a question.
 fn is_readable(context: &AuthContext<'_>, store: &str) -> bool {
     let AuthAction::Read { table_name, column_name } = context.action else { return false };
-    // The packed rows have no view before them; nor has the schema.
+    // The packed rows have no view over them; nor has the schema.
     if super::OWN_TABLES.contains(&table_name) {
         return columnar::compiles_ours();
     }
@@ -303,10 +302,10 @@ mod tests {
         assert_eq!(both, 2_000, "each row is somebody's, and one's only");
         let sources = "SELECT count(*) FROM sources";
         assert_eq!(int(&nobody, sources), int(&connect(store.path()), sources), "names are everybody's");
-        // What tells on others within one's own rows is left out.
+        // What one's own rows show of others is left out.
         assert_eq!(int(&ada, "SELECT next_pid IS NULL AND next_comm IS NULL FROM offcpu"), 1);
         assert_eq!(int(&ada, "SELECT cause IS NULL AND detail = '{}' AND job_id = '7' FROM findings"), 1);
-        // A job's number that others say, too, counts for nobody.
+        // A job's number that others claim, too, counts for nobody.
         assert_eq!(int(&bob, "SELECT group_concat(job_id) = '8' FROM findings"), 1);
     }
 
@@ -340,7 +339,7 @@ mod tests {
         // Names of one's own do not reach into the views.
         let shadows = "WITH processes(pid, uid) AS (VALUES (9, 1001), (100, 1001)) SELECT count(*) FROM offcpu";
         assert_eq!(int(&ada, shadows), 1);
-        // Each connection has another name for the store, so none is learnt from another.
+        // Each connection has another name for the store, so none can be learnt from another.
         let name = |conn: &Connection| conn.db_name(2).unwrap();
         assert_ne!(name(&ada), name(&open(store.path(), "n1", ADA).unwrap()));
     }

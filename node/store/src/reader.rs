@@ -2,7 +2,7 @@
 //! (`--serve-db`). Does not own what runs on them, nor its limits: the executor sets those per
 //! question.
 //!
-//! A served file must stay byte for byte as it is, and nothing may appear beside it. How it is
+//! A served file must stay byte for byte as it is, and no file may appear next to it. How it is
 //! opened follows from its header (<https://sqlite.org/fileformat2.html>, offset 19) and its side
 //! files:
 //!
@@ -13,7 +13,7 @@
 //! | write-ahead log | `-wal` and `-shm` | `mode=ro`: joins the writer's protocol through its `-shm`, without a checkpoint |
 //! | write-ahead log | `-wal` without `-shm` | refused: reading it right would create `-shm` |
 //!
-//! `immutable` turns locking off, so it is decided anew for each connection: once a writer has
+//! `immutable` turns locking off, so it is decided for each connection: once a writer has
 //! come, its log is there. A writer that starts while such a connection reads is the one case not
 //! covered; a question is short.
 
@@ -33,7 +33,7 @@ use super::error::StoreError;
 use super::facts::{Facts, FactsState, TableFacts};
 use super::rows::ClockOffsetSeen;
 use super::schema::{APPLICATION_ID, MAGIC, REPLICATED_TABLES, SCHEMA_VERSION, read_up_to};
-use super::{beside, columnar, sessions};
+use super::{columnar, sessions, side_file};
 
 /// Up to this size rows of a served file are counted; beyond, estimated by the highest row id.
 const COUNT_BELOW_BYTES: u64 = 256 << 20;
@@ -44,7 +44,7 @@ pub(crate) const TIME_COLUMNS: [&str; 3] = ["ts_ns", "timestamp_ns", "timestamp"
 /// A file that was last changed so long ago changes its times when it is changed again.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// For how long a connection shows what there is.
+/// For how long a connection shows the newest rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
     /// It sees whatever is written.
@@ -68,8 +68,8 @@ pub(crate) fn open_own(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// Our own store beside an empty database of the connection's, under a name of the caller's, who
-/// says what is shown of it.
+/// Our own store attached to a connection with an empty database, under a name of the caller's, who
+/// decides what is shown of it.
 pub(super) fn attach_own(path: &Path, name: &str) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
@@ -99,7 +99,7 @@ pub struct ServedDb {
     replicated: Vec<String>,
     facts: Facts,
     note: Option<String>,
-    /// Of a trace store: what it knows to be missing from it.
+    /// Of a trace store: the records of what is missing from it.
     recorded: Option<FactsState>,
 }
 
@@ -125,7 +125,7 @@ impl ServedDb {
         Ok((served, conn))
     }
 
-    /// As [`ServedDb::open`]; of a trace store with what its agent would say of it: which tables are
+    /// As [`ServedDb::open`]; of a trace store with what its agent would report: which tables are
     /// equal on every node, and what is known to be missing.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl ServedDb {
         let failed = |e| StoreError::from_sqlite_read(&served.path, e);
         let application: i64 = conn.pragma_query_value(None, "application_id", |row| row.get(0)).map_err(failed)?;
         if application == i64::from(APPLICATION_ID) {
-            // (One of an early schema has no such tables, and says nothing of itself.)
+            // (One of an early schema has no such tables, and nothing to report.)
             let recorded = sessions::gaps(&conn).and_then(|gaps| FactsState::load(&conn, gaps));
             served.recorded = recorded.ok();
             served.replicated = REPLICATED_TABLES.iter().map(|table| (*table).to_owned()).collect();
@@ -196,14 +196,14 @@ impl ServedDb {
 
     /// For how long a connection that is opened now stays true; none where it should not be kept.
     /// In write-ahead mode one that is opened while nobody writes takes no locks and never sees a
-    /// writer that comes later: it is true of the file as it is. (Beside a writer it is true, but
+    /// writer that comes later: it is true of the file as it is. (With a writer it is true, but
     /// would keep the writer from cleaning up at its end.)
     #[must_use]
     pub fn validity(&self) -> Option<Validity> {
         if !self.write_ahead {
             return Some(Validity::Always);
         }
-        let log = std::fs::metadata(beside(&self.path, "-wal")).is_ok_and(|m| m.len() > 0);
+        let log = std::fs::metadata(side_file(&self.path, "-wal")).is_ok_and(|m| m.len() > 0);
         let found = std::fs::metadata(&self.path).ok().filter(|_| !log)?;
         // A file that changes again within the tick of its times would look the same.
         let settled = found.modified().ok()?.elapsed().is_ok_and(|age| age >= SETTLED);
@@ -220,20 +220,20 @@ impl ServedDb {
         let failed = |e: rusqlite::Error| self.advice(e);
         let conn = Connection::open_with_flags(self.uri()?, flags).map_err(failed)?;
         settle(&conn).map_err(failed)?;
-        // The first read finds what the header did not tell: encryption, damage, a hot journal.
+        // The first read finds what the header did not show: encryption, damage, a hot journal.
         conn.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get::<_, i64>(0)).map_err(failed)?;
         Ok(conn)
     }
 
     /// The URI under which the file can be opened or attached right now without a byte being
-    /// written to it or beside it.
+    /// written to it or to a file next to it.
     ///
     /// # Errors
     /// [`StoreError::Unclean`] when that cannot be.
     pub(crate) fn uri(&self) -> Result<String, StoreError> {
         let immutable = self.write_ahead && {
-            let pending = std::fs::metadata(beside(&self.path, "-wal")).is_ok_and(|m| m.len() > 0);
-            if pending && !beside(&self.path, "-shm").exists() {
+            let pending = std::fs::metadata(side_file(&self.path, "-wal")).is_ok_and(|m| m.len() > 0);
+            if pending && !side_file(&self.path, "-shm").exists() {
                 let reason = "a -wal file without its -shm lies beside it".to_owned();
                 return Err(StoreError::Unclean { path: self.path.clone(), reason });
             }
@@ -254,7 +254,7 @@ impl ServedDb {
     }
 
     fn advice(&self, error: rusqlite::Error) -> StoreError {
-        let journal = std::fs::metadata(beside(&self.path, "-journal")).is_ok_and(|m| m.len() > 0);
+        let journal = std::fs::metadata(side_file(&self.path, "-journal")).is_ok_and(|m| m.len() > 0);
         let refused = matches!(error.sqlite_error_code(), Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen));
         if journal && refused {
             let reason = "an unfinished transaction's -journal lies beside it".to_owned();
@@ -306,7 +306,7 @@ fn uri(path: &Path, immutable: bool) -> String {
 
 fn read_facts(conn: &Connection, path: &Path) -> rusqlite::Result<Facts> {
     let file_bytes = std::fs::metadata(path).map_or(0, |m| m.len());
-    let wal_bytes = std::fs::metadata(beside(path, "-wal")).map_or(0, |m| m.len());
+    let wal_bytes = std::fs::metadata(side_file(path, "-wal")).map_or(0, |m| m.len());
     let count = file_bytes <= COUNT_BELOW_BYTES;
     let names: Vec<String> = conn
         .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")?
@@ -415,7 +415,7 @@ mod tests {
         let writer = sample(&path, "WAL");
         let copy = dir.path().join("copy.db");
         std::fs::copy(&path, &copy).unwrap();
-        std::fs::copy(beside(&path, "-wal"), beside(&copy, "-wal")).unwrap();
+        std::fs::copy(side_file(&path, "-wal"), side_file(&copy, "-wal")).unwrap();
         drop(writer);
         let before = contents(dir.path());
         let error = ServedDb::open(&copy, Vec::new()).unwrap_err();
@@ -424,16 +424,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_writer_left_is_served_whole() {
+    fn what_a_killed_writer_left_is_served_completely() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("live.db");
         let writer = sample(&path, "WAL");
         let copy = dir.path().join("copy.db");
         for suffix in ["", "-wal", "-shm"] {
-            std::fs::copy(beside(&path, suffix), beside(&copy, suffix)).unwrap();
+            std::fs::copy(side_file(&path, suffix), side_file(&copy, suffix)).unwrap();
         }
         drop(writer);
-        let bytes = |suffix| std::fs::read(beside(&copy, suffix)).unwrap();
+        let bytes = |suffix| std::fs::read(side_file(&copy, suffix)).unwrap();
         let before = (bytes(""), bytes("-wal"));
         let served = ServedDb::open(&copy, Vec::new()).unwrap();
         assert_eq!(count(&served.reader().unwrap()), 2);
@@ -456,12 +456,12 @@ mod tests {
             .unwrap();
         let copy = dir.path().join("copy.db");
         std::fs::copy(&path, &copy).unwrap();
-        std::fs::copy(beside(&path, "-journal"), beside(&copy, "-journal")).unwrap();
+        std::fs::copy(side_file(&path, "-journal"), side_file(&copy, "-journal")).unwrap();
         let before = std::fs::read(&copy).unwrap();
         let error = ServedDb::open(&copy, Vec::new()).unwrap_err();
         assert!(matches!(error, StoreError::Unclean { .. }), "{error}");
         assert_eq!(std::fs::read(&copy).unwrap(), before);
-        assert!(beside(&copy, "-journal").exists());
+        assert!(side_file(&copy, "-journal").exists());
     }
 
     #[test]

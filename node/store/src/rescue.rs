@@ -1,25 +1,26 @@
-//! Owns what is done with a store that SQLite finds damaged: it is set aside whole, and a new one
-//! begins that says so.
+//! Owns the handling of a store that SQLite finds damaged: it is kept under another name, and a new
+//! one is started whose notes mention it.
 
 use std::path::{Path, PathBuf};
 
 use super::error::StoreError;
 use super::schema::{self, TIMED_TABLES};
-use super::{beside, lock_file};
+use super::{lock_file, side_file};
 
-/// Move the damaged store at `path` (with its log) to a name beside it, and begin a new one there.
-/// The new store says of every table that rows up to `now_ns` are not in it. Returns the damaged
-/// file's new name; not a byte of it is changed, so that `sqlite3 FILE .recover` may rescue rows.
+/// Moves the damaged store at `path` (with its log) to another name in its directory, and begins a
+/// new one there. The new store notes for every table that rows up to `now_ns` are not in it.
+/// Returns the damaged file's new name; not a byte of it is changed, so that `sqlite3 FILE
+/// .recover` may rescue rows.
 ///
 /// # Errors
-/// [`StoreError`]: another agent holds the file, or the place cannot be written.
-pub fn set_aside(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, StoreError> {
+/// [`StoreError`]: another agent has the file open, or the directory cannot be written.
+pub fn replace_damaged(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, StoreError> {
     let lock = lock_file(path, mode)?;
     let io = |error: std::io::Error| StoreError::from_io(path, &error);
     let aside = schema::free_name(path, ".damaged");
     // The log goes with the file it belongs to; the shared memory is only an index of the log.
     for suffix in ["-wal", "-shm"] {
-        match std::fs::rename(beside(path, suffix), beside(&aside, suffix)) {
+        match std::fs::rename(side_file(path, suffix), side_file(&aside, suffix)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
             _ => {}
         }
@@ -46,7 +47,7 @@ mod tests {
     use record::Record;
 
     #[test]
-    fn a_damaged_store_is_kept_beside_a_new_one_that_says_so() {
+    fn a_damaged_store_is_kept_and_the_new_one_notes_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         let store = Store::open(&path, StoreConfig::default()).unwrap();
@@ -55,14 +56,14 @@ mod tests {
         }
         drop(store);
         let mut bytes = std::fs::read(&path).unwrap();
-        // The first page holds the schema: behind the header everything is wrong.
+        // The first page has the schema: behind the header everything is wrong.
         bytes[100..4096].fill(0x5a);
         std::fs::write(&path, &bytes).unwrap();
         let error = Store::open(&path, StoreConfig::default()).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
 
         for n in 1..=2 {
-            let aside = set_aside(&path, 0o600, 4_000_000_000_000_000_000).unwrap();
+            let aside = replace_damaged(&path, 0o600, 4_000_000_000_000_000_000).unwrap();
             assert_eq!(aside, dir.path().join(format!("s.db.damaged-{n}")));
             assert_eq!(std::fs::read(&aside).unwrap(), bytes, "not a byte is changed");
             let store = Store::open(&path, StoreConfig::default()).unwrap();
@@ -73,7 +74,7 @@ mod tests {
             drop(store);
             std::fs::write(&path, &bytes).unwrap();
             for side in ["-wal", "-shm"] {
-                let _ = std::fs::remove_file(beside(&path, side));
+                let _ = std::fs::remove_file(side_file(&path, side));
             }
         }
     }
@@ -83,7 +84,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         let _store = Store::open(&path, StoreConfig::default()).unwrap();
-        assert!(matches!(set_aside(&path, 0o600, 0), Err(StoreError::InUse { .. })));
+        assert!(matches!(replace_damaged(&path, 0o600, 0), Err(StoreError::InUse { .. })));
         assert!(path.exists());
     }
 }

@@ -1,7 +1,7 @@
 //! Owns dropping old rows: by age and by size, oldest first, a small chunk per transaction between
 //! commits, so that ingest never waits long; and giving pages back to the file system. Records each
-//! cut-off in the `retention` table, and in `archive_gaps` what an archive should have had before. Does not own
-//! when it runs (`ingest`).
+//! cut-off in the `retention` table, and in `archive_gaps` what was dropped before it was archived.
+//! Does not own when it runs (`ingest`).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ const CHUNK_ROWS: i64 = 1000;
 /// Nanoseconds of the hours by which an archive is divided.
 const HOUR_NS: i64 = 3_600_000_000_000;
 
-/// For how long it is kept what was not archived.
+/// For how long `archive_gaps` keeps its rows.
 const GAPS_KEPT_NS: i64 = 366 * 24 * HOUR_NS;
 
-/// Of the size from which on rows go, the share from which on they are wanted in the archive.
+/// From this share of the size limit on, rows should be archived.
 const WANTED_FROM: (u64, u64) = (7, 8);
 
 /// Pages given back in one step.
@@ -64,7 +64,8 @@ pub(crate) struct Step {
     pub(crate) not_archived: u64,
 }
 
-/// Drop what is over the limits, for about `budget`. Rows from `archived_ns` on are held for an archive.
+/// Drop what is over the limits, for about `budget`. Rows from `archived_ns` on are kept for an
+/// archive.
 pub(crate) fn step(
     conn: &Connection,
     limits: &Limits,
@@ -133,21 +134,21 @@ fn next_victim(
     let over_size = used > most;
     let (mut worst, mut worst_archived, mut wants_archive) = (Worst::default(), Worst::default(), false);
     for &(table, column) in TIMED_TABLES {
-        // A segment goes as a whole, once all its rows are to go.
+        // A segment is dropped once all its rows are due.
         let oldest: Option<i64> = if columnar::is_columnar(table) {
             columnar::oldest(conn, table)?
         } else {
             conn.prepare_cached(&format!("SELECT min({column}) FROM {table}"))?.query_row([], |r| r.get(0))?
         };
         let Some(oldest) = oldest else { continue };
-        let is_held = oldest >= archived_ns;
-        let not_held_ns = archived_ns.saturating_sub(1);
+        let is_awaited = oldest >= archived_ns;
+        let archived_until_ns = archived_ns.saturating_sub(1);
         let age_ns = now_ns.saturating_sub(oldest);
         let limit_ns = max_age_ns.saturating_mul(patience(table));
         if age_ns > limit_ns {
             let until_ns = now_ns.saturating_sub(limit_ns);
-            if !is_held {
-                let victim = Victim { table, column, until_ns: until_ns.min(not_held_ns) };
+            if !is_awaited {
+                let victim = Victim { table, column, until_ns: until_ns.min(archived_until_ns) };
                 return Ok((Some(victim), wants_archive));
             }
             wants_archive = true;
@@ -156,13 +157,13 @@ fn next_victim(
                 return Ok((Some(Victim { table, column, until_ns }), wants_archive));
             }
         }
-        // Over size, the table that reaches back furthest for its kind gives way, by a sixteenth of
-        // its reach at most, so that a small table is not emptied for what a large one holds.
+        // Over size, the table that reaches back furthest for its kind loses rows, a sixteenth of
+        // its reach at most, so that a small table is not emptied for a large one.
         let reach_ns = age_ns / patience(table);
         let until_ns = oldest.saturating_add((age_ns / 16).max(0));
         worst.look(reach_ns, Victim { table, column, until_ns });
-        if !is_held && patience(table) == 1 {
-            worst_archived.look(reach_ns, Victim { table, column, until_ns: until_ns.min(not_held_ns) });
+        if !is_awaited && patience(table) == 1 {
+            worst_archived.look(reach_ns, Victim { table, column, until_ns: until_ns.min(archived_until_ns) });
         }
     }
     let worst = worst.0.map(|(_, victim)| victim);
@@ -215,7 +216,7 @@ fn drop_segment(
     let Some((id, last_ns)) = columnar::ends_first(&tx, victim.table)? else { return Ok((victim.until_ns, 0)) };
     let mut gaps = Gaps::default();
     if last_ns >= archived_ns {
-        // (Of a damaged segment nobody knows; its rows were lost before.)
+        // (Unknown of a damaged segment; its rows were lost before.)
         let times = columnar::integers(&tx, victim.table, id, victim.column).unwrap_or_default();
         times.into_iter().filter(|ns| *ns >= archived_ns).for_each(|ns| gaps.add(ns));
     }

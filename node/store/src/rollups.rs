@@ -27,7 +27,7 @@ const TIME: &str = "bucket_ns";
 const OPEN_NS: i64 = 2 * BUCKET_NS;
 /// Rows of the open segments together, at most.
 const MOST_OPEN: usize = 16_384;
-/// A bucket that lies further ahead of the clock than this is no measure of what is new.
+/// A bucket that is further ahead of the clock than this is no measure of what is new.
 const AHEAD_NS: i64 = 10 * BUCKET_NS;
 
 /// What a rollup row stands for.
@@ -103,7 +103,7 @@ pub(crate) struct Sum {
     pub(crate) sum_ns: i64,
     pub(crate) min_ns: i64,
     pub(crate) max_ns: i64,
-    /// Bytes moved, where the calls say.
+    /// Bytes moved, where the calls have them.
     pub(crate) bytes: Option<i64>,
     /// None where some calls came without.
     pub(crate) sketch: Option<Counts>,
@@ -222,7 +222,7 @@ impl RollupWriter {
                     let first = open.keys().next().copied().unwrap_or(i64::MIN);
                     segments.insert(first, OpenSegment { id, end_rowid: first_rowid + count });
                 }
-                // Damaged: whoever asks for these rows is told; new ones go on behind them.
+                // Damaged: questions for these rows get an error; new ones are added behind them.
                 Err(error) => tracing::error!(%error, "the newest sums of the trace store cannot be continued"),
             }
         }

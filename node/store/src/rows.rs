@@ -119,7 +119,7 @@ pub struct StackSeen {
 /// How far another node's clock was from this one's, to be kept in the `clock_offsets` table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClockOffsetSeen {
-    /// When it held, Unix nanoseconds of this node's clock.
+    /// The time of that offset, Unix nanoseconds of this node's clock.
     pub ts_ns: i64,
     /// This node's name in the mesh.
     pub measured_by: String,
@@ -127,11 +127,11 @@ pub struct ClockOffsetSeen {
     pub peer: String,
     /// The other's Unix time minus this node's.
     pub offset_ns: i64,
-    /// The true offset lay within this of it.
+    /// The true offset was within this of it.
     pub bound_ns: i64,
     /// How fast it grew, parts in a billion.
     pub drift_ppb: i64,
-    /// The true drift lay within this of it.
+    /// The true drift was within this of it.
     pub drift_bound_ppb: i64,
 }
 

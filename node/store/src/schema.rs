@@ -1,7 +1,7 @@
-//! Owns the file's form: creating it, the migration ladder, and the refusal of what is not ours.
-//! Does not own rows (`rows`), nor the form of served files (`reader`). The tables are in
+//! Owns the file's form: creating it, the migration ladder, and the refusal of other programs'
+//! files. Does not own rows (`rows`), nor the form of served files (`reader`). The tables are in
 //! schema_v1.sql and what each version after it changes in a file of its own; docs/schema.md
-//! describes the whole.
+//! describes the result.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags, Transaction};
 
 use super::error::StoreError;
-use super::{beside, columnar};
+use super::{columnar, side_file};
 
-/// Marks our files in the SQLite header ("RMSH" in ASCII), so that no foreign database is ever
+/// Marks trace stores in the SQLite header ("RMSH" in ASCII), so that no foreign database is ever
 /// written to.
 pub const APPLICATION_ID: i32 = 0x524D_5348;
 
@@ -53,7 +53,7 @@ pub const TIMED_TABLES: &[(&str, &str)] = &[
 /// Tables that exist but that nothing fills yet: an empty answer from them proves nothing.
 pub(crate) const UNFILLED_TABLES: &[&str] = &[];
 
-/// Tables whose rows are chosen from what happened, and how: an answer from them says so.
+/// Tables whose rows are chosen from what happened, and how: an answer from them has a note.
 pub(crate) const CHOSEN_TABLES: &[(&str, &str)] = &[
     (
         "cuda_calls",
@@ -66,7 +66,7 @@ pub(crate) const CHOSEN_TABLES: &[(&str, &str)] = &[
 /// Tables that are equal on every node.
 pub const REPLICATED_TABLES: &[&str] = &["sources", "ops"];
 
-/// The tables a view reads, or the name itself when it is no view of ours.
+/// The tables a view reads, or the name itself when it is no view of the schema.
 pub(crate) fn base_tables(name: &str) -> Vec<&str> {
     match name.to_ascii_lowercase().as_str() {
         "nccl_events" => vec!["collectives"],
@@ -104,9 +104,9 @@ const LADDER: &[Step] = &[
 /// side files the same).
 ///
 /// # Errors
-/// [`StoreError`] says what is wrong with the file or its place.
+/// [`StoreError`] with what is wrong with the file or its directory.
 pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreError> {
-    // It has our mark: if SQLite takes it for no database, its header is damaged.
+    // It has the mark: if SQLite takes it for no database, its header is damaged.
     let sqlite = |e| StoreError::from_sqlite(path, e).or_bad_header();
     create_if_missing(path, mode)?;
     check_header(path)?;
@@ -119,7 +119,7 @@ pub(crate) fn open_writer(path: &Path, mode: u32) -> Result<Connection, StoreErr
     migrate(&mut conn, path, LADDER)?;
     columnar::make_columnar_again(&mut conn).map_err(sqlite)?;
     // Write-ahead log: readers never wait for the writer. NORMAL: a commit survives a killed
-    // process; after a power cut the last commits may be gone, the file stays whole.
+    // process; after a power cut the last commits may be gone, the file stays sound.
     let journal: String = conn.pragma_update_and_check(None, "journal_mode", "WAL", |r| r.get(0)).map_err(sqlite)?;
     if !journal.eq_ignore_ascii_case("wal") {
         return Err(StoreError::NotWritable {
@@ -174,7 +174,7 @@ pub fn declared() -> rusqlite::Result<BTreeMap<String, Vec<(String, String)>>> {
 /// Whether there is a file at `path`.
 ///
 /// # Errors
-/// There is something else, or it cannot be told.
+/// There is something else, or it cannot be found out.
 pub(crate) fn is_there(path: &Path) -> Result<bool, StoreError> {
     match std::fs::metadata(path) {
         Ok(meta) => StoreError::unless_regular(path, &meta).map(|()| true),
@@ -192,10 +192,10 @@ pub(crate) fn is_there(path: &Path) -> Result<bool, StoreError> {
 /// (<https://sqlite.org/fileformat2.html#walformat>).
 const LOG_MAGIC: [[u8; 4]; 2] = [[0x37, 0x7f, 0x06, 0x82], [0x37, 0x7f, 0x06, 0x83]];
 
-/// SQLite overwrites a log that it cannot read: keep what lies there under another name.
+/// SQLite overwrites a log that it cannot read: keep that file under another name.
 fn keep_unreadable_log(path: &Path) -> Result<(), StoreError> {
     let io = |e| StoreError::from_io(path, &e);
-    let log = beside(path, "-wal");
+    let log = side_file(path, "-wal");
     let mut magic = [0_u8; 4];
     let read = match File::open(&log) {
         Ok(mut file) => read_up_to(&mut file, &mut magic).map_err(io)?,
@@ -214,13 +214,13 @@ fn keep_unreadable_log(path: &Path) -> Result<(), StoreError> {
 /// `path` with `suffix` and the first number that gives the name of no file.
 pub(super) fn free_name(path: &Path, suffix: &str) -> PathBuf {
     (1_u32..)
-        .map(|n| beside(path, &format!("{suffix}-{n}")))
+        .map(|n| side_file(path, &format!("{suffix}-{n}")))
         .find(|name| !name.exists())
-        .unwrap_or_else(|| beside(path, suffix))
+        .unwrap_or_else(|| side_file(path, suffix))
 }
 
-/// Make a new file whole, under another name, and move it into place: a process killed in between
-/// leaves no file that is neither empty nor ours.
+/// Makes a new file under another name and moves it into place: a process killed in between leaves
+/// no file that is neither empty nor a store.
 fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {
     let io = |e| StoreError::from_io(path, &e);
     match std::fs::metadata(path) {
@@ -229,8 +229,8 @@ fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(io(e)),
     }
-    let new = beside(path, ".new");
-    for leftover in [new.clone(), beside(&new, "-journal")] {
+    let new = side_file(path, ".new");
+    for leftover in [new.clone(), side_file(&new, "-journal")] {
         match std::fs::remove_file(&leftover) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e)),
             _ => {}
@@ -252,8 +252,8 @@ fn create_if_missing(path: &Path, mode: u32) -> Result<(), StoreError> {
     // A log or journal of a file that is gone would be replayed into the new one: move it out of
     // the way.
     for suffix in ["-wal", "-shm", "-journal"] {
-        let orphan = beside(path, suffix);
-        match std::fs::rename(&orphan, beside(&orphan, ".orphan")) {
+        let orphan = side_file(path, suffix);
+        match std::fs::rename(&orphan, side_file(&orphan, ".orphan")) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e)),
             _ => {}
         }
@@ -274,8 +274,8 @@ pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
     if len < header.len() || &header[..16] != MAGIC {
         return Err(StoreError::NotADatabase { path: path.to_path_buf() });
     }
-    // Offset 68: the application id, big-endian. A file of ours has it from its first moment under
-    // this name, so any other value (zero included) is somebody else's file.
+    // Offset 68: the application id, big-endian. A trace store has it from its first moment under
+    // this name, so any other value (zero included) is another program's file.
     if header[68..72] != APPLICATION_ID.to_be_bytes() {
         return Err(StoreError::Foreign { path: path.to_path_buf() });
     }
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(count("SELECT count(*) FROM events WHERE source = 3 AND op = 1 AND rank = 3"), 1);
         assert_eq!(count("SELECT count(*) FROM processes WHERE user = 'root' AND pod IS NULL AND uid IS NULL"), 1);
         assert_eq!(count("SELECT sum_ns FROM call_rollups WHERE pid = 7 AND cgroup_id IS NULL AND sketch IS NULL"), 20);
-        // Grown or made anew, the form is the same.
+        // Migrated or new, the form is the same.
         let form = |conn: &Connection| -> Vec<(String, String)> {
             let mut rows = conn.prepare("SELECT name, ifnull(sql, '') FROM sqlite_schema ORDER BY name").unwrap();
             rows.query_map([], |r| Ok((r.get(0)?, r.get(1)?))).unwrap().collect::<Result<_, _>>().unwrap()
@@ -511,14 +511,14 @@ mod tests {
         let path = dir.path().join("s.db");
         let conn = open_writer(&path, 0o600).unwrap();
         conn.execute("INSERT INTO retention VALUES ('x', 0, 0)", []).unwrap();
-        let log = std::fs::read(beside(&path, "-wal")).unwrap();
+        let log = std::fs::read(side_file(&path, "-wal")).unwrap();
         drop(conn);
         std::fs::remove_file(&path).unwrap();
-        std::fs::write(beside(&path, "-wal"), &log).unwrap();
+        std::fs::write(side_file(&path, "-wal"), &log).unwrap();
         let conn = open_writer(&path, 0o600).unwrap();
         assert_eq!(conn.query_row("SELECT count(*) FROM retention", [], |r| r.get::<_, i64>(0)).unwrap(), 0);
-        assert_eq!(std::fs::read(beside(&path, "-wal.orphan")).unwrap(), log);
-        assert!(!beside(&path, ".new").exists());
+        assert_eq!(std::fs::read(side_file(&path, "-wal.orphan")).unwrap(), log);
+        assert!(!side_file(&path, ".new").exists());
     }
 
     #[test]
@@ -526,8 +526,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         std::fs::write(&path, b"").unwrap();
-        std::fs::write(beside(&path, ".new"), MAGIC).unwrap();
-        std::fs::write(beside(&path, ".new-journal"), b"x").unwrap();
+        std::fs::write(side_file(&path, ".new"), MAGIC).unwrap();
+        std::fs::write(side_file(&path, ".new-journal"), b"x").unwrap();
         open_writer(&path, 0o600).unwrap();
         check_header(&path).unwrap();
     }

@@ -9,12 +9,12 @@ use super::own_rows;
 use super::schema::REPLICATED_TABLES;
 use super::{ClockOffsetSeen, Facts, ServedDb, Store, StoreError, Validity};
 
-/// Rows that lie elsewhere, as the tables of a connection.
+/// Rows that are not in a store's file, as the tables of a connection.
 pub trait Rows: std::fmt::Debug + Send + Sync {
     /// A fresh read-only connection for a question.
     ///
     /// # Errors
-    /// [`StoreError::Elsewhere`] says why there is none.
+    /// [`StoreError::External`] with the reason.
     fn open_reader(&self) -> Result<Connection, StoreError>;
     /// Tables, spans and sizes.
     fn facts(&self) -> Facts;
@@ -39,7 +39,7 @@ pub enum Source {
     /// Any SQLite file, read-only.
     Served(ServedDb),
     /// Rows from elsewhere, read-only.
-    Elsewhere(Box<dyn Rows>),
+    External(Box<dyn Rows>),
 }
 
 impl Source {
@@ -51,7 +51,7 @@ impl Source {
         match self {
             Self::Store(store) => store.reader(),
             Self::Served(served) => served.reader(),
-            Self::Elsewhere(rows) => rows.open_reader(),
+            Self::External(rows) => rows.open_reader(),
         }
     }
 
@@ -59,12 +59,12 @@ impl Source {
     /// processes.
     ///
     /// # Errors
-    /// [`StoreError`] when the store cannot be opened; a served file's rows cannot be told apart by
-    /// user.
+    /// [`StoreError`] when the store cannot be opened; a served file's rows cannot be assigned to
+    /// users.
     pub fn open_own_rows(&self, node: &str, uid: u32) -> Result<Connection, String> {
         match self {
             Self::Store(store) => own_rows::open(store.path(), node, uid).map_err(|error| error.to_string()),
-            Self::Served(_) | Self::Elsewhere(_) => {
+            Self::Served(_) | Self::External(_) => {
                 Err("not allowed: this agent serves a file, whose rows are not known by user; its readers may ask"
                     .into())
             }
@@ -76,8 +76,8 @@ impl Source {
     #[must_use]
     pub fn validity(&self) -> Option<Validity> {
         match self {
-            Self::Elsewhere(rows) if rows.grows() => None,
-            Self::Store(_) | Self::Elsewhere(_) => Some(Validity::Always),
+            Self::External(rows) if rows.grows() => None,
+            Self::Store(_) | Self::External(_) => Some(Validity::Always),
             Self::Served(served) => served.validity(),
         }
     }
@@ -87,7 +87,7 @@ impl Source {
     pub fn backlog(&self) -> u32 {
         match self {
             Self::Store(store) => store.shared.queue.fullness(),
-            Self::Served(_) | Self::Elsewhere(_) => 0,
+            Self::Served(_) | Self::External(_) => 0,
         }
     }
 
@@ -97,18 +97,17 @@ impl Source {
         match self {
             Self::Store(store) => store.facts(),
             Self::Served(served) => served.facts(),
-            Self::Elsewhere(rows) => rows.facts(),
+            Self::External(rows) => rows.facts(),
         }
     }
 
-    /// What is known to be missing; see [`Store::notes`]. A served file says
-    /// [`ServedDb::notes`].
+    /// What is known to be missing; see [`Store::notes`]. For a served file [`ServedDb::notes`].
     #[must_use]
     pub fn notes(&self, tables: &[&str], range: Range<i64>) -> Vec<String> {
         match self {
             Self::Store(store) => store.notes(tables, range),
             Self::Served(served) => served.notes(tables, &range),
-            Self::Elsewhere(rows) => rows.notes(tables, &range),
+            Self::External(rows) => rows.notes(tables, &range),
         }
     }
 
@@ -116,7 +115,7 @@ impl Source {
     /// once.
     #[must_use]
     pub fn has_no_notes(&self, tables: &[&str]) -> bool {
-        !matches!(self, Self::Elsewhere(_)) && self.notes(tables, i64::MIN..i64::MAX).is_empty()
+        !matches!(self, Self::External(_)) && self.notes(tables, i64::MIN..i64::MAX).is_empty()
     }
 
     /// See [`ServedDb::clock_offsets`]; of an agent's own store, which is asked while it measures,
@@ -128,7 +127,7 @@ impl Source {
         match self {
             Self::Store(_) => Ok(Vec::new()),
             Self::Served(served) => served.clock_offsets(range),
-            Self::Elsewhere(rows) => rows.clock_offsets(range),
+            Self::External(rows) => rows.clock_offsets(range),
         }
     }
 
@@ -136,7 +135,7 @@ impl Source {
     #[must_use]
     pub fn replicated(&self) -> Vec<String> {
         match self {
-            Self::Store(_) | Self::Elsewhere(_) => REPLICATED_TABLES.iter().map(|t| (*t).to_owned()).collect(),
+            Self::Store(_) | Self::External(_) => REPLICATED_TABLES.iter().map(|t| (*t).to_owned()).collect(),
             Self::Served(served) => served.replicated().to_vec(),
         }
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use record::{Collective, Library, NetEvent, OffCpu, ProcessSeen, Record};
+use record::{Collective, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::Connection;
 
 use super::columnar::{Appender, MOST_SPAN_NS};
@@ -33,15 +33,11 @@ pub fn collective(i: u64) -> Collective {
         datatype: Some("float32"),
         bytes: Some(4096),
         reduce_op: Some("sum"),
-        root: None,
         stream: Some(7),
-        library: Library::Nccl,
-        tier: 0,
         ret: Some(0),
         cgroup_id: 1,
         job_id: Some("42".to_owned()),
-        captured: None,
-        site: None,
+        ..Collective::default()
     }
 }
 
@@ -64,7 +60,7 @@ pub fn offcpu(ts_ns: i64, duration_ns: i64) -> Record {
     })
 }
 
-/// A TCP segment of nobody in particular, sent again.
+/// A retransmitted TCP segment of no particular process.
 pub fn retransmit(ts_ns: i64) -> Record {
     Record::Net(NetEvent {
         ts_ns,
@@ -87,10 +83,10 @@ pub fn process(pid: u32, rank: Option<i32>) -> Record {
 }
 
 /// A store of `segments` segments of collectives with `rows` rows each, as a host has it after a
-/// day and more, only with fewer rows: ranks 0 to 7 in turn, `seq` counts. The segments lie so far
-/// apart in time that they stay segments.
+/// day and more, only with fewer rows: ranks 0 to 7 in turn, `seq` counts. The segments are so far
+/// apart in time that they are not joined.
 pub fn store_of_segments(path: &Path, segments: u64, rows: u64) -> Store {
-    // These rows lie in the past of the clock: no retention by age.
+    // These rows are in the past of the clock: no retention by age.
     let config = StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() };
     Store::open(path, config.clone()).unwrap().close();
     let conn = connect(path);
@@ -118,15 +114,15 @@ pub fn int(conn: &Connection, sql: &str) -> i64 {
     conn.query_row(sql, [], |r| r.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
 
-/// A connection of a test's own, for reading and for mischief.
+/// A connection of a test's own, for reading and for damaging the file.
 pub fn connect(path: &Path) -> Connection {
     let conn = Connection::open(path).unwrap();
     super::columnar::register(&conn).unwrap();
     conn
 }
 
-/// The file is whole.
-pub fn assert_whole(path: &Path) {
+/// Asserts that SQLite finds the file sound.
+pub fn assert_sound(path: &Path) {
     let conn = connect(path);
     let verdict: String = conn.query_row("PRAGMA integrity_check", [], |r| r.get(0)).unwrap();
     assert_eq!(verdict, "ok");

@@ -111,15 +111,12 @@ impl EndedJob {
                 datatype: Some("float32"),
                 bytes: Some(4_096),
                 reduce_op: Some("sum"),
-                root: None,
-                stream: None,
                 library: Library::Mpi,
                 tier: 1,
                 ret: Some(0),
                 cgroup_id: 1,
                 job_id: Some("4711".to_owned()),
-                captured: None,
-                site: None,
+                ..Collective::default()
             }));
             ingest.record(Record::CudaCall(CudaCall {
                 ts_ns: ts_ns - 20 * MS,

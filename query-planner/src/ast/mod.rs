@@ -264,7 +264,7 @@ impl Expr {
         Expr::Paren(vec![self])
     }
 
-    /// `self`, or what its single parentheses hold.
+    /// `self`, or what is in its single parentheses.
     pub(crate) fn peeled(&self) -> &Expr {
         let mut expr = self;
         while let Expr::Paren(inner) = expr {

@@ -1,6 +1,6 @@
 //! From SQL text to the owned tree, through sqlite3-parser, whose own tree is built without
-//! recursion. The depth of ours is bounded here, since texts come from other nodes, too, and not
-//! all of them have been prepared by SQLite before. What is not one SELECT is named here.
+//! recursion. The depth of the owned tree is bounded here, since texts come from other nodes, too,
+//! and not all of them have been prepared by SQLite before. What is not one SELECT is named here.
 
 use std::cell::Cell;
 
@@ -28,14 +28,14 @@ pub(crate) enum ParseFailure {
     NotSelect,
     /// A construct the planner does not know.
     Unknown(&'static str),
-    /// Expressions and subqueries lie deeper in each other than allowed.
+    /// Expressions and subqueries are nested deeper than allowed.
     TooDeep,
 }
 
 type Parsed<T> = Result<T, ParseFailure>;
 
-/// Levels that a tree may have. Everything that walks one recurses, so this bounds the stack,
-/// whoever wrote the text. SQLite itself allows less (SQLITE_MAX_PARSER_DEPTH, 2,500).
+/// Levels that a tree may have. Everything that walks one recurses, so this bounds the stack for
+/// any text. SQLite itself allows less (SQLITE_MAX_PARSER_DEPTH, 2,500).
 const MOST_LEVELS: u32 = 3_000;
 
 thread_local! {
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn no_depth_of_a_text_takes_more_stack_than_a_thread_has() {
-        // Half of what tokio's threads have: a caller is somewhere on its way, too.
+        // Half of what tokio's threads have: a caller has used some of it, too.
         let small_stack = std::thread::Builder::new().stack_size(1 << 20).spawn(|| {
             for depth in [20, 40, 70, 3_000, 15_000] {
                 for sql in nested(depth) {
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_whole_again_after_a_text_that_was_too_deep() {
+    fn the_limit_is_reset_after_a_text_that_was_too_deep() {
         for _ in 0..3 {
             assert!(matches!(parse_shallow_select(&nested(70)[0]), Err(ParseFailure::TooDeep)));
         }

@@ -21,7 +21,7 @@ macro_rules! visitor {
             }
         }
 
-        /// What lies below a node, in reading order.
+        /// The nodes below a node, in reading order.
         pub(crate) mod $module {
             use super::*;
 

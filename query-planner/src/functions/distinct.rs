@@ -4,11 +4,11 @@
 //!
 //! **Bound.** Up to 1,024 different values the count is exact, but for a chance of about 3e-14 that two of them share a
 //! hash of 64 bits. Above, the standard error is 1.04 / sqrt(2^14) = 0.81 %: about 95 of 100
-//! results lie within 1.7 %, and practically all within 4 %.
+//! results are within 1.7 %, and practically all within 4 %.
 //!
-//! Values count as different when `count(DISTINCT x)` of a column that compares by BINARY says so:
-//! 1 and 1.0 are one value, and so are 0.0 and -0.0; text and blobs go by their bytes; NULL is
-//! ignored.
+//! Values count as different when `count(DISTINCT x)` of a column that compares by BINARY counts
+//! them so: 1 and 1.0 are one value, and so are 0.0 and -0.0; text and blobs go by their bytes;
+//! NULL is ignored.
 //!
 //! The state is a set of hashes up to 1,024 (8 bytes each), registers above (16 KiB). Which of the
 //! two it is depends on the values alone, and registers merge by their maximum, so a mesh answers
@@ -196,7 +196,7 @@ impl Partial for Hashes {
         Ok(())
     }
 
-    fn held_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         match self {
             Hashes::Sparse(set) => set.len() * 2 * size_of::<u64>(),
             Hashes::Dense(registers) => registers.capacity(),

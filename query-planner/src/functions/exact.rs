@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn doubles_that_are_integers_stay_exact_and_doubles() {
-        // 2^63 and what lies beyond are none of 64 bits.
+        // 2^63 and beyond do not fit into 64 bits.
         let edge = 9_223_372_036_854_775_808.0;
         for values in [[1e15, 0.5], [edge, -0.25], [-edge, 0.25], [edge * 4.0, 3.0], [-0.0, 0.0], [1e300, -1.0]] {
             let mut kulisch = Accumulator::default();

@@ -20,9 +20,8 @@ pub(super) trait Fold: 'static {
 
     fn finish(&self, state: Self::State) -> std::result::Result<Value, String>;
 
-    /// What a state holds outside SQLite's memory: counted against the question's cap after each
-    /// row.
-    fn held_bytes(&self, state: &Self::State) -> usize;
+    /// What a state has outside SQLite's memory: counted against the question's cap after each row.
+    fn heap_bytes(&self, state: &Self::State) -> usize;
 
     /// Whether the function can be used with OVER.
     const WINDOW: bool = false;
@@ -164,7 +163,7 @@ impl<F: Fold> Default for Counted<F> {
     }
 }
 
-/// SQLite's memory for one group holds a pointer to a boxed state, null before the first row.
+/// SQLite's memory for one group has a pointer to a boxed state, null before the first row.
 ///
 /// # Safety
 /// `context` must be the context of a running call of `F`.
@@ -218,7 +217,7 @@ unsafe fn on_row<F: Fold>(
         let Counted { state, held } = &mut **slot;
         if let Err(message) = caught(|| work(fold, state, &Args(args))) {
             fail(context, &message);
-        } else if !held.is_within(fold.held_bytes(state)) {
+        } else if !held.is_within(fold.heap_bytes(state)) {
             ffi::sqlite3_result_error_nomem(context);
         }
     }

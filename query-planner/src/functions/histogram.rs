@@ -1,17 +1,17 @@
 //! `histogram(x [, buckets])`: how values are spread, as JSON text.
 //!
-//! `[{"low":1024,"high":1088,"count":7},…]`, ascending, buckets that hold nothing left out, at most
-//! `buckets` of them (5 to 10,000; 20 when not said). Of no value the result is NULL.
+//! `[{"low":1024,"high":1088,"count":7},…]`, ascending, empty buckets left out, at most
+//! `buckets` of them (5 to 10,000; 20 by default). Of no value the result is NULL.
 //!
 //! Buckets are log-linear and do not depend on the data: every power of two is cut into 16 equal
 //! parts, so a bucket is at most 6.25 % wide. A value is in a bucket when low <= x < high; for
 //! negative values it mirrors (low < x <= high); zero has the bucket 0 to 0. Where more than
-//! `buckets` hold something, all are made coarser together until they fit: 8, 4, 2 and 1 parts of a
+//! `buckets` are not empty, all are made coarser together until they fit: 8, 4, 2 and 1 parts of a
 //! power of two, then powers of 4, 16, 256 and so on (counted from 1.0).
 //!
 //! Counts of buckets add up, so merging is exact, and a mesh answers exactly what one store would.
 //! Integers are taken as doubles, like in SQLite's percentiles; values that are no numbers and
-//! infinite ones are errors; NULL is ignored. Shipped are the buckets of the finest cut that hold
+//! infinite ones are errors; NULL is ignored. Shipped are the buckets of the finest cut that have
 //! something, about 2 to 4 bytes each.
 
 use std::collections::BTreeMap;
@@ -159,7 +159,7 @@ impl Partial for Buckets {
         Ok(())
     }
 
-    fn held_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         (self.positive.len() + self.negative.len()) * 2 * size_of::<(i64, u64)>()
     }
 

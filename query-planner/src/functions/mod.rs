@@ -50,7 +50,7 @@ pub(crate) fn is_sum(bytes: &[u8]) -> bool {
 /// Whether these bytes are a state of this name.
 ///
 /// # Errors
-/// Why they are not: another version, say.
+/// The reason, such as another version.
 pub(crate) fn check_state(state: &str, bytes: &[u8]) -> Result<bool, String> {
     use self::state::Shipped;
     match state {
@@ -69,7 +69,7 @@ pub(crate) fn check_state(state: &str, bytes: &[u8]) -> Result<bool, String> {
 /// SQL.
 pub(crate) const VALUE: &str = "mesh_value";
 
-/// Aggregates that SQLite has as built here; [`state::TABLE`] has ours.
+/// Aggregates that SQLite has as built here; [`state::TABLE`] has the added ones.
 const AGGREGATES: &[&str] = &[
     "avg",
     "count",
@@ -310,8 +310,8 @@ pub(crate) fn is_volatile(name: &str) -> bool {
     VOLATILE.contains(&unquote(name).to_ascii_lowercase().as_str())
 }
 
-/// Register what plans call beside SQLite's own functions, and what stands in for those of SQLite's
-/// that look at no deadline.
+/// Registers what plans call in addition to SQLite's own functions, and what stands in for those of
+/// SQLite's that look at no deadline.
 ///
 /// # Errors
 /// When SQLite has no memory for them.

@@ -1,7 +1,7 @@
 //! `approx_quantile(x, q)`: DDSketch (Masson, Rim, Lee: "DDSketch: A Fast and Fully-Mergeable
 //! Quantile Sketch with Relative-Error Guarantees", VLDB 2019).
 //!
-//! **Bound.** With n values and the rank r = floor(q (n - 1)) from 0, the result lies within 1 % of the value of rank r
+//! **Bound.** With n values and the rank r = floor(q (n - 1)) from 0, the result is within 1 % of the value of rank r
 //! (what `percentile_disc(x, q)` gives), relative to that value. Values nearer to zero than
 //! 2.3e-308 count as 0. The least and the greatest value are kept, so q = 0 and q = 1 are exact,
 //! and so is every q of a single value.
@@ -10,11 +10,11 @@
 //! / (g + 1), which is within a of every value of the bucket; negative values have buckets of their
 //! own, zero has one. a is 0.99 %, so that rounding in the logarithm stays inside the 1 %.
 //!
-//! The state is written here, and not the sketches-ddsketch crate's, for two reasons. That one
-//! holds 2,048 buckets and then joins the lowest ones, after which the bound no longer holds for
-//! them and the result depends on how rows were split; here buckets are kept as they fill (35,500
-//! of either sign cover all doubles; durations from 1 ns to 1 day need about 1,620), so merging is
-//! addition, and a mesh answers exactly what one store would. And its bytes carry no version.
+//! The state is written here, and not the sketches-ddsketch crate's, for two reasons. That one has
+//! 2,048 buckets and then joins the lowest ones, after which the bound no longer holds for them and
+//! the result depends on how rows were split; here buckets are kept as they fill (35,500 of either
+//! sign cover all doubles; durations from 1 ns to 1 day need about 1,620), so merging is addition,
+//! and a mesh answers exactly what one store would. And its bytes carry no version.
 //!
 //! A blob that [`stored`] made counts as the values it was made of, so that
 //! `approx_quantile(sketch, q)` works over sketches kept in a column. Its form: two bytes, then
@@ -96,7 +96,7 @@ pub(super) struct Sketch {
     zero: u64,
     least: f64,
     greatest: f64,
-    /// Held, as it is needed for each value.
+    /// Kept, since it is needed for each value.
     log_base: f64,
 }
 
@@ -219,7 +219,7 @@ impl Partial for Sketch {
         Ok(())
     }
 
-    fn held_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         (self.positive.len() + self.negative.len()) * 2 * size_of::<(i32, u64)>()
     }
 

@@ -1,4 +1,4 @@
-//! `robust_z(x [, floor]) OVER (…)`: how far a row's x lies from the other rows of its window, in
+//! `robust_z(x [, floor]) OVER (…)`: how far a row's x is from the other rows of its window, in
 //! robust standard deviations.
 //!
 //! Over the others (the rows of the window frame without this one, NULLs left out): `z = (x -
@@ -32,7 +32,7 @@ const MAD_TO_SIGMA: f64 = 1.4826;
 const MEAN_AD_TO_SIGMA: f64 = 1.253_314;
 /// Smallest part of the median that counts as a spread.
 const RELATIVE_FLOOR: f64 = 0.02;
-/// A z beyond this says nothing more.
+/// A larger z carries no more information.
 const Z_CAP: f64 = 9_999.0;
 /// Rows of one window frame.
 const MOST: usize = 65_536;
@@ -66,7 +66,7 @@ impl Fold for Unexpanded {
         Ok(Value::Null)
     }
 
-    fn held_bytes(&self, (): &()) -> usize {
+    fn heap_bytes(&self, (): &()) -> usize {
         0
     }
 
@@ -93,7 +93,7 @@ impl Fold for Gather {
     type State = Vec<f64>;
     const WINDOW: bool = true;
 
-    fn held_bytes(&self, state: &Vec<f64>) -> usize {
+    fn heap_bytes(&self, state: &Vec<f64>) -> usize {
         state.capacity() * size_of::<f64>()
     }
 
@@ -144,7 +144,7 @@ fn scalar(ctx: &Context<'_>) -> Result<Option<f64>> {
     let (Some(x), floor) = (number(ctx.get_raw(0))?, number(ctx.get_raw(2))?.unwrap_or(0.0)) else { return Ok(None) };
     let ValueRef::Blob(bytes) = ctx.get_raw(1) else { return Ok(None) };
     let mut values: Vec<f64> = bytes.as_chunks::<8>().0.iter().map(|chunk| f64::from_le_bytes(*chunk)).collect();
-    // This row is one of them, wherever its frame holds it.
+    // This row is one of them, wherever it is in its frame.
     if let Some(own) = values.iter().position(|value| value.total_cmp(&x).is_eq()) {
         values.remove(own);
     }

@@ -28,7 +28,7 @@ use crate::batch::Value;
 
 /// Values gathered before they are sorted in.
 const PENDING: usize = 4096;
-/// Runs that a state may hold, 512 MiB of them.
+/// Runs that a state may have, 512 MiB of them.
 const MOST_RUNS: usize = 32 << 20;
 
 pub(super) fn register(conn: &Connection) -> Result<()> {
@@ -190,7 +190,7 @@ impl Partial for Runs {
         other.sorted.into_iter().chain(other.pending).try_for_each(|(key, count)| self.push(key, count))
     }
 
-    fn held_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         let values = self.sorted.capacity() + self.pending.capacity();
         // Sorting needs half of it once more.
         (values + values / 2) * size_of::<(u64, u64)>()

@@ -72,7 +72,7 @@ impl Poll {
     }
 }
 
-/// Memory of a function beside SQLite's, which counts like it.
+/// Memory of a function other than SQLite's, which counts like it.
 pub(super) fn hold(held: &mut Held, bytes: usize) -> std::result::Result<(), Failure> {
     if held.is_within(bytes) { Ok(()) } else { Err(Failure::NoMemory) }
 }

@@ -86,7 +86,7 @@ pub(super) fn is_internal(name: &str) -> bool {
 pub(super) enum Problem {
     NotNumeric,
     Infinite,
-    /// More different values than a state may hold.
+    /// More different values than a state may have.
     TooMany,
 }
 
@@ -118,8 +118,8 @@ pub(super) trait Partial: Default + Clone + 'static {
 
     fn merge(&mut self, other: Self) -> std::result::Result<(), Problem>;
 
-    /// What it holds beside itself, bytes: with what sorting takes for a moment.
-    fn held_bytes(&self) -> usize {
+    /// Memory outside the value itself, bytes: with what sorting takes for a moment.
+    fn heap_bytes(&self) -> usize {
         0
     }
 
@@ -132,7 +132,7 @@ pub(super) trait Partial: Default + Clone + 'static {
 /// An aggregate over a state.
 pub(super) trait Finish: Copy + 'static {
     type Partial: Partial;
-    /// What the arguments behind the first say.
+    /// The meaning of the arguments after the first.
     type Parameter: Copy + 'static;
     /// What SQLite calls such an argument.
     const PARAMETER: &'static str = "fraction";
@@ -143,7 +143,7 @@ pub(super) trait Finish: Copy + 'static {
     /// Read the arguments from `at` on.
     fn parameter(&self, args: &Args<'_>, at: usize) -> std::result::Result<Self::Parameter, String>;
 
-    /// Whether two rows say the same.
+    /// Whether two rows mean the same.
     fn is_same(a: Self::Parameter, b: Self::Parameter) -> bool;
 
     /// The result; no parameter when there was no row.
@@ -165,7 +165,7 @@ pub(super) struct Shipped<P> {
 }
 
 impl<P: Partial> Shipped<P> {
-    /// A state with nothing wrong in it; `seen` says whether the group had rows.
+    /// A valid state; `seen`: whether the group had rows.
     pub(super) fn whole(partial: P, seen: bool) -> Shipped<P> {
         Shipped { partial, seen, problem: None }
     }
@@ -260,8 +260,8 @@ impl<P: Partial> Fold for Combine<P> {
         Ok(Value::Blob(state.into_bytes()))
     }
 
-    fn held_bytes(&self, state: &Shipped<P>) -> usize {
-        state.partial.held_bytes()
+    fn heap_bytes(&self, state: &Shipped<P>) -> usize {
+        state.partial.heap_bytes()
     }
 }
 
@@ -282,8 +282,8 @@ impl<P: Partial> Fold for Node<P> {
         Ok(Value::Blob(state.into_bytes()))
     }
 
-    fn held_bytes(&self, state: &Shipped<P>) -> usize {
-        state.partial.held_bytes()
+    fn heap_bytes(&self, state: &Shipped<P>) -> usize {
+        state.partial.heap_bytes()
     }
 }
 
@@ -332,8 +332,8 @@ impl<F: Finish> Fold for Whole<F> {
         self.0.finish(state.partial, state.parameter)
     }
 
-    fn held_bytes(&self, state: &Finishing<F>) -> usize {
-        state.partial.held_bytes()
+    fn heap_bytes(&self, state: &Finishing<F>) -> usize {
+        state.partial.heap_bytes()
     }
 
     const WINDOW: bool = true;
@@ -377,8 +377,8 @@ impl<F: Finish> Fold for Merge<F> {
         self.0.finish(state.partial, state.parameter)
     }
 
-    fn held_bytes(&self, state: &Finishing<F>) -> usize {
-        state.partial.held_bytes()
+    fn heap_bytes(&self, state: &Finishing<F>) -> usize {
+        state.partial.heap_bytes()
     }
 }
 
@@ -404,7 +404,7 @@ impl Reader<'_> {
         self.take::<8>().map(f64::from_le_bytes)
     }
 
-    /// An unsigned number of seven bits a byte, the lowest first; the highest bit says that more
+    /// An unsigned number of seven bits a byte, the lowest first; the highest bit means that more
     /// follow.
     pub(super) fn varint(&mut self) -> Option<u128> {
         let mut value = 0u128;

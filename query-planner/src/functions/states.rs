@@ -118,7 +118,7 @@ impl Quantiles {
         self.rest.absorb(other.rest.clone());
     }
 
-    /// Memory beside this value itself, but for negative values, which are rare.
+    /// Memory outside this value itself, but for negative values, which are rare.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.counts.capacity() * size_of::<u64>()
@@ -130,7 +130,7 @@ impl Quantiles {
         self.zero
     }
 
-    /// How many positive ones lie in each bucket, ascending, without empty ones.
+    /// How many positive ones are in each bucket, ascending, without empty ones.
     pub fn counts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.counts.iter().copied().enumerate().filter(|(_, count)| *count > 0)
     }
@@ -154,8 +154,8 @@ impl Quantiles {
         self.sketch().count()
     }
 
-    /// The integers that an exact percentile lies among, so that only those need to be gathered. Of
-    /// a group with negative ones it says: among all.
+    /// The integers among which an exact percentile is, so that only those need to be gathered. Of
+    /// a group with negative ones the bracket is all integers.
     #[must_use]
     pub fn bracket(&self, buckets: &Buckets, fraction: f64, discrete: bool) -> Option<Bracket> {
         let (least, greatest) = self.range?;
@@ -212,7 +212,7 @@ impl Quantiles {
     }
 }
 
-/// Integers between which an exact percentile lies.
+/// Integers between which an exact percentile is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bracket {
     /// The least of them.
@@ -226,7 +226,7 @@ pub struct Bracket {
 }
 
 impl Bracket {
-    /// The percentile, from all integers of the group that lie in the bracket, in any order.
+    /// The percentile, from all integers of the group that are in the bracket, in any order.
     #[must_use]
     pub fn percentile(&self, within: &mut [i64], fraction: f64, discrete: bool) -> Value {
         runs::select_place(within, self.below, self.total, fraction, discrete).map_or(Value::Null, Value::Real)

@@ -65,7 +65,7 @@ fn create(conn: &Connection, name: &CStr, finish: Final) -> Result<()> {
     if code == ffi::SQLITE_OK { Ok(()) } else { Err(Error::SqliteFailure(ffi::Error::new(code), None)) }
 }
 
-/// SQLite's per-group memory holds a pointer to a boxed state, null before the first row.
+/// SQLite's per-group memory has a pointer to a boxed state, null before the first row.
 ///
 /// # Safety
 /// `context` must be the context of a running aggregate call of `mesh_sum`.

@@ -1,9 +1,9 @@
 //! One pool of memory for all questions of a process.
 //!
 //! Each question has an [`Account`] with a bound of its own. What is counted to it is also taken
-//! from the pool, which [`bound_all`] bounds. A fifth of the pool is kept for small questions:
-//! whoever wants more than [`SMALL_BYTES`] is refused when the rest is in use, so that a large
-//! question does not keep small ones from being answered.
+//! from the pool, which [`bound_all`] bounds. A fifth of the pool is kept for small questions: a
+//! question that wants more than [`SMALL_BYTES`] is refused when the rest is in use, so that a
+//! large question does not keep small ones from being answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -27,7 +27,7 @@ pub fn bound_all(bytes: u64) {
     ALL.store(signed(bytes), Ordering::Relaxed);
 }
 
-/// What all questions of this process may have together, bytes; `i64::MAX` where nobody has said.
+/// What all questions of this process may have together, bytes; `i64::MAX` by default.
 #[must_use]
 pub fn bound_of_all() -> u64 {
     ALL.load(Ordering::Relaxed).unsigned_abs()
@@ -53,7 +53,7 @@ pub enum Refused {
     /// It is more than one question may have.
     #[error("the question needs more memory than one may have here; narrow it")]
     TooMuch,
-    /// Others have what it would need.
+    /// Other questions have the memory that it would need.
     #[error(
         "more memory than this node has free for questions: {} MiB of {} MiB are in use by others; ask again, or narrow it",
         others_bytes >> 20, all_bytes >> 20

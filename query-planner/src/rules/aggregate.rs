@@ -14,13 +14,12 @@
 //! | group_concat    | group_concat          | group_concat with the same separator (order is free)    |
 //! | any, DISTINCT   | the value, as one key | the same call, DISTINCT, over the values; sums exactly  |
 //! | others          | a state               | the table in `functions/state.rs`: variance, median …   |
-//!
-//! A bare column beside aggregates takes its value from some row of the group, and beside a single
-//! min or max from the row that has it. The node's row carries such a row's values, and the merge's
-//! own single min or max chooses among them; rows of empty groups (an aggregate without GROUP BY
-//! gives one on an empty store) are dropped first. Steps aside: two or more of min and max beside
-//! bare columns, aggregates with ORDER BY, fractions that vary by row, JSON aggregates, subqueries
-//! outside WHERE.
+//! A bare column next to aggregates takes its value from some row of the group, and next to a
+//! single min or max from the row that has it. The node's row carries such a row's values, and the
+//! merge's own single min or max chooses among them; rows of empty groups (an aggregate without
+//! GROUP BY gives one on an empty store) are dropped first. Not for two or more of min and max next
+//! to bare columns, aggregates with ORDER BY, fractions that vary by row, JSON aggregates,
+//! subqueries outside WHERE.
 
 use super::branches::Arm;
 use crate::ast::{
@@ -114,10 +113,9 @@ fn plan_of(question: &Question<'_>, shape: &Shape, arms: Option<Vec<Arm>>) -> Re
     }))
 }
 
-/// Whether groups that lie on one node each (GROUP BY node) are better aggregated in two phases,
+/// Whether groups that are on one node each (GROUP BY node) are better aggregated in two phases,
 /// too.
-///
-/// `rows` can push such a question whole, but leaves answer plain keys and aggregates from columns
+/// `rows` can push all of such a question, but leaves answer plain keys and aggregates from columns
 /// and expressions around aggregates (`avg(x) / 1e6`) only with SQLite, row by row. In two phases
 /// as many rows travel, with states as small as the results, and the expressions are computed where
 /// the rows are merged. HAVING and LIMIT stay with the leaves: they decide how much travels.
@@ -197,7 +195,7 @@ impl<'s> Phases<'s> {
             };
             for info in starred {
                 let column = Expr::Column { table: alias.clone(), name: quote_name(&info.name) };
-                // Steps aside where the name alone does not tell which source's column this is.
+                // Not where the name alone does not decide which source's column this is.
                 self.scope.collation(&column)?;
                 columns.push(self.rewritten(&column)?);
             }

@@ -3,12 +3,12 @@
 //! The groups of such a view are the groups of its arms put together, as the groups of a union of
 //! stores are those of the stores: what merges partial groups of nodes merges those of arms. So
 //! each arm becomes a fragment of its own over one table, which a node can answer from columns,
-//! where the whole view would be worked out row by row.
+//! where all of the view would be worked out row by row.
 //!
 //! An arm's expression stands in the place of the view's column. Their values are the same, but
 //! where arms differ in affinity SQLite compares such a column by rules of its own (which depend on
 //! whether it moves the comparison into the arms): a question that compares one, or hands it to
-//! anything but arithmetic and functions, is left whole.
+//! anything but arithmetic and functions, is left as it is.
 
 use std::collections::BTreeSet;
 

@@ -3,8 +3,8 @@
 //! The coordinator's in-memory SQLite gets one table for each table read, with the same columns,
 //! affinities and collations, and in it the rows of all nodes: that is the union, and SQLite
 //! answers on it. Three things are left out, none of which the answer can depend on: columns that
-//! SQLite's authorizer says are not read (they stay NULL); rows that a safe conjunct of WHERE or ON
-//! on that table alone rejects (the SQL still holds the conjunct, so it rejects them again);
+//! SQLite's authorizer reports as not read (they stay NULL); rows that a safe conjunct of WHERE or
+//! ON on that table alone rejects (the SQL still has the conjunct, so it rejects them again);
 //! constraints and indexes (keys repeat between nodes: the union of stores has no unique keys).
 //!
 //! A table used several times is fetched once, with the OR of its uses' conjuncts. A view that is
@@ -20,15 +20,16 @@ use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
 use crate::ast::{
-    self, Expr, From, JoinKind, Query, Select, Source, Visit, VisitMut, conjuncts, quote_name, same_name, walk,
-    walk_mut,
+    Expr, From, JoinKind, Query, Select, Source, Visit, VisitMut, conjuncts, quote_name, same_name, walk, walk_mut,
 };
 use crate::catalog::{Catalog, Kind, Table, has_node, node_column};
 use crate::check::Question;
 use crate::error::QueryError;
+use crate::expressions::Columns;
 use crate::names::{affinity, quoted};
 use crate::plan::{Fragment, Merge, MergeColumn, MergeTable, Plan, Strategy, Targets};
 use crate::rewrite::{has_right_join, is_safe_filter, node_source, normalise};
+use crate::scope::admitted_nodes;
 
 use super::semijoin::{self, Fetched, Link};
 
@@ -84,7 +85,7 @@ fn fragment(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) ->
         outputs.push("NULL".to_owned());
     }
     // A filter may name the node where SQLite reads none (a dead branch).
-    let mut filtered = Columns(Vec::new());
+    let mut filtered = Columns::default();
     filter.iter().for_each(|filter| filtered.expr(filter));
     let by_node = has_node(table) && filtered.0.iter().any(|(_, name)| same_name(name, node_column(table)));
     let source = match node.or(by_node.then_some("")) {
@@ -95,7 +96,10 @@ fn fragment(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) ->
     if let Some(filter) = filter {
         sql.push_str(&format!(" WHERE {filter}"));
     }
-    let named = filter.filter(|_| by_node).and_then(|filter| named_nodes(filter, node_column(table)));
+    let named = filter.filter(|_| by_node).and_then(|filter| {
+        let is_node = |expr: &Expr| matches!(expr.peeled(), Expr::Column { table: None, name } if same_name(name, node_column(table)));
+        admitted_nodes(filter, &is_node)
+    });
     Fragment {
         table: table.name.clone(),
         sql,
@@ -138,8 +142,8 @@ fn merge_table(table: &Table, read: &BTreeSet<String>, setup: &mut Vec<String>) 
     if table.columns.iter().all(|column| column.plain) {
         return MergeTable { name: table.name.clone(), columns };
     }
-    // An expression of a view has no affinity, which no table column can say: a view over the rows
-    // says it.
+    // An expression of a view has no affinity, and every table column has one: so a view over the
+    // rows stands for it.
     let rows = format!("{} rows", table.name);
     let outputs: Vec<String> = columns
         .iter()
@@ -232,7 +236,7 @@ impl Filters {
     }
 
     /// OR over the uses. What all of them ask for stands before it (`a AND (b OR c)`, which is the
-    /// same also of NULLs): a bound of time so says itself to whoever reads the fragment.
+    /// same also of NULLs): so that a bound of time can be read from the fragment.
     fn of_table(&self, key: &str) -> Option<Expr> {
         let uses: Option<Vec<&Expr>> = self.uses.get(key)?.iter().map(Option::as_ref).collect();
         let uses: Vec<Vec<&Expr>> = uses?.into_iter().map(conjuncts).collect();
@@ -247,7 +251,7 @@ impl Filters {
             }
         }
         let single = rests.len() == 1;
-        // A use that asks for nothing more takes all that the others take.
+        // A use without conditions reads all that the others read.
         let rest: Option<Vec<Expr>> = rests.into_iter().map(|rest| join_conjuncts(rest.into_iter().cloned())).collect();
         let rest = rest.and_then(|rests| {
             let paren = |filter: Expr| if single { filter } else { filter.paren() };
@@ -363,7 +367,7 @@ impl Collect<'_> {
                 || (has_node(table) && same_name(node_column(table), name))
         };
         let others: Vec<&Source> = from.sources().filter(|other| !std::ptr::eq(*other, source)).collect();
-        let mut columns = Columns(Vec::new());
+        let mut columns = Columns::default();
         columns.expr(expr);
         columns.0.iter().all(|(qualifier, name)| match qualifier {
             Some(qualifier) => {
@@ -391,18 +395,6 @@ fn source_alias(source: &Source) -> Option<&String> {
     }
 }
 
-/// Every column reference, qualifier first.
-struct Columns(Vec<(Option<String>, String)>);
-
-impl Visit for Columns {
-    fn expr(&mut self, node: &Expr) {
-        if let Expr::Column { table, name } = node {
-            self.0.push((table.clone(), name.clone()));
-        }
-        walk::expr(self, node);
-    }
-}
-
 /// The expression with `alias.` dropped from every column.
 fn unqualified(mut expr: Expr) -> Expr {
     struct Strip;
@@ -416,37 +408,4 @@ fn unqualified(mut expr: Expr) -> Expr {
     }
     Strip.expr(&mut expr);
     expr
-}
-
-/// The nodes that a filter admits, when it says so: a conjunct `node = 'a'` or `node IN ('a',
-/// 'b')`.
-pub(super) fn named_nodes(filter: &Expr, node_column: &str) -> Option<Vec<String>> {
-    if let Expr::Binary(lhs, "OR", rhs) = filter.peeled() {
-        let mut names = named_nodes(lhs, node_column)?;
-        names.extend(named_nodes(rhs, node_column)?);
-        return Some(names);
-    }
-    let is_node =
-        |expr: &Expr| matches!(expr.peeled(), Expr::Column { table: None, name } if same_name(name, node_column));
-    let text = |expr: &Expr| match expr.peeled() {
-        Expr::Literal(text) if text.starts_with('\'') => Some(ast::unquote(text)),
-        _ => None,
-    };
-    let mut admitted: Option<Vec<String>> = None;
-    for conjunct in conjuncts(filter) {
-        let names = match conjunct {
-            Expr::Binary(lhs, "=" | "IS", rhs) if is_node(lhs) => text(rhs).map(|name| vec![name]),
-            Expr::Binary(lhs, "=" | "IS", rhs) if is_node(rhs) => text(lhs).map(|name| vec![name]),
-            Expr::InList { lhs, not: false, list } if is_node(lhs) => list.iter().map(text).collect(),
-            Expr::Binary(_, "OR", _) => named_nodes(conjunct, node_column),
-            _ => None,
-        };
-        if let Some(names) = names {
-            admitted = Some(match admitted {
-                None => names,
-                Some(before) => before.into_iter().filter(|name| names.contains(name)).collect(),
-            });
-        }
-    }
-    admitted
 }

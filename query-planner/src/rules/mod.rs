@@ -1,4 +1,4 @@
-//! The rules that make plans, tried in this order by `plan.rs`. Each file says why its rewrite
+//! The rules that make plans, tried in this order by `plan.rs`. Each file explains why its rewrite
 //! keeps the union contract, and steps aside (`Ok(None)`) where it would not.
 
 pub(crate) mod aggregate;

@@ -5,7 +5,8 @@
 //! collapses or cuts rows (aggregates, DISTINCT, LIMIT) and the rules for rows or aggregates can
 //! plan it, its merge SQL over its own merge table gives that result, with the names, affinities
 //! and collations the subquery's columns had; so it can stand in its place. What remains of the
-//! question is fetched as by strategy 5, and one SQLite at the coordinator runs the whole.
+//! question is fetched as by strategy 5, and one SQLite at the coordinator runs the question over
+//! them.
 //!
 //! Left alone: subqueries that filter and project only (fetch moves their conditions to the nodes
 //! already), and those that name a common table expression.
@@ -78,7 +79,7 @@ impl VisitMut for Replace<'_> {
 }
 
 impl Replace<'_> {
-    /// Try what lies below a SELECT, arms of a compound included.
+    /// Tries what is below a SELECT, arms of a compound included.
     fn children(&mut self, node: &mut Select) {
         if !node.compounds.is_empty() {
             let arms = std::iter::once(&mut node.first).chain(node.compounds.iter_mut().map(|(_, core)| core));
@@ -170,7 +171,7 @@ impl Replace<'_> {
 /// Views deeper than this stay views.
 const VIEW_DEPTH: usize = 8;
 
-/// Computed views written in place, where their text says what `*` and their columns are called.
+/// Computed views written in place, where their text has the names of `*` and their columns.
 fn inline_views(select: &mut Select, catalog: &Catalog) {
     for _ in 0..VIEW_DEPTH {
         let ctes = cte_names(select);

@@ -1,9 +1,9 @@
 //! Strategy 1: the whole question goes to one node.
 //!
-//! This keeps the contract when that node's store holds every row the union would show: the
-//! question asks one node only, or reads replicated tables only (equal everywhere, so any one
-//! node's copy is the union's), or reads no table at all, in which case the coordinator answers
-//! alone and no node is asked, however many there are.
+//! This keeps the contract when that node's store has every row the union would show: the question
+//! asks one node only, or reads replicated tables only (equal everywhere, so any one node's copy is
+//! the union's), or reads no table at all, in which case the coordinator answers alone and no node
+//! is asked, however many there are.
 //!
 //! Work partitioned by `node` (GROUP BY node, joins on equal node) needs every node and is planned
 //! by `rows` and `aggregate`, whose FROM analysis knows such joins.

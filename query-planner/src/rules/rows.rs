@@ -8,9 +8,9 @@
 //! it ORDER BY may name result columns only, else which duplicate's key counts would depend on
 //! where rows lie.
 //!
-//! The same holds when groups (or windows) lie each on one node, GROUP BY node: then a node's
-//! groups are groups of the union, HAVING and aggregates included, and the plan is called `push`:
-//! nothing but sorting is left to the coordinator.
+//! The same holds when each group (or window) is on one node, GROUP BY node: then a node's groups
+//! are groups of the union, HAVING and aggregates included, and the plan is called `push`: nothing
+//! but sorting is left to the coordinator.
 
 use crate::ast::{Expr, Limit, Output, Over, Select, Sort, Source, Visit, VisitMut, unquote, walk, walk_mut};
 use crate::check::Question;
@@ -27,7 +27,7 @@ pub(crate) fn plan(question: &Question<'_>, shape: &Shape) -> Result<Option<Plan
     Ok(planned(question, shape, false))
 }
 
-/// The plan of a subquery that sorts and cuts, drops duplicates, or has groups that lie on one node
+/// The plan of a subquery that sorts and cuts, drops duplicates, or has groups that are on one node
 /// each: always by merge SQL, whose result columns have the affinities and collations of the
 /// subquery's.
 pub(super) fn plan_inner(question: &Question<'_>, shape: &Shape) -> Option<Plan> {
@@ -120,7 +120,7 @@ fn planned(question: &Question<'_>, shape: &Shape, inner: bool) -> Option<Plan> 
     })
 }
 
-/// Groups that lie on one node each are summed there. SQLite's own addition may overflow on the
+/// Groups that are on one node each are summed there. SQLite's own addition may overflow on the
 /// way, by the order in which rows happen to come; the exact one does not. Subqueries keep their
 /// functions: what is outside may refer to their columns by the text of an expression.
 fn exact_sums(select: &mut Select) {

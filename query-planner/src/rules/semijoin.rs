@@ -1,4 +1,4 @@
-//! Semi-join reduction of a fetch: what a small, filtered table of a join says about the rows
+//! Semi-join reduction of a fetch: what a small, filtered table of a join implies for the rows
 //! needed of a large one.
 //!
 //! `… FROM a JOIN b ON a.k = b.k WHERE a.x > 5` fetches the filtered `a` first (round 1). When its
@@ -115,7 +115,7 @@ fn column<'t>(table: &'t Table, name: &str, fragment: &Fetched, catalog: &Catalo
     (shipped && column.plain && stores_by_affinity(table, catalog)).then_some(column)
 }
 
-/// Whether what a plain column of this table holds has been through the column's affinity: a
+/// Whether the values of a plain column of this table have been through the column's affinity: a
 /// virtual table gives what it likes, and a view of several arms has an affinity that no arm need
 /// have applied.
 fn stores_by_affinity(table: &Table, catalog: &Catalog) -> bool {
@@ -134,7 +134,7 @@ fn is_stored(table: &Table) -> bool {
     table.sql.split_whitespace().nth(1).is_some_and(|word| word.eq_ignore_ascii_case("TABLE"))
 }
 
-/// The SQL of a fragment without a condition, held to `count` keys: its anonymous parameters. No
+/// The SQL of a fragment without a condition, limited to `count` keys: its anonymous parameters. No
 /// key: no row.
 pub(crate) fn filtered_by_keys(sql: &str, column: &str, count: usize) -> String {
     format!("{sql} WHERE {} IN ({})", quote_name(column), vec!["?"; count].join(", "))

@@ -1,16 +1,17 @@
 //! Parts of a question whose results are few go to the nodes as values.
 //!
 //! `… WHERE pid NOT IN (SELECT pid FROM b)`, `… FROM a JOIN (SELECT k, avg(x) AS m FROM a GROUP BY k) AS p ON p.k =
-//! a.k`: strategy 4 (`parts.rs`) merges the part and fetches the rows of `a`. With the part's few rows written
-//! into the question as values, the rest is over one table, and the rules for rows and aggregates have a
-//! plan for it: nodes join, filter and aggregate, and what is shipped is as small as the answer. Both
-//! plans are made beforehand; which one runs is told by the part's rows, once they are there
-//! (`run.rs`): at most [`MAX_KEYS`] rows of at most [`MAX_KEY_BYTES`], as what keys may have
-//! (`semijoin.rs`).
+//! a.k`: strategy 4 (`parts.rs`) merges the part and fetches the rows of `a`. With the part's few
+//! rows written into the question as values, the rest is over one table, and the rules for rows and
+//! aggregates have a plan for it: nodes join, filter and aggregate, and what is shipped is as small
+//! as the answer. Both plans are made beforehand; which one runs depends on the part's rows, once
+//! they are there (`run.rs`): at most [`MAX_KEYS`] rows of at most [`MAX_KEY_BYTES`], as what keys
+//! may have (`semijoin.rs`).
 //!
 //! # Why it keeps the contract
-//! A part stands for itself: its rows are the same wherever they are looked at. They are written so that SQLite reads back what they were: integers, texts, and doubles as quotients of
-//! integers that a double holds; what cannot be written so (blobs, infinities, text with a NUL) leaves
+//! A part stands for itself: its rows are the same wherever they are looked at. They are written so
+//! that SQLite reads back what they were: integers, texts, and doubles as quotients of integers
+//! that fit into a double; what cannot be written so (blobs, infinities, text with a NUL) leaves
 //! the other plan. Each column has the affinity that it had, by a cast that changes no value of the
 //! column (else the other plan), and collates by BINARY as it did. So the values are a replicated
 //! table, for which the rules for rows and aggregates keep the contract.
@@ -115,7 +116,7 @@ impl Put<'_> {
             affinities.push(match expr.peeled() {
                 Expr::Column { name, .. } => {
                     let named = |column: &&crate::plan::MergeColumn| crate::ast::same_name(&column.name, name);
-                    // (A column without a type converts nothing, which no expression can say.)
+                    // (A column without a type converts nothing, which no expression can express.)
                     table
                         .columns
                         .iter()
@@ -172,7 +173,7 @@ pub(crate) fn with_rows(with: &WithValues, values: &[Vec<Vec<Value>>]) -> Option
     for fragment in &mut plan.fragments {
         let mut expressions = Vec::new();
         for (set, rows) in with.sets.iter().zip(values) {
-            // (Names of ours stand where they are used, and nowhere else.)
+            // (Names that planning adds appear where they are used, and nowhere else.)
             if fragment.sql.contains(&set.name) {
                 expressions.push(format!("{} AS ({})", set.name, written(set, rows)?));
             }

@@ -179,7 +179,7 @@ impl Names {
     }
 }
 
-/// What an expression gives beside NULL, as far as that shows: text, or integers. The outer none:
+/// What an expression gives, if not NULL, as far as that shows: text, or integers. The outer none:
 /// it does not show; the inner one: NULL only.
 fn gives_text(expr: &Expr, is_text_column: &dyn Fn(&Expr) -> bool) -> Option<Option<bool>> {
     let all = |exprs: Vec<&Expr>| {

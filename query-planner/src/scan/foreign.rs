@@ -1,13 +1,13 @@
-//! What a SELECT over tables that are no columns (or over none) gives, as far as that shows: sides of
-//! a join that SQLite works out by itself. What is said here of a column's values is a guess that
-//! whoever has the values checks; what decides how they compare (collations) is certain.
+//! What a SELECT over tables that are no columns (or over none) gives, as far as that shows: sides
+//! of a join that SQLite works out by itself. The kind of a column's values is a guess here,
+//! checked when the values are there; what decides how they compare (collations) is certain.
 
 use super::{Column, PlainColumnsOf};
 use crate::ast::{Compound, Core, Expr, Output, Query, Select, Source, Visit, same_name, unquote, walk};
 use crate::functions;
 use crate::names::affinity;
 
-/// What an expression gives beside NULL.
+/// What an expression gives, if not NULL.
 #[derive(Clone, Copy, PartialEq)]
 enum Gives {
     Integers,

@@ -148,7 +148,7 @@ impl Reading<'_> {
             conditions.add(&names, Some(condition))?;
         }
         let has_star = query.columns.iter().any(|output| !matches!(output, AstOutput::Expr(..)));
-        if has_star && (!hidden.is_empty() || !names.is_whole()) {
+        if has_star && (!hidden.is_empty() || !names.has_all()) {
             return None;
         }
         let output = output(&names, query, select)?;
@@ -192,7 +192,7 @@ impl Reading<'_> {
             let columns = foreign::columns(select, self.plain)?;
             return Some(Part { alias, columns, source: PartSource::Sql(select.to_string()) });
         };
-        // Of rows in an order, or of the first ones, whoever gathers them knows nothing.
+        // Rows in an order, or the first of them, cannot be gathered.
         if matches!(&scan.output, Output::Rows(rows) if !rows.order.is_empty() || rows.limit.is_some()) {
             return None;
         }

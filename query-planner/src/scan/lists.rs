@@ -1,6 +1,6 @@
 //! `IN (SELECT …)` over nothing but values, written as a list, and `(SELECT …)` of one value, written as
-//! that: conditions on a column, for which no join is needed. Where a column and a value are of different kinds the two would differ by
-//! affinities; such a condition is understood by nobody here.
+//! that: conditions on a column, for which no join is needed. Where a column and a value are of
+//! different kinds the two would differ by affinities; such a condition is not understood.
 
 use crate::ast::{Core, Expr, Output, Query, Select, Source, VisitMut, same_name, walk_mut};
 use crate::ctes;

@@ -182,7 +182,7 @@ impl Names {
     }
 
     /// Whether all that is seen is a column.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn has_all(&self) -> bool {
         self.means.iter().flatten().all(|(_, meaning)| matches!(meaning, Meaning::Column(_)))
     }
 
@@ -218,7 +218,7 @@ impl Names {
         Self { means: Some(view.columns), derived, calls, is_windowed, ..Self::of(view.base, alias, node) }
     }
 
-    /// The columns that the scan has beside the table's: made of others, and by windows.
+    /// The columns that the scan has in addition to the table's: made of others, and by windows.
     pub(super) fn into_derived(self) -> (Vec<Derived>, Vec<WindowCall>) {
         (self.derived.into_inner(), self.calls.into_inner())
     }

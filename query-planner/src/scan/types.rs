@@ -7,7 +7,7 @@ pub struct Scan {
     pub table: String,
     /// The rows, where they are not those of a table.
     pub joined: Option<Box<Joined>>,
-    /// Columns that the scan has beside the table's: those that a view computes.
+    /// Columns that the scan has in addition to the table's: those that a view computes.
     pub derived: Vec<Derived>,
     /// Conditions on columns, all of which must hold.
     pub filter: Vec<Condition>,
@@ -44,8 +44,8 @@ impl Joined {
 pub enum SideRows {
     /// A scan: rows as they are, or groups.
     Scan(Box<Scan>),
-    /// A SELECT that is SQLite's: over tables that are no columns, or none. Whether its columns hold
-    /// what was made of it shows when it has run.
+    /// A SELECT that SQLite runs: over tables that are not columnar, or none. Whether its columns
+    /// are of the expected kinds shows when it has run.
     Sql(String),
 }
 
@@ -61,7 +61,7 @@ pub struct Side {
 /// A column of a side.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SideColumn {
-    /// Its name among all columns of the join, and what it holds.
+    /// Its name among all columns of the join, and the kind of its values.
     pub column: Column,
     /// Which result column of the side's scan it is.
     pub of: usize,
@@ -76,7 +76,7 @@ pub struct Join {
     pub side: Side,
     /// What must be equal: an operand over the sides before, one over this side. NULL equals nothing.
     pub equal: Vec<(Operand, Operand)>,
-    /// Between which values a column of this side must lie: all are about one column.
+    /// The bounds of a column of this side: all are about one column.
     pub bounds: Vec<Bound>,
     /// Conditions on both, worked out for each pair.
     pub residual: Vec<Operand>,
@@ -152,7 +152,7 @@ pub struct Windowed {
 /// A column that a window adds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WindowCall {
-    /// Its name in the scan, which no other column has, and what it holds.
+    /// Its name in the scan, which no other column has, and the kind of its values.
     pub column: Column,
     /// How it is made.
     pub function: WindowFunction,
@@ -288,7 +288,7 @@ pub enum By {
     Sql {
         /// The expression. It cannot fail.
         sql: String,
-        /// What it gives beside NULL: text, or integers.
+        /// What it gives, if not NULL: text, or integers.
         is_text: bool,
     },
 }
@@ -304,14 +304,14 @@ impl By {
     }
 }
 
-/// A column of a table, as far as scans tell columns apart.
+/// A column of a table, as far as scans distinguish columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// Whether it holds text, collated by BINARY, and nothing else but NULL.
+    /// Whether it has text, collated by BINARY, and nothing else but NULL.
     pub is_text: bool,
-    /// Whether it holds doubles and nothing else but NULL. Only what is made in memory does, and
+    /// Whether it has doubles and nothing else but NULL. Only what is made in memory does, and
     /// there as their bits.
     pub is_real: bool,
 }
@@ -333,14 +333,14 @@ impl Column {
 /// A table's columns, in order; none for tables whose scans are of no interest.
 pub type ColumnsOf<'c> = &'c dyn Fn(&str) -> Option<Vec<Column>>;
 
-/// Columns by name, those of which it is not known what they hold as none.
+/// Columns by name; none for those whose kind is not known.
 pub type PlainColumns = Vec<(String, Option<Column>)>;
 
 /// The columns of a table that is no columns, in order, each as what is in it by its declaration, if
 /// it collates by BINARY; none for views and virtual tables.
 pub type PlainColumnsOf<'c> = &'c dyn Fn(&str) -> Option<PlainColumns>;
 
-/// An expression without columns, as SQL; it may hold `:mesh_node` and `:mesh_now`.
+/// An expression without columns, as SQL; it may have `:mesh_node` and `:mesh_now`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constant(pub String);
 
@@ -417,7 +417,7 @@ pub struct Groups {
     /// What integers of a grouping value stand for, by its index: of a CASE of texts the places in
     /// this list.
     pub named: Vec<(usize, Vec<String>)>,
-    /// What is made of a grouping value, by its index, before groups are told apart by it: SQL over
+    /// What is made of a grouping value, by its index, before groups are formed by it: SQL over
     /// [`By::VALUE`] that cannot fail. SQLite works it out once for each different integer.
     pub made: Vec<(usize, String)>,
     /// Result columns, then those that only the order needs.
@@ -430,9 +430,9 @@ pub struct Groups {
     pub limit: Option<(i64, i64)>,
 }
 
-/// A value of a row: a column as it is, or integers worked out by SQLite's rules for integers. Where
-/// SQLite would turn to doubles (an overflow), whoever works it out must give up. Truth is an
-/// integer, too: 1, 0 or NULL, and any integer but 0 is true.
+/// A value of a row: a column as it is, or integers worked out by SQLite's rules for integers.
+/// Where SQLite would use doubles (an overflow), the executor must give up. Truth is an integer,
+/// too: 1, 0 or NULL, and any integer but 0 is true.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operand {
     /// A column. Within all the others: of integers.

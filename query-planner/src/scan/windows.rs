@@ -1,5 +1,5 @@
 //! Reads the window calls of a [`Scan`](super::Scan)'s statement: `row_number()`, `lag(x)`, running
-//! counts and sums. Each is a column that the scan's rows have besides.
+//! counts and sums. Each is a column added to the scan's rows.
 
 use super::names::{Meaning, Names};
 use super::outputs::ordered;

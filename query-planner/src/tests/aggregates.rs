@@ -1,6 +1,6 @@
 //! Aggregates beyond SQLite's own: over several nodes they say exactly what the same function says
 //! on one database that holds the union, in two phases, errors included. What each function says at
-//! all is tested beside it.
+//! all is tested next to it.
 
 use super::generate::Dice;
 use super::mesh::Mesh;

@@ -79,7 +79,7 @@ fn each_nodes_times_are_on_the_askers_clock() {
 }
 
 #[test]
-fn a_view_is_asked_whole_or_for_a_span() {
+fn a_view_is_asked_for_all_or_for_a_span() {
     let mut mesh = mesh();
     let whole = numbers(ask(&mut mesh, "SELECT id, late FROM firsts WHERE late IS NOT NULL ORDER BY id, late"));
     assert_eq!(
@@ -91,7 +91,7 @@ fn a_view_is_asked_whole_or_for_a_span() {
 }
 
 #[test]
-fn names_stay_and_what_cannot_be_told_is_refused() {
+fn names_stay_and_what_is_ambiguous_is_refused() {
     let mut mesh = mesh();
     let sql = "SELECT cluster_ns(ts_ns), cluster_ns(ts_ns) AS t2 FROM t";
     let plain = align(sql, &mesh.catalog, &clocks(), VIEWS).unwrap().unwrap();

@@ -197,7 +197,7 @@ fn bare_columns_come_from_the_row_of_the_extreme() {
 }
 
 #[test]
-fn views_over_rows_are_told_from_computed_ones() {
+fn views_over_rows_are_distinguished_from_computed_ones() {
     let mesh = mesh();
     let kind = |name: &str| mesh.catalog.tables[name].kind;
     assert_eq!(kind("big"), Kind::RowView);

@@ -103,10 +103,10 @@ impl Mesh {
 
     pub(crate) fn run(&mut self, plan: &Plan) -> Result<Answer, RunError> {
         let first = crate::first_ask(plan, false, &Budget::default(), NOW_NS);
-        let mut foretold = Foretold { mesh: &mut *self, first, at: None, asks: 0 };
-        let outcome = run(plan, &mut foretold, &Budget::default(), NOW_NS, &Stop::default());
-        let most = foretold.first.as_ref().map_or(0, |first| if first.is_all { 1 } else { usize::MAX });
-        assert!(foretold.asks <= most, "more was asked for than was foretold: {plan:?}");
+        let mut predicted = Predicted { mesh: &mut *self, first, at: None, asks: 0 };
+        let outcome = run(plan, &mut predicted, &Budget::default(), NOW_NS, &Stop::default());
+        let most = predicted.first.as_ref().map_or(0, |first| if first.is_all { 1 } else { usize::MAX });
+        assert!(predicted.asks <= most, "more was asked for than was predicted: {plan:?}");
         let answer = outcome?;
         self.shipped_rows = answer.node_stats.iter().map(|(_, stats)| stats.rows).sum();
         Ok(answer)
@@ -219,15 +219,15 @@ impl Fanout for Mesh {
     }
 }
 
-/// A mesh that is asked first for what was foretold.
-struct Foretold<'m> {
+/// A mesh that is asked first for what was predicted.
+struct Predicted<'m> {
     mesh: &'m mut Mesh,
     first: Option<FirstAsk>,
     at: Option<Round>,
     asks: usize,
 }
 
-impl Fanout for Foretold<'_> {
+impl Fanout for Predicted<'_> {
     fn round(&mut self, round: Round) {
         self.at = Some(round);
         Fanout::round(&mut *self.mesh, round);

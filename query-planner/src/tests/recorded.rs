@@ -1,4 +1,4 @@
-//! Three recorded stores of another tool, where they are at hand: `../shared/data/ingero` beside
+//! Three recorded stores of another tool, where they are at hand: `../shared/data/ingero` next to
 //! the project, or `RANKMESH_INGERO=DIR`. Their tables have a column `node` of their own.
 
 use std::path::PathBuf;

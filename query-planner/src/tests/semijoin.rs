@@ -52,7 +52,7 @@ fn count(mesh: &Mesh, sql: &str) -> u64 {
     mesh.union.query_row(sql, [], |row| row.get::<_, u32>(0)).map(u64::from).expect("a count")
 }
 
-/// Rows that the answer cost beside those of the driver.
+/// Rows that the answer cost in addition to those of the driver.
 fn shipped(mesh: &mut Mesh, sql: &str, driver: &str) -> u64 {
     mesh.agrees(sql, false);
     mesh.shipped_rows - count(mesh, &format!("SELECT count(*) FROM {driver}"))

@@ -1,4 +1,4 @@
-//! The functions that stand in for SQLite's own, beside SQLite's own: any arguments, the same
+//! The functions that stand in for SQLite's own, compared with those: any arguments, the same
 //! answer or the same error.
 
 use proptest::prelude::*;
@@ -196,7 +196,7 @@ fn patched_documents_are_sqlites() {
 }
 
 /// `cargo test -p query-planner --release -- --ignored --nocapture usual_sizes`: what a call costs
-/// beside SQLite's own.
+/// compared with SQLite's own.
 #[test]
 #[ignore = "a measurement"]
 fn calls_of_usual_sizes_cost_what_sqlites_do() {

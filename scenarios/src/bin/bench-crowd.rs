@@ -5,10 +5,9 @@
 //! them.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, SourceConfig};
 use anyhow::bail;
 use certs::Authority;
 use clap::Parser;
@@ -56,21 +55,11 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
     let authority = Authority::create(&"crowd".parse()?)?;
     let identity = dir.path().join("identity");
     authority.issue(&"n0".parse()?, Duration::from_secs(86_400))?.save(&identity)?;
-    let agent = Agent::start(AgentConfig {
-        cert_validity: certs::NODE_VALIDITY,
-        socket_access: Default::default(),
-        name: "n0".parse()?,
-        listen: (Ipv4Addr::LOCALHOST, 0).into(),
-        advertise: None,
-        join: Vec::new(),
-        token: None,
+    let agent = Agent::start(AgentConfig::new(
+        "n0".parse()?,
         identity,
-        source: SourceConfig::Store { path: dir.path().join("trace.db"), limits: StoreConfig::default() },
-        socket: None,
-        capture: CaptureChoice::Off,
-        on_finding: None,
-        labels: Vec::new(),
-    })
+        SourceConfig::Store { path: dir.path().join("trace.db"), limits: StoreConfig::default() },
+    ))
     .await?;
     let shared = agent.shared().clone();
     let total = arguments.before + arguments.timeout + 2;

@@ -8,14 +8,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, SourceConfig};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use clap::{Args, Parser, Subcommand};
@@ -268,19 +267,13 @@ fn recorded(agent: &mut mesh::Agent) -> anyhow::Result<u64> {
 /// An agent of this process, and rows for its store.
 async fn recording_agent(child: ChildArgs) -> anyhow::Result<()> {
     let agent = Agent::start(AgentConfig {
-        cert_validity: certs::NODE_VALIDITY,
-        socket_access: Default::default(),
-        name: child.name.parse()?,
-        listen: (Ipv4Addr::LOCALHOST, 0).into(),
-        advertise: None,
         join: child.join,
-        token: None,
-        identity: child.dir.join("identity"),
-        source: SourceConfig::Store { path: child.store, limits: keeps_all() },
         socket: Some(child.dir.join("socket")),
-        capture: CaptureChoice::Off,
-        on_finding: None,
-        labels: Vec::new(),
+        ..AgentConfig::new(
+            child.name.parse()?,
+            child.dir.join("identity"),
+            SourceConfig::Store { path: child.store, limits: keeps_all() },
+        )
     })
     .await?;
     let (source, stop) = (Arc::clone(&agent.shared().source), Arc::new(AtomicBool::new(false)));

@@ -255,24 +255,18 @@ async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
         let identity = dir.join(format!("{name}.id"));
         authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
         let config = AgentConfig {
-            cert_validity: certs::NODE_VALIDITY,
-            socket_access: Default::default(),
-            name: name.parse()?,
-            listen: "127.0.0.1:0".parse()?,
-            advertise: None,
             join: agents.first().map(|first| first.shared().advertise).into_iter().collect(),
-            token: None,
-            identity,
-            source: SourceConfig::Store { path: dir.join(format!("{name}.db")), limits: StoreConfig::default() },
-            socket: None,
             capture: CaptureChoice::Auto {
                 cgroup: Some(cgroups.0[n + 1].clone()),
                 probes: Vec::new(),
                 job: None,
                 rings: None,
             },
-            on_finding: None,
-            labels: Vec::new(),
+            ..AgentConfig::new(
+                name.parse()?,
+                identity,
+                SourceConfig::Store { path: dir.join(format!("{name}.db")), limits: StoreConfig::default() },
+            )
         };
         agents.push(Agent::start(config).await.with_context(|| format!("starting {name}"))?);
     }

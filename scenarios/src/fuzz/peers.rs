@@ -10,7 +10,7 @@ use anyhow::Context;
 use model::frame::{self, FrameReader};
 use model::wire::{Request, Response};
 use model::{LocalRequest, Question};
-use node_bpf::{Collective, Library, ProcessSeen, Record};
+use node_bpf::{Collective, ProcessSeen, Record};
 use query::SnapshotUse;
 use query::exec::Executor;
 use query_planner::{AskOptions, Batch, Budget, Catalog, Fragment, MergePool, NodeTask, Stop};
@@ -103,15 +103,11 @@ fn fill(path: &std::path::Path) -> anyhow::Result<()> {
                 datatype: Some("float32"),
                 bytes: Some(4096 << (call % 3)),
                 reduce_op: Some("sum"),
-                root: None,
                 stream: Some(7),
-                library: Library::Nccl,
-                tier: 0,
                 ret: Some(0),
                 cgroup_id: 1,
                 job_id: (call % 2 == 0).then(|| "42".to_owned()),
-                captured: None,
-                site: None,
+                ..Collective::default()
             }));
         }
         for rank in 0..4 {

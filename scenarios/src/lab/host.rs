@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig};
+use agent::{Agent, AgentConfig, Shared, SourceConfig};
 use anyhow::{Context, ensure};
 use certs::Authority;
 use rusqlite::Connection;
@@ -104,19 +104,14 @@ impl Host {
         let address = relay.open(self.id, own, at).with_context(|| format!("opening the relay's port at {at}"))?;
         self.address = Some(address);
         let config = AgentConfig {
-            cert_validity: certs::NODE_VALIDITY,
-            socket_access: Default::default(),
-            name: name_of(self.id).parse()?,
             listen: own,
             advertise: Some(address),
             join,
-            token: None,
-            identity: self.identity.clone(),
-            source: SourceConfig::Served { path: database, replicated: vec![REPLICATED.to_owned()] },
-            socket: None,
-            capture: CaptureChoice::Off,
-            on_finding: None,
-            labels: Vec::new(),
+            ..AgentConfig::new(
+                name_of(self.id).parse()?,
+                self.identity.clone(),
+                SourceConfig::Served { path: database, replicated: vec![REPLICATED.to_owned()] },
+            )
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

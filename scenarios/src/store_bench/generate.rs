@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::{Arc, LazyLock};
 
-use node_bpf::{Collective, Library};
+use node_bpf::Collective;
 
 /// First instant of the hour: 2026-01-01 UTC.
 pub const START_NS: i64 = 1_767_225_600_000_000_000;
@@ -129,13 +129,11 @@ impl Iterator for Generator {
             reduce_op: matches!(FUNCS[func], "all_reduce" | "reduce" | "reduce_scatter").then_some("sum"),
             root: matches!(FUNCS[func], "broadcast" | "reduce" | "gather" | "scatter").then_some(0),
             stream: Some(0x7f00_0000_1000 + 0x100 * comm as u64),
-            library: Library::Nccl,
-            tier: 0,
             ret: Some(0),
             cgroup_id: 8021,
             job_id: Some("4711".to_owned()),
-            captured: None,
             site: Some(Arc::clone(&SITES[func])),
+            ..Collective::default()
         })
     }
 }

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
+use agent::{Agent, AgentConfig, SourceConfig};
 use anyhow::{Context, ensure};
 use certs::{Issuer, Reissue};
 use tempfile::TempDir;
@@ -114,21 +114,7 @@ fn config(
     join: Vec<SocketAddr>,
     cert_validity: Duration,
 ) -> AgentConfig {
-    AgentConfig {
-        name: name.clone(),
-        listen: ([127, 0, 0, 1], 0).into(),
-        advertise: None,
-        join,
-        token: None,
-        identity: identity.to_owned(),
-        cert_validity,
-        socket_access: Default::default(),
-        source,
-        socket: None,
-        capture: CaptureChoice::Off,
-        on_finding: None,
-        labels: Vec::new(),
-    }
+    AgentConfig { join, cert_validity, ..AgentConfig::new(name.clone(), identity.to_owned(), source) }
 }
 
 /// Waits until `seen`; answers how long that took.

@@ -129,11 +129,7 @@ async fn last_finding(shared: &Shared, current: &Current, stop: &CancellationTok
             "SELECT verdict, rank, culprit_node, comm_hash FROM findings {of_job}ORDER BY until_ns DESC LIMIT 1"
         ),
         timeout_ms: u64::try_from(KNOWN.as_millis()).unwrap_or(u64::MAX),
-        nodes: Vec::new(),
-        labels: Vec::new(),
-        per_node: false,
-        plan_only: false,
-        analyze: false,
+        ..Question::default()
     };
     let Ok(QueryOutcome::Answer { answer, .. }) = ask::ask(&shared.coordinator, question, stop.clone()).await else {
         return None;

@@ -35,7 +35,7 @@ mod types;
 
 pub use answer::{StacksAnswer, Unread};
 pub use merge::{Class, Member, MemberStacks, Members, Merged, Node, Step, merge};
-pub use own::{OwnFrame, OwnStack, OwnThread, OwnWalk, OwnWalks};
+pub use own::OwnWalks;
 pub use process::{Identity, descendants};
 pub use reader::StackReader;
 pub use render::{escape, folded, text};

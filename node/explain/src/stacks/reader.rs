@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 
+use record::ThreadWalk;
+
 use super::modules::{Files, mappings};
 use super::native::NativeReader;
-use super::own::{OwnWalk, OwnWalks};
+use super::own::OwnWalks;
 use super::process::{Identity, refused};
 use super::python::{PythonReader, find};
 use super::types::{Limits, ProcessStacks, StacksError, ThreadStack};
@@ -58,17 +60,16 @@ impl StackReader {
     pub(super) fn answered(
         &mut self,
         pid: u32,
-        walks: &[OwnWalk],
+        walks: &[ThreadWalk],
     ) -> Result<(Vec<ThreadStack>, Option<String>), StacksError> {
-        let (stacks, not_asked) = match self.processes.get_mut(&pid) {
+        Ok(match self.processes.get_mut(&pid) {
             Some((_, Target::Python(reader))) => {
                 let stacks = reader.answered(&self.limits, walks).map_err(|errno| refused(pid, errno))?;
-                (stacks, reader.not_asked())
+                (stacks, reader.asked.refused.clone())
             }
-            Some((_, Target::Native(reader))) => (reader.answered(&self.limits, walks)?, reader.not_asked()),
-            None => return Ok(Default::default()),
-        };
-        Ok((stacks, not_asked.map(str::to_owned)))
+            Some((_, Target::Native(reader))) => (reader.answered(&self.limits, walks)?, reader.asked.refused.clone()),
+            None => Default::default(),
+        })
     }
 
     /// Drops the cached facts of all processes but these.

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
+use record::ThreadWalk;
 use serde::{Deserialize, Serialize};
 
-use super::own::{OwnWalk, OwnWalks};
+use super::own::OwnWalks;
 use super::reader::StackReader;
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust};
 
@@ -195,7 +196,7 @@ impl Counting {
     }
 
     /// The threads that were asked, and why others were not.
-    fn answered(&mut self, reader: &mut StackReader, walks: &[OwnWalk], limits: &Limits) -> Option<String> {
+    fn answered(&mut self, reader: &mut StackReader, walks: &[ThreadWalk], limits: &Limits) -> Option<String> {
         let before = cpu_time();
         let read = reader.answered(self.profile.pid, walks);
         self.has_cost(before);
@@ -362,14 +363,14 @@ mod tests {
     }
 
     impl OwnWalks for Refuses {
-        fn ask(&mut self, _: &super::super::own::OwnThread) -> Result<(), String> {
+        fn ask(&mut self, _: &record::WalkRequest) -> Result<(), String> {
             self.asked += 1;
             Err("not here".into())
         }
         fn ask_stack(&mut self, _: u32) -> Result<(), String> {
             Err("not here".into())
         }
-        fn take(&mut self, _: Duration) -> Vec<OwnWalk> {
+        fn take(&mut self, _: Duration) -> Vec<ThreadWalk> {
             Vec::new()
         }
         fn end(&mut self) {

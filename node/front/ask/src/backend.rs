@@ -11,7 +11,6 @@ use query_planner::{ColumnMeta, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::SocketArg;
-use crate::exit::Exit;
 
 /// The result of a request.
 #[derive(Debug)]
@@ -116,12 +115,12 @@ pub trait Connector: Sync {
         live: Option<(Arc<dyn Backend>, Duration)>,
     ) -> anyhow::Result<Arc<dyn Backend>>;
 
-    /// The socket of the mesh that a Slurm job has of its own; the exit code where the command ran
-    /// on a node of the job instead.
+    /// The socket of the mesh that a Slurm job has of its own.
     ///
     /// # Errors
-    /// The job has no mesh, or is not reached.
-    fn slurm_job(&self, job: &str) -> anyhow::Result<Result<PathBuf, Exit>>;
+    /// The job has no mesh, or is not reached; the command ran on a node of the job instead
+    /// ([`RanOnNode`](crate::RanOnNode)).
+    fn slurm_job(&self, job: &str) -> anyhow::Result<PathBuf>;
 
     /// Whether a Slurm job has a mesh of its own.
     fn has_own_mesh(&self, job: &str) -> bool;
@@ -132,19 +131,14 @@ impl SocketArg {
         self.socket.is_some() || self.via.is_some()
     }
 
-    /// For commands with `--job`: the socket of the job's mesh, or the exit code of the command
-    /// that ran on
-    /// a node of the job.
+    /// For commands with `--job`: the socket of the job's mesh.
     ///
     /// # Errors
     /// As [`Connector::slurm_job`].
-    pub fn of_slurm_job(&self, job: Option<&str>, connector: &dyn Connector) -> anyhow::Result<Result<Self, Exit>> {
+    pub fn of_slurm_job(&self, job: Option<&str>, connector: &dyn Connector) -> anyhow::Result<Self> {
         match job {
-            Some(job) if !self.names_an_agent() => {
-                let socket = connector.slurm_job(job)?;
-                Ok(socket.map(|socket| Self { socket: Some(socket), ..self.clone() }))
-            }
-            _ => Ok(Ok(self.clone())),
+            Some(job) if !self.names_an_agent() => Ok(Self { socket: Some(connector.slurm_job(job)?), ..self.clone() }),
+            _ => Ok(self.clone()),
         }
     }
 
@@ -154,15 +148,11 @@ impl SocketArg {
     ///
     /// # Errors
     /// As there.
-    pub fn of_any_job(
-        &self,
-        job: &mut Option<String>,
-        connector: &dyn Connector,
-    ) -> anyhow::Result<Result<Self, Exit>> {
+    pub fn of_any_job(&self, job: &mut Option<String>, connector: &dyn Connector) -> anyhow::Result<Self> {
         if !self.names_an_agent() && job.as_deref().is_some_and(|job| connector.has_own_mesh(job)) {
             self.of_slurm_job(job.take().as_deref(), connector)
         } else {
-            Ok(Ok(self.clone()))
+            Ok(self.clone())
         }
     }
 }

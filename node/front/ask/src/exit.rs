@@ -19,6 +19,11 @@ pub enum Exit {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
+/// Not an error: the command ran on a node of a Slurm job, and ended so there.
+#[derive(Debug, thiserror::Error)]
+#[error("the command ran on a node of the job")]
+pub struct RanOnNode(pub Exit);
+
 /// Whether a reader that went away (`… | head`) ended the work.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {

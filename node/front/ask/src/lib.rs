@@ -25,7 +25,7 @@ pub mod values;
 mod wait;
 
 pub use backend::{Backend, Connector, NoAnswer, Piece, Reply, Stopped, Take};
-pub use exit::{Exit, UsageError, is_broken_pipe};
+pub use exit::{Exit, RanOnNode, UsageError, is_broken_pipe};
 pub use socket::SocketBackend;
 pub use target::{Span, Target};
 pub use wait::{Deadline, deliver, run_until_stopped};

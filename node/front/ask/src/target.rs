@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{SocketArg, SpanArgs, TargetArgs};
 use crate::backend::{Backend, Connector, Reply, Take};
-use crate::exit::{Exit, UsageError};
+use crate::exit::UsageError;
 use crate::socket::SocketBackend;
 use crate::times::When;
 use crate::values::millis;
@@ -41,16 +41,15 @@ impl TargetArgs {
         if self.is_agent() { Ok(Target::agent(&self.socket, connector)) } else { self.files(connector) }
     }
 
-    /// As [`Self::target`], or the mesh of a Slurm job; the exit code where the command ran on a
-    /// node of the job.
+    /// As [`Self::target`], or the mesh of a Slurm job.
     ///
     /// # Errors
-    /// As there; the job has no mesh.
-    pub fn of_slurm_job(&self, job: Option<&str>, connector: &dyn Connector) -> anyhow::Result<Result<Target, Exit>> {
+    /// As there, and as [`Connector::slurm_job`].
+    pub fn of_slurm_job(&self, job: Option<&str>, connector: &dyn Connector) -> anyhow::Result<Target> {
         if !self.is_agent() {
-            return self.target(connector).map(Ok);
+            return self.target(connector);
         }
-        Ok(self.socket.of_slurm_job(job, connector)?.map(|socket| Target::agent(&socket, connector)))
+        Ok(Target::agent(&self.socket.of_slurm_job(job, connector)?, connector))
     }
 
     /// As [`Self::target`], for commands whose `job` may be one of many of a mesh: of a Slurm job
@@ -58,13 +57,9 @@ impl TargetArgs {
     ///
     /// # Errors
     /// As [`Self::of_slurm_job`].
-    pub fn of_any_job(
-        &self,
-        job: &mut Option<String>,
-        connector: &dyn Connector,
-    ) -> anyhow::Result<Result<Target, Exit>> {
+    pub fn of_any_job(&self, job: &mut Option<String>, connector: &dyn Connector) -> anyhow::Result<Target> {
         if self.archive.is_some() {
-            return self.files(connector).map(Ok);
+            return self.files(connector);
         }
         Target::of_any_job(&self.socket, &self.db, job, connector)
     }
@@ -137,11 +132,11 @@ impl Target {
         db: &[PathBuf],
         job: &mut Option<String>,
         connector: &dyn Connector,
-    ) -> anyhow::Result<Result<Self, Exit>> {
+    ) -> anyhow::Result<Self> {
         if !db.is_empty() {
-            return Self::stores(db, connector).map(Ok);
+            return Self::stores(db, connector);
         }
-        Ok(socket.of_any_job(job, connector)?.map(|socket| Self::agent(&socket, connector)))
+        Ok(Self::agent(&socket.of_any_job(job, connector)?, connector))
     }
 
     /// Lets `stop` end the questions from now on, on every node.

@@ -45,10 +45,7 @@ const FOR_THE_LAST: Duration = Duration::from_millis(100);
 /// # Errors
 /// The target cannot be asked, or the protocol failed.
 pub fn run(mut args: McpArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    let target = match args.target.of_any_job(&mut args.job, connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = args.target.of_any_job(&mut args.job, connector)?;
     let server = Server::new(target, args.target, args.job, args.max_tokens);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let served = runtime.block_on(async {

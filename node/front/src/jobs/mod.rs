@@ -146,10 +146,7 @@ pub fn run(mut args: JobsArgs, connector: &dyn Connector) -> anyhow::Result<Exit
     if let Some(out) = &args.out {
         print::check_file(out)?;
     }
-    let target = match args.target.of_any_job(&mut args.job, connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = args.target.of_any_job(&mut args.job, connector)?;
     let priced = Priced::of(&args.rate, &target)?;
     let client = Client::of(&target, &args.target);
     let mut jobs = gather::jobs(args.job.as_deref(), args.since, target.now_ns(), &client)?;

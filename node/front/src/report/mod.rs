@@ -69,10 +69,7 @@ pub struct ReportArgs {
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(mut args: ReportArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    let target = match args.target.of_any_job(&mut args.job, connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = args.target.of_any_job(&mut args.job, connector)?;
     let span_ns = match args.span.resolved(&target)? {
         Span::Between(since_ns, until_ns) => (since_ns, until_ns),
         Span::Back(ms) => (target.now_ns().saturating_sub_unsigned(ms.saturating_mul(1_000_000)), target.now_ns()),

@@ -39,10 +39,7 @@ use statements::take_statements;
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(args: ShellArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    let target = match args.target.of_slurm_job(args.job.as_deref(), connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = args.target.of_slurm_job(args.job.as_deref(), connector)?;
     let mut session = Session { target, args: args.target, format: args.format, timer: false, once: None, stop: None };
     if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
         session.interactive()

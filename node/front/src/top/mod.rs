@@ -92,10 +92,7 @@ impl Begin {
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(mut args: TopArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    let target = match Target::of_any_job(&args.socket, &args.db, &mut args.job, connector)? {
-        Ok(target) => target,
-        Err(exit) => return Ok(exit),
-    };
+    let target = Target::of_any_job(&args.socket, &args.db, &mut args.job, connector)?;
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     let has_screen = std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !is_dumb;
     let look = look(args.ascii);

@@ -1,12 +1,12 @@
-//! Admission: how many questions are worked on at a time, how many wait, and who is asked to come
+//! Admission: how many questions are worked on at a time, how many wait, and which are asked to try
 //! again later.
 //!
 //! Work has a cost in units. What is over the limit waits for as long as its deadline allows, in a
 //! fair order (`queue`); what is over the limit of those that wait, of all or of one requester, is
-//! refused at once and told when to come again. What a node does for the mesh
-//! ([`Admission::for_leaf`]) and the questions that an agent puts together
+//! refused at once, with a time after which to try again. What a node does for the mesh
+//! ([`Admission::for_leaf`]) and the questions that an agent coordinates
 //! ([`Admission::for_coordinator`]) have permits of their own: one waits for the other, so sharing
-//! them would lock both up.
+//! them would deadlock.
 //!
 //! `permit`: the right to work, and how it is given up for a while.
 
@@ -54,11 +54,11 @@ pub struct Admission {
     mean_ns: AtomicU64,
 }
 
-/// Who asks for a permit.
+/// The requester of a permit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Requester {
     name: Arc<str>,
-    /// One of the people for whom it asks, where it says for whom.
+    /// The user for whom it asks, where it names one.
     user: Option<u32>,
     guest: bool,
 }
@@ -69,13 +69,13 @@ impl Requester {
         Self { name: name.into(), user: None, guest: false }
     }
 
-    /// One of many others; together they leave room for those who are trusted.
+    /// One of many others; together they leave room for trusted requesters.
     pub fn guest(name: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), user: None, guest: true }
     }
 
-    /// The same for one user: she has a queue of her own, and leaves some of the requester's share
-    /// to the others for whom it asks.
+    /// The same for one user, who has a queue of her own and leaves some of the requester's share
+    /// to its other users.
     #[must_use]
     pub fn for_user(self, user: Option<u32>) -> Self {
         Self { user, ..self }
@@ -119,7 +119,7 @@ impl Admission {
         })
     }
 
-    /// Those of an agent that puts questions together; what a question costs is [`cost`].
+    /// Those of an agent that coordinates questions; what a question costs is [`cost`].
     #[must_use]
     pub fn for_coordinator() -> Arc<Self> {
         Self::new(Limits {
@@ -167,17 +167,17 @@ impl Admission {
 
 /// What a heavy question costs.
 const HEAVY: u32 = 4;
-/// Units of questions that an agent puts together at a time.
+/// Units of questions that an agent coordinates at a time.
 const UNITS: u32 = 4 * HEAVY;
-/// Tasks of one requester that a node lets wait: no more questions than that are out from an agent
-/// at a time, suspended or not.
+/// Tasks of one requester that may wait at a node: an agent never has more questions in flight,
+/// suspended or not.
 const TASKS_PER_REQUESTER: usize = 32;
 /// Tasks in flight at a node at a time: a thread and a connection each, though only those with a
 /// permit work.
 pub(super) const MAX_IN_FLIGHT: usize = 128;
 
-/// What putting a question together costs the coordinator, in units of a cheap one: those that
-/// gather rows in its memory are heavy.
+/// Cost of a question for its coordinator, in units of a cheap one: those that gather rows in its
+/// memory are heavy.
 #[must_use]
 pub fn cost(plan: &Plan) -> u32 {
     match plan.strategy {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_over_the_limits_is_refused_and_told_when_to_come_again() {
+    async fn what_is_over_the_limits_is_refused_with_a_time_to_try_again() {
         let admission = Admission::new(LIMITS);
         let heavy = admission.enter(&requester("a"), 2).await.expect("room");
         assert_eq!(admission.used(), 2);
@@ -231,7 +231,7 @@ mod tests {
         let refused = admission.enter(&requester("c"), 1).await.expect_err("three wait");
         assert!(refused.to_string().contains("3 questions wait here already"), "{refused}");
         assert!(refused.retry_after > Duration::ZERO);
-        // Who gives up waiting waits no more.
+        // A request that gives up leaves the queue.
         third.abort();
         let _ = third.await;
         drop(heavy);

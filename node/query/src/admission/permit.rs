@@ -1,5 +1,4 @@
-//! The right to work that admission gives, and one that is given up while work only waits for
-//! others.
+//! Permits to work, and permits that are suspended while work only waits for others.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,7 +48,7 @@ pub(crate) struct SuspendablePermit {
     cost: u32,
     permit: Option<Permit>,
     suspended: Option<OwnedSemaphorePermit>,
-    /// The work is stopped, and waits for no permit any more.
+    /// The work was stopped; it no longer waits for a permit.
     cancelled: CancellationToken,
 }
 
@@ -59,8 +58,8 @@ impl SuspendablePermit {
         Self { runtime, admission, requester, cost, permit: Some(permit), suspended: None, cancelled }
     }
 
-    /// Somebody else may work meanwhile; unless so much work is suspended that this one keeps its
-    /// permit.
+    /// Gives the permit to others meanwhile, unless so much work is suspended already that this one
+    /// keeps it.
     pub(crate) fn suspend(&mut self) {
         if self.permit.is_some()
             && let Ok(suspended) = Arc::clone(&self.admission.suspended).try_acquire_owned()
@@ -69,7 +68,7 @@ impl SuspendablePermit {
         }
     }
 
-    /// Waits for a permit again, which nobody refuses; false when there was none until then, or the
+    /// Waits for a permit again, which is not refused; false when there was none until then, or the
     /// work was cancelled.
     pub(crate) fn resume(&mut self, until: Instant) -> bool {
         if self.permit.is_none() {

@@ -1,6 +1,7 @@
-//! Units of work, handed out fairly: every requester has a queue of its own, and the queues take
-//! turns, so that who asks much waits behind itself and not before others; and no requester has all
-//! of the units, however long its work takes. Work that was suspended goes first.
+//! Units of work, handed out fairly: every requester has a queue of its own, and they are served
+//! round robin, so that a requester with many requests waits behind its own and not before others';
+//! and no requester gets all of the units, however long its work takes. Work that was suspended
+//! goes first.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{Limits, Requester};
 
-/// So many units, and who waits for some.
+/// Units, and the requests that wait for some.
 #[derive(Debug)]
 pub(super) struct FairQueue {
     limits: Limits,
@@ -25,25 +26,25 @@ pub(super) struct Units {
     count: u32,
 }
 
-/// Nobody else may wait, or no more of this requester.
+/// The queue is full, or this requester's part of it.
 #[derive(Debug)]
 pub(super) struct Full {
     /// How many wait.
     pub(super) waiting: usize,
-    /// Whether it is this requester that they are too many of.
+    /// Whether it is this requester's part that is full.
     pub(super) of_one: bool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// What one requester may have at a time, if it is not one piece of work.
+    /// Units that one requester may have at a time, except for a single piece of work.
     share: u32,
     free: u32,
-    /// What each requester has.
-    held: HashMap<Requester, u32>,
+    /// Units of each requester.
+    in_use: HashMap<Requester, u32>,
     /// Suspended work that wants to go on.
     resuming: VecDeque<Waiting>,
-    /// Those of each requester that wait, the requester who is next first.
+    /// The waiting requests of each requester, the next requester first.
     queues: VecDeque<VecDeque<Waiting>>,
 }
 
@@ -54,7 +55,7 @@ struct Waiting {
     to: oneshot::Sender<Units>,
 }
 
-/// Where the next one stands: among those who resume, or first of a requester's.
+/// Where the next request is: among those that resume, or first of a requester's.
 #[derive(Clone, Copy)]
 enum Next {
     Resuming(usize),
@@ -62,7 +63,7 @@ enum Next {
 }
 
 impl Requester {
-    /// Whether both are of one node or person, whomever they ask for.
+    /// Whether both are of one node or person, for any user.
     fn is_like(&self, other: &Self) -> bool {
         (&self.name, self.guest) == (&other.name, other.guest)
     }
@@ -72,13 +73,14 @@ impl State {
     /// Whether a requester may have so many more. One piece of work may be more than its share, if
     /// it has nothing else. Of several users of one requester none has all of its share.
     fn may_have(&self, requester: &Requester, count: u32) -> bool {
-        let of_all = self.held.iter().filter(|(one, _)| one.is_like(requester)).map(|(_, held)| held).sum::<u32>();
-        let of_user = self.held.get(requester).copied().unwrap_or(0);
+        let of_all =
+            self.in_use.iter().filter(|(one, _)| one.is_like(requester)).map(|(_, in_use)| in_use).sum::<u32>();
+        let of_user = self.in_use.get(requester).copied().unwrap_or(0);
         let share_of_user = if requester.user.is_some() { self.share.div_ceil(2) } else { self.share };
         of_all == 0 || of_all + count <= self.share && (of_user == 0 || of_user + count <= share_of_user)
     }
 
-    /// The next one of all queues whose requester has not its share already, and what it wants.
+    /// The next request of all queues whose requester is below its share, and its units.
     fn next(&mut self) -> Option<(Next, u32)> {
         self.resuming.retain(|waiting| !waiting.to.is_closed());
         for queue in &mut self.queues {
@@ -91,7 +93,7 @@ impl State {
         resuming.chain(firsts).find(|(_, waiting)| may(waiting)).map(|(next, waiting)| (next, waiting.count))
     }
 
-    /// Takes one out of its queue; its requester's next comes after everybody else's.
+    /// Takes a request out of its queue; its requester then comes after all others.
     fn take(&mut self, next: Next) -> Option<Waiting> {
         match next {
             Next::Resuming(at) => self.resuming.remove(at),
@@ -106,7 +108,7 @@ impl State {
         }
     }
 
-    /// Puts one into its requester's queue.
+    /// Puts a request into its requester's queue.
     fn enqueue(&mut self, waiting: Waiting, limits: &Limits) -> Result<(), Full> {
         let counts = |wanted: &dyn Fn(&Requester) -> bool| {
             let open = self.queues.iter().flatten().filter(|waiting| !waiting.to.is_closed());
@@ -130,33 +132,33 @@ impl State {
         Ok(())
     }
 
-    fn hold(&mut self, queue: &Arc<FairQueue>, requester: Requester, count: u32) -> Units {
+    fn grant_to(&mut self, queue: &Arc<FairQueue>, requester: Requester, count: u32) -> Units {
         self.free -= count;
-        *self.held.entry(requester.clone()).or_default() += count;
+        *self.in_use.entry(requester.clone()).or_default() += count;
         Units { queue: Arc::clone(queue), requester, count }
     }
 
     fn give_back(&mut self, requester: &Requester, count: u32) {
         self.free += count;
-        if let Some(held) = self.held.get_mut(requester) {
-            *held = held.saturating_sub(count);
-            if *held == 0 {
-                self.held.remove(requester);
+        if let Some(in_use) = self.in_use.get_mut(requester) {
+            *in_use = in_use.saturating_sub(count);
+            if *in_use == 0 {
+                self.in_use.remove(requester);
             }
         }
     }
 }
 
 impl FairQueue {
-    /// So many units as the limits say; a quarter of them, or one, is left by who asks much.
+    /// Units as the limits say; a requester with many requests leaves a quarter of them, or one.
     pub(super) fn new(limits: Limits) -> Arc<Self> {
         let units = limits.units;
         let share = (units - (units / 4).max(1).min(units)).max(1);
-        let (held, resuming, queues) = (HashMap::new(), VecDeque::new(), VecDeque::new());
-        Arc::new(Self { limits, state: Mutex::new(State { share, free: units, held, resuming, queues }) })
+        let (in_use, resuming, queues) = (HashMap::new(), VecDeque::new(), VecDeque::new());
+        Arc::new(Self { limits, state: Mutex::new(State { share, free: units, in_use, resuming, queues }) })
     }
 
-    /// Units that nobody uses.
+    /// Free units.
     pub(super) fn free(&self) -> usize {
         self.state.lock().free as usize
     }
@@ -167,16 +169,16 @@ impl FairQueue {
         self.state.lock().queues.iter().flatten().filter(|waiting| !waiting.to.is_closed()).count()
     }
 
-    /// So many for `requester` at once, or none: nobody is passed by.
+    /// So many for `requester` at once, or none: it does not pass others that wait.
     pub(super) fn try_take(self: &Arc<Self>, requester: &Requester, count: u32) -> Option<Units> {
         let mut state = self.state.lock();
         if state.next().is_some() || state.free < count || !state.may_have(requester, count) {
             return None;
         }
-        Some(state.hold(self, requester.clone(), count))
+        Some(state.grant_to(self, requester.clone(), count))
     }
 
-    /// So many for `requester`, when it is next. Who stops waiting is passed over.
+    /// So many for `requester`, when it is next. A request that stops waiting is skipped.
     pub(super) async fn take(self: &Arc<Self>, requester: &Requester, count: u32) -> Result<Units, Full> {
         self.wait(requester, count, |state, waiting| state.enqueue(waiting, &self.limits)).await
     }
@@ -197,11 +199,11 @@ impl FairQueue {
         count: u32,
         enqueue: impl FnOnce(&mut State, Waiting) -> Result<(), E>,
     ) -> Result<Units, E> {
-        // Dropped after the receiver: who is behind one that waits no more may be next.
-        let _hand_on = HandOn(self);
+        // Dropped after the receiver: the request behind one that stopped waiting may be next.
+        let _grant = GrantOnDrop(self);
         let (to, units) = oneshot::channel();
         enqueue(&mut self.state.lock(), Waiting { requester: requester.clone(), count, to })?;
-        self.hand_on();
+        self.grant();
         match units.await {
             Ok(units) => Ok(units),
             // The queue keeps the sender until it sends, and lives as long as `self`.
@@ -209,16 +211,16 @@ impl FairQueue {
         }
     }
 
-    /// Gives free units to those who are next.
-    fn hand_on(self: &Arc<Self>) {
+    /// Gives free units to the next requests.
+    fn grant(self: &Arc<Self>) {
         let mut state = self.state.lock();
         while let Some((next, count)) = state.next()
             && count <= state.free
         {
             let Some(Waiting { requester, count, to }) = state.take(next) else { return };
-            let units = state.hold(self, requester, count);
+            let units = state.grant_to(self, requester, count);
             if let Err(mut unwanted) = to.send(units) {
-                // Its drop would want the lock that is held here.
+                // Its drop would take the lock, which is locked here.
                 state.give_back(&unwanted.requester, unwanted.count);
                 unwanted.count = 0;
             }
@@ -226,11 +228,11 @@ impl FairQueue {
     }
 }
 
-struct HandOn<'a>(&'a Arc<FairQueue>);
+struct GrantOnDrop<'a>(&'a Arc<FairQueue>);
 
-impl Drop for HandOn<'_> {
+impl Drop for GrantOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.hand_on();
+        self.0.grant();
     }
 }
 
@@ -239,7 +241,7 @@ impl Drop for Units {
         // None were handed over: the queue is locked.
         if self.count > 0 {
             self.queue.state.lock().give_back(&self.requester, self.count);
-            self.queue.hand_on();
+            self.queue.grant();
         }
     }
 }
@@ -267,7 +269,7 @@ mod tests {
         Requester::trusted(name)
     }
 
-    /// Somebody who waits, once she stands in the queue.
+    /// A request that waits, once it is in the queue.
     async fn waiting(queue: &Arc<FairQueue>, name: &'static str, count: u32) -> JoinHandle<Option<Units>> {
         waiting_as(queue, requester(name), count).await
     }
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_much_waits_behind_herself() {
+    async fn a_requester_with_many_requests_waits_behind_its_own() {
         let queue = queue(2);
         let first = queue.take(&requester("greedy"), 2).await.expect("free");
         let mut greedy = Vec::new();
@@ -302,7 +304,7 @@ mod tests {
         let third = got(&mut modest).await.expect("before the rest of hers");
         assert!(got(&mut greedy[1]).await.is_none(), "one unit is not two");
         assert!(queue.try_take(&requester("one"), 1).is_none(), "nobody is passed by");
-        // Who began before goes before all who have not.
+        // Work that had started goes before all that has not.
         let mut back = tokio::spawn({
             let queue = Arc::clone(&queue);
             async move { Some(queue.take_again(&requester("back"), 2).await) }
@@ -315,17 +317,17 @@ mod tests {
         drop(got(&mut greedy[1]).await.expect("then she"));
         drop(got(&mut greedy[2]).await.expect("and again"));
         assert_eq!(queue.free(), 2);
-        assert!(queue.state.lock().queues.is_empty() && queue.state.lock().held.is_empty(), "nobody is remembered");
+        assert!(queue.state.lock().queues.is_empty() && queue.state.lock().in_use.is_empty(), "nobody is remembered");
     }
 
     #[tokio::test]
-    async fn nobody_has_all_of_it_however_long_her_work_takes() {
+    async fn no_requester_gets_all_units_however_long_its_work_takes() {
         let queue = queue(4);
         let mut endless: Vec<Units> =
             (0..3).map(|_| queue.try_take(&requester("greedy"), 1).expect("her share")).collect();
         assert!(queue.try_take(&requester("greedy"), 1).is_none(), "the last one is for others");
         let mut fourth = waiting(&queue, "greedy", 1).await;
-        // Nor by resting and coming back.
+        // Nor by suspending and resuming.
         let mut back = tokio::spawn({
             let queue = Arc::clone(&queue);
             async move { Some(queue.take_again(&requester("greedy"), 1).await) }
@@ -354,7 +356,7 @@ mod tests {
         let modest = queue.try_take(&user(8), 1).expect("she has nothing yet");
         assert!(queue.try_take(&user(9), 1).is_none(), "the node has its share");
         let other = queue.try_take(&requester("other"), 1).expect("another node has nothing yet");
-        // Their queues take turns.
+        // Their queues are served in turn.
         let mut greedy = [waiting_as(&queue, user(7), 1).await, waiting_as(&queue, user(7), 1).await];
         let mut late = waiting_as(&queue, user(9), 1).await;
         drop(modest);
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_holds_nobody_up() {
+    async fn a_request_that_gives_up_blocks_no_other() {
         let queue = queue(2);
         let one = queue.try_take(&requester("one"), 1).expect("free");
         let heavy = waiting(&queue, "heavy", 2).await;
@@ -374,7 +376,7 @@ mod tests {
         heavy.abort();
         let _ = heavy.await;
         let units = got(&mut light).await.expect("there is a unit");
-        // Handed over and never taken.
+        // Given and never received.
         let never = waiting(&queue, "never", 1).await;
         never.abort();
         let _ = never.await;

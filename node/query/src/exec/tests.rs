@@ -48,7 +48,7 @@ async fn the_second_round_sees_what_the_first_saw_and_only_that() {
     let second = SnapshotUse { of_earlier: true, keep_ms: 0, ..first };
 
     assert_eq!(first_value(&executor, COUNT, Some(first)).await, Ok(Value::Integer(1)));
-    assert_eq!(executor.held_snapshots(), 1);
+    assert_eq!(executor.kept_snapshots(), 1);
     writer.execute_batch("INSERT INTO t VALUES (2)").expect("a row");
     assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(2)));
     // As often as it has to be asked: what it sent to an intermediate aggregator may have been
@@ -56,12 +56,12 @@ async fn the_second_round_sees_what_the_first_saw_and_only_that() {
     let ask_through = SnapshotUse { keep_ms: 60_000, ..second };
     for _ in 0..2 {
         assert_eq!(first_value(&executor, COUNT, Some(ask_through)).await, Ok(Value::Integer(1)));
-        assert_eq!(executor.held_snapshots(), 1);
+        assert_eq!(executor.kept_snapshots(), 1);
     }
     assert_eq!(first_value(&executor, COUNT, Some(second)).await, Ok(Value::Integer(1)));
-    assert_eq!(executor.held_snapshots(), 0);
+    assert_eq!(executor.kept_snapshots(), 0);
 
-    // An earlier task that is stuck since nobody reads its rows gives way.
+    // An earlier task that is stuck because its rows are not read is stopped.
     writer.execute_batch("CREATE TABLE long(x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) INSERT INTO long SELECT i FROM n").expect("rows");
     let (batches, mut unread) = mpsc::channel(1);
     let long = task(&executor, "SELECT x FROM long");
@@ -77,7 +77,7 @@ async fn the_second_round_sees_what_the_first_saw_and_only_that() {
     executor.release(8);
     let first = SnapshotUse { question: 7, ..first };
 
-    // It came already; another question's, and another life's, would be another snapshot.
+    // This question's was taken; another question, or another process, would have another snapshot.
     let gone = first_value(&executor, COUNT, Some(second)).await.expect_err("the snapshot is gone");
     assert!(gone.to_string().contains("restarted between two rounds"), "{gone}");
     assert_eq!(first_value(&executor, COUNT, Some(first)).await, Ok(Value::Integer(2)));
@@ -112,7 +112,7 @@ async fn readers_of_a_file_at_rest_are_kept_until_it_changes() {
     assert!(executor.run_inline(&task(&executor, COUNT)).is_none(), "the reader showed what was before");
     assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(2)));
     assert_eq!(kept(), 1);
-    // Beside a writer, whose rows lie in the log.
+    // Next to a writer, whose rows are in the log.
     let writer = Connection::open(&path).expect("a file");
     writer.execute_batch("INSERT INTO t VALUES (3)").expect("a row");
     assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(3)));
@@ -150,17 +150,17 @@ async fn a_snapshot_that_nobody_comes_back_for_is_given_up() {
     let first = SnapshotUse { question: 7, of_earlier: false, keep_ms: 60_000 };
     first_value(&executor, COUNT, Some(first)).await.expect("a count");
     executor.release(8);
-    assert_eq!(executor.held_snapshots(), 1);
+    assert_eq!(executor.kept_snapshots(), 1);
     executor.release(7);
-    assert_eq!(executor.held_snapshots(), 0);
+    assert_eq!(executor.kept_snapshots(), 0);
     first_value(&executor, COUNT, Some(SnapshotUse { keep_ms: 1, ..first })).await.expect("a count");
     let until = Instant::now() + Duration::from_secs(60);
-    while executor.held_snapshots() > 0 {
+    while executor.kept_snapshots() > 0 {
         assert!(Instant::now() < until, "it is kept for ever");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // A failure keeps nothing either.
     let fails = "SELECT abs(-9223372036854775807 - 1 + count(*)) FROM t";
     first_value(&executor, fails, Some(first)).await.expect_err("an overflow");
-    assert_eq!(executor.held_snapshots(), 0);
+    assert_eq!(executor.kept_snapshots(), 0);
 }

@@ -22,7 +22,7 @@ pub trait ColumnsElsewhere: Send + Sync {
     /// can be had so: then SQLite reads the virtual table.
     ///
     /// # Errors
-    /// [`StoreError::Elsewhere`]: they cannot be read.
+    /// [`StoreError::External`]: they cannot be read.
     fn parts(&self, table: &str, times: (i64, i64)) -> Result<Option<Vec<Arc<dyn Part>>>, StoreError>;
 }
 
@@ -35,7 +35,7 @@ pub trait Part: Debug + Send + Sync {
     /// A column's values, one for each row.
     ///
     /// # Errors
-    /// [`StoreError::Elsewhere`]: it cannot be read, or is not what the table says.
+    /// [`StoreError::External`]: it cannot be read, or is not what the table says.
     fn read(&self, column: &str) -> Result<PartValues, StoreError>;
 }
 

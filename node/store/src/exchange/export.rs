@@ -1,5 +1,5 @@
 //! Owns an export as a whole: which tables, since when, from one snapshot, into one new file. The
-//! forms lie beside it.
+//! forms have modules of their own.
 
 mod csv;
 pub(super) mod parquet;
@@ -20,9 +20,9 @@ pub struct Export {
     /// A trace store, or any SQLite file. It may be in use by a running agent: the export reads one
     /// snapshot.
     pub db: PathBuf,
-    /// The new file; its ending says the form: `.db`, `.csv` or `.parquet`.
+    /// The new file; its ending chooses the form: `.db`, `.csv` or `.parquet`.
     pub out: PathBuf,
-    /// Only these tables; empty means all for `.db`, and `collectives` for the forms that hold one
+    /// Only these tables; empty means all for `.db`, and `collectives` for the forms with one
     /// table.
     pub tables: Vec<String>,
     /// Only rows of this last stretch of the recording: counted back from the newest row, so that
@@ -47,7 +47,7 @@ pub enum ExportError {
     /// The source cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The new file's name says no form.
+    /// The ending of the new file's name is no form.
     #[error("{}: give --out a name that ends in .db, .csv or .parquet", .0.display())]
     Form(PathBuf),
     /// The new file is there already.
@@ -63,7 +63,7 @@ pub enum ExportError {
         /// What there is.
         have: Vec<String>,
     },
-    /// A form that holds one table was given several.
+    /// Several tables were wanted in a form that has one.
     #[error("a {form} file holds one table: give one --table, or --out a .db file for {n} tables")]
     OneTable {
         /// "csv" or "parquet".
@@ -71,7 +71,7 @@ pub enum ExportError {
         /// How many were asked for.
         n: usize,
     },
-    /// A value that the column's form cannot hold.
+    /// A value that does not fit the column's form.
     #[error(
         "{table}.{column} holds {found} in a column declared for {declared}: export it as .db or .csv, which keep any value"
     )]
@@ -82,7 +82,7 @@ pub enum ExportError {
         column: String,
         /// What was found.
         found: &'static str,
-        /// What the column's type can hold.
+        /// What fits the column's type.
         declared: &'static str,
     },
     /// The new file cannot be written.
@@ -90,7 +90,7 @@ pub enum ExportError {
     Write {
         /// The new file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// SQLite failed on one of the files.
@@ -98,7 +98,7 @@ pub enum ExportError {
     Sqlite {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
     /// The Parquet writer failed.
@@ -106,7 +106,7 @@ pub enum ExportError {
     Parquet {
         /// The new file.
         path: PathBuf,
-        /// What it said.
+        /// Its error.
         source: ::parquet::errors::ParquetError,
     },
 }
@@ -117,7 +117,7 @@ pub(crate) trait Sink {
     fn begin(&mut self, table: &Table) -> Result<(), ExportError>;
     /// One row of it, in the order of its columns.
     fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExportError>;
-    /// Everything was handed over: make the file whole and durable.
+    /// Everything was handed over: complete the file and make it durable.
     fn finish(self: Box<Self>) -> Result<(), ExportError>;
 }
 
@@ -140,10 +140,10 @@ impl Form {
 }
 
 /// Export rows of `wanted.db` into the new file `wanted.out`, all from one snapshot. The file
-/// appears under its name only when it is whole.
+/// appears under its name only when it is complete.
 ///
 /// # Errors
-/// [`ExportError`] says what is wrong and what to do; then no new file is left.
+/// [`ExportError`] with what is wrong and what to do; then no new file is left.
 pub fn export(wanted: &Export) -> Result<Exported, ExportError> {
     let form = Form::of(&wanted.out).ok_or_else(|| ExportError::Form(wanted.out.clone()))?;
     if wanted.out.exists() {
@@ -164,7 +164,7 @@ pub fn export(wanted: &Export) -> Result<Exported, ExportError> {
 
     let failed = |source| ExportError::Write { path: wanted.out.clone(), source };
     let counts =
-        super::appear_whole(&wanted.out, failed, |part| write_all(&snapshot, wanted, form, &chosen, from_ns, part))?;
+        super::write_complete(&wanted.out, failed, |part| write_all(&snapshot, wanted, form, &chosen, from_ns, part))?;
     let left_out = all
         .iter()
         .filter(|table| !chosen.contains(table))
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_file_keeps_its_tables_and_a_wrong_value_is_refused_where_it_cannot_be_held() {
+    fn a_foreign_file_keeps_its_tables_and_a_value_that_does_not_fit_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let db = dir.path().join("foreign.db");
         Connection::open(&db)

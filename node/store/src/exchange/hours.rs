@@ -1,6 +1,6 @@
-//! Owns what an archive takes of a store: which times there are, what of them is known to be missing,
-//! and a table's rows of a stretch as Parquet, all from one snapshot. Does not own where that goes
-//! nor how it is named (`archive`).
+//! Owns what an archive reads of a store: which times there are, what is missing from them, and a
+//! table's rows of a stretch as Parquet, all from one snapshot. Does not own where that goes nor
+//! how it is named (`archive`).
 
 use std::io::Write;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use ::parquet::errors::ParquetError;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::export::parquet::{Beside, GROUP_ROWS, ParquetTable, RowError};
+use super::export::parquet::{Extras, GROUP_ROWS, ParquetTable, RowError};
 use super::tables::{self, Table};
 use crate::facts::FactsState;
 use crate::losslog::LossFact;
@@ -30,10 +30,10 @@ pub enum HoursError {
     Sqlite {
         /// The store.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// A value that its column cannot hold.
+    /// A value that does not fit its column.
     #[error("{table}.{column} holds {found} in a column declared for {declared}")]
     Value {
         /// Table.
@@ -42,10 +42,10 @@ pub enum HoursError {
         column: String,
         /// What was found.
         found: &'static str,
-        /// What the column can hold.
+        /// What fits the column.
         declared: &'static str,
     },
-    /// It was told to stop.
+    /// It was asked to stop.
     #[error("stopped")]
     Stopped,
     /// The file could not be written where it was to go.
@@ -53,7 +53,7 @@ pub enum HoursError {
     Write {
         /// Table.
         table: String,
-        /// What the writer said.
+        /// The writer's error.
         source: ParquetError,
     },
 }
@@ -86,7 +86,7 @@ pub struct NotArchived {
     pub rows: u64,
 }
 
-/// Which rows to write, and what beside them.
+/// Which rows to write, and what to add to them.
 #[derive(Debug)]
 pub struct RowsOf<'a> {
     /// The table.
@@ -239,9 +239,9 @@ impl Hours {
         self.conn.query_row(&sql, [], |row| row.get(0)).map_err(sqlite)
     }
 
-    /// Writes rows as one Parquet file into `out`; every few thousand rows `may_go_on` is asked, and
-    /// may take its time.
-    /// Nothing is begun where there are no rows: `out` is asked for with the first.
+    /// Writes rows as one Parquet file into `out`; every few thousand rows `may_go_on` is asked,
+    /// and may take its time. Where there are no rows nothing is written: `out` is called with the
+    /// first row.
     ///
     /// # Errors
     /// The store cannot be read, `out` not be written, or it may not go on.
@@ -266,11 +266,11 @@ impl Hours {
         let mut statement = self.conn.prepare(&sql).map_err(sqlite)?;
         let mut rows = statement.query([of.range.start, of.range.end]).map_err(sqlite)?;
         let mut written = TableWritten { last_rowid: i64::MIN, ..TableWritten::default() };
-        let mut beside = Some(Beside { constants: of.constants, metadata: of.metadata });
+        let mut extras = Some(Extras { constants: of.constants, metadata: of.metadata });
         let (mut out, mut open) = (Some(out), None);
         while let Some(row) = rows.next().map_err(sqlite)? {
-            if let (Some(out), Some(beside)) = (out.take(), beside.take()) {
-                open = Some(ParquetTable::begin(out(), table, beside).map_err(failed)?);
+            if let (Some(out), Some(extras)) = (out.take(), extras.take()) {
+                open = Some(ParquetTable::begin(out(), table, extras).map_err(failed)?);
             }
             let Some(parquet) = &mut open else { break };
             let values: Vec<ValueRef<'_>> =
@@ -301,7 +301,7 @@ impl Hours {
     /// SQLite cannot read the store.
     pub fn next_ns(&self, from_ns: i64) -> Result<Option<i64>, HoursError> {
         let sqlite = |source| HoursError::Sqlite { path: self.path.clone(), source };
-        // (An hour all of whose rows are gone is said to have been there.)
+        // (An hour all of whose rows are gone counts as one that was there.)
         let gaps = self.not_archived.iter().map(|gap| gap.until_ns);
         let mut next: Option<i64> = gaps.filter(|until_ns| *until_ns >= from_ns).min();
         for table in &self.tables {

@@ -1,6 +1,6 @@
-//! Owns the import of a trace that another program recorded: known by its tables, copied into a new
-//! trace store by the statements of `ingero.sql`, with a count of what has no place in ours. The
-//! recording is only read.
+//! Owns the import of a trace that another program recorded: recognised by its tables, copied into
+//! a new trace store by the statements of `ingero.sql`, with a count of what does not fit into a
+//! store. The recording is only read.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ pub enum ImportError {
     /// The recording cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It is a store of ours.
+    /// It is a trace store already.
     #[error("{} is a rankmesh trace store already: ask it with rankmesh query --db", .0.display())]
     Ours(PathBuf),
     /// Its form is not known.
@@ -50,7 +50,7 @@ pub enum ImportError {
         /// What was looked for and not found.
         lacks: String,
     },
-    /// It holds several nodes' rows, and a store is one node's.
+    /// It has several nodes' rows, and a store has one node's.
     #[error("{} holds the rows of {}: say which with --node", file.display(), nodes.join(", "))]
     Nodes {
         /// The recording.
@@ -71,12 +71,12 @@ pub enum ImportError {
     /// The new store is there already.
     #[error("{} exists; give --out a new file", .0.display())]
     Exists(PathBuf),
-    /// A row that does not fit: the recording is not what its tables say.
+    /// A row that does not fit: the recording does not match its tables.
     #[error("{}: rows for {table} could not be taken: {source}", file.display())]
     Rows {
         /// The recording.
         file: PathBuf,
-        /// Our table.
+        /// The store's table.
         table: String,
         /// What SQLite said.
         source: rusqlite::Error,
@@ -86,7 +86,7 @@ pub enum ImportError {
     Write {
         /// The new store.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// SQLite failed.
@@ -115,26 +115,26 @@ const TAKEN: &str = "(source = 1 AND op BETWEEN 1 AND 8) OR (source = 4 AND op B
                      OR (source = 6 AND op = 1)";
 
 /// Make `wanted.file` into the new trace store `wanted.out`, which appears under its name only when
-/// it is whole.
+/// it is complete.
 ///
 /// # Errors
-/// [`ImportError`] says what is wrong and what to do; then no new store is left.
+/// [`ImportError`] with what is wrong and what to do; then no new store is left.
 pub fn import(wanted: &Import) -> Result<Imported, ImportError> {
     if wanted.out.exists() {
         return Err(ImportError::Exists(wanted.out.clone()));
     }
-    // Refuses what cannot be read without writing beside it.
+    // Refuses what cannot be read without writing a file next to it.
     let served = ServedDb::open(&wanted.file, Vec::new())?;
     let form = Form::of(wanted, &served.reader()?)?;
     let failed = |source| ImportError::Write { path: wanted.out.clone(), source };
-    super::appear_whole(&wanted.out, failed, |part| copy(wanted, &served, &form, part))
+    super::write_complete(&wanted.out, failed, |part| copy(wanted, &served, &form, part))
 }
 
 /// The form of a recording.
 struct Form {
     /// The SELECT of the wanted events with the columns of every form.
     events: String,
-    /// The host's name, as far as it is told.
+    /// The host's name, where it is in the recording.
     host: String,
 }
 
@@ -199,7 +199,7 @@ fn copy(wanted: &Import, served: &ServedDb, form: &Form, part: &Path) -> Result<
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let conn = Connection::open_with_flags(part, flags).map_err(to)?;
     conn.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;").map_err(to)?;
-    // The recording is somebody else's: nothing in its schema may do more than hold rows.
+    // The recording is another program's: nothing in its schema may do more than store rows.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(to)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(to)?;
     crate::write_plain_schema(&conn).map_err(to)?;
@@ -381,7 +381,7 @@ mod tests {
             error.to_string().contains("no column events.pid") && error.to_string().contains("--serve-db"),
             "{error}"
         );
-        // A value of the wrong kind: the whole import is refused.
+        // A value of the wrong kind: all of the import is refused.
         std::fs::remove_file(&wanted.file).unwrap();
         let file = recording(dir.path(), false);
         Connection::open(&file).unwrap().execute("UPDATE events SET duration = 'long' WHERE source = 5", []).unwrap();

@@ -9,7 +9,7 @@
 //! | `tables` | which tables a file has, their columns and times |
 //! | `export::{plain, csv, parquet}` | one form each |
 //! | `hours` | hours of a store for an archive: what there is of each, its rows as Parquet |
-//! | `import` | a recorded foreign trace made into a store; `ingero.sql`: one program's tables in ours |
+//! | `import` | a recorded foreign trace made into a store; `ingero.sql`: one program's tables in a store's |
 
 mod export;
 mod hours;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 /// A new file that only the owner reads: rows name processes, users, jobs and addresses.
 fn new_file(path: &Path) -> std::io::Result<File> {
-    // A part left by one that was killed is nobody's.
+    // A part left by a process that was killed belongs to none.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -34,10 +34,10 @@ fn new_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Let `fill` write a file that appears as `out` only when it is whole: it grows under another
-/// name, and nothing of it is left after an error. `failed` says what it means that it could not be
+/// Has `fill` write a file that appears as `out` only when it is complete: it grows under another
+/// name, and nothing of it is left after an error. `failed` makes the error where it could not be
 /// given its name.
-fn appear_whole<T, E>(
+fn write_complete<T, E>(
     out: &Path,
     failed: impl FnOnce(std::io::Error) -> E,
     fill: impl FnOnce(&Path) -> Result<T, E>,

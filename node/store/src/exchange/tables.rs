@@ -1,12 +1,12 @@
-//! Owns what is known of a file's tables before their rows are read: columns, declared types, the
-//! column with the time.
+//! Owns the description of a file's tables, made before their rows are read: columns, declared
+//! types, the column with the time.
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::{APPLICATION_ID, OWN_TABLES, TIME_COLUMNS, TIMED_TABLES, quoted};
 
-/// What a declared type says a column holds
+/// The kind of a column's values by its declared type
 /// (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -48,7 +48,7 @@ impl Table {
     }
 }
 
-/// True when the file is a trace store of ours.
+/// True when the file is a trace store.
 pub(crate) fn is_ours(conn: &Connection) -> rusqlite::Result<bool> {
     conn.pragma_query_value(None, "application_id", |row| row.get::<_, i32>(0)).map(|id| id == APPLICATION_ID)
 }
@@ -80,7 +80,7 @@ fn table(conn: &Connection, name: String, ours: bool) -> rusqlite::Result<Table>
     Ok(Table { name, columns, time })
 }
 
-/// The affinity rules, with NUMERIC and undeclared columns taken as text: the form that holds any
+/// The affinity rules, with NUMERIC and undeclared columns taken as text: the form that fits any
 /// value.
 fn kind(declared: &str) -> Kind {
     let declared = declared.to_ascii_uppercase();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Parser;
-use node_bpf::{Collective, Library, Record};
+use node_bpf::{Collective, Record};
 use scenarios::figures::figure;
 use store::{Store, StoreConfig};
 
@@ -159,15 +159,11 @@ fn call(ts_ns: i64, seq: u64) -> Collective {
         datatype: Some("float32"),
         bytes: Some(4 << (mixed % 12)),
         reduce_op: Some("sum"),
-        root: None,
         stream: Some(7),
-        library: Library::Nccl,
-        tier: 0,
         ret: Some(0),
         cgroup_id: 1,
         job_id: Some("4711".to_owned()),
-        captured: None,
-        site: None,
+        ..Collective::default()
     }
 }
 

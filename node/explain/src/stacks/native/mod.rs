@@ -7,18 +7,19 @@
 
 mod symbols;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as UnwindModule, Unwinder};
 use nix::errno::Errno;
+use record::ThreadWalk;
 
-use self::symbols::{Function, functions};
+use self::symbols::{KnownFunctions, functions};
 use super::memory::{Memory, word_at};
 use super::modules::{Files, Mapping, UnwindSections, mappings};
-use super::own::{OwnWalk, OwnWalks};
+use super::own::{Asked, OwnWalks};
 use super::process::{Schedule, blocked_registers, refused, thread_ids, thread_name, thread_state, wait_channel};
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust, shorten};
 
@@ -41,14 +42,8 @@ pub(crate) struct NativeReader {
     modules: Vec<Module>,
     probes: Option<(u64, u64)>,
     mapped_at: Instant,
-    /// By address: the function's name, and the place of its module.
-    symbols: HashMap<u64, (String, usize)>,
-    /// Functions that were found, by their start in memory: a program that computes is at another
-    /// address of the same few in each sample.
-    functions: BTreeMap<u64, Function>,
-    /// Threads that ran at the last read, whose stacks a helper was asked for.
-    running: Vec<u32>,
-    not_asked: Option<String>,
+    functions: KnownFunctions,
+    pub(super) asked: Asked<u32>,
 }
 
 impl std::fmt::Debug for NativeReader {
@@ -85,10 +80,8 @@ impl NativeReader {
             modules: Vec::new(),
             probes: None,
             mapped_at: Instant::now(),
-            symbols: HashMap::new(),
-            functions: BTreeMap::new(),
-            running: Vec::new(),
-            not_asked: None,
+            functions: KnownFunctions::default(),
+            asked: Asked::default(),
         };
         reader.take_modules(mappings, files);
         reader
@@ -102,8 +95,7 @@ impl NativeReader {
     fn take_modules(&mut self, mappings: &[Mapping], files: &mut Files) {
         self.unwinder = UnwinderX86_64::new();
         self.modules.clear();
-        self.symbols.clear();
-        self.functions.clear();
+        self.functions = KnownFunctions::default();
         self.mapped_at = Instant::now();
         self.probes = mappings.iter().find(|mapping| mapping.path == "[uprobes]").map(|m| (m.start, m.end));
         for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some()) {
@@ -135,7 +127,7 @@ impl NativeReader {
         limits: &Limits,
         own: &mut Option<&mut dyn OwnWalks>,
     ) -> Result<(Vec<ThreadStack>, u32), StacksError> {
-        self.running.clear();
+        self.asked.threads.clear();
         if self.is_stale() {
             let now = mappings(self.pid)?;
             self.take_modules(&now, files);
@@ -151,9 +143,9 @@ impl NativeReader {
 
     /// The stacks of the threads that ran at the last read: as they were copied, and where there is
     /// no copy as they are now, since such a thread may have fallen asleep.
-    pub(crate) fn answered(&mut self, limits: &Limits, walks: &[OwnWalk]) -> Result<Vec<ThreadStack>, StacksError> {
+    pub(crate) fn answered(&mut self, limits: &Limits, walks: &[ThreadWalk]) -> Result<Vec<ThreadStack>, StacksError> {
         let mut read = Vec::new();
-        for tid in std::mem::take(&mut self.running) {
+        for tid in std::mem::take(&mut self.asked.threads) {
             let copy = walks.iter().find(|walk| walk.tid == tid).and_then(|walk| walk.stack.as_ref());
             let Some(copy) = copy else {
                 read.extend(self.read_thread(tid, limits, &mut None)?);
@@ -166,11 +158,6 @@ impl NativeReader {
             read.push((stack, addresses));
         }
         Ok(self.named(read, limits))
-    }
-
-    /// Why stacks of running threads could not be asked for, if that was so.
-    pub(crate) fn not_asked(&self) -> Option<&str> {
-        self.not_asked.as_deref()
     }
 
     fn named(&mut self, read: Vec<(ThreadStack, Addresses)>, limits: &Limits) -> Vec<ThreadStack> {
@@ -191,21 +178,6 @@ impl NativeReader {
         }
     }
 
-    /// Asks for the stack of a running thread; false where it cannot be had.
-    fn has_been_asked(&mut self, tid: u32, own: &mut Option<&mut dyn OwnWalks>) -> bool {
-        match own.as_mut().map(|own| own.ask_stack(tid)) {
-            Some(Ok(())) => {
-                self.running.push(tid);
-                true
-            }
-            Some(Err(why)) => {
-                self.not_asked = Some(why);
-                false
-            }
-            None => false,
-        }
-    }
-
     /// `None` for a thread that ended, and for one that was asked.
     fn read_thread(
         &mut self,
@@ -215,7 +187,9 @@ impl NativeReader {
     ) -> Result<Option<(ThreadStack, Addresses)>, StacksError> {
         let before = Schedule::of(self.pid, tid);
         let Some(state) = thread_state(self.pid, tid) else { return Ok(None) };
-        if state == ThreadState::Running && self.has_been_asked(tid, own) {
+        if let (ThreadState::Running, Some(own)) = (state, own)
+            && self.asked.keep(tid, own.ask_stack(tid))
+        {
             return Ok(None);
         }
         let mut stack = self.unread(tid, state, limits);
@@ -319,22 +293,11 @@ impl NativeReader {
     /// Finds the names of all addresses that have none yet: in functions that were found before, else
     /// in one pass over each file's symbols.
     fn name_all<'a>(&mut self, found: impl Iterator<Item = &'a Addresses>, limits: &Limits) {
-        const MAX_NAMES: usize = 65_536;
-        if self.symbols.len() > MAX_NAMES {
-            self.symbols.clear();
-            self.functions.clear();
-        }
+        self.functions.keep_small();
         let mut by_module: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         for address in found.flat_map(|found| &found.addresses) {
-            if self.symbols.contains_key(address) {
-                continue;
-            }
-            let Some(index) = self.module_index(*address) else { continue };
-            let in_file = address.wrapping_sub(self.modules[index].bias);
-            let before = self.functions.range(..=*address).next_back().map(|(_, function)| function);
-            match before.filter(|function| function.range.contains(&in_file)) {
-                Some(function) => drop(self.symbols.insert(*address, (function.name.clone(), index))),
-                None => by_module.entry(index).or_default().push(*address),
+            if let Some(index) = self.module_index(*address).filter(|_| self.functions.name(*address).is_none()) {
+                by_module.entry(index).or_default().push(*address);
             }
         }
         for (index, mut addresses) in by_module {
@@ -345,16 +308,7 @@ impl NativeReader {
             let in_file: Vec<u64> = addresses.iter().map(|address| address.wrapping_sub(bias)).collect();
             let found = functions(self.pid, &module.mapping, &in_file);
             for ((address, in_file), function) in addresses.into_iter().zip(in_file).zip(found) {
-                let name = match function {
-                    Some(Function { range, name }) => {
-                        let name = shorten(&name, limits.name_bytes, false);
-                        let start = range.start.wrapping_add(bias);
-                        self.functions.insert(start, Function { range, name: name.clone() });
-                        name
-                    }
-                    None => format!("+{in_file:#x}"),
-                };
-                self.symbols.insert(address, (name, index));
+                self.functions.keep(address, in_file, function, limits.name_bytes);
             }
         }
     }
@@ -364,8 +318,8 @@ impl NativeReader {
             stack.frames.push(Frame::ReturnProbe);
         }
         stack.frames.extend(found.addresses.iter().rev().filter_map(|address| {
-            let (function, module) = self.symbols.get(address)?;
-            Some(Frame::Native { function: function.clone(), module: self.modules.get(*module)?.name.clone() })
+            let (function, module) = (self.functions.name(*address)?, self.module(*address)?);
+            Some(Frame::Native { function: function.to_owned(), module: module.name.clone() })
         }));
         stack
     }

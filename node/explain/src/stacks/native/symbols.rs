@@ -1,5 +1,6 @@
 //! Names of native functions from the symbol tables of ELF files.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
@@ -7,16 +8,56 @@ use object::read::elf::{FileHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadCache};
 
 use super::super::modules::{MAX_SECTION_BYTES, Mapping, open};
+use super::super::types::shorten;
 
 const LE: LittleEndian = LittleEndian;
 
-/// A function of a file.
+/// A function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Function {
-    /// Its addresses, as in the file.
+    /// Its addresses: in its file, or in memory.
     pub(crate) range: Range<u64>,
     /// Demangled.
     pub(crate) name: String,
+}
+
+/// The functions of a process that were found, by their start in memory: a program that computes is
+/// at another address of the same few in each sample.
+#[derive(Debug, Default)]
+pub(crate) struct KnownFunctions(BTreeMap<u64, Function>);
+
+impl KnownFunctions {
+    /// The name of the function at an address in memory.
+    pub(crate) fn name(&self, address: u64) -> Option<&str> {
+        let (_, function) = self.0.range(..=address).next_back()?;
+        function.range.contains(&address).then_some(&function.name)
+    }
+
+    /// Keeps what was found for `address`, which is `in_file` in its file: a function of the file, or
+    /// none, of which the address itself is kept.
+    pub(crate) fn keep(&mut self, address: u64, in_file: u64, found: Option<Function>, name_bytes: usize) {
+        let bias = address.wrapping_sub(in_file);
+        let function = match found {
+            Some(Function { range, name }) => Function {
+                range: range.start.wrapping_add(bias)..range.end.wrapping_add(bias),
+                name: shorten(&name, name_bytes, false),
+            },
+            None => Function { range: address..address.saturating_add(1), name: format!("+{in_file:#x}") },
+        };
+        self.0.insert(function.range.start, function.clone());
+        // Another function may begin within this one.
+        if self.name(address).is_none() {
+            self.0.insert(address, function);
+        }
+    }
+
+    /// Forgets all where they are too many.
+    pub(crate) fn keep_small(&mut self) {
+        const MOST: usize = 65_536;
+        if self.0.len() > MOST {
+            self.0.clear();
+        }
+    }
 }
 
 /// The functions that contain these addresses (as in the file, ascending), in their order. Nothing
@@ -67,7 +108,23 @@ fn demangle(name: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::demangle;
+    use super::*;
+
+    #[test]
+    fn an_address_has_the_name_of_a_function_of_its_own_file() {
+        let mut known = KnownFunctions::default();
+        let function = |range, name: &str| Some(Function { range, name: name.to_owned() });
+        known.keep(0x7000_1100, 0x1100, function(0x1000..0x2000, "outer"), 80);
+        // Another file, where 0x1500 is no address of that function.
+        assert_eq!(known.name(0x7100_1500), None);
+        known.keep(0x7100_1500, 0x1500, None, 80);
+        assert_eq!(known.name(0x7100_1500), Some("+0x1500"));
+        // A function within another one: the address behind it has the outer one's name.
+        known.keep(0x7000_1410, 0x1410, function(0x1400..0x1420, "inner"), 80);
+        known.keep(0x7000_1500, 0x1500, function(0x1000..0x2000, "outer"), 80);
+        let names = [0x7000_1200, 0x7000_1410, 0x7000_1500].map(|address| known.name(address));
+        assert_eq!(names, [Some("outer"), Some("inner"), Some("outer")]);
+    }
 
     #[test]
     fn names_of_several_languages_are_readable() {

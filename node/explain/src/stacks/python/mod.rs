@@ -13,12 +13,13 @@ pub(crate) use layout::{Layout, Version};
 use std::collections::{HashMap, HashSet};
 
 use nix::errno::Errno;
+use record::ThreadWalk;
 
 use self::code::{Codes, bytecode};
 use self::layout::Instruction;
 use self::walk::{RawFrame, Walk, agreement, of_own, to_walk, walk};
 use super::memory::{Memory, int_at, word_at};
-use super::own::{OwnWalk, OwnWalks};
+use super::own::{Asked, OwnWalks};
 use super::process::{Schedule, ThreadIds, thread_name, thread_state, wait_channel};
 use super::types::{Frame, Limits, ThreadStack, ThreadState, Trust, shorten};
 
@@ -38,14 +39,12 @@ pub(crate) struct PythonReader {
     ids: ThreadIds,
     names: HashMap<u32, String>,
     hints: HashMap<u64, Walk>,
-    /// Threads that were asked for their own walks.
-    running: Vec<Thread>,
-    not_asked: Option<String>,
+    pub(super) asked: Asked<Thread>,
 }
 
 /// A thread that Python lists.
-#[derive(Debug, Clone, Copy)]
-struct Thread {
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Thread {
     state_address: u64,
     tid: Option<u32>,
 }
@@ -61,8 +60,7 @@ impl PythonReader {
             ids: ThreadIds::default(),
             names: HashMap::new(),
             hints: HashMap::new(),
-            running: Vec::new(),
-            not_asked: None,
+            asked: Asked::default(),
         }
     }
 
@@ -84,7 +82,7 @@ impl PythonReader {
         limits: &Limits,
         own: &mut Option<&mut dyn OwnWalks>,
     ) -> Result<(Vec<ThreadStack>, u32), Errno> {
-        self.running.clear();
+        self.asked.threads.clear();
         let (threads, left_out) = self.threads(limits)?;
         let known: HashSet<u64> = threads.iter().map(|thread| thread.state_address).collect();
         self.hints.retain(|address, _| known.contains(address));
@@ -103,30 +101,15 @@ impl PythonReader {
 
     /// Asks a running thread; false where it is to be read from outside.
     fn has_been_asked(&mut self, thread: Thread, tid: u32, own: &mut Option<&mut dyn OwnWalks>) -> bool {
-        let Some(walks) = own.as_mut() else { return false };
-        let Some(wanted) = to_walk(&self.interpreter.layout, tid, thread.state_address) else { return false };
-        match walks.ask(&wanted) {
-            Ok(()) => {
-                self.running.push(thread);
-                true
-            }
-            Err(why) => {
-                self.not_asked = Some(why);
-                false
-            }
-        }
-    }
-
-    /// Why threads could not be asked for their own walks, if that was so.
-    pub(crate) fn not_asked(&self) -> Option<&str> {
-        self.not_asked.as_deref()
+        let wanted = to_walk(&self.interpreter.layout, tid, thread.state_address);
+        own.as_mut().zip(wanted).is_some_and(|(own, wanted)| self.asked.keep(thread, own.ask(&wanted)))
     }
 
     /// The stacks of the threads that were asked: their own walks, and where there is none a read
     /// from outside: a thread that fell asleep meanwhile, or got no CPU, does not change.
-    pub(crate) fn answered(&mut self, limits: &Limits, walks: &[OwnWalk]) -> Result<Vec<ThreadStack>, Errno> {
+    pub(crate) fn answered(&mut self, limits: &Limits, walks: &[ThreadWalk]) -> Result<Vec<ThreadStack>, Errno> {
         let mut stacks = Vec::new();
-        for thread in std::mem::take(&mut self.running) {
+        for thread in std::mem::take(&mut self.asked.threads) {
             let own = walks.iter().find(|walk| Some(walk.tid) == thread.tid && walk.complete);
             let stack = match (own, thread.tid) {
                 (Some(own), Some(tid)) => self.of_own(own, tid, limits).map(Some),
@@ -141,7 +124,7 @@ impl PythonReader {
         Ok(stacks)
     }
 
-    fn of_own(&mut self, own: &OwnWalk, tid: u32, limits: &Limits) -> Result<ThreadStack, Errno> {
+    fn of_own(&mut self, own: &ThreadWalk, tid: u32, limits: &Limits) -> Result<ThreadStack, Errno> {
         let walk = of_own(&self.interpreter.layout, own, limits.frames);
         let found = self.resolve(&walk.frames, limits)?;
         let (frames, trust) = kept(found, walk.frames.len(), Trust::Own);

@@ -1,9 +1,9 @@
 //! Walks from a thread state to its frames, in few reads, and compares two walks.
 
 use nix::errno::Errno;
+use record::{ThreadWalk, WalkRequest};
 
 use super::super::memory::{Memory, Piece, int_at, word_at};
-use super::super::own::{OwnThread, OwnWalk};
 use super::layout::{FIRST_FOREIGN_OWNER, FramePointer, Instruction, Layout};
 
 /// Chunks of the data stack have 16 KiB, or more where a single call needs more.
@@ -120,7 +120,7 @@ pub(crate) fn walk(memory: &Memory, layout: &Layout, thread: u64, hint: &Walk, l
 }
 
 /// The walk of a thread over its own frames.
-pub(crate) fn of_own(layout: &Layout, own: &OwnWalk, limit: usize) -> Walk {
+pub(crate) fn of_own(layout: &Layout, own: &ThreadWalk, limit: usize) -> Walk {
     let shown = own.frames.iter().filter(|frame| layout.version.minor < 12 || frame.owner < FIRST_FOREIGN_OWNER);
     let raw = shown.map(|frame| RawFrame {
         address: frame.address,
@@ -138,7 +138,7 @@ pub(crate) fn of_own(layout: &Layout, own: &OwnWalk, limit: usize) -> Walk {
 }
 
 /// Where a thread has to look for its frames.
-pub(crate) fn to_walk(layout: &Layout, tid: u32, state: u64) -> Option<OwnThread> {
+pub(crate) fn to_walk(layout: &Layout, tid: u32, state: u64) -> Option<WalkRequest> {
     let at = |offset: u64| u32::try_from(offset).ok();
     let (frame, inner) = match layout.frame {
         FramePointer::Direct(frame) => (frame, None),
@@ -148,7 +148,7 @@ pub(crate) fn to_walk(layout: &Layout, tid: u32, state: u64) -> Option<OwnThread
         Instruction::Index { offset, .. } => (offset, 4),
         Instruction::Pointer(offset) => (offset, 8),
     };
-    Some(OwnThread {
+    Some(WalkRequest {
         tid,
         state,
         frame_at: at(frame)?,

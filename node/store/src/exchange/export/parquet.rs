@@ -20,7 +20,7 @@ use rusqlite::types::ValueRef;
 use super::super::tables::{Column, Kind, Table};
 use super::{ExportError, Sink};
 
-/// Rows held in memory before they are written.
+/// Rows gathered in memory before they are written.
 pub(in super::super) const GROUP_ROWS: usize = 65_536;
 /// Different texts of a column that one row group shares; beyond, each value is its own copy.
 const SHARED_TEXTS: usize = 4_096;
@@ -32,9 +32,9 @@ pub(crate) struct ParquetFile {
     open: Option<ParquetTable<File>>,
 }
 
-/// What goes into a Parquet file beside the table's own columns.
+/// What goes into a Parquet file in addition to the table's own columns.
 #[derive(Debug, Clone, Default)]
-pub(in super::super) struct Beside {
+pub(in super::super) struct Extras {
     /// Columns of one text each, before the table's own.
     pub(in super::super) constants: Vec<(String, String)>,
     /// Pairs for the file's metadata.
@@ -43,7 +43,7 @@ pub(in super::super) struct Beside {
 
 /// Why a row cannot be written.
 pub(in super::super) enum RowError {
-    /// A column that cannot hold its value: the column, what was found, and what it can hold.
+    /// A value that does not fit its column: the column, what was found, and what fits.
     Value(String, &'static str, &'static str),
     /// The writer failed.
     Parquet(ParquetError),
@@ -122,7 +122,7 @@ fn grows(column: &Column) -> bool {
 
 impl<W: Write + Send> ParquetTable<W> {
     /// Begins a file of `table` in `out`.
-    pub(in super::super) fn begin(out: W, table: &Table, beside: Beside) -> Result<Self, ParquetError> {
+    pub(in super::super) fn begin(out: W, table: &Table, extras: Extras) -> Result<Self, ParquetError> {
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_max_row_group_row_count(Some(GROUP_ROWS))
@@ -133,12 +133,12 @@ impl<W: Write + Send> ParquetTable<W> {
                 .set_column_dictionary_enabled(path.clone(), false)
                 .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
         }
-        if !beside.metadata.is_empty() {
+        if !extras.metadata.is_empty() {
             let pair = |(key, value): (String, String)| KeyValue::new(key, value);
-            properties = properties.set_key_value_metadata(Some(beside.metadata.into_iter().map(pair).collect()));
+            properties = properties.set_key_value_metadata(Some(extras.metadata.into_iter().map(pair).collect()));
         }
         let constants: Vec<Column> =
-            beside.constants.iter().map(|(name, _)| Column { name: name.clone(), kind: Kind::Text }).collect();
+            extras.constants.iter().map(|(name, _)| Column { name: name.clone(), kind: Kind::Text }).collect();
         let fields = constants.iter().chain(&table.columns).map(primitive).collect::<Result<_, _>>()?;
         let schema = Arc::new(Type::group_type_builder(&table.name).with_fields(fields).build()?);
         let writer = SerializedFileWriter::new(out, schema, Arc::new(properties.build()))?;
@@ -150,7 +150,7 @@ impl<W: Write + Send> ParquetTable<W> {
                 Kind::Text | Kind::Blob => Values::Bytes(Vec::new(), HashMap::new()),
             },
         });
-        let constants = beside.constants.into_iter().map(|(_, text)| ByteArray::from(text.into_bytes())).collect();
+        let constants = extras.constants.into_iter().map(|(_, text)| ByteArray::from(text.into_bytes())).collect();
         Ok(Self { table: table.clone(), constants, writer, columns: columns.collect(), rows: 0 })
     }
 
@@ -281,7 +281,7 @@ impl Sink for ParquetFile {
         let Some(file) = self.file.take() else {
             return Err(ExportError::OneTable { form: "parquet", n: 2 });
         };
-        let open = ParquetTable::begin(file, table, Beside::default());
+        let open = ParquetTable::begin(file, table, Extras::default());
         self.open = Some(open.map_err(|source| ExportError::Parquet { path: self.path.clone(), source })?);
         Ok(())
     }

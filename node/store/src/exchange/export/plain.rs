@@ -39,7 +39,7 @@ impl PlainFile {
         let ours = tables::is_ours(source).map_err(from)?;
         drop(super::super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?);
         let conn = Connection::open(path).map_err(to)?;
-        // The file has its name only once it is whole, so nothing is lost by not syncing on the
+        // The file gets its name only once it is complete, so nothing is lost by not syncing on the
         // way.
         conn.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -16384;")
             .map_err(to)?;
@@ -106,8 +106,8 @@ impl Sink for PlainFile {
             self.conn.execute_batch(sql).map_err(|error| self.failed(error))?;
         }
         for (table, from_ns) in &self.cut {
-            // The export's own cut is no different from retention's to whoever asks this file: rows
-            // before it are gone.
+            // For questions to this file the export's cut is the same as retention's: rows before
+            // it are gone.
             self.conn
                 .execute(
                     "INSERT INTO retention (table_name, cutoff_ns, rows_dropped) VALUES (?1, ?2, 0)
