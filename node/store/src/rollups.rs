@@ -420,7 +420,6 @@ mod tests {
 
     use super::super::testing::collective;
     use super::super::{Store, StoreConfig};
-    use super::*;
 
     /// Ids of the segments of sums, and each sum's bucket and count, in the order of row ids.
     fn segments_and_sums(store: &Store) -> (Vec<i64>, Vec<(i64, i64)>) {
