@@ -162,21 +162,27 @@ fn read_keys(to: Sender<In>) {
         loop {
             let next = match event::read() {
                 Ok(Input::Key(pressed)) if pressed.kind != KeyEventKind::Release => {
-                    match key(pressed.code, pressed.modifiers) {
-                        Some(key) => In::Key(key),
-                        None => continue,
-                    }
+                    keys(pressed.code, pressed.modifiers).into_iter().flatten().map(In::Key).collect()
                 }
-                Ok(Input::Resize(..)) => In::Resized,
+                Ok(Input::Resize(..)) => vec![In::Resized],
                 Ok(_) => continue,
-                Err(_) => In::NoInput,
+                Err(_) => vec![In::NoInput],
             };
-            let is_last = matches!(next, In::NoInput);
-            if to.send(next).is_err() || is_last {
-                return;
+            for input in next {
+                let is_last = matches!(input, In::NoInput);
+                if to.send(input).is_err() || is_last {
+                    return;
+                }
             }
         }
     });
+}
+
+/// The keys of one event. A terminal sends Alt and a key as it sends Esc and that key: where both were read
+/// at once (a slow line), they were Esc and the key, for nothing here is on Alt.
+fn keys(code: KeyCode, modifiers: KeyModifiers) -> [Option<Key>; 2] {
+    let escaped = modifiers.contains(KeyModifiers::ALT).then_some(Key::Esc);
+    [escaped, key(code, modifiers)]
 }
 
 fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
@@ -398,5 +404,18 @@ impl Session {
             None => {}
         }
         self.source.show(at_ns, !is_there);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escape_and_a_key_that_are_read_at_once_are_both() {
+        let read = |code, modifiers| keys(code, modifiers).into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(read(KeyCode::Char('1'), KeyModifiers::ALT), [Key::Esc, Key::Char('1')]);
+        assert_eq!(read(KeyCode::Char('1'), KeyModifiers::NONE), [Key::Char('1')]);
+        assert_eq!(read(KeyCode::Char('c'), KeyModifiers::CONTROL), [Key::Interrupt]);
     }
 }

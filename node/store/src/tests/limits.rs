@@ -80,7 +80,7 @@ fn retention_keeps_the_size_while_rows_come() {
 #[test]
 fn retention_keeps_the_size_though_nothing_is_archived() {
     let config = StoreConfig { max_bytes: 4 << 20, hold_for_archive: true, ..StoreConfig::default() };
-    let conn = keeps_the_size(config, 160_000);
+    let conn = keeps_the_size(config, 240_000);
     let dropped = "SELECT sum(rows_dropped) FROM retention WHERE table_name = 'collectives'";
     let counted = "SELECT sum(rows_dropped) FROM archive_gaps WHERE table_name = 'collectives'";
     assert_eq!(int(&conn, counted), int(&conn, dropped));
