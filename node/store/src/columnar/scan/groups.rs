@@ -254,29 +254,6 @@ fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Fa
     Ok(summaries)
 }
 
-/// Groups within a segment by combination of codes; 0 is "not looked up yet".
-enum Slots {
-    Dense(Vec<u32>),
-    Sparse(FastMap<u64, u32>),
-}
-
-impl Slots {
-    fn of(keys: &[KeyCodes]) -> Result<Self, Failure> {
-        let combinations =
-            keys.iter().try_fold(1_u64, |all, key| all.checked_mul(key.size)).ok_or(Failure::StepAside)?;
-        let is_dense = combinations <= DENSE;
-        Ok(if is_dense { Self::Dense(vec![0; combinations as usize]) } else { Self::Sparse(FastMap::default()) })
-    }
-
-    /// None for a combination that there cannot be.
-    fn slot(&mut self, combined: u64) -> Option<&mut u32> {
-        match self {
-            Self::Dense(slots) => slots.get_mut(combined as usize),
-            Self::Sparse(slots) => Some(slots.entry(combined).or_insert(0)),
-        }
-    }
-}
-
 /// A segment with all that a question reads of it: what remains to be done needs no connection.
 struct Opened<'s> {
     segment: &'s Segment,
@@ -303,7 +280,11 @@ impl<'s> Opened<'s> {
     fn add(self, state: &mut State, brackets: Option<&[Option<Bracket>]>) -> Result<(), Failure> {
         let Self { segment, mut picks, mut predicates, mut keys, mut values } = self;
         let State { found, arguments } = state;
-        let mut slots = Slots::of(&keys)?;
+        let combinations =
+            keys.iter().try_fold(1_u64, |all, key| all.checked_mul(key.size)).ok_or(Failure::StepAside)?;
+        // Group by combination of codes; 0 is "not looked up yet".
+        let mut dense: Vec<u32> = if combinations <= DENSE { vec![0; combinations as usize] } else { Vec::new() };
+        let mut sparse: FastMap<u64, u32> = FastMap::default();
         let mut rows: Vec<u32> = Vec::with_capacity(MORSEL);
         let mut group_of: Vec<u32> = Vec::with_capacity(MORSEL);
         for start in (0..segment.rows).step_by(MORSEL) {
@@ -317,17 +298,19 @@ impl<'s> Opened<'s> {
             if keys.is_empty() {
                 group_of.resize(rows.len(), 0);
             } else {
-                let mut has_grown = false;
                 for key in &mut keys {
                     key.read(morsel)?;
-                    has_grown |= key.grow();
-                }
-                if has_grown {
-                    slots = Slots::of(&keys)?;
                 }
                 for row in 0..rows.len() {
-                    let combined = keys.iter().fold(0, |all, key| all * key.size + u64::from(key.codes[row]));
-                    let slot = slots.slot(combined).ok_or_else(|| damaged(segment, "a column"))?;
+                    let mut combined = 0_u64;
+                    for key in &keys {
+                        combined = combined * key.size + u64::from(key.codes[row]);
+                    }
+                    let slot = match dense.get_mut(combined as usize) {
+                        Some(slot) => slot,
+                        None if combinations > DENSE => sparse.entry(combined).or_insert(0),
+                        None => return Err(damaged(segment, "a column").into()),
+                    };
                     if *slot == 0 {
                         *slot = found.group(key_of(&keys, combined), arguments)? + 1;
                     }

@@ -3,7 +3,7 @@
 
 use query_planner::scan::Operand;
 
-use super::super::encode::{Cell, Scalar};
+use super::super::encode::{Cell, Entries, Scalar};
 use super::super::segment::Segment;
 use super::values::{Morsel, Values};
 use super::{Failure, Work};
@@ -12,18 +12,12 @@ use crate::FastMap;
 /// Integers around the first one whose codes are found by a look into a table.
 const NEAR: usize = 1 << 16;
 
-/// Different values that are expected in a segment of what has no dictionary: a time divided by a second
-/// has few, though it could have as many as there are rows.
-const FEW: u64 = if cfg!(test) { 3 } else { 1 << 11 };
-
 /// A grouping value within a segment.
 pub(super) struct KeyCodes {
     source: Values,
     given: Given,
-    /// More than any code so far.
+    /// More than any code.
     pub(super) size: u64,
-    /// More than any code that there can be.
-    most: u64,
     /// Of the rows that were read last.
     pub(super) codes: Vec<u32>,
 }
@@ -79,15 +73,11 @@ impl Given {
 impl KeyCodes {
     pub(super) fn open(work: &Work<'_>, segment: &Segment, operand: &Operand) -> Result<Self, Failure> {
         let source = Values::open(work, segment, operand)?;
-        let (most, is_given) = match source.column() {
-            Some(column) if column.constant().is_some() => (1, false),
-            column => match column.and_then(|column| column.entries()) {
-                Some(entries) => (entries.len() as u64 + 1, false),
-                None => (segment.rows as u64 + 1, true),
-            },
+        let size = match source.column() {
+            Some(column) if column.constant().is_some() => 1,
+            column => column.and_then(|column| column.entries()).map_or(segment.rows, Entries::len) as u64 + 1,
         };
-        let size = if is_given { most.min(FEW) } else { most };
-        Ok(Self { source, given: Given::default(), size, most, codes: Vec::new() })
+        Ok(Self { source, given: Given::default(), size, codes: Vec::new() })
     }
 
     /// The codes of some rows.
@@ -114,16 +104,6 @@ impl KeyCodes {
             }
         }
         Ok(())
-    }
-
-    /// Whether there are more different values than [`KeyCodes::size`] allowed for, which then allows for
-    /// as many as there can be.
-    pub(super) fn grow(&mut self) -> bool {
-        let has_grown = self.given.names.len() as u64 > self.size;
-        if has_grown {
-            self.size = self.most;
-        }
-        has_grown
     }
 
     /// What a code stands for.
