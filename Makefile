@@ -92,7 +92,7 @@ bench-store: deps ## the trace store beside DuckDB (from PyPI, in target/duckdb)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-store
 	target/release/bench-store
 
-bench-adhoc: deps ## 64 ad-hoc questions beside SQLite and DuckDB on the same rows, and on three nodes (about 8 GB of disk; ROWS=10000000)
+bench-adhoc: deps ## 65 ad-hoc questions beside SQLite and DuckDB on the same rows, and on three nodes (about 8 GB of disk; ROWS=10000000)
 	@test -x target/duckdb/bin/python || python3 -m venv target/duckdb
 	@target/duckdb/bin/python -c 'import duckdb' 2>/dev/null || target/duckdb/bin/pip install --quiet duckdb || echo "DuckDB could not be installed: no comparison"
 	$(CARGO) build --locked --release -p scenarios --bin bench-adhoc
