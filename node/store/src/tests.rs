@@ -23,6 +23,13 @@ fn open(path: &Path) -> Store {
     Store::open(path, config).unwrap()
 }
 
+/// A new store, and the directory in which it is.
+fn fresh() -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("s.db"));
+    (dir, store)
+}
+
 fn lost(conn: &Connection) -> i64 {
     int(conn, "SELECT ifnull(sum(lost), 0) FROM capture_loss")
 }

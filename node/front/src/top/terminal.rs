@@ -181,7 +181,9 @@ fn read_keys(to: Sender<In>) {
 /// The keys of one event. A terminal sends Alt and a key as it sends Esc and that key: where both were read
 /// at once (a slow line), they were Esc and the key, for nothing here is on Alt.
 fn keys(code: KeyCode, modifiers: KeyModifiers) -> [Option<Key>; 2] {
-    let escaped = modifiers.contains(KeyModifiers::ALT).then_some(Key::Esc);
+    // (Arrows and the like come as one sequence that names Alt.)
+    let is_one_byte = matches!(code, KeyCode::Char(_) | KeyCode::Enter | KeyCode::Tab | KeyCode::Backspace);
+    let escaped = (is_one_byte && modifiers.contains(KeyModifiers::ALT)).then_some(Key::Esc);
     [escaped, key(code, modifiers)]
 }
 
@@ -416,6 +418,7 @@ mod tests {
         let read = |code, modifiers| keys(code, modifiers).into_iter().flatten().collect::<Vec<_>>();
         assert_eq!(read(KeyCode::Char('1'), KeyModifiers::ALT), [Key::Esc, Key::Char('1')]);
         assert_eq!(read(KeyCode::Char('1'), KeyModifiers::NONE), [Key::Char('1')]);
+        assert_eq!(read(KeyCode::Left, KeyModifiers::ALT), [Key::Left]);
         assert_eq!(read(KeyCode::Char('c'), KeyModifiers::CONTROL), [Key::Interrupt]);
     }
 }

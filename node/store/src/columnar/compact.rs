@@ -11,9 +11,11 @@ use super::append::table_columns;
 use super::encode::Column;
 use super::segment::{self, Directory, MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError};
 
-/// Rows up to which a segment belongs to a tier; above the last it is done. (A commit at 20,000 records
-/// a second has 3,000 and is written once more, in a whole segment.)
-const TIERS: [usize; 3] = [512, 2048, MOST_ROWS / 2];
+/// Rows up to which a segment belongs to a lower tier. (A commit at 20,000 records a second has 3,000 and
+/// is written once more, in a whole segment.)
+const LOWER_TIERS: [usize; 2] = [512, 2048];
+/// Rows of the last tier; above it a segment is done.
+const LAST_TIER: usize = MOST_ROWS / 2;
 /// Neighbours of a lower tier that are joined. (Those of the last fill a whole segment before they are
 /// very many.)
 const JOINED: usize = 8;
@@ -87,7 +89,7 @@ impl Compactor {
     /// How many segments at the end are to be joined now.
     fn due(&self) -> usize {
         let mut most = 0;
-        for limit in TIERS {
+        for limit in LOWER_TIERS.into_iter().chain([LAST_TIER]) {
             let (mut count, mut rows, mut next) = (0, 0, None);
             let (mut first_ns, mut last_ns) = (i64::MAX, i64::MIN);
             for small in self.small.iter().rev() {
@@ -101,7 +103,7 @@ impl Compactor {
                 rows += small.rows;
                 next = Some(small.first_rowid);
             }
-            if (count >= JOINED && limit < TIERS[TIERS.len() - 1]) || (count > 1 && rows > MOST_ROWS / 4 * 3) {
+            if (count >= JOINED && limit < LAST_TIER) || (count > 1 && rows > MOST_ROWS / 4 * 3) {
                 most = most.max(count);
             }
         }
@@ -138,5 +140,5 @@ impl Compactor {
 }
 
 fn is_done(rows: usize) -> bool {
-    TIERS.last().is_some_and(|last| rows > *last)
+    rows > LAST_TIER
 }

@@ -68,8 +68,7 @@ fn loss_reported_by_capture_is_kept_and_noted_where_it_matters() {
 
 #[test]
 fn what_a_host_cannot_record_is_noted_where_it_matters() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("s.db"));
+    let (_dir, store) = fresh();
     store.not_recorded(vec![(vec!["memory_events", "process_events"], "oom: the kernel has no tracepoint".to_owned())]);
     let note = ["oom: the kernel has no tracepoint".to_owned()];
     assert_eq!(store.notes(&["memory_events"], ALL_TIME), note);

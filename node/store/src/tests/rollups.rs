@@ -7,8 +7,7 @@ use super::*;
 
 #[test]
 fn counted_calls_become_rollups_and_their_slow_ones_rows() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("s.db"));
+    let (_dir, store) = fresh();
     let ingest = store.ingest();
     let counted = |func: &'static str, source, count, sum_ns, bytes| CallTally {
         ts_ns: T0 + 500_000_000,
@@ -163,8 +162,7 @@ fn sums_of_a_second_go_on_after_a_restart_and_take_what_comes_late() {
 
 #[test]
 fn many_keys_do_not_stay_open() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("s.db"));
+    let (_dir, store) = fresh();
     for i in 0..20_000_u32 {
         store.ingest().record(Record::Collective(Collective { pid: i, ..collective(u64::from(i % 4)) }));
     }

@@ -7,8 +7,7 @@ use super::*;
 
 #[test]
 fn a_call_that_never_returned_has_no_duration_and_is_in_no_sum() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("s.db"));
+    let (_dir, store) = fresh();
     for i in 0..3 {
         let ret = (i != 2).then_some(0);
         store.ingest().record(Record::Collective(record::Collective { ret, ..collective(i) }));
@@ -22,8 +21,7 @@ fn a_call_that_never_returned_has_no_duration_and_is_in_no_sum() {
 
 #[test]
 fn records_become_rows_and_views() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("s.db"));
+    let (_dir, store) = fresh();
     let ingest = store.ingest();
     for i in 0..4 {
         let mut c = collective(i);
@@ -75,8 +73,7 @@ fn records_become_rows_and_views() {
 #[test]
 fn the_planner_takes_every_table_and_view() {
     use query_planner::{Catalog, Kind, plan};
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("s.db"));
+    let (_dir, store) = fresh();
     let path = store.path().to_path_buf();
     let source = Source::Store(store);
     let mut reader = source.open_reader().unwrap();
@@ -110,8 +107,7 @@ fn the_planner_takes_every_table_and_view() {
 
 #[test]
 fn a_process_found_again_keeps_what_was_known() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("s.db"));
+    let (_dir, store) = fresh();
     for rank in [None, Some(3), None] {
         store.ingest().record(process(7, rank));
         store.flush(PATIENCE).unwrap();
@@ -123,8 +119,7 @@ fn a_process_found_again_keeps_what_was_known() {
 
 #[test]
 fn records_arrive_without_a_flush() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("s.db"));
+    let (_dir, store) = fresh();
     store.ingest().record(Record::Collective(collective(0)));
     let deadline = Instant::now() + PATIENCE;
     while store.health().stored == 0 {
@@ -136,8 +131,7 @@ fn records_arrive_without_a_flush() {
 
 #[test]
 fn torn_records_are_counted_not_stored() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("s.db"));
+    let (_dir, store) = fresh();
     for (ts_ns, duration_ns) in [(T0, -1), (-5, 10), (T0, i64::MAX)] {
         store.ingest().record(offcpu(ts_ns, duration_ns));
     }
