@@ -1,6 +1,6 @@
 //! Judges the jobs whose judge this host is, and tells their verdicts to everybody by gossip.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,12 +40,14 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
         }
         let standing = &shared.standing;
         let (mixed, roster) = (standing.is_mixed(), standing.roster());
-        let mut jobs = standing.boards.spoken(steady_now_ns());
-        jobs.retain(|job| match mixed {
-            true => *job == NO_JOB,
-            false => roster.judges_here(*job, &standing.outbox.suspects(*job, Instant::now().into())),
-        });
-        let over: Vec<u64> = duties.keys().filter(|job| !jobs.contains(job)).copied().collect();
+        // With the judges that this host suspects, which count as none.
+        let mut jobs: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
+        for job in standing.boards.spoken(steady_now_ns()) {
+            let suspects = standing.outbox.suspects(job, Instant::now().into());
+            let is_judge = if mixed { job == NO_JOB } else { roster.judges_here(job, &suspects) };
+            jobs.extend(is_judge.then_some((job, suspects)));
+        }
+        let over: Vec<u64> = duties.keys().filter(|job| !jobs.contains_key(job)).copied().collect();
         standing.kept.forget(unix_now_ns());
         for job in over {
             standing.own.lock().remove(&job);
@@ -53,18 +55,16 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
                 shared.coordinator.gossip.publish(verdicts_key(job), "").await;
             }
         }
-        for job in jobs {
+        for (job, suspects) in jobs {
             let new = || Duty { since: Instant::now(), judge: Judge::default(), told: None };
             let duty = duties.entry(job).or_insert_with(|| {
                 tracing::debug!("this host judges job {job:016x} now");
                 new()
             });
             let Some(board) = standing.boards.board(job) else { continue };
-            if !mixed && duty.since.elapsed() < WARM_UP {
-                let suspects = standing.outbox.suspects(job, Instant::now().into());
-                if roster.hosts(job).any(|host| !suspects.contains(host) && !board.knows_of(host)) {
-                    continue;
-                }
+            let unheard = |host: &str| !suspects.contains(host) && !board.knows_of(host);
+            if !mixed && duty.since.elapsed() < WARM_UP && roster.hosts(job).any(unheard) {
+                continue;
             }
             let (mut judge, now_ns) = (std::mem::take(&mut duty.judge), steady_now_ns());
             let judged = tokio::task::spawn_blocking(move || {

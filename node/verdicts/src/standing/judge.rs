@@ -9,7 +9,7 @@ use super::network;
 use super::page::{Page, RECENT_NS};
 use super::settle::settle;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
-use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
+use crate::digest::{self, Digest, Lane, WINDOW_NS, end_of, window_of, without_progress};
 use crate::hang::complete_together;
 use crate::observation::Coupling;
 use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
@@ -54,7 +54,8 @@ impl Judge {
         }
         let closed = board.closed(now_ns, axis).filter(|w| self.judged.is_none_or(|judged| *w > judged))?;
         let view = View { board, reference };
-        let stride = view.stride(closed);
+        let back = view.lookback(closed);
+        let stride = view.stride(closed, back);
         // The same windows at every agent.
         let window = closed - closed.rem_euclid(stride);
         if self.judged.is_some_and(|judged| window <= judged) {
@@ -64,7 +65,8 @@ impl Judge {
         // pause) is made up for.
         let first = (window - 4 * stride).max(self.judged.map_or(i64::MIN, |j| j + 1));
         for earlier in (first..=window).filter(|w| w.rem_euclid(stride) == 0) {
-            let report = self.look(&view, earlier);
+            let back = if earlier == closed { back } else { view.lookback(earlier) };
+            let report = self.look(&view, earlier, back);
             self.raw.insert(earlier, report);
         }
         self.raw = self.raw.split_off(&(window - RAW * stride));
@@ -102,8 +104,7 @@ impl Judge {
     /// what a longer one said lately counts: a rank that is late by little, or in steps of seconds,
     /// does not stand out in ten of them. A longer look costs as much more as it is longer, so that
     /// it is taken rarely, and only of a job of which that is cheap.
-    fn look(&mut self, view: &View<'_>, window: i64) -> Arc<Report> {
-        let back = view.lookback(window);
+    fn look(&mut self, view: &View<'_>, window: i64, back: i64) -> Arc<Report> {
         let report = Arc::new(view.raw(window, back));
         if back == LONG_LOOKBACK || !matches!(report.verdict, Verdict::None | Verdict::Unknown { .. }) {
             return report;
@@ -153,8 +154,8 @@ impl<'a> View<'a> {
 
     /// Every how many windows one is judged: each costs time with the ranks and collectives that it
     /// looks at.
-    fn stride(&self, window: i64) -> i64 {
-        let blocks = self.blocks(window, self.lookback(window));
+    fn stride(&self, window: i64, lookback: i64) -> i64 {
+        let blocks = self.blocks(window, lookback);
         (1 + i64::try_from(blocks / BLOCKS_A_WINDOW).unwrap_or(i64::MAX)).min(MOST_STRIDE)
     }
 
@@ -166,24 +167,32 @@ impl<'a> View<'a> {
     }
 
     /// Windows that the verdict of one looks back on: more where the job's steps are long. Its largest
-    /// communicator tells, for the small ones of a step may meet often in each.
+    /// communicators tell, for the small ones of a step may meet often in each: it is enough that one
+    /// of their ranks met often.
     fn lookback(&self, window: i64) -> i64 {
-        // By communicator: its size, and the most runs of collectives that one of its ranks told of.
-        let mut comms: BTreeMap<u64, (i32, usize)> = BTreeMap::new();
-        for (_, page) in self.pages() {
-            let mut told: BTreeMap<(u64, i32), usize> = BTreeMap::new();
-            for digest in page.within(window - LOOKBACK + 1..=window, self.reference) {
-                for lane in digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All) {
-                    let runs = told.entry((lane.comm_hash, lane.rank)).or_default();
-                    *runs += lane.blocks.len();
-                    let (size, most) = comms.entry(lane.comm_hash).or_default();
-                    *size = (*size).max(lane.nranks.unwrap_or(lane.rank.saturating_add(1)));
-                    *most = (*most).max(*runs);
+        let windows = window - LOOKBACK + 1..=window;
+        let coupling = |lane: &&Lane| Coupling::of(&lane.func) == Coupling::All;
+        let size = |lane: &Lane| lane.nranks.unwrap_or(lane.rank.saturating_add(1));
+        let (mut largest, mut comms) = (0, BTreeSet::new());
+        let digests = || self.pages().flat_map(|(_, page)| page.within(windows.clone(), self.reference));
+        for lane in digests().flat_map(|digest| &digest.lanes) {
+            if size(lane) >= largest && !comms.contains(&lane.comm_hash) && coupling(&lane) {
+                if size(lane) > largest {
+                    comms.clear();
                 }
+                largest = size(lane);
+                comms.insert(lane.comm_hash);
             }
         }
-        let largest = comms.values().map(|(size, _)| *size).max();
-        let often = comms.values().any(|(size, most)| Some(*size) == largest && *most >= Rules::FEW_COLLECTIVES);
+        let often = self.pages().any(|(_, page)| {
+            let mut runs: BTreeMap<(u64, i32), usize> = BTreeMap::new();
+            let lanes = page.within(windows.clone(), self.reference).flat_map(|digest| &digest.lanes);
+            lanes.filter(|lane| comms.contains(&lane.comm_hash)).filter(coupling).any(|lane| {
+                let runs = runs.entry((lane.comm_hash, lane.rank)).or_default();
+                *runs += lane.blocks.len();
+                *runs >= Rules::FEW_COLLECTIVES
+            })
+        });
         if often { LOOKBACK } else { LONG_LOOKBACK }
     }
 

@@ -173,9 +173,12 @@ impl Page {
         windows: RangeInclusive<i64>,
         reference: u16,
     ) -> impl DoubleEndedIterator<Item = &Received> {
-        let ahead_ns = self.ahead_ns(reference);
-        let inside = move |window: i64| windows.contains(&aligned(window, ahead_ns));
-        self.received.iter().filter(move |(window, _)| inside(**window)).map(|(_, received)| received)
+        // Every window of its clock is as many windows before the reference's.
+        let later = aligned(0, self.ahead_ns(reference));
+        let own = |window: i64| window.saturating_sub(later);
+        // A range that ends before it begins is empty, and not one that a map takes.
+        let until = own(*windows.end()).saturating_add(1);
+        self.received.range(own(*windows.start()).min(until)..until).map(|(_, received)| received)
     }
 
     /// The window of the reference's clock in which its last digest lies.
