@@ -10,7 +10,7 @@ use super::{BLOCKS, Block, MAX_LEVEL};
 const MISSING: u64 = 8;
 
 /// Runs that all ranks of a communicator together ship in a window, about, and
-const RUNS_OF_ALL: usize = 5_120;
+const RUNS_OF_ALL: usize = 1_280;
 /// the fewest that one of them aims at all the same.
 const FEWEST_RUNS: usize = 2;
 

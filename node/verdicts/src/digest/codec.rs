@@ -208,7 +208,7 @@ mod tests {
             end_us: 400_000 + more.cast_signed(),
             length_us: 90_000,
             called_us: 800 + more,
-            calls: vec![StepCalls { lane, peer: Some(3), first: true, calls: 1, before_us: 70_000 + more }],
+            calls: vec![StepCalls { lane, peer: Some(3), part: 0, calls: 1, before_us: 70_000 + more }],
         };
         let open = Some(Open { seq: 9, for_ms: 2_500 });
         let lanes = vec![

@@ -217,15 +217,16 @@ pub struct Steps {
     pub calls: Vec<StepCalls>,
 }
 
-/// The calls of a step in one lane to one peer: the first alone, the others together.
+/// Calls of a step in one lane to one peer: one by itself, or several together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepCalls {
     /// Place in [`Digest::lanes`]: a lane of the same process.
     pub lane: usize,
     /// The rank that is sent to or received from; none where all ranks meet.
     pub peer: Option<i32>,
-    /// It is the first of the step.
-    pub first: bool,
+    /// Which of them, in order. Of rows each call is one part; in digests that are sent the first call
+    /// of the step is part 0, and all others together are part 1.
+    pub part: u32,
     /// How many.
     pub calls: u32,
     /// How long before the end of the step they were entered, in the mean.

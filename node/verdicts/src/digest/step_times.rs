@@ -18,9 +18,9 @@ use crate::sampled::{Run, Sampled, Unsure};
 type Member<'a> = (&'a str, i64, u64);
 /// A process: node and id.
 type Process<'a> = (&'a str, u32);
-/// Calls that are summed: communicator, function, the process's own rank there, peer, whether they
-/// are the first of the step.
-type Kind<'a> = (u64, &'a str, i32, Option<i32>, bool);
+/// Calls that are summed: communicator, function, the process's own rank there, peer, which part of
+/// these calls of the step.
+type Kind<'a> = (u64, &'a str, i32, Option<i32>, u32);
 
 /// A step of a process.
 struct Step<'a> {
@@ -100,8 +100,8 @@ struct Wait {
 }
 
 /// Whether the process entered a call of the step, or the one that ends it, before the wait in an
-/// earlier one was over, as surely as the clocks tell. Only of first calls is it known when each was
-/// entered.
+/// earlier one was over, as surely as the clocks tell. Only first calls are surely no lost ones that
+/// were put between two others.
 fn goes_on(waits: &[Wait], end_ns: i64) -> bool {
     let firsts = || waits.iter().filter(|wait| wait.first);
     firsts().any(|wait| {
@@ -241,7 +241,7 @@ impl<'a> Stepped<'a> {
         for of in &steps.calls {
             let Some(lane) = lanes.get(of.lane) else { continue };
             self.nranks.insert(lane.comm_hash, lane.nranks);
-            kinds.insert((lane.comm_hash, &*lane.func, lane.rank, of.peer, of.first), (of.calls, nanos(of.before_us)));
+            kinds.insert((lane.comm_hash, &*lane.func, lane.rank, of.peer, of.part), (of.calls, nanos(of.before_us)));
         }
         self.nranks.insert(self.ends.comm_hash, self.ends.nranks);
         let end_ns = base_us.saturating_add(steps.end_us).saturating_mul(1_000);
@@ -310,7 +310,7 @@ fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTre
     };
     for (number, steps) in &numbers {
         let mut sent: BTreeMap<Kind<'a>, (u32, Entry<'a>)> = BTreeMap::new();
-        let mut met: BTreeMap<(u64, &str, bool, u32), Entered<'a>> = BTreeMap::new();
+        let mut met: BTreeMap<(u64, &str, u32, u32), Entered<'a>> = BTreeMap::new();
         let mut begun: BTreeMap<(u64, &str), Entered<'a>> = BTreeMap::new();
         for ((node, _), stepped, step, end_ns) in steps {
             for (kind, (calls, before_ns)) in &step.kinds {
@@ -330,17 +330,17 @@ fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTre
             let heard = |entered: Option<&Entered<'a>>, comm: u64| {
                 entered.filter(|entered| everybody(stepped, comm, entered.count)).map(|entered| entered.lasts(entry))
             };
-            let waits = step.kinds.iter().map(|((comm, func, rank, peer, first), (calls, before_ns))| {
+            let waits = step.kinds.iter().map(|((comm, func, rank, peer, part), (calls, before_ns))| {
                 let mine = entry(process.0, end_ns.saturating_sub(*before_ns));
                 let others = match peer {
-                    None => heard(met.get(&(*comm, *func, *first, *calls)), *comm)?,
+                    None => heard(met.get(&(*comm, *func, *part, *calls)), *comm)?,
                     Some(peer) if *func == "recv" => {
-                        let theirs = sent.get(&(*comm, "send", *peer, Some(*rank), *first));
+                        let theirs = sent.get(&(*comm, "send", *peer, Some(*rank), *part));
                         vec![theirs.filter(|(sends, _)| sends == calls)?.1]
                     }
                     Some(_) => Vec::new(),
                 };
-                Some(Wait { first: *first, from_ns: mine.at_ns, calls: *calls, each_ns: mine.waits_for(&others) })
+                Some(Wait { first: *part == 0, from_ns: mine.at_ns, calls: *calls, each_ns: mine.waits_for(&others) })
             });
             let waits: Option<Vec<Wait>> = waits.collect();
             // It begins with the wait for the last of those who ended the step before.

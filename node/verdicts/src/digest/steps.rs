@@ -35,9 +35,10 @@ const LATEST: f64 = 0.125;
 
 /// A lane: size of the communicator, communicator, function. Of two the larger one ends steps.
 type Which = (Option<i32>, u64, Arc<str>);
-/// Calls that are summed: communicator, function, peer, whether they are the first in the step.
-/// While a pipeline fills, its stages wait otherwise than later.
-type Kind = (u64, Arc<str>, Option<i32>, bool);
+/// Calls that are summed: communicator, function, peer, and which part of the step's calls of that
+/// kind they are. While a pipeline fills, its stages wait otherwise than later, so that the first is
+/// a part by itself; where every step is told every call is.
+type Kind = (u64, Arc<str>, Option<i32>, u32);
 
 /// A call of a step.
 #[derive(Debug, Clone, Copy)]
@@ -134,18 +135,21 @@ impl Stepping {
     }
 
     /// The calls of a step by kind: how many, and the mean distance of their entries to its end;
-    /// none where there are too many kinds.
-    fn kinds(&self, calls: &[Called], length_ns: i64) -> Option<BTreeMap<Kind, (u32, i64)>> {
+    /// none where there are too many kinds. `each`: every call is a kind of its own.
+    fn kinds(&self, calls: &[Called], length_ns: i64, each: bool) -> Option<BTreeMap<Kind, (u32, i64)>> {
         let mut kinds: BTreeMap<Kind, (u32, i64)> = BTreeMap::new();
+        let mut before: BTreeMap<(usize, Option<i32>), u32> = BTreeMap::new();
         for call in calls {
             let (comm, func, _) = self.lanes.get(call.lane)?;
-            let kind = |first| (*comm, Arc::clone(func), call.peer, first);
-            let of = kinds.entry(kind(!kinds.contains_key(&kind(true)))).or_default();
+            let before = before.entry((call.lane, call.peer)).or_default();
+            let part = if each { *before } else { (*before).min(1) };
+            *before += 1;
+            let of = kinds.entry((*comm, Arc::clone(func), call.peer, part)).or_default();
             of.0 += 1;
             of.1 = of.1.saturating_add(call.after_ns);
         }
         let before = |(calls, sum): (u32, i64)| (calls, length_ns.saturating_sub(sum / i64::from(calls.max(1))));
-        let few = kinds.len() <= MOST_KINDS;
+        let few = each || kinds.len() <= MOST_KINDS;
         few.then(|| kinds.into_iter().map(|(kind, sums)| (kind, before(sums))).collect())
     }
 
@@ -179,7 +183,7 @@ impl Stepping {
         calls.retain(|call| !unknown.contains(&call.lane));
         if self.told(seen.seq)
             && (each || few)
-            && let Some(kinds) = self.kinds(&calls, length_ns)
+            && let Some(kinds) = self.kinds(&calls, length_ns, each)
         {
             self.done.push(Step {
                 number: seen.seq,
@@ -219,8 +223,8 @@ impl Stepping {
         let micros = |ns: i64| u64::try_from(ns / 1_000).unwrap_or(0);
         done.into_iter()
             .filter_map(|step| {
-                let calls = step.kinds.into_iter().map(|((comm, func, peer, first), (calls, before_ns))| {
-                    Some(StepCalls { lane: place(comm, &func)?, peer, first, calls, before_us: micros(before_ns) })
+                let calls = step.kinds.into_iter().map(|((comm, func, peer, part), (calls, before_ns))| {
+                    Some(StepCalls { lane: place(comm, &func)?, peer, part, calls, before_us: micros(before_ns) })
                 });
                 Some(Steps {
                     process,

@@ -207,7 +207,7 @@ proptest! {
         prop_assert!(calls.div_ceil(1 << level) <= most);
         prop_assert!(level == 0 || calls.div_ceil(1 << (level - 1)) > most);
         let of_all = most * nranks.unwrap_or(0) as usize;
-        prop_assert!(most == BLOCKS || most == 2 || (most < BLOCKS && of_all <= 5_120), "{} {:?}", most, nranks);
+        prop_assert!(most == BLOCKS || most == 2 || (most < BLOCKS && of_all <= 1_280), "{} {:?}", most, nranks);
     }
 
     #[test]

@@ -51,20 +51,20 @@ impl Coder<'_> {
         if let Some(like) = like {
             let (ends, kinds) = shape(lanes, like);
             steps.calls.resize_with(kinds.len(), Default::default);
-            for (of, (ordinal, first, away, calls)) in steps.calls.iter_mut().zip(kinds) {
+            for (of, (ordinal, part, away, calls)) in steps.calls.iter_mut().zip(kinds) {
                 let (place, lane) = lane_at(ordinal)?;
                 let peer = away.map(|away| peer_of(lane, away)).transpose()?;
-                (of.lane, of.peer, of.first, of.calls) = (place, peer, first, calls);
+                (of.lane, of.peer, of.part, of.calls) = (place, peer, part, calls);
             }
             steps.ends = lane_at(ends)?.0;
         } else {
             steps.ends = lane_at(self.place("lane", steps.ends.saturating_sub(from))?)?.0;
             self.list(&mut steps.calls, 3, |coder, all, at| {
                 let of = &mut all[at];
-                let flags = usize::from(of.first) << 1 | usize::from(of.peer.is_some());
+                let flags = usize::from(of.part == 0) << 1 | usize::from(of.peer.is_some());
                 let what = coder.place("lane", of.lane.saturating_sub(from) << 2 | flags)?;
                 let (place, lane) = lane_at(what >> 2)?;
-                (of.lane, of.first) = (place, what & 2 != 0);
+                (of.lane, of.part) = (place, u32::from(what & 2 == 0));
                 if what & 1 != 0 {
                     let away = i64::from(of.peer.unwrap_or(0)) - i64::from(lane.rank);
                     of.peer = Some(peer_of(lane, coder.time("rank", away)?)?);
@@ -89,8 +89,8 @@ fn first_lane(lanes: &[Lane], process: usize) -> usize {
 }
 
 /// Lane that ends steps, counted among those of the process, and of each kind of calls: lane,
-/// whether it is the first, distance to the peer, calls.
-type Shape = (usize, Vec<(usize, bool, Option<i64>, u32)>);
+/// which part of them, distance to the peer, calls.
+type Shape = (usize, Vec<(usize, u32, Option<i64>, u32)>);
 
 /// What the processes of a stage have in common: which of their lanes end steps and meet whom, how
 /// often.
@@ -100,7 +100,7 @@ fn shape(lanes: &[Lane], steps: &Steps) -> Shape {
     let rank = |lane: usize| lanes.get(lane).map_or(0, |lane| i64::from(lane.rank));
     let kinds = steps.calls.iter().map(|of| {
         let away = of.peer.map(|peer| i64::from(peer) - rank(of.lane));
-        (ordinal(of.lane), of.first, away, of.calls)
+        (ordinal(of.lane), of.part, away, of.calls)
     });
     (ordinal(steps.ends), kinds.collect())
 }
