@@ -80,12 +80,16 @@ fn pairs(s: &Scored, me: usize) -> Vec<(f64, f64)> {
     let mut peak = 0.0f64;
     for at in 0..met.len().saturating_sub(1) {
         let (Some((late, came)), Some((next_late, next_came))) = (known[at], known[at + 1]) else { continue };
+        // Over one whose record was lost there are two waits.
+        let follows = met[at].func != met[at + 1].func || met[at + 1].seq == met[at].seq + u64::from(met[at].weight);
         let gap = (met[at + 1].at_ns - met[at].at_ns) as f64 + next_came - came;
         peak = peak.max(late);
         let weight = f64::from(met[at].weight.max(1));
-        each.push(if lone { (late, gap) } else { (f64::midpoint(late, next_late), gap / weight) });
+        if follows {
+            each.push(if lone { (late, gap) } else { (f64::midpoint(late, next_late), gap / weight) });
+        }
         if next_late < peak / 2.0 {
-            resets.push((late, gap));
+            resets.extend(follows.then_some((late, gap)));
             peak = next_late.max(0.0);
         }
     }

@@ -54,6 +54,8 @@ pub(crate) struct Met {
     pub(crate) at_ns: i64,
     /// The function that was called.
     pub(crate) func: Arc<str>,
+    /// Number of the call, of those of the function.
+    pub(crate) seq: u64,
     /// Collectives that it stands for: more than one where digests give runs of calls by their
     /// means.
     pub(crate) weight: u32,

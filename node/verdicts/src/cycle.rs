@@ -95,6 +95,7 @@ mod tests {
         let one = |(i, c): (usize, char)| Met {
             at_ns: i as i64 * 10 * MS,
             func: c.to_string().into(),
+            seq: 0,
             weight: 1,
             cells: Vec::new(),
         };

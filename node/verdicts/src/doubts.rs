@@ -215,6 +215,7 @@ mod tests {
         let met = (0..20).map(|i| Met {
             at_ns: i * 10_000_000,
             func: "all_reduce".into(),
+            seq: 0,
             weight: 1,
             cells: vec![cell(shortest_ms * 1_000_000), cell((shortest_ms + 1) * 1_000_000)],
         });

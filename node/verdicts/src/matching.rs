@@ -145,7 +145,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
         // it sends.
         let mut row = vec![None; comm.members.len()];
         cells.into_iter().for_each(|(place, cell)| row[place] = Some(cell));
-        all_met.push((key, Met { at_ns, func: key.0.into(), weight, cells: row }));
+        all_met.push((key, Met { at_ns, func: key.0.into(), seq: key.1, weight, cells: row }));
     }
     // The same order for every coordinator, also where two begin at the same time.
     all_met.sort_by_key(|(key, m): &((&str, u64), Met)| (m.at_ns, *key));

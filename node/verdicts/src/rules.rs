@@ -156,9 +156,6 @@ impl Rules {
     /// 0.4 and more where a slow host waits after every fourth collective or less often.
     pub(crate) const COINCIDES: f64 = 0.3;
 
-    /// Collectives of an episode, at least, where calls only enqueue.
-    pub(crate) const ENQUEUED_COLLECTIVES: usize = 5;
-
     /// Autocorrelation that counts, in its standard errors of 1 / sqrt n (Bartlett 1946).
     pub(crate) const AUTOCORRELATION_ERRORS: f64 = 4.0;
 

@@ -53,7 +53,7 @@ mod tests {
         let mut comm = Comm::default();
         let windows = lengths_ms.iter().enumerate().map(|(i, length_ms)| {
             at_ns += length_ms * 1_000_000;
-            comm.met.push(Met { at_ns, func: "all_reduce".into(), weight: 1, cells: Vec::new() });
+            comm.met.push(Met { at_ns, func: "all_reduce".into(), seq: 0, weight: 1, cells: Vec::new() });
             Window { met: i..i + 1, wall_ns: (length_ms * 1_000_000) as f64, start_ns: at_ns, end_ns: at_ns }
         });
         let windows = windows.collect();

@@ -397,9 +397,7 @@ impl<'a> Case<'a> {
         let few = if peers >= Rules::POPULATION { Rules::COMPARED_FREELY } else { Rules::COMPARED_FREELY / 8.0 };
         let many = (self.elsewhere.compared as f64 / few).max(1.0);
         let needed = (needed * needed + 2.0 * (many * episodes).ln()).sqrt();
-        let enough = self.s.waits != Waits::Enqueued || of_run(self.s, run).len() >= Rules::ENQUEUED_COLLECTIVES;
         rating.flagged
-            && enough
             && rating.mostly >= Rules::ABOVE_MEDIAN
             && rating.beyond >= self.rules.effect
             && self.consistency(rating, basis, run) >= needed

@@ -92,7 +92,7 @@ mod tests {
     fn comm(times: impl IntoIterator<Item = i64>) -> Comm {
         let met = times
             .into_iter()
-            .map(|at_ns| Met { at_ns, func: "all_reduce".into(), weight: 1, cells: Vec::new() })
+            .map(|at_ns| Met { at_ns, func: "all_reduce".into(), seq: 0, weight: 1, cells: Vec::new() })
             .collect();
         Comm { met, ..Comm::default() }
     }
