@@ -127,6 +127,8 @@ fn detrended(values: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::comm::Cell;
+    use crate::windows::WindowKind;
 
     #[test]
     fn a_slope_comes_with_its_error() {
@@ -140,5 +142,21 @@ mod tests {
         let (b, error) = slope(&free).unwrap();
         assert!(b.abs() < Rules::BINDS_ERRORS * error, "{b} {error}");
         assert!(slope(&line[..3]).is_none() && slope(&[(1.0, 2.0); 20]).is_none());
+    }
+
+    #[test]
+    fn over_a_lost_collective_nothing_is_told_of_how_long_the_others_wait() {
+        let cell = |entry_ns| Some(Cell { entry_ns, duration_ns: 0, called_ns: 0, compute_ns: None, unsure: None });
+        // Every 20 ms, rank 1 comes 10 ms after the other two; the record of collective 5 was lost.
+        let met = (0..12).filter(|seq| *seq != 5).map(|seq: i64| {
+            let (at_ns, func) = (seq * 20_000_000, "all_reduce".into());
+            let cells = vec![cell(at_ns), cell(at_ns + 10_000_000), cell(at_ns)];
+            Met { at_ns, func, seq: seq.unsigned_abs(), weight: 1, cells }
+        });
+        let comm = Comm { met: met.collect(), ..Comm::default() };
+        let (windows, tallies, flags, coarse, _): (_, _, _, _, ()) = Default::default();
+        let (waits, kind, bounds) = (Waits::Enqueued, WindowKind::Collectives { each: 1 }, vec![Some(0.0); 3]);
+        let s = Scored { comm, waits, kind, windows, tallies, flags, coarse, bounds };
+        assert_eq!(pairs(&s, 1), [(10e6, 20e6); 9]);
     }
 }

@@ -335,3 +335,44 @@ fn a_slow_device_is_named_by_its_times_and_nobody_is_cleared_without_them() {
     let report = on_devices(&[0]);
     assert_eq!(report.verdict.named_ranks(), Vec::<i32>::new(), "{report:#?}");
 }
+
+/// Rank 0 sends rank 1 four micro-batches in each step of 120 ms, of which two keep it waiting, for 35
+/// and 5 ms, and one lies ready for 30 ms: in the mean it waits for 3 ms.
+#[test]
+fn rows_tell_each_wait_of_a_step() {
+    let mut input = crate::Input { since_ns: 0, until_ns: 30 * 120 * MS, ..crate::Input::default() };
+    let calls: [(i32, &str, &[i64]); 4] = [
+        (0, "send", &[10, 20, 90, 100]),
+        (1, "recv", &[5, 50, 55, 95]),
+        (0, "all_reduce", &[110]),
+        (1, "all_reduce", &[120]),
+    ];
+    for (step, (rank, func, at_ms)) in (0..30).flat_map(|step| calls.map(|of| (step, of))) {
+        for (call, at_ms) in at_ms.iter().enumerate() {
+            input.observations.push(crate::Observation {
+                node: format!("n{rank}").into(),
+                pid: 100,
+                rank,
+                nranks: Some(2),
+                comm_hash: 7,
+                func: func.into(),
+                seq: step * calls_a_step(func) + call as u64,
+                entry_ns: (step.cast_signed() * 120 + at_ms) * MS,
+                duration_ns: 10_000,
+                library: "nccl".into(),
+                root: (func != "all_reduce").then_some(1 - rank),
+                ..crate::Observation::default()
+            });
+        }
+    }
+    input.observations.sort_by_key(|seen| seen.entry_ns);
+    input.clocks = (0..2).map(|rank| (format!("n{rank}"), crate::ClockOffset::steady(0, 10_000))).collect();
+    let (sampled, _) = of_rows(&input);
+    let runs = sampled.iter().filter(|of| *of.node == *"n1" && *of.func == *"all_reduce").flat_map(|of| &of.runs);
+    let compute_ms: Vec<i64> = runs.filter_map(|run| run.compute_ns).map(|ns| (ns + MS / 2) / MS).collect();
+    assert!(compute_ms.len() >= 28 && compute_ms.iter().all(|ms| *ms == 75), "{compute_ms:?}");
+}
+
+fn calls_a_step(func: &str) -> u64 {
+    if func == "all_reduce" { 1 } else { 4 }
+}
