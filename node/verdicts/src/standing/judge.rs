@@ -9,7 +9,7 @@ use super::network;
 use super::page::{Page, RECENT_NS};
 use super::settle::settle;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
-use crate::digest::{self, Digest, Lane, WINDOW_NS, end_of, window_of, without_progress};
+use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
 use crate::hang::complete_together;
 use crate::observation::Coupling;
 use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
@@ -171,25 +171,14 @@ impl<'a> View<'a> {
     /// of their ranks met often.
     fn lookback(&self, window: i64) -> i64 {
         let windows = window - LOOKBACK + 1..=window;
-        let coupling = |lane: &&Lane| Coupling::of(&lane.func) == Coupling::All;
-        let size = |lane: &Lane| lane.nranks.unwrap_or(lane.rank.saturating_add(1));
-        let (mut largest, mut comms) = (0, BTreeSet::new());
-        let digests = || self.pages().flat_map(|(_, page)| page.within(windows.clone(), self.reference));
-        for lane in digests().flat_map(|digest| &digest.lanes) {
-            if size(lane) >= largest && !comms.contains(&lane.comm_hash) && coupling(&lane) {
-                if size(lane) > largest {
-                    comms.clear();
-                }
-                largest = size(lane);
-                comms.insert(lane.comm_hash);
-            }
-        }
+        let told =
+            |page: &'a Page| page.received_within(windows.clone(), self.reference).flat_map(|told| &told.largest);
+        let largest = self.pages().flat_map(|(_, page)| told(page)).map(|meets| meets.ranks).max();
         let often = self.pages().any(|(_, page)| {
-            let mut runs: BTreeMap<(u64, i32), usize> = BTreeMap::new();
-            let lanes = page.within(windows.clone(), self.reference).flat_map(|digest| &digest.lanes);
-            lanes.filter(|lane| comms.contains(&lane.comm_hash)).filter(coupling).any(|lane| {
-                let runs = runs.entry((lane.comm_hash, lane.rank)).or_default();
-                *runs += lane.blocks.len();
+            let mut runs: BTreeMap<u64, usize> = BTreeMap::new();
+            told(page).filter(|meets| Some(meets.ranks) == largest).any(|meets| {
+                let runs = runs.entry(meets.comm_hash).or_default();
+                *runs += meets.runs;
                 *runs >= Rules::FEW_COLLECTIVES
             })
         });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS};
 use crate::Progress;
 use crate::digest::{Digest, WINDOW_NS, end_of, progress, reference_id, window_of};
+use crate::observation::Coupling;
 use crate::point_to_point::TimeUse;
 
 /// Runs of calls kept of one node beyond the short look back.
@@ -32,6 +33,36 @@ pub(super) struct Received {
     pub(super) blocks: usize,
     /// The longest mean duration of one of these, microseconds.
     pub(super) longest_us: u64,
+    /// The largest communicators in which all ranks meet, of those it tells of.
+    pub(super) largest: Vec<Meets>,
+}
+
+/// A communicator in a digest.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Meets {
+    pub(super) ranks: i32,
+    pub(super) comm_hash: u64,
+    /// The most runs of calls that were told of one rank.
+    pub(super) runs: usize,
+}
+
+impl Meets {
+    fn largest(digest: &Digest) -> Vec<Self> {
+        let coupling = digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All);
+        let mut largest: Vec<Self> = Vec::new();
+        for lane in coupling {
+            let (ranks, runs) = (lane.nranks.unwrap_or(lane.rank.saturating_add(1)), lane.blocks.len());
+            if largest.first().is_some_and(|known| ranks < known.ranks) {
+                continue;
+            }
+            largest.retain(|known| known.ranks == ranks);
+            match largest.iter_mut().find(|known| known.comm_hash == lane.comm_hash) {
+                Some(known) => known.runs = known.runs.max(runs),
+                None => largest.push(Self { ranks, comm_hash: lane.comm_hash, runs }),
+            }
+        }
+        largest
+    }
 }
 
 /// What one node said.
@@ -71,8 +102,8 @@ impl Page {
         }
         (self.id, self.unread) = (reference_id(node), None);
         self.remember(node, &digest);
-        let (blocks, longest_us) = (digest.blocks(), digest.longest_us());
-        self.received.insert(window, Received { digest, at_ns: now_ns, blocks, longest_us });
+        let (blocks, longest_us, largest) = (digest.blocks(), digest.longest_us(), Meets::largest(&digest));
+        self.received.insert(window, Received { digest, at_ns: now_ns, blocks, longest_us, largest });
         self.forget();
         true
     }
