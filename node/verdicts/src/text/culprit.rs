@@ -55,7 +55,7 @@ pub(super) fn sentence(report: &Report, culprit: &Culprit, out: &mut String) {
 
 pub(super) fn cost(report: &Report, out: &mut String) {
     if report.cost == Cost::default() {
-        // Those of whom it was told are not named yet.
+        // No rank is named yet to which the waits could be charged.
         return;
     }
     let gpu = report.per_comm.iter().any(|c| c.library == "nccl" || c.library == "rccl");
