@@ -71,7 +71,7 @@ bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict,
 	@scripts/deps.sh --test
 	$(CARGO) run --locked --release -p scenarios --bin bench-standing
 
-bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL and PTRANS, mpi4py), healthy and held (root; REAL_PROGRAM, REAL_ROUNDS)
+bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL and PTRANS, mpi4py), healthy and held (root; REAL_PROGRAM, REAL_ROUNDS; REAL_COMMAND for one of your own)
 	@scripts/deps.sh --test
 	$(CARGO) build --locked --release -p rankmesh
 	RANKMESH_BINARY=$(OPTIMISED) $(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture

@@ -5,8 +5,9 @@
 set -eu
 name=$(basename "$1")
 case ${name%-*} in
-# gossip, node, node-bpf and scenarios: 1 to 20 % of a core.
-cluster | chaos | hosts | slt | slurm | tree | trust) lane=waiting ;;
+# certs to scenarios, in the order of the workspace: 1 to 30 % of a core, the last three of the first line half of one.
+cluster | cuda | host_signals | nccl | starved | verbs | mesh | archive | serve | slurm) lane=waiting ;;
+chaos | hosts | slt | tree | trust) lane=waiting ;;
 *) lane=rest ;;
 esac
 if [ "$lane" = "${LANE:?say which lane}" ]; then

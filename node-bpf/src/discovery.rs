@@ -64,7 +64,9 @@ impl Probed {
 
 /// Times after its exec at which a new program is looked at: the loader maps libraries within
 /// milliseconds, `import`s later.
-const AFTER_EXEC_MS: &[u64] = &[0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+const AFTER_EXEC_MS: &[u64] = &[0, 2, 8, 32, 64, 128, 256, 512];
+/// Least time between two looks at new programs: where many begin, they are looked at together.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 /// Most new programs waiting to be looked at; the rescan finds the rest.
 const MOST_PENDING: usize = 4096;
 /// Most files probed: a user could map any number of files named like a library.
@@ -101,6 +103,8 @@ pub(crate) struct Discovery {
     /// hosts.
     kernel_threads: HashSet<u32>,
     pending: Vec<(Instant, u32, usize)>,
+    /// When new programs were last looked at.
+    looked: Option<Instant>,
     /// Files whose communicators cannot be read: reported once each.
     unreadable: HashSet<(u64, u64)>,
     unprobed: UnprobedLibraries,
@@ -156,6 +160,7 @@ impl Discovery {
             code_kb: HashMap::new(),
             kernel_threads: HashSet::new(),
             pending: vec![],
+            looked: None,
             unreadable: HashSet::new(),
             unprobed: UnprobedLibraries::default(),
             gone: HashSet::new(),
@@ -233,6 +238,7 @@ impl Discovery {
     pub(crate) fn on_exec(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
         self.kernel_threads.remove(&pid);
+        self.pending.retain(|(_, of, _)| *of != pid); // looks at the program before it
         if self.pending.len() < MOST_PENDING {
             self.pending.push((Instant::now(), pid, 0));
         }
@@ -279,16 +285,23 @@ impl Discovery {
 
     /// When something is next due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.pending.iter().map(|(at, ..)| *at).min()
+        let earliest = self.looked.map(|at| at + BETWEEN_LOOKS);
+        self.pending.iter().map(|(at, ..)| *at).min().max(earliest.filter(|_| !self.pending.is_empty()))
     }
 
-    /// Looks at the new programs that are due.
+    /// Looks at the new programs that are due, again until they have ended or are no longer new.
     pub(crate) fn look_at_new(&mut self) {
         let now = Instant::now();
+        if self.next_due().is_none_or(|due| now < due) {
+            return;
+        }
+        self.looked = Some(now);
         let due: Vec<_> = self.pending.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, pid, step) in due {
-            self.inspect_if_grown(pid); // also when it was found: the loader may map another library a little later
-            if let (Some(next), Some(this)) = (AFTER_EXEC_MS.get(step + 1), AFTER_EXEC_MS.get(step)) {
+            // also when it was found: the loader may map another library a little later
+            if self.inspect_if_grown(pid)
+                && let (Some(next), Some(this)) = (AFTER_EXEC_MS.get(step + 1), AFTER_EXEC_MS.get(step))
+            {
                 self.pending.push((now + Duration::from_millis(next - this), pid, step + 1));
             }
         }
@@ -418,8 +431,8 @@ impl Discovery {
         let Some(cgroup) = &self.cgroup else {
             return true;
         };
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        cgroup.contains(cgroup_path(&text))
+        let text = process::proc_file(pid, "cgroup").unwrap_or_default();
+        cgroup.contains(cgroup_path(&String::from_utf8_lossy(&text)))
     }
 
     fn follow(&self, pid: u32, mpi: bool) {
@@ -608,9 +621,8 @@ fn paths_in_loader_cache(cache: &[u8], wanted: impl Fn(&[u8], &[u8]) -> bool) ->
 /// The size of the libraries a process has mapped, in KiB: grows when one is loaded. None for
 /// kernel threads.
 fn code_kb(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmLib:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse().ok()
+    let status = process::proc_file(pid, "status").ok()?;
+    process::line_of(&status, "VmLib:")?.trim().strip_suffix(" kB")?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -138,15 +139,29 @@ fn has_threads(stat: &[u8]) -> bool {
     !ended || stat_field(stat, 20).and_then(|threads| threads.parse::<u32>().ok()).is_some_and(|threads| threads > 1)
 }
 
+/// A file of `/proc/PID`, at most 1 MiB of it. With room for all of it and no question about its
+/// size, which the kernel does not know, it takes four system calls in place of twelve.
+pub(crate) fn proc_file(pid: u32, name: &str) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(4_096);
+    fs::File::open(format!("/proc/{pid}/{name}"))?.take(1 << 20).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The rest of the line of `/proc/PID/status` that begins with `field`.
+pub(crate) fn line_of<'a>(status: &'a [u8], field: &str) -> Option<&'a str> {
+    let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(field.as_bytes()))?;
+    std::str::from_utf8(line).ok()
+}
+
 /// Whether it is a task of the kernel's own (`PF_KTHREAD` of linux/sched.h).
 pub(crate) fn is_kernel_thread(pid: u32) -> bool {
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = proc_file(pid, "stat").unwrap_or_default();
     stat_field(&stat, 9).and_then(|flags| flags.parse::<u32>().ok()).is_some_and(|flags| flags & 0x0020_0000 != 0)
 }
 
 /// Whether there is a process of this pid that has not ended.
 pub(crate) fn runs(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| has_threads(&stat))
+    proc_file(pid, "stat").is_ok_and(|stat| has_threads(&stat))
 }
 
 fn ticks_per_second() -> i64 {
@@ -163,8 +178,8 @@ pub(crate) fn cgroup_path(cgroups: &str) -> &str {
 /// Whether the real, effective and saved user of a process are this one. (The programs check more,
 /// for every event.)
 pub(crate) fn is_all_of_user(pid: u32, user: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let Some(line) = status.lines().find_map(|line| line.strip_prefix("Uid:")) else { return false };
+    let status = proc_file(pid, "status").unwrap_or_default();
+    let Some(line) = line_of(&status, "Uid:") else { return false };
     line.split_whitespace().take(3).filter(|uid| uid.parse() == Ok(user)).count() == 3
 }
 
@@ -251,7 +266,7 @@ impl Processes {
     /// another time. An earlier process is marked as ended.
     pub(crate) fn is_same(&self, pid: u32) -> bool {
         let Some(known) = self.known(pid) else { return true };
-        let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return true };
+        let Ok(stat) = proc_file(pid, "stat") else { return true };
         let start_ns = start_since_boot_ns(&stat).map(|since| self.boot_unix_ns.saturating_add(since));
         let same = start_ns == Some(known.seen.start_ns);
         if !same {
@@ -262,7 +277,7 @@ impl Processes {
 
     /// Whether a process still runs: one that has ended and was not waited for does not.
     pub(crate) fn lives(&self, seen: &ProcessSeen) -> bool {
-        let Ok(stat) = fs::read(format!("/proc/{}/stat", seen.pid)) else { return false };
+        let Ok(stat) = proc_file(seen.pid, "stat") else { return false };
         let start_ns = start_since_boot_ns(&stat).map(|since| self.boot_unix_ns.saturating_add(since));
         has_threads(&stat) && start_ns == Some(seen.start_ns)
     }

@@ -108,11 +108,10 @@ fn rows(recorded: &Recorded) -> Vec<&CudaCall> {
 /// Records the built libraries' calls in a cgroup, and nothing else.
 fn of_built(built: &tempfile::TempDir, cgroup: &Cgroup, attach_mode: Option<AttachMode>) -> CaptureConfig {
     CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
         libraries: LIBRARIES.iter().map(|name| built.path().join(name)).collect(),
         system_libraries: false,
         attach_mode,
-        ..CaptureConfig::default()
+        ..cgroup.capturing([])
     }
 }
 
@@ -189,7 +188,7 @@ fn slow_calls_are_rows_and_no_more_than_the_budget() {
     let built = compile();
     let cgroup = Cgroup::new();
     // without the paths of the libraries: they are found in the running process
-    let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
+    let recorder = Recorder::start(cgroup.capturing([]));
     let found = || {
         for name in LIBRARIES {
             wait_for(name, || recorder.status().files.iter().any(|file| file.path == built.path().join(name)));

@@ -11,14 +11,10 @@ use std::process::Stdio;
 use common::{
     CLOCKS_NS, Cgroup, Job, Rank, Recorded, Recorder, can_capture, nccl_ranks, run_watched, wait_for, workloads,
 };
-use node_bpf::{CaptureConfig, Collective, CudaCall, Record};
+use node_bpf::{Collective, CudaCall, Record};
 
 fn recorder(cgroup: &Cgroup, workloads: &Path) -> Recorder {
-    Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![workloads.join("libnccl.so.2"), workloads.join("libcudart.so.12")],
-        ..CaptureConfig::default()
-    })
+    Recorder::start(cgroup.capturing([workloads.join("libnccl.so.2"), workloads.join("libcudart.so.12")]))
 }
 
 fn trace(ranks: usize, flags: &[&str]) -> Option<(Vec<Rank>, Recorded)> {
@@ -121,7 +117,7 @@ fn a_job_that_was_already_running_is_counted_from_the_first_look_on() {
     };
     wait_for("the ranks to run", || mapped() == 6);
     for _ in 0..5 {
-        let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
+        let recorder = Recorder::start(cgroup.capturing([]));
         wait_for("calls of every rank", || {
             let mut pids = [vec![], vec![]];
             for record in recorder.so_far() {

@@ -14,11 +14,7 @@ fn a_process_whose_end_was_not_reported_is_removed() {
         return;
     }
     let cgroup = Cgroup::new();
-    let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        system_libraries: false,
-        ..CaptureConfig::default()
-    });
+    let recorder = Recorder::start(CaptureConfig { system_libraries: false, ..cgroup.capturing([]) });
     let mut ended = std::process::Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
     let mut lives = Job(std::process::Command::new("sleep").arg("600").spawn().unwrap());

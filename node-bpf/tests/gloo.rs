@@ -59,7 +59,7 @@ fn of(recorded: &Recorded, pid: u32, rank: i32) -> (u64, u64) {
 
 fn recorder(cgroup: &Cgroup) -> Recorder {
     let probe = ProbeSpec::function("libgloo.so.0:gloo::allreduce").unwrap();
-    Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), probes: vec![probe], ..CaptureConfig::default() })
+    Recorder::start(CaptureConfig { probes: vec![probe], ..cgroup.capturing([]) })
 }
 
 /// Lets the ranks begin when their library is probed, and compares the records with the ranks' own
@@ -105,7 +105,7 @@ fn a_gloo_job_is_recorded_completely() {
     let recorder = recorder(&cgroup);
     let command = [program.to_str().unwrap(), store.to_str().unwrap(), "500"];
     let jobs = start(&cgroup, &command, &[]);
-    let unprobed = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
+    let unprobed = Recorder::start(cgroup.capturing([]));
     let reports_it =
         |recorder: &Recorder| recorder.status().problems.iter().any(|p| p.starts_with("calls of gloo are not"));
     wait_for("a recorder without the probe to report what it misses", || reports_it(&unprobed));

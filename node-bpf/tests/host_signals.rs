@@ -126,7 +126,7 @@ fn a_slow_disk_shows_as_requests_and_waits_of_the_rank_that_reads() {
         eprintln!("SKIPPED: needs loop devices and a cgroup controller that slows reads of {disk:?}");
         return;
     };
-    let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
+    let recorder = Recorder::start(cgroup.capturing([]));
     let cgroups: Vec<&Path> = slow.iter().map(|old| old.0.as_path()).chain([cgroup.0.as_path()]).collect();
     let (go, done) = (dir.path().join("go"), dir.path().join("done"));
     // again until one was followed from its beginning on: its waits are recorded from then on
@@ -179,7 +179,7 @@ fn out_of_memory(script: &str) -> Option<(u32, Vec<Record>)> {
         eprintln!("SKIPPED: needs the memory controller of cgroups");
         return None;
     };
-    let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
+    let recorder = Recorder::start(cgroup.capturing([]));
     let states = recorder.status().classes;
     assert!(states.iter().any(|class| class.name == "oom" && class.state == ClassState::On), "{states:?}");
     let cgroups: Vec<&Path> = small.iter().map(|old| old.0.as_path()).chain([cgroup.0.as_path()]).collect();
@@ -337,7 +337,7 @@ fn lost_packets_show_as_retransmits_of_the_rank_that_sends() {
     });
     let port = bound.recv().unwrap();
     let cgroup = Cgroup::new();
-    let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
+    let recorder = Recorder::start(cgroup.capturing([]));
     let go = dir.path().join("go");
     // it has its socket until all is there, and its owner was looked up
     let send = format!("exec 3<>/dev/tcp/10.98.0.2/{port}; head -c {BYTES} /dev/zero >&3; cat <&3");
@@ -370,10 +370,8 @@ fn under_load_short_stretches_are_left_out_counted_and_come_back() {
     let cgroup = Cgroup::new();
     let backlog = Backlog::default();
     let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![workloads.join("libnccl.so.2")],
         backlog: backlog.clone(),
-        ..CaptureConfig::default()
+        ..cgroup.capturing([workloads.join("libnccl.so.2")])
     });
     // the longest sleep is half the threshold that four steps lead to
     let mut job = nccl_ranks(&workloads, &[&cgroup], &["--ranks", "2", "--iters", "100000", "--work-ms", "5"]);

@@ -54,12 +54,10 @@ fn stored_and_lost_make_up_what_was_done() {
     let workloads = workloads();
     let cgroup = Cgroup::new();
     let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![workloads.join("libnccl.so.2")],
         ring_bytes: 1, // one page
         offcpu: false,
         tcp: false,
-        ..CaptureConfig::default()
+        ..cgroup.capturing([workloads.join("libnccl.so.2")])
     });
     let paused = recorder.hold();
     let ranks = run(&mut nccl_ranks(&workloads, &[&cgroup], &["--ranks", "4", "--iters", "3000", "--work-ms", "0"]));

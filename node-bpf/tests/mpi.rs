@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::{Cgroup, Recorded, Recorder, assert_late, can_capture, has_mpi, mpi_ranks, run_watched, workloads};
-use node_bpf::{CaptureConfig, Library};
+use node_bpf::Library;
 
 /// The libmpi that the workload is linked to: probed ahead, so that not even MPI_Init is missed.
 fn libmpi(workload: &std::path::Path) -> PathBuf {
@@ -25,11 +25,7 @@ fn every_call_once_with_rank_and_world() {
     }
     let workloads = workloads();
     let cgroup = Cgroup::new();
-    let config = CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![libmpi(&workloads.join("mpi-ranks"))],
-        ..CaptureConfig::default()
-    };
+    let config = cgroup.capturing([libmpi(&workloads.join("mpi-ranks"))]);
     let recorder = Recorder::start(config);
     let ranks =
         run_watched(&mut mpi_ranks(&workloads, &cgroup, 4, &["--all-functions", "--count", "500"]), 4, &[&recorder]);
@@ -105,11 +101,7 @@ fn what_ranks_do_between_calls_is_as_long_as_it_was() {
     }
     let workloads = workloads();
     let cgroup = Cgroup::new();
-    let config = CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![libmpi(&workloads.join("mpi-ranks"))],
-        ..CaptureConfig::default()
-    };
+    let config = cgroup.capturing([libmpi(&workloads.join("mpi-ranks"))]);
     let recorder = Recorder::start(config);
     let flags = ["--iters", "12", "--work-ms", "10", "--late-rank", "2", "--late-ms", "60"];
     let ranks = run_watched(&mut mpi_ranks(&workloads, &cgroup, 4, &flags), 4, &[&recorder]);
@@ -131,7 +123,7 @@ fn a_job_that_was_already_running_is_found() {
             let names = procs.lines().filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
             names.filter(|name| name.trim() == "mpi-ranks").count() == 2
         });
-        let recorder = Recorder::start(CaptureConfig { cgroup: Some(cgroup.0.clone()), ..CaptureConfig::default() });
+        let recorder = Recorder::start(cgroup.capturing([]));
         common::wait_for("ten calls", || {
             let calls = recorder.so_far();
             calls.iter().filter(|r| matches!(r, node_bpf::Record::Collective(_))).count() >= 10

@@ -16,12 +16,7 @@ fn every_call_is_recorded_once(mode: Option<AttachMode>) {
     let workloads = workloads();
     let cgroup = Cgroup::new();
     let library = workloads.join("libnccl.so.2");
-    let config = CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![library.clone()],
-        attach_mode: mode,
-        ..CaptureConfig::default()
-    };
+    let config = CaptureConfig { attach_mode: mode, ..cgroup.capturing([library.clone()]) };
     let recorder = Recorder::start(config);
     let status = recorder.status();
     assert!(mode.is_none_or(|mode| mode == status.mode));

@@ -97,11 +97,9 @@ fn of_another_user_nothing_is_recorded() {
     let place = Dirs::new();
     let cgroup = Cgroup::new();
     let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![place.dir.path().join("libnccl.so.2")],
         only_user: Some(OURS),
         block_min: std::time::Duration::ZERO,
-        ..CaptureConfig::default()
+        ..cgroup.capturing([place.dir.path().join("libnccl.so.2")])
     });
     assert_eq!(recorder.status().only_user, Some(OURS));
     let disk = place.file.as_ref().map(|file| format!(" --disk {}", file.display())).unwrap_or_default();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{Cgroup, Recorder, can_capture, wait_for};
-use node_bpf::{CaptureConfig, Collective, Record};
+use node_bpf::{Collective, Record};
 
 const NEEDS: &str = "calls published libraries: make test-real-libs";
 
@@ -85,11 +85,7 @@ fn every_nccl_call_is_found_and_communicators_are_read() {
 fn check(program: &Path, library: &Path, version: &Version) {
     const HASH: u64 = 0xfeed_beef_0102_0304;
     let cgroup = Cgroup::new();
-    let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![library.to_owned()],
-        ..CaptureConfig::default()
-    });
+    let recorder = Recorder::start(cgroup.capturing([library.to_owned()]));
     let mut child = Command::new("sh")
         .args(["-c", r#"echo $$ > "$0" && exec "$@""#])
         .arg(cgroup.0.join("cgroup.procs"))
@@ -171,11 +167,7 @@ fn every_cuda_call_is_counted() {
 
 fn check_cuda(program: &Path, library: &Path) {
     let cgroup = Cgroup::new();
-    let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![library.to_owned()],
-        ..CaptureConfig::default()
-    });
+    let recorder = Recorder::start(cgroup.capturing([library.to_owned()]));
     let mut child = Command::new("sh")
         .args(["-c", r#"echo $$ > "$0" && exec "$@""#])
         .arg(cgroup.0.join("cgroup.procs"))

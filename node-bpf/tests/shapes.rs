@@ -56,11 +56,7 @@ fn compile_with(version: &str, debug: &str) -> PathBuf {
 }
 
 fn config(cgroup: &Cgroup, library: Option<PathBuf>) -> CaptureConfig {
-    CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: library.into_iter().collect(),
-        ..CaptureConfig::default()
-    }
+    CaptureConfig { libraries: library.into_iter().collect(), ..cgroup.capturing([]) }
 }
 
 fn shape(built: &Path, cgroup: &Cgroup, shape: &str) -> Command {

@@ -26,10 +26,8 @@ fn under_load_point_to_point_calls_are_left_out_counted_and_come_back() {
     let cgroup = Cgroup::new();
     let backlog = Backlog::default();
     let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        libraries: vec![workloads.join("libnccl.so.2")],
         backlog: backlog.clone(),
-        ..CaptureConfig::default()
+        ..cgroup.capturing([workloads.join("libnccl.so.2")])
     });
     // a pipeline of two stages that send to each other, and reduce in pairs
     let job =

@@ -40,13 +40,7 @@ fn compile() -> tempfile::TempDir {
 }
 
 fn config(cgroup: &Cgroup, mode: Option<AttachMode>, probes: Vec<ProbeSpec>) -> CaptureConfig {
-    CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        attach_mode: mode,
-        probes,
-        system_libraries: false,
-        ..CaptureConfig::default()
-    }
+    CaptureConfig { attach_mode: mode, probes, system_libraries: false, ..cgroup.capturing([]) }
 }
 
 /// The program, as rank 2, in the cgroup.

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use common::{Cgroup, Job, Recorder, can_capture, wait_for, workloads};
-use node_bpf::{CaptureConfig, NetEvent, Record};
+use node_bpf::{NetEvent, Record};
 
 /// Connects from a namespace of its own to a neighbour that is not there: every packet is dropped
 /// at the far end of a veth pair. The library preloaded makes the shell a followed process, rank 7.
@@ -29,13 +29,7 @@ fn a_retransmit_names_its_addresses_and_owner() {
     }
     let library = workloads().join("libnccl.so.2");
     let (cgroup, other) = (Cgroup::new(), Cgroup::new());
-    let start = |cgroup: &Cgroup| {
-        Recorder::start(CaptureConfig {
-            cgroup: Some(cgroup.0.clone()),
-            libraries: vec![library.clone()],
-            ..CaptureConfig::default()
-        })
-    };
+    let start = |cgroup: &Cgroup| Recorder::start(cgroup.capturing([library.clone()]));
     let (recorder, elsewhere) = (start(&cgroup), start(&other));
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));

@@ -40,12 +40,8 @@ fn events_are_rows(mode: Option<AttachMode>) {
     }
     let Some(built) = compile() else { return };
     let cgroup = Cgroup::new();
-    let recorder = Recorder::start(CaptureConfig {
-        cgroup: Some(cgroup.0.clone()),
-        system_libraries: false,
-        attach_mode: mode,
-        ..CaptureConfig::default()
-    });
+    let recorder =
+        Recorder::start(CaptureConfig { system_libraries: false, attach_mode: mode, ..cgroup.capturing([]) });
     let on = |class: &node_bpf::ClassStatus| class.name == "fabric-events" && class.state == ClassState::On;
     assert!(recorder.status().classes.iter().any(on));
     let mut command = Command::new("sh");

@@ -13,7 +13,7 @@ use store::{Finding, Source, StoreConfig};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-/// A question's time where nothing else is said.
+/// A question's deadline where none is given.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Agents of one mesh; dropping it forgets their files.

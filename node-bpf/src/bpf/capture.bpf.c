@@ -112,6 +112,18 @@ static __always_inline bool wanted(struct task_struct *task) {
 
 static __always_inline bool wanted_task(void) { return wanted(this_task()); }
 
+/* When a new program last woke the reader (kernel time); two CPUs may both take it for long ago. */
+static volatile __u64 program_woke_ns;
+
+/* Discovery is in a hurry; but where programs begin all the time, those of 20 ms wake it once. */
+static __always_inline __u64 wake_flags_of_process(__u32 kind, __u64 now_ns) {
+  if (kind == RM_EXEC) {
+    if (now_ns - program_woke_ns < 20000000) return wake_flags();
+    program_woke_ns = now_ns;
+  }
+  return BPF_RB_FORCE_WAKEUP;
+}
+
 static __always_inline void emit_process(__u32 kind, __u32 pid) {
   struct rm_process *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
   if (!out) {
@@ -121,7 +133,7 @@ static __always_inline void emit_process(__u32 kind, __u32 pid) {
   out->kind = kind;
   out->pid = pid;
   out->ts_ns = bpf_ktime_get_ns();
-  bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP); /* discovery is in a hurry */
+  bpf_ringbuf_submit(out, wake_flags_of_process(kind, out->ts_ns));
 }
 
 #include "thread.bpf.h"

@@ -70,6 +70,11 @@ impl Drop for Job {
 pub struct Cgroup(pub PathBuf);
 
 impl Cgroup {
+    /// A capture of its processes, with these libraries by their paths.
+    pub fn capturing<const N: usize>(&self, libraries: [PathBuf; N]) -> CaptureConfig {
+        CaptureConfig { cgroup: Some(self.0.clone()), libraries: libraries.into(), ..CaptureConfig::default() }
+    }
+
     pub fn new() -> Cgroup {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -114,11 +119,7 @@ impl Recorder {
 
     /// Records `cgroup`, with nccl-sim probed from the start.
     pub fn of_nccl(cgroup: &Cgroup, workloads: &Path) -> Recorder {
-        Recorder::start(CaptureConfig {
-            cgroup: Some(cgroup.0.clone()),
-            libraries: vec![workloads.join("libnccl.so.2")],
-            ..CaptureConfig::default()
-        })
+        Recorder::start(cgroup.capturing([workloads.join("libnccl.so.2")]))
     }
 
     pub fn status(&self) -> CaptureStatus {

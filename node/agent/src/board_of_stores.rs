@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use verdicts::digest::WINDOW_NS;
 use verdicts::{RankWindows, rank_windows};
 
+use super::asking::Asking;
 use super::board_window::packed;
 use super::stragglers::{calls_of, clocks, span_of};
 
@@ -88,6 +89,7 @@ pub async fn board(
         return Err(AskError::Wrong(message));
     }
     let deadline = Instant::now() + Duration::from_millis(span.timeout_ms);
+    let asking = Asking { coordinator, caller, deadline, cancelled };
     let clocks = clocks(coordinator, Some((span.since_ns, span.until_ns)), deadline).await;
     let question = StragglersQuestion {
         since_ms: None,
@@ -104,8 +106,7 @@ pub async fn board(
         let to = last.min(from + stretch - 1);
         let lead_from_ns = from.saturating_mul(window_ns).saturating_sub(LEAD_NS);
         let asked = span_of(&question, &clocks, lead_from_ns, (to + 1).saturating_mul(window_ns));
-        let (input, coverage) =
-            calls_of(coordinator, &question, caller, &asked, clocks.clone(), deadline, cancelled).await?;
+        let (input, coverage) = calls_of(asking, &question, &asked, clocks.clone()).await?;
         // Computed on a blocking thread.
         let found = tokio::task::spawn_blocking(move || rank_windows(input, window_ns)).await;
         let failed = |message: String| AskError::Failed { message, coverage: None };

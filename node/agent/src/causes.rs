@@ -2,21 +2,19 @@
 //! to `verdicts::why`, which decides. Owns whom and when to ask; no other node is asked.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use explain::chain::{self, Late};
 use futures::future::join_all;
 use model::NOT_RECORDED;
-use query::Coordinator;
-use query::access::Caller;
-use query::ask::{self, QueryOutcome, Question};
 use query_planner::Value;
 use store::UNFILLED;
-use tokio_util::sync::CancellationToken;
 use verdicts::why::{
     self, Cause, Kind, LOOKED_AT_NS, ROWS, Reading, Recorded, Retransmission, Subject, Topic, Transfer, What,
 };
 use verdicts::{Basis, Culprit, RankRef, Report, Rules, Verdict, Waits};
+
+use super::asking::Asking;
 
 /// Time that is looked at before and after the episode.
 const MARGIN_NS: i64 = 500_000_000;
@@ -62,33 +60,24 @@ impl Gathered {
 }
 
 /// The cause of a report's verdict; none where no rank is named.
-pub(super) async fn cause(
-    coordinator: &Coordinator,
-    report: &Report,
-    caller: &Caller,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> Option<Cause> {
-    with_evidence(coordinator, report, &BTreeSet::new(), caller, deadline, cancelled).await.0
+pub(super) async fn cause(asking: Asking<'_>, report: &Report) -> Option<Cause> {
+    with_evidence(asking, report, &BTreeSet::new()).await.0
 }
 
 /// As [`cause`], with what it was made of; none of the latter where shares of time gave it. Of
 /// `silent` hosts it is known that they do not answer.
 pub(super) async fn with_evidence(
-    coordinator: &Coordinator,
+    asking: Asking<'_>,
     report: &Report,
     silent: &BTreeSet<String>,
-    caller: &Caller,
-    deadline: Instant,
-    cancelled: &CancellationToken,
 ) -> (Option<Cause>, Option<Gathered>) {
     if let Verdict::Rank { culprit, .. } = &report.verdict
         && culprit.basis == Basis::PointToPoint
     {
-        let deadline = deadline.min(Instant::now() + patience(report, culprit, silent));
-        return (with_takers(coordinator, report, culprit, caller, deadline, cancelled).await, None);
+        let asking = asking.within(patience(report, culprit, silent));
+        return (with_takers(asking, report, culprit).await, None);
     }
-    let gathered = gathered(coordinator, report, silent, caller, deadline, cancelled).await;
+    let gathered = gathered(asking, report, silent).await;
     (gathered.as_ref().map(Gathered::cause), gathered)
 }
 
@@ -100,16 +89,9 @@ fn patience(report: &Report, culprit: &Culprit, silent: &BTreeSet<String>) -> Du
 
 /// What goes into the cause of a report's verdict; none where no rank is named. No rank of a silent
 /// host is what the named one is compared with.
-pub(super) async fn gathered(
-    coordinator: &Coordinator,
-    report: &Report,
-    silent: &BTreeSet<String>,
-    caller: &Caller,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> Option<Gathered> {
+pub(super) async fn gathered(asking: Asking<'_>, report: &Report, silent: &BTreeSet<String>) -> Option<Gathered> {
     let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
-    let deadline = deadline.min(Instant::now() + patience(report, culprit, silent));
+    let asking = asking.within(patience(report, culprit, silent));
     if culprit.basis == Basis::PointToPoint {
         return None;
     }
@@ -118,13 +100,8 @@ pub(super) async fn gathered(
     let peer = why::peer_of_hosts(report, culprit, |node| !silent.contains(node));
     let subjects: Vec<Subject> =
         std::iter::once(who).chain(peer).map(|who| subject(report, culprit, who, comm_hash)).collect();
-    let asked = {
-        let nodes = || subjects.iter().map(|s| s.who.node.clone()).collect();
-        join_all(
-            Topic::ALL.map(|topic| self::ask(coordinator, topic.sql(&subjects), nodes(), caller, deadline, cancelled)),
-        )
-        .await
-    };
+    let nodes: Vec<String> = subjects.iter().map(|s| s.who.node.clone()).collect();
+    let asked = join_all(Topic::ALL.map(|topic| asking.rows(topic.sql(&subjects), &nodes))).await;
 
     let (mut reading, mut looked_at, mut not_visible) = (Reading::default(), Vec::new(), Vec::new());
     for (topic, rows) in Topic::ALL.into_iter().zip(asked) {
@@ -154,14 +131,7 @@ pub(super) async fn gathered(
 }
 
 /// The cause that shares of time give, with who took the CPU where another task did.
-async fn with_takers(
-    coordinator: &Coordinator,
-    report: &Report,
-    culprit: &Culprit,
-    caller: &Caller,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> Option<Cause> {
+async fn with_takers(asking: Asking<'_>, report: &Report, culprit: &Culprit) -> Option<Cause> {
     let mut cause = report.cause.clone()?;
     let Some(part) = cause.parts.iter_mut().find(|part| part.named && part.kind == Kind::CpuStolen) else {
         return Some(cause);
@@ -174,7 +144,7 @@ async fn with_takers(
          AND ts_ns >= {} AND ts_ns < {} GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 3",
         culprit.pid, about.from_ns, about.to_ns
     );
-    let asked = self::ask(coordinator, sql, vec![culprit.node.clone()], caller, deadline, cancelled).await;
+    let asked = asking.rows(sql, std::slice::from_ref(&culprit.node)).await;
     for row in asked.map(|(rows, _)| rows).unwrap_or_default() {
         if let [Value::Text(comm), Value::Integer(pid), Value::Integer(ns), Value::Integer(count)] = row.as_slice() {
             let name = format!("{} (pid {pid})", String::from_utf8_lossy(comm));
@@ -220,16 +190,9 @@ fn subject(report: &Report, culprit: &Culprit, who: RankRef, comm_hash: u64) -> 
 
 /// Where no rank is named: the verdict that it is the network, when TCP segments were lost and
 /// collectives waited for them. Silent hosts are not asked.
-pub(super) async fn network(
-    coordinator: &Coordinator,
-    report: &Report,
-    silent: &BTreeSet<String>,
-    caller: &Caller,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> Option<Verdict> {
+pub(super) async fn network(asking: Asking<'_>, report: &Report, silent: &BTreeSet<String>) -> Option<Verdict> {
     let comm = report.network_comm()?;
-    let deadline = deadline.min(Instant::now() + PATIENCE);
+    let asking = asking.within(PATIENCE);
     let until_ns = report.evidence.until_ns;
     let since_ns = report.evidence.since_ns.max(until_ns.saturating_sub(LOOKED_AT_NS));
     let far = report.evidence.clocks.iter().map(|(_, clock)| clock.offset_ns.saturating_abs()).max().unwrap_or(0);
@@ -238,7 +201,7 @@ pub(super) async fn network(
         true => Vec::new(),
         false => {
             let answers = |node: &str| !silent.contains(node) && !report.coverage.is_missing(node);
-            let members = coordinator.gossip.list();
+            let members = asking.coordinator.gossip.list();
             members.iter().filter(|member| answers(&member.name)).map(|member| member.name.clone()).collect()
         }
     };
@@ -247,7 +210,7 @@ pub(super) async fn network(
         "SELECT cluster_ns(ts_ns), node, saddr, daddr FROM net_events WHERE event = 'tcp_retransmit_skb' AND \
          ts_ns >= {from_ns} AND ts_ns < {to_ns} ORDER BY ts_ns DESC LIMIT {ROWS}"
     );
-    let (rows, _) = self::ask(coordinator, sql, nodes.clone(), caller, deadline, cancelled).await.ok()?;
+    let (rows, _) = asking.rows(sql, &nodes).await.ok()?;
     let retransmissions: Vec<Retransmission> = rows.iter().filter_map(|row| retransmission(row)).collect();
     if retransmissions.is_empty() {
         return None;
@@ -258,7 +221,7 @@ pub(super) async fn network(
          WHERE comm_hash = {hash} AND entry_ns IS NOT NULL GROUP BY func, seq HAVING count(*) = {}",
         comm.heard
     );
-    let (rows, _) = self::ask(coordinator, sql, nodes, caller, deadline, cancelled).await.ok()?;
+    let (rows, _) = asking.rows(sql, &nodes).await.ok()?;
     let transfers: Vec<Transfer> = rows
         .iter()
         .filter_map(|row| match row.as_slice() {
@@ -282,30 +245,6 @@ fn retransmission(row: &[Value]) -> Option<Retransmission> {
             Some(Retransmission { at_ns: *at_ns, node: text(node)?, from: text(from)?, to: text(to)? })
         }
         _ => None,
-    }
-}
-
-type Rows = (Vec<Vec<Value>>, Vec<String>);
-
-/// The answer to one question with what is missing from it, or why there is none.
-pub(super) async fn ask(
-    coordinator: &Coordinator,
-    sql: String,
-    nodes: Vec<String>,
-    caller: &Caller,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> Result<Rows, String> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let question =
-        Question { sql, timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX), nodes, ..Question::default() };
-    match ask::ask_as(coordinator, question, caller, cancelled.clone()).await {
-        Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
-            let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
-            Ok((answer.rows, missing.chain(coverage.notes.iter().cloned()).collect()))
-        }
-        Ok(QueryOutcome::Plan(_)) => Err("the planner gave no answer".to_owned()),
-        Err(error) => Err(error.to_string()),
     }
 }
 

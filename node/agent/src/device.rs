@@ -9,12 +9,9 @@ use std::sync::Arc;
 
 use model::StragglersQuestion;
 use model::wire::OpenCall;
-use query::Coordinator;
-use query::access::Caller;
-use query::ask::{self, QueryOutcome, Question};
-use tokio_util::sync::CancellationToken;
 use verdicts::{Span, SyncCall};
 
+use super::asking::Asking;
 use super::graphs;
 
 /// The library name under which a wait for the device is among the open calls. An older coordinator
@@ -45,19 +42,14 @@ pub(super) fn open_wait(node: &Arc<str>, call: &OpenCall) -> Option<SyncCall> {
 }
 
 /// Notes on what is not among the collectives of the span because graphs were replayed.
-pub(super) async fn blind_spots(
-    coordinator: &Coordinator,
-    question: &StragglersQuestion,
-    caller: &Caller,
-    span: &Span,
-    cancelled: &CancellationToken,
-) -> Vec<String> {
+pub(super) async fn blind_spots(asking: Asking<'_>, question: &StragglersQuestion, span: &Span) -> Vec<String> {
+    let ask = |sql| asking.answer(asking.question(sql, &question.nodes, &question.labels));
     let mut notes = vec![];
-    match ask(coordinator, question, caller, graphs::launch_sql(span), cancelled).await {
-        Ok(rows) => {
+    match ask(graphs::launch_sql(span)).await {
+        Ok((rows, _)) => {
             if let Some(launches) = rows.first().and_then(|row| graphs::launches(row)) {
-                let captured = ask(coordinator, question, caller, graphs::captured_sql(span), cancelled).await.ok();
-                let captured = captured.and_then(|rows| match rows.first()?.first()? {
+                let captured = ask(graphs::captured_sql(span)).await.ok();
+                let captured = captured.and_then(|(rows, _)| match rows.first()?.first()? {
                     query_planner::Value::Integer(calls) => Some(*calls),
                     _ => None,
                 });
@@ -67,27 +59,4 @@ pub(super) async fn blind_spots(
         Err(error) => notes.push(format!("launches of graphs could not be asked for: {error}")),
     }
     notes
-}
-
-async fn ask(
-    coordinator: &Coordinator,
-    question: &StragglersQuestion,
-    caller: &Caller,
-    sql: String,
-    cancelled: &CancellationToken,
-) -> Result<Vec<Vec<query_planner::Value>>, String> {
-    let question = Question {
-        sql,
-        timeout_ms: question.timeout_ms,
-        nodes: question.nodes.clone(),
-        labels: question.labels.clone(),
-        per_node: false,
-        plan_only: false,
-        analyze: false,
-    };
-    match ask::ask_as(coordinator, question, caller, cancelled.clone()).await {
-        Ok(QueryOutcome::Answer { answer, .. }) => Ok(answer.rows),
-        Ok(_) => Err("the planner gave no answer".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
 }

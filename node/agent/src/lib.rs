@@ -27,6 +27,7 @@ mod activity;
 mod answer;
 mod answer_sink;
 pub mod archiver;
+mod asking;
 mod audit;
 mod board;
 pub mod board_of_stores;

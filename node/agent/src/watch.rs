@@ -18,6 +18,7 @@ use verdicts::standing::Key;
 use verdicts::why::Cause;
 
 use super::answer_sink::AnswerSink;
+use super::asking::Asking;
 use super::standing::{self, Current};
 use super::{Shared, causes, own_state};
 
@@ -164,9 +165,13 @@ impl Watcher {
         if self.looking.is_none() && due && !current.standing.report.verdict.named().is_empty() {
             let (shared, report) = (Arc::clone(shared), Arc::clone(&current.standing.report));
             let looking = tokio::spawn(async move {
-                let deadline = Instant::now() + PATIENCE;
-                let never = CancellationToken::new();
-                causes::cause(&shared.coordinator, &report, &Caller::agent(), deadline, &never).await
+                let asking = Asking {
+                    coordinator: &shared.coordinator,
+                    caller: &Caller::agent(),
+                    deadline: Instant::now() + PATIENCE,
+                    cancelled: &CancellationToken::new(),
+                };
+                causes::cause(asking, &report).await
             });
             (self.looking, self.looked) = (Some((key.clone(), looking)), Some(Instant::now()));
         }

@@ -6,10 +6,11 @@ use std::sync::Mutex;
 /// What each item gives, in their order. With `many` on as many threads as may run at once (which
 /// have the priority of the calling one), else on this one.
 pub(crate) fn map<T: Send, R: Send>(items: Vec<T>, many: bool, each: impl Fn(T) -> R + Sync) -> Vec<R> {
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(items.len());
-    if !many || threads < 2 {
+    if !many {
         return items.into_iter().map(each).collect();
     }
+    // Reads files of the caller's cgroup: too dear for each small piece.
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(items.len());
     let left = Mutex::new(items.into_iter().enumerate());
     let work = || {
         let next = || left.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();

@@ -176,6 +176,18 @@ fn a_rank_of_whose_thread_nothing_is_recorded() {
 }
 
 #[test]
+fn a_rank_while_another_is_as_late() {
+    let line = "Not counted: waits while rank 2 on n1, which is not named, was as late.";
+    let mut report = report(rank_verdict(), true);
+    assert!(!text(&report).contains("Not counted"));
+    let other = &mut report.per_comm[0].ranks[2];
+    (other.excess_ns, other.flagged) = (40 * MS, 5);
+    assert!(text(&report).contains(line), "{}", text(&report));
+    report.per_comm[0].ranks[2].role = Role::HeldUp;
+    assert!(!text(&report).contains(line));
+}
+
+#[test]
 fn nobody() {
     insta::assert_snapshot!(text(&report(Verdict::None, false)));
 }

@@ -191,7 +191,7 @@ fn three_nodes(
     for (at, question) in questions.iter().enumerate() {
         let sql = question.sql(data::span(args.rows));
         let known = plain::rows(&oracle, &sql)?;
-        let mut told = None;
+        let mut figures = None;
         let asked = timed(args.rounds, || {
             let began = Instant::now();
             let answered = runtime.block_on(cluster.ask_analyze(at % 3, &sql)).map_err(|error| match error {
@@ -201,11 +201,11 @@ fn three_nodes(
             let took = began.elapsed();
             let QueryOutcome::Answer { answer, coverage, explained, .. } = answered else { bail!("a plan") };
             ensure!(coverage.is_complete(), "{:?}", coverage.missing);
-            told = Some((own_parts(&answer.node_stats), answer.merge_ns, explained));
+            figures = Some((own_parts(&answer.node_stats), answer.merge_ns, explained));
             Ok((took, answer.rows))
         });
         let ms = checked(question, "three nodes", asked, &known, Types::Same, problems);
-        all.push(ms.zip(told).map(|(ms, ((slowest_ms, rows), merge_ns, explained))| Spread {
+        all.push(ms.zip(figures).map(|(ms, ((slowest_ms, rows), merge_ns, explained))| Spread {
             ms,
             slowest_ms,
             merge_ms: merge_ns as f64 / 1e6,

@@ -1,5 +1,6 @@
 //! The standing verdict, live: the time from an injected delay to the verdict on every agent,
-//! whether all agents agree, whether a healthy job is never accused, and what it costs. Four agents
+//! whether all agents agree, whether a healthy job is never accused (but for ranks that other
+//! programs of a busy host keep from a CPU, by the scheduler's records), and what it costs. Four agents
 //! in this process with a cgroup each, real eBPF, eight ranks on real Open MPI. `--injections N`,
 //! `--healthy SECONDS` and `--healthy-minutes N` set how long to look. And a simulated job of eight
 //! ranks a host: in memory, the cost of judging it (`--in-memory HOSTS`, 0 for none; 64 by
@@ -15,6 +16,7 @@ use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use scenarios::figures::{cpu_time, figure, quantile};
 use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
+use scenarios::stragglers::cpu_waits::{cpu_waits, explain};
 use scenarios::stragglers::loopback::loopback;
 use scenarios::stragglers::scale::{RANKS_PER_HOST, scale};
 use store::StoreConfig;
@@ -157,7 +159,7 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
 
     let bytes = |lab: &Lab| lab.agents.iter().map(|a| a.shared().standing.published_bytes()).sum::<u64>();
     let (started, published, cpu) = (Instant::now(), bytes(&lab), cpu_time());
-    let (mut looked, mut accused) = (0u64, 0u64);
+    let (mut looked, mut accused, mut robbed) = (0u64, 0u64, 0u64);
     let mut last: Vec<Option<(i64, Key)>> = vec![None; NODES];
     let mut counted: BTreeSet<(i64, String)> = BTreeSet::new();
     while started.elapsed() < healthy {
@@ -168,11 +170,21 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
             let news = before.as_ref().is_none_or(|(_, key)| *key != now);
             // The same verdict on one window by several agents is one accusation.
             if news && now != Key::Quiet && counted.insert((standing.window, format!("{now:?}"))) {
-                accused += 1;
+                let named = standing.report.verdict.named();
+                let since = named.iter().map(|culprit| culprit.since_ns).min();
+                let until = named.iter().map(|culprit| culprit.until_ns).max();
+                let waits = match since.zip(until) {
+                    Some((since, until)) => cpu_waits(agent, since..until).await?,
+                    None => BTreeMap::new(),
+                };
+                let by_others = !named.is_empty() && named.iter().all(|culprit| explain(&waits, culprit));
+                *(if by_others { &mut robbed } else { &mut accused }) += 1;
                 println!(
-                    "after {:.1} s, window {}, a healthy job is accused; load {}\n{}",
+                    "after {:.1} s, window {}, {}; load {}; shares of that time in which ranks waited for a CPU: \
+                     {waits:.3?}\n{}",
                     started.elapsed().as_secs_f64(),
                     standing.window,
+                    if by_others { "a rank is named that was kept from a CPU" } else { "a healthy job is accused" },
                     load(),
                     text(&standing.report)
                 );
@@ -224,6 +236,7 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
         figure("standing_seconds_to_clear_median", quantile(&mut ends, 0.5).as_secs_f64(), "s", "<=", 6.0);
         figure("standing_wrong_names", wrong as f64, "ranks", "<=", 0.0);
     }
+    println!("{robbed} verdicts named a rank that other programs kept from a CPU");
     figure("standing_healthy_accusations", accused as f64, "verdicts", "<=", 0.0);
     figure("standing_windows_with_different_verdicts", f64::from(differ as u32), "windows", "<=", 0.0);
     figure("standing_bytes_per_rank_and_second", rate, "B/s", "<=", 100.0);

@@ -71,9 +71,9 @@ fn asked(arguments: &[&str]) -> anyhow::Result<(Vec<Duration>, serde_json::Value
         let began = Instant::now();
         let output = Command::new(mesh::binary()?).args(arguments).output()?;
         times.push(began.elapsed());
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{arguments:?}: {} {said}", output.status);
-        answer = serde_json::from_slice(&output.stdout).with_context(|| format!("{arguments:?}: {said}"))?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{arguments:?}: {} {stderr}", output.status);
+        answer = serde_json::from_slice(&output.stdout).with_context(|| format!("{arguments:?}: {stderr}"))?;
     }
     Ok((times, answer))
 }

@@ -139,8 +139,8 @@ impl Agent {
     }
 
     fn nodes(&self) -> anyhow::Result<Vec<serde_json::Value>> {
-        let told = self.command("nodes")?.args(["--format", "json"]).stderr(Stdio::null()).output()?;
-        Ok(serde_json::from_slice(&told.stdout)?)
+        let nodes = self.command("nodes")?.args(["--format", "json"]).stderr(Stdio::null()).output()?;
+        Ok(serde_json::from_slice(&nodes.stdout)?)
     }
 
     /// Where others reach it.
@@ -162,8 +162,8 @@ impl Agent {
         let output = self.command("query")?.args(["--format", "json", "--timeout", timeout, "--", sql]).output()?;
         let took = began.elapsed();
         if output.status.code() != Some(0) {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Ok((Outcome::Failed(format!("exit code {:?}: {}", output.status.code(), said.trim())), took));
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Ok((Outcome::Failed(format!("exit code {:?}: {}", output.status.code(), stderr.trim())), took));
         }
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout).context("the answer's JSON")?;
         let rows = answer["rows"].as_array().context("rows")?.iter();

@@ -1,4 +1,4 @@
-//! What a host records beside its jobs' calls: samples, counters, requests, events, calls that were
+//! What a host records apart from its jobs' calls: samples, counters, requests, events, calls that were
 //! only counted, losses, verdicts and the audit; in the proportions of a training host.
 
 use std::borrow::Cow;

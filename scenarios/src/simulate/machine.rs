@@ -214,7 +214,7 @@ impl<'a> Machine<'a> {
     fn sync(&mut self, rank: usize) {
         let start = self.free_at[rank];
         let end = self.done_at[rank].map(|done| start.max(done) + (20_000.0 * normal(&mut self.rng).abs()) as i64);
-        if (self.job.syncs || self.job.syncs_told) && self.heard(rank) {
+        if (self.job.syncs || self.job.syncs_seen) && self.heard(rank) {
             let node = rank / self.job.ranks_per_node.max(1);
             let call = SyncCall {
                 node: Arc::clone(&self.names[rank]),

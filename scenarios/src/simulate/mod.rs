@@ -133,7 +133,7 @@ pub struct Job {
     /// With `enqueues`: the synchronise calls are recorded.
     pub syncs: bool,
     /// The synchronise calls are told all the same, of the same job: for an oracle.
-    pub syncs_told: bool,
+    pub syncs_seen: bool,
     /// Node clocks are off by up to this.
     pub clock_offset_ns: i64,
     /// The measured offset is off by up to this, and says so.
@@ -175,7 +175,7 @@ impl Default for Job {
             steps_ahead: 1,
             on_device: false,
             syncs: false,
-            syncs_told: false,
+            syncs_seen: false,
             clock_offset_ns: 50_000_000,
             clock_bound_ns: 200_000,
             clock_error_ns: None,

@@ -7,5 +7,5 @@ const LISTED: &[(&str, &str)] = &[];
 /// Why refusing with this message is right; `None` where it is not listed.
 #[must_use]
 pub fn reason(message: &str) -> Option<&'static str> {
-    LISTED.iter().find(|(said, _)| message.contains(said)).map(|(_, why)| *why)
+    LISTED.iter().find(|(pattern, _)| message.contains(pattern)).map(|(_, why)| *why)
 }

@@ -43,8 +43,8 @@ pub enum Mode {
     Endless {
         /// Store.
         path: PathBuf,
-        /// Rows handed over in earlier lives.
-        begun: u64,
+        /// Rows handed over by earlier children.
+        earlier: u64,
     },
     /// Opens the store and tells how long that took.
     Open {
@@ -53,7 +53,7 @@ pub enum Mode {
     },
 }
 
-/// What a child said.
+/// A child's report.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub struct Report {
     /// Rows stored.
@@ -84,7 +84,7 @@ pub fn run(mode: &Mode) -> anyhow::Result<()> {
     let report = match mode {
         Mode::Fill { path, rows, max_bytes } => fill(path, *rows, *max_bytes)?,
         Mode::Paced { path, per_second, seconds } => paced(path, *per_second, *seconds)?,
-        Mode::Endless { path, begun } => endless(path, *begun)?,
+        Mode::Endless { path, earlier } => endless(path, *earlier)?,
         Mode::Open { path } => open(path)?,
     };
     println!("{}", serde_json::to_string(&report)?);
@@ -168,7 +168,7 @@ fn paced(path: &Path, per_second: u64, seconds: u64) -> anyhow::Result<Report> {
     Ok(Report { stored: health.stored, lost: health.lost, seconds, cpu_seconds, ..Report::default() })
 }
 
-fn endless(path: &Path, begun: u64) -> anyhow::Result<Report> {
+fn endless(path: &Path, earlier: u64) -> anyhow::Result<Report> {
     let began = Instant::now();
     let store = Store::open(path, config(0))?;
     let ingest = store.ingest();
@@ -182,8 +182,8 @@ fn endless(path: &Path, begun: u64) -> anyhow::Result<Report> {
             }
             // What is stored was read first: whatever is killed in between, both numbers are true
             // then.
-            let stored = begun + store.health().stored;
-            writeln!(out, "{stored} {}", begun + i as u64)?;
+            let stored = earlier + store.health().stored;
+            writeln!(out, "{stored} {}", earlier + i as u64)?;
             out.flush()?;
         }
         ingest.record(Record::Collective(row));

@@ -28,14 +28,14 @@ pub fn in_the_data(drawn: &Drawn) -> bool {
     let Grid { tensor, data, job, .. } = &drawn.grid;
     let mut grid = drawn.grid.clone();
     // The same job, whose waits are told and of which no record is lost.
-    (grid.job.syncs_told, grid.job.loss) = (!grid.job.syncs, 0.0);
-    let told = grid.observe(drawn.seed());
+    (grid.job.syncs_seen, grid.job.loss) = (!grid.job.syncs, 0.0);
+    let observed = grid.observe(drawn.seed());
     let mut calls: BTreeMap<i64, Vec<&Observation>> = BTreeMap::new();
-    for seen in told.observations.iter().chain(&told.unnumbered) {
+    for seen in observed.observations.iter().chain(&observed.unnumbered) {
         calls.entry(seen.pid).or_default().push(seen);
     }
     let mut waits: BTreeMap<i64, Vec<(i64, i64)>> = BTreeMap::new();
-    for sync in &told.syncs {
+    for sync in &observed.syncs {
         waits.entry(sync.pid).or_default().push((sync.start_ns, sync.duration_ns));
     }
     let mut calls_a_step = 0;

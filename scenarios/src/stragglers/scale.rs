@@ -68,17 +68,17 @@ pub fn scale(hosts: usize) -> Scale {
         }
         board.presence(&presence);
         let standing = judge.judge(&board, now_ns);
-        let told = standing.map(|standing| JobVerdict { job: 1, name: JobName::default(), standing });
-        let text = told.as_ref().and_then(JobVerdict::text);
+        let verdict = standing.map(|standing| JobVerdict { job: 1, name: JobName::default(), standing });
+        let text = verdict.as_ref().and_then(JobVerdict::text);
         let took = cpu_time_of_this_thread() - started;
         (spent, longest, windows) = (spent + took, longest.max(took), windows + 1);
         bytes += digests.iter().filter_map(|(_, text)| from_text(text)).map(|bytes| bytes.len()).sum::<usize>();
-        let (Some(told), Some(text)) = (told, text) else { continue };
+        let (Some(verdict), Some(text)) = (verdict, text) else { continue };
         judged += 1;
         let started = cpu_time_of_this_thread();
-        let read = JobVerdict::read(&text).expect("a verdict is read as it was told");
+        let read = JobVerdict::read(&text).expect("a verdict is read as it was written");
         heard += (cpu_time_of_this_thread() - started) * u32::try_from(JUDGES).unwrap_or(1);
-        assert_eq!(Key::of(&read.standing.report.verdict), Key::of(&told.standing.report.verdict));
+        assert_eq!(Key::of(&read.standing.report.verdict), Key::of(&verdict.standing.report.verdict));
         let Verdict::Rank { culprit, .. } = &read.standing.report.verdict else { continue };
         if usize::try_from(culprit.rank) == Ok(late) {
             let after_ns = u64::try_from(now_ns - begun_ns).unwrap_or(0);

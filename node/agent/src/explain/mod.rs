@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use verdicts::why::{Cause, Kind};
 use verdicts::{Culprit, Report, Role, Verdict};
 
+use super::asking::Asking;
 use super::causes::{self, Gathered};
 use super::stragglers::{self, Asked, StragglersAnswer};
 
@@ -90,18 +91,19 @@ struct Requester<'a> {
     cancelled: &'a CancellationToken,
 }
 
-impl Requester<'_> {
+impl<'a> Requester<'a> {
+    fn asking(&self, caller: &'a Caller) -> Asking<'a> {
+        Asking { coordinator: self.of.coordinator, caller, deadline: self.deadline, cancelled: self.cancelled }
+    }
+
     /// Rows that are shown as they are, asked for with the requester's own rights.
     async fn shown(&self, sql: String, node: &str) -> Result<Vec<Vec<Value>>, String> {
         let nodes = if node.is_empty() { Vec::new() } else { vec![node.to_owned()] };
-        let asked = causes::ask(self.of.coordinator, sql, nodes, self.caller, self.deadline, self.cancelled).await;
-        asked.map(|(rows, _)| rows)
+        self.asking(self.caller).rows(sql, &nodes).await.map(|(rows, _)| rows)
     }
 
     async fn analysed(&self, sql: String) -> Result<Vec<Vec<Value>>, String> {
-        let asked =
-            causes::ask(self.of.coordinator, sql, Vec::new(), self.analysis, self.deadline, self.cancelled).await;
-        asked.map(|(rows, _)| rows)
+        self.asking(self.analysis).rows(sql, &[]).await.map(|(rows, _)| rows)
     }
 }
 
@@ -164,14 +166,7 @@ async fn of_rank(requester: &Requester<'_>, report: &Report, culprit: &Culprit, 
     });
     found.place = Some(Place { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid, ..Place::default() });
     let (gathered, line) = futures::future::join(
-        causes::gathered(
-            requester.of.coordinator,
-            report,
-            &BTreeSet::new(),
-            requester.analysis,
-            requester.deadline,
-            requester.cancelled,
-        ),
+        causes::gathered(requester.asking(requester.analysis), report, &BTreeSet::new()),
         others::line(requester, report, culprit, is_now && culprit.ongoing),
     )
     .await;

@@ -24,6 +24,7 @@ use verdicts::standing::{JobName, Key, LOOKBACK};
 use verdicts::{Report, Verdict};
 
 use super::super::Shared;
+use super::super::asking::Asking;
 use super::{Current, repeat};
 
 /// Changes that wait for a command to end.
@@ -79,14 +80,13 @@ async fn one(
         judge => judge == own,
     };
     if writes || command.is_some() {
-        report.cause = super::super::causes::cause(
-            &shared.coordinator,
-            &report,
-            &query::access::Caller::agent(),
-            Instant::now() + CAUSE,
-            stop,
-        )
-        .await;
+        let asking = Asking {
+            coordinator: &shared.coordinator,
+            caller: &query::access::Caller::agent(),
+            deadline: Instant::now() + CAUSE,
+            cancelled: stop,
+        };
+        report.cause = super::super::causes::cause(asking, &report).await;
     }
     let money = super::money::of_site(shared, &report);
     let finding = finding(&current, &report, money.as_ref());

@@ -1,4 +1,4 @@
-//! How far each process got, told from the calls that it has finished and those that it is in.
+//! How far each process got, by the calls that it has finished and those that it is in.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

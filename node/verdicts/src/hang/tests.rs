@@ -1,4 +1,4 @@
-//! Hangs told from how far each rank got.
+//! Hangs found from how far each rank got.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -158,7 +158,7 @@ fn who_is_in_a_call_that_nobody_leaves_is_not_to_blame_elsewhere() {
 }
 
 #[test]
-fn a_circle_blames_nobody_and_a_rank_that_was_not_heard_is_told() {
+fn a_circle_blames_nobody_and_a_rank_that_was_not_heard_is_named() {
     let other = |mut p: Progress| {
         p.func = "barrier".into();
         p
@@ -265,7 +265,7 @@ proptest! {
 }
 
 #[test]
-fn ranks_that_were_not_heard_are_told_as_ranges_once_a_communicator() {
+fn ranks_that_were_not_heard_are_listed_as_ranges_once_a_communicator() {
     let job: Vec<Progress> =
         [0, 1, 5, 6, 7, 40].into_iter().map(|rank| Progress { nranks: Some(65_536), ..at(rank, 1, 8, 7) }).collect();
     let hang = find_in(job, 60 * S).unwrap();

@@ -71,7 +71,7 @@ pub fn bytedance_csv(text: &str) -> Result<Input, ImportError> {
 /// row, times in seconds from the start of its step.
 ///
 /// Steps are laid end to end. The compute time of a rank is that of its compute phases: while it is
-/// in none, nor in a collective, it waits, and that is told as a wait for its device. Gradient
+/// in none, nor in a collective, it waits, and that is reported as a wait for its device. Gradient
 /// reduce-scatters and parameter all-gathers meet the ranks of a stage (its data parallel group),
 /// embedding all-reduces the first and the last stage of a replica, sends and receives a replica's
 /// pipeline. Ranks are those of the job; every rank is a node of its own, without a known clock:
@@ -131,7 +131,7 @@ pub fn of_operations(rows: impl Iterator<Item = Result<Operation, ImportError>>)
             name if name.ends_with("-recv") => Some(("recv", group(3, op.dp), None)),
             _ => continue,
         };
-        // Sends and receives run beside the compute phases: only what nothing else fills is a wait.
+        // Sends and receives run during compute phases: only what nothing else fills is a wait.
         let pair = matches!(call, Some(("send" | "recv", ..)));
         if !pair {
             let busy = busy_until.entry(op.rank).or_insert(start_ns);

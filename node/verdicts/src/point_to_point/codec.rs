@@ -1,4 +1,4 @@
-//! Where time went, as gossip carries it: beside a digest, under a name of its own, so that agents
+//! Where time went, as gossip carries it: with a digest, under a name of its own, so that agents
 //! that do not know of it read the digest as ever. A version byte and a bincode body, seven bits to
 //! a character (docs/wire.md). Times are microseconds. Reading takes any bytes.
 
@@ -111,9 +111,9 @@ pub fn decode(node: &str, text: &str) -> Result<Vec<TimeUse>, DecodeError> {
             (ns(process.span_us)?, ns(process.scored_us)?, ns(process.unscored_us)?);
         let in_calls_ns = scored_ns.saturating_add(unscored_ns);
         let held_ns = match process.held_us {
-            Some(told) => {
+            Some(held) => {
                 let mut held_ns = [0i64; HELD.len()];
-                for (place, us) in told {
+                for (place, us) in held {
                     // A kind that a later version knows is none to this.
                     if let Some(sum) = held_ns.get_mut(usize::from(place)) {
                         *sum = ns(us)?;

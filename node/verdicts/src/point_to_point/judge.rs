@@ -1,4 +1,4 @@
-//! Who is named, and what is said where nobody is.
+//! Which rank is named, and which answer is given where none is.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -207,12 +207,14 @@ fn not_seen(input: &Input, report: &Report) -> Option<String> {
     })
 }
 
-/// What is said of the first episode in which somebody stands out; where there is none, of all.
+/// The finding of the first episode in which a rank stands out; where there is none, of the whole
+/// span.
 fn judge(series: &Series, rules: &Rules) -> (PointToPoint, Finding) {
     let lasting = episodes(series).into_iter().filter(|found| found.windows.len() >= LASTS);
-    let said = |found| judge_episode(series, rules, found);
-    let tells = |said: &(PointToPoint, Finding)| matches!(said.1, Finding::Named(_) | Finding::Imbalance { .. });
-    lasting.map(|found| said(Some(found))).find(tells).unwrap_or_else(|| said(None))
+    let finding = |found| judge_episode(series, rules, found);
+    let stands_out =
+        |judged: &(PointToPoint, Finding)| matches!(judged.1, Finding::Named(_) | Finding::Imbalance { .. });
+    lasting.map(|found| finding(Some(found))).find(stands_out).unwrap_or_else(|| finding(None))
 }
 
 fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (PointToPoint, Finding) {

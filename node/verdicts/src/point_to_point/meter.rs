@@ -1,9 +1,9 @@
 //! Adds up where the time of processes went, from their calls and their time off the CPU as these
 //! are recorded.
 //!
-//! A process's time is told up to the end of its last call: before that everything is known, since
+//! A process's time is reported up to the end of its last call: before that everything is known, since
 //! a thread that has left a call has also come back to its CPU. So a long call, or a long time
-//! without calls, is told when it is over, in one piece.
+//! without calls, is reported when it is over, in one piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::observation::Coupling;
 use crate::why::Kind;
 
 /// Calls and stretches kept of all processes, at most. Beyond, those of a process are dropped, and
-/// its time is told anew from its next call on.
+/// its time is reported anew from its next call on.
 const MOST: usize = 262_144;
-/// Peers told of one process, at most: those that it spends most time with.
+/// Peers reported of one process, at most: those that it spends most time with.
 const MOST_PEERS: usize = 4;
 /// Threads of one process that are known to make calls, at most.
 const MOST_THREADS: usize = 64;
@@ -76,8 +76,8 @@ type Stretch = (i64, i64);
 struct Track {
     /// Job, rank, ranks of the job.
     who: Option<(u64, i32, i32)>,
-    /// Up to here it was told; none before its first call.
-    told_ns: Option<i64>,
+    /// Up to here its time was reported; none before its first call.
+    reported_until_ns: Option<i64>,
     calls: Vec<Call>,
     /// Time off the CPU with its place in [`HELD`].
     held: Vec<(u32, Stretch, usize)>,
@@ -141,7 +141,7 @@ impl Meter {
             && let Some(track) = self.processes.get_mut(&pid)
         {
             self.kept -= track.calls.len() + track.held.len();
-            (track.told_ns, track.calls, track.held) = (None, Vec::new(), Vec::new());
+            (track.reported_until_ns, track.calls, track.held) = (None, Vec::new(), Vec::new());
         }
     }
 
@@ -149,19 +149,19 @@ impl Meter {
     /// processes with none nothing, nor of those whose rank is not known.
     #[must_use]
     pub fn close(&mut self, node: &Arc<str>, until_ns: i64) -> Vec<TimeUse> {
-        let mut told = Vec::new();
+        let mut times = Vec::new();
         for (pid, track) in &mut self.processes {
             let before = track.calls.len() + track.held.len();
-            let told_of = track.close(until_ns);
+            let closed = track.close(until_ns);
             self.kept -= before - (track.calls.len() + track.held.len());
-            if let Some((mut time, (job, rank, nranks))) = told_of.zip(track.who) {
+            if let Some((mut time, (job, rank, nranks))) = closed.zip(track.who) {
                 (time.node, time.pid) = (Arc::clone(node), i64::from(*pid));
                 (time.job, time.rank, time.nranks) = (job, rank, nranks);
                 time.held_ns = time.held_ns.filter(|_| self.sees_off_cpu);
-                told.push(time);
+                times.push(time);
             }
         }
-        told
+        times
     }
 }
 
@@ -170,9 +170,9 @@ impl Track {
         let mut calls: Vec<Call> = self.calls.extract_if(.., |call| call.end_ns < until_ns).collect();
         calls.sort_by_key(|call| (call.start_ns, call.end_ns));
         let (first, last) = (calls.first()?.start_ns, calls.iter().map(|call| call.end_ns).max()?);
-        let from = self.told_ns.unwrap_or(first);
+        let from = self.reported_until_ns.unwrap_or(first);
         let to = last.max(from);
-        self.told_ns = Some(to);
+        self.reported_until_ns = Some(to);
         let threads = &self.threads;
         let mut held: Vec<(Stretch, usize)> = self
             .held
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_told_up_to_the_last_call_and_goes_on_from_there() {
+    fn time_is_reported_up_to_the_last_call_and_goes_on_from_there() {
         let (mut meter, node) = (meter(), Arc::from("n"));
         meter.call(7, call(100, 110));
         meter.call(7, call(150, 200));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_dropped_and_told_anew() {
+    fn too_much_is_dropped_and_reported_anew() {
         let (mut meter, node) = (meter(), Arc::from("n"));
         for at in 0..=MOST as i64 {
             meter.call(7, Call { start_ns: at * 10, end_ns: at * 10 + 5, ..call(0, 0) });

@@ -26,7 +26,7 @@ const MOST_ROWS: usize = 20_000;
 /// Processes whose time off the CPU is asked for: the one that computes longest, and others to
 /// compare it with.
 const ASKED: usize = 4;
-/// Length of the pieces in which time is told.
+/// Length of the pieces in which time is reported.
 const PIECE_NS: i64 = 1_000_000_000;
 
 /// Node and process id.

@@ -69,7 +69,7 @@ impl Sum {
     }
 }
 
-/// What is said of each rank of a job: by rank, node and process.
+/// The reports of each rank of a job: by rank, node and process.
 type Ranks<'a> = BTreeMap<(i32, &'a str, i64), Vec<&'a TimeUse>>;
 
 /// The ranks of one job.

@@ -1,4 +1,4 @@
-//! What is said of jobs whose ranks meet point to point, by their shares of time.
+//! Verdicts on jobs whose ranks meet point to point, by their shares of time.
 
 use std::collections::BTreeMap;
 

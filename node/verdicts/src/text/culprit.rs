@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Basis, Cost, Culprit, Report};
+use crate::report::{Basis, Cost, Culprit, RankScore, Report, Role, Verdict};
 use crate::units::{clock, duration, percent};
 
 /// So close to the start of the span what is seen first may have begun before it.
@@ -55,7 +55,7 @@ pub(super) fn sentence(report: &Report, culprit: &Culprit, out: &mut String) {
 
 pub(super) fn cost(report: &Report, out: &mut String) {
     if report.cost == Cost::default() {
-        // Those of whom it was told are not named yet.
+        // No rank is named yet to which the waits could be charged.
         return;
     }
     let gpu = report.per_comm.iter().any(|c| c.library == "nccl" || c.library == "rccl");
@@ -67,6 +67,13 @@ pub(super) fn cost(report: &Report, out: &mut String) {
         report.cost.gpu_seconds_wasted,
         report.cost.gpus_lost
     );
+    if let Some(other) = as_late(report) {
+        let _ = writeln!(
+            out,
+            "Not counted: waits while rank {} on {}, which is not named, was as late.",
+            other.rank, other.node
+        );
+    }
     let Some(step) = report.cost.per_step else { return };
     let most = if report.cost.upper_bound { "at most " } else { "" };
     let what = match step.collectives {
@@ -83,4 +90,18 @@ pub(super) fn cost(report: &Report, out: &mut String) {
         duration(step.wasted_ns),
         duration(step.step_ns),
     );
+}
+
+/// The latest rank of the culprit's communicator that is neither named nor held up, where it is late
+/// by half as much or more over the span: what the others wait for both of them is charged to
+/// neither, and the cost may be none.
+fn as_late(report: &Report) -> Option<&RankScore> {
+    let Verdict::Rank { culprit, .. } = &report.verdict else { return None };
+    if culprit.basis == Basis::OwnTime {
+        return None;
+    }
+    let comm = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash)?;
+    let named = comm.ranks.iter().find(|rank| rank.node == culprit.node && rank.pid == culprit.pid)?;
+    let others = comm.ranks.iter().filter(|rank| !matches!(rank.role, Role::Culprit | Role::HeldUp));
+    others.max_by_key(|rank| rank.excess_ns).filter(|rank| rank.flagged > 0 && 2 * rank.excess_ns >= named.excess_ns)
 }

@@ -196,7 +196,7 @@ impl Reading {
                 let (reason, wchan) = (row.text(8)?, row.text(10)?);
                 // The end of a stretch, when it could run again and had to queue.
                 let queued_ns = row.maybe(9)?.unwrap_or(0).clamp(0, duration_ns);
-                // Not told to who may see her own processes only.
+                // Hidden from readers who may see only their own processes.
                 let another = || "another user's process".to_owned();
                 let taker = next_pid.map_or_else(another, |pid| format!("{next_comm}{PID}{pid})"));
                 let woken_ns = end_ns - queued_ns;

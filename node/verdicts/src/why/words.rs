@@ -31,7 +31,7 @@ impl Kind {
     }
 
     /// What the thread did, to follow "its thread …"; the second half names who or what it was.
-    fn said(self) -> (&'static str, &'static str) {
+    fn phrases(self) -> (&'static str, &'static str) {
         match self {
             Self::Communication => ("was in other communication calls", "in"),
             Self::Stopped => ("was stopped by a signal or a debugger", "in"),
@@ -108,7 +108,7 @@ pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
         Some(_) => {}
     }
     if cause.is_attributed() {
-        let named: Vec<String> = cause.parts.iter().filter(|part| part.named).map(|part| said(part, cause)).collect();
+        let named: Vec<String> = cause.parts.iter().filter(|part| part.named).map(|part| phrase(part, cause)).collect();
         let named = named.join("; and ");
         if !cause.is_mostly() {
             return named;
@@ -119,9 +119,9 @@ pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
     let most = cause.parts.iter().find(|part| part.share >= Rules::CAUSE_PART);
     let seen = match most {
         Some(part) if (part.culprit_ns as f64) < Rules::CAUSE_TIMES_PEER * part.peer_ns as f64 => {
-            format!("most is that its thread {}, but so does its peer's", part.kind.said().0)
+            format!("most is that its thread {}, but so does its peer's", part.kind.phrases().0)
         }
-        Some(part) => format!("most is that its thread {} ({})", part.kind.said().0, percent(part.share)),
+        Some(part) => format!("most is that its thread {} ({})", part.kind.phrases().0, percent(part.share)),
         None if !cause.looked_at.iter().any(|topic| topic == Topic::OffCpu.words()) => {
             "when its thread was off its CPU was not recorded: it may have worked, waited or been pushed off".to_owned()
         }
@@ -133,8 +133,8 @@ pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
     format!("unattributed: what was recorded explains {} of the excess, {seen}", percent(cause.explained))
 }
 
-fn said(part: &Part, cause: &Cause) -> String {
-    let (did, by) = part.kind.said();
+fn phrase(part: &Part, cause: &Cause) -> String {
+    let (did, by) = part.kind.phrases();
     let each = cause.late_intervals.max(1) as i64;
     let what = match part.what.first() {
         Some(what) if !what.name.is_empty() => format!(", {by} {}", named(what, part)),

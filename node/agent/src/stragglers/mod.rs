@@ -1,31 +1,27 @@
-//! The stragglers question: gather the collectives of a span over the mesh, put them on this node's
-//! clock, score.
+//! The stragglers question: the standing verdict where it answers it, else one from the calls of a
+//! span, gathered over the mesh (`calls`) and put on this node's clock.
 //!
-//! Rows come through an ordinary mesh query (so coverage is the query's), offsets through pings;
-//! the analysis itself is `verdicts`, which does no IO.
+//! The analysis itself is `verdicts`, which does no IO.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod calls;
+
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(super) use calls::{calls_of, clocks, span_of};
 use explain::{chain, page};
-use futures::StreamExt;
-use gossip::Member;
-use model::wire::{OpenCall, Request, Response};
-use model::{Coverage, StragglersQuestion};
+use model::StragglersQuestion;
 use query::Coordinator;
 use query::access::Caller;
-use query::ask::{self, AskError, QueryOutcome, Question};
-use query_planner::{NodeClock, Value};
+use query::ask::{self, AskError};
 use record::unix_now_ns;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use verdicts::point_to_point::{self, Rows, TimeUse};
-use verdicts::{ClockOffset, Input, Names, NodeCoverage, Observation, Report, Rules, Span, SyncCall, Verdict};
+use verdicts::{Input, Observation, Report, Rules, Span, Verdict};
 
-use super::causes::Gathered;
-use super::open_calls::observed;
+use super::asking::Asking;
+use super::causes::{self, Gathered};
 use super::past_findings::{self, PastFinding};
 use super::standing::{self, About, Current};
 use super::{Shared, device};
@@ -35,14 +31,9 @@ const SINCE_MS: u64 = 60_000;
 /// The first span asked for where there is no standing verdict: short, so that what was before the
 /// agents started, or another job, is soon out of it.
 const RECENT_MS: u64 = 10_000;
-/// Calls that one analysis takes: they are in memory, with what is made of them, about 1 KB each.
-const MOST_CALLS: usize = 6_000_000;
 /// Longest that the standing verdict waits for its cause: who asks wants the verdict now, and a host
 /// that has just died is not yet known as silent.
 const CAUSE_PATIENCE: Duration = Duration::from_millis(1_500);
-/// Peers measured at once.
-const PEERS_AT_ONCE: usize = 32;
-
 /// A verdict with its coverage, as it goes to the command line.
 #[derive(Debug, Serialize)]
 pub struct StragglersAnswer {
@@ -187,15 +178,9 @@ async fn last_of_files(
 ) -> Result<(i64, i64), AskError> {
     let back_ns = ns(question.since_ms.unwrap_or(SINCE_MS));
     let deadline = started + Duration::from_millis(question.timeout_ms);
-    let asked = super::causes::ask(
-        coordinator,
-        verdicts::last_sql(question.job.as_deref(), question.comm),
-        question.nodes.clone(),
-        caller,
-        deadline,
-        cancelled,
-    );
-    let last_call_ns = match asked.await {
+    let asking = Asking { coordinator, caller, deadline, cancelled };
+    let sql = verdicts::last_sql(question.job.as_deref(), question.comm);
+    let last_call_ns = match asking.answer(asking.question(sql, &question.nodes, &question.labels)).await {
         Ok((rows, _)) => rows.first().and_then(|row| model::cells::integer(row, 0)),
         Err(message) => return Err(AskError::Failed { message, coverage: None }),
     };
@@ -216,14 +201,15 @@ async fn from_stores(
 ) -> Result<StragglersAnswer, AskError> {
     let Asked { coordinator, live } = of;
     let deadline = started + Duration::from_millis(question.timeout_ms);
+    let asking = Asking { coordinator, caller, deadline, cancelled };
     let is_now = until_ns.is_none();
     let until_ns = until_ns.unwrap_or_else(unix_now_ns);
-    let clocks = clocks(coordinator, Some((since_ns, until_ns)), deadline).await;
-    let span = span_of(question, &clocks, since_ns, until_ns);
-    let (mut input, _) = calls_of(coordinator, question, caller, &span, clocks, deadline, cancelled).await?;
+    let clocks = calls::clocks(coordinator, Some((since_ns, until_ns)), deadline).await;
+    let span = calls::span_of(question, &clocks, since_ns, until_ns);
+    let (mut input, _) = calls::calls_of(asking, question, &span, clocks).await?;
     let live = live.filter(|_| is_now);
     let (open, waits) = match live {
-        Some(shared) => open_calls(shared, question, caller, deadline).await,
+        Some(shared) => calls::open_calls(shared, question, caller, deadline).await,
         None => (Vec::new(), Vec::new()),
     };
     let (numbered, unnumbered): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, numbered)| *numbered);
@@ -240,8 +226,8 @@ async fn from_stores(
     // Computed while the rest is asked for.
     let analysis = tokio::task::spawn_blocking(move || verdicts::analyse_owned(input, &Rules::default()));
     let rest = async {
-        let blind_spots = device::blind_spots(coordinator, question, caller, &span, cancelled).await;
-        (blind_spots, findings(coordinator, question, &span, caller, deadline, cancelled).await)
+        let blind_spots = device::blind_spots(asking, question, &span).await;
+        (blind_spots, findings(asking, question, &span).await)
     };
     let (analysed, (blind_spots, (findings, more))) = tokio::join!(analysis, rest);
     let mut report = analysed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
@@ -260,12 +246,7 @@ async fn from_stores(
         };
     }
     let silent = BTreeSet::new();
-    let (cause, gathered) =
-        super::causes::with_evidence(coordinator, &report, &silent, caller, deadline, cancelled).await;
-    report.cause = cause;
-    if let Some(network) = super::causes::network(coordinator, &report, &silent, caller, deadline, cancelled).await {
-        report.verdict = network;
-    }
+    let gathered = add_causes(asking, &mut report, &silent).await;
     let after = example(&report, gathered.as_ref()) + &past_findings::lines(&findings, more);
     let (text, all) = texts(&report, &after);
     let sql = verdicts::show_sql(&report);
@@ -281,157 +262,21 @@ async fn from_stores(
     })
 }
 
-/// The clocks of the nodes against this one's; of files within a span.
-pub(super) async fn clocks(
-    coordinator: &Coordinator,
-    span: Option<(i64, i64)>,
-    deadline: Instant,
-) -> BTreeMap<String, ClockOffset> {
-    query::clocks::clocks(coordinator, span, deadline)
-        .await
-        .into_iter()
-        .map(|(node, clock)| {
-            let NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
-            (node, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
-        })
-        .collect()
-}
-
-/// What to fetch of a span.
-pub(super) fn span_of(
-    question: &StragglersQuestion,
-    clocks: &BTreeMap<String, ClockOffset>,
-    since_ns: i64,
-    until_ns: i64,
-) -> Span {
-    let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
-    Span { since_ns, until_ns, slack_ns, job: question.job.clone(), comm: question.comm }
-}
-
-/// The calls of a span out of the stores, with what belongs to them: synchronise calls, and where
-/// the time of ranks went that meet in calls to single ranks.
-///
-/// # Errors
-/// As [`ask::ask`].
-pub(super) async fn calls_of(
-    coordinator: &Coordinator,
-    question: &StragglersQuestion,
-    caller: &Caller,
-    span: &Span,
-    clocks: BTreeMap<String, ClockOffset>,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> Result<(Input, Coverage), AskError> {
-    let mut calls = Calls::default();
-    let asked = asked(question, verdicts::sql(span), deadline);
-    let coverage = match read_calls(coordinator, asked.clone(), caller, cancelled, &mut calls, true).await {
-        // A node broke off within its rows. The second attempt reads all rows before it uses any,
-        // so that such a node counts as missing.
-        Err(AskError::Failed { coverage: Some(_), .. }) if calls.seen > 0 => {
-            calls = Calls::default();
-            let asked = self::asked(question, asked.sql, deadline);
-            read_calls(coordinator, asked, caller, cancelled, &mut calls, false).await?
-        }
-        read => read?,
-    };
-    let Calls { input, rows, .. } = calls;
-    let mut input = Input {
-        clocks,
-        heard: NodeCoverage {
-            asked: coverage.asked,
-            answered: coverage.answered,
-            missing: coverage.missing.iter().map(|gone| (gone.node.clone(), gone.reason.clone())).collect(),
-            notes: coverage.notes.clone(),
-        },
-        since_ns: span.since_ns,
-        until_ns: span.until_ns,
-        ..input
-    };
-    if input.enqueues() {
-        for row in syncs(coordinator, question, caller, span, deadline, cancelled).await {
-            input.push_sync_row(&row);
-        }
-        input.drop_waits_of_devices();
+/// Adds the cause of the named rank's lateness, and where the network is to blame that verdict;
+/// returns what the cause was made of.
+async fn add_causes(asking: Asking<'_>, report: &mut Report, silent: &BTreeSet<String>) -> Option<Gathered> {
+    let (cause, gathered) = causes::with_evidence(asking, report, silent).await;
+    report.cause = cause;
+    if let Some(network) = causes::network(asking, report, silent).await {
+        report.verdict = network;
     }
-    input.times = times(coordinator, rows, question, &input, caller, deadline, cancelled).await;
-    Ok((input, coverage))
-}
-
-/// Calls as their rows come.
-#[derive(Default)]
-struct Calls {
-    input: Input,
-    rows: Rows,
-    names: Names,
-    seen: usize,
-}
-
-impl Calls {
-    fn take(&mut self, rows: &[Vec<Value>]) -> Result<(), AskError> {
-        self.seen += rows.len();
-        if self.seen > MOST_CALLS {
-            let message = format!(
-                "more than {MOST_CALLS} calls in this time: ask for a shorter one, a job or a communicator (--since, --job, --comm)"
-            );
-            return Err(AskError::Failed { message, coverage: None });
-        }
-        for row in rows {
-            if self.rows.call(row) {
-                let pushed = self.input.push_row(row, &mut self.names);
-                pushed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Asks for calls and takes them in, with `as_they_come` while nodes still send.
-async fn read_calls(
-    coordinator: &Coordinator,
-    asked: Question,
-    caller: &Caller,
-    cancelled: &CancellationToken,
-    calls: &mut Calls,
-    as_they_come: bool,
-) -> Result<Coverage, AskError> {
-    let outcome = if as_they_come {
-        ask::ask_each(coordinator, asked, caller, cancelled.clone(), |chunk| calls.take(&chunk.rows)).await?
-    } else {
-        ask::ask_as(coordinator, asked, caller, cancelled.clone()).await?
-    };
-    let QueryOutcome::Answer { answer, coverage, .. } = outcome else {
-        return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
-    };
-    calls.take(&answer.rows)?;
-    Ok(coverage)
-}
-
-/// A question of a verdict to the nodes that it is about, with the time that is left.
-fn asked(of: &StragglersQuestion, sql: String, deadline: Instant) -> Question {
-    let left = deadline.saturating_duration_since(Instant::now());
-    Question {
-        sql,
-        timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-        nodes: of.nodes.clone(),
-        labels: of.labels.clone(),
-        per_node: false,
-        plan_only: false,
-        analyze: false,
-    }
+    gathered
 }
 
 /// The findings of a span, and whether there are more than are listed. If they cannot be read the
 /// verdict stands without them.
-async fn findings(
-    coordinator: &Coordinator,
-    question: &StragglersQuestion,
-    span: &Span,
-    caller: &Caller,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> (Vec<PastFinding>, bool) {
-    let sql = past_findings::sql(span);
-    match super::causes::ask(coordinator, sql, question.nodes.clone(), caller, deadline, cancelled).await {
+async fn findings(asking: Asking<'_>, question: &StragglersQuestion, span: &Span) -> (Vec<PastFinding>, bool) {
+    match asking.answer(asking.question(past_findings::sql(span), &question.nodes, &question.labels)).await {
         Ok((rows, _)) => past_findings::read(&rows),
         Err(error) => {
             tracing::debug!("findings of the span: {error}");
@@ -471,39 +316,6 @@ fn example(report: &Report, gathered: Option<&Gathered>) -> String {
     text
 }
 
-/// Where the time of ranks went that meet in calls in which not all of them do.
-async fn times(
-    coordinator: &Coordinator,
-    mut rows: Rows,
-    question: &StragglersQuestion,
-    input: &Input,
-    caller: &Caller,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> Vec<TimeUse> {
-    if !rows.are_unscored() {
-        return Vec::new();
-    }
-    let ask = |sql: String| super::causes::ask(coordinator, sql, question.nodes.clone(), caller, deadline, cancelled);
-    match ask(point_to_point::PROCESSES_SQL.to_owned()).await {
-        Ok((processes, _)) => processes.iter().for_each(|row| rows.process(row)),
-        Err(error) => tracing::debug!("ranks of processes: {error}"),
-    }
-    let times = rows.times();
-    let Some(sql) = rows.off_cpu_sql(&times, &input.clocks) else { return times };
-    match ask(sql).await {
-        Ok((stretches, notes)) if !notes.iter().any(|note| note.contains(model::NOT_RECORDED)) => {
-            rows.off_cpu(&stretches);
-            rows.times()
-        }
-        Ok(_) => times,
-        Err(error) => {
-            tracing::debug!("time off the CPU: {error}");
-            times
-        }
-    }
-}
-
 /// The standing verdicts: the first in full, with the cause of the named rank's lateness, and a
 /// summary of the other jobs.
 async fn from_standing(
@@ -517,14 +329,8 @@ async fn from_standing(
     let brief = standing::with_full_report(shared, &mut current, deadline).await.err();
     let mut report = Report::clone(&current.standing.report);
     let silent = shared.standing.silent_judges(current.job);
-    let deadline = deadline.min(Instant::now() + CAUSE_PATIENCE);
-    let (coordinator, caller) = (&shared.coordinator, Caller::agent());
-    let (cause, gathered) =
-        super::causes::with_evidence(coordinator, &report, &silent, &caller, deadline, cancelled).await;
-    report.cause = cause;
-    if let Some(network) = super::causes::network(coordinator, &report, &silent, &caller, deadline, cancelled).await {
-        report.verdict = network;
-    }
+    let asking = Asking { coordinator: &shared.coordinator, caller: &Caller::agent(), deadline, cancelled };
+    let gathered = add_causes(asking.within(CAUSE_PATIENCE), &mut report, &silent).await;
     let about = current.about();
     report.coverage.notes.extend(silent.iter().map(|judge| format!("{judge}, a judge of the job, does not answer")));
     let mut after = example(&report, gathered.as_ref());
@@ -579,83 +385,4 @@ fn differing(text: &mut String, about: &About) {
             about.judges.iter().map(|about| format!("{} says {}", about.judge, about.verdict)).collect();
         let _ = writeln!(text, "The job's judges differ about the same window: {}", verdicts.join(", "));
     }
-}
-
-/// The synchronise calls in which hosts waited for what their collectives enqueued. If they cannot
-/// be read, the verdict rests on entries, which it notes.
-async fn syncs(
-    coordinator: &Coordinator,
-    question: &StragglersQuestion,
-    caller: &Caller,
-    span: &Span,
-    deadline: Instant,
-    cancelled: &CancellationToken,
-) -> Vec<Vec<Value>> {
-    let asked = asked(question, verdicts::syncs_sql(span), deadline);
-    match ask::ask_as(coordinator, asked, caller, cancelled.clone()).await {
-        Ok(QueryOutcome::Answer { answer, .. }) => answer.rows,
-        Ok(_) => Vec::new(),
-        Err(error) => {
-            tracing::debug!("synchronise calls: {error}");
-            Vec::new()
-        }
-    }
-}
-
-/// The calls that ranks are in right now, of every member that answers within the deadline, and
-/// whether they have a number; and the synchronise calls that they are in. A member that does not
-/// answer is left out here; its rows' coverage has the reason.
-async fn open_calls(
-    shared: &Shared,
-    wanted: &StragglersQuestion,
-    caller: &Caller,
-    deadline: Instant,
-) -> (Vec<(Observation, bool)>, Vec<SyncCall>) {
-    let members: Vec<Member> = shared
-        .coordinator
-        .gossip
-        .members()
-        .into_iter()
-        .filter(Member::may_live)
-        .filter(|member| ask::is_chosen(member, &wanted.nodes, &wanted.labels))
-        .collect();
-    futures::stream::iter(members)
-        .map(|member| async move {
-            let calls = if member.is_self {
-                shared.recording.open_calls_of(caller.access.viewer())
-            } else {
-                let name = member.name.parse().ok()?;
-                let request = match caller.access.viewer() {
-                    Some(uid) => Request::OpenCalls.own(uid).ok()?,
-                    None => Request::OpenCalls,
-                };
-                let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
-                match answer.next().await {
-                    Ok(Some(Response::OpenCalls(calls))) => calls,
-                    _ => return None,
-                }
-            };
-            let node: Arc<str> = member.name.as_str().into();
-            let matters = |call: &OpenCall| {
-                (wanted.job.is_none() || wanted.job == call.job_id)
-                    && (wanted.comm.is_none() || wanted.comm == call.comm_hash)
-            };
-            let waits: Vec<SyncCall> = calls.iter().filter_map(|call| device::open_wait(&node, call)).collect();
-            let open: Vec<_> = calls.into_iter().filter(matters).filter_map(|call| open(&node, call)).collect();
-            Some((open, waits))
-        })
-        .buffer_unordered(PEERS_AT_ONCE)
-        .filter_map(|calls| async move { calls })
-        .fold((vec![], vec![]), |(mut open, mut waits), (more, more_waits)| async move {
-            open.extend(more);
-            waits.extend(more_waits);
-            (open, waits)
-        })
-        .await
-}
-
-/// An open call, and whether it has a number.
-fn open(node: &Arc<str>, call: OpenCall) -> Option<(Observation, bool)> {
-    let numbered = call.seq.is_some();
-    Some((observed(node, OpenCall { seq: call.seq.or(Some(0)), ..call })?, numbered))
 }

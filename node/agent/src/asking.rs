@@ -1,0 +1,59 @@
+//! Rows of the mesh that a verdict or an explanation needs: for whom they are asked, and until when.
+
+use std::time::{Duration, Instant};
+
+use query::Coordinator;
+use query::access::Caller;
+use query::ask::{self, QueryOutcome, Question};
+use query_planner::Value;
+use tokio_util::sync::CancellationToken;
+
+/// Rows, and what is missing from them in words.
+pub(super) type Rows = (Vec<Vec<Value>>, Vec<String>);
+
+/// Asks nodes for rows, in the name of a caller and until a deadline.
+#[derive(Clone, Copy)]
+pub(super) struct Asking<'a> {
+    pub(super) coordinator: &'a Coordinator,
+    pub(super) caller: &'a Caller,
+    pub(super) deadline: Instant,
+    pub(super) cancelled: &'a CancellationToken,
+}
+
+impl Asking<'_> {
+    /// The same, for this long at most from now on.
+    pub(super) fn within(self, patience: Duration) -> Self {
+        Self { deadline: self.deadline.min(Instant::now() + patience), ..self }
+    }
+
+    /// A question to these nodes, of all where there are none, with the time that is left.
+    pub(super) fn question(&self, sql: String, nodes: &[String], labels: &[(String, String)]) -> Question {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        Question {
+            sql,
+            timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            nodes: nodes.to_vec(),
+            labels: labels.to_vec(),
+            ..Question::default()
+        }
+    }
+
+    /// The rows of these nodes, of all where there are none, with what is missing from them; or why
+    /// there are none.
+    pub(super) async fn rows(&self, sql: String, nodes: &[String]) -> Result<Rows, String> {
+        self.answer(self.question(sql, nodes, &[])).await
+    }
+
+    /// The same of a question.
+    pub(super) async fn answer(&self, question: Question) -> Result<Rows, String> {
+        match ask::ask_as(self.coordinator, question, self.caller, self.cancelled.clone()).await {
+            Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
+                let missing =
+                    coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
+                Ok((answer.rows, missing.chain(coverage.notes.iter().cloned()).collect()))
+            }
+            Ok(QueryOutcome::Plan(_)) => Err("the planner gave no answer".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

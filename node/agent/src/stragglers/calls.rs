@@ -1,0 +1,244 @@
+//! The calls that a verdict is made of, gathered over the mesh.
+//!
+//! Rows come through an ordinary mesh query (so coverage is the query's), clock offsets through
+//! pings, and the calls that ranks are in right now from their agents.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::StreamExt;
+use gossip::Member;
+use model::wire::{OpenCall, Request, Response};
+use model::{Coverage, StragglersQuestion};
+use query::Coordinator;
+use query::access::Caller;
+use query::ask::{self, AskError, QueryOutcome, Question};
+use query_planner::{NodeClock, Value};
+use verdicts::point_to_point::{self, Rows, TimeUse};
+use verdicts::{ClockOffset, Input, Names, NodeCoverage, Observation, Span, SyncCall};
+
+use super::super::asking::Asking;
+use super::super::open_calls::observed;
+use super::super::{Shared, device};
+
+/// Calls that one analysis takes: they are in memory, with what is made of them, about 1 KB each.
+const MOST_CALLS: usize = 6_000_000;
+/// Peers measured at once.
+const PEERS_AT_ONCE: usize = 32;
+
+/// The clocks of the nodes against this one's; of files within a span.
+pub(in super::super) async fn clocks(
+    coordinator: &Coordinator,
+    span: Option<(i64, i64)>,
+    deadline: Instant,
+) -> BTreeMap<String, ClockOffset> {
+    query::clocks::clocks(coordinator, span, deadline)
+        .await
+        .into_iter()
+        .map(|(node, clock)| {
+            let NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb } = clock;
+            (node, ClockOffset { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb })
+        })
+        .collect()
+}
+
+/// What to fetch of a span.
+pub(in super::super) fn span_of(
+    question: &StragglersQuestion,
+    clocks: &BTreeMap<String, ClockOffset>,
+    since_ns: i64,
+    until_ns: i64,
+) -> Span {
+    let slack_ns = clocks.values().map(|clock| clock.offset_ns.abs().saturating_add(clock.bound_ns)).max().unwrap_or(0);
+    Span { since_ns, until_ns, slack_ns, job: question.job.clone(), comm: question.comm }
+}
+
+/// The calls of a span out of the stores, with what belongs to them: synchronise calls, and where
+/// the time of ranks went that meet in calls to single ranks.
+///
+/// # Errors
+/// As [`ask::ask`].
+pub(in super::super) async fn calls_of(
+    asking: Asking<'_>,
+    question: &StragglersQuestion,
+    span: &Span,
+    clocks: BTreeMap<String, ClockOffset>,
+) -> Result<(Input, Coverage), AskError> {
+    let mut calls = Calls::default();
+    let sql = verdicts::sql(span);
+    let of_all = |sql: String| asking.question(sql, &question.nodes, &question.labels);
+    let coverage = match read_calls(asking, of_all(sql.clone()), &mut calls, true).await {
+        // A node broke off within its rows. The second attempt reads all rows before it uses any,
+        // so that such a node counts as missing.
+        Err(AskError::Failed { coverage: Some(_), .. }) if calls.seen > 0 => {
+            calls = Calls::default();
+            read_calls(asking, of_all(sql), &mut calls, false).await?
+        }
+        read => read?,
+    };
+    let Calls { input, rows, .. } = calls;
+    let mut input = Input {
+        clocks,
+        heard: NodeCoverage {
+            asked: coverage.asked,
+            answered: coverage.answered,
+            missing: coverage.missing.iter().map(|gone| (gone.node.clone(), gone.reason.clone())).collect(),
+            notes: coverage.notes.clone(),
+        },
+        since_ns: span.since_ns,
+        until_ns: span.until_ns,
+        ..input
+    };
+    if input.enqueues() {
+        for row in syncs(asking, of_all(verdicts::syncs_sql(span))).await {
+            input.push_sync_row(&row);
+        }
+        input.drop_waits_of_devices();
+    }
+    input.times = times(asking, question, rows, &input).await;
+    Ok((input, coverage))
+}
+
+/// Calls as their rows come.
+#[derive(Default)]
+struct Calls {
+    input: Input,
+    rows: Rows,
+    names: Names,
+    seen: usize,
+}
+
+impl Calls {
+    fn take(&mut self, rows: &[Vec<Value>]) -> Result<(), AskError> {
+        self.seen += rows.len();
+        if self.seen > MOST_CALLS {
+            let message = format!(
+                "more than {MOST_CALLS} calls in this time: ask for a shorter one, a job or a communicator (--since, --job, --comm)"
+            );
+            return Err(AskError::Failed { message, coverage: None });
+        }
+        for row in rows {
+            if self.rows.call(row) {
+                let pushed = self.input.push_row(row, &mut self.names);
+                pushed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks for calls and takes them in, with `as_they_come` while nodes still send.
+async fn read_calls(
+    asking: Asking<'_>,
+    asked: Question,
+    calls: &mut Calls,
+    as_they_come: bool,
+) -> Result<Coverage, AskError> {
+    let Asking { coordinator, caller, cancelled, .. } = asking;
+    let outcome = if as_they_come {
+        ask::ask_each(coordinator, asked, caller, cancelled.clone(), |chunk| calls.take(&chunk.rows)).await?
+    } else {
+        ask::ask_as(coordinator, asked, caller, cancelled.clone()).await?
+    };
+    let QueryOutcome::Answer { answer, coverage, .. } = outcome else {
+        return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
+    };
+    calls.take(&answer.rows)?;
+    Ok(coverage)
+}
+
+/// Where the time of ranks went that meet in calls in which not all of them do.
+async fn times(asking: Asking<'_>, question: &StragglersQuestion, mut rows: Rows, input: &Input) -> Vec<TimeUse> {
+    if !rows.are_unscored() {
+        return Vec::new();
+    }
+    let ask = |sql: String| asking.answer(asking.question(sql, &question.nodes, &question.labels));
+    match ask(point_to_point::PROCESSES_SQL.to_owned()).await {
+        Ok((processes, _)) => processes.iter().for_each(|row| rows.process(row)),
+        Err(error) => tracing::debug!("ranks of processes: {error}"),
+    }
+    let times = rows.times();
+    let Some(sql) = rows.off_cpu_sql(&times, &input.clocks) else { return times };
+    match ask(sql).await {
+        Ok((stretches, notes)) if !notes.iter().any(|note| note.contains(model::NOT_RECORDED)) => {
+            rows.off_cpu(&stretches);
+            rows.times()
+        }
+        Ok(_) => times,
+        Err(error) => {
+            tracing::debug!("time off the CPU: {error}");
+            times
+        }
+    }
+}
+
+/// The synchronise calls in which hosts waited for what their collectives enqueued. If they cannot
+/// be read, the verdict rests on entries, which it notes.
+async fn syncs(asking: Asking<'_>, question: Question) -> Vec<Vec<Value>> {
+    match asking.answer(question).await {
+        Ok((rows, _)) => rows,
+        Err(error) => {
+            tracing::debug!("synchronise calls: {error}");
+            Vec::new()
+        }
+    }
+}
+
+/// The calls that ranks are in right now, of every member that answers within the deadline, and
+/// whether they have a number; and the synchronise calls that they are in. A member that does not
+/// answer is left out here; its rows' coverage has the reason.
+pub(super) async fn open_calls(
+    shared: &Shared,
+    wanted: &StragglersQuestion,
+    caller: &Caller,
+    deadline: Instant,
+) -> (Vec<(Observation, bool)>, Vec<SyncCall>) {
+    let members: Vec<Member> = shared
+        .coordinator
+        .gossip
+        .members()
+        .into_iter()
+        .filter(Member::may_live)
+        .filter(|member| ask::is_chosen(member, &wanted.nodes, &wanted.labels))
+        .collect();
+    futures::stream::iter(members)
+        .map(|member| async move {
+            let calls = if member.is_self {
+                shared.recording.open_calls_of(caller.access.viewer())
+            } else {
+                let name = member.name.parse().ok()?;
+                let request = match caller.access.viewer() {
+                    Some(uid) => Request::OpenCalls.own(uid).ok()?,
+                    None => Request::OpenCalls,
+                };
+                let mut answer = shared.mesh.ask(&name, member.address, request, deadline.into()).await.ok()?;
+                match answer.next().await {
+                    Ok(Some(Response::OpenCalls(calls))) => calls,
+                    _ => return None,
+                }
+            };
+            let node: Arc<str> = member.name.as_str().into();
+            let matters = |call: &OpenCall| {
+                (wanted.job.is_none() || wanted.job == call.job_id)
+                    && (wanted.comm.is_none() || wanted.comm == call.comm_hash)
+            };
+            let waits: Vec<SyncCall> = calls.iter().filter_map(|call| device::open_wait(&node, call)).collect();
+            let open: Vec<_> = calls.into_iter().filter(matters).filter_map(|call| open(&node, call)).collect();
+            Some((open, waits))
+        })
+        .buffer_unordered(PEERS_AT_ONCE)
+        .filter_map(|calls| async move { calls })
+        .fold((vec![], vec![]), |(mut open, mut waits), (more, more_waits)| async move {
+            open.extend(more);
+            waits.extend(more_waits);
+            (open, waits)
+        })
+        .await
+}
+
+/// An open call, and whether it has a number.
+fn open(node: &Arc<str>, call: OpenCall) -> Option<(Observation, bool)> {
+    let numbered = call.seq.is_some();
+    Some((observed(node, OpenCall { seq: call.seq.or(Some(0)), ..call })?, numbered))
+}
