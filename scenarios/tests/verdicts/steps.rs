@@ -101,8 +101,8 @@ fn a_step_is_told_once_a_window_with_what_it_holds_and_costs_little() {
     for steps in &steps {
         assert_eq!(steps.number & ((1 << steps.level) - 1), 0);
         // Eight meetings of its tensor group, four sends, four receives, one of its replicas.
-        let calls: Vec<u32> = steps.calls.iter().filter(|of| !of.first).map(|of| of.calls).collect();
-        assert_eq!((calls, steps.calls.iter().filter(|of| of.first).count()), (vec![7, 3, 3], 4), "{steps:?}");
+        let calls: Vec<u32> = steps.calls.iter().filter(|of| of.part > 0).map(|of| of.calls).collect();
+        assert_eq!((calls, steps.calls.iter().filter(|of| of.part == 0).count()), (vec![7, 3, 3], 4), "{steps:?}");
         assert!(steps.calls.iter().all(|of| of.before_us <= steps.length_us) && steps.called_us < steps.length_us / 10);
     }
     let (_, with) = replay(&rows);
@@ -128,7 +128,7 @@ fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_leave_their_lan
     assert_eq!(filled.len(), whole.len());
     for (a, b) in filled.iter().zip(&whole) {
         for (a, b) in a.calls.iter().zip(&b.calls) {
-            assert_eq!((a.lane, a.peer, a.first, a.calls), (b.lane, b.peer, b.first, b.calls));
+            assert_eq!((a.lane, a.peer, a.part, a.calls), (b.lane, b.peer, b.part, b.calls));
             assert!(a.before_us.abs_diff(b.before_us) < 20_000, "{a:?} {b:?}");
         }
     }
@@ -166,7 +166,7 @@ proptest! {
         let mut all: Vec<Steps> = steps.into_iter().map(|(process, number, level, end_us, length_us)| {
             let process = process % 2;
             let calls = (0..length_us % 4).map(|i| StepCalls {
-                lane: first(process) + i as usize % 2, peer, first: i % 2 == 0, calls: level.into(), before_us: length_us / (i + 1),
+                lane: first(process) + i as usize % 2, peer, part: (i % 2) as u32, calls: level.into(), before_us: length_us / (i + 1),
             });
             Steps { process, ends: first(process) + 1, number, level, end_us: end_us.into(), length_us, called_us: length_us / 3, calls: calls.collect() }
         }).collect();
