@@ -15,9 +15,9 @@ use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::memory::{self, Grant, Refused};
 use crate::merge_pool::MergePool;
 use crate::names::quoted;
-use crate::plan::{Fragment, Merge, MergeTable, Plan, Targets, ValueSet};
+use crate::plan::{Fragment, Merge, MergeTable, Plan, ReducedByRows, ReductionBy, Targets, ValueSet};
 use crate::rules::semijoin::filtered_by_keys;
-use crate::rules::values::with_rows;
+use crate::rules::values::{with_rows, with_sets};
 use crate::stop::{self, Stop};
 
 /// Rows of a merge that are handed on together.
@@ -169,8 +169,9 @@ fn run_once(
             }
             if !plan.reductions.is_empty() || plan.with_values.is_some() {
                 fanout.round(Round::Second);
-                let chosen = &mut answer.chosen;
-                let second = Asks::second(plan, &conn, tables, chosen).map_err(|error| internal(&error))?;
+                let (nodes, chosen) = (answer.node_stats.len(), &mut answer.chosen);
+                let second =
+                    Asks::second(plan, &conn, tables, now_unix_ns, nodes, chosen).map_err(|error| internal(&error))?;
                 ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             }
             drop(statements);
@@ -266,33 +267,40 @@ impl Asks {
         Asks::of(plan, |i| !waits(plan, i))
     }
 
-    /// The fragments that waited, with the keys that the first round brought where they are few
-    /// (`rules/semijoin.rs`).
+    /// The fragments that waited, reduced by what the first round brought where that is little
+    /// (`rules/semijoin.rs`, `rules/correlated.rs`); `nodes` have answered it.
     fn second(
         plan: &Plan,
         conn: &Connection,
         tables: &[MergeTable],
+        now_unix_ns: i64,
+        nodes: usize,
         chosen: &mut Vec<String>,
     ) -> rusqlite::Result<Asks> {
         let mut round = Asks::of(plan, |i| waits(plan, i));
         let mut left_bytes = MAX_KEY_BYTES;
         for (i, fragment, values) in &mut round.fragments {
             let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.fragment == *i) else { continue };
-            let Some(table) = tables.get(reduction.driver) else { continue };
-            let Some(keys) = keys(conn, &table.name, &reduction.driver_column, &mut left_bytes)? else {
-                chosen.push(format!(
-                    "every row of {}: the keys of fragment {} are too many",
-                    fragment.table, reduction.driver
-                ));
+            let (column, driver, driver_column) = match &reduction.by {
+                ReductionBy::Keys { column, driver, driver_column } => (column, driver, driver_column),
+                ReductionBy::Rows(by) => {
+                    let (sql, why) = by_rows(by, fragment, conn, tables, now_unix_ns, nodes, &mut left_bytes)?;
+                    fragment.sql = sql.unwrap_or_else(|| std::mem::take(&mut fragment.sql));
+                    chosen.push(why);
+                    continue;
+                }
+            };
+            let Some(table) = tables.get(*driver) else { continue };
+            let Some(keys) = keys(conn, &table.name, driver_column, &mut left_bytes)? else {
+                chosen.push(format!("every row of {}: the keys of fragment {driver} are too many", fragment.table));
                 continue;
             };
             chosen.push(format!(
-                "rows of {} by {} keys of fragment {}; otherwise every row that passes its filter would have been shipped",
+                "rows of {} by {} keys of fragment {driver}; otherwise every row that passes its filter would have been shipped",
                 fragment.table,
                 keys.len(),
-                reduction.driver
             ));
-            fragment.sql = filtered_by_keys(&fragment.sql, &reduction.column, keys.len());
+            fragment.sql = filtered_by_keys(&fragment.sql, column, keys.len());
             *values = keys;
         }
         Ok(round)
@@ -337,6 +345,42 @@ impl Asks {
             viewer: None,
         }
     }
+}
+
+/// The statement of a fragment that is reduced by rows, where sending these to `nodes` is less than
+/// shipping the fragment's own; and what was chosen.
+fn by_rows(
+    by: &ReducedByRows,
+    fragment: &Fragment,
+    conn: &Connection,
+    tables: &[MergeTable],
+    now_unix_ns: i64,
+    nodes: usize,
+    left_bytes: &mut u64,
+) -> rusqlite::Result<(Option<String>, String)> {
+    let whole = |why: &str| (None, format!("every row of {}: {why}", fragment.table));
+    let counted = tables.get(by.counted).map_or("", |table| table.name.as_str());
+    let counted: i64 =
+        conn.query_row(&format!("SELECT coalesce(sum(n), 0) FROM {}", quoted(counted)), [], |row| row.get(0))?;
+    let counted = u64::try_from(counted).unwrap_or(0);
+    let mut sets = Vec::new();
+    for set in &by.sets {
+        match set_values(conn, set, now_unix_ns)? {
+            Some(rows) => sets.push(rows),
+            None => return Ok(whole(&format!("more than {MAX_KEYS} rows to match, {counted} to ship"))),
+        }
+    }
+    let rows: usize = sets.iter().map(Vec::len).sum();
+    let bytes: u64 = sets.iter().flatten().flatten().map(Value::data_bytes).sum();
+    if rows > MAX_KEYS || bytes > *left_bytes || rows.saturating_mul(nodes) as u64 >= counted {
+        return Ok(whole(&format!("{rows} rows to match at {nodes} nodes, {counted} to ship")));
+    }
+    let Some(sql) = with_sets(&by.sets, &sets, &by.sql) else {
+        return Ok(whole("the rows to match cannot be written as values"));
+    };
+    *left_bytes -= bytes;
+    let table = &fragment.table;
+    Ok((Some(sql), format!("rows of {table} that match one of {rows}; otherwise {counted} would have been shipped")))
 }
 
 /// The distinct values of a column but NULL; None when they are too many.
