@@ -145,7 +145,7 @@ fn run_once(
             ask(&first, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             if let Some(with_values) = &plan.with_values {
                 let values: rusqlite::Result<Vec<_>> =
-                    with_values.sets.iter().map(|set| set_values(&conn, set, now_unix_ns)).collect();
+                    with_values.sets.iter().map(|set| set_values(&conn, set, MAX_KEYS, now_unix_ns)).collect();
                 let values: Option<Vec<_>> = values.map_err(|error| runtime(&error))?.into_iter().collect();
                 if let Some(filled) = values.and_then(|values| with_rows(with_values, &values)) {
                     drop(statements);
@@ -186,15 +186,20 @@ fn run_once(
     Ok(answer)
 }
 
-/// The rows of a set of values; none where they are too many.
-fn set_values(conn: &Connection, set: &ValueSet, now_unix_ns: i64) -> rusqlite::Result<Option<Vec<Vec<Value>>>> {
+/// The rows of a set of values; none where there are more than `most`.
+fn set_values(
+    conn: &Connection,
+    set: &ValueSet,
+    most: usize,
+    now_unix_ns: i64,
+) -> rusqlite::Result<Option<Vec<Vec<Value>>>> {
     let mut statement = conn.prepare_cached(&set.sql)?;
     let width = statement.column_count();
     bind(&mut statement, "", now_unix_ns)?;
     let mut found = statement.raw_query();
     let mut rows = Vec::new();
     while let Some(row) = found.next()? {
-        if rows.len() == MAX_KEYS {
+        if rows.len() == most {
             return Ok(None);
         }
         let values: rusqlite::Result<Vec<Value>> =
@@ -362,18 +367,20 @@ fn by_rows(
     let counted = tables.get(by.counted).map_or("", |table| table.name.as_str());
     let counted: i64 =
         conn.query_row(&format!("SELECT coalesce(sum(n), 0) FROM {}", quoted(counted)), [], |row| row.get(0))?;
-    let counted = u64::try_from(counted).unwrap_or(0);
-    let mut sets = Vec::new();
+    let counted = usize::try_from(counted).unwrap_or(0);
+    // What is sent to all nodes is to be less than what they would ship.
+    let most = MAX_KEYS.min(counted.saturating_sub(1) / nodes.max(1));
+    let too_many = || whole(&format!("more than {most} rows to match at each of {nodes} nodes, {counted} to ship"));
+    let (mut sets, mut left) = (Vec::new(), most);
     for set in &by.sets {
-        match set_values(conn, set, now_unix_ns)? {
-            Some(rows) => sets.push(rows),
-            None => return Ok(whole(&format!("more than {MAX_KEYS} rows to match, {counted} to ship"))),
-        }
+        let Some(rows) = set_values(conn, set, left, now_unix_ns)? else { return Ok(too_many()) };
+        left -= rows.len();
+        sets.push(rows);
     }
-    let rows: usize = sets.iter().map(Vec::len).sum();
+    let rows = most - left;
     let bytes: u64 = sets.iter().flatten().flatten().map(Value::data_bytes).sum();
-    if rows > MAX_KEYS || bytes > *left_bytes || rows.saturating_mul(nodes) as u64 >= counted {
-        return Ok(whole(&format!("{rows} rows to match at {nodes} nodes, {counted} to ship")));
+    if bytes > *left_bytes {
+        return Ok(whole("the rows to match have too many bytes"));
     }
     let Some(sql) = with_sets(&by.sets, &sets, &by.sql) else {
         return Ok(whole("the rows to match cannot be written as values"));

@@ -479,7 +479,8 @@ impl Made {
         if columns.is_empty() {
             return None;
         }
-        let sql = format!("SELECT {} FROM {} UNION SELECT {nulls}", columns.join(", "), quoted(&merged.name));
+        let rows = quoted(&merged.name);
+        let sql = format!("SELECT {nulls} UNION ALL SELECT DISTINCT {} FROM {rows}", columns.join(", "));
         self.sets.push(ValueSet { name: name.clone(), sql, affinities });
         self.of.push(of);
         Some(name)

@@ -72,7 +72,7 @@ fn the_plan_says_which_rows_travel() {
     fragment 1 (every node, ships 3 columns of b; round 2, by the rows of fragment 0 when they are fewer than fragment 2 counts):
       SELECT k, t, v FROM b
       or WITH mesh_first_1 AS MATERIALIZED (SELECT mesh_outer.*, (SELECT min(mesh_row.t) FROM b AS mesh_row WHERE (mesh_row.k = mesh_outer.v0) AND (mesh_row.t >= mesh_outer.v1 + mesh_outer.v2)) AS first FROM mesh_values_1 AS mesh_outer) SELECT mesh_row.k, mesh_row.t, mesh_row.v FROM b AS mesh_row WHERE mesh_row.t IN (SELECT first FROM mesh_first_1) AND EXISTS (SELECT 1 FROM mesh_first_1 AS mesh_outer WHERE mesh_row.t = mesh_outer.first AND (mesh_row.k = mesh_outer.v0) AND (mesh_row.t >= mesh_outer.v1 + mesh_outer.v2))
-      with mesh_values_1: SELECT "k", "t", "x" FROM "a" UNION SELECT NULL, NULL, NULL
+      with mesh_values_1: SELECT NULL, NULL, NULL UNION ALL SELECT DISTINCT "k", "t", "x" FROM "a"
     fragment 2 (every node, ships 1 columns of b):
       SELECT count(*) FROM b
     merge table a (fragment 0): k INT, x INT, t INT
