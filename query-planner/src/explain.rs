@@ -6,7 +6,7 @@ use crate::api::Answer;
 use crate::ast::quote_name;
 use crate::exec::{ADMITTED, RAN};
 use crate::limits::MAX_KEYS;
-use crate::plan::{Merge, Plan, Reduction, Targets};
+use crate::plan::{Merge, Plan, ReductionBy, Targets};
 
 /// The plan for `--explain`: stable, one fact a line.
 pub fn explain(plan: &Plan) -> String {
@@ -37,8 +37,18 @@ fn explain_one(plan: &Plan) -> String {
             Targets::AnyOne => "any one node".to_owned(),
         };
         let reduction = plan.reductions.iter().find(|reduction| reduction.fragment == i);
-        let round = reduction.map_or_else(String::new, |reduction| {
-            format!("; round 2, filtered by the keys of fragment {} when they are at most {MAX_KEYS}", reduction.driver)
+        let round = reduction.map_or_else(String::new, |reduction| match &reduction.by {
+            ReductionBy::Keys { driver, .. } => {
+                format!("; round 2, filtered by the keys of fragment {driver} when they are at most {MAX_KEYS}")
+            }
+            ReductionBy::Rows(by) => {
+                let drivers: Vec<String> = by.drivers.iter().map(ToString::to_string).collect();
+                let drivers = drivers.join(", ");
+                format!(
+                    "; round 2, by the rows of fragment {drivers} when they are fewer than fragment {} counts",
+                    by.counted
+                )
+            }
         });
         let waits = plan.with_values.as_ref().is_some_and(|with_values| !with_values.first.contains(&i));
         let round = if waits { "; round 2".to_owned() } else { round };
@@ -47,8 +57,17 @@ fn explain_one(plan: &Plan) -> String {
             "fragment {i} ({whom}, ships {} columns of {}{round}):\n  {}",
             fragment.columns, fragment.table, fragment.sql
         );
-        if let Some(Reduction { column, driver, driver_column, .. }) = reduction {
-            let _ = writeln!(out, "  + WHERE {} IN (fragment {driver}'s {driver_column})", quote_name(column));
+        match reduction.map(|reduction| &reduction.by) {
+            Some(ReductionBy::Keys { column, driver, driver_column }) => {
+                let _ = writeln!(out, "  + WHERE {} IN (fragment {driver}'s {driver_column})", quote_name(column));
+            }
+            Some(ReductionBy::Rows(by)) => {
+                let _ = writeln!(out, "  or {}", by.sql);
+                for set in &by.sets {
+                    let _ = writeln!(out, "  with {}: {}", set.name, set.sql);
+                }
+            }
+            None => {}
         }
     }
     match &plan.merge {

@@ -52,7 +52,7 @@ mod tests;
 pub use align::{View, align, needs_clocks};
 pub use api::{Answer, AskOptions, Budget, Fanout, NodeError, NodeStats, NodeTask, Out, Round, RunError, Sink};
 pub use batch::{Batch, Value};
-pub use catalog::{Catalog, CatalogError, Column, Conflict, Kind, Table};
+pub use catalog::{COLUMN_MODULE, Catalog, CatalogError, Column, Conflict, Kind, Table};
 pub use clocks::{Clocks, NodeClock};
 pub use error::{QueryError, Span};
 pub use exec::{Answered, FragmentExecutor, OnlySqlite, RAN, execute_task, execute_task_with};
@@ -63,7 +63,10 @@ pub use local::{Local, LocalError, NamedOut};
 pub use merge_pool::MergePool;
 pub use parameters::{parameters, with_values};
 pub use partial::{Combine, CombinedColumn, How};
-pub use plan::{ColumnMeta, Fragment, Merge, MergeColumn, MergeTable, Plan, Reduction, Strategy, Targets};
+pub use plan::{
+    ColumnMeta, Fragment, Merge, MergeColumn, MergeTable, Plan, ReducedByRows, Reduction, ReductionBy, Strategy,
+    Targets,
+};
 pub use plan_cache::PlanCache;
 pub use planner::{plan, plan_for_one};
 pub use run::{FirstAsk, first_ask, run, run_with};

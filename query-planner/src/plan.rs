@@ -131,18 +131,53 @@ impl Fragment {
     }
 }
 
-/// A fragment that is asked for in a second round, only with the rows whose `column` is among the
-/// keys that fragment `driver` brought in the first; with all rows when those are too many.
+/// A fragment that is asked for in a second round, only with the rows that those of other fragments
+/// can need, which the first round brought; with all rows when those are too many.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reduction {
     /// Index of the fragment that is reduced.
     pub fragment: usize,
-    /// Its column.
-    pub column: String,
-    /// Index of the fragment that has the keys; it is not reduced itself.
-    pub driver: usize,
-    /// The column with the keys in that fragment's merge table.
-    pub driver_column: String,
+    /// By what.
+    pub by: ReductionBy,
+}
+
+/// How rows of other fragments say which rows are needed. None of these fragments is reduced itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReductionBy {
+    /// The rows whose `column` is among the keys of a fragment.
+    Keys {
+        /// The reduced fragment's column.
+        column: String,
+        /// Index of the fragment that has the keys.
+        driver: usize,
+        /// The column with the keys in that fragment's merge table.
+        driver_column: String,
+    },
+    /// The rows that match a row of other fragments.
+    Rows(ReducedByRows),
+}
+
+/// A fragment's statement over values of other fragments' rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReducedByRows {
+    /// Indices of the fragments that have the rows.
+    pub drivers: Vec<usize>,
+    /// What is read of them: tables of `sql`.
+    pub sets: Vec<ValueSet>,
+    /// The statement in place of the fragment's own.
+    pub sql: String,
+    /// Index of the fragment that counts the rows that the fragment's own statement gives.
+    pub counted: usize,
+}
+
+impl Reduction {
+    /// The fragments whose rows it needs.
+    pub(crate) fn drivers(&self) -> &[usize] {
+        match &self.by {
+            ReductionBy::Keys { driver, .. } => std::slice::from_ref(driver),
+            ReductionBy::Rows(ReducedByRows { drivers, .. }) => drivers,
+        }
+    }
 }
 
 /// What the coordinator does with the fragments' rows.

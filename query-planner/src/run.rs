@@ -15,9 +15,9 @@ use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::memory::{self, Grant, Refused};
 use crate::merge_pool::MergePool;
 use crate::names::quoted;
-use crate::plan::{Fragment, Merge, MergeTable, Plan, Targets, ValueSet};
+use crate::plan::{Fragment, Merge, MergeTable, Plan, ReducedByRows, ReductionBy, Targets, ValueSet};
 use crate::rules::semijoin::filtered_by_keys;
-use crate::rules::values::with_rows;
+use crate::rules::values::{with_rows, with_sets};
 use crate::stop::{self, Stop};
 
 /// Rows of a merge that are handed on together.
@@ -145,7 +145,7 @@ fn run_once(
             ask(&first, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             if let Some(with_values) = &plan.with_values {
                 let values: rusqlite::Result<Vec<_>> =
-                    with_values.sets.iter().map(|set| set_values(&conn, set, now_unix_ns)).collect();
+                    with_values.sets.iter().map(|set| set_values(&conn, set, MAX_KEYS, now_unix_ns)).collect();
                 let values: Option<Vec<_>> = values.map_err(|error| runtime(&error))?.into_iter().collect();
                 if let Some(filled) = values.and_then(|values| with_rows(with_values, &values)) {
                     drop(statements);
@@ -169,8 +169,9 @@ fn run_once(
             }
             if !plan.reductions.is_empty() || plan.with_values.is_some() {
                 fanout.round(Round::Second);
-                let chosen = &mut answer.chosen;
-                let second = Asks::second(plan, &conn, tables, chosen).map_err(|error| internal(&error))?;
+                let (nodes, chosen) = (answer.node_stats.len(), &mut answer.chosen);
+                let second =
+                    Asks::second(plan, &conn, tables, now_unix_ns, nodes, chosen).map_err(|error| internal(&error))?;
                 ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             }
             drop(statements);
@@ -185,15 +186,20 @@ fn run_once(
     Ok(answer)
 }
 
-/// The rows of a set of values; none where they are too many.
-fn set_values(conn: &Connection, set: &ValueSet, now_unix_ns: i64) -> rusqlite::Result<Option<Vec<Vec<Value>>>> {
+/// The rows of a set of values; none where there are more than `most`.
+fn set_values(
+    conn: &Connection,
+    set: &ValueSet,
+    most: usize,
+    now_unix_ns: i64,
+) -> rusqlite::Result<Option<Vec<Vec<Value>>>> {
     let mut statement = conn.prepare_cached(&set.sql)?;
     let width = statement.column_count();
     bind(&mut statement, "", now_unix_ns)?;
     let mut found = statement.raw_query();
     let mut rows = Vec::new();
     while let Some(row) = found.next()? {
-        if rows.len() == MAX_KEYS {
+        if rows.len() == most {
             return Ok(None);
         }
         let values: rusqlite::Result<Vec<Value>> =
@@ -266,33 +272,40 @@ impl Asks {
         Asks::of(plan, |i| !waits(plan, i))
     }
 
-    /// The fragments that waited, with the keys that the first round brought where they are few
-    /// (`rules/semijoin.rs`).
+    /// The fragments that waited, reduced by what the first round brought where that is little
+    /// (`rules/semijoin.rs`, `rules/correlated.rs`); `nodes` have answered it.
     fn second(
         plan: &Plan,
         conn: &Connection,
         tables: &[MergeTable],
+        now_unix_ns: i64,
+        nodes: usize,
         chosen: &mut Vec<String>,
     ) -> rusqlite::Result<Asks> {
         let mut round = Asks::of(plan, |i| waits(plan, i));
         let mut left_bytes = MAX_KEY_BYTES;
         for (i, fragment, values) in &mut round.fragments {
             let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.fragment == *i) else { continue };
-            let Some(table) = tables.get(reduction.driver) else { continue };
-            let Some(keys) = keys(conn, &table.name, &reduction.driver_column, &mut left_bytes)? else {
-                chosen.push(format!(
-                    "every row of {}: the keys of fragment {} are too many",
-                    fragment.table, reduction.driver
-                ));
+            let (column, driver, driver_column) = match &reduction.by {
+                ReductionBy::Keys { column, driver, driver_column } => (column, driver, driver_column),
+                ReductionBy::Rows(by) => {
+                    let (sql, why) = by_rows(by, fragment, conn, tables, now_unix_ns, nodes, &mut left_bytes)?;
+                    fragment.sql = sql.unwrap_or_else(|| std::mem::take(&mut fragment.sql));
+                    chosen.push(why);
+                    continue;
+                }
+            };
+            let Some(table) = tables.get(*driver) else { continue };
+            let Some(keys) = keys(conn, &table.name, driver_column, &mut left_bytes)? else {
+                chosen.push(format!("every row of {}: the keys of fragment {driver} are too many", fragment.table));
                 continue;
             };
             chosen.push(format!(
-                "rows of {} by {} keys of fragment {}; otherwise every row that passes its filter would have been shipped",
+                "rows of {} by {} keys of fragment {driver}; otherwise every row that passes its filter would have been shipped",
                 fragment.table,
                 keys.len(),
-                reduction.driver
             ));
-            fragment.sql = filtered_by_keys(&fragment.sql, &reduction.column, keys.len());
+            fragment.sql = filtered_by_keys(&fragment.sql, column, keys.len());
             *values = keys;
         }
         Ok(round)
@@ -337,6 +350,44 @@ impl Asks {
             viewer: None,
         }
     }
+}
+
+/// The statement of a fragment that is reduced by rows, where sending these to `nodes` is less than
+/// shipping the fragment's own; and what was chosen.
+fn by_rows(
+    by: &ReducedByRows,
+    fragment: &Fragment,
+    conn: &Connection,
+    tables: &[MergeTable],
+    now_unix_ns: i64,
+    nodes: usize,
+    left_bytes: &mut u64,
+) -> rusqlite::Result<(Option<String>, String)> {
+    let whole = |why: &str| (None, format!("every row of {}: {why}", fragment.table));
+    let counted = tables.get(by.counted).map_or("", |table| table.name.as_str());
+    let counted: i64 =
+        conn.query_row(&format!("SELECT coalesce(sum(n), 0) FROM {}", quoted(counted)), [], |row| row.get(0))?;
+    let counted = usize::try_from(counted).unwrap_or(0);
+    // What is sent to all nodes is to be less than what they would ship.
+    let most = MAX_KEYS.min(counted.saturating_sub(1) / nodes.max(1));
+    let too_many = || whole(&format!("more than {most} rows to match at each of {nodes} nodes, {counted} to ship"));
+    let (mut sets, mut left) = (Vec::new(), most);
+    for set in &by.sets {
+        let Some(rows) = set_values(conn, set, left, now_unix_ns)? else { return Ok(too_many()) };
+        left -= rows.len();
+        sets.push(rows);
+    }
+    let rows = most - left;
+    let bytes: u64 = sets.iter().flatten().flatten().map(Value::data_bytes).sum();
+    if bytes > *left_bytes {
+        return Ok(whole("the rows to match have too many bytes"));
+    }
+    let Some(sql) = with_sets(&by.sets, &sets, &by.sql) else {
+        return Ok(whole("the rows to match cannot be written as values"));
+    };
+    *left_bytes -= bytes;
+    let table = &fragment.table;
+    Ok((Some(sql), format!("rows of {table} that match one of {rows}; otherwise {counted} would have been shipped")))
 }
 
 /// The distinct values of a column but NULL; None when they are too many.

@@ -201,6 +201,8 @@ pub(crate) struct RollupsWritten {
     /// Open segments of this bucket and later ones were replaced by `open`.
     replaced_from_ns: i64,
     open: Vec<(i64, OpenSegment)>,
+    /// Sums that were known before and stay open, as they are now.
+    grown: Vec<(RollupKey, Sum)>,
     newest_ns: i64,
 }
 
@@ -254,20 +256,20 @@ impl RollupWriter {
         };
         let mut rows: BTreeMap<i64, Vec<(&RollupKey, Cow<'_, Sum>)>> = BTreeMap::new();
         for (bucket, sums) in self.open.range(replaced_from_ns..) {
-            let mut all: FastMap<&RollupKey, Cow<'_, Sum>> =
-                sums.iter().map(|(key, sum)| (key, Cow::Borrowed(sum))).collect();
-            for (key, sum) in added.remove(bucket).unwrap_or_default() {
-                match all.entry(key) {
-                    Entry::Vacant(slot) => {
-                        slot.insert(Cow::Borrowed(sum));
-                    }
-                    Entry::Occupied(mut slot) => slot.get_mut().to_mut().merge(sum),
+            let grown = sums.iter().map(|(key, sum)| match rollups.sums.get(key) {
+                None => (key, Cow::Borrowed(sum)),
+                Some(more) => {
+                    let mut sum = sum.clone();
+                    sum.merge(more);
+                    (key, Cow::Owned(sum))
                 }
-            }
-            rows.insert(*bucket, all.into_iter().collect());
+            });
+            rows.insert(*bucket, grown.collect());
         }
         for (bucket, sums) in added {
-            rows.insert(bucket, sums.into_iter().map(|(key, sum)| (key, Cow::Borrowed(sum))).collect());
+            let open = self.open.get(&bucket);
+            let new = sums.into_iter().filter(|(key, _)| open.is_none_or(|open| !open.contains_key(*key)));
+            rows.entry(bucket).or_default().extend(new.map(|(key, sum)| (key, Cow::Borrowed(sum))));
         }
         for segment in self.segments.range(replaced_from_ns..).map(|(_, segment)| segment.id) {
             columnar::delete_segment(conn, segment)?;
@@ -288,7 +290,12 @@ impl RollupWriter {
             before += rows.len();
             open.push((*bucket, OpenSegment { id: segment.id(), end_rowid: segment.first_rowid + rows.len() as i64 }));
         }
-        Ok(Some(RollupsWritten { closed, closed_until_ns, replaced_from_ns, open, newest_ns }))
+        let grown = still_open.into_values().flatten().filter_map(|(key, sum)| match sum {
+            Cow::Owned(sum) => Some((key.clone(), sum)),
+            Cow::Borrowed(_) => None,
+        });
+        let grown = grown.collect();
+        Ok(Some(RollupsWritten { closed, closed_until_ns, replaced_from_ns, open, grown, newest_ns }))
     }
 
     /// The last bucket that does not grow any more: of those that may, as many are closed as the open
@@ -334,7 +341,10 @@ impl RollupWriter {
         self.newest_ns = written.newest_ns;
         self.open = self.open.split_off(&written.closed_until_ns.saturating_add(1));
         for (key, sum) in rollups.sums.drain().filter(|(key, _)| key.bucket_ns > written.closed_until_ns) {
-            merge_into(self.open.entry(key.bucket_ns).or_default(), key, sum);
+            self.open.entry(key.bucket_ns).or_default().entry(key).or_insert(sum);
+        }
+        for (key, sum) in written.grown {
+            self.open.entry(key.bucket_ns).or_default().insert(key, sum);
         }
     }
 

@@ -10,7 +10,8 @@
 //! A table used several times is fetched once, with the OR of its uses' conjuncts. A view that is
 //! row by row a view of one table is fetched as a table (nodes compute it); any other view is made
 //! at the coordinator over fetched tables. A table without a condition of its own may be reduced by
-//! the keys of one that has: `semijoin.rs`.
+//! the keys of one that has (`semijoin.rs`), and that of a correlated subquery by the rows of the
+//! query around it (`correlated.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,10 +28,13 @@ use crate::check::Question;
 use crate::error::QueryError;
 use crate::expressions::Columns;
 use crate::names::{affinity, quoted};
-use crate::plan::{Fragment, Merge, MergeColumn, MergeTable, Plan, Strategy, Targets};
+use crate::plan::{
+    Fragment, Merge, MergeColumn, MergeTable, Plan, ReducedByRows, Reduction, ReductionBy, Strategy, Targets,
+};
 use crate::rewrite::{has_right_join, is_safe_filter, node_source, normalise};
 use crate::scope::admitted_nodes;
 
+use super::correlated::{Matching, Names, Needs, Reducible, Use};
 use super::semijoin::{self, Fetched, Link};
 
 pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
@@ -51,14 +55,35 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         fetched.push(Fetched {
             key: key.clone(),
             filtered: filter.is_some(),
-            used_once: question.reads.contains_key(key) && filters.uses.get(key).is_some_and(|uses| uses.len() == 1),
+            is_below: below.contains(key) || !question.reads.contains_key(key),
+            uses: filters.uses.get(key).map_or(0, Vec::len),
             ships: read_columns(table, columns).map(|column| column.name.clone()).collect(),
         });
         fragments.push(fragment(table, columns, filter.as_ref()));
         tables.push(merge_table(table, columns, &mut setup));
     }
-    let reductions =
-        if views.is_empty() { semijoin::reductions(&fetched, &filters.links, catalog) } else { Vec::new() };
+    let mut reductions = Vec::new();
+    if views.is_empty() {
+        reductions = semijoin::reductions(&fetched, &filters.links, catalog);
+        for (at, one) in fetched.iter().enumerate().filter(|(_, one)| !one.is_below) {
+            let (Some(table), Some(uses)) = (catalog.tables.get(&one.key), filters.uses.get(&one.key)) else {
+                continue;
+            };
+            let (outputs, node, by_node) = outputs(table, &reads[&one.key], filters.of_table(&one.key).as_ref());
+            let with_node = node || by_node;
+            let with_row_node = with_node || Reducible::names_node(table, uses);
+            let reducible = Reducible { table, uses, outputs: &outputs, with_node: with_row_node };
+            let reduced = reducible.reduced(&fetched, &tables[..fetched.len()], catalog);
+            let Some(by) = reduced.and_then(|reduced| semijoin::by_rows(at, reduced, &reductions)) else { continue };
+            let counted = fragments.len();
+            let by = ReductionBy::Rows(ReducedByRows { counted, ..by });
+            reductions.push(Reduction { fragment: at, by });
+            let filter = filters.of_table(&one.key);
+            let sql = statement(table, "count(*)", with_node, filter.as_ref());
+            fragments.push(Fragment { sql, columns: 1, ..fragments[at].clone() });
+            tables.push(semijoin::count_table(counted));
+        }
+    }
     setup.extend(views.iter().filter_map(|key| catalog.tables.get(key)).map(|view| view.sql.clone()));
     Ok(Plan {
         strategy: Strategy::Fetch,
@@ -76,33 +101,32 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     })
 }
 
-fn fragment(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Fragment {
-    let node = if has_node(table) && columns.contains(node_column(table)) { Some(node_column(table)) } else { None };
+/// The result columns of a table's fragment, whether the node's name is one of them, and whether the
+/// filter names it (also where SQLite reads none, in a dead branch).
+fn outputs(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> (Vec<String>, bool, bool) {
+    let node = (has_node(table) && columns.contains(node_column(table))).then(|| node_column(table).to_owned());
     let mut outputs: Vec<String> = read_columns(table, columns).map(|column| quote_name(&column.name)).collect();
-    outputs.extend(node.map(str::to_owned));
-    let width = outputs.len().max(1);
+    let is_node = node.is_some();
+    outputs.extend(node);
     if outputs.is_empty() {
         outputs.push("NULL".to_owned());
     }
-    // A filter may name the node where SQLite reads none (a dead branch).
     let mut filtered = Columns::default();
     filter.iter().for_each(|filter| filtered.expr(filter));
     let by_node = has_node(table) && filtered.0.iter().any(|(_, name)| same_name(name, node_column(table)));
-    let source = match node.or(by_node.then_some("")) {
-        Some(_) => node_source(table, &quote_name(&table.name)).to_string(),
-        None => quote_name(&table.name),
-    };
-    let mut sql = format!("SELECT {} FROM {source}", outputs.join(", "));
-    if let Some(filter) = filter {
-        sql.push_str(&format!(" WHERE {filter}"));
-    }
+    (outputs, is_node, by_node)
+}
+
+fn fragment(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> Fragment {
+    let (outputs, node, by_node) = outputs(table, columns, filter);
+    let width = outputs.len();
     let named = filter.filter(|_| by_node).and_then(|filter| {
         let is_node = |expr: &Expr| matches!(expr.peeled(), Expr::Column { table: None, name } if same_name(name, node_column(table)));
         admitted_nodes(filter, &is_node)
     });
     Fragment {
         table: table.name.clone(),
-        sql,
+        sql: statement(table, &outputs.join(", "), node || by_node, filter),
         columns: u32::try_from(width).unwrap_or(u32::MAX),
         reads: vec![(table.name.clone(), read_columns(table, columns).map(|column| column.name.clone()).collect())],
         targets: match named {
@@ -113,6 +137,15 @@ fn fragment(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) ->
         combine: None,
         partials: Vec::new(),
     }
+}
+
+fn statement(table: &Table, outputs: &str, with_node: bool, filter: Option<&Expr>) -> String {
+    let source = match with_node {
+        true => node_source(table, &quote_name(&table.name)).to_string(),
+        false => quote_name(&table.name),
+    };
+    let filter = filter.map_or_else(String::new, |filter| format!(" WHERE {filter}"));
+    format!("SELECT {outputs} FROM {source}{filter}")
 }
 
 fn read_columns<'t>(table: &'t Table, read: &'t BTreeSet<String>) -> impl Iterator<Item = &'t crate::catalog::Column> {
@@ -221,16 +254,17 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>, BTreeSe
     Ok((reads, views, below))
 }
 
-/// For each table, the filter of each of its uses; None where a use needs every row.
+/// For each table, what each of its uses needs of it.
 #[derive(Default)]
 struct Filters {
-    uses: BTreeMap<String, Vec<Option<Expr>>>,
+    uses: BTreeMap<String, Vec<Use>>,
     links: Vec<Link>,
 }
 
 impl Filters {
     fn of(select: &Select, catalog: &Catalog) -> Filters {
-        let mut collect = Collect { catalog, ctes: Vec::new(), filters: Filters::default() };
+        let mut collect =
+            Collect { catalog, ctes: Vec::new(), scopes: Vec::new(), needs: None, filters: Filters::default() };
         collect.select(select);
         collect.filters
     }
@@ -238,7 +272,7 @@ impl Filters {
     /// OR over the uses. What all of them ask for stands before it (`a AND (b OR c)`, which is the
     /// same also of NULLs): so that a bound of time can be read from the fragment.
     fn of_table(&self, key: &str) -> Option<Expr> {
-        let uses: Option<Vec<&Expr>> = self.uses.get(key)?.iter().map(Option::as_ref).collect();
+        let uses: Option<Vec<&Expr>> = self.uses.get(key)?.iter().map(|one| one.filter.as_ref()).collect();
         let uses: Vec<Vec<&Expr>> = uses?.into_iter().map(conjuncts).collect();
         let (first, others) = uses.split_first()?;
         let (common, _): (Vec<&Expr>, Vec<&Expr>) =
@@ -264,6 +298,10 @@ impl Filters {
 struct Collect<'a> {
     catalog: &'a Catalog,
     ctes: Vec<String>,
+    /// The FROMs whose columns can be named here, the innermost last.
+    scopes: Vec<Names>,
+    /// What the expression around needs of the query that is visited next.
+    needs: Option<Needs>,
     filters: Filters,
 }
 
@@ -276,18 +314,34 @@ impl Visit for Collect<'_> {
     }
 
     fn query(&mut self, node: &Query) {
+        let needs = self.needs.take();
+        let names = node.from.as_ref().map_or_else(Names::default, |from| Names::of(from, |source| self.table(source)));
+        self.scopes.push(names);
         walk::query(self, node);
         if let Some(from) = &node.from {
-            self.from(from, node.filter.as_ref());
+            self.from(from, node.filter.as_ref(), needs.as_ref());
         }
+        self.scopes.pop();
+    }
+
+    fn source(&mut self, node: &Source) {
+        // A subquery in FROM does not see the sources next to it.
+        let own = if matches!(node, Source::Select { .. }) { self.scopes.pop() } else { None };
+        walk::source(self, node);
+        self.scopes.extend(own);
     }
 
     fn expr(&mut self, node: &Expr) {
+        self.needs = match node {
+            Expr::Subquery(select) => Needs::of(select, false),
+            Expr::Exists(select) => Needs::of(select, true),
+            _ => None,
+        };
         walk::expr(self, node);
         if let Expr::InTable { table, .. } = node
             && let Some(table) = self.catalog.find(table)
         {
-            self.filters.uses.entry(table.name.to_ascii_lowercase()).or_default().push(None);
+            self.filters.uses.entry(table.name.to_ascii_lowercase()).or_default().push(Use::default());
         }
     }
 }
@@ -300,7 +354,7 @@ impl Collect<'_> {
         }
     }
 
-    fn from(&mut self, from: &From, filter: Option<&Expr>) {
+    fn from(&mut self, from: &From, filter: Option<&Expr>, needs: Option<&Needs>) {
         let movable = !has_right_join(from);
         // Conjuncts of WHERE and of inner joins' ON hold for every row that counts.
         let mut everywhere: Vec<&Expr> = filter.map(conjuncts).unwrap_or_default();
@@ -312,7 +366,7 @@ impl Collect<'_> {
         for (i, source) in from.sources().enumerate() {
             let left = i.checked_sub(1).and_then(|at| from.joins.get(at)).filter(|join| join.kind == JoinKind::Left);
             if let Source::Nested { from, .. } = source {
-                self.from(from, None);
+                self.from(from, None, None);
                 continue;
             }
             let Some(table) = self.table(source) else {
@@ -325,12 +379,17 @@ impl Collect<'_> {
             if movable {
                 links.extend(candidates.iter().flat_map(|expr| self.links(expr, source, table, from)));
             }
+            let is_own = |expr: &Expr| self.only_reads(expr, source, from);
+            let candidates = if movable { candidates } else { Vec::new() };
+            let matching = match self.scopes.len() {
+                0 | 1 => None,
+                _ => Matching::of(&candidates, &self.scopes, self.catalog, needs, &is_own),
+            };
             let moved = candidates
                 .into_iter()
-                .filter(|_| movable)
-                .filter(|expr| is_safe_filter(expr) && self.only_reads(expr, source, from))
+                .filter(|expr| is_safe_filter(expr) && is_own(expr))
                 .map(|expr| unqualified(expr.clone()));
-            uses.push((table.name.to_ascii_lowercase(), join_conjuncts(moved)));
+            uses.push((table.name.to_ascii_lowercase(), Use { filter: join_conjuncts(moved), matching }));
         }
         self.filters.links.extend(links);
         for (key, filter) in uses {

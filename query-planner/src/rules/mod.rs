@@ -3,6 +3,7 @@
 
 pub(crate) mod aggregate;
 mod branches;
+mod correlated;
 pub(crate) mod fetch;
 pub(crate) mod parts;
 pub(crate) mod per_node;

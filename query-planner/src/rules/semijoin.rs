@@ -29,10 +29,12 @@
 //! only. Nodes do not differ between the rounds: one that is lost in between ends the run, and the
 //! caller starts the plan over without it (see [`crate::Fanout`]).
 
+use std::collections::BTreeSet;
+
 use crate::ast::{Expr, quote_name, same_name};
-use crate::catalog::{Catalog, Column, Kind, Table};
+use crate::catalog::{COLUMN_MODULE, Catalog, Column, Kind, Table};
 use crate::names::{affinity, quoted};
-use crate::plan::Reduction;
+use crate::plan::{MergeColumn, MergeTable, ReducedByRows, Reduction, ReductionBy};
 
 /// An equality that every needed row of `table` fulfils, with some row of `driver`. Tables by
 /// lower-case name, columns as typed.
@@ -75,8 +77,10 @@ pub(super) struct Fetched {
     pub(super) key: String,
     /// Whether a condition of its own goes to the nodes.
     pub(super) filtered: bool,
-    /// Whether the question names its table exactly once.
-    pub(super) used_once: bool,
+    /// Whether a view reads its table, so that the question's text does not show all uses.
+    pub(super) is_below: bool,
+    /// How often the question names its table.
+    pub(super) uses: usize,
     /// Names of the columns that it ships.
     pub(super) ships: Vec<String>,
 }
@@ -88,37 +92,60 @@ pub(super) fn reductions(fragments: &[Fetched], links: &[Link], catalog: &Catalo
     let mut found = Vec::new();
     for (at, fragment) in fragments.iter().enumerate() {
         // One that has a condition of its own drives: both at once would wait for each other.
-        if fragment.filtered || !fragment.used_once {
+        if fragment.filtered || fragment.is_below || fragment.uses != 1 {
             continue;
         }
         found.extend(links.iter().filter(|link| link.table == fragment.key).find_map(|link| {
             let driver = place(&link.driver).filter(|driver| *driver != at && fragments[*driver].filtered)?;
             let (table, driver_table) = (catalog.tables.get(&link.table)?, catalog.tables.get(&link.driver)?);
-            let mine = column(table, &link.column, fragment, catalog)?;
-            let theirs = column(driver_table, &link.driver_column, &fragments[driver], catalog)?;
+            let stored = |table| stores_by_affinity(table, catalog);
+            let mine = shipped_column(table, &link.column, fragment).filter(|_| stored(table))?;
+            let theirs = shipped_column(driver_table, &link.driver_column, &fragments[driver])
+                .filter(|_| stored(driver_table))?;
             let same = affinity(&mine.decl_type) == affinity(&theirs.decl_type)
                 && mine.collation.eq_ignore_ascii_case(&theirs.collation);
             (same && !table.replicated).then(|| Reduction {
                 fragment: at,
-                column: mine.name.clone(),
-                driver,
-                driver_column: theirs.name.clone(),
+                by: ReductionBy::Keys { column: mine.name.clone(), driver, driver_column: theirs.name.clone() },
             })
         }));
     }
     found
 }
 
-fn column<'t>(table: &'t Table, name: &str, fragment: &Fetched, catalog: &Catalog) -> Option<&'t Column> {
+/// The reduction of fragment `at` by rows of the `drivers`, where these are not reduced themselves
+/// and nothing waits for the fragment.
+pub(super) fn by_rows(
+    at: usize,
+    (drivers, by): (BTreeSet<usize>, ReducedByRows),
+    others: &[Reduction],
+) -> Option<ReducedByRows> {
+    let is_reduced = |fragment: usize| others.iter().any(|other| other.fragment == fragment);
+    let drives = |fragment: usize| others.iter().any(|other| other.drivers().contains(&fragment));
+    if is_reduced(at) || drives(at) || drivers.contains(&at) || drivers.iter().any(|driver| is_reduced(*driver)) {
+        return None;
+    }
+    Some(ReducedByRows { drivers: drivers.into_iter().collect(), ..by })
+}
+
+/// The merge table of a fragment that counts rows.
+pub(super) fn count_table(fragment: usize) -> MergeTable {
+    let column =
+        MergeColumn { name: "n".to_owned(), affinity: "INT".to_owned(), collation: "BINARY".to_owned(), filled: true };
+    MergeTable { name: format!("mesh_count_{fragment}"), columns: vec![column] }
+}
+
+/// A column of a table by its name as typed, where the fragment ships it.
+pub(super) fn shipped_column<'t>(table: &'t Table, name: &str, fragment: &Fetched) -> Option<&'t Column> {
     let column = table.columns.iter().find(|column| same_name(&quoted(&column.name), name))?;
     let shipped = fragment.ships.iter().any(|name| name.eq_ignore_ascii_case(&column.name));
-    (shipped && column.plain && stores_by_affinity(table, catalog)).then_some(column)
+    (shipped && column.plain).then_some(column)
 }
 
 /// Whether the values of a plain column of this table have been through the column's affinity: a
 /// virtual table gives what it likes, and a view of several arms has an affinity that no arm need
 /// have applied.
-fn stores_by_affinity(table: &Table, catalog: &Catalog) -> bool {
+pub(super) fn stores_by_affinity(table: &Table, catalog: &Catalog) -> bool {
     match table.kind {
         Kind::Table => is_stored(table),
         Kind::RowView => {
@@ -129,9 +156,18 @@ fn stores_by_affinity(table: &Table, catalog: &Catalog) -> bool {
     }
 }
 
-/// SQLite keeps the statement that made a table as `CREATE TABLE …` or `CREATE VIRTUAL TABLE …`.
+/// SQLite keeps the statement that made a table as `CREATE TABLE …` or `CREATE VIRTUAL TABLE … USING
+/// MODULE(…)`; columns of a trace store hold integers and texts by their declared types.
 fn is_stored(table: &Table) -> bool {
-    table.sql.split_whitespace().nth(1).is_some_and(|word| word.eq_ignore_ascii_case("TABLE"))
+    let mut words = table.sql.split_whitespace();
+    match words.nth(1) {
+        Some(word) if word.eq_ignore_ascii_case("TABLE") => true,
+        Some(word) if word.eq_ignore_ascii_case("VIRTUAL") => {
+            let module = words.skip_while(|word| !word.eq_ignore_ascii_case("USING")).nth(1);
+            module.and_then(|module| module.split('(').next()).map(str::as_bytes) == Some(COLUMN_MODULE.to_bytes())
+        }
+        _ => false,
+    }
 }
 
 /// The SQL of a fragment without a condition, limited to `count` keys: its anonymous parameters. No

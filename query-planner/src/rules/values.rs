@@ -138,7 +138,7 @@ impl Put<'_> {
     }
 }
 
-fn column_name(at: usize) -> String {
+pub(super) fn column_name(at: usize) -> String {
     format!("v{at}")
 }
 
@@ -171,18 +171,25 @@ pub(crate) fn with_rows(with: &WithValues, values: &[Vec<Vec<Value>>]) -> Option
     }
     let mut plan = Plan::clone(&with.plan);
     for fragment in &mut plan.fragments {
-        let mut expressions = Vec::new();
-        for (set, rows) in with.sets.iter().zip(values) {
-            // (Names that planning adds appear where they are used, and nowhere else.)
-            if fragment.sql.contains(&set.name) {
-                expressions.push(format!("{} AS ({})", set.name, written(set, rows)?));
-            }
-        }
-        if !expressions.is_empty() {
-            fragment.sql = format!("WITH {} {}", expressions.join(", "), fragment.sql);
-        }
+        fragment.sql = with_sets(&with.sets, values, &fragment.sql)?;
     }
     Some(plan)
+}
+
+/// A statement with the sets that it names; none where their rows cannot be written.
+pub(crate) fn with_sets(sets: &[ValueSet], values: &[Vec<Vec<Value>>], sql: &str) -> Option<String> {
+    let mut expressions = Vec::new();
+    for (set, rows) in sets.iter().zip(values) {
+        // (Names that planning adds appear where they are used, and nowhere else.)
+        if sql.contains(&set.name) {
+            expressions.push(format!("{} AS ({})", set.name, written(set, rows)?));
+        }
+    }
+    Some(match (expressions.is_empty(), sql.strip_prefix("WITH ")) {
+        (true, _) => sql.to_owned(),
+        (_, Some(rest)) => format!("WITH {}, {rest}", expressions.join(", ")),
+        (_, None) => format!("WITH {} {sql}", expressions.join(", ")),
+    })
 }
 
 /// The values of a set as a SELECT.

@@ -5,6 +5,7 @@ mod aggregates;
 mod align;
 mod answers;
 mod corpus;
+mod correlated;
 mod generate;
 mod generated;
 mod mesh;

@@ -150,7 +150,6 @@ fn who_is_not_reduced() {
         "SELECT b.id FROM a JOIN b ON a.k = b.k JOIN b AS other ON other.id = b.id WHERE a.x < 2",
         "SELECT b.id FROM a JOIN b ON a.k = b.k WHERE a.x < 2 UNION ALL SELECT id FROM b",
         // Only some of the rows' conditions.
-        "SELECT a.x FROM a WHERE x < 2 AND EXISTS (SELECT 1 FROM b WHERE b.k = a.k)",
         // Replicated tables are small and near.
         "SELECT label, (SELECT max(x) FROM a) FROM a, few WHERE few.k = a.k AND a.x < 2",
     ] {

@@ -41,7 +41,7 @@ pub(crate) use vtab::register;
 
 /// The tables and their columns are those of the virtual tables in the schema; this is their
 /// module.
-pub(crate) const MODULE: &std::ffi::CStr = c"rankmesh_columns";
+pub(crate) const MODULE: &std::ffi::CStr = query_planner::COLUMN_MODULE;
 
 /// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
