@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 
 use super::generate::Dice;
 use super::mesh::Mesh;
-use crate::{Plan, ReductionBy, explain};
+use crate::{Plan, ReductionBy, Value, explain};
 
 const SCHEMA: &str = "
     CREATE TABLE a(k INTEGER, x INTEGER, t INTEGER, s TEXT, r REAL, u);
@@ -186,6 +186,32 @@ fn values_that_are_many_are_not_sent() {
         assert_eq!(answer.chosen[0].starts_with("rows of b that match one of"), reduced, "{:?}", answer.chosen);
         assert!(answer.chosen[0].contains(&inner.to_string()), "{:?}", answer.chosen);
     }
+}
+
+#[test]
+fn a_node_that_lacks_a_table_or_a_column_has_no_match() {
+    let many = "WITH RECURSIVE i(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM i WHERE i < 40)";
+    let mut mesh = Mesh::of_stores(&[
+        &format!(
+            "CREATE TABLE a(k INTEGER, x INTEGER); INSERT INTO a VALUES (1, 1), (2, 2), (NULL, 3);
+             CREATE TABLE b(k INTEGER, t INTEGER, v INTEGER); {many} INSERT INTO b SELECT i % 4, i, i FROM i;"
+        ),
+        "CREATE TABLE b(k INTEGER, v INTEGER); INSERT INTO b VALUES (1, 700), (2, 800);",
+        "CREATE TABLE a(k INTEGER, x INTEGER); INSERT INTO a VALUES (3, 9);",
+    ]);
+    let sql = "SELECT a.x, (SELECT b.v FROM b WHERE b.k = a.k AND b.t > a.x ORDER BY b.t LIMIT 1) FROM a ORDER BY 1";
+    let answer = mesh.ask(sql).expect("answered");
+    let integer = Value::Integer;
+    let expected = [(1, integer(5)), (2, integer(6)), (3, Value::Null), (9, integer(11))];
+    assert_eq!(answer.rows, expected.map(|(x, v)| vec![integer(x), v]));
+    assert!(answer.chosen[0].starts_with("rows of b that match"), "{:?}", answer.chosen);
+    assert_eq!(mesh.shipped_rows, 4 + 3 + 3, "rows of a, a count a node, first rows of b");
+    assert!(
+        answer.notes.iter().any(|note| note.contains("n1") && note.contains("column t in b")),
+        "{:?}",
+        answer.notes
+    );
+    assert!(answer.notes.iter().any(|note| note.contains("n2") && note.contains("table b")), "{:?}", answer.notes);
 }
 
 const CONDITIONS: [&str; 22] = [

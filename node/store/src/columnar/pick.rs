@@ -206,6 +206,11 @@ impl Pick {
         (0..self.column.blocks()).filter(|block| self.of_block(*block) != Verdict::No).count()
     }
 
+    /// Rows of the blocks that cannot be ruled out, at most.
+    pub(super) fn rows_left(&self) -> usize {
+        self.blocks_left() * BLOCK
+    }
+
     /// What is known of a block before it is read.
     fn of_block(&self, block: usize) -> Verdict {
         let Some((least, greatest)) = self.column.block_range(block) else { return Verdict::Some };

@@ -195,7 +195,7 @@ fn with_work<T>(
     of: Of<'_>,
     with: impl FnOnce(&Work<'_>, &Origin) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let Asked { conn, node, now_unix_ns, stop, most_rows } = *asked;
+    let Asked { conn, node, now_unix_ns, stop, .. } = *asked;
     let kind = |is_text: bool| if is_text { Kind::Text } else { Kind::Integer };
     let table = scan.table.to_ascii_lowercase();
     let mut kinds: Vec<(String, Kind)> = match &scan.joined {
@@ -244,7 +244,7 @@ fn with_work<T>(
             if filter.may_hold(&rows.segment) { vec![rows.segment.clone()] } else { Vec::new() }
         }
     };
-    if scan.joined.is_none() && segments.iter().map(|segment| segment.rows as u64).sum::<u64>() > most_rows {
+    if scan.joined.is_none() && is_too_much(asked, &filter, &segments).map_err(failed)? {
         return Err(NodeError::Stopped("too many rows to look at on the spot".to_owned()).into());
     }
     let predicates = first.predicates.as_slice();
@@ -267,6 +267,27 @@ fn with_work<T>(
         sides: scan.joined.as_ref().map(|_| joined_rows.as_ref().map_or(0, |rows| rows.sides)),
     };
     with(&work, &from)
+}
+
+/// Columns are opened of so many segments at most to find out whether a scan is small.
+const MOST_OPENED: usize = 8;
+
+/// Whether more rows have to be looked at than the caller allows: where conditions cut a segment,
+/// those of the blocks that they leave.
+fn is_too_much(asked: &Asked<'_>, filter: &Filter, segments: &[Segment]) -> Result<bool, SegmentError> {
+    let all: u64 = segments.iter().map(|segment| segment.rows as u64).sum();
+    if all <= asked.most_rows || segments.len() > MOST_OPENED {
+        return Ok(all > asked.most_rows);
+    }
+    let mut left = 0_u64;
+    for segment in segments {
+        let picks = filter.of_segment(asked.conn, segment)?;
+        left += picks.first().map_or(segment.rows, |pick| pick.rows_left().min(segment.rows)) as u64;
+        if left > asked.most_rows {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The segments of a table that may hold rows from the first to the second time.

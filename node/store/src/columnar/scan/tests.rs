@@ -503,3 +503,18 @@ fn what_would_cost_too_much_or_has_been_stopped_is_not_begun() {
         assert!(error.to_string().contains(words), "{error}");
     }
 }
+
+#[test]
+fn of_a_large_segment_only_blocks_count_that_conditions_leave() {
+    let rows: Vec<Row> = (0..3000).map(|i| (i, None, None, "send", None)).collect();
+    let (columnar, _) = stores(&[rows]);
+    let executor = ColumnExecutor::new(&|| false, 2000);
+    let mut emit = |_: Batch| Ok(());
+    let mut ask = |condition: &str| {
+        let fragment = fragment(&format!("SELECT count(*) FROM collectives WHERE ts_ns {condition}"), 1);
+        executor.execute(&columnar, &fragment, "n", 0, &mut emit)
+    };
+    assert!(ask("BETWEEN 1100 AND 1200").is_ok_and(|answered| answered.is_some()));
+    let error = ask("BETWEEN 100 AND 2900").unwrap_err();
+    assert!(error.to_string().contains("on the spot"), "{error}");
+}
