@@ -285,8 +285,8 @@ impl Discovery {
 
     /// When something is next due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let earliest = self.looked.map(|at| at + BETWEEN_LOOKS);
-        self.pending.iter().map(|(at, ..)| *at).min().max(earliest.filter(|_| !self.pending.is_empty()))
+        let due = self.pending.iter().map(|(at, ..)| *at).min()?;
+        Some(self.looked.map_or(due, |looked| due.max(looked + BETWEEN_LOOKS)))
     }
 
     /// Looks at the new programs that are due, again until they have ended or are no longer new.
@@ -485,7 +485,6 @@ impl Discovery {
 
     /// Creates the programs' state of the main thread before its first call. Otherwise they do the
     /// same, only more slowly.
-    /// they do the same, only slower.
     fn keep_of_main_thread(&self, pid: u32) {
         let Some(thread) = self.main_thread(pid) else { return };
         let state = wire::followed_thread(self.threads.value_size() as usize);

@@ -1,5 +1,5 @@
-//! What a host records apart from its jobs' calls: samples, counters, requests, events, calls that were
-//! only counted, losses, verdicts and the audit; in the proportions of a training host.
+//! What a host records apart from its jobs' calls: samples, counters, requests, events, calls that
+//! were only counted, losses, verdicts and the audit; in the proportions of a training host.
 
 use std::borrow::Cow;
 

@@ -132,7 +132,7 @@ pub struct Job {
     pub on_device: bool,
     /// With `enqueues`: the synchronise calls are recorded.
     pub syncs: bool,
-    /// The synchronise calls are told all the same, of the same job: for an oracle.
+    /// The synchronise calls are recorded without it, too, of the same job: for an oracle.
     pub syncs_seen: bool,
     /// Node clocks are off by up to this.
     pub clock_offset_ns: i64,

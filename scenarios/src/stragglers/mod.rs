@@ -5,8 +5,8 @@
 //! hosts' clocks as agents do, `replay` makes digests and standing verdicts of their rows, `judge`
 //! compares verdicts with their truth and counts, `oracle` says whose lateness shows in what was
 //! recorded, `cpu_waits` which ranks of a live job were kept from a CPU, `scale` runs a job of many
-//! hosts in memory, `loopback` one on many agents. The simulator itself is `simulate`; the benchmarks are
-//! `bin/bench-verdicts` and `bin/bench-standing.rs`.
+//! hosts in memory, `loopback` one on many agents. The simulator itself is `simulate`; the
+//! benchmarks are `bin/bench-verdicts` and `bin/bench-standing.rs`.
 
 pub mod class;
 pub mod clocks;
