@@ -153,6 +153,7 @@ async fn times(asking: Asking<'_>, question: &StragglersQuestion, mut rows: Rows
     if !rows.are_unscored() {
         return Vec::new();
     }
+    rows.syncs(&input.syncs);
     let ask = |sql: String| asking.answer(asking.question(sql, &question.nodes, &question.labels));
     match ask(point_to_point::PROCESSES_SQL.to_owned()).await {
         Ok((processes, _)) => processes.iter().for_each(|row| rows.process(row)),
