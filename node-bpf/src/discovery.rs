@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::libraries::library_of;
 use crate::lookup;
 use crate::maps;
-use crate::process::{self, cgroup_path};
+use crate::procfs::{self, cgroup_path};
 use crate::shared::{AttachedFile, Shared};
 use crate::signals::kernel_names;
 use crate::symbol_probes::{self, ProbeSpec};
@@ -273,7 +273,7 @@ impl Discovery {
             let Ok(map) = lookup::map(&self.object, name) else { continue };
             pids.extend(map.keys().filter_map(|key| wire::pid_of_key(&key)));
         }
-        let gone: HashSet<u32> = pids.into_iter().filter(|pid| !process::runs(*pid)).collect();
+        let gone: HashSet<u32> = pids.into_iter().filter(|pid| !procfs::runs(*pid)).collect();
         let still: HashSet<u32> = gone.intersection(&self.gone).copied().collect();
         if !still.is_empty() {
             self.delete_keys(|pid| still.contains(&pid));
@@ -326,7 +326,7 @@ impl Discovery {
             }
             if self.inspect_if_grown(pid) {
                 alive.insert(pid);
-            } else if process::is_kernel_thread(pid) {
+            } else if procfs::is_kernel_thread(pid) {
                 alive.insert(pid);
                 self.kernel_threads.insert(pid);
             }
@@ -341,7 +341,7 @@ impl Discovery {
     /// costs a tenth of reading all its mappings. False when there is no such process, or it has no
     /// code.
     fn inspect_if_grown(&mut self, pid: u32) -> bool {
-        let Some(now_kb) = code_kb(pid) else { return false };
+        let Some(now_kb) = procfs::code_kb(pid) else { return false };
         if self.code_kb.get(&pid) != Some(&now_kb) && self.inspect(pid) {
             self.code_kb.insert(pid, now_kb); // as of before: what came meanwhile is seen the next time
         }
@@ -354,7 +354,7 @@ impl Discovery {
         if pid == std::process::id() {
             return true;
         }
-        let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else { return true };
+        let Ok(text) = procfs::read(pid, "maps") else { return true };
         let (mut found, mut mpi, mut done) = (false, false, true);
         let mut nccl = vec![];
         let mappings: Vec<maps::Mapping<'_>> = maps::mappings(&text).filter(|m| m.executable).collect();
@@ -425,13 +425,13 @@ impl Discovery {
     }
 
     fn wanted(&self, pid: u32) -> bool {
-        if self.only_user.is_some_and(|user| !process::is_all_of_user(pid, user)) {
+        if self.only_user.is_some_and(|user| !procfs::is_all_of_user(pid, user)) {
             return false;
         }
         let Some(cgroup) = &self.cgroup else {
             return true;
         };
-        let text = process::proc_file(pid, "cgroup").unwrap_or_default();
+        let text = procfs::read(pid, "cgroup").unwrap_or_default();
         cgroup.contains(cgroup_path(&String::from_utf8_lossy(&text)))
     }
 
@@ -456,7 +456,7 @@ impl Discovery {
 
     /// Whether a process has a library mapped that makes it one to be followed.
     fn uses_library(&self, pid: u32) -> bool {
-        let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let text = procfs::read(pid, "maps").unwrap_or_default();
         maps::mappings(&text).filter(|mapping| mapping.executable).any(|mapping| {
             let probed = self.probed_in(Path::new(OsStr::from_bytes(mapping.path)), mapping.file_name());
             probed.into_iter().any(Probed::makes_rank)
@@ -617,13 +617,6 @@ fn paths_in_loader_cache(cache: &[u8], wanted: impl Fn(&[u8], &[u8]) -> bool) ->
         .collect()
 }
 
-/// The size of the libraries a process has mapped, in KiB: grows when one is loaded. None for
-/// kernel threads.
-fn code_kb(pid: u32) -> Option<u64> {
-    let status = process::proc_file(pid, "status").ok()?;
-    process::line_of(&status, "VmLib:")?.trim().strip_suffix(" kB")?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -632,11 +625,5 @@ mod tests {
     fn libraries_in_the_loaders_cache() {
         let cache = b"glibc-ld.so.cache1.1\x01\0\0\x02libmpi.so.40\0/usr/lib/libmpi.so.40\0/usr/lib/libm.so.6\0\xff";
         assert_eq!(libraries_in_loader_cache(cache), [PathBuf::from("/usr/lib/libmpi.so.40")]);
-    }
-
-    #[test]
-    fn we_have_code_and_the_kernel_has_none() {
-        assert!(code_kb(std::process::id()).is_some_and(|kb| kb > 0));
-        assert_eq!(code_kb(0), None);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use model::wire::OpenCall;
-use node_bpf::Record;
+use node_bpf::{Record, runs};
 use parking_lot::{Mutex, MutexGuard};
 use record::{steady_shift_now_ns, steady_shift_ns};
 use verdicts::digest::{self, Collector, Digest, NodeDigests, ReferenceClock, end_of};
@@ -15,7 +15,7 @@ use verdicts::point_to_point::{self, EVERY_WINDOWS, Meter, TimeUse};
 use verdicts::standing::{JobName, NO_JOB};
 use verdicts::{Activity, Observation, why};
 
-use super::super::activity::{activity, runs};
+use super::super::activity::activity;
 
 /// A call shorter than this is not said to be open: its end comes with the next digest.
 const OPEN_NS: i64 = 1_000_000_000;
