@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::board::Board;
+use super::board::{Axis, Board};
 use super::ended::{self, Ended};
 use super::network;
 use super::page::{Page, RECENT_NS};
@@ -42,18 +42,36 @@ pub struct Judge {
 }
 
 impl Judge {
+    /// Whether [`Self::judge`] may have anything to do: a window closed since the last time, or
+    /// windows have other numbers now. Unlike judging it costs little.
+    #[must_use]
+    pub fn is_due(&self, board: &Board, now_ns: i64) -> bool {
+        let (axis, renumbered) = self.axis_now(board, now_ns);
+        renumbered || self.closed(board, now_ns, axis).is_some()
+    }
+
+    /// The clock by which windows are counted, and whether they have other numbers by it than those
+    /// that were judged.
+    fn axis_now(&self, board: &Board, now_ns: i64) -> (Axis, bool) {
+        let axis = board.axis(board.aligned_to(now_ns).unwrap_or(0), now_ns);
+        let ahead = self.judged.is_some_and(|judged| judged > window_of(axis.now_ns) + NODE_WINDOWS);
+        (axis, ahead || self.axis != Some((axis.reference, axis.era)))
+    }
+
+    /// The latest window that closed, where that was since the last time.
+    fn closed(&self, board: &Board, now_ns: i64, axis: Axis) -> Option<i64> {
+        board.closed(now_ns, axis).filter(|window| self.judged.is_none_or(|judged| *window > judged))
+    }
+
     /// Judge the windows of a board that closed since the last time, at `now_ns` of this host's
     /// steady clock; the verdict of the latest, when there is one.
     pub fn judge(&mut self, board: &Board, now_ns: i64) -> Option<Standing> {
-        let reference = board.aligned_to(now_ns).unwrap_or(0);
-        let axis = board.axis(reference, now_ns);
-        let ahead = self.judged.is_some_and(|judged| judged > window_of(axis.now_ns) + NODE_WINDOWS);
-        if self.axis.replace((reference, axis.era)) != Some((reference, axis.era)) || ahead {
-            // Windows have other numbers now.
-            *self = Self { axis: self.axis, ..Self::default() };
+        let (axis, renumbered) = self.axis_now(board, now_ns);
+        if renumbered {
+            *self = Self { axis: Some((axis.reference, axis.era)), ..Self::default() };
         }
-        let closed = board.closed(now_ns, axis).filter(|w| self.judged.is_none_or(|judged| *w > judged))?;
-        let view = View { board, reference };
+        let closed = self.closed(board, now_ns, axis)?;
+        let view = View { board, reference: axis.reference };
         let back = view.lookback(closed);
         let stride = view.stride(closed, back);
         // The same windows at every agent.
@@ -82,7 +100,7 @@ impl Judge {
             }
         }
         let ahead_ns: BTreeMap<&str, i64> = board.pages().map(|(name, page)| (name, page.wall_ahead_ns())).collect();
-        let reference = board.reference_page(reference);
+        let reference = board.reference_page(axis.reference);
         let wall_ahead_ns = reference.map_or(0, |(_, page)| page.wall_ahead_ns());
         if ahead_ns.values().any(|ahead_ns| *ahead_ns != 0) {
             Arc::make_mut(&mut report).move_times(wall_ahead_ns, &ahead_ns);
