@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Value};
 use crate::limits::{MAX_FRAGMENT_BYTES, MAX_KEYS};
-use crate::memory::Grant;
+use crate::memory::SharedReservation;
 use crate::plan::{ColumnMeta, Fragment, Targets};
 
 /// What a question may cost, at each node and at the coordinator.
@@ -229,5 +229,5 @@ pub struct Answer {
     /// Time in the merge.
     pub merge_ns: u64,
     /// What `rows` take of the question's memory; dropped, they count no more.
-    pub kept: Option<Arc<Grant>>,
+    pub kept: Option<Arc<SharedReservation>>,
 }

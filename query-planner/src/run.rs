@@ -12,7 +12,7 @@ use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink};
 use crate::batch::{Batch, Value};
 use crate::exec::{RAN, bind, message};
 use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
-use crate::memory::{self, Grant, Refused};
+use crate::memory::{self, SharedReservation, Refused};
 use crate::merge_pool::MergePool;
 use crate::names::quoted;
 use crate::plan::{Fragment, Merge, MergeTable, Plan, ReducedByRows, ReductionBy, Targets, ValueSet};
@@ -94,7 +94,7 @@ fn run_once(
     let mut meter = Meter {
         left: budget.coordinator_bytes,
         limit: budget.coordinator_bytes,
-        kept: memory::account_here().as_ref().map(Grant::of),
+        kept: memory::account_here().as_ref().map(SharedReservation::of),
     };
     match &plan.merge {
         Merge::Concat { with_node } => {
@@ -466,7 +466,7 @@ struct Meter {
     left: u64,
     limit: u64,
     /// The memory of the rows that stay in the answer, where the thread counts memory.
-    kept: Option<Grant>,
+    kept: Option<SharedReservation>,
 }
 
 impl Meter {
@@ -481,7 +481,7 @@ impl Meter {
     }
 
     fn keep(&self, bytes: u64) -> Result<(), RunError> {
-        self.kept.as_ref().map_or(Ok(()), |kept| kept.more(bytes)).map_err(|why| RunError::OverBudget(why.to_string()))
+        self.kept.as_ref().map_or(Ok(()), |kept| kept.try_grow(bytes)).map_err(|why| RunError::OverBudget(why.to_string()))
     }
 }
 

@@ -10,7 +10,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, Result, ffi};
 
 use crate::batch::Value;
-use crate::memory::Held;
+use crate::memory::Reservation;
 
 /// An aggregate function. Errors are the messages that the question fails with.
 pub(super) trait Fold: 'static {
@@ -154,12 +154,12 @@ unsafe extern "C" fn destroy<F: Fold>(fold: *mut c_void) {
 /// What stands behind the pointer in SQLite's memory.
 struct Counted<F: Fold> {
     state: F::State,
-    held: Held,
+    reservation: Reservation,
 }
 
 impl<F: Fold> Default for Counted<F> {
     fn default() -> Self {
-        Self { state: F::State::default(), held: Held::default() }
+        Self { state: F::State::default(), reservation: Reservation::default() }
     }
 }
 
@@ -214,10 +214,10 @@ unsafe fn on_row<F: Fold>(
             Ok(count) if count > 0 => std::slice::from_raw_parts(args, count),
             _ => &[],
         };
-        let Counted { state, held } = &mut **slot;
+        let Counted { state, reservation } = &mut **slot;
         if let Err(message) = caught(|| work(fold, state, &Args(args))) {
             fail(context, &message);
-        } else if !held.is_within(fold.heap_bytes(state)) {
+        } else if !reservation.try_resize(fold.heap_bytes(state)) {
             ffi::sqlite3_result_error_nomem(context);
         }
     }

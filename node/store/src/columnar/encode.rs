@@ -353,7 +353,7 @@ impl Entries {
     }
 
     /// What they take in memory, about.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         match self {
             Self::Integers(entries) => entries.capacity() * size_of::<i64>(),
             Self::Texts(entries) => {
@@ -480,7 +480,7 @@ impl Encoded {
     }
 
     /// What it takes in memory, about.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         match &self.shape {
             Shape::Constant(Scalar::Text(text)) => text.capacity(),
             Shape::Constant(_) => 0,
@@ -489,7 +489,7 @@ impl Encoded {
                     Stored::Packed { bytes, seen, .. } => bytes.len() + size_of_val::<[_]>(seen),
                     Stored::Plain { values, .. } => size_of_val::<[i64]>(values),
                 };
-                entries.as_ref().map_or(0, |entries| entries.held_bytes()) + values
+                entries.as_ref().map_or(0, |entries| entries.heap_bytes()) + values
             }
         }
     }

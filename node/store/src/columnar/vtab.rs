@@ -20,7 +20,7 @@ use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use query_planner::memory::{DECLARED_BYTES, has_room, sayable};
+use query_planner::memory::{DECLARED_BYTES, error_that_fits, has_room};
 use rusqlite::types::ValueRef;
 use rusqlite::vtab::{
     Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConfig, VTabConnection, VTabCursor, VTabKind,
@@ -111,7 +111,7 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
     }
 
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
-        choice::choose(info, &self.kinds, self.time, self.size()).map_err(sayable)?;
+        choice::choose(info, &self.kinds, self.time, self.size()).map_err(error_that_fits)?;
         Ok(true)
     }
 
@@ -344,11 +344,11 @@ impl Cursor<'_> {
 // SAFETY: `Cursor` is repr(C) and starts with `sqlite3_vtab_cursor`, as the trait asks.
 unsafe impl VTabCursor for Cursor<'_> {
     fn filter(&mut self, _: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
-        self.start(plan.unwrap_or_default(), args).map_err(sayable)
+        self.start(plan.unwrap_or_default(), args).map_err(error_that_fits)
     }
 
     fn next(&mut self) -> Result<()> {
-        self.advance().map_err(sayable)
+        self.advance().map_err(error_that_fits)
     }
 
     fn eof(&self) -> bool {

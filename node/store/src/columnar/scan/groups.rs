@@ -10,7 +10,7 @@ mod made;
 mod states;
 mod summed;
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use query_planner::scan::{Function, GroupColumn, Groups, Operand, Order, evaluate};
 use query_planner::states::{Bracket, Buckets};
 use query_planner::{NodeError, Value};
@@ -25,7 +25,7 @@ use super::values::{Morsel, Values};
 use super::{Emit, Failure, MORSEL, StepAside, Work, damaged, failed, wanted};
 use crate::FastMap;
 use made::Made;
-use states::{Argument, Found, NO_VALUES, State, add, hold, result};
+use states::{Argument, Found, NO_VALUES, State, add, reserve, result};
 use summed::Summed;
 
 /// Combinations of codes for which a table is kept in place of a map.
@@ -200,13 +200,13 @@ fn exact_percentiles(
         gathered: Some(vec![Vec::new(); found.keys.len()]),
     };
     let mut state = State { found: std::mem::take(found), arguments: vec![again] };
-    let mut held = Held::default();
+    let mut reservation = Reservation::default();
     for segment in work.segments {
         work.go_on()?;
-        hold(&mut held, &state)?;
+        reserve(&mut reservation, &state)?;
         Opened::of(work, segment, groups, &state.arguments)?.add(&mut state, Some(&brackets))?;
     }
-    hold(&mut held, &state)?;
+    reserve(&mut reservation, &state)?;
     *found = state.found;
     let gathered = state.arguments.pop().and_then(|again| again.gathered).unwrap_or_default();
     Ok(gathered
@@ -221,7 +221,7 @@ fn exact_percentiles(
 /// Add all segments' rows to the groups. How many were answered from their summaries.
 fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Failure> {
     let summed = Summed::of(work, groups, &state.arguments);
-    let (mut summaries, mut held) = (0, Held::default());
+    let (mut summaries, mut reservation) = (0, Reservation::default());
     // DISTINCT … LIMIT is done once it has its rows.
     let is_distinct = groups.columns.iter().all(|column| !matches!(column, GroupColumn::Aggregate(..)));
     let enough = groups.limit.filter(|(count, _)| is_distinct && groups.order.is_empty() && *count >= 0);
@@ -231,7 +231,7 @@ fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Fa
     let other = aside::with_helper(work, apart, add, |helper| {
         for segment in work.segments {
             work.go_on()?;
-            hold(&mut held, state)?;
+            reserve(&mut reservation, state)?;
             if enough.is_some_and(|enough| state.found.keys.len() >= enough) {
                 break;
             }
@@ -250,7 +250,7 @@ fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Fa
     if let Some(other) = other {
         state.merge(other)?;
     }
-    hold(&mut held, state)?;
+    reserve(&mut reservation, state)?;
     Ok(summaries)
 }
 

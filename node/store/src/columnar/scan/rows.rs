@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use query_planner::scan::{Operand, Order, RowColumn, Rows, evaluate};
 use query_planner::{Batch, NodeError, Value};
 
@@ -184,7 +184,7 @@ fn first_of(work: &Work<'_>, order: &[Order<Operand>], most: usize) -> Result<Ve
         _ => return Ok(best),
     };
     let mut kept: Vec<u32> = Vec::with_capacity(MORSEL);
-    let mut held = Held::default();
+    let mut reservation = Reservation::default();
     let row_bytes = size_of::<(Vec<Value>, Place)>() + (order.len() + SHOWN) * size_of::<Value>();
     for (at, segment) in work.segments.iter().enumerate() {
         work.go_on()?;
@@ -218,7 +218,7 @@ fn first_of(work: &Work<'_>, order: &[Order<Operand>], most: usize) -> Result<Ve
                     bar = cut(&mut best);
                 }
             }
-            if !held.is_within(best.capacity() * row_bytes) {
+            if !reservation.try_resize(best.capacity() * row_bytes) {
                 return Err(NodeError::out_of_memory().into());
             }
         }

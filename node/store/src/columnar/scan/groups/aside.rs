@@ -5,10 +5,10 @@
 
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
-use query_planner::memory::{self, Held};
+use query_planner::memory::{self, Reservation};
 
 use super::super::{Failure, StepAside, Work};
-use super::states::{State, hold};
+use super::states::{State, reserve};
 
 /// Rows from which on a second thread is worth beginning.
 const WORTH_ROWS: u64 = 1 << 20;
@@ -47,9 +47,9 @@ pub(super) fn with_helper<T: Send>(
         let (sender, receiver) = sync_channel(1);
         let helper = scope.spawn(move || {
             let _cap = account.as_ref().map(memory::cap_of);
-            let mut held = Held::default();
+            let mut reservation = Reservation::default();
             for opened in receiver {
-                hold(&mut held, &state)?;
+                reserve(&mut reservation, &state)?;
                 add(opened, &mut state)?;
             }
             Ok::<_, Failure>(state)
