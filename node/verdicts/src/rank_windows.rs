@@ -314,7 +314,7 @@ mod tests {
                 let mut digest = collector.close(own);
                 let offset_us = 1_000_000 * host as i64;
                 digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us, bound_us: 0 });
-                board.hear(&format!("n{host}"), digest, end_of(window));
+                board.receive(&format!("n{host}"), digest, end_of(window));
             }
             if judge.judge(&board, end_of(window)).is_some()
                 && let Some(found) = judge.rank_windows(&board)

@@ -115,7 +115,7 @@ pub fn standing_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<R
     let mut verdicts = Vec::new();
     for (at_ns, node, digest) in coming {
         let text = encode_within(digest.clone(), LARGEST);
-        board.hear(node, decode(&text).expect("a digest is read as it was written"), at_ns);
+        board.receive(node, decode(&text).expect("a digest is read as it was written"), at_ns);
         board.presence(&live);
         verdicts.extend(judge.judge(&board, at_ns));
     }

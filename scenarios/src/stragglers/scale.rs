@@ -64,7 +64,7 @@ pub fn scale(hosts: usize) -> Scale {
         let started = cpu_time_of_this_thread();
         for (node, text) in digests {
             let digest = decode(text).expect("a digest is read as it was written");
-            board.hear(node, digest, now_ns);
+            board.receive(node, digest, now_ns);
         }
         board.presence(&presence);
         let standing = judge.judge(&board, now_ns);

@@ -1,4 +1,4 @@
-//! Judges windows, by what a board has heard of them.
+//! Judges windows by the digests on a board.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::hang::complete_together;
 use crate::observation::Coupling;
 use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 
-/// Windows in which a node must have spoken to count as one with ranks.
+/// A node of which a digest of so many last windows has come counts as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;
 /// Blocks in the look back up to which every window is judged; beyond, every second, third, …
 const BLOCKS_A_WINDOW: usize = 60_000;
@@ -22,7 +22,7 @@ const BLOCKS_A_WINDOW: usize = 60_000;
 const MOST_STRIDE: i64 = 8;
 /// Where a window names nobody, every so many it is looked back further,
 const FAR_STRIDE: i64 = 8;
-/// Windows after one in which what ended in it may be told.
+/// Windows after one whose digests may hold what ended in it.
 const SETTLED: i64 = 2;
 /// Raw verdicts kept.
 const RAW: i64 = 12;
@@ -37,7 +37,7 @@ pub struct Judge {
     judged: Option<i64>,
     /// The reference's id and era by which these windows were counted.
     axis: Option<(u16, u64)>,
-    /// The last window of which it was said what ranks did.
+    /// The last window whose ranks were measured.
     measured: Option<i64>,
 }
 
@@ -119,7 +119,7 @@ impl Judge {
 
 impl Judge {
     /// The verdict of one window, whatever other windows say. Where a short look back names nobody,
-    /// what a longer one said lately counts: a rank that is late by little, or in steps of seconds,
+    /// the verdict of a longer one counts: a rank that is late by little, or in steps of seconds,
     /// does not stand out in ten of them. A longer look costs as much more as it is longer, so that
     /// it is taken rarely, and only of a job of which that is cheap.
     fn look(&mut self, view: &View<'_>, window: i64, back: i64) -> Arc<Report> {
@@ -139,7 +139,7 @@ impl Judge {
     }
 
     /// What ranks did in the windows since the last time, up to shortly before the one that was
-    /// judged last: a collective may be told of in the windows after the one in which it ended.
+    /// judged last: a collective may be in the digests of windows after the one in which it ended.
     /// None where there is no such window.
     pub fn rank_windows(&mut self, board: &Board) -> Option<RankWindows> {
         let (judged, (reference, _)) = self.judged.zip(self.axis)?;
@@ -177,7 +177,7 @@ impl<'a> View<'a> {
         (1 + i64::try_from(blocks / BLOCKS_A_WINDOW).unwrap_or(i64::MAX)).min(MOST_STRIDE)
     }
 
-    /// Runs of calls that were told of since so many windows before one.
+    /// Runs of calls in the digests since so many windows before one.
     fn blocks(&self, window: i64, lookback: i64) -> usize {
         let windows = window - lookback + 1..=i64::MAX;
         let lately = self.pages().flat_map(|(_, page)| page.received_within(windows.clone(), self.reference));
@@ -189,12 +189,13 @@ impl<'a> View<'a> {
     /// of their ranks met often.
     fn lookback(&self, window: i64) -> i64 {
         let windows = window - LOOKBACK + 1..=window;
-        let told =
-            |page: &'a Page| page.received_within(windows.clone(), self.reference).flat_map(|told| &told.largest);
-        let largest = self.pages().flat_map(|(_, page)| told(page)).map(|meets| meets.ranks).max();
+        let largest_of = |page: &'a Page| {
+            page.received_within(windows.clone(), self.reference).flat_map(|received| &received.largest)
+        };
+        let largest = self.pages().flat_map(|(_, page)| largest_of(page)).map(|meets| meets.ranks).max();
         let often = self.pages().any(|(_, page)| {
             let mut runs: BTreeMap<u64, usize> = BTreeMap::new();
-            told(page).filter(|meets| Some(meets.ranks) == largest).any(|meets| {
+            largest_of(page).filter(|meets| Some(meets.ranks) == largest).any(|meets| {
                 let runs = runs.entry(meets.comm_hash).or_default();
                 *runs += meets.runs;
                 *runs >= Rules::FEW_COLLECTIVES
@@ -211,10 +212,10 @@ impl<'a> View<'a> {
         let rules = Rules { hang_ns: self.hang_ns(window), ..rules };
         let mut report = analyse(&input, &rules);
         let span = window_of(input.since_ns)..=window;
-        let said = self
+        let digests = self
             .pages()
             .flat_map(|(node, page)| page.within(span.clone(), self.reference).map(move |digest| (node, digest)));
-        let resent = network::resent(said, &input);
+        let resent = network::resent(digests, &input);
         if let Some(verdict) = network::verdict(&report, &input, &resent, &rules) {
             report.verdict = verdict;
         }
@@ -281,7 +282,7 @@ impl<'a> View<'a> {
         (input, ended)
     }
 
-    /// Which hosts told of a window: those that spoke lately, and the job's live hosts.
+    /// Which hosts sent a digest of a window: of those that sent any lately, and the job's live hosts.
     fn coverage(&self, window: i64, digests: &[(&str, &Page, Vec<&Digest>)]) -> NodeCoverage {
         let mut heard = NodeCoverage::default();
         let hosts = self.board.hosts();
@@ -321,9 +322,9 @@ impl<'a> View<'a> {
         let least = Rules::default().hang_ns;
         // By collective: the longest wait in it. The two longest may be hangs that are over.
         let mut waits: BTreeMap<(u64, &str, u64), i64> = BTreeMap::new();
-        let said = self.pages().flat_map(|(_, page)| page.received_within(i64::MIN..=window, self.reference));
+        let received = self.pages().flat_map(|(_, page)| page.received_within(i64::MIN..=window, self.reference));
         let long = |us: u64| i64::try_from(us).unwrap_or(i64::MAX).saturating_mul(1_000 * Rules::USUAL_WAITS) > least;
-        for received in said.filter(|received| long(received.longest_us)) {
+        for received in received.filter(|received| long(received.longest_us)) {
             for lane in received.digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All) {
                 for block in &lane.blocks {
                     let wait_ns = i64::try_from(block.duration_us).unwrap_or(i64::MAX).saturating_mul(1_000);
