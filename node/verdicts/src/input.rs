@@ -69,7 +69,7 @@ pub struct Input {
     /// an unknown clock.
     pub clocks: BTreeMap<String, ClockOffset>,
     /// Coverage of the question.
-    pub heard: NodeCoverage,
+    pub coverage: NodeCoverage,
     /// Start of the asked span, Unix nanoseconds of the coordinator's clock.
     pub since_ns: i64,
     /// End of the asked span.

@@ -330,15 +330,15 @@ mod tests {
         let numbers: Vec<i64> = measured.windows.keys().copied().collect();
         assert_eq!(numbers, (0..=numbers.len() as i64 - 1).collect::<Vec<_>>());
         assert!(numbers.len() >= 13, "{numbers:?}");
-        for (window, told) in &measured.windows {
+        for (window, from_digests) in &measured.windows {
             let row = &rows.windows[window];
-            assert_eq!(told.collectives, row.collectives, "window {window}");
-            for ((place, told), (of, row)) in told.spent.iter().zip(&row.spent) {
+            assert_eq!(from_digests.collectives, row.collectives, "window {window}");
+            for ((place, from_digests), (of, row)) in from_digests.spent.iter().zip(&row.spent) {
                 assert_eq!(place, of);
                 let off = |a: Option<i64>, b: Option<i64>| (a.unwrap_or(-1) - b.unwrap_or(-1)).abs();
                 // Digests count microseconds, of up to five runs a window.
-                let most = off(told.late_ns, row.late_ns).max(off(told.wait_ns, row.wait_ns));
-                assert!(most.max(off(told.compute_ns, row.compute_ns)) < 100_000, "window {window}: {told:?} {row:?}");
+                let most = off(from_digests.late_ns, row.late_ns).max(off(from_digests.wait_ns, row.wait_ns));
+                assert!(most.max(off(from_digests.compute_ns, row.compute_ns)) < 100_000, "window {window}: {from_digests:?} {row:?}");
             }
         }
     }

@@ -142,11 +142,11 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
                 Waits::Seen | Waits::Assumed => {
                     let mut least = frame.rating(&t.less_wait, rules, &mut less_wait);
                     least.z = frame.wanted(&least, rules).then(|| waits.z(r, 0.0)).flatten();
-                    let stands = || least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
+                    let stands_out = || least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
                     // By the clocks it does not enter late: it leaves early, which holds nobody up.
                     let contradicted = bound.is_some_and(|b| late.excess_ns + b < least.excess_ns / 2.0);
                     let floor = if frame.waits == Waits::Assumed { Rules::ASSUMED_WAITS_FLOOR_NS } else { 0.0 };
-                    least.flagged = least.share >= rules.effect && least.excess_ns > floor && !contradicted && stands();
+                    least.flagged = least.share >= rules.effect && least.excess_ns > floor && !contradicted && stands_out();
                     Score { late: least, compute: compute[r] }
                 }
                 Waits::Enqueued => Score { late, compute: compute[r] },

@@ -186,7 +186,7 @@ impl Rules {
     pub(crate) const CYCLE_LONGEST: usize = 512;
 
     /// A cycle is seen this often at least.
-    pub(crate) const CYCLE_TURNS: usize = 3;
+    pub(crate) const CYCLE_REPEATS: usize = 3;
 
     /// Part of the calls that may break the cycle: lost ones, and such as come now and then.
     pub(crate) const CYCLE_BROKEN: f64 = 0.1;
@@ -262,7 +262,7 @@ impl Rules {
     pub(crate) const NAMED_BEFORE: usize = 3;
 
     /// Windows for which a named rank stays named.
-    pub(crate) const NAME_HELD: usize = 4;
+    pub(crate) const STAYS_NAMED: usize = 4;
 
     /// An imbalance or the network must show in `IMBALANCE_IN` of so many of the last windows.
     pub(crate) const IMBALANCE_OF: usize = 4;

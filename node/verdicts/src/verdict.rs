@@ -193,7 +193,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     if !matches!(verdict, Verdict::Rank { .. } | Verdict::Hang(_)) {
         evidence.notes.extend(slower(&scored));
     }
-    let coverage = input.heard.clone();
+    let coverage = input.coverage.clone();
     let mut report = Report { verdict, cost, evidence, cause: None, per_comm, point_to_point: None, coverage };
     point_to_point::decide(input, rules, &mut report);
     report
@@ -213,8 +213,8 @@ fn hosts(scored: &[Scored], named: &[Found]) -> Vec<String> {
             late.insert(f.culprit.pid);
         }
     }
-    let whole = ranks.into_iter().filter(|(_, (all, late))| all.len() > 1 && all == late);
-    whole
+    let hosts = ranks.into_iter().filter(|(_, (all, late))| all.len() > 1 && all == late);
+    hosts
         .map(|(node, (all, _))| format!("all {} ranks of host {node} are late: it may be the host", all.len()))
         .collect()
 }

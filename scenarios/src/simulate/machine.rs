@@ -76,8 +76,8 @@ impl<'a> Machine<'a> {
         let mut rng = StdRng::seed_from_u64(seed);
         let nodes = job.ranks.div_ceil(job.ranks_per_node.max(1));
         let mut input = Input { since_ns: START_NS, ..Input::default() };
-        input.heard.asked = nodes;
-        input.heard.answered = nodes - job.missing_nodes.len();
+        input.coverage.asked = nodes;
+        input.coverage.answered = nodes - job.missing_nodes.len();
         let mut clocks = Vec::with_capacity(nodes);
         for node in 0..nodes {
             // The first node asks.
@@ -85,7 +85,7 @@ impl<'a> Machine<'a> {
             let drift = if node == 0 { 0 } else { within(&mut rng, job.clock_drift_ppb) };
             clocks.push((offset, drift));
             if job.missing_nodes.contains(&node) {
-                input.heard.missing.push((format!("n{node}"), "timeout".to_owned()));
+                input.coverage.missing.push((format!("n{node}"), "timeout".to_owned()));
             }
         }
         let names = (0..job.ranks).map(|r| job.node_of(r).into()).collect();

@@ -86,7 +86,7 @@ pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Ref
             how: String::new(),
         }));
     }
-    input.heard = rows.heard.clone();
+    input.coverage = rows.coverage.clone();
     (input.since_ns, input.until_ns) = (rows.since_ns, rows.until_ns);
     (input, bytes)
 }

@@ -188,8 +188,8 @@ impl Feed {
     }
 
     /// Number such calls, by what was heard; before [`close`](Self::close).
-    pub(super) fn number(&self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[NodeDigests<'_>]) {
-        self.state().collector.number(me, window, clock, heard);
+    pub(super) fn number(&self, me: &str, window: i64, clock: Option<ReferenceClock>, nodes: &[NodeDigests<'_>]) {
+        self.state().collector.number(me, window, clock, nodes);
     }
 
     /// What processes do, of those that are or were ranks of this host; of others nothing is said.

@@ -80,7 +80,7 @@ pub(in super::super) async fn calls_of(
     let Calls { input, rows, .. } = calls;
     let mut input = Input {
         clocks,
-        heard: NodeCoverage {
+        coverage: NodeCoverage {
             asked: coverage.asked,
             answered: coverage.answered,
             missing: coverage.missing.iter().map(|gone| (gone.node.clone(), gone.reason.clone())).collect(),

@@ -31,7 +31,7 @@ const ADDED_UP: i64 = 4;
 /// no more, or nobody needs to know.
 const IDLE: i64 = 1_200;
 /// Windows for which the end of a process is told.
-const TELL_GONE: i64 = 240;
+const REPORT_GONE: i64 = 240;
 /// Processes whose end is told, at most: the latest.
 const MOST_GONE: usize = 256;
 /// Pairs of addresses of which it is told in one window that segments were sent again, at most, and
@@ -59,7 +59,7 @@ struct Track {
     open: Option<Open>,
     /// How long its process has waited for its device, milliseconds, where its calls only enqueue.
     device_ms: Option<u64>,
-    said: i64,
+    shipped: i64,
     /// The last window in which it had a call; none before the first is closed.
     active: Option<i64>,
 }
@@ -95,17 +95,17 @@ pub struct Collector {
     left_ns: HashMap<u32, i64>,
     activities: BTreeMap<u32, Activity>,
     /// One digest holds all: every call and every step is told by itself, whatever that takes.
-    whole: bool,
+    every_call: bool,
 }
 
 impl Collector {
     /// What one host recorded, as one digest in which every call and every step is told by itself.
     /// `calls` come with whether they have a number; `syncs` are its synchronise calls.
-    pub(super) fn whole<'a>(
+    pub(super) fn of_every_call<'a>(
         calls: impl Iterator<Item = (&'a Observation, bool)>,
         syncs: impl Iterator<Item = &'a SyncCall>,
     ) -> Digest {
-        let mut all = Self { whole: true, ..Self::default() };
+        let mut all = Self { every_call: true, ..Self::default() };
         for (call, numbered) in calls {
             let number = if numbered { Number::Given } else { Number::Never };
             all.keep(Kept { call: call.clone(), number });
@@ -150,7 +150,7 @@ impl Collector {
     }
 
     fn keep(&mut self, kept: Kept) {
-        if self.whole || self.calls.len() < MOST_CALLS {
+        if self.every_call || self.calls.len() < MOST_CALLS {
             self.calls.push(kept);
         } else {
             self.lost += 1;
@@ -160,19 +160,19 @@ impl Collector {
     /// Number calls whose communicator's start was not seen, by what is heard of others (and of
     /// this node `me` itself) up to the window before: before [`close`](Self::close), with the
     /// clock that the digest will have.
-    pub fn number(&mut self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[NodeDigests<'_>]) {
+    pub fn number(&mut self, me: &str, window: i64, clock: Option<ReferenceClock>, nodes: &[NodeDigests<'_>]) {
         if self.calls.iter().all(|kept| kept.number != Number::Missing) {
             return;
         }
         let mut syncs: Vec<(u32, i64, i64)> = self.syncs.iter().map(|s| (s.pid, s.start_ns, s.end_ns)).collect();
         syncs.sort_unstable();
-        self.late.number(me, window, clock, &mut self.calls, &syncs, heard);
+        self.late.number(me, window, clock, &mut self.calls, &syncs, nodes);
     }
 
     /// Take in a synchronise call that has ended, the first of its thread after a call that only
     /// enqueued.
     pub fn synced(&mut self, pid: u32, start_ns: i64, duration_ns: i64) {
-        if self.whole || self.syncs.len() < MOST_CALLS {
+        if self.every_call || self.syncs.len() < MOST_CALLS {
             self.syncs.push(Sync { pid, start_ns, end_ns: start_ns.saturating_add(duration_ns.max(0)) });
         } else {
             self.lost += 1;
@@ -332,7 +332,7 @@ impl Collector {
             }
         }
         syncs.for_each(|sync| self.wait(sync, window));
-        self.gone.retain(|gone| window - gone.window < TELL_GONE);
+        self.gone.retain(|gone| window - gone.window < REPORT_GONE);
         let mut digest = Digest {
             window,
             lost: std::mem::take(&mut self.lost),
@@ -345,8 +345,8 @@ impl Collector {
         let mut activities = std::mem::take(&mut self.activities);
         let stepping = self.stepping();
         for ((pid, comm_hash, func), track) in &mut self.tracks {
-            let wanted = self.whole || stepping.get(pid) == Some(&true);
-            let Some(mut lane) = track.lane(*comm_hash, func, window, (wanted, self.whole)) else {
+            let wanted = self.every_call || stepping.get(pid) == Some(&true);
+            let Some(mut lane) = track.lane(*comm_hash, func, window, (wanted, self.every_call)) else {
                 continue;
             };
             lane.process = *places.entry(*pid).or_insert_with(|| {
@@ -410,7 +410,7 @@ impl Collector {
     fn wait(&mut self, sync: Sync, window: i64) {
         let Some(process) = self.processes.get_mut(&sync.pid) else { return };
         let mut lanes = self.tracks.range((sync.pid, 0, "".into())..).take_while(|((pid, ..), _)| *pid == sync.pid);
-        if !self.whole && lanes.any(|(_, track)| track.tier >= Rules::OF_DEVICE) {
+        if !self.every_call && lanes.any(|(_, track)| track.tier >= Rules::OF_DEVICE) {
             return; // as `Input::drop_waits_of_devices`
         }
         process.own.busy(sync.start_ns, sync.end_ns);
@@ -448,11 +448,11 @@ impl Collector {
         let left_ns = call.entry_ns.saturating_add(call.duration_ns);
         let process = self.processes.entry(pid).or_default();
         let (compute_ns, gap_since_ns) = process.own.next(call);
-        process.steps.take(call, process.own.outside_ns(), self.whole);
+        process.steps.take(call, process.own.outside_ns(), self.every_call);
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
         // Windows are told as they end: what was told before a gap shows stays as it is.
-        if let Some(since_ns) = gap_since_ns.filter(|_| self.whole) {
+        if let Some(since_ns) = gap_since_ns.filter(|_| self.every_call) {
             let of_process = self.tracks.range_mut((pid, 0, "".into())..).take_while(|((of, ..), _)| *of == pid);
             of_process.for_each(|(_, track)| track.pending.gap(since_ns / 1_000));
         }
@@ -499,7 +499,7 @@ impl Track {
             calls_before: 0,
             open: None,
             device_ms: None,
-            said: 0,
+            shipped: 0,
             active: None,
         }
     }
@@ -510,25 +510,25 @@ impl Track {
 
     /// What is to be said of it in a window; none when there is nothing, unless that is `wanted`.
     /// `whole`: each call by itself.
-    fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, (wanted, whole): (bool, bool)) -> Option<Lane> {
+    fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, (wanted, every_call): (bool, bool)) -> Option<Lane> {
         if self.calls > 0 || self.open.is_some() || self.device_ms.is_some() {
             self.active = Some(window);
         }
-        let blocks = self.pending.ship(window, (!whole).then(|| most_runs(self.nranks)));
+        let blocks = self.pending.ship(window, (!every_call).then(|| most_runs(self.nranks)));
         let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
         let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
         let open = open.or(enqueued).filter(|_| !self.late);
         let goes_on = self.calls > std::mem::replace(&mut self.calls_before, self.calls);
         let meets = Coupling::of(func) == Coupling::All;
-        if goes_on && !meets && open.is_none() && !wanted && window - self.said < ADDED_UP {
+        if goes_on && !meets && open.is_none() && !wanted && window - self.shipped < ADDED_UP {
             return None;
         }
         let calls = std::mem::take(&mut self.calls);
         self.calls_before = 0;
-        if calls == 0 && open.is_none() && blocks.is_empty() && window - self.said < REMIND && !wanted {
+        if calls == 0 && open.is_none() && blocks.is_empty() && window - self.shipped < REMIND && !wanted {
             return None;
         }
-        self.said = window;
+        self.shipped = window;
         Some(Lane {
             process: 0,
             comm_hash,

@@ -27,9 +27,9 @@ pub(crate) fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
     }
     let hosts: Vec<(&str, HostRows<'_>)> = hosts.into_iter().collect();
     let digests: Vec<(&str, Digest)> = parallel::map(hosts, input.is_large(), |(node, (calls, syncs))| {
-        (node, Collector::whole(calls.into_iter(), syncs.into_iter()))
+        (node, Collector::of_every_call(calls.into_iter(), syncs.into_iter()))
     });
     let refs: Vec<(&str, [&Digest; 1])> = digests.iter().map(|(node, digest)| (*node, [digest])).collect();
-    let heard: Vec<NodeDigests<'_>> = refs.iter().map(|(node, digests)| NodeDigests { node, digests }).collect();
-    figures(&heard, None, &input.clocks)
+    let nodes: Vec<NodeDigests<'_>> = refs.iter().map(|(node, digests)| NodeDigests { node, digests }).collect();
+    figures(&nodes, None, &input.clocks)
 }

@@ -159,7 +159,7 @@ impl Stepping {
     }
 
     /// Whether the step of this number is told.
-    fn told(&self, number: u64) -> bool {
+    fn is_shipped(&self, number: u64) -> bool {
         number & ((1 << self.level) - 1) == 0
     }
 
@@ -181,7 +181,7 @@ impl Stepping {
         // Of steps without calls digests tell nothing that their runs do not.
         let few = self.done.len() < MOST_STEPS && !calls.is_empty();
         calls.retain(|call| !unknown.contains(&call.lane));
-        if self.told(seen.seq)
+        if self.is_shipped(seen.seq)
             && (each || few)
             && let Some(kinds) = self.kinds(&calls, length_ns, each)
         {

@@ -62,7 +62,7 @@ impl Key {
 /// Follows the verdict from window to window.
 #[derive(Debug, Default)]
 pub struct Change {
-    told: Key,
+    last: Key,
 }
 
 impl Change {
@@ -71,10 +71,10 @@ impl Change {
     pub fn is_news(&mut self, verdict: &Verdict) -> bool {
         let key = Key::of(verdict);
         // Not being able to tell does not end what was told.
-        if key == self.told || matches!(verdict, Verdict::Unknown { .. }) {
+        if key == self.last || matches!(verdict, Verdict::Unknown { .. }) {
             return false;
         }
-        self.told = key;
+        self.last = key;
         true
     }
 }

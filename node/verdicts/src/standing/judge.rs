@@ -254,12 +254,12 @@ impl<'a> View<'a> {
             .pages()
             .map(|(name, page)| (name, page, page.within(window - lookback + 1..=window, self.reference).collect()))
             .collect();
-        let heard: Vec<digest::NodeDigests<'_>> =
+        let nodes: Vec<digest::NodeDigests<'_>> =
             digests.iter().map(|(node, _, digests)| digest::NodeDigests { node, digests }).collect();
-        let mut input = without_progress(&heard, self.reference);
+        let mut input = without_progress(&nodes, self.reference);
         input.until_ns = end_of(window);
         input.since_ns = end_of(window - lookback);
-        input.heard = self.coverage(window, &digests);
+        input.coverage = self.coverage(window, &digests);
         input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
         complete_together(&mut input.progress);
         for (node, page, digests) in &digests {
@@ -284,7 +284,7 @@ impl<'a> View<'a> {
 
     /// Which hosts sent a digest of a window: of those that sent any lately, and the job's live hosts.
     fn coverage(&self, window: i64, digests: &[(&str, &Page, Vec<&Digest>)]) -> NodeCoverage {
-        let mut heard = NodeCoverage::default();
+        let mut coverage = NodeCoverage::default();
         let hosts = self.board.hosts();
         for (node, page, _) in digests {
             let newest = page.newest(self.reference).unwrap_or(i64::MIN);
@@ -292,28 +292,28 @@ impl<'a> View<'a> {
             let why = match (&page.unread, page.dead) {
                 (Some(why), false) => why,
                 _ if newest >= window => {
-                    heard.answered += 1;
+                    coverage.answered += 1;
                     continue;
                 }
                 (_, true) if is_recent => "dead",
                 (_, false) if is_recent || hosts.contains(*node) => "no digest of the window",
                 _ => continue,
             };
-            heard.missing.push(((*node).to_owned(), why.to_owned()));
+            coverage.missing.push(((*node).to_owned(), why.to_owned()));
         }
         let silent = hosts.iter().filter(|host| !self.board.knows_of(host));
-        heard.missing.extend(silent.map(|host| (host.clone(), "no digest yet".to_owned())));
-        heard.asked = heard.answered + heard.missing.len();
+        coverage.missing.extend(silent.map(|host| (host.clone(), "no digest yet".to_owned())));
+        coverage.asked = coverage.answered + coverage.missing.len();
         let of_all = || digests.iter().flat_map(|(_, _, digests)| digests);
         let lost = of_all().fold(0u64, |sum, digest| sum.saturating_add(digest.lost));
         let cut = of_all().filter(|digest| digest.cut).count();
         if lost > 0 {
-            heard.notes.push(format!("{lost} records were lost in capture"));
+            coverage.notes.push(format!("{lost} records were lost in capture"));
         }
         if cut > 0 {
-            heard.notes.push(format!("{cut} digests were cut: more ranks or communicators on a host than fit"));
+            coverage.notes.push(format!("{cut} digests were cut: more ranks or communicators on a host than fit"));
         }
-        heard
+        coverage
     }
 
     /// From when on a wait is a hang: the rule's threshold, or a few times what ranks were seen to

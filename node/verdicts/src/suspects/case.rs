@@ -70,8 +70,8 @@ impl<'a> Case<'a> {
             rating.mostly >= Rules::ABOVE_MEDIAN
                 && self.consistency(rating, neighbour.culprit.basis, &run) >= Rules::NEIGHBOUR_CONSISTENCY
         };
-        let stands = rating.share >= self.rules.effect && (by_compute && surely || rating.flagged && habit());
-        (stands && itself && 2.0 * rating.share >= neighbour.culprit.share)
+        let stands_out = rating.share >= self.rules.effect && (by_compute && surely || rating.flagged && habit());
+        (stands_out && itself && 2.0 * rating.share >= neighbour.culprit.share)
             .then(|| self.found(neighbour.culprit.basis, rating, &flags, run))
     }
 

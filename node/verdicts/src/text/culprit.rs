@@ -20,9 +20,9 @@ pub(super) fn sentence(report: &Report, culprit: &Culprit, out: &mut String) {
         1 => "the other rank".to_owned(),
         n => format!("the other {n} ranks"),
     };
-    let begun = culprit.since_ns.saturating_sub(report.evidence.since_ns);
+    let after_start_ns = culprit.since_ns.saturating_sub(report.evidence.since_ns);
     let since = match culprit.since_start {
-        true if begun < EDGE_NS => {
+        true if after_start_ns < EDGE_NS => {
             format!("since the start of the span, {} (it may have begun earlier)", clock(culprit.since_ns))
         }
         true => format!("from the first collectives on, {}", clock(culprit.since_ns)),

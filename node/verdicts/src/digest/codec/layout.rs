@@ -138,7 +138,7 @@ impl Coder<'_> {
     fn head<'l>(
         &mut self,
         lane: &mut Lane,
-        beside: Option<(&'l Lane, usize)>,
+        known: Option<(&'l Lane, usize)>,
         (comms, places): (&[CommKey], &HashMap<CommKey, usize>),
         unused: usize,
     ) -> Coded<Option<&'l Lane>> {
@@ -146,7 +146,7 @@ impl Coder<'_> {
         let alike = |(like, process): &(&Lane, usize)| {
             (*process, &like.func, &like.library, like.tier) == (lane.process, &lane.func, &lane.library, lane.tier)
         };
-        let code = beside.filter(alike).map_or(lane.process as u64 + HEADS, |(like, _)| {
+        let code = known.filter(alike).map_or(lane.process as u64 + HEADS, |(like, _)| {
             match i64::from(lane.rank) - i64::from(like.rank) {
                 1 if (lane.comm_hash, lane.nranks) == (like.comm_hash, like.nranks) => NEXT_RANK,
                 0 if comm == unused => NEXT_COMM,
@@ -154,7 +154,7 @@ impl Coder<'_> {
             }
         });
         let code = self.small("process", u32::try_from(code).unwrap_or(u32::MAX))?.into();
-        let like = if code < HEADS { Some(beside.ok_or(DecodeError::Value("process"))?) } else { None };
+        let like = if code < HEADS { Some(known.ok_or(DecodeError::Value("process"))?) } else { None };
         let comm = match (code, like) {
             (NEXT_COMM, _) => unused,
             (NEXT_RANK, Some((like, _))) => places.get(&(like.comm_hash, like.nranks)).copied().unwrap_or(0),
