@@ -44,7 +44,7 @@ pub(crate) fn connection(node: &Arc<Node>) -> Result<Connection> {
     let mut conn = Connection::open_in_memory()?;
     conn.deserialize_read_exact(rusqlite::MAIN_DB, schema.as_slice(), schema.len(), true)?;
     register(&conn, node)?;
-    store::give_columns(&conn, Arc::new(Columns(Arc::clone(node))))?;
+    store::register_columns(&conn, Arc::new(Columns(Arc::clone(node))))?;
     conn.set_prepared_statement_cache_capacity(64);
     conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;")?;
     Ok(conn)

@@ -307,7 +307,7 @@ impl Executor {
         let columns = ColumnExecutor::new(&|| false, INLINE_SCAN_ROWS);
         let result = query_planner::execute_task_with(&reader.conn, &self.node, task, &columns, &mut emit);
         drop(watched);
-        self.give_back(reader);
+        self.return_reader(reader);
         match result {
             Ok(mut stats) => {
                 stats.notes.extend(self.notes(task));
@@ -372,7 +372,7 @@ impl Executor {
                 if !reader.is_autocommit() {
                     reader.execute_batch("COMMIT").map_err(failed)?;
                 }
-                self.give_back(Reader {
+                self.return_reader(Reader {
                     conn: reader,
                     validity: validity.filter(|_| task.viewer.is_none()),
                     looks: None,
@@ -436,7 +436,7 @@ impl Executor {
         Ok((reader, validity))
     }
 
-    fn give_back(&self, reader: Reader) {
+    fn return_reader(&self, reader: Reader) {
         if reader.validity.is_none() || reader.validity != self.source.validity() {
             return;
         }

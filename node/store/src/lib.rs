@@ -72,7 +72,7 @@ pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::
 
 pub use clock_offsets::clock_offsets;
 pub use columnar::{
-    ARCHIVED_MODULE, ColumnExecutor, ColumnsElsewhere, OWN_TABLES, Part, PartColumn, PartValues, give_columns,
+    ARCHIVED_MODULE, ColumnExecutor, ColumnsElsewhere, OWN_TABLES, Part, PartColumn, PartValues, register_columns,
     let_go_of_segments, make_columnar, understands,
 };
 pub use error::StoreError;

@@ -240,7 +240,7 @@ unsafe extern "C" fn value<F: Fold>(context: *mut ffi::sqlite3_context) {
             }
             _ => caught(|| fold.finish(F::State::default())),
         };
-        give(context, result);
+        set_result(context, result);
     }
 }
 
@@ -257,13 +257,13 @@ unsafe extern "C" fn finish<F: Fold>(context: *mut ffi::sqlite3_context) {
             _ => F::State::default(),
         };
         let fold = &*ffi::sqlite3_user_data(context).cast::<F>();
-        give(context, caught(|| fold.finish(state)));
+        set_result(context, caught(|| fold.finish(state)));
     }
 }
 
 /// # Safety
 /// `context` must be live.
-unsafe fn give(context: *mut ffi::sqlite3_context, result: std::result::Result<Value, String>) {
+unsafe fn set_result(context: *mut ffi::sqlite3_context, result: std::result::Result<Value, String>) {
     // SAFETY: results are copied by SQLite (SQLITE_TRANSIENT).
     unsafe {
         match result {

@@ -538,8 +538,8 @@ impl Encoded {
             Shape::Many { values: Stored::Packed { bytes, skip, by_differences, seen, .. }, .. } => {
                 unpack(bytes.get(*skip..)?, *by_differences, self.rows, start, out)?;
                 for (at, block) in out.chunks(BLOCK).enumerate() {
-                    let is_whole = block.len() == BLOCK.min(self.rows - start - at * BLOCK);
-                    if let Some(seen) = seen.get(start / BLOCK + at).filter(|_| is_whole) {
+                    let is_all_of_block = block.len() == BLOCK.min(self.rows - start - at * BLOCK);
+                    if let Some(seen) = seen.get(start / BLOCK + at).filter(|_| is_all_of_block) {
                         seen.get_or_init(|| {
                             block.iter().fold((i64::MAX, i64::MIN), |(a, b), value| (a.min(*value), b.max(*value)))
                         });

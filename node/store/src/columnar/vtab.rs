@@ -158,7 +158,7 @@ struct Scan {
     is_constant: Vec<bool>,
     kept: Option<Kept>,
     /// What the constant conditions leave is more than is kept.
-    is_too_much: bool,
+    is_too_large: bool,
 }
 
 /// Where a cursor stands.
@@ -179,8 +179,8 @@ impl Scan {
         let every = || (vec![true; width], Vec::new(), Order::Any);
         let (used, terms, order) = choice::read(plan, width).unwrap_or_else(every);
         let is_constant = vec![true; terms.len()];
-        let (timeline, before, kept, is_too_much) = (None, None, None, false);
-        Self { plan: plan.to_owned(), used, terms, order, timeline, before, is_constant, kept, is_too_much }
+        let (timeline, before, kept, is_too_large) = (None, None, None, false);
+        Self { plan: plan.to_owned(), used, terms, order, timeline, before, is_constant, kept, is_too_large }
     }
 
     /// Between which times and row ids those conditions that are wanted leave rows.
@@ -267,17 +267,17 @@ impl Cursor<'_> {
         let ordered_by = table.time.filter(|_| scan.order != Order::Any);
         if let Some(time) = ordered_by {
             let is_dear = self.timeline(scan, time, &tests)?.is_dear();
-            if !is_again || scan.is_too_much || !is_dear {
+            if !is_again || scan.is_too_large || !is_dear {
                 return self.walk(scan, &tests);
             }
         }
         if is_again {
-            if scan.kept.is_none() && !scan.is_too_much {
+            if scan.kept.is_none() && !scan.is_too_large {
                 let reader = self.reader(scan, &tests, &scan.is_constant)?;
                 let conditions = (scan.terms.as_slice(), tests.as_slice(), scan.is_constant.as_slice());
                 scan.kept = Kept::read(reader, &table.conn, &table.columns, conditions, ordered_by)?;
                 // Without a condition that has changed there is still more of it.
-                scan.is_too_much = scan.kept.is_none();
+                scan.is_too_large = scan.kept.is_none();
             }
             if let Some(kept) = &scan.kept {
                 match kept.look_up(&scan.terms, &tests) {
@@ -387,10 +387,10 @@ impl Cursor<'_> {
         };
         // Out of its list, so that the table can be looked at meanwhile.
         let mut scan = self.scans.swap_remove(self.scan);
-        let begun = self.begin(&mut scan, tests);
+        let started = self.begin(&mut scan, tests);
         self.scans.push(scan);
         self.scan = self.scans.len() - 1;
-        self.at = begun?;
+        self.at = started?;
         Ok(())
     }
 

@@ -1,11 +1,11 @@
 //! Owns aggregates by group over segments. Rows are given to groups through the codes of the
 //! grouping columns: a group is looked up once for each combination of codes in a segment, not for
-//! each row. `states` keeps what is known of a group, `summed` takes it from summaries, `aside` lets a
-//! second thread help, `distinct` keeps different values, `made` tells groups apart by what SQLite makes
-//! of their integers.
+//! each row. `states` keeps the partial aggregates of groups, `summed` takes them from summaries,
+//! `helper` lets a second thread help, `distinct` keeps different values, `made` finds groups by what
+//! SQLite makes of their integers.
 
-mod aside;
 mod distinct;
+mod helper;
 mod made;
 mod states;
 mod summed;
@@ -20,7 +20,7 @@ use super::super::encode::Scalar;
 use super::super::pick::Pick;
 use super::super::segment::Segment;
 use super::keys::KeyCodes;
-use super::out::{compare, give, value_of};
+use super::out::{compare, emit_rows, value_of};
 use super::values::{Morsel, Values};
 use super::{Emit, Failure, MORSEL, StepAside, Work, damaged, failed, wanted};
 use crate::FastMap;
@@ -56,7 +56,7 @@ pub(super) fn answer(
     };
     match answer() {
         Ok((rows, counts)) => {
-            give(rows, groups.shown, emit)?;
+            emit_rows(rows, groups.shown, emit)?;
             Ok(Some(counts))
         }
         Err(Failure::StepAside) => Ok(None),
@@ -228,7 +228,7 @@ fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Fa
     let enough = enough.and_then(|(count, offset)| usize::try_from(count.saturating_add(offset)).ok());
     let apart = state.empty();
     let add = |opened: Opened<'_>, state: &mut State| opened.add(state, None);
-    let other = aside::with_helper(work, apart, add, |helper| {
+    let other = helper::with_helper(work, apart, add, |helper| {
         for segment in work.segments {
             work.go_on()?;
             reserve(&mut reservation, state)?;
@@ -241,7 +241,7 @@ fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Fa
                 summaries += 1;
                 continue;
             }
-            if let Some(opened) = helper.give(Opened::of(work, segment, groups, &state.arguments)?)? {
+            if let Some(opened) = helper.offer(Opened::of(work, segment, groups, &state.arguments)?)? {
                 add(opened, state)?;
             }
         }

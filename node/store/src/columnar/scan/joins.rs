@@ -37,7 +37,7 @@ struct Table {
 pub(super) struct Rows {
     pub(super) segment: Segment,
     /// What was joined, in words.
-    pub(super) said: String,
+    pub(super) description: String,
     /// Rows of all sides.
     pub(super) sides: u64,
     _reservation: Reservation,
@@ -47,22 +47,22 @@ pub(super) struct Rows {
 pub(super) fn rows(asked: &Asked<'_>, joined: &Joined) -> Result<Rows, Failure> {
     let mut reservation = Reservation::default();
     let mut left = side(asked, &joined.first, &[])?;
-    let mut said = format!("{} rows of {}", left.rows, name_of(&joined.first));
+    let mut description = format!("{} rows of {}", left.rows, name_of(&joined.first));
     let mut sides = left.rows as u64;
     for join in &joined.joins {
         if narrow::wants_nearest(left.before(), join) {
-            said += &format!(" joined with the nearest of {}", name_of(&join.side));
+            description += &format!(" joined with the nearest of {}", name_of(&join.side));
             left = nearest(asked, left, join)?;
             continue;
         }
         let right = side(asked, &join.side, &narrow::narrowed(left.before(), join, None)?)?;
-        said += &format!(" joined with {} of {}", right.rows, name_of(&join.side));
+        description += &format!(" joined with {} of {}", right.rows, name_of(&join.side));
         sides += right.rows as u64;
         reserve(&mut reservation, &[&left, &right])?;
         left = step(asked, left, &right, join)?;
         reserve(&mut reservation, &[&left, &right])?;
     }
-    Ok(Rows { segment: left.into_segment(), said, sides, _reservation: reservation })
+    Ok(Rows { segment: left.into_segment(), description, sides, _reservation: reservation })
 }
 
 /// Rows of a first side that are joined together, where it has many more.
@@ -111,8 +111,8 @@ pub(super) fn in_pieces(
         }
         let names = joined.joins.iter().zip(&rights);
         let names = names.map(|(join, right)| format!(" joined with {} of {}", right.rows, name_of(&join.side)));
-        let said = format!("{rows} rows of {}{}", name_of(&joined.first), names.collect::<String>());
-        Ok(Some((said, rights.iter().map(|right| right.rows as u64).sum::<u64>() + rows as u64)))
+        let description = format!("{rows} rows of {}{}", name_of(&joined.first), names.collect::<String>());
+        Ok(Some((description, rights.iter().map(|right| right.rows as u64).sum::<u64>() + rows as u64)))
     })
 }
 

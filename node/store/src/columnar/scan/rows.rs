@@ -9,7 +9,7 @@ use query_planner::{Batch, NodeError, Value};
 
 use super::super::Kind;
 use super::super::segment::Segment;
-use super::out::{compare, give};
+use super::out::{compare, emit_rows};
 use super::values::{Morsel, Values};
 use super::{Emit, Failure, MORSEL, Work, failed, wanted};
 
@@ -76,7 +76,7 @@ fn try_answer(work: &Work<'_>, rows: &Rows, node: &str, now_unix_ns: i64, emit: 
     }
     let found = first_of(work, &rows.order, first)?;
     let shown: Vec<(usize, u32)> = found.into_iter().skip(offset).map(|(_, place)| place).collect();
-    Ok(give(cells(work, rows, &constants, &shown)?, rows.columns.len(), emit)?)
+    Ok(emit_rows(cells(work, rows, &constants, &shown)?, rows.columns.len(), emit)?)
 }
 
 /// Whether an operand is more than a column; what is worked out is so of numbers only.

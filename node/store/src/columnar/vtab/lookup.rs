@@ -113,8 +113,8 @@ impl Test {
 /// The number that a text is under numeric affinity, so nearly that equal numbers give equal ones.
 fn number(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii();
-    let is_begun = text.first().is_some_and(|byte| byte.is_ascii_digit() || b"+-.".contains(byte));
-    std::str::from_utf8(text).ok().filter(|_| is_begun)?.parse().ok()
+    let is_number = text.first().is_some_and(|byte| byte.is_ascii_digit() || b"+-.".contains(byte));
+    std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
 }
 
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -19,8 +19,8 @@ pub(super) struct Helper<T> {
 }
 
 impl<T> Helper<T> {
-    /// Hand `opened` over; it comes back where the helper has enough to do.
-    pub(super) fn give(&self, opened: T) -> Result<Option<T>, Failure> {
+    /// Hands `opened` over; returns it where the helper has enough to do.
+    pub(super) fn offer(&self, opened: T) -> Result<Option<T>, Failure> {
         let Some(sender) = &self.sender else { return Ok(Some(opened)) };
         match sender.try_send(opened) {
             Ok(()) => Ok(None),
@@ -31,7 +31,8 @@ impl<T> Helper<T> {
     }
 }
 
-/// Do `go`, with a helper that does `add` for what it is given, from `state` on; what it has then.
+/// Runs `go` with a helper that runs `add` on what it is offered, beginning with `state`; returns
+/// its state at the end.
 pub(super) fn with_helper<T: Send>(
     work: &Work<'_>,
     mut state: State,
@@ -55,10 +56,10 @@ pub(super) fn with_helper<T: Send>(
             Ok::<_, Failure>(state)
         });
         let helped = Helper { sender: Some(sender) };
-        let gone = go(&helped);
+        let done = go(&helped);
         drop(helped);
         match helper.join() {
-            Ok(Ok(state)) => gone.map(|()| Some(state)),
+            Ok(Ok(state)) => done.map(|()| Some(state)),
             Ok(Err(failure)) => Err(failure),
             Err(panic) => std::panic::resume_unwind(panic),
         }
