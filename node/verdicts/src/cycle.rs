@@ -73,11 +73,11 @@ pub fn cycle_of<'a>(funcs: impl Iterator<Item = &'a str>) -> Option<usize> {
     lengths.iter().find(|(_, part)| *part <= best + Rules::CYCLE_BETTER).map(|(length, _)| *length)
 }
 
-/// How long a turn takes, mean over the whole turns.
+/// How long a cycle takes: the mean over the complete ones.
 fn cycle_ns(met: &[Met], collectives: usize) -> Option<f64> {
     let end = (met.len() - 1) / collectives * collectives;
     let (first, last) = (met.first()?, met.get(end)?);
-    // A run of calls stands at its middle.
+    // The time of a run of calls is its middle.
     let ends = f64::from(first.weight) + f64::from(last.weight);
     let calls = met[..=end].iter().map(|m| f64::from(m.weight)).sum::<f64>() - ends / 2.0;
     let repeats = calls / collectives as f64;

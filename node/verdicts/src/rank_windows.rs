@@ -3,7 +3,7 @@
 //!
 //! They are those that verdicts are made of, by the same matching (`matching`) of the same cells,
 //! before anything is compared. A collective counts in the window in which it ended: ranks leave
-//! together, and a digest tells of a call once it is over.
+//! together, and a digest holds a call once it is over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ pub fn rank_windows(mut input: Input, length_ns: i64) -> RankWindows {
     for (window, by_place) in otherwise {
         let known = &mut windows.entry(window).or_default().spent;
         for (place, spent) in by_place {
-            // What its collectives tell is more.
+            // What its collectives show is more.
             if let Err(at) = known.binary_search_by_key(&place, |(place, _)| *place) {
                 known.insert(at, (place, spent));
             }

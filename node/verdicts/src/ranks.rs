@@ -24,8 +24,8 @@ pub struct RankRef {
 pub struct Ranks(Vec<(i32, i32)>);
 
 impl Ranks {
-    /// The ranks from 0 up to but not including `size` that are not in `heard`: at most one range
-    /// more than `heard` has ranks, whatever `size` is.
+    /// The ranks from 0 up to but not including `size` that are not in `known`: at most one range
+    /// more than `known` has ranks, whatever `size` is.
     #[must_use]
     pub fn all_but(known: &BTreeSet<i32>, size: i32) -> Self {
         let (mut gaps, mut from) = (Vec::new(), 0);

@@ -76,7 +76,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) bounds: &'a [Option<f64>],
     /// The members.
     pub(crate) members: &'a [Member],
-    /// Compute time was told from aligned entries.
+    /// Compute time was derived from aligned entries.
     pub(crate) reconstructed: bool,
     /// z of every rank is wanted, also of those whose excess is too small to flag them.
     pub(crate) all_z: bool,
@@ -128,7 +128,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
     (0..tally.len())
         .map(|r| {
             let t = &tally[r];
-            // A rank that took part in less than half of the window says nothing.
+            // A rank that took part in less than half of the window is not rated.
             if t.duration.n * 2.0 < frame.collectives as f64 {
                 return Score::default();
             }
@@ -156,7 +156,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
         .collect()
 }
 
-/// By how much a rank's excess of compute time may be too large where compute times were told from
+/// By how much a rank's excess of compute time may be too large where compute times were derived from
 /// entries: were all clocks wrong by their bounds at every wait, its own would be less, and that of
 /// the others of its class more. Of two ranks that wait for each other alone, this is at each
 /// meeting the sum of their clocks' bounds, whoever comes first.

@@ -1,4 +1,4 @@
-//! The figures beside a verdict: evidence, what was not visible, the scores of every rank.
+//! The figures next to a verdict: evidence, what was not visible, the scores of every rank.
 //!
 //! Who is named is decided in `verdict.rs`; the shapes lie in `report.rs`.
 

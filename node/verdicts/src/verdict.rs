@@ -1,6 +1,6 @@
 //! The verdict: who is named across communicators, what it costs, and if nobody is named, why.
 //!
-//! Suspects come from `suspects.rs`, imbalances from `stages.rs`, the figures beside the verdict
+//! Suspects come from `suspects.rs`, imbalances from `stages.rs`, the figures next to the verdict
 //! from `summary.rs`; the report's shape lies in `report.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -158,7 +158,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     neighbours(&scored, rules, &job_rank, &elsewhere, &mut findings);
     drop_held_up_by_entries(&scored, &thin, &mut findings);
     drop_common(&scored, &thin, rules, &mut findings);
-    // One process may be late in several communicators: the one where it costs most speaks for it.
+    // One process may be late in several communicators: the one where it costs most counts.
     findings.found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();
     for f in findings.found.drain(..) {
@@ -199,7 +199,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     report
 }
 
-/// Says of which hosts all ranks that were heard are named.
+/// Notes on the hosts of which all ranks are named.
 fn hosts(scored: &[Scored], named: &[Found]) -> Vec<String> {
     if named.is_empty() {
         return Vec::new();

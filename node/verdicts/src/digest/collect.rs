@@ -1,6 +1,6 @@
 //! Makes a host's digests of its calls as they end.
 //!
-//! Holds per process how its compute time stands and, per lane, the calls that were not shipped
+//! Holds the state of each process's compute time and, per lane, the calls that were not shipped
 //! yet. Memory is bounded: calls beyond [`MOST_CALLS`] in a window count as lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,22 +20,22 @@ use crate::{Observation, SyncCall};
 
 /// Calls kept for one window.
 const MOST_CALLS: usize = 131_072;
-/// Windows after which an idle lane of a living process is said again, so that who comes later
+/// Windows after which an idle lane of a living process is shipped again, so that who comes later
 /// learns how far it got.
 const REMIND: i64 = 4;
 /// Windows for which calls of a function that does not make all ranks meet are added up before its
-/// lane is said: what is told of them is only how many there were and how far they got. Once none
-/// came in a window it is said at once.
+/// lane is shipped: only how many there were and how far they got is of interest. Once none came in
+/// a window it is shipped at once.
 const ADDED_UP: i64 = 4;
 /// Windows after which a lane without calls ends, where nobody waits in its communicator: that is
 /// no more, or nobody needs to know.
 const IDLE: i64 = 1_200;
-/// Windows for which the end of a process is told.
+/// Windows for which the end of a process is reported.
 const REPORT_GONE: i64 = 240;
-/// Processes whose end is told, at most: the latest.
+/// Processes whose end is reported, at most: the latest.
 const MOST_GONE: usize = 256;
-/// Pairs of addresses of which it is told in one window that segments were sent again, at most, and
-/// of how many of these when.
+/// Pairs of addresses whose segments that were sent again are in one digest, at most, and of how many
+/// segments the times are.
 const MOST_PAIRS: usize = 16;
 const MOST_TIMES: usize = 12;
 
@@ -47,7 +47,7 @@ struct Track {
     library: Arc<str>,
     tier: u8,
     last_seq: Option<u64>,
-    /// Its numbers were found here: how far it got cannot be told by them.
+    /// Its numbers were found here: they do not show how far it got.
     late: bool,
     /// Calls of which any number will do, that were given one.
     counted: u64,
@@ -94,12 +94,12 @@ pub struct Collector {
     /// By process: when its last call ended.
     left_ns: HashMap<u32, i64>,
     activities: BTreeMap<u32, Activity>,
-    /// One digest holds all: every call and every step is told by itself, whatever that takes.
+    /// One digest holds all: every call and every step by itself, whatever that takes.
     every_call: bool,
 }
 
 impl Collector {
-    /// What one host recorded, as one digest in which every call and every step is told by itself.
+    /// What one host recorded, as one digest that holds every call and every step by itself.
     /// `calls` come with whether they have a number; `syncs` are its synchronise calls.
     pub(super) fn of_every_call<'a>(
         calls: impl Iterator<Item = (&'a Observation, bool)>,
@@ -157,7 +157,7 @@ impl Collector {
         }
     }
 
-    /// Number calls whose communicator's start was not seen, by what is heard of others (and of
+    /// Number calls whose communicator's start was not seen, by the digests of others (and of
     /// this node `me` itself) up to the window before: before [`close`](Self::close), with the
     /// clock that the digest will have.
     pub fn number(&mut self, me: &str, window: i64, clock: Option<ReferenceClock>, nodes: &[NodeDigests<'_>]) {
@@ -229,7 +229,7 @@ impl Collector {
     }
 
     /// Processes have ended, noticed in `window`, whose digest is the last with calls of theirs,
-    /// and says so already; as do those of some minutes after it.
+    /// and reports it already; as do those of some minutes after it.
     pub fn gone(&mut self, pids: &[u32], digest: &mut Digest) {
         for &pid in pids {
             if self.processes.remove(&pid).is_some() {
@@ -363,15 +363,15 @@ impl Collector {
             let steps = own.steps.ship(place, &lanes, window.saturating_mul(WINDOW_NS) / 1_000);
             digest.steps.extend(steps.into_iter().filter(|_| stepping.contains_key(&process.pid)));
         }
-        // Those that have nothing else to say.
+        // Those without anything else in the digest.
         for (pid, activity) in activities.into_iter().filter(|(pid, _)| self.processes.contains_key(pid)) {
             digest.processes.push(Process { pid, opens: None, activity: Some(activity) });
         }
         digest
     }
 
-    /// Processes whose calls only enqueue and whose waits are not seen: their steps are told, so
-    /// that others can lay theirs beside. With whether there are any to be told.
+    /// Processes whose calls only enqueue and whose waits are not seen: their steps are shipped, so that
+    /// they can be compared with others'. With whether there are any to be shipped.
     fn stepping(&self) -> BTreeMap<u32, bool> {
         let mut unseen: BTreeMap<u32, bool> = BTreeMap::new();
         for ((pid, ..), track) in &self.tracks {
@@ -451,7 +451,7 @@ impl Collector {
         process.steps.take(call, process.own.outside_ns(), self.every_call);
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
-        // Windows are told as they end: what was told before a gap shows stays as it is.
+        // Windows are shipped as they end: what was shipped before a gap shows stays as it is.
         if let Some(since_ns) = gap_since_ns.filter(|_| self.every_call) {
             let of_process = self.tracks.range_mut((pid, 0, "".into())..).take_while(|((of, ..), _)| *of == pid);
             of_process.for_each(|(_, track)| track.pending.gap(since_ns / 1_000));
@@ -466,7 +466,7 @@ impl Collector {
             track.pending.restart(call.seq);
         }
         if call.tier > track.tier {
-            // From here on the device tells of these calls: what was only enqueued before has no
+            // From here on the device times these calls: what was only enqueued before has no
             // wait that could be compared with theirs.
             (track.tier, track.pending) = (call.tier, Pending::default());
         }
@@ -508,8 +508,8 @@ impl Track {
         self.active.is_some_and(|at| window - at > IDLE)
     }
 
-    /// What is to be said of it in a window; none when there is nothing, unless that is `wanted`.
-    /// `whole`: each call by itself.
+    /// What of it goes into the digest of a window; none when there is nothing, unless that is `wanted`.
+    /// `every_call`: each call by itself.
     fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, (wanted, every_call): (bool, bool)) -> Option<Lane> {
         if self.calls > 0 || self.open.is_some() || self.device_ms.is_some() {
             self.active = Some(window);

@@ -79,7 +79,7 @@ impl<'a> Tracks<'a> {
     }
 }
 
-/// The input over what was heard. Times are those of the node that `reference` stands for; `heard`
+/// The input made of digests. Times are those of the node whose id is `reference`; `all`
 /// and the span are left to the caller.
 #[must_use]
 pub fn to_input(all: &[NodeDigests<'_>], reference: u16) -> Input {
@@ -119,7 +119,7 @@ fn clock_of(digest: &Digest, reference: Option<u16>) -> Option<ReferenceClock> {
     digest.clock.filter(|clock| Some(clock.reference) == reference)
 }
 
-/// The runs of what was heard, and what each process called.
+/// The runs in digests, and what each process called.
 pub(super) fn figures(
     all: &[NodeDigests<'_>],
     reference: Option<u16>,
@@ -162,7 +162,7 @@ pub(super) fn figures(
             lanes.entry((track.lane.comm_hash, &track.lane.func)).or_default().push(track);
         }
     }
-    // Where steps tell compute times, their ends are the collectives.
+    // Where compute times come from steps, the calls that end them are the collectives.
     let computed = step_times.compute_times(clocks);
     lanes.retain(|key, _| !computed.ends.contains(key));
     let blocks: usize = lanes.values().flatten().map(|track| track.blocks.len()).sum();
@@ -175,7 +175,7 @@ pub(super) fn figures(
     (sampled, all_totals)
 }
 
-/// How far the processes of a node got, as of its digests: what the last says of a lane counts.
+/// How far the processes of a node got: the last digest that has a lane counts.
 fn progress_of(from: &NodeDigests<'_>) -> Vec<Progress> {
     let node: Arc<str> = from.node.into();
     let mut known: BTreeMap<(u32, u64, &str), Progress> = BTreeMap::new();
@@ -188,7 +188,7 @@ fn progress_of(from: &NodeDigests<'_>) -> Vec<Progress> {
     known.into_values().collect()
 }
 
-/// How far a process got, as of what a digest says of a lane; none where its numbers do not tell.
+/// How far a process got by a lane of a digest; none where the lane has no numbers.
 pub(crate) fn progress(node: &Arc<str>, pid: u32, lane: &Lane, window: i64) -> Option<Progress> {
     let reached = lane.open.map(|open| open.seq).or(lane.last_seq)?;
     let lasted_ns = |open: Open| i64::try_from(open.for_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
@@ -252,7 +252,7 @@ fn sampled(lanes: &[Track<'_>]) -> Vec<Sampled> {
             own
         })
         .collect();
-    // How many calls were waited for in a run: as most ranks say.
+    // How many calls were waited for in a run: the number that most ranks have.
     let mut lengths: BTreeMap<u64, BTreeMap<u64, usize>> = BTreeMap::new();
     if waited {
         for (start, _, sum) in sums.iter().flatten() {
@@ -261,7 +261,7 @@ fn sampled(lanes: &[Track<'_>]) -> Vec<Sampled> {
     }
     let most = |start: u64| lengths.get(&start).and_then(|calls| calls.iter().max_by_key(|(calls, n)| (**n, **calls)));
     let run = |(start, level, sum): (u64, u8, Sum)| {
-        // Twice the same run, or not the whole of it.
+        // A run that came twice, or only a part of it, is left out.
         let calls_in_all = if waited { most(start).map_or(0, |(calls, _)| *calls) } else { 1 << level };
         let (entry_ns, duration_ns, compute_ns) = sum.means().filter(|_| sum.calls == calls_in_all)?;
         let weight = u32::try_from(calls_in_all).unwrap_or(u32::MAX);

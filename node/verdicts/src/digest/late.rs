@@ -26,7 +26,7 @@ const DISTANCES: i64 = 3;
 const ENQUEUED: i64 = 120;
 /// Windows after which it is tried again with a lane of which nothing coincided.
 const AGAIN: i64 = 120;
-/// Windows that a process waits for others to speak before it counts its own calls for all.
+/// Windows that a process waits for others' digests before it counts its own calls for all.
 const ELECTION: i64 = 4;
 
 /// A call of the collector, with what is known of its number.
@@ -82,7 +82,7 @@ struct Reference {
     runs: Vec<(u64, u64, i64)>,
 }
 
-/// Who speaks of a communicator's function: node, process, and how many ranks it has.
+/// Who calls a communicator's function: node, process, and how many ranks it has.
 #[derive(Default)]
 struct Callers {
     all: Vec<(Arc<str>, u32)>,
@@ -143,7 +143,7 @@ impl LateLanes {
                     calls[i].number = Number::Found;
                 }
             }
-            // What lies before one that was found was not said by the other: it will not come any
+            // What lies before one that was found is not in the other's digests: it will not come any
             // more.
             let last = places.iter().rev().copied().find(|i| calls[*i].number == Number::Found);
             let before_ns = last.map_or(i64::MIN, |i| calls[i].call.entry_ns);
@@ -183,7 +183,7 @@ impl LateLane {
         self.distances_ns.into_iter().flatten().max().filter(|longest_ns| *longest_ns > PATIENCE * WINDOW_NS)
     }
 
-    /// The numbers that can be told now, by place in `calls`.
+    /// The numbers that can be determined now, by place in `calls`.
     #[allow(clippy::too_many_arguments, reason = "what is known, each once")]
     fn find(
         &mut self,
@@ -261,7 +261,7 @@ impl LateLane {
             if size > ends.len() {
                 continue;
             }
-            // At the edges the calls of the run may not be at hand, or not yet: that none fits says
+            // At the edges the calls of the run may not be at hand, or not yet: that none fits means
             // nothing.
             let edge = at_us - half < first || at_us + half > last.saturating_add(half.min(1));
             let mean = |j: usize| (sums[j + size] - sums[j]) as f64 / size as f64 - at_us as f64;
@@ -315,7 +315,7 @@ fn lanes_of<'a>(
     mine.filter_map(|lane| Some((digest.processes.get(lane.process)?.pid, lane)))
 }
 
-/// Who has said anything of a communicator's function, and whose numbers count: of those that saw
+/// Whose digests hold calls of a communicator's function, and whose numbers count: of those that saw
 /// its start, else of those that have numbers the one that sorts first.
 fn callers(nodes: &[NodeDigests<'_>], comm: u64, func: &str) -> Callers {
     let mut callers = Callers::default();
@@ -339,7 +339,7 @@ fn callers(nodes: &[NodeDigests<'_>], comm: u64, func: &str) -> Callers {
     callers
 }
 
-/// What a process's digests say of when its calls ended. Nothing of calls that only enqueue and of
+/// When a process's calls ended by its digests. Nothing of calls that only enqueue and of
 /// which not each was waited for.
 fn reference(
     nodes: &[NodeDigests<'_>],

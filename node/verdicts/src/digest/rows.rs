@@ -1,4 +1,4 @@
-//! Rows on the way of digests: as if each host had told all of it in one.
+//! Rows take the same way as digests: as if each host had shipped all of them in one.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::sampled::{Sampled, Totals};
 /// A host's calls, with whether they have a number, and its synchronise calls.
 type HostRows<'a> = (Vec<(&'a Observation, bool)>, Vec<&'a SyncCall>);
 
-/// What the rows of an input tell, every call by itself: cells, and what each process called.
+/// What is made of the rows of an input, every call by itself: cells, and what each process called.
 pub(crate) fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
     let mut hosts: BTreeMap<&str, HostRows<'_>> = BTreeMap::new();
     let numbered = input.observations.iter().map(|seen| (seen, true));

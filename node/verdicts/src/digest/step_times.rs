@@ -45,7 +45,7 @@ struct Stepped<'a> {
 /// Processes that meet each other, directly or by others.
 type Job<'a> = BTreeMap<Process<'a>, Stepped<'a>>;
 
-/// The steps that were heard of.
+/// The steps in the data of.
 #[derive(Default)]
 pub(super) struct StepTimes<'a> {
     processes: Job<'a>,
@@ -75,7 +75,7 @@ impl Entry<'_> {
     }
 }
 
-/// A step of a process, laid beside those of the others.
+/// A step of a process, compared with those of the others.
 #[derive(Clone, Copy)]
 struct StepWait {
     outside_ns: i64,
@@ -100,7 +100,7 @@ struct Wait {
 }
 
 /// Whether the process entered a call of the step, or the one that ends it, before the wait in an
-/// earlier one was over, as surely as the clocks tell. Only first calls are surely no lost ones that
+/// earlier one was over, beyond the bounds of the clocks. Only first calls are surely no lost ones that
 /// were put between two others.
 fn goes_on(waits: &[Wait], end_ns: i64) -> bool {
     let firsts = || waits.iter().filter(|wait| wait.first);
@@ -300,7 +300,7 @@ fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTre
     }
     let everybody = |stepped: &Stepped<'_>, comm: u64, count: usize| {
         let all = stepped.nranks.get(&comm).copied().flatten().and_then(|n| usize::try_from(n).ok());
-        // Where everybody that was heard is in it, a rank that was not makes all of them alike
+        // Where everybody in the data is in it, a rank that is not makes all of them alike
         // wait.
         all == Some(count) || count > 2 && count as f64 >= Rules::EVERYBODY * job.len() as f64
     };

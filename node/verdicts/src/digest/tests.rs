@@ -288,7 +288,7 @@ proptest! {
 }
 
 /// Four ranks whose hosts enqueue a collective every 50 ms, all at once, and wait for their devices;
-/// rank 2's device comes to it 30 ms after the others'. The calls of `told` are recorded with the
+/// rank 2's device comes to it 30 ms after the others'. The calls of `with_device` are recorded with the
 /// times of the device, but for the first, which came before its first record.
 fn on_devices(with_device: &[i32]) -> Report {
     let mut input = crate::Input { since_ns: 0, until_ns: 200 * 50 * MS, ..crate::Input::default() };

@@ -1,4 +1,4 @@
-//! Looks for a hang: who waits for whom, as a graph whose size is that of what was heard.
+//! Looks for a hang: who waits for whom, as a graph whose size is that of the input.
 //!
 //! All who wait in one call of a communicator wait for the same ranks: those that stand at an
 //! earlier call, and those that stand at this one without having entered it. So there is one vertex
@@ -192,7 +192,7 @@ struct Search<'a> {
     jammed: BTreeMap<Lane<'a>, Jammed>,
     /// Who is stopped in a call, and in which.
     stopped: BTreeMap<Who, (Lane<'a>, u64)>,
-    /// Ranks that were not heard and that somebody has waited for as long as a hang takes, by
+    /// Ranks that are not in the data and that somebody has waited for as long as a hang takes, by
     /// communicator: of calls in which all meet, and of calls to one rank.
     absent: BTreeMap<u64, Ranks>,
     absent_peers: BTreeMap<u64, BTreeSet<i32>>,

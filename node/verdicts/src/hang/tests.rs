@@ -105,7 +105,7 @@ fn a_call_that_all_have_entered_and_none_leaves_is_a_hang_of_nobody_known() {
     assert_eq!(with(job(), &awake, 14 * S), None);
     let hang = with(job(), &awake, 20 * S).unwrap();
     assert_eq!((hang.missing.len(), hang.waiting[2].activity), (0, Some(Activity::BlockIo)));
-    // One that nobody has heard of may be it.
+    // One that is not in the data may be it.
     assert_eq!(find_in(job().split_off(1), 14 * S).unwrap().not_heard, [not_heard(1, 0)]);
 }
 

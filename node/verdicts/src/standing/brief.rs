@@ -1,4 +1,4 @@
-//! How a verdict is told to everybody: the report without its long tables, in a bounded text.
+//! How a verdict is published: the report without its long tables, in a bounded text.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct JobVerdict {
 }
 
 impl JobVerdict {
-    /// The text that is told, with lists cut so that it fits; a note in the evidence then says so.
+    /// The text that is published, with lists cut so that it fits; a note in the evidence then says so.
     /// None where even without lists it does not fit.
     #[must_use]
     pub fn text(&self) -> Option<String> {

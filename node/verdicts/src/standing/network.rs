@@ -51,7 +51,7 @@ struct Run {
     apart_ns: i64,
 }
 
-/// Runs of a communicator in which all that were heard are.
+/// Runs of a communicator in which all ranks in the data take part.
 fn transfers(input: &Input, comm_hash: u64, ranks: usize) -> Vec<Transfer> {
     let mut runs: BTreeMap<(&Arc<str>, u64), Run> = BTreeMap::new();
     let of_comm = input.sampled.iter().filter(|lane| lane.comm_hash == comm_hash);

@@ -94,7 +94,7 @@ fn raised(judged: &[&Arc<Report>], gone: &Processes<'_>) -> Option<Arc<Report>> 
         return (!left.is_empty()).then(|| Arc::clone(report));
     }
     let mut report = Report::clone(report);
-    // What all of them cost was told of the first one's communicator.
+    // What all of them cost was worked out in the first one's communicator.
     report.cost.upper_bound = true;
     let first = left.remove(0);
     if first != *culprit {

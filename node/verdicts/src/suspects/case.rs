@@ -58,12 +58,12 @@ impl<'a> Case<'a> {
         let (_, scores) = self.s.pooled(run.clone(), self.rules);
         let by_compute = neighbour.culprit.basis == Basis::OwnTime;
         let rating = if by_compute { &scores[self.m].compute } else { &scores[self.m].late };
-        // Its compute time must not say that it is held up.
+        // Its compute time must not show that it is held up.
         let own = self.explained(neighbour.culprit.basis, &run, 1.0);
         let itself = by_compute || own.map_or(!self.several, |own| own >= self.rules.compute_share);
         let flags = self.column(if by_compute { |flags| flags.compute } else { |flags| flags.late });
         // Those that are slow as it is are among the others, and widen their spread: what it has in
-        // every collective tells as well.
+        // every collective counts as well.
         let surely = rating.consistency > self.rules.z && rating.mostly >= self.rules.mostly;
         // One collective, however long, is no habit.
         let habit = || {
@@ -99,7 +99,7 @@ impl<'a> Case<'a> {
             return None;
         }
         // Where calls only enqueue, a rank waits outside them: its compute time is not its own, and
-        // in a pipeline nothing tells a rank that is late from one that was held up by the stage
+        // in a pipeline nothing distinguishes a late rank from one that was held up by the stage
         // before it.
         if s.waits == Waits::Enqueued && !s.comm.reconstructed && (s.comm.mixed() || self.paired) {
             let found = Found { by_entries: true, ..self.found(basis, rating, &flags, run) };

@@ -167,7 +167,7 @@ pub(super) fn independent(series: &[Vec<f64>]) -> f64 {
 }
 
 /// Whether hosts wait for the calls that they enqueue. Where they do not, a rank that is late in one
-/// is as late in the next, until all wait once. Told from how the ranks' lateness changes from one
+/// is as late in the next, until all wait once. Derived from how the ranks' lateness changes from one
 /// collective to the next (median over all ranks and communicators of the lag-1 autocorrelation):
 /// -1/2 where each collective lets all go together, for then a difference has the noise of both; 0
 /// where lateness adds up, and about -1/4 where it does so over two.

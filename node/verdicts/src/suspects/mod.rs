@@ -30,7 +30,7 @@ pub(crate) struct Found {
     pub(crate) member: usize,
     /// Which of its windows.
     pub(crate) episode: Range<usize>,
-    /// It enters late, and nothing tells whether that is its own doing: its compute time is not
+    /// It enters late, and it is unknown whether that is its own doing: its compute time is not
     /// known, or the clocks leave it open.
     pub(crate) by_entries: bool,
 }
@@ -45,14 +45,14 @@ pub(crate) struct Findings {
     /// Late ranks whose compute time could not be compared: no peer does the same work, or too many
     /// records were lost.
     pub(crate) alone: Vec<RankRef>,
-    /// They enter late where calls only enqueue, and nothing of their own tells whether they are to
+    /// They enter late where calls only enqueue, and nothing of their own shows whether they are to
     /// blame.
     pub(crate) ahead: Vec<Found>,
     /// Evidence that contradicts itself, in words.
     pub(crate) doubts: Vec<String>,
 }
 
-/// What stands against naming a rank that is late.
+/// Why a rank that is late is not named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Against {
     /// It may be held up, or late with others because of the network: that is not seen.
@@ -62,7 +62,7 @@ pub(crate) enum Against {
 }
 
 impl Findings {
-    /// Names those no more against whom something stands, by each and all that were found.
+    /// Drops those for which `against` has a reason, by each and all that were found.
     pub(crate) fn drop(&mut self, against: impl Fn(&Found, &[Found]) -> Option<Against>) {
         let found = std::mem::take(&mut self.found);
         let against: Vec<Option<Against>> = found.iter().map(|one| against(one, &found)).collect();
@@ -105,7 +105,7 @@ pub(crate) struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// From all communicators heard of.
+    /// From all communicators of the input.
     pub(crate) fn of(scored: &[Scored], thin: &[Comm]) -> Self {
         let mut elsewhere = Self { hosts_wait: hosts_wait(scored.iter()), ..Self::default() };
         let mut seen: HashSet<Process> = HashSet::new();

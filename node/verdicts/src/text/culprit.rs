@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::report::{Basis, Cost, Culprit, RankScore, Report, Role, Verdict};
 use crate::units::{clock, duration, percent};
 
-/// So close to the start of the span what is seen first may have begun before it.
+/// So close to the start of the span what is seen first may have started before it.
 const EDGE_NS: i64 = 2_000_000_000;
 
 pub(super) fn sentence(report: &Report, culprit: &Culprit, out: &mut String) {

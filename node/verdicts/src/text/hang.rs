@@ -75,7 +75,7 @@ fn waiting(waits: &[&Waiting]) -> String {
     format!("{who} {verb} in {} number {} of {}{since}{is}", first.func, first.seq, first.comm_hash)
 }
 
-/// Ranks of a communicator that nobody has heard of.
+/// Ranks of a communicator that are not in the data.
 fn not_heard(absent: &NotHeard) -> String {
     let ranges = absent.ranks.ranges();
     let comm = &absent.comm_hash;

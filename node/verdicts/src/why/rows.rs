@@ -10,7 +10,7 @@ use crate::ranks::RankRef;
 
 /// Rows taken in answer to one question; the latest.
 pub const ROWS: usize = 20_000;
-/// A stretch may have begun so much before the time looked at.
+/// A stretch may have started so much before the time looked at.
 const BEFORE_NS: i64 = 5_000_000_000;
 /// A GPU sample holds until the next one, at most for so long.
 const SAMPLE_NS: i64 = 3_000_000_000;

@@ -133,8 +133,8 @@ impl Coder<'_> {
         })
     }
 
-    /// What a lane is of; gives the lane `beside` it where it is said by that one and the place of
-    /// the process.
+    /// What a lane is of. Returns the lane before, where it was written by its difference to that one,
+    /// and the place of the process.
     fn head<'l>(
         &mut self,
         lane: &mut Lane,
@@ -192,7 +192,7 @@ impl Coder<'_> {
         Ok(like.map(|(like, _)| like))
     }
 
-    /// The rest of a lane, against the one beside it and the one of its kind before.
+    /// The rest of a lane, as differences to its neighbour and to the one of its kind before.
     fn lane(&mut self, lane: &mut Lane, like: Option<&Lane>, before: &mut Before) -> Coded<()> {
         let same = like.is_some_and(|like| (like.calls, like.last_seq) == (lane.calls, lane.last_seq));
         let runs = lane.blocks.iter().map(|b| (b.start, b.level));
