@@ -95,7 +95,9 @@ impl Process {
         let seen = ProcessSeen {
             pid,
             start_ns: boot_unix_ns.saturating_add(start_since_boot_ns(&stat)?),
-            exe: fs::read_link(format!("/proc/{pid}/exe")).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default(),
+            exe: fs::read_link(format!("/proc/{pid}/exe"))
+                .map(|p| p.to_string_lossy().into_owned())
+                .unwrap_or_default(),
             comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned(),
             rank: who.rank,
             local_rank: who.local_rank,

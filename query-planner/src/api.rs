@@ -42,7 +42,7 @@ pub struct AskOptions {
 /// transaction, so that they see one snapshot. Travels by value (serde).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeTask {
-    /// What to run; results are told apart by the index in this list.
+    /// What to run; results are identified by the index in this list.
     pub fragments: Vec<Fragment>,
     /// For each fragment the values of its anonymous parameters (`?`), in order; a fragment beyond
     /// the end of this list has none.

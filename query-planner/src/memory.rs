@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 use rusqlite::ffi;
 
-pub use pool::{Account, SharedReservation, Refused, SMALL_BYTES, bound_all, bound_of_all, most_of_one, taken_by_all};
+pub use pool::{Account, Refused, SMALL_BYTES, SharedReservation, bound_all, bound_of_all, most_of_one, taken_by_all};
 
 /// What a thread takes from its account at a time, if there is so much.
 const PIECE: i64 = 1 << 20;

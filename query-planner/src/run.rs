@@ -12,7 +12,7 @@ use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink};
 use crate::batch::{Batch, Value};
 use crate::exec::{RAN, bind, message};
 use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
-use crate::memory::{self, SharedReservation, Refused};
+use crate::memory::{self, Refused, SharedReservation};
 use crate::merge_pool::MergePool;
 use crate::names::quoted;
 use crate::plan::{Fragment, Merge, MergeTable, Plan, ReducedByRows, ReductionBy, Targets, ValueSet};
@@ -170,8 +170,8 @@ fn run_once(
             if !plan.reductions.is_empty() || plan.with_values.is_some() {
                 fanout.round(Round::Second);
                 let (nodes, chosen) = (answer.node_stats.len(), &mut answer.chosen);
-                let second =
-                    RoundFragments::second(plan, &conn, tables, now_unix_ns, nodes, chosen).map_err(|error| internal(&error))?;
+                let second = RoundFragments::second(plan, &conn, tables, now_unix_ns, nodes, chosen)
+                    .map_err(|error| internal(&error))?;
                 ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             }
             drop(statements);
@@ -182,7 +182,7 @@ fn run_once(
             pool.release(conn, tables, setup, rows);
         }
     }
-    answer.kept = meter.kept.map(Arc::new);
+    answer.kept = meter.memory.map(Arc::new);
     Ok(answer)
 }
 
@@ -481,7 +481,10 @@ impl Meter {
     }
 
     fn reserve(&self, bytes: u64) -> Result<(), RunError> {
-        self.memory.as_ref().map_or(Ok(()), |memory| memory.try_grow(bytes)).map_err(|why| RunError::OverBudget(why.to_string()))
+        self.memory
+            .as_ref()
+            .map_or(Ok(()), |memory| memory.try_grow(bytes))
+            .map_err(|why| RunError::OverBudget(why.to_string()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The memory of all questions together. In a process of its own, and one test: the pool is the
 //! process's.
 
-use query_planner::memory::{self, Account, SharedReservation, Refused, SMALL_BYTES};
+use query_planner::memory::{self, Account, Refused, SMALL_BYTES, SharedReservation};
 use rusqlite::Connection;
 
 const MIB: u64 = 1 << 20;

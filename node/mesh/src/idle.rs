@@ -95,8 +95,7 @@ impl Mesh {
     /// room for another; false when all are in use.
     pub(super) fn make_room(&self, name: &certs::NodeName) -> bool {
         let open = self.0.connections.all();
-        let idle =
-            open.iter().filter(|peer| peer.node == *name).filter_map(|peer| Some((peer.usage.idle()?, peer)));
+        let idle = open.iter().filter(|peer| peer.node == *name).filter_map(|peer| Some((peer.usage.idle()?, peer)));
         let Some((_, peer)) = idle.max_by_key(|(idle, peer)| (!self.0.pool.uses(peer), *idle)) else { return false };
         self.close_unused(peer);
         true

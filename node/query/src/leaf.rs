@@ -11,7 +11,7 @@ use certs::NodeName;
 use mesh::{AskError, Encoded};
 use model::SnapshotUse;
 use model::wire::{Request, Response};
-use query_planner::memory::{Account, SharedReservation, Refused};
+use query_planner::memory::{Account, Refused, SharedReservation};
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

@@ -338,7 +338,10 @@ mod tests {
                 let off = |a: Option<i64>, b: Option<i64>| (a.unwrap_or(-1) - b.unwrap_or(-1)).abs();
                 // Digests count microseconds, of up to five runs a window.
                 let most = off(from_digests.late_ns, row.late_ns).max(off(from_digests.wait_ns, row.wait_ns));
-                assert!(most.max(off(from_digests.compute_ns, row.compute_ns)) < 100_000, "window {window}: {from_digests:?} {row:?}");
+                assert!(
+                    most.max(off(from_digests.compute_ns, row.compute_ns)) < 100_000,
+                    "window {window}: {from_digests:?} {row:?}"
+                );
             }
         }
     }

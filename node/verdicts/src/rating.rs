@@ -146,7 +146,8 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
                     // By the clocks it does not enter late: it leaves early, which holds nobody up.
                     let contradicted = bound.is_some_and(|b| late.excess_ns + b < least.excess_ns / 2.0);
                     let floor = if frame.waits == Waits::Assumed { Rules::ASSUMED_WAITS_FLOOR_NS } else { 0.0 };
-                    least.flagged = least.share >= rules.effect && least.excess_ns > floor && !contradicted && stands_out();
+                    least.flagged =
+                        least.share >= rules.effect && least.excess_ns > floor && !contradicted && stands_out();
                     Score { late: least, compute: compute[r] }
                 }
                 Waits::Enqueued => Score { late, compute: compute[r] },

@@ -99,8 +99,12 @@ struct Characters<'a> {
 
 impl<'a> Characters<'a> {
     fn of(set: &'a [u8]) -> std::result::Result<Self, Failure> {
-        let mut characters =
-            Self { single: [None; 256], longer: HashMap::new(), lengths: Vec::new(), reservation: Reservation::default() };
+        let mut characters = Self {
+            single: [None; 256],
+            longer: HashMap::new(),
+            lengths: Vec::new(),
+            reservation: Reservation::default(),
+        };
         let mut poll = Poll::new();
         let mut rest = set;
         for place in 0.. {

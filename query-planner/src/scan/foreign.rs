@@ -201,7 +201,9 @@ fn kind_of(expr: &Expr, sources: &[Known]) -> Option<ValueKind> {
             _ => None,
         },
         Expr::Binary(lhs, "+" | "-" | "*" | "/", rhs) => match (of(lhs)?, of(rhs)?) {
-            (ValueKind::Reals, ValueKind::Integers | ValueKind::Reals) | (ValueKind::Integers, ValueKind::Reals) => Some(ValueKind::Reals),
+            (ValueKind::Reals, ValueKind::Integers | ValueKind::Reals) | (ValueKind::Integers, ValueKind::Reals) => {
+                Some(ValueKind::Reals)
+            }
             (a, b) => both(Some(a), Some(b)),
         },
         Expr::Binary(_, "||", _) => Some(ValueKind::Text),

@@ -92,7 +92,7 @@ pub struct Current {
     pub job: u64,
     /// What it is called.
     pub name: JobName,
-    /// Whose verdict it is; empty where every agent judges (beside agents of an earlier release).
+    /// Whose verdict it is; empty where every agent judges (next to agents of an earlier release).
     pub judge: String,
     /// It; brief, where the judge is another host.
     pub standing: Standing,
@@ -117,7 +117,7 @@ pub struct JudgeVerdict {
     key: Key,
 }
 
-/// How the standing verdict came about, beside the report.
+/// How the standing verdict came about.
 #[derive(Debug, Serialize)]
 pub struct About {
     /// The job's key, in hexadecimal.
@@ -125,7 +125,7 @@ pub struct About {
     /// What the job is called.
     #[serde(flatten)]
     pub name: JobName,
-    /// Whose verdict it is; null beside agents of an earlier release, where each judges.
+    /// Whose verdict it is; null next to agents of an earlier release, where each judges.
     pub judge: Option<String>,
     /// What each judge says.
     pub judges: Vec<JudgeVerdict>,
@@ -137,9 +137,9 @@ pub struct About {
     pub reference: Option<String>,
     /// Time since the window ended, milliseconds.
     pub age_ms: i64,
-    /// Nodes whose digest of the window was heard.
+    /// Nodes whose digest of the window has come.
     pub heard: usize,
-    /// Nodes with ranks whose digest was not heard.
+    /// Nodes with ranks whose digest has not come.
     pub silent: Vec<String>,
 }
 
@@ -169,7 +169,8 @@ impl StandingState {
                 in_order(job, verdicts.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
             let of_judge = |judge: &String| Some(JudgeVerdict::of(judge, &verdicts.get(judge)?.0.standing));
             let judges: Vec<JudgeVerdict> = names.iter().filter_map(of_judge).collect();
-            let Some((judge, (verdict, judged_ns))) = names.first().and_then(|judge| verdicts.remove_entry(judge)) else {
+            let Some((judge, (verdict, judged_ns))) = names.first().and_then(|judge| verdicts.remove_entry(judge))
+            else {
                 continue;
             };
             let judge = if self.is_mixed() { String::new() } else { judge };
@@ -308,7 +309,7 @@ impl Current {
         by_window.values().any(|keys| keys.len() > 1)
     }
 
-    /// Whether the job is well, as far as can be told.
+    /// Whether the job is well, as far as is known.
     #[must_use]
     pub fn is_well(&self) -> bool {
         rank(&self.standing.report.verdict) > 3

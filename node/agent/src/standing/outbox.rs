@@ -219,7 +219,7 @@ mod tests {
         for judge in &order {
             let (report, silent) = (Arc::new(Report::default()), Vec::new());
             let standing =
-                Standing { window: 7, reference: None, report, received: 4, silent, wall_ahead_ns: 0, age_ns: 0 };
+                Standing { window: 7, reference: None, report, heard: 4, silent, wall_ahead_ns: 0, age_ns: 0 };
             state.receive(judge, JobVerdict { job, name: JobName::default(), standing }, now_ns);
         }
         let judges = || {

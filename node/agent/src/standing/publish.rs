@@ -149,7 +149,8 @@ fn number(shared: &Shared, own: &str, window: i64) {
     if lanes.is_empty() {
         return;
     }
-    let owned = |of: Vec<(&str, Vec<Digest>)>| of.into_iter().map(|(node, digests)| (node.to_owned(), digests)).collect();
+    let owned =
+        |of: Vec<(&str, Vec<Digest>)>| of.into_iter().map(|(node, digests)| (node.to_owned(), digests)).collect();
     let (mut digests, references): (BTreeMap<String, Vec<Digest>>, BTreeSet<String>) = if standing.is_mixed() {
         let board = standing.boards.board(NO_JOB).unwrap_or_default();
         let reference = board.reference(steady_now_ns()).map(str::to_owned);

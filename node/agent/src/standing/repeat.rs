@@ -163,7 +163,8 @@ mod tests {
         assert_eq!((third.verdict.as_str(), third.culprit_node.as_deref()), (VERDICT, Some("n7")));
         assert!(third.detail.contains(r#""jobs":3"#) && third.detail.contains("3, 2, 1"), "{}", third.detail);
         assert!(found("3", &[row("3", 1), row("2", 0), row("1", 0)]).is_none(), "it was reported");
-        let delays: std::collections::BTreeSet<Duration> = (0..64).map(|n| delay(&format!("n{n}"), "n7", "3")).collect();
+        let delays: std::collections::BTreeSet<Duration> =
+            (0..64).map(|n| delay(&format!("n{n}"), "n7", "3")).collect();
         assert_eq!(delays.len(), 6, "{delays:?}");
         let mut reported = Reported::default();
         assert!(reported.is_new("n7", "3") && !reported.is_new("n7", "3") && reported.is_new("n7", "4"));

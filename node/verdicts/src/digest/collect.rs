@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::blocks::{Point, most_runs};
+use super::blocks::Point;
 use super::follow::Follower;
 use super::late::{Kept, Key, LateLanes, Number, needed};
+use super::resent;
 use super::steps::Stepping;
+use super::track::Track;
 use super::waits::{Pending, wait};
-use super::{Digest, Gone, Lane, NodeDigests, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of, window_of};
+use super::{Digest, Gone, Lane, NodeDigests, Open, Process, ReferenceClock, WINDOW_NS, end_of, window_of};
 use crate::activity::Activity;
 use crate::observation::Coupling;
 use crate::rules::Rules;
@@ -20,49 +22,10 @@ use crate::{Observation, SyncCall};
 
 /// Calls kept for one window.
 const MOST_CALLS: usize = 131_072;
-/// Windows after which an idle lane of a living process is shipped again, so that who comes later
-/// learns how far it got.
-const REMIND: i64 = 4;
-/// Windows for which calls of a function that does not make all ranks meet are added up before its
-/// lane is shipped: only how many there were and how far they got is of interest. Once none came in
-/// a window it is shipped at once.
-const ADDED_UP: i64 = 4;
-/// Windows after which a lane without calls ends, where nobody waits in its communicator: that is
-/// no more, or nobody needs to know.
-const IDLE: i64 = 1_200;
 /// Windows for which the end of a process is reported.
 const REPORT_GONE: i64 = 240;
 /// Processes whose end is reported, at most: the latest.
 const MOST_GONE: usize = 256;
-/// Pairs of addresses whose segments that were sent again are in one digest, at most, and of how many
-/// segments the times are.
-const MOST_PAIRS: usize = 16;
-const MOST_TIMES: usize = 12;
-
-/// A lane between windows.
-#[derive(Debug)]
-struct Track {
-    nranks: Option<i32>,
-    rank: i32,
-    library: Arc<str>,
-    tier: u8,
-    last_seq: Option<u64>,
-    /// Its numbers were found here: they do not show how far it got.
-    late: bool,
-    /// Calls of which any number will do, that were given one.
-    counted: u64,
-    /// Ended and not shipped.
-    pending: Pending,
-    calls: u64,
-    /// So many of `calls` had come when the window before was closed.
-    calls_before: u64,
-    open: Option<Open>,
-    /// How long its process has waited for its device, milliseconds, where its calls only enqueue.
-    device_ms: Option<u64>,
-    shipped: i64,
-    /// The last window in which it had a call; none before the first is closed.
-    active: Option<i64>,
-}
 
 /// A synchronise call after a call that only enqueued.
 #[derive(Debug, Clone, Copy)]
@@ -338,7 +301,7 @@ impl Collector {
             lost: std::mem::take(&mut self.lost),
             unplaced: std::mem::take(&mut self.unplaced),
             gone: self.gone.clone(),
-            resent: self.resent_before(window),
+            resent: resent::before(&mut self.resent, window),
             ..Digest::default()
         };
         let mut places: BTreeMap<u32, usize> = BTreeMap::new();
@@ -382,29 +345,6 @@ impl Collector {
             *ready = self.processes.get(pid).is_some_and(|own| own.steps.ready());
         }
         unseen
-    }
-
-    /// Segments sent again before the end of a window, by where from and to.
-    fn resent_before(&mut self, window: i64) -> Vec<Resent> {
-        let start_ns = end_of(window).saturating_sub(WINDOW_NS);
-        let mut pairs: BTreeMap<(IpAddr, IpAddr), Vec<u16>> = BTreeMap::new();
-        for (at_ns, from, to) in self.resent.extract_if(.., |(at_ns, ..)| *at_ns < end_of(window)) {
-            let at_ms = u16::try_from(at_ns.saturating_sub(start_ns) / 1_000_000).unwrap_or(0);
-            pairs.entry((from, to)).or_default().push(at_ms);
-        }
-        let mut all: Vec<Resent> = pairs
-            .into_iter()
-            .map(|((from, to), mut at_ms)| {
-                at_ms.sort_unstable();
-                let segments = at_ms.len() as u64;
-                // Spread over the window, not its beginning alone.
-                let step = at_ms.len().div_ceil(MOST_TIMES).max(1);
-                Resent { from, to, segments, at_ms: at_ms.into_iter().step_by(step).collect() }
-            })
-            .collect();
-        all.sort_by_key(|resent| std::cmp::Reverse(resent.segments));
-        all.truncate(MOST_PAIRS);
-        all
     }
 
     fn wait(&mut self, sync: Sync, window: i64) {
@@ -481,66 +421,5 @@ impl Collector {
                 counts: true,
             });
         }
-    }
-}
-
-impl Track {
-    fn new(call: &Observation) -> Self {
-        Self {
-            nranks: call.nranks,
-            rank: call.rank,
-            library: Arc::clone(&call.library),
-            tier: call.tier,
-            last_seq: None,
-            late: false,
-            counted: 0,
-            pending: Pending::default(),
-            calls: 0,
-            calls_before: 0,
-            open: None,
-            device_ms: None,
-            shipped: 0,
-            active: None,
-        }
-    }
-
-    fn is_idle(&self, window: i64) -> bool {
-        self.active.is_some_and(|at| window - at > IDLE)
-    }
-
-    /// What of it goes into the digest of a window; none when there is nothing, unless that is `wanted`.
-    /// `every_call`: each call by itself.
-    fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, (wanted, every_call): (bool, bool)) -> Option<Lane> {
-        if self.calls > 0 || self.open.is_some() || self.device_ms.is_some() {
-            self.active = Some(window);
-        }
-        let blocks = self.pending.ship(window, (!every_call).then(|| most_runs(self.nranks)));
-        let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
-        let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
-        let open = open.or(enqueued).filter(|_| !self.late);
-        let goes_on = self.calls > std::mem::replace(&mut self.calls_before, self.calls);
-        let meets = Coupling::of(func) == Coupling::All;
-        if goes_on && !meets && open.is_none() && !wanted && window - self.shipped < ADDED_UP {
-            return None;
-        }
-        let calls = std::mem::take(&mut self.calls);
-        self.calls_before = 0;
-        if calls == 0 && open.is_none() && blocks.is_empty() && window - self.shipped < REMIND && !wanted {
-            return None;
-        }
-        self.shipped = window;
-        Some(Lane {
-            process: 0,
-            comm_hash,
-            nranks: self.nranks,
-            rank: self.rank,
-            func: Arc::clone(func),
-            library: Arc::clone(&self.library),
-            tier: self.tier,
-            calls,
-            last_seq: self.last_seq.filter(|_| !self.late),
-            open,
-            blocks,
-        })
     }
 }

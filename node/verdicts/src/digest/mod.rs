@@ -10,7 +10,7 @@
 //!
 //! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the
 //! synchronise calls after them, `follow` and `steps` follow what a process does between calls and
-//! in each step, `collect` makes digests of calls, `late` numbers those whose communicator's start
+//! in each step, `collect` makes digests of calls (`track`: of a lane's; `resent`: segments sent again), `late` numbers those whose communicator's start
 //! was not seen, `codec` writes and reads them (bounded, hostile bytes refused), `input` makes an
 //! input of many nodes' digests (`step_times`: compute times from steps), `rows` cells of rows.
 //! `split` splits a host's digest by jobs.
@@ -21,12 +21,14 @@ mod collect;
 mod follow;
 mod input;
 mod late;
+mod resent;
 mod rows;
 mod split;
 mod step_times;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod track;
 mod waits;
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -344,7 +344,8 @@ fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTre
             });
             let waits: Option<Vec<Wait>> = waits.collect();
             // It begins with the wait for the last of those who ended the step before.
-            let first_wait = last_entries(starts.get(&(stepped.ends.comm_hash, &*stepped.ends.func)), stepped.ends.comm_hash);
+            let first_wait =
+                last_entries(starts.get(&(stepped.ends.comm_hash, &*stepped.ends.func)), stepped.ends.comm_hash);
             let mine = entry(process.0, end_ns.saturating_sub(step.length_ns));
             let first_wait = first_wait.map(|lasts| mine.waits_for(&lasts));
             let sum = |a: [i64; 3], b: [i64; 3]| [0, 1, 2].map(|i| a[i].saturating_add(b[i]));

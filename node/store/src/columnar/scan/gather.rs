@@ -142,7 +142,11 @@ pub(super) fn reserve(reservation: &mut Reservation, rows: usize, width: usize) 
 
 /// The values of operands, of all rows that the conditions admit: columns of integers or texts, and
 /// what is made of integers. Without an operand, one that says how many rows there are.
-pub(super) fn gather(work: &Work<'_>, operands: &[Operand], reservation: &mut Reservation) -> Result<Vec<Gathered>, Failure> {
+pub(super) fn gather(
+    work: &Work<'_>,
+    operands: &[Operand],
+    reservation: &mut Reservation,
+) -> Result<Vec<Gathered>, Failure> {
     let is_integer = |operand: &Operand| operand.columns().iter().all(|name| work.kind(name) == Kind::Integer);
     let is_plain = |operand: &Operand| {
         matches!(operand, Operand::Column(name) if work.kind(name) != Kind::Blob) || is_integer(operand)

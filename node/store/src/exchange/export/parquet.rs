@@ -94,7 +94,8 @@ impl ParquetFile {
         Ok(Self {
             path: path.to_owned(),
             file: Some(
-                super::super::new_file(path).map_err(|source| ExchangeError::Write { path: path.to_owned(), source })?,
+                super::super::new_file(path)
+                    .map_err(|source| ExchangeError::Write { path: path.to_owned(), source })?,
             ),
             open: None,
         })
