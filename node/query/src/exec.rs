@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use model::SnapshotUse;
 use parking_lot::Mutex;
-use query_planner::memory::{self, Account, Grant};
+use query_planner::memory::{self, Account, SharedReservation};
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask, Stop};
 use rusqlite::Connection;
 use store::{ClockOffsetSeen, ColumnExecutor, Source, StoreError, Validity};
@@ -77,7 +77,7 @@ pub struct InlineAnswer {
 }
 
 /// Some rows of a task, with the index of their fragment and what they take of its memory.
-pub type Produced = (usize, Batch, Grant);
+pub type Produced = (usize, Batch, SharedReservation);
 
 /// Where the rows of a task go, from the thread that works on it.
 struct RowsOut {
@@ -94,8 +94,8 @@ impl RowsOut {
     /// ends the wait.
     fn send(&mut self, fragment: usize, batch: Batch) -> Result<(), NodeError> {
         let gone = || NodeError::Stopped("the coordinator went away".into());
-        let counted = Grant::of(&self.memory);
-        counted.more(batch.size_bytes()).map_err(|why| NodeError::OverBudget(why.to_string()))?;
+        let counted = SharedReservation::of(&self.memory);
+        counted.try_grow(batch.size_bytes()).map_err(|why| NodeError::OverBudget(why.to_string()))?;
         let piece = match self.batches.try_send((fragment, batch, counted)) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Closed(_)) => return Err(gone()),
@@ -307,7 +307,7 @@ impl Executor {
         let columns = ColumnExecutor::new(&|| false, INLINE_SCAN_ROWS);
         let result = query_planner::execute_task_with(&reader.conn, &self.node, task, &columns, &mut emit);
         drop(watched);
-        self.give_back(reader);
+        self.return_reader(reader);
         match result {
             Ok(mut stats) => {
                 stats.notes.extend(self.notes(task));
@@ -372,7 +372,7 @@ impl Executor {
                 if !reader.is_autocommit() {
                     reader.execute_batch("COMMIT").map_err(failed)?;
                 }
-                self.give_back(Reader {
+                self.return_reader(Reader {
                     conn: reader,
                     validity: validity.filter(|_| task.viewer.is_none()),
                     looks: None,
@@ -436,7 +436,7 @@ impl Executor {
         Ok((reader, validity))
     }
 
-    fn give_back(&self, reader: Reader) {
+    fn return_reader(&self, reader: Reader) {
         if reader.validity.is_none() || reader.validity != self.source.validity() {
             return;
         }

@@ -236,11 +236,11 @@ impl Track {
             let mut all = counted.clone();
             all.extend(held.iter().filter(|(_, of)| *of == place).map(|(stretch, _)| *stretch));
             let all = union(all.into_iter());
-            let measure = |stretches: &[Stretch], whole: bool| -> i64 {
-                stretches.iter().map(|s| s.1 - s.0 - if whole { 0 } else { overlap(&in_calls, *s) }).sum()
+            let measure = |stretches: &[Stretch], in_calls_too: bool| -> i64 {
+                stretches.iter().map(|s| s.1 - s.0 - if in_calls_too { 0 } else { overlap(&in_calls, *s) }).sum()
             };
-            let whole = halts(place);
-            *sum = measure(&all, whole) - measure(&counted, whole);
+            let in_calls_too = halts(place);
+            *sum = measure(&all, in_calls_too) - measure(&counted, in_calls_too);
             counted = all;
         }
         time.held_ns = Some(of_kind);
