@@ -353,7 +353,7 @@ impl Collector {
         if !self.every_call && lanes.any(|(_, track)| track.tier >= Rules::OF_DEVICE) {
             return; // as `Input::drop_waits_of_devices`
         }
-        process.own.busy(sync.start_ns, sync.end_ns);
+        process.own.synced(sync.start_ns, sync.end_ns);
         let span_us = (sync.start_ns / 1_000, sync.end_ns / 1_000);
         let mut rest: Vec<(u64, &mut Pending)> = self
             .tracks
