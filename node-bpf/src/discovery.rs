@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{Link, MapCore, MapHandle, Object};
 
-use attaching::Probed;
 use crate::attach;
 use crate::cgroup::Cgroup;
 use crate::config::AttachMode;
@@ -31,6 +30,7 @@ use crate::shared::Shared;
 use crate::symbol_probes::ProbeSpec;
 use crate::unprobed::UnprobedLibraries;
 use crate::wire;
+use attaching::Probed;
 use record::Library;
 
 /// Times after its exec at which a new program is looked at: the loader maps libraries within

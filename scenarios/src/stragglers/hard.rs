@@ -73,7 +73,8 @@ fn matter(drawn: &mut Drawn, class: Class, rng: &mut StdRng) {
     // A second rank, recorded as well, and not the first.
     let job = &drawn.grid.job;
     let is_recorded = |rank: usize| !job.missing_nodes.contains(&(rank / job.ranks_per_node));
-    let others: Vec<usize> = (0..job.ranks).filter(|r| is_recorded(*r) && first.is_some_and(|f| f.rank != *r)).collect();
+    let others: Vec<usize> =
+        (0..job.ranks).filter(|r| is_recorded(*r) && first.is_some_and(|f| f.rank != *r)).collect();
     let second = (!others.is_empty()).then(|| pick(rng, &others));
     let Grid { tensor, data, pipeline, .. } = drawn.grid;
     let job = &mut drawn.grid.job;
