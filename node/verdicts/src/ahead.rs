@@ -128,7 +128,6 @@ fn detrended(values: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::comm::Cell;
-    use crate::windows::WindowKind;
 
     #[test]
     fn a_slope_comes_with_its_error() {
@@ -154,9 +153,7 @@ mod tests {
             Met { at_ns, func, seq: seq.unsigned_abs(), weight: 1, cells }
         });
         let comm = Comm { met: met.collect(), ..Comm::default() };
-        let (windows, tallies, flags, coarse, _): (_, _, _, _, ()) = Default::default();
-        let (waits, kind, bounds) = (Waits::Enqueued, WindowKind::Collectives { each: 1 }, vec![Some(0.0); 3]);
-        let s = Scored { comm, waits, kind, windows, tallies, flags, coarse, bounds };
+        let s = Scored { bounds: vec![Some(0.0); 3], ..Scored::test_of(comm, Waits::Enqueued) };
         assert_eq!(pairs(&s, 1), [(10e6, 20e6); 9]);
     }
 }

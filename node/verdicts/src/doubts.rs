@@ -207,7 +207,6 @@ fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
 mod tests {
     use super::*;
     use crate::comm::{Cell, Met};
-    use crate::windows::WindowKind;
 
     /// Collectives of two ranks every 10 ms, whose synchronise calls take so long.
     fn waiting(shortest_ms: i64, lifted: bool) -> Scored {
@@ -220,9 +219,7 @@ mod tests {
             cells: vec![cell(shortest_ms * 1_000_000), cell((shortest_ms + 1) * 1_000_000)],
         });
         let comm = Comm { lifted, met: met.collect(), ..Comm::default() };
-        let kind = WindowKind::Collectives { each: 1 };
-        let (windows, tallies, flags, coarse, bounds) = Default::default();
-        Scored { comm, waits: Waits::Seen, kind, windows, tallies, flags, coarse, bounds }
+        Scored::test_of(comm, Waits::Seen)
     }
 
     #[test]
