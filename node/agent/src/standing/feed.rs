@@ -13,7 +13,7 @@ use record::{steady_shift_now_ns, steady_shift_ns};
 use verdicts::digest::{self, Collector, Digest, NodeDigests, ReferenceClock, end_of};
 use verdicts::point_to_point::{self, EVERY_WINDOWS, Meter, TimeUse};
 use verdicts::standing::{JobName, NO_JOB};
-use verdicts::{Activity, Observation, why};
+use verdicts::{Activity, Coupling, Observation, why};
 
 use super::super::activity::activity;
 
@@ -136,6 +136,9 @@ impl Feed {
                     let of =
                         point_to_point::Call::new(call.func, call.tid, entry_ns, call.duration_ns, rank, call.root);
                     state.meter.call(call.pid, of);
+                } else {
+                    let pair = Coupling::of(call.func) == Coupling::Pair;
+                    state.meter.enqueued(call.pid, pair);
                 }
                 let (Some(rank), Some(comm_hash)) = (call.rank, call.comm_hash) else {
                     if point_to_point::names_no_communicator(call.func) {
@@ -169,7 +172,9 @@ impl Feed {
             Record::CudaCall(call) if call.kind == Some("after_collective") => {
                 let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
                 let start_ns = call.ts_ns.saturating_sub(shift_ns);
-                self.state().collector.synced(call.pid, start_ns, call.duration_ns);
+                let mut state = self.state();
+                state.collector.synced(call.pid, start_ns, call.duration_ns);
+                state.meter.synced(call.pid, call.tid, start_ns, call.duration_ns);
             }
             Record::Net(net) if net.event == "tcp_retransmit_skb" => {
                 if let (Ok(from), Ok(to)) = (net.saddr.parse(), net.daddr.parse()) {

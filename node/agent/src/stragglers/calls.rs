@@ -155,6 +155,7 @@ async fn times(asking: Asking<'_>, question: &StragglersQuestion, mut rows: Rows
     if !rows.are_unscored() {
         return Vec::new();
     }
+    rows.syncs(&input.syncs);
     match asking.rows_for(question, point_to_point::PROCESSES_SQL.to_owned()).await {
         Ok((processes, _)) => processes.iter().for_each(|row| rows.process(row)),
         Err(error) => tracing::debug!("ranks of processes: {error}"),

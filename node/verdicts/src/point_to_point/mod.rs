@@ -8,7 +8,8 @@
 //! graph (`blame`). It is named where something distinguishes it from a rank that has more to do by the
 //! program's own division: time off its CPU that the others do not have, or its own history
 //! (`judge`, `history`). Otherwise the answer is an imbalance of work, and where most waiting was
-//! not seen at all, that it cannot be determined.
+//! not seen at all, that it cannot be determined. Where calls only enqueue, hosts wait in the
+//! synchronise calls after them (`enqueued`).
 //!
 //! `meter` adds up calls and time off the CPU, the same for digests and for rows (`rows`), `codec`
 //! writes what digests carry, `series` brings it on common windows. Docs: docs/verdicts.md, *Ranks
@@ -16,6 +17,7 @@
 
 mod blame;
 mod codec;
+mod enqueued;
 mod history;
 mod judge;
 mod meter;
@@ -91,6 +93,10 @@ pub struct PointToPoint {
     pub heard: usize,
     /// Ranks of the job.
     pub nranks: i32,
+    /// The calls only enqueue: time in them is time in which hosts wait for their devices after
+    /// them.
+    #[serde(default)]
+    pub enqueued: bool,
     /// Share of the ranks' time in calls that are not compared call by call.
     pub unscored_share: f64,
     /// Share of the ranks' time in calls that are.

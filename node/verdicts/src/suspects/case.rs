@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::episodes::{episode, steady_runs};
 use super::excess::{
-    before_waits, by_member, excesses, independent, is_numbered_less, late_by, of_run, order, steadiness,
+    before_waits, by_member, excesses, independent, is_numbered_less, late_by, of_run, order, steadiness, telling,
 };
 use super::{Elsewhere, Findings, Found};
 use crate::comm::Met;
@@ -222,21 +222,22 @@ impl<'a> Case<'a> {
             && self.departs_from_history(rating, peers, run, of_rating)
     }
 
-    /// How surely its excess over an episode is no chance, as a normal deviate: the surer of two
-    /// tests, less what the collectives depend on each other.
+    /// How surely its excess over an episode is no chance, as a normal deviate: the surest of tests
+    /// over all its collectives and over those that tell most, less what they depend on each other.
     fn consistency(&self, rating: &Rating, basis: Basis, run: &Range<usize>) -> f64 {
         let mets = excesses(self.s, self.m, basis, run);
         let series = by_member(&mets, self.s.comm.members.len());
         let surest = rating.consistency.max(steadiness(series.get(self.m).map_or(&[], Vec::as_slice)));
         let each = surest * independent(&series).sqrt();
-        if basis != Basis::Entries {
-            return each;
-        }
+        let of = |mets: &[Vec<(usize, f64)>]| {
+            let series = by_member(mets, self.s.comm.members.len());
+            let own = series.get(self.m).map_or(&[][..], Vec::as_slice);
+            Moments::of(own).consistency(rating.usual_ns).unwrap_or(0.0) * independent(&series).sqrt()
+        };
+        let most = of(&telling(&mets)).max(each);
         // Where hosts run ahead lateness adds up until they wait: what it has come to by then are
         // values of their own.
-        let ahead = by_member(&before_waits(mets), self.s.comm.members.len());
-        let own = ahead.get(self.m).map_or(&[][..], Vec::as_slice);
-        each.max(Moments::of(own).consistency(rating.usual_ns).unwrap_or(0.0) * independent(&ahead).sqrt())
+        if basis == Basis::Entries { most.max(of(&before_waits(mets))) } else { most }
     }
 
     /// Three ranks: two others are no population, so where the rank has a past of its own, it must

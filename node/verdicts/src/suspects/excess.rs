@@ -119,15 +119,29 @@ pub(super) fn by_member(mets: &[Vec<(usize, f64)>], members: usize) -> Vec<Vec<f
     series
 }
 
-/// Of these the last collective before each wait for all: after it the entries lie less than half as
-/// far apart as they came to lie before. All members are looked at alike, so that nothing favours
-/// that one of them is late.
-pub(super) fn before_waits(mut mets: Vec<Vec<(usize, f64)>>) -> Vec<Vec<(usize, f64)>> {
+/// How far the members are apart in each of them.
+fn spreads(mets: &[Vec<(usize, f64)>]) -> Vec<f64> {
     let spread = |met: &Vec<(usize, f64)>| {
         let values = || met.iter().map(|(_, excess)| *excess);
         values().fold(f64::MIN, f64::max) - values().fold(f64::MAX, f64::min)
     };
-    let spreads: Vec<f64> = mets.iter().map(spread).collect();
+    mets.iter().map(spread).collect()
+}
+
+/// Of these the collectives in which members are apart by at least half of what they are on average:
+/// one that follows another at once, such as a second value that is read after the loss, makes no
+/// rank wait, whoever is slow. All members are looked at alike, so that nothing favours that one of
+/// them is late.
+pub(super) fn telling(mets: &[Vec<(usize, f64)>]) -> Vec<Vec<(usize, f64)>> {
+    let spreads = spreads(mets);
+    let least = spreads.iter().sum::<f64>() / spreads.len().max(1) as f64 / 2.0;
+    mets.iter().zip(spreads).filter(|(_, spread)| *spread >= least).map(|(met, _)| met.clone()).collect()
+}
+
+/// Of these the last collective before each wait for all: after it the entries lie less than half as
+/// far apart as they came to lie before. All members are looked at alike, as by [`telling`].
+pub(super) fn before_waits(mut mets: Vec<Vec<(usize, f64)>>) -> Vec<Vec<(usize, f64)>> {
+    let spreads = spreads(&mets);
     let mut widest = 0.0f64;
     let mut waits = spreads.windows(2).map(|two| {
         widest = widest.max(two[0]);
@@ -193,6 +207,7 @@ fn autocorrelation(x: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::Moments;
 
     #[test]
     fn one_delay_far_out_does_not_hide_what_is_always_there() {
@@ -201,6 +216,21 @@ mod tests {
         let spikes: Vec<f64> = (0..36).map(|i| if i % 9 == 0 { 2_000.0 } else { 1.0 }).collect();
         assert!(steadiness(&spikes) < 0.0);
         assert_eq!((steadiness(&[]), steadiness(&[-1.0; 9])), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_collective_right_after_another_hides_nobody() {
+        // A job that reads two values every ten steps: the second makes nobody wait.
+        let mets: Vec<_> = (0..14).map(|i| {
+            let late = if i % 2 == 0 { 100.0 + f64::from(i) } else { f64::from(i % 3) };
+            vec![(0, 0.0), (1, late), (2, f64::from(i % 5))]
+        });
+        let mets: Vec<Vec<(usize, f64)>> = mets.collect();
+        let own = |mets: &[Vec<(usize, f64)>]| Moments::of(&by_member(mets, 3)[1]).consistency(0.0);
+        assert!(own(&mets) < Some(3.5) && own(&telling(&mets)) > Some(4.0), "{:?}", own(&telling(&mets)));
+        // One that lies far out tells by itself, and one is no habit.
+        let once: Vec<_> = (0..14).map(|i| vec![(0, 0.0), (1, if i == 5 { 500.0 } else { 1.0 })]).collect();
+        assert_eq!(own(&telling(&once)), None);
     }
 
     #[test]
