@@ -41,7 +41,8 @@ fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -
     let shares = shares(compared, within_ns, rules, |score| score.late.share);
     let late = |m: &Member| shares.get(&(&*m.node, m.pid)).copied();
     all().filter(|c| c.members.len() > 1 || c.paired > 0).all(|c| {
-        // A rank that is not in the data makes all wait alike that it meets: against those it would not be late.
+        // A rank that is not in the data makes all wait alike that it meets: against those it would
+        // not be late.
         let meets = c.paired > 0 || c.members.len() == 1;
         let open = c.not_heard() > 0 && meets && c.members.iter().any(|m| is(found, m));
         let late = |m: &Member| late(m).is_none_or(|late| late >= Rules::ALSO_SHARE_ENQUEUED * mine);

@@ -1,5 +1,5 @@
-//! Where nobody is named: whether that is because nobody is late, or because it cannot be determined, and
-//! why not.
+//! Where nobody is named: whether that is because nobody is late, or because it cannot be
+//! determined, and why not.
 //!
 //! Pure. `verdict.rs` asks it last. Each doubt is a sentence for the reader.
 

@@ -284,8 +284,8 @@ proptest! {
 }
 
 /// Four ranks whose hosts enqueue a collective every 50 ms, all at once, and wait for their devices;
-/// rank 2's device comes to it 30 ms after the others'. The calls of `with_device` are recorded with the
-/// times of the device, but for the first, which came before its first record.
+/// rank 2's device comes to it 30 ms after the others'. The calls of `with_device` are recorded
+/// with the times of the device, but for the first, which came before its first record.
 fn on_devices(with_device: &[i32]) -> Report {
     let mut input = crate::Input { since_ns: 0, until_ns: 200 * 50 * MS, ..crate::Input::default() };
     for (step, rank) in (0..200i64).flat_map(|step| (0..4i32).map(move |rank| (step, rank))) {
