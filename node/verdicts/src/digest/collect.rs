@@ -333,8 +333,8 @@ impl Collector {
         digest
     }
 
-    /// Processes whose calls only enqueue and whose waits are not seen: their steps are shipped, so that
-    /// they can be compared with others'. With whether there are any to be shipped.
+    /// Processes whose calls only enqueue and whose waits are not seen: their steps are shipped, so
+    /// that they can be compared with others'. With whether there are any to be shipped.
     fn stepping(&self) -> BTreeMap<u32, bool> {
         let mut unseen: BTreeMap<u32, bool> = BTreeMap::new();
         for ((pid, ..), track) in &self.tracks {

@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_collective_right_after_another_hides_nobody() {
         // A job that reads two values every ten steps: the second makes nobody wait.
-        let mets: Vec<_> = (0..14).map(|i| {
+        let mets = (0..14).map(|i| {
             let late = if i % 2 == 0 { 100.0 + f64::from(i) } else { f64::from(i % 3) };
             vec![(0, 0.0), (1, late), (2, f64::from(i % 5))]
         });
