@@ -69,6 +69,6 @@ pub use plan::{
 };
 pub use plan_cache::PlanCache;
 pub use planner::{plan, plan_for_one};
-pub use run::{FirstAsk, first_ask, run, run_with};
+pub use run::{RoundAsk, first_ask, run, run_with};
 pub use stop::{Stop, StopOnDrop, Watched};
 pub use time_range::time_range;

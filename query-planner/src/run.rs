@@ -172,7 +172,15 @@ fn run_once(
                 let (nodes, chosen) = (answer.node_stats.len(), &mut answer.chosen);
                 let second =
                     Asks::second(plan, &conn, tables, now_unix_ns, nodes, chosen).map_err(|error| internal(&error))?;
-                ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
+                let asked = ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink);
+                if asked == Err(RunError::Pending) {
+                    // For the run that follows.
+                    drop(statements);
+                    drop(watched);
+                    pool.give_back(conn, tables, setup, rows);
+                    return Err(RunError::Pending);
+                }
+                asked?;
             }
             drop(statements);
             let started = Instant::now();
@@ -217,33 +225,42 @@ fn first_round(plan: &Plan, with_out: bool) -> Round {
     }
 }
 
-/// What a run of a plan asks for first.
+/// What a run asks for at a time.
 #[derive(Debug, Clone)]
-pub struct FirstAsk {
+pub struct RoundAsk {
     /// The round that it belongs to.
     pub round: Round,
     /// The task.
     pub task: NodeTask,
     /// For whom it is.
     pub targets: Targets,
-    /// Whether the run asks for nothing else.
-    pub is_all: bool,
+}
+
+impl RoundAsk {
+    /// Whether this is what is asked for.
+    #[must_use]
+    pub fn is(&self, round: Round, task: &NodeTask, targets: &Targets) -> bool {
+        self.round == round
+            && self.targets == *targets
+            && self.task.now_unix_ns == task.now_unix_ns
+            && self.task.fragments == task.fragments
+            && self.task.keys == task.keys
+            && self.task.budget == task.budget
+    }
 }
 
 /// What [`run_with`] is going to ask for first (`with_out`: with an `out`) with otherwise the same
 /// arguments: for a fan-out that begins before the run does. None where no node is asked.
-pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64) -> Option<FirstAsk> {
+pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64) -> Option<RoundAsk> {
     let asks = match &plan.merge {
         Merge::Concat { .. } => Asks::whole(plan),
         Merge::Sql { .. } => Asks::first(plan),
     };
     let mut groups = asks.groups().into_iter().filter(|(targets, _)| *targets != Targets::Named(Vec::new()));
     let (targets, members) = groups.next()?;
-    let has_rounds = !plan.reductions.is_empty() || plan.with_values.is_some();
-    let is_all = groups.next().is_none() && !has_rounds && plan.lazily.is_none();
     // A run that is perhaps made again hands nothing on.
     let round = first_round(plan, with_out && plan.lazily.is_none());
-    Some(FirstAsk { round, task: asks.task(&members, budget, now_unix_ns), targets, is_all })
+    Some(RoundAsk { round, task: asks.task(&members, budget, now_unix_ns), targets })
 }
 
 /// Whether a fragment is asked for in the second round.
