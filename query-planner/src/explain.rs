@@ -38,9 +38,12 @@ fn explain_one(plan: &Plan) -> String {
         };
         let reduction = plan.reductions.iter().find(|reduction| reduction.fragment == i);
         let round = reduction.map_or_else(String::new, |reduction| match &reduction.by {
-            ReductionBy::Keys { driver, .. } => {
-                format!("; round 2, filtered by the keys of fragment {driver} when they are at most {MAX_KEYS}")
-            }
+            ReductionBy::Driver(by) => match by.keys {
+                Some(_) => {
+                    format!("; round 2, filtered by the keys of fragment {} when they are at most {MAX_KEYS}", by.driver)
+                }
+                None => format!("; round 2, filtered by the rows of fragment {}", by.driver),
+            },
             ReductionBy::Rows(by) => {
                 let drivers: Vec<String> = by.drivers.iter().map(ToString::to_string).collect();
                 let drivers = drivers.join(", ");
@@ -58,8 +61,13 @@ fn explain_one(plan: &Plan) -> String {
             fragment.columns, fragment.table, fragment.sql
         );
         match reduction.map(|reduction| &reduction.by) {
-            Some(ReductionBy::Keys { column, driver, driver_column }) => {
-                let _ = writeln!(out, "  + WHERE {} IN (fragment {driver}'s {driver_column})", quote_name(column));
+            Some(ReductionBy::Driver(by)) => {
+                let keys = by.keys.iter().map(|(column, keys)| {
+                    format!("{} IN (fragment {}'s {keys})", quote_name(column), by.driver)
+                });
+                let bounds = by.bounds.iter().map(|bound| format!("{} {} ({})", bound.column, bound.operator, bound.sql));
+                let conditions: Vec<String> = keys.chain(bounds).collect();
+                let _ = writeln!(out, "  + {} {}", by.condition_word(), conditions.join(" AND "));
             }
             Some(ReductionBy::Rows(by)) => {
                 let _ = writeln!(out, "  or {}", by.sql);

@@ -15,8 +15,7 @@ use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::memory::{self, Grant, Refused};
 use crate::merge_pool::MergePool;
 use crate::names::quoted;
-use crate::plan::{Fragment, Merge, MergeTable, Plan, ReducedByRows, ReductionBy, Targets, ValueSet};
-use crate::rules::semijoin::filtered_by_keys;
+use crate::plan::{Fragment, Merge, MergeTable, Plan, ReducedByDriver, ReducedByRows, ReductionBy, Targets, ValueSet};
 use crate::rules::values::{with_rows, with_sets};
 use crate::stop::{self, Stop};
 
@@ -303,27 +302,19 @@ impl Asks {
         let mut left_bytes = MAX_KEY_BYTES;
         for (i, fragment, values) in &mut round.fragments {
             let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.fragment == *i) else { continue };
-            let (column, driver, driver_column) = match &reduction.by {
-                ReductionBy::Keys { column, driver, driver_column } => (column, driver, driver_column),
+            match &reduction.by {
+                ReductionBy::Driver(by) => {
+                    let Some(table) = tables.get(by.driver) else { continue };
+                    let (sql, why) = by_driver(by, fragment, conn, &table.name, values, &mut left_bytes)?;
+                    fragment.sql = sql.unwrap_or_else(|| std::mem::take(&mut fragment.sql));
+                    chosen.push(why);
+                }
                 ReductionBy::Rows(by) => {
                     let (sql, why) = by_rows(by, fragment, conn, tables, now_unix_ns, nodes, &mut left_bytes)?;
                     fragment.sql = sql.unwrap_or_else(|| std::mem::take(&mut fragment.sql));
                     chosen.push(why);
-                    continue;
                 }
-            };
-            let Some(table) = tables.get(*driver) else { continue };
-            let Some(keys) = keys(conn, &table.name, driver_column, &mut left_bytes)? else {
-                chosen.push(format!("every row of {}: the keys of fragment {driver} are too many", fragment.table));
-                continue;
-            };
-            chosen.push(format!(
-                "rows of {} by {} keys of fragment {driver}; otherwise every row that passes its filter would have been shipped",
-                fragment.table,
-                keys.len(),
-            ));
-            fragment.sql = filtered_by_keys(&fragment.sql, column, keys.len());
-            *values = keys;
+            }
         }
         Ok(round)
     }
@@ -367,6 +358,50 @@ impl Asks {
             viewer: None,
         }
     }
+}
+
+/// The statement of a fragment that is reduced by its driver's keys, which become its `values`, and
+/// by bounds, where either says something; and what was chosen.
+fn by_driver(
+    by: &ReducedByDriver,
+    fragment: &Fragment,
+    conn: &Connection,
+    driver_table: &str,
+    values: &mut Vec<Value>,
+    left_bytes: &mut u64,
+) -> rusqlite::Result<(Option<String>, String)> {
+    let (table, driver) = (&fragment.table, by.driver);
+    let mut conditions = Vec::new();
+    for bound in &by.bounds {
+        let value = conn.prepare_cached(&bound.sql)?.query_row([], |row| row.get_ref(0).map(Value::from_sqlite))?;
+        let literal = match value {
+            // No row of the driver has a value: no row of the fragment belongs to any.
+            Value::Null => "NULL".to_owned(),
+            // (The least integer has no literal.)
+            Value::Integer(value) if value > i64::MIN => value.to_string(),
+            _ => continue,
+        };
+        conditions.push(format!("{} {} {literal}", bound.column, bound.operator));
+    }
+    let bounds = if conditions.is_empty() { String::new() } else { format!(" that have {}", conditions.join(" AND ")) };
+    let keys = match &by.keys {
+        Some((column, driver_column)) => {
+            keys(conn, driver_table, driver_column, left_bytes)?.map(|keys| (quoted(column), keys))
+        }
+        None => None,
+    };
+    let why = match &keys {
+        Some((column, keys)) => {
+            let marks = vec!["?"; keys.len()].join(", ");
+            conditions.push(format!("{column} IN ({marks})"));
+            format!("rows of {table}{bounds} by {} keys of fragment {driver}", keys.len())
+        }
+        None if !conditions.is_empty() => format!("rows of {table}{bounds} by the rows of fragment {driver}"),
+        None => return Ok((None, format!("every row of {table}: the keys of fragment {driver} are too many"))),
+    };
+    *values = keys.map(|(_, keys)| keys).unwrap_or_default();
+    let sql = format!("{}{}", by.head, conditions.join(" AND "));
+    Ok((Some(sql), format!("{why}; otherwise every row that passes its filter would have been shipped")))
 }
 
 /// The statement of a fragment that is reduced by rows, where sending these to `nodes` is less than

@@ -35,7 +35,7 @@ use crate::rewrite::{has_right_join, is_safe_filter, node_source, normalise};
 use crate::scope::admitted_nodes;
 
 use super::correlated::{Matching, Names, Needs, Reducible, Use};
-use super::semijoin::{self, Fetched, Link};
+use super::semijoin::{self, Fetched, Link, RangeLink};
 
 pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     let (select, changed) = normalise(question)?;
@@ -52,9 +52,13 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         };
         // A table below a view has uses that the question's text does not show.
         let filter = if below.contains(key) { None } else { filters.of_table(key) };
+        let mut filter_reads = Columns::default();
+        filter.iter().for_each(|filter| filter_reads.expr(filter));
         fetched.push(Fetched {
             key: key.clone(),
             filtered: filter.is_some(),
+            filter_reads: filter_reads.0.into_iter().map(|(_, name)| name).collect(),
+            head: head(table, columns, filter.as_ref()),
             is_below: below.contains(key) || !question.reads.contains_key(key),
             uses: filters.uses.get(key).map_or(0, Vec::len),
             ships: read_columns(table, columns).map(|column| column.name.clone()).collect(),
@@ -64,7 +68,8 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     }
     let mut reductions = Vec::new();
     if views.is_empty() {
-        reductions = semijoin::reductions(&fetched, &filters.links, catalog);
+        let links = (filters.links.as_slice(), filters.ranges.as_slice());
+        semijoin::reductions(&mut reductions, &fetched, links, &tables, catalog, true);
         for (at, one) in fetched.iter().enumerate().filter(|(_, one)| !one.is_below) {
             let (Some(table), Some(uses)) = (catalog.tables.get(&one.key), filters.uses.get(&one.key)) else {
                 continue;
@@ -83,6 +88,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
             fragments.push(Fragment { sql, columns: 1, ..fragments[at].clone() });
             tables.push(semijoin::count_table(counted));
         }
+        semijoin::reductions(&mut reductions, &fetched, links, &tables, catalog, false);
     }
     setup.extend(views.iter().filter_map(|key| catalog.tables.get(key)).map(|view| view.sql.clone()));
     Ok(Plan {
@@ -136,6 +142,16 @@ fn fragment(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) ->
         },
         combine: None,
         partials: Vec::new(),
+    }
+}
+
+/// The statement of [`fragment`] up to where a further condition can follow.
+fn head(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> String {
+    let (outputs, node, by_node) = outputs(table, columns, filter);
+    let whole = statement(table, &outputs.join(", "), node || by_node, None);
+    match filter {
+        Some(filter) => format!("{whole} WHERE ({filter}) AND "),
+        None => format!("{whole} WHERE "),
     }
 }
 
@@ -259,6 +275,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>, BTreeSe
 struct Filters {
     uses: BTreeMap<String, Vec<Use>>,
     links: Vec<Link>,
+    ranges: Vec<RangeLink>,
 }
 
 impl Filters {
@@ -362,7 +379,7 @@ impl Collect<'_> {
             everywhere.extend(join.on.as_ref().map(conjuncts).unwrap_or_default());
         }
         let mut uses = Vec::new();
-        let mut links = Vec::new();
+        let (mut links, mut ranges) = (Vec::new(), Vec::new());
         for (i, source) in from.sources().enumerate() {
             let left = i.checked_sub(1).and_then(|at| from.joins.get(at)).filter(|join| join.kind == JoinKind::Left);
             if let Source::Nested { from, .. } = source {
@@ -378,6 +395,7 @@ impl Collect<'_> {
             };
             if movable {
                 links.extend(candidates.iter().flat_map(|expr| self.links(expr, source, table, from)));
+                ranges.extend(candidates.iter().flat_map(|expr| self.ranges(expr, source, table, from)));
             }
             let is_own = |expr: &Expr| self.only_reads(expr, source, from);
             let candidates = if movable { candidates } else { Vec::new() };
@@ -392,6 +410,7 @@ impl Collect<'_> {
             uses.push((table.name.to_ascii_lowercase(), Use { filter: join_conjuncts(moved), matching }));
         }
         self.filters.links.extend(links);
+        self.filters.ranges.extend(ranges);
         for (key, filter) in uses {
             self.filters.uses.entry(key).or_default().push(filter);
         }
@@ -408,6 +427,20 @@ impl Collect<'_> {
                     .filter(|other| self.only_reads(theirs, other, from))
                     .filter_map(|other| Link::of(table, mine, self.table(other)?, theirs))
                     .collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    /// As [`Collect::links`], of comparisons by order.
+    fn ranges(&self, conjunct: &Expr, source: &Source, table: &Table, from: &From) -> Vec<RangeLink> {
+        let sides = RangeLink::sides(conjunct).into_iter().filter(|(mine, ..)| self.only_reads(mine, source, from));
+        sides
+            .filter_map(|(mine, operator, theirs)| {
+                let mut columns = Columns::default();
+                columns.expr(theirs);
+                let is_theirs = |other: &&Source| !std::ptr::eq(*other, source) && self.only_reads(theirs, other, from);
+                let other = from.sources().find(is_theirs).filter(|_| !columns.0.is_empty())?;
+                RangeLink::of(table, mine, operator, self.table(other)?, unqualified(theirs.clone()))
             })
             .collect()
     }
