@@ -40,7 +40,10 @@ fn explain_one(plan: &Plan) -> String {
         let round = reduction.map_or_else(String::new, |reduction| match &reduction.by {
             ReductionBy::Driver(by) => match by.keys {
                 Some(_) => {
-                    format!("; round 2, filtered by the keys of fragment {} when they are at most {MAX_KEYS}", by.driver)
+                    format!(
+                        "; round 2, filtered by the keys of fragment {} when they are at most {MAX_KEYS}",
+                        by.driver
+                    )
                 }
                 None => format!("; round 2, filtered by the rows of fragment {}", by.driver),
             },
@@ -62,10 +65,12 @@ fn explain_one(plan: &Plan) -> String {
         );
         match reduction.map(|reduction| &reduction.by) {
             Some(ReductionBy::Driver(by)) => {
-                let keys = by.keys.iter().map(|(column, keys)| {
-                    format!("{} IN (fragment {}'s {keys})", quote_name(column), by.driver)
-                });
-                let bounds = by.bounds.iter().map(|bound| format!("{} {} ({})", bound.column, bound.operator, bound.sql));
+                let keys = by
+                    .keys
+                    .iter()
+                    .map(|(column, keys)| format!("{} IN (fragment {}'s {keys})", quote_name(column), by.driver));
+                let bounds =
+                    by.bounds.iter().map(|bound| format!("{} {} ({})", bound.column, bound.operator, bound.sql));
                 let conditions: Vec<String> = keys.chain(bounds).collect();
                 let _ = writeln!(out, "  + {} {}", by.condition_word(), conditions.join(" AND "));
             }

@@ -325,9 +325,7 @@ impl Executor {
         let earlier = lease.as_mut().and_then(|lease| lease.earlier.take());
         let mut reader = match (earlier, task.viewer) {
             (Some((earlier, _)), _) => earlier,
-            (None, Some(uid)) => {
-                Reader::new(self.source.open_own_rows(&self.node, uid).map_err(not_opened)?, None)
-            }
+            (None, Some(uid)) => Reader::new(self.source.open_own_rows(&self.node, uid).map_err(not_opened)?, None),
             (None, None) => self.reader()?,
         };
         reader.unlimit();

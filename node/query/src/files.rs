@@ -346,7 +346,9 @@ mod tests {
                 assert_eq!(threads() > before, starts_threads, "{sql}");
             }
         }
-        let kept = |name: &str| coordinator.way.executor_of(&name.parse().expect("a name")).expect("it is here").kept_snapshots();
+        let kept = |name: &str| {
+            coordinator.way.executor_of(&name.parse().expect("a name")).expect("it is here").kept_snapshots()
+        };
         assert_eq!((kept("n1"), kept("n2")), (0, 0));
     }
 

@@ -496,9 +496,12 @@ mod tests {
         for row in 0..20_000_i64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let of = random >> 40;
-            let func: std::borrow::Cow<'static, str> =
-                if of % 3 == 0 { "send".into() } else { ["send", "all_reduce"][of as usize % 2].to_owned().into() };
-            let (pid, comm) = ((of / 8 % 50) as u32, (of % 5 > 0).then_some((of / 7 % 5) as i64));
+            let func: std::borrow::Cow<'static, str> = if of.is_multiple_of(3) {
+                "send".into()
+            } else {
+                ["send", "all_reduce"][of as usize % 2].to_owned().into()
+            };
+            let (pid, comm) = ((of / 8 % 50) as u32, (!of.is_multiple_of(5)).then_some((of / 7 % 5) as i64));
             let key = RollupKey::new(row / 4_000 * 1_000_000_000, "mpi", func, pid, None, comm, 1);
             let duration_ns = (of % 1_000) as i64;
             let sum = known.entry(key.clone()).or_insert((0, 0, i64::MAX, i64::MIN));
@@ -506,7 +509,9 @@ mod tests {
             rollups.add(key, duration_ns);
         }
         let sums = rollups.settled();
-        let in_sketch = |sum: &super::Sum| sum.sketch.as_ref().map(|sketch| sketch.zeros + sketch.buckets.iter().map(|(_, n)| n).sum::<u64>());
+        let in_sketch = |sum: &super::Sum| {
+            sum.sketch.as_ref().map(|sketch| sketch.zeros + sketch.buckets.iter().map(|(_, n)| n).sum::<u64>())
+        };
         assert_eq!(sums.len(), known.len());
         for (key, sum) in sums {
             assert_eq!(Some(&(sum.count, sum.sum_ns, sum.min_ns, sum.max_ns)), known.get(key), "{key:?}");

@@ -41,9 +41,7 @@ use std::collections::BTreeSet;
 use crate::ast::{Expr, quote_name, same_name};
 use crate::catalog::{COLUMN_MODULE, Catalog, Column, Kind, Table};
 use crate::names::{affinity, quoted};
-use crate::plan::{
-    DriverBound, MergeColumn, MergeTable, ReducedByDriver, ReducedByRows, Reduction, ReductionBy,
-};
+use crate::plan::{DriverBound, MergeColumn, MergeTable, ReducedByDriver, ReducedByRows, Reduction, ReductionBy};
 
 /// An equality that every needed row of `table` fulfils, with some row of `driver`. Tables by
 /// lower-case name, columns as typed.
@@ -229,9 +227,8 @@ fn bound(
         matches!(affinity(&column.decl_type), "INT" | "REAL" | "NUM") && stores_by_affinity(table, catalog)
     };
     let mine = shipped_column(table, &link.column, fragment).filter(|column| is_number(table, column))?;
-    let is_fit = |name: &str| {
-        shipped_column(driver_table, name, driver).is_some_and(|column| is_number(driver_table, column))
-    };
+    let is_fit =
+        |name: &str| shipped_column(driver_table, name, driver).is_some_and(|column| is_number(driver_table, column));
     let is_bounded = fragment.filter_reads.iter().any(|name| same_name(name, &link.column));
     if is_bounded || table.replicated || !is_numeric(&link.with, &is_fit) {
         return None;

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use rusqlite::Connection;
 
 use crate::{
-    Answer, AskOptions, Budget, Catalog, Fanout, RoundAsk, MergePool, NodeError, NodeStats, NodeTask, Plan, QueryError,
-    Round, RunError, Sink, Stop, Targets, Value, execute_task, harden, plan, run,
+    Answer, AskOptions, Budget, Catalog, Fanout, MergePool, NodeError, NodeStats, NodeTask, Plan, QueryError, Round,
+    RoundAsk, RunError, Sink, Stop, Targets, Value, execute_task, harden, plan, run,
 };
 
 /// 2026-11-20 00:00:00 UTC.

@@ -176,7 +176,11 @@ fn only_rows_within_the_bounds_of_a_driver_travel() {
             "k IN (SELECT k FROM a WHERE x < 4) AND id > 0 AND id <= 13",
         ),
         ("SELECT a.x, b.id FROM a JOIN b ON a.x * 2 >= b.id WHERE a.x < 4", "a WHERE x < 4", "id <= 6"),
-        ("SELECT count(*) FROM b, a WHERE b.id BETWEEN a.x AND a.x + 1 AND x IN (3, 5)", "a WHERE x IN (3, 5)", "id BETWEEN 3 AND 6"),
+        (
+            "SELECT count(*) FROM b, a WHERE b.id BETWEEN a.x AND a.x + 1 AND x IN (3, 5)",
+            "a WHERE x IN (3, 5)",
+            "id BETWEEN 3 AND 6",
+        ),
         ("SELECT a.x, b.id FROM a LEFT JOIN b ON b.id < a.x WHERE a.x = 9", "a WHERE x = 9", "id < 9"),
         // A driver without rows, and one without a value.
         ("SELECT a.x, b.id FROM a LEFT JOIN b ON b.id < a.x WHERE a.x > 100", "a WHERE x > 100", "0"),
@@ -222,17 +226,34 @@ fn the_plan_says_the_bounds() {
 #[test]
 fn bounds_of_any_values_lose_no_row() {
     let values = [
-        "NULL", "0", "-0.0", "1", "1.0", "1.5", "'1'", "'x'", "x'31'", "''", "-5", "9223372036854775807",
-        "-9223372036854775808", "9223372036854775807.0", "9e999", "-9e999", "'9e999'", "1e15", "4",
+        "NULL",
+        "0",
+        "-0.0",
+        "1",
+        "1.0",
+        "1.5",
+        "'1'",
+        "'x'",
+        "x'31'",
+        "''",
+        "-5",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "9223372036854775807.0",
+        "9e999",
+        "-9e999",
+        "'9e999'",
+        "1e15",
+        "4",
     ];
     let columns = ["INTEGER", "REAL", "NUMERIC", "TEXT", ""].map(str::to_owned);
     let declared: Vec<String> = columns.iter().enumerate().map(|(i, decl)| format!("k{i} {decl}")).collect();
-    let schema =
-        format!("CREATE TABLE a(x INTEGER, {0}); CREATE TABLE b(y INTEGER, {0});", declared.join(", "));
+    let schema = format!("CREATE TABLE a(x INTEGER, {0}); CREATE TABLE b(y INTEGER, {0});", declared.join(", "));
     let rows = |node: usize| -> String {
         let of = |table: &str| -> String {
             let kept = values.iter().enumerate().filter(|(i, _)| i % 3 == node);
-            kept.map(|(i, value)| format!("INSERT INTO {table} VALUES ({i}{});", format!(", {value}").repeat(5))).collect()
+            kept.map(|(i, value)| format!("INSERT INTO {table} VALUES ({i}{});", format!(", {value}").repeat(5)))
+                .collect()
         };
         of("a") + &of("b")
     };
@@ -242,7 +263,8 @@ fn bounds_of_any_values_lose_no_row() {
         for operator in ["<", "<=", ">", ">="] {
             for with in ["a.k", "a.x - 3 + a.k", "2 * a.k"] {
                 for filter in ["x < 4", "x > 9", "x = 11", "x > 2 AND x < 9"] {
-                    let sql = format!("SELECT x, y FROM a LEFT JOIN b ON b.k{mine} {operator} {with}{theirs} WHERE {filter}");
+                    let sql =
+                        format!("SELECT x, y FROM a LEFT JOIN b ON b.k{mine} {operator} {with}{theirs} WHERE {filter}");
                     let plan = plan_of(&mut mesh, &sql);
                     let is_numeric = mine < 3 && theirs < 3;
                     assert_eq!(plan.reductions.len(), usize::from(is_numeric), "{sql}");

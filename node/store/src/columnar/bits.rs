@@ -204,7 +204,11 @@ impl<'v> ToPack<'v> {
                 put_bits(&mut bytes, differences, block.delta_width);
             } else {
                 let least = block.least;
-                put_bits(&mut bytes, values.iter().map(|value| value.wrapping_sub(least).cast_unsigned()), block.width());
+                put_bits(
+                    &mut bytes,
+                    values.iter().map(|value| value.wrapping_sub(least).cast_unsigned()),
+                    block.width(),
+                );
             }
         }
         bytes.extend_from_slice(&[0; PADDING]);
