@@ -78,8 +78,9 @@ fn explain_one(plan: &Plan) -> String {
             }
             Some(ReductionBy::Rows(by)) => {
                 let _ = writeln!(out, "  or {}", by.sql);
-                let otherwise = by.otherwise.as_ref().map(of_driver);
-                otherwise.iter().for_each(|condition| drop(writeln!(out, "  or {condition}")));
+                if let Some(otherwise) = &by.otherwise {
+                    let _ = writeln!(out, "  or {}", of_driver(otherwise));
+                }
                 for set in &by.sets {
                     let _ = writeln!(out, "  with {}: {}", set.name, set.sql);
                 }
