@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::comm_layout::{CommLayout, Layouts, MAGIC};
 use crate::wire::{self, RawCall};
-use crate::{libraries, maps};
+use crate::{libraries, maps, procfs};
 use record::Library;
 
 /// No communicator is larger.
@@ -69,7 +69,7 @@ impl LateComms {
             return looked.clone();
         }
         self.known().of_process.insert(pid, None);
-        let text = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        let text = procfs::read(pid, "maps").ok()?;
         let of_nccl = |m: &maps::Mapping<'_>| {
             m.executable && matches!(libraries::library_of(m.file_name()), Some(Library::Nccl | Library::Rccl))
         };

@@ -7,7 +7,7 @@
 //! Records are the types of the crate `record`, which needs no libbpf.
 //!
 //! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes
-//! records with what `process` and `mpi` know; `classes` lists the kinds of records and their
+//! records with what `process` and `mpi` know (`procfs` reads `/proc/PID`); `classes` lists the kinds of records and their
 //! requirements; `discovery`, `symbols` and `attach` decide where the probes are.
 
 mod attach;
@@ -38,6 +38,7 @@ mod nccl_hash;
 mod open_calls;
 pub mod privileges;
 mod process;
+mod procfs;
 mod python_walks;
 mod ring;
 pub mod rings;
@@ -65,6 +66,7 @@ pub use error::Error;
 pub use host::Host;
 pub use loader::{ProbeStatus, kernel_objects};
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};
+pub use procfs::runs;
 pub use python_walks::PythonWalks;
 pub use record::{
     BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,

@@ -11,6 +11,7 @@ use std::fs;
 use crate::elf::Elf;
 use crate::libraries;
 use crate::maps;
+use crate::procfs;
 
 /// The meaning of a handle in Open MPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +104,7 @@ impl MpiNames {
     /// program.
     pub(crate) fn read(pid: u32) -> MpiNames {
         let mut names = MpiNames::default();
-        let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else {
+        let Ok(text) = procfs::read(pid, "maps") else {
             return names;
         };
         let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use crate::cgroup;
 use crate::clock;
 use crate::container;
 use crate::mpi::MpiNames;
+use crate::procfs::{self, cgroup_path, has_threads, start_since_boot_ns};
 use parking_lot::{Mutex, MutexGuard};
 use record::ProcessSeen;
 
@@ -86,19 +86,20 @@ pub(crate) struct Process {
 impl Process {
     fn read(pid: u32, boot_unix_ns: i64) -> Option<Process> {
         let read_ns = clock::kernel_now_ns();
-        let proc = |name: &str| format!("/proc/{pid}/{name}");
-        let stat = fs::read(proc("stat")).ok()?;
-        let cgroups = fs::read_to_string(proc("cgroup")).unwrap_or_default();
-        let environ = fs::read(proc("environ")).unwrap_or_default();
+        let file = |name| procfs::read(pid, name).unwrap_or_default();
+        let stat = procfs::read(pid, "stat").ok()?;
+        let cgroups = String::from_utf8_lossy(&file("cgroup")).into_owned();
+        let environ = file("environ");
         let who = Attribution::from_environ(&environ);
-        let comm = fs::read(proc("comm")).unwrap_or_default();
-        let mountinfo = fs::read(proc("mountinfo")).unwrap_or_default();
-        let mountinfo = String::from_utf8_lossy(&mountinfo);
-        let uid = fs::metadata(proc("")).ok().map(|metadata| metadata.uid());
+        let comm = file("comm");
+        let mountinfo = String::from_utf8_lossy(&file("mountinfo")).into_owned();
+        let uid = fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid());
         let seen = ProcessSeen {
             pid,
             start_ns: boot_unix_ns.saturating_add(start_since_boot_ns(&stat)?),
-            exe: fs::read_link(proc("exe")).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default(),
+            exe: fs::read_link(format!("/proc/{pid}/exe"))
+                .map(|p| p.to_string_lossy().into_owned())
+                .unwrap_or_default(),
             comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned(),
             rank: who.rank,
             local_rank: who.local_rank,
@@ -120,70 +121,6 @@ impl Process {
     pub(crate) fn mpi(&self) -> &MpiNames {
         self.mpi.get_or_init(|| MpiNames::read(self.seen.pid))
     }
-}
-
-/// A field of /proc/PID/stat after the name, counted from 1 as proc(5) does. The name is in
-/// parentheses and may contain any character.
-fn stat_field(stat: &[u8], number: usize) -> Option<&str> {
-    let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
-    let field = stat.get(after_name..)?.split(|&b| b == b' ').nth(number.checked_sub(3)?)?;
-    Some(std::str::from_utf8(field).ok()?.trim_end())
-}
-
-fn start_since_boot_ns(stat: &[u8]) -> Option<i64> {
-    let ticks: i64 = stat_field(stat, 22)?.parse().ok()?;
-    ticks.checked_mul(1_000_000_000 / ticks_per_second())
-}
-
-/// Whether a thread of it still runs. The main one may have ended before the others: then the
-/// process looks as if it had.
-fn has_threads(stat: &[u8]) -> bool {
-    let ended = matches!(stat_field(stat, 3), None | Some("Z" | "X"));
-    !ended || stat_field(stat, 20).and_then(|threads| threads.parse::<u32>().ok()).is_some_and(|threads| threads > 1)
-}
-
-/// A file of `/proc/PID`, at most 1 MiB of it. With room for all of it and no question about its
-/// size, which the kernel does not know, it takes four system calls in place of twelve.
-pub(crate) fn proc_file(pid: u32, name: &str) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(4_096);
-    fs::File::open(format!("/proc/{pid}/{name}"))?.take(1 << 20).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// The rest of the line of `/proc/PID/status` that begins with `field`.
-pub(crate) fn line_of<'a>(status: &'a [u8], field: &str) -> Option<&'a str> {
-    let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(field.as_bytes()))?;
-    std::str::from_utf8(line).ok()
-}
-
-/// Whether it is a task of the kernel's own (`PF_KTHREAD` of linux/sched.h).
-pub(crate) fn is_kernel_thread(pid: u32) -> bool {
-    let stat = proc_file(pid, "stat").unwrap_or_default();
-    stat_field(&stat, 9).and_then(|flags| flags.parse::<u32>().ok()).is_some_and(|flags| flags & 0x0020_0000 != 0)
-}
-
-/// Whether there is a process of this pid that has not ended.
-pub(crate) fn runs(pid: u32) -> bool {
-    proc_file(pid, "stat").is_ok_and(|stat| has_threads(&stat))
-}
-
-fn ticks_per_second() -> i64 {
-    // SAFETY: sysconf has no preconditions.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    if ticks > 0 { ticks } else { 100 }
-}
-
-/// The path in cgroup v2 out of /proc/PID/cgroup ("0::/path").
-pub(crate) fn cgroup_path(cgroups: &str) -> &str {
-    cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("")
-}
-
-/// Whether the real, effective and saved user of a process are this one. (The programs check more,
-/// for every event.)
-pub(crate) fn is_all_of_user(pid: u32, user: u32) -> bool {
-    let status = proc_file(pid, "status").unwrap_or_default();
-    let Some(line) = line_of(&status, "Uid:") else { return false };
-    line.split_whitespace().take(3).filter(|uid| uid.parse() == Ok(user)).count() == 3
 }
 
 fn user_name(uid: u32) -> String {
@@ -269,7 +206,7 @@ impl Processes {
     /// another time. An earlier process is marked as ended.
     pub(crate) fn is_same(&self, pid: u32) -> bool {
         let Some(known) = self.known(pid) else { return true };
-        let Ok(stat) = proc_file(pid, "stat") else { return true };
+        let Ok(stat) = procfs::read(pid, "stat") else { return true };
         let start_ns = start_since_boot_ns(&stat).map(|since| self.boot_unix_ns.saturating_add(since));
         let same = start_ns == Some(known.seen.start_ns);
         if !same {
@@ -280,7 +217,7 @@ impl Processes {
 
     /// Whether a process still runs: one that has ended and was not waited for does not.
     pub(crate) fn lives(&self, seen: &ProcessSeen) -> bool {
-        let Ok(stat) = proc_file(seen.pid, "stat") else { return false };
+        let Ok(stat) = procfs::read(seen.pid, "stat") else { return false };
         let start_ns = start_since_boot_ns(&stat).map(|since| self.boot_unix_ns.saturating_add(since));
         has_threads(&stat) && start_ns == Some(seen.start_ns)
     }
@@ -389,11 +326,6 @@ mod tests {
     }
 
     #[test]
-    fn the_path_in_cgroup_v2() {
-        assert_eq!(cgroup_path("3:cpu:/x\n0::/user.slice\n"), "/user.slice");
-    }
-
-    #[test]
     fn a_pid_that_is_used_again_is_recognised_by_its_start() {
         let processes = Processes::new();
         let pid = std::process::id();
@@ -408,24 +340,6 @@ mod tests {
         let (again, new) = processes.look(pid).unwrap();
         assert!(new && again.seen == me.seen);
         assert!(processes.is_same(0), "what is not known is not another");
-    }
-
-    #[test]
-    fn start_time_behind_an_odd_name() {
-        let stat = b"7 (a) b (c) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 250 1000 1 18446744073709551615";
-        assert_eq!(start_since_boot_ns(stat), Some(250 * (1_000_000_000 / ticks_per_second())));
-        assert_eq!(start_since_boot_ns(b"7 (x"), None);
-    }
-
-    #[test]
-    fn a_main_thread_may_end_before_the_others() {
-        let stat = |state: &str, threads: u32| {
-            format!("7 (a) {state} 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 250 0 0").into_bytes()
-        };
-        assert!(has_threads(&stat("S", 1)) && has_threads(&stat("R", 9)) && has_threads(&stat("Z", 2)));
-        assert!(!has_threads(&stat("Z", 1)) && !has_threads(&stat("X", 1)) && !has_threads(b"7 (x"));
-        assert!(runs(std::process::id()) && !runs(0));
-        assert!(!is_kernel_thread(std::process::id()) && !is_kernel_thread(0));
     }
 
     #[test]

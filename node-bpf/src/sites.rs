@@ -3,7 +3,7 @@
 //! of a framework's library take long to read. Programs have few such places, so the texts are few.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::elf;
 use crate::maps::{self, Mapping};
+use crate::procfs;
 
 /// Most places of one process, and of all files: calls at further ones have no site.
 const MOST_OF_PROCESS: usize = 4_096;
@@ -121,7 +122,7 @@ impl Sites {
         if self.places.len() >= MOST_PLACES {
             return None;
         }
-        let text = fs::read(format!("/proc/{pid}/maps")).ok()?;
+        let text = procfs::read(pid, "maps").ok()?;
         let mapping = maps::mappings(&text).find(|m| (m.start..m.end).contains(&address))?;
         let name = String::from_utf8_lossy(mapping.file_name()).into_owned();
         let at: Arc<str> = format!("{name}@{:#x}", place.2).into();
@@ -174,7 +175,7 @@ impl Resolver {
 }
 
 fn code_of(pid: u32) -> Vec<Code> {
-    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let text = procfs::read(pid, "maps").unwrap_or_default();
     let code = maps::mappings(&text).filter(|mapping| mapping.executable);
     code.map(|Mapping { start, end, offset, device, inode, .. }| Code {
         start,

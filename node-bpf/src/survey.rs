@@ -18,6 +18,7 @@ use crate::host::Host;
 use crate::loader;
 use crate::maps;
 use crate::privileges;
+use crate::procfs;
 
 /// The findings.
 #[derive(Debug)]
@@ -104,7 +105,7 @@ fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
     let mut hidden = 0;
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     for pid in pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
-        let text = match fs::read(format!("/proc/{pid}/maps")) {
+        let text = match procfs::read(pid, "maps") {
             Ok(text) => text,
             Err(error) => {
                 hidden += usize::from(error.kind() == ErrorKind::PermissionDenied);

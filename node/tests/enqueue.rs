@@ -264,6 +264,46 @@ fn a_job_that_ran_before_the_agents_came_is_understood() {
     }
 }
 
+/// Stages of a pipeline that meet in sends and receives alone; hosts run ahead and wait for their
+/// devices in every tenth step. Nothing makes all of them meet: what tells is how long each waits.
+#[test]
+fn a_slow_stage_is_named_where_no_collective_is_called() {
+    if !can_capture("a_slow_stage_is_named_where_no_collective_is_called") {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("stages");
+    start_agents(&mut lab, &cgroups);
+    let bin = workloads(&lab);
+    prime(&lab, &bin, &cgroups);
+    let late_file = lab.path("late");
+    let late = late_file.display().to_string();
+    let flags = ["--mode", "enqueue", "--pp", "8", "--pairs-only", "--wait-every", "10", "--work-ms", "10"];
+    let _job = job(&bin, &cgroups, &[&flags[..], &["--late-file", &late]].concat());
+    let standing = || -> Result<Value, String> {
+        let output = lab.ask("m2", "stragglers", &["--format", "json"]);
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {}", stderr(&output)))
+    };
+    // Its own past is what tells a stage that became slow from one that has more to do.
+    wait_for("ten seconds of all stages in which none is slow", || {
+        let answer = standing()?;
+        assert_ne!(answer["verdict"]["kind"], "rank", "{}", answer["verdict"]);
+        let about = &answer["point_to_point"];
+        let span_ns =
+            about["until_ns"].as_i64().zip(about["since_ns"].as_i64()).map_or(0, |(until, since)| until - since);
+        let all = about["heard"] == 8 && about["enqueued"] == true;
+        if all && span_ns >= 10_000_000_000 { Ok(()) } else { Err(about.to_string()) }
+    });
+    std::fs::write(&late_file, "3 10").expect("the file is written");
+    let named = |answer: &Value| {
+        let verdict = &answer["verdict"];
+        assert!(verdict["kind"] != "rank" || verdict["rank"] == 3, "{verdict}");
+        if verdict["kind"] == "rank" { Ok(()) } else { Err(format!("{verdict} {}", answer["point_to_point"])) }
+    };
+    wait_for("the standing verdict names the slow stage", || named(&standing()?));
+    wait_for("so do the stores", || named(&report(&lab, "m4", "30s")?));
+}
+
 /// In a job with tensor, data and pipeline parallel groups a late rank delays several stages: it
 /// may be named, but no other rank.
 fn groups_of_large_models(test: &str, mode: &str) {

@@ -100,11 +100,11 @@ impl VisitMut for Inline<'_> {
         }
         let Ok(mut body) = parse_select(view.sql) else { return };
         let mut span = match args {
-            None => Span { whole: true, since: Expr::Literal("0".into()), until: Expr::Literal("0".into()) },
+            None => Span { is_always: true, since: Expr::Literal("0".into()), until: Expr::Literal("0".into()) },
             Some(mut args) if args.len() == 2 => {
                 let until = args.pop().unwrap_or_else(|| Expr::Literal("0".into()));
                 let since = args.pop().unwrap_or_else(|| Expr::Literal("0".into()));
-                Span { whole: false, since, until }
+                Span { is_always: false, since, until }
             }
             Some(_) => {
                 self.error.get_or_insert(format!(
@@ -122,7 +122,7 @@ impl VisitMut for Inline<'_> {
 
 /// The span that a view is asked for.
 struct Span {
-    whole: bool,
+    is_always: bool,
     since: Expr,
     until: Expr,
 }
@@ -136,7 +136,7 @@ impl Span {
                 if let Expr::Binary(lhs, "OR", rhs) = node
                     && **lhs == Expr::Variable(":in_span".to_owned())
                 {
-                    *node = if self.0.whole { Expr::Literal("1".to_owned()) } else { *rhs.clone() };
+                    *node = if self.0.is_always { Expr::Literal("1".to_owned()) } else { *rhs.clone() };
                 }
                 walk_mut::expr(self, node);
                 let Expr::Variable(name) = node else { return };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Value};
 use crate::limits::{MAX_FRAGMENT_BYTES, MAX_KEYS};
-use crate::memory::Grant;
+use crate::memory::SharedReservation;
 use crate::plan::{ColumnMeta, Fragment, Targets};
 
 /// What a question may cost, at each node and at the coordinator.
@@ -42,7 +42,7 @@ pub struct AskOptions {
 /// transaction, so that they see one snapshot. Travels by value (serde).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeTask {
-    /// What to run; results are told apart by the index in this list.
+    /// What to run; results are identified by the index in this list.
     pub fragments: Vec<Fragment>,
     /// For each fragment the values of its anonymous parameters (`?`), in order; a fragment beyond
     /// the end of this list has none.
@@ -233,5 +233,5 @@ pub struct Answer {
     /// Time in the merge.
     pub merge_ns: u64,
     /// What `rows` take of the question's memory; dropped, they count no more.
-    pub kept: Option<Arc<Grant>>,
+    pub kept: Option<Arc<SharedReservation>>,
 }

@@ -153,7 +153,7 @@ mod decode {
     use serde::de::{DeserializeSeed, Error, SeqAccess, Visitor};
 
     use super::{Batch, Value};
-    use crate::memory::{Held, refused_here};
+    use crate::memory::{Reservation, refused_here};
 
     /// More than SQLite allows in a result.
     const MOST_COLUMNS: usize = 2_000;
@@ -191,7 +191,7 @@ mod decode {
     struct Read {
         values: usize,
         heap_bytes: usize,
-        held: Held,
+        reservation: Reservation,
     }
 
     impl Read {
@@ -199,7 +199,7 @@ mod decode {
             if self.values > Batch::MOST_VALUES {
                 return Err(E::custom(format!("more than {} values in one batch", Batch::MOST_VALUES)));
             }
-            if self.held.is_within(self.values * size_of::<Value>() + self.heap_bytes) {
+            if self.reservation.try_resize(self.values * size_of::<Value>() + self.heap_bytes) {
                 return Ok(());
             }
             let why = refused_here();

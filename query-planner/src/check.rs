@@ -48,7 +48,7 @@ impl Question<'_> {
         self.reads.keys().filter_map(|key| self.catalog.tables.get(key))
     }
 
-    /// SQLite's authorizer does not hear of the columns that USING and NATURAL compare.
+    /// SQLite's authorizer does not see the columns that USING and NATURAL compare.
     fn add_join_columns(&mut self) {
         #[derive(Default)]
         struct Shared {

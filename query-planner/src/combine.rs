@@ -52,7 +52,7 @@ impl Combine {
         drop(watched);
         let rows = batches.iter().map(|batch| u64::from(batch.rows)).sum();
         if outcome.is_ok() {
-            pool.give_back(conn, &tables, &[], rows);
+            pool.release(conn, &tables, &[], rows);
         }
         outcome.map_err(|error| failed(&error))
     }
@@ -240,10 +240,10 @@ mod tests {
                 })
                 .collect();
             let plain = combine.counted(&batches);
-            let whole = |value: &Value| matches!(value, Value::Integer(_) | Value::Null);
-            let are_whole = batches.iter().flat_map(|batch| &batch.columns[1]).all(whole);
+            let is_integer = |value: &Value| matches!(value, Value::Integer(_) | Value::Null);
+            let are_integers = batches.iter().flat_map(|batch| &batch.columns[1]).all(is_integer);
             let some = batches.iter().any(|batch| batch.rows > 0);
-            prop_assert_eq!(plain.is_some(), some && are_whole && !matches!(affinity, "TEXT" | "REAL"));
+            prop_assert_eq!(plain.is_some(), some && are_integers && !matches!(affinity, "TEXT" | "REAL"));
             if let Some(plain) = plain {
                 prop_assert_eq!(plain, by_sqlite(&combine, &batches));
             }

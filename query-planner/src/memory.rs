@@ -8,8 +8,8 @@
 //! it had, and nobody else notices.
 //!
 //! What our own code keeps on such a thread (lists for medians, decoded columns) is counted with it
-//! by [`Held`]; what belongs to no thread by [`Grant`]. A thread takes from its account in pieces
-//! of `PIECE`, so that few allocations meet the atomics.
+//! by a [`Reservation`]; what belongs to no thread by a [`SharedReservation`]. A thread takes from
+//! its account in pieces of `PIECE`, so that few allocations touch the atomics.
 
 mod pool;
 
@@ -19,15 +19,15 @@ use std::sync::{Arc, OnceLock};
 
 use rusqlite::ffi;
 
-pub use pool::{Account, Grant, Refused, SMALL_BYTES, bound_all, bound_of_all, most_of_one, taken_by_all};
+pub use pool::{Account, Refused, SMALL_BYTES, SharedReservation, bound_all, bound_of_all, most_of_one, taken_by_all};
 
 /// What a thread takes from its account at a time, if there is so much.
 const PIECE: i64 = 1 << 20;
 /// A thread that has so much more than it uses gives back all but one piece of it.
 const MOST_UNUSED: i64 = 4 * PIECE;
 
-/// What a thread has.
-struct Here {
+/// The memory of a thread that works for a question.
+struct ThreadMemory {
     /// Bytes allocated less bytes freed since the cap was set.
     used: Cell<i64>,
     /// Bytes taken from the account; without an account there is no bound.
@@ -42,8 +42,8 @@ struct Here {
 }
 
 thread_local! {
-    static HERE: Here = const {
-        Here {
+    static THREAD: ThreadMemory = const {
+        ThreadMemory {
             used: Cell::new(0),
             granted: Cell::new(i64::MAX),
             peak: Cell::new(0),
@@ -53,21 +53,21 @@ thread_local! {
     };
 }
 
-impl Here {
+impl ThreadMemory {
     fn account(&self) -> Option<&Account> {
         // SAFETY: set by `cap_of` to an account that its guard owns, and taken back by that guard,
         // on this thread.
         unsafe { self.account.get().as_ref() }
     }
 
-    /// Takes what `wanted` more bytes lack, in pieces where there is so much.
-    fn take(&self, wanted: i64) -> bool {
+    /// Takes `wanted` more bytes from the account, a piece at a time where there is so much.
+    fn try_grow(&self, wanted: i64) -> bool {
         let Some(account) = self.account() else { return true };
         if crate::stop::is_over_here() {
             return false;
         }
         let piece = wanted.max(PIECE);
-        match account.take(piece).map(|()| piece).or_else(|_| account.take(wanted).map(|()| wanted)) {
+        match account.try_grow(piece).map(|()| piece).or_else(|_| account.try_grow(wanted).map(|()| wanted)) {
             Ok(taken) => {
                 self.granted.set(self.granted.get() + taken);
                 self.peak.set(self.peak.get().max(self.granted.get()));
@@ -80,12 +80,12 @@ impl Here {
         }
     }
 
-    /// Gives back what is far more than is used.
-    fn give_back(&self) {
+    /// Returns to the account what is far more than is used.
+    fn shrink(&self) {
         let keep = self.used.get().max(0) + PIECE;
         let granted = self.granted.get();
         if let Some(account) = self.account().filter(|_| granted >= keep + MOST_UNUSED) {
-            account.give_back(granted - keep);
+            account.shrink(granted - keep);
             self.granted.set(keep);
         }
     }
@@ -159,13 +159,13 @@ pub fn cap(bytes: u64) -> Cap {
     cap_of(&Account::new(bytes))
 }
 
-/// Counts what SQLite and [`Held`] take on this thread to a question that may be at work elsewhere,
-/// too.
+/// Counts what SQLite and each [`Reservation`] take on this thread to a question that may be at work
+/// on other threads, too.
 pub fn cap_of(account: &Arc<Account>) -> Cap {
     let account = Arc::clone(account);
-    let before = HERE.with(|here| {
-        here.refused.set(None);
-        (here.used.replace(0), here.granted.replace(0), here.account.replace(Arc::as_ptr(&account)))
+    let before = THREAD.with(|thread| {
+        thread.refused.set(None);
+        (thread.used.replace(0), thread.granted.replace(0), thread.account.replace(Arc::as_ptr(&account)))
     });
     Cap { account, before }
 }
@@ -173,11 +173,11 @@ pub fn cap_of(account: &Arc<Account>) -> Cap {
 impl Drop for Cap {
     fn drop(&mut self) {
         let (used, granted, account) = self.before;
-        HERE.with(|here| {
+        THREAD.with(|thread| {
             // What stays (a kept connection's pages) counts to nobody: who keeps it bounds it.
-            self.account.give_back(here.granted.replace(granted));
-            here.used.set(used.saturating_add(here.used.get()));
-            here.account.set(account);
+            self.account.shrink(thread.granted.replace(granted));
+            thread.used.set(used.saturating_add(thread.used.get()));
+            thread.account.set(account);
         });
     }
 }
@@ -185,13 +185,13 @@ impl Drop for Cap {
 /// The most bytes that this thread has had of a question's memory at a time.
 #[must_use]
 pub fn peak_here() -> u64 {
-    HERE.with(|here| here.peak.get().unsigned_abs())
+    THREAD.with(|thread| thread.peak.get().unsigned_abs())
 }
 
 /// Why this thread's question was last refused memory, if it was.
 #[must_use]
 pub fn refused_here() -> Option<Refused> {
-    HERE.with(|here| here.refused.get())
+    THREAD.with(|thread| thread.refused.get())
 }
 
 /// What SQLite may need to declare a virtual table: without it rusqlite aborts the process for the
@@ -213,7 +213,7 @@ pub fn has_room(bytes: usize) -> bool {
 /// aborts the process where there is none (its `SqliteMallocString`). Where the question has no memory
 /// for the message, that is the error.
 #[must_use]
-pub fn sayable(error: rusqlite::Error) -> rusqlite::Error {
+pub fn error_that_fits(error: rusqlite::Error) -> rusqlite::Error {
     use rusqlite::Error::SqliteFailure;
     let no_memory = || SqliteFailure(ffi::Error::new(ffi::SQLITE_NOMEM), None);
     match error {
@@ -225,10 +225,10 @@ pub fn sayable(error: rusqlite::Error) -> rusqlite::Error {
 }
 
 /// The account of this thread's question, where it works for one: for what works for it elsewhere
-/// or outlives its work here.
+/// or outlives its work on this thread.
 #[must_use]
 pub fn account_here() -> Option<Arc<Account>> {
-    let account = HERE.with(|here| here.account.get());
+    let account = THREAD.with(|thread| thread.account.get());
     if account.is_null() {
         return None;
     }
@@ -239,18 +239,18 @@ pub fn account_here() -> Option<Arc<Account>> {
     }
 }
 
-/// Memory other than SQLite's that counts like it, on the thread that made this. Dropped, it is
-/// given back.
+/// Memory other than SQLite's that counts like it, on the thread that made this, until it is
+/// dropped.
 #[derive(Debug, Default)]
-pub struct Held(i64);
+pub struct Reservation(i64);
 
-impl Held {
-    /// Sets it to so many bytes. False when that is more than the thread may have.
+impl Reservation {
+    /// Makes it so many bytes. False, and unchanged, when that is more than the question may have.
     #[must_use]
-    pub fn is_within(&mut self, bytes: usize) -> bool {
+    pub fn try_resize(&mut self, bytes: usize) -> bool {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let more = bytes - self.0;
-        if more > 0 && !may_have(more) {
+        if more > 0 && !may_grow(more) {
             return false;
         }
         if more != 0 {
@@ -261,7 +261,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         count(-self.0);
     }
@@ -272,21 +272,21 @@ impl Drop for Held {
 const LARGE: i64 = 16 << 10;
 
 /// Whether this thread may have so many bytes more; takes them from the account.
-fn may_have(bytes: i64) -> bool {
+fn may_grow(bytes: i64) -> bool {
     if bytes >= LARGE && crate::stop::is_over_here() {
         return false;
     }
-    HERE.with(|here| {
-        let wanted = here.used.get().saturating_add(bytes).saturating_sub(here.granted.get());
-        wanted <= 0 || here.take(wanted)
+    THREAD.with(|thread| {
+        let wanted = thread.used.get().saturating_add(bytes).saturating_sub(thread.granted.get());
+        wanted <= 0 || thread.try_grow(wanted)
     })
 }
 
 fn count(bytes: i64) {
-    HERE.with(|here| {
-        here.used.set(here.used.get().saturating_add(bytes));
+    THREAD.with(|thread| {
+        thread.used.set(thread.used.get().saturating_add(bytes));
         if bytes < 0 {
-            here.give_back();
+            thread.shrink();
         }
     });
 }
@@ -304,7 +304,7 @@ unsafe extern "C" fn malloc(bytes: c_int) -> *mut c_void {
     let Some((inner, allocate)) = inner().and_then(|inner| Some((inner, inner.xMalloc?))) else {
         return std::ptr::null_mut();
     };
-    if !may_have(i64::from(bytes)) {
+    if !may_grow(i64::from(bytes)) {
         return std::ptr::null_mut();
     }
     // SAFETY: SQLite's own function with SQLite's own argument.
@@ -328,7 +328,7 @@ unsafe extern "C" fn realloc(at: *mut c_void, bytes: c_int) -> *mut c_void {
         return std::ptr::null_mut();
     };
     let had = size(inner, at);
-    if i64::from(bytes) > had && !may_have(i64::from(bytes) - had) {
+    if i64::from(bytes) > had && !may_grow(i64::from(bytes) - had) {
         return std::ptr::null_mut();
     }
     // SAFETY: SQLite's own function with SQLite's own arguments. On failure it leaves the old piece

@@ -53,7 +53,7 @@ impl MergePool {
 
     /// Keeps a database that had `rows` rows for the next question. One that cannot be emptied is
     /// dropped.
-    pub(crate) fn give_back(&self, conn: Connection, tables: &[MergeTable], setup: &[String], rows: u64) {
+    pub(crate) fn release(&self, conn: Connection, tables: &[MergeTable], setup: &[String], rows: u64) {
         let emptied = |table: &MergeTable| {
             conn.prepare_cached(&format!("DELETE FROM {}", quoted(&table.name)))?.execute([]).map(|_| ())
         };
@@ -158,16 +158,16 @@ mod tests {
         let pool = MergePool::default();
         let setup = ["CREATE TABLE t(x)".to_owned()];
         let conn = pool.take(&[], &setup, &Stop::default()).unwrap();
-        pool.give_back(conn, &[], &setup, 1);
+        pool.release(conn, &[], &setup, 1);
         assert_eq!(pool.idle.lock().len(), 1);
         // The same tables: the kept one (its table is there, no second CREATE TABLE failed).
         let conn = pool.take(&[], &setup, &Stop::default()).unwrap();
         assert_eq!(pool.idle.lock().len(), 0);
-        pool.give_back(conn, &[], &setup, MOST_ROWS + 1);
+        pool.release(conn, &[], &setup, MOST_ROWS + 1);
         assert_eq!(pool.idle.lock().len(), 0, "a large database was kept");
         let conn = pool.take(&[], &setup, &Stop::default()).unwrap();
         conn.execute("INSERT INTO t VALUES (zeroblob(?1))", [MOST_BYTES]).unwrap();
-        pool.give_back(conn, &[], &setup, 1);
+        pool.release(conn, &[], &setup, 1);
         assert_eq!(pool.idle.lock().len(), 0, "the pages of a long value were kept");
     }
 }

@@ -33,9 +33,9 @@ pub fn plan(sql: &str, catalog: &Catalog, options: &AskOptions) -> Result<Plan, 
 /// # Errors
 /// As for [`plan`].
 pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment) -> bool) -> Result<Plan, QueryError> {
-    let whole = plan(sql, catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
-    if whole.fragments.iter().all(&understands) {
-        return Ok(whole);
+    let at_once = plan(sql, catalog, &AskOptions { single_node: true, ..AskOptions::default() })?;
+    if at_once.fragments.iter().all(&understands) {
+        return Ok(at_once);
     }
     let apart = plan(sql, catalog, &AskOptions::default())?;
     // What the executor answers from has many rows.
@@ -62,7 +62,7 @@ pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment
     };
     // (Several fragments are arms of a view, and those that SQLite answers cost it no more than
     // within the text.)
-    Ok(if is_simple && apart.fragments.iter().any(&understands) { apart } else { whole })
+    Ok(if is_simple && apart.fragments.iter().any(&understands) { apart } else { at_once })
 }
 
 /// Longer texts are not looked at to find out how deep they are.

@@ -12,7 +12,7 @@ use crate::api::{Answer, Budget, Fanout, NodeTask, Out, Round, RunError, Sink};
 use crate::batch::{Batch, Value};
 use crate::exec::{RAN, bind, message};
 use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
-use crate::memory::{self, Grant, Refused};
+use crate::memory::{self, Refused, SharedReservation};
 use crate::merge_pool::MergePool;
 use crate::names::quoted;
 use crate::plan::{Fragment, Merge, MergeTable, Plan, ReducedByDriver, ReducedByRows, ReductionBy, Targets, ValueSet};
@@ -93,15 +93,15 @@ fn run_once(
     let mut meter = Meter {
         left: budget.coordinator_bytes,
         limit: budget.coordinator_bytes,
-        kept: memory::account_here().as_ref().map(Grant::of),
+        memory: memory::account_here().as_ref().map(SharedReservation::of),
     };
     match &plan.merge {
         Merge::Concat { with_node } => {
             let mut rows = Vec::new();
             let width = plan.fragments.first().map_or(0, |fragment| fragment.columns as usize);
-            let all = Asks::whole(plan);
+            let all = RoundFragments::all(plan);
             ask(&all, fanout, budget, now_unix_ns, stop, &mut answer, &mut |node, _, batch| {
-                whole(&batch, width, node)?;
+                check_shape(&batch, width, node)?;
                 let (bytes, memory_bytes) = (batch.data_bytes(), batch.size_bytes());
                 let named = into_rows(batch.into_owned()).map(|mut row| {
                     if *with_node {
@@ -113,7 +113,7 @@ fn run_once(
                     return out(named.collect());
                 }
                 meter.take(bytes, "the result")?;
-                meter.keep(memory_bytes)?;
+                meter.reserve(memory_bytes)?;
                 rows.extend(named);
                 Ok(())
             })?;
@@ -131,7 +131,7 @@ fn run_once(
                 meter.take(batch.data_bytes(), label)?;
                 let no_table = || RunError::Internal(format!("no merge table {fragment}"));
                 let (filled, sql) = inserts.get(fragment).ok_or_else(no_table)?;
-                whole(&batch, *filled, node)?;
+                check_shape(&batch, *filled, node)?;
                 rows += u64::from(batch.rows);
                 let statement = statements.get_mut(fragment).ok_or_else(no_table)?;
                 let statement = match statement {
@@ -140,7 +140,7 @@ fn run_once(
                 };
                 insert(&conn, statement, &batch).map_err(|error| internal(&error))
             };
-            let first = Asks::first(plan);
+            let first = RoundFragments::first(plan);
             ask(&first, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
             if let Some(with_values) = &plan.with_values {
                 let values: rusqlite::Result<Vec<_>> =
@@ -149,7 +149,7 @@ fn run_once(
                 if let Some(filled) = values.and_then(|values| with_rows(with_values, &values)) {
                     drop(statements);
                     drop(watched);
-                    pool.give_back(conn, tables, setup, rows);
+                    pool.release(conn, tables, setup, rows);
                     let of = |fragment: &usize| fragment.to_string();
                     let first: Vec<String> = with_values.first.iter().map(of).collect();
                     let others = (0..plan.fragments.len()).filter(|i| !with_values.first.contains(i));
@@ -169,14 +169,14 @@ fn run_once(
             if !plan.reductions.is_empty() || plan.with_values.is_some() {
                 fanout.round(Round::Second);
                 let (nodes, chosen) = (answer.node_stats.len(), &mut answer.chosen);
-                let second =
-                    Asks::second(plan, &conn, tables, now_unix_ns, nodes, chosen).map_err(|error| internal(&error))?;
+                let second = RoundFragments::second(plan, &conn, tables, now_unix_ns, nodes, chosen)
+                    .map_err(|error| internal(&error))?;
                 let asked = ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink);
                 if asked == Err(RunError::Pending) {
                     // For the run that follows.
                     drop(statements);
                     drop(watched);
-                    pool.give_back(conn, tables, setup, rows);
+                    pool.release(conn, tables, setup, rows);
                     return Err(RunError::Pending);
                 }
                 asked?;
@@ -186,10 +186,10 @@ fn run_once(
             answer.rows = query(&conn, sql, now_unix_ns, &mut meter, out)?;
             answer.merge_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
             drop(watched);
-            pool.give_back(conn, tables, setup, rows);
+            pool.release(conn, tables, setup, rows);
         }
     }
-    answer.kept = meter.kept.map(Arc::new);
+    answer.kept = meter.memory.map(Arc::new);
     Ok(answer)
 }
 
@@ -252,8 +252,8 @@ impl RoundAsk {
 /// arguments: for a fan-out that begins before the run does. None where no node is asked.
 pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64) -> Option<RoundAsk> {
     let asks = match &plan.merge {
-        Merge::Concat { .. } => Asks::whole(plan),
-        Merge::Sql { .. } => Asks::first(plan),
+        Merge::Concat { .. } => RoundFragments::all(plan),
+        Merge::Sql { .. } => RoundFragments::first(plan),
     };
     let mut groups = asks.groups().into_iter().filter(|(targets, _)| *targets != Targets::Named(Vec::new()));
     let (targets, members) = groups.next()?;
@@ -269,23 +269,23 @@ fn waits(plan: &Plan, fragment: usize) -> bool {
 }
 
 /// Some fragments of a plan that are asked for together: index in the plan, the fragment, its keys.
-struct Asks {
+struct RoundFragments {
     fragments: Vec<(usize, Fragment, Vec<Value>)>,
 }
 
-impl Asks {
-    fn of(plan: &Plan, is_in: impl Fn(usize) -> bool) -> Asks {
+impl RoundFragments {
+    fn of(plan: &Plan, is_in: impl Fn(usize) -> bool) -> RoundFragments {
         let fragments = plan.fragments.iter().enumerate().filter(|(i, _)| is_in(*i));
-        Asks { fragments: fragments.map(|(i, fragment)| (i, fragment.clone(), Vec::new())).collect() }
+        RoundFragments { fragments: fragments.map(|(i, fragment)| (i, fragment.clone(), Vec::new())).collect() }
     }
 
-    fn whole(plan: &Plan) -> Asks {
-        Asks::of(plan, |_| true)
+    fn all(plan: &Plan) -> RoundFragments {
+        RoundFragments::of(plan, |_| true)
     }
 
     /// All but the fragments that wait for keys, or perhaps are not needed.
-    fn first(plan: &Plan) -> Asks {
-        Asks::of(plan, |i| !waits(plan, i))
+    fn first(plan: &Plan) -> RoundFragments {
+        RoundFragments::of(plan, |i| !waits(plan, i))
     }
 
     /// The fragments that waited, reduced by what the first round brought where that is little
@@ -297,8 +297,8 @@ impl Asks {
         now_unix_ns: i64,
         nodes: usize,
         chosen: &mut Vec<String>,
-    ) -> rusqlite::Result<Asks> {
-        let mut round = Asks::of(plan, |i| waits(plan, i));
+    ) -> rusqlite::Result<RoundFragments> {
+        let mut round = RoundFragments::of(plan, |i| waits(plan, i));
         let mut left_bytes = MAX_KEY_BYTES;
         for (i, fragment, values) in &mut round.fragments {
             let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.fragment == *i) else { continue };
@@ -420,7 +420,7 @@ fn by_rows(
     nodes: usize,
     left_bytes: &mut u64,
 ) -> rusqlite::Result<(Option<String>, String)> {
-    let whole = |why: &str| (None, format!("every row of {}: {why}", fragment.table));
+    let all_rows = |why: &str| (None, format!("every row of {}: {why}", fragment.table));
     let counted = tables.get(by.counted).map_or("", |table| table.name.as_str());
     let counted: i64 =
         conn.query_row(&format!("SELECT coalesce(sum(n), 0) FROM {}", quoted(counted)), [], |row| row.get(0))?;
@@ -429,7 +429,7 @@ fn by_rows(
     let of_node = counted.saturating_sub(1) / nodes.max(1);
     let few_pairs = by.most_pairs.map_or(usize::MAX, |pairs| usize::try_from(pairs).unwrap_or(0) / of_node.max(1));
     let most = MAX_KEYS.min(of_node).min(few_pairs);
-    let too_many = || whole(&format!("more than {most} rows to match at each of {nodes} nodes, {counted} to ship"));
+    let too_many = || all_rows(&format!("more than {most} rows to match at each of {nodes} nodes, {counted} to ship"));
     let (mut sets, mut left) = (Vec::new(), most);
     for set in &by.sets {
         let Some(rows) = set_values(conn, set, left, now_unix_ns)? else { return Ok(too_many()) };
@@ -439,10 +439,10 @@ fn by_rows(
     let rows = most - left;
     let bytes: u64 = sets.iter().flatten().flatten().map(Value::data_bytes).sum();
     if bytes > *left_bytes {
-        return Ok(whole("the rows to match have too many bytes"));
+        return Ok(all_rows("the rows to match have too many bytes"));
     }
     let Some(sql) = with_sets(&by.sets, &sets, &by.sql) else {
-        return Ok(whole("the rows to match cannot be written as values"));
+        return Ok(all_rows("the rows to match cannot be written as values"));
     };
     *left_bytes -= bytes;
     let table = &fragment.table;
@@ -466,7 +466,7 @@ fn keys(conn: &Connection, table: &str, column: &str, left_bytes: &mut u64) -> r
 
 /// One task for each kind of target; fragment indices are the plan's in the sink.
 fn ask(
-    round: &Asks,
+    round: &RoundFragments,
     fanout: &mut dyn Fanout,
     budget: &Budget,
     now_unix_ns: i64,
@@ -525,7 +525,7 @@ struct Meter {
     left: u64,
     limit: u64,
     /// The memory of the rows that stay in the answer, where the thread counts memory.
-    kept: Option<Grant>,
+    memory: Option<SharedReservation>,
 }
 
 impl Meter {
@@ -539,12 +539,15 @@ impl Meter {
         Ok(())
     }
 
-    fn keep(&self, bytes: u64) -> Result<(), RunError> {
-        self.kept.as_ref().map_or(Ok(()), |kept| kept.more(bytes)).map_err(|why| RunError::OverBudget(why.to_string()))
+    fn reserve(&self, bytes: u64) -> Result<(), RunError> {
+        self.memory
+            .as_ref()
+            .map_or(Ok(()), |memory| memory.try_grow(bytes))
+            .map_err(|why| RunError::OverBudget(why.to_string()))
     }
 }
 
-fn whole(batch: &Batch, width: usize, node: &str) -> Result<(), RunError> {
+fn check_shape(batch: &Batch, width: usize, node: &str) -> Result<(), RunError> {
     if batch.is_well_formed(width) { Ok(()) } else { Err(RunError::Internal(format!("{node} sent a ragged batch"))) }
 }
 
@@ -603,7 +606,7 @@ fn query(
         match &mut out {
             None => {
                 meter.take(more, "the result")?;
-                meter.keep(values.iter().map(Value::size_bytes).sum())?;
+                meter.reserve(values.iter().map(Value::size_bytes).sum())?;
                 gathered.push(values);
             }
             Some(out) => {

@@ -200,11 +200,11 @@ impl VisitMut for Resolve<'_> {
             return;
         }
         if table.is_none() {
-            let stands_for = self.outputs.iter().find_map(|output| match output {
+            let aliased = self.outputs.iter().find_map(|output| match output {
                 Output::Expr(expr, Some(alias)) if self.aliases && same_name(alias, name) => Some(expr),
                 _ => None,
             });
-            match stands_for {
+            match aliased {
                 Some(expr) => {
                     let mut expr = expr.clone().paren();
                     let mut inner = Resolve { scope: self.scope, outputs: self.outputs, aliases: false, failed: false };

@@ -210,7 +210,7 @@ fn joins_on_node(from: &From, i: usize, join: &Join, filter: Option<&Expr>, cata
         conditions.extend(filter.map(conjuncts).unwrap_or_default());
     }
     // Both sides on one and the same node, by name.
-    let held = |alias: &str, node: &str| {
+    let column_of = |alias: &str, node: &str| {
         conditions.iter().find_map(|condition| match condition {
             Expr::Binary(a, "=", b) if names(a, alias, node) => literal_text(b),
             Expr::Binary(a, "=", b) if names(b, alias, node) => literal_text(a),
@@ -218,11 +218,11 @@ fn joins_on_node(from: &From, i: usize, join: &Join, filter: Option<&Expr>, cata
         })
     };
     if matches!(join.kind, JoinKind::Comma | JoinKind::Inner | JoinKind::Cross)
-        && let Some(right) = held(&right_alias, &right_node)
+        && let Some(right) = column_of(&right_alias, &right_node)
         && left
             .iter()
             .filter_map(|source| node_of(source))
-            .any(|(alias, node)| held(&alias, &node) == Some(right.clone()))
+            .any(|(alias, node)| column_of(&alias, &node) == Some(right.clone()))
     {
         return true;
     }

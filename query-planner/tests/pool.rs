@@ -1,7 +1,7 @@
 //! The memory of all questions together. In a process of its own, and one test: the pool is the
 //! process's.
 
-use query_planner::memory::{self, Account, Grant, Refused, SMALL_BYTES};
+use query_planner::memory::{self, Account, Refused, SMALL_BYTES, SharedReservation};
 use rusqlite::Connection;
 
 const MIB: u64 = 1 << 20;
@@ -44,9 +44,9 @@ fn questions_share_one_pool_and_give_all_of_it_back() {
 
     // Rows between nodes and merge count to the same account, from whatever thread.
     let large = Account::new(1 << 30);
-    let rows = Grant::of(&large);
+    let rows = SharedReservation::of(&large);
     std::thread::scope(|scope| {
-        scope.spawn(|| rows.more(60 * MIB).expect("there is so much"));
+        scope.spawn(|| rows.try_grow(60 * MIB).expect("there is so much"));
     });
     {
         let _cap = memory::cap_of(&large);
@@ -62,18 +62,18 @@ fn questions_share_one_pool_and_give_all_of_it_back() {
     }
 
     // What is kept for small questions is theirs while a large one has all the rest.
-    rows.more(20 * MIB).expect("the rest");
-    assert_eq!(rows.more(1), Err(Refused::TooMuch));
+    rows.try_grow(20 * MIB).expect("the rest");
+    assert_eq!(rows.try_grow(1), Err(Refused::TooMuch));
     {
         let _cap = memory::cap(1 << 30);
         sort(&conn, 2).expect("a small question");
         sort(&conn, 2 * (SMALL_BYTES >> 20)).expect_err("a larger one");
     }
-    rows.less(70 * MIB);
+    rows.shrink(70 * MIB);
     assert_eq!(memory::taken_by_all(), 10 * MIB);
-    rows.less(1 << 40);
+    rows.shrink(1 << 40);
     assert_eq!(memory::taken_by_all(), 0, "no more is given back than was taken");
-    rows.more(MIB).expect("again");
+    rows.try_grow(MIB).expect("again");
     drop(rows);
     assert_eq!(memory::taken_by_all(), 0);
 

@@ -80,7 +80,7 @@ fn investigation(oracle: &Oracle, (since_ns, until_ns): (i64, i64)) -> Vec<quest
         since_ns,
         until_ns,
         clocks: clocks.collect(),
-        heard: NodeCoverage { asked: 3, answered: 3, ..NodeCoverage::default() },
+        coverage: NodeCoverage { asked: 3, answered: 3, ..NodeCoverage::default() },
         ..Input::default()
     };
     let job = Some("train-7".to_owned());

@@ -17,6 +17,8 @@ struct options {
   const char *id_file, *id_hex, *cgroups, *late_file, *start_file, *hold_file;
   int tp, pp, dp;  /* 1: no such groups */
   int mode, gpu_ms; /* a kernel of this length in each step */
+  int wait_every;   /* hosts wait for what they enqueued in every so manyth step */
+  int pairs_only;   /* no collective ends a step */
 };
 
 static inline void usage(const char *name) {
@@ -25,12 +27,15 @@ static inline void usage(const char *name) {
           "       [--start-ms S] [--burn] [--all-functions] [--rank r --id-file FILE] [--cgroups DIR,DIR,...] [--late-file FILE]\n"
           "       [--start-file FILE] [--hold-file FILE]\n"
           "       [--mode blocking|enqueue|graph] [--gpu-ms G] [--tp T] [--pp P] [--dp D]\n"
+          "       [--wait-every N] [--pairs-only]\n"
           "Each rank works W ms, then calls all_reduce, N times; rank K works M ms more.\n"
           "--start-ms: wait that long before the first call. --burn: work on the CPU instead of sleeping.\n"
           "--rank/--id-file: be one rank; rank 0 writes the communicator's id to FILE, the others wait for it.\n"
           "--mode: NCCL's calls wait (blocking), or enqueue and cudaStreamSynchronize at the end of each step waits; graph:\n"
           "the first steps do that, then one is captured, and the others replay it. --gpu-ms: a kernel in each step.\n"
           "--tp, --pp, --dp: tensor, pipeline, data parallel groups; their product is the number of ranks.\n"
+          "--wait-every: hosts wait for what they enqueued in every Nth step, and run ahead in between.\n"
+          "--pairs-only: stages of a pipeline (--pp) meet in sends and receives alone.\n"
           "--late-file FILE: while the file exists and holds 'K M', rank K works M ms more.\n"
           "--start-file FILE: wait before the first call until the file exists.\n"
           "--hold-file FILE: when a rank has told what it did, it waits until the file exists, its communicators still alive.\n"
@@ -40,10 +45,12 @@ static inline void usage(const char *name) {
 }
 
 static inline struct options parse_options(int argc, char **argv) {
-  struct options o = {.ranks = 8, .iters = 20, .late_rank = -1, .work_ms = 20, .count = 1024, .rank = -1, .tp = 1, .pp = 1, .dp = 1};
+  struct options o = {.ranks = 8, .iters = 20, .late_rank = -1, .work_ms = 20, .count = 1024, .rank = -1, .tp = 1, .pp = 1, .dp = 1,
+                      .wait_every = 1};
   for (int i = 1; i < argc; i++) {
     const char *flag = argv[i];
     if (!strcmp(flag, "--burn")) { o.burn = 1; continue; }
+    if (!strcmp(flag, "--pairs-only")) { o.pairs_only = 1; continue; }
     if (!strcmp(flag, "--all-functions")) { o.all_functions = 1; continue; }
     if (i + 1 >= argc) usage(argv[0]);
     const char *value = argv[++i];
@@ -70,6 +77,7 @@ static inline struct options parse_options(int argc, char **argv) {
     else if (!strcmp(flag, "--count")) o.count = (int)number;
     else if (!strcmp(flag, "--rank")) o.rank = (int)number;
     else if (!strcmp(flag, "--gpu-ms")) o.gpu_ms = (int)number;
+    else if (!strcmp(flag, "--wait-every")) o.wait_every = (int)number;
     else if (!strcmp(flag, "--tp")) o.tp = (int)number;
     else if (!strcmp(flag, "--pp")) o.pp = (int)number;
     else if (!strcmp(flag, "--dp")) o.dp = (int)number;
@@ -78,6 +86,7 @@ static inline struct options parse_options(int argc, char **argv) {
   if (o.tp < 1 || o.pp < 1 || o.dp < 1 || o.tp > 128 || o.pp > 128 || o.dp > 128) usage(argv[0]);
   if (o.tp * o.pp * o.dp > 1) o.ranks = o.tp * o.pp * o.dp;
   if ((o.gpu_ms > 0 && o.mode == BLOCKING) || (o.all_functions && o.mode != BLOCKING)) usage(argv[0]);
+  if (o.wait_every < 1 || (o.pairs_only && (o.pp < 2 || o.tp > 1 || o.dp > 1))) usage(argv[0]);
   if (o.ranks < 1 || o.ranks > 128 || o.iters < 0 || o.count < 1 || o.rank >= o.ranks) usage(argv[0]);
   return o;
 }

@@ -54,5 +54,5 @@ void shape_after(struct shape *s) {
     s->sends++;
   }
   if (s->data) all_reduce(s, s->data);
-  all_reduce(s, s->world); /* the norm of the gradients, or the only one there is */
+  if (!s->pairs_only) all_reduce(s, s->world); /* the norm of the gradients, or the only one there is */
 }

@@ -8,6 +8,7 @@
 
 struct shape {
   int rank, ranks, tp, pp, dp, stage;
+  int pairs_only; /* no collective ends a step */
   ncclComm_t world, tensor, pipe, data; /* those of one rank are NULL */
   float *send, *recv;
   size_t count;

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::discovery::Discovery;
 use crate::loader::{self, ProbeStatus};
 use crate::open_calls::OpenCalls;
-use crate::process::runs;
+use crate::procfs::runs;
 use crate::self_stats::SelfStats;
 use crate::shared::Shared;
 use crate::shedding::{Backlog, Second, Shedding};

@@ -83,11 +83,6 @@ pub(super) async fn of_those_who_wait(shared: &Shared, input: &Input, deadline: 
         .await
 }
 
-/// Whether a process runs: it exists, and is not merely waiting to be collected by its parent.
-pub(super) fn runs(pid: u32) -> bool {
-    state(&Path::new("/proc").join(pid.to_string())).is_some_and(|state| !matches!(state, 'Z' | 'X'))
-}
-
 fn threads(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(of.join("task")).into_iter().flatten().flatten().map(|entry| entry.path())
 }
@@ -124,11 +119,11 @@ mod tests {
         until("it sleeps", pid, Activity::Sleeping);
         kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP).unwrap();
         until("it is stopped", pid, Activity::Stopped);
-        assert!(runs(pid));
+        assert!(node_bpf::runs(pid));
         kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
         // Not collected yet: a zombie.
         until("it has ended", pid, Activity::Ended);
-        assert!(!runs(pid));
+        assert!(!node_bpf::runs(pid));
         child.wait().unwrap();
         assert_eq!(activity(pid), Activity::Ended);
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use model::StragglersQuestion;
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::{self, QueryOutcome, Question};
@@ -26,8 +27,8 @@ impl Asking<'_> {
         Self { deadline: self.deadline.min(Instant::now() + patience), ..self }
     }
 
-    /// A question to these nodes, of all where there are none, with the time that is left.
-    pub(super) fn question(&self, sql: String, nodes: &[String], labels: &[(String, String)]) -> Question {
+    /// A query to these nodes, to all where there are none, with the time that is left.
+    pub(super) fn query(&self, sql: String, nodes: &[String], labels: &[(String, String)]) -> Question {
         let left = self.deadline.saturating_duration_since(Instant::now());
         Question {
             sql,
@@ -41,11 +42,15 @@ impl Asking<'_> {
     /// The rows of these nodes, of all where there are none, with what is missing from them; or why
     /// there are none.
     pub(super) async fn rows(&self, sql: String, nodes: &[String]) -> Result<Rows, String> {
-        self.answer(self.question(sql, nodes, &[])).await
+        self.answer(self.query(sql, nodes, &[])).await
     }
 
-    /// The same of a question.
-    pub(super) async fn answer(&self, question: Question) -> Result<Rows, String> {
+    /// The same of the nodes that a question chooses.
+    pub(super) async fn rows_for(&self, question: &StragglersQuestion, sql: String) -> Result<Rows, String> {
+        self.answer(self.query(sql, &question.nodes, &question.labels)).await
+    }
+
+    async fn answer(&self, question: Question) -> Result<Rows, String> {
         match ask::ask_as(self.coordinator, question, self.caller, self.cancelled.clone()).await {
             Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
                 let missing =

@@ -43,12 +43,11 @@ pub(super) fn open_wait(node: &Arc<str>, call: &OpenCall) -> Option<SyncCall> {
 
 /// Notes on what is not among the collectives of the span because graphs were replayed.
 pub(super) async fn blind_spots(asking: Asking<'_>, question: &StragglersQuestion, span: &Span) -> Vec<String> {
-    let ask = |sql| asking.answer(asking.question(sql, &question.nodes, &question.labels));
     let mut notes = vec![];
-    match ask(graphs::launch_sql(span)).await {
+    match asking.rows_for(question, graphs::launch_sql(span)).await {
         Ok((rows, _)) => {
             if let Some(launches) = rows.first().and_then(|row| graphs::launches(row)) {
-                let captured = ask(graphs::captured_sql(span)).await.ok();
+                let captured = asking.rows_for(question, graphs::captured_sql(span)).await.ok();
                 let captured = captured.and_then(|(rows, _)| match rows.first()?.first()? {
                     query_planner::Value::Integer(calls) => Some(*calls),
                     _ => None,

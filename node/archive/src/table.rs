@@ -12,7 +12,7 @@ use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use query_planner::memory::{DECLARED_BYTES, Held, has_room, sayable};
+use query_planner::memory::{DECLARED_BYTES, Reservation, error_that_fits, has_room};
 use rusqlite::ffi;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::vtab::{
@@ -44,7 +44,7 @@ pub(crate) fn connection(node: &Arc<Node>) -> Result<Connection> {
     let mut conn = Connection::open_in_memory()?;
     conn.deserialize_read_exact(rusqlite::MAIN_DB, schema.as_slice(), schema.len(), true)?;
     register(&conn, node)?;
-    store::give_columns(&conn, Arc::new(Columns(Arc::clone(node))))?;
+    store::register_columns(&conn, Arc::new(Columns(Arc::clone(node))))?;
     conn.set_prepared_statement_cache_capacity(64);
     conn.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;")?;
     Ok(conn)
@@ -219,7 +219,7 @@ struct Kept {
     chunks: Vec<Chunk>,
     by: Vec<usize>,
     places: HashMap<Vec<Key>, Vec<(u32, u32)>>,
-    _memory: Held,
+    _memory: Reservation,
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -335,12 +335,12 @@ impl Cursor<'_> {
     fn keep(&self, used: u64, bounds: &Bounds, by: Vec<usize>) -> Result<Option<Arc<Kept>>> {
         let used = by.iter().fold(used, |used, column| used | 1 << (*column).min(63));
         let mut reader = self.reader(used, bounds)?;
-        let (mut chunks, mut memory, mut bytes) = (Vec::new(), Held::default(), 0);
+        let (mut chunks, mut memory, mut bytes) = (Vec::new(), Reservation::default(), 0);
         let mut places = HashMap::<Vec<Key>, Vec<(u32, u32)>>::new();
         while let Some(chunk) = reader.next()? {
             let at = chunks.len() as u32;
             bytes += chunk.memory_bytes() + if by.is_empty() { 0 } else { chunk.rows * KEPT_ROW_BYTES };
-            if !memory.is_within(bytes) {
+            if !memory.try_resize(bytes) {
                 return Ok(None);
             }
             for row in (0..chunk.rows).filter(|_| !by.is_empty()) {
@@ -467,12 +467,12 @@ fn read_plan(plan: &str) -> Option<(u64, Vec<Term>)> {
 unsafe impl VTabCursor for Cursor<'_> {
     fn filter(&mut self, _: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
         self.at = Place::End;
-        self.at = self.begin(plan.unwrap_or_default(), args).map_err(sayable)?;
+        self.at = self.begin(plan.unwrap_or_default(), args).map_err(error_that_fits)?;
         self.within_memory()
     }
 
     fn next(&mut self) -> Result<()> {
-        self.advance().map_err(sayable)
+        self.advance().map_err(error_that_fits)
     }
 
     fn eof(&self) -> bool {
@@ -540,8 +540,8 @@ impl Cursor<'_> {
     /// what is kept is counted.
     fn within_memory(&self) -> Result<()> {
         let Place::Read(_, chunk, ..) = &self.at else { return Ok(()) };
-        let mut memory = Held::default();
-        if memory.is_within(chunk.memory_bytes()) { Ok(()) } else { Err(no_memory()) }
+        let mut memory = Reservation::default();
+        if memory.try_resize(chunk.memory_bytes()) { Ok(()) } else { Err(no_memory()) }
     }
 }
 

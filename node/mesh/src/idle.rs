@@ -75,11 +75,11 @@ pub(super) async fn sweep(mesh: Mesh) {
 impl Mesh {
     pub(super) fn close_idle(&self) {
         let policy = self.connection_policy();
-        let standing = self.0.standing.all();
+        let open = self.0.connections.all();
         let mut idle: Vec<(Duration, Arc<Peer>)> =
-            standing.iter().filter_map(|peer| Some((peer.usage.idle()?, Arc::clone(peer)))).collect();
+            open.iter().filter_map(|peer| Some((peer.usage.idle()?, Arc::clone(peer)))).collect();
         idle.sort_by_key(|(idle, _)| std::cmp::Reverse(*idle));
-        let mut left = standing.len();
+        let mut left = open.len();
         for (unused, peer) in idle {
             let out_of_use = !self.0.pool.uses(&peer);
             let too_many = left > policy.kept;
@@ -94,9 +94,8 @@ impl Mesh {
     /// Closes that connection of a member which was used least recently and is not in use, to make
     /// room for another; false when all are in use.
     pub(super) fn make_room(&self, name: &certs::NodeName) -> bool {
-        let standing = self.0.standing.all();
-        let idle =
-            standing.iter().filter(|peer| peer.node == *name).filter_map(|peer| Some((peer.usage.idle()?, peer)));
+        let open = self.0.connections.all();
+        let idle = open.iter().filter(|peer| peer.node == *name).filter_map(|peer| Some((peer.usage.idle()?, peer)));
         let Some((_, peer)) = idle.max_by_key(|(idle, peer)| (!self.0.pool.uses(peer), *idle)) else { return false };
         self.close_unused(peer);
         true
@@ -105,7 +104,7 @@ impl Mesh {
     fn close_unused(&self, peer: &Peer) {
         count(&self.0.counters.closed_idle);
         self.0.pool.evict(peer);
-        self.0.standing.remove(peer);
+        self.0.connections.remove(peer);
         peer.connection.close(VarInt::from_u32(code::SHUTDOWN), b"nothing went over this connection");
     }
 }

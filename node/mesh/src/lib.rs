@@ -13,7 +13,7 @@
 //!
 //! - `endpoint`: socket and QUIC settings. `pool`: connections and dialling. `probe`: does anything
 //!   listen there? `active_time`: waiting for peers.
-//! - `standing`: the open connections, judged anew when trust changes and replaced when our
+//! - `connections`: the open connections, judged anew when trust changes and replaced when our
 //!   certificate does.
 //! - `idle`: which connections are kept, by their `usage`. `serve`: what happens on an open
 //!   connection. `ask`: asking a peer. `error`: why it did not answer. `outbox`: outgoing gossip.
@@ -26,6 +26,7 @@ mod active_time;
 mod ask;
 mod callers;
 mod clock;
+mod connections;
 mod drift;
 mod endpoint;
 mod error;
@@ -36,7 +37,6 @@ mod pool;
 mod probe;
 mod reach;
 mod serve;
-mod standing;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -220,7 +220,7 @@ struct Inner {
     handler: Arc<dyn Handler>,
     join_host: Option<Arc<dyn JoinHost>>,
     pool: pool::Pool,
-    standing: standing::Connections,
+    connections: connections::Connections,
     policy: RwLock<ConnectionPolicy>,
     outboxes: outbox::Outboxes,
     gossip_in: mpsc::Sender<Inbound>,
@@ -249,7 +249,7 @@ impl Mesh {
             handler,
             join_host,
             pool: pool::Pool::default(),
-            standing: standing::Connections::default(),
+            connections: connections::Connections::default(),
             policy: RwLock::default(),
             outboxes: outbox::Outboxes::default(),
             gossip_in,
@@ -301,7 +301,7 @@ impl Mesh {
     /// Connections that are open now, those taken out of use included.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.0.standing.count()
+        self.0.connections.count()
     }
 
     /// Sets another policy for which connections are kept.

@@ -42,9 +42,9 @@ impl Mesh {
     /// connection is open is zero.
     #[must_use]
     pub fn callers(&self) -> Vec<CallerSeen> {
-        let standing: HashSet<SocketAddr> = self.0.standing.all().iter().map(|peer| peer.address).collect();
+        let connected: HashSet<SocketAddr> = self.0.connections.all().iter().map(|peer| peer.address).collect();
         let mut callers = self.0.callers.list();
-        for caller in callers.iter_mut().filter(|caller| caller.completed > 0 && standing.contains(&caller.address)) {
+        for caller in callers.iter_mut().filter(|caller| caller.completed > 0 && connected.contains(&caller.address)) {
             caller.last_ago_ms = 0;
         }
         callers.sort_by_key(|caller| caller.last_ago_ms);

@@ -83,7 +83,7 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
         .unwrap_or_default();
     if protocol == ALPN_MESH {
         match mesh.member(&connection) {
-            Ok(who) if mesh.0.standing.of(&who.name) >= MAX_CONNECTIONS_PER_MEMBER && !mesh.make_room(&who.name) => {
+            Ok(who) if mesh.0.connections.of(&who.name) >= MAX_CONNECTIONS_PER_MEMBER && !mesh.make_room(&who.name) => {
                 count(&mesh.0.counters.turned_away);
                 tracing::warn!(%address, name = %who.name, "turned away: it has too many connections");
                 connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many connections of one member");
@@ -117,7 +117,7 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
 pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
     tracing::debug!(node = %peer.node, address = %peer.address, "connected");
     let cancelled = mesh.0.closing.child_token();
-    mesh.stands(&peer);
+    mesh.connected(&peer);
     let left = peer.who.not_after.duration_since(SystemTime::now()).unwrap_or_default();
     let mut certificate_ends = std::pin::pin!(tokio::time::sleep(left));
     let mut shut_out = false;
@@ -151,7 +151,7 @@ pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
     };
     cancelled.cancel();
     mesh.0.pool.evict(&peer);
-    mesh.0.standing.remove(&peer);
+    mesh.0.connections.remove(&peer);
     tracing::debug!(node = %peer.node, address = %peer.address, %ended, "disconnected");
 }
 

@@ -38,7 +38,7 @@ const FORWARD_LINGER: Duration = Duration::from_millis(2);
 const FORWARD_BYTES: u64 = 256 << 10;
 /// Bytes of leaves' rows that may be buffered to combine them; with more the subtree is given back
 /// to the coordinator.
-const MAX_HELD_BYTES: u64 = 48 << 20;
+const MAX_BUFFERED_BYTES: u64 = 48 << 20;
 /// Memory of one question here, bytes: rows that wait to be sent, or to be combined, and combining.
 const MEMORY_BYTES: u64 = 256 << 20;
 /// Complete answers are combined and sent when they are so large together.
@@ -95,7 +95,7 @@ impl Aggregator {
         let _stop_on_drop = stop.clone().drop_guard();
         let memory = Account::new(MEMORY_BYTES);
         let limit =
-            if combine.is_some() { request.task.budget.coordinator_bytes.min(MAX_HELD_BYTES) } else { u64::MAX };
+            if combine.is_some() { request.task.budget.coordinator_bytes.min(MAX_BUFFERED_BYTES) } else { u64::MAX };
         let buffered = BufferedBytes::new(limit, &memory);
         let asking = ask_all(Arc::new(request), leaves, combine.is_some(), buffered.clone(), events, stop.clone());
         let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
@@ -327,8 +327,8 @@ impl Outbound {
     fn reply_of(&self, failure: LeafFailure) -> Result<LeafReply, NodeError> {
         match failure {
             LeafFailure::OverBudget(why) => {
-                let too_much = || format!("more than {} MiB of leaves' rows", MAX_HELD_BYTES >> 20);
-                let why = why.map_or_else(too_much, |why| why.to_string());
+                let over_limit = || format!("more than {} MiB of leaves' rows", MAX_BUFFERED_BYTES >> 20);
+                let why = why.map_or_else(over_limit, |why| why.to_string());
                 match self.combine {
                     Some(_) => Err(NodeError::OverBudget(why)),
                     None => Ok(LeafReply::Missing(format!("over budget: {why}"))),

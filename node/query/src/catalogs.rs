@@ -30,7 +30,7 @@ const MOST_BYTES: usize = 4 << 20;
 
 /// A node that does not send its catalogue may use half of a question's time: the others can still
 /// answer in the rest.
-fn half_way_to(deadline: Instant) -> Instant {
+fn midpoint_to(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) / 2
 }
@@ -138,7 +138,7 @@ impl Catalogs {
             return Ok(union.made.clone());
         }
         let found = match way {
-            Way::Mesh { mesh, own } => self.find(mesh, own, &live, half_way_to(deadline)).await,
+            Way::Mesh { mesh, own } => self.find(mesh, own, &live, midpoint_to(deadline)).await,
             Way::Files(_) => Found::default(),
         };
         let mut known: Vec<(&Member, Arc<Catalog>)> = Vec::with_capacity(live.len());

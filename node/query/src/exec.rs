@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use model::SnapshotUse;
 use parking_lot::Mutex;
-use query_planner::memory::{self, Account, Grant};
+use query_planner::memory::{self, Account, SharedReservation};
 use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask, Stop, Value};
 use store::{ClockOffsetSeen, ColumnExecutor, Source, StoreError};
 use tokio::runtime::Handle;
@@ -74,7 +74,7 @@ pub struct InlineAnswer {
 }
 
 /// Some rows of a task, with the index of their fragment and what they take of its memory.
-pub type Produced = (usize, Batch, Grant);
+pub type Produced = (usize, Batch, SharedReservation);
 
 /// Where the rows of a task go, from the thread that works on it.
 struct RowsOut {
@@ -91,8 +91,8 @@ impl RowsOut {
     /// ends the wait.
     fn send(&mut self, fragment: usize, batch: Batch) -> Result<(), NodeError> {
         let gone = || NodeError::Stopped("the coordinator went away".into());
-        let counted = Grant::of(&self.memory);
-        counted.more(batch.size_bytes()).map_err(|why| NodeError::OverBudget(why.to_string()))?;
+        let counted = SharedReservation::of(&self.memory);
+        counted.try_grow(batch.size_bytes()).map_err(|why| NodeError::OverBudget(why.to_string()))?;
         let piece = match self.batches.try_send((fragment, batch, counted)) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Closed(_)) => return Err(gone()),
@@ -289,7 +289,7 @@ impl Executor {
             (Some(lease), _) if result.is_ok() && lease.keeps() => lease.keep(reader, MAX_SNAPSHOT_AGE),
             _ => {
                 if reader.end().is_ok() {
-                    self.give_back(reader);
+                    self.return_reader(reader);
                 }
             }
         }
@@ -365,7 +365,7 @@ impl Executor {
                     return Ok(stats);
                 }
                 reader.end().map_err(failed)?;
-                self.give_back(reader);
+                self.return_reader(reader);
                 Ok(stats)
             }
             Err(error) => {
@@ -421,7 +421,7 @@ impl Executor {
         Ok(Reader::new(conn, validity))
     }
 
-    fn give_back(&self, reader: Reader) {
+    fn return_reader(&self, reader: Reader) {
         if reader.validity.is_none() || reader.validity != self.source.validity() {
             return;
         }

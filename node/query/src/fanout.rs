@@ -474,8 +474,8 @@ impl MeshFanout {
     /// little to merge.
     fn next_event(&self, started: &mut RoundInFlight) -> Option<LeafEvent> {
         let RoundInFlight { inbox, buffered, waited, .. } = started;
-        if let Some(heard) = inbox.try_next() {
-            return Some(heard);
+        if let Some(event) = inbox.try_next() {
+            return Some(event);
         }
         let Some(permit) = &self.permit else { return self.runtime.block_on(inbox.next()) };
         let mut permit = permit.lock();

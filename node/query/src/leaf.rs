@@ -11,7 +11,7 @@ use certs::NodeName;
 use mesh::{AskError, Encoded};
 use model::SnapshotUse;
 use model::wire::{Request, Response};
-use query_planner::memory::{Account, Grant, Refused};
+use query_planner::memory::{Account, Refused, SharedReservation};
 use query_planner::{Batch, NodeError, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -129,13 +129,13 @@ pub(super) struct BufferedBytes {
     bytes: Arc<AtomicU64>,
     limit: u64,
     /// The question's memory that batches take until they are merged.
-    memory: Arc<Grant>,
+    memory: Arc<SharedReservation>,
 }
 
 impl BufferedBytes {
     /// Nothing yet, of at most `limit` bytes of data and as much memory as the account has.
     pub(super) fn new(limit: u64, account: &Arc<Account>) -> Self {
-        Self { bytes: Arc::default(), limit, memory: Arc::new(Grant::of(account)) }
+        Self { bytes: Arc::default(), limit, memory: Arc::new(SharedReservation::of(account)) }
     }
 
     /// Bytes of data.
@@ -147,12 +147,12 @@ impl BufferedBytes {
         if self.bytes.fetch_add(data, Ordering::Relaxed).saturating_add(data) > self.limit {
             return Err(LeafFailure::OverBudget(None));
         }
-        self.memory.more(memory).map_err(|why| LeafFailure::OverBudget(Some(why)))
+        self.memory.try_grow(memory).map_err(|why| LeafFailure::OverBudget(Some(why)))
     }
 
     /// Batches of so much memory are counted by others from now on, or dropped.
     pub(super) fn merged(&self, memory: u64) {
-        self.memory.less(memory);
+        self.memory.shrink(memory);
     }
 }
 

@@ -13,7 +13,7 @@ const NICE: libc::c_int = 10;
 /// linux/ioprio.h.
 const IO_PRIORITY: libc::c_long = (2 << 13) | 7;
 /// A question that took so much memory, bytes, gives it back to the system at once.
-const MUCH_BYTES: u64 = 8 << 20;
+const LARGE_BYTES: u64 = 8 << 20;
 /// IOPRIO_WHO_PROCESS: one thread.
 const IO_WHO_THREAD: libc::c_long = 1;
 
@@ -32,7 +32,7 @@ pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
         lower();
         let result = work();
         // Before the next question can be asked.
-        give_back_memory();
+        return_memory();
         let _ = done.send(result);
     });
     match thread {
@@ -47,9 +47,9 @@ pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
 /// Gives memory back to the system that a question has freed, where it was much: glibc keeps it, in
 /// as many arenas as threads have allocated from, and the next question's thread may get another
 /// arena.
-fn give_back_memory() {
+fn return_memory() {
     #[cfg(target_env = "gnu")]
-    if memory::peak_here() >= MUCH_BYTES {
+    if memory::peak_here() >= LARGE_BYTES {
         // SAFETY: has no preconditions, and moves nothing that is in use.
         unsafe {
             libc::malloc_trim(0);

@@ -204,8 +204,8 @@ fn bound_at(clock: &NodeClock, ns: i64) -> i64 {
 
 /// So many parts in a billion of a length.
 fn parts(ppb: i64, length_ns: i64) -> i64 {
-    let whole = i128::from(length_ns) * i128::from(ppb) / 1_000_000_000;
-    i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
+    let drift = i128::from(length_ns) * i128::from(ppb) / 1_000_000_000;
+    i64::try_from(drift).unwrap_or(if drift < 0 { i64::MIN } else { i64::MAX })
 }
 
 #[cfg(test)]
@@ -349,9 +349,9 @@ mod tests {
             .map(|minute| row(0, 1, START + minute * 60 * S, if minute < 5 { 0 } else { 70 * S }, 1_000))
             .collect();
         let rows: Vec<&ClockOffsetSeen> = rows.iter().collect();
-        let whole = between(&rows, START, START + 600 * S).expect("a clock");
+        let drift = between(&rows, START, START + 600 * S).expect("a clock");
         for (ns, ahead_ns) in [(START + 60 * S, 0), (START + 500 * S, 70 * S)] {
-            assert!((offset_at(&whole, ns) - ahead_ns).abs() <= bound_at(&whole, ns), "{whole:?}");
+            assert!((offset_at(&drift, ns) - ahead_ns).abs() <= bound_at(&drift, ns), "{drift:?}");
         }
         let after = between(&rows[5..], START + 300 * S, START + 600 * S).expect("a clock");
         assert!(after.bound_ns < 100_000, "{after:?}");

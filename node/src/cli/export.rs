@@ -7,7 +7,7 @@ use ask::args::SpanArgs;
 use ask::times::When;
 use ask::{Connector, Exit, UsageError};
 use front::args::ExportArgs;
-use store::exchange::{Export, ExportError, export};
+use store::exchange::{ExchangeError, Export, export};
 
 pub(super) fn run(args: ExportArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     if let Some(out) = args.perfetto.clone() {
@@ -22,17 +22,17 @@ pub(super) fn run(args: ExportArgs, connector: &dyn Connector) -> anyhow::Result
     };
     let out = args.out.ok_or_else(|| wrong("--out FILE or --perfetto FILE"))?;
     let wanted = Export { db, out, tables: args.table, since };
-    let done = export(&wanted).map_err(|error| match error {
-        ExportError::Form(_) | ExportError::Exists(_) | ExportError::NoTable { .. } | ExportError::OneTable { .. } => {
-            UsageError(error.to_string()).into()
-        }
-        other => anyhow::Error::from(other),
-    })?;
+    let done = export(&wanted).map_err(failed)?;
     say_rows(&done.tables, &wanted.out);
     if !done.left_out.is_empty() {
         eprintln!("left out (give --table, or --out a .db file): {}", done.left_out.join(", "));
     }
     Ok(Exit::Complete)
+}
+
+/// The command's error for an export or import that cannot be done.
+pub(super) fn failed(error: ExchangeError) -> anyhow::Error {
+    if error.is_usage() { UsageError(error.to_string()).into() } else { error.into() }
 }
 
 /// Prints how many rows of which tables went into the new file.

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use ask::{Exit, UsageError};
-use store::exchange::{Import, ImportError, import};
+use store::exchange::{Import, import};
 
 use super::args::ImportArgs;
-use super::export::say_rows;
+use super::export::{failed, say_rows};
 
 pub(super) fn run(args: ImportArgs) -> anyhow::Result<Exit> {
     let out = match args.out {
@@ -21,12 +21,7 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<Exit> {
         }
     };
     let wanted = Import { file: args.file, out, node: args.node };
-    let done = import(&wanted).map_err(|error| match error {
-        ImportError::Exists(_) | ImportError::Nodes { .. } | ImportError::NoNode { .. } | ImportError::Ours(_) => {
-            UsageError(error.to_string()).into()
-        }
-        other => anyhow::Error::from(other),
-    })?;
+    let done = import(&wanted).map_err(failed)?;
     say_rows(&done.tables, &wanted.out);
     if !done.left_out.is_empty() {
         eprintln!("left out, for want of a table that means the same:");

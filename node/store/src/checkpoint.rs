@@ -280,7 +280,7 @@ mod tests {
         writer.execute("INSERT INTO t VALUES (zeroblob(10))", []).unwrap();
         let reader = Connection::open(&path).unwrap();
         reader.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
-        let held: i64 = reader.query_row("SELECT count(*) FROM t", [], |r| r.get(0)).unwrap();
+        let seen: i64 = reader.query_row("SELECT count(*) FROM t", [], |r| r.get(0)).unwrap();
         let mut checkpointer = Checkpointer::start(&mut writer, &path, 64 << 10).unwrap();
         for _ in 0..50 {
             writer.execute("INSERT INTO t VALUES (randomblob(20000))", []).unwrap();
@@ -296,6 +296,6 @@ mod tests {
             checkpointer.truncate();
             std::thread::yield_now();
         }
-        assert_eq!(held, 1);
+        assert_eq!(seen, 1);
     }
 }

@@ -79,8 +79,8 @@ pub(crate) fn cheap_hash(numbers: impl IntoIterator<Item = u64>) -> usize {
 
 pub use clock_offsets::clock_offsets;
 pub use columnar::{
-    ARCHIVED_MODULE, ColumnExecutor, ColumnsElsewhere, OWN_TABLES, Part, PartColumn, PartValues, give_columns,
-    let_go_of_segments, make_columnar, understands,
+    ARCHIVED_MODULE, ColumnExecutor, ColumnsElsewhere, OWN_TABLES, Part, PartColumn, PartValues, let_go_of_segments,
+    make_columnar, register_columns, understands,
 };
 pub use error::StoreError;
 pub use facts::{DROPPED, Facts, TableFacts, UNFILLED, show_time};

@@ -17,15 +17,15 @@ use super::{lock_file, side_file};
 pub fn replace_damaged(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, StoreError> {
     let lock = lock_file(path, mode)?;
     let io = |error: std::io::Error| StoreError::from_io(path, &error);
-    let aside = schema::free_name(path, ".damaged");
+    let damaged = schema::free_name(path, ".damaged");
     // The log goes with the file it belongs to; the shared memory is only an index of the log.
     for suffix in ["-wal", "-shm"] {
-        match std::fs::rename(side_file(path, suffix), side_file(&aside, suffix)) {
+        match std::fs::rename(side_file(path, suffix), side_file(&damaged, suffix)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
             _ => {}
         }
     }
-    std::fs::rename(path, &aside).map_err(io)?;
+    std::fs::rename(path, &damaged).map_err(io)?;
     let conn = schema::open_writer(path, mode)?;
     for (table, _) in TIMED_TABLES {
         conn.execute(
@@ -36,7 +36,7 @@ pub fn replace_damaged(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, S
     }
     drop(conn);
     let _ = lock.unlock();
-    Ok(aside)
+    Ok(damaged)
 }
 
 #[cfg(test)]
@@ -63,9 +63,9 @@ mod tests {
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
 
         for n in 1..=2 {
-            let aside = replace_damaged(&path, 0o600, 4_000_000_000_000_000_000).unwrap();
-            assert_eq!(aside, dir.path().join(format!("s.db.damaged-{n}")));
-            assert_eq!(std::fs::read(&aside).unwrap(), bytes, "not a byte is changed");
+            let damaged = replace_damaged(&path, 0o600, 4_000_000_000_000_000_000).unwrap();
+            assert_eq!(damaged, dir.path().join(format!("s.db.damaged-{n}")));
+            assert_eq!(std::fs::read(&damaged).unwrap(), bytes, "not a byte is changed");
             let store = Store::open(&path, StoreConfig::default()).unwrap();
             let notes = store.notes(&["collectives"], i64::MIN..i64::MAX);
             assert!(notes[0].starts_with("collectives: rows up to 2096"), "{notes:?}");

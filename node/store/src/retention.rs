@@ -97,7 +97,7 @@ pub(crate) fn step(
             step.losses_until_ns = step.losses_until_ns.max(Some(cutoff_ns));
         }
     }
-    step.more |= give_back(conn, limits)?;
+    step.more |= return_pages(conn, limits)?;
     Ok(step)
 }
 
@@ -173,8 +173,8 @@ fn next_victim(
         return Ok((None, wants_archive));
     }
     // What is not archived goes where nothing else of its kind can: the size is kept.
-    let held = worst.filter(|_| is_wanted);
-    Ok((held.and(worst_archived.0.map(|(_, victim)| victim)).or(worst), wants_archive))
+    let waiting = worst.filter(|_| is_wanted);
+    Ok((waiting.and(worst_archived.0.map(|(_, victim)| victim)).or(worst), wants_archive))
 }
 
 /// Drop one chunk of the victim's oldest rows. Returns the time up to which everything is gone, and how many rows
@@ -268,7 +268,7 @@ fn record(tx: &Connection, table: &str, cutoff_ns: i64, rows: i64) -> rusqlite::
 
 /// Give free pages back while the file is larger than it may be. Below that they are kept for
 /// coming rows.
-fn give_back(conn: &Connection, limits: &Limits) -> rusqlite::Result<bool> {
+fn return_pages(conn: &Connection, limits: &Limits) -> rusqlite::Result<bool> {
     let free = pragma(conn, "freelist_count")?;
     if free == 0 || file_bytes(conn)? <= high_water(limits) {
         return Ok(false);

@@ -1,7 +1,7 @@
 //! Ranks that enter late where calls only enqueue and hosts run ahead of their devices: they wait
 //! for nobody until they synchronise, unseen, once in a step or less often.
 //!
-//! Entries alone do not tell a rank that is late from one that was held up. Two things together do:
+//! Entries alone do not distinguish a late rank from one that was held up. Two things together do:
 //! whoever holds a rank up is late, too, so the only late rank of a job was held up by nobody; and
 //! the others go on later by what it was late, so that they do wait for it, and not all of them for
 //! their devices.
@@ -16,7 +16,7 @@ use super::tally::Waits;
 use super::victims::{is, shares};
 
 /// Names the one rank of a job that enters late, if the others are seen to wait for it; of others
-/// it is said that nothing tells whether they are to blame.
+/// it stays unknown whether they are to blame.
 pub(crate) fn settle_ahead(scored: &[Scored], thin: &[Comm], rules: &Rules, findings: &mut Findings) {
     let candidates = std::mem::take(&mut findings.ahead);
     let (only, others): (Vec<Found>, Vec<Found>) =
@@ -41,7 +41,7 @@ fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -
     let shares = shares(compared, within_ns, rules, |score| score.late.share);
     let late = |m: &Member| shares.get(&(&*m.node, m.pid)).copied();
     all().filter(|c| c.members.len() > 1 || c.paired > 0).all(|c| {
-        // Who was not heard makes all wait alike that it meets: against those it would not be late.
+        // A rank that is not in the data makes all wait alike that it meets: against those it would not be late.
         let meets = c.paired > 0 || c.members.len() == 1;
         let open = c.not_heard() > 0 && meets && c.members.iter().any(|m| is(found, m));
         let late = |m: &Member| late(m).is_none_or(|late| late >= Rules::ALSO_SHARE_ENQUEUED * mine);

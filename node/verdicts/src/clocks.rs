@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn hosts_that_come_last_in_turns_are_known_up_to_the_transfer() {
-        let turns = |host: usize| (0..3).map(|h| if h == host { 9_000 * US } else { h as i64 * US }).collect();
-        let late: Vec<Vec<i64>> = (0..3).map(turns).collect();
+        let one_late = |host: usize| (0..3).map(|h| if h == host { 9_000 * US } else { h as i64 * US }).collect();
+        let late: Vec<Vec<i64>> = (0..3).map(one_late).collect();
         let mut input = input(&[0, 40_000 * US, -3_000 * US], &[0, 900 * US, -700 * US], 1_000 * US, &late, 30 * US);
         input.clocks.insert("n0".to_owned(), ClockOffset::steady(0, 0));
         let clocks = refined(&input).unwrap();

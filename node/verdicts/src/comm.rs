@@ -43,7 +43,7 @@ pub(crate) struct Cell {
     /// clock: the time outside any communication call. None for the first, and where a record was
     /// lost.
     pub(crate) compute_ns: Option<i64>,
-    /// Compute time was told from aligned entries: how far the clocks' bounds leave it open.
+    /// Compute time was derived from aligned entries: how far the clocks' bounds leave it open.
     pub(crate) unsure: Option<Unsure>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Comm {
     pub(crate) one_sided: u64,
     /// Of these, those between two ranks.
     pub(crate) paired: u64,
-    /// Compute time rests on when the ranks met, told from aligned entries: it may be wrong by the
+    /// Compute time rests on when the ranks met, derived from aligned entries: it may be wrong by the
     /// clock bound.
     pub(crate) reconstructed: bool,
 }
@@ -111,7 +111,7 @@ impl Comm {
         }
     }
 
-    /// How many ranks of it were not heard, as far as its size is known.
+    /// How many of its ranks are not in the data, as far as its size is known.
     pub(crate) fn not_heard(&self) -> usize {
         let all = self.nranks.and_then(|n| usize::try_from(n).ok());
         all.map_or(0, |all| all.saturating_sub(self.members.len()))

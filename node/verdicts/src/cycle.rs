@@ -16,7 +16,7 @@ pub(crate) fn per_step(met: &[Met], longer_ns: f64, wasted_ns: f64) -> Option<Pe
     let collectives = cycle(met)?;
     let calls: f64 = met.iter().map(|m| f64::from(m.weight)).sum();
     let steps = (calls / collectives as f64).round().max(1.0);
-    let step_ns = turn_ns(met, collectives)?;
+    let step_ns = cycle_ns(met, collectives)?;
     let wasted = longer_ns / steps;
     Some(PerStep {
         steps: steps as u64,
@@ -33,7 +33,7 @@ pub(crate) fn per_step(met: &[Met], longer_ns: f64, wasted_ns: f64) -> Option<Pe
 /// order: only where one function is called.
 fn cycle(met: &[Met]) -> Option<usize> {
     let first = met.first()?;
-    if met.len() < Rules::CYCLE_TURNS {
+    if met.len() < Rules::CYCLE_REPEATS {
         return None;
     }
     if met.iter().all(|m| m.func == first.func) {
@@ -42,46 +42,46 @@ fn cycle(met: &[Met]) -> Option<usize> {
     if met.iter().any(|m| m.weight > 1) {
         return None;
     }
-    turn_of(met.iter().map(|m| &*m.func))
+    cycle_of(met.iter().map(|m| &*m.func))
 }
 
 /// The same of calls one by one, by their functions' names: how many make a step. None where no
 /// cycle shows.
-pub fn turn_of<'a>(funcs: impl Iterator<Item = &'a str>) -> Option<usize> {
+pub fn cycle_of<'a>(funcs: impl Iterator<Item = &'a str>) -> Option<usize> {
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     let mut called = Vec::new();
     for func in funcs {
         let next = numbers.len();
         called.push(*numbers.entry(func).or_insert(next));
     }
-    if called.len() < Rules::CYCLE_TURNS {
+    if called.len() < Rules::CYCLE_REPEATS {
         return None;
     }
     if numbers.len() == 1 {
         return Some(1);
     }
-    let broken = |turn: usize| {
-        let pairs = called.iter().zip(&called[turn..]);
+    let broken = |length: usize| {
+        let pairs = called.iter().zip(&called[length..]);
         let unlike = pairs.filter(|(one, other)| one != other).count();
-        (turn, unlike as f64 / (called.len() - turn) as f64)
+        (length, unlike as f64 / (called.len() - length) as f64)
     };
-    let turns: Vec<(usize, f64)> = (1..=(called.len() / Rules::CYCLE_TURNS).min(Rules::CYCLE_LONGEST))
+    let lengths: Vec<(usize, f64)> = (1..=(called.len() / Rules::CYCLE_REPEATS).min(Rules::CYCLE_LONGEST))
         .map(broken)
         .filter(|(_, part)| *part <= Rules::CYCLE_BROKEN)
         .collect();
-    let best = turns.iter().map(|(_, part)| *part).min_by(f64::total_cmp)?;
-    turns.iter().find(|(_, part)| *part <= best + Rules::CYCLE_BETTER).map(|(turn, _)| *turn)
+    let best = lengths.iter().map(|(_, part)| *part).min_by(f64::total_cmp)?;
+    lengths.iter().find(|(_, part)| *part <= best + Rules::CYCLE_BETTER).map(|(length, _)| *length)
 }
 
-/// How long a turn takes, mean over the whole turns.
-fn turn_ns(met: &[Met], collectives: usize) -> Option<f64> {
-    let whole = (met.len() - 1) / collectives * collectives;
-    let (first, last) = (met.first()?, met.get(whole)?);
-    // A run of calls stands at its middle.
+/// How long a cycle takes: the mean over the complete ones.
+fn cycle_ns(met: &[Met], collectives: usize) -> Option<f64> {
+    let end = (met.len() - 1) / collectives * collectives;
+    let (first, last) = (met.first()?, met.get(end)?);
+    // The time of a run of calls is its middle.
     let ends = f64::from(first.weight) + f64::from(last.weight);
-    let calls = met[..=whole].iter().map(|m| f64::from(m.weight)).sum::<f64>() - ends / 2.0;
-    let turns = calls / collectives as f64;
-    (turns > 0.0).then(|| (last.at_ns - first.at_ns) as f64 / turns).filter(|ns| *ns > 0.0)
+    let calls = met[..=end].iter().map(|m| f64::from(m.weight)).sum::<f64>() - ends / 2.0;
+    let repeats = calls / collectives as f64;
+    (repeats > 0.0).then(|| (last.at_ns - first.at_ns) as f64 / repeats).filter(|ns| *ns > 0.0)
 }
 
 #[cfg(test)]
@@ -117,13 +117,13 @@ mod tests {
 
     #[test]
     fn a_turn_counts_whole_turns_and_runs_by_their_weight() {
-        assert_eq!(turn_ns(&met(&"ab".repeat(20)), 2), Some(20e6));
+        assert_eq!(cycle_ns(&met(&"ab".repeat(20)), 2), Some(20e6));
         let mut runs = met("aaa");
         // 4, 2 and 4 calls, 10 ms apart each: middles at 15, 45 and 75 ms.
         for (run, (at, weight)) in runs.iter_mut().zip([(15, 4), (45, 2), (75, 4)]) {
             (run.at_ns, run.weight) = (at * MS, weight);
         }
-        assert_eq!(turn_ns(&runs, 1), Some(10e6));
+        assert_eq!(cycle_ns(&runs, 1), Some(10e6));
         runs[1].func = "b".into();
         assert_eq!(cycle(&runs), None, "means of two functions do not tell who follows whom");
     }

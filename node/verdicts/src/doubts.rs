@@ -1,4 +1,4 @@
-//! Where nobody is named: whether that is because nobody is late, or because it cannot be told, and
+//! Where nobody is named: whether that is because nobody is late, or because it cannot be determined, and
 //! why not.
 //!
 //! Pure. `verdict.rs` asks it last. Each doubt is a sentence for the reader.
@@ -16,7 +16,7 @@ use super::stats::median;
 use super::suspects::Findings;
 use super::tally::Waits;
 
-/// Nobody was named: is that because nobody is late, or because it cannot be told?
+/// Nobody was named: is that because nobody is late, or because it cannot be determined?
 pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: Findings, rules: &Rules) -> Verdict {
     let Findings { mut doubts, held_up, mut alone, .. } = findings;
     if scored.is_empty() {
@@ -69,8 +69,8 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         if s.comm.not_heard() == 0 || s.waits == Waits::Enqueued {
             continue;
         }
-        // All the heard ranks wait, and the shortest wait is long: whoever they wait for was not
-        // heard.
+        // All ranks in the data wait, and the shortest wait is long: whoever they wait for is not in
+        // the data.
         if let Some(waited) = all_wait(s).filter(|waited| *waited >= rules.effect) {
             doubts.push(format!(
                 "{} of {} ranks of communicator {} were not heard, and every rank heard spends {:.0} % of its time \
@@ -104,7 +104,7 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
     if doubts.is_empty() { Verdict::None } else { Verdict::Unknown { why: doubts.join("; ") } }
 }
 
-/// The share of the time that every rank heard waits: the shortest of each collective's waits.
+/// The share of the time that every rank in the data waits: the shortest of each collective's waits.
 fn all_wait(s: &Scored) -> Option<f64> {
     let shortest = s.comm.met.iter().filter_map(|m| m.cells.iter().flatten().map(|c| c.duration_ns).min());
     let shortest = median(shortest.map(|d| d as f64))?;
@@ -170,7 +170,7 @@ fn on_devices(scored: &[Scored]) -> Option<String> {
     })
 }
 
-/// Calls only enqueue: a rank that was not heard cannot be seen by what the others wait.
+/// Calls only enqueue: a rank that is not in the data cannot be seen by what the others wait.
 fn absent(scored: &[Scored]) -> Option<String> {
     let s = scored.iter().filter(|s| s.comm.not_heard() > 0).max_by_key(|s| s.comm.nranks)?;
     Some(format!(

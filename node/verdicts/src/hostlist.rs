@@ -21,7 +21,7 @@ pub fn fold_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     // By what stands before the number and how many digits it has: the numbers, and whether one
     // begins with a zero.
     let mut groups: BTreeMap<(&str, usize), (Vec<u64>, bool)> = BTreeMap::new();
-    let mut whole: BTreeSet<&str> = BTreeSet::new();
+    let mut unnumbered: BTreeSet<&str> = BTreeSet::new();
     for name in names {
         let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let digits = &name[stem.len()..];
@@ -32,7 +32,7 @@ pub fn fold_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
                 *padded |= digits.len() > 1 && digits.starts_with('0');
             }
             Err(_) => {
-                whole.insert(name);
+                unnumbered.insert(name);
             }
         }
     }
@@ -44,7 +44,7 @@ pub fn fold_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
         let runs = runs(numbers, width);
         if runs.contains([',', '-']) { format!("{stem}[{runs}]") } else { format!("{stem}{runs}") }
     });
-    folded.chain(whole.into_iter().map(str::to_owned)).collect::<Vec<_>>().join(",")
+    folded.chain(unnumbered.into_iter().map(str::to_owned)).collect::<Vec<_>>().join(",")
 }
 
 /// The first parts of a folded list, for a line that people read: what is left out is marked.

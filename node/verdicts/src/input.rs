@@ -1,5 +1,5 @@
 //! All that goes into a verdict: calls, what is known of waits and of processes, clocks, and who
-//! was heard.
+//! is known of them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -69,7 +69,7 @@ pub struct Input {
     /// an unknown clock.
     pub clocks: BTreeMap<String, ClockOffset>,
     /// Coverage of the question.
-    pub heard: NodeCoverage,
+    pub coverage: NodeCoverage,
     /// Start of the asked span, Unix nanoseconds of the coordinator's clock.
     pub since_ns: i64,
     /// End of the asked span.
@@ -118,7 +118,7 @@ impl Input {
         }
     }
 
-    /// Leaves out the synchronise calls of processes whose collectives the device tells of: those
+    /// Leaves out the synchronise calls of processes whose collectives are timed by the device: those
     /// hold their waits themselves, and the host's waiting takes nothing away from the device's time
     /// between them. Once all rows are in.
     pub fn drop_waits_of_devices(&mut self) {

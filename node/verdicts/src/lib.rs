@@ -67,7 +67,7 @@ pub mod why;
 mod windows;
 
 pub use activity::{Activity, Doing};
-pub use cycle::turn_of;
+pub use cycle::cycle_of;
 pub use hang::{Absence, Gone, Hang, Jam, Missing, NotHeard, Progress, Waiting, progress_of};
 pub use input::{Input, NodeCoverage};
 pub use names::Names;

@@ -39,14 +39,14 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
     comms
 }
 
-/// What was heard of one communicator.
+/// The cells of one communicator.
 #[derive(Default)]
 struct Heap<'a> {
     sampled: Vec<&'a Sampled>,
     lanes: Vec<(&'a Totals, &'a LaneTotal)>,
 }
 
-/// The parts heard of one collective, by place of the member.
+/// The cells of one collective, by place of the member.
 #[derive(Default)]
 struct Meeting {
     weight: u32,
@@ -55,7 +55,7 @@ struct Meeting {
 
 impl Heap<'_> {
     /// Keeps one kind of times, that which more ranks have: when a device began a collective and when
-    /// a host enqueued it cannot be compared. The ranks of the other kind are as if not heard.
+    /// a host enqueued it cannot be compared. The ranks of the other kind count as missing.
     fn keep_one_kind(&mut self) {
         let ranks = |device: bool| {
             let of_kind = self.sampled.iter().filter(|of| (of.tier >= Rules::OF_DEVICE) == device);

@@ -171,7 +171,7 @@ impl Reference {
         let bound_ns = if *node == self.node { 0 } else { bound(node).saturating_add(bound(&self.node)) };
         let close = (Rules::ENDS_CLOSE * self.period_ns).max(bound_ns as f64);
         // Where collectives follow each other as closely as the clocks are uncertain, nothing can
-        // be told apart.
+        // be distinguished.
         if close * 4.0 > self.period_ns {
             return None;
         }

@@ -3,7 +3,7 @@
 //!
 //! They are those that verdicts are made of, by the same matching (`matching`) of the same cells,
 //! before anything is compared. A collective counts in the window in which it ended: ranks leave
-//! together, and a digest tells of a call once it is over.
+//! together, and a digest holds a call once it is over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ pub fn rank_windows(mut input: Input, length_ns: i64) -> RankWindows {
     for (window, by_place) in otherwise {
         let known = &mut windows.entry(window).or_default().spent;
         for (place, spent) in by_place {
-            // What its collectives tell is more.
+            // What its collectives show is more.
             if let Err(at) = known.binary_search_by_key(&place, |(place, _)| *place) {
                 known.insert(at, (place, spent));
             }
@@ -314,7 +314,7 @@ mod tests {
                 let mut digest = collector.close(own);
                 let offset_us = 1_000_000 * host as i64;
                 digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us, bound_us: 0 });
-                board.hear(&format!("n{host}"), digest, end_of(window));
+                board.receive(&format!("n{host}"), digest, end_of(window));
             }
             if judge.judge(&board, end_of(window)).is_some()
                 && let Some(found) = judge.rank_windows(&board)
@@ -330,15 +330,18 @@ mod tests {
         let numbers: Vec<i64> = measured.windows.keys().copied().collect();
         assert_eq!(numbers, (0..=numbers.len() as i64 - 1).collect::<Vec<_>>());
         assert!(numbers.len() >= 13, "{numbers:?}");
-        for (window, told) in &measured.windows {
+        for (window, from_digests) in &measured.windows {
             let row = &rows.windows[window];
-            assert_eq!(told.collectives, row.collectives, "window {window}");
-            for ((place, told), (of, row)) in told.spent.iter().zip(&row.spent) {
+            assert_eq!(from_digests.collectives, row.collectives, "window {window}");
+            for ((place, from_digests), (of, row)) in from_digests.spent.iter().zip(&row.spent) {
                 assert_eq!(place, of);
                 let off = |a: Option<i64>, b: Option<i64>| (a.unwrap_or(-1) - b.unwrap_or(-1)).abs();
                 // Digests count microseconds, of up to five runs a window.
-                let most = off(told.late_ns, row.late_ns).max(off(told.wait_ns, row.wait_ns));
-                assert!(most.max(off(told.compute_ns, row.compute_ns)) < 100_000, "window {window}: {told:?} {row:?}");
+                let most = off(from_digests.late_ns, row.late_ns).max(off(from_digests.wait_ns, row.wait_ns));
+                assert!(
+                    most.max(off(from_digests.compute_ns, row.compute_ns)) < 100_000,
+                    "window {window}: {from_digests:?} {row:?}"
+                );
             }
         }
     }

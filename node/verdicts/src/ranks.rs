@@ -24,12 +24,12 @@ pub struct RankRef {
 pub struct Ranks(Vec<(i32, i32)>);
 
 impl Ranks {
-    /// The ranks from 0 up to but not including `size` that are not in `heard`: at most one range
-    /// more than `heard` has ranks, whatever `size` is.
+    /// The ranks from 0 up to but not including `size` that are not in `known`: at most one range
+    /// more than `known` has ranks, whatever `size` is.
     #[must_use]
-    pub fn all_but(heard: &BTreeSet<i32>, size: i32) -> Self {
+    pub fn all_but(known: &BTreeSet<i32>, size: i32) -> Self {
         let (mut gaps, mut from) = (Vec::new(), 0);
-        for &rank in heard.range(0..size.max(0)) {
+        for &rank in known.range(0..size.max(0)) {
             if rank > from {
                 gaps.push((from, rank - 1));
             }
@@ -112,24 +112,24 @@ mod tests {
 
     #[test]
     fn ranges_are_written_short() {
-        let heard = BTreeSet::from([4, 5, 6, 8, 9_000]);
-        let ranks = Ranks::all_but(&heard, 8_192);
+        let known = BTreeSet::from([4, 5, 6, 8, 9_000]);
+        let ranks = Ranks::all_but(&known, 8_192);
         assert_eq!((ranks.to_string().as_str(), ranks.count()), ("0-3,7,9-8191", 8_188));
         assert_eq!(serde_json::to_string(&ranks).unwrap(), "[[0,3],[7,7],[9,8191]]");
         assert_eq!(Ranks::all_but(&BTreeSet::new(), i32::MAX).count(), i32::MAX as u64);
-        assert!(Ranks::all_but(&heard, -5).is_empty());
+        assert!(Ranks::all_but(&known, -5).is_empty());
     }
 
     proptest! {
         #[test]
         fn they_are_sets(
-            heard in proptest::collection::btree_set(-5i32..60, 0..40),
+            known in proptest::collection::btree_set(-5i32..60, 0..40),
             size in 0i32..50,
             more in proptest::collection::btree_set(-5i32..60, 0..40),
         ) {
             let numbers = |set: &Ranks| set.ranges().iter().flat_map(|(first, last)| *first..=*last).collect::<BTreeSet<_>>();
-            let mut ranks = Ranks::all_but(&heard, size);
-            let mut expected: BTreeSet<i32> = (0..size).filter(|rank| !heard.contains(rank)).collect();
+            let mut ranks = Ranks::all_but(&known, size);
+            let mut expected: BTreeSet<i32> = (0..size).filter(|rank| !known.contains(rank)).collect();
             prop_assert_eq!(numbers(&ranks), expected.clone());
             ranks.extend(&more.iter().copied().collect());
             expected.extend(more);

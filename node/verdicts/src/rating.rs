@@ -76,7 +76,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) bounds: &'a [Option<f64>],
     /// The members.
     pub(crate) members: &'a [Member],
-    /// Compute time was told from aligned entries.
+    /// Compute time was derived from aligned entries.
     pub(crate) reconstructed: bool,
     /// z of every rank is wanted, also of those whose excess is too small to flag them.
     pub(crate) all_z: bool,
@@ -128,7 +128,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
     (0..tally.len())
         .map(|r| {
             let t = &tally[r];
-            // A rank that took part in less than half of the window says nothing.
+            // A rank that took part in less than half of the window is not rated.
             if t.duration.n * 2.0 < frame.collectives as f64 {
                 return Score::default();
             }
@@ -142,11 +142,12 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
                 Waits::Seen | Waits::Assumed => {
                     let mut least = frame.rating(&t.less_wait, rules, &mut less_wait);
                     least.z = frame.wanted(&least, rules).then(|| waits.z(r, 0.0)).flatten();
-                    let stands = || least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
+                    let stands_out = || least.z.map_or_else(|| waits_least(&waited, r, rules), |z| z > rules.z);
                     // By the clocks it does not enter late: it leaves early, which holds nobody up.
                     let contradicted = bound.is_some_and(|b| late.excess_ns + b < least.excess_ns / 2.0);
                     let floor = if frame.waits == Waits::Assumed { Rules::ASSUMED_WAITS_FLOOR_NS } else { 0.0 };
-                    least.flagged = least.share >= rules.effect && least.excess_ns > floor && !contradicted && stands();
+                    least.flagged =
+                        least.share >= rules.effect && least.excess_ns > floor && !contradicted && stands_out();
                     Score { late: least, compute: compute[r] }
                 }
                 Waits::Enqueued => Score { late, compute: compute[r] },
@@ -156,7 +157,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
         .collect()
 }
 
-/// By how much a rank's excess of compute time may be too large where compute times were told from
+/// By how much a rank's excess of compute time may be too large where compute times were derived from
 /// entries: were all clocks wrong by their bounds at every wait, its own would be less, and that of
 /// the others of its class more. Of two ranks that wait for each other alone, this is at each
 /// meeting the sum of their clocks' bounds, whoever comes first.

@@ -25,7 +25,7 @@ pub struct Report {
     pub evidence: Evidence,
     /// Why the named rank is late, where its host was asked; none where nobody is named.
     pub cause: Option<Cause>,
-    /// The scores, one entry for each communicator heard of; those with most ranks first.
+    /// The scores, one entry for each communicator of the input; those with most ranks first.
     pub per_comm: Vec<CommReport>,
     /// Where ranks spend their time, for jobs that meet in sends, receives and waits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,7 +131,7 @@ pub enum Verdict {
     /// Enough was seen, and nobody holds the others up.
     #[default]
     None,
-    /// It cannot be told.
+    /// It cannot be determined.
     Unknown {
         /// Why not, and what would help.
         why: String,
@@ -222,7 +222,7 @@ pub struct Culprit {
     pub since_ns: i64,
     /// Last collective of the last flagged window.
     pub until_ns: i64,
-    /// It was late from the first window of the span on: it may have begun earlier.
+    /// It was late from the first window of the span on: it may have started earlier.
     pub since_start: bool,
     /// It was still late in the last windows of the span.
     pub ongoing: bool,
@@ -253,7 +253,7 @@ pub struct Cost {
     /// Ranks that are charged in each collective, where that is the whole job (basis compute time);
     /// else those that were in it.
     pub charged: Option<usize>,
-    /// The same for each step; none where steps cannot be told.
+    /// The same for each step; none where steps cannot be determined.
     pub per_step: Option<PerStep>,
 }
 
@@ -311,7 +311,7 @@ pub struct CommReport {
     pub library: String,
     /// Its size, when seen.
     pub nranks: Option<i32>,
-    /// Ranks heard.
+    /// Ranks in the data.
     pub heard: usize,
     /// Calls by name.
     pub funcs: Vec<(String, u64)>,

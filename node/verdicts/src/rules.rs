@@ -49,7 +49,7 @@ pub struct Rules {
     /// Fewest collectives in a time window; where they come rarer, windows count collectives
     /// instead.
     pub window_collectives: usize,
-    /// Share of the heard ranks that must be present in a collective for it to be used.
+    /// Share of the ranks in the data that must be present in a collective for it to be used.
     pub present: f64,
 }
 
@@ -122,7 +122,7 @@ impl Rules {
     /// Other late ranks are listed down to this part of the first one's share,
     pub(crate) const ALSO_SHARE: f64 = 0.2;
 
-    /// and down to this where calls only enqueue: waits are told from means over a step, and what is
+    /// and down to this where calls only enqueue: waits are derived from means over a step, and what is
     /// left of a wait looks like time of one's own.
     pub(crate) const ALSO_SHARE_ENQUEUED: f64 = 0.5;
 
@@ -140,10 +140,10 @@ impl Rules {
     /// Their slope must be so many of its standard errors, so that it is not none by chance.
     pub(crate) const BINDS_ERRORS: f64 = 3.0;
 
-    /// Waits that tell.
+    /// Waits that are enough to decide.
     pub(crate) const BINDS_SEEN: usize = 4;
 
-    /// Changes of a rank's lateness that tell: the autocorrelation of n values comes out lower by
+    /// Changes of a rank's lateness that are enough to decide: the autocorrelation of n values comes out lower by
     /// about 1 / n.
     pub(crate) const CHANGES_SEEN: usize = 8;
 
@@ -186,7 +186,7 @@ impl Rules {
     pub(crate) const CYCLE_LONGEST: usize = 512;
 
     /// A cycle is seen this often at least.
-    pub(crate) const CYCLE_TURNS: usize = 3;
+    pub(crate) const CYCLE_REPEATS: usize = 3;
 
     /// Part of the calls that may break the cycle: lost ones, and such as come now and then.
     pub(crate) const CYCLE_BROKEN: f64 = 0.1;
@@ -203,7 +203,7 @@ impl Rules {
     /// and share of the runs of a digest, of those that lie within the calls at hand.
     pub(crate) const RUNS_COINCIDE: f64 = 0.5;
 
-    /// Where the clocks' bounds are more than this share of that distance, ends tell nothing.
+    /// Where the clocks' bounds are more than this share of that distance, ends decide nothing.
     pub(crate) const CLOCKS_SHARP: f64 = 0.25;
 
     /// Share of telling calls that may break the rule that a host goes on only when the ranks have
@@ -217,10 +217,10 @@ impl Rules {
     /// Telling calls that it takes to believe that rule.
     pub(crate) const HOSTS_WAIT_TELLING: usize = 10;
 
-    /// Share of the processes heard that make everybody.
+    /// Share of the processes in the data that make everybody.
     pub(crate) const EVERYBODY: f64 = 0.9;
 
-    /// Fewer steps than this tell no compute times.
+    /// Fewer steps than this give no compute times.
     pub(crate) const FEWEST_STEPS: usize = 3;
 
     /// A longer run that fewer than this share of the lanes gave does not bind the others.
@@ -262,7 +262,7 @@ impl Rules {
     pub(crate) const NAMED_BEFORE: usize = 3;
 
     /// Windows for which a named rank stays named.
-    pub(crate) const NAME_HELD: usize = 4;
+    pub(crate) const STAYS_NAMED: usize = 4;
 
     /// An imbalance or the network must show in `IMBALANCE_IN` of so many of the last windows.
     pub(crate) const IMBALANCE_OF: usize = 4;

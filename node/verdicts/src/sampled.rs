@@ -37,7 +37,7 @@ pub struct Run {
     pub duration_ns: i64,
     /// Compute time before a call, computed where all calls were seen; none when it is not known.
     pub compute_ns: Option<i64>,
-    /// Compute time was told from when all ranks entered: how far the clocks' bounds leave it open.
+    /// Compute time was derived from when all ranks entered: how far the clocks' bounds leave it open.
     pub unsure: Option<Unsure>,
     /// Calls in the run. The same for every rank of the collective.
     pub weight: u32,
@@ -46,7 +46,7 @@ pub struct Run {
     pub waited: bool,
 }
 
-/// By how much compute time may be wrong that was told from when ranks on several hosts entered
+/// By how much compute time may be wrong that was derived from when ranks on several hosts entered
 /// calls, were all clocks wrong by their bounds at every wait. Nanoseconds, 0 and more.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unsure {

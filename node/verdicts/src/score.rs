@@ -104,7 +104,7 @@ impl Scored {
     }
 
     /// The figures over all windows together, with every z.
-    pub(crate) fn whole(&self, rules: &Rules) -> (Vec<Tally>, Vec<Score>) {
+    pub(crate) fn over_all_windows(&self, rules: &Rules) -> (Vec<Tally>, Vec<Score>) {
         self.pool(0..self.windows.len(), rules, true)
     }
 
@@ -134,7 +134,7 @@ fn waits(comm: &Comm) -> Waits {
         let Some((last, late)) = present().filter(|(_, m)| m.clock.is_some()).max_by_key(|(c, _)| c.entry_ns) else {
             continue;
         };
-        let mut tells = false;
+        let mut is_telling = false;
         let mut breaks = false;
         for (cell, member) in present() {
             let Some(bound) = member.bound_to(late) else {
@@ -142,11 +142,11 @@ fn waits(comm: &Comm) -> Waits {
             };
             let ahead = last.entry_ns.saturating_sub(cell.entry_ns);
             if ahead > bound {
-                tells = true;
+                is_telling = true;
                 breaks |= cell.duration_ns.saturating_add(bound) < ahead;
             }
         }
-        telling += u32::from(tells);
+        telling += u32::from(is_telling);
         broken += u32::from(breaks);
     }
     let lie = f64::from(broken) > Rules::WAITS_BROKEN * f64::from(telling);

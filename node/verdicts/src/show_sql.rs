@@ -1,7 +1,7 @@
 //! `rankmesh stragglers --show-sql`: the questions that give the figures of a report again, for
 //! `rankmesh query`.
 //!
-//! They stand on the views of `views.rs`, with the report's own span, communicators and episodes.
+//! They use the views of `views.rs`, with the report's own span, communicators and episodes.
 //! What follows from these figures (z, flags, cost) is the analysis' alone; docs/verdicts.md has
 //! its rules.
 
@@ -93,7 +93,7 @@ fn ranks(report: &Report, comm: &CommReport, episode: Option<&Culprit>) -> Optio
     Some(Shown { title: format!("ranks of communicator {} {over}", comm.comm_hash), sql })
 }
 
-/// How far each rank got where the job stands.
+/// How far each rank got where the job hangs.
 fn progress(report: &Report, hang: &Hang) -> Vec<Shown> {
     let waiting = hang.waiting.iter().map(|w| (w.comm_hash.as_str(), w.func.as_str()));
     let missing = hang.missing.iter().map(|m| (m.comm_hash.as_str(), m.func.as_str()));

@@ -18,8 +18,8 @@ use super::stats::{Mean, median};
 use super::suspects::of_run;
 use super::tally::Waits;
 
-/// The processes that were heard of the job that a communicator belongs to; `all` are the
-/// communicators heard of.
+/// The processes in the data of the job that a communicator belongs to; `all` are the
+/// communicators of the input.
 pub(crate) fn job_of<'a>(all: impl Iterator<Item = &'a Comm>, comm: &Comm) -> BTreeSet<Process> {
     let mut jobs = Union::default();
     all.for_each(|c| jobs.join(c));
@@ -107,7 +107,7 @@ fn slowest_stage(
     if slowest.len() < 2 || others.is_empty() {
         return None;
     }
-    // Whatever the clocks leave open speaks against it.
+    // Whatever the clocks leave open counts against it.
     let most = |stage: &[ComputeShare]| median_of(stage, |share| share.most);
     let (surely, at_most) = (median_of(slowest, |share| share.least), median(others.iter().map(|stage| most(stage)))?);
     let next = others.iter().map(|stage| most(stage)).fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! The figures beside a verdict: evidence, what was not visible, the scores of every rank.
+//! The figures next to a verdict: evidence, what was not visible, the scores of every rank.
 //!
 //! Who is named is decided in `verdict.rs`; the shapes lie in `report.rs`.
 
@@ -94,7 +94,7 @@ pub(crate) fn comm_reports(
 ) -> Vec<CommReport> {
     let mut all: Vec<CommReport> = Vec::new();
     for (index, s) in scored.iter().enumerate() {
-        let (tallies, scores) = s.whole(rules);
+        let (tallies, scores) = s.over_all_windows(rules);
         let members = s.comm.members.len();
         let (mut late, mut wait) = (vec![Vec::new(); members], vec![Vec::new(); members]);
         for met in &s.comm.met {

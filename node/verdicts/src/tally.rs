@@ -38,7 +38,7 @@ pub(crate) struct Tally {
     pub(crate) compute: Mean,
     /// How much more compute time it took than the median of the others of its class.
     pub(crate) more_compute: Moments,
-    /// How much less its compute time may be, where it was told from aligned entries,
+    /// How much less its compute time may be, where it was derived from aligned entries,
     pub(crate) compute_less: Mean,
     /// and how much more.
     pub(crate) compute_more: Mean,

@@ -1,6 +1,6 @@
 //! The verdict: who is named across communicators, what it costs, and if nobody is named, why.
 //!
-//! Suspects come from `suspects.rs`, imbalances from `stages.rs`, the figures beside the verdict
+//! Suspects come from `suspects.rs`, imbalances from `stages.rs`, the figures next to the verdict
 //! from `summary.rs`; the report's shape lies in `report.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -158,7 +158,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     neighbours(&scored, rules, &job_rank, &elsewhere, &mut findings);
     drop_held_up_by_entries(&scored, &thin, &mut findings);
     drop_common(&scored, &thin, rules, &mut findings);
-    // One process may be late in several communicators: the one where it costs most speaks for it.
+    // One process may be late in several communicators: the one where it costs most counts.
     findings.found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();
     for f in findings.found.drain(..) {
@@ -193,13 +193,13 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     if !matches!(verdict, Verdict::Rank { .. } | Verdict::Hang(_)) {
         evidence.notes.extend(slower(&scored));
     }
-    let coverage = input.heard.clone();
+    let coverage = input.coverage.clone();
     let mut report = Report { verdict, cost, evidence, cause: None, per_comm, point_to_point: None, coverage };
     point_to_point::decide(input, rules, &mut report);
     report
 }
 
-/// Says of which hosts all ranks that were heard are named.
+/// Notes on the hosts of which all ranks are named.
 fn hosts(scored: &[Scored], named: &[Found]) -> Vec<String> {
     if named.is_empty() {
         return Vec::new();
@@ -213,8 +213,8 @@ fn hosts(scored: &[Scored], named: &[Found]) -> Vec<String> {
             late.insert(f.culprit.pid);
         }
     }
-    let whole = ranks.into_iter().filter(|(_, (all, late))| all.len() > 1 && all == late);
-    whole
+    let hosts = ranks.into_iter().filter(|(_, (all, late))| all.len() > 1 && all == late);
+    hosts
         .map(|(node, (all, _))| format!("all {} ranks of host {node} are late: it may be the host", all.len()))
         .collect()
 }

@@ -20,7 +20,7 @@ pub(crate) fn is(f: &Found, m: &Member) -> bool {
 
 /// By entries alone it cannot be seen whether a rank is held up. Whoever makes it late is late,
 /// too: so a rank is to blame only if in each communicator that it is in, it is late itself, or
-/// nobody else is that it could wait for. Ranks that were not heard could be late.
+/// nobody else is that it could wait for. Ranks that are not in the data could be late.
 pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings: &mut Findings) {
     findings.drop(|p, found| {
         if !p.by_entries {
@@ -38,7 +38,7 @@ pub(crate) fn drop_held_up_by_entries(scored: &[Scored], thin: &[Comm], findings
             .filter(|(_, c)| !here.members.iter().all(|m| c.has(m)))
             .filter_map(|(i, c)| {
                 let others = || c.members.iter().filter(|m| !is(p, m));
-                // Whoever was not heard would make all that it meets late.
+                // A rank that is not in the data would make all that it meets late.
                 let in_time = || others().any(|m| here.has(m) && !late_somewhere(m));
                 let waits = || others().any(late_somewhere) && i.is_none_or(|i| !waits_little(scored, p, &scored[i]));
                 match () {
@@ -70,7 +70,7 @@ fn waits_little(scored: &[Scored], p: &Found, there: &Scored) -> bool {
     };
     let met = of_run(there, &run);
     let known: Vec<f64> = met.iter().filter_map(waited).collect();
-    // A record that was lost leaves a wait open; the others speak for it.
+    // A record that was lost leaves a wait unknown; the others stand for it.
     2 * known.len() > met.len()
         && known.iter().sum::<f64>() * met.len() as f64 / known.len() as f64
             <= p.culprit.share * wall_ns * Rules::WAIT_EXPLAINS

@@ -1,5 +1,5 @@
 //! The views `lateness` and `self_time`: the figures that verdicts are made of, one row for each
-//! rank of each matched collective, for `rankmesh query`. Agents offer them beside the stores'
+//! rank of each matched collective, for `rankmesh query`. Agents offer them next to the stores'
 //! tables; docs/sql.md describes the columns. `synced_lateness` and `synced_self_time` are the same
 //! where calls only enqueue and hosts wait in synchronise calls after them.
 //!
@@ -22,7 +22,7 @@ macro_rules! in_span {
         "(:in_span OR ts_ns >= :since - :slack AND ts_ns < :until + :slack)"
     };
 }
-/// Calls that can be told apart; what was captured into a graph did not run then, and one in which
+/// Calls that can be distinguished; what was captured into a graph did not run then, and one in which
 /// its rank died never returned.
 macro_rules! numbered {
     () => {
@@ -139,7 +139,7 @@ macro_rules! self_time {
         )
     };
 }
-/// What agents offer beside the stores' tables.
+/// What agents offer besides the stores' tables.
 pub const VIEWS: &[View] = &[
     View { name: "lateness", sql: lateness!(calls!()) },
     View { name: "synced_lateness", sql: lateness!(synced_calls!()) },

@@ -145,7 +145,7 @@ fn of_a_digest_that_claims_the_largest_communicators() {
     let said = hostile(1_000, 7);
     assert!(said.len() <= 8_000, "{} characters", said.len());
     let mut board = Board::default();
-    board.hear("n0", decode(&said).expect("legal"), 0);
+    board.receive("n0", decode(&said).expect("legal"), 0);
     let began = cpu_ms();
     let (standing, most) = measured(|| Judge::default().judge(&board, 0).expect("judged"));
     let absent = &hang(&standing.report).not_heard;
@@ -162,7 +162,7 @@ fn of_a_node_that_tells_of_ever_new_communicators() {
     let (_, most) = measured(|| {
         for window in 0..200u32 {
             let said = hostile(window.into(), u64::from(window) * 1_000);
-            board.hear("n0", decode(&said).expect("legal"), end_of(window.into()));
+            board.receive("n0", decode(&said).expect("legal"), end_of(window.into()));
         }
         judge.judge(&board, end_of(200)).expect("judged")
     });

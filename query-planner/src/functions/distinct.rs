@@ -79,10 +79,14 @@ fn hash(value: ValueRef<'_>) -> Option<u64> {
         ValueRef::Integer(value) => mix(value.cast_unsigned()),
         ValueRef::Real(value) => {
             #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
-            let (whole, fits) =
+            let (integer, fits) =
                 (value as i64, (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&value));
             #[allow(clippy::cast_precision_loss)]
-            if fits && whole as f64 == value { mix(whole.cast_unsigned()) } else { mix(mix(value.to_bits()) ^ REAL) }
+            if fits && integer as f64 == value {
+                mix(integer.cast_unsigned())
+            } else {
+                mix(mix(value.to_bits()) ^ REAL)
+            }
         }
         ValueRef::Text(bytes) => hash_bytes(TEXT, bytes),
         ValueRef::Blob(bytes) => hash_bytes(BLOB, bytes),

@@ -10,7 +10,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, Result, ffi};
 
 use crate::batch::Value;
-use crate::memory::Held;
+use crate::memory::Reservation;
 
 /// An aggregate function. Errors are the messages that the question fails with.
 pub(super) trait Fold: 'static {
@@ -154,12 +154,12 @@ unsafe extern "C" fn destroy<F: Fold>(fold: *mut c_void) {
 /// What stands behind the pointer in SQLite's memory.
 struct Counted<F: Fold> {
     state: F::State,
-    held: Held,
+    reservation: Reservation,
 }
 
 impl<F: Fold> Default for Counted<F> {
     fn default() -> Self {
-        Self { state: F::State::default(), held: Held::default() }
+        Self { state: F::State::default(), reservation: Reservation::default() }
     }
 }
 
@@ -214,10 +214,10 @@ unsafe fn on_row<F: Fold>(
             Ok(count) if count > 0 => std::slice::from_raw_parts(args, count),
             _ => &[],
         };
-        let Counted { state, held } = &mut **slot;
+        let Counted { state, reservation } = &mut **slot;
         if let Err(message) = caught(|| work(fold, state, &Args(args))) {
             fail(context, &message);
-        } else if !held.is_within(fold.heap_bytes(state)) {
+        } else if !reservation.try_resize(fold.heap_bytes(state)) {
             ffi::sqlite3_result_error_nomem(context);
         }
     }
@@ -240,7 +240,7 @@ unsafe extern "C" fn value<F: Fold>(context: *mut ffi::sqlite3_context) {
             }
             _ => caught(|| fold.finish(F::State::default())),
         };
-        give(context, result);
+        set_result(context, result);
     }
 }
 
@@ -257,13 +257,13 @@ unsafe extern "C" fn finish<F: Fold>(context: *mut ffi::sqlite3_context) {
             _ => F::State::default(),
         };
         let fold = &*ffi::sqlite3_user_data(context).cast::<F>();
-        give(context, caught(|| fold.finish(state)));
+        set_result(context, caught(|| fold.finish(state)));
     }
 }
 
 /// # Safety
 /// `context` must be live.
-unsafe fn give(context: *mut ffi::sqlite3_context, result: std::result::Result<Value, String>) {
+unsafe fn set_result(context: *mut ffi::sqlite3_context, result: std::result::Result<Value, String>) {
     // SAFETY: results are copied by SQLite (SQLITE_TRANSIENT).
     unsafe {
         match result {

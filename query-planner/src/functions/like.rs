@@ -173,17 +173,17 @@ fn after_any(
             }
             Ok(byte) if byte < 0x80 => memchr::memchr(byte, text),
             _ => {
-                let whole = text;
+                let start = text;
                 loop {
                     poll.work(1)?;
                     let rest = text;
                     match read(&mut text) {
                         0 => break None,
-                        found if found == wanted => break Some(whole.len() - rest.len()),
+                        found if found == wanted => break Some(start.len() - rest.len()),
                         _ => {}
                     }
                 }
-                .inspect(|_| text = whole)
+                .inspect(|_| text = start)
             }
         };
         let Some(skipped) = skipped else { return Ok(Match::Never) };

@@ -62,9 +62,9 @@ fn value(key: u64) -> f64 {
 /// The value as an integer, if it is one of 64 bits and not -0.0.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 fn integer(value: f64) -> Option<i64> {
-    let whole = value as i64;
+    let integer = value as i64;
     let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&value);
-    (fits && key(whole as f64) == key(value)).then_some(whole)
+    (fits && key(integer as f64) == key(value)).then_some(integer)
 }
 
 /// The ranks (from 0) of the one or two values that make the result, of `count` values.
@@ -383,12 +383,12 @@ mod tests {
             let mut merged = shipped(of(right));
             merged.merge(shipped(of(left))).expect("no problem");
             merged.settle();
-            let mut whole = of(&values);
-            whole.settle();
-            prop_assert_eq!(&merged.sorted, &whole.sorted);
+            let mut at_once = of(&values);
+            at_once.settle();
+            prop_assert_eq!(&merged.sorted, &at_once.sorted);
             let mut sorted = values;
             sorted.sort_by(f64::total_cmp);
-            let expanded: Vec<u64> = whole.sorted().flat_map(|(v, n)| (0..n).map(move |_| v.to_bits())).collect();
+            let expanded: Vec<u64> = at_once.sorted().flat_map(|(v, n)| (0..n).map(move |_| v.to_bits())).collect();
             prop_assert_eq!(expanded, sorted.iter().map(|v| v.to_bits()).collect::<Vec<_>>());
         }
 

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rusqlite::{Connection, Error, Result, ffi};
 
 use super::fold::Args;
-use crate::memory::Held;
+use crate::memory::Reservation;
 use crate::stop::is_over_here;
 
 /// What a function gives.
@@ -73,8 +73,8 @@ impl Poll {
 }
 
 /// Memory of a function other than SQLite's, which counts like it.
-pub(super) fn hold(held: &mut Held, bytes: usize) -> std::result::Result<(), Failure> {
-    if held.is_within(bytes) { Ok(()) } else { Err(Failure::NoMemory) }
+pub(super) fn reserve(reservation: &mut Reservation, bytes: usize) -> std::result::Result<(), Failure> {
+    if reservation.try_resize(bytes) { Ok(()) } else { Err(Failure::NoMemory) }
 }
 
 /// Register `function` under a name, for so many arguments; it hides SQLite's own of that name.

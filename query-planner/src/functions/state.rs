@@ -166,7 +166,7 @@ pub(super) struct Shipped<P> {
 
 impl<P: Partial> Shipped<P> {
     /// A valid state; `seen`: whether the group had rows.
-    pub(super) fn whole(partial: P, seen: bool) -> Shipped<P> {
+    pub(super) fn complete(partial: P, seen: bool) -> Shipped<P> {
         Shipped { partial, seen, problem: None }
     }
 
@@ -211,7 +211,7 @@ impl<P: Partial> Shipped<P> {
 /// Register an aggregate: the function itself, and how the coordinator merges its states.
 pub(super) fn define<F: Finish>(conn: &Connection, finish: F, arities: &[i32]) -> Result<()> {
     for arity in arities {
-        register(conn, finish.name(), *arity, Whole(finish))?;
+        register(conn, finish.name(), *arity, OnOneNode(finish))?;
     }
     define_merge(conn, finish, arities)
 }
@@ -317,9 +317,9 @@ impl<F: Finish> Finishing<F> {
     }
 }
 
-struct Whole<F>(F);
+struct OnOneNode<F>(F);
 
-impl<F: Finish> Fold for Whole<F> {
+impl<F: Finish> Fold for OnOneNode<F> {
     type State = Finishing<F>;
 
     fn step(&self, state: &mut Finishing<F>, args: &Args<'_>) -> std::result::Result<(), String> {

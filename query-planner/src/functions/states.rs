@@ -202,7 +202,7 @@ impl Quantiles {
     /// The partial state of a group of `rows` rows.
     #[must_use]
     pub fn state(&self, rows: u64) -> Value {
-        Value::Blob(Shipped::whole(self.sketch(), rows > 0).into_bytes())
+        Value::Blob(Shipped::complete(self.sketch(), rows > 0).into_bytes())
     }
 
     /// `approx_quantile(x, fraction)`
@@ -290,7 +290,7 @@ impl Buckets {
 #[must_use]
 pub fn runs_state(mut values: Vec<i64>, rows: u64) -> Value {
     values.sort_unstable();
-    Value::Blob(Shipped::whole(Runs::of_sorted(&values), rows > 0).into_bytes())
+    Value::Blob(Shipped::complete(Runs::of_sorted(&values), rows > 0).into_bytes())
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Result};
 
 use super::fold::Args;
-use super::scalar::{self, Failure, Given, Lengths, Outcome, Poll, hold};
-use crate::memory::Held;
+use super::scalar::{self, Failure, Given, Lengths, Outcome, Poll, reserve};
+use crate::memory::Reservation;
 
 pub(super) fn register(conn: &Connection) -> Result<()> {
     scalar::register(conn, "instr", 2, instr)?;
@@ -62,7 +62,7 @@ fn replace<'a>(args: &Args<'a>, lengths: Lengths) -> Outcome<'a> {
     let finder = memmem::Finder::new(pattern);
     let Some(first) = finder.find(text) else { return Ok(Given::Text(text)) };
     let longest = text.len().max(lengths.value);
-    let mut held = Held::default();
+    let mut reservation = Reservation::default();
     let mut out = Vec::new();
     let mut copied = 0;
     let mut add = |piece: &[u8]| {
@@ -73,7 +73,7 @@ fn replace<'a>(args: &Args<'a>, lengths: Lengths) -> Outcome<'a> {
         Ok(())
     };
     let mut poll = Poll::new();
-    hold(&mut held, longest.min(text.len().saturating_mul(2)))?;
+    reserve(&mut reservation, longest.min(text.len().saturating_mul(2)))?;
     let others = finder.find_iter(&text[first + pattern.len()..]).map(|at| at + first + pattern.len());
     for at in std::iter::once(first).chain(others) {
         poll.work(1 + by.len())?;
@@ -94,13 +94,17 @@ struct Characters<'a> {
     longer: HashMap<&'a [u8], u32>,
     /// The lengths among them.
     lengths: Vec<usize>,
-    held: Held,
+    reservation: Reservation,
 }
 
 impl<'a> Characters<'a> {
     fn of(set: &'a [u8]) -> std::result::Result<Self, Failure> {
-        let mut characters =
-            Self { single: [None; 256], longer: HashMap::new(), lengths: Vec::new(), held: Held::default() };
+        let mut characters = Self {
+            single: [None; 256],
+            longer: HashMap::new(),
+            lengths: Vec::new(),
+            reservation: Reservation::default(),
+        };
         let mut poll = Poll::new();
         let mut rest = set;
         for place in 0.. {
@@ -118,7 +122,7 @@ impl<'a> Characters<'a> {
                 characters.lengths.push(character.len());
             }
             if characters.longer.len().is_power_of_two() {
-                hold(&mut characters.held, characters.longer.len() * 64)?;
+                reserve(&mut characters.reservation, characters.longer.len() * 64)?;
             }
         }
         Ok(characters)
@@ -187,12 +191,12 @@ pub(super) fn character(bytes: &[u8]) -> Option<(u32, &[u8])> {
 /// The bytes that hexadecimal digits mean; between the pairs there may be characters of a set.
 fn unhex<'a>(args: &Args<'a>, _: Lengths) -> Outcome<'a> {
     let (Some(text), Some(set)) = (args.text(0), args.text(1)) else { return Ok(Given::Null) };
-    let (mut passed, mut poll, mut held) = (HashSet::new(), Poll::new(), Held::default());
+    let (mut passed, mut poll, mut reservation) = (HashSet::new(), Poll::new(), Reservation::default());
     let mut rest = set;
     while let Some((character, others)) = character(rest) {
         poll.work(8)?;
         if passed.insert(character) && passed.len().is_power_of_two() {
-            hold(&mut held, passed.len() * 16)?;
+            reserve(&mut reservation, passed.len() * 16)?;
         }
         rest = others;
     }

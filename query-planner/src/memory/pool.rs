@@ -82,7 +82,7 @@ impl Account {
     }
 
     /// Counts so many bytes more.
-    pub(super) fn take(&self, bytes: i64) -> Result<(), Refused> {
+    pub(super) fn try_grow(&self, bytes: i64) -> Result<(), Refused> {
         let before = self.taken.fetch_add(bytes, Ordering::Relaxed);
         let refuse = |why| {
             self.taken.fetch_sub(bytes, Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Account {
     }
 
     /// Counts so many bytes less.
-    pub(super) fn give_back(&self, bytes: i64) {
+    pub(super) fn shrink(&self, bytes: i64) {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
         TAKEN.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -115,38 +115,38 @@ impl Account {
 /// Memory of a question that belongs to no thread: rows on their way from nodes to the merge, an
 /// answer. Dropped, it counts no more.
 #[derive(Debug)]
-pub struct Grant {
+pub struct SharedReservation {
     account: Arc<Account>,
     bytes: AtomicI64,
 }
 
-impl Grant {
+impl SharedReservation {
     /// Nothing yet, of this account.
     #[must_use]
-    pub fn of(account: &Arc<Account>) -> Grant {
-        Grant { account: Arc::clone(account), bytes: AtomicI64::new(0) }
+    pub fn of(account: &Arc<Account>) -> SharedReservation {
+        SharedReservation { account: Arc::clone(account), bytes: AtomicI64::new(0) }
     }
 
     /// Counts so many bytes more.
     ///
     /// # Errors
     /// The question may not have them.
-    pub fn more(&self, bytes: u64) -> Result<(), Refused> {
-        self.account.take(signed(bytes))?;
+    pub fn try_grow(&self, bytes: u64) -> Result<(), Refused> {
+        self.account.try_grow(signed(bytes))?;
         self.bytes.fetch_add(signed(bytes), Ordering::Relaxed);
         Ok(())
     }
 
     /// Counts so many bytes less, but no less than nothing.
-    pub fn less(&self, bytes: u64) {
+    pub fn shrink(&self, bytes: u64) {
         let rest = |had: i64| Some(had.saturating_sub(signed(bytes)).max(0));
         let (Ok(had) | Err(had)) = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
-        self.account.give_back(had.min(signed(bytes)));
+        self.account.shrink(had.min(signed(bytes)));
     }
 }
 
-impl Drop for Grant {
+impl Drop for SharedReservation {
     fn drop(&mut self) {
-        self.account.give_back(*self.bytes.get_mut());
+        self.account.shrink(*self.bytes.get_mut());
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         strategy: Strategy::PerNode,
         columns,
         reductions: Vec::new(),
-        fragments: vec![whole(question, Targets::All)?],
+        fragments: vec![as_written(question, Targets::All)?],
         merge: Merge::Concat { with_node: true },
         notes: Vec::new(),
         lazily: None,
@@ -23,7 +23,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
 }
 
 /// The whole question as one fragment.
-pub(super) fn whole(question: &Question<'_>, targets: Targets) -> Result<Fragment, QueryError> {
+pub(super) fn as_written(question: &Question<'_>, targets: Targets) -> Result<Fragment, QueryError> {
     let (mut select, changed) = normalise(question)?;
     with_node_sources(&mut select, question);
     Ok(Fragment {

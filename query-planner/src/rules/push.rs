@@ -39,7 +39,7 @@ pub(crate) fn plan(question: &Question<'_>, options: &AskOptions) -> Result<Opti
         strategy: Strategy::Push,
         columns: question.columns.clone(),
         reductions: Vec::new(),
-        fragments: vec![super::per_node::whole(question, targets)?],
+        fragments: vec![super::per_node::as_written(question, targets)?],
         merge: Merge::Concat { with_node: false },
         notes: Vec::new(),
         lazily: None,

@@ -37,14 +37,14 @@ const PREFIX: &str = "mesh_values_";
 pub(super) fn plan(
     select: &Select,
     parts: &[(Fragment, MergeTable)],
-    whole: &Plan,
+    plain: &Plan,
     catalog: &Catalog,
 ) -> Option<WithValues> {
-    let Merge::Sql { tables, .. } = &whole.merge else { return None };
+    let Merge::Sql { tables, .. } = &plain.merge else { return None };
     let place = |name: &str| tables.iter().position(|table| table.name == name);
     let first: Vec<usize> = parts.iter().map(|(_, table)| place(&table.name)).collect::<Option<_>>()?;
     // With nothing left to fetch it is the plan already; a semi-join has rounds of its own.
-    if first.len() == whole.fragments.len() || !whole.reductions.is_empty() {
+    if first.len() == plain.fragments.len() || !plain.reductions.is_empty() {
         return None;
     }
     let mut select = select.clone();
@@ -67,7 +67,7 @@ pub(super) fn plan(
         Some(plan) => plan,
         None => super::aggregate::plan(&question, &shape).ok()??,
     };
-    let mut plan = Plan { columns: whole.columns.clone(), ..plan };
+    let mut plan = Plan { columns: plain.columns.clone(), ..plan };
     for fragment in &mut plan.fragments {
         if !fragment.sql.starts_with("SELECT ") {
             return None;

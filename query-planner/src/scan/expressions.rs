@@ -69,7 +69,7 @@ impl Names {
     /// An expression of one text column and constants, whose kind is known.
     fn of_one_text(&self, expr: &Expr) -> Option<Derived> {
         let is_text_column = |expr: &Expr| self.column(expr).is_some_and(|name| self.is_text(&name));
-        let is_text = gives_text(expr, &is_text_column)??;
+        let is_text = returns_text(expr, &is_text_column)??;
         if !is_row_expression(expr, functions::never_fails) {
             return None;
         }
@@ -181,10 +181,10 @@ impl Names {
 
 /// What an expression gives, if not NULL, as far as that shows: text, or integers. The outer none:
 /// it does not show; the inner one: NULL only.
-fn gives_text(expr: &Expr, is_text_column: &dyn Fn(&Expr) -> bool) -> Option<Option<bool>> {
+fn returns_text(expr: &Expr, is_text_column: &dyn Fn(&Expr) -> bool) -> Option<Option<bool>> {
     let all = |exprs: Vec<&Expr>| {
         exprs.into_iter().try_fold(None, |so_far: Option<bool>, expr| {
-            match (so_far, gives_text(expr, is_text_column)?) {
+            match (so_far, returns_text(expr, is_text_column)?) {
                 (Some(a), Some(b)) if a != b => None,
                 (a, b) => Some(a.or(b)),
             }

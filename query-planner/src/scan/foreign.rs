@@ -9,7 +9,7 @@ use crate::names::affinity;
 
 /// What an expression gives, if not NULL.
 #[derive(Clone, Copy, PartialEq)]
-enum Gives {
+enum ValueKind {
     Integers,
     Text,
     Reals,
@@ -32,16 +32,16 @@ pub(super) fn columns(select: &Select, plain: PlainColumnsOf<'_>) -> Option<Vec<
         if *compound != Compound::UnionAll || other.len() != columns.len() {
             return None;
         }
-        for ((_, gives), (_, other)) in columns.iter_mut().zip(other) {
-            *gives = both(*gives, other);
+        for ((_, kind), (_, other)) in columns.iter_mut().zip(other) {
+            *kind = both(*kind, other);
         }
     }
-    let column = |(name, gives): (String, Option<Gives>)| {
-        let column = match gives {
-            Some(Gives::Integers) => Some(Column::of_integers(name.clone())),
-            Some(Gives::Text) => Some(Column::of_text(name.clone(), true)),
-            Some(Gives::Reals) => Some(Column { is_real: true, ..Column::of_integers(name.clone()) }),
-            Some(Gives::Nothing) | None => None,
+    let column = |(name, kind): (String, Option<ValueKind>)| {
+        let column = match kind {
+            Some(ValueKind::Integers) => Some(Column::of_integers(name.clone())),
+            Some(ValueKind::Text) => Some(Column::of_text(name.clone(), true)),
+            Some(ValueKind::Reals) => Some(Column { is_real: true, ..Column::of_integers(name.clone()) }),
+            Some(ValueKind::Nothing) | None => None,
         };
         (name, column)
     };
@@ -80,21 +80,21 @@ impl Visit for Look {
     }
 }
 
-fn both(a: Option<Gives>, b: Option<Gives>) -> Option<Gives> {
+fn both(a: Option<ValueKind>, b: Option<ValueKind>) -> Option<ValueKind> {
     match (a?, b?) {
-        (Gives::Nothing, other) | (other, Gives::Nothing) => Some(other),
+        (ValueKind::Nothing, other) | (other, ValueKind::Nothing) => Some(other),
         (a, b) => (a == b).then_some(a),
     }
 }
 
-type Named = Vec<(String, Option<Gives>)>;
+type Named = Vec<(String, Option<ValueKind>)>;
 
 fn of_core(core: &Core, plain: PlainColumnsOf<'_>) -> Option<Named> {
     let query = match core {
         Core::Query(query) => query,
         Core::Values(rows) => {
             let width = rows.first()?.len();
-            let of = |at: usize| rows.iter().map(|row| gives(row.get(at)?, &[])).reduce(both).flatten();
+            let of = |at: usize| rows.iter().map(|row| kind_of(row.get(at)?, &[])).reduce(both).flatten();
             return Some((0..width).map(|at| (format!("column{}", at + 1), of(at))).collect());
         }
     };
@@ -118,7 +118,7 @@ fn of_core(core: &Core, plain: PlainColumnsOf<'_>) -> Option<Named> {
             (None, Expr::Column { name, .. }) => unquote(name),
             _ => String::new(),
         };
-        columns.push((name, gives(expr, &sources)));
+        columns.push((name, kind_of(expr, &sources)));
     }
     Some(columns)
 }
@@ -129,13 +129,13 @@ type Known = (Option<String>, Named);
 fn of_source(source: &Source, plain: PlainColumnsOf<'_>) -> Option<Known> {
     match source {
         Source::Table { schema: None, name, alias, .. } => {
-            let gives = |column: &Column| match (column.is_text, column.is_real) {
-                (true, _) => Gives::Text,
-                (_, true) => Gives::Reals,
-                _ => Gives::Integers,
+            let kind = |column: &Column| match (column.is_text, column.is_real) {
+                (true, _) => ValueKind::Text,
+                (_, true) => ValueKind::Reals,
+                _ => ValueKind::Integers,
             };
             let columns = plain(&unquote(name))?;
-            let columns = columns.into_iter().map(|(name, column)| (name, column.as_ref().map(gives))).collect();
+            let columns = columns.into_iter().map(|(name, column)| (name, column.as_ref().map(kind))).collect();
             Some((Some(alias.clone().unwrap_or_else(|| name.clone())), columns))
         }
         Source::Select { select, alias } if select.with.is_none() && select.compounds.is_empty() => {
@@ -152,14 +152,14 @@ fn aliases(query: &Query) -> Vec<&String> {
     query.columns.iter().filter_map(alias).collect()
 }
 
-fn find(sources: &[Known], table: Option<&str>, name: &str) -> Option<Option<Gives>> {
+fn find(sources: &[Known], table: Option<&str>, name: &str) -> Option<Option<ValueKind>> {
     let of_table = |(alias, _): &&Known| match (table, alias) {
         (None, _) => true,
         (Some(table), Some(alias)) => same_name(table, alias),
         (Some(_), None) => false,
     };
     let columns = sources.iter().filter(of_table).flat_map(|(_, columns)| columns);
-    let mut found = columns.filter(|(column, _)| same_name(name, column)).map(|(_, gives)| *gives);
+    let mut found = columns.filter(|(column, _)| same_name(name, column)).map(|(_, kind)| *kind);
     let first = found.next()?;
     Some(first.filter(|_| found.next().is_none()))
 }
@@ -183,41 +183,43 @@ impl Visit for Names<'_> {
     }
 }
 
-fn gives(expr: &Expr, sources: &[Known]) -> Option<Gives> {
-    let of = |expr: &Expr| gives(expr, sources);
+fn kind_of(expr: &Expr, sources: &[Known]) -> Option<ValueKind> {
+    let of = |expr: &Expr| kind_of(expr, sources);
     match expr.peeled() {
         Expr::Column { table, name } => find(sources, table.as_deref(), name)?,
-        Expr::Literal(text) if text.eq_ignore_ascii_case("NULL") => Some(Gives::Nothing),
-        Expr::Literal(text) if text.starts_with('\'') => Some(Gives::Text),
-        Expr::Literal(text) if text.parse::<i64>().is_ok() => Some(Gives::Integers),
+        Expr::Literal(text) if text.eq_ignore_ascii_case("NULL") => Some(ValueKind::Nothing),
+        Expr::Literal(text) if text.starts_with('\'') => Some(ValueKind::Text),
+        Expr::Literal(text) if text.parse::<i64>().is_ok() => Some(ValueKind::Integers),
         Expr::Literal(text) if text.starts_with(|first: char| first.is_ascii_digit() || first == '.') => {
-            Some(Gives::Reals)
+            Some(ValueKind::Reals)
         }
         Expr::Unary("+" | "-", expr) => of(expr),
         Expr::Cast(_, name) => match affinity(name) {
-            "INT" => Some(Gives::Integers),
-            "TEXT" => Some(Gives::Text),
-            "REAL" => Some(Gives::Reals),
+            "INT" => Some(ValueKind::Integers),
+            "TEXT" => Some(ValueKind::Text),
+            "REAL" => Some(ValueKind::Reals),
             _ => None,
         },
         Expr::Binary(lhs, "+" | "-" | "*" | "/", rhs) => match (of(lhs)?, of(rhs)?) {
-            (Gives::Reals, Gives::Integers | Gives::Reals) | (Gives::Integers, Gives::Reals) => Some(Gives::Reals),
+            (ValueKind::Reals, ValueKind::Integers | ValueKind::Reals) | (ValueKind::Integers, ValueKind::Reals) => {
+                Some(ValueKind::Reals)
+            }
             (a, b) => both(Some(a), Some(b)),
         },
-        Expr::Binary(_, "||", _) => Some(Gives::Text),
+        Expr::Binary(_, "||", _) => Some(ValueKind::Text),
         Expr::Binary(_, "%" | "&" | "|" | "=" | "==" | "<>" | "!=" | "<" | "<=" | ">" | ">=" | "IS" | "IS NOT", _) => {
-            Some(Gives::Integers)
+            Some(ValueKind::Integers)
         }
         Expr::Case { arms, otherwise, .. } => {
             arms.iter().map(|(_, then)| of(then)).chain(otherwise.iter().map(|expr| of(expr))).reduce(both).flatten()
         }
         Expr::Call(call) => match (unquote(&call.name).to_ascii_lowercase().as_str(), call.args.as_slice()) {
-            ("count" | "length" | "row_number" | "rank" | "dense_rank", _) => Some(Gives::Integers),
-            ("avg" | "total", _) => Some(Gives::Reals),
+            ("count" | "length" | "row_number" | "rank" | "dense_rank", _) => Some(ValueKind::Integers),
+            ("avg" | "total", _) => Some(ValueKind::Reals),
             ("sum" | "min" | "max" | "abs" | "lag" | "lead" | "first_value" | "last_value", [first, ..]) => of(first),
             ("coalesce" | "ifnull", args) => args.iter().map(of).reduce(both).flatten(),
             ("upper" | "lower" | "substr" | "trim" | "replace" | "group_concat" | "strftime" | "printf", _) => {
-                Some(Gives::Text)
+                Some(ValueKind::Text)
             }
             _ => None,
         },

@@ -9,7 +9,7 @@ use crate::ast::{Bound, Call, Expr, Over, Window as AstWindow, same_name, unquot
 impl Names {
     /// The column that a call with OVER is, of integers or text.
     pub(super) fn window(&self, call: &Call) -> Option<Operand> {
-        if gives_reals(call) {
+        if returns_reals(call) {
             return None;
         }
         self.windowed(call).map(|column| Operand::Column(column.name))
@@ -17,7 +17,7 @@ impl Names {
 
     /// As [`Names::window`], of doubles.
     pub(super) fn real_window(&self, call: &Call) -> Option<Operand> {
-        if !gives_reals(call) {
+        if !returns_reals(call) {
             return None;
         }
         self.windowed(call).map(|column| Operand::RealColumn(column.name))
@@ -96,7 +96,7 @@ impl Names {
     }
 }
 
-fn gives_reals(call: &Call) -> bool {
+fn returns_reals(call: &Call) -> bool {
     ["avg", "percent_rank", "cume_dist"].iter().any(|name| same_name(&call.name, name))
 }
 

@@ -43,7 +43,7 @@ pub(super) fn feed(input: &[u8]) {
             Ok(digest) => {
                 // What is read can be written, and is read alike.
                 assert_eq!(decode(&encode(&digest)).as_ref(), Ok(&digest), "it is written otherwise than it was read");
-                board.hear(&node, digest, now_ns);
+                board.receive(&node, digest, now_ns);
             }
             Err(error) => board.refuse(&node, error.to_string()),
         }

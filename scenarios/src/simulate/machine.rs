@@ -76,8 +76,8 @@ impl<'a> Machine<'a> {
         let mut rng = StdRng::seed_from_u64(seed);
         let nodes = job.ranks.div_ceil(job.ranks_per_node.max(1));
         let mut input = Input { since_ns: START_NS, ..Input::default() };
-        input.heard.asked = nodes;
-        input.heard.answered = nodes - job.missing_nodes.len();
+        input.coverage.asked = nodes;
+        input.coverage.answered = nodes - job.missing_nodes.len();
         let mut clocks = Vec::with_capacity(nodes);
         for node in 0..nodes {
             // The first node asks.
@@ -85,7 +85,7 @@ impl<'a> Machine<'a> {
             let drift = if node == 0 { 0 } else { within(&mut rng, job.clock_drift_ppb) };
             clocks.push((offset, drift));
             if job.missing_nodes.contains(&node) {
-                input.heard.missing.push((format!("n{node}"), "timeout".to_owned()));
+                input.coverage.missing.push((format!("n{node}"), "timeout".to_owned()));
             }
         }
         let names = (0..job.ranks).map(|r| job.node_of(r).into()).collect();
@@ -214,7 +214,7 @@ impl<'a> Machine<'a> {
     fn sync(&mut self, rank: usize) {
         let start = self.free_at[rank];
         let end = self.done_at[rank].map(|done| start.max(done) + (20_000.0 * normal(&mut self.rng).abs()) as i64);
-        if (self.job.syncs || self.job.syncs_seen) && self.heard(rank) {
+        if (self.job.syncs || self.job.syncs_seen) && self.is_recorded(rank) {
             let node = rank / self.job.ranks_per_node.max(1);
             let call = SyncCall {
                 node: Arc::clone(&self.names[rank]),
@@ -253,7 +253,7 @@ impl<'a> Machine<'a> {
         if here && there { link.extra_ns } else { 0 }
     }
 
-    fn heard(&self, rank: usize) -> bool {
+    fn is_recorded(&self, rank: usize) -> bool {
         let node = rank / self.job.ranks_per_node.max(1);
         let late = self.job.late_nodes.iter().find(|(n, _)| *n == node);
         !self.job.missing_nodes.contains(&node) && late.is_none_or(|(_, from)| self.step >= *from)
@@ -270,7 +270,7 @@ impl<'a> Machine<'a> {
         let next = self.sequence.entry((rank, group.hash, func)).or_default();
         let seq = *next;
         *next += 1;
-        if !self.heard(rank) || (left.is_some() && self.rng.random_bool(self.job.loss)) {
+        if !self.is_recorded(rank) || (left.is_some() && self.rng.random_bool(self.job.loss)) {
             return;
         }
         let node = rank / self.job.ranks_per_node.max(1);
@@ -319,7 +319,7 @@ impl<'a> Machine<'a> {
         // How far ranks got is told by agents from what they recorded: that part is not simulated.
         self.input.progress = progress_of(&self.input.observations, &self.open, &self.input.syncs, &self.open_syncs);
         self.input.syncing = std::mem::take(&mut self.open_syncs);
-        if let Some(Stop { rank, gone: true, .. }) = self.job.stop.filter(|stop| hangs && self.heard(stop.rank)) {
+        if let Some(Stop { rank, gone: true, .. }) = self.job.stop.filter(|stop| hangs && self.is_recorded(stop.rank)) {
             let node = rank / self.job.ranks_per_node.max(1);
             self.input.gone.push(Gone {
                 node: Arc::clone(&self.names[rank]),

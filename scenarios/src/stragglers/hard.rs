@@ -70,10 +70,11 @@ fn slow(drawn: &mut Drawn, rng: &mut StdRng, effect: f64) {
 
 fn matter(drawn: &mut Drawn, class: Class, rng: &mut StdRng) {
     let first = drawn.grid.job.slow.first().copied();
-    // A second rank, heard as well, and not the first.
+    // A second rank, recorded as well, and not the first.
     let job = &drawn.grid.job;
-    let heard = |rank: usize| !job.missing_nodes.contains(&(rank / job.ranks_per_node));
-    let others: Vec<usize> = (0..job.ranks).filter(|r| heard(*r) && first.is_some_and(|f| f.rank != *r)).collect();
+    let is_recorded = |rank: usize| !job.missing_nodes.contains(&(rank / job.ranks_per_node));
+    let others: Vec<usize> =
+        (0..job.ranks).filter(|r| is_recorded(*r) && first.is_some_and(|f| f.rank != *r)).collect();
     let second = (!others.is_empty()).then(|| pick(rng, &others));
     let Grid { tensor, data, pipeline, .. } = drawn.grid;
     let job = &mut drawn.grid.job;

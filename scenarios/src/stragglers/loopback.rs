@@ -94,7 +94,7 @@ pub async fn loopback(agents: usize) -> anyhow::Result<Loopback> {
         first_after: named.values().min().map(|at_ns| after(*at_ns)),
         wrong,
         digest_bytes: (judges as u64 * of_digests) as f64 / of.ranks as f64 / (span_ns as f64 / 1e9),
-        verdict_bytes: states().map(|standing| standing.told_bytes()).sum::<u64>() as f64 / seconds,
+        verdict_bytes: states().map(|standing| standing.verdict_bytes()).sum::<u64>() as f64 / seconds,
         cpu: spent.div_f64(seconds * agents as f64),
         lost: states().map(|standing| standing.lost_windows()).sum(),
         judges,

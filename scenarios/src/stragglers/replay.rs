@@ -86,7 +86,7 @@ pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Ref
             how: String::new(),
         }));
     }
-    input.heard = rows.heard.clone();
+    input.coverage = rows.coverage.clone();
     (input.since_ns, input.until_ns) = (rows.since_ns, rows.until_ns);
     (input, bytes)
 }
@@ -115,7 +115,7 @@ pub fn standing_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<R
     let mut verdicts = Vec::new();
     for (at_ns, node, digest) in coming {
         let text = encode_within(digest.clone(), LARGEST);
-        board.hear(node, decode(&text).expect("a digest is read as it was written"), at_ns);
+        board.receive(node, decode(&text).expect("a digest is read as it was written"), at_ns);
         board.presence(&live);
         verdicts.extend(judge.judge(&board, at_ns));
     }

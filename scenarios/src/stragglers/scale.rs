@@ -1,5 +1,5 @@
 //! What the standing verdict of one large job costs, in memory: the digests of a simulated job of
-//! so many hosts with eight ranks each, heard and judged window by window. CPU time is that of the
+//! so many hosts with eight ranks each, received and judged window by window. CPU time is that of the
 //! calling thread.
 
 use std::collections::BTreeMap;
@@ -58,13 +58,13 @@ pub fn scale(hosts: usize) -> Scale {
     let presence: BTreeMap<String, Presence> = (0..hosts).map(|n| (format!("n{n}"), Presence::Live)).collect();
     let (mut board, mut judge) = (Board::default(), Judge::default());
     let (mut spent, mut longest, mut bytes) = (Duration::ZERO, Duration::ZERO, 0);
-    let (mut windows, mut judged, mut wrong, mut named_after, mut heard) = (0, 0, 0, None, Duration::ZERO);
+    let (mut windows, mut judged, mut wrong, mut named_after, mut receiving) = (0, 0, 0, None, Duration::ZERO);
     for (window, digests) in &sent {
         let now_ns = end_of(*window) + DELAY_NS;
         let started = cpu_time_of_this_thread();
         for (node, text) in digests {
             let digest = decode(text).expect("a digest is read as it was written");
-            board.hear(node, digest, now_ns);
+            board.receive(node, digest, now_ns);
         }
         board.presence(&presence);
         let standing = judge.judge(&board, now_ns);
@@ -77,7 +77,7 @@ pub fn scale(hosts: usize) -> Scale {
         judged += 1;
         let started = cpu_time_of_this_thread();
         let read = JobVerdict::read(&text).expect("a verdict is read as it was written");
-        heard += (cpu_time_of_this_thread() - started) * u32::try_from(JUDGES).unwrap_or(1);
+        receiving += (cpu_time_of_this_thread() - started) * u32::try_from(JUDGES).unwrap_or(1);
         assert_eq!(Key::of(&read.standing.report.verdict), Key::of(&verdict.standing.report.verdict));
         let Verdict::Rank { culprit, .. } = &read.standing.report.verdict else { continue };
         if usize::try_from(culprit.rank) == Ok(late) {
@@ -91,7 +91,7 @@ pub fn scale(hosts: usize) -> Scale {
     Scale {
         hosts,
         judge: spent.div_f64(seconds),
-        other: heard.div_f64(seconds) + made.div_f64(seconds * hosts as f64),
+        other: receiving.div_f64(seconds) + made.div_f64(seconds * hosts as f64),
         longest,
         windows,
         judged,

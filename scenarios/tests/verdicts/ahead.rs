@@ -44,7 +44,7 @@ fn job(seed: u64) -> Input {
         step_ns = last_ns + MS;
     }
     input.until_ns = step_ns;
-    (input.heard.asked, input.heard.answered) = (RANKS, RANKS);
+    (input.coverage.asked, input.coverage.answered) = (RANKS, RANKS);
     let clock = ClockOffset { offset_ns: 0, bound_ns: 50_000, at_ns: step_ns, drift_ppb: 0, drift_bound_ppb: 0 };
     input.clocks = (0..RANKS).map(|rank| (format!("n{rank}"), clock)).collect();
     input

@@ -94,7 +94,7 @@ impl Mesh {
                     offset_us: if host == reference { 0 } else { ahead_ns / 1_000 },
                     bound_us: 200,
                 });
-                board.hear(&format!("n{host}"), digest, steady_ns);
+                board.receive(&format!("n{host}"), digest, steady_ns);
             }
             let presence = |host: usize| if (self.dead)(host, now_ns) { Presence::Dead } else { Presence::Live };
             board.presence(&(0..4).map(|host| (format!("n{host}"), presence(host))).collect());
@@ -186,7 +186,7 @@ fn times_are_those_of_the_wall_clock_that_was_stepped() {
         let (mut judge, mut last) = (Judge::default(), None);
         for (now_ns, node, mut digest) in gossiped(&job, 3) {
             digest.wall_ahead_ms = wall_ahead_ms[usize::from(node != "n0")];
-            mesh.hear(&node, digest, now_ns);
+            mesh.receive(&node, digest, now_ns);
             mesh.presence(&live(4));
             last = judge.judge(&mesh, now_ns).or(last);
         }
@@ -250,7 +250,7 @@ fn lanes_end_some_time_after_their_communicators_unless_somebody_waits_in_them()
     let mut other = Collector::default();
     other.push(call(1_100, 0, end_of(1)));
     other.open(&[Observation { duration_ns: 2 * S, ..call(1_100, 1, end_of(1)) }]);
-    board.hear("n1", other.close(2), 0);
+    board.receive("n1", other.close(2), 0);
     assert_eq!(board.waited_in(), BTreeSet::from([1_100]));
 }
 
@@ -260,7 +260,7 @@ fn a_digest_is_taken_in_while_a_judgement_is_under_way() {
     let gossip = gossiped(&job, 1);
     let board = Arc::new(std::sync::Mutex::new(Board::default()));
     for (now_ns, node, digest) in &gossip {
-        board.lock().expect("of the job").hear(node, digest.clone(), *now_ns);
+        board.lock().expect("of the job").receive(node, digest.clone(), *now_ns);
     }
     let now_ns = gossip.last().expect("of the job").0;
     // What is judged is a copy: no lock is held, and what comes meanwhile changes nothing in it.
@@ -271,7 +271,7 @@ fn a_digest_is_taken_in_while_a_judgement_is_under_way() {
     let newer = Digest { window: newest + 1, ..gossip[0].2.clone() };
     let taken = std::thread::scope(|scope| {
         let judging = scope.spawn(|| Judge::default().judge(&copy, now_ns));
-        let taken = board.try_lock().is_ok_and(|mut board| board.hear(&node, newer, now_ns));
+        let taken = board.try_lock().is_ok_and(|mut board| board.receive(&node, newer, now_ns));
         assert_eq!(judging.join().expect("of the job").expect("judged"), alone);
         taken
     });

@@ -70,11 +70,29 @@ fn watch(gossip: &[(i64, String, Digest)], delay_ns: impl Fn(usize) -> i64) -> V
     coming.sort_unstable();
     let mut verdicts = Vec::new();
     for (now_ns, i) in coming {
-        board.hear(&gossip[i].1, gossip[i].2.clone(), now_ns);
+        board.receive(&gossip[i].1, gossip[i].2.clone(), now_ns);
         board.presence(&live(8));
-        verdicts.extend(judge.judge(&board, now_ns));
+        let due = judge.is_due(&board, now_ns);
+        let standing = judge.judge(&board, now_ns);
+        assert!(due || standing.is_none(), "judged when it was not due");
+        verdicts.extend(standing);
     }
     verdicts
+}
+
+#[test]
+fn a_judge_is_due_once_a_window() {
+    let (mut board, mut judge) = (Board::default(), Judge::default());
+    let (mut due, mut judged) = (0, 0);
+    let gossip = gossiped(&Job::default(), 1);
+    for (now_ns, node, digest) in &gossip {
+        board.receive(node, digest.clone(), *now_ns);
+        board.presence(&live(8));
+        due += usize::from(judge.is_due(&board, *now_ns));
+        judged += usize::from(judge.judge(&board, *now_ns).is_some());
+    }
+    // Once more, when the windows are first counted by a clock.
+    assert!(judged > 10 && due <= judged + 1 && 2 * due < gossip.len(), "{due}, {judged} of {}", gossip.len());
 }
 
 fn named(standing: &Standing) -> Option<i32> {
@@ -185,7 +203,7 @@ fn a_host_of_the_job_from_which_nothing_came_is_missing() {
     let hosts = Arc::new((0..5).map(|n| format!("n{n}")).collect());
     let mut last = None;
     for (now_ns, node, digest) in &gossip {
-        board.hear(node, digest.clone(), *now_ns);
+        board.receive(node, digest.clone(), *now_ns);
         board.presence(&live(5));
         board.expect_of(&hosts);
         last = judge.judge(&board, *now_ns).or(last);
@@ -220,7 +238,7 @@ fn a_rank_that_stops_is_a_hang_of_that_rank() {
             collector.open(&open);
             let mut digest = collector.close(window);
             digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us: 0, bound_us: 100 });
-            board.hear(node, digest, end_of(window) + 100 * MS);
+            board.receive(node, digest, end_of(window) + 100 * MS);
         }
         board.presence(&live(4));
         let standing = judge.judge(&board, end_of(window) + 100 * MS);
@@ -255,7 +273,7 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
             let refused = verdicts::digest::decode("\u{9}\0").unwrap_err();
             board.refuse(node, refused.to_string());
         } else {
-            board.hear(node, digest.clone(), *now_ns);
+            board.receive(node, digest.clone(), *now_ns);
         }
         board.presence(&live(4));
         last = judge.judge(&board, *now_ns).or(last);
@@ -267,9 +285,9 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
     // Once it can be read again, it counts.
     let newest = |of: &str| gossip.iter().rfind(|(_, node, _)| node == of).expect("its last");
     let (now_ns, _, digest) = newest("n3");
-    board.hear("n3", digest.clone(), *now_ns);
+    board.receive("n3", digest.clone(), *now_ns);
     let after = newest("n0").2.clone();
-    board.hear("n0", Digest { window: after.window + 1, ..after }, now_ns + WINDOW_NS);
+    board.receive("n0", Digest { window: after.window + 1, ..after }, now_ns + WINDOW_NS);
     let standing = judge.judge(&board, now_ns + 2 * GRACE_NS).expect("judged");
     assert!(standing.report.coverage.missing.iter().all(|(_, why)| !why.contains("layout")));
 }

@@ -1,4 +1,4 @@
-//! What this host hears as a judge: a board for each of its jobs, filled by the hosts' requests.
+//! What this host receives as a judge: a board for each of its jobs, filled by the hosts' requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use model::wire::{JobWindows, WindowDigest, WindowsReceived};
 use parking_lot::Mutex;
 use record::steady_now_ns;
 use tokio::sync::Notify;
-use verdicts::digest::{self, WINDOW_NS, encode};
+use verdicts::digest::{self, Digest, WINDOW_NS, encode};
 use verdicts::point_to_point;
 use verdicts::standing::{Board, LONG_LOOKBACK, NO_JOB, Presence};
 
@@ -27,7 +27,7 @@ pub(super) struct Boards {
 #[derive(Debug, Default)]
 struct State {
     boards: BTreeMap<u64, Board>,
-    /// The jobs of this host: of others nothing is heard.
+    /// The jobs of this host: nothing of others is taken in.
     jobs: BTreeSet<u64>,
     /// Where ranks of a job wait, and when that was looked up, on this host's steady clock.
     waited_in: BTreeMap<u64, (i64, Vec<u64>)>,
@@ -46,7 +46,7 @@ impl State {
 }
 
 impl Boards {
-    /// Say which jobs have ranks here. Boards of others go, beside that of the whole mesh.
+    /// Sets which jobs have ranks here. Boards of other jobs go, but for that of all the mesh.
     pub(super) fn of_jobs(&self, jobs: &BTreeSet<u64>) {
         let mut state = self.state.lock();
         state.boards.retain(|job, _| *job == NO_JOB || jobs.contains(job));
@@ -59,7 +59,7 @@ impl Boards {
         self.state.lock().jobs.clone()
     }
 
-    /// Forget what was heard.
+    /// Forgets what was received.
     pub(super) fn clear(&self) {
         self.state.lock().boards.clear();
     }
@@ -69,10 +69,10 @@ impl Boards {
         self.state.lock().boards.get(&job).cloned()
     }
 
-    /// The boards on which anything was said lately; the others go.
-    pub(super) fn spoken(&self, now_ns: i64) -> Vec<u64> {
+    /// The jobs whose boards received anything lately; the other boards go.
+    pub(super) fn active(&self, now_ns: i64) -> Vec<u64> {
         let mut state = self.state.lock();
-        state.boards.retain(|_, board| board.is_spoken_to(now_ns));
+        state.boards.retain(|_, board| board.is_active(now_ns));
         state.boards.keys().copied().collect()
     }
 
@@ -81,8 +81,8 @@ impl Boards {
         change(self.state.lock().boards.entry(job).or_default())
     }
 
-    /// Who is there, and who of these has ranks of which job. (Of the whole mesh's board nobody is
-    /// expected.)
+    /// Who is there, and who of these has ranks of which job. (On the board of all
+    /// the mesh nobody is expected.)
     pub(super) fn members(&self, presence: &BTreeMap<String, Presence>, hosts: &BTreeMap<u64, Arc<BTreeSet<String>>>) {
         for (job, board) in &mut self.state.lock().boards {
             board.presence(presence);
@@ -90,13 +90,13 @@ impl Boards {
         }
     }
 
-    /// Hears what a host says of its ranks of a job.
+    /// Takes in what a host sends of its ranks of a job.
     ///
     /// # Errors
     /// The job is none of this host's, or the request is too large; in words.
-    pub(super) fn hear(&self, node: &str, request: &JobWindows) -> Result<WindowsReceived, String> {
+    pub(super) fn receive(&self, node: &str, request: &JobWindows) -> Result<WindowsReceived, String> {
         let most = usize::try_from(LONG_LOOKBACK).unwrap_or(usize::MAX);
-        let fits = |told: &WindowDigest| told.digest.len() <= LARGEST && told.times.len() <= LARGEST_TIMES;
+        let fits = |window: &WindowDigest| window.digest.len() <= LARGEST && window.times.len() <= LARGEST_TIMES;
         if request.windows.len() > most || !request.windows.iter().all(fits) {
             return Err(format!(
                 "{} windows of a job at once, or larger ones than any host sends",
@@ -107,31 +107,32 @@ impl Boards {
             request.unnumbered.iter().take(MOST_LANES).map(|(comm, func)| (*comm, func.as_str().into())).collect();
         let now_ns = steady_now_ns();
         let read: Vec<_> =
-            request.windows.iter().map(|told| (told, digest::decode(&digest::to_text(&told.digest)))).collect();
+            request.windows.iter().map(|window| (window, digest::decode(&digest::to_text(&window.digest)))).collect();
         let mut state = self.state.lock();
         if !state.jobs.contains(&request.job) {
             return Err("no rank of this job runs here".to_owned());
         }
         let board = state.boards.entry(request.job).or_default();
         let anew = !board.knows_of(node);
-        for (told, digest) in read {
-            if !told.times.is_empty() {
-                match point_to_point::decode(node, &digest::to_text(&told.times)) {
-                    Ok(times) => board.hear_times(node, told.window, times),
+        for (window, digest) in read {
+            if !window.times.is_empty() {
+                match point_to_point::decode(node, &digest::to_text(&window.times)) {
+                    Ok(times) => board.receive_times(node, window.window, times),
                     Err(error) => tracing::debug!("where time went on {node}: {error}"),
                 }
             }
             match digest {
-                _ if told.digest.is_empty() => {}
-                Ok(digest) => drop(board.hear(node, digest, now_ns)),
+                _ if window.digest.is_empty() => {}
+                Ok(digest) => drop(board.receive(node, digest, now_ns)),
                 Err(error) => {
                     tracing::debug!("digest of {node}: {error}");
                     board.refuse(node, error.to_string());
                 }
             }
         }
-        let said = if lanes.is_empty() { Vec::new() } else { board.said_for(&lanes) };
-        let said = said.into_iter().map(|(node, said)| (node.to_owned(), said.iter().map(encode).collect())).collect();
+        let needed = if lanes.is_empty() { Vec::new() } else { board.digests_needed(&lanes) };
+        let encoded = |(node, digests): (&str, Vec<Digest>)| (node.to_owned(), digests.iter().map(encode).collect());
+        let said = needed.into_iter().map(encoded).collect();
         let waited_in = state.waited_in(request.job, now_ns);
         drop(state);
         self.news.notify_one();
@@ -141,7 +142,7 @@ impl Boards {
 
 #[cfg(test)]
 mod tests {
-    use verdicts::digest::{Digest, Process};
+    use verdicts::digest::Process;
 
     use super::*;
 
@@ -152,21 +153,21 @@ mod tests {
     }
 
     #[test]
-    fn only_windows_of_this_hosts_jobs_are_heard_and_hosts_of_other_jobs_stay_apart() {
+    fn only_windows_of_this_hosts_jobs_are_taken_and_hosts_of_other_jobs_stay_apart() {
         let boards = Boards::default();
         boards.of_jobs(&BTreeSet::from([7, 8]));
         let of = |job, windows: Vec<WindowDigest>| JobWindows { job, windows, unnumbered: Vec::new() };
-        assert!(boards.hear("a", &of(9, vec![window(5)])).unwrap_err().contains("no rank"));
-        assert!(boards.hear("a", &of(7, vec![window(5)])).unwrap().anew);
-        assert!(!boards.hear("a", &of(7, vec![window(6)])).unwrap().anew);
-        assert!(boards.hear("b", &of(8, vec![window(5)])).unwrap().anew);
+        assert!(boards.receive("a", &of(9, vec![window(5)])).unwrap_err().contains("no rank"));
+        assert!(boards.receive("a", &of(7, vec![window(5)])).unwrap().anew);
+        assert!(!boards.receive("a", &of(7, vec![window(6)])).unwrap().anew);
+        assert!(boards.receive("b", &of(8, vec![window(5)])).unwrap().anew);
         let board = boards.board(7).unwrap();
         assert!(board.knows("a", 5) && board.knows("a", 6) && !board.knows_of("b"));
         boards.of_jobs(&BTreeSet::from([8]));
         assert!(boards.board(7).is_none() && boards.board(8).is_some());
         let mut large = window(5);
         large.digest = vec![1; LARGEST + 1];
-        assert!(boards.hear("a", &of(8, vec![large])).is_err());
-        assert!(boards.hear("a", &of(8, vec![window(1); 500])).is_err());
+        assert!(boards.receive("a", &of(8, vec![large])).is_err());
+        assert!(boards.receive("a", &of(8, vec![window(1); 500])).is_err());
     }
 }

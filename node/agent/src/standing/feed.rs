@@ -7,17 +7,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use model::wire::OpenCall;
-use node_bpf::Record;
+use node_bpf::{Record, runs};
 use parking_lot::{Mutex, MutexGuard};
 use record::{steady_shift_now_ns, steady_shift_ns};
 use verdicts::digest::{self, Collector, Digest, NodeDigests, ReferenceClock, end_of};
 use verdicts::point_to_point::{self, EVERY_WINDOWS, Meter, TimeUse};
 use verdicts::standing::{JobName, NO_JOB};
-use verdicts::{Activity, Observation, why};
+use verdicts::{Activity, Coupling, Observation, why};
 
-use super::super::activity::{activity, runs};
+use super::super::activity::activity;
 
-/// A call shorter than this is not said to be open: its end comes with the next digest.
+/// A call shorter than this is not reported as open: its end comes with the next digest.
 const OPEN_NS: i64 = 1_000_000_000;
 /// Less than this between two measurements of the wall clock is no step.
 const SLEWED_NS: u64 = 1_000_000;
@@ -136,6 +136,9 @@ impl Feed {
                     let of =
                         point_to_point::Call::new(call.func, call.tid, entry_ns, call.duration_ns, rank, call.root);
                     state.meter.call(call.pid, of);
+                } else {
+                    let pair = Coupling::of(call.func) == Coupling::Pair;
+                    state.meter.enqueued(call.pid, pair);
                 }
                 let (Some(rank), Some(comm_hash)) = (call.rank, call.comm_hash) else {
                     if point_to_point::names_no_communicator(call.func) {
@@ -169,7 +172,9 @@ impl Feed {
             Record::CudaCall(call) if call.kind == Some("after_collective") => {
                 let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
                 let start_ns = call.ts_ns.saturating_sub(shift_ns);
-                self.state().collector.synced(call.pid, start_ns, call.duration_ns);
+                let mut state = self.state();
+                state.collector.synced(call.pid, start_ns, call.duration_ns);
+                state.meter.synced(call.pid, call.tid, start_ns, call.duration_ns);
             }
             Record::Net(net) if net.event == "tcp_retransmit_skb" => {
                 if let (Ok(from), Ok(to)) = (net.saddr.parse(), net.daddr.parse()) {
@@ -187,12 +192,12 @@ impl Feed {
         self.state().collector.unnumbered()
     }
 
-    /// Number such calls, by what was heard; before [`close`](Self::close).
-    pub(super) fn number(&self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[NodeDigests<'_>]) {
-        self.state().collector.number(me, window, clock, heard);
+    /// Numbers such calls, by the digests of nodes; before [`close`](Self::close).
+    pub(super) fn number(&self, me: &str, window: i64, clock: Option<ReferenceClock>, nodes: &[NodeDigests<'_>]) {
+        self.state().collector.number(me, window, clock, nodes);
     }
 
-    /// What processes do, of those that are or were ranks of this host; of others nothing is said.
+    /// What processes do, of those that are or were ranks of this host; others are left out.
     pub(crate) fn activities(&self, pids: &[u32]) -> Vec<(u32, Activity)> {
         let state = self.state();
         let known: BTreeSet<u32> = state.collector.pids().collect();

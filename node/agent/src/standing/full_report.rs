@@ -22,8 +22,8 @@ const LARGEST: usize = 7 << 20;
 /// A judge's whole verdict, for whoever asks, as JSON; empty where there is none, or it is too long
 /// for a frame.
 pub(crate) fn full_report(shared: &Shared, job: u64) -> Vec<u8> {
-    let Some((told, _)) = shared.standing.own.lock().get(&job).cloned() else { return Vec::new() };
-    let json = serde_json::to_vec(&told.standing).unwrap_or_default();
+    let Some((verdict, _)) = shared.standing.own.lock().get(&job).cloned() else { return Vec::new() };
+    let json = serde_json::to_vec(&verdict.standing).unwrap_or_default();
     if json.len() <= LARGEST { json } else { Vec::new() }
 }
 
@@ -39,7 +39,7 @@ pub(crate) async fn with_full_report(shared: &Shared, current: &mut Current, dea
     }
     let left = deadline.saturating_duration_since(Instant::now()) / 4;
     let deadline = tokio::time::Instant::now() + PATIENCE.min(left);
-    let judges: Vec<String> = current.judges.iter().map(|said| said.judge.clone()).collect();
+    let judges: Vec<String> = current.judges.iter().map(|verdict| verdict.judge.clone()).collect();
     let mut next = judges.iter();
     let (mut asked, mut refusal) = (FuturesUnordered::new(), None);
     loop {

@@ -1,4 +1,4 @@
-//! Digests by gossip, to everybody: how agents of an earlier release tell each other. While a live
+//! Digests by gossip, to everybody: how agents of an earlier release send them. While a live
 //! member is one, all do so, and each judges the whole mesh as one job, as that one does.
 
 use std::collections::{BTreeMap, HashSet};
@@ -20,7 +20,7 @@ pub(super) async fn publish(shared: &Shared, own: &Arc<str>, window: i64, digest
         let text = point_to_point::encode(&times, LARGEST_TIMES);
         standing.count_published(text.len());
         if let Ok(read) = point_to_point::decode(own, &text) {
-            standing.boards.with(NO_JOB, |board| board.hear_times(own, window, read));
+            standing.boards.with(NO_JOB, |board| board.receive_times(own, window, read));
         }
         shared.coordinator.gossip.publish(times_slot(window), format!("{window} {text}")).await;
     }
@@ -33,7 +33,7 @@ pub(super) async fn publish(shared: &Shared, own: &Arc<str>, window: i64, digest
     standing.count_published(text.len());
     // As the others will read it.
     if let Ok(read) = digest::decode(&text) {
-        standing.boards.with(NO_JOB, |board| board.hear(own, read, steady_now_ns()));
+        standing.boards.with(NO_JOB, |board| board.receive(own, read, steady_now_ns()));
     }
     shared.coordinator.gossip.publish(slot(window), text).await;
 }
@@ -41,12 +41,12 @@ pub(super) async fn publish(shared: &Shared, own: &Arc<str>, window: i64, digest
 /// What members gossip, each text once.
 #[derive(Debug, Default)]
 pub(super) struct Gossiped {
-    heard: BTreeMap<(String, String), String>,
+    received: BTreeMap<(String, String), String>,
 }
 
 impl Gossiped {
     /// Takes in what is new in a list of members.
-    pub(super) fn hear(&mut self, shared: &Shared, list: &[Member]) {
+    pub(super) fn receive(&mut self, shared: &Shared, list: &[Member]) {
         let digests: Vec<String> = (0..NODE_WINDOWS).map(slot).collect();
         let times: Vec<String> =
             (0..NODE_WINDOWS / EVERY_WINDOWS).map(|slot| times_slot(slot * EVERY_WINDOWS)).collect();
@@ -56,7 +56,7 @@ impl Gossiped {
                 let Some(text) = self.news(member, name) else { continue };
                 let digest = digest::decode(text);
                 shared.standing.boards.with(NO_JOB, |board| match digest {
-                    Ok(digest) => drop(board.hear(node, digest, steady_now_ns())),
+                    Ok(digest) => drop(board.receive(node, digest, steady_now_ns())),
                     Err(error) => {
                         tracing::debug!("digest of {node}: {error}");
                         board.refuse(node, error.to_string());
@@ -67,20 +67,20 @@ impl Gossiped {
                 let Some((window, times)) = self.news(member, name).and_then(|text| read_times(node, text)) else {
                     continue;
                 };
-                shared.standing.boards.with(NO_JOB, |board| board.hear_times(node, window, times));
+                shared.standing.boards.with(NO_JOB, |board| board.receive_times(node, window, times));
             }
         }
         let listed: HashSet<&str> = list.iter().map(|member| member.name.as_str()).collect();
-        self.heard.retain(|(name, _), _| listed.contains(name.as_str()));
+        self.received.retain(|(name, _), _| listed.contains(name.as_str()));
     }
 
-    /// What a member says under a name, where it did not say so before.
+    /// What a member publishes under a name, where that is new.
     fn news<'a>(&mut self, member: &'a Member, name: &str) -> Option<&'a str> {
         let text = member.facts.extra.get(name)?;
         let key = (member.name.clone(), name.to_owned());
-        let is_new = self.heard.get(&key) != Some(text);
+        let is_new = self.received.get(&key) != Some(text);
         is_new.then(|| {
-            self.heard.insert(key, text.clone());
+            self.received.insert(key, text.clone());
             text.as_str()
         })
     }

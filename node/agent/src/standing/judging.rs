@@ -1,4 +1,4 @@
-//! Judges the jobs whose judge this host is, and tells their verdicts to everybody by gossip.
+//! Judges the jobs whose judge this host is, and publishes their verdicts by gossip.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::verdicts_key;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// And at least: a window is also judged when its grace is over.
 const LOOK_AT_LEAST: Duration = Duration::from_millis(250);
-/// A verdict that is the same as before is told again after so long.
+/// A verdict that is the same as before is published again after so long.
 const AGAIN: Duration = Duration::from_secs(2);
 /// A host that became a job's judge judges once every host of the job has sent it what it keeps, and
 /// after so long in any case.
@@ -26,7 +26,7 @@ const WARM_UP: Duration = Duration::from_millis(600);
 struct Duty {
     since: Instant,
     judge: Judge,
-    told: Option<(Key, Instant)>,
+    published: Option<(Key, Instant)>,
 }
 
 /// Judges until `stop`.
@@ -42,7 +42,7 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
         let (mixed, roster) = (standing.is_mixed(), standing.roster());
         // With the judges that this host suspects, which count as none.
         let mut jobs: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
-        for job in standing.boards.spoken(steady_now_ns()) {
+        for job in standing.boards.active(steady_now_ns()) {
             let suspects = standing.outbox.suspects(job, Instant::now().into());
             let is_judge = if mixed { job == NO_JOB } else { roster.judges_here(job, &suspects) };
             jobs.extend(is_judge.then_some((job, suspects)));
@@ -51,22 +51,27 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
         standing.kept.forget(unix_now_ns());
         for job in over {
             standing.own.lock().remove(&job);
-            if duties.remove(&job).is_some_and(|duty| duty.told.is_some()) {
+            if duties.remove(&job).is_some_and(|duty| duty.published.is_some()) {
                 shared.coordinator.gossip.publish(verdicts_key(job), "").await;
             }
         }
         for (job, suspects) in jobs {
-            let new = || Duty { since: Instant::now(), judge: Judge::default(), told: None };
+            let new = || Duty { since: Instant::now(), judge: Judge::default(), published: None };
             let duty = duties.entry(job).or_insert_with(|| {
                 tracing::debug!("this host judges job {job:016x} now");
                 new()
             });
             let Some(board) = standing.boards.board(job) else { continue };
-            let unheard = |host: &str| !suspects.contains(host) && !board.knows_of(host);
-            if !mixed && duty.since.elapsed() < WARM_UP && roster.hosts(job).any(unheard) {
+            let unknown = |host: &str| !suspects.contains(host) && !board.knows_of(host);
+            if !mixed && duty.since.elapsed() < WARM_UP && roster.hosts(job).any(unknown) {
                 continue;
             }
-            let (mut judge, now_ns) = (std::mem::take(&mut duty.judge), steady_now_ns());
+            let now_ns = steady_now_ns();
+            // Most of what comes completes no window: it wakes no other thread.
+            if !duty.judge.is_due(&board, now_ns) {
+                continue;
+            }
+            let mut judge = std::mem::take(&mut duty.judge);
             let judged = tokio::task::spawn_blocking(move || {
                 let standing = judge.judge(&board, now_ns);
                 let measured = standing.as_ref().and_then(|standing| {
@@ -81,11 +86,11 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
                 standing.kept.add(job, measured);
             }
             let Some(judged) = judged else { continue };
-            let told = JobVerdict { job, name: shared.recording.feed().job_name(job), standing: judged };
+            let verdict = JobVerdict { job, name: shared.recording.feed().job_name(job), standing: judged };
             if !mixed {
-                tell(&shared, &told, &mut duty.told).await;
+                publish(&shared, &verdict, &mut duty.published).await;
             }
-            standing.own.lock().insert(job, (told, now_ns));
+            standing.own.lock().insert(job, (verdict, now_ns));
             standing.look_again();
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -93,17 +98,17 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 /// Gossips a verdict that is another than the one before, or some time after it.
-async fn tell(shared: &Shared, told: &JobVerdict, before: &mut Option<(Key, Instant)>) {
-    let key = Key::of(&told.standing.report.verdict);
+async fn publish(shared: &Shared, verdict: &JobVerdict, before: &mut Option<(Key, Instant)>) {
+    let key = Key::of(&verdict.standing.report.verdict);
     if before.as_ref().is_some_and(|(known, at)| *known == key && at.elapsed() < AGAIN) {
         return;
     }
-    let Some(text) = told.text() else {
-        tracing::warn!("a verdict is too long to be told: {key:?}");
+    let Some(text) = verdict.text() else {
+        tracing::warn!("a verdict is too long to be published: {key:?}");
         return;
     };
-    tracing::debug!("job {:016x} is judged: {key:?}", told.job);
-    shared.standing.count_told(text.len());
-    shared.coordinator.gossip.publish(verdicts_key(told.job), text).await;
+    tracing::debug!("job {:016x} is judged: {key:?}", verdict.job);
+    shared.standing.count_verdict(text.len());
+    shared.coordinator.gossip.publish(verdicts_key(verdict.job), text).await;
     *before = Some((key, Instant::now()));
 }

@@ -51,8 +51,8 @@ struct JobBoard {
     bytes: usize,
     reference: Option<String>,
     clock_bound_ns: Option<i64>,
-    /// Ranks that stood when it was last looked who is gone.
-    stood: usize,
+    /// Ranks that were left when ranks without windows were last forgotten.
+    known_ranks: usize,
 }
 
 impl Kept {
@@ -97,7 +97,7 @@ impl JobBoard {
             bytes: 0,
             reference: None,
             clock_bound_ns: None,
-            stood: 0,
+            known_ranks: 0,
         }
     }
 
@@ -154,8 +154,8 @@ impl JobBoard {
 
     /// Forgets ranks that are in no window any more, where there are many.
     fn forget_ranks(&mut self) {
-        // Looked at when as many ranks have come as stood after the last time.
-        if self.ranks.len() < 2 * self.stood.max(STALE_RANKS) {
+        // Looked at when as many ranks have come as were left after the last time.
+        if self.ranks.len() < 2 * self.known_ranks.max(STALE_RANKS) {
             return;
         }
         let mut seen = vec![false; self.ranks.len()];
@@ -166,7 +166,7 @@ impl JobBoard {
             }
         }
         let stays = seen.iter().filter(|seen| **seen).count();
-        self.stood = stays;
+        self.known_ranks = stays;
         if stays == seen.len() {
             return;
         }

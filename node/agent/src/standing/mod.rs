@@ -1,13 +1,13 @@
 //! The standing verdicts of this agent: what its host's ranks did goes to the judges of their jobs,
-//! as a judge it judges, and every agent knows what the judges of each job say.
+//! as a judge it judges, and every agent knows the verdicts of each job's judges.
 //!
 //! What a verdict is made of, when a window can be judged and who judges is the pure
 //! `verdicts::standing`. Here: `feed` collects calls, `publish` closes windows and `outbox` sends
-//! them, `boards` hears them at a judge and `judging` judges, `kept` has what ranks did in the last
-//! ten minutes, and `page` gives it out; `roster` knows who runs which job,
-//! `hearing` hears members and their verdicts, `clocks` follows the reference nodes' clocks,
+//! them, `boards` takes them in at a judge and `judging` judges, `kept` has what ranks did in the
+//! last ten minutes, and `page` answers with it; `roster` knows who runs which job, `members`
+//! follows the members and their verdicts, `clocks` follows the reference nodes' clocks,
 //! `keep_clocks` keeps them in the store;
-//! `keep_stacks` keeps where the named ranks were, `tell` writes findings and runs the operator's
+//! `keep_stacks` keeps where the named ranks were, `findings` writes findings and runs the operator's
 //! command. `gossiped` is the way of agents of an earlier release.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,20 +29,20 @@ use super::Shared;
 mod boards;
 mod clocks;
 mod feed;
+mod findings;
 mod full_report;
 mod gossiped;
-mod hearing;
 mod judging;
 mod keep_clocks;
 mod keep_stacks;
 mod kept;
+mod members;
 mod money;
 mod outbox;
 mod page;
 mod publish;
 mod repeat;
 mod roster;
-mod tell;
 
 pub(super) use feed::Feed;
 pub(super) use full_report::{full_report, with_full_report};
@@ -55,7 +55,7 @@ pub use record::steady_now_ns as now_ns;
 const LARGEST: usize = 8_000;
 /// And of one statement of where time went.
 const LARGEST_TIMES: usize = 4_000;
-/// A verdict that was not told again for so long does not stand any more.
+/// A verdict that was not published again for so long is not current any more.
 const FRESH_NS: i64 = 10_000_000_000;
 /// And where another judge's of the job is newer, after so long.
 const BEHIND_NS: i64 = 5_000_000_000;
@@ -73,16 +73,16 @@ pub struct StandingState {
     roster: RwLock<Arc<roster::Roster>>,
     /// A live member is of an earlier release.
     mixed: AtomicBool,
-    /// The verdicts of this host as a judge, whole, by job; with when they were made, on its steady
+    /// The verdicts of this host as a judge, in full, by job; with when they were made, on its steady
     /// clock.
     own: Mutex<BTreeMap<u64, (JobVerdict, i64)>>,
-    /// Those of the other judges, brief, by job and judge; with when they came.
-    told: Mutex<BTreeMap<u64, ByJudge>>,
-    /// There is something to be heard.
+    /// Those received from the other judges, brief, by job and judge; with when they came.
+    received: Mutex<BTreeMap<u64, ByJudge>>,
+    /// The members are to be looked at again.
     look: Notify,
     name: std::sync::OnceLock<String>,
     published_bytes: AtomicU64,
-    told_bytes: AtomicU64,
+    verdict_bytes: AtomicU64,
 }
 
 /// The verdict that stands on a job.
@@ -92,7 +92,7 @@ pub struct Current {
     pub job: u64,
     /// What it is called.
     pub name: JobName,
-    /// Whose verdict it is; empty where every agent judges (beside agents of an earlier release).
+    /// Whose verdict it is; empty where every agent judges (next to agents of an earlier release).
     pub judge: String,
     /// It; brief, where the judge is another host.
     pub standing: Standing,
@@ -117,7 +117,7 @@ pub struct JudgeVerdict {
     key: Key,
 }
 
-/// How the standing verdict came about, beside the report.
+/// How the standing verdict came about.
 #[derive(Debug, Serialize)]
 pub struct About {
     /// The job's key, in hexadecimal.
@@ -125,7 +125,7 @@ pub struct About {
     /// What the job is called.
     #[serde(flatten)]
     pub name: JobName,
-    /// Whose verdict it is; null beside agents of an earlier release, where each judges.
+    /// Whose verdict it is; null next to agents of an earlier release, where each judges.
     pub judge: Option<String>,
     /// What each judge says.
     pub judges: Vec<JudgeVerdict>,
@@ -137,9 +137,9 @@ pub struct About {
     pub reference: Option<String>,
     /// Time since the window ended, milliseconds.
     pub age_ms: i64,
-    /// Nodes whose digest of the window was heard.
+    /// Nodes whose digest of the window has come.
     pub heard: usize,
-    /// Nodes with ranks whose digest was not heard.
+    /// Nodes with ranks whose digest has not come.
     pub silent: Vec<String>,
 }
 
@@ -151,29 +151,30 @@ impl StandingState {
         let own = self.name.get().cloned().unwrap_or_default();
         let mut by_job: BTreeMap<u64, ByJudge> = BTreeMap::new();
         if !self.is_mixed() {
-            by_job.clone_from(&self.told.lock());
+            by_job.clone_from(&self.received.lock());
         }
-        for (job, (told, at_ns)) in self.own.lock().iter() {
-            by_job.entry(*job).or_default().insert(own.clone(), (told.clone(), *at_ns));
+        for (job, (verdict, at_ns)) in self.own.lock().iter() {
+            by_job.entry(*job).or_default().insert(own.clone(), (verdict.clone(), *at_ns));
         }
         let mut all = Vec::new();
-        for (job, mut told) in by_job {
-            told.retain(|_, (_, at_ns)| is_fresh(*at_ns));
-            let newest_ns = told.values().map(|(_, at_ns)| *at_ns).max().unwrap_or(now_ns);
-            told.retain(|_, (_, at_ns)| newest_ns.saturating_sub(*at_ns) < BEHIND_NS);
+        for (job, mut verdicts) in by_job {
+            verdicts.retain(|_, (_, at_ns)| is_fresh(*at_ns));
+            let newest_ns = verdicts.values().map(|(_, at_ns)| *at_ns).max().unwrap_or(now_ns);
+            verdicts.retain(|_, (_, at_ns)| newest_ns.saturating_sub(*at_ns) < BEHIND_NS);
             let silent = self.silent_judges(job);
-            if told.keys().any(|judge| !silent.contains(judge)) {
-                told.retain(|judge, _| !silent.contains(judge));
+            if verdicts.keys().any(|judge| !silent.contains(judge)) {
+                verdicts.retain(|judge, _| !silent.contains(judge));
             }
             let names: Vec<String> =
-                in_order(job, told.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
-            let said = names.iter().filter_map(|judge| Some(JudgeVerdict::of(judge, &told.get(judge)?.0.standing)));
-            let said: Vec<JudgeVerdict> = said.collect();
-            let Some((judge, (told, judged_ns))) = names.first().and_then(|judge| told.remove_entry(judge)) else {
+                in_order(job, verdicts.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
+            let of_judge = |judge: &String| Some(JudgeVerdict::of(judge, &verdicts.get(judge)?.0.standing));
+            let judges: Vec<JudgeVerdict> = names.iter().filter_map(of_judge).collect();
+            let Some((judge, (verdict, judged_ns))) = names.first().and_then(|judge| verdicts.remove_entry(judge))
+            else {
                 continue;
             };
             let judge = if self.is_mixed() { String::new() } else { judge };
-            all.push(Current { job, name: told.name, judge, standing: told.standing, judged_ns, judges: said });
+            all.push(Current { job, name: verdict.name, judge, standing: verdict.standing, judged_ns, judges });
         }
         all.sort_by_key(|current| rank(&current.standing.report.verdict));
         all
@@ -190,10 +191,10 @@ impl StandingState {
         self.outbox.suspects(job, tokio::time::Instant::now())
     }
 
-    /// Hears what a host says of its ranks, as a judge.
+    /// Takes in, as a judge, what a host sends of its ranks.
     pub(super) fn answer(&self, node: &str, windows: &JobWindows) -> Response {
-        match self.boards.hear(node, windows) {
-            Ok(heard) => Response::WindowsReceived(heard),
+        match self.boards.receive(node, windows) {
+            Ok(received) => Response::WindowsReceived(received),
             Err(why) => Response::Unsupported(why),
         }
     }
@@ -220,23 +221,23 @@ impl StandingState {
     }
 
     /// A judge's verdict came.
-    fn hear(&self, judge: &str, told: JobVerdict, now_ns: i64) {
-        self.told.lock().entry(told.job).or_default().insert(judge.to_owned(), (told, now_ns));
+    fn receive(&self, judge: &str, verdict: JobVerdict, now_ns: i64) {
+        self.received.lock().entry(verdict.job).or_default().insert(judge.to_owned(), (verdict, now_ns));
     }
 
-    /// Forgets the verdicts of those that tell none any more.
-    fn keep_judges(&self, tells: impl Fn(&str, u64) -> bool) {
-        let mut told = self.told.lock();
-        told.iter_mut().for_each(|(job, judges)| judges.retain(|judge, _| tells(judge, *job)));
-        told.retain(|_, judges| !judges.is_empty());
+    /// Forgets the verdicts of those that publish none any more.
+    fn keep_judges(&self, publishes: impl Fn(&str, u64) -> bool) {
+        let mut received = self.received.lock();
+        received.iter_mut().for_each(|(job, judges)| judges.retain(|judge, _| publishes(judge, *job)));
+        received.retain(|_, judges| !judges.is_empty());
     }
 
     fn count_published(&self, bytes: usize) {
         self.published_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn count_told(&self, bytes: usize) {
-        self.told_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    fn count_verdict(&self, bytes: usize) {
+        self.verdict_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Bytes of digests that this agent has made; each goes to every judge of its job.
@@ -245,8 +246,8 @@ impl StandingState {
     }
 
     /// Bytes of verdicts that this agent has gossiped.
-    pub fn told_bytes(&self) -> u64 {
-        self.told_bytes.load(Ordering::Relaxed)
+    pub fn verdict_bytes(&self) -> u64 {
+        self.verdict_bytes.load(Ordering::Relaxed)
     }
 
     /// Windows of this host that went by without the confirmation of a judge.
@@ -302,13 +303,13 @@ impl Current {
     /// Whether two judges say different things of one window.
     fn differ(&self) -> bool {
         let mut by_window: BTreeMap<&(Option<String>, i64), BTreeSet<&Key>> = BTreeMap::new();
-        for said in &self.judges {
-            by_window.entry(&said.window).or_default().insert(&said.key);
+        for verdict in &self.judges {
+            by_window.entry(&verdict.window).or_default().insert(&verdict.key);
         }
         by_window.values().any(|keys| keys.len() > 1)
     }
 
-    /// Whether the job is well, as far as can be told.
+    /// Whether the job is well, as far as is known.
     #[must_use]
     pub fn is_well(&self) -> bool {
         rank(&self.standing.report.verdict) > 3
@@ -351,11 +352,11 @@ pub(super) fn start(
     tasks: &mut JoinSet<()>,
 ) {
     let _ = shared.standing.name.set(shared.identity.node().to_string());
-    let (news, told) = mpsc::channel(tell::WAITING);
+    let (news, changes) = mpsc::channel(findings::WAITING);
     tasks.spawn(publish::publish(Arc::clone(shared), stop.clone()));
     tasks.spawn(judging::judge(Arc::clone(shared), stop.clone()));
-    tasks.spawn(hearing::listen(Arc::clone(shared), news, stop.clone()));
+    tasks.spawn(members::follow(Arc::clone(shared), news, stop.clone()));
     tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
     tasks.spawn(keep_clocks::keep(Arc::clone(shared), stop.clone()));
-    tasks.spawn(tell::changes(Arc::clone(shared), on_finding, told, stop.clone()));
+    tasks.spawn(findings::publish(Arc::clone(shared), on_finding, changes, stop.clone()));
 }

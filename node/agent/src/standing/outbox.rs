@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// times scatter by: at a second, every other judge was suspected a window later.
 const SUSPECTED_AFTER: Duration = Duration::from_millis(900);
 
-/// What is to be sent, by job.
+/// The windows to be sent, by job.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     jobs: Mutex<BTreeMap<u64, Job>>,
@@ -40,7 +40,7 @@ pub(super) struct Outbox {
 struct Job {
     windows: BTreeMap<i64, WindowDigest>,
     judges: BTreeMap<String, Judge>,
-    /// What the first judge said that the host needs.
+    /// What the first judge answered that the host needs.
     needs: WindowsReceived,
 }
 
@@ -54,19 +54,19 @@ struct Judge {
 
 impl Job {
     fn bytes(&self) -> usize {
-        self.windows.values().map(|told| told.digest.len() + told.times.len()).sum()
+        self.windows.values().map(|window| window.digest.len() + window.times.len()).sum()
     }
 
     /// What a judge has not confirmed.
     fn unconfirmed(&self, judge: &str) -> Vec<WindowDigest> {
         let confirmed = self.judges.get(judge).map(|judge| &judge.confirmed);
         let is_open = |window: &i64| confirmed.is_none_or(|confirmed| !confirmed.contains(window));
-        self.windows.iter().filter(|(window, _)| is_open(window)).map(|(_, told)| told.clone()).collect()
+        self.windows.iter().filter(|(window, _)| is_open(window)).map(|(_, digest)| digest.clone()).collect()
     }
 }
 
 impl Outbox {
-    /// Judges of a job of which this host has heard nothing for a while.
+    /// Judges of a job of which this host has received nothing for a while.
     pub(super) fn suspects(&self, job: u64, now: Instant) -> BTreeSet<String> {
         let jobs = self.jobs.lock();
         let silent = |since: Instant| now.saturating_duration_since(since) >= SUSPECTED_AFTER;
@@ -76,10 +76,10 @@ impl Outbox {
 
     /// Takes in a window of a job, which goes to these hosts now; those of them that are not being
     /// asked.
-    pub(super) fn add(&self, job: u64, told: WindowDigest, judges: &[&str]) -> Vec<String> {
+    pub(super) fn add(&self, job: u64, window: WindowDigest, judges: &[&str]) -> Vec<String> {
         let mut jobs = self.jobs.lock();
         let job = jobs.entry(job).or_default();
-        job.windows.insert(told.window, told);
+        job.windows.insert(window.window, window);
         job.judges.retain(|judge, _| judges.contains(&judge.as_str()));
         for judge in judges {
             job.judges.entry((*judge).to_owned()).or_default();
@@ -89,9 +89,9 @@ impl Outbox {
             && (oldest <= newest - LONG_LOOKBACK || job.bytes() > KEPT_BYTES && job.windows.len() > 1)
         {
             job.windows.remove(&oldest);
-            let mut unheard = false;
-            job.judges.values_mut().for_each(|judge| unheard |= !judge.confirmed.remove(&oldest));
-            if unheard {
+            let mut unconfirmed = false;
+            job.judges.values_mut().for_each(|judge| unconfirmed |= !judge.confirmed.remove(&oldest));
+            if unconfirmed {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -108,7 +108,7 @@ impl Outbox {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// What the first judges of the jobs said last that this host needs.
+    /// What the first judges of the jobs answered last that this host needs.
     pub(super) fn needs(&self) -> Vec<WindowsReceived> {
         self.jobs.lock().values().map(|job| job.needs.clone()).collect()
     }
@@ -117,7 +117,7 @@ impl Outbox {
     pub(super) fn sent(&self) -> Vec<Vec<u8>> {
         let jobs = self.jobs.lock();
         let digests = jobs.values().flat_map(|job| job.windows.values().rev().take(SENT));
-        digests.map(|told| told.digest.clone()).filter(|digest| !digest.is_empty()).collect()
+        digests.map(|window| window.digest.clone()).filter(|digest| !digest.is_empty()).collect()
     }
 
     /// What a judge has not confirmed; it counts as asked from now on.
@@ -131,14 +131,14 @@ impl Outbox {
         job.unconfirmed(judge)
     }
 
-    /// A judge has heard these windows, or has not.
-    fn end(&self, job: u64, judge: &str, windows: &[i64], heard: Option<&WindowsReceived>) {
+    /// A judge has received these windows, or has not.
+    fn end(&self, job: u64, judge: &str, windows: &[i64], received: Option<&WindowsReceived>) {
         let mut jobs = self.jobs.lock();
         let Some(judge) = jobs.get_mut(&job).and_then(|job| job.judges.get_mut(judge)) else { return };
         judge.is_asked = false;
-        if let Some(heard) = heard {
+        if let Some(received) = received {
             judge.silent_since = None;
-            if heard.anew {
+            if received.anew {
                 judge.confirmed.clear();
             }
             judge.confirmed.extend(windows);
@@ -152,38 +152,38 @@ impl Outbox {
     }
 }
 
-/// Sends a judge what it has not confirmed, and keeps what it says. `is_first`: it is also asked for
+/// Sends a judge what it has not confirmed, and keeps its answer. `is_first`: it is also asked for
 /// what this host needs of others.
 pub(super) async fn send(shared: Arc<Shared>, job: u64, judge: String, is_first: bool, stop: CancellationToken) {
     let outbox = &shared.standing.outbox;
     let windows = outbox.begin(job, &judge, Instant::now());
-    let numbers: Vec<i64> = windows.iter().map(|told| told.window).collect();
+    let numbers: Vec<i64> = windows.iter().map(|window| window.window).collect();
     let lanes = if is_first { shared.recording.feed().unnumbered() } else { BTreeSet::new() };
     let unnumbered = lanes.into_iter().map(|(comm, func)| (comm, func.to_string())).collect();
     let request = JobWindows { job, windows, unnumbered };
     let own = shared.identity.node().to_string();
-    let heard = if judge == own {
-        shared.standing.boards.hear(&own, &request)
+    let received = if judge == own {
+        shared.standing.boards.receive(&own, &request)
     } else {
         tokio::select! {
-            heard = ask(&shared, &judge, request) => heard,
+            received = ask(&shared, &judge, request) => received,
             () = stop.cancelled() => return,
         }
     };
-    if let Err(why) = &heard {
+    if let Err(why) = &received {
         tracing::debug!("windows to {judge}: {why}");
     }
-    outbox.end(job, &judge, &numbers, heard.as_ref().ok());
-    if let Ok(heard) = heard
+    outbox.end(job, &judge, &numbers, received.as_ref().ok());
+    if let Ok(received) = received
         && is_first
     {
-        outbox.keep_needs(job, heard);
+        outbox.keep_needs(job, received);
     }
 }
 
 async fn ask(shared: &Shared, judge: &str, request: JobWindows) -> Result<WindowsReceived, String> {
     match super::ask(shared, judge, Request::Windows(request), Instant::now() + PATIENCE).await? {
-        Response::WindowsReceived(heard) => Ok(heard),
+        Response::WindowsReceived(received) => Ok(received),
         other => Err(other.summary()),
     }
 }
@@ -201,7 +201,7 @@ mod tests {
         let (outbox, start) = (Outbox::default(), Instant::now());
         let at = |window: i64| start + Duration::from_millis(500) * u32::try_from(window).unwrap();
         for window in 0..4 {
-            outbox.add(7, told(window, 10), &["a", "b"]);
+            outbox.add(7, sized(window, 10), &["a", "b"]);
             outbox.begin(7, "a", at(window));
             outbox.begin(7, "b", at(window));
             outbox.end(7, "b", &[window], Some(&WindowsReceived::default()));
@@ -220,7 +220,7 @@ mod tests {
             let (report, silent) = (Arc::new(Report::default()), Vec::new());
             let standing =
                 Standing { window: 7, reference: None, report, heard: 4, silent, wall_ahead_ns: 0, age_ns: 0 };
-            state.hear(judge, JobVerdict { job, name: JobName::default(), standing }, now_ns);
+            state.receive(judge, JobVerdict { job, name: JobName::default(), standing }, now_ns);
         }
         let judges = || {
             let current = state.current().expect("a verdict");
@@ -229,7 +229,7 @@ mod tests {
         };
         // Who is no host of the job cannot tell which of the four is silent.
         assert_eq!(judges(), order);
-        state.outbox.add(job, told(1, 10), &order);
+        state.outbox.add(job, sized(1, 10), &order);
         state.outbox.begin(job, order[0], Instant::now() - 2 * SUSPECTED_AFTER);
         assert_eq!(judges(), order[1..]);
         // Where all are silent it is this host that cannot reach them.
@@ -239,27 +239,27 @@ mod tests {
         assert_eq!(judges(), order);
     }
 
-    fn told(window: i64, bytes: usize) -> WindowDigest {
+    fn sized(window: i64, bytes: usize) -> WindowDigest {
         WindowDigest { window, digest: vec![1; bytes], times: Vec::new() }
     }
 
     fn windows(of: &[WindowDigest]) -> Vec<i64> {
-        of.iter().map(|told| told.window).collect()
+        of.iter().map(|window| window.window).collect()
     }
 
     #[test]
     fn a_judge_gets_what_it_has_not_confirmed_and_a_new_one_all_that_is_kept() {
-        let (outbox, heard) = (Outbox::default(), WindowsReceived::default());
-        assert_eq!(outbox.add(7, told(1, 10), &["a", "b"]), ["a", "b"]);
+        let (outbox, received) = (Outbox::default(), WindowsReceived::default());
+        assert_eq!(outbox.add(7, sized(1, 10), &["a", "b"]), ["a", "b"]);
         assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [1]);
         // While it is asked it is not asked again; what came meanwhile goes with the next.
-        assert_eq!(outbox.add(7, told(2, 10), &["a", "b"]), ["b"]);
-        outbox.end(7, "a", &[1], Some(&heard));
+        assert_eq!(outbox.add(7, sized(2, 10), &["a", "b"]), ["b"]);
+        outbox.end(7, "a", &[1], Some(&received));
         assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [2]);
         outbox.end(7, "a", &[2], None);
-        assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [2], "not heard");
-        outbox.end(7, "a", &[2], Some(&heard));
-        assert_eq!(outbox.add(7, told(3, 10), &["a", "c"]), ["a", "c"]);
+        assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [2], "not received");
+        outbox.end(7, "a", &[2], Some(&received));
+        assert_eq!(outbox.add(7, sized(3, 10), &["a", "c"]), ["a", "c"]);
         assert_eq!(windows(&outbox.begin(7, "c", Instant::now())), [1, 2, 3]);
         // A judge that was started again has forgotten.
         assert_eq!(windows(&outbox.begin(7, "a", Instant::now())), [3]);
@@ -271,7 +271,7 @@ mod tests {
     fn what_is_kept_is_bounded_and_what_no_judge_heard_is_counted() {
         let outbox = Outbox::default();
         for window in 0..200 {
-            outbox.add(7, told(window, 1_000), &["a"]);
+            outbox.add(7, sized(window, 1_000), &["a"]);
         }
         let kept = windows(&outbox.begin(7, "a", Instant::now()));
         assert!(kept.len() == 65 && kept.ends_with(&[199]), "{kept:?}");

@@ -33,20 +33,20 @@ pub(crate) async fn page_of(
         |board: Board, judge: &str| Board { job: current.name.to_string(), judge: Some(judge.to_owned()), ..board };
     let mut why = "nothing is kept of it yet".to_owned();
     // An asker that goes on with one judge's places stays with that judge.
-    for said in &current.judges {
-        let given = if said.judge == own {
+    for verdict in &current.judges {
+        let given = if verdict.judge == own {
             page(shared, current.job, since_ns, known)
         } else {
-            match of_judge(shared, &said.judge, current.job, question, deadline).await {
+            match of_judge(shared, &verdict.judge, current.job, question, deadline).await {
                 Ok(board) => board,
                 Err(error) => {
-                    why = format!("{}: {error}", said.judge);
+                    why = format!("{}: {error}", verdict.judge);
                     continue;
                 }
             }
         };
         if let Some(board) = given {
-            return Ok(named(board, &said.judge));
+            return Ok(named(board, &verdict.judge));
         }
     }
     Err(why)

@@ -23,7 +23,7 @@ const MOST_JOBS: usize = 256;
 
 /// Closes windows until `stop`.
 pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
-    // Also who records nothing says that it knows judges.
+    // A host that records nothing also publishes that it knows judges.
     shared.coordinator.gossip.publish(roster::JOBS, roster::jobs_text(&BTreeSet::new())).await;
     if !shared.recording.records() {
         return;
@@ -51,13 +51,13 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
             let in_calls = feed::InCalls::now(|| recording.open_calls(), || recording.device_waits());
             let times = feed.times(&node, window);
             let digest = feed.close(window, &in_calls);
-            // As one it is only gossiped.
-            let whole = if mixed { digest.clone() } else { None };
-            (whole, digest.map(|digest| feed.by_job(digest)).unwrap_or_default(), times)
+            // One digest of all jobs is only gossiped.
+            let of_all = if mixed { digest.clone() } else { None };
+            (of_all, digest.map(|digest| feed.by_job(digest)).unwrap_or_default(), times)
         })
         .await;
         let Ok((digest, jobs, times)) = closed else { continue };
-        say_jobs(&shared, &jobs).await;
+        publish_jobs(&shared, &jobs).await;
         if mixed {
             gossiped::publish(&shared, &own, window, digest, times).await;
         } else {
@@ -71,14 +71,14 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
 /// record nothing.
 pub async fn send_windows(shared: &Arc<Shared>, window: i64, jobs: BTreeMap<u64, Digest>) {
     let own = shared.identity.node().to_string();
-    say_jobs(shared, &jobs).await;
+    publish_jobs(shared, &jobs).await;
     let mut sending = JoinSet::new();
     send(shared, &own, window, jobs, Vec::new(), &mut sending, &CancellationToken::new());
     sending.detach_all();
 }
 
-/// Says which jobs have ranks here, where these are others than before.
-async fn say_jobs(shared: &Shared, jobs: &BTreeMap<u64, Digest>) {
+/// Publishes which jobs have ranks here, where these are others than before.
+async fn publish_jobs(shared: &Shared, jobs: &BTreeMap<u64, Digest>) {
     let boards = &shared.standing.boards;
     let now: BTreeSet<u64> = jobs.keys().copied().take(MOST_JOBS).collect();
     if now.len() < jobs.len() {
@@ -116,9 +116,9 @@ fn send(
         let times = times_of.remove(&job).unwrap_or_default();
         let times = if times.is_empty() { String::new() } else { point_to_point::encode(&times, LARGEST_TIMES) };
         let bytes = |text: &str| digest::from_text(text).unwrap_or_default();
-        let told =
+        let window =
             WindowDigest { window, digest: bytes(&digest::encode_within(digest, LARGEST)), times: bytes(&times) };
-        standing.count_published(told.digest.len() + told.times.len());
+        standing.count_published(window.digest.len() + window.times.len());
         let mut suspects = standing.outbox.suspects(job, tokio::time::Instant::now());
         suspects.retain(|host| roster.has(job, host));
         if !suspects.is_empty() {
@@ -126,14 +126,14 @@ fn send(
         }
         let judges = roster.judges(job, &suspects);
         let all: Vec<&str> = judges.iter().copied().chain(suspects.iter().map(String::as_str)).collect();
-        for judge in standing.outbox.add(job, told, &all) {
+        for judge in standing.outbox.add(job, window, &all) {
             let is_first = judges.first() == Some(&judge.as_str());
             sending.spawn(outbox::send(Arc::clone(shared), job, judge, is_first, stop.clone()));
         }
     }
 }
 
-/// Where ranks wait, as far as this host has heard.
+/// Communicators in which ranks wait, as far as this host knows.
 fn waited_in(shared: &Shared) -> BTreeSet<u64> {
     if shared.standing.is_mixed() {
         return shared.standing.boards.board(NO_JOB).map(|board| board.waited_in()).unwrap_or_default();
@@ -141,42 +141,43 @@ fn waited_in(shared: &Shared) -> BTreeSet<u64> {
     shared.standing.outbox.needs().into_iter().flat_map(|needs| needs.waited_in).collect()
 }
 
-/// Numbers this host's calls whose communicator's start was not seen, by what others said and by
-/// what this host itself said.
+/// Numbers this host's calls whose communicator's start was not seen, by the digests of other hosts
+/// and its own.
 fn number(shared: &Shared, own: &str, window: i64) {
     let standing = &shared.standing;
     let lanes = shared.recording.feed().unnumbered();
     if lanes.is_empty() {
         return;
     }
-    let owned = |said: Vec<(&str, Vec<Digest>)>| said.into_iter().map(|(node, said)| (node.to_owned(), said)).collect();
-    let (mut said, references): (BTreeMap<String, Vec<Digest>>, BTreeSet<String>) = if standing.is_mixed() {
+    let owned =
+        |of: Vec<(&str, Vec<Digest>)>| of.into_iter().map(|(node, digests)| (node.to_owned(), digests)).collect();
+    let (mut digests, references): (BTreeMap<String, Vec<Digest>>, BTreeSet<String>) = if standing.is_mixed() {
         let board = standing.boards.board(NO_JOB).unwrap_or_default();
         let reference = board.reference(steady_now_ns()).map(str::to_owned);
-        (owned(board.said(&lanes)), reference.into_iter().collect())
+        (owned(board.digests_of(&lanes)), reference.into_iter().collect())
     } else {
-        let mut said: BTreeMap<String, Vec<Digest>> = BTreeMap::new();
+        let mut digests: BTreeMap<String, Vec<Digest>> = BTreeMap::new();
         for (node, texts) in standing.outbox.needs().into_iter().flat_map(|needs| needs.said) {
-            said.entry(node).or_default().extend(texts.iter().filter_map(|text| digest::decode(text).ok()));
+            digests.entry(node).or_default().extend(texts.iter().filter_map(|text| digest::decode(text).ok()));
         }
         let roster = standing.roster();
         let references = standing.boards.jobs().into_iter().filter_map(|job| roster.reference(job).map(str::to_owned));
-        (said, references.collect())
+        (digests, references.collect())
     };
     let mine = standing.outbox.sent();
     if !mine.is_empty() {
-        said.insert(
+        digests.insert(
             own.to_owned(),
             mine.iter().filter_map(|bytes| digest::decode(&digest::to_text(bytes)).ok()).collect(),
         );
     }
-    said.values_mut().for_each(|said| said.sort_by_key(|digest| digest.window));
-    let refs: Vec<Vec<&Digest>> = said.values().map(|digests| digests.iter().collect()).collect();
-    let heard: Vec<NodeDigests<'_>> =
-        said.keys().zip(&refs).map(|(node, digests)| NodeDigests { node, digests }).collect();
+    digests.values_mut().for_each(|of_node| of_node.sort_by_key(|digest| digest.window));
+    let refs: Vec<Vec<&Digest>> = digests.values().map(|digests| digests.iter().collect()).collect();
+    let by_node: Vec<NodeDigests<'_>> =
+        digests.keys().zip(&refs).map(|(node, digests)| NodeDigests { node, digests }).collect();
     // Each digest is aligned to its job's reference: what is of another is left out.
     for reference in references {
         let clock = standing.clocks.now(&reference, own, end_of(window));
-        shared.recording.feed().number(own, window, clock, &heard);
+        shared.recording.feed().number(own, window, clock, &by_node);
     }
 }

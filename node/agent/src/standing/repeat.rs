@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
 
-/// Different jobs of which a host was the culprit, from which on it is said.
+/// Different jobs of which a host was the culprit, from which on that is a finding.
 const JOBS: usize = 3;
 /// So far back; findings are kept longer than that.
 const BACK_NS: i64 = 30 * 86_400_000_000_000;
@@ -22,8 +22,8 @@ const NAMED: usize = 32;
 /// Time for asking the mesh.
 const PATIENCE_MS: u64 = 5_000;
 /// How many times there are to wait for, and how far they are apart.
-const TURNS: u64 = 6;
-const TURN: Duration = Duration::from_millis(500);
+const SLOTS: u64 = 6;
+const SLOT: Duration = Duration::from_millis(500);
 /// The kind of the finding.
 const VERDICT: &str = "repeat_culprit";
 
@@ -34,12 +34,12 @@ pub(super) struct Reported(std::collections::VecDeque<(String, String)>);
 impl Reported {
     /// Whether it was not written yet; it is from now on.
     fn is_new(&mut self, node: &str, job: &str) -> bool {
-        let said = (node.to_owned(), job.to_owned());
-        if self.0.contains(&said) {
+        let written = (node.to_owned(), job.to_owned());
+        if self.0.contains(&written) {
             return false;
         }
         self.0.truncate(NAMED - 1);
-        self.0.push_front(said);
+        self.0.push_front(written);
         true
     }
 }
@@ -49,13 +49,13 @@ impl Reported {
 ///
 /// Two agents may be about to write at once: each is the first judge of another step of the job, or its first judge
 /// has just changed. So each waits for a time of its own, in which what the others write can be seen, and looks again.
-pub(super) async fn look(shared: &Shared, named: &Finding, said: &mut Reported, stop: &CancellationToken) {
+pub(super) async fn look(shared: &Shared, named: &Finding, reported: &mut Reported, stop: &CancellationToken) {
     let (Some(node), Some(job)) = (&named.culprit_node, &named.job_id) else { return };
     let found = async || known(shared, named, node, stop).await.and_then(|rows| finding(named, node, job, &rows));
-    if found().await.is_none() || !said.is_new(node, job) {
+    if found().await.is_none() || !reported.is_new(node, job) {
         return;
     }
-    tokio::time::sleep(turn(shared.identity.node().as_str(), node, job)).await;
+    tokio::time::sleep(delay(shared.identity.node().as_str(), node, job)).await;
     let Some(found) = found().await else { return };
     tracing::warn!("{}", printable(&found.text));
     if let Source::Store(store) = shared.source.as_ref() {
@@ -65,14 +65,14 @@ pub(super) async fn look(shared: &Shared, named: &Finding, said: &mut Reported, 
 
 /// How long an agent waits before it writes: different agents most likely for different times, each for one of a few
 /// that are longer apart than a commit takes to be seen.
-fn turn(agent: &str, node: &str, job: &str) -> Duration {
+fn delay(agent: &str, node: &str, job: &str) -> Duration {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     (agent, node, job).hash(&mut hasher);
-    TURN * u32::try_from(hasher.finish() % TURNS).unwrap_or(0)
+    SLOT * u32::try_from(hasher.finish() % SLOTS).unwrap_or(0)
 }
 
-/// Each job of which the host was the culprit, the newest first, and whether it was said then.
+/// Each job of which the host was the culprit, the newest first, and whether that was reported then.
 async fn known(
     shared: &Shared,
     named: &Finding,
@@ -102,12 +102,12 @@ struct Repeat {
     text: String,
 }
 
-/// `rows`: each job of which the host was the culprit, the newest first, and whether it was said then. None
-/// where there are too few, or this job's was said.
+/// `rows`: each job of which the host was the culprit, the newest first, and whether that was reported then. None
+/// where there are too few, or this job's was reported.
 fn finding(named: &Finding, node: &str, job: &str, rows: &[Vec<query_planner::Value>]) -> Option<Repeat> {
-    let is_said = |row: &Vec<query_planner::Value>| matches!(row.get(2), Some(query_planner::Value::Integer(1)));
+    let is_reported = |row: &Vec<query_planner::Value>| matches!(row.get(2), Some(query_planner::Value::Integer(1)));
     let jobs = jobs(rows, job);
-    if jobs.len() < JOBS || rows.iter().any(|row| text(row, 0) == *job && is_said(row)) {
+    if jobs.len() < JOBS || rows.iter().any(|row| text(row, 0) == *job && is_reported(row)) {
         return None;
     }
     let text = sentence(node, rows, job);
@@ -150,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    fn row(job: &str, said: i64) -> Vec<Value> {
-        vec![Value::Text(job.as_bytes().to_vec()), Value::Integer(1), Value::Integer(said)]
+    fn row(job: &str, reported: i64) -> Vec<Value> {
+        vec![Value::Text(job.as_bytes().to_vec()), Value::Integer(1), Value::Integer(reported)]
     }
 
     #[test]
@@ -162,11 +162,12 @@ mod tests {
         let third = found("3", &[row("2", 0), row("1", 0)]).expect("the third, whose own finding is not answered yet");
         assert_eq!((third.verdict.as_str(), third.culprit_node.as_deref()), (VERDICT, Some("n7")));
         assert!(third.detail.contains(r#""jobs":3"#) && third.detail.contains("3, 2, 1"), "{}", third.detail);
-        assert!(found("3", &[row("3", 1), row("2", 0), row("1", 0)]).is_none(), "it was said");
-        let turns: std::collections::BTreeSet<Duration> = (0..64).map(|n| turn(&format!("n{n}"), "n7", "3")).collect();
-        assert_eq!(turns.len(), 6, "{turns:?}");
-        let mut said = Reported::default();
-        assert!(said.is_new("n7", "3") && !said.is_new("n7", "3") && said.is_new("n7", "4"));
+        assert!(found("3", &[row("3", 1), row("2", 0), row("1", 0)]).is_none(), "it was reported");
+        let delays: std::collections::BTreeSet<Duration> =
+            (0..64).map(|n| delay(&format!("n{n}"), "n7", "3")).collect();
+        assert_eq!(delays.len(), 6, "{delays:?}");
+        let mut reported = Reported::default();
+        assert!(reported.is_new("n7", "3") && !reported.is_new("n7", "3") && reported.is_new("n7", "4"));
         assert!(found("4", &[row("3", 1), row("2", 0), row("1", 0)]).is_some(), "a further job");
     }
 }

@@ -13,7 +13,7 @@ pub(super) const JOBS: &str = "jobs";
 /// The version of that.
 const VERSION: &str = "1";
 /// A live member has been without it for so long: it is of an older release, and not one of which
-/// only a part was heard yet.
+/// only a part has come yet.
 const OLD_AFTER: Duration = Duration::from_secs(3);
 
 /// The text of [`JOBS`].
@@ -152,7 +152,7 @@ mod tests {
         let (mut roster, now) = (Roster::default(), Instant::now());
         let list = [member("old", MemberState::Live, None)];
         roster.update("me", &BTreeSet::new(), &list, now);
-        assert!(!roster.is_mixed(now), "only a part of it may have been heard");
+        assert!(!roster.is_mixed(now), "only a part of it may have come");
         roster.update("me", &BTreeSet::new(), &list, now + OLD_AFTER);
         assert!(roster.is_mixed(now + OLD_AFTER));
         roster.update("me", &BTreeSet::new(), &[member("old", MemberState::Dead, None)], now + OLD_AFTER);

@@ -67,20 +67,20 @@ pub(in super::super) async fn calls_of(
 ) -> Result<(Input, Coverage), AskError> {
     let mut calls = Calls::default();
     let sql = verdicts::sql(span);
-    let of_all = |sql: String| asking.question(sql, &question.nodes, &question.labels);
-    let coverage = match read_calls(asking, of_all(sql.clone()), &mut calls, true).await {
+    let query = || asking.query(sql.clone(), &question.nodes, &question.labels);
+    let coverage = match read_calls(asking, query(), &mut calls, true).await {
         // A node broke off within its rows. The second attempt reads all rows before it uses any,
         // so that such a node counts as missing.
         Err(AskError::Failed { coverage: Some(_), .. }) if calls.seen > 0 => {
             calls = Calls::default();
-            read_calls(asking, of_all(sql), &mut calls, false).await?
+            read_calls(asking, query(), &mut calls, false).await?
         }
         read => read?,
     };
     let Calls { input, rows, .. } = calls;
     let mut input = Input {
         clocks,
-        heard: NodeCoverage {
+        coverage: NodeCoverage {
             asked: coverage.asked,
             answered: coverage.answered,
             missing: coverage.missing.iter().map(|gone| (gone.node.clone(), gone.reason.clone())).collect(),
@@ -91,8 +91,10 @@ pub(in super::super) async fn calls_of(
         ..input
     };
     if input.enqueues() {
-        for row in syncs(asking, of_all(verdicts::syncs_sql(span))).await {
-            input.push_sync_row(&row);
+        // If they cannot be read, the verdict rests on entries, which it notes.
+        match asking.rows_for(question, verdicts::syncs_sql(span)).await {
+            Ok((rows, _)) => rows.iter().for_each(|row| input.push_sync_row(row)),
+            Err(error) => tracing::debug!("synchronise calls: {error}"),
         }
         input.drop_waits_of_devices();
     }
@@ -153,14 +155,14 @@ async fn times(asking: Asking<'_>, question: &StragglersQuestion, mut rows: Rows
     if !rows.are_unscored() {
         return Vec::new();
     }
-    let ask = |sql: String| asking.answer(asking.question(sql, &question.nodes, &question.labels));
-    match ask(point_to_point::PROCESSES_SQL.to_owned()).await {
+    rows.syncs(&input.syncs);
+    match asking.rows_for(question, point_to_point::PROCESSES_SQL.to_owned()).await {
         Ok((processes, _)) => processes.iter().for_each(|row| rows.process(row)),
         Err(error) => tracing::debug!("ranks of processes: {error}"),
     }
     let times = rows.times();
     let Some(sql) = rows.off_cpu_sql(&times, &input.clocks) else { return times };
-    match ask(sql).await {
+    match asking.rows_for(question, sql).await {
         Ok((stretches, notes)) if !notes.iter().any(|note| note.contains(model::NOT_RECORDED)) => {
             rows.off_cpu(&stretches);
             rows.times()
@@ -169,18 +171,6 @@ async fn times(asking: Asking<'_>, question: &StragglersQuestion, mut rows: Rows
         Err(error) => {
             tracing::debug!("time off the CPU: {error}");
             times
-        }
-    }
-}
-
-/// The synchronise calls in which hosts waited for what their collectives enqueued. If they cannot
-/// be read, the verdict rests on entries, which it notes.
-async fn syncs(asking: Asking<'_>, question: Question) -> Vec<Vec<Value>> {
-    match asking.answer(question).await {
-        Ok((rows, _)) => rows,
-        Err(error) => {
-            tracing::debug!("synchronise calls: {error}");
-            Vec::new()
         }
     }
 }

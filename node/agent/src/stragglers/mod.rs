@@ -180,7 +180,7 @@ async fn last_of_files(
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let asking = Asking { coordinator, caller, deadline, cancelled };
     let sql = verdicts::last_sql(question.job.as_deref(), question.comm);
-    let last_call_ns = match asking.answer(asking.question(sql, &question.nodes, &question.labels)).await {
+    let last_call_ns = match asking.rows_for(question, sql).await {
         Ok((rows, _)) => rows.first().and_then(|row| model::cells::integer(row, 0)),
         Err(message) => return Err(AskError::Failed { message, coverage: None }),
     };
@@ -276,7 +276,7 @@ async fn add_causes(asking: Asking<'_>, report: &mut Report, silent: &BTreeSet<S
 /// The findings of a span, and whether there are more than are listed. If they cannot be read the
 /// verdict stands without them.
 async fn findings(asking: Asking<'_>, question: &StragglersQuestion, span: &Span) -> (Vec<PastFinding>, bool) {
-    match asking.answer(asking.question(past_findings::sql(span), &question.nodes, &question.labels)).await {
+    match asking.rows_for(question, past_findings::sql(span)).await {
         Ok((rows, _)) => past_findings::read(&rows),
         Err(error) => {
             tracing::debug!("findings of the span: {error}");

@@ -8,7 +8,7 @@ use ask::rows::Client;
 use explain::cost::Waste;
 use model::cells::{NO_VERDICTS, integer, quoted, real, text};
 use query_planner::Value;
-use verdicts::{Coupling, turn_of};
+use verdicts::{Coupling, cycle_of};
 
 use super::{Job, Jobs, RepeatCulprit, Steps, VerdictSpan};
 use crate::rates::Priced;
@@ -165,7 +165,7 @@ fn steps(client: &Client<'_>, seen: &Seen, job: &str) -> anyhow::Result<Option<S
     );
     let called = client.ask(format!("SELECT func {of} ORDER BY ts_ns LIMIT {CYCLE_CALLS}"))?;
     let called: Vec<String> = called.rows.iter().map(|row| text(row, 0)).collect();
-    let Some(cycle) = turn_of(called.iter().map(String::as_str)) else { return Ok(None) };
+    let Some(cycle) = cycle_of(called.iter().map(String::as_str)) else { return Ok(None) };
     let found = client.ask(format!(
         "SELECT count(step_ns), percentile(step_ns, 50), percentile(step_ns, 90), percentile(step_ns, 99), max(step_ns) \
          FROM (SELECT ts_ns - lag(ts_ns, {cycle}) OVER (ORDER BY ts_ns) AS step_ns {of})"

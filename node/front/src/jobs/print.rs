@@ -9,7 +9,7 @@ use explain::chain::duration;
 use explain::cost::amount;
 use rusqlite::{Connection, params};
 use serde::Serialize;
-use store::exchange::{Export, ExportError, export};
+use store::exchange::{ExchangeError, Export, export};
 use verdicts::hostlist::fold_names;
 
 use super::{Job, Jobs, VerdictSpan};
@@ -112,10 +112,10 @@ fn verdict(spans: &[VerdictSpan]) -> String {
 pub(super) fn check_file(out: &Path) -> anyhow::Result<()> {
     let ending = out.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     if !["parquet", "csv", "db"].contains(&ending) {
-        return Err(UsageError(ExportError::Form(out.to_owned()).to_string()).into());
+        return Err(UsageError(ExchangeError::Form(out.to_owned()).to_string()).into());
     }
     if out.exists() {
-        return Err(UsageError(ExportError::Exists(out.to_owned()).to_string()).into());
+        return Err(UsageError(ExchangeError::Exists(out.to_owned()).to_string()).into());
     }
     Ok(())
 }

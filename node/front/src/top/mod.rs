@@ -31,8 +31,8 @@ pub struct TopArgs {
     #[arg(long, value_name = "ID")]
     job: Option<String>,
     /// The view to begin with
-    #[arg(long, value_enum, default_value_t = Begin::Ranks)]
-    view: Begin,
+    #[arg(long, value_enum, default_value_t = View::Ranks)]
+    view: View,
     /// Print what stands once, without a terminal's screen [default where standard output is no
     /// terminal, or TERM is dumb]
     #[arg(long)]
@@ -45,25 +45,6 @@ pub struct TopArgs {
     ascii: bool,
 }
 
-/// Views by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Begin {
-    /// The verdict in full
-    Verdict,
-    /// Ranks, worst first
-    Ranks,
-    /// Rank by window
-    Heat,
-    /// The nodes of the mesh
-    Nodes,
-    /// Jobs
-    Jobs,
-    /// The worst rank
-    Rank,
-    /// Findings
-    Findings,
-}
-
 /// Forms of `--once`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnceFormat {
@@ -71,20 +52,6 @@ enum OnceFormat {
     Text,
     /// One JSON value.
     Json,
-}
-
-impl Begin {
-    fn view(self) -> View {
-        match self {
-            Self::Verdict => View::Verdict,
-            Self::Ranks => View::Ranks,
-            Self::Heat => View::Heat,
-            Self::Nodes => View::Nodes,
-            Self::Jobs => View::Jobs,
-            Self::Rank => View::Rank,
-            Self::Findings => View::Findings,
-        }
-    }
 }
 
 /// Shows a job on the terminal until it is quit.

@@ -41,7 +41,7 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
     data.show_at = target.is_stores().then_some(watched.at_ns);
     let at_ns = watched.at_ns;
     data.watch(watched, 0);
-    let mut app = App::at(args.view.view());
+    let mut app = App::at(args.view);
     let fetcher = Fetcher::new(&target, args.job.as_deref().map(past::job_id).map(str::to_owned));
     let needs_board = matches!(app.view(), View::Ranks | View::Heat | View::Rank);
     if needs_board {

@@ -97,7 +97,7 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
     let source = Source::start(target, args.job.clone(), forward(to.clone()));
     read_keys(to);
     let ended =
-        Session { app: App::at(args.view.view()), data, look, source, started: Instant::now() }.run(&mut screen, &from);
+        Session { app: App::at(args.view), data, look, source, started: Instant::now() }.run(&mut screen, &from);
     drop(screen);
     match ended? {
         Some(signal) => {

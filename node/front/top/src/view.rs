@@ -1,7 +1,9 @@
 //! The views, by name and by number.
 
+use clap::ValueEnum;
+
 /// A view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum View {
     /// The verdict in full.
     Verdict,
@@ -13,7 +15,8 @@ pub enum View {
     Nodes,
     /// Jobs.
     Jobs,
-    /// One rank.
+    /// One rank, the worst unless another is chosen.
+    #[value(help = "The worst rank")]
     Rank,
     /// Findings.
     Findings,

@@ -138,7 +138,7 @@ impl State {
         Units { queue: Arc::clone(queue), requester, count }
     }
 
-    fn give_back(&mut self, requester: &Requester, count: u32) {
+    fn release(&mut self, requester: &Requester, count: u32) {
         self.free += count;
         if let Some(in_use) = self.in_use.get_mut(requester) {
             *in_use = in_use.saturating_sub(count);
@@ -221,7 +221,7 @@ impl FairQueue {
             let units = state.grant_to(self, requester, count);
             if let Err(mut unwanted) = to.send(units) {
                 // Its drop would take the lock, which is locked here.
-                state.give_back(&unwanted.requester, unwanted.count);
+                state.release(&unwanted.requester, unwanted.count);
                 unwanted.count = 0;
             }
         }
@@ -240,7 +240,7 @@ impl Drop for Units {
     fn drop(&mut self) {
         // None were handed over: the queue is locked.
         if self.count > 0 {
-            self.queue.state.lock().give_back(&self.requester, self.count);
+            self.queue.state.lock().release(&self.requester, self.count);
             self.queue.grant();
         }
     }

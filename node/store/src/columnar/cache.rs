@@ -81,7 +81,7 @@ impl Kept {
 
     /// Keep a column.
     pub(super) fn keep(&self, at: usize, column: &Encoded) {
-        let bytes = column.held_bytes();
+        let bytes = column.heap_bytes();
         if bytes > MOST_COLUMN_BYTES {
             return;
         }

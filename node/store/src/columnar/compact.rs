@@ -131,10 +131,10 @@ impl Compactor {
         for small in &joined {
             segment::delete(&tx, small.id)?;
         }
-        let whole = segment::write(&tx, self.table, self.time, first, &columns)?;
+        let merged = segment::write(&tx, self.table, self.time, first, &columns)?;
         tx.commit()?;
         self.small.truncate(self.small.len() - due);
-        self.added(&whole);
+        self.added(&merged);
         Ok(true)
     }
 }

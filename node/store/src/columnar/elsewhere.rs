@@ -81,7 +81,7 @@ type Kept = Arc<dyn ColumnsElsewhere>;
 ///
 /// # Errors
 /// SQLite has no memory for it.
-pub fn give_columns(conn: &Connection, columns: Arc<dyn ColumnsElsewhere>) -> rusqlite::Result<()> {
+pub fn register_columns(conn: &Connection, columns: Arc<dyn ColumnsElsewhere>) -> rusqlite::Result<()> {
     let kept: *mut Kept = Box::into_raw(Box::new(columns));
     // SAFETY: the handle is the connection's, which is open; SQLite drops what is kept with the connection, and
     // where it fails at once.
@@ -94,7 +94,7 @@ pub fn give_columns(conn: &Connection, columns: Arc<dyn ColumnsElsewhere>) -> ru
 
 /// The columns that a connection was given.
 pub(super) fn columns(conn: &Connection) -> Option<Arc<dyn ColumnsElsewhere>> {
-    // SAFETY: the handle is the connection's, which is open. What is kept under the name is what `give_columns` has
+    // SAFETY: the handle is the connection's, which is open. What is kept under the name is what `register_columns` has
     // put there, and lives as long as the connection.
     unsafe {
         let kept: *const Kept = ffi::sqlite3_get_clientdata(conn.handle(), NAME.as_ptr()).cast();

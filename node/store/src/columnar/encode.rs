@@ -352,7 +352,7 @@ impl Entries {
     }
 
     /// What they take in memory, about.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         match self {
             Self::Integers(entries) => entries.capacity() * size_of::<i64>(),
             Self::Texts(entries) => {
@@ -479,7 +479,7 @@ impl Encoded {
     }
 
     /// What it takes in memory, about.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         match &self.shape {
             Shape::Constant(Scalar::Text(text)) => text.capacity(),
             Shape::Constant(_) => 0,
@@ -488,7 +488,7 @@ impl Encoded {
                     Stored::Packed { bytes, seen, .. } => bytes.len() + size_of_val::<[_]>(seen),
                     Stored::Plain { values, .. } => size_of_val::<[i64]>(values),
                 };
-                entries.as_ref().map_or(0, |entries| entries.held_bytes()) + values
+                entries.as_ref().map_or(0, |entries| entries.heap_bytes()) + values
             }
         }
     }
@@ -537,8 +537,8 @@ impl Encoded {
             Shape::Many { values: Stored::Packed { bytes, skip, by_differences, seen, .. }, .. } => {
                 unpack(bytes.get(*skip..)?, *by_differences, self.rows, start, out)?;
                 for (at, block) in out.chunks(BLOCK).enumerate() {
-                    let is_whole = block.len() == BLOCK.min(self.rows - start - at * BLOCK);
-                    if let Some(seen) = seen.get(start / BLOCK + at).filter(|_| is_whole) {
+                    let is_all_of_block = block.len() == BLOCK.min(self.rows - start - at * BLOCK);
+                    if let Some(seen) = seen.get(start / BLOCK + at).filter(|_| is_all_of_block) {
                         seen.get_or_init(|| {
                             block.iter().fold((i64::MAX, i64::MIN), |(a, b), value| (a.min(*value), b.max(*value)))
                         });

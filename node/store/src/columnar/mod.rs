@@ -26,7 +26,7 @@ mod with_connection;
 pub(crate) use append::{Appender, RowColumns};
 pub use cache::let_go_of_segments;
 pub(crate) use compact::Compactor;
-pub use elsewhere::{ARCHIVED_MODULE, ColumnsElsewhere, Part, PartColumn, PartValues, give_columns};
+pub use elsewhere::{ARCHIVED_MODULE, ColumnsElsewhere, Part, PartColumn, PartValues, register_columns};
 pub use form::OWN_TABLES;
 pub(crate) use form::{
     COLUMNAR, add_column, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,

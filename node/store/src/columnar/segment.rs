@@ -403,7 +403,7 @@ impl Directory {
 
     /// All of a table.
     #[cfg(test)]
-    pub(crate) fn whole(conn: &Connection, table: &str) -> Result<Self, SegmentError> {
+    pub(crate) fn all(conn: &Connection, table: &str) -> Result<Self, SegmentError> {
         Self::load(conn, table, (i64::MIN, i64::MAX))
     }
 }

@@ -294,7 +294,7 @@ fn the_inner_side_of_a_join_is_looked_up() {
 fn small_segments_become_few() {
     let rows: Vec<Vec<Row>> = (0..200).map(|i| vec![(i, None, i, Some("x"), "y"); 20]).collect();
     let conn = tables(&rows, true);
-    let segments = Directory::whole(&conn, "t").unwrap().segments;
+    let segments = Directory::all(&conn, "t").unwrap().segments;
     assert!(segments.len() < 24, "{}", segments.len());
     assert_eq!(segments.iter().map(|segment| segment.rows).sum::<usize>(), 4000);
     assert_eq!(all(&conn, "SELECT rowid, * FROM t"), all(&conn, "SELECT rowid, * FROM p"));
@@ -357,19 +357,19 @@ fn the_kept_list_of_segments_is_that_of_the_snapshot() {
     let all = (i64::MIN, i64::MAX);
     for left in (1..=6).rev() {
         reader.execute_batch("BEGIN").unwrap();
-        let whole = known(&reader, all);
-        assert_eq!(whole.len(), left);
+        let ids_left = known(&reader, all);
+        assert_eq!(ids_left.len(), left);
         let since = crate::testing::T0 + MOST_SPAN_NS * 4;
         for look in 0..8 {
-            assert_eq!(ids(&reader, all), whole, "look {look}");
+            assert_eq!(ids(&reader, all), ids_left, "look {look}");
             assert_eq!(ids(&reader, (since, i64::MAX)), known(&reader, (since, i64::MAX)), "look {look}");
         }
         // What is committed meanwhile is not this transaction's.
-        delete(&writer, whole[0]).unwrap();
+        delete(&writer, ids_left[0]).unwrap();
         for segment in Directory::load(&reader, "collectives", all).unwrap().segments {
             assert_eq!(segment.decoded(&reader, "seq").unwrap().rows(), 3);
         }
-        assert_eq!(ids(&reader, all), whole);
+        assert_eq!(ids(&reader, all), ids_left);
         reader.execute_batch("COMMIT").unwrap();
     }
     assert_eq!(ids(&reader, all), []);

@@ -20,7 +20,7 @@ use std::ffi::{CStr, CString, c_int};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use query_planner::memory::{DECLARED_BYTES, has_room, sayable};
+use query_planner::memory::{DECLARED_BYTES, error_that_fits, has_room};
 use rusqlite::types::ValueRef;
 use rusqlite::vtab::{
     Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConfig, VTabConnection, VTabCursor, VTabKind,
@@ -111,7 +111,7 @@ unsafe impl<'vtab> VTab<'vtab> for ColumnTable {
     }
 
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
-        choice::choose(info, &self.kinds, self.time, self.size()).map_err(sayable)?;
+        choice::choose(info, &self.kinds, self.time, self.size()).map_err(error_that_fits)?;
         Ok(true)
     }
 
@@ -158,7 +158,7 @@ struct Scan {
     is_constant: Vec<bool>,
     kept: Option<Kept>,
     /// What the constant conditions leave is more than is kept.
-    is_too_much: bool,
+    is_too_large: bool,
 }
 
 /// Where a cursor stands.
@@ -179,8 +179,8 @@ impl Scan {
         let every = || (vec![true; width], Vec::new(), Order::Any);
         let (used, terms, order) = choice::read(plan, width).unwrap_or_else(every);
         let is_constant = vec![true; terms.len()];
-        let (timeline, before, kept, is_too_much) = (None, None, None, false);
-        Self { plan: plan.to_owned(), used, terms, order, timeline, before, is_constant, kept, is_too_much }
+        let (timeline, before, kept, is_too_large) = (None, None, None, false);
+        Self { plan: plan.to_owned(), used, terms, order, timeline, before, is_constant, kept, is_too_large }
     }
 
     /// Between which times and row ids those conditions that are wanted leave rows.
@@ -267,17 +267,17 @@ impl Cursor<'_> {
         let ordered_by = table.time.filter(|_| scan.order != Order::Any);
         if let Some(time) = ordered_by {
             let is_dear = self.timeline(scan, time, &tests)?.is_dear();
-            if !is_again || scan.is_too_much || !is_dear {
+            if !is_again || scan.is_too_large || !is_dear {
                 return self.walk(scan, &tests);
             }
         }
         if is_again {
-            if scan.kept.is_none() && !scan.is_too_much {
+            if scan.kept.is_none() && !scan.is_too_large {
                 let reader = self.reader(scan, &tests, &scan.is_constant)?;
                 let conditions = (scan.terms.as_slice(), tests.as_slice(), scan.is_constant.as_slice());
                 scan.kept = Kept::read(reader, &table.conn, &table.columns, conditions, ordered_by)?;
                 // Without a condition that has changed there is still more of it.
-                scan.is_too_much = scan.kept.is_none();
+                scan.is_too_large = scan.kept.is_none();
             }
             if let Some(kept) = &scan.kept {
                 match kept.look_up(&scan.terms, &tests) {
@@ -344,11 +344,11 @@ impl Cursor<'_> {
 // SAFETY: `Cursor` is repr(C) and starts with `sqlite3_vtab_cursor`, as the trait asks.
 unsafe impl VTabCursor for Cursor<'_> {
     fn filter(&mut self, _: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
-        self.start(plan.unwrap_or_default(), args).map_err(sayable)
+        self.start(plan.unwrap_or_default(), args).map_err(error_that_fits)
     }
 
     fn next(&mut self) -> Result<()> {
-        self.advance().map_err(sayable)
+        self.advance().map_err(error_that_fits)
     }
 
     fn eof(&self) -> bool {
@@ -387,10 +387,10 @@ impl Cursor<'_> {
         };
         // Out of its list, so that the table can be looked at meanwhile.
         let mut scan = self.scans.swap_remove(self.scan);
-        let begun = self.begin(&mut scan, tests);
+        let started = self.begin(&mut scan, tests);
         self.scans.push(scan);
         self.scan = self.scans.len() - 1;
-        self.at = begun?;
+        self.at = started?;
         Ok(())
     }
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
+use super::ExchangeError;
 use super::tables::{self, Table, newest_ns};
-use crate::{ServedDb, StoreError, quoted};
+use crate::{ServedDb, quoted};
 
 /// What to export.
 #[derive(Debug, Clone)]
@@ -41,84 +42,14 @@ pub struct Exported {
     pub from_ns: Option<i64>,
 }
 
-/// An export that cannot be done. Nothing is left at the new file's name.
-#[derive(Debug, thiserror::Error)]
-pub enum ExportError {
-    /// The source cannot be opened.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The ending of the new file's name is no form.
-    #[error("{}: give --out a name that ends in .db, .csv or .parquet", .0.display())]
-    Form(PathBuf),
-    /// The new file is there already.
-    #[error("{} exists; give --out a new file", .0.display())]
-    Exists(PathBuf),
-    /// A table that the source does not have.
-    #[error("{} has no table {table}; it has {}", db.display(), have.join(", "))]
-    NoTable {
-        /// The source.
-        db: PathBuf,
-        /// What was asked for.
-        table: String,
-        /// What there is.
-        have: Vec<String>,
-    },
-    /// Several tables were wanted in a form that has one.
-    #[error("a {form} file holds one table: give one --table, or --out a .db file for {n} tables")]
-    OneTable {
-        /// "csv" or "parquet".
-        form: &'static str,
-        /// How many were asked for.
-        n: usize,
-    },
-    /// A value that does not fit the column's form.
-    #[error(
-        "{table}.{column} holds {found} in a column declared for {declared}: export it as .db or .csv, which keep any value"
-    )]
-    Value {
-        /// Table.
-        table: String,
-        /// Column.
-        column: String,
-        /// What was found.
-        found: &'static str,
-        /// What fits the column's type.
-        declared: &'static str,
-    },
-    /// The new file cannot be written.
-    #[error("writing {}: {source}", path.display())]
-    Write {
-        /// The new file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// SQLite failed on one of the files.
-    #[error("{}: {source}", path.display())]
-    Sqlite {
-        /// The file.
-        path: PathBuf,
-        /// SQLite's error.
-        source: rusqlite::Error,
-    },
-    /// The Parquet writer failed.
-    #[error("writing {}: {source}", path.display())]
-    Parquet {
-        /// The new file.
-        path: PathBuf,
-        /// Its error.
-        source: ::parquet::errors::ParquetError,
-    },
-}
-
 /// One form of output. Rows of a table follow its `begin`.
 pub(crate) trait Sink {
     /// A table begins.
-    fn begin(&mut self, table: &Table) -> Result<(), ExportError>;
+    fn begin(&mut self, table: &Table) -> Result<(), ExchangeError>;
     /// One row of it, in the order of its columns.
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExportError>;
+    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExchangeError>;
     /// Everything was handed over: complete the file and make it durable.
-    fn finish(self: Box<Self>) -> Result<(), ExportError>;
+    fn finish(self: Box<Self>) -> Result<(), ExchangeError>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,15 +74,15 @@ impl Form {
 /// appears under its name only when it is complete.
 ///
 /// # Errors
-/// [`ExportError`] with what is wrong and what to do; then no new file is left.
-pub fn export(wanted: &Export) -> Result<Exported, ExportError> {
-    let form = Form::of(&wanted.out).ok_or_else(|| ExportError::Form(wanted.out.clone()))?;
+/// [`ExchangeError`] with what is wrong and what to do; then no new file is left.
+pub fn export(wanted: &Export) -> Result<Exported, ExchangeError> {
+    let form = Form::of(&wanted.out).ok_or_else(|| ExchangeError::Form(wanted.out.clone()))?;
     if wanted.out.exists() {
-        return Err(ExportError::Exists(wanted.out.clone()));
+        return Err(ExchangeError::Exists(wanted.out.clone()));
     }
     let served = ServedDb::open(&wanted.db, Vec::new())?;
     let mut conn = served.reader()?;
-    let sqlite = |source| ExportError::Sqlite { path: wanted.db.clone(), source };
+    let sqlite = |source| ExchangeError::Sqlite { path: wanted.db.clone(), source };
     let snapshot = conn.transaction().map_err(sqlite)?;
     let all = tables::tables(&snapshot).map_err(sqlite)?;
     let chosen = chosen(wanted, form, &all)?;
@@ -162,7 +93,7 @@ pub fn export(wanted: &Export) -> Result<Exported, ExportError> {
             .map(|newest| newest.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))),
     };
 
-    let failed = |source| ExportError::Write { path: wanted.out.clone(), source };
+    let failed = |source| ExchangeError::Write { path: wanted.out.clone(), source };
     let counts =
         super::write_complete(&wanted.out, failed, |part| write_all(&snapshot, wanted, form, &chosen, from_ns, part))?;
     let left_out = all
@@ -174,9 +105,9 @@ pub fn export(wanted: &Export) -> Result<Exported, ExportError> {
     Ok(Exported { tables: counts, left_out, from_ns })
 }
 
-fn chosen<'t>(wanted: &Export, form: Form, all: &'t [Table]) -> Result<Vec<&'t Table>, ExportError> {
+fn chosen<'t>(wanted: &Export, form: Form, all: &'t [Table]) -> Result<Vec<&'t Table>, ExchangeError> {
     let find = |name: &String| {
-        all.iter().find(|table| table.name.eq_ignore_ascii_case(name)).ok_or_else(|| ExportError::NoTable {
+        all.iter().find(|table| table.name.eq_ignore_ascii_case(name)).ok_or_else(|| ExchangeError::NoTable {
             db: wanted.db.clone(),
             table: name.clone(),
             have: all.iter().map(|table| table.name.clone()).collect(),
@@ -201,7 +132,7 @@ fn chosen<'t>(wanted: &Export, form: Form, all: &'t [Table]) -> Result<Vec<&'t T
     };
     match chosen.len() {
         1 => Ok(chosen),
-        n => Err(ExportError::OneTable { form, n }),
+        n => Err(ExchangeError::OneTable { form, n }),
     }
 }
 
@@ -212,8 +143,8 @@ fn write_all(
     chosen: &[&Table],
     from_ns: Option<i64>,
     part: &Path,
-) -> Result<Vec<(String, u64)>, ExportError> {
-    let sqlite = |source| ExportError::Sqlite { path: wanted.db.clone(), source };
+) -> Result<Vec<(String, u64)>, ExchangeError> {
+    let sqlite = |source| ExchangeError::Sqlite { path: wanted.db.clone(), source };
     let mut sink: Box<dyn Sink> = match form {
         Form::Db => Box::new(plain::PlainFile::create(part, snapshot, &wanted.db, chosen, from_ns)?),
         Form::Csv => Box::new(csv::CsvFile::create(part)?),
@@ -369,7 +300,7 @@ mod tests {
         }
         let parquet = Export { tables: vec!["events".into()], ..wanted(&db, dir.path().join("x.parquet")) };
         let error = export(&parquet).unwrap_err();
-        assert!(matches!(error, ExportError::Value { .. }), "{error}");
+        assert!(matches!(error, ExchangeError::Value { .. }), "{error}");
         assert!(!parquet.out.exists() && !dir.path().join("x.parquet.part").exists());
         let error = export(&wanted(&db, dir.path().join("y.csv"))).unwrap_err();
         assert!(error.to_string().contains("no table collectives; it has events"), "{error}");
@@ -380,9 +311,9 @@ mod tests {
     fn what_is_there_is_not_overwritten_and_an_unknown_form_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let db = recorded(dir.path());
-        assert!(matches!(export(&wanted(&db, db.clone())), Err(ExportError::Exists(_))));
-        assert!(matches!(export(&wanted(&db, dir.path().join("x.xlsx"))), Err(ExportError::Form(_))));
+        assert!(matches!(export(&wanted(&db, db.clone())), Err(ExchangeError::Exists(_))));
+        assert!(matches!(export(&wanted(&db, dir.path().join("x.xlsx"))), Err(ExchangeError::Form(_))));
         let two = Export { tables: vec!["ops".into(), "sources".into()], ..wanted(&db, dir.path().join("x.csv")) };
-        assert!(matches!(export(&two), Err(ExportError::OneTable { n: 2, .. })));
+        assert!(matches!(export(&two), Err(ExchangeError::OneTable { n: 2, .. })));
     }
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::{APPLICATION_ID, ServedDb, StoreError, quoted};
+use super::ExchangeError;
+use crate::{APPLICATION_ID, ServedDb, quoted};
 
 /// What to import.
 #[derive(Debug, Clone)]
@@ -30,75 +31,6 @@ pub struct Imported {
     pub left_out: Vec<(String, u64)>,
 }
 
-/// An import that cannot be done. Nothing is left at the new store's name.
-#[derive(Debug, thiserror::Error)]
-pub enum ImportError {
-    /// The recording cannot be opened.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// It is a trace store already.
-    #[error("{} is a rankmesh trace store already: ask it with rankmesh query --db", .0.display())]
-    Ours(PathBuf),
-    /// Its form is not known.
-    #[error(
-        "{}: not a trace this version can import ({lacks}); known are Ingero's databases of schema v0.8 and v0.9. To ask \
-         it as it is: rankmesh query --db, or rankmesh up --serve-db", file.display()
-    )]
-    Unknown {
-        /// The recording.
-        file: PathBuf,
-        /// What was looked for and not found.
-        lacks: String,
-    },
-    /// It has several nodes' rows, and a store has one node's.
-    #[error("{} holds the rows of {}: say which with --node", file.display(), nodes.join(", "))]
-    Nodes {
-        /// The recording.
-        file: PathBuf,
-        /// Their names.
-        nodes: Vec<String>,
-    },
-    /// The node asked for is not in it.
-    #[error("{} has no rows of node {node}; it has {}", file.display(), nodes.join(", "))]
-    NoNode {
-        /// The recording.
-        file: PathBuf,
-        /// The name asked for.
-        node: String,
-        /// The names there are.
-        nodes: Vec<String>,
-    },
-    /// The new store is there already.
-    #[error("{} exists; give --out a new file", .0.display())]
-    Exists(PathBuf),
-    /// A row that does not fit: the recording does not match its tables.
-    #[error("{}: rows for {table} could not be taken: {source}", file.display())]
-    Rows {
-        /// The recording.
-        file: PathBuf,
-        /// The store's table.
-        table: String,
-        /// What SQLite said.
-        source: rusqlite::Error,
-    },
-    /// The new file cannot be written.
-    #[error("writing {}: {source}", path.display())]
-    Write {
-        /// The new store.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// SQLite failed.
-    #[error("{}: {source}", path.display())]
-    Sqlite {
-        /// The file.
-        path: PathBuf,
-        /// What SQLite said.
-        source: rusqlite::Error,
-    },
-}
-
 /// Columns of `events` that every known form has.
 const EVENT_COLUMNS: [&str; 9] = ["timestamp", "pid", "tid", "source", "op", "duration", "arg0", "arg1", "ret_code"];
 /// Columns of `events` that later forms have, and what stands for them in earlier ones.
@@ -118,15 +50,15 @@ const TAKEN: &str = "(source = 1 AND op BETWEEN 1 AND 8) OR (source = 4 AND op B
 /// it is complete.
 ///
 /// # Errors
-/// [`ImportError`] with what is wrong and what to do; then no new store is left.
-pub fn import(wanted: &Import) -> Result<Imported, ImportError> {
+/// [`ExchangeError`] with what is wrong and what to do; then no new store is left.
+pub fn import(wanted: &Import) -> Result<Imported, ExchangeError> {
     if wanted.out.exists() {
-        return Err(ImportError::Exists(wanted.out.clone()));
+        return Err(ExchangeError::Exists(wanted.out.clone()));
     }
     // Refuses what cannot be read without writing a file next to it.
     let served = ServedDb::open(&wanted.file, Vec::new())?;
     let form = Form::of(wanted, &served.reader()?)?;
-    let failed = |source| ImportError::Write { path: wanted.out.clone(), source };
+    let failed = |source| ExchangeError::Write { path: wanted.out.clone(), source };
     super::write_complete(&wanted.out, failed, |part| copy(wanted, &served, &form, part))
 }
 
@@ -139,13 +71,13 @@ struct Form {
 }
 
 impl Form {
-    fn of(wanted: &Import, source: &Connection) -> Result<Self, ImportError> {
-        let sqlite = |error| ImportError::Sqlite { path: wanted.file.clone(), source: error };
+    fn of(wanted: &Import, source: &Connection) -> Result<Self, ExchangeError> {
+        let sqlite = |error| ExchangeError::Sqlite { path: wanted.file.clone(), source: error };
         let ours: i32 = source.pragma_query_value(None, "application_id", |row| row.get(0)).map_err(sqlite)?;
         if ours == APPLICATION_ID {
-            return Err(ImportError::Ours(wanted.file.clone()));
+            return Err(ExchangeError::Ours(wanted.file.clone()));
         }
-        let unknown = |lacks: String| ImportError::Unknown { file: wanted.file.clone(), lacks };
+        let unknown = |lacks: String| ExchangeError::Unknown { file: wanted.file.clone(), lacks };
         let columns = columns(source, "events").map_err(sqlite)?;
         let has = |column: &str| columns.iter().any(|c| c == column);
         if let Some(lacking) = EVENT_COLUMNS.iter().find(|column| !has(column)) {
@@ -169,11 +101,11 @@ impl Form {
             let chosen = match (&wanted.node, nodes.as_slice()) {
                 (Some(node), _) if nodes.contains(node) => Some(node.clone()),
                 (Some(node), _) => {
-                    return Err(ImportError::NoNode { file: wanted.file.clone(), node: node.clone(), nodes });
+                    return Err(ExchangeError::NoNode { file: wanted.file.clone(), node: node.clone(), nodes });
                 }
                 (None, []) => None,
                 (None, [only]) => Some(only.clone()),
-                (None, _) => return Err(ImportError::Nodes { file: wanted.file.clone(), nodes }),
+                (None, _) => return Err(ExchangeError::Nodes { file: wanted.file.clone(), nodes }),
             };
             if let Some(node) = chosen {
                 events.push_str(&format!(" WHERE node = '{}'", node.replace('\'', "''")));
@@ -192,10 +124,10 @@ fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
     conn.prepare("SELECT name FROM pragma_table_info(?1)")?.query_map([table], |row| row.get(0))?.collect()
 }
 
-fn copy(wanted: &Import, served: &ServedDb, form: &Form, part: &Path) -> Result<Imported, ImportError> {
-    let to = |source| ImportError::Sqlite { path: wanted.out.clone(), source };
-    let from = |source| ImportError::Sqlite { path: wanted.file.clone(), source };
-    drop(super::new_file(part).map_err(|source| ImportError::Write { path: wanted.out.clone(), source })?);
+fn copy(wanted: &Import, served: &ServedDb, form: &Form, part: &Path) -> Result<Imported, ExchangeError> {
+    let to = |source| ExchangeError::Sqlite { path: wanted.out.clone(), source };
+    let from = |source| ExchangeError::Sqlite { path: wanted.file.clone(), source };
+    drop(super::new_file(part).map_err(|source| ExchangeError::Write { path: wanted.out.clone(), source })?);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let conn = Connection::open_with_flags(part, flags).map_err(to)?;
     conn.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;").map_err(to)?;
@@ -213,7 +145,7 @@ fn copy(wanted: &Import, served: &ServedDb, form: &Form, part: &Path) -> Result<
     let mut tables = Vec::new();
     for section in include_str!("ingero.sql").split("\n--> ").skip(1) {
         let (table, sql) = section.split_once('\n').unwrap_or((section, ""));
-        let rows = conn.execute(sql, []).map_err(|source| ImportError::Rows {
+        let rows = conn.execute(sql, []).map_err(|source| ExchangeError::Rows {
             file: wanted.file.clone(),
             table: table.to_owned(),
             source,
@@ -224,7 +156,7 @@ fn copy(wanted: &Import, served: &ServedDb, form: &Form, part: &Path) -> Result<
     conn.execute_batch("COMMIT; DETACH src").map_err(to)?;
     conn.close().map_err(|(_, source)| to(source))?;
     let synced = std::fs::File::open(part).and_then(|file| file.sync_all());
-    synced.map_err(|source| ImportError::Write { path: wanted.out.clone(), source })?;
+    synced.map_err(|source| ExchangeError::Write { path: wanted.out.clone(), source })?;
     Ok(Imported { tables, left_out })
 }
 
@@ -342,7 +274,7 @@ mod tests {
             drop(crate::Store::open(&out, crate::StoreConfig::default()).unwrap());
             assert!(matches!(
                 import(&Import { file: out, out: dir.path().join("x.db"), node: None }),
-                Err(ImportError::Ours(_))
+                Err(ExchangeError::Ours(_))
             ));
         }
     }
@@ -357,8 +289,8 @@ mod tests {
             out: dir.path().join("out.db"),
             node: node.map(str::to_owned),
         };
-        assert!(matches!(import(&wanted(None)), Err(ImportError::Nodes { nodes, .. }) if nodes == ["n0", "n1"]));
-        assert!(matches!(import(&wanted(Some("n7"))), Err(ImportError::NoNode { .. })));
+        assert!(matches!(import(&wanted(None)), Err(ExchangeError::Nodes { nodes, .. }) if nodes == ["n0", "n1"]));
+        assert!(matches!(import(&wanted(Some("n7"))), Err(ExchangeError::NoNode { .. })));
         import(&wanted(Some("n1"))).unwrap();
         let out = dir.path().join("out.db");
         assert_eq!(
@@ -386,7 +318,7 @@ mod tests {
         let file = recording(dir.path(), false);
         Connection::open(&file).unwrap().execute("UPDATE events SET duration = 'long' WHERE source = 5", []).unwrap();
         let error = import(&Import { file, ..wanted.clone() }).unwrap_err();
-        assert!(matches!(&error, ImportError::Rows { table, .. } if table == "block_io"), "{error}");
+        assert!(matches!(&error, ExchangeError::Rows { table, .. } if table == "block_io"), "{error}");
         assert!(!wanted.out.exists() && !dir.path().join("out.db.part").exists());
     }
 }

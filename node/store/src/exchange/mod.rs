@@ -9,16 +9,19 @@
 //! | `tables` | which tables a file has, their columns and times |
 //! | `export::{plain, csv, parquet}` | one form each |
 //! | `hours` | hours of a store for an archive: what there is of each, its rows as Parquet |
+//! | `error` | why an export or import cannot be done |
 //! | `import` | a recorded foreign trace made into a store; `ingero.sql`: one program's tables in a store's |
 
+mod error;
 mod export;
 mod hours;
 mod import;
 mod tables;
 
-pub use export::{Export, ExportError, Exported, export};
+pub use error::ExchangeError;
+pub use export::{Export, Exported, export};
 pub use hours::{Hours, HoursError, NotArchived, RowsOf, TableWritten};
-pub use import::{Import, ImportError, Imported, import};
+pub use import::{Import, Imported, import};
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;

@@ -7,7 +7,7 @@
 //! read.
 //!
 //! `layout` (with `steps`, the part behind the lanes) describes the bytes once for writing and
-//! reading, `coder` does either, `neighbour` says which lane another is like, `expected` what a run
+//! reading, `coder` does either, `neighbour` finds which lane another is like, `expected` what a run
 //! is expected to be, `text` makes characters of bytes.
 
 mod coder;
@@ -95,7 +95,7 @@ pub fn encode(digest: &Digest) -> String {
 }
 
 /// Write a digest in at most `limit` bytes: if it does not fit, steps are left out, then the
-/// earlier runs of each lane, then the lanes with fewest calls, and the digest says that it was
+/// earlier runs of each lane, then the lanes with fewest calls, and the digest is marked as
 /// cut.
 #[must_use]
 pub fn encode_within(mut digest: Digest, limit: usize) -> String {
@@ -110,7 +110,7 @@ pub fn encode_within(mut digest: Digest, limit: usize) -> String {
         if blocks > digest.lanes.len() {
             for lane in &mut digest.lanes {
                 let keep = lane.blocks.len().div_ceil(2);
-                // The latest blocks tell what is going on.
+                // The latest blocks matter most.
                 lane.blocks.drain(..lane.blocks.len() - keep);
             }
         } else {
@@ -133,7 +133,7 @@ pub fn decode(text: &str) -> Result<Digest, DecodeError> {
     reader.finish().map(|()| digest)
 }
 
-/// How a lane is said to be like the one beside it: the same function, library and tier, and the
+/// How a lane is written by its neighbour: the same function, library and tier, and the
 /// same communicator and the next rank.
 const NEXT_RANK: u64 = 0;
 /// Or the next communicator of which no lane was written yet, and the same rank.

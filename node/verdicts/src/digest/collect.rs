@@ -1,18 +1,20 @@
 //! Makes a host's digests of its calls as they end.
 //!
-//! Holds per process how its compute time stands and, per lane, the calls that were not shipped
+//! Holds the state of each process's compute time and, per lane, the calls that were not shipped
 //! yet. Memory is bounded: calls beyond [`MOST_CALLS`] in a window count as lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::blocks::{Point, most_runs};
+use super::blocks::Point;
 use super::follow::Follower;
 use super::late::{Kept, Key, LateLanes, Number, needed};
+use super::resent;
 use super::steps::Stepping;
+use super::track::Track;
 use super::waits::{Pending, wait};
-use super::{Digest, Gone, Lane, NodeDigests, Open, Process, ReferenceClock, Resent, WINDOW_NS, end_of, window_of};
+use super::{Digest, Gone, Lane, NodeDigests, Open, Process, ReferenceClock, WINDOW_NS, end_of, window_of};
 use crate::activity::Activity;
 use crate::observation::Coupling;
 use crate::rules::Rules;
@@ -20,49 +22,10 @@ use crate::{Observation, SyncCall};
 
 /// Calls kept for one window.
 const MOST_CALLS: usize = 131_072;
-/// Windows after which an idle lane of a living process is said again, so that who comes later
-/// learns how far it got.
-const REMIND: i64 = 4;
-/// Windows for which calls of a function that does not make all ranks meet are added up before its
-/// lane is said: what is told of them is only how many there were and how far they got. Once none
-/// came in a window it is said at once.
-const ADDED_UP: i64 = 4;
-/// Windows after which a lane without calls ends, where nobody waits in its communicator: that is
-/// no more, or nobody needs to know.
-const IDLE: i64 = 1_200;
-/// Windows for which the end of a process is told.
-const TELL_GONE: i64 = 240;
-/// Processes whose end is told, at most: the latest.
+/// Windows for which the end of a process is reported.
+const REPORT_GONE: i64 = 240;
+/// Processes whose end is reported, at most: the latest.
 const MOST_GONE: usize = 256;
-/// Pairs of addresses of which it is told in one window that segments were sent again, at most, and
-/// of how many of these when.
-const MOST_PAIRS: usize = 16;
-const MOST_TIMES: usize = 12;
-
-/// A lane between windows.
-#[derive(Debug)]
-struct Track {
-    nranks: Option<i32>,
-    rank: i32,
-    library: Arc<str>,
-    tier: u8,
-    last_seq: Option<u64>,
-    /// Its numbers were found here: how far it got cannot be told by them.
-    late: bool,
-    /// Calls of which any number will do, that were given one.
-    counted: u64,
-    /// Ended and not shipped.
-    pending: Pending,
-    calls: u64,
-    /// So many of `calls` had come when the window before was closed.
-    calls_before: u64,
-    open: Option<Open>,
-    /// How long its process has waited for its device, milliseconds, where its calls only enqueue.
-    device_ms: Option<u64>,
-    said: i64,
-    /// The last window in which it had a call; none before the first is closed.
-    active: Option<i64>,
-}
 
 /// A synchronise call after a call that only enqueued.
 #[derive(Debug, Clone, Copy)]
@@ -94,18 +57,18 @@ pub struct Collector {
     /// By process: when its last call ended.
     left_ns: HashMap<u32, i64>,
     activities: BTreeMap<u32, Activity>,
-    /// One digest holds all: every call and every step is told by itself, whatever that takes.
-    whole: bool,
+    /// One digest holds all: every call and every step by itself, whatever that takes.
+    every_call: bool,
 }
 
 impl Collector {
-    /// What one host recorded, as one digest in which every call and every step is told by itself.
+    /// What one host recorded, as one digest that holds every call and every step by itself.
     /// `calls` come with whether they have a number; `syncs` are its synchronise calls.
-    pub(super) fn whole<'a>(
+    pub(super) fn of_every_call<'a>(
         calls: impl Iterator<Item = (&'a Observation, bool)>,
         syncs: impl Iterator<Item = &'a SyncCall>,
     ) -> Digest {
-        let mut all = Self { whole: true, ..Self::default() };
+        let mut all = Self { every_call: true, ..Self::default() };
         for (call, numbered) in calls {
             let number = if numbered { Number::Given } else { Number::Never };
             all.keep(Kept { call: call.clone(), number });
@@ -150,29 +113,29 @@ impl Collector {
     }
 
     fn keep(&mut self, kept: Kept) {
-        if self.whole || self.calls.len() < MOST_CALLS {
+        if self.every_call || self.calls.len() < MOST_CALLS {
             self.calls.push(kept);
         } else {
             self.lost += 1;
         }
     }
 
-    /// Number calls whose communicator's start was not seen, by what is heard of others (and of
+    /// Number calls whose communicator's start was not seen, by the digests of others (and of
     /// this node `me` itself) up to the window before: before [`close`](Self::close), with the
     /// clock that the digest will have.
-    pub fn number(&mut self, me: &str, window: i64, clock: Option<ReferenceClock>, heard: &[NodeDigests<'_>]) {
+    pub fn number(&mut self, me: &str, window: i64, clock: Option<ReferenceClock>, nodes: &[NodeDigests<'_>]) {
         if self.calls.iter().all(|kept| kept.number != Number::Missing) {
             return;
         }
         let mut syncs: Vec<(u32, i64, i64)> = self.syncs.iter().map(|s| (s.pid, s.start_ns, s.end_ns)).collect();
         syncs.sort_unstable();
-        self.late.number(me, window, clock, &mut self.calls, &syncs, heard);
+        self.late.number(me, window, clock, &mut self.calls, &syncs, nodes);
     }
 
     /// Take in a synchronise call that has ended, the first of its thread after a call that only
     /// enqueued.
     pub fn synced(&mut self, pid: u32, start_ns: i64, duration_ns: i64) {
-        if self.whole || self.syncs.len() < MOST_CALLS {
+        if self.every_call || self.syncs.len() < MOST_CALLS {
             self.syncs.push(Sync { pid, start_ns, end_ns: start_ns.saturating_add(duration_ns.max(0)) });
         } else {
             self.lost += 1;
@@ -229,7 +192,7 @@ impl Collector {
     }
 
     /// Processes have ended, noticed in `window`, whose digest is the last with calls of theirs,
-    /// and says so already; as do those of some minutes after it.
+    /// and reports it already; as do those of some minutes after it.
     pub fn gone(&mut self, pids: &[u32], digest: &mut Digest) {
         for &pid in pids {
             if self.processes.remove(&pid).is_some() {
@@ -332,21 +295,21 @@ impl Collector {
             }
         }
         syncs.for_each(|sync| self.wait(sync, window));
-        self.gone.retain(|gone| window - gone.window < TELL_GONE);
+        self.gone.retain(|gone| window - gone.window < REPORT_GONE);
         let mut digest = Digest {
             window,
             lost: std::mem::take(&mut self.lost),
             unplaced: std::mem::take(&mut self.unplaced),
             gone: self.gone.clone(),
-            resent: self.resent_before(window),
+            resent: resent::before(&mut self.resent, window),
             ..Digest::default()
         };
         let mut places: BTreeMap<u32, usize> = BTreeMap::new();
         let mut activities = std::mem::take(&mut self.activities);
         let stepping = self.stepping();
         for ((pid, comm_hash, func), track) in &mut self.tracks {
-            let wanted = self.whole || stepping.get(pid) == Some(&true);
-            let Some(mut lane) = track.lane(*comm_hash, func, window, (wanted, self.whole)) else {
+            let wanted = self.every_call || stepping.get(pid) == Some(&true);
+            let Some(mut lane) = track.lane(*comm_hash, func, window, (wanted, self.every_call)) else {
                 continue;
             };
             lane.process = *places.entry(*pid).or_insert_with(|| {
@@ -363,15 +326,15 @@ impl Collector {
             let steps = own.steps.ship(place, &lanes, window.saturating_mul(WINDOW_NS) / 1_000);
             digest.steps.extend(steps.into_iter().filter(|_| stepping.contains_key(&process.pid)));
         }
-        // Those that have nothing else to say.
+        // Those without anything else in the digest.
         for (pid, activity) in activities.into_iter().filter(|(pid, _)| self.processes.contains_key(pid)) {
             digest.processes.push(Process { pid, opens: None, activity: Some(activity) });
         }
         digest
     }
 
-    /// Processes whose calls only enqueue and whose waits are not seen: their steps are told, so
-    /// that others can lay theirs beside. With whether there are any to be told.
+    /// Processes whose calls only enqueue and whose waits are not seen: their steps are shipped, so that
+    /// they can be compared with others'. With whether there are any to be shipped.
     fn stepping(&self) -> BTreeMap<u32, bool> {
         let mut unseen: BTreeMap<u32, bool> = BTreeMap::new();
         for ((pid, ..), track) in &self.tracks {
@@ -384,33 +347,10 @@ impl Collector {
         unseen
     }
 
-    /// Segments sent again before the end of a window, by where from and to.
-    fn resent_before(&mut self, window: i64) -> Vec<Resent> {
-        let start_ns = end_of(window).saturating_sub(WINDOW_NS);
-        let mut pairs: BTreeMap<(IpAddr, IpAddr), Vec<u16>> = BTreeMap::new();
-        for (at_ns, from, to) in self.resent.extract_if(.., |(at_ns, ..)| *at_ns < end_of(window)) {
-            let at_ms = u16::try_from(at_ns.saturating_sub(start_ns) / 1_000_000).unwrap_or(0);
-            pairs.entry((from, to)).or_default().push(at_ms);
-        }
-        let mut all: Vec<Resent> = pairs
-            .into_iter()
-            .map(|((from, to), mut at_ms)| {
-                at_ms.sort_unstable();
-                let segments = at_ms.len() as u64;
-                // Spread over the window, not its beginning alone.
-                let step = at_ms.len().div_ceil(MOST_TIMES).max(1);
-                Resent { from, to, segments, at_ms: at_ms.into_iter().step_by(step).collect() }
-            })
-            .collect();
-        all.sort_by_key(|resent| std::cmp::Reverse(resent.segments));
-        all.truncate(MOST_PAIRS);
-        all
-    }
-
     fn wait(&mut self, sync: Sync, window: i64) {
         let Some(process) = self.processes.get_mut(&sync.pid) else { return };
         let mut lanes = self.tracks.range((sync.pid, 0, "".into())..).take_while(|((pid, ..), _)| *pid == sync.pid);
-        if !self.whole && lanes.any(|(_, track)| track.tier >= Rules::OF_DEVICE) {
+        if !self.every_call && lanes.any(|(_, track)| track.tier >= Rules::OF_DEVICE) {
             return; // as `Input::drop_waits_of_devices`
         }
         process.own.busy(sync.start_ns, sync.end_ns);
@@ -448,11 +388,11 @@ impl Collector {
         let left_ns = call.entry_ns.saturating_add(call.duration_ns);
         let process = self.processes.entry(pid).or_default();
         let (compute_ns, gap_since_ns) = process.own.next(call);
-        process.steps.take(call, process.own.outside_ns(), self.whole);
+        process.steps.take(call, process.own.outside_ns(), self.every_call);
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
-        // Windows are told as they end: what was told before a gap shows stays as it is.
-        if let Some(since_ns) = gap_since_ns.filter(|_| self.whole) {
+        // Windows are shipped as they end: what was shipped before a gap shows stays as it is.
+        if let Some(since_ns) = gap_since_ns.filter(|_| self.every_call) {
             let of_process = self.tracks.range_mut((pid, 0, "".into())..).take_while(|((of, ..), _)| *of == pid);
             of_process.for_each(|(_, track)| track.pending.gap(since_ns / 1_000));
         }
@@ -466,7 +406,7 @@ impl Collector {
             track.pending.restart(call.seq);
         }
         if call.tier > track.tier {
-            // From here on the device tells of these calls: what was only enqueued before has no
+            // From here on the device times these calls: what was only enqueued before has no
             // wait that could be compared with theirs.
             (track.tier, track.pending) = (call.tier, Pending::default());
         }
@@ -481,66 +421,5 @@ impl Collector {
                 counts: true,
             });
         }
-    }
-}
-
-impl Track {
-    fn new(call: &Observation) -> Self {
-        Self {
-            nranks: call.nranks,
-            rank: call.rank,
-            library: Arc::clone(&call.library),
-            tier: call.tier,
-            last_seq: None,
-            late: false,
-            counted: 0,
-            pending: Pending::default(),
-            calls: 0,
-            calls_before: 0,
-            open: None,
-            device_ms: None,
-            said: 0,
-            active: None,
-        }
-    }
-
-    fn is_idle(&self, window: i64) -> bool {
-        self.active.is_some_and(|at| window - at > IDLE)
-    }
-
-    /// What is to be said of it in a window; none when there is nothing, unless that is `wanted`.
-    /// `whole`: each call by itself.
-    fn lane(&mut self, comm_hash: u64, func: &Arc<str>, window: i64, (wanted, whole): (bool, bool)) -> Option<Lane> {
-        if self.calls > 0 || self.open.is_some() || self.device_ms.is_some() {
-            self.active = Some(window);
-        }
-        let blocks = self.pending.ship(window, (!whole).then(|| most_runs(self.nranks)));
-        let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
-        let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
-        let open = open.or(enqueued).filter(|_| !self.late);
-        let goes_on = self.calls > std::mem::replace(&mut self.calls_before, self.calls);
-        let meets = Coupling::of(func) == Coupling::All;
-        if goes_on && !meets && open.is_none() && !wanted && window - self.said < ADDED_UP {
-            return None;
-        }
-        let calls = std::mem::take(&mut self.calls);
-        self.calls_before = 0;
-        if calls == 0 && open.is_none() && blocks.is_empty() && window - self.said < REMIND && !wanted {
-            return None;
-        }
-        self.said = window;
-        Some(Lane {
-            process: 0,
-            comm_hash,
-            nranks: self.nranks,
-            rank: self.rank,
-            func: Arc::clone(func),
-            library: Arc::clone(&self.library),
-            tier: self.tier,
-            calls,
-            last_seq: self.last_seq.filter(|_| !self.late),
-            open,
-            blocks,
-        })
     }
 }

@@ -79,7 +79,7 @@ impl<'a> Tracks<'a> {
     }
 }
 
-/// The input over what was heard. Times are those of the node that `reference` stands for; `heard`
+/// The input made of digests. Times are those of the node whose id is `reference`; `all`
 /// and the span are left to the caller.
 #[must_use]
 pub fn to_input(all: &[NodeDigests<'_>], reference: u16) -> Input {
@@ -92,22 +92,22 @@ pub fn to_input(all: &[NodeDigests<'_>], reference: u16) -> Input {
 /// The same, where it is known otherwise how far processes got.
 pub(crate) fn without_progress(all: &[NodeDigests<'_>], reference: u16) -> Input {
     let mut input = Input::default();
-    for heard in all {
-        let clocks = || heard.digests.iter().rev().filter_map(|digest| clock_of(digest, Some(reference)));
+    for node in all {
+        let clocks = || node.digests.iter().rev().filter_map(|digest| clock_of(digest, Some(reference)));
         if let Some(clock) = clocks().next() {
             let offset_ns = clock.offset_us.saturating_mul(1_000);
             // Of all windows the widest: an older one may have been known less well.
             let widest_us = clocks().map(|clock| clock.bound_us).max().unwrap_or(clock.bound_us);
             let bound_ns = i64::from(widest_us).saturating_mul(1_000);
-            input.clocks.insert(heard.node.to_owned(), ClockOffset::steady(offset_ns, bound_ns));
+            input.clocks.insert(node.node.to_owned(), ClockOffset::steady(offset_ns, bound_ns));
         }
-        for unplaced in heard.digests.iter().map(|digest| digest.unplaced).filter(|unplaced| *unplaced > 0) {
+        for unplaced in node.digests.iter().map(|digest| digest.unplaced).filter(|unplaced| *unplaced > 0) {
             *input.unplaced.entry("rank, communicator or number not known".to_owned()).or_default() += unplaced;
         }
         // Only what was reported last still holds.
-        let doing = heard.digests.last().into_iter().flat_map(|digest| &digest.processes);
+        let doing = node.digests.last().into_iter().flat_map(|digest| &digest.processes);
         let doing = doing.filter_map(|process| Some((process.pid, process.activity?)));
-        let of = |(pid, activity): (u32, _)| Doing { node: heard.node.into(), pid: pid.into(), activity };
+        let of = |(pid, activity): (u32, _)| Doing { node: node.node.into(), pid: pid.into(), activity };
         input.doing.extend(doing.map(of));
     }
     (input.sampled, input.totals) = figures(all, Some(reference), &input.clocks);
@@ -119,21 +119,21 @@ fn clock_of(digest: &Digest, reference: Option<u16>) -> Option<ReferenceClock> {
     digest.clock.filter(|clock| Some(clock.reference) == reference)
 }
 
-/// The runs of what was heard, and what each process called.
+/// The runs in digests, and what each process called.
 pub(super) fn figures(
     all: &[NodeDigests<'_>],
     reference: Option<u16>,
     clocks: &BTreeMap<String, ClockOffset>,
 ) -> (Vec<Sampled>, Vec<Totals>) {
-    let names: Vec<Arc<str>> = all.iter().map(|heard| heard.node.into()).collect();
+    let names: Vec<Arc<str>> = all.iter().map(|node| node.node.into()).collect();
     let mut lanes: BTreeMap<(u64, &str), Vec<Track<'_>>> = BTreeMap::new();
     let mut step_times = StepTimes::default();
     let mut all_totals = Vec::new();
-    for (heard, name) in all.iter().zip(&names) {
-        let latest = heard.digests.iter().rev().find_map(|digest| clock_of(digest, reference));
+    for (node, name) in all.iter().zip(&names) {
+        let latest = node.digests.iter().rev().find_map(|digest| clock_of(digest, reference));
         let mut opens: BTreeMap<u32, Option<Arc<str>>> = BTreeMap::new();
         let mut tracks = Tracks::default();
-        for digest in heard.digests {
+        for digest in node.digests {
             // The clocks of one node and window agree within the drift between two digests; older
             // windows are moved to the last.
             let moved = match (latest, clock_of(digest, reference)) {
@@ -162,7 +162,7 @@ pub(super) fn figures(
             lanes.entry((track.lane.comm_hash, &track.lane.func)).or_default().push(track);
         }
     }
-    // Where steps tell compute times, their ends are the collectives.
+    // Where compute times come from steps, the calls that end them are the collectives.
     let computed = step_times.compute_times(clocks);
     lanes.retain(|key, _| !computed.ends.contains(key));
     let blocks: usize = lanes.values().flatten().map(|track| track.blocks.len()).sum();
@@ -175,11 +175,11 @@ pub(super) fn figures(
     (sampled, all_totals)
 }
 
-/// How far the processes of a node got, as of its digests: what the last says of a lane counts.
-fn progress_of(heard: &NodeDigests<'_>) -> Vec<Progress> {
-    let node: Arc<str> = heard.node.into();
+/// How far the processes of a node got: the last digest that has a lane counts.
+fn progress_of(from: &NodeDigests<'_>) -> Vec<Progress> {
+    let node: Arc<str> = from.node.into();
     let mut known: BTreeMap<(u32, u64, &str), Progress> = BTreeMap::new();
-    for (digest, lane) in heard.digests.iter().flat_map(|of| of.lanes.iter().map(move |lane| (of, lane))) {
+    for (digest, lane) in from.digests.iter().flat_map(|of| of.lanes.iter().map(move |lane| (of, lane))) {
         let Some(pid) = digest.processes.get(lane.process).map(|process| process.pid) else { continue };
         if let Some(progress) = progress(&node, pid, lane, digest.window) {
             known.insert((pid, lane.comm_hash, &lane.func), progress);
@@ -188,7 +188,7 @@ fn progress_of(heard: &NodeDigests<'_>) -> Vec<Progress> {
     known.into_values().collect()
 }
 
-/// How far a process got, as of what a digest says of a lane; none where its numbers do not tell.
+/// How far a process got by a lane of a digest; none where the lane has no numbers.
 pub(crate) fn progress(node: &Arc<str>, pid: u32, lane: &Lane, window: i64) -> Option<Progress> {
     let reached = lane.open.map(|open| open.seq).or(lane.last_seq)?;
     let lasted_ns = |open: Open| i64::try_from(open.for_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
@@ -252,19 +252,19 @@ fn sampled(lanes: &[Track<'_>]) -> Vec<Sampled> {
             own
         })
         .collect();
-    // How many calls were waited for in a run: as most ranks say.
-    let mut said: BTreeMap<u64, BTreeMap<u64, usize>> = BTreeMap::new();
+    // How many calls were waited for in a run: the number that most ranks have.
+    let mut lengths: BTreeMap<u64, BTreeMap<u64, usize>> = BTreeMap::new();
     if waited {
         for (start, _, sum) in sums.iter().flatten() {
-            *said.entry(*start).or_default().entry(sum.calls).or_default() += 1;
+            *lengths.entry(*start).or_default().entry(sum.calls).or_default() += 1;
         }
     }
-    let most = |start: u64| said.get(&start).and_then(|calls| calls.iter().max_by_key(|(calls, n)| (**n, **calls)));
+    let most = |start: u64| lengths.get(&start).and_then(|calls| calls.iter().max_by_key(|(calls, n)| (**n, **calls)));
     let run = |(start, level, sum): (u64, u8, Sum)| {
-        // Twice the same run, or not the whole of it.
-        let whole = if waited { most(start).map_or(0, |(calls, _)| *calls) } else { 1 << level };
-        let (entry_ns, duration_ns, compute_ns) = sum.means().filter(|_| sum.calls == whole)?;
-        let weight = u32::try_from(whole).unwrap_or(u32::MAX);
+        // A run that came twice, or only a part of it, is left out.
+        let calls_in_all = if waited { most(start).map_or(0, |(calls, _)| *calls) } else { 1 << level };
+        let (entry_ns, duration_ns, compute_ns) = sum.means().filter(|_| sum.calls == calls_in_all)?;
+        let weight = u32::try_from(calls_in_all).unwrap_or(u32::MAX);
         Some(Run { seq: start, entry_ns, duration_ns, compute_ns, unsure: None, weight, waited })
     };
     let of_lane = |(track, own): (&Track<'_>, Vec<(u64, u8, Sum)>)| Sampled {

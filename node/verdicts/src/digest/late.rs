@@ -26,7 +26,7 @@ const DISTANCES: i64 = 3;
 const ENQUEUED: i64 = 120;
 /// Windows after which it is tried again with a lane of which nothing coincided.
 const AGAIN: i64 = 120;
-/// Windows that a process waits for others to speak before it counts its own calls for all.
+/// Windows that a process waits for others' digests before it counts its own calls for all.
 const ELECTION: i64 = 4;
 
 /// A call of the collector, with what is known of its number.
@@ -82,9 +82,9 @@ struct Reference {
     runs: Vec<(u64, u64, i64)>,
 }
 
-/// Who speaks of a communicator's function: node, process, and how many ranks it has.
+/// Who calls a communicator's function: node, process, and how many ranks it has.
 #[derive(Default)]
-struct Speakers {
+struct Callers {
     all: Vec<(Arc<str>, u32)>,
     nranks: Option<i32>,
     best: Option<(bool, Arc<str>, u32)>,
@@ -111,7 +111,7 @@ impl LateLanes {
         clock: Option<ReferenceClock>,
         calls: &mut [Kept],
         syncs: &[(u32, i64, i64)],
-        heard: &[NodeDigests<'_>],
+        nodes: &[NodeDigests<'_>],
     ) {
         let mut missing: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
         for (i, kept) in calls.iter().enumerate().filter(|(_, kept)| kept.number == Number::Missing) {
@@ -134,7 +134,7 @@ impl LateLanes {
             }
             let patient = window - lane.since <= patience;
             if let Some(clock) = clock.filter(|_| patient || lane.counts.is_some()) {
-                let found = lane.find(me, &key, window, clock, calls, &places, syncs, heard);
+                let found = lane.find(me, &key, window, clock, calls, &places, syncs, nodes);
                 if !found.is_empty() {
                     lane.since = window;
                 }
@@ -143,7 +143,7 @@ impl LateLanes {
                     calls[i].number = Number::Found;
                 }
             }
-            // What lies before one that was found was not said by the other: it will not come any
+            // What lies before one that was found is not in the other's digests: it will not come any
             // more.
             let last = places.iter().rev().copied().find(|i| calls[*i].number == Number::Found);
             let before_ns = last.map_or(i64::MIN, |i| calls[i].call.entry_ns);
@@ -183,7 +183,7 @@ impl LateLane {
         self.distances_ns.into_iter().flatten().max().filter(|longest_ns| *longest_ns > PATIENCE * WINDOW_NS)
     }
 
-    /// The numbers that can be told now, by place in `calls`.
+    /// The numbers that can be determined now, by place in `calls`.
     #[allow(clippy::too_many_arguments, reason = "what is known, each once")]
     fn find(
         &mut self,
@@ -194,24 +194,24 @@ impl LateLane {
         calls: &[Kept],
         places: &[usize],
         syncs: &[(u32, i64, i64)],
-        heard: &[NodeDigests<'_>],
+        nodes: &[NodeDigests<'_>],
     ) -> Vec<(usize, u64)> {
-        let speakers = speakers(heard, *comm, func);
-        let others = speakers.best.filter(|(_, node, of)| (&**node, *of) != (me, *pid));
+        let callers = callers(nodes, *comm, func);
+        let others = callers.best.filter(|(_, node, of)| (&**node, *of) != (me, *pid));
         if let Some((started, node, of)) = others
             && (started || self.counts.is_none() || (&*node, of) < (me, *pid))
         {
             self.counts = None;
-            let Some(theirs) = reference(heard, &node, of, (*comm, func), clock.reference) else { return Vec::new() };
+            let Some(theirs) = reference(nodes, &node, of, (*comm, func), clock.reference) else { return Vec::new() };
             let found = self.coincide(me, *pid, clock, calls, places, syncs, &theirs);
             self.next = found.last().map_or(self.next, |(_, seq)| seq + 1);
             return found;
         }
         // Nobody has numbers: who sorts first counts.
-        let first = speakers.all.iter().all(|(node, of)| (&**node, *of) >= (me, *pid));
-        let everybody = speakers.nranks.and_then(|n| usize::try_from(n).ok()).is_some_and(|n| speakers.all.len() >= n);
-        let spoken = speakers.all.iter().any(|(node, of)| (&**node, *of) == (me, *pid));
-        if self.counts.is_none() && !(first && spoken && (everybody || window - self.since >= ELECTION)) {
+        let first = callers.all.iter().all(|(node, of)| (&**node, *of) >= (me, *pid));
+        let everybody = callers.nranks.and_then(|n| usize::try_from(n).ok()).is_some_and(|n| callers.all.len() >= n);
+        let listed = callers.all.iter().any(|(node, of)| (&**node, *of) == (me, *pid));
+        if self.counts.is_none() && !(first && listed && (everybody || window - self.since >= ELECTION)) {
             return Vec::new();
         }
         // A call that enqueues counts once its wait is over.
@@ -261,7 +261,7 @@ impl LateLane {
             if size > ends.len() {
                 continue;
             }
-            // At the edges the calls of the run may not be at hand, or not yet: that none fits says
+            // At the edges the calls of the run may not be at hand, or not yet: that none fits means
             // nothing.
             let edge = at_us - half < first || at_us + half > last.saturating_add(half.min(1));
             let mean = |j: usize| (sums[j + size] - sums[j]) as f64 / size as f64 - at_us as f64;
@@ -315,34 +315,34 @@ fn lanes_of<'a>(
     mine.filter_map(|lane| Some((digest.processes.get(lane.process)?.pid, lane)))
 }
 
-/// Who has said anything of a communicator's function, and whose numbers count: of those that saw
+/// Whose digests hold calls of a communicator's function, and whose numbers count: of those that saw
 /// its start, else of those that have numbers the one that sorts first.
-fn speakers(heard: &[NodeDigests<'_>], comm: u64, func: &str) -> Speakers {
-    let mut speakers = Speakers::default();
-    for one in heard {
+fn callers(nodes: &[NodeDigests<'_>], comm: u64, func: &str) -> Callers {
+    let mut callers = Callers::default();
+    for one in nodes {
         let node: Arc<str> = one.node.into();
         for digest in one.digests {
             for (pid, lane) in lanes_of(digest, comm, func) {
-                speakers.nranks = speakers.nranks.max(lane.nranks);
-                if !speakers.all.iter().any(|(of, p)| *p == pid && *of == node) {
-                    speakers.all.push((Arc::clone(&node), pid));
+                callers.nranks = callers.nranks.max(lane.nranks);
+                if !callers.all.iter().any(|(of, p)| *p == pid && *of == node) {
+                    callers.all.push((Arc::clone(&node), pid));
                 }
                 if !lane.blocks.is_empty() {
                     // False sorts first.
                     let candidate = (lane.last_seq.is_none(), Arc::clone(&node), pid);
-                    speakers.best = Some(speakers.best.map_or(candidate.clone(), |best| best.min(candidate)));
+                    callers.best = Some(callers.best.map_or(candidate.clone(), |best| best.min(candidate)));
                 }
             }
         }
     }
-    speakers.best = speakers.best.map(|(late, node, pid)| (!late, node, pid));
-    speakers
+    callers.best = callers.best.map(|(late, node, pid)| (!late, node, pid));
+    callers
 }
 
-/// What a process's digests say of when its calls ended. Nothing of calls that only enqueue and of
+/// When a process's calls ended by its digests. Nothing of calls that only enqueue and of
 /// which not each was waited for.
 fn reference(
-    heard: &[NodeDigests<'_>],
+    nodes: &[NodeDigests<'_>],
     node: &Arc<str>,
     pid: u32,
     (comm, func): (u64, &Arc<str>),
@@ -350,7 +350,7 @@ fn reference(
 ) -> Option<Reference> {
     let mut runs = Vec::new();
     let mut bound_us = 0;
-    for digest in heard.iter().filter(|one| *one.node == **node).flat_map(|one| one.digests) {
+    for digest in nodes.iter().filter(|one| *one.node == **node).flat_map(|one| one.digests) {
         let Some(their) = digest.clock.filter(|their| their.reference == clock) else { continue };
         bound_us = bound_us.max(i64::from(their.bound_us));
         let base_us = (digest.window.saturating_mul(WINDOW_NS) / 1_000).saturating_sub(their.offset_us);

@@ -1,4 +1,5 @@
-//! Digests: what a host says of its ranks' communication every half second, small enough to gossip.
+//! Digests: a summary of the communication of a host's ranks every half second, small enough to
+//! gossip.
 //!
 //! Pure: calls in, digests out; digests in, an analysis' [`Input`](super::Input) out. There is one
 //! analysis, whatever its input came from. A digest does not hold rows and does not draw samples:
@@ -9,7 +10,7 @@
 //!
 //! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the
 //! synchronise calls after them, `follow` and `steps` follow what a process does between calls and
-//! in each step, `collect` makes digests of calls, `late` numbers those whose communicator's start
+//! in each step, `collect` makes digests of calls (`track`: of a lane's; `resent`: segments sent again), `late` numbers those whose communicator's start
 //! was not seen, `codec` writes and reads them (bounded, hostile bytes refused), `input` makes an
 //! input of many nodes' digests (`step_times`: compute times from steps), `rows` cells of rows.
 //! `split` splits a host's digest by jobs.
@@ -20,12 +21,14 @@ mod collect;
 mod follow;
 mod input;
 mod late;
+mod resent;
 mod rows;
 mod split;
 mod step_times;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod track;
 mod waits;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -63,7 +66,7 @@ pub fn end_of(window: i64) -> i64 {
     window.saturating_add(1).saturating_mul(WINDOW_NS)
 }
 
-/// What one node says of one window. Times are of the node's own clock that is never stepped: Unix
+/// The digest of one node and window. Times are of the node's own clock that is never stepped: Unix
 /// time as its agent found it when it started, and monotonic time since.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Digest {
@@ -71,7 +74,7 @@ pub struct Digest {
     pub window: i64,
     /// The node's clock against the reference node's, when it is known.
     pub clock: Option<ReferenceClock>,
-    /// How far the node's wall clock is ahead of the one by which the digest tells time,
+    /// How far the node's wall clock is ahead of the one of the digest's times,
     /// milliseconds: 0 until it is stepped.
     pub wall_ahead_ms: i64,
     /// Records that capture lost in the window.
@@ -182,7 +185,7 @@ pub struct Lane {
     pub library: Arc<str>,
     /// Evidence tier of the durations.
     pub tier: u8,
-    /// Calls that ended since the lane was told last.
+    /// Calls that ended since the lane was last in a digest.
     pub calls: u64,
     /// Number of the last call that ended; none before the first, and where the start of the
     /// communicator was not seen: the numbers of its blocks were found by when calls ended, and say
@@ -195,7 +198,7 @@ pub struct Lane {
 }
 
 /// One step of a process: from one call of the largest communicator that it is in to the next. Of
-/// 2^level consecutive ones, the one whose number is a multiple of that is told. Microseconds.
+/// 2^level consecutive ones, the one whose number is a multiple of that is shipped. Microseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Steps {
     /// Place of the process in [`Digest::processes`].

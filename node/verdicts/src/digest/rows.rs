@@ -1,4 +1,4 @@
-//! Rows on the way of digests: as if each host had told all of it in one.
+//! Rows take the same way as digests: as if each host had shipped all of them in one.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::sampled::{Sampled, Totals};
 /// A host's calls, with whether they have a number, and its synchronise calls.
 type HostRows<'a> = (Vec<(&'a Observation, bool)>, Vec<&'a SyncCall>);
 
-/// What the rows of an input tell, every call by itself: cells, and what each process called.
+/// What is made of the rows of an input, every call by itself: cells, and what each process called.
 pub(crate) fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
     let mut hosts: BTreeMap<&str, HostRows<'_>> = BTreeMap::new();
     let numbered = input.observations.iter().map(|seen| (seen, true));
@@ -27,9 +27,9 @@ pub(crate) fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
     }
     let hosts: Vec<(&str, HostRows<'_>)> = hosts.into_iter().collect();
     let digests: Vec<(&str, Digest)> = parallel::map(hosts, input.is_large(), |(node, (calls, syncs))| {
-        (node, Collector::whole(calls.into_iter(), syncs.into_iter()))
+        (node, Collector::of_every_call(calls.into_iter(), syncs.into_iter()))
     });
     let refs: Vec<(&str, [&Digest; 1])> = digests.iter().map(|(node, digest)| (*node, [digest])).collect();
-    let heard: Vec<NodeDigests<'_>> = refs.iter().map(|(node, digests)| NodeDigests { node, digests }).collect();
-    figures(&heard, None, &input.clocks)
+    let nodes: Vec<NodeDigests<'_>> = refs.iter().map(|(node, digests)| NodeDigests { node, digests }).collect();
+    figures(&nodes, None, &input.clocks)
 }

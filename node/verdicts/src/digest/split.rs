@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Digest, StepCalls, Steps};
 
 /// The digests of a host's jobs: of each the processes with their lanes and steps, and those that
-/// have ended. What is said of the host (its clock, what was lost, segments sent again, calls that
-/// cannot be compared) is said to each. `also` are processes that had nothing to say.
+/// have ended. What is of the host (its clock, what was lost, segments sent again, calls that
+/// cannot be compared) goes into each. `also` are processes without anything in the digest.
 #[must_use]
 pub fn by_job(
     digest: Digest,
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!((odd.steps[0].process, odd.steps[0].ends, odd.steps[0].calls[1].lane), (0, 1, 1));
         assert_eq!((even.steps[0].process, even.steps[0].ends, even.steps[0].calls[0].lane), (1, 1, 1));
         assert_eq!(by_job(digest.clone(), [], |_| 5), [(5, digest)].into());
-        // A process with nothing to say in this window is still there.
+        // A process without calls in this window is still there.
         assert_eq!(by_job(Digest::default(), [6], u64::from).into_keys().collect::<Vec<_>>(), [6]);
     }
 }

@@ -45,7 +45,7 @@ struct Stepped<'a> {
 /// Processes that meet each other, directly or by others.
 type Job<'a> = BTreeMap<Process<'a>, Stepped<'a>>;
 
-/// The steps that were heard of.
+/// The steps in the data of.
 #[derive(Default)]
 pub(super) struct StepTimes<'a> {
     processes: Job<'a>,
@@ -75,7 +75,7 @@ impl Entry<'_> {
     }
 }
 
-/// A step of a process, laid beside those of the others.
+/// A step of a process, compared with those of the others.
 #[derive(Clone, Copy)]
 struct StepWait {
     outside_ns: i64,
@@ -100,7 +100,7 @@ struct Wait {
 }
 
 /// Whether the process entered a call of the step, or the one that ends it, before the wait in an
-/// earlier one was over, as surely as the clocks tell. Only first calls are surely no lost ones that
+/// earlier one was over, beyond the bounds of the clocks. Only first calls are surely no lost ones that
 /// were put between two others.
 fn goes_on(waits: &[Wait], end_ns: i64) -> bool {
     let firsts = || waits.iter().filter(|wait| wait.first);
@@ -282,14 +282,14 @@ fn run(number: u64, step: &Step<'_>, own: Option<&StepWait>) -> Run {
 /// By number and process: the steps of which it is known for whom the process waited.
 fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTreeMap<(u64, Process<'a>), StepWait> {
     let mut numbers: BTreeMap<u64, Vec<(Process<'a>, &Stepped<'a>, &Step<'a>, i64)>> = BTreeMap::new();
-    let mut whole: BTreeSet<(u64, Process<'a>)> = BTreeSet::new();
+    let mut complete: BTreeSet<(u64, Process<'a>)> = BTreeSet::new();
     for (process, stepped) in job {
         let (Some(clock), usual) = (clocks.get(process.0), stepped.usual()) else { continue };
         for (number, step) in &stepped.steps {
             // One that lacks records shows others whom they waited for, as far as it goes, but not
             // how long its own process worked.
             if usual.iter().all(|kind| step.kinds.contains_key(kind)) {
-                whole.insert((*number, *process));
+                complete.insert((*number, *process));
             }
             numbers.entry(*number).or_default().push((*process, stepped, step, clock.align(step.end_ns)));
         }
@@ -300,7 +300,7 @@ fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTre
     }
     let everybody = |stepped: &Stepped<'_>, comm: u64, count: usize| {
         let all = stepped.nranks.get(&comm).copied().flatten().and_then(|n| usize::try_from(n).ok());
-        // Where everybody that was heard is in it, a rank that was not makes all of them alike
+        // Where everybody in the data is in it, a rank that is not makes all of them alike
         // wait.
         all == Some(count) || count > 2 && count as f64 >= Rules::EVERYBODY * job.len() as f64
     };
@@ -311,7 +311,7 @@ fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTre
     for (number, steps) in &numbers {
         let mut sent: BTreeMap<Kind<'a>, (u32, Entry<'a>)> = BTreeMap::new();
         let mut met: BTreeMap<(u64, &str, u32, u32), Entered<'a>> = BTreeMap::new();
-        let mut begun: BTreeMap<(u64, &str), Entered<'a>> = BTreeMap::new();
+        let mut starts: BTreeMap<(u64, &str), Entered<'a>> = BTreeMap::new();
         for ((node, _), stepped, step, end_ns) in steps {
             for (kind, (calls, before_ns)) in &step.kinds {
                 let at = end_ns.saturating_sub(*before_ns);
@@ -322,18 +322,18 @@ fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTre
                 }
             }
             let ends = (stepped.ends.comm_hash, &*stepped.ends.func);
-            begun.entry(ends).or_default().add(node, end_ns.saturating_sub(step.length_ns));
+            starts.entry(ends).or_default().add(node, end_ns.saturating_sub(step.length_ns));
         }
         for (process, stepped, step, end_ns) in
-            steps.iter().filter(|(process, ..)| whole.contains(&(*number, *process)))
+            steps.iter().filter(|(process, ..)| complete.contains(&(*number, *process)))
         {
-            let heard = |entered: Option<&Entered<'a>>, comm: u64| {
+            let last_entries = |entered: Option<&Entered<'a>>, comm: u64| {
                 entered.filter(|entered| everybody(stepped, comm, entered.count)).map(|entered| entered.lasts(entry))
             };
             let waits = step.kinds.iter().map(|((comm, func, rank, peer, part), (calls, before_ns))| {
                 let mine = entry(process.0, end_ns.saturating_sub(*before_ns));
                 let others = match peer {
-                    None => heard(met.get(&(*comm, *func, *part, *calls)), *comm)?,
+                    None => last_entries(met.get(&(*comm, *func, *part, *calls)), *comm)?,
                     Some(peer) if *func == "recv" => {
                         let theirs = sent.get(&(*comm, "send", *peer, Some(*rank), *part));
                         vec![theirs.filter(|(sends, _)| sends == calls)?.1]
@@ -344,13 +344,14 @@ fn step_waits<'a>(job: &Job<'a>, clocks: &BTreeMap<String, ClockOffset>) -> BTre
             });
             let waits: Option<Vec<Wait>> = waits.collect();
             // It begins with the wait for the last of those who ended the step before.
-            let begun = heard(begun.get(&(stepped.ends.comm_hash, &*stepped.ends.func)), stepped.ends.comm_hash);
+            let first_wait =
+                last_entries(starts.get(&(stepped.ends.comm_hash, &*stepped.ends.func)), stepped.ends.comm_hash);
             let mine = entry(process.0, end_ns.saturating_sub(step.length_ns));
-            let begun = begun.map(|lasts| mine.waits_for(&lasts));
+            let first_wait = first_wait.map(|lasts| mine.waits_for(&lasts));
             let sum = |a: [i64; 3], b: [i64; 3]| [0, 1, 2].map(|i| a[i].saturating_add(b[i]));
-            if let (Some(waits), Some(begun)) = (waits, begun) {
+            if let (Some(waits), Some(first_wait)) = (waits, first_wait) {
                 let all = waits.iter().map(|wait| wait.each_ns.map(|each| each.saturating_mul(wait.calls.into())));
-                let [waited_ns, least, most] = all.fold(begun, sum);
+                let [waited_ns, least, most] = all.fold(first_wait, sum);
                 let goes_on = goes_on(&waits, *end_ns);
                 let (outside_ns, bound_ns) = (step.outside_ns, mine.bound_ns);
                 let of = StepWait { outside_ns, waited_ns, within_ns: [least, most], bound_ns, goes_on };

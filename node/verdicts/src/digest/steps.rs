@@ -3,10 +3,10 @@
 //! whom it waits for.
 //!
 //! A record that was lost between two like it is taken to lie halfway. Of a lane in which others
-//! are missing nothing is told of that step; what its other lanes tell still holds.
+//! are missing nothing of that step is shipped; what its other lanes show still holds.
 //!
 //! A step goes from one call of the largest communicator that a process is in to the next; every
-//! rank counts these alike. One step a window is told, chosen by its number, so that all ranks tell
+//! rank counts these alike. One step a window is shipped, chosen by its number, so that all ranks ship
 //! the same ones: waits are no sums of what single ranks know, and means over steps would hide
 //! them. What is made of the steps of all ranks lies in `step_times.rs`.
 
@@ -20,9 +20,9 @@ use crate::observation::Coupling;
 /// Kinds of calls in a step, at most: a process that sends to more peers than this is no stage of a
 /// pipeline.
 const MOST_KINDS: usize = 32;
-/// Calls in a step, at most: a longer one is not told.
+/// Calls in a step, at most: a longer one is not shipped.
 const MOST_CALLS: usize = 16_384;
-/// Steps kept until they are told, at most.
+/// Steps kept until they are shipped, at most.
 const MOST_STEPS: usize = 64;
 /// A lane that has not ended a step for so long ends none any more.
 const FORGET_NS: i64 = 120 * WINDOW_NS;
@@ -37,7 +37,7 @@ const LATEST: f64 = 0.125;
 type Which = (Option<i32>, u64, Arc<str>);
 /// Calls that are summed: communicator, function, peer, and which part of the step's calls of that
 /// kind they are. While a pipeline fills, its stages wait otherwise than later, so that the first is
-/// a part by itself; where every step is told every call is.
+/// a part by itself; where every step is shipped every call is.
 type Kind = (u64, Arc<str>, Option<i32>, u32);
 
 /// A call of a step.
@@ -63,11 +63,11 @@ pub(super) struct Stepping {
     /// The calls of the step that is under way.
     calls: Vec<Called>,
     /// Communicators and functions of calls, and the number that follows the last one; none after
-    /// a step that was not seen whole.
+    /// a step that was not seen completely.
     lanes: Vec<(u64, Arc<str>, Option<u64>)>,
     /// Lanes of which a record is missing in the step that is under way.
     unknown: BTreeSet<usize>,
-    /// It cannot be told.
+    /// It cannot be shipped.
     broken: bool,
     done: Vec<Step>,
 }
@@ -85,7 +85,7 @@ struct Step {
 
 impl Stepping {
     /// Take the next call, in order of entry; `outside_ns` is the time outside calls up to it.
-    /// `each`: every step is told.
+    /// `each`: every step is shipped.
     pub(super) fn take(&mut self, seen: &Observation, outside_ns: i64, each: bool) {
         if seen.tier > 0 {
             // Its duration shows what it waits.
@@ -153,13 +153,13 @@ impl Stepping {
         few.then(|| kinds.into_iter().map(|(kind, sums)| (kind, before(sums))).collect())
     }
 
-    /// A call that cannot be placed: the step is not whole.
+    /// A call that cannot be placed: the step is incomplete.
     pub(super) fn interrupt(&mut self) {
         self.broken = true;
     }
 
-    /// Whether the step of this number is told.
-    fn told(&self, number: u64) -> bool {
+    /// Whether the step of this number is shipped.
+    fn is_shipped(&self, number: u64) -> bool {
         number & ((1 << self.level) - 1) == 0
     }
 
@@ -178,10 +178,10 @@ impl Stepping {
         if broken || steps != 1 {
             return;
         }
-        // Of steps without calls digests tell nothing that their runs do not.
+        // Of steps without calls a digest would hold nothing that their runs do not.
         let few = self.done.len() < MOST_STEPS && !calls.is_empty();
         calls.retain(|call| !unknown.contains(&call.lane));
-        if self.told(seen.seq)
+        if self.is_shipped(seen.seq)
             && (each || few)
             && let Some(kinds) = self.kinds(&calls, length_ns, each)
         {
@@ -206,12 +206,12 @@ impl Stepping {
         }
     }
 
-    /// Whether there is a step to be told.
+    /// Whether there is a step to be shipped.
     pub(super) fn ready(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// The steps to be told, once. `lanes` are those of the process in the digest of the window
+    /// The steps to be shipped, once. `lanes` are those of the process in the digest of the window
     /// that begins at `base_us`, with their places.
     pub(super) fn ship(&mut self, process: usize, lanes: &[(usize, &Lane)], base_us: i64) -> Vec<Steps> {
         let place = |comm: u64, func: &str| {

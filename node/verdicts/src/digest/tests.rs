@@ -16,13 +16,13 @@ const MS: i64 = 1_000_000;
 fn enqueued(calls: u64, syncing: &[i32]) -> Report {
     let mut collectors: Vec<Collector> = (0..4).map(|_| Collector::default()).collect();
     let mut until_ns = 0;
-    let mut begun = [1_000 * MS; 8];
+    let mut started = [1_000 * MS; 8];
     for step in 0..240u64 {
         let entered: Vec<i64> = (0..8i64)
             .map(|rank| {
                 // some noise, the same at every run
                 let noise = (step as i64 * 31 + rank * 17) % 13 * MS / 20;
-                begun[rank as usize] + 20 * MS + noise + if rank == 5 { 30 * MS } else { 0 }
+                started[rank as usize] + 20 * MS + noise + if rank == 5 { 30 * MS } else { 0 }
             })
             .collect();
         let met = entered.iter().max().unwrap() + calls as i64 * MS / 10 + MS;
@@ -47,7 +47,7 @@ fn enqueued(calls: u64, syncing: &[i32]) -> Report {
             if syncing.contains(&(rank as i32)) {
                 collector.synced(100 + rank as u32, start, met - start);
             }
-            begun[rank] = met + MS / 10;
+            started[rank] = met + MS / 10;
         }
         until_ns = met;
     }
@@ -64,9 +64,9 @@ fn enqueued(calls: u64, syncing: &[i32]) -> Report {
         .collect();
     let names = ["n0", "n1", "n2", "n3"];
     let refs: Vec<Vec<&Digest>> = digests.iter().map(|digests| digests.iter().collect()).collect();
-    let heard: Vec<NodeDigests<'_>> =
+    let nodes: Vec<NodeDigests<'_>> =
         names.iter().zip(&refs).map(|(node, digests)| NodeDigests { node, digests }).collect();
-    let mut input = to_input(&heard, reference);
+    let mut input = to_input(&nodes, reference);
     (input.since_ns, input.until_ns) = (0, until_ns);
     analyse(&input, &Rules::with_windows(WINDOW_NS))
 }
@@ -288,16 +288,16 @@ proptest! {
 }
 
 /// Four ranks whose hosts enqueue a collective every 50 ms, all at once, and wait for their devices;
-/// rank 2's device comes to it 30 ms after the others'. The calls of `told` are recorded with the
+/// rank 2's device comes to it 30 ms after the others'. The calls of `with_device` are recorded with the
 /// times of the device, but for the first, which came before its first record.
-fn on_devices(told: &[i32]) -> Report {
+fn on_devices(with_device: &[i32]) -> Report {
     let mut input = crate::Input { since_ns: 0, until_ns: 200 * 50 * MS, ..crate::Input::default() };
     for (step, rank) in (0..200i64).flat_map(|step| (0..4i32).map(move |rank| (step, rank))) {
         let node: std::sync::Arc<str> = format!("n{rank}").into();
         let noise = (step * 31 + i64::from(rank) * 17) % 13 * MS / 20;
         let (enqueued, met) = (step * 50 * MS + noise, step * 50 * MS + 45 * MS);
-        let begun = enqueued + if rank == 2 { 40 * MS } else { 10 * MS };
-        let device = told.contains(&rank) && step > 0;
+        let started = enqueued + if rank == 2 { 40 * MS } else { 10 * MS };
+        let device = with_device.contains(&rank) && step > 0;
         input.observations.push(crate::Observation {
             node: std::sync::Arc::clone(&node),
             pid: 100,
@@ -306,8 +306,8 @@ fn on_devices(told: &[i32]) -> Report {
             comm_hash: 7,
             func: "all_reduce".into(),
             seq: step as u64,
-            entry_ns: if device { begun } else { enqueued },
-            duration_ns: if device { met - begun } else { MS / 50 },
+            entry_ns: if device { started } else { enqueued },
+            duration_ns: if device { met - started } else { MS / 50 },
             tier: if device { 3 } else { 0 },
             library: "nccl".into(),
             ..crate::Observation::default()

@@ -10,7 +10,7 @@ use super::blocks::{Point, cut, level_for, level_for_waited};
 use super::{Block, MAX_LEVEL, WINDOW_NS, end_of};
 
 /// Calls held back in one lane, at most.
-const MOST_HELD: usize = 32_768;
+const MOST_KEPT: usize = 32_768;
 /// Windows for which calls are held back for their synchronise call.
 const HOLD: i64 = 120;
 
@@ -67,7 +67,7 @@ impl Pending {
     /// itself, and nothing comes after it. Calls after the last whole run wait for the next window,
     /// unless they are old.
     pub(super) fn ship(&mut self, window: i64, most: Option<usize>) -> Vec<Block> {
-        let old = self.waited.is_some_and(|at| window - at > HOLD) || self.points.len() > MOST_HELD;
+        let old = self.waited.is_some_and(|at| window - at > HOLD) || self.points.len() > MOST_KEPT;
         if most.is_some() && old {
             (self.waited, self.settled) = (None, 0);
         }
@@ -84,8 +84,8 @@ impl Pending {
             && level <= MAX_LEVEL
             && let Some(last) = points.last()
         {
-            let whole = last.seq.saturating_add(1) >> level << level;
-            let tail = points.partition_point(|point| point.seq < whole);
+            let end = last.seq.saturating_add(1) >> level << level;
+            let tail = points.partition_point(|point| point.seq < end);
             let young_us = (end_of(window) - WINDOW_NS / 2) / 1_000;
             if points.get(tail).is_some_and(|point| point.exit_us >= young_us) {
                 cut_at = tail;

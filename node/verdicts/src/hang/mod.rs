@@ -132,7 +132,7 @@ pub struct Jam {
     pub ranks: usize,
 }
 
-/// Ranks of a communicator that nobody has heard of: they, or their hosts, may be gone.
+/// Ranks of a communicator that are not in the data: they, or their hosts, may be gone.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct NotHeard {
     /// The communicator.
@@ -157,7 +157,7 @@ pub struct Hang {
     /// The ranks that everybody waits for. Empty where ranks wait for each other in a circle (calls
     /// in different order), or all in one call (`jammed`).
     pub missing: Vec<Missing>,
-    /// Ranks that have not been heard and that others wait for, each communicator once.
+    /// Ranks that are not in the data and that others wait for, each communicator once.
     pub not_heard: Vec<NotHeard>,
     /// Calls that everybody has entered and nobody leaves, where that names no rank.
     pub jammed: Vec<Jam>,

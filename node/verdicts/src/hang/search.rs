@@ -1,4 +1,4 @@
-//! Looks for a hang: who waits for whom, as a graph whose size is that of what was heard.
+//! Looks for a hang: who waits for whom, as a graph whose size is that of the input.
 //!
 //! All who wait in one call of a communicator wait for the same ranks: those that stand at an
 //! earlier call, and those that stand at this one without having entered it. So there is one vertex
@@ -192,7 +192,7 @@ struct Search<'a> {
     jammed: BTreeMap<Lane<'a>, Jammed>,
     /// Who is stopped in a call, and in which.
     stopped: BTreeMap<Who, (Lane<'a>, u64)>,
-    /// Ranks that were not heard and that somebody has waited for as long as a hang takes, by
+    /// Ranks that are not in the data and that somebody has waited for as long as a hang takes, by
     /// communicator: of calls in which all meet, and of calls to one rank.
     absent: BTreeMap<u64, Ranks>,
     absent_peers: BTreeMap<u64, BTreeSet<i32>>,
@@ -219,24 +219,24 @@ impl<'a> Search<'a> {
         let mut in_call: BTreeMap<u64, Vec<&Waiter<'_>>> = BTreeMap::new();
         waiters.iter().for_each(|waiter| in_call.entry(next(waiter.p)).or_default().push(waiter));
         let Some((&furthest, _)) = in_call.last_key_value() else { return };
-        let mut standing: BTreeMap<u64, Vec<(Who, &Progress)>> = BTreeMap::new();
-        ranks.iter().for_each(|&(who, p)| standing.entry(next(p)).or_default().push((who, p)));
-        let together = standing.len() == 1 && ranks.len() > 1;
+        let mut by_call: BTreeMap<u64, Vec<(Who, &Progress)>> = BTreeMap::new();
+        ranks.iter().for_each(|&(who, p)| by_call.entry(next(p)).or_default().push((who, p)));
+        let together = by_call.len() == 1 && ranks.len() > 1;
 
-        let heard: BTreeSet<i32> = ranks.iter().map(|(_, p)| p.rank).collect();
+        let known: BTreeSet<i32> = ranks.iter().map(|(_, p)| p.rank).collect();
         let size = ranks.iter().filter_map(|(_, p)| p.nranks).max().unwrap_or(0);
-        let absent = Ranks::all_but(&heard, size);
+        let absent = Ranks::all_but(&known, size);
         if !absent.is_empty() && waiters.iter().any(|waiter| self.long.contains(&waiter.who)) {
             self.absent.entry(lane.0).or_default().extend(&absent);
         }
 
         // Leads to all that stand at an earlier call.
         let mut earlier: Option<Vertex> = None;
-        for (stands, here) in standing.range(..=furthest) {
-            let entered = |p: &Progress| p.entered.is_some_and(|e| e >= *stands);
+        for (number, here) in by_call.range(..=furthest) {
+            let entered = |p: &Progress| p.entered.is_some_and(|e| e >= *number);
             let is_late = |who: Who, p: &Progress| !entered(p) || people.is_out(who);
             let late: Vec<Who> = here.iter().filter(|(who, p)| is_late(*who, p)).map(|(who, _)| *who).collect();
-            let call = in_call.get(stands).map(|waiters| {
+            let call = in_call.get(number).map(|waiters| {
                 let call = self.graph.vertex();
                 self.graph.edges.extend(earlier.iter().map(|earlier| (call, *earlier)));
                 self.graph.edges.extend(late.iter().map(|who| (call, *who)));
@@ -245,19 +245,19 @@ impl<'a> Search<'a> {
                     self.waits.extend(waiters.iter().map(|waiter| waiter.who));
                 } else if together && absent.is_empty() {
                     self.waits.extend(waiters.iter().map(|waiter| waiter.who));
-                    self.jam(lane, *stands, waiters);
+                    self.jam(lane, *number, waiters);
                 }
                 call
             });
-            for &(who, p) in here.iter().filter(|(who, p)| *stands < furthest || is_late(*who, p)) {
+            for &(who, p) in here.iter().filter(|(who, p)| *number < furthest || is_late(*who, p)) {
                 let absence = match (entered(p), people.is_halted(who)) {
                     (false, _) => Absence::NotEntered,
                     (true, true) => Absence::Stopped,
                     (true, false) => Absence::Stuck,
                 };
-                self.wanted.entry(who).or_default().insert(lane, (*stands, absence));
+                self.wanted.entry(who).or_default().insert(lane, (*number, absence));
             }
-            if *stands < furthest {
+            if *number < furthest {
                 let all = self.graph.vertex();
                 // The call leads to those that are late in it, and to the calls before.
                 self.graph.edges.extend(call.or(earlier).map(|before| (all, before)));

@@ -37,7 +37,7 @@ fn with(progress: Vec<Progress>, doing: &[(i32, Activity)], until_ns: i64) -> Op
     find(&Input { progress, doing: doing.collect(), until_ns, ..Input::default() }, &Rules::default())
 }
 
-fn unheard(comm: u64, rank: i32) -> NotHeard {
+fn not_heard(comm: u64, rank: i32) -> NotHeard {
     NotHeard::new(hex(comm), [rank].into_iter().collect())
 }
 
@@ -105,8 +105,8 @@ fn a_call_that_all_have_entered_and_none_leaves_is_a_hang_of_nobody_known() {
     assert_eq!(with(job(), &awake, 14 * S), None);
     let hang = with(job(), &awake, 20 * S).unwrap();
     assert_eq!((hang.missing.len(), hang.waiting[2].activity), (0, Some(Activity::BlockIo)));
-    // One that nobody has heard of may be it.
-    assert_eq!(find_in(job().split_off(1), 14 * S).unwrap().not_heard, [unheard(1, 0)]);
+    // One that is not in the data may be it.
+    assert_eq!(find_in(job().split_off(1), 14 * S).unwrap().not_heard, [not_heard(1, 0)]);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_circle_blames_nobody_and_a_rank_that_was_not_heard_is_named() {
     let hang = find_in(circle, 60 * S).unwrap();
     assert_eq!((hang.missing.len(), hang.waiting.len()), (0, 2));
     let hang = find_in(vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(3, 1, 8, 7)], 60 * S).unwrap();
-    assert_eq!(hang.not_heard, [unheard(1, 2)]);
+    assert_eq!(hang.not_heard, [not_heard(1, 2)]);
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub fn of_dumps(dumps: &BTreeMap<i32, Dump>) -> Input {
         // The recorder is dumped when its watchdog gives up on a collective, minutes after the last
         // call was made. The dump does not say when.
         (input.since_ns, input.until_ns) = (first, last.saturating_add(WATCHDOG_NS));
-        input.heard.notes.push(format!(
+        input.coverage.notes.push(format!(
             "the dump does not say when it was made: taken to be {} s after the last call",
             WATCHDOG_NS / 1_000_000_000
         ));
@@ -83,8 +83,8 @@ pub fn of_dumps(dumps: &BTreeMap<i32, Dump>) -> Input {
             });
         }
     }
-    input.heard.asked = dumps.len();
-    input.heard.answered = dumps.len();
+    input.coverage.asked = dumps.len();
+    input.coverage.answered = dumps.len();
     input
 }
 

@@ -164,8 +164,8 @@ pub fn of_operations(rows: impl Iterator<Item = Result<Operation, ImportError>>)
             root: None,
         });
     }
-    input.heard.asked = nodes.len();
-    input.heard.answered = nodes.len();
+    input.coverage.asked = nodes.len();
+    input.coverage.answered = nodes.len();
     Ok(input)
 }
 

@@ -18,6 +18,8 @@ use crate::why::{self, Cause, Kind, Part};
 
 /// By how much of the time a rank must compute longer than the median of the others.
 const EXCESS: f64 = 0.10;
+/// And one that is held: what holds it is seen, so that the least effect that counts is enough.
+const HELD_EXCESS: f64 = 0.05;
 /// Least share of the time that a named rank is held and the others are not.
 const HELD_MORE: f64 = 0.10;
 /// And least part of its excess that this is.
@@ -45,18 +47,20 @@ struct Episode {
     windows: Range<usize>,
     /// Windows in which it does.
     flagged: usize,
+    /// By so much of the time longer than the median of the others.
+    by: f64,
 }
 
 /// The episodes of greatest sum over all ranks of what the rank computes longer than the median of
-/// the others, less [`EXCESS`] (the largest sum of consecutive values, Kadane's algorithm): the one
+/// the others, less `by` (the largest sum of consecutive values, Kadane's algorithm): the one
 /// that goes on at the end of the span, then that of the whole span.
-fn episodes(series: &Series) -> Vec<Episode> {
+fn episodes(series: &Series, by: f64) -> Vec<Episode> {
     let shares: Vec<Option<Vec<f64>>> = (0..series.windows()).map(|window| series.compute(window)).collect();
     let middles: Vec<Option<Middle>> =
         shares.iter().map(|all| all.as_ref().and_then(|all| Middle::of(all.clone()))).collect();
     let above = |rank: usize, window: usize| {
         let own = shares[window].as_ref()?[rank];
-        Some(own - middles[window]?.without(own)? - EXCESS)
+        Some(own - middles[window]?.without(own)? - by)
     };
     // With its sum: the best that goes on, and the best of all.
     let mut best: [Option<(f64, Episode)>; 2] = [None, None];
@@ -79,7 +83,7 @@ fn episodes(series: &Series) -> Vec<Episode> {
             for (place, best) in best.iter_mut().enumerate() {
                 if (place == 1 || goes_on) && sum > best.as_ref().map_or(0.0, |(most, _)| *most) {
                     let flagged = flags.iter().filter(|flag| **flag).count();
-                    *best = Some((sum, Episode { rank, windows: from..window + 1, flagged }));
+                    *best = Some((sum, Episode { rank, windows: from..window + 1, flagged, by }));
                 }
             }
         }
@@ -87,16 +91,18 @@ fn episodes(series: &Series) -> Vec<Episode> {
     best.into_iter().flatten().map(|(_, episode)| episode).collect()
 }
 
-/// The processes whose time off the CPU decides: the one that computes while the others wait, and
-/// others of its job; none where there is no such rank.
+/// The processes whose time off the CPU decides: the one that computes while the others wait, else
+/// the one that computes longest, and others of its job.
 pub(super) fn to_compare(times: &[TimeUse], clocks: &BTreeMap<String, ClockOffset>, most: usize) -> Vec<RankRef> {
     let Some(series) = Series::of(times, clocks).into_iter().next() else { return Vec::new() };
-    let Some(found) = episodes(&series).into_iter().next() else { return Vec::new() };
-    let sums = series.sums(found.windows);
-    let mut others: Vec<usize> = (0..series.who.len()).filter(|at| *at != found.rank).collect();
+    let found = [EXCESS, HELD_EXCESS].into_iter().find_map(|by| episodes(&series, by).into_iter().next());
+    let (first, windows) = found.map_or((None, 0..series.windows()), |found| (Some(found.rank), found.windows));
+    let sums = series.sums(windows);
+    let mut ranks: Vec<usize> = (0..series.who.len()).collect();
     // Those nearest to it: what they have too is nothing that sets it apart.
-    others.sort_by(|a, b| sums[*b].compute().total_cmp(&sums[*a].compute()));
-    std::iter::once(found.rank).chain(others).take(most).map(|at| series.who[at].clone()).collect()
+    ranks.sort_by(|a, b| sums[*b].compute().total_cmp(&sums[*a].compute()));
+    ranks.sort_by_key(|at| Some(*at) != first);
+    ranks.into_iter().take(most).map(|at| series.who[at].clone()).collect()
 }
 
 /// A rank that holds the others up.
@@ -123,7 +129,7 @@ pub(crate) fn decide(input: &Input, rules: &Rules, report: &mut Report) {
         }
         return;
     };
-    let (about, finding) = judge(&series, rules);
+    let (about, finding) = judge(&series, rules, only_enqueued(input));
     // Where hardly any time is spent in such calls they say nothing against the rank that
     // collectives show.
     let little = matches!(report.verdict, Verdict::Rank { .. }) && about.unscored_share < rules.effect;
@@ -139,12 +145,14 @@ pub(crate) fn decide(input: &Input, rules: &Rules, report: &mut Report) {
     }
     let scored = |line: &String| !line.starts_with(NOT_SCORED);
     report.evidence.not_visible.retain(scored);
+    let enqueued = about.enqueued;
     report.point_to_point = Some(about);
     let stages = has_stages(report);
     match (&report.verdict, finding) {
         (Verdict::Hang(_) | Verdict::StageImbalance { .. } | Verdict::Network(_), _) => {}
-        // Ranks of a pipeline are compared with those that do the same work.
-        (Verdict::Rank { .. }, _) if stages => {}
+        // Ranks of a pipeline are compared with those that do the same work. Hosts wait for their
+        // devices whatever these do: how long clears nobody who is late for collectives.
+        (Verdict::Rank { .. }, _) if stages || enqueued => {}
         // The same rank: what collectives show of it is more exact.
         (Verdict::Rank { culprit: known, .. }, Finding::Named(named))
             if (&known.node, known.pid) == (&named.culprit.node, named.culprit.pid) =>
@@ -184,19 +192,33 @@ fn has_stages(report: &Report) -> bool {
     report.per_comm.iter().any(|comm| differ(&comm.ranks))
 }
 
+/// The calls of a span: how they couple ranks, their tier, and how many.
+fn calls(input: &Input) -> impl Iterator<Item = (Coupling, u8, u64)> {
+    let seen = input.observations.iter().map(|seen| (Coupling::of(&seen.func), seen.tier, 1));
+    let lanes = input.totals.iter().flat_map(|of| &of.lanes);
+    seen.chain(lanes.map(|lane| (Coupling::of(&lane.func), lane.tier, lane.calls)))
+}
+
+/// Whether the sends and receives only enqueue, and hosts wait for them later.
+fn only_enqueued(input: &Input) -> bool {
+    let mut pairs = calls(input).filter(|(coupling, ..)| *coupling == Coupling::Pair).peekable();
+    pairs.peek().is_some() && pairs.all(|(_, tier, _)| tier == 0)
+}
+
 /// Why "nobody" cannot be said where most calls are not compared, and how long ranks were in them
 /// is not known.
 fn not_seen(input: &Input, report: &Report) -> Option<String> {
-    if !matches!(report.verdict, Verdict::None) || has_stages(report) {
+    // Compute times that were derived from entries show whom ranks waited for in all calls.
+    let derived = report.per_comm.iter().any(|comm| comm.own_from_entries);
+    if !matches!(report.verdict, Verdict::None) || has_stages(report) || derived {
         return None;
     }
-    // Calls that only enqueue are judged by entries.
-    let seen = input.observations.iter().filter(|seen| seen.tier > 0).map(|seen| (&seen.func, 1));
-    let lanes = input.totals.iter().flat_map(|of| &of.lanes).filter(|lane| lane.tier > 0);
     let (mut meet, mut all) = (0, 0);
-    for (func, calls) in seen.chain(lanes.map(|lane| (&lane.func, lane.calls))) {
-        all += calls;
-        meet += if Coupling::of(func) == Coupling::All { calls } else { 0 };
+    for (coupling, tier, calls) in calls(input) {
+        // What only enqueues and makes ranks meet is judged by entries.
+        let counts = tier > 0 || matches!(coupling, Coupling::All | Coupling::Pair);
+        all += if counts { calls } else { 0 };
+        meet += if coupling == Coupling::All { calls } else { 0 };
     }
     (all > 2 * meet).then(|| {
         format!(
@@ -209,20 +231,22 @@ fn not_seen(input: &Input, report: &Report) -> Option<String> {
 
 /// The finding of the first episode in which a rank stands out; where there is none, of the whole
 /// span.
-fn judge(series: &Series, rules: &Rules) -> (PointToPoint, Finding) {
-    let lasting = episodes(series).into_iter().filter(|found| found.windows.len() >= LASTS);
-    let finding = |found| judge_episode(series, rules, found);
+fn judge(series: &Series, rules: &Rules, enqueued: bool) -> (PointToPoint, Finding) {
+    let all = [EXCESS, HELD_EXCESS].into_iter().flat_map(|by| episodes(series, by));
+    let lasting = all.filter(|found| found.windows.len() >= LASTS);
+    let finding = |found| judge_episode(series, rules, enqueued, found);
     let stands_out =
         |judged: &(PointToPoint, Finding)| matches!(judged.1, Finding::Named(_) | Finding::Imbalance { .. });
     lasting.map(|found| finding(Some(found))).find(stands_out).unwrap_or_else(|| finding(None))
 }
 
-fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (PointToPoint, Finding) {
+fn judge_episode(series: &Series, rules: &Rules, enqueued: bool, found: Option<Episode>) -> (PointToPoint, Finding) {
     let windows = found.as_ref().map_or(0..series.windows(), |found| found.windows.clone());
     let sums = series.sums(windows.clone());
     let compute: Vec<f64> = sums.iter().map(Sum::compute).collect();
     let blamed = blame(&nodes(series, &sums));
-    let about = about(series, &windows, &sums, &blamed);
+    let about = PointToPoint { enqueued, ..about(series, &windows, &sums, &blamed) };
+    let of_time = waiting(enqueued);
     let in_calls = median(sums.iter().map(|sum| 1.0 - sum.compute())).unwrap_or(0.0);
     let missing = usize::try_from(series.nranks).unwrap_or(0).saturating_sub(series.who.len());
     let longest = compute.iter().copied().max_by(f64::total_cmp);
@@ -231,14 +255,14 @@ fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (Poi
     let quiet = || match missing {
         0 if in_calls < WAITED || (even && in_calls < MOSTLY_WAITED) => Finding::Nobody,
         0 => Finding::Unknown(format!(
-            "ranks spend {:.0} % of their time in sends, receives and waits, where no call makes all of them meet, and none \
-             computes longer than the others by enough to be the one that they wait for",
+            "ranks spend {:.0} % of their time {of_time}, where no call makes all of them meet, and none computes longer than \
+             the others by enough to be the one that they wait for",
             100.0 * in_calls
         )),
         _ if in_calls < rules.effect => Finding::Nobody,
         _ => Finding::Unknown(format!(
-            "{missing} of {} ranks were not heard, and those heard spend {:.0} % of their time in sends, receives and waits: \
-             the one they wait for may be among the missing",
+            "{missing} of {} ranks were not heard, and those heard spend {:.0} % of their time {of_time}: the one they wait \
+             for may be among the missing",
             series.nranks,
             100.0 * in_calls
         )),
@@ -249,8 +273,11 @@ fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (Poi
     let usual = median(others.iter().copied()).unwrap_or(0.0);
     let (excess, ratio) = (own - usual, own / usual.max(1e-6));
     let z = Population::new(compute).z(own, own, SPREAD).filter(|_| sums.len() >= Rules::POPULATION);
-    let stands_out = excess >= EXCESS
-        && ratio >= rules.compute_ratio
+    let held = held_more(&sums, found.rank);
+    let more: f64 = held.iter().flatten().map(|(_, more, _)| more).sum();
+    let is_held = more >= HELD_MORE && more >= HELD_PART * excess;
+    let stands_out = excess >= found.by
+        && (if found.by < EXCESS { is_held } else { ratio >= rules.compute_ratio })
         && z.is_none_or(|z| z > rules.z)
         && found.flagged as f64 >= rules.density * found.windows.len() as f64;
     if !stands_out {
@@ -264,9 +291,6 @@ fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (Poi
         );
         return (about, Finding::Unknown(why));
     }
-    let held = held_more(&sums, found.rank);
-    let more: f64 = held.iter().flatten().map(|(_, more, _)| more).sum();
-    let is_held = more >= HELD_MORE && more >= HELD_PART * excess;
     if !is_held && !departs(series, found.rank, &found.windows) {
         return (about, Finding::Imbalance { who: who.clone(), ratio, share: excess });
     }
@@ -298,6 +322,11 @@ fn judge_episode(series: &Series, rules: &Rules, found: Option<Episode>) -> (Poi
     };
     let cause = cause(held.as_deref(), is_held, excess, &found);
     (about, Finding::Named(Box::new(Named { culprit, cause, cost })))
+}
+
+/// What ranks do while they wait.
+fn waiting(enqueued: bool) -> &'static str {
+    if enqueued { "waiting for their devices after sends and receives" } else { "in sends, receives and waits" }
 }
 
 /// The wait-for graph.
@@ -385,6 +414,7 @@ fn about(series: &Series, windows: &Range<usize>, sums: &[Sum], blamed: &[f64]) 
         blame: *blame,
     };
     PointToPoint {
+        enqueued: false,
         heard: series.who.len(),
         nranks: series.nranks,
         unscored_share: share(|sum| sum.unscored),

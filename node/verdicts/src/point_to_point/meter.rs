@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::enqueued::Enqueued;
 use super::{HELD, TimeUse};
 use crate::observation::Coupling;
 use crate::why::Kind;
@@ -78,6 +79,7 @@ struct Track {
     who: Option<(u64, i32, i32)>,
     /// Up to here its time was reported; none before its first call.
     reported_until_ns: Option<i64>,
+    enqueued: Enqueued,
     calls: Vec<Call>,
     /// Time off the CPU with its place in [`HELD`].
     held: Vec<(u32, Stretch, usize)>,
@@ -113,6 +115,19 @@ impl Meter {
         track.calls.push(call);
         self.kept += 1;
         self.bound(pid);
+    }
+
+    /// Take in a call that only enqueues; `pair`: it is a send or a receive.
+    pub fn enqueued(&mut self, pid: u32, pair: bool) {
+        self.processes.entry(pid).or_default().enqueued.call(pair);
+    }
+
+    /// Take in a synchronise call that has ended: a wait for the calls that were enqueued before.
+    pub fn synced(&mut self, pid: u32, tid: u32, start_ns: i64, duration_ns: i64) {
+        let track = self.processes.get_mut(&pid);
+        if let Some(waited) = track.and_then(|track| track.enqueued.wait(tid, start_ns, duration_ns)) {
+            self.call(pid, waited);
+        }
     }
 
     /// Take in a stretch in which a thread was off its CPU. Those that are the program's own doing
@@ -221,11 +236,11 @@ impl Track {
             let mut all = counted.clone();
             all.extend(held.iter().filter(|(_, of)| *of == place).map(|(stretch, _)| *stretch));
             let all = union(all.into_iter());
-            let measure = |stretches: &[Stretch], whole: bool| -> i64 {
-                stretches.iter().map(|s| s.1 - s.0 - if whole { 0 } else { overlap(&in_calls, *s) }).sum()
+            let measure = |stretches: &[Stretch], in_calls_too: bool| -> i64 {
+                stretches.iter().map(|s| s.1 - s.0 - if in_calls_too { 0 } else { overlap(&in_calls, *s) }).sum()
             };
-            let whole = halts(place);
-            *sum = measure(&all, whole) - measure(&counted, whole);
+            let in_calls_too = halts(place);
+            *sum = measure(&all, in_calls_too) - measure(&counted, in_calls_too);
             counted = all;
         }
         time.held_ns = Some(of_kind);

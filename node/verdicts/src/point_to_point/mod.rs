@@ -1,14 +1,15 @@
 //! Jobs whose ranks meet in calls that do not make all of them meet: sends, receives and waits,
 //! neighbourhood collectives, one-sided fences, collectives of communicators that are not known.
 //!
-//! Such calls have no counterpart on every rank, so nobody can be said to enter one late. What is
+//! Such calls have no counterpart on every rank, so no rank enters one late. What is
 //! compared instead is where each rank's time goes: inside communication calls, where it waits for
 //! others, and outside, where it computes or is kept from computing ([`TimeUse`]). The rank that
 //! computes while the others wait for it, directly or through others, is the sink of the wait-for
-//! graph (`blame`). It is named where something tells it from a rank that has more to do by the
+//! graph (`blame`). It is named where something distinguishes it from a rank that has more to do by the
 //! program's own division: time off its CPU that the others do not have, or its own history
 //! (`judge`, `history`). Otherwise the answer is an imbalance of work, and where most waiting was
-//! not seen at all, that it cannot be told.
+//! not seen at all, that it cannot be determined. Where calls only enqueue, hosts wait in the
+//! synchronise calls after them (`enqueued`).
 //!
 //! `meter` adds up calls and time off the CPU, the same for digests and for rows (`rows`), `codec`
 //! writes what digests carry, `series` brings it on common windows. Docs: docs/verdicts.md, *Ranks
@@ -16,6 +17,7 @@
 
 mod blame;
 mod codec;
+mod enqueued;
 mod history;
 mod judge;
 mod meter;
@@ -87,10 +89,14 @@ impl TimeUse {
 /// How the ranks of a job that meet in point-to-point calls spent the time that a verdict is about.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct PointToPoint {
-    /// Ranks that were heard.
+    /// Ranks in the data.
     pub heard: usize,
     /// Ranks of the job.
     pub nranks: i32,
+    /// The calls only enqueue: time in them is time in which hosts wait for their devices after
+    /// them.
+    #[serde(default)]
+    pub enqueued: bool,
     /// Share of the ranks' time in calls that are not compared call by call.
     pub unscored_share: f64,
     /// Share of the ranks' time in calls that are.

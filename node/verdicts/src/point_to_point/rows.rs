@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use query_planner::Value;
 
+use super::enqueued::Enqueued;
 use super::meter::{Call, Meter, job_key, names_no_communicator};
 use super::{TimeUse, judge};
 use crate::input::Input;
 use crate::names::Names;
-use crate::observation::ClockOffset;
+use crate::observation::{ClockOffset, Coupling, SyncCall};
 use crate::parallel;
 use crate::ranks::RankRef;
 use crate::why::{Kind, off_cpu_kinds};
@@ -36,6 +37,8 @@ type Process = (Arc<str>, u32);
 #[derive(Debug, Default)]
 pub struct Rows {
     calls: BTreeMap<Process, Vec<Call>>,
+    /// Calls that only enqueue: when, and whether they are sends or receives.
+    enqueued: BTreeMap<Process, Vec<(i64, bool)>>,
     off_cpu: BTreeMap<Process, Vec<(i64, i64, Kind)>>,
     ranks: BTreeMap<Process, (u64, i32, i32)>,
     names: Names,
@@ -68,8 +71,7 @@ impl Rows {
     }
 
     /// Take in one row of the answer to [`sql`](crate::sql), of [`COLUMNS`](crate::COLUMNS); true
-    /// where it is of use to the analysis of collectives, too. Calls that only enqueue say nothing of waits and are left out here, as
-    /// is what is no such row.
+    /// where it is of use to the analysis of collectives, too. What is no such row is left out.
     pub fn call(&mut self, row: &[Value]) -> bool {
         let [_, _, rank, _, comm_hash, Value::Text(func), _, entry_ns, duration_ns, tier, _, root] = row else {
             return true;
@@ -77,18 +79,49 @@ impl Rows {
         let (Some(entry_ns), Some(duration_ns)) = (integer(Some(entry_ns)), integer(Some(duration_ns))) else {
             return true;
         };
+        let func = String::from_utf8_lossy(func);
         if integer(Some(tier)).unwrap_or(0) == 0 {
+            let pair = Coupling::of(&func) == Coupling::Pair;
+            self.unscored |= pair;
+            if let Some(key) = self.key(row) {
+                self.enqueued.entry(key).or_default().push((entry_ns, pair));
+            }
             return true;
         }
         let small = |value| integer(Some(value)).and_then(|value| i32::try_from(value).ok());
         let rank = small(rank).filter(|_| *comm_hash != Value::Null);
-        let func = String::from_utf8_lossy(func);
         let call = Call::new(&func, 0, entry_ns, duration_ns, rank, small(root));
         self.unscored |= !call.scored;
         if let Some(key) = self.key(row) {
             self.calls.entry(key).or_default().push(call);
         }
         !names_no_communicator(&func)
+    }
+
+    /// Take in the synchronise calls after the calls that only enqueue: once all rows of calls are
+    /// in.
+    pub fn syncs(&mut self, syncs: &[SyncCall]) {
+        let mut waits: BTreeMap<Process, Vec<&SyncCall>> = BTreeMap::new();
+        for sync in syncs {
+            if let Ok(pid) = u32::try_from(sync.pid) {
+                waits.entry((Arc::clone(&sync.node), pid)).or_default().push(sync);
+            }
+        }
+        for (key, mut calls) in std::mem::take(&mut self.enqueued) {
+            let Some(mut waits) = waits.remove(&key) else { continue };
+            calls.sort_unstable();
+            // Of nested ones, the one that ended first is the wait.
+            waits.sort_by_key(|sync| sync.start_ns.saturating_add(sync.duration_ns));
+            let (mut calls, mut enqueued) = (calls.into_iter().peekable(), Enqueued::default());
+            for sync in waits {
+                while let Some((_, pair)) = calls.next_if(|(entry_ns, _)| *entry_ns < sync.start_ns) {
+                    enqueued.call(pair);
+                }
+                // A process's calls have one thread here: its main one.
+                let waited = enqueued.wait(0, sync.start_ns, sync.duration_ns);
+                self.calls.entry(key.clone()).or_default().extend(waited);
+            }
+        }
     }
 
     /// Whether there are calls that are not compared one by one: then [`PROCESSES_SQL`] is worth
@@ -136,7 +169,7 @@ impl Rows {
     }
 
     /// The question for the time off the CPU of those whose it may tell, by [`Self::times`] as known
-    /// so far: none where nobody computes longer than the others.
+    /// so far: none where nothing is known of anybody.
     #[must_use]
     pub fn off_cpu_sql(&mut self, times: &[TimeUse], clocks: &BTreeMap<String, ClockOffset>) -> Option<String> {
         let who: Vec<RankRef> = judge::to_compare(times, clocks, ASKED);
@@ -245,12 +278,26 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_only_enqueue_are_left_out() {
-        let mut rows = Rows::default();
-        let mut row = call("a", 0, S);
-        row[9] = Value::Integer(0);
-        rows.call(&row);
-        rows.call(&row[..4]);
-        assert!(!rows.are_unscored() && rows.times().is_empty());
+    fn of_calls_that_only_enqueue_the_synchronise_calls_after_them_count() {
+        let (mut rows, node) = (Rows::default(), Arc::from("a"));
+        let int = Value::Integer;
+        for at in 0..40 {
+            let mut row = call("a", at * S / 10, S / 1_000);
+            row[9] = int(0);
+            rows.call(&row);
+        }
+        rows.call(&call("a", 0, 0)[..4]);
+        rows.process(&[word("a"), int(7), int(0), int(2), word("job"), Value::Null]);
+        assert!(rows.are_unscored() && rows.times().is_empty(), "nothing shows how long it waited");
+        // Once in half a second, two calls one inside the other; and one with nothing before it.
+        let sync = |start_ns, duration_ns| SyncCall { node: Arc::clone(&node), pid: 7, start_ns, duration_ns };
+        let mut syncs = vec![sync(-S, S / 2)];
+        for at in 1..8 {
+            syncs.extend([sync(at * S / 2, S / 5), sync(at * S / 2 + 10, S / 5 - 20)]);
+        }
+        rows.syncs(&syncs);
+        let times = rows.times();
+        let waited: i64 = times.iter().map(|time| time.unscored_ns).sum();
+        assert_eq!((waited, times.iter().map(|time| time.scored_ns).sum::<i64>()), (7 * (S / 5 - 20), 0));
     }
 }

@@ -107,6 +107,17 @@ fn an_uneven_domain_on_a_busy_host_is_still_an_imbalance() {
     assert!(matches!(report.verdict, Verdict::Rank { .. }), "{:#?}", report.verdict);
 }
 
+/// HPL on two cores, rank 0 stopped 30 ms in 100, as measured (docs/measurements.md): it mostly
+/// computes, and so does the other.
+#[test]
+fn a_rank_that_is_held_is_named_by_a_smaller_excess() {
+    let stopped = |own, held: &[(Kind, f64)]| for_ten_seconds(&[rank(own, held), rank(0.13, &[])]).verdict;
+    let Verdict::Rank { culprit, .. } = stopped(0.07, &[(Kind::Stopped, 0.3)]) else { panic!("it is stopped") };
+    assert_eq!((culprit.rank, culprit.basis), (0, Basis::PointToPoint));
+    assert_eq!(stopped(0.07, &[]), Verdict::None, "nothing holds it");
+    assert_eq!(stopped(0.09, &[(Kind::Stopped, 0.3)]), Verdict::None, "nobody waits for it");
+}
+
 /// Who waits long in such calls, and nobody computes longer: they wait for the calls themselves.
 #[test]
 fn ranks_that_compute_evenly_hold_nobody_up_however_long_they_wait() {
@@ -114,6 +125,55 @@ fn ranks_that_compute_evenly_hold_nobody_up_however_long_they_wait() {
     let report = for_ten_seconds(&[rank(0.46, &[]), rank(0.38, &[])]);
     let Verdict::Unknown { why } = &report.verdict else { panic!("{:#?}", report.verdict) };
     assert!(why.contains("42 % of their time"), "{why}");
+}
+
+/// Stages of a pipeline on devices, whose hosts wait in synchronise calls: nobody's wait is seen in
+/// the calls themselves.
+#[test]
+fn stages_that_only_enqueue_are_judged_by_their_waits_for_devices() {
+    let input = |ranks: Option<[Rank; 4]>| {
+        let mut input = Input { since_ns: START * S, until_ns: (START + 10) * S, ..Input::default() };
+        if let Some(ranks) = ranks {
+            seconds(0..10, &ranks, &mut input.times);
+        }
+        for node in ["n0", "n1", "n2", "n3"] {
+            input.clocks.insert(node.to_owned(), ClockOffset::default());
+            let lane = |func: &str| LaneTotal {
+                comm_hash: 1,
+                nranks: Some(4),
+                rank: 0,
+                func: func.into(),
+                calls: 1_000,
+                tier: 0,
+                library: "nccl".into(),
+            };
+            input.totals.push(Totals {
+                node: node.into(),
+                pid: 100,
+                opens: None,
+                lanes: vec![lane("send"), lane("recv")],
+            });
+        }
+        input
+    };
+    let verdict = |ranks| {
+        let mut report = Report { verdict: Verdict::None, ..Report::default() };
+        decide(&input(ranks), &Rules::default(), &mut report);
+        report
+    };
+    let stopped = |own, share: f64| {
+        let waits = || rank(0.35, &[]);
+        verdict(Some([waits(), waits(), rank(own, &[(Kind::Stopped, share)]), waits()]))
+    };
+    let report = stopped(0.05, 0.3);
+    let Verdict::Rank { culprit, .. } = &report.verdict else { panic!("{:#?}", report.verdict) };
+    assert_eq!(culprit.rank, 2);
+    assert!(text(&report).contains("waits for devices after sends and receives"), "{}", text(&report));
+    let report = stopped(0.28, 0.0);
+    let Verdict::Unknown { why } = &report.verdict else { panic!("{:#?}", report.verdict) };
+    assert!(why.contains("waiting for their devices"), "{why}");
+    let Verdict::Unknown { why } = verdict(None).verdict else { panic!("nothing is known of their waits") };
+    assert!(why.contains("100 % of the calls are sends, receives"), "{why}");
 }
 
 /// Collectives of two ranks cannot tell more work from a slow rank, whatever they say.

@@ -27,7 +27,8 @@ pub(crate) fn table(about: &PointToPoint, out: &mut String) {
     };
     let _ = writeln!(
         out,
-        "sends, receives and waits, {of}: {} of their time; {} in calls in which all meet",
+        "{}, {of}: {} of their time; {} in calls in which all meet",
+        if about.enqueued { "waits for devices after sends and receives" } else { "sends, receives and waits" },
         percent(about.unscored_share),
         percent(about.scored_share)
     );

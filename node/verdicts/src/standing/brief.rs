@@ -1,4 +1,4 @@
-//! How a verdict is told to everybody: the report without its long tables, in a bounded text.
+//! How a verdict is published: the report without its long tables, in a bounded text.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct JobVerdict {
 }
 
 impl JobVerdict {
-    /// The text that is told, with lists cut so that it fits; a note in the evidence then says so.
+    /// The text that is published, with lists cut so that it fits; a note in the evidence then says so.
     /// None where even without lists it does not fit.
     #[must_use]
     pub fn text(&self) -> Option<String> {
@@ -40,8 +40,8 @@ impl JobVerdict {
             let mut silent = self.standing.silent.clone();
             silent.truncate(most);
             let standing = Standing { report, silent, ..self.standing.clone() };
-            let told = Self { standing, name: self.name.clone(), ..*self };
-            let text = format!("{VERSION} {}", serde_json::to_string(&told).ok()?);
+            let cut = Self { standing, name: self.name.clone(), ..*self };
+            let text = format!("{VERSION} {}", serde_json::to_string(&cut).ok()?);
             (text.len() <= MOST_BYTES).then_some(text)
         })
     }
@@ -149,7 +149,7 @@ mod tests {
     use crate::ranks::Ranks;
     use crate::{Hang, Missing, NotHeard};
 
-    fn told(report: Report) -> JobVerdict {
+    fn verdict(report: Report) -> JobVerdict {
         let standing = Standing {
             window: 7,
             reference: Some("n0".into()),
@@ -166,8 +166,8 @@ mod tests {
     fn what_fits_is_read_as_it_was_told() {
         let mut report = Report { verdict: Verdict::Unknown { why: "too few".into() }, ..Report::default() };
         report.coverage.missing.push(("n3".into(), "dead".into()));
-        let whole = told(report);
-        assert_eq!(JobVerdict::read(&whole.text().unwrap()), Ok(whole));
+        let fits = verdict(report);
+        assert_eq!(JobVerdict::read(&fits.text().unwrap()), Ok(fits));
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         };
         let mut report = Report { verdict: Verdict::Hang(hang), ..Report::default() };
         report.evidence.notes = vec!["x".repeat(10_000); 50];
-        let text = told(report).text().expect("it fits");
+        let text = verdict(report).text().expect("it fits");
         let read = JobVerdict::read(&text).expect("it is read");
         let Verdict::Hang(hang) = &read.standing.report.verdict else { panic!("{text}") };
         assert!(!hang.missing.is_empty() && hang.not_heard[0].count == 5_000, "{hang:?}");

@@ -5,7 +5,7 @@ use crate::Verdict;
 /// What makes two verdicts the same news.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
-    /// Nothing is wrong, or it cannot be told.
+    /// Nothing is wrong, or it cannot be determined.
     #[default]
     Quiet,
     /// These processes hold the others up: node and pid.
@@ -62,19 +62,19 @@ impl Key {
 /// Follows the verdict from window to window.
 #[derive(Debug, Default)]
 pub struct Change {
-    told: Key,
+    last: Key,
 }
 
 impl Change {
-    /// Whether this verdict is news: another one than the last that was told. That nothing is wrong
+    /// Whether this verdict is news: another one than the last that was published. That nothing is wrong
     /// is news only after something was.
     pub fn is_news(&mut self, verdict: &Verdict) -> bool {
         let key = Key::of(verdict);
-        // Not being able to tell does not end what was told.
-        if key == self.told || matches!(verdict, Verdict::Unknown { .. }) {
+        // An unknown verdict does not end the last one.
+        if key == self.last || matches!(verdict, Verdict::Unknown { .. }) {
             return false;
         }
-        self.told = key;
+        self.last = key;
         true
     }
 }

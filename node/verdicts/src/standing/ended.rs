@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Input, Verdict};
 
-/// How the reasons end for which nothing is said of a job that is over.
+/// How the reasons end why a job that is over has no verdict.
 const OVER: [&str; 2] = ["has ended", "have ended"];
 
-/// Why nothing is said of a job of which so many ranks were heard, and all have ended.
+/// Why a job has no verdict of which so many ranks are known, and all have ended.
 pub(super) fn why(ranks: usize) -> String {
     match ranks {
         1 => format!("the job's only rank that was heard {}", OVER[0]),
@@ -29,8 +29,8 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// Leaves out of an input the communicators of which every process that was heard has ended.
-    /// `gone` are the processes whose hosts say that they have: those of a host that is not heard
+    /// Leaves out of an input the communicators of which every process in the data has ended.
+    /// `gone` are the processes whose hosts report that: those of a host whose digests do not come
     /// any more may go on.
     pub(super) fn leave_out(input: &mut Input, gone: &BTreeSet<(&str, i64)>) -> Self {
         if gone.is_empty() {

@@ -1,9 +1,9 @@
-//! Judges windows, by what a board has heard of them.
+//! Judges windows by the digests on a board.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::board::Board;
+use super::board::{Axis, Board};
 use super::ended::{self, Ended};
 use super::network;
 use super::page::{Page, RECENT_NS};
@@ -14,7 +14,7 @@ use crate::hang::complete_together;
 use crate::observation::Coupling;
 use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 
-/// Windows in which a node must have spoken to count as one with ranks.
+/// A node of which a digest of so many last windows has come counts as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;
 /// Blocks in the look back up to which every window is judged; beyond, every second, third, …
 const BLOCKS_A_WINDOW: usize = 60_000;
@@ -22,7 +22,7 @@ const BLOCKS_A_WINDOW: usize = 60_000;
 const MOST_STRIDE: i64 = 8;
 /// Where a window names nobody, every so many it is looked back further,
 const FAR_STRIDE: i64 = 8;
-/// Windows after one in which what ended in it may be told.
+/// Windows after one whose digests may hold what ended in it.
 const SETTLED: i64 = 2;
 /// Raw verdicts kept.
 const RAW: i64 = 12;
@@ -37,23 +37,41 @@ pub struct Judge {
     judged: Option<i64>,
     /// The reference's id and era by which these windows were counted.
     axis: Option<(u16, u64)>,
-    /// The last window of which it was said what ranks did.
+    /// The last window whose ranks were measured.
     measured: Option<i64>,
 }
 
 impl Judge {
+    /// Whether [`Self::judge`] may have anything to do: a window closed since the last time, or
+    /// windows have other numbers now. Unlike judging it costs little.
+    #[must_use]
+    pub fn is_due(&self, board: &Board, now_ns: i64) -> bool {
+        let (axis, renumbered) = self.axis_now(board, now_ns);
+        renumbered || self.closed(board, now_ns, axis).is_some()
+    }
+
+    /// The clock by which windows are counted, and whether they have other numbers by it than those
+    /// that were judged.
+    fn axis_now(&self, board: &Board, now_ns: i64) -> (Axis, bool) {
+        let axis = board.axis(board.aligned_to(now_ns).unwrap_or(0), now_ns);
+        let ahead = self.judged.is_some_and(|judged| judged > window_of(axis.now_ns) + NODE_WINDOWS);
+        (axis, ahead || self.axis != Some((axis.reference, axis.era)))
+    }
+
+    /// The latest window that closed, where that was since the last time.
+    fn closed(&self, board: &Board, now_ns: i64, axis: Axis) -> Option<i64> {
+        board.closed(now_ns, axis).filter(|window| self.judged.is_none_or(|judged| *window > judged))
+    }
+
     /// Judge the windows of a board that closed since the last time, at `now_ns` of this host's
     /// steady clock; the verdict of the latest, when there is one.
     pub fn judge(&mut self, board: &Board, now_ns: i64) -> Option<Standing> {
-        let reference = board.aligned_to(now_ns).unwrap_or(0);
-        let axis = board.axis(reference, now_ns);
-        let ahead = self.judged.is_some_and(|judged| judged > window_of(axis.now_ns) + NODE_WINDOWS);
-        if self.axis.replace((reference, axis.era)) != Some((reference, axis.era)) || ahead {
-            // Windows have other numbers now.
-            *self = Self { axis: self.axis, ..Self::default() };
+        let (axis, renumbered) = self.axis_now(board, now_ns);
+        if renumbered {
+            *self = Self { axis: Some((axis.reference, axis.era)), ..Self::default() };
         }
-        let closed = board.closed(now_ns, axis).filter(|w| self.judged.is_none_or(|judged| *w > judged))?;
-        let view = View { board, reference };
+        let closed = self.closed(board, now_ns, axis)?;
+        let view = View { board, reference: axis.reference };
         let back = view.lookback(closed);
         let stride = view.stride(closed, back);
         // The same windows at every agent.
@@ -82,7 +100,7 @@ impl Judge {
             }
         }
         let ahead_ns: BTreeMap<&str, i64> = board.pages().map(|(name, page)| (name, page.wall_ahead_ns())).collect();
-        let reference = board.reference_page(reference);
+        let reference = board.reference_page(axis.reference);
         let wall_ahead_ns = reference.map_or(0, |(_, page)| page.wall_ahead_ns());
         if ahead_ns.values().any(|ahead_ns| *ahead_ns != 0) {
             Arc::make_mut(&mut report).move_times(wall_ahead_ns, &ahead_ns);
@@ -101,7 +119,7 @@ impl Judge {
 
 impl Judge {
     /// The verdict of one window, whatever other windows say. Where a short look back names nobody,
-    /// what a longer one said lately counts: a rank that is late by little, or in steps of seconds,
+    /// the verdict of a longer one counts: a rank that is late by little, or in steps of seconds,
     /// does not stand out in ten of them. A longer look costs as much more as it is longer, so that
     /// it is taken rarely, and only of a job of which that is cheap.
     fn look(&mut self, view: &View<'_>, window: i64, back: i64) -> Arc<Report> {
@@ -121,7 +139,7 @@ impl Judge {
     }
 
     /// What ranks did in the windows since the last time, up to shortly before the one that was
-    /// judged last: a collective may be told of in the windows after the one in which it ended.
+    /// judged last: a collective may be in the digests of windows after the one in which it ended.
     /// None where there is no such window.
     pub fn rank_windows(&mut self, board: &Board) -> Option<RankWindows> {
         let (judged, (reference, _)) = self.judged.zip(self.axis)?;
@@ -159,7 +177,7 @@ impl<'a> View<'a> {
         (1 + i64::try_from(blocks / BLOCKS_A_WINDOW).unwrap_or(i64::MAX)).min(MOST_STRIDE)
     }
 
-    /// Runs of calls that were told of since so many windows before one.
+    /// Runs of calls in the digests since so many windows before one.
     fn blocks(&self, window: i64, lookback: i64) -> usize {
         let windows = window - lookback + 1..=i64::MAX;
         let lately = self.pages().flat_map(|(_, page)| page.received_within(windows.clone(), self.reference));
@@ -171,12 +189,13 @@ impl<'a> View<'a> {
     /// of their ranks met often.
     fn lookback(&self, window: i64) -> i64 {
         let windows = window - LOOKBACK + 1..=window;
-        let told =
-            |page: &'a Page| page.received_within(windows.clone(), self.reference).flat_map(|told| &told.largest);
-        let largest = self.pages().flat_map(|(_, page)| told(page)).map(|meets| meets.ranks).max();
+        let largest_of = |page: &'a Page| {
+            page.received_within(windows.clone(), self.reference).flat_map(|received| &received.largest)
+        };
+        let largest = self.pages().flat_map(|(_, page)| largest_of(page)).map(|meets| meets.ranks).max();
         let often = self.pages().any(|(_, page)| {
             let mut runs: BTreeMap<u64, usize> = BTreeMap::new();
-            told(page).filter(|meets| Some(meets.ranks) == largest).any(|meets| {
+            largest_of(page).filter(|meets| Some(meets.ranks) == largest).any(|meets| {
                 let runs = runs.entry(meets.comm_hash).or_default();
                 *runs += meets.runs;
                 *runs >= Rules::FEW_COLLECTIVES
@@ -193,10 +212,10 @@ impl<'a> View<'a> {
         let rules = Rules { hang_ns: self.hang_ns(window), ..rules };
         let mut report = analyse(&input, &rules);
         let span = window_of(input.since_ns)..=window;
-        let said = self
+        let digests = self
             .pages()
             .flat_map(|(node, page)| page.within(span.clone(), self.reference).map(move |digest| (node, digest)));
-        let resent = network::resent(said, &input);
+        let resent = network::resent(digests, &input);
         if let Some(verdict) = network::verdict(&report, &input, &resent, &rules) {
             report.verdict = verdict;
         }
@@ -235,12 +254,12 @@ impl<'a> View<'a> {
             .pages()
             .map(|(name, page)| (name, page, page.within(window - lookback + 1..=window, self.reference).collect()))
             .collect();
-        let heard: Vec<digest::NodeDigests<'_>> =
+        let nodes: Vec<digest::NodeDigests<'_>> =
             digests.iter().map(|(node, _, digests)| digest::NodeDigests { node, digests }).collect();
-        let mut input = without_progress(&heard, self.reference);
+        let mut input = without_progress(&nodes, self.reference);
         input.until_ns = end_of(window);
         input.since_ns = end_of(window - lookback);
-        input.heard = self.coverage(window, &digests);
+        input.coverage = self.coverage(window, &digests);
         input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
         complete_together(&mut input.progress);
         for (node, page, digests) in &digests {
@@ -263,9 +282,9 @@ impl<'a> View<'a> {
         (input, ended)
     }
 
-    /// Which hosts told of a window: those that spoke lately, and the job's live hosts.
+    /// Which hosts sent a digest of a window: of those that sent any lately, and the job's live hosts.
     fn coverage(&self, window: i64, digests: &[(&str, &Page, Vec<&Digest>)]) -> NodeCoverage {
-        let mut heard = NodeCoverage::default();
+        let mut coverage = NodeCoverage::default();
         let hosts = self.board.hosts();
         for (node, page, _) in digests {
             let newest = page.newest(self.reference).unwrap_or(i64::MIN);
@@ -273,28 +292,28 @@ impl<'a> View<'a> {
             let why = match (&page.unread, page.dead) {
                 (Some(why), false) => why,
                 _ if newest >= window => {
-                    heard.answered += 1;
+                    coverage.answered += 1;
                     continue;
                 }
                 (_, true) if is_recent => "dead",
                 (_, false) if is_recent || hosts.contains(*node) => "no digest of the window",
                 _ => continue,
             };
-            heard.missing.push(((*node).to_owned(), why.to_owned()));
+            coverage.missing.push(((*node).to_owned(), why.to_owned()));
         }
         let silent = hosts.iter().filter(|host| !self.board.knows_of(host));
-        heard.missing.extend(silent.map(|host| (host.clone(), "no digest yet".to_owned())));
-        heard.asked = heard.answered + heard.missing.len();
+        coverage.missing.extend(silent.map(|host| (host.clone(), "no digest yet".to_owned())));
+        coverage.asked = coverage.answered + coverage.missing.len();
         let of_all = || digests.iter().flat_map(|(_, _, digests)| digests);
         let lost = of_all().fold(0u64, |sum, digest| sum.saturating_add(digest.lost));
         let cut = of_all().filter(|digest| digest.cut).count();
         if lost > 0 {
-            heard.notes.push(format!("{lost} records were lost in capture"));
+            coverage.notes.push(format!("{lost} records were lost in capture"));
         }
         if cut > 0 {
-            heard.notes.push(format!("{cut} digests were cut: more ranks or communicators on a host than fit"));
+            coverage.notes.push(format!("{cut} digests were cut: more ranks or communicators on a host than fit"));
         }
-        heard
+        coverage
     }
 
     /// From when on a wait is a hang: the rule's threshold, or a few times what ranks were seen to
@@ -303,9 +322,9 @@ impl<'a> View<'a> {
         let least = Rules::default().hang_ns;
         // By collective: the longest wait in it. The two longest may be hangs that are over.
         let mut waits: BTreeMap<(u64, &str, u64), i64> = BTreeMap::new();
-        let said = self.pages().flat_map(|(_, page)| page.received_within(i64::MIN..=window, self.reference));
+        let received = self.pages().flat_map(|(_, page)| page.received_within(i64::MIN..=window, self.reference));
         let long = |us: u64| i64::try_from(us).unwrap_or(i64::MAX).saturating_mul(1_000 * Rules::USUAL_WAITS) > least;
-        for received in said.filter(|received| long(received.longest_us)) {
+        for received in received.filter(|received| long(received.longest_us)) {
             for lane in received.digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All) {
                 for block in &lane.blocks {
                     let wait_ns = i64::try_from(block.duration_us).unwrap_or(i64::MAX).saturating_mul(1_000);

@@ -2,17 +2,16 @@
 //! agents gossip.
 //!
 //! Pure: digests and the time in, verdicts out. A verdict of a window is a function of the digests
-//! up to it (and of which nodes are dead), so that any two agents that heard the same give the
-//! same. [`Board`] keeps what was heard (`page`: of one node); a copy of it is cheap, and [`Judge`]
-//! works on one while the board takes in more. `ended` leaves out jobs that are over, `network`
-//! looks whether segments that were sent again explain it; `settle` keeps verdicts from flapping;
-//! `job` says who judges a job, `brief` is how a verdict is told to
-//! everybody, `change` says what is worth telling. The agent's side (gossip, clocks, findings) lies in
-//! `agent/standing`.
+//! up to it (and of which nodes are dead), so that any two agents that received the same
+//! digests have the same verdict. [`Board`] keeps the digests (`page`: of one node); a copy of it is
+//! cheap, and [`Judge`] works on one while the board takes in more. `ended` leaves out jobs that are
+//! over, `network` checks whether segments that were sent again explain the lateness; `settle` keeps
+//! verdicts from flapping; `job` chooses who judges a job, `brief` is the form in which a verdict is
+//! published, `change` finds which verdicts are news. The agent's side (gossip, clocks, findings) is
+//! in `agent/standing`.
 //!
-//! Windows are counted by clocks that are never stepped. Which nodes spoke lately is told by when
-//! their digests came, on this host's clock, and what time it is by the reference's, from when its
-//! digests came: no two hosts need agree on the time of day.
+//! Windows are counted by clocks that are never stepped. Which nodes are active follows
+//! from when their digests came, on this host's clock, and so does the time of the reference's clock: no two hosts need agree on the time of day.
 
 mod board;
 mod brief;

@@ -51,8 +51,8 @@ struct Run {
     apart_ns: i64,
 }
 
-/// Runs of a communicator in which all that were heard are.
-fn transfers(input: &Input, comm_hash: u64, heard: usize) -> Vec<Transfer> {
+/// Runs of a communicator in which all ranks in the data take part.
+fn transfers(input: &Input, comm_hash: u64, ranks: usize) -> Vec<Transfer> {
     let mut runs: BTreeMap<(&Arc<str>, u64), Run> = BTreeMap::new();
     let of_comm = input.sampled.iter().filter(|lane| lane.comm_hash == comm_hash);
     for (lane, cell) in of_comm.flat_map(|lane| lane.runs.iter().map(move |run| (lane, run))) {
@@ -69,7 +69,7 @@ fn transfers(input: &Input, comm_hash: u64, heard: usize) -> Vec<Transfer> {
         run.mean.last_ns = run.mean.last_ns.max(entry_ns);
         run.mean.end_ns = run.mean.end_ns.max(end_ns);
     }
-    let mut runs: Vec<Run> = runs.into_values().filter(|run| run.ranks == heard).collect();
+    let mut runs: Vec<Run> = runs.into_values().filter(|run| run.ranks == ranks).collect();
     runs.sort_by_key(|run| run.mean.end_ns);
     let wall_ns = |run: &Run| run.apart_ns.saturating_mul(run.calls);
     // Where one run ends and the next begins: their mean returns lie apart by half of each.
@@ -80,7 +80,7 @@ fn transfers(input: &Input, comm_hash: u64, heard: usize) -> Vec<Transfer> {
         before.mean.end_ns.saturating_add(part)
     };
     let neighbour = |place: Option<usize>| runs.get(place?);
-    let whole = |(place, run): (usize, &Run)| {
+    let transfer = |(place, run): (usize, &Run)| {
         if run.calls == 1 {
             return run.mean;
         }
@@ -92,5 +92,5 @@ fn transfers(input: &Input, comm_hash: u64, heard: usize) -> Vec<Transfer> {
         let first_ns = from.unwrap_or(run.mean.end_ns.saturating_sub(half_ns)).min(run.mean.first_ns);
         Transfer { first_ns, last_ns: end_ns.saturating_sub(length_ns), end_ns }
     };
-    runs.iter().enumerate().map(whole).collect()
+    runs.iter().enumerate().map(transfer).collect()
 }

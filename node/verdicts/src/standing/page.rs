@@ -1,4 +1,4 @@
-//! What one node's digests say, and where its clock stands.
+//! One node's digests, and what time it is by its clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -13,12 +13,12 @@ use crate::point_to_point::TimeUse;
 /// Runs of calls kept of one node beyond the short look back.
 const MOST_BLOCKS: usize = 4_096;
 /// Lanes in these digests, likewise.
-const MOST_TOLD: usize = 16_384;
+const MOST_KEPT_LANES: usize = 16_384;
 /// Windows for which it is remembered how far a process got.
 const REMEMBER: i64 = 1_200;
-/// Lanes of one node of which that is remembered, at most: those that were told last.
+/// Lanes of one node of which that is remembered, at most: those of the newest digests.
 const MOST_LANES: usize = 8_192;
-/// Digests by which it is told what time it is by a node's clock.
+/// Digests by which the time of a node's clock is estimated.
 const LATELY: usize = 4;
 /// A node counts as one with ranks for so long after its last digest.
 pub(super) const RECENT_NS: i64 = 10_000_000_000;
@@ -33,7 +33,7 @@ pub(super) struct Received {
     pub(super) blocks: usize,
     /// The longest mean duration of one of these, microseconds.
     pub(super) longest_us: u64,
-    /// The largest communicators in which all ranks meet, of those it tells of.
+    /// The largest communicators in which all ranks meet, of those in it.
     pub(super) largest: Vec<Meets>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Received {
 pub(super) struct Meets {
     pub(super) ranks: i32,
     pub(super) comm_hash: u64,
-    /// The most runs of calls that were told of one rank.
+    /// The most runs of calls of one rank.
     pub(super) runs: usize,
 }
 
@@ -65,7 +65,7 @@ impl Meets {
     }
 }
 
-/// What one node said.
+/// The digests of one node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Page {
     name: Arc<str>,
@@ -73,7 +73,7 @@ pub(super) struct Page {
     id: u16,
     /// By window of the node's own clock.
     received: BTreeMap<i64, Received>,
-    /// How far each lane got, with the window in which that was last said.
+    /// How far each lane got, with the window of the digest that says it.
     lanes: BTreeMap<(u32, u64, Arc<str>), (i64, Progress)>,
     pub(super) dead: bool,
     /// Where its processes' time went, by the window that ends it.
@@ -86,8 +86,8 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Take in a digest that came at `now_ns`; false where it was known.
-    pub(super) fn hear(&mut self, node: &str, digest: Arc<Digest>, now_ns: i64) -> bool {
+    /// Takes in a digest that came at `now_ns`; false where it was known.
+    pub(super) fn receive(&mut self, node: &str, digest: Arc<Digest>, now_ns: i64) -> bool {
         let window = digest.window;
         // So many digests lie in gossip at once: none is overtaken by more.
         let anew = match self.received.get(&window) {
@@ -108,8 +108,8 @@ impl Page {
         true
     }
 
-    /// Take in where the time of the node's processes went, as said with a window.
-    pub(super) fn hear_times(&mut self, window: i64, times: Vec<TimeUse>) {
+    /// Takes in where the time of the node's processes went, as sent with a window.
+    pub(super) fn receive_times(&mut self, window: i64, times: Vec<TimeUse>) {
         // So long before what is known: its clock was set, and it was started again.
         if self.times.last_key_value().is_some_and(|(newest, _)| window <= newest - NODE_WINDOWS) {
             self.times.clear();
@@ -121,8 +121,8 @@ impl Page {
     /// Where the time of its processes went, in these windows of the reference's clock.
     pub(super) fn times(&self, windows: RangeInclusive<i64>, reference: u16) -> impl Iterator<Item = &TimeUse> {
         let ahead_ns = self.ahead_ns(reference);
-        let said = self.times.iter().filter(move |(window, _)| windows.contains(&aligned(**window, ahead_ns)));
-        said.flat_map(|(_, times)| times.iter())
+        let within = self.times.iter().filter(move |(window, _)| windows.contains(&aligned(**window, ahead_ns)));
+        within.flat_map(|(_, times)| times.iter())
     }
 
     /// Its digests, the oldest first.
@@ -138,8 +138,7 @@ impl Page {
         self.era
     }
 
-    /// How far each lane got, with the window (of the node's own clock) in which that was last
-    /// said.
+    /// How far each lane got, with the window (of the node's own clock) of the digest that says it.
     pub(super) fn lanes(&self) -> impl Iterator<Item = (&(u32, u64, Arc<str>), &(i64, Progress))> {
         self.lanes.iter()
     }
@@ -169,8 +168,7 @@ impl Page {
         all
     }
 
-    /// Whether one of its processes has said the number of a call in a communicator's function, in
-    /// its last windows.
+    /// Whether its last digests hold the number of a call in a communicator's function.
     pub(super) fn numbers(&self, comm: u64, func: &str, windows: i64) -> bool {
         let newest = self.received.last_key_value().map_or(i64::MIN, |(window, _)| *window);
         let mut here = self.lanes.iter().filter(|((_, of, name), _)| *of == comm && **name == *func);
@@ -220,7 +218,7 @@ impl Page {
 
     /// The last window, aligned, before which none is missing: later ones may have overtaken it on
     /// the way.
-    pub(super) fn spoken(&self, reference: u16) -> Option<i64> {
+    pub(super) fn complete_to(&self, reference: u16) -> Option<i64> {
         let (&first, _) = self.received.first_key_value()?;
         let (&newest, _) = self.received.last_key_value()?;
         let from = first.max(newest - NODE_WINDOWS);
@@ -229,13 +227,13 @@ impl Page {
     }
 
     /// When its last digest came.
-    fn heard_ns(&self) -> Option<i64> {
+    fn received_ns(&self) -> Option<i64> {
         self.received.last_key_value().map(|(_, received)| received.at_ns)
     }
 
-    /// Whether it has spoken lately.
+    /// Whether a digest of it came lately.
     pub(super) fn is_recent(&self, now_ns: i64) -> bool {
-        self.heard_ns().is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < RECENT_NS)
+        self.received_ns().is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < RECENT_NS)
     }
 
     /// What time it is by the node's own clock, at `now_ns` of the host's that received its
@@ -246,7 +244,7 @@ impl Page {
         Some(now_ns.saturating_add(ahead_ns))
     }
 
-    /// How far its wall clock is ahead of the one by which its digests tell time.
+    /// How far its wall clock is ahead of the one by which its digests count time.
     pub(super) fn wall_ahead_ns(&self) -> i64 {
         self.digests().next_back().map_or(0, |digest| digest.wall_ahead_ms.saturating_mul(1_000_000))
     }
@@ -270,10 +268,10 @@ impl Page {
         let Some((&newest, _)) = self.received.last_key_value() else { return };
         self.lanes.retain(|_, (at, _)| *at > newest - REMEMBER);
         if self.lanes.len() > MOST_LANES {
-            let mut told: Vec<i64> = self.lanes.values().map(|(at, _)| *at).collect();
-            told.sort_unstable();
-            let mut excess = told.len() - MOST_LANES;
-            let last = told[excess - 1];
+            let mut windows: Vec<i64> = self.lanes.values().map(|(at, _)| *at).collect();
+            windows.sort_unstable();
+            let mut excess = windows.len() - MOST_LANES;
+            let last = windows[excess - 1];
             self.lanes.retain(|_, (at, _)| {
                 let goes = *at <= last && excess > 0;
                 excess -= usize::from(goes);
@@ -284,7 +282,7 @@ impl Page {
         for (window, received) in self.received.iter().rev() {
             blocks += received.blocks;
             lanes += received.digest.lanes.len();
-            let many = blocks > MOST_BLOCKS || lanes > MOST_TOLD;
+            let many = blocks > MOST_BLOCKS || lanes > MOST_KEPT_LANES;
             if many && *window < newest - LOOKBACK - NODE_WINDOWS {
                 keep_from = keep_from.max(window + 1);
                 break;

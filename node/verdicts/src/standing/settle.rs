@@ -25,7 +25,7 @@ type Processes<'a> = BTreeSet<(&'a str, i64)>;
 pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64, gone: &Processes<'_>) -> Arc<Report> {
     // Newest first.
     let judged: Vec<&Arc<Report>> = raw
-        .range(window - (Rules::NAME_HELD + Rules::NAMED_BEFORE) as i64 * stride..=window)
+        .range(window - (Rules::STAYS_NAMED + Rules::NAMED_BEFORE) as i64 * stride..=window)
         .rev()
         .map(|(_, report)| report)
         .collect();
@@ -36,7 +36,7 @@ pub(super) fn settle(raw: &BTreeMap<i64, Arc<Report>>, window: i64, stride: i64,
     if matches!(report.verdict, Verdict::Hang(_)) {
         return Arc::clone(report);
     }
-    if let Some(held) = (0..=Rules::NAME_HELD).find_map(|back| raised(judged.get(back..)?, gone)) {
+    if let Some(held) = (0..=Rules::STAYS_NAMED).find_map(|back| raised(judged.get(back..)?, gone)) {
         return held;
     }
     let quiet = match &report.verdict {
@@ -94,7 +94,7 @@ fn raised(judged: &[&Arc<Report>], gone: &Processes<'_>) -> Option<Arc<Report>> 
         return (!left.is_empty()).then(|| Arc::clone(report));
     }
     let mut report = Report::clone(report);
-    // What all of them cost was told of the first one's communicator.
+    // What all of them cost was worked out in the first one's communicator.
     report.cost.upper_bound = true;
     let first = left.remove(0);
     if first != *culprit {

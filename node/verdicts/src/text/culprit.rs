@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::report::{Basis, Cost, Culprit, RankScore, Report, Role, Verdict};
 use crate::units::{clock, duration, percent};
 
-/// So close to the start of the span what is seen first may have begun before it.
+/// So close to the start of the span what is seen first may have started before it.
 const EDGE_NS: i64 = 2_000_000_000;
 
 pub(super) fn sentence(report: &Report, culprit: &Culprit, out: &mut String) {
@@ -20,9 +20,9 @@ pub(super) fn sentence(report: &Report, culprit: &Culprit, out: &mut String) {
         1 => "the other rank".to_owned(),
         n => format!("the other {n} ranks"),
     };
-    let begun = culprit.since_ns.saturating_sub(report.evidence.since_ns);
+    let after_start_ns = culprit.since_ns.saturating_sub(report.evidence.since_ns);
     let since = match culprit.since_start {
-        true if begun < EDGE_NS => {
+        true if after_start_ns < EDGE_NS => {
             format!("since the start of the span, {} (it may have begun earlier)", clock(culprit.since_ns))
         }
         true => format!("from the first collectives on, {}", clock(culprit.since_ns)),

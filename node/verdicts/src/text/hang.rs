@@ -33,7 +33,7 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
         );
     }
     for absent in &hang.not_heard {
-        let _ = writeln!(out, "{}", unheard(absent));
+        let _ = writeln!(out, "{}", not_heard(absent));
     }
     if hang.missing.is_empty() && hang.not_heard.is_empty() && hang.jammed.is_empty() {
         let _ = writeln!(out, "They wait for each other in a circle: ranks call collectives in different order.");
@@ -75,8 +75,8 @@ fn waiting(waits: &[&Waiting]) -> String {
     format!("{who} {verb} in {} number {} of {}{since}{is}", first.func, first.seq, first.comm_hash)
 }
 
-/// Ranks of a communicator that nobody has heard of.
-fn unheard(absent: &NotHeard) -> String {
+/// Ranks of a communicator that are not in the data.
+fn not_heard(absent: &NotHeard) -> String {
     let ranges = absent.ranks.ranges();
     let comm = &absent.comm_hash;
     match (absent.count, ranges.len()) {

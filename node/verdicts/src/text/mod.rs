@@ -30,7 +30,7 @@ const HOSTS: usize = 3;
 const PARTS_OF_A_LIST: usize = 16;
 /// Further kinds of evidence listed beside a cause.
 const PARTS: usize = 4;
-/// A job without a call for so long has ended, stands still, or computes long.
+/// A job without a call for so long has ended, makes no progress, or computes long.
 const SILENT_NS: i64 = 10_000_000_000;
 
 /// How many rows of a table are shown.
@@ -79,7 +79,7 @@ fn render(report: &Report, rows: Rows) -> String {
         out.push('\n');
         point_to_point::table(about, &mut out);
     }
-    // Where nothing moves, who was late before is beside the point.
+    // Where nothing moves it does not matter who was late before.
     let compared = if matches!(&report.verdict, Verdict::Hang(_)) { Vec::new() } else { table::shown(report) };
     for comm in compared {
         out.push('\n');

@@ -10,7 +10,7 @@ use crate::tally::Waits;
 use crate::units::duration;
 use crate::windows::WindowKind;
 
-/// Part of the distance between collectives that takes a whole bar where no rank is later.
+/// Part of the distance between collectives that fills a bar where no rank is later.
 const LITTLE: f64 = 0.05;
 /// Width of the longest bar.
 pub(super) const BAR: usize = 24;
@@ -62,7 +62,7 @@ pub(super) fn table(comm: &CommReport, own: bool, rows: Rows, out: &mut String) 
     );
     let mut ranks: Vec<&RankScore> = comm.ranks.iter().collect();
     ranks.sort_by_key(|r| (r.role != Role::Culprit, std::cmp::Reverse(lateness(comm, r, own))));
-    // Where nobody is late to speak of, no bar is long.
+    // Where nobody is noticeably late, no bar is long.
     let little = (comm.period_ns as f64 * LITTLE) as i64;
     let longest = ranks.iter().map(|r| lateness(comm, r, own)).max().unwrap_or(0).max(little).max(1);
     let mut table = Table::new();

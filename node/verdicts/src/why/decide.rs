@@ -146,10 +146,10 @@ fn grouped(whats: &BTreeMap<Arc<str>, Amount>, peer: Option<&BTreeMap<Arc<str>, 
     }
     let mut groups: Vec<(String, (What, usize, i64))> = groups.into_iter().collect();
     groups.sort_by_key(|(_, (what, _, peer_ns))| std::cmp::Reverse(what.ns - peer_ns));
-    let whole = |(family, (what, members, _)): (String, (What, usize, i64))| {
+    let named = |(family, (what, members, _)): (String, (What, usize, i64))| {
         if members > 1 { What { name: format!("{family} ({members} processes)"), ..what } } else { what }
     };
-    groups.into_iter().map(whole).collect()
+    groups.into_iter().map(named).collect()
 }
 
 /// The coverage rule: the dearest kinds that the peer does not have alike, until they explain

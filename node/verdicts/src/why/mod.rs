@@ -8,13 +8,14 @@
 //! thresholds are below.
 //!
 //! `evidence` is what goes in (with `rows`: the questions that fetch it and the reading of their
-//! answers), `timeline` lays evidence over intervals, `decide` compares and names, `network` asks
+//! answers; `off_cpu`: what stretches off the CPU were), `timeline` lays evidence over intervals, `decide` compares and names, `network` asks
 //! whether it is none of them but the network, `words` says it to a person. The caller that asks
 //! the mesh is the agent (`agent::causes`).
 
 mod decide;
 mod evidence;
 mod network;
+mod off_cpu;
 mod rows;
 mod timeline;
 mod words;
@@ -25,7 +26,7 @@ mod properties;
 pub use decide::{explain, peer, peer_of_hosts};
 pub use evidence::{Collective, Gap, Kind, Recorded, Stretch, gaps};
 pub use network::{Flow, Network, Retransmission, Transfer, network};
-pub use rows::off_cpu_kinds;
+pub use off_cpu::off_cpu_kinds;
 pub use rows::{ROWS, Reading, Subject, Topic, WrongRow};
 pub(crate) use words::advice;
 pub use words::summarised;

@@ -136,7 +136,7 @@ fn intervals_without_numbers_are_compared_by_their_average() {
     late.gaps.iter_mut().chain(&mut peer.gaps).for_each(|gap| gap.key = None);
     let cause = explain(&late, Some(&peer), Vec::new(), Vec::new());
     assert_eq!((cause.named.as_slice(), cause.excess_ns), ([Kind::Sleep].as_slice(), 600 * MS));
-    assert!(cause.looked_at.iter().any(|said| said.contains("average")));
+    assert!(cause.looked_at.iter().any(|line| line.contains("average")));
 }
 
 fn any_stretch(intervals: usize) -> impl Strategy<Value = Stretch> {

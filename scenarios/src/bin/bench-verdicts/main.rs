@@ -39,6 +39,10 @@ struct Arguments {
     /// Only jobs that call so (may be given several times).
     #[arg(long)]
     mode: Vec<Mode>,
+    /// Hosts that run ahead synchronise once in so many steps, as a loop does that reads its loss now
+    /// and then; jobs have twelve times as many steps at least. Not of hard jobs.
+    #[arg(long, default_value_t = 1)]
+    steps_ahead: usize,
     /// Jobs that are hard to judge instead, by class: judged from rows, and by the standing verdict
     /// of every window.
     #[arg(long)]
@@ -110,7 +114,11 @@ fn run(arguments: &Arguments) -> Vec<Judged> {
         if !arguments.case.is_empty() && !arguments.case.contains(&(number % 20)) {
             return None;
         }
-        let drawn = draw(seed, number);
+        let mut drawn = draw(seed, number);
+        if arguments.steps_ahead > 1 && drawn.grid.job.runs_ahead {
+            drawn.grid.job.steps_ahead = arguments.steps_ahead;
+            drawn.grid.job.steps = drawn.grid.job.steps.max(12 * arguments.steps_ahead);
+        }
         if !arguments.mode.is_empty() && !arguments.mode.contains(&drawn.mode) {
             return None;
         }

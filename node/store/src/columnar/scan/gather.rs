@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use query_planner::scan::Operand;
 use query_planner::{NodeError, Value};
 
@@ -135,14 +135,18 @@ impl Gathered {
 }
 
 /// So many rows of so many words are the question's memory.
-pub(super) fn within(held: &mut Held, rows: usize, width: usize) -> Result<(), NodeError> {
+pub(super) fn reserve(reservation: &mut Reservation, rows: usize, width: usize) -> Result<(), NodeError> {
     let bytes = rows.saturating_mul(width.saturating_mul(size_of::<i64>()));
-    if held.is_within(bytes) { Ok(()) } else { Err(NodeError::out_of_memory()) }
+    if reservation.try_resize(bytes) { Ok(()) } else { Err(NodeError::out_of_memory()) }
 }
 
 /// The values of operands, of all rows that the conditions admit: columns of integers or texts, and
 /// what is made of integers. Without an operand, one that says how many rows there are.
-pub(super) fn gather(work: &Work<'_>, operands: &[Operand], held: &mut Held) -> Result<Vec<Gathered>, Failure> {
+pub(super) fn gather(
+    work: &Work<'_>,
+    operands: &[Operand],
+    reservation: &mut Reservation,
+) -> Result<Vec<Gathered>, Failure> {
     let is_integer = |operand: &Operand| operand.columns().iter().all(|name| work.kind(name) == Kind::Integer);
     let is_plain = |operand: &Operand| {
         matches!(operand, Operand::Column(name) if work.kind(name) != Kind::Blob) || is_integer(operand)
@@ -164,7 +168,7 @@ pub(super) fn gather(work: &Work<'_>, operands: &[Operand], held: &mut Held) -> 
             let len = MORSEL.min(segment.rows - start);
             wanted(&mut picks, &mut predicates, (segment, start, len), &mut kept)?;
             rows += kept.len();
-            within(held, rows, 2 * operands.len() + 2)?;
+            reserve(reservation, rows, 2 * operands.len() + 2)?;
             if !kept.is_empty() {
                 for (gathered, values) in gathered.iter_mut().zip(&mut values) {
                     values.read(Morsel { segment, start, len, rows: &kept })?;

@@ -1,16 +1,16 @@
 //! Owns aggregates by group over segments. Rows are given to groups through the codes of the
 //! grouping columns: a group is looked up once for each combination of codes in a segment, not for
-//! each row. `states` keeps what is known of a group, `summed` takes it from summaries, `aside` lets a
-//! second thread help, `distinct` keeps different values, `made` tells groups apart by what SQLite makes
-//! of their integers.
+//! each row. `states` keeps the partial aggregates of groups, `summed` takes them from summaries,
+//! `helper` lets a second thread help, `distinct` keeps different values, `made` finds groups by what
+//! SQLite makes of their integers.
 
-mod aside;
 mod distinct;
+mod helper;
 mod made;
 mod states;
 mod summed;
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use query_planner::scan::{Function, GroupColumn, Groups, Operand, Order, evaluate};
 use query_planner::states::{Bracket, Buckets};
 use query_planner::{NodeError, Value};
@@ -20,12 +20,12 @@ use super::super::encode::Scalar;
 use super::super::pick::Pick;
 use super::super::segment::Segment;
 use super::keys::KeyCodes;
-use super::out::{compare, give, value_of};
+use super::out::{compare, emit_rows, value_of};
 use super::values::{Morsel, Values};
 use super::{Emit, Failure, MORSEL, StepAside, Work, damaged, failed, wanted};
 use crate::FastMap;
 use made::Made;
-use states::{Argument, Found, NO_VALUES, State, add, hold, result};
+use states::{Argument, Found, NO_VALUES, State, add, reserve, result};
 use summed::Summed;
 
 /// Combinations of codes for which a table is kept in place of a map.
@@ -56,7 +56,7 @@ pub(super) fn answer(
     };
     match answer() {
         Ok((rows, counts)) => {
-            give(rows, groups.shown, emit)?;
+            emit_rows(rows, groups.shown, emit)?;
             Ok(Some(counts))
         }
         Err(Failure::StepAside) => Ok(None),
@@ -200,13 +200,13 @@ fn exact_percentiles(
         gathered: Some(vec![Vec::new(); found.keys.len()]),
     };
     let mut state = State { found: std::mem::take(found), arguments: vec![again] };
-    let mut held = Held::default();
+    let mut reservation = Reservation::default();
     for segment in work.segments {
         work.go_on()?;
-        hold(&mut held, &state)?;
+        reserve(&mut reservation, &state)?;
         Opened::of(work, segment, groups, &state.arguments)?.add(&mut state, Some(&brackets))?;
     }
-    hold(&mut held, &state)?;
+    reserve(&mut reservation, &state)?;
     *found = state.found;
     let gathered = state.arguments.pop().and_then(|again| again.gathered).unwrap_or_default();
     Ok(gathered
@@ -221,17 +221,17 @@ fn exact_percentiles(
 /// Add all segments' rows to the groups. How many were answered from their summaries.
 fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Failure> {
     let summed = Summed::of(work, groups, &state.arguments);
-    let (mut summaries, mut held) = (0, Held::default());
+    let (mut summaries, mut reservation) = (0, Reservation::default());
     // DISTINCT … LIMIT is done once it has its rows.
     let is_distinct = groups.columns.iter().all(|column| !matches!(column, GroupColumn::Aggregate(..)));
     let enough = groups.limit.filter(|(count, _)| is_distinct && groups.order.is_empty() && *count >= 0);
     let enough = enough.and_then(|(count, offset)| usize::try_from(count.saturating_add(offset)).ok());
     let apart = state.empty();
     let add = |opened: Opened<'_>, state: &mut State| opened.add(state, None);
-    let other = aside::with_helper(work, apart, add, |helper| {
+    let other = helper::with_helper(work, apart, add, |helper| {
         for segment in work.segments {
             work.go_on()?;
-            hold(&mut held, state)?;
+            reserve(&mut reservation, state)?;
             if enough.is_some_and(|enough| state.found.keys.len() >= enough) {
                 break;
             }
@@ -241,7 +241,7 @@ fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Fa
                 summaries += 1;
                 continue;
             }
-            if let Some(opened) = helper.give(Opened::of(work, segment, groups, &state.arguments)?)? {
+            if let Some(opened) = helper.offer(Opened::of(work, segment, groups, &state.arguments)?)? {
                 add(opened, state)?;
             }
         }
@@ -250,7 +250,7 @@ fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Fa
     if let Some(other) = other {
         state.merge(other)?;
     }
-    hold(&mut held, state)?;
+    reserve(&mut reservation, state)?;
     Ok(summaries)
 }
 

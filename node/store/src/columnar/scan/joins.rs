@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use query_planner::scan::{
     Join, Joined, Keeps, OfMatches, Operand, Output, RowColumn, Scan, Side, SideColumn, SideRows,
 };
@@ -37,32 +37,32 @@ struct Table {
 pub(super) struct Rows {
     pub(super) segment: Segment,
     /// What was joined, in words.
-    pub(super) said: String,
+    pub(super) description: String,
     /// Rows of all sides.
     pub(super) sides: u64,
-    _held: Held,
+    _reservation: Reservation,
 }
 
 /// Join; SQLite does it where that would be too much, or not of integers and texts alone.
 pub(super) fn rows(asked: &Asked<'_>, joined: &Joined) -> Result<Rows, Failure> {
-    let mut held = Held::default();
+    let mut reservation = Reservation::default();
     let mut left = side(asked, &joined.first, &[])?;
-    let mut said = format!("{} rows of {}", left.rows, name_of(&joined.first));
+    let mut description = format!("{} rows of {}", left.rows, name_of(&joined.first));
     let mut sides = left.rows as u64;
     for join in &joined.joins {
         if narrow::wants_nearest(left.before(), join) {
-            said += &format!(" joined with the nearest of {}", name_of(&join.side));
+            description += &format!(" joined with the nearest of {}", name_of(&join.side));
             left = nearest(asked, left, join)?;
             continue;
         }
         let right = side(asked, &join.side, &narrow::narrowed(left.before(), join, None)?)?;
-        said += &format!(" joined with {} of {}", right.rows, name_of(&join.side));
+        description += &format!(" joined with {} of {}", right.rows, name_of(&join.side));
         sides += right.rows as u64;
-        within(&mut held, &[&left, &right])?;
+        reserve(&mut reservation, &[&left, &right])?;
         left = step(asked, left, &right, join)?;
-        within(&mut held, &[&left, &right])?;
+        reserve(&mut reservation, &[&left, &right])?;
     }
-    Ok(Rows { segment: left.into_segment(), said, sides, _held: held })
+    Ok(Rows { segment: left.into_segment(), description, sides, _reservation: reservation })
 }
 
 /// Rows of a first side that are joined together, where it has many more.
@@ -85,9 +85,9 @@ pub(super) fn in_pieces(
     if !is_long {
         return Ok(None);
     }
-    let mut held = Held::default();
+    let mut reservation = Reservation::default();
     let rights: Vec<Table> = joined.joins.iter().map(|join| side(asked, &join.side, &[])).collect::<Result<_, _>>()?;
-    within(&mut held, &rights.iter().collect::<Vec<_>>())?;
+    reserve(&mut reservation, &rights.iter().collect::<Vec<_>>())?;
     let narrowed = narrow::of_first(joined, &rights.iter().map(Table::before).collect::<Vec<_>>())?;
     with_work(asked, scan, Of::In(&narrowed), |work, _| {
         let (mut rows, mut from) = (0, 0);
@@ -101,18 +101,18 @@ pub(super) fn in_pieces(
             let piece = Work { segments: &work.segments[from..to], ..*work };
             let mut left = table(&joined.first, gathered_rows(&piece, &joined.first, scan)?)?;
             rows += left.rows;
-            let mut held = Held::default();
+            let mut reservation = Reservation::default();
             for (join, right) in joined.joins.iter().zip(&rights) {
                 left = step(asked, left, right, join)?;
-                within(&mut held, &[&left])?;
+                reserve(&mut reservation, &[&left])?;
             }
             with(&left.into_segment())?;
             from = to;
         }
         let names = joined.joins.iter().zip(&rights);
         let names = names.map(|(join, right)| format!(" joined with {} of {}", right.rows, name_of(&join.side)));
-        let said = format!("{rows} rows of {}{}", name_of(&joined.first), names.collect::<String>());
-        Ok(Some((said, rights.iter().map(|right| right.rows as u64).sum::<u64>() + rows as u64)))
+        let description = format!("{rows} rows of {}{}", name_of(&joined.first), names.collect::<String>());
+        Ok(Some((description, rights.iter().map(|right| right.rows as u64).sum::<u64>() + rows as u64)))
     })
 }
 
@@ -125,7 +125,7 @@ fn gathered_rows(work: &Work<'_>, side: &Side, scan: &Scan) -> Result<Vec<Gather
     };
     let operands = side.columns.iter().map(|column| operand(column.of));
     let operands: Vec<Operand> = operands.collect::<Result<_, _>>()?;
-    gather(work, &operands, &mut Held::default())
+    gather(work, &operands, &mut Reservation::default())
 }
 
 fn name_of(side: &Side) -> &str {
@@ -138,9 +138,9 @@ fn name_of(side: &Side) -> &str {
 
 /// The rows of some tables are the question's memory. Where that is not enough SQLite, which need not
 /// keep them, has the question to itself.
-fn within(held: &mut Held, tables: &[&Table]) -> Result<(), StepAside> {
+fn reserve(reservation: &mut Reservation, tables: &[&Table]) -> Result<(), StepAside> {
     let of = |table: &&Table| table.rows * (table.columns.len() + 2) * size_of::<i64>();
-    if held.is_within(tables.iter().map(of).sum()) { Ok(()) } else { Err(StepAside) }
+    if reservation.try_resize(tables.iter().map(of).sum()) { Ok(()) } else { Err(StepAside) }
 }
 
 fn in_memory(name: String, vector: Vector, texts: Option<Arc<Entries>>) -> InMemory {
@@ -226,7 +226,7 @@ fn side(asked: &Asked<'_>, side: &Side, narrowed: &[Narrowed]) -> Result<Table, 
 /// The rows of a side that SQLite works out.
 fn of_sql(asked: &Asked<'_>, sql: &str, side: &Side) -> Result<Table, Failure> {
     let mut columns: Vec<Vec<Value>> = vec![Vec::new(); side.columns.len()];
-    let (mut rows, mut held) = (0, Held::default());
+    let (mut rows, mut reservation) = (0, Reservation::default());
     let mut read = || -> rusqlite::Result<bool> {
         let mut statement = asked.conn.prepare_cached(sql)?;
         let mut found = statement.raw_query();
@@ -236,7 +236,7 @@ fn of_sql(asked: &Asked<'_>, sql: &str, side: &Side) -> Result<Table, Failure> {
                 values.push(Value::from_sqlite(row.get_ref(column.of)?));
             }
             let bytes = rows * (columns.len() * size_of::<Value>() + size_of::<i64>());
-            if rows > MOST_ROWS || (rows.is_multiple_of(TOGETHER) && !held.is_within(bytes)) {
+            if rows > MOST_ROWS || (rows.is_multiple_of(TOGETHER) && !reservation.try_resize(bytes)) {
                 return Ok(false);
             }
         }
@@ -386,7 +386,7 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
 
     let (mut kept, mut pairs) = (Pairs::default(), Pairs::default());
     let (mut looked_at, mut looked_at_in_all) = (0_usize, 0_u64);
-    let mut held = Held::default();
+    let mut reservation = Reservation::default();
     let mut begin = 0;
     for row in 0..left.rows {
         let hash_of = |row: usize| keys.0.hash(row);
@@ -423,7 +423,7 @@ fn step(asked: &Asked<'_>, left: Table, right: &Table, join: &Join) -> Result<Ta
             kept.add(join.keeps, begin..row + 1, &pairs, not_in);
             pairs.clear();
             begin = row + 1;
-            if kept.left.len() > MOST_ROWS || !held.is_within(2 * size_of::<u32>() * kept.left.len()) {
+            if kept.left.len() > MOST_ROWS || !reservation.try_resize(2 * size_of::<u32>() * kept.left.len()) {
                 return Err(Failure::StepAside);
             }
         }

@@ -76,7 +76,7 @@ impl FragmentExecutor for ColumnExecutor<'_> {
         let asked = Asked { conn, node, now_unix_ns, stop: self.stop, most_rows: self.most_rows };
         let answered = in_pieces(&asked, &scan, emit).and_then(|answered| match answered {
             Some(answered) => Ok(answered),
-            None => whole(&asked, &scan, emit),
+            None => at_once(&asked, &scan, emit),
         });
         match answered {
             Ok(answered) => Ok(Some(answered)),
@@ -91,7 +91,7 @@ impl FragmentExecutor for ColumnExecutor<'_> {
 }
 
 /// Answer a scan from all its rows at once.
-fn whole(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Answered, Failure> {
+fn at_once(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Answered, Failure> {
     let Asked { node, now_unix_ns, .. } = *asked;
     with_work(asked, scan, Of::All, |work, from| {
         let (summaries, admitted) = match &scan.output {
@@ -102,7 +102,7 @@ fn whole(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Answered, Fai
             Output::Rows(rows) => rows::answer(work, rows, node, now_unix_ns, emit)?.then_some((0, None)),
         }
         .ok_or(StepAside)?;
-        Ok(Answered { from: from.said(summaries), admitted: from.sides.or(admitted) })
+        Ok(Answered { from: from.description(summaries), admitted: from.sides.or(admitted) })
     })
 }
 
@@ -126,11 +126,11 @@ fn in_pieces(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Option<An
             grouping.add(work, groups).map(drop)
         })
     })?;
-    let (Some((said, sides)), Some(grouping)) = (made, grouping) else { return Ok(None) };
+    let (Some((description, sides)), Some(grouping)) = (made, grouping) else { return Ok(None) };
     let nothing = Segment::in_memory(0, 0, Vec::new());
     let rows = with_work(asked, scan, Of::These(&nothing), |work, _| grouping.finish(work, groups, node, now_unix_ns))?;
-    out::give(rows, groups.shown, emit)?;
-    Ok(Some(Answered { from: format!("columns: {said}"), admitted: Some(sides) }))
+    out::emit_rows(rows, groups.shown, emit)?;
+    Ok(Some(Answered { from: format!("columns: {description}"), admitted: Some(sides) }))
 }
 
 /// Which of a scan's rows.
@@ -172,7 +172,7 @@ struct Origin {
 }
 
 impl Origin {
-    fn said(&self, summaries: usize) -> String {
+    fn description(&self, summaries: usize) -> String {
         let Self { what, segments, pruned, windowed, sides } = self;
         let windows = windowed.map_or_else(String::new, |rows| format!(", windows over {rows} rows"));
         if sides.is_some() {
@@ -240,11 +240,11 @@ fn with_work<T>(
         }
         (Some(joined), _) => {
             let rows = joined_rows.insert(joins::rows(asked, joined)?);
-            what.clone_from(&rows.said);
+            what.clone_from(&rows.description);
             if filter.may_hold(&rows.segment) { vec![rows.segment.clone()] } else { Vec::new() }
         }
     };
-    if scan.joined.is_none() && is_too_much(asked, &filter, &segments).map_err(failed)? {
+    if scan.joined.is_none() && takes_too_many_rows(asked, &filter, &segments).map_err(failed)? {
         return Err(NodeError::Stopped("too many rows to look at on the spot".to_owned()).into());
     }
     let predicates = first.predicates.as_slice();
@@ -274,7 +274,7 @@ const MOST_OPENED: usize = 8;
 
 /// Whether more rows have to be looked at than the caller allows: where conditions cut a segment,
 /// those of the blocks that they leave.
-fn is_too_much(asked: &Asked<'_>, filter: &Filter, segments: &[Segment]) -> Result<bool, SegmentError> {
+fn takes_too_many_rows(asked: &Asked<'_>, filter: &Filter, segments: &[Segment]) -> Result<bool, SegmentError> {
     let all: u64 = segments.iter().map(|segment| segment.rows as u64).sum();
     if all <= asked.most_rows || segments.len() > MOST_OPENED {
         return Ok(all > asked.most_rows);

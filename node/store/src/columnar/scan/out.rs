@@ -9,7 +9,7 @@ use super::Emit;
 const BATCH_ROWS: usize = 4096;
 
 /// Hand rows out as batches.
-pub(super) fn give(rows: Vec<Vec<Value>>, width: usize, emit: Emit<'_>) -> Result<(), NodeError> {
+pub(super) fn emit_rows(rows: Vec<Vec<Value>>, width: usize, emit: Emit<'_>) -> Result<(), NodeError> {
     let mut rows = rows.into_iter().peekable();
     while rows.peek().is_some() {
         let mut batch = Batch { rows: 0, columns: vec![Vec::new(); width] };

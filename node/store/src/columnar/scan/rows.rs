@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use query_planner::scan::{Operand, Order, RowColumn, Rows, evaluate};
 use query_planner::{Batch, NodeError, Value};
 
 use super::super::Kind;
 use super::super::segment::Segment;
-use super::out::{compare, give};
+use super::out::{compare, emit_rows};
 use super::values::{Morsel, Values};
 use super::{Emit, Failure, MORSEL, Work, failed, wanted};
 
@@ -76,7 +76,7 @@ fn try_answer(work: &Work<'_>, rows: &Rows, node: &str, now_unix_ns: i64, emit: 
     }
     let found = first_of(work, &rows.order, first)?;
     let shown: Vec<(usize, u32)> = found.into_iter().skip(offset).map(|(_, place)| place).collect();
-    Ok(give(cells(work, rows, &constants, &shown)?, rows.columns.len(), emit)?)
+    Ok(emit_rows(cells(work, rows, &constants, &shown)?, rows.columns.len(), emit)?)
 }
 
 /// Whether an operand is more than a column; what is worked out is so of numbers only.
@@ -184,7 +184,7 @@ fn first_of(work: &Work<'_>, order: &[Order<Operand>], most: usize) -> Result<Ve
         _ => return Ok(best),
     };
     let mut kept: Vec<u32> = Vec::with_capacity(MORSEL);
-    let mut held = Held::default();
+    let mut reservation = Reservation::default();
     let row_bytes = size_of::<(Vec<Value>, Place)>() + (order.len() + SHOWN) * size_of::<Value>();
     for (at, segment) in work.segments.iter().enumerate() {
         work.go_on()?;
@@ -218,7 +218,7 @@ fn first_of(work: &Work<'_>, order: &[Order<Operand>], most: usize) -> Result<Ve
                     bar = cut(&mut best);
                 }
             }
-            if !held.is_within(best.capacity() * row_bytes) {
+            if !reservation.try_resize(best.capacity() * row_bytes) {
                 return Err(NodeError::out_of_memory().into());
             }
         }

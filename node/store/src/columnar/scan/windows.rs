@@ -2,13 +2,13 @@
 //! the order of a window, and made into segments again, with the new columns, for whatever is asked
 //! of them.
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use query_planner::scan::{Frame, Operand, Scan, Window, WindowFunction, Windowed};
 
 use super::super::Kind;
 use super::super::segment::{MOST_ROWS, Segment};
 use super::compute::Vector;
-use super::gather::{Gathered, Pool, column, gather, within};
+use super::gather::{Gathered, Pool, column, gather, reserve};
 use super::sorted::{Sorted, sorted};
 use super::{Failure, StepAside, Work};
 
@@ -17,7 +17,7 @@ pub(super) struct Added {
     pub(super) segments: Vec<Segment>,
     /// How many they were made of.
     pub(super) rows: usize,
-    _held: Held,
+    _reservation: Reservation,
 }
 
 /// The rows of `work`, with what the rest of the scan reads of them and what its windows add.
@@ -29,8 +29,8 @@ pub(super) fn add(work: &Work<'_>, scan: &Scan, windowed: &Windowed) -> Result<A
             operands.push(operand.clone());
         }
     }
-    let mut held = Held::default();
-    let gathered = gather(work, &operands, &mut held)?;
+    let mut reservation = Reservation::default();
+    let gathered = gather(work, &operands, &mut reservation)?;
     let rows = gathered.first().map_or(0, Gathered::len);
     let pool = Pool { operands: &operands, gathered: &gathered };
     let mut orders: Vec<(&Window, Sorted)> = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn add(work: &Work<'_>, scan: &Scan, windowed: &Windowed) -> Result<A
         };
         added.push((values, texts));
         let width = operands.len() + 2 * orders.len() + added.len();
-        within(&mut held, rows, 2 * width)?;
+        reserve(&mut reservation, rows, 2 * width)?;
     }
     let first = orders.first().map(|(_, sorted)| sorted.rows.as_slice()).unwrap_or_default();
     let mut segments = Vec::new();
@@ -69,7 +69,7 @@ pub(super) fn add(work: &Work<'_>, scan: &Scan, windowed: &Windowed) -> Result<A
         }
         segments.push(Segment::in_memory(at as i64, rows.len(), columns));
     }
-    Ok(Added { segments, rows, _held: held })
+    Ok(Added { segments, rows, _reservation: reservation })
 }
 
 /// The table's columns that are read of rows once the windows' are there.

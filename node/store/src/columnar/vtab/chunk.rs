@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, Result, ffi};
 
@@ -33,9 +33,9 @@ pub(super) struct Chunk {
     rows: Vec<u32>,
     /// By column; none where the statement does not use it.
     columns: Vec<Option<Values>>,
-    held: Held,
+    reservation: Reservation,
     /// What chunks of a segment share.
-    _shared: Rc<Held>,
+    _shared: Rc<Reservation>,
 }
 
 /// A column's values of a chunk's rows.
@@ -87,7 +87,7 @@ impl Values {
         }
     }
 
-    fn held_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         match self {
             Self::One(Scalar::Text(text)) => text.capacity(),
             Self::One(_) => 0,
@@ -113,8 +113,8 @@ impl Chunk {
     }
 
     /// What it takes in memory, about, without what it shares with its segment's other chunks.
-    pub(super) fn held_bytes(&self) -> usize {
-        let columns: usize = self.columns.iter().flatten().map(Values::held_bytes).sum();
+    pub(super) fn heap_bytes(&self) -> usize {
+        let columns: usize = self.columns.iter().flatten().map(Values::heap_bytes).sum();
         columns + self.rows.capacity() * size_of::<u32>() + size_of::<Self>()
     }
 
@@ -146,7 +146,7 @@ pub(super) struct Open {
     /// Opened when the first row is admitted.
     columns: Vec<Option<Encoded>>,
     start: usize,
-    held: Rc<Held>,
+    reservation: Rc<Reservation>,
 }
 
 impl Reader {
@@ -212,7 +212,7 @@ pub(super) fn open_segment(
         }
     }
     most_telling_first(&mut picks);
-    Ok(Some(Open { segment, picks, columns: Vec::new(), start: 0, held: Rc::default() }))
+    Ok(Some(Open { segment, picks, columns: Vec::new(), start: 0, reservation: Rc::default() }))
 }
 
 fn chunk(
@@ -227,11 +227,11 @@ fn chunk(
         for (name, used) in columns.iter().zip(used) {
             open.columns.push(if *used { Some(open.segment.column(conn, name)?) } else { None });
         }
-        let mut held = Held::default();
-        if !held.is_within(open.columns.iter().flatten().map(Encoded::held_bytes).sum()) {
+        let mut reservation = Reservation::default();
+        if !reservation.try_resize(open.columns.iter().flatten().map(Encoded::heap_bytes).sum()) {
             return Err(no_memory());
         }
-        open.held = Rc::new(held);
+        open.reservation = Rc::new(reservation);
     }
     let mut values = Vec::with_capacity(columns.len());
     for (at, column) in open.columns.iter().enumerate() {
@@ -243,8 +243,8 @@ fn chunk(
     }
     rows.iter_mut().for_each(|row| *row += start as u32);
     rows.shrink_to_fit();
-    let (first_rowid, shared) = (open.segment.first_rowid, Rc::clone(&open.held));
-    let mut chunk = Chunk { first_rowid, rows, columns: values, held: Held::default(), _shared: shared };
-    let bytes = chunk.held_bytes();
-    if chunk.held.is_within(bytes) { Ok(chunk) } else { Err(no_memory()) }
+    let (first_rowid, shared) = (open.segment.first_rowid, Rc::clone(&open.reservation));
+    let mut chunk = Chunk { first_rowid, rows, columns: values, reservation: Reservation::default(), _shared: shared };
+    let bytes = chunk.heap_bytes();
+    if chunk.reservation.try_resize(bytes) { Ok(chunk) } else { Err(no_memory()) }
 }

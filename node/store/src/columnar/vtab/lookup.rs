@@ -7,7 +7,7 @@
 //! SQLite compares again; so what is found may be too much, never too little. What is too much to
 //! be kept is read anew each time.
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Result};
 
@@ -113,8 +113,8 @@ impl Test {
 /// The number that a text is under numeric affinity, so nearly that equal numbers give equal ones.
 fn number(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii();
-    let is_begun = text.first().is_some_and(|byte| byte.is_ascii_digit() || b"+-.".contains(byte));
-    std::str::from_utf8(text).ok().filter(|_| is_begun)?.parse().ok()
+    let is_number = text.first().is_some_and(|byte| byte.is_ascii_digit() || b"+-.".contains(byte));
+    std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
 }
 
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -160,7 +160,7 @@ struct Index {
     between: Option<Option<usize>>,
     /// In order: hash of the values compared for equality, the value between bounds, place.
     rows: Vec<(u32, i64, u32)>,
-    _held: Held,
+    _reservation: Reservation,
 }
 
 /// What is left to give out of what is kept.
@@ -182,7 +182,7 @@ impl Kept {
     ) -> Result<Option<Self>> {
         let (mut chunks, mut bytes) = (Vec::new(), 0);
         while let Some(chunk) = reader.next(conn, columns)? {
-            bytes += chunk.held_bytes();
+            bytes += chunk.heap_bytes();
             chunks.push(chunk);
             if bytes > KEPT_BYTES || chunks.len() >= MOST_CHUNKS {
                 return Ok(None);
@@ -254,10 +254,10 @@ impl Index {
             .filter(|(_, term, test)| is_equal(term, test))
             .filter_map(|(at, term, _)| Some((*at, term.column?)))
             .unzip();
-        let (mut rows, mut held) = (Vec::new(), Held::default());
+        let (mut rows, mut reservation) = (Vec::new(), Reservation::default());
         if between.is_some() || !equal.is_empty() {
             let count = chunks.iter().map(Chunk::rows).sum::<usize>();
-            if !held.is_within(count * size_of::<(u32, i64, u32)>()) {
+            if !reservation.try_resize(count * size_of::<(u32, i64, u32)>()) {
                 return Err(no_memory());
             }
             rows.reserve_exact(count);
@@ -276,7 +276,7 @@ impl Index {
             }
             rows.sort_unstable();
         }
-        Ok(Self { equal, between, rows, _held: held })
+        Ok(Self { equal, between, rows, _reservation: reservation })
     }
 }
 

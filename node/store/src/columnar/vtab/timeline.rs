@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use rusqlite::{Connection, Result};
 
 use super::super::bits::BLOCK;
@@ -44,7 +44,7 @@ pub(super) struct Timeline {
     /// The place of the column with the time.
     time: usize,
     desc: bool,
-    _held: Held,
+    _reservation: Reservation,
 }
 
 struct Block {
@@ -85,11 +85,11 @@ impl Timeline {
             Some(*reach)
         };
         let reach: Vec<Rank> = blocks.iter().scan(Rank::MIN, furthest).collect();
-        let mut held = Held::default();
-        if !held.is_within(blocks.capacity() * (size_of::<Block>() + size_of::<Rank>())) {
+        let mut reservation = Reservation::default();
+        if !reservation.try_resize(blocks.capacity() * (size_of::<Block>() + size_of::<Rank>())) {
             return Err(no_memory());
         }
-        Ok(Self { segments, blocks, reach, rows, looked: 0, time, desc, _held: held })
+        Ok(Self { segments, blocks, reach, rows, looked: 0, time, desc, _reservation: reservation })
     }
 
     /// Whether it has become dearer than keeping the rows.
@@ -102,7 +102,7 @@ impl Timeline {
         let (from, to) = bounds(within, self.desc);
         let next = self.reach.partition_point(|reach| *reach < from);
         let (open, ahead, chunks) = (Vec::new(), BinaryHeap::new(), Vec::new());
-        Walk { wanted, from, to, next, open, ahead, held: Held::default(), chunks, here: (0, 0) }
+        Walk { wanted, from, to, next, open, ahead, reservation: Reservation::default(), chunks, here: (0, 0) }
     }
 }
 
@@ -152,7 +152,7 @@ pub(super) struct Walk {
     open: Vec<(usize, Option<Open>)>,
     /// Rows that were read and not given out.
     ahead: BinaryHeap<Reverse<Ahead>>,
-    held: Held,
+    reservation: Reservation,
     /// With how many rows are left of each; those without are let go.
     chunks: Vec<Option<(Chunk, usize)>>,
     here: (usize, usize),
@@ -223,7 +223,7 @@ impl Walk {
             let place = rank(time_of(chunk.cell(row, timeline.time)), timeline.desc);
             self.ahead.push(Reverse((place, chunk.rowid(row), number, row)));
         }
-        if !self.held.is_within(self.ahead.capacity() * size_of::<Ahead>()) {
+        if !self.reservation.try_resize(self.ahead.capacity() * size_of::<Ahead>()) {
             return Err(no_memory());
         }
         self.chunks.push(Some((chunk, rows)));

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::ValueRef;
 
 use super::super::tables::Table;
-use super::{ExportError, Sink};
+use super::Sink;
+use crate::exchange::ExchangeError;
 
 pub(crate) struct CsvFile {
     path: PathBuf,
@@ -16,28 +17,28 @@ pub(crate) struct CsvFile {
 }
 
 impl CsvFile {
-    pub(crate) fn create(path: &Path) -> Result<Self, ExportError> {
+    pub(crate) fn create(path: &Path) -> Result<Self, ExchangeError> {
         let file =
-            super::super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?;
+            super::super::new_file(path).map_err(|source| ExchangeError::Write { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), writer: ::csv::Writer::from_writer(file), record: ::csv::ByteRecord::new() })
     }
 
-    fn failed(&self, error: ::csv::Error) -> ExportError {
+    fn failed(&self, error: ::csv::Error) -> ExchangeError {
         let source = match error.into_kind() {
             ::csv::ErrorKind::Io(io) => io,
             other => std::io::Error::other(format!("{other:?}")),
         };
-        ExportError::Write { path: self.path.clone(), source }
+        ExchangeError::Write { path: self.path.clone(), source }
     }
 }
 
 impl Sink for CsvFile {
-    fn begin(&mut self, table: &Table) -> Result<(), ExportError> {
+    fn begin(&mut self, table: &Table) -> Result<(), ExchangeError> {
         let header = table.columns.iter().map(|column| column.name.as_bytes());
         self.writer.write_record(header).map_err(|error| self.failed(error))
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExportError> {
+    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExchangeError> {
         self.record.clear();
         for value in row {
             match value {
@@ -55,9 +56,9 @@ impl Sink for CsvFile {
         self.writer.write_byte_record(&self.record).map_err(|error| self.failed(error))
     }
 
-    fn finish(self: Box<Self>) -> Result<(), ExportError> {
+    fn finish(self: Box<Self>) -> Result<(), ExchangeError> {
         let path = self.path;
-        let wrong = |source| ExportError::Write { path: path.clone(), source };
+        let wrong = |source| ExchangeError::Write { path: path.clone(), source };
         let file = self.writer.into_inner().map_err(|error| wrong(error.into_error()))?;
         file.sync_all().map_err(wrong)
     }

@@ -18,7 +18,8 @@ use ::parquet::schema::types::{ColumnPath, Type};
 use rusqlite::types::ValueRef;
 
 use super::super::tables::{Column, Kind, Table};
-use super::{ExportError, Sink};
+use super::Sink;
+use crate::exchange::ExchangeError;
 
 /// Rows gathered in memory before they are written.
 pub(in super::super) const GROUP_ROWS: usize = 65_536;
@@ -56,12 +57,12 @@ impl From<ParquetError> for RowError {
 }
 
 impl RowError {
-    fn of(self, table: &str, path: &Path) -> ExportError {
+    fn of(self, table: &str, path: &Path) -> ExchangeError {
         match self {
             Self::Value(column, found, declared) => {
-                ExportError::Value { table: table.to_owned(), column, found, declared }
+                ExchangeError::Value { table: table.to_owned(), column, found, declared }
             }
-            Self::Parquet(source) => ExportError::Parquet { path: path.to_owned(), source },
+            Self::Parquet(source) => ExchangeError::Parquet { path: path.to_owned(), source },
         }
     }
 }
@@ -89,11 +90,12 @@ enum Values {
 }
 
 impl ParquetFile {
-    pub(crate) fn create(path: &Path) -> Result<Self, ExportError> {
+    pub(crate) fn create(path: &Path) -> Result<Self, ExchangeError> {
         Ok(Self {
             path: path.to_owned(),
             file: Some(
-                super::super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?,
+                super::super::new_file(path)
+                    .map_err(|source| ExchangeError::Write { path: path.to_owned(), source })?,
             ),
             open: None,
         })
@@ -277,24 +279,24 @@ fn shared(met: &mut HashMap<Vec<u8>, ByteArray>, bytes: &[u8]) -> ByteArray {
 }
 
 impl Sink for ParquetFile {
-    fn begin(&mut self, table: &Table) -> Result<(), ExportError> {
+    fn begin(&mut self, table: &Table) -> Result<(), ExchangeError> {
         let Some(file) = self.file.take() else {
-            return Err(ExportError::OneTable { form: "parquet", n: 2 });
+            return Err(ExchangeError::OneTable { form: "parquet", n: 2 });
         };
         let open = ParquetTable::begin(file, table, Extras::default());
-        self.open = Some(open.map_err(|source| ExportError::Parquet { path: self.path.clone(), source })?);
+        self.open = Some(open.map_err(|source| ExchangeError::Parquet { path: self.path.clone(), source })?);
         Ok(())
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExportError> {
+    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExchangeError> {
         let Some(open) = &mut self.open else { return Ok(()) };
         open.row(row).map_err(|error| error.of(&open.table.name, &self.path))
     }
 
-    fn finish(self: Box<Self>) -> Result<(), ExportError> {
+    fn finish(self: Box<Self>) -> Result<(), ExchangeError> {
         let path = self.path;
         let Some(open) = self.open else { return Ok(()) };
-        let file = open.finish().map_err(|source| ExportError::Parquet { path: path.clone(), source })?;
-        file.sync_all().map_err(|source| ExportError::Write { path: path.clone(), source })
+        let file = open.finish().map_err(|source| ExchangeError::Parquet { path: path.clone(), source })?;
+        file.sync_all().map_err(|source| ExchangeError::Write { path: path.clone(), source })
     }
 }

@@ -8,7 +8,8 @@ use rusqlite::Connection;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 
 use super::super::tables::{self, Table};
-use super::{ExportError, Sink};
+use super::Sink;
+use crate::exchange::ExchangeError;
 use crate::{REPLICATED_TABLES, quoted};
 
 /// Rows in one transaction.
@@ -33,11 +34,11 @@ impl PlainFile {
         source_path: &Path,
         tables: &[&Table],
         from_ns: Option<i64>,
-    ) -> Result<Self, ExportError> {
-        let from = |error| ExportError::Sqlite { path: source_path.to_owned(), source: error };
-        let to = |error| ExportError::Sqlite { path: path.to_owned(), source: error };
+    ) -> Result<Self, ExchangeError> {
+        let from = |error| ExchangeError::Sqlite { path: source_path.to_owned(), source: error };
+        let to = |error| ExchangeError::Sqlite { path: path.to_owned(), source: error };
         let ours = tables::is_ours(source).map_err(from)?;
-        drop(super::super::new_file(path).map_err(|source| ExportError::Write { path: path.to_owned(), source })?);
+        drop(super::super::new_file(path).map_err(|source| ExchangeError::Write { path: path.to_owned(), source })?);
         let conn = Connection::open(path).map_err(to)?;
         // The file gets its name only once it is complete, so nothing is lost by not syncing on the
         // way.
@@ -72,13 +73,13 @@ impl PlainFile {
         Ok(Self { path: path.to_owned(), conn, ours, insert: String::new(), rows: 0, afterwards, cut })
     }
 
-    fn failed(&self, source: rusqlite::Error) -> ExportError {
-        ExportError::Sqlite { path: self.path.clone(), source }
+    fn failed(&self, source: rusqlite::Error) -> ExchangeError {
+        ExchangeError::Sqlite { path: self.path.clone(), source }
     }
 }
 
 impl Sink for PlainFile {
-    fn begin(&mut self, table: &Table) -> Result<(), ExportError> {
+    fn begin(&mut self, table: &Table) -> Result<(), ExchangeError> {
         let names: Vec<String> = table.columns.iter().map(|column| quoted(&column.name)).collect();
         let marks: Vec<String> = (1..=names.len()).map(|n| format!("?{n}")).collect();
         // The schema fills its dictionaries itself.
@@ -88,7 +89,7 @@ impl Sink for PlainFile {
         Ok(())
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExportError> {
+    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<(), ExchangeError> {
         let mut statement = self.conn.prepare_cached(&self.insert).map_err(|error| self.failed(error))?;
         statement
             .execute(rusqlite::params_from_iter(row.iter().map(|value| ToSqlOutput::Borrowed(*value))))
@@ -101,7 +102,7 @@ impl Sink for PlainFile {
         Ok(())
     }
 
-    fn finish(self: Box<Self>) -> Result<(), ExportError> {
+    fn finish(self: Box<Self>) -> Result<(), ExchangeError> {
         for sql in &self.afterwards {
             self.conn.execute_batch(sql).map_err(|error| self.failed(error))?;
         }
@@ -118,8 +119,8 @@ impl Sink for PlainFile {
         }
         self.conn.execute_batch("COMMIT").map_err(|error| self.failed(error))?;
         let path = self.path;
-        self.conn.close().map_err(|(_, source)| ExportError::Sqlite { path: path.clone(), source })?;
-        let file = std::fs::File::open(&path).map_err(|source| ExportError::Write { path: path.clone(), source })?;
-        file.sync_all().map_err(|source| ExportError::Write { path, source })
+        self.conn.close().map_err(|(_, source)| ExchangeError::Sqlite { path: path.clone(), source })?;
+        let file = std::fs::File::open(&path).map_err(|source| ExchangeError::Write { path: path.clone(), source })?;
+        file.sync_all().map_err(|source| ExchangeError::Write { path, source })
     }
 }

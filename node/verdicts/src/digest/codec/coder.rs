@@ -1,6 +1,6 @@
 //! Values to bytes and back: one pass either writes what it is given, or reads and bounds it.
 //!
-//! Each method takes the value to write and gives the value that stands in the bytes, so that a
+//! Each method takes the value to write and returns the value in the bytes, so that a
 //! layout is described once for both ways. What a reader would refuse a writer refuses as well.
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -133,12 +133,12 @@ impl Coder<'_> {
         })
     }
 
-    /// What a lane is of; gives the lane `beside` it where it is said by that one and the place of
-    /// the process.
+    /// What a lane is of. Returns the lane before, where it was written by its difference to that one,
+    /// and the place of the process.
     fn head<'l>(
         &mut self,
         lane: &mut Lane,
-        beside: Option<(&'l Lane, usize)>,
+        known: Option<(&'l Lane, usize)>,
         (comms, places): (&[CommKey], &HashMap<CommKey, usize>),
         unused: usize,
     ) -> Coded<Option<&'l Lane>> {
@@ -146,7 +146,7 @@ impl Coder<'_> {
         let alike = |(like, process): &(&Lane, usize)| {
             (*process, &like.func, &like.library, like.tier) == (lane.process, &lane.func, &lane.library, lane.tier)
         };
-        let code = beside.filter(alike).map_or(lane.process as u64 + HEADS, |(like, _)| {
+        let code = known.filter(alike).map_or(lane.process as u64 + HEADS, |(like, _)| {
             match i64::from(lane.rank) - i64::from(like.rank) {
                 1 if (lane.comm_hash, lane.nranks) == (like.comm_hash, like.nranks) => NEXT_RANK,
                 0 if comm == unused => NEXT_COMM,
@@ -154,7 +154,7 @@ impl Coder<'_> {
             }
         });
         let code = self.small("process", u32::try_from(code).unwrap_or(u32::MAX))?.into();
-        let like = if code < HEADS { Some(beside.ok_or(DecodeError::Value("process"))?) } else { None };
+        let like = if code < HEADS { Some(known.ok_or(DecodeError::Value("process"))?) } else { None };
         let comm = match (code, like) {
             (NEXT_COMM, _) => unused,
             (NEXT_RANK, Some((like, _))) => places.get(&(like.comm_hash, like.nranks)).copied().unwrap_or(0),
@@ -192,7 +192,7 @@ impl Coder<'_> {
         Ok(like.map(|(like, _)| like))
     }
 
-    /// The rest of a lane, against the one beside it and the one of its kind before.
+    /// The rest of a lane, as differences to its neighbour and to the one of its kind before.
     fn lane(&mut self, lane: &mut Lane, like: Option<&Lane>, before: &mut Before) -> Coded<()> {
         let same = like.is_some_and(|like| (like.calls, like.last_seq) == (lane.calls, lane.last_seq));
         let runs = lane.blocks.iter().map(|b| (b.start, b.level));

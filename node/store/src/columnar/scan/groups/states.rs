@@ -1,7 +1,7 @@
 //! Owns what is kept of each group: counts and sums, sketches, gathered values; and how the values
 //! of rows are added to it.
 
-use query_planner::memory::Held;
+use query_planner::memory::Reservation;
 use query_planner::scan::{Function, Operand};
 use query_planner::states::{Bracket, Buckets, Quantiles, Sum, read_stored, runs_state};
 use query_planner::{NodeError, Value};
@@ -79,7 +79,7 @@ pub(super) struct Found {
 }
 
 /// Counts what is kept for groups as the question's memory.
-pub(super) fn hold(held: &mut Held, State { found, arguments }: &State) -> Result<(), NodeError> {
+pub(super) fn reserve(reservation: &mut Reservation, State { found, arguments }: &State) -> Result<(), NodeError> {
     // A key stands in the list and in the index.
     let of_group = 2 * size_of::<Vec<Scalar>>() + size_of::<u32>() + size_of::<u64>();
     let width = found.keys.first().map_or(0, Vec::len);
@@ -96,7 +96,7 @@ pub(super) fn hold(held: &mut Held, State { found, arguments }: &State) -> Resul
             + gathered.map(|all| size_of::<Vec<i64>>() + all.capacity() * size_of::<i64>()).sum::<usize>()
     };
     let bytes = keys + arguments.iter().map(of_argument).sum::<usize>();
-    if held.is_within(bytes) { Ok(()) } else { Err(NodeError::out_of_memory()) }
+    if reservation.try_resize(bytes) { Ok(()) } else { Err(NodeError::out_of_memory()) }
 }
 
 /// What is known of the groups.

@@ -1,5 +1,5 @@
-//! Hears what members say: who runs which job, and the verdicts of their judges; and hands on what is
-//! news.
+//! Follows what members publish: who runs which job, and the verdicts of its judges; and passes
+//! changes of these on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// And at least.
 const LOOK_AT_LEAST: Duration = Duration::from_millis(500);
 
-/// Hears until `stop`.
-pub(super) async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Current>, stop: CancellationToken) {
+/// Follows the members until `stop`.
+pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, stop: CancellationToken) {
     let own = shared.identity.node().to_string();
     let mut members = shared.coordinator.gossip.watch();
     let (mut gossiped, mut roster) = (Gossiped::default(), Roster::default());
@@ -41,24 +41,24 @@ pub(super) async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
         roster.update(&own, &standing.boards.jobs(), &list, now);
         let mixed = roster.is_mixed(now);
         if standing.set_mixed(mixed) {
-            // What lies there was said of other jobs.
+            // What lies there is of other jobs.
             standing.boards.clear();
         }
         if mixed {
-            gossiped.hear(&shared, &list);
+            gossiped.receive(&shared, &list);
         }
         standing.boards.members(&roster.presence, roster.hosts_by_job());
-        follow(&shared, &own, &roster, mixed);
+        follow_clocks(&shared, &own, &roster, mixed);
         standing.set_roster(&roster);
-        hear_verdicts(&shared, &list, &mut read);
-        let told = standing.all();
-        changes.retain(|job, _| told.iter().any(|current| current.job == *job));
-        for current in told {
+        receive_verdicts(&shared, &list, &mut read);
+        let current = standing.all();
+        changes.retain(|job, _| current.iter().any(|current| current.job == *job));
+        for current in current {
             if changes.entry(current.job).or_default().is_news(&current.standing.report.verdict)
                 && let Err(mpsc::error::TrySendError::Full(current)) = news.try_send(current)
             {
                 let sentence = explain::watched::sentence(&current.standing.report);
-                tracing::warn!("a change of the verdict was not told, too many wait: {sentence}");
+                tracing::warn!("a change of the verdict was not reported, too many wait: {sentence}");
             }
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -66,7 +66,7 @@ pub(super) async fn listen(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
 }
 
 /// Follows the clocks of the reference nodes of this host's jobs.
-fn follow(shared: &Shared, own: &str, roster: &Roster, mixed: bool) {
+fn follow_clocks(shared: &Shared, own: &str, roster: &Roster, mixed: bool) {
     let standing = &shared.standing;
     let references: BTreeSet<String> = if mixed {
         let board = standing.boards.board(NO_JOB);
@@ -77,27 +77,27 @@ fn follow(shared: &Shared, own: &str, roster: &Roster, mixed: bool) {
     standing.clocks.follow(&references.into_iter().filter(|reference| reference != own).collect());
 }
 
-/// Takes in the verdicts that live members tell as judges; `read` are the texts that were read.
-fn hear_verdicts(shared: &Shared, list: &[Member], read: &mut BTreeMap<(String, u64), String>) {
-    let mut said: BTreeSet<(String, u64)> = BTreeSet::new();
+/// Takes in the verdicts that live members publish as judges; `read` are the texts that were read.
+fn receive_verdicts(shared: &Shared, list: &[Member], read: &mut BTreeMap<(String, u64), String>) {
+    let mut published: BTreeSet<(String, u64)> = BTreeSet::new();
     for member in list.iter().filter(|member| member.is_live() && !member.is_self) {
         for (name, text) in member.facts.extra.range("v".to_owned().."w".to_owned()) {
             let Some(job) = verdicts_job(name).filter(|_| !text.is_empty()) else { continue };
             let key = (member.name.clone(), job);
-            said.insert(key.clone());
+            published.insert(key.clone());
             if read.get(&key) == Some(text) {
                 continue;
             }
-            tracing::debug!("{} says its verdict of job {job:016x}", member.name);
+            tracing::debug!("{} published its verdict of job {job:016x}", member.name);
             read.insert(key, text.clone());
             match JobVerdict::read(text) {
-                // A judge speaks of the job that it says.
-                Ok(told) if told.job == job => shared.standing.hear(&member.name, told, steady_now_ns()),
-                Ok(_) => tracing::debug!("{} tells one job's verdict as another's", member.name),
+                // The verdict must be of the job whose key it is published under.
+                Ok(verdict) if verdict.job == job => shared.standing.receive(&member.name, verdict, steady_now_ns()),
+                Ok(_) => tracing::debug!("{} published one job's verdict as another's", member.name),
                 Err(why) => tracing::debug!("a verdict of {}: {why}", member.name),
             }
         }
     }
-    read.retain(|key, _| said.contains(key));
-    shared.standing.keep_judges(|judge, job| said.contains(&(judge.to_owned(), job)));
+    read.retain(|key, _| published.contains(key));
+    shared.standing.keep_judges(|judge, job| published.contains(&(judge.to_owned(), job)));
 }

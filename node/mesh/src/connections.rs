@@ -59,8 +59,8 @@ impl Connections {
 
 impl Mesh {
     /// Notes a connection. What this node trusts may have changed since its handshake.
-    pub(super) fn stands(&self, peer: &Arc<Peer>) {
-        self.0.standing.add(peer);
+    pub(super) fn connected(&self, peer: &Arc<Peer>) {
+        self.0.connections.add(peer);
         if let Err(error) = judge(&peer.connection, &self.identity()) {
             self.shut_out(peer, &error.to_string());
         }
@@ -75,7 +75,7 @@ impl Mesh {
 
     /// Closes the connections to peers that `identity` does not accept.
     pub(super) fn judge_anew(&self, identity: &certs::Identity) {
-        for peer in self.0.standing.all() {
+        for peer in self.0.connections.all() {
             if let Err(error) = judge(&peer.connection, identity) {
                 self.shut_out(&peer, &error.to_string());
             }
@@ -85,7 +85,7 @@ impl Mesh {
     /// Replaces the connections on which our former certificate was shown. The peers see the new
     /// one when we dial them, and use that connection from then on.
     pub(super) fn redial_all(&self, before: &certs::Identity) {
-        let former = self.0.standing.all();
+        let former = self.0.connections.all();
         let left = before.not_after().duration_since(SystemTime::now()).unwrap_or(Duration::ZERO);
         let linger = LINGER.min(left / 2);
         let mut addresses = HashSet::new();

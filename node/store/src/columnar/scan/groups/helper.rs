@@ -5,10 +5,10 @@
 
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
-use query_planner::memory::{self, Held};
+use query_planner::memory::{self, Reservation};
 
 use super::super::{Failure, StepAside, Work};
-use super::states::{State, hold};
+use super::states::{State, reserve};
 
 /// Rows from which on a second thread is worth beginning.
 const WORTH_ROWS: u64 = 1 << 20;
@@ -19,8 +19,8 @@ pub(super) struct Helper<T> {
 }
 
 impl<T> Helper<T> {
-    /// Hand `opened` over; it comes back where the helper has enough to do.
-    pub(super) fn give(&self, opened: T) -> Result<Option<T>, Failure> {
+    /// Hands `opened` over; returns it where the helper has enough to do.
+    pub(super) fn offer(&self, opened: T) -> Result<Option<T>, Failure> {
         let Some(sender) = &self.sender else { return Ok(Some(opened)) };
         match sender.try_send(opened) {
             Ok(()) => Ok(None),
@@ -31,7 +31,8 @@ impl<T> Helper<T> {
     }
 }
 
-/// Do `go`, with a helper that does `add` for what it is given, from `state` on; what it has then.
+/// Runs `go` with a helper that runs `add` on what it is offered, beginning with `state`; returns
+/// its state at the end.
 pub(super) fn with_helper<T: Send>(
     work: &Work<'_>,
     mut state: State,
@@ -47,18 +48,18 @@ pub(super) fn with_helper<T: Send>(
         let (sender, receiver) = sync_channel(1);
         let helper = scope.spawn(move || {
             let _cap = account.as_ref().map(memory::cap_of);
-            let mut held = Held::default();
+            let mut reservation = Reservation::default();
             for opened in receiver {
-                hold(&mut held, &state)?;
+                reserve(&mut reservation, &state)?;
                 add(opened, &mut state)?;
             }
             Ok::<_, Failure>(state)
         });
         let helped = Helper { sender: Some(sender) };
-        let gone = go(&helped);
+        let done = go(&helped);
         drop(helped);
         match helper.join() {
-            Ok(Ok(state)) => gone.map(|()| Some(state)),
+            Ok(Ok(state)) => done.map(|()| Some(state)),
             Ok(Err(failure)) => Err(failure),
             Err(panic) => std::panic::resume_unwind(panic),
         }

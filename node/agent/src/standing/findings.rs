@@ -1,4 +1,4 @@
-//! Tells changes of the standing verdict: a log line, a row in `findings`, and the operator's
+//! Publishes changes of the standing verdict: a log line, a row in `findings`, and the operator's
 //! command.
 //!
 //! Every agent logs and runs its own command. The row is written by the job's first judge alone, and
@@ -36,24 +36,24 @@ const KNOWN: Duration = Duration::from_secs(2);
 /// Time for finding the cause.
 const CAUSE: Duration = Duration::from_secs(5);
 
-/// Tells what arrives until `stop`.
-pub(super) async fn changes(
+/// Publishes what arrives until `stop`.
+pub(super) async fn publish(
     shared: Arc<Shared>,
     command: Option<String>,
-    mut news: mpsc::Receiver<Current>,
+    mut changes: mpsc::Receiver<Current>,
     stop: CancellationToken,
 ) {
-    let mut said = repeat::Reported::default();
+    let mut reported = repeat::Reported::default();
     loop {
         let current = tokio::select! {
-            current = news.recv() => current,
+            current = changes.recv() => current,
             () = stop.cancelled() => return,
         };
         let Some(current) = current else { return };
         let report = current.standing.report.clone();
         let kept = super::keep_stacks::keep(&shared, &report, &stop);
         tokio::select! {
-            ((), ()) = futures::future::join(one(&shared, command.as_deref(), current, &mut said, &stop), kept) => {}
+            ((), ()) = futures::future::join(one(&shared, command.as_deref(), current, &mut reported, &stop), kept) => {}
             () = stop.cancelled() => return,
         }
     }
@@ -63,7 +63,7 @@ async fn one(
     shared: &Shared,
     command: Option<&str>,
     current: Current,
-    said: &mut repeat::Reported,
+    reported: &mut repeat::Reported,
     stop: &CancellationToken,
 ) {
     let own = shared.identity.node().to_string();
@@ -95,7 +95,7 @@ async fn one(
         && !last_finding(shared, &current, stop).await.is_some_and(|last| last == key_of(&finding))
     {
         store.ingest().finding(finding.clone());
-        repeat::look(shared, &finding, said, stop).await;
+        repeat::look(shared, &finding, reported, stop).await;
     }
     if let Some(command) = command
         && let Err(why) = run(command, &own, &finding, &sentence, &report).await

@@ -1,0 +1,286 @@
+//! One rank of one communicator under suspicion: by its lateness, by its compute time, or as the
+//! neighbour of a rank that was found.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::episodes::{episode, steady_runs};
+use super::excess::{
+    before_waits, by_member, excesses, independent, is_numbered_less, late_by, of_run, order, steadiness, telling,
+};
+use super::{Elsewhere, Findings, Found};
+use crate::comm::Met;
+use crate::observation::{Process, hex};
+use crate::ranks::RankRef;
+use crate::rating::{Flags, Rating, history, unsure};
+use crate::report::{Basis, Culprit};
+use crate::rules::Rules;
+use crate::score::Scored;
+use crate::stats::{Moments, median};
+use crate::tally::{Tally, Waits};
+
+/// One rank of one communicator under suspicion.
+pub(super) struct Case<'a> {
+    index: usize,
+    s: &'a Scored,
+    m: usize,
+    me: RankRef,
+    /// It communicates in other ways too: what makes it late may lie there.
+    several: bool,
+    /// It sends to or receives from single ranks.
+    paired: bool,
+    elsewhere: &'a Elsewhere,
+    rules: &'a Rules,
+}
+
+impl<'a> Case<'a> {
+    pub(super) fn of(
+        index: usize,
+        s: &'a Scored,
+        m: usize,
+        rules: &'a Rules,
+        job_rank: &HashMap<Process, i32>,
+        elsewhere: &'a Elsewhere,
+    ) -> Self {
+        let member = &s.comm.members[m];
+        let process: Process = (Arc::clone(&member.node), member.pid);
+        let rank = job_rank.get(&process).copied().unwrap_or(member.rank);
+        let paired = elsewhere.paired.contains(&process);
+        let several = s.comm.one_sided > 0 || elsewhere.several.contains(&process);
+        let me = RankRef { rank, node: member.node.to_string(), pid: member.pid };
+        Self { index, s, m, me, several, paired, elsewhere, rules }
+    }
+
+    /// It stands out as its neighbour on the host does, by the same figure over the same windows.
+    pub(super) fn as_neighbour(&self, neighbour: &Found) -> Option<Found> {
+        let run = neighbour.episode.clone();
+        let (_, scores) = self.s.pooled(run.clone(), self.rules);
+        let by_compute = neighbour.culprit.basis == Basis::OwnTime;
+        let rating = if by_compute { &scores[self.m].compute } else { &scores[self.m].late };
+        // Its compute time must not show that it is held up.
+        let own = self.explained(neighbour.culprit.basis, &run, 1.0);
+        let itself = by_compute || own.map_or(!self.several, |own| own >= self.rules.compute_share);
+        let flags = self.column(if by_compute { |flags| flags.compute } else { |flags| flags.late });
+        // Those that are slow as it is are among the others, and widen their spread: what it has in
+        // every collective counts as well.
+        let surely = rating.consistency > self.rules.z && rating.mostly >= self.rules.mostly;
+        // One collective, however long, is no habit.
+        let habit = || {
+            rating.mostly >= Rules::ABOVE_MEDIAN
+                && self.consistency(rating, neighbour.culprit.basis, &run) >= Rules::NEIGHBOUR_CONSISTENCY
+        };
+        let stands_out = rating.share >= self.rules.effect && (by_compute && surely || rating.flagged && habit());
+        (stands_out && itself && 2.0 * rating.share >= neighbour.culprit.share)
+            .then(|| self.found(neighbour.culprit.basis, rating, &flags, run))
+    }
+
+    fn column(&self, flag: fn(&Flags) -> bool) -> Vec<bool> {
+        self.s.flags.iter().map(|w| flag(&w[self.m])).collect()
+    }
+
+    /// It is late: by waits or entries.
+    pub(super) fn by_lateness(&self, findings: &mut Findings) -> Option<Found> {
+        let (s, m, rules) = (self.s, self.m, self.rules);
+        let flags = self.column(|flags| flags.late);
+        let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
+        let (run, (tallies, scores)) =
+            self.candidates(&flags, |flags| flags.late, basis).into_iter().find_map(|run| {
+                let pooled = s.pooled(run.clone(), rules);
+                self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, basis).then_some((run, pooled))
+            })?;
+        let (rating, tally) = (&scores[m].late, &tallies[m]);
+        if s.waits == Waits::Enqueued && is_numbered_less(s, m, &run) {
+            findings.doubts.push(format!(
+                "rank {} on {} enters collectives when the others enter a later one: it is whole steps behind, or calls \
+                 were not counted from the start there",
+                self.me.rank, self.me.node
+            ));
+            return None;
+        }
+        // Where calls only enqueue, a rank waits outside them: its compute time is not its own, and
+        // in a pipeline nothing distinguishes a late rank from one that was held up by the stage
+        // before it.
+        if s.waits == Waits::Enqueued && !s.comm.reconstructed && (s.comm.mixed() || self.paired) {
+            let found = Found { by_entries: true, ..self.found(basis, rating, &flags, run) };
+            findings.ahead.push(found);
+            return None;
+        }
+        let own = tally.more_compute.mean().filter(|_| tally.more_compute.n >= Rules::COMPUTE_SEEN);
+        let explained = self.explained(basis, &run, Rules::COMPUTE_SEEN);
+        let not_own = explained.is_some_and(|explained| explained < rules.compute_share);
+        // Told from entries, the clocks may make it.
+        let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
+        let open = !not_own && own.is_some_and(|own| own - unsure < rules.compute_share * rating.excess_ns);
+        // It entered late for certain; where it does not pass data to single ranks, it may still be
+        // seen whether somebody else made it late.
+        let entries_tell = !s.comm.mixed() && !self.paired;
+        let by_entries =
+            s.waits == Waits::Enqueued && (!s.comm.reconstructed || (open || own.is_none()) && entries_tell);
+        if by_entries && !self.elsewhere.hosts_wait {
+            findings.ahead.push(Found { by_entries, ..self.found(basis, rating, &flags, run) });
+            return None;
+        }
+        if !by_entries {
+            if open {
+                findings.alone.push(self.me.clone());
+                return None;
+            }
+            if s.comm.mixed() {
+                // Stages come at different times by design. Here only compute time tells, and it
+                // has to be consistent.
+                if own.is_none() {
+                    findings.alone.push(self.me.clone());
+                    return None;
+                }
+                let rating = Rating {
+                    consistency: tally.more_compute.consistency(scores[m].compute.usual_ns).unwrap_or(0.0),
+                    mostly: tally.more_compute.positive / tally.more_compute.n,
+                    ..*rating
+                };
+                let class = s.comm.members[m].class;
+                let peers = s.comm.members.iter().filter(|o| o.class == class).count();
+                if not_own || !self.holds(&rating, peers, &run, Basis::OwnTime, basis) {
+                    return None;
+                }
+            } else if not_own {
+                findings.held_up.push(self.me.clone());
+                return None;
+            } else if own.is_none() && self.several {
+                findings.alone.push(self.me.clone());
+                return None;
+            }
+        }
+        Some(Found { by_entries, ..self.found(basis, rating, &flags, run) })
+    }
+
+    /// Which part of its lateness over an episode its excess of compute time explains, collective by
+    /// collective: one wait whose record was lost, and that looks like compute time, explains no more
+    /// than the lateness there. None where it is known of fewer than `least` of them.
+    fn explained(&self, basis: Basis, run: &Range<usize>, least: f64) -> Option<f64> {
+        let above = |basis: Basis, met: &Met| {
+            let order = order(self.s, self.m, basis, met);
+            let (_, mine) = order.iter().find(|(r, _)| *r == self.m)?;
+            median(order.iter().filter(|(r, _)| *r != self.m).map(|(_, v)| mine.saturating_sub(*v) as f64))
+        };
+        let (mut known, mut late_ns, mut own_ns) = (0.0, 0.0, 0.0);
+        for met in of_run(self.s, run) {
+            let Some((late, own)) = above(basis, met).zip(above(Basis::OwnTime, met)) else { continue };
+            known += 1.0;
+            late_ns += late;
+            own_ns += own.min(late.max(0.0));
+        }
+        (known >= least && late_ns > 0.0).then(|| own_ns / late_ns)
+    }
+
+    /// It takes more time of its own than the others of its class.
+    pub(super) fn by_compute(&self) -> Option<Found> {
+        let flags = self.column(|flags| flags.compute);
+        let class = self.s.comm.members[self.m].class;
+        let peers = || self.s.comm.members.iter().filter(|o| o.class == class).count();
+        self.candidates(&flags, |flags| flags.compute, Basis::OwnTime).into_iter().find_map(|run| {
+            let (_, scores) = self.s.pooled(run.clone(), self.rules);
+            let rating = &scores[self.m].compute;
+            self.holds(rating, peers(), &run, Basis::OwnTime, Basis::OwnTime)
+                .then(|| self.found(Basis::OwnTime, rating, &flags, run))
+        })
+    }
+
+    /// Episodes to be tried in turn.
+    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool, basis: Basis) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = episode(flags, self.rules).into_iter().collect();
+        if let Some(run) = runs.first().cloned() {
+            runs.extend(steady_runs(&run, &self.excess_by_window(basis), self.rules));
+        }
+        // Where windows hold few collectives or ranks are few, the spread of a single window is a
+        // poor measure: then it is enough that it costs as much in most of the longer ones; what it
+        // stands out of is asked over the whole run.
+        let coarse: Vec<bool> = self.s.coarse.iter().map(|(_, of_all)| costs(&of_all[self.m])).collect();
+        if let Some(run) = episode(&coarse, self.rules) {
+            let (first, last) = (&self.s.coarse[run.start].0, &self.s.coarse[run.end - 1].0);
+            runs.push(first.start..last.end);
+        }
+        runs
+    }
+
+    /// Does an episode hold up as a whole? `of_rating` is the basis of the rating's excess.
+    fn holds(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis, of_rating: Basis) -> bool {
+        // Of many that are looked at some stand out by chance: the places in communicators, and the
+        // episodes of this length that find room in the span. As much surer as the tail of a normal
+        // deviate asks for.
+        let episodes = (self.s.windows.len() as f64 / run.len().max(1) as f64).max(1.0);
+        let steady = peers >= Rules::POPULATION && rating.mostly >= self.rules.mostly;
+        let needed = if steady { self.rules.steady_consistency } else { self.rules.consistency };
+        // Sooner where no population says how far ranks usually are apart.
+        let few = if peers >= Rules::POPULATION { Rules::COMPARED_FREELY } else { Rules::COMPARED_FREELY / 8.0 };
+        let many = (self.elsewhere.compared as f64 / few).max(1.0);
+        let needed = (needed * needed + 2.0 * (many * episodes).ln()).sqrt();
+        rating.flagged
+            && rating.mostly >= Rules::ABOVE_MEDIAN
+            && rating.beyond >= self.rules.effect
+            && self.consistency(rating, basis, run) >= needed
+            && self.departs_from_history(rating, peers, run, of_rating)
+    }
+
+    /// How surely its excess over an episode is no chance, as a normal deviate: the surest of tests
+    /// over all its collectives and over those that tell most, less what they depend on each other.
+    fn consistency(&self, rating: &Rating, basis: Basis, run: &Range<usize>) -> f64 {
+        let mets = excesses(self.s, self.m, basis, run);
+        let series = by_member(&mets, self.s.comm.members.len());
+        let surest = rating.consistency.max(steadiness(series.get(self.m).map_or(&[], Vec::as_slice)));
+        let each = surest * independent(&series).sqrt();
+        let of = |mets: &[Vec<(usize, f64)>]| {
+            let series = by_member(mets, self.s.comm.members.len());
+            let own = series.get(self.m).map_or(&[][..], Vec::as_slice);
+            Moments::of(own).consistency(rating.usual_ns).unwrap_or(0.0) * independent(&series).sqrt()
+        };
+        let most = of(&telling(&mets)).max(each);
+        // Where hosts run ahead lateness adds up until they wait: what it has come to by then are
+        // values of their own.
+        if basis == Basis::Entries { most.max(of(&before_waits(mets))) } else { most }
+    }
+
+    /// Three ranks: two others are no population, so where the rank has a past of its own, it must
+    /// depart from it.
+    fn departs_from_history(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis) -> bool {
+        if peers != 3 || run.start < Rules::HISTORY {
+            return true;
+        }
+        let past = self.excess_by_window(basis).into_iter().take(run.start);
+        history(past).is_none_or(|(mid, scale)| rating.excess_ns - mid > self.rules.z * scale)
+    }
+
+    /// Its mean excess in each window; 0 where it is not known.
+    fn excess_by_window(&self, basis: Basis) -> Vec<f64> {
+        let excess = |tally: &Tally| match basis {
+            Basis::Waits => tally.less_wait.mean(),
+            Basis::Entries => tally.later.mean(),
+            Basis::OwnTime | Basis::PointToPoint => tally.more_compute.mean(),
+        };
+        self.s.tallies.iter().map(|window| excess(&window[self.m]).unwrap_or(0.0)).collect()
+    }
+
+    fn found(&self, basis: Basis, rating: &Rating, flags: &[bool], run: Range<usize>) -> Found {
+        let s = self.s;
+        let (late_by_ns, last_in, collectives) = late_by(s, self.m, basis, &run);
+        let culprit = Culprit {
+            rank: self.me.rank,
+            node: self.me.node.clone(),
+            pid: self.me.pid,
+            comm_hash: hex(s.comm.hash),
+            basis,
+            late_by_ns,
+            last_in,
+            collectives,
+            share: rating.share,
+            z: rating.z,
+            since_ns: s.windows[run.start].start_ns,
+            until_ns: s.windows[run.end - 1].end_ns,
+            since_start: run.start == 0,
+            ongoing: run.end + 2 >= s.windows.len(),
+            flagged: flags[run.clone()].iter().filter(|f| **f).count(),
+            windows: run.len(),
+        };
+        Found { culprit, comm: self.index, member: self.m, episode: run, by_entries: false }
+    }
+}

@@ -1,0 +1,242 @@
+//! What a suspicion is tested with: how late ranks are, collective by collective of an episode,
+//! and how surely that is no chance.
+
+use std::ops::Range;
+
+use crate::comm::{Cell, Met};
+use crate::report::Basis;
+use crate::rules::Rules;
+use crate::score::Scored;
+use crate::stats::median;
+use crate::tally::Waits;
+
+/// The collectives of an episode.
+pub(crate) fn of_run<'a>(s: &'a Scored, run: &Range<usize>) -> &'a [Met] {
+    match (s.windows.get(run.start), run.end.checked_sub(1).and_then(|w| s.windows.get(w))) {
+        (Some(first), Some(last)) => &s.comm.met[first.met.start..last.met.end],
+        _ => &[],
+    }
+}
+
+/// How late each rank that can be compared with `m` is in a collective; larger is later, and
+/// nothing else: minus its duration, its aligned entry, or its compute time.
+pub(crate) fn order(s: &Scored, m: usize, basis: Basis, met: &Met) -> Vec<(usize, i64)> {
+    let place = |(r, cell): (usize, &Option<Cell>)| {
+        let cell = cell.as_ref()?;
+        let value = match basis {
+            Basis::Waits => Some(-cell.duration_ns),
+            Basis::Entries => s.bounds[r].map(|_| cell.entry_ns),
+            Basis::OwnTime => cell.compute_ns.filter(|_| s.comm.members[r].class == s.comm.members[m].class),
+            Basis::PointToPoint => None,
+        };
+        value.map(|v| (r, v))
+    };
+    met.cells.iter().enumerate().filter_map(place).collect()
+}
+
+/// Over the collectives in which `m` was the last: by how much it came after the median of the
+/// others, in how many it was the last, of how many. The lateness is the one from which on half of
+/// the lost time comes: where all are alike the median, and in a step of one long and many short
+/// phases that of the long one.
+pub(super) fn late_by(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> (i64, usize, usize) {
+    let met = of_run(s, run);
+    let mut late: Vec<f64> = Vec::new();
+    for collective in met {
+        let order = order(s, m, basis, collective);
+        let Some(own) = order.iter().find(|(r, _)| *r == m).map(|(_, v)| *v) else {
+            continue;
+        };
+        if order.iter().any(|(r, v)| *r != m && *v > own) {
+            continue;
+        }
+        if let Some(mid) = median(order.iter().filter(|(r, _)| *r != m).map(|(_, v)| *v as f64)) {
+            late.push(own as f64 - mid);
+        }
+    }
+    let last_in = late.len();
+    late.sort_by(f64::total_cmp);
+    let half = late.iter().sum::<f64>() / 2.0;
+    let mut sum = 0.0;
+    let typical = late.iter().find(|v| {
+        sum += **v;
+        sum >= half
+    });
+    (typical.map_or(0, |v| *v as i64), last_in, met.len())
+}
+
+/// Enqueue times only: whether the rank's calls are numbered less than the others'. Then its lateness
+/// says nothing. It enters about as often before as after the others (median) enter a later
+/// collective, and hardly apart from them. Where hosts run ahead a rank may come after the next
+/// collective as well, but the later the longer its host has not waited, and not after it waited.
+pub(super) fn is_numbered_less(s: &Scored, m: usize, run: &Range<usize>) -> bool {
+    let entries = |met: &Met| {
+        let mine = met.cells[m]?.entry_ns;
+        let others = met.cells.iter().enumerate().filter(|(r, _)| *r != m && s.bounds[*r].is_some());
+        let later = median(others.filter_map(|(_, c)| c.map(|c| (c.entry_ns - mine) as f64)))?;
+        Some((mine, mine + later as i64))
+    };
+    let (mine, others): (Vec<i64>, Vec<i64>) = of_run(s, run).iter().filter_map(entries).unzip();
+    // How many collectives further on the others are when it enters; not known after their last.
+    let ahead = |(place, at_ns): (usize, &i64)| {
+        let after = others.partition_point(|other| other < at_ns);
+        let next = others.get(after)?.abs_diff(*at_ns);
+        let nearest = if after > 0 && others[after - 1].abs_diff(*at_ns) < next { after - 1 } else { after };
+        Some(nearest as f64 - place as f64)
+    };
+    let ahead: Vec<f64> = mine.iter().enumerate().filter_map(ahead).collect();
+    if 2 * ahead.len() < mine.len() {
+        return true;
+    }
+    let by = median(ahead).map_or(0, |by| by.max(0.0) as usize);
+    if by == 0 {
+        return false;
+    }
+    let behind = |by: usize| mine.iter().zip(others.iter().skip(by)).map(|(mine, other)| (mine - other) as f64);
+    let apart = |by: usize| median(behind(by).map(f64::abs));
+    let after = behind(by).filter(|late| *late >= -s.bounds[m].unwrap_or(0.0)).count();
+    after as f64 > Rules::AFTER_LATER * behind(by).count() as f64
+        && apart(by).zip(apart(0)).is_none_or(|(apart, late)| apart <= Rules::COINCIDES * late)
+}
+
+/// By collective of an episode: how far each member that can be compared with `m` lies above the
+/// median there.
+pub(super) fn excesses(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) -> Vec<Vec<(usize, f64)>> {
+    let above = |met: &Met| {
+        let order = order(s, m, basis, met);
+        // From the first: as floats, times since 1970 lose digits.
+        let &(_, from) = order.first()?;
+        let apart: Vec<(usize, f64)> = order.iter().map(|(r, v)| (*r, v.saturating_sub(from) as f64)).collect();
+        let mid = median(apart.iter().map(|(_, v)| *v))?;
+        Some(apart.into_iter().map(|(r, v)| (r, v - mid)).collect())
+    };
+    of_run(s, run).iter().filter_map(above).collect()
+}
+
+/// The same by member.
+pub(super) fn by_member(mets: &[Vec<(usize, f64)>], members: usize) -> Vec<Vec<f64>> {
+    let mut series: Vec<Vec<f64>> = vec![Vec::new(); members];
+    mets.iter().flatten().for_each(|(r, excess)| series[*r].push(*excess));
+    series
+}
+
+/// How far the members are apart in each of them.
+fn spreads(mets: &[Vec<(usize, f64)>]) -> Vec<f64> {
+    let spread = |met: &Vec<(usize, f64)>| {
+        let values = || met.iter().map(|(_, excess)| *excess);
+        values().fold(f64::MIN, f64::max) - values().fold(f64::MAX, f64::min)
+    };
+    mets.iter().map(spread).collect()
+}
+
+/// Of these the collectives in which members are apart by at least half of what they are on average:
+/// one that follows another at once, such as a second value that is read after the loss, makes no
+/// rank wait, whoever is slow. All members are looked at alike, so that nothing favours that one of
+/// them is late.
+pub(super) fn telling(mets: &[Vec<(usize, f64)>]) -> Vec<Vec<(usize, f64)>> {
+    let spreads = spreads(mets);
+    let least = spreads.iter().sum::<f64>() / spreads.len().max(1) as f64 / 2.0;
+    mets.iter().zip(spreads).filter(|(_, spread)| *spread >= least).map(|(met, _)| met.clone()).collect()
+}
+
+/// Of these the last collective before each wait for all: after it the entries lie less than half as
+/// far apart as they came to lie before. All members are looked at alike, as by [`telling`].
+pub(super) fn before_waits(mut mets: Vec<Vec<(usize, f64)>>) -> Vec<Vec<(usize, f64)>> {
+    let spreads = spreads(&mets);
+    let mut widest = 0.0f64;
+    let mut waits = spreads.windows(2).map(|two| {
+        widest = widest.max(two[0]);
+        let waits = two[1] < widest / 2.0;
+        widest = if waits { 0.0 } else { widest };
+        waits
+    });
+    mets.retain(|_| waits.next().unwrap_or(false));
+    mets
+}
+
+/// How surely a rank is usually late, however far single collectives lie out: the sign test (Dixon
+/// and Mood, "The statistical sign test", 1946) of its excess against half of its mean, as a normal
+/// deviate. Delays with heavy tails leave a mean no finite variance, and one of them, of whichever
+/// rank, hides from Student's t what is there in every collective.
+pub(super) fn steadiness(excess: &[f64]) -> f64 {
+    let n = excess.len() as f64;
+    let half = excess.iter().sum::<f64>() / n.max(1.0) / 2.0;
+    if half <= 0.0 {
+        return 0.0;
+    }
+    let above = excess.iter().filter(|x| **x > half).count() as f64;
+    (2.0 * above - n) / n.max(1.0).sqrt()
+}
+
+/// Which part of an episode's collectives count as independent: (1 - r) / (1 + r) for the lag-1
+/// autocorrelation r of the ranks' excess (Bartlett 1946; median over the ranks). Uneven data keeps
+/// a rank late for all the collectives of a step.
+pub(super) fn independent(series: &[Vec<f64>]) -> f64 {
+    let length = median(series.iter().map(|x| x.len() as f64)).unwrap_or(0.0);
+    let r = median(series.iter().filter_map(|x| autocorrelation(x))).unwrap_or(0.0).clamp(0.0, 0.95);
+    // Within what independent values show by chance, nothing is taken off.
+    if r * length.sqrt() < 2.0 {
+        return 1.0;
+    }
+    (1.0 - r) / (1.0 + r)
+}
+
+/// Whether hosts wait for the calls that they enqueue. Where they do not, a rank that is late in one
+/// is as late in the next, until all wait once. Derived from how the ranks' lateness changes from one
+/// collective to the next (median over all ranks and communicators of the lag-1 autocorrelation):
+/// -1/2 where each collective lets all go together, for then a difference has the noise of both; 0
+/// where lateness adds up, and about -1/4 where it does so over two.
+pub(crate) fn hosts_wait<'a>(scored: impl Iterator<Item = &'a Scored>) -> bool {
+    let changes = |x: &Vec<f64>| x.windows(2).map(|w| w[1] - w[0]).collect::<Vec<f64>>();
+    let enqueued = scored.filter(|s| s.waits == Waits::Enqueued && s.comm.members.len() > 1);
+    let series =
+        enqueued.flat_map(|s| by_member(&excesses(s, 0, Basis::Entries, &(0..s.windows.len())), s.comm.members.len()));
+    let series: Vec<Vec<f64>> = series.map(|x| changes(&x)).filter(|x| x.len() >= Rules::CHANGES_SEEN).collect();
+    let pairs: f64 = series.iter().map(|x| x.len() as f64 - 1.0).sum();
+    let r = median(series.iter().filter_map(|x| autocorrelation(x)));
+    r.is_some_and(|r| (Rules::RUNS_AHEAD - r) * pairs.sqrt() >= Rules::HOSTS_WAIT_ERRORS)
+}
+
+/// Lag-1 autocorrelation; none where nothing varies.
+fn autocorrelation(x: &[f64]) -> Option<f64> {
+    let mean = x.iter().sum::<f64>() / x.len().max(1) as f64;
+    let square: f64 = x.iter().map(|v| (v - mean).powi(2)).sum();
+    let product: f64 = x.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum();
+    (square > 0.0).then(|| product / square)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Moments;
+
+    #[test]
+    fn one_delay_far_out_does_not_hide_what_is_always_there() {
+        let steady: Vec<f64> = (0..36).map(|i| if i == 7 { -2_000.0 } else { 100.0 + f64::from(i % 5) }).collect();
+        assert!(steady.iter().sum::<f64>() > 0.0 && steadiness(&steady) > 5.0, "{}", steadiness(&steady));
+        let spikes: Vec<f64> = (0..36).map(|i| if i % 9 == 0 { 2_000.0 } else { 1.0 }).collect();
+        assert!(steadiness(&spikes) < 0.0);
+        assert_eq!((steadiness(&[]), steadiness(&[-1.0; 9])), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_collective_right_after_another_hides_nobody() {
+        // A job that reads two values every ten steps: the second makes nobody wait.
+        let mets: Vec<_> = (0..14).map(|i| {
+            let late = if i % 2 == 0 { 100.0 + f64::from(i) } else { f64::from(i % 3) };
+            vec![(0, 0.0), (1, late), (2, f64::from(i % 5))]
+        });
+        let mets: Vec<Vec<(usize, f64)>> = mets.collect();
+        let own = |mets: &[Vec<(usize, f64)>]| Moments::of(&by_member(mets, 3)[1]).consistency(0.0);
+        assert!(own(&mets) < Some(3.5) && own(&telling(&mets)) > Some(4.0), "{:?}", own(&telling(&mets)));
+        // One that lies far out tells by itself, and one is no habit.
+        let once: Vec<_> = (0..14).map(|i| vec![(0, 0.0), (1, if i == 5 { 500.0 } else { 1.0 })]).collect();
+        assert_eq!(own(&telling(&once)), None);
+    }
+
+    #[test]
+    fn the_last_collective_before_each_wait_tells() {
+        let met = |late: f64| vec![(0, 0.0), (1, late)];
+        let lateness = [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.5, 0.5, 1.5];
+        assert_eq!(before_waits(lateness.map(met).to_vec()), [met(4.0), met(4.5)]);
+    }
+}
