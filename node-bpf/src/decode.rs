@@ -41,7 +41,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         tier: 0,
         ret: returned(raw),
         cgroup_id: raw.cgroup_id,
-        job_id: seen.and_then(|s| s.job_id.clone()),
+        job_id: process.and_then(|process| process.job_id.clone()),
         captured: (raw.flags & wire::CAPTURE_KNOWN != 0).then_some(raw.flags & wire::CAPTURED != 0),
         site: None,
     };

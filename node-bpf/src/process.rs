@@ -75,6 +75,8 @@ impl Attribution {
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) seen: ProcessSeen,
+    /// That of `seen`, for the records of its calls.
+    pub(crate) job_id: Option<Arc<str>>,
     pub(crate) mpi_namespace: Option<String>,
     /// Kernel time of the reading: an exec before it is already in it.
     read_ns: u64,
@@ -111,7 +113,8 @@ impl Process {
             uid,
             cgroup_id: cgroup::id_of(cgroup_path(&cgroups)),
         };
-        Some(Process { seen, mpi_namespace: who.mpi_namespace, read_ns, mpi: OnceLock::new() })
+        let job_id = seen.job_id.as_deref().map(Arc::from);
+        Some(Process { seen, job_id, mpi_namespace: who.mpi_namespace, read_ns, mpi: OnceLock::new() })
     }
 
     /// What the MPI handles of this process mean; read once.
@@ -330,7 +333,8 @@ mod tests {
         assert!(processes.is_same(pid) && processes.known(pid).is_some());
         // another process had this pid, and its end was not seen
         let before = ProcessSeen { start_ns: me.seen.start_ns - 5_000_000_000, rank: Some(7), ..me.seen.clone() };
-        let before = Process { seen: before, mpi_namespace: None, read_ns: me.read_ns, mpi: OnceLock::new() };
+        let before =
+            Process { seen: before, job_id: None, mpi_namespace: None, read_ns: me.read_ns, mpi: OnceLock::new() };
         processes.lock().insert(pid, Arc::new(before));
         assert!(!processes.is_same(pid) && processes.known(pid).is_none());
         let (again, new) = processes.look(pid).unwrap();

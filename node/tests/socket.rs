@@ -135,7 +135,7 @@ fn record(store: &Store, now_ns: i64, uid: u32, rank: i32, late_ns: i64) {
             library: Library::Mpi,
             ret: Some(0),
             cgroup_id: 1,
-            job_id: job_id.clone(),
+            job_id: job_id.as_deref().map(Into::into),
             ..Collective::default()
         }));
     }

@@ -37,7 +37,7 @@ fn call(host: i32, rank: i32, seq: i64) -> Record {
         bytes: Some(4_096),
         ret: Some(0),
         cgroup_id: 1,
-        job_id: Some("4711".to_owned()),
+        job_id: Some("4711".into()),
         ..Collective::default()
     })
 }

@@ -160,6 +160,10 @@ pub enum RunError {
     /// A fault in our own machinery or the fan-out.
     #[error("internal: {0}")]
     Internal(String),
+    /// The fan-out sent what was asked for and does not wait for the answers: with them the same
+    /// run, made again, goes on. Only fan-outs that may not wait return it, to callers who know.
+    #[error("not answered yet")]
+    Pending,
 }
 
 /// How a fragment's answers reach the merge: called by [`Fanout::ask`] for each batch with the

@@ -6,7 +6,7 @@ use crate::api::Answer;
 use crate::ast::quote_name;
 use crate::exec::{ADMITTED, RAN};
 use crate::limits::MAX_KEYS;
-use crate::plan::{Merge, Plan, ReductionBy, Targets};
+use crate::plan::{Merge, Plan, ReducedByDriver, ReductionBy, Targets};
 
 /// The plan for `--explain`: stable, one fact a line.
 pub fn explain(plan: &Plan) -> String {
@@ -27,6 +27,15 @@ pub fn explain(plan: &Plan) -> String {
     out
 }
 
+/// The condition that a driver's rows add.
+fn of_driver(by: &ReducedByDriver) -> String {
+    let keys =
+        by.keys.iter().map(|(column, keys)| format!("{} IN (fragment {}'s {keys})", quote_name(column), by.driver));
+    let bounds = by.bounds.iter().map(|bound| format!("{} {} ({})", bound.column, bound.operator, bound.sql));
+    let conditions: Vec<String> = keys.chain(bounds).collect();
+    format!("+ {} {}", by.condition_word(), conditions.join(" AND "))
+}
+
 fn explain_one(plan: &Plan) -> String {
     let mut out = format!("strategy: {}\n", plan.strategy);
     for (i, fragment) in plan.fragments.iter().enumerate() {
@@ -38,9 +47,15 @@ fn explain_one(plan: &Plan) -> String {
         };
         let reduction = plan.reductions.iter().find(|reduction| reduction.fragment == i);
         let round = reduction.map_or_else(String::new, |reduction| match &reduction.by {
-            ReductionBy::Keys { driver, .. } => {
-                format!("; round 2, filtered by the keys of fragment {driver} when they are at most {MAX_KEYS}")
-            }
+            ReductionBy::Driver(by) => match by.keys {
+                Some(_) => {
+                    format!(
+                        "; round 2, filtered by the keys of fragment {} when they are at most {MAX_KEYS}",
+                        by.driver
+                    )
+                }
+                None => format!("; round 2, filtered by the rows of fragment {}", by.driver),
+            },
             ReductionBy::Rows(by) => {
                 let drivers: Vec<String> = by.drivers.iter().map(ToString::to_string).collect();
                 let drivers = drivers.join(", ");
@@ -58,11 +73,14 @@ fn explain_one(plan: &Plan) -> String {
             fragment.columns, fragment.table, fragment.sql
         );
         match reduction.map(|reduction| &reduction.by) {
-            Some(ReductionBy::Keys { column, driver, driver_column }) => {
-                let _ = writeln!(out, "  + WHERE {} IN (fragment {driver}'s {driver_column})", quote_name(column));
+            Some(ReductionBy::Driver(by)) => {
+                let _ = writeln!(out, "  {}", of_driver(by));
             }
             Some(ReductionBy::Rows(by)) => {
                 let _ = writeln!(out, "  or {}", by.sql);
+                if let Some(otherwise) = &by.otherwise {
+                    let _ = writeln!(out, "  or {}", of_driver(otherwise));
+                }
                 for set in &by.sets {
                     let _ = writeln!(out, "  with {}: {}", set.name, set.sql);
                 }

@@ -64,11 +64,11 @@ pub use merge_pool::MergePool;
 pub use parameters::{parameters, with_values};
 pub use partial::{Combine, CombinedColumn, How};
 pub use plan::{
-    ColumnMeta, Fragment, Merge, MergeColumn, MergeTable, Plan, ReducedByRows, Reduction, ReductionBy, Strategy,
-    Targets,
+    ColumnMeta, DriverBound, Fragment, Merge, MergeColumn, MergeTable, Plan, ReducedByDriver, ReducedByRows, Reduction,
+    ReductionBy, Strategy, Targets,
 };
 pub use plan_cache::PlanCache;
 pub use planner::{plan, plan_for_one};
-pub use run::{FirstAsk, first_ask, run, run_with};
+pub use run::{RoundAsk, first_ask, run, run_with};
 pub use stop::{Stop, StopOnDrop, Watched};
 pub use time_range::time_range;

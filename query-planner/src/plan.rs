@@ -144,17 +144,36 @@ pub struct Reduction {
 /// How rows of other fragments say which rows are needed. None of these fragments is reduced itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReductionBy {
-    /// The rows whose `column` is among the keys of a fragment.
-    Keys {
-        /// The reduced fragment's column.
-        column: String,
-        /// Index of the fragment that has the keys.
-        driver: usize,
-        /// The column with the keys in that fragment's merge table.
-        driver_column: String,
-    },
+    /// The rows that have what every row of a join with another fragment has.
+    Driver(ReducedByDriver),
     /// The rows that match a row of other fragments.
     Rows(ReducedByRows),
+}
+
+/// What a fragment's rows have in common with those of another, the driver, with which they are
+/// joined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReducedByDriver {
+    /// Index of the fragment that has the other rows.
+    pub driver: usize,
+    /// The fragment's column that is among the driver's keys, and the column with those in the
+    /// driver's merge table.
+    pub keys: Option<(String, String)>,
+    /// Between what the fragment's columns lie.
+    pub bounds: Vec<DriverBound>,
+    /// The fragment's statement up to where a condition can follow.
+    pub head: String,
+}
+
+/// A comparison of a column with a value that is known once the driver's rows are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverBound {
+    /// The column, as SQL.
+    pub column: String,
+    /// `<`, `<=`, `>` or `>=`.
+    pub operator: String,
+    /// The SELECT over the driver's merge table that gives the value.
+    pub sql: String,
 }
 
 /// A fragment's statement over values of other fragments' rows.
@@ -168,13 +187,24 @@ pub struct ReducedByRows {
     pub sql: String,
     /// Index of the fragment that counts the rows that the fragment's own statement gives.
     pub counted: usize,
+    /// Pairs of a value and a row beyond which nodes do not look for those that match.
+    pub most_pairs: Option<u64>,
+    /// What reduces the fragment where this does not.
+    pub otherwise: Option<ReducedByDriver>,
+}
+
+impl ReducedByDriver {
+    /// What a condition follows in the statement.
+    pub(crate) fn condition_word(&self) -> &'static str {
+        if self.head.ends_with(" AND ") { "AND" } else { "WHERE" }
+    }
 }
 
 impl Reduction {
     /// The fragments whose rows it needs.
     pub(crate) fn drivers(&self) -> &[usize] {
         match &self.by {
-            ReductionBy::Keys { driver, .. } => std::slice::from_ref(driver),
+            ReductionBy::Driver(ReducedByDriver { driver, .. }) => std::slice::from_ref(driver),
             ReductionBy::Rows(ReducedByRows { drivers, .. }) => drivers,
         }
     }

@@ -15,8 +15,7 @@ use crate::limits::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::memory::{self, Refused, SharedReservation};
 use crate::merge_pool::MergePool;
 use crate::names::quoted;
-use crate::plan::{Fragment, Merge, MergeTable, Plan, ReducedByRows, ReductionBy, Targets, ValueSet};
-use crate::rules::semijoin::filtered_by_keys;
+use crate::plan::{Fragment, Merge, MergeTable, Plan, ReducedByDriver, ReducedByRows, ReductionBy, Targets, ValueSet};
 use crate::rules::values::{with_rows, with_sets};
 use crate::stop::{self, Stop};
 
@@ -172,7 +171,15 @@ fn run_once(
                 let (nodes, chosen) = (answer.node_stats.len(), &mut answer.chosen);
                 let second = RoundFragments::second(plan, &conn, tables, now_unix_ns, nodes, chosen)
                     .map_err(|error| internal(&error))?;
-                ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink)?;
+                let asked = ask(&second, fanout, budget, now_unix_ns, stop, &mut answer, &mut sink);
+                if asked == Err(RunError::Pending) {
+                    // For the run that follows.
+                    drop(statements);
+                    drop(watched);
+                    pool.release(conn, tables, setup, rows);
+                    return Err(RunError::Pending);
+                }
+                asked?;
             }
             drop(statements);
             let started = Instant::now();
@@ -217,33 +224,42 @@ fn first_round(plan: &Plan, with_out: bool) -> Round {
     }
 }
 
-/// What a run of a plan asks for first.
+/// What a run asks for at a time.
 #[derive(Debug, Clone)]
-pub struct FirstAsk {
+pub struct RoundAsk {
     /// The round that it belongs to.
     pub round: Round,
     /// The task.
     pub task: NodeTask,
     /// For whom it is.
     pub targets: Targets,
-    /// Whether the run asks for nothing else.
-    pub is_all: bool,
+}
+
+impl RoundAsk {
+    /// Whether this is what is asked for.
+    #[must_use]
+    pub fn is(&self, round: Round, task: &NodeTask, targets: &Targets) -> bool {
+        self.round == round
+            && self.targets == *targets
+            && self.task.now_unix_ns == task.now_unix_ns
+            && self.task.fragments == task.fragments
+            && self.task.keys == task.keys
+            && self.task.budget == task.budget
+    }
 }
 
 /// What [`run_with`] is going to ask for first (`with_out`: with an `out`) with otherwise the same
 /// arguments: for a fan-out that begins before the run does. None where no node is asked.
-pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64) -> Option<FirstAsk> {
+pub fn first_ask(plan: &Plan, with_out: bool, budget: &Budget, now_unix_ns: i64) -> Option<RoundAsk> {
     let asks = match &plan.merge {
         Merge::Concat { .. } => RoundFragments::all(plan),
         Merge::Sql { .. } => RoundFragments::first(plan),
     };
     let mut groups = asks.groups().into_iter().filter(|(targets, _)| *targets != Targets::Named(Vec::new()));
     let (targets, members) = groups.next()?;
-    let has_rounds = !plan.reductions.is_empty() || plan.with_values.is_some();
-    let is_all = groups.next().is_none() && !has_rounds && plan.lazily.is_none();
     // A run that is perhaps made again hands nothing on.
     let round = first_round(plan, with_out && plan.lazily.is_none());
-    Some(FirstAsk { round, task: asks.task(&members, budget, now_unix_ns), targets, is_all })
+    Some(RoundAsk { round, task: asks.task(&members, budget, now_unix_ns), targets })
 }
 
 /// Whether a fragment is asked for in the second round.
@@ -286,27 +302,24 @@ impl RoundFragments {
         let mut left_bytes = MAX_KEY_BYTES;
         for (i, fragment, values) in &mut round.fragments {
             let Some(reduction) = plan.reductions.iter().find(|reduction| reduction.fragment == *i) else { continue };
-            let (column, driver, driver_column) = match &reduction.by {
-                ReductionBy::Keys { column, driver, driver_column } => (column, driver, driver_column),
-                ReductionBy::Rows(by) => {
-                    let (sql, why) = by_rows(by, fragment, conn, tables, now_unix_ns, nodes, &mut left_bytes)?;
+            match &reduction.by {
+                ReductionBy::Driver(by) => {
+                    let Some(table) = tables.get(by.driver) else { continue };
+                    let (sql, why) = by_driver(by, fragment, conn, &table.name, values, &mut left_bytes)?;
                     fragment.sql = sql.unwrap_or_else(|| std::mem::take(&mut fragment.sql));
                     chosen.push(why);
-                    continue;
                 }
-            };
-            let Some(table) = tables.get(*driver) else { continue };
-            let Some(keys) = keys(conn, &table.name, driver_column, &mut left_bytes)? else {
-                chosen.push(format!("every row of {}: the keys of fragment {driver} are too many", fragment.table));
-                continue;
-            };
-            chosen.push(format!(
-                "rows of {} by {} keys of fragment {driver}; otherwise every row that passes its filter would have been shipped",
-                fragment.table,
-                keys.len(),
-            ));
-            fragment.sql = filtered_by_keys(&fragment.sql, column, keys.len());
-            *values = keys;
+                ReductionBy::Rows(by) => {
+                    let (mut sql, mut why) = by_rows(by, fragment, conn, tables, now_unix_ns, nodes, &mut left_bytes)?;
+                    if let (None, Some(by)) = (&sql, &by.otherwise)
+                        && let Some(table) = tables.get(by.driver)
+                    {
+                        (sql, why) = by_driver(by, fragment, conn, &table.name, values, &mut left_bytes)?;
+                    }
+                    fragment.sql = sql.unwrap_or_else(|| std::mem::take(&mut fragment.sql));
+                    chosen.push(why);
+                }
+            }
         }
         Ok(round)
     }
@@ -352,6 +365,50 @@ impl RoundFragments {
     }
 }
 
+/// The statement of a fragment that is reduced by its driver's keys, which become its `values`, and
+/// by bounds, where either says something; and what was chosen.
+fn by_driver(
+    by: &ReducedByDriver,
+    fragment: &Fragment,
+    conn: &Connection,
+    driver_table: &str,
+    values: &mut Vec<Value>,
+    left_bytes: &mut u64,
+) -> rusqlite::Result<(Option<String>, String)> {
+    let (table, driver) = (&fragment.table, by.driver);
+    let mut conditions = Vec::new();
+    for bound in &by.bounds {
+        let value = conn.prepare_cached(&bound.sql)?.query_row([], |row| row.get_ref(0).map(Value::from_sqlite))?;
+        let literal = match value {
+            // No row of the driver has a value: no row of the fragment belongs to any.
+            Value::Null => "NULL".to_owned(),
+            // (The least integer has no literal.)
+            Value::Integer(value) if value > i64::MIN => value.to_string(),
+            _ => continue,
+        };
+        conditions.push(format!("{} {} {literal}", bound.column, bound.operator));
+    }
+    let bounds = if conditions.is_empty() { String::new() } else { format!(" that have {}", conditions.join(" AND ")) };
+    let keys = match &by.keys {
+        Some((column, driver_column)) => {
+            keys(conn, driver_table, driver_column, left_bytes)?.map(|keys| (quoted(column), keys))
+        }
+        None => None,
+    };
+    let why = match &keys {
+        Some((column, keys)) => {
+            let marks = vec!["?"; keys.len()].join(", ");
+            conditions.push(format!("{column} IN ({marks})"));
+            format!("rows of {table}{bounds} by {} keys of fragment {driver}", keys.len())
+        }
+        None if !conditions.is_empty() => format!("rows of {table}{bounds} by the rows of fragment {driver}"),
+        None => return Ok((None, format!("every row of {table}: the keys of fragment {driver} are too many"))),
+    };
+    *values = keys.map(|(_, keys)| keys).unwrap_or_default();
+    let sql = format!("{}{}", by.head, conditions.join(" AND "));
+    Ok((Some(sql), format!("{why}; otherwise every row that passes its filter would have been shipped")))
+}
+
 /// The statement of a fragment that is reduced by rows, where sending these to `nodes` is less than
 /// shipping the fragment's own; and what was chosen.
 fn by_rows(
@@ -369,7 +426,9 @@ fn by_rows(
         conn.query_row(&format!("SELECT coalesce(sum(n), 0) FROM {}", quoted(counted)), [], |row| row.get(0))?;
     let counted = usize::try_from(counted).unwrap_or(0);
     // What is sent to all nodes is to be less than what they would ship.
-    let most = MAX_KEYS.min(counted.saturating_sub(1) / nodes.max(1));
+    let of_node = counted.saturating_sub(1) / nodes.max(1);
+    let few_pairs = by.most_pairs.map_or(usize::MAX, |pairs| usize::try_from(pairs).unwrap_or(0) / of_node.max(1));
+    let most = MAX_KEYS.min(of_node).min(few_pairs);
     let too_many = || all_rows(&format!("more than {most} rows to match at each of {nodes} nodes, {counted} to ship"));
     let (mut sets, mut left) = (Vec::new(), most);
     for set in &by.sets {

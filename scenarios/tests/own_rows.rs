@@ -59,7 +59,7 @@ fn store(node: usize, path: &Path) {
                 library: Library::Mpi,
                 ret: Some(0),
                 cgroup_id: 1,
-                job_id: job_id.clone(),
+                job_id: job_id.as_deref().map(Into::into),
                 ..Collective::default()
             }));
         }

@@ -82,7 +82,8 @@ pub struct Collective {
     /// cgroup v2 id.
     pub cgroup_id: u64,
     /// Job id from the environment (SLURM_JOB_ID, PMIX_NAMESPACE, …).
-    pub job_id: Option<String>,
+    #[serde(with = "shared_text")]
+    pub job_id: Option<Arc<str>>,
     /// True when its stream was being captured into a graph: the call did not run then, and runs,
     /// unseen, with every launch of the graph. None when that is not known (no CUDA or HIP call of
     /// the process was seen; MPI).
@@ -91,6 +92,21 @@ pub struct Collective {
     /// place. None of a call that did not return, and where the process was gone.
     #[serde(skip)]
     pub site: Option<Arc<str>>,
+}
+
+/// A text that many records share, encoded as if it were each one's own.
+mod shared_text {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(text: &Option<Arc<str>>, serializer: S) -> Result<S::Ok, S::Error> {
+        text.as_deref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<str>>, D::Error> {
+        Option::<String>::deserialize(deserializer).map(|text| text.map(Arc::from))
+    }
 }
 
 /// A thread that waits for its device now, after it has enqueued collectives.

@@ -233,7 +233,7 @@ impl Recording {
                 tier: call.tier,
                 library: call.library.name().to_owned(),
                 root: call.root,
-                job_id: call.job_id,
+                job_id: call.job_id.as_deref().map(str::to_owned),
             })
             .chain(waits.iter().filter(|wait| self.is_recorded(wait.pid)).map(super::device::open_call))
             .collect()

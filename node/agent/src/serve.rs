@@ -182,8 +182,7 @@ impl NodeHandler {
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
-        let small = if snapshot.is_none() { self.executor.run_inline(&task) } else { None };
-        match small {
+        match self.executor.run_inline(&task, snapshot) {
             Some(Ok(small)) => {
                 for (fragment, batch) in small.batches {
                     if let Err(error) = out.buffer(u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {

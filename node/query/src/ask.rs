@@ -224,22 +224,15 @@ async fn ask_to(
         fanout.await_first_round().await;
     }
     let stop = Stop::at(Some(deadline));
-    let small = fanout.run_inline(
-        |fanout| {
-            let _cap = memory::cap_of(&memory);
-            query_planner::run_with(
-                &plan,
-                fanout,
-                &budget,
-                now_unix_ns,
-                &stop.or_after(SMALL_LOOKS),
-                &shared.merges,
-                None,
-            )
-        },
-        || cancelled.is_cancelled() || Instant::now() >= deadline,
-    );
+    let run_inline = |fanout: &mut MeshFanout| {
+        let _cap = memory::cap_of(&memory);
+        let little = stop.or_after(SMALL_LOOKS);
+        query_planner::run_with(&plan, fanout, &budget, now_unix_ns, &little, &shared.merges, None)
+    };
+    let is_over = || cancelled.is_cancelled() || Instant::now() >= deadline;
+    let small = fanout.run_inline(run_inline, is_over).await;
     let (outcome, fanout, plan) = if let Some(outcome) = small {
+        fanout.release();
         (outcome, fanout, plan)
     } else {
         // Dropping the question stops its merge.

@@ -7,15 +7,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use model::SnapshotUse;
 use parking_lot::Mutex;
 use query_planner::memory::{self, Account, SharedReservation};
-use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask, Stop};
-use rusqlite::Connection;
-use store::{ClockOffsetSeen, ColumnExecutor, Source, StoreError, Validity};
+use query_planner::{Batch, Catalog, NodeError, NodeStats, NodeTask, Stop, Value};
+use store::{ClockOffsetSeen, ColumnExecutor, Source, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
@@ -24,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::admission::{Admission, MAX_IN_FLIGHT, Permit, Requester, SuspendablePermit};
 use super::low_priority;
 use super::own_catalog::OwnCatalog;
+use super::reader::Reader;
 use super::snapshots::{SnapshotLease, Snapshots};
 
 /// SQLite virtual-machine steps between two looks at the deadline (some tens of microseconds of
@@ -56,13 +55,11 @@ fn yield_to_ingest(source: &Source) {
     }
 }
 
-/// Limits of what runs inline, on the thread that received the task: about a tenth of a millisecond
-/// of SQLite's work, and a screenful of rows.
-const INLINE_STEPS: i32 = 4_000;
-const INLINE_CHECKS: i32 = 4;
+/// The most rows of a task that runs inline, on the thread that received it (a screenful), the
+/// longest SQL with its keys, and the memory that it may take; its steps are limited by the
+/// [`Reader`].
 const INLINE_ROWS: u32 = 256;
-/// The longest SQL of a task that runs inline, and the memory that it may take.
-const INLINE_SQL_BYTES: usize = 4 << 10;
+const INLINE_SQL_BYTES: u64 = 4 << 10;
 const INLINE_MEMORY_BYTES: u64 = 16 << 20;
 /// Rows that may be scanned in columns, inline.
 const INLINE_SCAN_ROWS: u64 = 20_000;
@@ -131,36 +128,6 @@ pub struct Executor {
     admission: Arc<Admission>,
     /// Tasks in flight, including those that wait for their reader.
     in_flight: Arc<Semaphore>,
-}
-
-/// A connection kept between questions.
-#[derive(Debug)]
-struct Reader {
-    conn: Connection,
-    /// For how long it may be kept.
-    validity: Option<Validity>,
-    /// How often its progress handler has been called, where that is the one of small tasks: it
-    /// stays from one to the next.
-    looks: Option<Arc<AtomicI32>>,
-}
-
-impl Reader {
-    /// Lets the next statements take as many steps as a small task may, and no more, and values be
-    /// as long.
-    fn limit_steps(&mut self) {
-        if let Some(looks) = &self.looks {
-            looks.store(0, Ordering::Relaxed);
-            return;
-        }
-        let looks = Arc::new(AtomicI32::new(0));
-        let counted = Arc::clone(&looks);
-        let is_over = move || counted.fetch_add(1, Ordering::Relaxed) + 1 >= INLINE_CHECKS;
-        if query_planner::bound_values(&self.conn, true).is_ok()
-            && self.conn.progress_handler(INLINE_STEPS / INLINE_CHECKS, Some(is_over)).is_ok()
-        {
-            self.looks = Some(looks);
-        }
-    }
 }
 
 fn broken() -> NodeError {
@@ -282,18 +249,54 @@ impl Executor {
     /// Tries a task inline: most questions of a dashboard are a few index look-ups, for which
     /// handing over to another thread costs more than the work. `None` when it turned out to be
     /// more than that (or there is no idle reader): then nothing has happened and [`Executor::run`]
-    /// does it.
-    pub fn run_inline(&self, task: &NodeTask) -> Option<Result<InlineAnswer, NodeError>> {
-        if task.viewer.is_some()
-            || task.fragments.iter().map(|fragment| fragment.sql.len()).sum::<usize>() > INLINE_SQL_BYTES
-        {
+    /// does it. `snapshot` as there; with one it is to be called within a runtime.
+    pub fn run_inline(
+        &self,
+        task: &NodeTask,
+        snapshot: Option<SnapshotUse>,
+    ) -> Option<Result<InlineAnswer, NodeError>> {
+        let keys_bytes = task.keys.iter().flatten().map(Value::data_bytes).sum::<u64>();
+        let sql_bytes = task.fragments.iter().map(|fragment| fragment.sql.len() as u64).sum::<u64>();
+        if task.viewer.is_some() || sql_bytes.saturating_add(keys_bytes) > INLINE_SQL_BYTES {
             return None;
         }
         // Without a permit: it is so little that it need not wait for others' long work.
-        let _cap = memory::cap(INLINE_MEMORY_BYTES);
-        let mut reader = self.idle_reader()?;
+        let mut lease = match snapshot.map(|wanted| self.snapshots.try_acquire(wanted, &CancellationToken::new())) {
+            None => None,
+            // An earlier task of the question still runs.
+            Some(Ok(None)) => return None,
+            Some(Ok(lease)) => lease,
+            Some(Err(error)) => return Some(Err(error)),
+        };
+        let (mut reader, kept_until) = match lease.as_mut().and_then(|lease| lease.earlier.take()) {
+            Some((reader, until)) => (reader, Some(until)),
+            None => (self.idle_reader()?, None),
+        };
+        // (Refused memory ends a transaction, and with it the snapshot: that must not happen to
+        // what `run` can still do.)
+        let _cap = memory::cap(if kept_until.is_some() { MEMORY_BYTES } else { INLINE_MEMORY_BYTES });
         reader.limit_steps();
         let watched = self.small.watch(&reader.conn);
+        let result = match &lease {
+            Some(_) => reader.begin().map_err(|error| NodeError::of_sqlite(&error)),
+            None => Ok(()),
+        };
+        let result = result.and_then(|()| self.execute_inline(&reader, task));
+        drop(watched);
+        let is_too_long = matches!(result, Err(NodeError::Stopped(_)));
+        match (lease, kept_until) {
+            (Some(lease), Some(until)) if is_too_long && !reader.conn.is_autocommit() => lease.put_back(reader, until),
+            (Some(lease), _) if result.is_ok() && lease.keeps() => lease.keep(reader, MAX_SNAPSHOT_AGE),
+            _ => {
+                if reader.end().is_ok() {
+                    self.return_reader(reader);
+                }
+            }
+        }
+        if is_too_long { None } else { Some(result) }
+    }
+
+    fn execute_inline(&self, reader: &Reader, task: &NodeTask) -> Result<InlineAnswer, NodeError> {
         let mut batches = Vec::new();
         let mut rows = 0;
         let mut emit = |fragment: usize, batch: Batch| {
@@ -305,17 +308,9 @@ impl Executor {
             Ok(())
         };
         let columns = ColumnExecutor::new(&|| false, INLINE_SCAN_ROWS);
-        let result = query_planner::execute_task_with(&reader.conn, &self.node, task, &columns, &mut emit);
-        drop(watched);
-        self.return_reader(reader);
-        match result {
-            Ok(mut stats) => {
-                stats.notes.extend(self.notes(task));
-                Some(Ok(InlineAnswer { batches, stats }))
-            }
-            Err(NodeError::Stopped(_)) => None,
-            Err(error) => Some(Err(error)),
-        }
+        let mut stats = query_planner::execute_task_with(&reader.conn, &self.node, task, &columns, &mut emit)?;
+        stats.notes.extend(self.notes(task));
+        Ok(InlineAnswer { batches, stats })
     }
 
     fn run_blocking(
@@ -328,19 +323,19 @@ impl Executor {
     ) -> Result<NodeStats, NodeError> {
         let _cap = memory::cap_of(&rows.memory);
         let earlier = lease.as_mut().and_then(|lease| lease.earlier.take());
-        let (mut reader, validity) = match (earlier, task.viewer) {
-            // How long ago it was opened is not known.
-            (Some(earlier), _) => (earlier, Some(Validity::Always)),
-            (None, Some(uid)) => (self.source.open_own_rows(&self.node, uid).map_err(not_opened)?, None),
+        let mut reader = match (earlier, task.viewer) {
+            (Some((earlier, _)), _) => earlier,
+            (None, Some(uid)) => Reader::new(self.source.open_own_rows(&self.node, uid).map_err(not_opened)?, None),
             (None, None) => self.reader()?,
         };
-        let watched = stop.watch(&reader);
+        reader.unlimit();
+        let watched = stop.watch(&reader.conn);
         let failed = |error: rusqlite::Error| NodeError::of_sqlite(&error);
-        if lease.is_some() && reader.is_autocommit() {
-            reader.execute_batch("BEGIN").map_err(failed)?;
+        if lease.is_some() {
+            reader.begin().map_err(failed)?;
         }
         let (watch, looks, source) = (cancelled.clone(), stop.clone(), Arc::clone(&self.source));
-        let _ = reader.progress_handler(
+        let _ = reader.conn.progress_handler(
             STEPS_BETWEEN_CHECKS,
             Some(move || {
                 yield_to_ingest(&source);
@@ -354,29 +349,23 @@ impl Executor {
         };
         let columns = ColumnExecutor::new(&is_over, u64::MAX);
         let result = match task.viewer {
-            None => query_planner::execute_task_with(&reader, &self.node, task, &columns, &mut emit),
+            None => query_planner::execute_task_with(&reader.conn, &self.node, task, &columns, &mut emit),
             // Only SQLite leaves out what the connection does not show.
-            Some(_) => query_planner::execute_task(&reader, &self.node, task, &mut emit),
+            Some(_) => query_planner::execute_task(&reader.conn, &self.node, task, &mut emit),
         };
         drop(watched);
-        let _ = reader.progress_handler(0, None::<fn() -> bool>);
+        let _ = reader.conn.progress_handler(0, None::<fn() -> bool>);
         let keeping = lease.as_ref().filter(|lease| lease.keeps());
         match result {
             Ok(mut stats) => {
                 stats.notes.extend(self.notes(task));
                 if let Some(lease) = keeping {
-                    let _ = reader.release_memory();
+                    let _ = reader.conn.release_memory();
                     lease.keep(reader, MAX_SNAPSHOT_AGE);
                     return Ok(stats);
                 }
-                if !reader.is_autocommit() {
-                    reader.execute_batch("COMMIT").map_err(failed)?;
-                }
-                self.return_reader(Reader {
-                    conn: reader,
-                    validity: validity.filter(|_| task.viewer.is_none()),
-                    looks: None,
-                });
+                reader.end().map_err(failed)?;
+                self.return_reader(reader);
                 Ok(stats)
             }
             Err(error) => {
@@ -384,7 +373,7 @@ impl Executor {
                 // The question may ask again; but SQLite ends a transaction in which memory ran
                 // out, or was refused.
                 if let (Some(lease), true, false) =
-                    (keeping, stopped || matches!(error, NodeError::Stopped(_)), reader.is_autocommit())
+                    (keeping, stopped || matches!(error, NodeError::Stopped(_)), reader.conn.is_autocommit())
                 {
                     lease.keep(reader, MAX_SNAPSHOT_AGE);
                 }
@@ -421,19 +410,15 @@ impl Executor {
         idle.pop()
     }
 
-    fn reader(&self) -> Result<(Connection, Option<Validity>), NodeError> {
-        if let Some(Reader { mut conn, validity, looks }) = self.idle_reader() {
-            if looks.is_some() {
-                let _ = conn.progress_handler(0, None::<fn() -> bool>);
-                let _ = query_planner::bound_values(&conn, false);
-            }
-            return Ok((conn, validity));
+    fn reader(&self) -> Result<Reader, NodeError> {
+        if let Some(reader) = self.idle_reader() {
+            return Ok(reader);
         }
         // As it was before: what is written from here on may not be seen.
         let validity = self.source.validity();
-        let mut reader = self.source.open_reader().map_err(not_opened)?;
-        query_planner::harden(&mut reader).map_err(|error| NodeError::of_sqlite(&error))?;
-        Ok((reader, validity))
+        let mut conn = self.source.open_reader().map_err(not_opened)?;
+        query_planner::harden(&mut conn).map_err(|error| NodeError::of_sqlite(&error))?;
+        Ok(Reader::new(conn, validity))
     }
 
     fn return_reader(&self, reader: Reader) {

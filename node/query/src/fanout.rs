@@ -7,23 +7,23 @@
 //! it: `lost_midway` reports it and [`super::ask`] does it.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::SnapshotUse;
 use parking_lot::Mutex;
 use query_planner::memory::Account;
-use query_planner::{Fanout, FirstAsk, NodeStats, NodeTask, Round, RunError, Sink, Targets};
+use query_planner::{Fanout, NodeStats, NodeTask, Round, RoundAsk, RunError, Sink, Targets};
 use rand::RngExt;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::SuspendablePermit;
-use super::inbox::{Inbox, inbox};
+use super::inbox::inbox;
 use super::leaf::{BufferedBytes, LeafEvent, LeafFailure, LeafRequest, Target};
 use super::release;
-use super::round::{FirstRound, RoundInFlight, RoundRequest};
+use super::round::{InlineRun, PATIENCE, RoundInFlight, RoundRequest, SentRound};
 use super::time::RoundTime;
 use super::tree::{self, FanoutPolicy};
 use super::way::Way;
@@ -36,12 +36,12 @@ const STREAMED_BYTES_EACH: std::ops::RangeInclusive<u64> = 32 << 10..=1 << 20;
 /// Pieces of such answers on their way.
 const STREAMED_EVENTS: usize = 8;
 
-/// How long a question that waits for nodes keeps its permit; with more than this many bytes it
-/// keeps the permit all the time.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// With more than this many bytes a question that waits for nodes keeps its permit all the time, and
+/// else for [`PATIENCE`].
 const FEW_BYTES: u64 = 1 << 20;
-/// Up to so many bytes are merged inline.
+/// Up to so many bytes are merged inline, of so many rounds together.
 const INLINE_BYTES: u64 = 64 << 10;
+const INLINE_ROUNDS: usize = 3;
 
 /// Asks `targets`; lives for one question, on a blocking thread.
 pub struct MeshFanout {
@@ -69,11 +69,10 @@ pub struct MeshFanout {
     cancelled: CancellationToken,
     /// The permit of its question, where admission gave one.
     permit: Option<Arc<Mutex<SuspendablePermit>>>,
-    /// What was asked before the run asks for it.
-    first_round: Option<FirstRound>,
-    /// All that the run asks for, where it may not wait; lent, since it may have to be merged once
-    /// more.
-    inline_events: Option<Arc<Vec<LeafEvent>>>,
+    /// What was sent before the run asks for it, in that order.
+    sent: VecDeque<SentRound>,
+    /// What the run works with, where it may not wait.
+    inline: Option<InlineRun>,
     /// What rounds of this run have brought, bytes.
     received_bytes: u64,
     /// Nodes whose rows are in the result of this run.
@@ -112,8 +111,8 @@ impl MeshFanout {
             last_run: false,
             cancelled,
             permit: None,
-            first_round: None,
-            inline_events: None,
+            sent: VecDeque::new(),
+            inline: None,
             received_bytes: 0,
             answered: BTreeSet::new(),
             missing: BTreeMap::new(),
@@ -159,6 +158,7 @@ impl MeshFanout {
         self.received_bytes = 0;
         self.lost_midway = false;
         self.lost.clear();
+        self.sent.clear();
     }
 
     /// The nodes that answered one round and failed a later one.
@@ -189,13 +189,12 @@ impl MeshFanout {
     /// answered that. Nodes keep their snapshot from the first round on until the second has been
     /// answered; behind an intermediate aggregator until the question is over, since what an
     /// intermediate aggregator received may be lost with it.
-    fn snapshot(&mut self, of_earlier: bool, through_tree: bool) -> Option<SnapshotUse> {
+    fn snapshot(&self, of_earlier: bool, through_tree: bool) -> Option<SnapshotUse> {
         let keeps = match self.at {
             Round::Only | Round::Flowing => return None,
             Round::First => true,
             Round::Second => through_tree,
         };
-        self.snapshots_kept |= keeps;
         let left = self.question_ends.saturating_duration_since(Instant::now());
         let keep_ms = if keeps { u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1) } else { 0 };
         Some(SnapshotUse { question: self.question, of_earlier, keep_ms })
@@ -232,62 +231,106 @@ impl MeshFanout {
 
     /// Asks for what the run will ask for first, so that its thread need not be there to wait: to
     /// be called within a runtime. If the run asks for something else, that is asked as usual.
-    pub(super) fn start_first_round(&mut self, first: FirstAsk) {
-        let asked = match &first.targets {
-            Targets::All => self.present().collect(),
-            Targets::Named(names) => self.named(names),
-            Targets::AnyOne => return,
-        };
+    pub(super) fn start_first_round(&mut self, first: RoundAsk) {
         self.round(first.round);
         // The run will meet the same error.
-        if let Ok(started) = self.start(asked, &first.task) {
-            self.first_round = Some(FirstRound { first: Arc::new(first), started });
+        if let Ok(Some(sent)) = self.send(first) {
+            self.sent.push_back(sent);
         }
+    }
+
+    /// Sends a request of the run. None where it is for any one node: others follow if that fails.
+    fn send(&mut self, wanted: RoundAsk) -> Result<Option<SentRound>, RunError> {
+        let asked = match &wanted.targets {
+            Targets::All => self.present().collect(),
+            Targets::Named(names) => self.named(names),
+            Targets::AnyOne => return Ok(None),
+        };
+        let started = self.start(asked, &wanted.task)?;
+        Ok(Some(SentRound { wanted: Arc::new(wanted), started }))
     }
 
     /// Waits until those asked by [`MeshFanout::start_first_round`] have answered or there is
     /// enough to work on, but not for long.
     pub(super) async fn await_first_round(&mut self) {
-        if let Some(FirstRound { started, .. }) = &mut self.first_round {
-            started.waited = tokio::time::timeout(PATIENCE, started.inbox.ready()).await.is_err();
+        if let Some(first) = self.sent.front_mut() {
+            first.started.ready().await;
         }
     }
 
-    /// Runs inline what asks for nothing but the first round, if all of that has been answered and
-    /// is little: without waiting. None where that is not so, or `run` turned out to be long and
-    /// was stopped: then nothing has happened.
-    pub(super) fn run_inline<T>(
+    /// Runs inline what is answered soon and little, in all its rounds: `run` is called with the
+    /// answers to the first request, and again for each request that it makes beyond those, once
+    /// that has been answered, too. No call waits, and each is stopped where it is long. None where
+    /// it is not so little: then nothing has happened, but that answers which are there are kept
+    /// for the run.
+    pub(super) async fn run_inline<T>(
         &mut self,
-        run: impl FnOnce(&mut Self) -> Result<T, RunError>,
-        over: impl FnOnce() -> bool,
+        run: impl Fn(&mut Self) -> Result<T, RunError>,
+        is_over: impl Fn() -> bool,
     ) -> Option<Result<T, RunError>> {
-        let first_round = self
-            .first_round
-            .as_mut()
-            .filter(|first_round| first_round.first.is_all && first_round.first.round == Round::Only)?;
-        if first_round.started.buffered.bytes() > INLINE_BYTES {
+        if self.sent.front()?.wanted.round == Round::Flowing {
             return None;
         }
-        let events = Arc::new(first_round.started.inbox.take_all()?);
-        let (asked, buffered) = (first_round.started.asked.clone(), first_round.started.buffered.clone());
-        let first = Arc::clone(&first_round.first);
-        self.inline_events = Some(Arc::clone(&events));
-        let outcome = run(self);
-        self.inline_events = None;
-        if !matches!(outcome, Err(RunError::Stopped(_))) || over() {
-            return Some(outcome);
+        let mut inline = InlineRun { sent: self.sent.pop_front(), ..InlineRun::default() };
+        while inline.take_answers(INLINE_ROUNDS, INLINE_BYTES) {
+            self.inline = Some(InlineRun { used: 0, ..inline });
+            let outcome = run(self);
+            inline = self.inline.take().unwrap_or_default();
+            match outcome {
+                Err(RunError::Pending) => {}
+                Err(RunError::Stopped(_)) if !is_over() => {}
+                outcome => return Some(outcome),
+            }
+            self.restart(false);
+            self.missing.clear();
+            if let Some(sent) = &mut inline.sent {
+                sent.started.ready().await;
+            }
         }
-        self.restart(false);
-        self.missing.clear();
-        let started = RoundInFlight {
-            asked,
-            inbox: Inbox::of(Arc::unwrap_or_clone(events)),
-            buffered,
-            waited: true,
-            _stop_on_drop: CancellationToken::new().drop_guard(),
-        };
-        self.first_round = Some(FirstRound { first, started });
+        self.sent = inline.into_sent();
         None
+    }
+
+    /// As [`Fanout::ask`], without waiting.
+    fn ask_inline(
+        &mut self,
+        mut inline: InlineRun,
+        task: &NodeTask,
+        targets: &Targets,
+        sink: Sink<'_>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        let known = inline.answered.get(inline.used);
+        inline.used += 1;
+        let Some(known) = known else {
+            let wanted = RoundAsk { round: self.at, task: task.clone(), targets: targets.clone() };
+            inline.sent = self.send(wanted)?;
+            let is_sent = inline.sent.is_some();
+            self.inline = Some(inline);
+            return Err(if is_sent { RunError::Pending } else { not_there() });
+        };
+        let (events, bytes) = (Arc::clone(&known.events), known.buffered.bytes());
+        let is_known = known.wanted.is(self.at, task, targets);
+        self.snapshots_kept |= known.keeps;
+        self.inline = Some(inline);
+        if !is_known {
+            return Err(not_there());
+        }
+        let mut answered = Vec::with_capacity(events.len());
+        for event in events.iter() {
+            let LeafEvent::Finished(target, outcome) = event else { continue };
+            let name = self.targets[*target].name.to_string();
+            match outcome {
+                Ok((batches, stats)) => {
+                    for (fragment, batch) in batches {
+                        sink(&name, *fragment, Cow::Borrowed(batch))?;
+                    }
+                    self.answered.insert(name.clone());
+                    answered.push((name, stats.clone()));
+                }
+                Err(failure) => self.failed(name, failure.clone(), task)?,
+            }
+        }
+        self.round_over(bytes, answered)
     }
 
     /// Asks the listed targets at once.
@@ -305,15 +348,18 @@ impl MeshFanout {
         let buffered = BufferedBytes::new(task.budget.coordinator_bytes, &self.memory);
         let asked_before = |index: &&usize| self.answered.contains(self.targets[**index].name.as_str());
         let (before, anew): (Vec<usize>, Vec<usize>) = asked.iter().partition(asked_before);
+        let mut keeps = false;
         for (of_earlier, targets) in [(true, before), (false, anew)] {
             if targets.is_empty() {
                 continue;
             }
             let through_tree = self.through_tree(&targets);
+            let snapshot = self.snapshot(of_earlier, through_tree);
+            keeps |= snapshot.is_some_and(|snapshot| snapshot.keep_ms > 0);
             let request = LeafRequest {
                 way: self.way.clone(),
                 task: NodeTask { viewer: self.viewer, ..task.clone() },
-                snapshot: self.snapshot(of_earlier, through_tree),
+                snapshot,
                 deadline: self.deadline,
             };
             let encoded = request.encoded().map_err(|error| RunError::Internal(error.to_string()))?;
@@ -323,7 +369,8 @@ impl MeshFanout {
             self.start_all(&targets, through_tree, &round);
         }
         drop(events);
-        Ok(RoundInFlight { asked, inbox, buffered, waited: false, _stop_on_drop })
+        self.snapshots_kept |= keeps;
+        Ok(RoundInFlight { asked, inbox, buffered, waited: false, keeps, _stop_on_drop })
     }
 
     /// Asks the listed targets at once and waits for every one of them.
@@ -344,26 +391,9 @@ impl MeshFanout {
         task: &NodeTask,
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        self.snapshots_kept |= started.keeps;
         let mut answered = Vec::with_capacity(started.asked.len());
-        let received = self.inline_events.clone();
-        let mut received = received.as_ref().map(|events| events.iter());
-        loop {
-            let event = match &mut received {
-                None => self.next_event(&mut started),
-                Some(events) => match events.next() {
-                    Some(LeafEvent::Finished(target, Ok((batches, stats)))) => {
-                        let name = self.targets[*target].name.to_string();
-                        for (fragment, batch) in batches {
-                            sink(&name, *fragment, Cow::Borrowed(batch))?;
-                        }
-                        self.answered.insert(name.clone());
-                        answered.push((name, stats.clone()));
-                        continue;
-                    }
-                    event => event.cloned(),
-                },
-            };
-            let Some(event) = event else { break };
+        while let Some(event) = self.next_event(&mut started) {
             let (target, outcome) = match event {
                 LeafEvent::Rows(target, (fragment, batch)) => {
                     let memory = batch.size_bytes();
@@ -384,34 +414,51 @@ impl MeshFanout {
                     self.answered.insert(name.clone());
                     answered.push((name, stats));
                 }
-                Err(LeafFailure::Sql(message)) => return Err(RunError::Sql(message)),
-                Err(LeafFailure::BrokeOff { rows, why }) => {
-                    let message = format!(
-                        "{name} broke off after {rows} of its rows had gone out ({why}): what was printed is not an answer; ask again, \
-                         with a longer --timeout if time was short"
-                    );
-                    self.missing.insert(name, why);
-                    return Err(RunError::Internal(message));
-                }
-                Err(LeafFailure::OverBudget(Some(why))) => return Err(RunError::OverBudget(why.to_string())),
-                Err(LeafFailure::OverBudget(None)) => {
-                    let tables: Vec<&str> = task.fragments.iter().map(|fragment| fragment.table.as_str()).collect();
-                    return Err(RunError::OverBudget(format!(
-                        "more than {} MiB at the coordinator while gathering {}; narrow it with WHERE, fewer columns or LIMIT",
-                        task.budget.coordinator_bytes >> 20,
-                        tables.join(", ")
-                    )));
-                }
-                Err(LeafFailure::Unreachable(reason) | LeafFailure::Missing(reason)) => {
-                    if self.answered.contains(&name) {
-                        self.lost_midway = true;
-                        self.lost.insert(name.clone());
-                    }
-                    self.missing.insert(name, reason);
-                }
+                Err(failure) => self.failed(name, failure, task)?,
             }
         }
-        self.received_bytes += started.buffered.bytes();
+        self.round_over(started.buffered.bytes(), answered)
+    }
+
+    /// A target's failure: it is missing, or the question fails.
+    fn failed(&mut self, name: String, failure: LeafFailure, task: &NodeTask) -> Result<(), RunError> {
+        match failure {
+            LeafFailure::Sql(message) => Err(RunError::Sql(message)),
+            LeafFailure::BrokeOff { rows, why } => {
+                let message = format!(
+                    "{name} broke off after {rows} of its rows had gone out ({why}): what was printed is not an answer; ask again, \
+                     with a longer --timeout if time was short"
+                );
+                self.missing.insert(name, why);
+                Err(RunError::Internal(message))
+            }
+            LeafFailure::OverBudget(Some(why)) => Err(RunError::OverBudget(why.to_string())),
+            LeafFailure::OverBudget(None) => {
+                let tables: Vec<&str> = task.fragments.iter().map(|fragment| fragment.table.as_str()).collect();
+                Err(RunError::OverBudget(format!(
+                    "more than {} MiB at the coordinator while gathering {}; narrow it with WHERE, fewer columns or LIMIT",
+                    task.budget.coordinator_bytes >> 20,
+                    tables.join(", ")
+                )))
+            }
+            LeafFailure::Unreachable(reason) | LeafFailure::Missing(reason) => {
+                if self.answered.contains(&name) {
+                    self.lost_midway = true;
+                    self.lost.insert(name.clone());
+                }
+                self.missing.insert(name, reason);
+                Ok(())
+            }
+        }
+    }
+
+    /// The end of a round that brought so many bytes.
+    fn round_over(
+        &mut self,
+        bytes: u64,
+        mut answered: Vec<(String, NodeStats)>,
+    ) -> Result<Vec<(String, NodeStats)>, RunError> {
+        self.received_bytes += bytes;
         if self.cancelled.is_cancelled() {
             return Err(RunError::Stopped("cancelled".into()));
         }
@@ -453,6 +500,11 @@ impl MeshFanout {
     }
 }
 
+/// Why a run that may not wait ends.
+fn not_there() -> RunError {
+    RunError::Stopped("not all of it has been answered".into())
+}
+
 impl Fanout for MeshFanout {
     fn round(&mut self, round: Round) {
         self.at = round;
@@ -469,12 +521,12 @@ impl Fanout for MeshFanout {
         targets: &Targets,
         sink: Sink<'_>,
     ) -> Result<Vec<(String, NodeStats)>, RunError> {
-        if let Some(first_round) = self.first_round.take().filter(|first_round| first_round.is(self.at, task, targets))
-        {
-            return self.collect(first_round.started, task, sink);
+        if let Some(inline) = self.inline.take() {
+            return self.ask_inline(inline, task, targets, sink);
         }
-        if self.inline_events.is_some() {
-            return Err(RunError::Stopped("not all of it has been answered".into()));
+        match self.sent.pop_front() {
+            Some(sent) if sent.wanted.is(self.at, task, targets) => return self.collect(sent.started, task, sink),
+            _ => self.sent.clear(),
         }
         match targets {
             Targets::All => {

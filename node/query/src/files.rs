@@ -313,6 +313,46 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_small_question_in_two_rounds_wakes_no_thread() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999)";
+        for name in ["n1", "n2"] {
+            let path = dir.path().join(format!("{name}.db"));
+            let conn = Connection::open(&path).expect("a file");
+            conn.execute_batch(&format!(
+                "CREATE TABLE a (k INTEGER, x INTEGER); {numbers} INSERT INTO a SELECT i, i FROM n;
+                 CREATE TABLE b (k INTEGER PRIMARY KEY, t INTEGER); {numbers} INSERT INTO b SELECT i, i * 2 FROM n;"
+            ))
+            .expect("made");
+            drop(conn);
+            // Connections to a file at rest are kept.
+            let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3_600);
+            let file = std::fs::File::options().write(true).open(&path);
+            file.and_then(|file| file.set_modified(hour_ago)).expect("times");
+        }
+        let files = expand(&[dir.path().to_path_buf()]).expect("two files");
+        let coordinator = coordinator(&files, &[]).expect("both can be read");
+        let threads = || crate::low_priority::STARTED.get();
+        answer(&coordinator, question("SELECT count(*) FROM a")).await;
+        // Each key is on both nodes, in both tables.
+        for (most_x, starts_threads) in [(3, false), (40, false), (1_000, true)] {
+            let sql = format!("SELECT sum(b.t), count(*) FROM a JOIN b ON b.k = a.k WHERE a.x < {most_x}");
+            for _ in 0..2 {
+                let before = threads();
+                let (rows, coverage) = answer(&coordinator, question(&sql)).await;
+                let known = [[4 * most_x * (most_x - 1), 4 * most_x]];
+                assert_eq!(rows.iter().map(|row| integers(row)).collect::<Vec<_>>(), known);
+                assert!(coverage.is_complete());
+                assert_eq!(threads() > before, starts_threads, "{sql}");
+            }
+        }
+        let kept = |name: &str| {
+            coordinator.way.executor_of(&name.parse().expect("a name")).expect("it is here").kept_snapshots()
+        };
+        assert_eq!((kept("n1"), kept("n2")), (0, 0));
+    }
+
+    #[tokio::test]
     async fn where_nothing_can_be_read_the_files_are_named() {
         let dir = tempfile::tempdir().expect("a directory");
         let nothing = expand(&[dir.path().to_path_buf()]).expect_err("it is empty").to_string();

@@ -39,7 +39,7 @@ fn rows(batches: Vec<(usize, Batch)>) -> Vec<Vec<Value>> {
 /// inline.
 async fn ask(executor: &Arc<Executor>, sql: &str) -> Result<(Vec<Vec<Value>>, bool), NodeError> {
     let task = task(executor, sql);
-    if let Some(small) = executor.run_inline(&task) {
+    if let Some(small) = executor.run_inline(&task, None) {
         return Ok((rows(small?.batches), true));
     }
     let (batches, mut produced) = mpsc::channel(1_000);
@@ -183,7 +183,7 @@ async fn hostile_questions_end_at_their_deadline_and_block_no_other() {
             let (executor, task) = (Arc::clone(&executor), task(&executor, HOSTILE));
             tokio::spawn(async move {
                 let (batches, _unread) = mpsc::channel(4);
-                let outcome = if executor.run_inline(&task).is_some() {
+                let outcome = if executor.run_inline(&task, None).is_some() {
                     Ok(())
                 } else {
                     executor.run("hostile", task, None, deadline, CancellationToken::new(), batches).await.map(|_| ())
@@ -244,7 +244,7 @@ async fn what_small_questions_cost_by_the_number_of_segments() {
             let mut inline = 0;
             let began = Instant::now();
             for _ in 0..TIMES {
-                if let Some(done) = executor.run_inline(&task) {
+                if let Some(done) = executor.run_inline(&task, None) {
                     done.expect("an answer");
                     inline += 1;
                 } else {

@@ -339,9 +339,7 @@ impl LeafRequest {
         let Some(executor) = self.way.executor_of(node) else {
             return Err(LeafFailure::Missing("failed: it is not in this process".to_owned()));
         };
-        if self.snapshot.is_none()
-            && let Some(small) = executor.run_inline(&self.task)
-        {
+        if let Some(small) = executor.run_inline(&self.task, self.snapshot) {
             let small = small.map_err(LeafFailure::of)?;
             for (fragment, batch) in small.batches {
                 self.accept(rows, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await?;

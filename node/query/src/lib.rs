@@ -14,7 +14,8 @@
 //! - `leaf`: asking one node. `tree`: asking many through intermediate aggregators, whose own side
 //!   is `aggregator`; `keepalive`: their signs of life. `inbox`: what nodes send, on its way to the
 //!   merge. `time`: how a question's time is shared out between its rounds.
-//! - `snapshots`: kept between two rounds; `release` gives them up.
+//! - `reader`: connections kept between tasks. `snapshots`: kept between two rounds; `release`
+//!   gives them up.
 //! - `admission`: permits, in a fair order. `low_priority`: threads that give way to capture.
 //! - `clocks`: measures peers' clocks.
 
@@ -35,6 +36,7 @@ mod keepalive;
 pub mod leaf;
 mod low_priority;
 mod own_catalog;
+mod reader;
 pub mod release;
 mod round;
 mod snapshots;

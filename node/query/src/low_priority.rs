@@ -17,8 +17,16 @@ const LARGE_BYTES: u64 = 8 << 20;
 /// IOPRIO_WHO_PROCESS: one thread.
 const IO_WHO_THREAD: libc::c_long = 1;
 
+#[cfg(test)]
+thread_local! {
+    /// Threads that this thread has started.
+    pub(super) static STARTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Runs `work` on a thread of low priority; `None` where it panicked or no thread could be had.
 pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    #[cfg(test)]
+    STARTED.set(STARTED.get() + 1);
     let (done, received) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("question".into()).spawn(move || {
         lower();

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use model::SnapshotUse;
 use parking_lot::Mutex;
 use query_planner::NodeError;
-use rusqlite::Connection;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::reader::Reader;
 
 /// Snapshots kept at a time; a question in two rounds beyond that is refused here.
 const MAX_KEPT: usize = 64;
@@ -40,7 +41,9 @@ struct State {
 
 #[derive(Debug)]
 struct Snapshot {
-    conn: Connection,
+    reader: Reader,
+    /// How long it is kept.
+    until: Instant,
     /// Dropped, it ends the timer that would drop the snapshot.
     _waiting: DropGuard,
 }
@@ -59,8 +62,8 @@ struct Use {
 pub(super) struct SnapshotLease {
     snapshots: Arc<Snapshots>,
     wanted: SnapshotUse,
-    /// The snapshot, where there is one already.
-    pub(super) earlier: Option<Connection>,
+    /// The snapshot, where there is one already, and how long it was to be kept.
+    pub(super) earlier: Option<(Reader, Instant)>,
     /// Cancelled with the task, or when its question asks again.
     pub(super) stop: CancellationToken,
     runtime: Handle,
@@ -91,8 +94,8 @@ impl Snapshots {
         }
     }
 
-    /// `None` while another task of the question runs.
-    fn try_acquire(
+    /// As [`Snapshots::acquire`] without waiting: `None` while another task of the question runs.
+    pub(super) fn try_acquire(
         self: &Arc<Self>,
         wanted: SnapshotUse,
         cancelled: &CancellationToken,
@@ -102,7 +105,7 @@ impl Snapshots {
             other.stop.cancel();
             return Ok(None);
         }
-        let earlier = state.kept.remove(&wanted.question).map(|found| found.conn);
+        let earlier = state.kept.remove(&wanted.question).map(|found| (found.reader, found.until));
         if earlier.is_none() && wanted.of_earlier {
             return Err(NodeError::Failed(
                 "restarted between two rounds of the question, or gave up the snapshot of the first".into(),
@@ -137,19 +140,23 @@ impl SnapshotLease {
         self.wanted.keep_ms > 0
     }
 
-    /// Keeps `conn`, which is inside its read transaction, as long as was wanted, from now on, but
-    /// no longer than `longest`.
-    pub(super) fn keep(&self, conn: Connection, longest: Duration) {
+    /// Keeps `reader`, which is inside its read transaction, as long as was wanted, from now on,
+    /// but no longer than `longest`.
+    pub(super) fn keep(&self, reader: Reader, longest: Duration) {
+        self.put_back(reader, Instant::now() + Duration::from_millis(self.wanted.keep_ms.into()).min(longest));
+    }
+
+    /// Keeps `reader`, which is inside its read transaction, until `until`.
+    pub(super) fn put_back(&self, reader: Reader, until: Instant) {
         let question = self.wanted.question;
         let ended = CancellationToken::new();
-        let snapshot = Snapshot { conn, _waiting: ended.clone().drop_guard() };
+        let snapshot = Snapshot { reader, until, _waiting: ended.clone().drop_guard() };
         let mut state = self.snapshots.state.lock();
         if state.in_use.get(&question).is_none_or(|at_work| at_work.released) {
             return;
         }
         state.kept.insert(question, snapshot);
         drop(state);
-        let until = Instant::now() + Duration::from_millis(self.wanted.keep_ms.into()).min(longest);
         let snapshots = Arc::clone(&self.snapshots);
         self.runtime.spawn(async move {
             tokio::select! {

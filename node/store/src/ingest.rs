@@ -410,15 +410,16 @@ impl<'c> Writer<'c> {
             let began = Instant::now();
             let is_idle = drained.items.is_empty();
             if !drained.items.is_empty() || !self.losses.is_empty() || self.last_commit.elapsed() >= HEARTBEAT {
-                let mut items = drained.items;
                 // A queue that has filled up goes in several commits: none of them takes long.
-                while items.len() > MOST_A_COMMIT {
-                    let rest = items.split_off(MOST_A_COMMIT);
-                    self.settle(&mut std::mem::replace(&mut items, rest));
+                let mut rest = drained.items.as_slice();
+                while rest.len() > MOST_A_COMMIT {
+                    let (first, others) = rest.split_at(MOST_A_COMMIT);
+                    self.settle(first);
                     checkpointer.nudge();
+                    rest = others;
                 }
-                self.settle(&mut items);
-                self.shared.queue.reuse(items);
+                self.settle(rest);
+                self.shared.queue.reuse(drained.items);
             }
             let spent = began.elapsed();
             self.shared.queue.settled(drained.flush);
@@ -452,7 +453,7 @@ impl<'c> Writer<'c> {
 
     /// Commit `items` and all loss counted so far, trying again as long as that may help and nobody
     /// waits to stop.
-    fn settle(&mut self, items: &mut Vec<Item>) {
+    fn settle(&mut self, mut items: &[Item]) {
         let mut delay = BACK_OFF.0;
         let mut stopping = false;
         loop {
@@ -479,7 +480,7 @@ impl<'c> Writer<'c> {
                     }
                     tracing::error!(%error, records = items.len(), "the trace store gave up a batch");
                     self.give_up(items);
-                    items.clear();
+                    items = &[];
                 }
             }
         }
@@ -526,7 +527,7 @@ impl<'c> Writer<'c> {
             seen[columns.kind as usize] |= rows > 0;
             segments.push(written);
         }
-        let rollups = self.rollup_writer.write(&tx, &self.rollups, now_ns)?;
+        let rollups = self.rollup_writer.write(&tx, &mut self.rollups, now_ns)?;
         let mut losses = self.losses.clone();
         for kind in Kind::ALL {
             let lost = invalid[kind as usize];

@@ -70,6 +70,13 @@ use record::unix_now_ns;
 /// Seeded at random all the same, since names come from outside.
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
+/// A hash of a few numbers that costs less than looking at texts: for a place in which the last such
+/// key is remembered.
+pub(crate) fn cheap_hash(numbers: impl IntoIterator<Item = u64>) -> usize {
+    let mix = |hash: u64, number: u64| (hash.rotate_left(5) ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (numbers.into_iter().fold(0, mix) >> 32) as usize
+}
+
 pub use clock_offsets::clock_offsets;
 pub use columnar::{
     ARCHIVED_MODULE, ColumnExecutor, ColumnsElsewhere, OWN_TABLES, Part, PartColumn, PartValues, let_go_of_segments,

@@ -62,6 +62,18 @@ impl RollupKey {
             cgroup_id: Some(cgroup_id),
         }
     }
+
+    /// A hash by numbers alone: of the function's name, which is mostly one of the program's own
+    /// constants, where it lies. Equal keys may have different ones.
+    fn cheap_hash(&self) -> usize {
+        let numbers = [
+            self.bucket_ns.cast_unsigned(),
+            u64::from(self.pid),
+            self.comm_hash.unwrap_or_default().cast_unsigned(),
+            self.func.as_ptr().addr() as u64,
+        ];
+        crate::cheap_hash(numbers)
+    }
 }
 
 /// Durations by bucket of the quantile sketch.
@@ -110,6 +122,23 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
+    fn of(duration_ns: i64) -> Self {
+        let (min_ns, max_ns) = (duration_ns, duration_ns);
+        let mut sum = Self { count: 0, sum_ns: 0, min_ns, max_ns, bytes: None, sketch: Some(Counts::default()) };
+        sum.add(duration_ns);
+        sum
+    }
+
+    fn add(&mut self, duration_ns: i64) {
+        self.count += 1;
+        self.sum_ns = self.sum_ns.saturating_add(duration_ns);
+        self.min_ns = self.min_ns.min(duration_ns);
+        self.max_ns = self.max_ns.max(duration_ns);
+        if let Some(sketch) = &mut self.sketch {
+            sketch.add(duration_ns.cast_unsigned(), 1);
+        }
+    }
+
     /// A sum that leaves 64 bits (after 1,024 calls of the longest duration in a second) stops at
     /// the largest integer.
     fn merge(&mut self, more: &Sum) {
@@ -127,30 +156,42 @@ impl Sum {
 
 type Sums = FastMap<RollupKey, Sum>;
 
+/// Sums of keys that came lately.
+const RECENT: usize = 128;
+
 /// What one batch adds.
 #[derive(Debug, Default)]
 pub(crate) struct Rollups {
     sums: Sums,
+    /// What was added of late, by a cheap hash of the key: a batch has few keys with many rows each,
+    /// and to hash a key's texts for each row costs more than to add it. Each place has one key; the
+    /// next one moves it to `sums`.
+    recent: Vec<Option<(RollupKey, Sum)>>,
 }
 
 impl Rollups {
     /// One row's duration.
     pub(crate) fn add(&mut self, key: RollupKey, duration_ns: i64) {
-        let sum = self.sums.entry(key).or_insert_with(|| Sum {
-            count: 0,
-            sum_ns: 0,
-            min_ns: duration_ns,
-            max_ns: duration_ns,
-            bytes: None,
-            sketch: Some(Counts::default()),
-        });
-        sum.count += 1;
-        sum.sum_ns = sum.sum_ns.saturating_add(duration_ns);
-        sum.min_ns = sum.min_ns.min(duration_ns);
-        sum.max_ns = sum.max_ns.max(duration_ns);
-        if let Some(sketch) = &mut sum.sketch {
-            sketch.add(duration_ns.cast_unsigned(), 1);
+        if self.recent.is_empty() {
+            self.recent.resize_with(RECENT, || None);
         }
+        let place = &mut self.recent[key.cheap_hash() % RECENT];
+        match place {
+            Some((known, sum)) if *known == key => sum.add(duration_ns),
+            _ => {
+                if let Some((key, sum)) = place.replace((key, Sum::of(duration_ns))) {
+                    merge_into(&mut self.sums, key, sum);
+                }
+            }
+        }
+    }
+
+    /// All sums.
+    fn settled(&mut self) -> &Sums {
+        for (key, sum) in self.recent.iter_mut().filter_map(Option::take) {
+            merge_into(&mut self.sums, key, sum);
+        }
+        &self.sums
     }
 
     /// Many at once, summed up before.
@@ -160,6 +201,7 @@ impl Rollups {
 
     pub(crate) fn clear(&mut self) {
         self.sums.clear();
+        self.recent.clear();
     }
 }
 
@@ -237,11 +279,12 @@ impl RollupWriter {
     pub(crate) fn write(
         &self,
         conn: &Connection,
-        rollups: &Rollups,
+        rollups: &mut Rollups,
         now_ns: i64,
     ) -> Result<Option<RollupsWritten>, SegmentError> {
+        let all = rollups.settled();
         let mut added: BTreeMap<i64, Vec<(&RollupKey, &Sum)>> = BTreeMap::new();
-        for (key, sum) in &rollups.sums {
+        for (key, sum) in all {
             added.entry(key.bucket_ns).or_default().push((key, sum));
         }
         let Some(first_added) = added.keys().next().copied() else { return Ok(None) };
@@ -256,7 +299,7 @@ impl RollupWriter {
         };
         let mut rows: BTreeMap<i64, Vec<(&RollupKey, Cow<'_, Sum>)>> = BTreeMap::new();
         for (bucket, sums) in self.open.range(replaced_from_ns..) {
-            let grown = sums.iter().map(|(key, sum)| match rollups.sums.get(key) {
+            let grown = sums.iter().map(|(key, sum)| match all.get(key) {
                 None => (key, Cow::Borrowed(sum)),
                 Some(more) => {
                     let mut sum = sum.clone();
@@ -430,6 +473,7 @@ mod tests {
 
     use super::super::testing::collective;
     use super::super::{Store, StoreConfig};
+    use super::RollupKey;
 
     /// Ids of the segments of sums, and each sum's bucket and count, in the order of row ids.
     fn segments_and_sums(store: &Store) -> (Vec<i64>, Vec<(i64, i64)>) {
@@ -441,6 +485,40 @@ mod tests {
         let mut sums = conn.prepare(sums).unwrap();
         let sums = sums.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         (ids, sums.collect::<Result<_, _>>().unwrap())
+    }
+
+    #[test]
+    fn what_is_added_row_by_row_is_what_a_map_of_all_keys_has() {
+        let mut rollups = super::Rollups::default();
+        let mut known: std::collections::BTreeMap<RollupKey, (i64, i64, i64, i64)> = std::collections::BTreeMap::new();
+        // More keys than there are places, some of them with names that lie elsewhere; and runs of one.
+        let mut random = 1_u64;
+        for row in 0..20_000_i64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let of = random >> 40;
+            let func: std::borrow::Cow<'static, str> = if of.is_multiple_of(3) {
+                "send".into()
+            } else {
+                ["send", "all_reduce"][of as usize % 2].to_owned().into()
+            };
+            let (pid, comm) = ((of / 8 % 50) as u32, (!of.is_multiple_of(5)).then_some((of / 7 % 5) as i64));
+            let key = RollupKey::new(row / 4_000 * 1_000_000_000, "mpi", func, pid, None, comm, 1);
+            let duration_ns = (of % 1_000) as i64;
+            let sum = known.entry(key.clone()).or_insert((0, 0, i64::MAX, i64::MIN));
+            *sum = (sum.0 + 1, sum.1 + duration_ns, sum.2.min(duration_ns), sum.3.max(duration_ns));
+            rollups.add(key, duration_ns);
+        }
+        let sums = rollups.settled();
+        let in_sketch = |sum: &super::Sum| {
+            sum.sketch.as_ref().map(|sketch| sketch.zeros + sketch.buckets.iter().map(|(_, n)| n).sum::<u64>())
+        };
+        assert_eq!(sums.len(), known.len());
+        for (key, sum) in sums {
+            assert_eq!(Some(&(sum.count, sum.sum_ns, sum.min_ns, sum.max_ns)), known.get(key), "{key:?}");
+            assert_eq!(in_sketch(sum), Some(sum.count.cast_unsigned()));
+        }
+        rollups.clear();
+        assert!(rollups.settled().is_empty());
     }
 
     #[test]

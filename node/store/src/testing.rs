@@ -36,7 +36,7 @@ pub fn collective(i: u64) -> Collective {
         stream: Some(7),
         ret: Some(0),
         cgroup_id: 1,
-        job_id: Some("42".to_owned()),
+        job_id: Some("42".into()),
         ..Collective::default()
     }
 }

@@ -115,7 +115,7 @@ impl EndedJob {
                 tier: 1,
                 ret: Some(0),
                 cgroup_id: 1,
-                job_id: Some("4711".to_owned()),
+                job_id: Some("4711".into()),
                 ..Collective::default()
             }));
             ingest.record(Record::CudaCall(CudaCall {

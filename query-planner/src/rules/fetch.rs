@@ -35,7 +35,7 @@ use crate::rewrite::{has_right_join, is_safe_filter, node_source, normalise};
 use crate::scope::admitted_nodes;
 
 use super::correlated::{Matching, Names, Needs, Reducible, Use};
-use super::semijoin::{self, Fetched, Link};
+use super::semijoin::{self, Fetched, Link, RangeLink};
 
 pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     let (select, changed) = normalise(question)?;
@@ -52,9 +52,13 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         };
         // A table below a view has uses that the question's text does not show.
         let filter = if below.contains(key) { None } else { filters.of_table(key) };
+        let mut filter_reads = Columns::default();
+        filter.iter().for_each(|filter| filter_reads.expr(filter));
         fetched.push(Fetched {
             key: key.clone(),
             filtered: filter.is_some(),
+            filter_reads: filter_reads.0.into_iter().map(|(_, name)| name).collect(),
+            head: head(table, columns, filter.as_ref()),
             is_below: below.contains(key) || !question.reads.contains_key(key),
             uses: filters.uses.get(key).map_or(0, Vec::len),
             ships: read_columns(table, columns).map(|column| column.name.clone()).collect(),
@@ -64,7 +68,8 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     }
     let mut reductions = Vec::new();
     if views.is_empty() {
-        reductions = semijoin::reductions(&fetched, &filters.links, catalog);
+        let links = (filters.links.as_slice(), filters.ranges.as_slice());
+        semijoin::reductions(&mut reductions, &fetched, links, &tables, catalog, true);
         for (at, one) in fetched.iter().enumerate().filter(|(_, one)| !one.is_below) {
             let (Some(table), Some(uses)) = (catalog.tables.get(&one.key), filters.uses.get(&one.key)) else {
                 continue;
@@ -74,7 +79,8 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
             let with_row_node = with_node || Reducible::names_node(table, uses);
             let reducible = Reducible { table, uses, outputs: &outputs, with_node: with_row_node };
             let reduced = reducible.reduced(&fetched, &tables[..fetched.len()], catalog);
-            let Some(by) = reduced.and_then(|reduced| semijoin::by_rows(at, reduced, &reductions)) else { continue };
+            let Some(reduced) = reduced else { continue };
+            let Some(by) = semijoin::by_rows(at, reduced, &mut reductions) else { continue };
             let counted = fragments.len();
             let by = ReductionBy::Rows(ReducedByRows { counted, ..by });
             reductions.push(Reduction { fragment: at, by });
@@ -83,6 +89,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
             fragments.push(Fragment { sql, columns: 1, ..fragments[at].clone() });
             tables.push(semijoin::count_table(counted));
         }
+        semijoin::reductions(&mut reductions, &fetched, links, &tables, catalog, false);
     }
     setup.extend(views.iter().filter_map(|key| catalog.tables.get(key)).map(|view| view.sql.clone()));
     Ok(Plan {
@@ -136,6 +143,16 @@ fn fragment(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) ->
         },
         combine: None,
         partials: Vec::new(),
+    }
+}
+
+/// The statement of [`fragment`] up to where a further condition can follow.
+fn head(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> String {
+    let (outputs, node, by_node) = outputs(table, columns, filter);
+    let whole = statement(table, &outputs.join(", "), node || by_node, None);
+    match filter {
+        Some(filter) => format!("{whole} WHERE ({filter}) AND "),
+        None => format!("{whole} WHERE "),
     }
 }
 
@@ -259,6 +276,7 @@ fn through_views(question: &Question<'_>) -> Result<(Reads, Vec<String>, BTreeSe
 struct Filters {
     uses: BTreeMap<String, Vec<Use>>,
     links: Vec<Link>,
+    ranges: Vec<RangeLink>,
 }
 
 impl Filters {
@@ -319,7 +337,7 @@ impl Visit for Collect<'_> {
         self.scopes.push(names);
         walk::query(self, node);
         if let Some(from) = &node.from {
-            self.from(from, node.filter.as_ref(), needs.as_ref());
+            self.from(from, node.filter.as_ref(), needs.as_ref(), true);
         }
         self.scopes.pop();
     }
@@ -354,37 +372,46 @@ impl Collect<'_> {
         }
     }
 
-    fn from(&mut self, from: &From, filter: Option<&Expr>, needs: Option<&Needs>) {
+    /// `is_scope`: whether the innermost scope is this FROM's.
+    fn from(&mut self, from: &From, filter: Option<&Expr>, needs: Option<&Needs>, is_scope: bool) {
         let movable = !has_right_join(from);
         // Conjuncts of WHERE and of inner joins' ON hold for every row that counts.
         let mut everywhere: Vec<&Expr> = filter.map(conjuncts).unwrap_or_default();
         for join in from.joins.iter().filter(|join| join.kind != JoinKind::Left) {
             everywhere.extend(join.on.as_ref().map(conjuncts).unwrap_or_default());
         }
+        let left_of =
+            |i: usize| i.checked_sub(1).and_then(|at| from.joins.get(at)).filter(|join| join.kind == JoinKind::Left);
+        let conjuncts_of = |i: usize| match left_of(i) {
+            Some(join) => join.on.as_ref().map(conjuncts).unwrap_or_default(),
+            None => everywhere.clone(),
+        };
+        let is_filtered = |(i, source): (usize, &Source)| {
+            let is_own = |expr: &&Expr| is_safe_filter(expr) && self.only_reads(expr, source, from);
+            movable && is_scope && conjuncts_of(i).iter().any(is_own)
+        };
+        let filtered: Vec<bool> = from.sources().enumerate().map(is_filtered).collect();
         let mut uses = Vec::new();
-        let mut links = Vec::new();
+        let (mut links, mut ranges) = (Vec::new(), Vec::new());
         for (i, source) in from.sources().enumerate() {
-            let left = i.checked_sub(1).and_then(|at| from.joins.get(at)).filter(|join| join.kind == JoinKind::Left);
             if let Source::Nested { from, .. } = source {
-                self.from(from, None, None);
+                self.from(from, None, None, false);
                 continue;
             }
             let Some(table) = self.table(source) else {
                 continue;
             };
-            let candidates = match left {
-                Some(join) => join.on.as_ref().map(conjuncts).unwrap_or_default(),
-                None => everywhere.clone(),
-            };
+            let candidates = conjuncts_of(i);
             if movable {
                 links.extend(candidates.iter().flat_map(|expr| self.links(expr, source, table, from)));
+                ranges.extend(candidates.iter().flat_map(|expr| self.ranges(expr, source, table, from)));
             }
             let is_own = |expr: &Expr| self.only_reads(expr, source, from);
             let candidates = if movable { candidates } else { Vec::new() };
-            let matching = match self.scopes.len() {
-                0 | 1 => None,
-                _ => Matching::of(&candidates, &self.scopes, self.catalog, needs, &is_own),
-            };
+            let before_it = left_of(i).is_some() || filtered[i];
+            let says = |other: &usize| filtered[*other] && *other != i && (*other < i || !before_it);
+            let joined: Vec<usize> = (0..filtered.len()).filter(says).collect();
+            let matching = Matching::of(&candidates, &self.scopes, &joined, self.catalog, needs, &is_own);
             let moved = candidates
                 .into_iter()
                 .filter(|expr| is_safe_filter(expr) && is_own(expr))
@@ -392,6 +419,7 @@ impl Collect<'_> {
             uses.push((table.name.to_ascii_lowercase(), Use { filter: join_conjuncts(moved), matching }));
         }
         self.filters.links.extend(links);
+        self.filters.ranges.extend(ranges);
         for (key, filter) in uses {
             self.filters.uses.entry(key).or_default().push(filter);
         }
@@ -408,6 +436,20 @@ impl Collect<'_> {
                     .filter(|other| self.only_reads(theirs, other, from))
                     .filter_map(|other| Link::of(table, mine, self.table(other)?, theirs))
                     .collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    /// As [`Collect::links`], of comparisons by order.
+    fn ranges(&self, conjunct: &Expr, source: &Source, table: &Table, from: &From) -> Vec<RangeLink> {
+        let sides = RangeLink::sides(conjunct).into_iter().filter(|(mine, ..)| self.only_reads(mine, source, from));
+        sides
+            .filter_map(|(mine, operator, theirs)| {
+                let mut columns = Columns::default();
+                columns.expr(theirs);
+                let is_theirs = |other: &&Source| !std::ptr::eq(*other, source) && self.only_reads(theirs, other, from);
+                let other = from.sources().find(is_theirs).filter(|_| !columns.0.is_empty())?;
+                RangeLink::of(table, mine, operator, self.table(other)?, unqualified(theirs.clone()))
             })
             .collect()
     }

@@ -148,6 +148,71 @@ fn who_is_reduced() {
     }
 }
 
+/// Joins by order: rows that match a row of the table that is joined with theirs.
+#[test]
+fn of_a_join_by_order_only_rows_that_match_travel() {
+    let mut mesh = mesh(5);
+    for (sql, driver, matching) in [
+        (
+            "SELECT a.t, b.v FROM a JOIN b ON b.k = a.k AND b.t > a.t AND b.t <= a.t + 20 WHERE a.x > 6 AND b.t > 10 AND b.t < 190",
+            "a WHERE x > 6",
+            "t > 10 AND t < 190 AND EXISTS (SELECT 1 FROM a WHERE x > 6 AND b.k = a.k AND b.t > a.t AND b.t <= a.t + 20)",
+        ),
+        // Keys and bounds would do with more.
+        (
+            "SELECT count(*), max(b.v) FROM b, a WHERE b.t BETWEEN a.t - 5 AND a.t + 5 AND b.k = a.k AND a.x > 6",
+            "a WHERE x > 6",
+            "EXISTS (SELECT 1 FROM a WHERE x > 6 AND b.k = a.k AND b.t BETWEEN a.t - 5 AND a.t + 5)",
+        ),
+        (
+            "SELECT a.t, b.v FROM a LEFT JOIN b ON b.t > a.t AND b.t < a.t + 9 AND b.v < 8 WHERE a.x > 6",
+            "a WHERE x > 6",
+            "v < 8 AND EXISTS (SELECT 1 FROM a WHERE x > 6 AND b.t > a.t AND b.t < a.t + 9)",
+        ),
+    ] {
+        let plan = plan_of(&mut mesh, sql);
+        assert!(is_by_rows(&plan), "{sql}\n{}", explain(&plan));
+        let known =
+            [driver, &format!("b WHERE {matching}")].map(|of| count(&mesh, &format!("SELECT count(*) FROM {of}")));
+        // And a count of each node.
+        assert_eq!(mesh.shipped_rows, known[0] + known[1] + 3, "{sql}");
+    }
+    for sql in [
+        // The other table stands behind, or has no condition; the left side of a join; equality alone.
+        "SELECT a.t FROM b JOIN a ON b.k = a.k AND b.t > a.t WHERE a.x > 6 AND b.v < 3 AND b.t < 100 AND a.t < 90",
+        "SELECT a.t FROM a JOIN b ON b.k = a.k AND b.t > a.t WHERE b.v < 3",
+        "SELECT a.t FROM b LEFT JOIN a ON b.k = a.k AND b.t > a.t AND a.x > 6",
+        "SELECT a.t FROM a JOIN b ON b.k = a.k WHERE a.x > 6 AND b.v < 3",
+        "SELECT a.t FROM a RIGHT JOIN b ON b.k = a.k AND b.t > a.t WHERE a.x > 6",
+    ] {
+        let plan = plan_of(&mut mesh, sql);
+        let of_b = |reduction: &crate::Reduction| {
+            plan.fragments[reduction.fragment].table == "b" && matches!(reduction.by, ReductionBy::Rows(_))
+        };
+        assert!(!plan.reductions.iter().any(of_b), "{sql}\n{}", explain(&plan));
+    }
+}
+
+/// Where the values would be too many, the keys and bounds of the driver are left.
+#[test]
+fn what_is_not_reduced_by_rows_is_reduced_by_keys_and_bounds() {
+    let numbers = |of: &str| {
+        format!("WITH RECURSIVE i(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM i WHERE i < 300) {of} FROM i;")
+    };
+    let rows = numbers("INSERT INTO a(k, x, t) SELECT 1, i, i") + &numbers("INSERT INTO b(k, t) SELECT i % 2, i");
+    let mut mesh = Mesh::new(SCHEMA, &[], &[&rows, "", ""]);
+    let sql = "SELECT count(*) FROM a JOIN b ON b.k = a.k AND b.t > a.t WHERE a.x > 200";
+    let plan = plan_of(&mut mesh, sql);
+    assert!(is_by_rows(&plan), "{}", explain(&plan));
+    assert!(
+        explain(&plan).contains("  or + WHERE k IN (fragment 0's k) AND t > (SELECT min(t) FROM \"a\")\n"),
+        "{}",
+        explain(&plan)
+    );
+    let travelled = count(&mesh, "SELECT count(*) FROM b WHERE k = 1 AND t > 201");
+    assert_eq!(mesh.shipped_rows, 100 + 3 + travelled);
+}
+
 #[test]
 fn the_node_of_a_row_is_compared_at_its_node() {
     let mut mesh = mesh(4);

@@ -304,7 +304,7 @@ fn plain_bytes(rows: u64) -> anyhow::Result<u64> {
                 row.tier,
                 row.ret,
                 row.cgroup_id.cast_signed(),
-                row.job_id,
+                row.job_id.as_deref(),
             ])?;
         }
     }

@@ -163,7 +163,7 @@ impl Step {
                     tier: job.tier,
                     ret: Some(0),
                     cgroup_id: 0x100 + u64::from(job.pid),
-                    job_id: Some(job.id.to_owned()),
+                    job_id: Some(job.id.into()),
                     captured: (job.library != Library::Mpi).then_some(false),
                     site: Some(Arc::clone(site)),
                 })));
@@ -233,7 +233,7 @@ fn process(day: &Day, job: &Job, local: u32) -> ProcessSeen {
         rank: Some((day.host * job.local + local).cast_signed()),
         local_rank: Some((job.first_local + local).cast_signed()),
         world_size: Some((day.hosts * job.local).cast_signed()),
-        job_id: Some(job.id.to_owned()),
+        job_id: Some(job.id.into()),
         step_id: Some("0".to_owned()),
         container_id: None,
         pod: None,

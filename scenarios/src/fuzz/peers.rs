@@ -106,7 +106,7 @@ fn fill(path: &std::path::Path) -> anyhow::Result<()> {
                 stream: Some(7),
                 ret: Some(0),
                 cgroup_id: 1,
-                job_id: (call % 2 == 0).then(|| "42".to_owned()),
+                job_id: (call % 2 == 0).then(|| "42".into()),
                 ..Collective::default()
             }));
         }

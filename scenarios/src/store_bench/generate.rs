@@ -35,6 +35,9 @@ static SITES: LazyLock<Vec<Arc<str>>> = LazyLock::new(|| {
     FUNCS.iter().enumerate().map(at).collect()
 });
 
+/// The job, one text for all records as capture has it.
+static JOB: LazyLock<Arc<str>> = LazyLock::new(|| "4711".into());
+
 /// Makes the rows one after the other.
 #[derive(Debug, Clone)]
 pub struct Generator {
@@ -131,7 +134,7 @@ impl Iterator for Generator {
             stream: Some(0x7f00_0000_1000 + 0x100 * comm as u64),
             ret: Some(0),
             cgroup_id: 8021,
-            job_id: Some("4711".to_owned()),
+            job_id: Some(Arc::clone(&JOB)),
             site: Some(Arc::clone(&SITES[func])),
             ..Collective::default()
         })

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use query_planner::{AskOptions, Budget, Value};
+use rusqlite::Connection;
 
 use super::*;
 use store::ServedDb;
@@ -106,10 +107,10 @@ async fn readers_of_a_file_at_rest_are_kept_until_it_changes() {
     age(&path);
     assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(1)));
     assert_eq!(kept(), 1);
-    assert!(executor.run_inline(&task(&executor, COUNT)).is_some());
+    assert!(executor.run_inline(&task(&executor, COUNT), None).is_some());
     write("INSERT INTO t VALUES (2)");
     age(&path);
-    assert!(executor.run_inline(&task(&executor, COUNT)).is_none(), "the reader showed what was before");
+    assert!(executor.run_inline(&task(&executor, COUNT), None).is_none(), "the reader showed what was before");
     assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(2)));
     assert_eq!(kept(), 1);
     // Next to a writer, whose rows are in the log.
@@ -128,17 +129,79 @@ async fn what_is_too_much_for_the_spot_leaves_the_next_all_of_its_steps() {
     let executor = served(&path);
     let long_count = "SELECT count(x + 1) FROM long";
     let (small, long) = (task(&executor, COUNT), task(&executor, long_count));
-    assert!(executor.run_inline(&small).is_none(), "no reader is at hand yet");
+    assert!(executor.run_inline(&small, None).is_none(), "no reader is at hand yet");
     assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(1)));
     for _ in 0..3 {
-        assert!(executor.run_inline(&long).is_none(), "100,000 rows on the spot");
-        let done = executor.run_inline(&small).expect("small").expect("a count");
+        assert!(executor.run_inline(&long, None).is_none(), "100,000 rows on the spot");
+        let done = executor.run_inline(&small, None).expect("small").expect("a count");
         assert_eq!(done.batches[0].1.columns[0], [Value::Integer(1)]);
     }
     // The same connection, without that limit.
     assert_eq!(first_value(&executor, long_count, None).await, Ok(Value::Integer(100_000)));
-    assert!(executor.run_inline(&long).is_none());
-    assert!(executor.run_inline(&small).is_some());
+    assert!(executor.run_inline(&long, None).is_none());
+    assert!(executor.run_inline(&small, None).is_some());
+}
+
+#[tokio::test]
+async fn both_rounds_of_a_small_question_run_inline_from_one_snapshot() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("rows.db");
+    let writer = Connection::open(&path).expect("a file");
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) INSERT INTO long SELECT i FROM n";
+    writer
+        .execute_batch(&format!(
+            "PRAGMA journal_mode = WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1); CREATE TABLE long(x); {fill}"
+        ))
+        .expect("rows");
+    let source = Source::External(Box::new(Kept(path)));
+    let executor = Arc::new(Executor::new("n".into(), Arc::new(source), 2));
+    let first = SnapshotUse { question: 7, of_earlier: false, keep_ms: 60_000 };
+    let second = SnapshotUse { of_earlier: true, keep_ms: 0, ..first };
+    let (small, long) = (task(&executor, COUNT), task(&executor, "SELECT count(x + 1) FROM long"));
+    let inline = |task: &NodeTask, snapshot| {
+        executor.run_inline(task, Some(snapshot)).map(|done| done.map(|done| done.batches[0].1.columns[0][0].clone()))
+    };
+    assert!(inline(&small, first).is_none(), "no reader is at hand yet");
+    assert_eq!(first_value(&executor, COUNT, None).await, Ok(Value::Integer(1)));
+
+    assert_eq!(inline(&small, first), Some(Ok(Value::Integer(1))));
+    writer.execute_batch("INSERT INTO t VALUES (2)").expect("a row");
+    assert_eq!(inline(&small, second), Some(Ok(Value::Integer(1))));
+    assert_eq!(executor.kept_snapshots(), 0);
+    assert!(inline(&small, second).is_some_and(|gone| gone.is_err()), "the snapshot is gone");
+    assert_eq!(inline(&small, first), Some(Ok(Value::Integer(2))), "the connection went on with an old state");
+
+    // What is too long inline leaves the snapshot for the thread that does it.
+    writer.execute_batch("INSERT INTO long VALUES (0); INSERT INTO t VALUES (3)").expect("rows");
+    for _ in 0..2 {
+        assert!(inline(&long, second).is_none());
+        assert_eq!(executor.kept_snapshots(), 1);
+    }
+    let counted = first_value(&executor, "SELECT count(x + 1) FROM long", Some(second)).await;
+    assert_eq!(counted, Ok(Value::Integer(100_000)));
+    assert!(inline(&long, first).is_none());
+    assert_eq!(executor.kept_snapshots(), 0, "nothing has happened");
+    assert_eq!(inline(&small, first), Some(Ok(Value::Integer(3))));
+    executor.release(7);
+}
+
+/// A file whose connections may be kept though it is written.
+#[derive(Debug)]
+struct Kept(std::path::PathBuf);
+
+impl store::Rows for Kept {
+    fn open_reader(&self) -> Result<Connection, StoreError> {
+        Ok(Connection::open(&self.0).expect("a file"))
+    }
+    fn facts(&self) -> store::Facts {
+        store::Facts::default()
+    }
+    fn notes(&self, _: &[&str], _: &Range<i64>) -> Vec<String> {
+        Vec::new()
+    }
+    fn clock_offsets(&self, _: Option<&Range<i64>>) -> Result<Vec<ClockOffsetSeen>, StoreError> {
+        Ok(Vec::new())
+    }
 }
 
 #[tokio::test]

@@ -27,24 +27,28 @@ pub(super) fn width(range: u64) -> u32 {
     64 - range.leading_zeros()
 }
 
-fn put_bits(out: &mut Vec<u8>, values: impl Iterator<Item = u64>, width: u32) {
+/// Appends the lowest `width` bits of each value; none has more.
+fn put_bits(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = u64>, width: u32) {
     if width == 0 {
         return;
     }
-    let (mut word, mut used) = (0_u128, 0_u32);
+    out.reserve(packed_bytes(values.len(), width) + 8);
+    let (mut word, mut used) = (0_u64, 0_u32);
     for value in values {
-        word |= u128::from(value) << used;
+        word |= value << used;
         used += width;
-        while used >= 32 {
-            out.extend_from_slice(&(word as u32).to_le_bytes());
-            word >>= 32;
-            used -= 32;
+        if used >= u64::BITS {
+            out.extend_from_slice(&word.to_le_bytes());
+            used -= u64::BITS;
+            // What of the value has not gone out yet.
+            word = if used == 0 { 0 } else { value >> (width - used) };
         }
     }
-    if used > 0 {
-        let bytes = used.div_ceil(8) as usize;
-        out.extend_from_slice(&word.to_le_bytes()[..bytes]);
-    }
+    out.extend_from_slice(&word.to_le_bytes()[..used.div_ceil(8) as usize]);
+}
+
+fn packed_bytes(values: usize, width: u32) -> usize {
+    (values * width as usize).div_ceil(8)
 }
 
 /// Values whose bits begin at a whole byte, whatever the width.
@@ -113,69 +117,103 @@ fn take_wide(bytes: &[u8], width: usize, base: i64, out: &mut [i64]) -> Option<(
     Some(())
 }
 
-fn range(values: &[i64]) -> (i64, u32) {
-    let (mut least, mut greatest) = (i64::MAX, i64::MIN);
-    for &value in values {
-        least = least.min(value);
-        greatest = greatest.max(value);
-    }
-    if values.is_empty() {
-        return (0, 0);
-    }
-    (least, width(greatest.wrapping_sub(least).cast_unsigned()))
+/// How a block is packed: plain and by differences the smallest and the width.
+#[derive(Debug, Clone, Copy)]
+struct BlockShape {
+    least: i64,
+    greatest: i64,
+    delta_least: i64,
+    delta_width: u32,
 }
 
-/// How the differences within a block are packed: smallest and width.
-fn delta_range(values: &[i64]) -> (i64, u32) {
-    let (mut least, mut greatest) = (i64::MAX, i64::MIN);
-    for pair in values.windows(2) {
-        let difference = pair[1].wrapping_sub(pair[0]);
-        least = least.min(difference);
-        greatest = greatest.max(difference);
-    }
-    if values.len() < 2 {
-        return (0, 0);
-    }
-    (least, width(greatest.wrapping_sub(least).cast_unsigned()))
-}
-
-/// Bytes that [`pack`] would give, plain and by differences.
-pub(super) fn packed_sizes(values: &[i64]) -> (usize, usize) {
-    let bytes = |n: usize, width: u32| (n * width as usize).div_ceil(8);
-    values.chunks(BLOCK).fold((PADDING, PADDING), |(plain, delta), block| {
-        (
-            plain + PLAIN_ENTRY + bytes(block.len(), range(block).1),
-            delta + DELTA_ENTRY + bytes(block.len() - 1, delta_range(block).1),
-        )
-    })
-}
-
-/// Pack `values`.
-pub(super) fn pack(values: &[i64], by_differences: bool) -> Vec<u8> {
-    let entry = if by_differences { DELTA_ENTRY } else { PLAIN_ENTRY };
-    let mut head = Vec::with_capacity(values.len().div_ceil(BLOCK) * entry);
-    let mut body = Vec::new();
-    for block in values.chunks(BLOCK) {
-        let begins = u32::try_from(body.len()).unwrap_or(u32::MAX);
-        if by_differences {
-            let (least, width) = delta_range(block);
-            head.extend_from_slice(&block[0].to_le_bytes());
-            head.extend_from_slice(&least.to_le_bytes());
-            head.push(width as u8);
-            let differences =
-                block.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]).wrapping_sub(least).cast_unsigned());
-            put_bits(&mut body, differences, width);
-        } else {
-            let (least, width) = range(block);
-            head.extend_from_slice(&least.to_le_bytes());
-            head.push(width as u8);
-            put_bits(&mut body, block.iter().map(|value| value.wrapping_sub(least).cast_unsigned()), width);
+impl BlockShape {
+    fn of(block: &[i64]) -> Self {
+        let first = block.first().copied().unwrap_or_default();
+        let (mut least, mut greatest) = (first, first);
+        let (mut delta_least, mut delta_greatest) = (i64::MAX, i64::MIN);
+        let mut before = first;
+        for &value in block.iter().skip(1) {
+            let delta = value.wrapping_sub(before);
+            (least, greatest) = (least.min(value), greatest.max(value));
+            (delta_least, delta_greatest) = (delta_least.min(delta), delta_greatest.max(delta));
+            before = value;
         }
-        head.extend_from_slice(&begins.to_le_bytes());
+        if block.len() < 2 {
+            (delta_least, delta_greatest) = (0, 0);
+        }
+        let delta_width = width(delta_greatest.wrapping_sub(delta_least).cast_unsigned());
+        Self { least, greatest, delta_least, delta_width }
     }
-    head.extend_from_slice(&body);
-    head.extend_from_slice(&[0; PADDING]);
-    head
+
+    fn width(&self) -> u32 {
+        width(self.greatest.wrapping_sub(self.least).cast_unsigned())
+    }
+}
+
+/// Values with what packing needs to know of them, found in one pass.
+pub(super) struct ToPack<'v> {
+    values: &'v [i64],
+    blocks: Vec<BlockShape>,
+}
+
+impl<'v> ToPack<'v> {
+    pub(super) fn of(values: &'v [i64]) -> Self {
+        Self { values, blocks: values.chunks(BLOCK).map(BlockShape::of).collect() }
+    }
+
+    /// The smallest and the greatest value.
+    pub(super) fn range(&self) -> Option<(i64, i64)> {
+        let ranges = self.blocks.iter().map(|block| (block.least, block.greatest));
+        ranges.reduce(|(a, b), (least, greatest)| (a.min(least), b.max(greatest)))
+    }
+
+    /// Bytes that [`ToPack::pack`] would give, plain and by differences.
+    pub(super) fn sizes(&self) -> (usize, usize) {
+        let blocks = self.values.chunks(BLOCK).zip(&self.blocks);
+        blocks.fold((PADDING, PADDING), |(plain, delta), (values, block)| {
+            (
+                plain + PLAIN_ENTRY + packed_bytes(values.len(), block.width()),
+                delta + DELTA_ENTRY + packed_bytes(values.len() - 1, block.delta_width),
+            )
+        })
+    }
+
+    /// The packed bytes, after those of `bytes`.
+    pub(super) fn pack(&self, by_differences: bool, mut bytes: Vec<u8>) -> Vec<u8> {
+        let (plain, by_delta) = self.sizes();
+        bytes.reserve(if by_differences { by_delta } else { plain });
+        let mut begins = 0;
+        for (values, block) in self.values.chunks(BLOCK).zip(&self.blocks) {
+            let (base, width, of_values) = match by_differences {
+                true => (values[0], block.delta_width, values.len() - 1),
+                false => (block.least, block.width(), values.len()),
+            };
+            bytes.extend_from_slice(&base.to_le_bytes());
+            if by_differences {
+                bytes.extend_from_slice(&block.delta_least.to_le_bytes());
+            }
+            bytes.push(width as u8);
+            bytes.extend_from_slice(&u32::try_from(begins).unwrap_or(u32::MAX).to_le_bytes());
+            begins += packed_bytes(of_values, width);
+        }
+        for (values, block) in self.values.chunks(BLOCK).zip(&self.blocks) {
+            if by_differences {
+                let least = block.delta_least;
+                let differences =
+                    values.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]).wrapping_sub(least).cast_unsigned());
+                put_bits(&mut bytes, differences, block.delta_width);
+            } else {
+                let least = block.least;
+                put_bits(
+                    &mut bytes,
+                    values.iter().map(|value| value.wrapping_sub(least).cast_unsigned()),
+                    block.width(),
+                );
+            }
+        }
+        bytes.extend_from_slice(&[0; PADDING]);
+        bytes
+    }
 }
 
 /// Read `out.len()` values of a stream of `rows`, from `start` (a multiple of [`BLOCK`]) on. None
@@ -254,8 +292,10 @@ mod tests {
     proptest! {
         #[test]
         fn values_come_back_whole_and_in_part(values in values(), by_differences: bool, skip in 0_usize..3) {
-            let bytes = pack(&values, by_differences);
-            let sizes = packed_sizes(&values);
+            let to_pack = ToPack::of(&values);
+            let (bytes, sizes) = (to_pack.pack(by_differences, Vec::new()), to_pack.sizes());
+            let range = values.iter().min().copied().zip(values.iter().max().copied());
+            prop_assert_eq!(to_pack.range(), range);
             prop_assert_eq!(bytes.len(), if by_differences { sizes.1 } else { sizes.0 });
             let mut out = vec![0; values.len()];
             unpack(&bytes, by_differences, values.len(), 0, &mut out).expect("own bytes");

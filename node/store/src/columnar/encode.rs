@@ -13,7 +13,7 @@ use query_planner::scan::By;
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
-use super::bits::{BLOCK, block_range, pack, packed_sizes, unpack, width};
+use super::bits::{BLOCK, ToPack, block_range, unpack, width};
 use crate::FastMap;
 
 /// Different integers up to which a dictionary is tried.
@@ -216,45 +216,49 @@ impl Column {
         }
         let has_null = self.values.contains(&NULL_CODE);
         let codes: Vec<i64> = self.values.iter().map(|&code| if code == NULL_CODE { null } else { code }).collect();
-        let by_differences = is_smaller_by_differences(&codes);
-        bytes.extend_from_slice(&pack(&codes, by_differences));
-        (Form::Dictionary { entries: null as u32, has_null, by_differences }, bytes)
+        let to_pack = ToPack::of(&codes);
+        let (plain, by_delta) = to_pack.sizes();
+        let by_differences = by_delta < plain;
+        (Form::Dictionary { entries: null as u32, has_null, by_differences }, to_pack.pack(by_differences, bytes))
     }
 
     fn encode_integers(&self) -> (Form, Vec<u8>, Option<(i64, i64)>) {
         let has_null = self.valid.contains(&false);
-        let is_valid = |row: usize| self.valid.get(row).copied().unwrap_or(true);
-        let mut range: Option<(i64, i64)> = None;
-        for (row, &value) in self.values.iter().enumerate() {
-            if !has_null || is_valid(row) {
-                range = Some(range.map_or((value, value), |(a, b)| (a.min(value), b.max(value))));
-            }
+        let first = self.values.first().copied();
+        if let Some(first) = first.filter(|first| !has_null && self.values.iter().all(|value| value == first)) {
+            return (Form::Constant(Scalar::Integer(first)), Vec::new(), Some((first, first)));
         }
-        let Some((least, greatest)) = range else {
+        let to_pack = ToPack::of(&self.values);
+        let range = if has_null { self.range_of_valid() } else { to_pack.range() };
+        if range.is_none() {
             return (Form::Constant(Scalar::Null), Vec::new(), None);
-        };
-        if least == greatest && !has_null {
-            return (Form::Constant(Scalar::Integer(least)), Vec::new(), range);
         }
-        let (plain, by_delta) = packed_sizes(&self.values);
+        let (plain, by_delta) = to_pack.sizes();
         let packed = plain.min(by_delta) + if has_null { self.len().div_ceil(8) } else { 0 };
         if let Some((entries, codes)) = self.dictionary(has_null) {
             let bits = width((entries.len() - usize::from(!has_null)) as u64) as usize;
             if entries.len() * 8 + (self.len() * bits).div_ceil(8) < packed {
-                let mut bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
-                bytes.extend_from_slice(&pack(&codes, false));
+                let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
                 let form = Form::Dictionary { entries: entries.len() as u32, has_null, by_differences: false };
-                return (form, bytes, range);
+                return (form, ToPack::of(&codes).pack(false, bytes), range);
             }
         }
         let mut bytes = Vec::new();
         if has_null {
             bytes.resize(self.len().div_ceil(8), 0);
-            (0..self.len()).filter(|&row| is_valid(row)).for_each(|row| bytes[row / 8] |= 1 << (row % 8));
+            let valid = self.valid.iter().enumerate().filter(|(_, valid)| **valid);
+            valid.for_each(|(row, _)| bytes[row / 8] |= 1 << (row % 8));
         }
         let by_differences = by_delta < plain;
-        bytes.extend_from_slice(&pack(&self.values, by_differences));
-        (Form::Packed { has_null, by_differences }, bytes, range)
+        (Form::Packed { has_null, by_differences }, to_pack.pack(by_differences, bytes), range)
+    }
+
+    /// The smallest and the greatest integer that is not NULL, where some are.
+    fn range_of_valid(&self) -> Option<(i64, i64)> {
+        let valid = self.values.iter().zip(&self.valid).filter(|(_, valid)| **valid).map(|(value, _)| *value);
+        valid.fold(None, |range, value| {
+            Some(range.map_or((value, value), |(a, b): (i64, i64)| (a.min(value), b.max(value))))
+        })
     }
 
     /// The different integers in ascending order and each row's code, when they are few.
@@ -304,11 +308,6 @@ impl Column {
         entries.sort_unstable();
         Some((entries, codes))
     }
-}
-
-fn is_smaller_by_differences(values: &[i64]) -> bool {
-    let (plain, by_differences) = packed_sizes(values);
-    by_differences < plain
 }
 
 /// One cell as it is read.

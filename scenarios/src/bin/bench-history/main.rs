@@ -162,7 +162,7 @@ fn call(ts_ns: i64, seq: u64) -> Collective {
         stream: Some(7),
         ret: Some(0),
         cgroup_id: 1,
-        job_id: Some("4711".to_owned()),
+        job_id: Some("4711".into()),
         ..Collective::default()
     }
 }

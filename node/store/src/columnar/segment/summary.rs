@@ -21,6 +21,8 @@ pub(in super::super) const PLACE: usize = 255;
 const LEAST_ROWS: usize = 16_385;
 /// More groups than one in this many rows are no summary.
 const ROWS_A_GROUP: usize = 16;
+/// Places for keys that came of late.
+const RECENT: usize = 256;
 const VERSION: u8 = 1;
 const MOST_BYTES: usize = 64 << 20;
 
@@ -95,25 +97,32 @@ fn of_columns(table: &str, columns: &[(String, Column)]) -> Option<Stored> {
     let buckets = Buckets::table();
     let mut index: FastMap<Vec<Option<i64>>, usize> = FastMap::default();
     let mut groups: Vec<(Vec<Option<i64>>, Group, Quantiles)> = Vec::new();
+    // The group of the key that was last at a place: most rows need no look at the map.
+    let mut recent = [usize::MAX; RECENT];
     let mut key = Vec::with_capacity(keys.len());
     for row in 0..rows {
         // A duration that is not known, or no duration at all: the rows themselves are to be asked.
         let value = values.raw(row).filter(|value| *value >= 0)?;
         key.clear();
         key.extend(keys.iter().map(|column| column.raw(row)));
-        let at = match index.get(&key) {
-            Some(at) => *at,
-            None => {
-                if groups.len() >= rows / ROWS_A_GROUP {
-                    return None;
+        let numbers = key.iter().map(|value| value.unwrap_or_default().cast_unsigned());
+        let place = &mut recent[crate::cheap_hash(numbers) % RECENT];
+        if groups.get(*place).is_none_or(|(known, ..)| *known != key) {
+            *place = match index.get(&key) {
+                Some(at) => *at,
+                None => {
+                    if groups.len() >= rows / ROWS_A_GROUP {
+                        return None;
+                    }
+                    index.insert(key.clone(), groups.len());
+                    let (least, greatest) = (i64::MAX, i64::MIN);
+                    let group = Group { key: Vec::new(), count: 0, sum: 0, least, greatest, buckets: (0, Vec::new()) };
+                    groups.push((key.clone(), group, Quantiles::default()));
+                    groups.len() - 1
                 }
-                index.insert(key.clone(), groups.len());
-                let (least, greatest) = (i64::MAX, i64::MIN);
-                let group = Group { key: Vec::new(), count: 0, sum: 0, least, greatest, buckets: (0, Vec::new()) };
-                groups.push((key.clone(), group, Quantiles::default()));
-                groups.len() - 1
-            }
-        };
+            };
+        }
+        let at = *place;
         let (_, group, quantiles) = &mut groups[at];
         group.count += 1;
         group.sum += i128::from(value);
