@@ -4,7 +4,7 @@
 //! Such a wait is time in communication calls. Whether it was spent in calls that are compared one
 //! by one is told by most of the calls that it waited for.
 
-use super::meter::Call;
+use super::call::Call;
 
 /// The calls that one process enqueued since it last waited for its device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

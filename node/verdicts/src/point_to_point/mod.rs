@@ -16,6 +16,7 @@
 //! that meet point to point*.
 
 mod blame;
+mod call;
 mod codec;
 mod enqueued;
 mod history;
@@ -31,9 +32,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use call::{Call, names_no_communicator};
 pub use codec::{decode, encode};
 pub(crate) use judge::{WAITED, decide};
-pub use meter::{Call, Meter, job_key, names_no_communicator};
+pub use meter::{Meter, job_key};
 pub use rows::{OFF_CPU_COLUMNS, PROCESSES_SQL, Rows};
 pub(crate) use words::{summary, table};
 

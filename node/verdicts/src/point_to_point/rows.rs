@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use query_planner::Value;
 
+use super::call::{Call, names_no_communicator};
 use super::enqueued::Enqueued;
-use super::meter::{Call, Meter, job_key, names_no_communicator};
+use super::meter::{Meter, job_key};
 use super::{TimeUse, judge};
 use crate::input::Input;
 use crate::names::Names;
