@@ -1,8 +1,8 @@
 //! Finding the libraries to probe: which processes have which of them mapped, each file attached to
 //! once, whatever the path it is reached by (wheels, containers, deleted files). New processes are
 //! looked at several times in their first second after exec, all others whenever their mapped code
-//! has grown, checked every [`CaptureConfig::rescan`]. `attaching` attaches to files, `following` keeps
-//! the programs' entries of processes.
+//! has grown, checked every [`CaptureConfig::rescan`]. `attaching` attaches to files, `following`
+//! keeps the programs' entries of processes.
 //!
 //! [`CaptureConfig::rescan`]: crate::CaptureConfig::rescan
 

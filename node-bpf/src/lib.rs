@@ -7,8 +7,9 @@
 //! Records are the types of the crate `record`, which needs no libbpf.
 //!
 //! From the kernel to the sink: `bpf/wire.h` fixes the bytes, `wire` parses them, `decode` makes
-//! records with what `process` and `mpi` know (`procfs` reads `/proc/PID`); `classes` lists the kinds of records and their
-//! requirements; `discovery`, `symbols` and `attach` decide where the probes are.
+//! records with what `process` and `mpi` know (`procfs` reads `/proc/PID`); `classes` lists the
+//! kinds of records and their requirements; `discovery`, `symbols` and `attach` decide where the
+//! probes are.
 
 mod attach;
 mod bytes;

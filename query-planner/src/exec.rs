@@ -317,8 +317,8 @@ fn julian_day(now_unix_ns: i64) -> f64 {
 
 impl NodeError {
     /// What is refused for want of memory, by SQLite's allocator or by a
-    /// [`Reservation`](memory::Reservation): because the question is over, because it is only tried, or
-    /// because it needs more than a question may have.
+    /// [`Reservation`](memory::Reservation): because the question is over, because it is only
+    /// tried, or because it needs more than a question may have.
     #[must_use]
     pub fn out_of_memory() -> Self {
         if stop::is_over_here() {

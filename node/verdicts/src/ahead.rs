@@ -41,7 +41,8 @@ fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -
     let shares = shares(compared, within_ns, rules, |score| score.late.share);
     let late = |m: &Member| shares.get(&(&*m.node, m.pid)).copied();
     all().filter(|c| c.members.len() > 1 || c.paired > 0).all(|c| {
-        // A rank that is not in the data makes all wait alike that it meets: against those it would not be late.
+        // A rank that is not in the data makes all wait alike that it meets: against those it would
+        // not be late.
         let meets = c.paired > 0 || c.members.len() == 1;
         let open = c.not_heard() > 0 && meets && c.members.iter().any(|m| is(found, m));
         let late = |m: &Member| late(m).is_none_or(|late| late >= Rules::ALSO_SHARE_ENQUEUED * mine);
@@ -128,7 +129,6 @@ fn detrended(values: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::comm::Cell;
-    use crate::windows::WindowKind;
 
     #[test]
     fn a_slope_comes_with_its_error() {
@@ -154,9 +154,7 @@ mod tests {
             Met { at_ns, func, seq: seq.unsigned_abs(), weight: 1, cells }
         });
         let comm = Comm { met: met.collect(), ..Comm::default() };
-        let (windows, tallies, flags, coarse, _): (_, _, _, _, ()) = Default::default();
-        let (waits, kind, bounds) = (Waits::Enqueued, WindowKind::Collectives { each: 1 }, vec![Some(0.0); 3]);
-        let s = Scored { comm, waits, kind, windows, tallies, flags, coarse, bounds };
+        let s = Scored { bounds: vec![Some(0.0); 3], ..Scored::test_of(comm, Waits::Enqueued) };
         assert_eq!(pairs(&s, 1), [(10e6, 20e6); 9]);
     }
 }

@@ -138,18 +138,7 @@ mod tests {
         let mut input = Input::default();
         for (rank, calls) in ranks.iter().enumerate() {
             for (i, func) in calls.iter().cycle().take(calls.len() * 50).enumerate() {
-                input.observations.push(Observation {
-                    node: format!("n{rank}").into(),
-                    pid: 1,
-                    rank: rank as i32,
-                    comm_hash: 1,
-                    func: (*func).into(),
-                    seq: i as u64,
-                    entry_ns: i as i64,
-                    tier: 1,
-                    library: "mpi".into(),
-                    ..Observation::default()
-                });
+                input.observations.push(Observation::test_call(rank as i32, 1, func, i as u64, i as i64, 0));
             }
         }
         input

@@ -156,19 +156,10 @@ mod tests {
         for (seq, late) in entries.iter().enumerate() {
             let start_ns = 1_000_000_000_000 + seq as i64 * 100_000_000;
             let end_ns = start_ns + late.iter().max().unwrap() + transfer_ns;
-            input.observations.extend(late.iter().zip(truth).enumerate().map(|(host, (late, ahead))| Observation {
-                node: format!("n{host}").into(),
-                pid: 1,
-                comm_hash: 7,
-                func: "all_reduce".into(),
-                seq: seq as u64,
-                rank: host as i32,
-                nranks: i32::try_from(truth.len()).ok(),
-                entry_ns: start_ns + late + ahead,
-                duration_ns: end_ns - start_ns - late,
-                tier: 1,
-                library: "mpi".into(),
-                root: None,
+            input.observations.extend(late.iter().zip(truth).enumerate().map(|(host, (late, ahead))| {
+                let (entry_ns, duration_ns) = (start_ns + late + ahead, end_ns - start_ns - late);
+                let call = Observation::test_call(host as i32, 7, "all_reduce", seq as u64, entry_ns, duration_ns);
+                Observation { nranks: i32::try_from(truth.len()).ok(), ..call }
             }));
         }
         input

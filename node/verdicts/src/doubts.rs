@@ -1,5 +1,5 @@
-//! Where nobody is named: whether that is because nobody is late, or because it cannot be determined, and
-//! why not.
+//! Where nobody is named: whether that is because nobody is late, or because it cannot be
+//! determined, and why not.
 //!
 //! Pure. `verdict.rs` asks it last. Each doubt is a sentence for the reader.
 
@@ -207,7 +207,6 @@ fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
 mod tests {
     use super::*;
     use crate::comm::{Cell, Met};
-    use crate::windows::WindowKind;
 
     /// Collectives of two ranks every 10 ms, whose synchronise calls take so long.
     fn waiting(shortest_ms: i64, lifted: bool) -> Scored {
@@ -220,9 +219,7 @@ mod tests {
             cells: vec![cell(shortest_ms * 1_000_000), cell((shortest_ms + 1) * 1_000_000)],
         });
         let comm = Comm { lifted, met: met.collect(), ..Comm::default() };
-        let kind = WindowKind::Collectives { each: 1 };
-        let (windows, tallies, flags, coarse, bounds) = Default::default();
-        Scored { comm, waits: Waits::Seen, kind, windows, tallies, flags, coarse, bounds }
+        Scored::test_of(comm, Waits::Seen)
     }
 
     #[test]

@@ -178,21 +178,8 @@ mod tests {
     const US: i64 = 1_000;
 
     fn call(rank: i32, func: &str, seq: u64, entry_us: i64, duration_us: i64) -> Observation {
-        let (entry_ns, duration_ns) = (entry_us * US, duration_us * US);
-        Observation {
-            node: format!("n{rank}").into(),
-            pid: 1,
-            rank,
-            nranks: Some(2),
-            comm_hash: 7,
-            func: func.into(),
-            seq,
-            entry_ns,
-            duration_ns,
-            tier: 1,
-            library: "mpi".into(),
-            root: None,
-        }
+        let call = Observation::test_call(rank, 7, func, seq, entry_us * US, duration_us * US);
+        Observation { nranks: Some(2), ..call }
     }
 
     fn input(observations: Vec<Observation>) -> Input {

@@ -206,11 +206,16 @@ pub fn last_sql(job: Option<&str>, comm: Option<u64>) -> String {
     format!("SELECT max(ts_ns) FROM collectives{}", of(job, comm).replacen(" AND ", " WHERE ", 1))
 }
 
+/// A text as SQL has it.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
 /// The condition on calls of a job and of a communicator.
 fn of(job: Option<&str>, comm: Option<u64>) -> String {
     let mut text = String::new();
     if let Some(job) = job {
-        let _ = write!(text, " AND job_id = '{}'", job.replace('\'', "''"));
+        let _ = write!(text, " AND job_id = {}", quoted(job));
     }
     if let Some(comm) = comm {
         // The store keeps 64-bit hashes as SQLite integers: the same bits, signed.
@@ -263,6 +268,16 @@ pub enum RowError {
         /// What it holds.
         found: String,
     },
+}
+
+#[cfg(test)]
+impl Observation {
+    /// A call of a blocking library by the only process of host `n{rank}`.
+    pub(crate) fn test_call(rank: i32, comm_hash: u64, func: &str, seq: u64, entry_ns: i64, duration_ns: i64) -> Self {
+        let (node, func) = (format!("n{rank}").into(), func.into());
+        let library = "mpi".into();
+        Self { node, pid: 1, rank, comm_hash, func, seq, entry_ns, duration_ns, tier: 1, library, ..Self::default() }
+    }
 }
 
 impl Observation {

@@ -237,16 +237,8 @@ mod tests {
         Observation {
             node: format!("n{}", rank / 2).into(),
             pid: 100 + i64::from(rank),
-            rank,
             nranks: Some(if comm == 1 { 4 } else { 2 }),
-            comm_hash: comm,
-            func: "all_reduce".into(),
-            seq,
-            entry_ns: entry_ms * MS,
-            duration_ns: duration_ms * MS,
-            tier: 1,
-            library: "mpi".into(),
-            root: None,
+            ..Observation::test_call(rank, comm, "all_reduce", seq, entry_ms * MS, duration_ms * MS)
         }
     }
 

@@ -122,8 +122,8 @@ impl Rules {
     /// Other late ranks are listed down to this part of the first one's share,
     pub(crate) const ALSO_SHARE: f64 = 0.2;
 
-    /// and down to this where calls only enqueue: waits are derived from means over a step, and what is
-    /// left of a wait looks like time of one's own.
+    /// and down to this where calls only enqueue: waits are derived from means over a step, and
+    /// what is left of a wait looks like time of one's own.
     pub(crate) const ALSO_SHARE_ENQUEUED: f64 = 0.5;
 
     /// Autocorrelation of the changes of ranks' lateness that hosts which run ahead may show: -1/2
@@ -143,8 +143,8 @@ impl Rules {
     /// Waits that are enough to decide.
     pub(crate) const BINDS_SEEN: usize = 4;
 
-    /// Changes of a rank's lateness that are enough to decide: the autocorrelation of n values comes out lower by
-    /// about 1 / n.
+    /// Changes of a rank's lateness that are enough to decide: the autocorrelation of n values
+    /// comes out lower by about 1 / n.
     pub(crate) const CHANGES_SEEN: usize = 8;
 
     /// A rank that is numbered less than the others comes after them to the collective that is the

@@ -37,7 +37,8 @@ pub struct Run {
     pub duration_ns: i64,
     /// Compute time before a call, computed where all calls were seen; none when it is not known.
     pub compute_ns: Option<i64>,
-    /// Compute time was derived from when all ranks entered: how far the clocks' bounds leave it open.
+    /// Compute time was derived from when all ranks entered: how far the clocks' bounds leave it
+    /// open.
     pub unsure: Option<Unsure>,
     /// Calls in the run. The same for every rank of the collective.
     pub weight: u32,

@@ -30,6 +30,16 @@ pub(crate) struct Scored {
     pub(crate) bounds: Vec<Option<f64>>,
 }
 
+#[cfg(test)]
+impl Scored {
+    /// A communicator without windows.
+    pub(crate) fn test_of(comm: Comm, waits: Waits) -> Self {
+        let kind = WindowKind::Collectives { each: 1 };
+        let (windows, tallies, flags, coarse, bounds) = Default::default();
+        Self { comm, waits, kind, windows, tallies, flags, coarse, bounds }
+    }
+}
+
 /// Score a communicator; gives it back where it holds too few collectives.
 pub(crate) fn score(mut comm: Comm, rules: &Rules) -> Result<Scored, Box<Comm>> {
     let Some((kind, windows)) = cut(&comm, rules) else {

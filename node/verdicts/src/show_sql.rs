@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::hang::Hang;
+use super::observation::quoted;
 use super::report::{CommReport, Culprit, Report, Verdict};
 use super::rules::Rules;
 
@@ -137,9 +138,4 @@ fn progress(report: &Report, hang: &Hang) -> Vec<Shown> {
     let unseen = "no question gives since when ranks wait and what their threads do: agents said that of the calls \
                   that their ranks are in, which are in no store before they end";
     got.chain([Shown { title: unseen.to_owned(), sql: String::new() }]).collect()
-}
-
-/// A text as SQL has it.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }

@@ -45,7 +45,6 @@ mod tests {
     use super::*;
     use crate::comm::Comm;
     use crate::tally::Waits;
-    use crate::windows::WindowKind;
 
     /// A communicator whose windows hold one collective each, so many milliseconds apart.
     fn windows(lengths_ms: &[i64]) -> Scored {
@@ -57,9 +56,7 @@ mod tests {
             Window { met: i..i + 1, wall_ns: (length_ms * 1_000_000) as f64, start_ns: at_ns, end_ns: at_ns }
         });
         let windows = windows.collect();
-        let kind = WindowKind::Collectives { each: 1 };
-        let (tallies, flags, coarse, bounds) = Default::default();
-        Scored { comm, waits: Waits::Seen, kind, windows, tallies, flags, coarse, bounds }
+        Scored { windows, ..Scored::test_of(comm, Waits::Seen) }
     }
 
     #[test]

@@ -22,20 +22,10 @@ fn the_rank_with_the_shortest_wait_is_it() {
                 (4, _) => 0.0,
                 _ => *wait,
             };
-            input.observations.push(Observation {
-                node: format!("n{rank}").into(),
-                pid: 1,
-                rank: rank as i32,
-                nranks: Some(8),
-                comm_hash: 1,
-                func: "all_gather".into(),
-                seq,
-                entry_ns: seq as i64 * 100 * MS - (wait * 1e3) as i64,
-                duration_ns: 8 * MS + (wait * 1e3) as i64,
-                tier: 3,
-                library: "rccl".into(),
-                root: None,
-            });
+            let wait_ns = (wait * 1e3) as i64;
+            let (entry_ns, duration_ns) = (seq as i64 * 100 * MS - wait_ns, 8 * MS + wait_ns);
+            let call = Observation::test_call(rank as i32, 1, "all_gather", seq, entry_ns, duration_ns);
+            input.observations.push(Observation { nranks: Some(8), tier: 3, library: "rccl".into(), ..call });
         }
     }
     // Rank 5 is late as well, by less.

@@ -1,9 +1,9 @@
 //! Keeps where ranks were when the standing verdict changed: each agent samples those of its own
 //! ranks that the verdict is about, once, into its store's `stacks`.
 //!
-//! Every agent has the same verdict, so nobody has to be asked: the host of the culprit samples the culprit,
-//! the host of the peer samples the peer, at about the same time. Of a hang the ranks that are
-//! waited for and one that waits are sampled, all threads; of a late rank it and one peer, with
+//! Every agent has the same verdict, so nobody has to be asked: the host of the culprit samples the
+//! culprit, the host of the peer samples the peer, at about the same time. Of a hang the ranks that
+//! are waited for and one that waits are sampled, all threads; of a late rank it and one peer, with
 //! their child processes, such as a data loader's workers.
 
 use std::collections::HashMap;

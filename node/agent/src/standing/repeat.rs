@@ -102,8 +102,8 @@ struct Repeat {
     text: String,
 }
 
-/// `rows`: each job of which the host was the culprit, the newest first, and whether that was reported then. None
-/// where there are too few, or this job's was reported.
+/// `rows`: each job of which the host was the culprit, the newest first, and whether that was
+/// reported then. None where there are too few, or this job's was reported.
 fn finding(named: &Finding, node: &str, job: &str, rows: &[Vec<query_planner::Value>]) -> Option<Repeat> {
     let is_reported = |row: &Vec<query_planner::Value>| matches!(row.get(2), Some(query_planner::Value::Integer(1)));
     let jobs = jobs(rows, job);

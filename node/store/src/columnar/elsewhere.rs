@@ -94,8 +94,8 @@ pub fn register_columns(conn: &Connection, columns: Arc<dyn ColumnsElsewhere>) -
 
 /// The columns that a connection was given.
 pub(super) fn columns(conn: &Connection) -> Option<Arc<dyn ColumnsElsewhere>> {
-    // SAFETY: the handle is the connection's, which is open. What is kept under the name is what `register_columns` has
-    // put there, and lives as long as the connection.
+    // SAFETY: the handle is the connection's, which is open. What is kept under the name is what
+    // `register_columns` has put there, and lives as long as the connection.
     unsafe {
         let kept: *const Kept = ffi::sqlite3_get_clientdata(conn.handle(), NAME.as_ptr()).cast();
         kept.as_ref().map(Arc::clone)

@@ -333,8 +333,8 @@ impl Collector {
         digest
     }
 
-    /// Processes whose calls only enqueue and whose waits are not seen: their steps are shipped, so that
-    /// they can be compared with others'. With whether there are any to be shipped.
+    /// Processes whose calls only enqueue and whose waits are not seen: their steps are shipped, so
+    /// that they can be compared with others'. With whether there are any to be shipped.
     fn stepping(&self) -> BTreeMap<u32, bool> {
         let mut unseen: BTreeMap<u32, bool> = BTreeMap::new();
         for ((pid, ..), track) in &self.tracks {
@@ -353,7 +353,7 @@ impl Collector {
         if !self.every_call && lanes.any(|(_, track)| track.tier >= Rules::OF_DEVICE) {
             return; // as `Input::drop_waits_of_devices`
         }
-        process.own.busy(sync.start_ns, sync.end_ns);
+        process.own.synced(sync.start_ns, sync.end_ns);
         let span_us = (sync.start_ns / 1_000, sync.end_ns / 1_000);
         let mut rest: Vec<(u64, &mut Pending)> = self
             .tracks

@@ -10,10 +10,11 @@
 //!
 //! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the
 //! synchronise calls after them, `follow` and `steps` follow what a process does between calls and
-//! in each step, `collect` makes digests of calls (`track`: of a lane's; `resent`: segments sent again), `late` numbers those whose communicator's start
-//! was not seen, `codec` writes and reads them (bounded, hostile bytes refused), `input` makes an
-//! input of many nodes' digests (`step_times`: compute times from steps), `rows` cells of rows.
-//! `split` splits a host's digest by jobs.
+//! in each step, `collect` makes digests of calls (`track`: of a lane's; `resent`: segments sent
+//! again), `late` numbers those whose communicator's start was not seen, `codec` writes and reads
+//! them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests
+//! (`step_times`: compute times from steps), `rows` cells of rows. `split` splits a host's digest
+//! by jobs.
 
 mod blocks;
 mod codec;

@@ -6,8 +6,8 @@
 //! are missing nothing of that step is shipped; what its other lanes show still holds.
 //!
 //! A step goes from one call of the largest communicator that a process is in to the next; every
-//! rank counts these alike. One step a window is shipped, chosen by its number, so that all ranks ship
-//! the same ones: waits are no sums of what single ranks know, and means over steps would hide
+//! rank counts these alike. One step a window is shipped, chosen by its number, so that all ranks
+//! ship the same ones: waits are no sums of what single ranks know, and means over steps would hide
 //! them. What is made of the steps of all ranks lies in `step_times.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,6 +10,13 @@ use crate::{Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
 
+/// A call that only enqueues.
+fn enqueued_call(rank: i32, nranks: i32, func: &str, seq: u64, entry_ns: i64) -> crate::Observation {
+    let call = crate::Observation::test_call(rank, 7, func, seq, entry_ns, MS / 50);
+    let pid = 100 + i64::from(rank);
+    crate::Observation { pid, nranks: Some(nranks), tier: 0, library: "nccl".into(), ..call }
+}
+
 /// Eight ranks on four hosts, of which rank 5 is 30 ms late in steps of 20 ms: `calls` calls that
 /// only enqueue in each step, then one synchronise call that waits for all. Digests of a window
 /// after the other; on the hosts `syncing` the synchronise calls are seen.
@@ -29,19 +36,8 @@ fn enqueued(calls: u64, syncing: &[i32]) -> Report {
         for (rank, entry) in entered.iter().enumerate() {
             let collector = &mut collectors[rank / 2];
             for call in 0..calls {
-                collector.push(crate::Observation {
-                    node: "".into(),
-                    pid: 100 + rank as i64,
-                    rank: rank as i32,
-                    nranks: Some(8),
-                    comm_hash: 7,
-                    func: "all_reduce".into(),
-                    seq: step * calls + call,
-                    entry_ns: entry + call as i64 * MS / 10,
-                    duration_ns: MS / 50,
-                    library: "nccl".into(),
-                    ..crate::Observation::default()
-                });
+                let (seq, entry_ns) = (step * calls + call, entry + call as i64 * MS / 10);
+                collector.push(enqueued_call(rank as i32, 8, "all_reduce", seq, entry_ns));
             }
             let start = entry + calls as i64 * MS / 10;
             if syncing.contains(&(rank as i32)) {
@@ -288,8 +284,8 @@ proptest! {
 }
 
 /// Four ranks whose hosts enqueue a collective every 50 ms, all at once, and wait for their devices;
-/// rank 2's device comes to it 30 ms after the others'. The calls of `with_device` are recorded with the
-/// times of the device, but for the first, which came before its first record.
+/// rank 2's device comes to it 30 ms after the others'. The calls of `with_device` are recorded
+/// with the times of the device, but for the first, which came before its first record.
 fn on_devices(with_device: &[i32]) -> Report {
     let mut input = crate::Input { since_ns: 0, until_ns: 200 * 50 * MS, ..crate::Input::default() };
     for (step, rank) in (0..200i64).flat_map(|step| (0..4i32).map(move |rank| (step, rank))) {
@@ -298,22 +294,14 @@ fn on_devices(with_device: &[i32]) -> Report {
         let (enqueued, met) = (step * 50 * MS + noise, step * 50 * MS + 45 * MS);
         let started = enqueued + if rank == 2 { 40 * MS } else { 10 * MS };
         let device = with_device.contains(&rank) && step > 0;
-        input.observations.push(crate::Observation {
-            node: std::sync::Arc::clone(&node),
-            pid: 100,
-            rank,
-            nranks: Some(4),
-            comm_hash: 7,
-            func: "all_reduce".into(),
-            seq: step as u64,
-            entry_ns: if device { started } else { enqueued },
-            duration_ns: if device { met - started } else { MS / 50 },
-            tier: if device { 3 } else { 0 },
-            library: "nccl".into(),
-            ..crate::Observation::default()
+        let call = enqueued_call(rank, 4, "all_reduce", step as u64, enqueued);
+        let pid = call.pid;
+        input.observations.push(match device {
+            true => crate::Observation { entry_ns: started, duration_ns: met - started, tier: 3, ..call },
+            false => call,
         });
         let start_ns = enqueued + MS / 10;
-        input.syncs.push(crate::SyncCall { node, pid: 100, start_ns, duration_ns: met - start_ns });
+        input.syncs.push(crate::SyncCall { node, pid, start_ns, duration_ns: met - start_ns });
     }
     input.drop_waits_of_devices();
     input.clocks = (0..4).map(|rank| (format!("n{rank}"), crate::ClockOffset::steady(0, 10_000))).collect();
@@ -349,19 +337,10 @@ fn rows_tell_each_wait_of_a_step() {
     ];
     for (step, (rank, func, at_ms)) in (0..30).flat_map(|step| calls.map(|of| (step, of))) {
         for (call, at_ms) in at_ms.iter().enumerate() {
+            let seq = step * calls_a_step(func) + call as u64;
             input.observations.push(crate::Observation {
-                node: format!("n{rank}").into(),
-                pid: 100,
-                rank,
-                nranks: Some(2),
-                comm_hash: 7,
-                func: func.into(),
-                seq: step * calls_a_step(func) + call as u64,
-                entry_ns: (step.cast_signed() * 120 + at_ms) * MS,
-                duration_ns: 10_000,
-                library: "nccl".into(),
                 root: (func != "all_reduce").then_some(1 - rank),
-                ..crate::Observation::default()
+                ..enqueued_call(rank, 2, func, seq, (step.cast_signed() * 120 + at_ms) * MS)
             });
         }
     }

@@ -68,8 +68,8 @@ impl Track {
         self.active.is_some_and(|at| window - at > IDLE)
     }
 
-    /// What of it goes into the digest of a window; none when there is nothing, unless that is `wanted`.
-    /// `every_call`: each call by itself.
+    /// What of it goes into the digest of a window; none when there is nothing, unless that is
+    /// `wanted`. `every_call`: each call by itself.
     pub(super) fn lane(
         &mut self,
         comm_hash: u64,

@@ -182,16 +182,8 @@ fn progress_comes_from_finished_and_open_calls() {
     let call = |rank: i32, seq: u64| Observation {
         node: format!("n{}", rank / 2).into(),
         pid: i64::from(rank),
-        rank,
         nranks: Some(8),
-        comm_hash: 1,
-        func: "all_reduce".into(),
-        seq,
-        entry_ns: seq.cast_signed() * S / 10,
-        duration_ns: S / 1_000,
-        tier: 1,
-        library: "mpi".into(),
-        root: None,
+        ..Observation::test_call(rank, 1, "all_reduce", seq, seq.cast_signed() * S / 10, S / 1_000)
     };
     let calls = (0..100).flat_map(|seq| (0..8).map(move |rank| (rank, seq))).map(|(rank, seq)| call(rank, seq));
     let mut input = Input { observations: calls.collect(), until_ns: 60 * S, ..Input::default() };

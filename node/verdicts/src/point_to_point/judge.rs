@@ -252,7 +252,9 @@ fn judge_episode(series: &Series, rules: &Rules, enqueued: bool, found: Option<E
     let longest = compute.iter().copied().max_by(f64::total_cmp);
     let longest = longest.and_then(|longest| Some(longest - Middle::of(compute.clone())?.without(longest)?));
     let even = windows.len() >= LASTS && longest.is_some_and(|excess| excess <= EVEN);
+    let held = if enqueued { most_held(series, &sums) } else { None };
     let quiet = || match missing {
+        0 if held.is_some() => Finding::Unknown(held.clone().unwrap_or_default()),
         0 if in_calls < WAITED || (even && in_calls < MOSTLY_WAITED) => Finding::Nobody,
         0 => Finding::Unknown(format!(
             "ranks spend {:.0} % of their time {of_time}, where no call makes all of them meet, and none computes longer than \
@@ -339,6 +341,28 @@ fn nodes(series: &Series, sums: &[Sum]) -> Vec<Node> {
             Node { compute: sum.compute(), in_calls: in_calls / sum.span.max(1.0), with: with.collect() }
         })
         .collect()
+}
+
+/// Where calls only enqueue: why it cannot be told whether the others wait for the rank that is held
+/// longest, where it is held and they are not. A host also waits where it launches more than its
+/// device takes, and in threads of its own.
+fn most_held(series: &Series, sums: &[Sum]) -> Option<String> {
+    let held = |sum: &Sum| sum.held().map_or(0.0, |held| held.iter().sum::<f64>());
+    let longest = (0..sums.len()).max_by(|a, b| held(&sums[*a]).total_cmp(&held(&sums[*b])))?;
+    let more = held_more(sums, longest)?;
+    let (kind, ..) = more.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let share: f64 = more.iter().map(|(_, more, _)| more).sum();
+    let who = &series.who[longest];
+    (share >= HELD_MORE).then(|| {
+        format!(
+            "rank {} on {} is held off its CPU for {:.0} % of the time longer than the others ({}), and where calls only \
+             enqueue not all waits for it show",
+            who.rank,
+            who.node,
+            100.0 * share,
+            HELD[kind].name()
+        )
+    })
 }
 
 /// By how much of the time a rank is held longer than the others are (their median), by kind, with

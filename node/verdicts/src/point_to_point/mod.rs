@@ -5,8 +5,8 @@
 //! compared instead is where each rank's time goes: inside communication calls, where it waits for
 //! others, and outside, where it computes or is kept from computing ([`TimeUse`]). The rank that
 //! computes while the others wait for it, directly or through others, is the sink of the wait-for
-//! graph (`blame`). It is named where something distinguishes it from a rank that has more to do by the
-//! program's own division: time off its CPU that the others do not have, or its own history
+//! graph (`blame`). It is named where something distinguishes it from a rank that has more to do by
+//! the program's own division: time off its CPU that the others do not have, or its own history
 //! (`judge`, `history`). Otherwise the answer is an imbalance of work, and where most waiting was
 //! not seen at all, that it cannot be determined. Where calls only enqueue, hosts wait in the
 //! synchronise calls after them (`enqueued`).

@@ -11,7 +11,7 @@ use super::meter::{Call, Meter, job_key, names_no_communicator};
 use super::{TimeUse, judge};
 use crate::input::Input;
 use crate::names::Names;
-use crate::observation::{ClockOffset, Coupling, SyncCall};
+use crate::observation::{ClockOffset, Coupling, SyncCall, quoted};
 use crate::parallel;
 use crate::ranks::RankRef;
 use crate::why::{Kind, off_cpu_kinds};
@@ -184,10 +184,10 @@ impl Rows {
         };
         let each = who.iter().filter_map(|who| {
             let (Some(from_ns), Some(to_ns)) = span(who) else { return None };
-            let node = who.node.replace('\'', "''");
-            Some(format!("(node = '{node}' AND pid = {} AND ts_ns >= {from_ns} AND ts_ns < {to_ns})", who.pid))
+            let node = quoted(&who.node);
+            Some(format!("(node = {node} AND pid = {} AND ts_ns >= {from_ns} AND ts_ns < {to_ns})", who.pid))
         });
-        let nodes = who.iter().map(|who| format!("'{}'", who.node.replace('\'', "''")));
+        let nodes = who.iter().map(|who| quoted(&who.node));
         let nodes = nodes.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
         Some(format!(
             "SELECT {OFF_CPU_COLUMNS} FROM offcpu WHERE node IN ({nodes}) AND ({}) ORDER BY ts_ns DESC LIMIT {MOST_ROWS}",

@@ -172,6 +172,9 @@ fn stages_that_only_enqueue_are_judged_by_their_waits_for_devices() {
     let report = stopped(0.28, 0.0);
     let Verdict::Unknown { why } = &report.verdict else { panic!("{:#?}", report.verdict) };
     assert!(why.contains("waiting for their devices"), "{why}");
+    // A hog on the CPUs of a stage made steps 1.6 times as long, and hosts waited evenly.
+    let Verdict::Unknown { why } = stopped(0.35, 0.16).verdict else { panic!("it is held, and no other is") };
+    assert!(why.contains("rank 2 on n2 is held off its CPU for 16 %") && why.contains("(stopped)"), "{why}");
     let Verdict::Unknown { why } = verdict(None).verdict else { panic!("nothing is known of their waits") };
     assert!(why.contains("100 % of the calls are sends, receives"), "{why}");
 }

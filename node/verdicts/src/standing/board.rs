@@ -62,7 +62,8 @@ impl Board {
     }
 
     /// The last digests of each node with only these communicators and functions, of twice as many
-    /// windows as are gossiped at a time: for [`Collector::number`](crate::digest::Collector::number).
+    /// windows as are gossiped at a time: for
+    /// [`Collector::number`](crate::digest::Collector::number).
     #[must_use]
     pub fn digests_of(&self, lanes: &BTreeSet<(u64, Arc<str>)>) -> Vec<(&str, Vec<Digest>)> {
         self.digests_by(lanes, |_| true)
@@ -192,8 +193,8 @@ impl Board {
     }
 
     /// Live nodes of which digests came lately, with the last window up to which none of theirs is
-    /// missing, of the reference's clock. None where that lies in the future: what the node knows of the
-    /// reference's clock is wrong.
+    /// missing, of the reference's clock. None where that lies in the future: what the node knows
+    /// of the reference's clock is wrong.
     pub(super) fn expected(&self, now_ns: i64, axis: Axis) -> impl Iterator<Item = (&str, Option<i64>)> {
         let soon = window_of(axis.now_ns) + NODE_WINDOWS;
         let complete_to = move |page: &Page| page.complete_to(axis.reference).filter(|window| *window <= soon);

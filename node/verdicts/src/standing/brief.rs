@@ -31,8 +31,8 @@ pub struct JobVerdict {
 }
 
 impl JobVerdict {
-    /// The text that is published, with lists cut so that it fits; a note in the evidence then says so.
-    /// None where even without lists it does not fit.
+    /// The text that is published, with lists cut so that it fits; a note in the evidence then says
+    /// so. None where even without lists it does not fit.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         KEPT.into_iter().find_map(|most| {

@@ -66,8 +66,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether this verdict is news: another one than the last that was published. That nothing is wrong
-    /// is news only after something was.
+    /// Whether this verdict is news: another one than the last that was published. That nothing is
+    /// wrong is news only after something was.
     pub fn is_news(&mut self, verdict: &Verdict) -> bool {
         let key = Key::of(verdict);
         // An unknown verdict does not end the last one.

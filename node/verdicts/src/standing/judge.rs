@@ -282,7 +282,8 @@ impl<'a> View<'a> {
         (input, ended)
     }
 
-    /// Which hosts sent a digest of a window: of those that sent any lately, and the job's live hosts.
+    /// Which hosts sent a digest of a window: of those that sent any lately, and the job's live
+    /// hosts.
     fn coverage(&self, window: i64, digests: &[(&str, &Page, Vec<&Digest>)]) -> NodeCoverage {
         let mut coverage = NodeCoverage::default();
         let hosts = self.board.hosts();

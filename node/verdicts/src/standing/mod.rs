@@ -11,7 +11,8 @@
 //! in `agent/standing`.
 //!
 //! Windows are counted by clocks that are never stepped. Which nodes are active follows
-//! from when their digests came, on this host's clock, and so does the time of the reference's clock: no two hosts need agree on the time of day.
+//! from when their digests came, on this host's clock, and so does the time of the reference's
+//! clock: no two hosts need agree on the time of day.
 
 mod board;
 mod brief;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::episodes::{episode, steady_runs};
 use super::excess::{
-    before_waits, by_member, excesses, independent, is_numbered_less, late_by, of_run, order, steadiness, telling,
+    autocorrelation, before_waits, by_member, effective, excesses, independent, is_numbered_less, late_by, of_run,
+    order, steadiness, telling,
 };
 use super::{Elsewhere, Findings, Found};
 use crate::comm::Met;
@@ -228,13 +229,16 @@ impl<'a> Case<'a> {
         let mets = excesses(self.s, self.m, basis, run);
         let series = by_member(&mets, self.s.comm.members.len());
         let surest = rating.consistency.max(steadiness(series.get(self.m).map_or(&[], Vec::as_slice)));
-        let each = surest * independent(&series).sqrt();
+        let part = independent(&series);
+        let each = surest * part.sqrt();
         let of = |mets: &[Vec<(usize, f64)>]| {
             let series = by_member(mets, self.s.comm.members.len());
             let own = series.get(self.m).map_or(&[][..], Vec::as_slice);
             Moments::of(own).consistency(rating.usual_ns).unwrap_or(0.0) * independent(&series).sqrt()
         };
-        let most = of(&telling(&mets)).max(each);
+        // One delay that makes it late for several collectives in a row is one, whoever has it.
+        let own = series.get(self.m).and_then(|own| autocorrelation(own)).map_or(1.0, effective).min(part);
+        let most = (of(&telling(&mets)) * own.sqrt()).max(each);
         // Where hosts run ahead lateness adds up until they wait: what it has come to by then are
         // values of their own.
         if basis == Basis::Entries { most.max(of(&before_waits(mets))) } else { most }

@@ -174,10 +174,12 @@ pub(super) fn independent(series: &[Vec<f64>]) -> f64 {
     let length = median(series.iter().map(|x| x.len() as f64)).unwrap_or(0.0);
     let r = median(series.iter().filter_map(|x| autocorrelation(x))).unwrap_or(0.0).clamp(0.0, 0.95);
     // Within what independent values show by chance, nothing is taken off.
-    if r * length.sqrt() < 2.0 {
-        return 1.0;
-    }
-    (1.0 - r) / (1.0 + r)
+    if r * length.sqrt() < 2.0 { 1.0 } else { effective(r) }
+}
+
+/// Which part of the values of a series with this lag-1 autocorrelation count as independent.
+pub(super) fn effective(r: f64) -> f64 {
+    (1.0 - r.max(0.0)) / (1.0 + r.max(0.0))
 }
 
 /// Whether hosts wait for the calls that they enqueue. Where they do not, a rank that is late in one
@@ -197,7 +199,7 @@ pub(crate) fn hosts_wait<'a>(scored: impl Iterator<Item = &'a Scored>) -> bool {
 }
 
 /// Lag-1 autocorrelation; none where nothing varies.
-fn autocorrelation(x: &[f64]) -> Option<f64> {
+pub(super) fn autocorrelation(x: &[f64]) -> Option<f64> {
     let mean = x.iter().sum::<f64>() / x.len().max(1) as f64;
     let square: f64 = x.iter().map(|v| (v - mean).powi(2)).sum();
     let product: f64 = x.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum();
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     fn a_collective_right_after_another_hides_nobody() {
         // A job that reads two values every ten steps: the second makes nobody wait.
-        let mets: Vec<_> = (0..14).map(|i| {
+        let mets = (0..14).map(|i| {
             let late = if i % 2 == 0 { 100.0 + f64::from(i) } else { f64::from(i % 3) };
             vec![(0, 0.0), (1, late), (2, f64::from(i % 5))]
         });

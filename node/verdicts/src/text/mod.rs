@@ -366,20 +366,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_job_is_noted() {
-        let call = Observation {
-            node: "n0".into(),
-            pid: 1,
-            rank: 0,
-            nranks: Some(2),
-            comm_hash: 1,
-            func: "all_reduce".into(),
-            seq: 0,
-            entry_ns: 3_600_000_000_000,
-            duration_ns: 5_000_000_000,
-            tier: 1,
-            library: "mpi".into(),
-            root: None,
-        };
+        let call = Observation::test_call(0, 1, "all_reduce", 0, 3_600_000_000_000, 5_000_000_000);
         let input = |until_s: i64| Input {
             observations: vec![call.clone()],
             until_ns: until_s * 1_000_000_000,

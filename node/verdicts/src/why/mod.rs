@@ -8,9 +8,9 @@
 //! thresholds are below.
 //!
 //! `evidence` is what goes in (with `rows`: the questions that fetch it and the reading of their
-//! answers; `off_cpu`: what stretches off the CPU were), `timeline` lays evidence over intervals, `decide` compares and names, `network` asks
-//! whether it is none of them but the network, `words` says it to a person. The caller that asks
-//! the mesh is the agent (`agent::causes`).
+//! answers; `off_cpu`: what stretches off the CPU were), `timeline` lays evidence over intervals,
+//! `decide` compares and names, `network` asks whether it is none of them but the network, `words`
+//! says it to a person. The caller that asks the mesh is the agent (`agent::causes`).
 
 mod decide;
 mod evidence;

@@ -7,6 +7,7 @@ use query_planner::Value;
 
 use super::evidence::{Call, Kind, PID, Recorded, Stretch, of_calls};
 use super::off_cpu::{pushed_off, waited};
+use crate::observation::quoted;
 use crate::ranks::RankRef;
 
 /// Rows taken in answer to one question; the latest.
@@ -88,14 +89,13 @@ impl Topic {
         let (pid, duration) = if self == Self::Gpu { ("0 AS pid", "0 AS duration_ns") } else { ("pid", "duration_ns") };
         let from_ns = |s: &Subject| s.from_ns.saturating_sub(BEFORE_NS);
         let each = subjects.iter().map(|s| {
-            let node = s.who.node.replace('\'', "''");
             let process = if self == Self::Gpu { String::new() } else { format!("pid = {} AND ", s.who.pid) };
-            format!("node = '{node}' AND {process}ts_ns >= {} AND ts_ns < {}", from_ns(s), s.to_ns)
+            format!("node = {} AND {process}ts_ns >= {} AND ts_ns < {}", quoted(&s.who.node), from_ns(s), s.to_ns)
         });
         // Calls recorded into a graph take their time when it is replayed; one in which the process
         // ended is over with it.
         let counts = if self == Self::Calls { "captured IS NOT 1 AND duration_ns IS NOT NULL AND " } else { "" };
-        let nodes = subjects.iter().map(|s| format!("'{}'", s.who.node.replace('\'', "''")));
+        let nodes = subjects.iter().map(|s| quoted(&s.who.node));
         format!(
             "SELECT node, {pid}, ts_ns, {duration}, {columns} FROM {table} WHERE {counts}node IN ({}) AND ts_ns >= {} AND ts_ns < {} \
              AND ({}) ORDER BY ts_ns DESC LIMIT {ROWS}",

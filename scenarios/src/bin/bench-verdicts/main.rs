@@ -74,7 +74,7 @@ fn main() {
                 hard::show(*seed, number);
                 continue;
             }
-            let drawn = draw(*seed, number);
+            let drawn = drawn(&arguments, *seed, number);
             let report = analyse(&drawn.observe(), &Rules::default());
             println!("{}\n{:?}\n\n{}", drawn.title(), judge(&drawn, &report), text(&report));
             let (report, _) = by_digests(&drawn, &drawn.observe());
@@ -109,16 +109,22 @@ fn main() {
     figures(&judged);
 }
 
+/// The job of this number, as the arguments change it.
+fn drawn(arguments: &Arguments, seed: u64, number: u64) -> Drawn {
+    let mut drawn = draw(seed, number);
+    if arguments.steps_ahead > 1 && drawn.grid.job.runs_ahead {
+        drawn.grid.job.steps_ahead = arguments.steps_ahead;
+        drawn.grid.job.steps = drawn.grid.job.steps.max(12 * arguments.steps_ahead);
+    }
+    drawn
+}
+
 fn run(arguments: &Arguments) -> Vec<Judged> {
     let mut judged = each(arguments, |seed, number| {
         if !arguments.case.is_empty() && !arguments.case.contains(&(number % 20)) {
             return None;
         }
-        let mut drawn = draw(seed, number);
-        if arguments.steps_ahead > 1 && drawn.grid.job.runs_ahead {
-            drawn.grid.job.steps_ahead = arguments.steps_ahead;
-            drawn.grid.job.steps = drawn.grid.job.steps.max(12 * arguments.steps_ahead);
-        }
+        let drawn = drawn(arguments, seed, number);
         if !arguments.mode.is_empty() && !arguments.mode.contains(&drawn.mode) {
             return None;
         }

@@ -133,8 +133,8 @@ impl Coder<'_> {
         })
     }
 
-    /// What a lane is of. Returns the lane before, where it was written by its difference to that one,
-    /// and the place of the process.
+    /// What a lane is of. Returns the lane before, where it was written by its difference to that
+    /// one, and the place of the process.
     fn head<'l>(
         &mut self,
         lane: &mut Lane,
