@@ -6,7 +6,7 @@ use crate::api::Answer;
 use crate::ast::quote_name;
 use crate::exec::{ADMITTED, RAN};
 use crate::limits::MAX_KEYS;
-use crate::plan::{Merge, Plan, ReducedByDriver, ReductionBy, Targets};
+use crate::plan::{Merge, Plan, ReductionBy, Targets};
 
 /// The plan for `--explain`: stable, one fact a line.
 pub fn explain(plan: &Plan) -> String {
@@ -25,15 +25,6 @@ pub fn explain(plan: &Plan) -> String {
         let _ = writeln!(out, "  {line}");
     }
     out
-}
-
-/// The condition that a driver's rows add.
-fn of_driver(by: &ReducedByDriver) -> String {
-    let keys =
-        by.keys.iter().map(|(column, keys)| format!("{} IN (fragment {}'s {keys})", quote_name(column), by.driver));
-    let bounds = by.bounds.iter().map(|bound| format!("{} {} ({})", bound.column, bound.operator, bound.sql));
-    let conditions: Vec<String> = keys.chain(bounds).collect();
-    format!("+ {} {}", by.condition_word(), conditions.join(" AND "))
 }
 
 fn explain_one(plan: &Plan) -> String {
@@ -74,13 +65,17 @@ fn explain_one(plan: &Plan) -> String {
         );
         match reduction.map(|reduction| &reduction.by) {
             Some(ReductionBy::Driver(by)) => {
-                let _ = writeln!(out, "  {}", of_driver(by));
+                let keys = by
+                    .keys
+                    .iter()
+                    .map(|(column, keys)| format!("{} IN (fragment {}'s {keys})", quote_name(column), by.driver));
+                let bounds =
+                    by.bounds.iter().map(|bound| format!("{} {} ({})", bound.column, bound.operator, bound.sql));
+                let conditions: Vec<String> = keys.chain(bounds).collect();
+                let _ = writeln!(out, "  + {} {}", by.condition_word(), conditions.join(" AND "));
             }
             Some(ReductionBy::Rows(by)) => {
                 let _ = writeln!(out, "  or {}", by.sql);
-                if let Some(otherwise) = &by.otherwise {
-                    let _ = writeln!(out, "  or {}", of_driver(otherwise));
-                }
                 for set in &by.sets {
                     let _ = writeln!(out, "  with {}: {}", set.name, set.sql);
                 }

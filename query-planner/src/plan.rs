@@ -187,10 +187,6 @@ pub struct ReducedByRows {
     pub sql: String,
     /// Index of the fragment that counts the rows that the fragment's own statement gives.
     pub counted: usize,
-    /// Pairs of a value and a row beyond which nodes do not look for those that match.
-    pub most_pairs: Option<u64>,
-    /// What reduces the fragment where this does not.
-    pub otherwise: Option<ReducedByDriver>,
 }
 
 impl ReducedByDriver {

@@ -310,12 +310,7 @@ impl RoundFragments {
                     chosen.push(why);
                 }
                 ReductionBy::Rows(by) => {
-                    let (mut sql, mut why) = by_rows(by, fragment, conn, tables, now_unix_ns, nodes, &mut left_bytes)?;
-                    if let (None, Some(by)) = (&sql, &by.otherwise)
-                        && let Some(table) = tables.get(by.driver)
-                    {
-                        (sql, why) = by_driver(by, fragment, conn, &table.name, values, &mut left_bytes)?;
-                    }
+                    let (sql, why) = by_rows(by, fragment, conn, tables, now_unix_ns, nodes, &mut left_bytes)?;
                     fragment.sql = sql.unwrap_or_else(|| std::mem::take(&mut fragment.sql));
                     chosen.push(why);
                 }
@@ -426,9 +421,7 @@ fn by_rows(
         conn.query_row(&format!("SELECT coalesce(sum(n), 0) FROM {}", quoted(counted)), [], |row| row.get(0))?;
     let counted = usize::try_from(counted).unwrap_or(0);
     // What is sent to all nodes is to be less than what they would ship.
-    let of_node = counted.saturating_sub(1) / nodes.max(1);
-    let few_pairs = by.most_pairs.map_or(usize::MAX, |pairs| usize::try_from(pairs).unwrap_or(0) / of_node.max(1));
-    let most = MAX_KEYS.min(of_node).min(few_pairs);
+    let most = MAX_KEYS.min(counted.saturating_sub(1) / nodes.max(1));
     let too_many = || all_rows(&format!("more than {most} rows to match at each of {nodes} nodes, {counted} to ship"));
     let (mut sets, mut left) = (Vec::new(), most);
     for set in &by.sets {

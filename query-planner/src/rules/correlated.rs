@@ -8,10 +8,6 @@
 //! of them at their node. Round 1 also counts the rows of `c` that would come otherwise: values
 //! are sent only where they are fewer (`run.rs`).
 //!
-//! The same holds of a join `… FROM b JOIN c ON c.k = b.k AND c.t > b.t AND c.t <= b.t + 10 WHERE …`: a
-//! row of `c` takes part where it matches a row of `b`. There `b` is a source with a condition of its
-//! own, and stands before `c` if that has one, too.
-//!
 //! # Why the rewrite keeps the contract
 //! As in `semijoin.rs` the user's SQL runs unchanged at the coordinator, so a row too many changes
 //! nothing, and a row of `c` is left out only where no use of `c` can need it:
@@ -51,9 +47,6 @@ const OUTER: &str = "mesh_outer";
 const VALUES: &str = "mesh_values_";
 const FIRSTS: &str = "mesh_first_";
 const FIRST: &str = "first";
-/// Pairs of rows that a node may have to look at to find those that match a join's other side: some
-/// tens of milliseconds.
-const MOST_PAIRS: u64 = 4_000_000;
 
 /// What a FROM names: each source's alias and, of a table, its lower-case name. None where it is
 /// not known.
@@ -141,8 +134,7 @@ fn extreme(query: &Query) -> Option<Needs> {
     }
 }
 
-/// The rows of a table that one use of it needs: those that match a row of another table, around it
-/// or joined with it.
+/// The rows of a table that one use of it needs: those that match a row of another table.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Matching {
     /// The other table by its lower-case name.
@@ -156,18 +148,15 @@ pub(super) struct Matching {
     first: Option<(String, bool)>,
     /// Whether any one row is as good as several that are equal.
     any: bool,
-    /// Whether the other table is joined with it, not around it.
-    is_join: bool,
 }
 
 impl Matching {
     /// What `conjuncts` say of the rows of a source. `scopes` are the FROMs around them, the
-    /// innermost (the source's own) last, in which the sources at `joined` may say which rows are
-    /// needed, too; `is_own` says whether an expression reads columns of the source alone.
+    /// innermost (the source's own) last; `is_own` says whether an expression reads columns of the
+    /// source alone.
     pub(super) fn of(
         conjuncts: &[&Expr],
         scopes: &[Names],
-        joined: &[usize],
         catalog: &Catalog,
         needs: Option<&Needs>,
         is_own: &dyn Fn(&Expr) -> bool,
@@ -180,21 +169,13 @@ impl Matching {
                 own.push(*conjunct);
                 continue;
             }
-            let Some(place) = place_around(conjunct, scopes, joined, catalog, is_own) else { continue };
+            let Some(place) = place_around(conjunct, scopes, catalog, is_own) else { continue };
             match groups.iter_mut().find(|(other, _)| *other == place) {
                 Some((_, group)) => group.push(conjunct),
                 None => groups.push((place, vec![conjunct])),
             }
         }
-        // Rows around a query are fewer than those it joins.
-        let is_join = |place: &(usize, usize)| place.0 + 1 == scopes.len();
-        let by_use = |(place, group): &((usize, usize), Vec<&Expr>)| (!is_join(place), group.len());
-        let (place, pairs) = groups.into_iter().rev().max_by_key(by_use)?;
-        let is_join = is_join(&place);
-        // (A join by equality alone is reduced by keys.)
-        if is_join && !pairs.iter().any(|pair| is_by_order(pair)) {
-            return None;
-        }
+        let (place, pairs) = groups.into_iter().rev().max_by_key(|(_, group)| group.len())?;
         let is_complete = own.len() + pairs.len() == conjuncts.len();
         let driver = scopes.get(place.0)?.0.get(place.1)?.1.clone()?;
         let mut rename = Rename { is_own, columns: Vec::new() };
@@ -204,7 +185,7 @@ impl Matching {
             exprs
         };
         let (own, pairs) = (renamed(&mut rename, own), renamed(&mut rename, pairs));
-        let mut matching = Matching { driver, columns: rename.columns, own, pairs, first: None, any: false, is_join };
+        let mut matching = Matching { driver, columns: rename.columns, own, pairs, first: None, any: false };
         if is_complete {
             matching.first = needs.and_then(|needs| matching.first_by(needs, is_own));
             matching.any = matches!(needs, Some(Needs::Any));
@@ -231,10 +212,6 @@ impl Matching {
     }
 }
 
-fn is_by_order(conjunct: &Expr) -> bool {
-    matches!(conjunct.peeled(), Expr::Binary(_, "<" | "<=" | ">" | ">=", _) | Expr::Between { not: false, .. })
-}
-
 /// The columns of the table that a conjunct compares: where it is true, they are not NULL.
 fn compared_columns(conjunct: &Expr, operators: &[&str]) -> Vec<String> {
     let of = |side: &Expr| match side.peeled() {
@@ -254,7 +231,6 @@ fn compared_columns(conjunct: &Expr, operators: &[&str]) -> Vec<String> {
 fn place_around(
     expr: &Expr,
     scopes: &[Names],
-    joined: &[usize],
     catalog: &Catalog,
     is_own: &dyn Fn(&Expr) -> bool,
 ) -> Option<(usize, usize)> {
@@ -267,7 +243,7 @@ fn place_around(
             continue;
         }
         // (A bare name may be that of a result column.)
-        let found = named_around(&table?, &name, scopes, joined, catalog)?;
+        let found = named_around(&table?, &name, scopes, catalog)?;
         if place.is_some_and(|place| place != found) {
             return None;
         }
@@ -276,13 +252,7 @@ fn place_around(
     place
 }
 
-fn named_around(
-    qualifier: &str,
-    name: &str,
-    scopes: &[Names],
-    joined: &[usize],
-    catalog: &Catalog,
-) -> Option<(usize, usize)> {
+fn named_around(qualifier: &str, name: &str, scopes: &[Names], catalog: &Catalog) -> Option<(usize, usize)> {
     for (depth, scope) in scopes.iter().enumerate().rev() {
         let mut found = None;
         for (at, (alias, table)) in scope.0.iter().enumerate() {
@@ -293,8 +263,7 @@ fn named_around(
             let has = table.columns.iter().any(|column| same_name(&quoted(&column.name), name))
                 || (has_node(table) && same_name(node_column(table), name));
             // Its own source is the innermost scope's, and there is one of the name at most.
-            let may_say = depth + 1 < scopes.len() || joined.contains(&at);
-            if !has || found.is_some() || !may_say {
+            if !has || found.is_some() || depth + 1 == scopes.len() {
                 return None;
             }
             found = Some((depth, at));
@@ -394,10 +363,7 @@ impl Reducible<'_> {
             format!("SELECT {distinct}{} FROM {} WHERE {}", outputs.join(", "), self.source(), conditions.join(" OR "));
         let with = if made.firsts.is_empty() { String::new() } else { format!("WITH {} ", made.firsts.join(", ")) };
         let sql = format!("{with}{select}");
-        let is_join = |one: &Use| one.matching.as_ref().is_some_and(|matching| matching.is_join);
-        let most_pairs = self.uses.iter().any(is_join).then_some(MOST_PAIRS);
-        let (drivers_of, otherwise) = (Vec::new(), None);
-        Some((drivers, ReducedByRows { drivers: drivers_of, sets: made.sets, sql, counted: 0, most_pairs, otherwise }))
+        Some((drivers, ReducedByRows { drivers: Vec::new(), sets: made.sets, sql, counted: 0 }))
     }
 
     /// Whether a condition with values names the node of the table's row.

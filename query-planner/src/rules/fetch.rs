@@ -79,8 +79,7 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
             let with_row_node = with_node || Reducible::names_node(table, uses);
             let reducible = Reducible { table, uses, outputs: &outputs, with_node: with_row_node };
             let reduced = reducible.reduced(&fetched, &tables[..fetched.len()], catalog);
-            let Some(reduced) = reduced else { continue };
-            let Some(by) = semijoin::by_rows(at, reduced, &mut reductions) else { continue };
+            let Some(by) = reduced.and_then(|reduced| semijoin::by_rows(at, reduced, &reductions)) else { continue };
             let counted = fragments.len();
             let by = ReductionBy::Rows(ReducedByRows { counted, ..by });
             reductions.push(Reduction { fragment: at, by });
@@ -337,7 +336,7 @@ impl Visit for Collect<'_> {
         self.scopes.push(names);
         walk::query(self, node);
         if let Some(from) = &node.from {
-            self.from(from, node.filter.as_ref(), needs.as_ref(), true);
+            self.from(from, node.filter.as_ref(), needs.as_ref());
         }
         self.scopes.pop();
     }
@@ -372,46 +371,38 @@ impl Collect<'_> {
         }
     }
 
-    /// `is_scope`: whether the innermost scope is this FROM's.
-    fn from(&mut self, from: &From, filter: Option<&Expr>, needs: Option<&Needs>, is_scope: bool) {
+    fn from(&mut self, from: &From, filter: Option<&Expr>, needs: Option<&Needs>) {
         let movable = !has_right_join(from);
         // Conjuncts of WHERE and of inner joins' ON hold for every row that counts.
         let mut everywhere: Vec<&Expr> = filter.map(conjuncts).unwrap_or_default();
         for join in from.joins.iter().filter(|join| join.kind != JoinKind::Left) {
             everywhere.extend(join.on.as_ref().map(conjuncts).unwrap_or_default());
         }
-        let left_of =
-            |i: usize| i.checked_sub(1).and_then(|at| from.joins.get(at)).filter(|join| join.kind == JoinKind::Left);
-        let conjuncts_of = |i: usize| match left_of(i) {
-            Some(join) => join.on.as_ref().map(conjuncts).unwrap_or_default(),
-            None => everywhere.clone(),
-        };
-        let is_filtered = |(i, source): (usize, &Source)| {
-            let is_own = |expr: &&Expr| is_safe_filter(expr) && self.only_reads(expr, source, from);
-            movable && is_scope && conjuncts_of(i).iter().any(is_own)
-        };
-        let filtered: Vec<bool> = from.sources().enumerate().map(is_filtered).collect();
         let mut uses = Vec::new();
         let (mut links, mut ranges) = (Vec::new(), Vec::new());
         for (i, source) in from.sources().enumerate() {
+            let left = i.checked_sub(1).and_then(|at| from.joins.get(at)).filter(|join| join.kind == JoinKind::Left);
             if let Source::Nested { from, .. } = source {
-                self.from(from, None, None, false);
+                self.from(from, None, None);
                 continue;
             }
             let Some(table) = self.table(source) else {
                 continue;
             };
-            let candidates = conjuncts_of(i);
+            let candidates = match left {
+                Some(join) => join.on.as_ref().map(conjuncts).unwrap_or_default(),
+                None => everywhere.clone(),
+            };
             if movable {
                 links.extend(candidates.iter().flat_map(|expr| self.links(expr, source, table, from)));
                 ranges.extend(candidates.iter().flat_map(|expr| self.ranges(expr, source, table, from)));
             }
             let is_own = |expr: &Expr| self.only_reads(expr, source, from);
             let candidates = if movable { candidates } else { Vec::new() };
-            let before_it = left_of(i).is_some() || filtered[i];
-            let says = |other: &usize| filtered[*other] && *other != i && (*other < i || !before_it);
-            let joined: Vec<usize> = (0..filtered.len()).filter(says).collect();
-            let matching = Matching::of(&candidates, &self.scopes, &joined, self.catalog, needs, &is_own);
+            let matching = match self.scopes.len() {
+                0 | 1 => None,
+                _ => Matching::of(&candidates, &self.scopes, self.catalog, needs, &is_own),
+            };
             let moved = candidates
                 .into_iter()
                 .filter(|expr| is_safe_filter(expr) && is_own(expr))

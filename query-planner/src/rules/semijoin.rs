@@ -242,29 +242,18 @@ fn bound(
 }
 
 /// The reduction of fragment `at` by rows of the `drivers`, where these are not reduced themselves
-/// and nothing waits for the fragment. One by bounds, and perhaps keys, becomes what is done
-/// otherwise.
+/// and nothing waits for the fragment.
 pub(super) fn by_rows(
     at: usize,
     (drivers, by): (BTreeSet<usize>, ReducedByRows),
-    others: &mut Vec<Reduction>,
+    others: &[Reduction],
 ) -> Option<ReducedByRows> {
     let is_reduced = |fragment: usize| others.iter().any(|other| other.fragment == fragment);
     let drives = |fragment: usize| others.iter().any(|other| other.drivers().contains(&fragment));
-    if drives(at) || drivers.contains(&at) || drivers.iter().any(|driver| is_reduced(*driver)) {
+    if is_reduced(at) || drives(at) || drivers.contains(&at) || drivers.iter().any(|driver| is_reduced(*driver)) {
         return None;
     }
-    let mut otherwise = None;
-    if let Some(own) = others.iter().position(|other| other.fragment == at) {
-        match &others[own].by {
-            ReductionBy::Driver(driver) if !driver.bounds.is_empty() && drivers.contains(&driver.driver) => {
-                otherwise = Some(driver.clone());
-                others.remove(own);
-            }
-            _ => return None,
-        }
-    }
-    Some(ReducedByRows { drivers: drivers.into_iter().collect(), otherwise, ..by })
+    Some(ReducedByRows { drivers: drivers.into_iter().collect(), ..by })
 }
 
 /// The merge table of a fragment that counts rows.
