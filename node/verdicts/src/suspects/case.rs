@@ -236,15 +236,18 @@ impl<'a> Case<'a> {
             let own = series.get(self.m).map_or(&[][..], Vec::as_slice);
             Moments::of(own).consistency(rating.usual_ns).unwrap_or(0.0) * independent(&series).sqrt()
         };
-        // Where hosts run ahead lateness adds up until they wait: what it has come to by then are
-        // values of their own. Entries of a clock that is wrong by more than it says tell the same in
-        // every collective, so that nothing is chosen among them.
-        if basis == Basis::Entries {
-            return each.max(of(&before_waits(mets)));
+        match basis {
+            // One delay that makes it late for several collectives in a row is one, whoever has it.
+            Basis::Waits => {
+                let own = series.get(self.m).and_then(|own| autocorrelation(own)).map_or(1.0, effective).min(part);
+                each.max(of(&telling(&mets)) * own.sqrt())
+            }
+            // Where hosts run ahead lateness adds up until they wait: what it has come to by then are
+            // values of their own.
+            Basis::Entries => each.max(of(&before_waits(mets))),
+            // Compute time is longest where the record of a wait was lost: nothing is chosen there.
+            Basis::OwnTime | Basis::PointToPoint => each,
         }
-        // One delay that makes it late for several collectives in a row is one, whoever has it.
-        let own = series.get(self.m).and_then(|own| autocorrelation(own)).map_or(1.0, effective).min(part);
-        each.max(of(&telling(&mets)) * own.sqrt())
     }
 
     /// Three ranks: two others are no population, so where the rank has a past of its own, it must
