@@ -99,8 +99,18 @@ fn prime(lab: &Lab, bin: &Path, cgroups: &Cgroups) {
     });
 }
 
+/// The standing verdict, as an agent gives it.
+fn standing(lab: &Lab, coordinator: &str) -> Result<Value, String> {
+    stragglers(lab, coordinator, &[])
+}
+
+/// The verdict of the stores' last `since`.
 fn report(lab: &Lab, coordinator: &str, since: &str) -> Result<Value, String> {
-    let output = lab.ask(coordinator, "stragglers", &["--since", since, "--format", "json"]);
+    stragglers(lab, coordinator, &["--since", since])
+}
+
+fn stragglers(lab: &Lab, coordinator: &str, flags: &[&str]) -> Result<Value, String> {
+    let output = lab.ask(coordinator, "stragglers", &[flags, &["--format", "json"]].concat());
     if !output.status.success() {
         return Err(stderr(&output));
     }
@@ -150,8 +160,7 @@ fn the_late_rank_is_named_where_calls_only_enqueue_and_a_stopped_one_is_a_hang()
         if named == (true, Some(1)) { Ok(()) } else { Err(format!("{verdict} {}", answer["evidence"])) }
     });
     wait_for("they are the evidence of the standing verdict, too", || {
-        let output = lab.ask("m2", "stragglers", &["--format", "json"]);
-        let answer: Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+        let answer = standing(&lab, "m2")?;
         let verdict = &answer["verdict"];
         assert!(verdict["kind"] != "rank" || verdict["rank"] == 3, "{verdict}");
         let on_waits = (verdict["basis"].as_str(), answer["evidence"]["tier"].as_i64());
@@ -253,8 +262,7 @@ fn a_job_that_ran_before_the_agents_came_is_understood() {
     // digests
     for coordinator in AGENTS {
         wait_for(&format!("{coordinator} names the late rank by digests"), || {
-            let output = lab.ask(coordinator, "stragglers", &["--format", "json"]);
-            let answer: Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+            let answer = standing(&lab, coordinator)?;
             let verdict = &answer["verdict"];
             assert!(verdict["kind"] != "rank" || (verdict["rank"] == 6 && verdict["node"] == "m4"), "{verdict}");
             // answered from the stores where no digest can be compared yet
@@ -280,13 +288,9 @@ fn a_slow_stage_is_named_where_no_collective_is_called() {
     let late = late_file.display().to_string();
     let flags = ["--mode", "enqueue", "--pp", "8", "--pairs-only", "--wait-every", "10", "--work-ms", "10"];
     let _job = job(&bin, &cgroups, &[&flags[..], &["--late-file", &late]].concat());
-    let standing = || -> Result<Value, String> {
-        let output = lab.ask("m2", "stragglers", &["--format", "json"]);
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {}", stderr(&output)))
-    };
     // Its own past is what tells a stage that became slow from one that has more to do.
     wait_for("ten seconds of all stages in which none is slow", || {
-        let answer = standing()?;
+        let answer = standing(&lab, "m2")?;
         assert_ne!(answer["verdict"]["kind"], "rank", "{}", answer["verdict"]);
         let about = &answer["point_to_point"];
         let span_ns =
@@ -300,7 +304,7 @@ fn a_slow_stage_is_named_where_no_collective_is_called() {
         assert!(verdict["kind"] != "rank" || verdict["rank"] == 3, "{verdict}");
         if verdict["kind"] == "rank" { Ok(()) } else { Err(format!("{verdict} {}", answer["point_to_point"])) }
     };
-    wait_for("the standing verdict names the slow stage", || named(&standing()?));
+    wait_for("the standing verdict names the slow stage", || named(&standing(&lab, "m2")?));
     wait_for("so do the stores", || named(&report(&lab, "m4", "30s")?));
 }
 

@@ -252,9 +252,8 @@ fn judge_episode(series: &Series, rules: &Rules, enqueued: bool, found: Option<E
     let longest = compute.iter().copied().max_by(f64::total_cmp);
     let longest = longest.and_then(|longest| Some(longest - Middle::of(compute.clone())?.without(longest)?));
     let even = windows.len() >= LASTS && longest.is_some_and(|excess| excess <= EVEN);
-    let held = if enqueued { most_held(series, &sums) } else { None };
+    let held_alone = || if enqueued && missing == 0 { most_held(series, &sums).map(Finding::Unknown) } else { None };
     let quiet = || match missing {
-        0 if held.is_some() => Finding::Unknown(held.clone().unwrap_or_default()),
         0 if in_calls < WAITED || (even && in_calls < MOSTLY_WAITED) => Finding::Nobody,
         0 => Finding::Unknown(format!(
             "ranks spend {:.0} % of their time {of_time}, where no call makes all of them meet, and none computes longer than \
@@ -269,7 +268,8 @@ fn judge_episode(series: &Series, rules: &Rules, enqueued: bool, found: Option<E
             100.0 * in_calls
         )),
     };
-    let Some(found) = found else { return (about, quiet()) };
+    let nobody = || held_alone().unwrap_or_else(quiet);
+    let Some(found) = found else { return (about, nobody()) };
     let own = compute[found.rank];
     let others: Vec<f64> = compute.iter().enumerate().filter(|(at, _)| *at != found.rank).map(|(_, c)| *c).collect();
     let usual = median(others.iter().copied()).unwrap_or(0.0);
@@ -283,7 +283,7 @@ fn judge_episode(series: &Series, rules: &Rules, enqueued: bool, found: Option<E
         && z.is_none_or(|z| z > rules.z)
         && found.flagged as f64 >= rules.density * found.windows.len() as f64;
     if !stands_out {
-        return (about, quiet());
+        return (about, nobody());
     }
     let who = &series.who[found.rank];
     if blamed.iter().any(|other| *other > blamed[found.rank]) {
