@@ -272,6 +272,13 @@ impl Processes {
         self.lock().keys().copied().collect()
     }
 
+    /// The pids of those that are known, that of the one that began first first.
+    pub(crate) fn oldest_first(&self) -> Vec<u32> {
+        let mut known: Vec<_> = self.lock().iter().map(|(pid, process)| (process.seen.start_ns, *pid)).collect();
+        known.sort_unstable();
+        known.into_iter().map(|(_, pid)| pid).collect()
+    }
+
     pub(crate) fn known(&self, pid: u32) -> Option<Arc<Process>> {
         self.lock().get(&pid).map(Arc::clone)
     }

@@ -187,8 +187,9 @@ impl Reader {
                 )))
             }
             Some(RawRecord::Tcp(raw)) => {
-                let owner = self.sockets.owner(raw.socket_inode, || shared.processes.pids());
-                let owner = owner.and_then(|pid| shared.processes.known(pid));
+                let processes = &shared.processes;
+                let owner =
+                    self.sockets.owner(raw.socket_inode, || processes.oldest_first(), |pid| processes.known(pid));
                 Some(Record::Net(decode::tcp(&raw, &shared.clock, owner.as_ref())))
             }
             Some(RawRecord::Host(RawHost::Memory(raw))) if !self.bursts.is_new(&raw) => return,
