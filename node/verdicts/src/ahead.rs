@@ -11,7 +11,7 @@ use super::ranks::RankRef;
 use super::rules::Rules;
 use super::score::Scored;
 use super::stats::median;
-use super::suspects::{Findings, Found, hosts_wait};
+use super::suspects::{Findings, Found, added_part, hosts_wait};
 use super::tally::Waits;
 use super::victims::{is, shares};
 
@@ -19,12 +19,17 @@ use super::victims::{is, shares};
 /// it stays unknown whether they are to blame.
 pub(crate) fn settle_ahead(scored: &[Scored], thin: &[Comm], rules: &Rules, findings: &mut Findings) {
     let candidates = std::mem::take(&mut findings.ahead);
-    let (only, others): (Vec<Found>, Vec<Found>) =
+    let (mut only, others): (Vec<Found>, Vec<Found>) =
         candidates.into_iter().partition(|found| is_only_one(scored, thin, found, rules) && binds(scored, found));
+    for found in &mut only {
+        found.added = added_part(&scored[found.comm], found.member, &found.episode).unwrap_or(1.0);
+        found.culprit.share *= found.added;
+    }
     let named: Vec<RankRef> = only.iter().map(|found| found.culprit.who()).collect();
     findings.alone.extend(others.iter().map(|found| found.culprit.who()));
     findings.alone.retain(|rank| !named.contains(rank));
-    findings.found.extend(only);
+    // One that costs too little is nobody to name.
+    findings.found.extend(only.into_iter().filter(|found| found.culprit.share >= rules.effect));
 }
 
 /// Whether every process that could hold it up alone is heard and compared with others that do the
@@ -52,21 +57,37 @@ fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -
 
 /// Whether in one of its communicators the others go on later by what it is late: by how much more,
 /// per nanosecond, as surely as ordinary least squares tell. Were they waiting for their devices,
-/// they would go on at the same time however late it is.
+/// they would go on at the same time however late it is. Where they wait now and then only, it is
+/// seen as well by that it does not wait with them.
 fn binds(scored: &[Scored], found: &Found) -> bool {
     scored.iter().filter(|s| s.waits == Waits::Enqueued && !s.comm.reconstructed).any(|s| {
         let Some(me) = s.comm.members.iter().position(|m| is(found, m)) else { return false };
         // All of the span: what was before it was late tells best how much later they go on now.
-        let pairs = pairs(s, me);
+        let gaps = gaps(s, me);
+        let pairs = pairs(s, &gaps);
         // Of few pairs the standard error is a poor one itself.
         let errors = Rules::BINDS_ERRORS * pairs.len() as f64 / (pairs.len() as f64 - 3.0);
         slope(&pairs).is_some_and(|(slope, error)| slope >= Rules::BINDS && slope >= errors * error)
+            || waits_alone(&gaps)
     })
 }
 
-/// By how much it was late when the others waited, and how long these then took to their next call:
-/// after which it was late no more, or where there are hardly any such, after each collective.
-fn pairs(s: &Scored, me: usize) -> Vec<(f64, f64)> {
+/// How long the others took from one collective to the next.
+struct Gap {
+    /// By how much it was late to the first.
+    late_ns: f64,
+    /// As far as it was late to the second as well.
+    between_ns: f64,
+    ns: f64,
+    /// Collectives that the first stands for.
+    weight: f64,
+    /// None lies between them whose record was lost.
+    follows: bool,
+    /// After it, it was late no more: the others have waited.
+    waits: bool,
+}
+
+fn gaps(s: &Scored, me: usize) -> Vec<Gap> {
     let met = &s.comm.met;
     let apart = |met: &Met| {
         let mine = met.cells.get(me)?.as_ref()?.entry_ns;
@@ -75,26 +96,51 @@ fn pairs(s: &Scored, me: usize) -> Vec<(f64, f64)> {
         // How late it is, and when the others came, as far from the collective's median as both are.
         Some((-others, (mine - met.at_ns) as f64 + others))
     };
-    let lone = s.comm.met.iter().all(|met| met.weight <= 1);
     let known: Vec<Option<(f64, f64)>> = met.iter().map(apart).collect();
-    let (mut each, mut resets) = (Vec::new(), Vec::new());
+    let mut gaps = Vec::new();
     let mut peak = 0.0f64;
     for at in 0..met.len().saturating_sub(1) {
-        let (Some((late, came)), Some((next_late, next_came))) = (known[at], known[at + 1]) else { continue };
+        let (Some((late_ns, came)), Some((next_late, next_came))) = (known[at], known[at + 1]) else { continue };
         // Over one whose record was lost there are two waits.
         let follows = met[at].func != met[at + 1].func || met[at + 1].seq == met[at].seq + u64::from(met[at].weight);
-        let gap = (met[at + 1].at_ns - met[at].at_ns) as f64 + next_came - came;
-        peak = peak.max(late);
-        let weight = f64::from(met[at].weight.max(1));
-        if follows {
-            each.push(if lone { (late, gap) } else { (f64::midpoint(late, next_late), gap / weight) });
-        }
-        if next_late < peak / 2.0 {
-            resets.extend(follows.then_some((late, gap)));
+        let ns = (met[at + 1].at_ns - met[at].at_ns) as f64 + next_came - came;
+        peak = peak.max(late_ns);
+        let waits = next_late < Rules::WAITED * peak;
+        if waits {
             peak = next_late.max(0.0);
         }
+        let (between_ns, weight) = (f64::midpoint(late_ns, next_late), f64::from(met[at].weight.max(1)));
+        gaps.push(Gap { late_ns, between_ns, ns, weight, follows, waits });
     }
-    if hosts_wait(std::iter::once(s)) || resets.len() < Rules::BINDS_SEEN { each } else { resets }
+    gaps
+}
+
+/// By how much it was late when the others waited, and how long these then took to their next call:
+/// after which it was late no more, or where there are hardly any such, after each collective.
+fn pairs(s: &Scored, gaps: &[Gap]) -> Vec<(f64, f64)> {
+    let lone = s.comm.met.iter().all(|met| met.weight <= 1);
+    let each = |gap: &Gap| if lone { (gap.late_ns, gap.ns) } else { (gap.between_ns, gap.ns / gap.weight) };
+    let each = gaps.iter().filter(|gap| gap.follows).map(each).collect();
+    let waits: Vec<(f64, f64)> =
+        gaps.iter().filter(|gap| gap.follows && gap.waits).map(|gap| (gap.late_ns, gap.ns)).collect();
+    if hosts_wait(std::iter::once(s)) || waits.len() < Rules::BINDS_SEEN { each } else { waits }
+}
+
+/// Whether the others wait, where they do, for as long as it is late, and it hardly waits itself: they
+/// take longer than where they do not wait, and it by only a part of that. Were they waiting for
+/// their devices, a part as small as in each of these waits would come up by chance, and in all of
+/// them together too rarely.
+fn waits_alone(gaps: &[Gap]) -> bool {
+    let of = |waits: bool| gaps.iter().filter(move |gap| gap.follows && gap.weight <= 1.0 && gap.waits == waits);
+    let Some(usual) = median(of(false).map(|gap| gap.ns)) else { return false };
+    let (mut late_ns, mut own_ns, mut chance) = (0.0, 0.0, 1.0);
+    for gap in of(true) {
+        let own = gap.ns - usual - gap.late_ns;
+        late_ns += gap.late_ns;
+        own_ns += own;
+        chance *= (own / gap.late_ns).abs().clamp(Rules::WAITS_ALIKE, 1.0);
+    }
+    own_ns.abs() <= Rules::HARDLY_WAITS * late_ns && chance <= Rules::WAITS_CHANCE
 }
 
 /// Slope of the second over the first, beside what both change with time (clocks drift), and its
@@ -144,6 +190,28 @@ mod tests {
         assert!(slope(&line[..3]).is_none() && slope(&[(1.0, 2.0); 20]).is_none());
     }
 
+    /// Steps of a second of which the others wait after each fourth, and it is late by 400 ms more in
+    /// each; it waits for so long itself.
+    fn waits_of(many: usize, own_ms: &[f64]) -> Vec<Gap> {
+        let gap = |at: usize| {
+            let (late_ns, waits) = ((at % 4 + 1) as f64 * 400e6, at % 4 == 3);
+            let own = if waits { own_ms[at / 4 % own_ms.len()] * 1e6 } else { 0.0 };
+            let ns = if waits { 1e9 + late_ns + own } else { 1e9 };
+            Gap { late_ns, between_ns: late_ns, ns, weight: 1.0, follows: true, waits }
+        };
+        (0..4 * many).map(gap).collect()
+    }
+
+    #[test]
+    fn the_others_wait_for_as_long_as_it_is_late_and_it_does_not_wait() {
+        assert!(waits_alone(&waits_of(2, &[10.0])), "two that are alike to within a hundredth");
+        assert!(!waits_alone(&waits_of(1, &[1.0])), "one may be by chance");
+        assert!(!waits_alone(&waits_of(2, &[100.0])) && waits_alone(&waits_of(3, &[100.0])), "6 % each");
+        assert!(!waits_alone(&waits_of(9, &[800.0])), "all wait for their devices, it half as long");
+        assert!(!waits_alone(&waits_of(8, &[1_500.0, -1_500.0])), "so long on average alone");
+        assert!(!waits_alone(&[]));
+    }
+
     #[test]
     fn over_a_lost_collective_nothing_is_told_of_how_long_the_others_wait() {
         let cell = |entry_ns| Some(Cell { entry_ns, duration_ns: 0, called_ns: 0, compute_ns: None, unsure: None });
@@ -155,6 +223,6 @@ mod tests {
         });
         let comm = Comm { met: met.collect(), ..Comm::default() };
         let s = Scored { bounds: vec![Some(0.0); 3], ..Scored::test_of(comm, Waits::Enqueued) };
-        assert_eq!(pairs(&s, 1), [(10e6, 20e6); 9]);
+        assert_eq!(pairs(&s, &gaps(&s, 1)), [(10e6, 20e6); 9]);
     }
 }

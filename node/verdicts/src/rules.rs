@@ -140,8 +140,23 @@ impl Rules {
     /// Their slope must be so many of its standard errors, so that it is not none by chance.
     pub(crate) const BINDS_ERRORS: f64 = 3.0;
 
+    /// Where hosts run ahead lateness adds up until all wait: it is less then than this part of what
+    /// it had come to, half of it after two steps.
+    pub(crate) const WAITED: f64 = 0.75;
+
     /// Waits that are enough to decide.
     pub(crate) const BINDS_SEEN: usize = 4;
+
+    /// Where the others wait for a rank that runs ahead, it waits itself by at most this part of what
+    /// it is late,
+    pub(crate) const HARDLY_WAITS: f64 = 0.1;
+
+    /// parts are told apart down to this,
+    pub(crate) const WAITS_ALIKE: f64 = 0.01;
+
+    /// and their product over all waits is at most this: two that are alike to within three in a
+    /// hundred, three to within a tenth.
+    pub(crate) const WAITS_CHANCE: f64 = 0.001;
 
     /// Changes of a rank's lateness that are enough to decide: the autocorrelation of n values
     /// comes out lower by about 1 / n.
@@ -176,8 +191,11 @@ impl Rules {
     /// The whole job is slower where collectives come so many times as far apart,
     pub(crate) const JOB_SLOWER: f64 = 1.25;
 
-    /// in so many windows, and before in as many.
-    pub(crate) const JOB_SLOWER_WINDOWS: usize = 4;
+    /// in so many stretches of the span, and before in as many.
+    pub(crate) const JOB_SLOWER_STRETCHES: usize = 4;
+
+    /// Most collectives in one of these stretches: some steps of a job.
+    pub(crate) const JOB_SLOWER_COLLECTIVES: usize = 64;
 
     /// So many times as long as collectives usually lie apart is a silence.
     pub(crate) const SILENCE_PERIODS: f64 = 3.0;

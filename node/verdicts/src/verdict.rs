@@ -255,7 +255,7 @@ fn cost(scored: &[Scored], thin: &[Comm], named: &[Found], rules: &Rules) -> Cos
             }
         }
         if let (Some(late), Some(rest)) = (late, rest) {
-            let longer = (late - rest).max(0) as f64 * f64::from(met.weight);
+            let longer = (late - rest).max(0) as f64 * f64::from(met.weight) * first.added;
             longer_ns += longer;
             wasted_ns += longer * charged.map_or(waiting, |n| n as f64);
         }

@@ -2,7 +2,7 @@
 //! that is.
 
 use scenarios::stragglers::{AgentClocks, Outcome, draw_hard, judge_hard, judge_standing, reference_of, standing_by};
-use verdicts::{Rules, analyse};
+use verdicts::{Rules, Verdict, analyse};
 
 #[test]
 fn nobody_is_named_who_is_not_to_blame() {
@@ -34,11 +34,20 @@ fn who_is_to_blame_is_named_from_rows() {
         (101, 247, "hosts wait every fourth step: six waits, between which lateness adds up"),
         (201, 104, "late from the sixth of fifteen steps on: that the others wait for it shows before and after"),
         (102, 233, "clocks that are further off than their bounds say"),
+        (7001, 658, "comes and goes: late in two of fifteen steps' stretches of four, in neither surely enough"),
+        (7001, 533, "hosts wait every fourth step, and always as long: late by 1.7 s, and the others wait for 1.7 s"),
+        (7001, 338, "the same: 6.6 times as slow, in fifteen steps"),
+        (7027, 104, "runs ahead: comes to most calls when the others come to the next"),
+        (7013, 49, "the whole job slower: five collectives a step at unequal distances, for eight seconds"),
     ];
     for (seed, number, what) in jobs {
         let drawn = draw_hard(seed, number);
         let report = analyse(&drawn.observe(), &Rules::default());
         assert_eq!(judge_hard(&drawn, &report), Outcome::Right, "{seed}, {number} ({what}): {:#?}", report.verdict);
+        // However far lateness adds up, it costs no more than all of the time.
+        let share = if let Verdict::Rank { culprit, .. } = &report.verdict { culprit.share } else { 0.0 };
+        let steps = report.cost.per_step.map(|step| step.wasted_ns < step.step_ns);
+        assert!(share < 1.0 && steps.unwrap_or(true), "{seed}, {number} ({what}): {share} {:?}", report.cost);
     }
 }
 
@@ -47,6 +56,7 @@ fn who_is_to_blame_is_named_by_the_standing_verdict() {
     let jobs = [
         (101, 208, "hosts wait every five seconds: ten hold two waits"),
         (102, 184, "a job of five seconds whose slow rank costs 6 %"),
+        (7013, 452, "the whole job slower, with steps of a second: ten seconds do not show it, a minute does"),
     ];
     for (seed, number, what) in jobs {
         let drawn = draw_hard(seed, number);

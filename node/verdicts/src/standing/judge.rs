@@ -12,6 +12,7 @@ use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
 use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
 use crate::hang::complete_together;
 use crate::observation::Coupling;
+use crate::slower::is_slower;
 use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 
 /// A node of which a digest of so many last windows has come counts as one with ranks.
@@ -120,7 +121,7 @@ impl Judge {
 impl Judge {
     /// The verdict of one window, whatever other windows say. Where a short look back names nobody,
     /// the verdict of a longer one counts: a rank that is late by little, or in steps of seconds,
-    /// does not stand out in ten of them. A longer look costs as much more as it is longer, so that
+    /// does not stand out in ten of them. So does that the whole job became slower. A longer look costs as much more as it is longer, so that
     /// it is taken rarely, and only of a job of which that is cheap.
     fn look(&mut self, view: &View<'_>, window: i64, back: i64) -> Arc<Report> {
         let report = Arc::new(view.raw(window, back));
@@ -132,10 +133,20 @@ impl Judge {
             let cheap = view.blocks(from, LONG_LOOKBACK) <= BLOCKS_A_WINDOW;
             self.far = Some((from, cheap.then(|| Arc::new(view.raw(from, LONG_LOOKBACK)))));
         }
+        let Some(far) = self.far.as_ref().and_then(|(_, far)| far.as_ref()) else { return report };
         let gone = view.gone(window);
         let lives = |late: &&Culprit| !gone.contains(&(late.node.as_str(), late.pid));
-        let names = |far: &&Arc<Report>| far.verdict.named().into_iter().any(|late| lives(&late));
-        self.far.iter().find_map(|(_, far)| far.as_ref()).filter(names).map_or(report, Arc::clone)
+        if far.verdict.named().into_iter().any(|late| lives(&late)) {
+            return Arc::clone(far);
+        }
+        match far.evidence.notes.iter().find(|note| is_slower(note)) {
+            Some(note) if !report.evidence.notes.iter().any(|note| is_slower(note)) => {
+                let mut report = Report::clone(&report);
+                report.evidence.notes.push(note.clone());
+                Arc::new(report)
+            }
+            _ => report,
+        }
     }
 
     /// What ranks did in the windows since the last time, up to shortly before the one that was

@@ -7,19 +7,39 @@ use std::sync::Arc;
 
 use super::episodes::{episode, steady_runs};
 use super::excess::{
-    autocorrelation, before_waits, by_member, effective, excesses, independent, is_numbered_less, late_by, of_run,
-    order, steadiness, telling,
+    added, autocorrelation, by_member, effective, excesses, independent, is_numbered_less, late_by, of_run, order,
+    steadiness, telling,
 };
 use super::{Elsewhere, Findings, Found};
 use crate::comm::Met;
 use crate::observation::{Process, hex};
 use crate::ranks::RankRef;
-use crate::rating::{Flags, Rating, history, unsure};
+use crate::rating::{Flags, Rating, Score, history, unsure};
 use crate::report::{Basis, Culprit};
 use crate::rules::Rules;
 use crate::score::Scored;
 use crate::stats::{Moments, median};
 use crate::tally::{Tally, Waits};
+
+/// How surely a rank is late, and how surely it must be.
+#[derive(Debug, Clone, Copy)]
+struct Surety {
+    /// How far from chance, as a normal deviate.
+    deviate: f64,
+    /// What is asked of one that is looked at alone.
+    needed: f64,
+    /// Of many that are looked at some stand out by chance: logarithm of the places in communicators,
+    places: f64,
+    /// and of the episodes of this length that find room in the span.
+    choices: f64,
+}
+
+impl Surety {
+    /// As much surer as the tail of a normal deviate asks for.
+    fn suffices(self) -> bool {
+        self.deviate >= (self.needed * self.needed + 2.0 * (self.places + self.choices)).sqrt()
+    }
+}
 
 /// One rank of one communicator under suspicion.
 pub(super) struct Case<'a> {
@@ -85,11 +105,9 @@ impl<'a> Case<'a> {
         let (s, m, rules) = (self.s, self.m, self.rules);
         let flags = self.column(|flags| flags.late);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
-        let (run, (tallies, scores)) =
-            self.candidates(&flags, |flags| flags.late, basis).into_iter().find_map(|run| {
-                let pooled = s.pooled(run.clone(), rules);
-                self.holds(&pooled.1[m].late, s.comm.members.len(), &run, basis, basis).then_some((run, pooled))
-            })?;
+        let candidates = self.candidates(&flags, |flags| flags.late, basis);
+        let run = self.first_that_holds(candidates, s.comm.members.len(), basis, |score| score.late)?;
+        let (tallies, scores) = s.pooled(run.clone(), rules);
         let (rating, tally) = (&scores[m].late, &tallies[m]);
         if s.waits == Waits::Enqueued && is_numbered_less(s, m, &run) {
             findings.doubts.push(format!(
@@ -178,21 +196,18 @@ impl<'a> Case<'a> {
     pub(super) fn by_compute(&self) -> Option<Found> {
         let flags = self.column(|flags| flags.compute);
         let class = self.s.comm.members[self.m].class;
-        let peers = || self.s.comm.members.iter().filter(|o| o.class == class).count();
-        self.candidates(&flags, |flags| flags.compute, Basis::OwnTime).into_iter().find_map(|run| {
-            let (_, scores) = self.s.pooled(run.clone(), self.rules);
-            let rating = &scores[self.m].compute;
-            self.holds(rating, peers(), &run, Basis::OwnTime, Basis::OwnTime)
-                .then(|| self.found(Basis::OwnTime, rating, &flags, run))
-        })
+        let peers = self.s.comm.members.iter().filter(|o| o.class == class).count();
+        let candidates = self.candidates(&flags, |flags| flags.compute, Basis::OwnTime);
+        let run = self.first_that_holds(candidates, peers, Basis::OwnTime, |score| score.compute)?;
+        let (_, scores) = self.s.pooled(run.clone(), self.rules);
+        Some(self.found(Basis::OwnTime, &scores[self.m].compute, &flags, run))
     }
 
-    /// Episodes to be tried in turn.
-    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool, basis: Basis) -> Vec<Range<usize>> {
+    /// Episodes to be tried in turn, and the stretches of the first in which it is steadily late.
+    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool, basis: Basis) -> [Vec<Range<usize>>; 2] {
         let mut runs: Vec<Range<usize>> = episode(flags, self.rules).into_iter().collect();
-        if let Some(run) = runs.first().cloned() {
-            runs.extend(steady_runs(&run, &self.excess_by_window(basis), self.rules));
-        }
+        let excess = || self.excess_by_window(basis);
+        let steady = runs.first().map_or(Vec::new(), |run| steady_runs(run, &excess(), self.rules));
         // Where windows hold few collectives or ranks are few, the spread of a single window is a
         // poor measure: then it is enough that it costs as much in most of the longer ones; what it
         // stands out of is asked over the whole run.
@@ -201,26 +216,65 @@ impl<'a> Case<'a> {
             let (first, last) = (&self.s.coarse[run.start].0, &self.s.coarse[run.end - 1].0);
             runs.push(first.start..last.end);
         }
-        runs
+        [runs, steady]
+    }
+
+    /// The first of the candidates that holds, or where a rank comes and goes the longest stretch if
+    /// all together do: Stouffer's sum of their deviates ("The American Soldier", 1949).
+    fn first_that_holds(
+        &self,
+        [episodes, stretches]: [Vec<Range<usize>>; 2],
+        peers: usize,
+        basis: Basis,
+        of: fn(&Score) -> Rating,
+    ) -> Option<Range<usize>> {
+        let surety = |run: &Range<usize>| {
+            let (_, scores) = self.s.pooled(run.clone(), self.rules);
+            self.surety(&of(&scores[self.m]), peers, run, basis, basis)
+        };
+        let holds = |run: &&Range<usize>| surety(run).is_some_and(Surety::suffices);
+        if let Some(run) = episodes.iter().chain(&stretches).find(holds) {
+            return Some(run.clone());
+        }
+        let each: Vec<(&Range<usize>, Surety)> = stretches.iter().filter_map(|run| Some((run, surety(run)?))).collect();
+        let (longest, first) = *each.first()?;
+        let sum = |of: fn(&Surety) -> f64| each.iter().map(|(_, one)| of(one)).sum::<f64>();
+        let deviate = sum(|one| one.deviate) / (each.len() as f64).sqrt();
+        let together = Surety { deviate, choices: sum(|one| one.choices), ..first };
+        together.suffices().then(|| longest.clone())
     }
 
     /// Does an episode hold up as a whole? `of_rating` is the basis of the rating's excess.
     fn holds(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis, of_rating: Basis) -> bool {
-        // Of many that are looked at some stand out by chance: the places in communicators, and the
-        // episodes of this length that find room in the span. As much surer as the tail of a normal
-        // deviate asks for.
+        self.surety(rating, peers, run, basis, of_rating).is_some_and(Surety::suffices)
+    }
+
+    /// How surely it is late over an episode; none where it does not stand out there or costs too
+    /// little.
+    fn surety(
+        &self,
+        rating: &Rating,
+        peers: usize,
+        run: &Range<usize>,
+        basis: Basis,
+        of_rating: Basis,
+    ) -> Option<Surety> {
         let episodes = (self.s.windows.len() as f64 / run.len().max(1) as f64).max(1.0);
         let steady = peers >= Rules::POPULATION && rating.mostly >= self.rules.mostly;
         let needed = if steady { self.rules.steady_consistency } else { self.rules.consistency };
         // Sooner where no population says how far ranks usually are apart.
         let few = if peers >= Rules::POPULATION { Rules::COMPARED_FREELY } else { Rules::COMPARED_FREELY / 8.0 };
         let many = (self.elsewhere.compared as f64 / few).max(1.0);
-        let needed = (needed * needed + 2.0 * (many * episodes).ln()).sqrt();
-        rating.flagged
+        let stands_out = rating.flagged
             && rating.mostly >= Rules::ABOVE_MEDIAN
             && rating.beyond >= self.rules.effect
-            && self.consistency(rating, basis, run) >= needed
-            && self.departs_from_history(rating, peers, run, of_rating)
+            && self.departs_from_history(rating, peers, run, of_rating);
+        stands_out.then(|| Surety {
+            deviate: self.consistency(rating, basis, run),
+            needed,
+            places: many.ln(),
+            choices: episodes.ln(),
+        })
     }
 
     /// How surely its excess over an episode is no chance, as a normal deviate: the surest of tests
@@ -231,20 +285,19 @@ impl<'a> Case<'a> {
         let surest = rating.consistency.max(steadiness(series.get(self.m).map_or(&[], Vec::as_slice)));
         let part = independent(&series);
         let each = surest * part.sqrt();
-        let of = |mets: &[Vec<(usize, f64)>]| {
+        let of = |mets: &[Vec<(usize, f64)>], usual: f64| {
             let series = by_member(mets, self.s.comm.members.len());
             let own = series.get(self.m).map_or(&[][..], Vec::as_slice);
-            Moments::of(own).consistency(rating.usual_ns).unwrap_or(0.0) * independent(&series).sqrt()
+            Moments::of(own).consistency(usual).unwrap_or(0.0) * independent(&series).sqrt()
         };
         match basis {
             // One delay that makes it late for several collectives in a row is one, whoever has it.
             Basis::Waits => {
                 let own = series.get(self.m).and_then(|own| autocorrelation(own)).map_or(1.0, effective).min(part);
-                each.max(of(&telling(&mets)) * own.sqrt())
+                each.max(of(&telling(&mets), rating.usual_ns) * own.sqrt())
             }
-            // Where hosts run ahead lateness adds up until they wait: what it has come to by then are
-            // values of their own.
-            Basis::Entries => each.max(of(&before_waits(mets))),
+            // Where hosts run ahead lateness adds up until they wait.
+            Basis::Entries => each.max(of(&added(&mets), 0.0)),
             // Compute time is longest where the record of a wait was lost: nothing is chosen there.
             Basis::OwnTime | Basis::PointToPoint => each,
         }
@@ -291,6 +344,6 @@ impl<'a> Case<'a> {
             flagged: flags[run.clone()].iter().filter(|f| **f).count(),
             windows: run.len(),
         };
-        Found { culprit, comm: self.index, member: self.m, episode: run, by_entries: false }
+        Found { culprit, comm: self.index, member: self.m, episode: run, by_entries: false, added: 1.0 }
     }
 }

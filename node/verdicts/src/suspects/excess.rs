@@ -1,6 +1,7 @@
 //! What a suspicion is tested with: how late ranks are, collective by collective of an episode,
 //! and how surely that is no chance.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::comm::{Cell, Met};
@@ -67,7 +68,8 @@ pub(super) fn late_by(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) ->
 /// Enqueue times only: whether the rank's calls are numbered less than the others'. Then its lateness
 /// says nothing. It enters about as often before as after the others (median) enter a later
 /// collective, and hardly apart from them. Where hosts run ahead a rank may come after the next
-/// collective as well, but the later the longer its host has not waited, and not after it waited.
+/// collective as well, but the later the longer its host has not waited, and not after it waited:
+/// its lateness adds up.
 pub(super) fn is_numbered_less(s: &Scored, m: usize, run: &Range<usize>) -> bool {
     let entries = |met: &Met| {
         let mine = met.cells[m]?.entry_ns;
@@ -96,6 +98,7 @@ pub(super) fn is_numbered_less(s: &Scored, m: usize, run: &Range<usize>) -> bool
     let after = behind(by).filter(|late| *late >= -s.bounds[m].unwrap_or(0.0)).count();
     after as f64 > Rules::AFTER_LATER * behind(by).count() as f64
         && apart(by).zip(apart(0)).is_none_or(|(apart, late)| apart <= Rules::COINCIDES * late)
+        && added_part(s, m, run).is_none()
 }
 
 /// By collective of an episode: how far each member that can be compared with `m` lies above the
@@ -138,19 +141,36 @@ pub(super) fn telling(mets: &[Vec<(usize, f64)>]) -> Vec<Vec<(usize, f64)>> {
     mets.iter().zip(spreads).filter(|(_, spread)| *spread >= least).map(|(met, _)| met.clone()).collect()
 }
 
-/// Of these the last collective before each wait for all: after it the entries lie less than half as
-/// far apart as they came to lie before. All members are looked at alike, as by [`telling`].
-pub(super) fn before_waits(mut mets: Vec<Vec<(usize, f64)>>) -> Vec<Vec<(usize, f64)>> {
-    let spreads = spreads(&mets);
+/// What each of these adds to the ranks' lateness: all of it in the first after each wait for all,
+/// after which the entries lie less far apart ([`Rules::WAITED`]) than they came to lie before. Where hosts
+/// run ahead lateness adds up, and only what is added is of a collective itself. All members are
+/// looked at alike, as by [`telling`].
+pub(super) fn added(mets: &[Vec<(usize, f64)>]) -> Vec<Vec<(usize, f64)>> {
+    let spreads = spreads(mets);
     let mut widest = 0.0f64;
-    let mut waits = spreads.windows(2).map(|two| {
-        widest = widest.max(two[0]);
-        let waits = two[1] < widest / 2.0;
-        widest = if waits { 0.0 } else { widest };
-        waits
-    });
-    mets.retain(|_| waits.next().unwrap_or(false));
-    mets
+    let mut before: HashMap<usize, f64> = HashMap::new();
+    let mut each = Vec::with_capacity(mets.len());
+    for (met, spread) in mets.iter().zip(spreads) {
+        if spread < Rules::WAITED * widest {
+            widest = 0.0;
+            before.clear();
+        }
+        widest = widest.max(spread);
+        each.push(met.iter().map(|(r, late)| (*r, late - before.get(r).unwrap_or(&0.0))).collect());
+        before.extend(met.iter().copied());
+    }
+    each
+}
+
+/// Of a rank's lateness over an episode the part that it added, where three in four collectives add
+/// at least half of what they do on average; none where lateness does not add up.
+pub(crate) fn added_part(s: &Scored, m: usize, run: &Range<usize>) -> Option<f64> {
+    let late = excesses(s, m, Basis::Entries, run);
+    let of = |mets: &[Vec<(usize, f64)>]| by_member(mets, s.comm.members.len()).swap_remove(m);
+    let (late, each) = (of(&late), of(&added(&late)));
+    let sum = |of: &[f64]| of.iter().sum::<f64>();
+    let adds_up = steadiness(&each) >= (each.len() as f64).sqrt() / 2.0;
+    (adds_up && sum(&each) < sum(&late)).then(|| sum(&each) / sum(&late))
 }
 
 /// How surely a rank is usually late, however far single collectives lie out: the sign test (Dixon
@@ -209,7 +229,9 @@ pub(super) fn autocorrelation(x: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::comm::{Comm, Member};
     use crate::stats::Moments;
+    use crate::windows::Window;
 
     #[test]
     fn one_delay_far_out_does_not_hide_what_is_always_there() {
@@ -236,9 +258,33 @@ mod tests {
     }
 
     #[test]
-    fn the_last_collective_before_each_wait_tells() {
+    fn what_a_rank_that_runs_ahead_costs_is_what_it_adds() {
+        let scored = |lateness_ms: &[i64]| {
+            let cell = |entry_ns| Some(Cell { entry_ns, duration_ns: 0, called_ns: 0, compute_ns: None, unsure: None });
+            let met = lateness_ms.iter().zip(0..).map(|(late_ms, seq): (&i64, i64)| {
+                let at_ns = seq * 100_000_000;
+                let cells = vec![cell(at_ns), cell(at_ns + late_ms * 1_000_000), cell(at_ns)];
+                Met { at_ns, func: "all_reduce".into(), seq: seq.unsigned_abs(), weight: 1, cells }
+            });
+            let met: Vec<Met> = met.collect();
+            let all = Window { met: 0..met.len(), wall_ns: 1e9, start_ns: 0, end_ns: 1_000_000_000 };
+            let member = |rank| Member { rank, node: "n".into(), pid: rank.into(), clock: None, class: 0 };
+            let comm = Comm { met, members: (0..3).map(member).collect(), ..Comm::default() };
+            Scored { windows: vec![all], bounds: vec![Some(0.0); 3], ..Scored::test_of(comm, Waits::Enqueued) }
+        };
+        let part = |lateness_ms: &[i64]| added_part(&scored(lateness_ms), 1, &(0..1));
+        // It adds 10 ms in each of four, after which all wait: 80 of 200.
+        assert_eq!(part(&[10, 20, 30, 40, 10, 20, 30, 40]), Some(0.4));
+        assert_eq!(part(&[10, 20, 10, 20, 10, 20]), Some(20.0 / 30.0), "half of what it had come to");
+        assert_eq!(part(&[40, 41, 39, 40, 40, 42, 38, 40]), None, "all wait for each");
+        assert_eq!(part(&[0, 0, 0, 90, 0, 0, 0, 90]), None);
+    }
+
+    #[test]
+    fn where_lateness_adds_up_what_each_collective_adds_counts() {
         let met = |late: f64| vec![(0, 0.0), (1, late)];
         let lateness = [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.5, 0.5, 1.5];
-        assert_eq!(before_waits(lateness.map(met).to_vec()), [met(4.0), met(4.5)]);
+        let each = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.5, 0.5, 1.0];
+        assert_eq!(added(&lateness.map(met)), each.map(met));
     }
 }

@@ -19,7 +19,7 @@ use crate::report::Culprit;
 use crate::rules::Rules;
 use crate::score::Scored;
 use case::Case;
-pub(crate) use excess::{hosts_wait, of_run, order};
+pub(crate) use excess::{added_part, hosts_wait, of_run, order};
 
 /// A culprit and where it was found.
 pub(crate) struct Found {
@@ -33,6 +33,9 @@ pub(crate) struct Found {
     /// It enters late, and it is unknown whether that is its own doing: its compute time is not
     /// known, or the clocks leave it open.
     pub(crate) by_entries: bool,
+    /// The part of its lateness that others wait for: less than all where hosts run ahead and
+    /// lateness adds up.
+    pub(crate) added: f64,
 }
 
 /// What was found in all communicators.
