@@ -18,7 +18,7 @@ use super::tally::Waits;
 
 /// Nobody was named: is that because nobody is late, or because it cannot be determined?
 pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: Findings, rules: &Rules) -> Verdict {
-    let Findings { mut doubts, held_up, mut alone, .. } = findings;
+    let Findings { mut doubts, held_up, mut alone, mut few, .. } = findings;
     if scored.is_empty() {
         let why = if !thin.is_empty() {
             let most = thin.iter().map(|c| c.met.len()).max().unwrap_or(0);
@@ -52,6 +52,14 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         doubts.push(format!(
             "rank {} on {} is late, but its compute time could not be compared (nobody heard does the same work, or records \
              were lost): it may have more to do, or be held up itself",
+            late.rank, late.node
+        ));
+    }
+    few.sort();
+    few.dedup_by(|one, other| one.0 == other.0);
+    for (late, collectives) in few {
+        doubts.push(format!(
+            "rank {} on {} is late, but {collectives} collectives are too few to tell that from chance: ask for a longer --since",
             late.rank, late.node
         ));
     }

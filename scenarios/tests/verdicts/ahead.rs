@@ -10,6 +10,24 @@ const RANKS: usize = 4;
 const SLOW: usize = 1;
 const CALLS: u64 = 5;
 
+/// A call that only enqueues.
+fn all_reduce(rank: usize, seq: u64, entry_ns: i64, duration_ns: i64) -> Observation {
+    Observation {
+        node: format!("n{rank}").into(),
+        pid: 100,
+        rank: rank as i32,
+        nranks: Some(RANKS as i32),
+        comm_hash: 7,
+        func: "all_reduce".into(),
+        seq,
+        entry_ns,
+        duration_ns,
+        tier: 0,
+        library: "nccl".into(),
+        root: None,
+    }
+}
+
 /// Forty steps of five calls on four hosts. Before each a rank computes for 20 ms, 6 ms less to 6 ms
 /// more, and rank 1 for three milliseconds more: hosts enter the next before others have entered
 /// this one. At the end of a step they wait until the last has entered its last call.
@@ -24,20 +42,7 @@ fn job(seed: u64) -> Input {
             for call in 0..CALLS {
                 let slow = if rank == SLOW { 3 * MS } else { 0 };
                 at_ns += 20 * MS + slow + rng.random_range(-6 * MS..6 * MS);
-                input.observations.push(Observation {
-                    node: format!("n{rank}").into(),
-                    pid: 100,
-                    rank: rank as i32,
-                    nranks: Some(RANKS as i32),
-                    comm_hash: 7,
-                    func: "all_reduce".into(),
-                    seq: step * CALLS + call,
-                    entry_ns: at_ns,
-                    duration_ns: 10_000,
-                    tier: 0,
-                    library: "nccl".into(),
-                    root: None,
-                });
+                input.observations.push(all_reduce(rank, step * CALLS + call, at_ns, 10_000));
             }
             last_ns = last_ns.max(at_ns);
         }
@@ -76,4 +81,26 @@ fn a_slow_rank_is_named_however_late_it_is_and_however_rarely_hosts_wait() {
             .collect();
         assert!(wrong.is_empty(), "{steps_ahead} steps ahead, slower by {effect} steps: seeds {wrong:?}");
     }
+}
+
+#[test]
+fn three_long_steps_do_not_clear_who_is_late_in_all_of_them() {
+    // Steps of 20 s in which all wait, for 4 to 6 s, for one rank.
+    let mut input = job(1);
+    input.observations.clear();
+    for (step, late_s) in [4, 6, 5].into_iter().enumerate() {
+        let met_ns = (step as i64 + 1) * 20_000 * MS;
+        for rank in 0..RANKS {
+            let late_ns = if rank == SLOW { late_s * 1_000 * MS } else { rank as i64 * MS };
+            input.observations.push(Observation {
+                tier: 1,
+                library: "mpi".into(),
+                ..all_reduce(rank, step as u64, met_ns + late_ns, late_s * 1_000 * MS - late_ns + MS)
+            });
+        }
+    }
+    input.until_ns = 80_000 * MS;
+    let report = analyse(&input, &Rules::default());
+    let Verdict::Unknown { why } = &report.verdict else { panic!("{:?}", report.verdict) };
+    assert!(why.contains("rank 1 on n1 is late, but 3 collectives are too few"), "{why}");
 }

@@ -106,7 +106,7 @@ impl<'a> Case<'a> {
         let flags = self.column(|flags| flags.late);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
         let candidates = self.candidates(&flags, |flags| flags.late, basis);
-        let run = self.first_that_holds(candidates, s.comm.members.len(), basis, |score| score.late)?;
+        let run = self.first_that_holds(candidates, s.comm.members.len(), basis, |score| score.late, findings)?;
         let (tallies, scores) = s.pooled(run.clone(), rules);
         let (rating, tally) = (&scores[m].late, &tallies[m]);
         if s.waits == Waits::Enqueued && is_numbered_less(s, m, &run) {
@@ -193,12 +193,12 @@ impl<'a> Case<'a> {
     }
 
     /// It takes more time of its own than the others of its class.
-    pub(super) fn by_compute(&self) -> Option<Found> {
+    pub(super) fn by_compute(&self, findings: &mut Findings) -> Option<Found> {
         let flags = self.column(|flags| flags.compute);
         let class = self.s.comm.members[self.m].class;
         let peers = self.s.comm.members.iter().filter(|o| o.class == class).count();
         let candidates = self.candidates(&flags, |flags| flags.compute, Basis::OwnTime);
-        let run = self.first_that_holds(candidates, peers, Basis::OwnTime, |score| score.compute)?;
+        let run = self.first_that_holds(candidates, peers, Basis::OwnTime, |score| score.compute, findings)?;
         let (_, scores) = self.s.pooled(run.clone(), self.rules);
         Some(self.found(Basis::OwnTime, &scores[self.m].compute, &flags, run))
     }
@@ -227,6 +227,7 @@ impl<'a> Case<'a> {
         peers: usize,
         basis: Basis,
         of: fn(&Score) -> Rating,
+        findings: &mut Findings,
     ) -> Option<Range<usize>> {
         let surety = |run: &Range<usize>| {
             let (_, scores) = self.s.pooled(run.clone(), self.rules);
@@ -235,6 +236,12 @@ impl<'a> Case<'a> {
         let holds = |run: &&Range<usize>| surety(run).is_some_and(Surety::suffices);
         if let Some(run) = episodes.iter().chain(&stretches).find(holds) {
             return Some(run.clone());
+        }
+        if let Some(run) = episodes.first().filter(|run| surety(run).is_some()) {
+            let collectives = of_run(self.s, run).len();
+            if collectives < Rules::FEW_COLLECTIVES {
+                findings.few.push((self.me.clone(), collectives));
+            }
         }
         let each: Vec<(&Range<usize>, Surety)> = stretches.iter().filter_map(|run| Some((run, surety(run)?))).collect();
         let (longest, first) = *each.first()?;

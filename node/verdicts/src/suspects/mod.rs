@@ -48,6 +48,8 @@ pub(crate) struct Findings {
     /// Late ranks whose compute time could not be compared: no peer does the same work, or too many
     /// records were lost.
     pub(crate) alone: Vec<RankRef>,
+    /// They stand out, in so many collectives: too few to tell from chance.
+    pub(crate) few: Vec<(RankRef, usize)>,
     /// They enter late where calls only enqueue, and nothing of their own shows whether they are to
     /// blame.
     pub(crate) ahead: Vec<Found>,
@@ -141,7 +143,7 @@ pub(crate) fn suspects(
     for m in 0..s.comm.members.len() {
         let case = Case::of(index, s, m, rules, job_rank, elsewhere);
         let late = case.by_lateness(findings);
-        let own = case.by_compute();
+        let own = case.by_compute(findings);
         // What the others wait is the better evidence, unless it shows only a part.
         findings.found.extend(match (late, own) {
             (Some(late), Some(own)) if own.culprit.share <= Rules::COMPUTE_OVER_LATENESS * late.culprit.share => {
