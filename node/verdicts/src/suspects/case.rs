@@ -219,7 +219,7 @@ impl<'a> Case<'a> {
         [runs, steady]
     }
 
-    /// The first of the candidates that holds, or where a rank comes and goes the longest stretch if
+    /// The first of the candidates that holds, or where a rank comes and goes the latest stretch if
     /// all together do: Stouffer's sum of their deviates ("The American Soldier", 1949).
     fn first_that_holds(
         &self,
@@ -233,22 +233,25 @@ impl<'a> Case<'a> {
             let (_, scores) = self.s.pooled(run.clone(), self.rules);
             self.surety(&of(&scores[self.m]), peers, run, basis, basis)
         };
-        let holds = |run: &&Range<usize>| surety(run).is_some_and(Surety::suffices);
-        if let Some(run) = episodes.iter().chain(&stretches).find(holds) {
-            return Some(run.clone());
-        }
-        if let Some(run) = episodes.first().filter(|run| surety(run).is_some()) {
-            let collectives = of_run(self.s, run).len();
-            if collectives < Rules::FEW_COLLECTIVES {
-                findings.few.push((self.me.clone(), collectives));
+        let mut tried: Vec<(&Range<usize>, Option<Surety>)> = Vec::new();
+        for run in episodes.iter().chain(&stretches) {
+            let surety = surety(run);
+            if surety.is_some_and(Surety::suffices) {
+                return Some(run.clone());
             }
+            tried.push((run, surety));
         }
-        let each: Vec<(&Range<usize>, Surety)> = stretches.iter().filter_map(|run| Some((run, surety(run)?))).collect();
-        let (longest, first) = *each.first()?;
+        let collectives = self.s.comm.met.len();
+        if collectives < Rules::FEW_COLLECTIVES && tried.first().is_some_and(|(_, surety)| surety.is_some()) {
+            findings.few.push((self.me.clone(), collectives));
+        }
+        let each: Vec<(&Range<usize>, Surety)> =
+            tried.drain(episodes.len()..).filter_map(|(run, surety)| Some((run, surety?))).collect();
+        let (latest, first) = *each.iter().max_by_key(|(run, _)| run.start)?;
         let sum = |of: fn(&Surety) -> f64| each.iter().map(|(_, one)| of(one)).sum::<f64>();
         let deviate = sum(|one| one.deviate) / (each.len() as f64).sqrt();
         let together = Surety { deviate, choices: sum(|one| one.choices), ..first };
-        together.suffices().then(|| longest.clone())
+        together.suffices().then(|| latest.clone())
     }
 
     /// Does an episode hold up as a whole? `of_rating` is the basis of the rating's excess.
