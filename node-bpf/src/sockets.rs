@@ -68,15 +68,19 @@ fn sockets_of(pid: u32) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
 
+    fn inode_of(socket: &impl AsRawFd) -> u64 {
+        fs::metadata(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap().ino()
+    }
+
     #[test]
     fn our_own_socket_is_ours() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-        let inode = fs::metadata(format!("/proc/self/fd/{fd}")).unwrap().ino();
+        let inode = inode_of(&socket);
         let own = std::process::id();
         let mut sockets = Sockets::default();
         assert_eq!(sockets.owner(inode, || vec![own], Some), Some(own));
@@ -86,7 +90,7 @@ mod tests {
     #[test]
     fn a_socket_stays_its_process_s_when_one_that_inherited_it_has_ended() {
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-        let inode = fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))).unwrap().ino();
+        let inode = inode_of(&socket);
         let input = std::os::fd::OwnedFd::from(socket.try_clone().unwrap());
         let mut heir = std::process::Command::new("sleep").arg("60").stdin(input).spawn().unwrap();
         let [own, heir_pid] = [std::process::id(), heir.id()];
@@ -101,7 +105,7 @@ mod tests {
     #[test]
     fn a_socket_of_a_process_that_is_not_known_yet_is_found_a_few_milliseconds_later() {
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-        let inode = fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))).unwrap().ino();
+        let inode = inode_of(&socket);
         let own = std::process::id();
         let mut sockets = Sockets::default();
         assert_eq!(sockets.owner(inode, Vec::new, Some), None);

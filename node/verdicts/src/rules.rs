@@ -265,7 +265,8 @@ impl Rules {
     pub(crate) const LONGEST_HANG_NS: i64 = 600_000_000_000;
 
     /// Where the short look back holds fewer collectives of the job's largest communicator, the long
-    /// one is taken.
+    /// one is taken; and where a span holds fewer of a communicator, a rank that stands out in it is
+    /// not cleared.
     pub(crate) const FEW_COLLECTIVES: usize = 8;
 
     /// From this share of the time on a rank is named by one window's verdict,

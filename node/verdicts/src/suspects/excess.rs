@@ -142,9 +142,9 @@ pub(super) fn telling(mets: &[Vec<(usize, f64)>]) -> Vec<Vec<(usize, f64)>> {
 }
 
 /// What each of these adds to the ranks' lateness: all of it in the first after each wait for all,
-/// after which the entries lie less far apart ([`Rules::WAITED`]) than they came to lie before. Where hosts
-/// run ahead lateness adds up, and only what is added is of a collective itself. All members are
-/// looked at alike, as by [`telling`].
+/// after which the entries lie less far apart ([`Rules::WAITED`]) than they came to lie before.
+/// Where hosts run ahead lateness adds up, and only what is added is of a collective itself. All
+/// members are looked at alike, as by [`telling`].
 pub(super) fn added(mets: &[Vec<(usize, f64)>]) -> Vec<Vec<(usize, f64)>> {
     let spreads = spreads(mets);
     let mut widest = 0.0f64;
