@@ -268,11 +268,7 @@ impl Values {
                 Self::between(since_ns, until_ns, args.job.as_deref(), &client)
             }
             (Side::Span(since, until), Some(target)) => {
-                let since_ns = target.at_ns(*since);
-                let until_ns = until.map_or_else(|| target.now_ns(), |until| target.at_ns(until));
-                if since_ns >= until_ns {
-                    return Err(UsageError("the span ends before it begins".to_owned()).into());
-                }
+                let (since_ns, until_ns) = target.span_ns(*since, *until)?;
                 Self::between(since_ns, until_ns, args.job.as_deref(), &Client::until(target, &args.target, deadline))
             }
             (Side::Span(..), None) => bail!("nobody is asked for spans"),

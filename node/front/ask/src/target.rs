@@ -173,12 +173,26 @@ impl Target {
     /// A point in time as Unix nanoseconds; a length of time is counted back from [`Self::now_ns`].
     pub fn at_ns(&self, when: When) -> i64 {
         match when {
-            When::At(at) => {
+            When::At(at) | When::OfDay { last: at, .. } => {
                 let ns = at.as_nanosecond();
                 i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
             }
             When::Ago(back) => self.now_ns().saturating_sub(i64::try_from(back.as_nanos()).unwrap_or(i64::MAX)),
         }
+    }
+
+    /// A span, Unix nanoseconds; without an end it ends now. A time of day as its beginning is the
+    /// last one before its end.
+    ///
+    /// # Errors
+    /// It ends before it begins ([`UsageError`]).
+    pub fn span_ns(&self, since: When, until: Option<When>) -> Result<(i64, i64), UsageError> {
+        let until_ns = until.map_or_else(|| self.now_ns(), |until| self.at_ns(until));
+        let since_ns = self.at_ns(since.beginning(until_ns));
+        if since_ns >= until_ns {
+            return Err(UsageError("the span ends before it begins: of A and B, A has to be before B".to_owned()));
+        }
+        Ok((since_ns, until_ns))
     }
 
     /// Asks. `take` gets rows as they come; while it blocks, the nodes wait.
@@ -272,20 +286,25 @@ impl SpanArgs {
             (_, Some(since)) => (since, self.until),
             _ => return Ok(Span::Last),
         };
-        if let Some(text) = since.with_zone() {
-            let until = until.and_then(When::with_zone).map_or_else(String::new, |until| format!(" until {until}"));
-            eprintln!("since {text}{until}");
-        }
         match (since, until) {
             (When::Ago(back), None) => Ok(Span::Back(millis(back))),
-            (since, None) if !target.is_stores() => Ok(Span::Back(millis(since.ago().map_err(UsageError)?))),
+            (since, None) if !target.is_stores() => {
+                note_zone(since, None);
+                Ok(Span::Back(millis(since.ago().map_err(UsageError)?)))
+            }
             (since, until) => {
-                let (since_ns, until_ns) =
-                    (target.at_ns(since), until.map_or(target.now_ns(), |until| target.at_ns(until)));
-                let order =
-                    || UsageError("the span ends before it begins: of A and B, A has to be before B".to_owned());
-                (since_ns < until_ns).then_some(Span::Between(since_ns, until_ns)).ok_or_else(order)
+                let (since_ns, until_ns) = target.span_ns(since, until)?;
+                note_zone(since.beginning(until_ns), until);
+                Ok(Span::Between(since_ns, until_ns))
             }
         }
+    }
+}
+
+/// Says on standard error which span was meant, where the text left the zone to this host.
+fn note_zone(since: When, until: Option<When>) {
+    if let Some(text) = since.with_zone() {
+        let until = until.and_then(When::with_zone).map_or_else(String::new, |until| format!(" until {until}"));
+        eprintln!("since {text}{until}");
     }
 }

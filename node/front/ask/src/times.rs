@@ -17,6 +17,13 @@ pub enum When {
     Ago(Duration),
     /// This instant.
     At(Timestamp),
+    /// A time of day: the last two times that the clock showed it.
+    OfDay {
+        /// The last one.
+        last: Timestamp,
+        /// The one of the day before.
+        before: Timestamp,
+    },
 }
 
 impl When {
@@ -31,7 +38,7 @@ impl When {
     fn ago_from(self, now: Timestamp) -> Result<Duration, String> {
         match self {
             Self::Ago(duration) => Ok(duration),
-            Self::At(at) => Duration::try_from(now.duration_since(at))
+            Self::At(at) | Self::OfDay { last: at, .. } => Duration::try_from(now.duration_since(at))
                 .ok()
                 .filter(|ago| !ago.is_zero())
                 .ok_or_else(|| format!("{} is still to come", Self::shown(at))),
@@ -42,7 +49,16 @@ impl When {
     pub fn with_zone(self) -> Option<String> {
         match self {
             Self::Ago(_) => None,
-            Self::At(at) => Some(Self::shown(at)),
+            Self::At(at) | Self::OfDay { last: at, .. } => Some(Self::shown(at)),
+        }
+    }
+
+    /// As what begins a span that ends at `until`, Unix nanoseconds: at 14:05, the span from 14:00
+    /// to 14:10 is yesterday's, and so is one from 23:50 to 00:10.
+    pub(crate) fn beginning(self, until_ns: i64) -> Self {
+        match self {
+            Self::OfDay { last, before } if last.as_nanosecond() > i128::from(until_ns) => Self::At(before),
+            _ => self,
         }
     }
 
@@ -66,16 +82,21 @@ impl When {
         };
         let zone = now.time_zone();
         let in_zone = |at: DateTime| at.to_zoned(zone.clone()).map_err(|_| wrong());
-        let at = if let (Ok(time), false) = (Time::from_str(text), text.contains('-')) {
-            let today = in_zone(now.date().to_datetime(time))?;
-            // The last time that the clock showed it.
-            if today <= *now { today } else { in_zone(now.date().yesterday().map_err(|_| wrong())?.to_datetime(time))? }
-        } else if let Ok(at) = DateTime::from_str(text) {
-            in_zone(at)?
-        } else {
-            in_zone(Date::from_str(text).map_err(|_| wrong())?.at(0, 0, 0, 0))?
+        if let (Ok(time), false) = (Time::from_str(text), text.contains('-')) {
+            let on = |date: Date| in_zone(date.to_datetime(time)).map(|at| at.timestamp());
+            let before = |date: Date| date.yesterday().map_err(|_| wrong());
+            let (today, yesterday) = (now.date(), before(now.date())?);
+            return Ok(if on(today)? <= now.timestamp() {
+                Self::OfDay { last: on(today)?, before: on(yesterday)? }
+            } else {
+                Self::OfDay { last: on(yesterday)?, before: on(before(yesterday)?)? }
+            });
+        }
+        let at = match DateTime::from_str(text) {
+            Ok(at) => at,
+            Err(_) => Date::from_str(text).map_err(|_| wrong())?.at(0, 0, 0, 0),
         };
-        Ok(Self::At(at.timestamp()))
+        Ok(Self::At(in_zone(at)?.timestamp()))
     }
 }
 
@@ -112,7 +133,7 @@ mod tests {
 
     fn at(text: &str) -> String {
         match When::parsed(text, &now()) {
-            Ok(When::At(at)) => at.to_string(),
+            Ok(When::At(at) | When::OfDay { last: at, .. }) => at.to_string(),
             other => format!("{other:?}"),
         }
     }
@@ -134,6 +155,25 @@ mod tests {
             assert_eq!(at(text), expected, "{text}");
         }
         assert_eq!(When::parsed("10m", &now()), Ok(When::Ago(Duration::from_secs(600))));
+    }
+
+    #[test]
+    fn a_time_of_day_begins_a_span_before_it_ends() {
+        let read = [
+            // At 10:30, and the day before from 10:25 to 10:40.
+            ("10:25", "2026-11-22T09:40:00Z", "2026-11-22T09:25:00Z"),
+            ("23:50", "2026-11-22T23:10:00Z", "2026-11-22T22:50:00Z"),
+            ("09:00", "2026-11-23T09:00:00Z", "2026-11-23T08:00:00Z"),
+            // No time of day: it is as it was written.
+            ("2026-11-23T09:00", "2026-11-22T09:40:00Z", "2026-11-23T08:00:00Z"),
+        ];
+        for (text, until, expected) in read {
+            let until: Timestamp = until.parse().expect("a time");
+            let until_ns = i64::try_from(until.as_nanosecond()).expect("in this century");
+            let begins = When::parsed(text, &now()).expect("a time").beginning(until_ns);
+            let (When::At(at) | When::OfDay { last: at, .. }) = begins else { panic!("{begins:?}") };
+            assert_eq!(at.to_string(), expected, "{text}");
+        }
     }
 
     #[test]

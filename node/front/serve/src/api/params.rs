@@ -75,11 +75,7 @@ impl OfTime {
             (None, Some(_)) => return Err(wrong("until needs since").into()),
             (Some(When::Ago(back)), None) => Span::Back(millis(back)),
             (Some(since), until) => {
-                let since_ns = target.at_ns(since);
-                let until_ns = until.map_or_else(|| target.now_ns(), |until| target.at_ns(until));
-                if since_ns >= until_ns {
-                    return Err(wrong("the span ends before it begins").into());
-                }
+                let (since_ns, until_ns) = target.span_ns(since, until)?;
                 Span::Between(since_ns, until_ns)
             }
         })
