@@ -135,6 +135,7 @@ impl Collector {
     /// Take in a synchronise call that has ended, the first of its thread after a call that only
     /// enqueued.
     pub fn synced(&mut self, pid: u32, start_ns: i64, duration_ns: i64) {
+        self.late.synced(pid);
         if self.every_call || self.syncs.len() < MOST_CALLS {
             self.syncs.push(Sync { pid, start_ns, end_ns: start_ns.saturating_add(duration_ns.max(0)) });
         } else {

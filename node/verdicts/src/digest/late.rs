@@ -18,8 +18,7 @@ use crate::rules::Rules;
 
 /// Windows for which calls wait for their numbers.
 const PATIENCE: i64 = 6;
-/// Distances between a lane's calls for which there is hope that they coincide, where these are
-/// longer than that.
+/// Distances between a lane's calls for which there is hope that they coincide, after that.
 const DISTANCES: i64 = 3;
 /// Windows for which a call that only enqueues waits for the synchronise call after it, where its
 /// process makes some.
@@ -97,6 +96,11 @@ impl LateLanes {
         self.synchronise.remove(&pid);
     }
 
+    /// A process has made a synchronise call.
+    pub(super) fn synced(&mut self, pid: u32) {
+        self.synchronise.insert(pid);
+    }
+
     /// A lane has ended.
     pub(super) fn end(&mut self, key: &Key) {
         self.lanes.remove(key);
@@ -119,16 +123,15 @@ impl LateLanes {
                 missing.entry((pid, kept.call.comm_hash, Arc::clone(&kept.call.func))).or_default().push(i);
             }
         }
-        self.synchronise.extend(syncs.iter().map(|(pid, ..)| *pid));
         for ((pid, comm, func), mut places) in missing {
             places.sort_by_key(|i| calls[*i].call.entry_ns);
             let key = (pid, comm, func);
             let new = LateLane { since: window, counts: None, next: 0, entered_ns: None, distances_ns: [None; 2] };
             let lane = self.lanes.entry(key.clone()).or_insert(new);
             places.iter().for_each(|i| lane.entered(calls[*i].call.entry_ns));
-            // Steps may be longer than any wait: what comes rarely had fewer chances.
+            // What comes rarely had fewer chances.
             let rare = lane.rare_ns();
-            let patience = rare.map_or(PATIENCE, |longest_ns| DISTANCES * longest_ns / WINDOW_NS);
+            let patience = PATIENCE + DISTANCES * lane.longest_ns() / WINDOW_NS;
             if window - lane.since > AGAIN.max(patience) {
                 lane.since = window;
             }
@@ -177,10 +180,14 @@ impl LateLane {
         self.entered_ns = Some(entry_ns);
     }
 
-    /// The longest distance between its last calls, where no call waits for so long: there are
-    /// never two of another's at hand.
+    /// The longest distance between its last calls.
+    fn longest_ns(&self) -> i64 {
+        self.distances_ns.into_iter().flatten().max().unwrap_or(0)
+    }
+
+    /// The same, where no call waits for so long: there are never two of another's at hand.
     fn rare_ns(&self) -> Option<i64> {
-        self.distances_ns.into_iter().flatten().max().filter(|longest_ns| *longest_ns > PATIENCE * WINDOW_NS)
+        Some(self.longest_ns()).filter(|longest_ns| *longest_ns > PATIENCE * WINDOW_NS)
     }
 
     /// The numbers that can be determined now, by place in `calls`.
