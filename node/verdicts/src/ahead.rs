@@ -7,8 +7,10 @@
 //! their devices.
 
 use super::comm::{Comm, Member, Met};
+use super::input::Input;
 use super::ranks::RankRef;
 use super::rules::Rules;
+use super::sampled::Stepped;
 use super::score::Scored;
 use super::stats::median;
 use super::suspects::{Findings, Found, added_part, hosts_wait};
@@ -17,12 +19,16 @@ use super::victims::{is, shares};
 
 /// Names the one rank of a job that enters late, if the others are seen to wait for it; of others
 /// it stays unknown whether they are to blame.
-pub(crate) fn settle_ahead(scored: &[Scored], thin: &[Comm], rules: &Rules, findings: &mut Findings) {
+pub(crate) fn settle_ahead(input: &Input, scored: &[Scored], thin: &[Comm], rules: &Rules, findings: &mut Findings) {
     let candidates = std::mem::take(&mut findings.ahead);
-    let (mut only, others): (Vec<Found>, Vec<Found>) =
-        candidates.into_iter().partition(|found| is_only_one(scored, thin, found, rules) && binds(scored, found));
+    let (mut only, others): (Vec<Found>, Vec<Found>) = candidates
+        .into_iter()
+        .partition(|found| is_only_one(scored, thin, found, rules) && binds(input, scored, found));
     for found in &mut only {
-        found.added = added_part(&scored[found.comm], found.member, &found.episode).unwrap_or(1.0);
+        let of_calls = added_part(&scored[found.comm], found.member, &found.episode);
+        let of_steps = || added_share(&steps(input, found), rules).map(|share| share / found.culprit.share);
+        // All of the time is the most that anybody costs.
+        found.added = of_calls.or_else(of_steps).unwrap_or(1.0).min(1.0 / found.culprit.share).min(1.0);
         found.culprit.share *= found.added;
     }
     let named: Vec<RankRef> = only.iter().map(|found| found.culprit.who()).collect();
@@ -59,17 +65,62 @@ fn is_only_one(scored: &[Scored], thin: &[Comm], found: &Found, rules: &Rules) -
 /// per nanosecond, as surely as ordinary least squares tell. Were they waiting for their devices,
 /// they would go on at the same time however late it is. Where they wait now and then only, it is
 /// seen as well by that it does not wait with them.
-fn binds(scored: &[Scored], found: &Found) -> bool {
-    scored.iter().filter(|s| s.waits == Waits::Enqueued && !s.comm.reconstructed).any(|s| {
+fn binds(input: &Input, scored: &[Scored], found: &Found) -> bool {
+    let of_calls = scored.iter().filter(|s| s.waits == Waits::Enqueued && !s.comm.reconstructed).any(|s| {
         let Some(me) = s.comm.members.iter().position(|m| is(found, m)) else { return false };
         // All of the span: what was before it was late tells best how much later they go on now.
         let gaps = gaps(s, me);
-        let pairs = pairs(s, &gaps);
-        // Of few pairs the standard error is a poor one itself.
-        let errors = Rules::BINDS_ERRORS * pairs.len() as f64 / (pairs.len() as f64 - 3.0);
-        slope(&pairs).is_some_and(|(slope, error)| slope >= Rules::BINDS && slope >= errors * error)
-            || waits_alone(&gaps)
-    })
+        let lone = s.comm.met.iter().all(|met| met.weight <= 1);
+        wait_for_it(&pairs(&gaps, lone, hosts_wait(std::iter::once(s))), &gaps)
+    });
+    of_calls || {
+        let gaps = steps(input, found);
+        wait_for_it(&pairs(&gaps, true, false), &gaps)
+    }
+}
+
+/// Whether the others are seen to wait for it, by lateness and the time to their next call, and by
+/// each gap.
+fn wait_for_it(pairs: &[(f64, f64)], gaps: &[Gap]) -> bool {
+    // Of few pairs the standard error is a poor one itself.
+    let errors = Rules::BINDS_ERRORS * pairs.len() as f64 / (pairs.len() as f64 - 3.0);
+    slope(pairs).is_some_and(|(slope, error)| slope >= Rules::BINDS && slope >= errors * error) || waits_alone(gaps)
+}
+
+/// Steps of the others that digests hold: from the call that began one to the call that ended it.
+fn steps(input: &Input, found: &Found) -> Vec<Gap> {
+    let is_its = |of: &&Stepped| of.pid == found.culprit.pid && *of.node == *found.culprit.node;
+    let Some(mine) = input.stepped.iter().find(is_its) else { return Vec::new() };
+    let align = |of: &Stepped, (begin_ns, end_ns): (i64, i64)| {
+        let clock = input.clocks.get(&*of.node)?;
+        Some((clock.align(begin_ns), clock.align(end_ns)))
+    };
+    let others = || input.stepped.iter().filter(|of| of.comm_hash == mine.comm_hash && !is_its(of));
+    let gap = |(number, times): (&u64, &(i64, i64))| {
+        let (begin_ns, end_ns) = align(mine, *times)?;
+        let each: Vec<(i64, i64)> = others().filter_map(|of| align(of, *of.steps.get(number)?)).collect();
+        // How late it began the step, and ended it.
+        let late_ns = median(each.iter().map(|(begin, _)| (begin_ns - begin) as f64))?;
+        let next_late = median(each.iter().map(|(_, end)| (end_ns - end) as f64))?;
+        let ns = (end_ns - begin_ns) as f64 + late_ns - next_late;
+        let (between_ns, waits) = (f64::midpoint(late_ns, next_late), next_late < Rules::WAITED * late_ns);
+        Some(Gap { late_ns, between_ns, ns, weight: 1.0, follows: true, waits })
+    };
+    mine.steps.iter().filter_map(gap).collect()
+}
+
+/// Of the time of its steps the part that it adds to them: by how much later it becomes in those in
+/// which the others do not wait, and how late it is again after those in which they do.
+fn added_share(gaps: &[Gap], rules: &Rules) -> Option<f64> {
+    let each = || {
+        gaps.iter().map(|gap| {
+            let next_late = 2.0 * gap.between_ns - gap.late_ns;
+            let (later_ns, own_ns) = (next_late - gap.late_ns, gap.ns + next_late - gap.late_ns);
+            (if later_ns >= rules.effect * own_ns { later_ns } else { next_late.max(0.0) }, own_ns)
+        })
+    };
+    let (added_ns, own_ns) = (median(each().map(|of| of.0))?, median(each().map(|of| of.1))?);
+    (gaps.len() >= Rules::BINDS_SEEN && own_ns > 0.0).then(|| added_ns / own_ns)
 }
 
 /// How long the others took from one collective to the next.
@@ -116,14 +167,14 @@ fn gaps(s: &Scored, me: usize) -> Vec<Gap> {
 }
 
 /// By how much it was late when the others waited, and how long these then took to their next call:
-/// after which it was late no more, or where there are hardly any such, after each collective.
-fn pairs(s: &Scored, gaps: &[Gap]) -> Vec<(f64, f64)> {
-    let lone = s.comm.met.iter().all(|met| met.weight <= 1);
+/// after which it was late no more, or where there are hardly any such or hosts wait for each call,
+/// after each collective. `lone`: none of these stands for several calls.
+fn pairs(gaps: &[Gap], lone: bool, hosts_wait: bool) -> Vec<(f64, f64)> {
     let each = |gap: &Gap| if lone { (gap.late_ns, gap.ns) } else { (gap.between_ns, gap.ns / gap.weight) };
     let each = gaps.iter().filter(|gap| gap.follows).map(each).collect();
     let waits: Vec<(f64, f64)> =
         gaps.iter().filter(|gap| gap.follows && gap.waits).map(|gap| (gap.late_ns, gap.ns)).collect();
-    if hosts_wait(std::iter::once(s)) || waits.len() < Rules::BINDS_SEEN { each } else { waits }
+    if hosts_wait || waits.len() < Rules::BINDS_SEEN { each } else { waits }
 }
 
 /// Whether the others wait, where they do, for as long as it is late, and it hardly waits itself: they
@@ -213,6 +264,27 @@ mod tests {
     }
 
     #[test]
+    fn what_it_adds_shows_in_steps_however_often_the_others_wait() {
+        let gap = |(late_ms, next_ms, ms): (i64, i64, i64)| {
+            let [late_ns, next_ns, ns] = [late_ms, next_ms, ms].map(|ms| ms as f64 * 1e6);
+            let waits = next_ns < Rules::WAITED * late_ns;
+            Gap { late_ns, between_ns: f64::midpoint(late_ns, next_ns), ns, weight: 1.0, follows: true, waits }
+        };
+        let share = |gaps: &[(i64, i64, i64)]| {
+            let gaps: Vec<Gap> = gaps.iter().copied().map(gap).collect();
+            added_share(&gaps, &Rules::default())
+        };
+        // Of steps of 20 ms that take it 50, the others wait in each, in every fourth, of which the
+        // sample holds all or none.
+        assert_eq!(share(&[(30, 30, 50); 5]), Some(0.6));
+        assert_eq!(share(&[(30, 60, 20), (60, 90, 20), (90, 120, 20), (120, 30, 140)]), Some(0.6));
+        assert_eq!(share(&[(120, 30, 140); 4]), Some(0.6));
+        assert_eq!(share(&[(60, 90, 20); 4]), Some(0.6));
+        assert_eq!(share(&[(60, 90, 20); 3]), None, "few");
+        assert_eq!(share(&[(0, 0, 20); 4]), Some(0.0));
+    }
+
+    #[test]
     fn over_a_lost_collective_nothing_is_told_of_how_long_the_others_wait() {
         let cell = |entry_ns| Some(Cell { entry_ns, duration_ns: 0, called_ns: 0, compute_ns: None, unsure: None });
         // Every 20 ms, rank 1 comes 10 ms after the other two; the record of collective 5 was lost.
@@ -223,6 +295,6 @@ mod tests {
         });
         let comm = Comm { met: met.collect(), ..Comm::default() };
         let s = Scored { bounds: vec![Some(0.0); 3], ..Scored::test_of(comm, Waits::Enqueued) };
-        assert_eq!(pairs(&s, &gaps(&s, 1)), [(10e6, 20e6); 9]);
+        assert_eq!(pairs(&gaps(&s, 1), true, true), [(10e6, 20e6); 9]);
     }
 }

@@ -12,7 +12,7 @@ use super::names::Names;
 use super::observation::{ClockOffset, LONGEST_NS, Observation, Row, RowError, SyncCall, TIMES};
 use super::point_to_point::TimeUse;
 use super::rules::Rules;
-use super::sampled::{Sampled, Totals};
+use super::sampled::{Sampled, Stepped, Totals};
 
 /// Who was asked and who answered.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
@@ -45,6 +45,8 @@ pub struct Input {
     pub unnumbered: Vec<Observation>,
     /// Runs of calls out of digests. A process's calls are either here or above.
     pub sampled: Vec<Sampled>,
+    /// Of processes of `sampled` whose hosts run ahead, single steps.
+    pub stepped: Vec<Stepped>,
     /// What the processes of `sampled` called altogether, one-sided calls included.
     pub totals: Vec<Totals>,
     /// Calls that processes are in, of communicators whose start was not seen: they follow the last

@@ -3,6 +3,7 @@
 //!
 //! Owns these input types only. Digests themselves, and how they become an input, lie in `digest/`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Runs of consecutive calls of one rank, of one function in one communicator, by their means.
@@ -45,6 +46,21 @@ pub struct Run {
     /// The calls only enqueue: their figures are of those that a synchronise call waited for, and
     /// reach to its end.
     pub waited: bool,
+}
+
+/// Single steps of a process whose host runs ahead of its device: those that were shipped, by number.
+/// What its runs hold are means, which hide when the others waited.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stepped {
+    /// The node that recorded it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// The communicator whose calls end steps.
+    pub comm_hash: u64,
+    /// By number: when it entered the call that began the step, and the one that ended it.
+    /// Nanoseconds of the node's own clock.
+    pub steps: BTreeMap<u64, (i64, i64)>,
 }
 
 /// By how much compute time may be wrong that was derived from when ranks on several hosts entered

@@ -33,30 +33,33 @@ use super::victims::{drop_common, drop_held_up_by_entries};
 pub fn analyse(input: &Input, rules: &Rules) -> Report {
     match refined(input) {
         None if input.unnumbered.is_empty() => judge(input, rules),
-        clocks => settled(input.clone(), clocks, rules),
+        clocks => settled(&mut input.clone(), clocks, rules),
     }
 }
 
-/// As [`analyse`], of an input that nobody needs any more: a large one is not copied.
+/// As [`analyse`], where a large input is not copied: its clocks become as near as they can be
+/// known, and its calls numbered.
 #[must_use]
-pub fn analyse_owned(input: Input, rules: &Rules) -> Report {
-    let clocks = refined(&input);
+pub fn analyse_in_place(input: &mut Input, rules: &Rules) -> Report {
+    let clocks = refined(input);
     settled(input, clocks, rules)
 }
 
 /// The report once the clocks are as near as they can be known, and calls are numbered.
-fn settled(mut all: Input, clocks: Option<BTreeMap<String, ClockOffset>>, rules: &Rules) -> Report {
-    all.clocks = clocks.unwrap_or(all.clocks);
+fn settled(all: &mut Input, clocks: Option<BTreeMap<String, ClockOffset>>, rules: &Rules) -> Report {
+    if let Some(clocks) = clocks {
+        all.clocks = clocks;
+    }
     if all.unnumbered.is_empty() {
-        return judge(&all, rules);
+        return judge(all, rules);
     }
     let late: BTreeSet<(Arc<str>, i64)> = all.unnumbered.iter().map(|o| (Arc::clone(&o.node), o.pid)).collect();
-    let numbered = number(&mut all);
-    late_progress(&mut all, &late);
+    let numbered = number(all);
+    late_progress(all, &late);
     if numbered.left_out > 0 {
         *all.unplaced.entry("communicator's start not seen".to_owned()).or_default() += numbered.left_out;
     }
-    let mut report = judge(&all, rules);
+    let mut report = judge(all, rules);
     if numbered.by_time > 0 {
         report.evidence.notes.push(format!(
             "{} calls were matched by when they ended: the start of their communicator was not seen",
@@ -154,7 +157,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     for (index, s) in scored.iter().enumerate() {
         suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
     }
-    settle_ahead(&scored, &thin, rules, &mut findings);
+    settle_ahead(input, &scored, &thin, rules, &mut findings);
     neighbours(&scored, rules, &job_rank, &elsewhere, &mut findings);
     drop_held_up_by_entries(&scored, &thin, &mut findings);
     drop_common(&scored, &thin, rules, &mut findings);

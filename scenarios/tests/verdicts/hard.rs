@@ -57,6 +57,17 @@ fn who_is_to_blame_is_named_by_the_standing_verdict() {
         (101, 208, "hosts wait every five seconds: ten hold two waits"),
         (102, 184, "a job of five seconds whose slow rank costs 6 %"),
         (7013, 452, "the whole job slower, with steps of a second: ten seconds do not show it, a minute does"),
+        (
+            7019,
+            492,
+            "recording began late, and steps take 2.6 s: in three seconds no two calls of another rank are heard",
+        ),
+        (8059, 35, "the same where hosts wait at the end of steps of 9 s"),
+        (7013, 19, "steps of 20 s: a minute holds three"),
+        (7001, 255, "late in half of ten seconds, in two stretches"),
+        (7001, 532, "clocks that are further off than their bounds say, by the means that digests hold"),
+        (8009, 13, "hosts run ahead: single steps show that the others wait, means do not"),
+        (8009, 286, "the same, 1.46 times longer: it comes to 118 ms late, and costs 59 % of the time"),
     ];
     for (seed, number, what) in jobs {
         let drawn = draw_hard(seed, number);
@@ -64,5 +75,8 @@ fn who_is_to_blame_is_named_by_the_standing_verdict() {
         let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(&rows));
         let verdicts = standing_by(&rows, &mut |node, window| clocks.at(node, window));
         assert_eq!(judge_standing(&drawn, &verdicts), Outcome::Right, "{seed}, {number} ({what})");
+        let named = verdicts.iter().flat_map(|standing| standing.report.verdict.named());
+        let share = named.map(|culprit| culprit.share).fold(0.0, f64::max);
+        assert!(share <= 1.0, "{seed}, {number} ({what}): {share} of the time");
     }
 }

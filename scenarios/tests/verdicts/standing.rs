@@ -146,6 +146,20 @@ fn a_rank_is_named_where_steps_are_long_though_its_small_groups_meet_often() {
 }
 
 #[test]
+fn a_job_that_pauses_is_not_judged_by_what_was_minutes_ago() {
+    // Steps of 12 s, then nothing for longer than a minute.
+    let slow = vec![Slow { rank: 5, extra_ns: 2_000 * MS, from_step: 0 }];
+    let job = Job { steps: 20, own_ns: 10_000 * MS, slow, ..Job::default() };
+    let (ended_ns, gossip) = gossiped_for(&job, 1, 150, |_, _| ());
+    let verdicts = watch(&gossip, |_| 100 * MS);
+    let before = verdicts.iter().rfind(|v| end_of(v.window) < ended_ns).expect("judged");
+    assert_eq!(named(before), Some(5), "{:?}", before.report.verdict);
+    let paused = verdicts.iter().filter(|v| end_of(v.window) > ended_ns + 65_000 * MS);
+    let named: Vec<Option<i32>> = paused.map(named).collect();
+    assert!(named.len() > 10 && named.iter().all(Option::is_none), "{named:?}");
+}
+
+#[test]
 fn any_two_agents_give_the_same_verdict_of_the_same_window() {
     let job = Job {
         steps: 200,

@@ -17,7 +17,7 @@ use crate::observation::{ClockOffset, Coupling};
 use crate::parallel;
 use crate::places::Places;
 use crate::rules::Rules;
-use crate::sampled::{LaneTotal, Run, Sampled, Totals};
+use crate::sampled::{LaneTotal, Run, Sampled, Stepped, Totals};
 
 /// The digests of one node.
 #[derive(Debug, Clone, Copy)]
@@ -110,7 +110,8 @@ pub(crate) fn without_progress(all: &[NodeDigests<'_>], reference: u16) -> Input
         let of = |(pid, activity): (u32, _)| Doing { node: node.node.into(), pid: pid.into(), activity };
         input.doing.extend(doing.map(of));
     }
-    (input.sampled, input.totals) = figures(all, Some(reference), &input.clocks);
+    let figures = figures(all, Some(reference), &input.clocks);
+    (input.sampled, input.stepped, input.totals) = (figures.sampled, figures.stepped, figures.totals);
     input
 }
 
@@ -119,12 +120,22 @@ fn clock_of(digest: &Digest, reference: Option<u16>) -> Option<ReferenceClock> {
     digest.clock.filter(|clock| Some(clock.reference) == reference)
 }
 
-/// The runs in digests, and what each process called.
+/// What digests hold of their processes' calls.
+pub(super) struct Figures {
+    /// Runs of calls.
+    pub(super) sampled: Vec<Sampled>,
+    /// Single steps, where hosts run ahead.
+    pub(super) stepped: Vec<Stepped>,
+    /// What each process called.
+    pub(super) totals: Vec<Totals>,
+}
+
+/// What digests hold of their processes' calls; `clocks` are those of their hosts.
 pub(super) fn figures(
     all: &[NodeDigests<'_>],
     reference: Option<u16>,
     clocks: &BTreeMap<String, ClockOffset>,
-) -> (Vec<Sampled>, Vec<Totals>) {
+) -> Figures {
     let names: Vec<Arc<str>> = all.iter().map(|node| node.node.into()).collect();
     let mut lanes: BTreeMap<(u64, &str), Vec<Track<'_>>> = BTreeMap::new();
     let mut step_times = StepTimes::default();
@@ -163,7 +174,8 @@ pub(super) fn figures(
         }
     }
     // Where compute times come from steps, the calls that end them are the collectives.
-    let computed = step_times.compute_times(clocks);
+    let mut computed = step_times.compute_times(clocks);
+    let stepped = std::mem::take(&mut computed.stepped);
     lanes.retain(|key, _| !computed.ends.contains(key));
     let blocks: usize = lanes.values().flatten().map(|track| track.blocks.len()).sum();
     let of_each = parallel::map(lanes.into_values().collect(), blocks >= Input::MANY_CALLS, |mut lanes: Vec<_>| {
@@ -172,7 +184,7 @@ pub(super) fn figures(
     });
     let mut sampled = of_each.into_iter().flatten().collect();
     computed.spread(&mut sampled);
-    (sampled, all_totals)
+    Figures { sampled, stepped, totals: all_totals }
 }
 
 /// How far the processes of a node got: the last digest that has a lane counts.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::{Digest, Lane, Steps};
 use crate::observation::ClockOffset;
 use crate::rules::Rules;
-use crate::sampled::{Run, Sampled, Unsure};
+use crate::sampled::{self, Run, Sampled, Unsure};
 
 /// A process in a communicator: node, id, communicator.
 type Member<'a> = (&'a str, i64, u64);
@@ -117,6 +117,8 @@ pub(super) struct ComputeTimes<'a> {
     /// Lanes whose calls end steps, by communicator and function.
     pub(super) ends: BTreeSet<(u64, &'a str)>,
     cells: Vec<Sampled>,
+    /// The steps of processes whose hosts run ahead.
+    pub(super) stepped: Vec<sampled::Stepped>,
     /// The communicators of these jobs: what their hosts take for compute time holds waits.
     comms: BTreeSet<u64>,
     /// By process and communicator: when each step ended (on the node's clock), and its compute
@@ -197,6 +199,7 @@ impl<'a> StepTimes<'a> {
             if telling().count() < Rules::HOSTS_WAIT_TELLING
                 || broken as f64 > Rules::HOSTS_WAIT_BROKEN * telling().count() as f64
             {
+                times.stepped.extend(job.iter().map(|((_, pid), process)| process.single(*pid)));
                 continue;
             }
             times.comms.extend(job.values().flat_map(|process| process.nranks.keys()));
@@ -256,6 +259,12 @@ impl<'a> Stepped<'a> {
         let mut held: BTreeMap<Kind<'a>, usize> = BTreeMap::new();
         self.steps.values().flat_map(|step| step.kinds.keys()).for_each(|kind| *held.entry(*kind).or_default() += 1);
         held.into_iter().filter(|(_, steps)| 2 * steps > self.steps.len()).map(|(kind, _)| kind).collect()
+    }
+
+    fn single(&self, pid: u32) -> sampled::Stepped {
+        let times = |step: &Step<'_>| (step.end_ns.saturating_sub(step.length_ns), step.end_ns);
+        let steps = self.steps.iter().map(|(number, step)| (*number, times(step))).collect();
+        sampled::Stepped { node: Arc::clone(self.node), pid: pid.into(), comm_hash: self.ends.comm_hash, steps }
     }
 
     fn sampled(&self, pid: u32, runs: Vec<Run>) -> Sampled {

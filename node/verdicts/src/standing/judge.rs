@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::board::{Axis, Board};
 use super::ended::{self, Ended};
 use super::network;
-use super::page::{Page, RECENT_NS};
+use super::page::{Meetings, Page, RECENT_NS};
 use super::settle::settle;
-use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, Standing};
+use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK, Standing};
 use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
 use crate::hang::complete_together;
 use crate::observation::Coupling;
 use crate::slower::is_slower;
-use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
+use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse_in_place, rank_windows};
 
 /// A node of which a digest of so many last windows has come counts as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;
@@ -125,7 +125,7 @@ impl Judge {
     /// it is taken rarely, and only of a job of which that is cheap.
     fn look(&mut self, view: &View<'_>, window: i64, back: i64) -> Arc<Report> {
         let report = Arc::new(view.raw(window, back));
-        if back == LONG_LOOKBACK || !matches!(report.verdict, Verdict::None | Verdict::Unknown { .. }) {
+        if back != LOOKBACK || !matches!(report.verdict, Verdict::None | Verdict::Unknown { .. }) {
             return report;
         }
         let from = window - window.rem_euclid(FAR_STRIDE);
@@ -195,33 +195,29 @@ impl<'a> View<'a> {
         lately.map(|received| received.blocks).sum()
     }
 
-    /// Windows that the verdict of one looks back on: more where the job's steps are long. Its largest
-    /// communicators tell, for the small ones of a step may meet often in each: it is enough that one
-    /// of their ranks met often.
+    /// Windows that the verdict of one looks back on: more where the job's steps are long, and still
+    /// more where they are up to a minute. Its largest communicators tell, for the small ones of a
+    /// step may meet often in each: it is enough that one of their ranks met often.
     fn lookback(&self, window: i64) -> i64 {
-        let windows = window - LOOKBACK + 1..=window;
-        let largest_of = |page: &'a Page| {
-            page.received_within(windows.clone(), self.reference).flat_map(|received| &received.largest)
+        let met = |back: i64| {
+            let windows = window - back + 1..=window;
+            let of_each =
+                self.pages().map(|(_, page)| Meetings::of(page.received_within(windows.clone(), self.reference)));
+            of_each.max().map_or(0, |(_, met)| met)
         };
-        let largest = self.pages().flat_map(|(_, page)| largest_of(page)).map(|meets| meets.ranks).max();
-        let often = self.pages().any(|(_, page)| {
-            let mut runs: BTreeMap<u64, usize> = BTreeMap::new();
-            largest_of(page).filter(|meets| Some(meets.ranks) == largest).any(|meets| {
-                let runs = runs.entry(meets.comm_hash).or_default();
-                *runs += meets.runs;
-                *runs >= Rules::FEW_COLLECTIVES
-            })
-        });
-        if often { LOOKBACK } else { LONG_LOOKBACK }
+        if met(LOOKBACK) >= Rules::FEW_COLLECTIVES {
+            return LOOKBACK;
+        }
+        if (1..Rules::FEW_COLLECTIVES).contains(&met(LONG_LOOKBACK)) { RARE_LOOKBACK } else { LONG_LOOKBACK }
     }
 
     /// The verdict of one window by the digests of so many up to it.
     fn raw(&self, window: i64, lookback: i64) -> Report {
-        let (input, ended) = self.input(window, lookback);
+        let (mut input, ended) = self.input(window, lookback);
         // Over a minute as from rows: a second holds less noise.
         let rules = if lookback == LOOKBACK { Rules::with_windows(WINDOW_NS) } else { Rules::default() };
         let rules = Rules { hang_ns: self.hang_ns(window), ..rules };
-        let mut report = analyse(&input, &rules);
+        let mut report = analyse_in_place(&mut input, &rules);
         let span = window_of(input.since_ns)..=window;
         let digests = self
             .pages()
@@ -268,6 +264,18 @@ impl<'a> View<'a> {
         let nodes: Vec<digest::NodeDigests<'_>> =
             digests.iter().map(|(node, _, digests)| digest::NodeDigests { node, digests }).collect();
         let mut input = without_progress(&nodes, self.reference);
+        if lookback > LONG_LOOKBACK {
+            // Of the last minutes, not what another job left behind.
+            let lives = |page: &'a Page| page.within(window - LONG_LOOKBACK + 1..=window, self.reference);
+            let lives: BTreeSet<(&str, i64)> = self
+                .pages()
+                .flat_map(|(node, page)| {
+                    lives(page).flat_map(move |of| of.processes.iter().map(move |p| (node, p.pid.into())))
+                })
+                .collect();
+            input.sampled.retain(|of| lives.contains(&(&*of.node, of.pid)));
+            input.totals.retain(|of| lives.contains(&(&*of.node, of.pid)));
+        }
         input.until_ns = end_of(window);
         input.since_ns = end_of(window - lookback);
         input.coverage = self.coverage(window, &digests);

@@ -40,8 +40,10 @@ use super::digest::end_of;
 
 /// Windows that a verdict looks back on.
 pub const LOOKBACK: i64 = 20;
-/// Windows that it looks back on where collectives are rare.
+/// Windows that it looks back on where collectives are rare,
 pub const LONG_LOOKBACK: i64 = 120;
+/// and where they are rarer still.
+const RARE_LOOKBACK: i64 = 1_200;
 /// Windows of a node that are gossiped at a time, each under a name of its own.
 pub const NODE_WINDOWS: i64 = 8;
 /// A window whose digests did not all come is judged after so long.

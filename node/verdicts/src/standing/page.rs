@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS};
+use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK};
 use crate::Progress;
 use crate::digest::{Digest, WINDOW_NS, end_of, progress, reference_id, window_of};
 use crate::observation::Coupling;
 use crate::point_to_point::TimeUse;
+use crate::rules::Rules;
 
 /// Runs of calls kept of one node beyond the short look back.
 const MOST_BLOCKS: usize = 4_096;
@@ -62,6 +63,35 @@ impl Meets {
             }
         }
         largest
+    }
+}
+
+/// How often the largest communicators met, over digests of one node.
+#[derive(Default)]
+pub(super) struct Meetings {
+    ranks: i32,
+    runs: BTreeMap<u64, usize>,
+}
+
+impl Meetings {
+    /// Adds a digest. How often that of the largest met that met most, in runs of calls of a rank.
+    pub(super) fn add(&mut self, received: &Received) -> usize {
+        for meets in &received.largest {
+            if meets.ranks > self.ranks {
+                *self = Self { ranks: meets.ranks, ..Self::default() };
+            } else if meets.ranks < self.ranks {
+                continue;
+            }
+            *self.runs.entry(meets.comm_hash).or_default() += meets.runs;
+        }
+        self.runs.values().copied().max().unwrap_or(0)
+    }
+
+    /// So many ranks, and so often, of many digests.
+    pub(super) fn of<'a>(all: impl Iterator<Item = &'a Received>) -> (i32, usize) {
+        let mut meetings = Self::default();
+        let most = all.map(|received| meetings.add(received)).last();
+        (meetings.ranks, most.unwrap_or(0))
     }
 }
 
@@ -278,12 +308,14 @@ impl Page {
                 !goes
             });
         }
-        let (mut blocks, mut lanes, mut keep_from) = (0, 0, newest - LONG_LOOKBACK);
+        let (mut blocks, mut lanes, mut keep_from) = (0, 0, newest - RARE_LOOKBACK);
+        let mut meets = Meetings::default();
         for (window, received) in self.received.iter().rev() {
             blocks += received.blocks;
             lanes += received.digest.lanes.len();
             let many = blocks > MOST_BLOCKS || lanes > MOST_KEPT_LANES;
-            if many && *window < newest - LOOKBACK - NODE_WINDOWS {
+            let enough = meets.add(received) >= 2 * Rules::FEW_COLLECTIVES;
+            if many && *window < newest - LOOKBACK - NODE_WINDOWS || enough && *window < newest - LONG_LOOKBACK {
                 keep_from = keep_from.max(window + 1);
                 break;
             }

@@ -122,12 +122,13 @@ fn restless(report: &Report, culprit: &Culprit) -> f64 {
     if all == 0 { 0.0 } else { flagged as f64 / all as f64 }
 }
 
-/// Whether a rank was late in half of the windows looked back on, as far as the job has run for so
-/// long; five seconds are enough.
+/// Whether a rank was late in half of the windows looked back on, in one stretch or in several, as
+/// far as the job has run for so long; five seconds are enough.
 fn lasting(report: &Report, culprit: &Culprit) -> bool {
-    let comm = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash);
-    let enough = usize::try_from(LOOKBACK / 2).unwrap_or(usize::MAX);
-    comm.is_none_or(|comm| culprit.flagged >= comm.windows.div_ceil(2).min(enough))
+    let Some(comm) = report.per_comm.iter().find(|comm| comm.comm_hash == culprit.comm_hash) else { return true };
+    let own = comm.ranks.iter().find(|rank| rank.pid == culprit.pid && rank.node == culprit.node);
+    let flagged = own.map_or(0, |own| own.flagged).max(culprit.flagged);
+    flagged >= comm.windows.div_ceil(2).min(usize::try_from(LOOKBACK / 2).unwrap_or(usize::MAX))
 }
 
 #[cfg(test)]
@@ -137,6 +138,11 @@ mod tests {
 
     /// Rank 0 of eight costs `share`, late in six of 17 windows; the others were flagged so often.
     fn report(share: f64, others: [usize; 7]) -> Report {
+        with(share, 6, others)
+    }
+
+    /// The same, where it was flagged in so many windows altogether.
+    fn with(share: f64, all: usize, others: [usize; 7]) -> Report {
         let score = |(rank, flagged): (usize, usize)| RankScore {
             flagged,
             role: if rank == 0 { Role::Culprit } else { Role::Victim },
@@ -147,7 +153,7 @@ mod tests {
             comm_hash: "a".into(),
             windows: 17,
             windowed: Some(WindowKind::Time { length_ns: 500_000_000 }),
-            ranks: std::iter::once(6).chain(others).enumerate().map(score).collect(),
+            ranks: std::iter::once(all).chain(others).enumerate().map(score).collect(),
             ..CommReport::default()
         };
         let verdict = Verdict::Rank { culprit, also: Vec::new(), held_up: Vec::new() };
@@ -155,7 +161,11 @@ mod tests {
     }
 
     fn is_named(share: f64, others: [usize; 7]) -> bool {
-        let raw = (0..3).map(|window| (window, Arc::new(report(share, others)))).collect();
+        stays(&report(share, others))
+    }
+
+    fn stays(report: &Report) -> bool {
+        let raw = (0..3).map(|window| (window, Arc::new(report.clone()))).collect();
         let gone = BTreeSet::new();
         matches!(settle(&raw, 2, 1, &gone).verdict, Verdict::Rank { .. })
     }
@@ -168,7 +178,9 @@ mod tests {
         assert!(!is_named(0.28, busy));
         assert!(is_named(0.75, busy), "three quarters of the time are no noise");
         assert!(!is_named(0.15, [0; 7]), "little, and not for long");
+        assert!(stays(&with(0.15, 9, [0; 7])), "little, in half of the windows, in stretches");
     }
+
     #[test]
     fn what_does_not_last_is_not_nobody_where_ranks_wait_in_calls_that_are_not_compared() {
         let with = |unscored_share: f64| {
