@@ -26,6 +26,23 @@ struct There {
     drifted_ns: i64,
 }
 
+impl There {
+    /// Joins those of a collective, which are in order of their hosts.
+    fn join(self, hosts: &mut Vec<Self>) {
+        // Digests come in that order.
+        let behind = hosts.last().is_none_or(|last| last.host < self.host);
+        let at = if behind { hosts.len() } else { hosts.partition_point(|there| there.host < self.host) };
+        match hosts.get_mut(at).filter(|there| there.host == self.host) {
+            Some(there) => {
+                there.entered_ns = there.entered_ns.max(self.entered_ns);
+                there.ended_ns = there.ended_ns.min(self.ended_ns);
+                there.drifted_ns = there.drifted_ns.max(self.drifted_ns);
+            }
+            None => hosts.insert(at, self),
+        }
+    }
+}
+
 /// The clocks of an input with the bounds that its collectives leave, where they change any; none
 /// where they do not. Where they contradict what was measured, the bounds that were stated are not
 /// true, or calls are numbered differently: wider ones are tried, up to so many times as wide, and
@@ -91,32 +108,31 @@ pub(crate) fn widest_bound_ns(clocks: &BTreeMap<&str, Option<ClockOffset>>) -> O
 fn constraints(input: &Input, clocks: &[ClockOffset]) -> HashMap<(usize, usize), i64> {
     let place: HashMap<&str, usize> =
         input.clocks.keys().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
-    let mut met: HashMap<(u64, &str, u64), Vec<There>> = HashMap::new();
-    let waits = |tier: u8, func: &str| tier > 0 && Coupling::of(func) == Coupling::All;
-    let calls = input.observations.iter().filter(|seen| waits(seen.tier, &seen.func));
-    let calls = calls.map(|o| (&*o.node, (o.comm_hash, &*o.func, o.seq), o.entry_ns, o.duration_ns));
-    // Of means over the same calls it holds as well.
-    let lanes = input.sampled.iter().filter(|lane| waits(lane.tier, &lane.func));
-    let runs = lanes.flat_map(|lane| lane.runs.iter().map(move |run| (lane, run)));
-    let runs = runs.map(|(of, run)| (&*of.node, (of.comm_hash, &*of.func, run.seq), run.entry_ns, run.duration_ns));
-    for (node, call, entry_ns, duration_ns) in calls.chain(runs) {
-        let Some(&host) = place.get(node) else { continue };
+    let there = |node: &str, entry_ns: i64, duration_ns: i64| {
+        let host = *place.get(node)?;
         let clock = &clocks[host];
         let entered_ns = clock.align(entry_ns);
         let ended_ns = clock.align(entry_ns.saturating_add(duration_ns));
         let drifted_ns = clock.bound_within(entered_ns, ended_ns).saturating_sub(clock.bound_ns);
-        let hosts = met.entry(call).or_default();
-        match hosts.iter_mut().find(|there| there.host == host) {
-            Some(there) => {
-                there.entered_ns = there.entered_ns.max(entered_ns);
-                there.ended_ns = there.ended_ns.min(ended_ns);
-                there.drifted_ns = there.drifted_ns.max(drifted_ns);
-            }
-            None => hosts.push(There { host, entered_ns, ended_ns, drifted_ns }),
+        Some(There { host, entered_ns, ended_ns, drifted_ns })
+    };
+    let waits = |tier: u8, func: &str| tier > 0 && Coupling::of(func) == Coupling::All;
+    // By function of a communicator and number.
+    let mut met: HashMap<(u64, &str), HashMap<u64, Vec<There>>> = HashMap::new();
+    for seen in input.observations.iter().filter(|seen| waits(seen.tier, &seen.func)) {
+        let Some(there) = there(&seen.node, seen.entry_ns, seen.duration_ns) else { continue };
+        there.join(met.entry((seen.comm_hash, &seen.func)).or_default().entry(seen.seq).or_default());
+    }
+    // Of means over the same calls it holds as well.
+    for lane in input.sampled.iter().filter(|lane| waits(lane.tier, &lane.func)) {
+        let met = met.entry((lane.comm_hash, &lane.func)).or_default();
+        for run in &lane.runs {
+            let Some(there) = there(&lane.node, run.entry_ns, run.duration_ns) else { break };
+            there.join(met.entry(run.seq).or_default());
         }
     }
     let mut least: HashMap<(usize, usize), i64> = HashMap::new();
-    for hosts in met.values().filter(|hosts| hosts.len() > 1) {
+    for hosts in met.values().flat_map(HashMap::values).filter(|hosts| hosts.len() > 1) {
         let mut take = |a: &There, b: &There| {
             let slack_ns = a.drifted_ns.saturating_add(b.drifted_ns);
             let most_ns = a.ended_ns.saturating_sub(b.entered_ns).saturating_add(slack_ns);

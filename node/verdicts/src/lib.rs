@@ -84,6 +84,6 @@ pub use sampled::{LaneTotal, Run, Sampled, Totals, Unsure};
 pub use show_sql::{Shown, show_sql};
 pub use tally::Waits;
 pub use text::{end_note, text, text_of_all};
-pub use verdict::{analyse, analyse_in_place};
+pub use verdict::{analyse, analyse_owned};
 pub use views::VIEWS;
 pub use windows::WindowKind;

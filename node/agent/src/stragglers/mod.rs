@@ -224,7 +224,7 @@ async fn from_stores(
     let end_note = ended(coordinator, question, &input, live.is_some());
     let unknown = input.observations.iter().any(|seen| !input.clocks.contains_key(&*seen.node));
     // Computed while the rest is asked for.
-    let analysis = tokio::task::spawn_blocking(move || verdicts::analyse_in_place(&mut input, &Rules::default()));
+    let analysis = tokio::task::spawn_blocking(move || verdicts::analyse_owned(input, &Rules::default()));
     let rest = async {
         let blind_spots = device::blind_spots(asking, question, &span).await;
         (blind_spots, findings(asking, question, &span).await)

@@ -13,7 +13,7 @@ use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress
 use crate::hang::complete_together;
 use crate::observation::Coupling;
 use crate::slower::is_slower;
-use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse_in_place, rank_windows};
+use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 
 /// A node of which a digest of so many last windows has come counts as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;
@@ -199,25 +199,32 @@ impl<'a> View<'a> {
     /// more where they are up to a minute. Its largest communicators tell, for the small ones of a
     /// step may meet often in each: it is enough that one of their ranks met often.
     fn lookback(&self, window: i64) -> i64 {
-        let met = |back: i64| {
-            let windows = window - back + 1..=window;
-            let of_each =
-                self.pages().map(|(_, page)| Meetings::of(page.received_within(windows.clone(), self.reference)));
-            of_each.max().map_or(0, |(_, met)| met)
-        };
-        if met(LOOKBACK) >= Rules::FEW_COLLECTIVES {
+        if self.met(window, LOOKBACK, Rules::FEW_COLLECTIVES) {
             return LOOKBACK;
         }
-        if (1..Rules::FEW_COLLECTIVES).contains(&met(LONG_LOOKBACK)) { RARE_LOOKBACK } else { LONG_LOOKBACK }
+        let rare = self.met(window, LONG_LOOKBACK, 1) && !self.met(window, LONG_LOOKBACK, Rules::FEW_COLLECTIVES);
+        if rare { RARE_LOOKBACK } else { LONG_LOOKBACK }
+    }
+
+    /// Whether a rank met so often in one of the largest communicators, in so many windows up to one.
+    fn met(&self, window: i64, lookback: i64, often: usize) -> bool {
+        let windows = window - lookback + 1..=window;
+        let received = |page: &'a Page| page.received_within(windows.clone(), self.reference);
+        let all = self.pages().flat_map(|(_, page)| received(page)).flat_map(|received| &received.largest);
+        let Some(largest) = all.map(|meets| meets.ranks).max() else { return false };
+        self.pages().any(|(_, page)| {
+            let mut meetings = Meetings::of(largest);
+            received(page).any(|received| meetings.add(received) >= often)
+        })
     }
 
     /// The verdict of one window by the digests of so many up to it.
     fn raw(&self, window: i64, lookback: i64) -> Report {
-        let (mut input, ended) = self.input(window, lookback);
+        let (input, ended) = self.input(window, lookback);
         // Over a minute as from rows: a second holds less noise.
         let rules = if lookback == LOOKBACK { Rules::with_windows(WINDOW_NS) } else { Rules::default() };
         let rules = Rules { hang_ns: self.hang_ns(window), ..rules };
-        let mut report = analyse_in_place(&mut input, &rules);
+        let mut report = analyse(&input, &rules);
         let span = window_of(input.since_ns)..=window;
         let digests = self
             .pages()

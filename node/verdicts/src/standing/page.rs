@@ -74,6 +74,11 @@ pub(super) struct Meetings {
 }
 
 impl Meetings {
+    /// In communicators of so many ranks and more.
+    pub(super) fn of(ranks: i32) -> Self {
+        Self { ranks, runs: BTreeMap::new() }
+    }
+
     /// Adds a digest. How often that of the largest met that met most, in runs of calls of a rank.
     pub(super) fn add(&mut self, received: &Received) -> usize {
         for meets in &received.largest {
@@ -85,13 +90,6 @@ impl Meetings {
             *self.runs.entry(meets.comm_hash).or_default() += meets.runs;
         }
         self.runs.values().copied().max().unwrap_or(0)
-    }
-
-    /// So many ranks, and so often, of many digests.
-    pub(super) fn of<'a>(all: impl Iterator<Item = &'a Received>) -> (i32, usize) {
-        let mut meetings = Self::default();
-        let most = all.map(|received| meetings.add(received)).last();
-        (meetings.ranks, most.unwrap_or(0))
     }
 }
 
@@ -309,12 +307,15 @@ impl Page {
             });
         }
         let (mut blocks, mut lanes, mut keep_from) = (0, 0, newest - RARE_LOOKBACK);
-        let mut meets = Meetings::default();
+        let (mut meetings, mut met) = (Meetings::default(), 0);
         for (window, received) in self.received.iter().rev() {
             blocks += received.blocks;
             lanes += received.digest.lanes.len();
             let many = blocks > MOST_BLOCKS || lanes > MOST_KEPT_LANES;
-            let enough = meets.add(received) >= 2 * Rules::FEW_COLLECTIVES;
+            if met < 2 * Rules::FEW_COLLECTIVES {
+                met = meetings.add(received);
+            }
+            let enough = met >= 2 * Rules::FEW_COLLECTIVES;
             if many && *window < newest - LOOKBACK - NODE_WINDOWS || enough && *window < newest - LONG_LOOKBACK {
                 keep_from = keep_from.max(window + 1);
                 break;

@@ -195,9 +195,13 @@ impl<'a> Case<'a> {
     /// It takes more time of its own than the others of its class.
     pub(super) fn by_compute(&self, findings: &mut Findings) -> Option<Found> {
         let flags = self.column(|flags| flags.compute);
+        let candidates = self.candidates(&flags, |flags| flags.compute, Basis::OwnTime);
+        // Peers are counted only of those that stand out: of all that takes the square of the ranks.
+        if candidates.iter().all(Vec::is_empty) {
+            return None;
+        }
         let class = self.s.comm.members[self.m].class;
         let peers = self.s.comm.members.iter().filter(|o| o.class == class).count();
-        let candidates = self.candidates(&flags, |flags| flags.compute, Basis::OwnTime);
         let run = self.first_that_holds(candidates, peers, Basis::OwnTime, |score| score.compute, findings)?;
         let (_, scores) = self.s.pooled(run.clone(), self.rules);
         Some(self.found(Basis::OwnTime, &scores[self.m].compute, &flags, run))
