@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::clocks::{refined, widest_bound_ns};
+use super::clocks::{by_calls, widest_bound_ns};
 use super::comm::{Comm, Met};
 use super::input::Input;
 use super::matching::communicators;
@@ -82,7 +82,7 @@ type Sums = BTreeMap<i64, BTreeMap<usize, Vec<InComm>>>;
 #[must_use]
 pub fn rank_windows(mut input: Input, length_ns: i64) -> RankWindows {
     let length_ns = length_ns.max(1);
-    if let Some(clocks) = refined(&input) {
+    if let Some(clocks) = by_calls(&input) {
         input.clocks = clocks;
     }
     number(&mut input);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::ahead::settle_ahead;
-use super::clocks::refined;
+use super::clocks::{by_calls, refined};
 use super::comm::Comm;
 use super::cycle::per_step;
 use super::doubts::nobody;
@@ -31,7 +31,7 @@ use super::victims::{drop_common, drop_held_up_by_entries};
 /// Analyse one span.
 #[must_use]
 pub fn analyse(input: &Input, rules: &Rules) -> Report {
-    match clocks_by_calls(input) {
+    match by_calls(input) {
         None if input.unnumbered.is_empty() => judge(input, rules),
         clocks => settled(input.clone(), clocks, rules),
     }
@@ -40,14 +40,8 @@ pub fn analyse(input: &Input, rules: &Rules) -> Report {
 /// As [`analyse`], of an input that nobody needs any more: a large one is not copied.
 #[must_use]
 pub fn analyse_owned(input: Input, rules: &Rules) -> Report {
-    let clocks = clocks_by_calls(&input);
+    let clocks = by_calls(&input);
     settled(input, clocks, rules)
-}
-
-/// Runs are looked at where they contradict the clocks only ([`judge`]): of 8,000 ranks it takes half
-/// as long as all of the analysis.
-fn clocks_by_calls(input: &Input) -> Option<BTreeMap<String, ClockOffset>> {
-    if input.observations.is_empty() { None } else { refined(input) }
 }
 
 /// The report once the clocks are as near as they can be known, and calls are numbered.
