@@ -103,8 +103,8 @@ fn steps(input: &Input, found: &Found) -> Vec<Gap> {
         let late_ns = median(each.iter().map(|(begin, _)| (begin_ns - begin) as f64))?;
         let next_late = median(each.iter().map(|(_, end)| (end_ns - end) as f64))?;
         let ns = (end_ns - begin_ns) as f64 + late_ns - next_late;
-        let (between_ns, waits) = (f64::midpoint(late_ns, next_late), next_late < Rules::WAITED * late_ns);
-        Some(Gap { late_ns, between_ns, ns, weight: 1.0, follows: true, waits })
+        let waits = next_late < Rules::WAITED * late_ns;
+        Some(Gap { late_ns, next_late_ns: next_late, ns, weight: 1.0, follows: true, waits })
     };
     mine.steps.iter().filter_map(gap).collect()
 }
@@ -114,9 +114,9 @@ fn steps(input: &Input, found: &Found) -> Vec<Gap> {
 fn added_share(gaps: &[Gap], rules: &Rules) -> Option<f64> {
     let each = || {
         gaps.iter().map(|gap| {
-            let next_late = 2.0 * gap.between_ns - gap.late_ns;
-            let (later_ns, own_ns) = (next_late - gap.late_ns, gap.ns + next_late - gap.late_ns);
-            (if later_ns >= rules.effect * own_ns { later_ns } else { next_late.max(0.0) }, own_ns)
+            let later_ns = gap.next_late_ns - gap.late_ns;
+            let own_ns = gap.ns + later_ns;
+            (if later_ns >= rules.effect * own_ns { later_ns } else { gap.next_late_ns.max(0.0) }, own_ns)
         })
     };
     let (added_ns, own_ns) = (median(each().map(|of| of.0))?, median(each().map(|of| of.1))?);
@@ -127,8 +127,8 @@ fn added_share(gaps: &[Gap], rules: &Rules) -> Option<f64> {
 struct Gap {
     /// By how much it was late to the first.
     late_ns: f64,
-    /// As far as it was late to the second as well.
-    between_ns: f64,
+    /// By how much to the second.
+    next_late_ns: f64,
     ns: f64,
     /// Collectives that the first stands for.
     weight: f64,
@@ -160,8 +160,8 @@ fn gaps(s: &Scored, me: usize) -> Vec<Gap> {
         if waits {
             peak = next_late.max(0.0);
         }
-        let (between_ns, weight) = (f64::midpoint(late_ns, next_late), f64::from(met[at].weight.max(1)));
-        gaps.push(Gap { late_ns, between_ns, ns, weight, follows, waits });
+        let weight = f64::from(met[at].weight.max(1));
+        gaps.push(Gap { late_ns, next_late_ns: next_late, ns, weight, follows, waits });
     }
     gaps
 }
@@ -170,7 +170,9 @@ fn gaps(s: &Scored, me: usize) -> Vec<Gap> {
 /// after which it was late no more, or where there are hardly any such or hosts wait for each call,
 /// after each collective. `lone`: none of these stands for several calls.
 fn pairs(gaps: &[Gap], lone: bool, hosts_wait: bool) -> Vec<(f64, f64)> {
-    let each = |gap: &Gap| if lone { (gap.late_ns, gap.ns) } else { (gap.between_ns, gap.ns / gap.weight) };
+    // Of several calls, what it was late by on the way from the first of these to the next.
+    let between_ns = |gap: &Gap| f64::midpoint(gap.late_ns, gap.next_late_ns);
+    let each = |gap: &Gap| if lone { (gap.late_ns, gap.ns) } else { (between_ns(gap), gap.ns / gap.weight) };
     let each = gaps.iter().filter(|gap| gap.follows).map(each).collect();
     let waits: Vec<(f64, f64)> =
         gaps.iter().filter(|gap| gap.follows && gap.waits).map(|gap| (gap.late_ns, gap.ns)).collect();
@@ -248,7 +250,7 @@ mod tests {
             let (late_ns, waits) = ((at % 4 + 1) as f64 * 400e6, at % 4 == 3);
             let own = if waits { own_ms[at / 4 % own_ms.len()] * 1e6 } else { 0.0 };
             let ns = if waits { 1e9 + late_ns + own } else { 1e9 };
-            Gap { late_ns, between_ns: late_ns, ns, weight: 1.0, follows: true, waits }
+            Gap { late_ns, next_late_ns: late_ns, ns, weight: 1.0, follows: true, waits }
         };
         (0..4 * many).map(gap).collect()
     }
@@ -268,7 +270,7 @@ mod tests {
         let gap = |(late_ms, next_ms, ms): (i64, i64, i64)| {
             let [late_ns, next_ns, ns] = [late_ms, next_ms, ms].map(|ms| ms as f64 * 1e6);
             let waits = next_ns < Rules::WAITED * late_ns;
-            Gap { late_ns, between_ns: f64::midpoint(late_ns, next_ns), ns, weight: 1.0, follows: true, waits }
+            Gap { late_ns, next_late_ns: next_ns, ns, weight: 1.0, follows: true, waits }
         };
         let share = |gaps: &[(i64, i64, i64)]| {
             let gaps: Vec<Gap> = gaps.iter().copied().map(gap).collect();

@@ -25,4 +25,4 @@ pub use draw::{Case, Drawn, Mode, draw};
 pub use hard::draw_hard;
 pub use judge::{Outcome, Tally, judge, judge_hard, judge_standing};
 pub use oracle::in_the_data;
-pub use replay::{reference_of, replay, replay_by, standing_by};
+pub use replay::{reference_of, replay, replay_by, standing_of};

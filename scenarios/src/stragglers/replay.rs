@@ -13,6 +13,9 @@ use verdicts::digest::{
 use verdicts::standing::{Board, Judge, Presence, Standing};
 use verdicts::{ClockOffset, Gone, Input, Observation, SyncCall};
 
+use super::clocks::AgentClocks;
+use super::draw::Drawn;
+
 /// Digests of a node that others still hear when they close a window: as many as are gossiped under
 /// names in turn.
 const HEARD: usize = 8;
@@ -91,13 +94,20 @@ pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Ref
     (input, bytes)
 }
 
+/// The standing verdicts of a drawn job of which `rows` were recorded, each host with the clock that
+/// its agent has measured.
+#[must_use]
+pub fn standing_of(drawn: &Drawn, rows: &Input) -> Vec<Standing> {
+    let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(rows));
+    standing_by(rows, &mut |node, window| clocks.at(node, window))
+}
+
 /// The standing verdicts of an agent that hears those digests as they are gossiped, window after
 /// window: cut to what a digest may take, kept on a board, judged and settled.
 ///
 /// # Panics
 /// As [`replay_by`].
-#[must_use]
-pub fn standing_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> Vec<Standing> {
+fn standing_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> Vec<Standing> {
     let (mut told, _) = digests_by(rows, clock_of);
     // What comes after the end of the span is not judged: the job goes on.
     for (node, digests) in &mut told {

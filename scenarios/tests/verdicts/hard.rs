@@ -1,7 +1,7 @@
 //! Jobs that are hard to judge: each of these once named a rank that was not to blame, or missed one
 //! that is.
 
-use scenarios::stragglers::{AgentClocks, Outcome, draw_hard, judge_hard, judge_standing, reference_of, standing_by};
+use scenarios::stragglers::{Outcome, draw_hard, judge_hard, judge_standing, standing_of};
 use verdicts::{Rules, Verdict, analyse};
 
 #[test]
@@ -21,8 +21,7 @@ fn nobody_is_named_who_is_not_to_blame() {
         let falsely = |outcome| matches!(outcome, Outcome::WrongName | Outcome::FalseName);
         let report = analyse(&rows, &Rules::default());
         assert!(!falsely(judge_hard(&drawn, &report)), "{number} ({what}), from rows: {:#?}", report.verdict);
-        let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(&rows));
-        let verdicts = standing_by(&rows, &mut |node, window| clocks.at(node, window));
+        let verdicts = standing_of(&drawn, &rows);
         assert!(!falsely(judge_standing(&drawn, &verdicts)), "{number} ({what})");
     }
 }
@@ -72,8 +71,7 @@ fn who_is_to_blame_is_named_by_the_standing_verdict() {
     for (seed, number, what) in jobs {
         let drawn = draw_hard(seed, number);
         let rows = drawn.observe();
-        let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(&rows));
-        let verdicts = standing_by(&rows, &mut |node, window| clocks.at(node, window));
+        let verdicts = standing_of(&drawn, &rows);
         assert_eq!(judge_standing(&drawn, &verdicts), Outcome::Right, "{seed}, {number} ({what})");
         let named = verdicts.iter().flat_map(|standing| standing.report.verdict.named());
         let share = named.map(|culprit| culprit.share).fold(0.0, f64::max);

@@ -3,9 +3,7 @@
 
 use clap::ValueEnum;
 use scenarios::figures::figure;
-use scenarios::stragglers::{
-    AgentClocks, Class, Drawn, Outcome, draw_hard, in_the_data, judge_hard, judge_standing, reference_of, standing_by,
-};
+use scenarios::stragglers::{Class, Drawn, Outcome, draw_hard, in_the_data, judge_hard, judge_standing, standing_of};
 use verdicts::{Culprit, Report, Rules, Verdict, analyse, text};
 
 use crate::{Arguments, each};
@@ -56,8 +54,7 @@ fn judge(seed: u64, number: u64) -> Judged {
         unknown: is_unknown(&report),
         words: words(&report),
     };
-    let mut clocks = AgentClocks::new(drawn.clocks(), input.since_ns, reference_of(&input));
-    let verdicts = standing_by(&input, &mut |node, window| clocks.at(node, window));
+    let verdicts = standing_of(&drawn, &input);
     let outcome = judge_standing(&drawn, &verdicts);
     // The first that is wrong, or what was said last.
     let told = verdicts.iter().find(|v| judge_hard(&drawn, &v.report) == outcome).or(verdicts.last());
@@ -77,8 +74,7 @@ pub(crate) fn show(seed: u64, number: u64) {
     let input = drawn.observe();
     let report = analyse(&input, &Rules::default());
     println!("{}\n{:?}\n\n{}", drawn.title(), judge_hard(&drawn, &report), text(&report));
-    let mut clocks = AgentClocks::new(drawn.clocks(), input.since_ns, reference_of(&input));
-    for standing in standing_by(&input, &mut |node, window| clocks.at(node, window)) {
+    for standing in standing_of(&drawn, &input) {
         println!("{}: {:?} {}", standing.window, judge_hard(&drawn, &standing.report), words(&standing.report));
     }
 }
