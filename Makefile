@@ -123,7 +123,7 @@ bench-push: deps ## 64 agents' rows pushed into ClickHouse's engine, which is go
 test-accounting: deps ## `rankmesh jobs` beside Slurm's own accounting: slurmdbd over a MariaDB of the test's own (root; from Debian)
 	@test -x /usr/sbin/slurmdbd && test -x /usr/sbin/mariadbd && test -x /usr/bin/my_print_defaults || \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmdbd mariadb-server-core mariadb-client-core
-	$(CARGO) test --locked -p rankmesh -p scenarios --test slurm -- --ignored --exact jobs_are_joined_with_what_slurms_own_accounting_says --nocapture
+	$(CARGO) test --locked -p rankmesh -p scenarios --test slurm -- --ignored --exact accounting::jobs_are_joined_with_what_slurms_own_accounting_says --nocapture
 
 test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and in a bucket (from PyPI, in target/history, about 1 GB)
 	@test -x target/history/bin/python || python3 -m venv target/history

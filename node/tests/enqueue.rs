@@ -5,10 +5,10 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Lab, can_capture, stderr, wait_for};
+use common::{Killed, Lab, can_capture, stderr, wait_for};
 use serde_json::Value;
 
 const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
@@ -44,17 +44,8 @@ impl Drop for Cgroups {
     }
 }
 
-struct Job(Child);
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// nccl-ranks with eight ranks, two to an agent.
-fn job(bin: &Path, cgroups: &Cgroups, flags: &[&str]) -> Job {
+fn job(bin: &Path, cgroups: &Cgroups, flags: &[&str]) -> Killed {
     let child = Command::new(bin.join("nccl-ranks"))
         .args(["--ranks", "8", "--iters", "1000000", "--cgroups", &cgroups.list()])
         .args(flags)
@@ -63,7 +54,7 @@ fn job(bin: &Path, cgroups: &Cgroups, flags: &[&str]) -> Job {
         .stdout(Stdio::null())
         .spawn()
         .expect("the job starts");
-    Job(child)
+    Killed(child)
 }
 
 fn workloads(lab: &Lab) -> PathBuf {

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Lab, make_db, rankmesh, run, stderr, stdout, wait_for};
+use common::{Killed, Lab, make_db, rankmesh, run, stderr, stdout, wait_for};
 use serde_json::json;
 
 /// Three nodes whose tables differ in size; one has a dictionary that is equal everywhere.
@@ -181,7 +181,7 @@ fn founding_and_joining_by_the_printed_line() {
         .arg(lab.socket("f"))
         .stdout(std::fs::File::create(lab.path("f.out")).expect("a file"))
         .stderr(std::fs::File::create(lab.path("f.log")).expect("a file"));
-    let mut founder = Reaped(founder.spawn().expect("starts"));
+    let mut founder = Killed(founder.spawn().expect("starts"));
     let line = wait_for("the founder prints the line for the next host", || {
         let text = std::fs::read_to_string(lab.path("f.out")).map_err(|error| error.to_string())?;
         text.lines().next().map(str::to_owned).filter(|_| text.ends_with('\n')).ok_or_else(|| lab.log("f"))
@@ -213,7 +213,7 @@ fn founding_and_joining_by_the_printed_line() {
             .spawn()
             .expect("starts")
     };
-    let _joiner = Reaped(join("j", words[5]));
+    let _joiner = Killed(join("j", words[5]));
     lab.wait_for_members(&["f", "j"]);
     // A token that was tampered with admits nobody.
     let mut bad: Vec<char> = words[5].chars().collect();
@@ -248,15 +248,6 @@ fn a_start_that_cannot_listen_founds_no_mesh() {
     assert!(common::stderr(&output).contains("in use"), "{}", common::stderr(&output));
     let left: Vec<_> = std::fs::read_dir(&identity).into_iter().flatten().flatten().map(|file| file.path()).collect();
     assert!(left.is_empty(), "{left:?}");
-}
-
-struct Reaped(std::process::Child);
-
-impl Drop for Reaped {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

@@ -4,15 +4,15 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::job_stores::EndedJob;
-use common::{Lab, python, rankmesh, stderr, stdout, wait_for};
+use common::{Killed, Lab, has, python, rankmesh, stderr, stdout, wait_for};
 
-/// A server, ended with this.
+/// A server.
 struct Served {
-    child: Child,
+    _child: Killed,
     /// With the password.
     url: String,
 }
@@ -33,7 +33,7 @@ impl Served {
         };
         // Later output must not fill the pipe.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
-        Self { child, url }
+        Self { _child: Killed(child), url }
     }
 
     fn psql(&self, arguments: &[&str]) -> Output {
@@ -50,21 +50,6 @@ impl Served {
     }
 }
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn has_psql(test: &str) -> bool {
-    let found = Command::new("psql").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("skipped: {test}: no psql (Debian's postgresql-client)");
-    }
-    found
-}
-
 /// The stores of a job that has ended, and a server of them.
 fn ended_job() -> (Lab, Served) {
     let lab = Lab::new();
@@ -76,7 +61,7 @@ fn ended_job() -> (Lab, Served) {
 
 #[test]
 fn psql_asks_describes_and_reads_errors() {
-    if !has_psql("psql_asks_describes_and_reads_errors") {
+    if !has("psql", "psql_asks_describes_and_reads_errors") {
         return;
     }
     let (_lab, served) = ended_job();
@@ -131,7 +116,7 @@ fn psql_asks_describes_and_reads_errors() {
 
 #[test]
 fn a_missing_node_is_a_warning_or_an_error() {
-    if !has_psql("a_missing_node_is_a_warning_or_an_error") {
+    if !has("psql", "a_missing_node_is_a_warning_or_an_error") {
         return;
     }
     let mut lab = Lab::new();
@@ -170,7 +155,7 @@ fn drivers_ask_with_parameters_stream_and_cancel() {
 
 #[test]
 fn grafanas_statements_are_answered() {
-    if !has_psql("grafanas_statements_are_answered") {
+    if !has("psql", "grafanas_statements_are_answered") {
         return;
     }
     let (_lab, served) = ended_job();
@@ -199,7 +184,7 @@ fn rubbish_ends_its_connection_only() {
         let mut answer = Vec::new();
         let _ = std::io::Read::read_to_end(&mut stream, &mut answer);
     }
-    if has_psql("rubbish_ends_its_connection_only") {
+    if has("psql", "rubbish_ends_its_connection_only") {
         assert_eq!(served.rows("SELECT 1"), "1\n");
     }
 }

@@ -4,6 +4,9 @@
 //! are asked the same SQL: of the mesh node by node, or of each store of a directory.
 //! `explain::compare` decides which figures differ.
 
+mod measures;
+mod text;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,24 +14,23 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use ask::args::{ReportFormat, TargetArgs};
-use ask::output::{printable, printable_lines, quiet, render};
+use ask::output::{printable, printable_lines, quiet};
 use ask::rows::{Client, Rows};
 use ask::times::{When, parse_when};
 use ask::{Connector, Exit, Target, UsageError};
 use clap::Args;
-use explain::chain::duration;
-use explain::compare::{Change, Figure, Outcome, compare};
+use explain::compare::{Change, Figure, compare};
 use model::Coverage;
-use model::cells::{integer, quoted, real, text};
+use model::cells::{self, integer, quoted, real};
 use query_planner::Value;
 use serde::Serialize;
+
+use measures::{MEASURES, REGIMES};
+use text::{line, printed, shown};
 
 /// Blocks of a side, and the shortest of them.
 const BLOCKS: i64 = 120;
 const SHORTEST_NS: i64 = 500_000_000;
-/// Changes listed in text.
-const ROWS: usize = 40;
-
 /// Flags of `rankmesh compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
@@ -86,123 +88,6 @@ struct Comparison {
     not_visible: Vec<String>,
     coverage: [Coverage; 2],
 }
-
-/// A question that gives one value for each block and each thing measured: columns block, of,
-/// value.
-struct Measure {
-    name: &'static str,
-    unit: &'static str,
-    sql: &'static str,
-    /// The job cannot influence it.
-    regime: bool,
-}
-
-/// `{b}` is the block of a row, `{in}` the side's span, `{job}` the job's condition.
-const MEASURES: [Measure; 14] = [
-    Measure {
-        name: "time from collective to collective",
-        unit: "ns",
-        sql: "SELECT {b} AS b, 'all ranks', (max(ts_ns) - min(ts_ns)) * 1.0 / (count(*) - 1) FROM collectives WHERE {in}{job} \
-              AND captured IS NOT 1 GROUP BY b, pid, comm_hash HAVING count(*) > 4",
-        regime: false,
-    },
-    Measure {
-        name: "compute time between calls",
-        unit: "ns",
-        sql: "SELECT {b} AS b, 'rank ' || rank, max(0, max(ts_ns) - min(ts_ns) - sum(duration_ns)) * 1.0 / count(*) FROM collectives \
-              WHERE {in}{job} AND captured IS NOT 1 AND rank IS NOT NULL AND tier > 0 GROUP BY b, pid, rank HAVING count(*) > 4",
-        regime: false,
-    },
-    Measure {
-        name: "duration of",
-        unit: "ns",
-        sql: "SELECT {b} AS b, func || ' of ' || CASE WHEN bytes IS NULL THEN 'unknown size' WHEN bytes < 4096 THEN 'up to 4 KiB' \
-              WHEN bytes < 1048576 THEN 'up to 1 MiB' ELSE 'more than 1 MiB' END AS what, avg(duration_ns) FROM collectives \
-              WHERE {in}{job} AND captured IS NOT 1 GROUP BY b, what",
-        regime: false,
-    },
-    Measure {
-        name: "a call of",
-        unit: "ns",
-        sql: "SELECT ({time} - {since}) / {block} AS b, source || ' ' || func AS what, sum(sum_ns) * 1.0 / sum(count) FROM call_rollups \
-              WHERE {rolled} AND source NOT IN ('mpi', 'nccl') GROUP BY b, what HAVING sum(count) > 0",
-        regime: false,
-    },
-    Measure {
-        name: "time launching GPU work",
-        unit: "ms/s",
-        sql: "SELECT ({time} - {since}) / {block} AS b, 'rank ' || rank AS what, sum(sum_ns) * 1e3 / {block} FROM call_rollups \
-              WHERE {rolled} AND source IN ('cuda', 'hip') AND func LIKE '%Launch%' GROUP BY b, what",
-        regime: false,
-    },
-    Measure {
-        name: "time waiting for the GPU",
-        unit: "ms/s",
-        sql: "SELECT ({time} - {since}) / {block} AS b, 'rank ' || rank AS what, sum(sum_ns) * 1e3 / {block} FROM call_rollups \
-              WHERE {rolled} AND source IN ('cuda', 'hip') AND func LIKE '%Synchronize' GROUP BY b, what",
-        regime: false,
-    },
-    Measure {
-        name: "off the CPU (1 ms and longer)",
-        unit: "ms/s",
-        sql: "SELECT {b} AS b, ifnull(reason, CASE voluntary WHEN 1 THEN 'waiting' ELSE 'pushed off' END) AS what, \
-              sum(duration_ns) * 1e3 / {block} FROM offcpu WHERE {in} AND rank IS NOT NULL GROUP BY b, what",
-        regime: false,
-    },
-    Measure {
-        name: "a request to a disk",
-        unit: "ns",
-        sql: "SELECT {b} AS b, device || ' ' || op AS what, avg(duration_ns) FROM block_io WHERE {in} GROUP BY b, what",
-        regime: false,
-    },
-    Measure {
-        name: "GPU clock",
-        unit: "MHz",
-        sql: "SELECT {b} AS b, 'all GPUs', avg(sm_clock_mhz) FROM gpu_samples WHERE {in} AND sm_clock_mhz IS NOT NULL GROUP BY b, gpu",
-        regime: true,
-    },
-    Measure {
-        name: "GPUs held down by heat or power",
-        unit: "%",
-        sql: "SELECT {b} AS b, 'all GPUs', 100.0 * avg((throttle_reasons & 236) <> 0) FROM gpu_samples \
-              WHERE {in} AND throttle_reasons IS NOT NULL GROUP BY b",
-        regime: true,
-    },
-    Measure {
-        name: "busy CPUs",
-        unit: "%",
-        sql: "SELECT {b} AS b, 'all hosts', avg(cpu_busy_pct) FROM host_samples WHERE {in} AND cpu_busy_pct IS NOT NULL GROUP BY b",
-        regime: true,
-    },
-    Measure {
-        name: "CPU time stolen by the hypervisor",
-        unit: "%",
-        sql: "SELECT {b} AS b, 'all hosts', avg(steal_pct) FROM host_samples WHERE {in} AND steal_pct IS NOT NULL GROUP BY b",
-        regime: true,
-    },
-    Measure {
-        name: "a rank could run and had no CPU",
-        unit: "ms/s",
-        sql: "SELECT {b} AS b, 'each rank', sum(CASE voluntary WHEN 0 THEN duration_ns ELSE ifnull(run_delay_ns, 0) END) * 1e3 / {block} \
-              FROM offcpu WHERE {in} AND rank IS NOT NULL GROUP BY b, pid",
-        regime: true,
-    },
-    Measure {
-        name: "a rank waited for pages from a disk",
-        unit: "ms/s",
-        sql: "SELECT {b} AS b, 'each rank', sum(duration_ns) * 1e3 / {block} FROM memory_events \
-              WHERE {in} AND rank IS NOT NULL AND event = 'major_fault' AND duration_ns IS NOT NULL GROUP BY b, pid",
-        regime: true,
-    },
-];
-
-/// From which mean of which measure on a side is called what: measure, least mean, name.
-const REGIMES: [(&str, f64, &str); 4] = [
-    ("a rank could run and had no CPU", 50.0, "contended"),
-    ("CPU time stolen by the hypervisor", 2.0, "contended by other guests"),
-    ("GPUs held down by heat or power", 5.0, "throttled"),
-    ("a rank waited for pages from a disk", 20.0, "cold"),
-];
 
 /// Compares the two sides and prints what changed.
 ///
@@ -278,7 +163,7 @@ impl Values {
     fn between(since_ns: i64, until_ns: i64, job: Option<&str>, client: &Client<'_>) -> anyhow::Result<Self> {
         let mut values = Self { block_ns: block_ns(since_ns, until_ns), ..Self::default() };
         for (at, measure) in MEASURES.iter().enumerate() {
-            let found = client.ask_each(sql(measure, since_ns, until_ns, values.block_ns, job))?;
+            let found = client.ask_each(measures::sql(measure, since_ns, until_ns, values.block_ns, job))?;
             if at == 0 || !found.coverage.is_complete() {
                 values.coverage = found.coverage.clone();
             }
@@ -291,7 +176,7 @@ impl Values {
     fn take(&mut self, measure: usize, found: &Rows) {
         for row in &found.rows {
             if let (Some(block), Some(value)) = (integer(row, 1), real(row, 3)) {
-                let of = text(row, 2);
+                let of = cells::text(row, 2);
                 self.figures.entry((measure, of)).or_default().entry(block).or_default().push(value);
             }
         }
@@ -338,19 +223,6 @@ fn block_ns(since_ns: i64, until_ns: i64) -> i64 {
     ((until_ns - since_ns) / BLOCKS).max(SHORTEST_NS)
 }
 
-fn sql(measure: &Measure, since_ns: i64, until_ns: i64, block_ns: i64, job: Option<&str>) -> String {
-    let job = job.map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
-    measure
-        .sql
-        .replace("{b}", &format!("(ts_ns - {since_ns}) / {block_ns}"))
-        .replace("{in}", &format!("ts_ns >= {since_ns} AND ts_ns < {until_ns}"))
-        .replace("{rolled}", &format!("bucket_ns >= {since_ns} AND bucket_ns < {until_ns}"))
-        .replace("{time}", "bucket_ns")
-        .replace("{since}", &since_ns.to_string())
-        .replace("{block}", &block_ns.to_string())
-        .replace("{job}", &job)
-}
-
 /// The span from the first to the last collective.
 fn recorded(client: &Client<'_>, job: Option<&str>) -> anyhow::Result<Option<(i64, i64)>> {
     let job = job.map_or_else(String::new, |job| format!(" WHERE job_id = {}", quoted(job)));
@@ -392,79 +264,6 @@ fn compared(before: Values, after: Values) -> Comparison {
         not_visible,
         coverage: [before.coverage, after.coverage],
     }
-}
-
-/// A figure in readable units.
-fn shown(value: f64, unit: &str) -> String {
-    if unit == "ns" { duration(value as i64) } else { format!("{value:.1} {unit}") }
-}
-
-fn outcome_text(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::More => "more",
-        Outcome::Less => "less",
-        Outcome::Small => "differs by less than 1 %",
-        Outcome::NotShown => "no difference that this data can show",
-        Outcome::TooFew => "too few values",
-        Outcome::OneSided => "there on one side only",
-    }
-}
-
-fn line(change: &Change) -> String {
-    let value = |value: Option<f64>| value.map_or_else(|| "not there".to_owned(), |value| shown(value, change.unit));
-    format!(
-        "{} ({}): {} before, {} after: {}",
-        change.measure,
-        change.of,
-        value(change.before),
-        value(change.after),
-        outcome_text(change.verdict)
-    )
-}
-
-fn printed(found: &Comparison) -> String {
-    let changed = |change: &&Change| matches!(change.verdict, Outcome::More | Outcome::Less | Outcome::OneSided);
-    let rows = found.changes.iter().take(ROWS).map(|change| {
-        let value = |value: Option<f64>| value.map_or_else(String::new, |value| shown(value, change.unit));
-        let interval = change.shift.filter(|shift| shift.low > f64::MIN && shift.high < f64::MAX);
-        vec![
-            format!("{} {}", change.measure, change.of),
-            value(change.before),
-            value(change.after),
-            change
-                .shift
-                .zip(change.before)
-                .filter(|(_, before)| *before != 0.0)
-                .map_or_else(String::new, |(shift, before)| format!("{:+.1} %", shift.estimate / before * 100.0)),
-            interval.map_or_else(String::new, |s| {
-                format!("{} to {}", shown(s.low, change.unit), shown(s.high, change.unit))
-            }),
-            change.shift.map_or_else(String::new, |shift| format!("{:+.2}", shift.effect)),
-            format!("{}, {}", change.values[0], change.values[1]),
-            outcome_text(change.verdict).to_owned(),
-        ]
-    });
-    let mut out = match found.changes.iter().filter(changed).count() {
-        0 => "No difference that this data can show.\n".to_owned(),
-        n => format!("{n} of {} figures changed.\n", found.changes.len()),
-    };
-    out.push_str(&render(
-        &["figure", "before", "after", "shift", "95 % interval of the shift", "effect", "values", ""],
-        rows,
-        &[false, true, true, true, true, true, true, false],
-    ));
-    out.push('\n');
-    if found.changes.len() > ROWS {
-        out.push_str(&format!("… and {} more (--format json has all)\n", found.changes.len() - ROWS));
-    }
-    out.push_str(&format!("\nBefore: {}.\nAfter: {}.\n", found.regimes[0], found.regimes[1]));
-    for (title, lines) in [("Regime", &found.regime), ("Not visible", &found.not_visible)] {
-        if !lines.is_empty() {
-            out.push_str(&format!("\n{title}:\n"));
-            lines.iter().for_each(|line| out.push_str(&format!("  - {line}\n")));
-        }
-    }
-    out
 }
 
 #[cfg(test)]

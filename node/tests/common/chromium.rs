@@ -4,18 +4,18 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use super::PATIENCE;
+use super::{Killed, PATIENCE};
 
 /// A page in Chromium.
 pub struct Chromium {
-    child: Child,
+    _child: Killed,
     to: ChildStdin,
     from: Receiver<Value>,
     seen: VecDeque<Value>,
@@ -62,7 +62,7 @@ impl Chromium {
                 }
             }
         });
-        let mut this = Self { child, to, from, seen: VecDeque::new(), number: 0, session: None };
+        let mut this = Self { _child: Killed(child), to, from, seen: VecDeque::new(), number: 0, session: None };
         let target = this.call("Target.createTarget", json!({ "url": "about:blank" }));
         let attached = this.call("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
         this.session = attached["sessionId"].as_str().map(str::to_owned);
@@ -176,11 +176,4 @@ impl Chromium {
 
 fn decoded(data: &Value) -> Vec<u8> {
     base64::engine::general_purpose::STANDARD.decode(data.as_str().expect("data")).expect("base64")
-}
-
-impl Drop for Chromium {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

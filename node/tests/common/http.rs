@@ -3,13 +3,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{PATIENCE, rankmesh};
+use super::{Killed, PATIENCE, rankmesh};
 
 /// An answer.
 #[derive(Debug, Clone)]
@@ -77,7 +75,7 @@ pub fn read(stream: impl Read, enough: impl Fn(&[u8]) -> bool) -> Answer {
 
 /// A `rankmesh serve` on a port of its own.
 pub struct Server {
-    child: Child,
+    _child: Killed,
     pub address: String,
     pub token: String,
     /// The link that it printed last.
@@ -112,7 +110,7 @@ impl Server {
         let first =
             links.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no link: {}", printed.lock().expect("lock")));
         let address = first.split('/').nth(2).expect("an address").to_owned();
-        let mut server = Self { child, address, token: String::new(), link: first, printed };
+        let mut server = Self { _child: Killed(child), address, token: String::new(), link: first, printed };
         let secret = server.link.split("#k=").nth(1).expect("a secret").to_owned();
         let body = serde_json::json!({ "secret": secret }).to_string();
         let signed = server.send("POST", "/api/v1/session", &[("content-type", "application/json")], body.as_bytes());
@@ -170,24 +168,4 @@ impl Server {
         let bearer = format!("Bearer {}", self.token);
         self.send("POST", &format!("/api/v1/query{parameters}"), &[("authorization", &bearer)], sql.as_bytes())
     }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Waits a moment for a file.
-pub fn there(path: &Path) -> bool {
-    let until = std::time::Instant::now() + PATIENCE;
-    while !path.exists() && std::time::Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    path.exists()
 }

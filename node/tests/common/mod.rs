@@ -58,6 +58,25 @@ pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> 
     }
 }
 
+/// True when a program is installed; else prints on stderr that the test is skipped.
+pub fn has(program: &str, test: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("skipped: {test}: there is no {program}");
+    }
+    found
+}
+
+/// A process that ends with this.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// True when this test may use eBPF; else prints on stderr that it is skipped.
 pub fn can_capture(test: &str) -> bool {
     if !nix::unistd::geteuid().is_root() {

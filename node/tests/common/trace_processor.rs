@@ -5,9 +5,11 @@
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use prost::Message;
+
+use super::Killed;
 
 #[derive(Clone, PartialEq, Message)]
 struct Stream {
@@ -84,7 +86,7 @@ pub enum Cell {
 
 /// Perfetto's trace_processor with a trace in it.
 pub struct TraceProcessor {
-    child: Child,
+    child: Killed,
     unread: Vec<u8>,
     seq: i64,
 }
@@ -103,7 +105,7 @@ impl TraceProcessor {
         let mut command = Command::new("node");
         command.arg(script).arg(directory).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| format!("node (Debian's nodejs): {error}"))?;
-        let mut this = Self { child, unread: Vec::new(), seq: 0 };
+        let mut this = Self { child: Killed(child), unread: Vec::new(), seq: 0 };
         let bytes = std::fs::read(trace).expect("a trace");
         for part in bytes.chunks(1 << 20) {
             let reply =
@@ -159,14 +161,14 @@ impl TraceProcessor {
         self.seq += 1;
         rpc.seq = Some(self.seq);
         let bytes = Stream { msg: vec![rpc] }.encode_to_vec();
-        let input = self.child.stdin.as_mut().expect("a pipe");
+        let input = self.child.0.stdin.as_mut().expect("a pipe");
         input.write_all(&bytes).and_then(|()| input.flush()).expect("trace_processor reads");
         self.read()
     }
 
     /// The next message.
     fn read(&mut self) -> Rpc {
-        let output = self.child.stdout.as_mut().expect("a pipe");
+        let output = self.child.0.stdout.as_mut().expect("a pipe");
         loop {
             if let Some(rpc) = taken(&mut self.unread) {
                 assert_eq!(rpc.fatal_error, None);
@@ -191,11 +193,4 @@ fn taken(unread: &mut Vec<u8>) -> Option<Rpc> {
     let used = unread.len() - rest.len() + message.len();
     unread.drain(..used);
     Some(rpc)
-}
-
-impl Drop for TraceProcessor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

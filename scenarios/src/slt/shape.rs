@@ -1,15 +1,21 @@
 //! What a query looks like, judged without the planner: the yardstick for its choice of strategy.
 //!
-//! Only the text counts here. `rung.rs` compares a plan and its costs with what the shape allows.
+//! Only the text counts here; `seen.rs` walks through it. `rung.rs` compares a plan and its costs with what the shape allows.
+
+mod seen;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 
 use sqlite3_parser::ast::{
-    As, Cmd, Distinctness, Expr, FromClause, FunctionTail, JoinConstraint, JoinOperator, JoinType, Literal, OneSelect,
-    Operator, ResultColumn, Select, SelectTable, Stmt,
+    As, Cmd, Distinctness, Expr, FromClause, JoinOperator, JoinType, Literal, OneSelect, Operator, ResultColumn,
+    Select, SelectTable, Stmt,
 };
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
+
+use seen::Seen;
 
 /// The class of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,24 +60,6 @@ pub struct Facts {
     /// its separator: the order of its parts is SQLite's to choose, the parts are not.
     pub concatenated: Vec<(usize, String)>,
 }
-
-/// Aggregates whose partial state does not grow with the rows.
-const SMALL: &[&str] = &["count", "sum", "total", "avg", "min", "max"];
-/// All others that SQLite or the mesh has.
-const LARGE: &[&str] = &[
-    "group_concat",
-    "string_agg",
-    "json_group_array",
-    "json_group_object",
-    "median",
-    "percentile",
-    "mad",
-    "stddev",
-    "variance",
-    "histogram",
-    "approx_quantile",
-    "approx_count_distinct",
-];
 
 /// Look at one SELECT. `None` when it is none.
 pub fn facts(sql: &str, is_view: &dyn Fn(&str) -> bool) -> Option<Facts> {
@@ -282,273 +270,4 @@ fn is_plain(expr: &Expr<'_>, entries: &[(String, String)], owners: &mut BTreeSet
 
 fn plain_name(name: &str) -> String {
     name.trim_matches(['"', '`', '[', ']', '\'']).to_owned()
-}
-
-/// What occurs anywhere in a statement.
-#[derive(Debug, Default)]
-struct Seen {
-    selects: usize,
-    tables: usize,
-    /// Of those tables, once for each use.
-    names: Vec<String>,
-    functions_as_tables: usize,
-    recursive: bool,
-    windows: bool,
-    small_aggregates: usize,
-    large_aggregates: usize,
-    distinct_aggregates: bool,
-    joined_on: Vec<String>,
-    natural: bool,
-}
-
-impl Seen {
-    fn select(&mut self, select: &Select<'_>) {
-        self.selects += 1;
-        if let Some(with) = &select.with {
-            self.recursive |= with.recursive;
-            for cte in with.ctes {
-                self.select(cte.select);
-            }
-        }
-        self.one(&select.body.select);
-        for arm in select.body.compounds.iter().flatten() {
-            self.one(&arm.select);
-        }
-        for term in select.order_by.unwrap_or_default() {
-            self.expr(&term.expr);
-        }
-        if let Some(limit) = select.limit {
-            self.expr(&limit.expr);
-            self.exprs(limit.offset.as_ref());
-        }
-    }
-
-    fn one(&mut self, one: &OneSelect<'_>) {
-        match one {
-            OneSelect::Select { columns, from, where_clause, group_by, having, window_clause, .. } => {
-                self.windows |= window_clause.is_some();
-                for column in *columns {
-                    if let ResultColumn::Expr(expr, _) = column {
-                        self.expr(expr);
-                    }
-                }
-                if let Some(from) = from {
-                    self.from(from);
-                }
-                self.exprs(*where_clause);
-                self.exprs(group_by.unwrap_or_default());
-                self.exprs(*having);
-            }
-            OneSelect::Values(rows) => rows.iter().for_each(|row| self.exprs(row.iter())),
-        }
-    }
-
-    fn from(&mut self, from: &FromClause<'_>) {
-        if let Some(table) = from.select {
-            self.table(table);
-        }
-        for join in from.joins.iter().flatten() {
-            self.table(&join.table);
-            match &join.constraint {
-                Some(JoinConstraint::On(expr)) => self.expr(expr),
-                Some(JoinConstraint::Using(names)) => {
-                    self.joined_on.extend(names.iter().map(|name| plain_name(name.0).to_ascii_lowercase()));
-                }
-                None => {}
-            }
-            if let JoinOperator::TypedJoin(Some(kind)) = join.operator {
-                self.natural |= kind.contains(JoinType::NATURAL);
-            }
-        }
-    }
-
-    fn table(&mut self, table: &SelectTable<'_>) {
-        match table {
-            SelectTable::Table(name, _, _) => self.name(name.name.0),
-            SelectTable::TableCall(_, args, _) => {
-                self.functions_as_tables += 1;
-                self.exprs(args.unwrap_or_default());
-            }
-            SelectTable::Select(select, _) => self.select(select),
-            SelectTable::Sub(from, _) => self.from(from),
-        }
-    }
-
-    fn name(&mut self, table: &str) {
-        self.tables += 1;
-        self.names.push(plain_name(table).to_ascii_lowercase());
-    }
-
-    fn exprs<'a, 'b: 'a>(&mut self, exprs: impl IntoIterator<Item = &'a Expr<'b>>) {
-        exprs.into_iter().for_each(|expr| self.expr(expr));
-    }
-
-    fn expr(&mut self, expr: &Expr<'_>) {
-        match expr {
-            Expr::Between { lhs, start, end, .. } => self.exprs([*lhs, *start, *end]),
-            Expr::Binary(left, _, right) => self.exprs([*left, *right]),
-            Expr::Case { base, when_then_pairs, else_expr } => {
-                self.exprs(*base);
-                for (when, then) in *when_then_pairs {
-                    self.exprs([when, then]);
-                }
-                self.exprs(*else_expr);
-            }
-            Expr::Cast { expr, .. } | Expr::Collate(expr, _) | Expr::IsNull(expr) | Expr::NotNull(expr) => {
-                self.expr(expr);
-            }
-            Expr::Unary(_, expr) => self.expr(expr),
-            Expr::Exists(select) | Expr::Subquery(select) => self.select(select),
-            Expr::FunctionCall { name, distinctness, args, filter_over, .. } => {
-                let args = args.unwrap_or_default();
-                let distinct = matches!(distinctness, Some(Distinctness::Distinct));
-                self.call(name.0, args.len(), distinct, filter_over.as_ref());
-                self.exprs(args);
-            }
-            Expr::FunctionCallStar { name, filter_over } => self.call(name.0, 0, false, filter_over.as_ref()),
-            Expr::InList { lhs, rhs, .. } => {
-                self.expr(lhs);
-                self.exprs(rhs.unwrap_or_default());
-            }
-            Expr::InSelect { lhs, rhs, .. } => {
-                self.expr(lhs);
-                self.select(rhs);
-            }
-            Expr::InTable { lhs, rhs, args, .. } => {
-                self.expr(lhs);
-                // `IN t` stands for `IN (SELECT * FROM t)`.
-                self.selects += 1;
-                self.name(rhs.name.0);
-                self.exprs(args.unwrap_or_default());
-            }
-            Expr::Like { lhs, rhs, escape, .. } => {
-                self.exprs([*lhs, *rhs]);
-                self.exprs(*escape);
-            }
-            Expr::Parenthesized(exprs) => self.exprs(exprs.iter()),
-            Expr::DoublyQualified(..)
-            | Expr::Id(_)
-            | Expr::Literal(_)
-            | Expr::Name(_)
-            | Expr::Qualified(..)
-            | Expr::Raise(..)
-            | Expr::Variable(_) => {}
-        }
-    }
-
-    fn call(&mut self, name: &str, args: usize, distinct: bool, tail: Option<&FunctionTail<'_>>) {
-        if let Some(tail) = tail {
-            self.exprs(tail.filter_clause);
-            if tail.over_clause.is_some() {
-                self.windows = true;
-                return;
-            }
-        }
-        let name = name.to_ascii_lowercase();
-        // min and max of several arguments are scalar.
-        if matches!(name.as_str(), "min" | "max") && args > 1 {
-            return;
-        }
-        if SMALL.contains(&name.as_str()) {
-            self.small_aggregates += 1;
-            self.distinct_aggregates |= distinct;
-        } else if LARGE.contains(&name.as_str()) {
-            self.large_aggregates += 1;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape_of(sql: &str) -> Shape {
-        facts(sql, &|name| name == "v").unwrap().shape
-    }
-
-    #[test]
-    fn shapes() {
-        let scan = |distinct, cut| Shape::Scan { distinct, cut };
-        let aggregate = |grouped, plain| Shape::Aggregate { grouped, plain };
-        for (sql, shape) in [
-            ("SELECT 1 + 2", Shape::Constant),
-            ("SELECT 1 IN (SELECT 2)", Shape::Constant),
-            ("VALUES (1), (2)", Shape::Constant),
-            ("SELECT count(*)", Shape::Constant),
-            ("SELECT a FROM t WHERE b > 1 ORDER BY c", scan(false, None)),
-            ("SELECT a FROM (t) AS x", scan(false, None)),
-            ("SELECT DISTINCT a FROM t LIMIT 3 OFFSET 2", scan(true, Some(5))),
-            ("SELECT a FROM t LIMIT 1 + 1", scan(false, None)),
-            ("SELECT max(a, b) FROM t", scan(false, None)),
-            ("SELECT count(*) FROM t", aggregate(false, true)),
-            ("SELECT -max(a) + 1 FROM t AS x WHERE NOT b IN (1, 2)", aggregate(false, true)),
-            ("SELECT count(DISTINCT a) FROM t", aggregate(false, false)),
-            ("SELECT a FROM t GROUP BY a, b", aggregate(true, true)),
-            ("SELECT a FROM t GROUP BY a HAVING sum(b) > 1", aggregate(true, false)),
-            ("SELECT DISTINCT a FROM t GROUP BY a", aggregate(true, false)),
-            ("SELECT a FROM t ORDER BY count(*)", aggregate(false, true)),
-            ("SELECT a FROM v", Shape::General),
-            ("SELECT a FROM t, u", Shape::General),
-            ("SELECT a FROM t JOIN u USING (a)", Shape::General),
-            ("SELECT a FROM t WHERE a IN (SELECT b FROM u)", Shape::General),
-            ("SELECT a FROM t WHERE a IN u", Shape::General),
-            ("SELECT 1 IN u", Shape::General),
-            ("SELECT a FROM t WHERE EXISTS (SELECT 1)", Shape::General),
-            ("SELECT row_number() OVER (ORDER BY a) FROM t", Shape::General),
-            ("SELECT a FROM t UNION SELECT b FROM t", Shape::General),
-            ("WITH x AS (SELECT a FROM t) SELECT * FROM x", Shape::General),
-            ("SELECT a FROM (SELECT a FROM t)", Shape::General),
-        ] {
-            assert_eq!(shape_of(sql), shape, "{sql}");
-        }
-        assert_eq!(facts("DELETE FROM t", &|_| false), None);
-        assert_eq!(facts("SELECT FROM", &|_| false), None);
-    }
-
-    #[test]
-    fn order_terms_are_found_in_the_result() {
-        let order = |sql: &str| facts(sql, &|_| false).unwrap().order_by;
-        assert_eq!(order("SELECT a, b FROM t"), []);
-        assert_eq!(order("SELECT a, b AS x FROM t ORDER BY 2 DESC, a, X"), [Some(1), Some(0), Some(1)]);
-        assert_eq!(order("SELECT a, b FROM t ORDER BY c"), [None]);
-        assert_eq!(order("SELECT *, a FROM t ORDER BY a, 1"), [None, Some(0)]);
-        assert_eq!(order("SELECT a UNION SELECT b ORDER BY 1"), [Some(0)]);
-    }
-
-    #[test]
-    fn conditions_of_one_table_are_told() {
-        let filtered = |sql: &str| {
-            let tables = facts(sql, &|name| name == "v").unwrap().filtered;
-            tables.into_iter().collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(filtered("SELECT 1 FROM t AS x, u WHERE x.a > 1 AND (u.b IN (1, 2) AND x.a = u.a)"), "t u");
-        assert_eq!(filtered("SELECT 1 FROM t WHERE a BETWEEN 1 AND 2 AND b IN (SELECT c FROM u)"), "t");
-        assert_eq!(filtered("SELECT 1 FROM t WHERE a > 1 AND b IN (SELECT c FROM t)"), "");
-        assert_eq!(filtered("SELECT 1 FROM t LEFT JOIN u ON 1 WHERE u.a IS NULL"), "");
-        assert_eq!(filtered("SELECT 1 FROM t, u WHERE a > 1"), "");
-        assert_eq!(filtered("SELECT 1 FROM t, v WHERE t.a > 1"), "");
-        assert_eq!(filtered("SELECT 1 FROM t, u WHERE t.a > u.a OR t.b = 1"), "");
-        assert_eq!(filtered("SELECT 1 FROM t WHERE abs(a) = 1 AND 1 = 1"), "");
-    }
-
-    #[test]
-    fn joined_columns_are_told() {
-        let facts = |sql: &str| facts(sql, &|_| false).unwrap();
-        assert_eq!(facts("SELECT 1 FROM t JOIN u USING (A, \"b\")").joined_on, ["a", "b"]);
-        assert!(facts("SELECT 1 FROM t NATURAL LEFT JOIN u").natural);
-        assert!(!facts("SELECT 1 FROM t LEFT JOIN u ON a = b").natural);
-    }
-
-    #[test]
-    fn concatenation_without_order_is_told() {
-        let concatenated = |sql: &str| facts(sql, &|_| false).unwrap().concatenated;
-        let of = |place: usize, separator: &str| (place, separator.to_owned());
-        assert_eq!(
-            concatenated("SELECT a, group_concat(DISTINCT x), string_agg(x, '; ') FROM t"),
-            [of(1, ","), of(2, "; ")]
-        );
-        for known in ["group_concat(x ORDER BY x)", "count(x)", "length(group_concat(x))", "group_concat(x, y)"] {
-            assert_eq!(concatenated(&format!("SELECT {known} FROM t")), []);
-        }
-    }
 }

@@ -1,7 +1,8 @@
-//! The tools: their names and parameters, and the questions that they ask for an assistant. All of
-//! them only read.
+//! The tools: the questions that they ask for an assistant, and the answers. All of them only read.
+//! `definitions` has their names and parameters, `text` the form of an answer.
 
-use std::sync::Arc;
+mod definitions;
+mod text;
 
 use anyhow::{Context, bail};
 use ask::args::{SpanArgs, TargetArgs};
@@ -13,91 +14,21 @@ use explain::stacks::{self, StacksAnswer, Unread};
 use front::{runbook, schema, stragglers};
 use model::{Coverage, ExplainQuestion, ExplainWhat, LocalRequest, StacksQuestion, StacksWanted, StragglersQuestion};
 use record::printable;
-use rmcp::model::{Tool, ToolAnnotations};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, json};
+use serde_json::Map;
 use verdicts::Report;
 
-use super::bounds::{Page, fenced};
+use crate::bounds::Page;
+use definitions::{Diagnose, Nodes, Query, ROWS, Ranks, Schema, Stacks};
+use text::{coverage_text, csv, paged};
 
-/// Rows of an answer unless more are asked for.
-const ROWS: usize = 200;
+pub(super) use definitions::list;
+pub(super) use text::failure;
+
 /// Most lines of an answer that are no rows.
 const LINES: usize = 2_000;
 
 type Arguments = Map<String, serde_json::Value>;
-
-/// The definitions.
-pub(super) fn list() -> Vec<Tool> {
-    let job = json!({"type": "string", "description": "job_id, or job_id.step_id; else the worst job"});
-    let since = json!({"type": "string", "description": "10m, 14:05 or 2026-11-22T03:00; else what stands now"});
-    let until = json!({"type": "string", "description": "with since"});
-    let offset = json!({"type": "integer", "minimum": 0, "description": "skip so many rows or lines"});
-    let tool = |name: &'static str,
-                title: &str,
-                about: &'static str,
-                properties: serde_json::Value,
-                required: &[&str]| {
-        let schema =
-            json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
-        let serde_json::Value::Object(schema) = schema else { unreachable!("is an object") };
-        let hints = ToolAnnotations::with_title(title).read_only(true).idempotent(true).open_world(false);
-        Tool::new_with_raw(name, Some(about.into()), Arc::new(schema)).with_annotations(hints)
-    };
-    vec![
-        tool(
-            "diagnose",
-            "Which rank, and why",
-            "Start here. Which rank holds a job up, on which host, why, since when, what it costs, what was ruled out or not \
-             visible, and commands to check and fix it.",
-            json!({"job": job, "since": since, "until": until, "offset": offset,
-                "finding": {"type": "integer", "description": "ts_ns of a row of findings, in place of since"}}),
-            &[],
-        ),
-        tool(
-            "ranks",
-            "Scores of ranks",
-            "CSV of every rank's scores, the latest first. The culprit of a synchronising job has the LOWEST wait; long waits \
-             are its victims'.",
-            json!({"job": job, "since": since, "until": until, "offset": offset,
-                "ranks": {"type": "string", "description": "only these: 3,5-7"}}),
-            &[],
-        ),
-        tool(
-            "query",
-            "Ask SQL",
-            "SQL (SQLite's dialect, SELECT only) over all nodes as if their stores were one database; CSV. Every table has a \
-             column node. Times are ns, ts_ns is Unix time. Aggregate and narrow by ts_ns rather than page.",
-            json!({"sql": {"type": "string"}, "limit": {"type": "integer", "minimum": 1, "maximum": 10000, "default": ROWS},
-                "offset": offset, "nodes": {"type": "array", "items": {"type": "string"}, "description": "ask only these"},
-                "plan": {"type": "boolean", "description": "the plan in place of rows"}}),
-            &["sql"],
-        ),
-        tool(
-            "schema",
-            "Tables and columns",
-            "The tables, a line each; of one table its columns with meaning and unit.",
-            json!({"table": {"type": "string"}, "offset": offset}),
-            &[],
-        ),
-        tool(
-            "stacks",
-            "Call stacks now",
-            "Where ranks are at this moment: their call stacks (Python lines and native functions) in classes, by ranks.",
-            json!({"job": job, "ranks": {"type": "string", "description": "only these: 3,5-7"}, "offset": offset,
-                "children": {"type": "boolean", "description": "also their child processes, such as data loaders"}}),
-            &[],
-        ),
-        tool(
-            "nodes",
-            "Hosts of the mesh",
-            "CSV of the nodes: live or dead, ranks, rows, what they record, labels.",
-            json!({"offset": offset}),
-            &[],
-        ),
-    ]
-}
 
 /// The target of tools, and their limits.
 pub(super) struct Toolbox {
@@ -106,67 +37,6 @@ pub(super) struct Toolbox {
     /// The job if an assistant names none.
     pub(super) job: Option<String>,
     pub(super) max_tokens: usize,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Diagnose {
-    job: Option<String>,
-    since: Option<String>,
-    until: Option<String>,
-    finding: Option<i64>,
-    #[serde(default)]
-    offset: usize,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Ranks {
-    job: Option<String>,
-    since: Option<String>,
-    until: Option<String>,
-    ranks: Option<String>,
-    #[serde(default)]
-    offset: usize,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Query {
-    sql: String,
-    limit: Option<usize>,
-    #[serde(default)]
-    offset: usize,
-    #[serde(default)]
-    nodes: Vec<String>,
-    #[serde(default)]
-    plan: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Schema {
-    table: Option<String>,
-    #[serde(default)]
-    offset: usize,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stacks {
-    job: Option<String>,
-    ranks: Option<String>,
-    #[serde(default)]
-    children: bool,
-    #[serde(default)]
-    offset: usize,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nodes {
-    #[serde(default)]
-    offset: usize,
 }
 
 fn parsed<T: DeserializeOwned>(arguments: Arguments) -> Result<T, UsageError> {
@@ -479,94 +349,5 @@ impl Toolbox {
         coverage.into_iter().for_each(|coverage| page.spend(&coverage_text(coverage)));
         lines.iter().for_each(|line| page.line(line));
         paged(page, "rows", head, coverage, note)
-    }
-}
-
-/// Lines of a coverage that an assistant gets; further ones are counted.
-const COVERAGE_LINES: usize = 20;
-
-fn coverage_text(coverage: &Coverage) -> String {
-    let mut lines = coverage.lines();
-    let more = lines.len().saturating_sub(COVERAGE_LINES);
-    lines.truncate(COVERAGE_LINES);
-    let mut text: Vec<String> = lines.iter().map(|line| printable(line).chars().take(400).collect()).collect();
-    if more > 0 {
-        text.push(format!("  … and {more} lines more: rankmesh query says all"));
-    }
-    text.join("\n")
-}
-
-/// Coverage first, then which part is shown, then the data.
-fn paged(page: Page, what: &str, head: &str, coverage: Option<&Coverage>, next: Option<&str>) -> String {
-    let mut text = String::new();
-    if let Some(coverage) = coverage {
-        let missing =
-            if coverage.is_complete() { "" } else { " PARTIAL: who did not answer stands at the end of the data." };
-        text.push_str(&format!("Coverage: {} of {} nodes answered.{missing}\n", coverage.answered, coverage.asked));
-    }
-    if let Some(shown) = page.shown(what) {
-        text.push_str(&shown);
-        text.push('\n');
-    }
-    let mut lines = Vec::new();
-    lines.extend((!head.is_empty()).then(|| head.to_owned()));
-    lines.extend(page.into_lines());
-    if let Some(coverage) = coverage.filter(|coverage| !coverage.is_complete() || !coverage.notes.is_empty()) {
-        lines.push(String::new());
-        lines.push(coverage_text(coverage));
-    }
-    text.push_str(&fenced(&lines));
-    if let Some(next) = next {
-        text.push('\n');
-        text.push_str(next);
-    }
-    text
-}
-
-/// An error as text for an assistant: what happened, and the coverage so far.
-pub(super) fn failure(error: &anyhow::Error, max_tokens: usize) -> String {
-    let mut text = format!("{error:#}");
-    if let Some(NoAnswer { coverage: Some(coverage), .. }) = error.downcast_ref() {
-        text.push('\n');
-        text.push_str(&coverage_text(coverage));
-    }
-    let mut page = Page::new(0, LINES, max_tokens);
-    text.lines().for_each(|line| page.line(line));
-    let kind = if error.is::<UsageError>() { "Wrong question" } else { "No answer" };
-    format!("{kind}:\n{}", fenced(&page.into_lines()))
-}
-
-/// A line of CSV, whatever its cells contain.
-fn csv(cells: &[String]) -> String {
-    let quoted = cells.iter().map(|cell| {
-        let cell = printable(cell);
-        if cell.contains([',', '"']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell }
-    });
-    quoted.collect::<Vec<_>>().join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::bounds::tokens;
-    use super::*;
-
-    #[test]
-    fn the_definitions_are_few_and_short_and_only_read() {
-        let tools = list();
-        assert_eq!(tools.len(), 6);
-        let json = serde_json::to_string(&tools).unwrap();
-        assert!(tokens(&json) < 2_500, "{} tokens:\n{json}", tokens(&json));
-        for tool in &tools {
-            let hints = tool.annotations.as_ref().unwrap();
-            assert_eq!((hints.read_only_hint, hints.open_world_hint), (Some(true), Some(false)), "{}", tool.name);
-        }
-    }
-
-    #[test]
-    fn csv_lines_stay_lines() {
-        assert_eq!(
-            csv(&["a".into(), "b,c".into(), "d\"e".into(), "f\ng".into(), String::new()]),
-            r#"a,"b,c","d""e",f\ng,"#
-        );
     }
 }

@@ -1,0 +1,241 @@
+//! The extended protocol: statements are parsed, described, bound to values and executed in steps of
+//! the client's.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::{Sink, SinkExt};
+use pgwire::api::portal::{Format, Portal};
+use pgwire::api::query::{ExtendedQueryHandler, send_ready_for_query};
+use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, Response, Tag};
+use pgwire::api::stmt::StoredStatement;
+use pgwire::api::store::{Entry, PortalStore};
+use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState, Type};
+use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::messages::PgWireBackendMessage;
+use pgwire::messages::extendedquery::{
+    Bind, BindComplete, Close, CloseComplete, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
+    TARGET_TYPE_BYTE_STATEMENT,
+};
+use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
+
+use super::super::errors;
+use super::super::statement::{Class, Statement};
+use super::{Handler, Parser, tag_of};
+
+#[async_trait]
+impl ExtendedQueryHandler for Handler {
+    type Statement = Statement;
+    type QueryParser = Parser;
+
+    fn query_parser(&self) -> Arc<Parser> {
+        Arc::new(Parser)
+    }
+
+    async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let statement = message.statement_name.as_deref().unwrap_or(DEFAULT_NAME);
+        let statement = match client.portal_store().get_statement(statement) {
+            Some(Entry::Value(statement)) => statement,
+            Some(Entry::Empty) => {
+                client.portal_store().put_empty_portal(message.portal_name.as_deref().unwrap_or(DEFAULT_NAME));
+                client.send(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
+                return Ok(());
+            }
+            None => return Err(PgWireError::StatementNotFound(statement.to_owned())),
+        };
+        if message.parameters.len() != statement.statement.parameters() {
+            let wanted = statement.statement.parameters();
+            return Err(errors::data(format!("{} values for {wanted} parameters", message.parameters.len())));
+        }
+        let codes = message.parameter_format_codes.len();
+        if codes > 1 && codes != message.parameters.len() {
+            return Err(errors::data(format!("{codes} forms for {} parameters", message.parameters.len())));
+        }
+        let portal = Portal::try_new(&message, statement)?;
+        Self::session(client).running.lock().await.remove(&portal.name);
+        client.portal_store().put_portal(Arc::new(portal));
+        client.send(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
+        Ok(())
+    }
+
+    async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
+        let session = Self::session(client);
+        session.given_types.lock().remove(&name);
+        session.described.lock().await.take();
+        match StoredStatement::parse(client, &message, self.query_parser()).await? {
+            Some(statement) => client.portal_store().put_statement(Arc::new(statement)),
+            None => client.portal_store().put_empty_statement(&name),
+        }
+        client.send(PgWireBackendMessage::ParseComplete(ParseComplete::new())).await?;
+        Ok(())
+    }
+
+    async fn do_describe_statement<C>(
+        &self,
+        client: &mut C,
+        target: &StoredStatement<Statement>,
+    ) -> PgWireResult<DescribeStatementResponse>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let statement = &target.statement;
+        let count = statement.parameters();
+        let given = |at: usize| target.parameter_types.get(at).cloned().flatten().unwrap_or(Type::TEXT);
+        let parameters: Vec<Type> = (0..count).map(given).collect();
+        if !has_rows(statement) {
+            return Ok(DescribeStatementResponse::new(parameters, Vec::new()));
+        }
+        Self::check(client, statement)?;
+        let mut cancelled = Self::cancelled(client).await;
+        let session = Self::session(client);
+        let running = if count == 0 {
+            self.begin(client, &statement.with(&[])?, &mut cancelled).await?
+        } else {
+            // Without values only names and declared types are known.
+            let mut empty = statement.with(&vec!["NULL".to_owned(); count])?;
+            if empty.class == Class::Nodes {
+                empty.sql = format!("SELECT * FROM ({}\n) LIMIT 0", empty.sql);
+            }
+            self.begin(client, &empty, &mut cancelled).await?
+        };
+        let fields = running.fields(&Format::UnifiedText)?;
+        session.given_types.lock().insert(target.id.clone(), running.types());
+        if count == 0 {
+            *session.described.lock().await = Some((target.id.clone(), running));
+        }
+        Ok(DescribeStatementResponse::new(parameters, fields.to_vec()))
+    }
+
+    async fn do_describe_portal<C>(
+        &self,
+        client: &mut C,
+        target: &Portal<Statement>,
+    ) -> PgWireResult<DescribePortalResponse>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        if !has_rows(&target.statement.statement) {
+            return Ok(DescribePortalResponse::new(Vec::new()));
+        }
+        Self::check(client, &target.statement.statement)?;
+        let mut cancelled = Self::cancelled(client).await;
+        let running = self.portal(client, target, &mut cancelled).await?;
+        let fields = running.fields(&target.result_column_format)?;
+        Self::session(client).running.lock().await.insert(target.name.clone(), running);
+        Ok(DescribePortalResponse::new(fields.to_vec()))
+    }
+
+    async fn on_execute<C>(&self, client: &mut C, message: Execute) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        if !matches!(client.state(), PgWireConnectionState::ReadyForQuery) {
+            return Err(PgWireError::NotReadyForQuery);
+        }
+        let name = message.name.clone().unwrap_or_else(|| DEFAULT_NAME.to_owned());
+        let portal = match client.portal_store().get_portal(&name) {
+            Some(Entry::Value(portal)) => portal,
+            Some(Entry::Empty) => {
+                client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
+                return Ok(());
+            }
+            None => return Err(PgWireError::PortalNotFound(name)),
+        };
+        let statement = &portal.statement.statement;
+        Self::check(client, statement)?;
+        if let Some(tag) = self.command(client, statement)? {
+            client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::from(tag))).await?;
+            return Ok(());
+        }
+        let session = Self::session(client);
+        let mut cancelled = Self::cancelled(client).await;
+        let started = session.running.lock().await.remove(&name);
+        let mut running = match started {
+            Some(running) => running,
+            None => self.portal(client, &portal, &mut cancelled).await?,
+        };
+        let fields = running.fields(&portal.result_column_format)?;
+        let most = usize::try_from(message.max_rows).unwrap_or(0);
+        let sent = self.send(client, &mut running, fields, most, &mut cancelled).await?;
+        if sent.is_suspended {
+            session.running.lock().await.insert(name, running);
+            client.send(PgWireBackendMessage::PortalSuspended(PortalSuspended::new())).await?;
+        } else {
+            let tag = Tag::new(tag_of(statement)).with_rows(sent.rows);
+            client.send(PgWireBackendMessage::CommandComplete(CommandComplete::from(tag))).await?;
+        }
+        Ok(())
+    }
+
+    async fn on_sync<C>(&self, client: &mut C, _: PgSync) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        if client.transaction_status() == TransactionStatus::Idle {
+            // Portals end with the transaction, which without BEGIN ends here.
+            client.portal_store().clear_portals();
+            Self::session(client).running.lock().await.clear();
+        }
+        send_ready_for_query(client, client.transaction_status()).await
+    }
+
+    async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        let session = Self::session(client);
+        if message.target_type == TARGET_TYPE_BYTE_STATEMENT {
+            client.portal_store().rm_statement(name);
+            session.given_types.lock().remove(name);
+        } else {
+            client.portal_store().rm_portal(name);
+            session.running.lock().await.remove(name);
+        }
+        client.send(PgWireBackendMessage::CloseComplete(CloseComplete::new())).await?;
+        Ok(())
+    }
+
+    async fn do_query<C>(&self, _: &mut C, _: &Portal<Statement>, _: usize) -> PgWireResult<Response>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        Err(errors::unsupported("not asked this way"))
+    }
+}
+
+fn has_rows(statement: &Statement) -> bool {
+    matches!(statement.class, Class::Nodes | Class::Catalog | Class::Show(_) | Class::Explain(..))
+}

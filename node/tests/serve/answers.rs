@@ -1,0 +1,231 @@
+//! Answers of every path: as the description has it, as the command line gives it, in each form, and
+//! marked where they are partial.
+
+use serde_json::{Value, json};
+
+use crate::common::{Lab, job_stores, run, stdout};
+use crate::{of_stores, stores};
+
+#[test]
+fn every_path_of_the_description_answers_as_described() {
+    let lab = Lab::new();
+    let server = of_stores(&stores(&lab));
+    let description = server.send("GET", "/api/v1/openapi.json", &[], b"").json();
+    assert_eq!(description["openapi"], "3.1.0");
+    let paths = description["paths"].as_object().expect("paths");
+    assert_eq!(paths.len(), 15);
+    let text = description.to_string();
+    for name in text.split("\"$ref\":\"#").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert!(description.pointer(name).is_some(), "there is no {name}");
+    }
+    let bearer = format!("Bearer {}", server.token);
+    for (path, methods) in paths {
+        for (method, operation) in methods.as_object().expect("methods") {
+            let method = method.to_uppercase();
+            let body: &[u8] = if method == "POST" { b"SELECT 1 AS one" } else { b"" };
+            let headers = [("authorization", bearer.as_str())];
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let required: Vec<String> = parameters
+                .iter()
+                .filter(|parameter| parameter["required"] == true)
+                .map(|parameter| match parameter["name"].as_str().expect("a name") {
+                    "comm" => "comm=fedc000000000001".to_owned(),
+                    "func" => "func=all_reduce".to_owned(),
+                    "seq" => "seq=7".to_owned(),
+                    "at_ns" => format!("at_ns={}", job_stores::T0 + 1_500_000_000),
+                    other => panic!("{path} needs {other}"),
+                })
+                .collect();
+            let asked = format!("{path}?{}", required.join("&"));
+            // Events go on: the first is enough. The verdict on stores is of their last minute.
+            let answer = server.send_until(&method, &asked, &headers, body, |_| true);
+            // Requests that only an agent can answer are refused with that reason.
+            let needs_agent = path == "/api/v1/stacks";
+            assert_eq!(answer.status, if needs_agent { 400 } else { 200 }, "{path}: {}", answer.text());
+            let described =
+                if needs_agent { &operation["responses"]["default"] } else { &operation["responses"]["200"] };
+            let kind = answer.header("content-type").expect("a type").split(';').next().expect("a part").to_owned();
+            assert!(described["content"].get(&kind).is_some(), "{path} gives {kind}: {described}");
+            if kind == "application/json" {
+                fits(&answer.json(), &described["content"][&kind]["schema"], &description, path);
+            }
+            assert_eq!(operation["responses"]["429"].is_object(), operation["security"] != json!([{}]), "{path}");
+            // No parameter but those described; and each of those is known.
+            if !parameters.is_empty() {
+                let unknown = server.send_until(&method, &format!("{asked}&nonsense=1"), &headers, body, |_| true);
+                assert_eq!(unknown.status, 400, "{path}: {}", unknown.text());
+                assert_eq!(unknown.header("content-type"), Some("application/problem+json"));
+            }
+            for parameter in &parameters {
+                let name = parameter["name"].as_str().expect("a name");
+                let given = server.send_until(&method, &format!("{asked}&{name}=%00"), &headers, body, |_| true);
+                assert!(!given.text().contains("unknown field"), "{path}?{name}: {}", given.text());
+                assert!(given.status < 500 || given.status == 502, "{path}?{name}: {}", given.text());
+            }
+            // Without a token nothing but what is open.
+            let open = operation["security"] == json!([{}]);
+            let unknown = server.send(&method, path, &[], body);
+            assert_eq!(unknown.status, if open { 200 } else { 401 }, "{path}");
+        }
+    }
+}
+
+/// Whether a document fits a schema of the description.
+fn fits(value: &Value, schema: &Value, description: &Value, at: &str) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let pointer = name.strip_prefix('#').expect("within the description");
+        return fits(value, description.pointer(pointer).expect("a schema"), description, at);
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let choice = choices.iter().find(|choice| (choice["type"] == "null") == value.is_null()).expect("a choice");
+        return fits(value, choice, description, at);
+    }
+    let kinds: Vec<&str> = match &schema["type"] {
+        Value::String(kind) => vec![kind],
+        kinds => kinds.as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+    };
+    let is = |kind: &&str| match *kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "null" => value.is_null(),
+        other => panic!("{at}: type {other}"),
+    };
+    assert!(kinds.is_empty() || kinds.iter().any(is), "{at}: {value} is none of {kinds:?}");
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        assert!(value.get(name).is_some(), "{at} lacks {name}: {value}");
+    }
+    for (name, part) in schema["properties"].as_object().into_iter().flatten() {
+        if let Some(value) = value.get(name) {
+            fits(value, part, description, &format!("{at}.{name}"));
+        }
+    }
+    for item in value.as_array().into_iter().flatten().take(20) {
+        fits(item, &schema["items"], description, &format!("{at}[]"));
+    }
+}
+
+#[test]
+fn a_verdict_is_that_of_the_command_line() {
+    let lab = Lab::new();
+    let dir = stores(&lab);
+    let server = of_stores(&dir);
+    let answer = server.get("/api/v1/stragglers?since=1h");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let printed = run(&["stragglers", "--db", &dir.display().to_string(), "--since", "1h", "--format", "json"]);
+    let mut printed: Value = serde_json::from_str(&stdout(&printed)).expect("JSON");
+    let mut served = answer.json();
+    assert!(served["text"].as_str().expect("text").contains("Rank 5 on host n1"), "{served}");
+    for document in [&mut printed, &mut served] {
+        for field in ["text", "all", "sql", "elapsed_ms"] {
+            document.as_object_mut().expect("an object").remove(field);
+        }
+    }
+    assert_eq!(served, printed);
+    let explained = server.get("/api/v1/explain?since=1h").json();
+    assert!(explained["text"].as_str().expect("text").contains("rank 5"), "{explained}");
+    let bill = server.get("/api/v1/cost?timeout=60s").json();
+    let printed = run(&["cost", "--db", &dir.display().to_string(), "--timeout", "60s", "--format", "json"]);
+    assert_eq!(bill, serde_json::from_str::<Value>(&stdout(&printed)).expect("JSON"));
+    let dearest = &bill["culprits"][0];
+    assert_eq!((&dearest["rank"], &dearest["node"]), (&5.into(), &"n1".into()), "{bill}");
+    let board = server.get("/api/v1/board").json();
+    assert_eq!(board["ranks"].as_array().expect("ranks").len(), 8);
+}
+
+#[test]
+fn rows_come_in_each_form_and_say_who_is_in_them() {
+    let lab = Lab::new();
+    let dir = stores(&lab);
+    let server = of_stores(&dir);
+    let sql = "SELECT rank, count(*) AS calls FROM collectives GROUP BY rank ORDER BY rank LIMIT 2";
+    let json = server.sql("", sql);
+    assert_eq!(json.status, 200, "{}", json.text());
+    assert_eq!(json.json()["rows"], json!([[0, 60], [1, 60]]));
+    assert_eq!(json.json()["coverage"]["answered"], 2);
+    let lines = server.sql("?format=ndjson", sql).text();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines[0], json!({ "rank": 0, "calls": 60 }));
+    assert_eq!(lines[2]["coverage"]["answered"], 2);
+    let csv = server.sql("?format=csv", sql);
+    assert_eq!(csv.text(), "rank,calls\n0,60\n1,60\n");
+    let header: Value = serde_json::from_str(csv.header("rankmesh-coverage").expect("it")).expect("JSON");
+    assert_eq!(header["asked"], 2);
+    let bearer = format!("Bearer {}", server.token);
+    let asked = |accept: &str, kind: &str, body: &[u8]| {
+        server.send(
+            "POST",
+            "/api/v1/query",
+            &[("authorization", &bearer), ("accept", accept), ("content-type", kind)],
+            body,
+        )
+    };
+    assert_eq!(asked("text/csv", "application/json", br#"{"sql":"SELECT 1 AS a"}"#).text(), "a\n1\n");
+    assert_eq!(asked("image/png", "application/sql", b"SELECT 1").status, 406);
+    let wrong = asked("*/*", "application/sql", b"SELECT nothing FROM collectives");
+    assert_eq!((wrong.status, wrong.header("content-type")), (400, Some("application/problem+json")));
+    assert!(wrong.json()["detail"].as_str().expect("text").contains("nothing"), "{}", wrong.text());
+    assert!(server.sql("?explain=plan", sql).text().contains("strategy"));
+    let arrow = server.sql("?format=arrow", sql);
+    assert_eq!(arrow.header("content-type"), Some("application/vnd.apache.arrow.stream"));
+    let parquet = server.sql("?format=parquet", sql);
+    assert_eq!(parquet.header("content-type"), Some("application/vnd.apache.parquet"));
+    assert!(parquet.body.starts_with(b"PAR1") && parquet.body.ends_with(b"PAR1"), "{} bytes", parquet.body.len());
+    let mixed = server.sql("?format=arrow", "SELECT 1 AS a UNION ALL SELECT 'x'");
+    assert_eq!(mixed.status, 400, "{}", mixed.text());
+    // Values are values.
+    let body = |text: &str| asked("*/*", "application/json", text.as_bytes());
+    let given = body(
+        r#"{"sql":"SELECT count(*), :who FROM collectives WHERE rank = :rank","parameters":{"rank":5,"who":"'; --"}}"#,
+    );
+    assert_eq!(given.json()["rows"], json!([[60, "'; --"]]), "{}", given.text());
+    let saved = body(r#"{"saved":"durations-by-rank","parameters":{"since":"1h","job":"4711"}}"#);
+    assert_eq!(saved.json()["rows"].as_array().map(Vec::len), Some(8), "{}", saved.text());
+    for (wrong, expected) in [
+        (r#"{"sql":"SELECT :x"}"#, "cannot be bound"),
+        (r#"{"sql":"SELECT :x","parameters":{"y":1}}"#, ":x has no value"),
+        (r#"{"sql":"SELECT 1","saved":"jobs"}"#, "one of them"),
+        (r#"{"saved":"../jobs"}"#, "no investigation"),
+        (r#"{"saved":"jobs","parameters":{"since":"yesterday-ish"}}"#, "is not a time"),
+        (r#"{"sql":"SELECT :x","parameters":{"x":[1]}}"#, "a value is"),
+    ] {
+        let answer = body(wrong);
+        assert!(answer.status == 400 && answer.text().contains(expected), "{wrong}: {}", answer.text());
+    }
+    // More than is buffered: it is sent as it comes, and its end has the coverage.
+    let many = "SELECT a.ts_ns, hex(zeroblob(300)) AS wide FROM collectives a, collectives b LIMIT 40000";
+    let long = server.sql("?format=ndjson&timeout=60s", many);
+    assert_eq!((long.status, long.header("rankmesh-coverage"), long.complete), (200, Some("at-end"), true));
+    assert_eq!(long.text().lines().count(), 40_001);
+    assert!(long.text().lines().last().expect("a line").contains("\"answered\":2"));
+}
+
+#[test]
+fn what_is_partial_is_206_or_nothing() {
+    let lab = Lab::new();
+    let dir = stores(&lab);
+    std::fs::write(dir.join("n2.db"), b"no database").expect("written");
+    let server = of_stores(&dir);
+    let answer = server.sql("", "SELECT count(*) FROM collectives");
+    assert_eq!(answer.status, 206, "{}", answer.text());
+    assert_eq!(answer.json()["coverage"]["missing"][0]["node"], "n2");
+    let none = server.sql("?require_all=true", "SELECT count(*) FROM collectives");
+    assert_eq!(none.status, 503, "{}", none.text());
+    assert_eq!(none.json()["type"], "urn:rankmesh:problem:partial");
+    assert_eq!(none.json()["coverage"]["missing"][0]["node"], "n2");
+    assert_eq!(server.get("/api/v1/stragglers?since=1h").status, 206);
+    assert_eq!(server.get("/api/v1/stragglers?since=1h&require_all=true").status, 503);
+    assert_eq!(server.get("/api/v1/findings").status, 206);
+    // A format without a place for the coverage is broken off, so that it is not taken for
+    // complete.
+    let many = "SELECT a.ts_ns, hex(zeroblob(300)) AS wide FROM collectives a, collectives b LIMIT 40000";
+    let cut = server.sql("?format=csv&timeout=60s", many);
+    assert!(!cut.complete, "it must not look complete");
+    // Parquet has it at its end.
+    let parquet = server.sql("?format=parquet&timeout=60s", many);
+    let end = String::from_utf8_lossy(&parquet.body[parquet.body.len().saturating_sub(4096)..]).into_owned();
+    assert!(parquet.complete && end.contains("rankmesh.coverage") && end.contains("\"node\":\"n2\""), "{end}");
+}
