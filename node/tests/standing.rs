@@ -16,7 +16,7 @@ const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
 
 /// Agents with a cgroup each; the first runs a command on findings.
 fn agents(lab: &mut Lab, cgroups: &Cgroups) {
-    let findings_file = lab.path("told").display().to_string();
+    let findings_file = lab.path("findings").display().to_string();
     let command = format!(
         "cat >> {findings_file}.json; echo \"$RANKMESH_VERDICT $RANKMESH_RANK $RANKMESH_NODE\" >> {findings_file}"
     );
@@ -55,8 +55,8 @@ fn all_say(lab: &Lab, kind: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
-    if !can_capture("every_agent_names_the_late_rank_by_itself_and_tells_it_once") {
+fn every_agent_names_the_late_rank_by_itself_and_reports_it_once() {
+    if !can_capture("every_agent_names_the_late_rank_by_itself_and_reports_it_once") {
         return;
     }
     let mut lab = Lab::new();
@@ -133,10 +133,10 @@ fn every_agent_names_the_late_rank_by_itself_and_tells_it_once() {
     let text = stdout(&output);
     assert!(text.contains("Findings of this time") && text.contains("rank, rank 3 on m2"), "{text}");
     wait_for("the command", || {
-        let findings = std::fs::read_to_string(lab.path("told")).map_err(|error| error.to_string())?;
+        let findings = std::fs::read_to_string(lab.path("findings")).map_err(|error| error.to_string())?;
         if findings == "rank 3 m2\nnone  \n".repeat(changes / 2) { Ok(()) } else { Err(findings) }
     });
-    let json = std::fs::read_to_string(lab.path("told.json")).expect("its input");
+    let json = std::fs::read_to_string(lab.path("findings.json")).expect("its input");
     let first: Value = serde_json::Deserializer::from_str(&json).into_iter().next().expect("a value").expect("JSON");
     assert_eq!((&first["agent"], &first["verdict"]["rank"]), (&"m1".into(), &3.into()), "{first}");
     for agent in AGENTS {

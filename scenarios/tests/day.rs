@@ -210,8 +210,8 @@ async fn a_host_with_an_older_file_answers_what_it_has_and_coverage_says_what_it
             let (rows, coverage) = rows(&cluster, by, sql).await.expect("an answer");
             compare(sql, &rows, &known.answer(sql).expect("SQLite's answer"))
                 .unwrap_or_else(|error| panic!("{sql}: {error:#}"));
-            let told = coverage.notes.iter().any(|note| note.contains("n2") && note.contains(lacks));
-            assert!(told && coverage.is_complete(), "{sql}: {coverage:?}");
+            let noted = coverage.notes.iter().any(|note| note.contains("n2") && note.contains(lacks));
+            assert!(noted && coverage.is_complete(), "{sql}: {coverage:?}");
         }
     }
     cluster.shutdown().await;

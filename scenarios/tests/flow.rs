@@ -32,11 +32,11 @@ fn put(
     question: Question,
 ) -> (JoinHandle<Result<QueryOutcome, AskError>>, mpsc::Receiver<RowChunk>) {
     let shared = Arc::clone(cluster.agents[0].as_ref().expect("the coordinator lives").shared());
-    let (out, told) = mpsc::channel(1);
+    let (out, pieces) = mpsc::channel(1);
     let cancel = CancellationToken::new();
     (
         tokio::spawn(async move { ask::ask_into(&shared.coordinator, question, &Caller::owner(), cancel, out).await }),
-        told,
+        pieces,
     )
 }
 
@@ -45,10 +45,10 @@ async fn early_rows_come_while_a_node_has_not_answered() {
     let mut cluster = LightCluster::start(3, rows).expect("agents");
     let quiet = cluster.add_quiet().expect("a port");
     cluster.introduce(0);
-    let (asking, mut told) = put(&cluster, question("SELECT node, i FROM t WHERE i < 2", PATIENCE));
+    let (asking, mut pieces) = put(&cluster, question("SELECT node, i FROM t WHERE i < 2", PATIENCE));
     let mut early = Vec::new();
     while early.len() < 6 {
-        let piece = told.recv().await.expect("the rows of three nodes");
+        let piece = pieces.recv().await.expect("the rows of three nodes");
         assert_eq!(piece.columns[1].name, "i");
         early.extend(piece.rows);
     }
@@ -56,7 +56,7 @@ async fn early_rows_come_while_a_node_has_not_answered() {
     assert!(!asking.is_finished(), "all rows came at the end");
     drop(quiet);
     let asked = asking.await.expect("no panic").expect("an answer");
-    assert!(told.recv().await.is_none(), "rows twice");
+    assert!(pieces.recv().await.is_none(), "rows twice");
     let QueryOutcome::Answer { answer, coverage, .. } = asked else { panic!("no answer") };
     assert_eq!((answer.rows.len(), coverage.asked, coverage.answered), (0, 4, 3));
     assert_eq!(coverage.missing[0].node, "quiet");
@@ -71,8 +71,8 @@ async fn early_rows_come_while_a_node_has_not_answered() {
 async fn a_slow_reader_holds_the_nodes_up_and_gets_every_row() {
     let cluster = LightCluster::start(3, rows).expect("agents");
     cluster.introduce(0);
-    let (asking, mut told) = put(&cluster, question(MANY, PATIENCE));
-    let first = told.recv().await.expect("rows");
+    let (asking, mut pieces) = put(&cluster, question(MANY, PATIENCE));
+    let first = pieces.recv().await.expect("rows");
     let working = || cluster.agents.iter().flatten().filter(|a| a.shared().executor.at_work() > 0).count();
     // The first rows may come before the last node has begun.
     let begun = Instant::now() + PATIENCE;
@@ -99,7 +99,7 @@ async fn a_slow_reader_holds_the_nodes_up_and_gets_every_row() {
         }
     };
     take(first.rows);
-    while let Some(piece) = told.recv().await {
+    while let Some(piece) = pieces.recv().await {
         take(piece.rows);
     }
     let QueryOutcome::Answer { answer, coverage, .. } = asking.await.expect("no panic").expect("an answer") else {
@@ -116,10 +116,10 @@ async fn a_node_that_breaks_off_after_rows_of_it_went_out_fails_the_question() {
     let mut cluster = LightCluster::start(2, rows).expect("agents");
     cluster.introduce(0);
     let only = Question { nodes: vec!["n0001".to_owned()], ..question(MANY, PATIENCE) };
-    let (asking, mut told) = put(&cluster, only);
-    told.recv().await.expect("rows");
+    let (asking, mut pieces) = put(&cluster, only);
+    pieces.recv().await.expect("rows");
     cluster.kill(1).expect("a socket");
-    while told.recv().await.is_some() {}
+    while pieces.recv().await.is_some() {}
     let Err(AskError::Failed { message, coverage }) = asking.await.expect("no panic") else { panic!("an answer") };
     assert!(message.contains("n0001 broke off after") && message.contains("not an answer"), "{message}");
     assert_eq!(coverage.expect("coverage").missing[0].node, "n0001");
@@ -129,9 +129,9 @@ async fn a_node_that_breaks_off_after_rows_of_it_went_out_fails_the_question() {
 async fn whoever_stops_reading_stops_the_nodes() {
     let cluster = LightCluster::start(3, rows).expect("agents");
     cluster.introduce(0);
-    let (asking, mut told) = put(&cluster, question(MANY, PATIENCE));
-    told.recv().await.expect("rows");
-    drop(told);
+    let (asking, mut pieces) = put(&cluster, question(MANY, PATIENCE));
+    pieces.recv().await.expect("rows");
+    drop(pieces);
     asking.await.expect("no panic").expect_err("nobody took the rows");
     let working = || cluster.agents.iter().flatten().filter(|a| a.shared().executor.at_work() > 0).count();
     eventually(PATIENCE, "no node works", || working() == 0).await;

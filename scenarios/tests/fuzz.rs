@@ -1,5 +1,5 @@
-//! Every valid and every saved input is fed again, and some with a byte changed, lost or doubled: no
-//! reader of outside bytes panics. `make fuzz` looks for more.
+//! Every valid and every saved input is fed again, and some with a byte changed, lost or doubled:
+//! no reader of outside bytes panics. `make fuzz` looks for more.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

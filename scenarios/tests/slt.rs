@@ -20,16 +20,16 @@ fn assert_clean(name: &str, dearest: Strategy) {
     for (nodes, sparse) in [(1, false), (3, false), (3, true)] {
         for seed in [1, 2, 3] {
             let tally = run(&case(name), nodes, seed, sparse);
-            let told = format!(
+            let summary = format!(
                 "{}\n{}{}",
                 tally.line(&format!("{name}, {nodes} nodes, seed {seed}, sparse {sparse}")),
                 tally.reasons(),
                 tally.details.join("\n")
             );
-            assert_eq!(tally.passed, tally.records(), "{told}");
-            assert_eq!(tally.dear.total(), 0, "{told}");
+            assert_eq!(tally.passed, tally.records(), "{summary}");
+            assert_eq!(tally.dear.total(), 0, "{summary}");
             let allowed = if nodes == 1 { Strategy::Push } else { dearest };
-            assert!(tally.strategies.keys().all(|strategy| *strategy <= allowed), "{told}");
+            assert!(tally.strategies.keys().all(|strategy| *strategy <= allowed), "{summary}");
         }
     }
 }
@@ -67,9 +67,9 @@ fn agents_over_loopback_answer_the_same() {
     let options = Options { expect_rung: true, transport: TransportKind::Quic, ..Options::default() };
     for name in ["aggregate.test", "schema.test"] {
         let tally = run_file(&case(name), &options).expect("the script runs");
-        let told = format!("{}\n{}{}", tally.line(name), tally.reasons(), tally.details.join("\n"));
-        assert_eq!(tally.passed, tally.records(), "{told}");
-        assert_eq!(tally.dear.total(), 0, "{told}");
+        let summary = format!("{}\n{}{}", tally.line(name), tally.reasons(), tally.details.join("\n"));
+        assert_eq!(tally.passed, tally.records(), "{summary}");
+        assert_eq!(tally.dear.total(), 0, "{summary}");
     }
 }
 
@@ -117,7 +117,7 @@ fn a_file_of_sqlites_corpus_where_it_is_at_hand() {
     let files = expand(&[corpus.join("select1.test")]).unwrap();
     let options = Options { expect_rung: true, max_queries: Some(300), ..Options::default() };
     let tally = run_file(&files[0], &options).unwrap();
-    let told = format!("{}\n{}{}", tally.line("select1"), tally.reasons(), tally.details.join("\n"));
-    assert_eq!(tally.passed, tally.records(), "{told}");
-    assert_eq!(tally.dear.total(), 0, "{told}");
+    let summary = format!("{}\n{}{}", tally.line("select1"), tally.reasons(), tally.details.join("\n"));
+    assert_eq!(tally.passed, tally.records(), "{summary}");
+    assert_eq!(tally.dear.total(), 0, "{summary}");
 }

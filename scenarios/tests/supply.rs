@@ -18,8 +18,8 @@ fn allowed(root: &Path) -> Vec<String> {
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// What deny.toml allows one package beside that: `{ crate = "NAME", allow = ["LICENCE"] }`.
-fn allowed_beside(root: &Path, name: &str) -> Vec<String> {
+/// What deny.toml allows one package in addition: `{ crate = "NAME", allow = ["LICENCE"] }`.
+fn exceptions(root: &Path, name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(root.join("deny.toml")).expect("deny.toml");
     let Some((_, rest)) = text.split_once(&format!("crate = \"{name}\", allow = [")) else { return Vec::new() };
     let (list, _) = rest.split_once(']').expect("its end");
@@ -95,9 +95,9 @@ fn packages_come_from_the_registry_under_licences_that_are_allowed() {
             None => assert!(package["manifest_path"].as_str().is_some_and(|path| !path.contains("/.cargo/")), "{name}"),
         }
         let licence = package["license"].as_str().unwrap_or_default();
-        let beside = allowed_beside(&root, package["name"].as_str().unwrap_or_default());
+        let excepted = exceptions(&root, package["name"].as_str().unwrap_or_default());
         assert!(
-            may(licence, &[allowed.as_slice(), &beside].concat()),
+            may(licence, &[allowed.as_slice(), &excepted].concat()),
             "{name} is under '{licence}': deny.toml does not allow that"
         );
         assert!(

@@ -11,7 +11,7 @@ use crate::stacks::{CountedStack, Frame, Member, MemberStacks};
 const CLEAR: f64 = 0.3;
 
 /// A place that contains the clearest one is as good where its gap is smaller by at most this.
-const AS_TELLING: f64 = 0.1;
+const AS_CLEAR: f64 = 0.1;
 
 /// Most such places that are shown.
 const OUTER: usize = 2;
@@ -72,9 +72,9 @@ pub fn difference(culprit: &[MemberStacks], peer: &[MemberStacks]) -> Option<Dif
         .iter()
         .max_by(|(a, (n, deep)), (b, (m, deeper))| gap(a, *n).total_cmp(&gap(b, *m)).then(deep.cmp(deeper)))?;
     let clearest = gap(place, *count);
-    let as_telling =
-        mine.places.iter().filter(|(other, (n, _))| *other != place && gap(other, *n) >= clearest - AS_TELLING);
-    let mut outer: Vec<(usize, &String)> = as_telling.map(|(other, (_, deep))| (*deep, other)).collect();
+    let as_clear =
+        mine.places.iter().filter(|(other, (n, _))| *other != place && gap(other, *n) >= clearest - AS_CLEAR);
+    let mut outer: Vec<(usize, &String)> = as_clear.map(|(other, (_, deep))| (*deep, other)).collect();
     outer.sort();
     (clearest >= CLEAR).then(|| Difference {
         place: place.clone(),

@@ -124,8 +124,8 @@ pub struct StragglersArgs {
     /// Of which time.
     #[command(flatten)]
     pub span: SpanArgs,
-    /// Only this job (the standing verdict, or with --since the stores); of a Slurm job with a mesh of its own, that mesh, from any
-    /// host of the cluster
+    /// Only this job (the standing verdict, or with --since the stores); of a Slurm job with a mesh
+    /// of its own, that mesh, from any host of the cluster
     #[arg(long, value_name = "ID")]
     pub job: Option<String>,
     /// Only this communicator, by its hexadecimal hash (asks the stores)

@@ -25,9 +25,9 @@ pub(super) struct ArchiveArgs {
     /// AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, … in the environment
     #[arg(long, value_name = "DIR|URL", required_unless_present_any = ["clickhouse", "clickhouse_schema"])]
     to: Option<String>,
-    /// In place of files: push all rows that were not pushed yet into the tables of this ClickHouse server,
-    /// http://HOST:8123/DATABASE or https://…, as CLICKHOUSE_USER with CLICKHOUSE_PASSWORD; what was
-    /// pushed is kept beside the store (NAME.db.clickhouse)
+    /// In place of files: push all rows that were not pushed yet into the tables of this ClickHouse
+    /// server, http://HOST:8123/DATABASE or https://…, as CLICKHOUSE_USER with CLICKHOUSE_PASSWORD;
+    /// what was pushed is kept beside the store (NAME.db.clickhouse)
     #[arg(long, value_name = "URL", conflicts_with_all = ["to", "open_hours"])]
     clickhouse: Option<String>,
     /// Print the script that makes these tables, for an administrator to read and run

@@ -103,17 +103,17 @@ pub(super) struct UpArgs {
     /// for any engine (docs/history.md)
     #[arg(long, value_name = "DIR|URL", conflicts_with = "serve_db")]
     pub(super) archive: Option<String>,
-    /// With --archive: file of NAME=VALUE lines with the bucket's settings, in place of AWS_… in the
-    /// environment; only its owner may read it
+    /// With --archive: file of NAME=VALUE lines with the bucket's settings, in place of AWS_… in
+    /// the environment; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "archive")]
     pub(super) archive_settings: Option<PathBuf>,
-    /// Push all rows into the tables of this ClickHouse server, http://HOST:8123/DATABASE or https://…, as
-    /// CLICKHOUSE_USER with CLICKHOUSE_PASSWORD (`rankmesh archive --clickhouse-schema` prints the
-    /// script that makes them)
+    /// Push all rows into the tables of this ClickHouse server, http://HOST:8123/DATABASE or
+    /// https://…, as CLICKHOUSE_USER with CLICKHOUSE_PASSWORD
+    /// (`rankmesh archive --clickhouse-schema` prints the script that makes them)
     #[arg(long, value_name = "URL", conflicts_with = "serve_db")]
     pub(super) clickhouse: Option<String>,
-    /// With --clickhouse: file of NAME=VALUE lines with user and password, in place of the environment;
-    /// only its owner may read it
+    /// With --clickhouse: file of NAME=VALUE lines with user and password, in place of the
+    /// environment; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "clickhouse")]
     pub(super) clickhouse_settings: Option<PathBuf>,
     /// Label of this node (repeatable), usable with --label in questions

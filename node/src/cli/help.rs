@@ -61,7 +61,8 @@ fn kernel_objects() -> String {
 /// Flags of `rankmesh help`.
 #[derive(Debug, Args)]
 pub(super) struct HelpArgs {
-    /// A command (`query`, `slurm up`) or a topic (`sql`, `tables`, `verdicts`, …; none: their list)
+    /// A command (`query`, `slurm up`) or a topic (`sql`, `tables`, `verdicts`, …; none: their
+    /// list)
     #[arg(value_name = "COMMAND|TOPIC")]
     about: Vec<String>,
 }

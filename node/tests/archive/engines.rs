@@ -1,5 +1,5 @@
-//! What reads an archive's files: other engines, a bucket's client, and the mesh where files have other
-//! columns or are damaged.
+//! What reads an archive's files: other engines, a bucket's client, and the mesh where files have
+//! other columns or are damaged.
 
 use std::io::Write;
 use std::net::TcpListener;

@@ -1,5 +1,5 @@
-//! One question to HTTP, MCP and PostgreSQL's protocol: of an agent of an earlier release, of full stores
-//! and of a damaged one.
+//! One question to HTTP, MCP and PostgreSQL's protocol: of an agent of an earlier release, of full
+//! stores and of a damaged one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Answers of every path: as the description has it, as the command line gives it, in each form, and
-//! marked where they are partial.
+//! Answers of every path: as the description has it, as the command line gives it, in each form,
+//! and marked where they are partial.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Jobs with a mesh: the late rank is named, with eBPF and without root, and calls that ranks hand over
-//! beside eBPF count once.
+//! Jobs with a mesh: the late rank is named, with eBPF and without root, and calls that ranks hand
+//! over beside eBPF count once.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

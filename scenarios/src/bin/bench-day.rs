@@ -143,7 +143,7 @@ fn bench(arguments: &Arguments, dir: &Path) -> anyhow::Result<()> {
         let (outcome, took) = agents[nth % agents.len()].ask(sql, &arguments.timeout)?;
         times.push(took);
         let problem = match outcome {
-            Outcome::Whole(rows) => compare(sql, &rows, answer).err().map(|error| format!("wrong: {error:#}")),
+            Outcome::Complete(rows) => compare(sql, &rows, answer).err().map(|error| format!("wrong: {error:#}")),
             Outcome::Failed(why) => Some(format!("failed: {why}")),
         };
         if let Some(problem) = problem {

@@ -1,10 +1,10 @@
 //! The standing verdict, live: the time from an injected delay to the verdict on every agent,
 //! whether all agents agree, whether a healthy job is never accused (but for ranks that other
-//! programs of a busy host keep from a CPU, by the scheduler's records), and what it costs. Four agents
-//! in this process with a cgroup each, real eBPF, eight ranks on real Open MPI. `--injections N`,
-//! `--healthy SECONDS` and `--healthy-minutes N` set how long to look. And a simulated job of eight
-//! ranks a host: in memory, the cost of judging it (`--in-memory HOSTS`, 0 for none; 64 by
-//! default), and on agents over loopback (`--agents N`, without the live part).
+//! programs of a busy host keep from a CPU, by the scheduler's records), and what it costs. Four
+//! agents in this process with a cgroup each, real eBPF, eight ranks on real Open MPI.
+//! `--injections N`, `--healthy SECONDS` and `--healthy-minutes N` set how long to look. And a
+//! simulated job of eight ranks a host: in memory, the cost of judging it (`--in-memory HOSTS`, 0
+//! for none; 64 by default), and on agents over loopback (`--agents N`, without the live part).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

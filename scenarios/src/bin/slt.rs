@@ -29,8 +29,8 @@ struct Args {
     /// Every so many files one is asked over QUIC as well.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     quic_every: Option<u16>,
-    /// Tables of integers and text lie in column segments of so many rows: each file is run once more
-    /// for each number.
+    /// Tables of integers and text lie in column segments of so many rows: each file is run once
+    /// more for each number.
     #[arg(long, value_name = "ROWS", value_delimiter = ',')]
     segment_rows: Vec<usize>,
     /// Also fail where a strategy is dearer than the query's shape allows.

@@ -16,7 +16,8 @@ const SPAN: &str = "10m";
 const ROUNDS: usize = 5;
 
 /// Writes the stores of `hosts` hosts with about `rows` collectives each into `dir`, asks them with
-/// `rankmesh`, and prints the figures. The files are in the page cache, since they were just written.
+/// `rankmesh`, and prints the figures. The files are in the page cache, since they were just
+/// written.
 ///
 /// # Errors
 /// A store cannot be written, or a command fails or gives a wrong answer.

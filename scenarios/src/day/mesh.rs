@@ -42,7 +42,7 @@ pub struct Agent {
 #[derive(Debug)]
 pub enum Outcome {
     /// Every node is in it.
-    Whole(Vec<Vec<Value>>),
+    Complete(Vec<Vec<Value>>),
     /// It failed, or a node is missing: why.
     Failed(String),
 }
@@ -168,7 +168,7 @@ impl Agent {
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout).context("the answer's JSON")?;
         let rows = answer["rows"].as_array().context("rows")?.iter();
         let cells = |row: &serde_json::Value| row.as_array().into_iter().flatten().map(of_json).collect();
-        Ok((Outcome::Whole(rows.map(cells).collect()), took))
+        Ok((Outcome::Complete(rows.map(cells).collect()), took))
     }
 
     /// The questions behind the verdict on the last seconds, with their titles, and the verdict's

@@ -27,7 +27,8 @@ pub struct Grid {
     /// Experts, whose load differs by a log-normal factor of this sigma from micro-batch to
     /// micro-batch: the replicas meet before and after. 0: there are none.
     pub experts: f64,
-    /// The replicas reduce their gradients part by part while they compute the next, not at the end.
+    /// The replicas reduce their gradients part by part while they compute the next, not at the
+    /// end.
     pub buckets: bool,
     /// The rest; `ranks` must be the product, `own_ns` is a rank's compute time in a step,
     /// `collectives` is not used, `uneven` is drawn per replica (its ranks work on the same data).

@@ -4,10 +4,10 @@
 //! Shares the types of an observation with the analysis, and no constant or rule: what it assumes
 //! of clocks and delays is its own.
 //!
-//! A job is coupled: each step every rank computes (compute time with noise), enters the collective,
-//! and leaves when the last rank has entered. What is recorded then passes through the faults of
-//! observation: clocks that are off and drift, lost records, recorders that came late, hosts that
-//! are not heard.
+//! A job is coupled: each step every rank computes (compute time with noise), enters the
+//! collective, and leaves when the last rank has entered. What is recorded then passes through the
+//! faults of observation: clocks that are off and drift, lost records, recorders that came late,
+//! hosts that are not heard.
 //!
 //! [`Job`] is flat, one communicator; [`Grid`] has tensor, data and pipeline parallel groups.
 //! `schedule` says in which order the stages of a pipeline work, `machine` moves the ranks through

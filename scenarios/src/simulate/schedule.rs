@@ -13,8 +13,8 @@ pub enum Schedule {
     /// "PipeDream", 2019).
     OneForwardOneBack,
     /// The same with so many parts of the model on each stage, passed through in turn (Narayanan et
-    /// al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021). Three stages and
-    /// more; the micro-batches must be a multiple of the stages.
+    /// al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021). Three stages
+    /// and more; the micro-batches must be a multiple of the stages.
     Interleaved(usize),
 }
 

@@ -1,6 +1,7 @@
 //! What a query looks like, judged without the planner: the yardstick for its choice of strategy.
 //!
-//! Only the text counts here; `seen.rs` walks through it. `rung.rs` compares a plan and its costs with what the shape allows.
+//! Only the text counts here; `seen.rs` walks through it. `rung.rs` compares a plan and its costs
+//! with what the shape allows.
 
 mod seen;
 #[cfg(test)]

@@ -42,8 +42,8 @@ impl Duck {
         duck.ready()
     }
 
-    /// Starts Python as [`Duck::load`] does, with a view for each Parquet file of `directory`, by its
-    /// name. Integers divide as in SQLite, and NULL comes where SQLite has it.
+    /// Starts Python as [`Duck::load`] does, with a view for each Parquet file of `directory`, by
+    /// its name. Integers divide as in SQLite, and NULL comes where SQLite has it.
     ///
     /// # Errors
     /// There is no Python with the `duckdb` package, or the files cannot be read.

@@ -11,8 +11,8 @@ use query_planner::Value;
 use tokio_util::sync::CancellationToken;
 use verdicts::Culprit;
 
-/// Shares of a span (Unix nanoseconds) in which each rank was runnable and had no CPU, by rank, from
-/// the scheduler's records of all agents.
+/// Shares of a span (Unix nanoseconds) in which each rank was runnable and had no CPU, by rank,
+/// from the scheduler's records of all agents.
 ///
 /// # Errors
 /// The question is not answered.
@@ -34,8 +34,8 @@ pub async fn cpu_waits(agent: &Agent, span: Range<i64>) -> anyhow::Result<BTreeM
     Ok(answer.rows.iter().filter_map(share).collect())
 }
 
-/// Whether those waits explain that a rank is late: it waited longer than the median rank did, by at
-/// least half of the share that it costs.
+/// Whether those waits explain that a rank is late: it waited longer than the median rank did, by
+/// at least half of the share that it costs.
 #[must_use]
 pub fn explain(waits: &BTreeMap<i32, f64>, culprit: &Culprit) -> bool {
     let mut all: Vec<f64> = waits.values().copied().collect();

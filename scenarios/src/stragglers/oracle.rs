@@ -1,11 +1,12 @@
-//! Whether a culprit's lateness is in what was recorded: by the truth of where its host waits, which
-//! no analysis has, and by tests that the analysis does not use.
+//! Whether a culprit's lateness is in what was recorded: by the truth of where its host waits,
+//! which no analysis has, and by tests that the analysis does not use.
 //!
 //! A rank's own work in a step is the time between the calls that end steps, less all calls and
 //! waits in it. It is in the data where, over the steps in which the rank is slow, it is more than
 //! that of the ranks which do the same work, surer than chance. Where hosts wait unseen, own work
 //! can only be told from when ranks of other hosts enter: what the clocks leave open at each wait
-//! does not count, and with a host that is not heard it is not told whether that one was waited for.
+//! does not count, and with a host that is not heard it is not told whether that one was waited
+//! for.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What digests would have told of recorded or simulated rows: for tests and benchmarks of the way
+//! What digests would say of recorded or simulated rows: for tests and benchmarks of the way
 //! that standing verdicts take.
 
 use std::collections::BTreeMap;
@@ -76,12 +76,12 @@ pub fn reference_of(rows: &Input) -> u16 {
 /// Where a digest does not survive its encoding: a fault of this module.
 #[must_use]
 pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> (Input, usize) {
-    let (told, bytes) = digests_by(rows, clock_of);
-    let refs: Vec<Vec<&Digest>> = told.iter().map(|(_, digests)| digests.iter().collect()).collect();
+    let (published, bytes) = digests_by(rows, clock_of);
+    let refs: Vec<Vec<&Digest>> = published.iter().map(|(_, digests)| digests.iter().collect()).collect();
     let heard: Vec<NodeDigests<'_>> =
-        told.iter().zip(&refs).map(|((node, _), digests)| NodeDigests { node, digests }).collect();
+        published.iter().zip(&refs).map(|((node, _), digests)| NodeDigests { node, digests }).collect();
     let mut input = to_input(&heard, reference_of(rows));
-    for (node, last) in told.iter().filter_map(|(node, digests)| Some((node, digests.last()?))) {
+    for (node, last) in published.iter().filter_map(|(node, digests)| Some((node, digests.last()?))) {
         input.gone.extend(last.gone.iter().map(|gone| Gone {
             node: Arc::clone(node),
             pid: gone.pid.into(),
@@ -94,8 +94,8 @@ pub fn replay_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Ref
     (input, bytes)
 }
 
-/// The standing verdicts of a drawn job of which `rows` were recorded, each host with the clock that
-/// its agent has measured.
+/// The standing verdicts of a drawn job of which `rows` were recorded, each host with the clock
+/// that its agent has measured.
 #[must_use]
 pub fn standing_of(drawn: &Drawn, rows: &Input) -> Vec<Standing> {
     let mut clocks = AgentClocks::new(drawn.clocks(), rows.since_ns, reference_of(rows));
@@ -108,15 +108,16 @@ pub fn standing_of(drawn: &Drawn, rows: &Input) -> Vec<Standing> {
 /// # Panics
 /// As [`replay_by`].
 fn standing_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<ReferenceClock>) -> Vec<Standing> {
-    let (mut told, _) = digests_by(rows, clock_of);
+    let (mut published, _) = digests_by(rows, clock_of);
     // What comes after the end of the span is not judged: the job goes on.
-    for (node, digests) in &mut told {
+    for (node, digests) in &mut published {
         let ahead_ns = rows.clocks.get(&**node).map_or(0, |clock| clock.offset_ns);
         digests.retain(|digest| digest.window <= window_of(rows.until_ns.saturating_add(ahead_ns)));
     }
-    let live = told.iter().map(|(node, _)| (node.to_string(), Presence::Live)).collect();
+    let live = published.iter().map(|(node, _)| (node.to_string(), Presence::Live)).collect();
     let mut coming: Vec<(i64, &Arc<str>, &Digest)> = Vec::new();
-    for (node, digest) in told.iter().flat_map(|(node, digests)| digests.iter().map(move |digest| (node, digest))) {
+    for (node, digest) in published.iter().flat_map(|(node, digests)| digests.iter().map(move |digest| (node, digest)))
+    {
         let ahead_ns = digest.clock.map_or(0, |clock| clock.offset_us.saturating_mul(1_000));
         coming.push((end_of(digest.window) - ahead_ns + GOSSIP_NS, node, digest));
     }
@@ -150,7 +151,7 @@ fn digests_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Refere
     // Windows more: what waits for a run to fill, or for its number, is shipped.
     let last = span.map_or(0, |(_, last)| window_of(last));
     for window in span.map_or(0..0, |(first, _)| window_of(first)..last + 9) {
-        let said: Vec<(Arc<str>, Vec<Digest>)> = hosts
+        let recent: Vec<(Arc<str>, Vec<Digest>)> = hosts
             .iter()
             .filter(|_| !rows.unnumbered.is_empty())
             .map(|host| {
@@ -158,9 +159,9 @@ fn digests_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Refere
                 (Arc::clone(&host.node), host.digests[from..].to_vec())
             })
             .collect();
-        let refs: Vec<Vec<&Digest>> = said.iter().map(|(_, digests)| digests.iter().collect()).collect();
+        let refs: Vec<Vec<&Digest>> = recent.iter().map(|(_, digests)| digests.iter().collect()).collect();
         let heard: Vec<NodeDigests<'_>> =
-            said.iter().zip(&refs).map(|((node, _), digests)| NodeDigests { node, digests }).collect();
+            recent.iter().zip(&refs).map(|((node, _), digests)| NodeDigests { node, digests }).collect();
         for host in &mut hosts {
             let clock = clock_of(&host.node, window);
             let digest = host.close(window, clock, &heard);

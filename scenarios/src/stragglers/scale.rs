@@ -1,6 +1,6 @@
 //! What the standing verdict of one large job costs, in memory: the digests of a simulated job of
-//! so many hosts with eight ranks each, received and judged window by window. CPU time is that of the
-//! calling thread.
+//! so many hosts with eight ranks each, received and judged window by window. CPU time is that of
+//! the calling thread.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -178,8 +178,8 @@ pub(crate) fn circles(arrows: &Arrows) -> Vec<BTreeSet<PathBuf>> {
 /// Where `mod name;` in `file` has its source.
 fn file_of(file: &Path, is_root: bool, name: &str) -> PathBuf {
     let folder = if is_root || file.ends_with("mod.rs") { file.with_file_name("") } else { file.with_extension("") };
-    let beside = folder.join(format!("{name}.rs"));
-    if beside.exists() { beside } else { folder.join(name).join("mod.rs") }
+    let plain = folder.join(format!("{name}.rs"));
+    if plain.exists() { plain } else { folder.join(name).join("mod.rs") }
 }
 
 /// One past the bracket that closes the one at `open`.

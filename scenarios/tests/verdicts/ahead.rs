@@ -28,8 +28,8 @@ fn all_reduce(rank: usize, seq: u64, entry_ns: i64, duration_ns: i64) -> Observa
     }
 }
 
-/// Forty steps of five calls on four hosts. Before each a rank computes for 20 ms, 6 ms less to 6 ms
-/// more, and rank 1 for three milliseconds more: hosts enter the next before others have entered
+/// Forty steps of five calls on four hosts. Before each a rank computes for 20 ms, 6 ms less to 6
+/// ms more, and rank 1 for three milliseconds more: hosts enter the next before others have entered
 /// this one. At the end of a step they wait until the last has entered its last call.
 fn job(seed: u64) -> Input {
     let mut rng = StdRng::seed_from_u64(seed);

@@ -238,10 +238,10 @@ fn lanes_end_some_time_after_their_communicators_unless_somebody_waits_in_them()
         if collector.has_idle(window) {
             collector.end_idle(window, &waited_in);
         }
-        let told = comms(&collector.close(window));
-        most = most.max(told.len());
+        let named = comms(&collector.close(window));
+        most = most.max(named.len());
         if window == 4_790 {
-            assert!(told.is_subset(&BTreeSet::from([1, 1_100])), "{told:?}");
+            assert!(named.is_subset(&BTreeSet::from([1, 1_100])), "{named:?}");
         }
     }
     assert!(most > 100, "{most}");

@@ -1,5 +1,5 @@
-//! Jobs that are hard to judge: each of these once named a rank that was not to blame, or missed one
-//! that is.
+//! Jobs that are hard to judge: each of these once named a rank that was not to blame, or missed
+//! one that is.
 
 use scenarios::stragglers::{Outcome, draw_hard, judge_hard, judge_standing, standing_of};
 use verdicts::{Rules, Verdict, analyse};

@@ -141,8 +141,8 @@ proptest! {
     fn a_clock_that_is_off_and_known_to_be_changes_nothing((grid, _, seed) in jobs(), pick in any::<Index>(), by_us in -60_000_000i64..60_000_000) {
         let rows = grid.observe(seed);
         let (node, _) = pick.get(&processes(&rows)).clone();
-        // Durations and what is aligned stay as they are: figures are of whole microseconds. Digests
-        // are cut by the node's own clock.
+        // Durations and what is aligned stay as they are: figures are of whole microseconds.
+        // Digests are cut by the node's own clock.
         let moved = shifted(rows.clone(), &node, by_us * 1_000);
         let (a, b) = (analyse(&rows, &Rules::default()), analyse(&moved, &Rules::default()));
         prop_assert_eq!(&a.verdict, &b.verdict);

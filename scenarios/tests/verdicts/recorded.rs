@@ -34,8 +34,8 @@ fn the_recorded_slow_replica_is_slow_because_of_rank_0() {
     assert_eq!(held_up.iter().map(|h| h.rank).collect::<Vec<_>>(), [16, 32, 48], "its replica's later stages");
     // The study simulates the job with the mean of all in place of every single time: 23.48 s a
     // step instead of 46.33, 1.973 times as long. Rank 0 computes for 26.1 s longer than its peers,
-    // and 25.4 s longer than any other rank, without which no step can be; idle time of the pipeline
-    // takes up a part of that: the cost is an upper bound.
+    // and 25.4 s longer than any other rank, without which no step can be; idle time of the
+    // pipeline takes up a part of that: the cost is an upper bound.
     let step = report.cost.per_step.expect("as recorded");
     assert_eq!((step.steps, step.collectives), (44, 2));
     assert!((46.0e9..47.5e9).contains(&(step.step_ns as f64)), "{step:?}");

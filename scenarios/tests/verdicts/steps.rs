@@ -114,17 +114,17 @@ fn a_step_is_told_once_a_window_with_what_it_holds_and_costs_little() {
 }
 
 #[test]
-fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_leave_their_lane_untold() {
+fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_leave_their_lane_out() {
     let rows = pipeline().observe(2);
-    let told = |lost: &dyn Fn(&str, u64) -> bool| {
+    let steps_without = |lost: &dyn Fn(&str, u64) -> bool| {
         let mut rows = rows.clone();
         rows.observations.retain(|seen| !lost(&seen.func, seen.seq));
         let all = digests(&rows);
         all.into_iter().flat_map(|digest| digest.steps).filter(|steps| steps.process == 0).collect::<Vec<_>>()
     };
-    let whole = told(&|_, _| false);
+    let whole = steps_without(&|_, _| false);
     // Three of the four receives follow another one in their step.
-    let filled = told(&|func, seq| func == "recv" && seq % 4 == 2);
+    let filled = steps_without(&|func, seq| func == "recv" && seq % 4 == 2);
     assert_eq!(filled.len(), whole.len());
     for (a, b) in filled.iter().zip(&whole) {
         for (a, b) in a.calls.iter().zip(&b.calls) {
@@ -132,8 +132,9 @@ fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_leave_their_lan
             assert!(a.before_us.abs_diff(b.before_us) < 20_000, "{a:?} {b:?}");
         }
     }
-    // Two in a row are lost in every step: receives are not told, the rest as before.
-    let partly = told(&|func, seq| func == "recv" && matches!(seq % 4, 1 | 2));
+    // Two in a row are lost in every step: steps are published without receives, the rest as
+    // before.
+    let partly = steps_without(&|func, seq| func == "recv" && matches!(seq % 4, 1 | 2));
     assert_eq!(partly.len(), whole.len());
     let peers = |steps: &Steps| steps.calls.iter().filter(|of| of.peer.is_some()).count();
     assert!(

@@ -1,5 +1,5 @@
-//! The plan of a scan as SQLite keeps it, a text: which columns it uses, and which comparisons with a
-//! column have a value.
+//! The plan of a scan as SQLite keeps it, a text: which columns it uses, and which comparisons with
+//! a column have a value.
 
 use rusqlite::types::ValueRef;
 use rusqlite::vtab::IndexConstraintOp;
@@ -45,7 +45,8 @@ pub(super) fn limits(operator: char, value: ValueRef<'_>) -> Option<(i64, i64)> 
     }
 }
 
-/// Reads `COLUMNS|TERM;TERM…`: the used columns as bits, and the comparisons in order of their values.
+/// Reads `COLUMNS|TERM;TERM…`: the used columns as bits, and the comparisons in order of their
+/// values.
 pub(super) fn read_plan(plan: &str) -> Option<(u64, Vec<Term>)> {
     let (used, terms) = plan.split_once('|')?;
     let term = |text: &str| {

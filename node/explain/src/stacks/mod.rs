@@ -11,10 +11,10 @@
 //!   it maps.
 //!
 //! A sleeping thread does not change: the scheduler's counts prove it, and its stack is exact. A
-//! running one walks its Python frames itself, or has its native stack copied in its own context, if
-//! there is a helper that makes it do so (`own`). Otherwise a Python stack is read twice, and frames
-//! on which two reads do not agree are marked as torn, because dropping such samples would distort
-//! the shares.
+//! running one walks its Python frames itself, or has its native stack copied in its own context,
+//! if there is a helper that makes it do so (`own`). Otherwise a Python stack is read twice, and
+//! frames on which two reads do not agree are marked as torn, because dropping such samples would
+//! distort the shares.
 //!
 //! Reading needs `CAP_SYS_PTRACE`, or the same user where the kernel allows that.
 

@@ -42,8 +42,8 @@ impl StackReader {
         self.read_or_ask(pid, &mut None)
     }
 
-    /// As [`Self::read`]; threads that run are asked to walk their Python frames themselves, or for a
-    /// copy of their stack, and are in what [`Self::answered`] returns.
+    /// As [`Self::read`]; threads that run are asked to walk their Python frames themselves, or for
+    /// a copy of their stack, and are in what [`Self::answered`] returns.
     pub(super) fn read_or_ask(
         &mut self,
         pid: u32,

@@ -53,10 +53,10 @@ pub struct TargetArgs {
     /// file
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via", "label"])]
     pub db: Vec<PathBuf>,
-    /// Ask the hours of this archive (`rankmesh archive`, `rankmesh up --archive`), too: a directory,
-    /// or s3://BUCKET/PREFIX with AWS_… in the environment. With --db the stores' newer rows, with
-    /// --live (or --socket, --via) those of the mesh, else the archive alone; an hour that both hold
-    /// counts once
+    /// Ask the hours of this archive (`rankmesh archive`, `rankmesh up --archive`), too: a
+    /// directory, or s3://BUCKET/PREFIX with AWS_… in the environment. With --db the stores' newer
+    /// rows, with --live (or --socket, --via) those of the mesh, else the archive alone; an hour
+    /// that both hold counts once
     #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["label"])]
     pub archive: Option<String>,
     /// With --archive: ask the mesh's live hosts, too

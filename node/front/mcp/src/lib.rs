@@ -28,8 +28,8 @@ pub struct McpArgs {
     /// Whom to ask.
     #[command(flatten)]
     target: TargetArgs,
-    /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster; of a mesh
-    /// with several jobs, only this job unless an assistant names another
+    /// Ask the mesh of this Slurm job (`rankmesh slurm up`), from any host of the cluster; of a
+    /// mesh with several jobs, only this job unless an assistant names another
     #[arg(long, value_name = "ID")]
     job: Option<String>,
     /// Tokens of one answer (as estimated; the rest is paged)

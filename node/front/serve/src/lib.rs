@@ -63,8 +63,9 @@ pub struct ServeArgs {
     /// Ask no agent, but these trace stores (repeatable; a directory means all its .db files)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via"])]
     db: Vec<PathBuf>,
-    /// Where to listen: IP:PORT, none, or unix:PATH for a socket that only this user and root may use (from
-    /// elsewhere with `ssh -L 7118:PATH HOST`). Beyond loopback only with --tls-cert and --tokens
+    /// Where to listen: IP:PORT, none, or unix:PATH for a socket that only this user and root may
+    /// use (from elsewhere with `ssh -L 7118:PATH HOST`). Beyond loopback only with --tls-cert and
+    /// --tokens
     #[arg(long, value_name = "IP:PORT|unix:PATH|none", default_value = "127.0.0.1:7118")]
     listen: Listen,
     /// Certificate chain for TLS, PEM
@@ -112,8 +113,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR", default_value = SITE_INVESTIGATIONS)]
     investigations: PathBuf,
     /// Push metrics and findings to an OpenTelemetry collector by HTTP with protobuf, as
-    /// http://collector:4318 (/v1/metrics and /v1/logs are added): of this host and of the jobs that the
-    /// asked agent judges, every 15 s and as they come
+    /// http://collector:4318 (/v1/metrics and /v1/logs are added): of this host and of the jobs
+    /// that the asked agent judges, every 15 s and as they come
     #[cfg(feature = "otlp")]
     #[arg(long, value_name = "URL", conflicts_with = "db")]
     otlp: Option<String>,

@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 /// Problem details.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct Problem {
-    /// What kind: `urn:rankmesh:problem:` and `wrong`, `unauthorized`, `forbidden`, `busy`, `timeout`,
-    /// `partial`, `unreachable`, `failed` or `internal`.
+    /// What kind: `urn:rankmesh:problem:` and `wrong`, `unauthorized`, `forbidden`, `busy`,
+    /// `timeout`, `partial`, `unreachable`, `failed` or `internal`.
     #[serde(rename = "type")]
     pub(super) kind: String,
     /// The status in words.

@@ -47,7 +47,8 @@ const LONG: u64 = 6;
 /// Flags of `rankmesh report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Whom to ask; --timeout is for each question, verdict and heat map may take six times as long.
+    /// Whom to ask; --timeout is for each question, verdict and heat map may take six times as
+    /// long.
     #[command(flatten)]
     target: TargetArgs,
     /// Of which time; without it of --db all, of an agent the last ten minutes.

@@ -23,11 +23,12 @@ pub struct TopArgs {
     /// Which agent.
     #[command(flatten)]
     socket: SocketArg,
-    /// Ask no agent: show what was from these stores (repeatable; a directory, such as a Slurm job's,
-    /// means all its .db files)
+    /// Ask no agent: show what was from these stores (repeatable; a directory, such as a Slurm
+    /// job's, means all its .db files)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "via"])]
     db: Vec<PathBuf>,
-    /// Only this job; of a Slurm job with a mesh of its own, that mesh, from any host of the cluster
+    /// Only this job; of a Slurm job with a mesh of its own, that mesh, from any host of the
+    /// cluster
     #[arg(long, value_name = "ID")]
     job: Option<String>,
     /// The view to begin with

@@ -178,8 +178,8 @@ fn read_keys(to: Sender<In>) {
     });
 }
 
-/// The keys of one event. A terminal sends Alt and a key as it sends Esc and that key: where both were read
-/// at once (a slow line), they were Esc and the key, for nothing here is on Alt.
+/// The keys of one event. A terminal sends Alt and a key as it sends Esc and that key: where both
+/// were read at once (a slow line), they were Esc and the key, for nothing here is on Alt.
 fn keys(code: KeyCode, modifiers: KeyModifiers) -> [Option<Key>; 2] {
     // (Arrows and the like come as one sequence that names Alt.)
     let is_one_byte = matches!(code, KeyCode::Char(_) | KeyCode::Enter | KeyCode::Tab | KeyCode::Backspace);

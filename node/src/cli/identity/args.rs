@@ -75,8 +75,8 @@ pub(super) enum Command {
         /// How many hosts it admits, or `any`
         #[arg(long, value_name = "N", default_value = "1")]
         uses: Uses,
-        /// A token for clients of `rankmesh serve` instead: it needs no CA, and goes into the file of
-        /// --tokens
+        /// A token for clients of `rankmesh serve` instead: it needs no CA, and goes into the file
+        /// of --tokens
         #[cfg(feature = "serve")]
         #[arg(long = "for", value_enum, value_name = "WHAT", requires = "tokens", conflicts_with = "uses")]
         purpose: Option<Purpose>,

@@ -8,8 +8,8 @@ use anyhow::{Context, bail, ensure};
 use node_bpf::AttachMode;
 use node_bpf::measure::{EmptyProbes, Floor};
 
+use super::line_process::LineProcess;
 use super::spread;
-use super::talker::Talker;
 
 const ROUNDS: usize = 7;
 const BATCHES: usize = 5;
@@ -20,7 +20,7 @@ const CALLS: u32 = 5_000;
 const BARE_NS: f64 = 100.0;
 
 /// The fastest of a few batches, in ns a call: interruptions of a batch are not the probes' cost.
-fn per_call(caller: &mut Talker) -> anyhow::Result<f64> {
+fn per_call(caller: &mut LineProcess) -> anyhow::Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..BATCHES {
         best = best.min(caller.ask(&CALLS.to_string())? / f64::from(CALLS));
@@ -29,7 +29,7 @@ fn per_call(caller: &mut Talker) -> anyhow::Result<f64> {
 }
 
 /// As [`per_call`], once no probes of other recorders are at the function.
-fn undisturbed(caller: &mut Talker) -> anyhow::Result<f64> {
+fn undisturbed(caller: &mut LineProcess) -> anyhow::Result<f64> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let bare = per_call(caller)?;
@@ -51,7 +51,7 @@ pub(super) struct Longer {
 /// Measures calls of a function of a library.
 pub(super) fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> anyhow::Result<Longer> {
     let path = dir.join(library);
-    let mut caller = Talker::start(Command::new(dir.join("call-loop")).arg(which))?;
+    let mut caller = LineProcess::start(Command::new(dir.join("call-loop")).arg(which))?;
     let mut best = [f64::INFINITY; 5];
     let mut ratios = vec![];
     println!(
@@ -61,7 +61,7 @@ pub(super) fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> any
     let mut programs = String::new();
     for round in 0..ROUNDS {
         let bare = undisturbed(&mut caller)?;
-        let empty = |caller: &mut Talker, mode, floor| {
+        let empty = |caller: &mut LineProcess, mode, floor| {
             let probes = EmptyProbes::attach(&path, symbol, mode, floor)?;
             let time = per_call(caller)?;
             ensure!(probes.without_room() == Some(0), "the smallest records found no room");
@@ -75,7 +75,7 @@ pub(super) fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> any
             kinds.map_or_else(|| empty(&mut caller, AttachMode::Single, floor), Ok)
         };
         let (same, least) = (best_kind(Floor::Nothing)?, best_kind(Floor::Record)?);
-        let recorder = Talker::recorder(std::slice::from_ref(&path))?;
+        let recorder = LineProcess::recorder(std::slice::from_ref(&path))?;
         let recorded = per_call(&mut caller)?;
         programs = recorder.end()?;
         println!("  round {round}: {bare:.0}, {pair:.0}, {same:.0}, {least:.0}, {recorded:.0}");
@@ -110,7 +110,7 @@ pub(super) fn calls(dir: &Path, which: &str, library: &str, symbol: &str) -> any
 /// The cost of `on_switch`, mostly for tasks that are not followed: two threads that wake each
 /// other.
 pub(super) fn switches() -> anyhow::Result<f64> {
-    let recorder = Talker::recorder(&[])?;
+    let recorder = LineProcess::recorder(&[])?;
     let (there, back) = (std::sync::mpsc::sync_channel::<()>(0), std::sync::mpsc::sync_channel::<()>(0));
     let other = std::thread::spawn(move || while there.1.recv().is_ok() && back.0.send(()).is_ok() {});
     let end = Instant::now() + Duration::from_secs(3);

@@ -7,8 +7,8 @@
 //! kernel's statistics of programs, which it switches on, are switched off with it.
 
 mod calls;
+mod line_process;
 mod mpi;
-mod talker;
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use node_bpf::AttachMode;
 use node_bpf::measure::{EmptyProbes, Floor};
 
-use super::talker::Talker;
+use super::line_process::LineProcess;
 use super::{cc, median, spread};
 
 /// Rounds of blocks without probes, with empty probes and with the agent, in one job: many short
@@ -59,7 +59,7 @@ pub(super) fn mpi(dir: &Path) -> anyhow::Result<Slower> {
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "--mca", "oob_tcp_if_include", "lo"]);
     command.args(["--mca", "btl", "self,vader,tcp", "-np", &MPI_RANKS.to_string()]).arg(dir.join("mpi-loop"));
-    let mut job = Talker::start(command.stderr(Stdio::null()))?;
+    let mut job = LineProcess::start(command.stderr(Stdio::null()))?;
     let mut work_us = 50.0;
     for _ in 0..4 {
         // the least of several: other work on the machine only adds

@@ -34,8 +34,8 @@ struct Arguments {
     /// Where to make it, and leave it [default: a temporary directory]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Push instead: so many agents' stores get rows, which their processes push into ClickHouse's engine (chDB) behind
-    /// the tests' HTTP front, run by this Python
+    /// Push instead: so many agents' stores get rows, which their processes push into ClickHouse's
+    /// engine (chDB) behind the tests' HTTP front, run by this Python
     #[arg(long, value_name = "PYTHON")]
     push: Option<PathBuf>,
     /// With --push: rows a second of each agent

@@ -13,7 +13,7 @@ struct Seen {
     outcome: Outcome,
     /// It named a rank.
     named: bool,
-    /// What was said in the end is that it cannot be told.
+    /// The last verdict is "unknown".
     unknown: bool,
     words: String,
 }
@@ -56,13 +56,13 @@ fn judge(seed: u64, number: u64) -> Judged {
     };
     let verdicts = standing_of(&drawn, &input);
     let outcome = judge_standing(&drawn, &verdicts);
-    // The first that is wrong, or what was said last.
-    let told = verdicts.iter().find(|v| judge_hard(&drawn, &v.report) == outcome).or(verdicts.last());
+    // The first that is wrong, or the last.
+    let shown = verdicts.iter().find(|v| judge_hard(&drawn, &v.report) == outcome).or(verdicts.last());
     let standing = Seen {
         outcome,
         named: verdicts.iter().any(|v| names(&v.report)),
         unknown: verdicts.last().is_none_or(|last| is_unknown(&last.report)),
-        words: told.map(|told| words(&told.report)).unwrap_or_default(),
+        words: shown.map(|verdict| words(&verdict.report)).unwrap_or_default(),
     };
     let in_the_data = drawn.shown && in_the_data(&drawn);
     Judged { seed, drawn, in_the_data, rows, standing }
@@ -121,9 +121,9 @@ pub(crate) fn run(arguments: &Arguments) {
         let found = count(&|job| job.drawn.shown && of(job).outcome == Outcome::Right);
         figure(&format!("verdicts_hard_{way}_precision"), right / named, "share", ">=", 0.995);
         figure(&format!("verdicts_hard_{way}_recall_of_all"), found / shown, "share", ">=", 0.97);
-        let told = count(&|job| job.in_the_data).max(1.0);
+        let in_the_data = count(&|job| job.in_the_data).max(1.0);
         let found = count(&|job| job.in_the_data && of(job).outcome == Outcome::Right);
-        figure(&format!("verdicts_hard_{way}_recall"), found / told, "share", ">=", 0.97);
+        figure(&format!("verdicts_hard_{way}_recall"), found / in_the_data, "share", ">=", 0.97);
         let falsely = count(&|job| of(job).outcome == Outcome::FalseName) * 1_000.0 / count(&|_| true).max(1.0);
         figure(&format!("verdicts_hard_{way}_false_names"), falsely, "in 1000 jobs", "<=", 1.0);
     }

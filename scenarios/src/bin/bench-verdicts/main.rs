@@ -39,8 +39,8 @@ struct Arguments {
     /// Only jobs that call so (may be given several times).
     #[arg(long)]
     mode: Vec<Mode>,
-    /// Hosts that run ahead synchronise once in so many steps, as a loop does that reads its loss now
-    /// and then; jobs have twelve times as many steps at least. Not of hard jobs.
+    /// Hosts that run ahead synchronise once in so many steps, as a loop does that reads its loss
+    /// now and then; jobs have twelve times as many steps at least. Not of hard jobs.
     #[arg(long, default_value_t = 1)]
     steps_ahead: usize,
     /// Jobs that are hard to judge instead, by class: judged from rows, and by the standing verdict

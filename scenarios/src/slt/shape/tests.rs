@@ -56,7 +56,7 @@ fn order_terms_are_found_in_the_result() {
 }
 
 #[test]
-fn conditions_of_one_table_are_told() {
+fn conditions_of_one_table_are_found() {
     let filtered = |sql: &str| {
         let tables = facts(sql, &|name| name == "v").unwrap().filtered;
         tables.into_iter().collect::<Vec<_>>().join(" ")
@@ -72,7 +72,7 @@ fn conditions_of_one_table_are_told() {
 }
 
 #[test]
-fn joined_columns_are_told() {
+fn joined_columns_are_found() {
     let facts = |sql: &str| facts(sql, &|_| false).unwrap();
     assert_eq!(facts("SELECT 1 FROM t JOIN u USING (A, \"b\")").joined_on, ["a", "b"]);
     assert!(facts("SELECT 1 FROM t NATURAL LEFT JOIN u").natural);
@@ -80,7 +80,7 @@ fn joined_columns_are_told() {
 }
 
 #[test]
-fn concatenation_without_order_is_told() {
+fn concatenation_without_order_is_found() {
     let concatenated = |sql: &str| facts(sql, &|_| false).unwrap().concatenated;
     let of = |place: usize, separator: &str| (place, separator.to_owned());
     assert_eq!(

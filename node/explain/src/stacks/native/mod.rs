@@ -227,7 +227,8 @@ impl NativeReader {
         Ok(Some((stack, addresses)))
     }
 
-    /// The functions by a copy of the stack, from stack pointer, program counter and frame pointer on.
+    /// The functions by a copy of the stack, from stack pointer, program counter and frame pointer
+    /// on.
     fn unwind(&mut self, (sp, pc, fp): (u64, u64, u64), copy: &[u8], limits: &Limits) -> Addresses {
         let mut read_stack = |address: u64| {
             let at = address.checked_sub(sp).filter(|at| *at < copy.len() as u64 && copy.len() as u64 - at >= 8);
@@ -290,8 +291,8 @@ impl NativeReader {
         self.modules.get(self.module_index(address)?)
     }
 
-    /// Finds the names of all addresses that have none yet: in functions that were found before, else
-    /// in one pass over each file's symbols.
+    /// Finds the names of all addresses that have none yet: in functions that were found before,
+    /// else in one pass over each file's symbols.
     fn name_all<'a>(&mut self, found: impl Iterator<Item = &'a Addresses>, limits: &Limits) {
         self.functions.keep_small();
         let mut by_module: BTreeMap<usize, Vec<u64>> = BTreeMap::new();

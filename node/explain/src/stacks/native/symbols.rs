@@ -33,8 +33,8 @@ impl KnownFunctions {
         function.range.contains(&address).then_some(&function.name)
     }
 
-    /// Keeps what was found for `address`, which is `in_file` in its file: a function of the file, or
-    /// none, of which the address itself is kept.
+    /// Keeps what was found for `address`, which is `in_file` in its file: a function of the file,
+    /// or none, of which the address itself is kept.
     pub(crate) fn keep(&mut self, address: u64, in_file: u64, found: Option<Function>, name_bytes: usize) {
         let bias = address.wrapping_sub(in_file);
         let function = match found {
@@ -61,7 +61,8 @@ impl KnownFunctions {
 }
 
 /// The functions that contain these addresses (as in the file, ascending), in their order. Nothing
-/// else of the table is kept: a library of a framework has a million symbols, and a stack needs ten.
+/// else of the table is kept: a library of a framework has a million symbols, and a stack needs
+/// ten.
 pub(crate) fn functions(pid: u32, mapping: &Mapping, addresses: &[u64]) -> Vec<Option<Function>> {
     let mut functions = vec![None; addresses.len()];
     let Some(file) = open(pid, mapping) else { return functions };

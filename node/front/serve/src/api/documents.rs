@@ -402,8 +402,8 @@ pub(super) struct BoardParams {
     until_ns: Option<i64>,
     /// Length of windows, nanoseconds; with `until_ns`.
     window_ns: Option<i64>,
-    /// `epoch` and number of ranks of the answer before, as `EPOCH,RANKS`: what is known is not sent
-    /// again.
+    /// `epoch` and number of ranks of the answer before, as `EPOCH,RANKS`: what is known is not
+    /// sent again.
     known: Option<String>,
     /// The time for it, as `10s` [default: 10s].
     timeout: Option<String>,

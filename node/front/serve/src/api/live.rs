@@ -119,8 +119,8 @@ pub(super) struct WatchParams {
     job: Option<String>,
 }
 
-/// The standing verdict with its ranks, jobs and nodes: events `watch` at each change, at most two a
-/// second.
+/// The standing verdict with its ranks, jobs and nodes: events `watch` at each change, at most two
+/// a second.
 #[utoipa::path(get, path = "/api/v1/watch/events", params(WatchParams), responses(
     (status = 200, description = "Events: see docs/top.md", body = String, content_type = "text/event-stream"),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),

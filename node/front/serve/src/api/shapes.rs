@@ -40,8 +40,9 @@ pub(super) struct Column {
 #[derive(ToSchema)]
 pub(super) struct Rows {
     columns: Vec<Column>,
-    /// A list for each row, in the order of the columns: integers of 64 bits as integers, reals, texts,
-    /// null; a blob as its SQL literal `x'00ff'`, an infinite real as the text `Inf` or `-Inf`.
+    /// A list for each row, in the order of the columns: integers of 64 bits as integers, reals,
+    /// texts, null; a blob as its SQL literal `x'00ff'`, an infinite real as the text `Inf` or
+    /// `-Inf`.
     rows: Vec<Vec<Value>>,
     coverage: Coverage,
     /// From question to answer, milliseconds.
@@ -63,9 +64,9 @@ pub(super) struct Findings {
 /// A verdict: the document of `rankmesh stragglers --format json` (docs/verdicts.md).
 #[derive(ToSchema)]
 pub(super) struct Verdict {
-    /// `kind`: `rank`, `hang`, `stage_imbalance`, `data_imbalance`, `work_imbalance`, `network`, `none` or
-    /// `unknown`; of a rank also `rank`, `node`, `pid`, `late_by_ns`, `last_in` of `collectives`; of none
-    /// and unknown `why`.
+    /// `kind`: `rank`, `hang`, `stage_imbalance`, `data_imbalance`, `work_imbalance`, `network`,
+    /// `none` or `unknown`; of a rank also `rank`, `node`, `pid`, `late_by_ns`, `last_in` of
+    /// `collectives`; of none and unknown `why`.
     #[schema(value_type = Object)]
     verdict: Value,
     /// What the waiting cost.
@@ -124,8 +125,8 @@ pub(super) struct Explanation {
 /// Call stacks: the document of `rankmesh stacks --format json`.
 #[derive(ToSchema)]
 pub(super) struct Stacks {
-    /// `classes` (`path` from the outermost function inwards, `members`, `samples` of `of_samples`), `tree`,
-    /// `members`, `without_stacks`.
+    /// `classes` (`path` from the outermost function inwards, `members`, `samples` of
+    /// `of_samples`), `tree`, `members`, `without_stacks`.
     #[schema(value_type = Object)]
     merged: Value,
     /// Processes without a stack: `node`, `rank`, `pid`, `reason`.
@@ -193,12 +194,14 @@ pub(super) struct Bill {
     collectives: i64,
     /// Seconds that ranks waited in them, together.
     rank_seconds: f64,
-    /// By rank, host and cause, dearest first: `rank`, `node`, `cause`, `collectives`, `rank_seconds`, `money`.
+    /// By rank, host and cause, dearest first: `rank`, `node`, `cause`, `collectives`,
+    /// `rank_seconds`, `money`.
     culprits: Vec<Value>,
     coverage: Coverage,
 }
 
-/// What ranks did, window by window (docs/top.md). Times of cells are microseconds, null where not known.
+/// What ranks did, window by window (docs/top.md). Times of cells are microseconds, null where not
+/// known.
 #[derive(ToSchema)]
 pub(super) struct Board {
     version: u32,
@@ -227,12 +230,14 @@ pub(super) struct Watched {
     agent: String,
     /// When it was made; of a span its end. Unix nanoseconds.
     at_ns: i64,
-    /// The job that is shown: `name`, `id`, `verdict`, `sentence`, `is_ill`, `culprits`, `cause`, `step_ns`, …
+    /// The job that is shown: `name`, `id`, `verdict`, `sentence`, `is_ill`, `culprits`, `cause`,
+    /// `step_ns`, …
     #[schema(value_type = Option<Object>)]
     job: Value,
     /// All jobs, those that are not well first.
     jobs: Vec<Value>,
-    /// Ranks of the job that is shown, worst first: `rank`, `node`, `pid`, `role`, `late_ns`, `wait_ns`, …
+    /// Ranks of the job that is shown, worst first: `rank`, `node`, `pid`, `role`, `late_ns`,
+    /// `wait_ns`, …
     ranks: Vec<Value>,
     /// `name`, `state`, `recording`, `ranks`, `rows`, `span_ns`, `clock_bound_ns`, `version` each.
     nodes: Vec<Value>,
@@ -247,7 +252,8 @@ pub(super) struct Step {
     /// Clocks of its hosts are not known, and set so that its ranks leave it together.
     by_ends: bool,
     ranks: Vec<StepRank>,
-    /// What hosts recorded of these ranks in it: `node`, `pid`, `at_ns`, `duration_ns`, `what` each.
+    /// What hosts recorded of these ranks in it: `node`, `pid`, `at_ns`, `duration_ns`, `what`
+    /// each.
     events: Vec<Value>,
     coverage: Coverage,
 }

@@ -1,5 +1,5 @@
-//! Where a field lies in `_Py_DebugOffsets`, by version: an interpreter publishes numbers, their order
-//! is that of its header.
+//! Where a field lies in `_Py_DebugOffsets`, by version: an interpreter publishes numbers, their
+//! order is that of its header.
 
 /// The structures of a version's `_Py_DebugOffsets` after its cookie, version and build kind, up to
 /// the last field used here; `None` for a version not known here.

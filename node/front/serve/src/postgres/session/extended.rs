@@ -1,5 +1,5 @@
-//! The extended protocol: statements are parsed, described, bound to values and executed in steps of
-//! the client's.
+//! The extended protocol: statements are parsed, described, bound to values and executed in steps
+//! of the client's.
 
 use std::fmt::Debug;
 use std::sync::Arc;

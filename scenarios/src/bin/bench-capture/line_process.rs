@@ -7,22 +7,22 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, ensure};
 
 /// A process that answers each line with a line.
-pub(super) struct Talker {
+pub(super) struct LineProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-impl Talker {
+impl LineProcess {
     pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.with_context(|| format!("starting {command:?}"))?;
         let (input, output) = (child.stdin.take(), child.stdout.take().context("its output")?);
-        Ok(Talker { child, input, output: BufReader::new(output) })
+        Ok(LineProcess { child, input, output: BufReader::new(output) })
     }
 
     pub(super) fn recorder(libraries: &[PathBuf]) -> anyhow::Result<Self> {
-        let mut recorder = Talker::start(Command::new(std::env::current_exe()?).arg("record").args(libraries))?;
+        let mut recorder = LineProcess::start(Command::new(std::env::current_exe()?).arg("record").args(libraries))?;
         ensure!(recorder.line()? == "ready", "the recorder did not start");
         Ok(recorder)
     }
@@ -48,7 +48,7 @@ impl Talker {
     }
 }
 
-impl Drop for Talker {
+impl Drop for LineProcess {
     fn drop(&mut self) {
         drop(self.input.take());
         let _ = self.child.kill(); // gone already is as good
