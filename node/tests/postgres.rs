@@ -3,37 +3,28 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use common::http::Served;
 use common::job_stores::EndedJob;
-use common::{Killed, Lab, has, python, rankmesh, stderr, stdout, wait_for};
+use common::{Lab, has, python, rankmesh, stderr, stdout, wait_for};
 
-/// A server.
-struct Served {
-    _child: Killed,
+/// A server of PostgreSQL's protocol.
+struct Postgres {
+    _served: Served,
     /// With the password.
     url: String,
 }
 
-impl Served {
+impl Postgres {
     fn start(flags: &[&str]) -> Self {
         let mut command = rankmesh();
         command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0"]).args(flags);
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        let mut all = String::new();
-        let url = loop {
-            let Some(Ok(line)) = lines.next() else { panic!("it ended: {all}") };
-            if let Some(url) = line.strip_prefix("psql ") {
-                break url.to_owned();
-            }
-            all.push_str(&line);
-        };
-        // Later output must not fill the pipe.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
-        Self { _child: Killed(child), url }
+        let mut served = Served::start(command);
+        let url = served.line("psql ");
+        Self { _served: served, url }
     }
 
     fn psql(&self, arguments: &[&str]) -> Output {
@@ -51,11 +42,11 @@ impl Served {
 }
 
 /// The stores of a job that has ended, and a server of them.
-fn ended_job() -> (Lab, Served) {
+fn ended_job() -> (Lab, Postgres) {
     let lab = Lab::new();
     EndedJob::small().write(lab.dir.path());
     let db = [lab.path("n0.db").display().to_string(), lab.path("n1.db").display().to_string()];
-    let served = Served::start(&["--db", &db[0], "--db", &db[1]]);
+    let served = Postgres::start(&["--db", &db[0], "--db", &db[1]]);
     (lab, served)
 }
 
@@ -124,7 +115,7 @@ fn a_missing_node_is_a_warning_or_an_error() {
     lab.start("b", &[]);
     lab.wait_for_members(&["a", "b"]);
     let socket = lab.socket("a").display().to_string();
-    let served = Served::start(&["--socket", &socket]);
+    let served = Postgres::start(&["--socket", &socket]);
     assert_eq!(served.rows("SELECT count(*) FROM collectives"), "0\n");
     lab.kill("b");
     let output = wait_for("b is missing", || {

@@ -4,10 +4,11 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use super::{Killed, PATIENCE, rankmesh};
+use super::{Killed, PATIENCE, rankmesh, wait_for};
 
 /// An answer.
 #[derive(Debug, Clone)]
@@ -73,14 +74,59 @@ pub fn read(stream: impl Read, enough: impl Fn(&[u8]) -> bool) -> Answer {
     answer
 }
 
-/// A `rankmesh serve` on a port of its own.
+/// A `rankmesh serve` and its output.
+pub struct Served {
+    child: Killed,
+    output: Arc<Mutex<String>>,
+}
+
+impl Served {
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let output = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&output);
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let mut kept = kept.lock().expect("not poisoned");
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        });
+        Self { child: Killed(child), output }
+    }
+
+    pub fn output(&self) -> String {
+        self.output.lock().expect("not poisoned").clone()
+    }
+
+    /// The rest of the first line that begins so.
+    pub fn line(&mut self, begins: &str) -> String {
+        self.nth_line(begins, 0)
+    }
+
+    fn nth_line(&mut self, begins: &str, n: usize) -> String {
+        wait_for(begins, || {
+            let output = self.output();
+            assert!(self.child.0.try_wait().expect("asked").is_none(), "it ended: {output}");
+            output.lines().filter_map(|line| line.strip_prefix(begins)).nth(n).map(str::to_owned).ok_or(output)
+        })
+    }
+
+    /// Where HTTP is served.
+    pub fn place(&mut self) -> String {
+        let line = self.line("serving ");
+        line.rsplit_once(" on ").expect("a place").1.to_owned()
+    }
+}
+
+/// A `rankmesh serve` on a port of its own, and a session there.
 pub struct Server {
-    _child: Killed,
+    pub served: Served,
     pub address: String,
     pub token: String,
     /// The link that it printed last.
     pub link: String,
-    printed: std::sync::Arc<std::sync::Mutex<String>>,
 }
 
 impl Server {
@@ -91,38 +137,24 @@ impl Server {
         Self::of(command)
     }
 
-    fn of(mut command: Command) -> Self {
-        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it starts");
-        let stderr = child.stderr.take().expect("a pipe");
-        let printed = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
-        let (link, links) = std::sync::mpsc::channel();
-        let kept = std::sync::Arc::clone(&printed);
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                if let Some(found) = line.strip_prefix("open ") {
-                    let _ = link.send(found.to_owned());
-                }
-                let mut kept = kept.lock().expect("not poisoned");
-                kept.push_str(&line);
-                kept.push('\n');
-            }
-        });
-        let first =
-            links.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no link: {}", printed.lock().expect("lock")));
-        let address = first.split('/').nth(2).expect("an address").to_owned();
-        let mut server = Self { _child: Killed(child), address, token: String::new(), link: first, printed };
-        let secret = server.link.split("#k=").nth(1).expect("a secret").to_owned();
+    /// As [`Server::start`], by this command.
+    pub fn of(command: Command) -> Self {
+        let mut served = Served::start(command);
+        let link = served.line("open ");
+        let address = link.split('/').nth(2).expect("an address").to_owned();
+        let secret = link.split("#k=").nth(1).expect("a secret").to_owned();
+        let mut server = Self { served, address, token: String::new(), link };
         let body = serde_json::json!({ "secret": secret }).to_string();
         let signed = server.send("POST", "/api/v1/session", &[("content-type", "application/json")], body.as_bytes());
         assert_eq!(signed.status, 200, "{}", signed.text());
         server.token = signed.json()["token"].as_str().expect("a token").to_owned();
-        server.link = links.recv_timeout(PATIENCE).expect("another link");
+        server.link = server.served.nth_line("open ", 1);
         server
     }
 
     /// All its output so far.
     pub fn printed(&self) -> String {
-        self.printed.lock().expect("not poisoned").clone()
+        self.served.output()
     }
 
     pub fn connect(&self) -> TcpStream {

@@ -9,8 +9,8 @@ use model::frame::{self, FrameReader};
 use model::{LocalRequest, LocalResponse};
 use serde_json::{Value, json};
 
+use crate::common::http::Server;
 use crate::common::{Killed, Lab, has, rankmesh, stderr, stdout};
-use crate::{Served, request, send, signed_in};
 
 /// An agent of a release before front ends: it answers a client's own requests, and cannot read a
 /// request for somebody else, so that it closes the connection.
@@ -70,16 +70,14 @@ fn an_agent_of_an_earlier_release_is_named_as_the_cause() {
     let (expected, what) = ("of an earlier release", "upgrade the agent and start it again");
     let mut command = rankmesh();
     command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--socket", &socket]);
-    let mut served = Served::start(command);
-    let place = served.place();
-    let bearer = signed_in(&mut served, &place);
-    let problem = send(&place, &request("POST", "/api/v1/query", &place, &[("authorization", &bearer)], "SELECT 1"));
+    let mut server = Server::of(command);
+    let problem = server.sql("", "SELECT 1");
     let detail = problem.json()["detail"].as_str().expect("a detail").to_owned();
     assert!(problem.status == 502 && detail.contains(expected) && detail.contains(what), "{detail}");
-    let metrics = send(&place, &request("GET", "/metrics", &place, &[("authorization", &bearer)], ""));
+    let metrics = server.get("/metrics");
     assert!(metrics.status == 502 && metrics.text().contains(expected), "{}", metrics.text());
     if has("psql", TEST) {
-        let url = served.line("psql ");
+        let url = server.served.line("psql ");
         let asked = Command::new("psql").args(["-X", "-At", &url, "-c", "SELECT count(*) FROM collectives"]).output();
         let asked = asked.expect("psql runs");
         assert!(stderr(&asked).contains(expected) && stderr(&asked).contains(what), "{}", stderr(&asked));
@@ -105,11 +103,8 @@ fn full_stores_and_a_damaged_one_are_answered_by_each_front_end() {
     let sql = "SELECT node, count(*), count(DISTINCT seq) FROM collectives GROUP BY node ORDER BY node";
     let mut command = rankmesh();
     command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--db", &db]);
-    let mut served = Served::start(command);
-    let place = served.place();
-    let bearer = signed_in(&mut served, &place);
-    let ask = |path: &str, sql: &str| send(&place, &request("POST", path, &place, &[("authorization", &bearer)], sql));
-    let answer = ask("/api/v1/query?timeout=60s", sql);
+    let mut server = Server::of(command);
+    let answer = server.sql("?timeout=60s", sql);
     let each = SEGMENTS * ROWS;
     assert_eq!(answer.json()["rows"], json!([["n0", each, each], ["n1", each, each]]));
     let covered = &answer.json()["coverage"];
@@ -118,16 +113,16 @@ fn full_stores_and_a_damaged_one_are_answered_by_each_front_end() {
         covered["missing"][0]["reason"].as_str().is_some_and(|why| why.contains("is not an SQLite database")),
         "{covered}"
     );
-    let lines = ask("/api/v1/query?timeout=60s&format=ndjson", "SELECT * FROM collectives").text();
+    let lines = server.sql("?timeout=60s&format=ndjson", "SELECT * FROM collectives").text();
     assert_eq!(lines.lines().count() as u64, all + 1);
-    assert_eq!(ask("/api/v1/query?timeout=60s&require_all=true", sql).status, 503);
+    assert_eq!(server.sql("?timeout=60s&require_all=true", sql).status, 503);
 
     let answer = assistant(&["--db", &db, "--timeout", "60s"], "query", &json!({ "sql": sql })).to_string();
     assert!(answer.contains("Coverage: 2 of 3 nodes answered. PARTIAL") && answer.contains("missing n2: "), "{answer}");
     assert!(answer.contains(&format!("n0,{each},{each}")) && answer.contains(&format!("n1,{each},{each}")), "{answer}");
 
     if has("psql", TEST) {
-        let url = served.line("psql ");
+        let url = server.served.line("psql ");
         let psql = |sql: &str| {
             let mut command = Command::new("psql");
             command.args(["-X", "-At", "-v", "ON_ERROR_STOP=1", &url, "-c", sql]).stdin(Stdio::null());

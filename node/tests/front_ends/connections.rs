@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
+use crate::common::http::{Served, Server};
 use crate::common::{Lab, has, stderr, stdout, wait_for};
-use crate::{Served, request, send, signed_in};
 
 /// What an initialize of MCP is, as one message.
 fn mcp_list() -> String {
@@ -54,34 +54,32 @@ fn no_front_end_opens_a_connection_but_those_that_the_user_names() {
     let (trace, prom) = (lab.path("quiet.strace"), lab.path("a.prom"));
     let textfile = prom.display().to_string();
     let flags = ["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--textfile", &textfile];
-    let mut served = Served::start(traced(&trace, &flags));
-    let place = served.place();
-    let bearer = signed_in(&mut served, &place);
+    let mut server = Server::of(traced(&trace, &flags));
     let get = |path: &str| {
-        let answer = send(&place, &request("GET", path, &place, &[("authorization", &bearer)], ""));
+        let answer = server.get(path);
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer
     };
     let described = get("/api/v1/openapi.json").json();
     let paths = described["paths"].as_object().expect("paths");
     for path in paths.keys().filter(|path| !path.ends_with("/events") && paths[*path].get("get").is_some()) {
-        let answer = send(&place, &request("GET", path, &place, &[("authorization", &bearer)], ""));
+        let answer = server.get(path);
         // No verdict stands: nobody keeps what ranks do.
         assert!(answer.status < 500 || path == "/api/v1/board", "{path}: {}", answer.text());
     }
     for path in ["/", "/page/main.js", "/metrics", "/healthz"] {
         get(path);
     }
-    let sql = request("POST", "/api/v1/query", &place, &[("authorization", &bearer)], "SELECT 1 AS one");
-    assert_eq!(send(&place, &sql).json()["rows"], json!([[1]]));
+    assert_eq!(server.sql("", "SELECT 1 AS one").json()["rows"], json!([[1]]));
+    let bearer = format!("Bearer {}", server.token);
     let headers = [MCP[0], MCP[1], ("authorization", &bearer)];
-    let answer = send(&place, &request("POST", "/mcp", &place, &headers, &mcp_list()));
+    let answer = server.send("POST", "/mcp", &headers, mcp_list().as_bytes());
     assert!(answer.status < 500, "{}", answer.text());
-    let url = served.line("psql ");
+    let url = server.served.line("psql ");
     let asked = Command::new("psql").args(["-X", "-At", &url, "-c", "SELECT count(*) FROM collectives"]).output();
     assert_eq!(stdout(&asked.expect("runs")), "0\n");
     wait_for("the file", || std::fs::read_to_string(&prom).map_err(|error| error.to_string()));
-    drop(served);
+    drop(server);
     let own = format!("sun_path=\"{socket}\"");
     let called = addresses(&trace);
     let elsewhere: Vec<&String> = called.iter().filter(|call| !call.contains(&own)).collect();

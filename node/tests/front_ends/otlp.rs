@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::common::http::Server;
 use crate::common::{Killed, Lab, PATIENCE, make_db, python, rankmesh, wait_for};
-use crate::{Served, request, send};
 
 /// An attribute of one of OpenTelemetry's messages, as in JSON.
 fn attribute<'v>(of: &'v Value, key: &str) -> &'v Value {
@@ -49,8 +49,7 @@ fn a_collector_of_opentelemetry_gets_metrics_and_findings() {
     let url = format!("http://127.0.0.1:{port}");
     let mut command = rankmesh();
     command.args(["serve", "--listen", "127.0.0.1:0", "--socket", &socket, "--otlp", &url, "--otlp-headers", &headers]);
-    let mut served = Served::start(command);
-    let place = served.place();
+    let server = Server::of(command);
 
     let first = requests.recv_timeout(PATIENCE).expect("metrics come");
     assert_eq!((&first["path"], &first["authorization"]), (&"/v1/metrics".into(), &"Bearer of-the-collector".into()));
@@ -88,7 +87,7 @@ fn a_collector_of_opentelemetry_gets_metrics_and_findings() {
         match requests.recv_timeout(if logs.is_empty() { wait } else { PATIENCE }) {
             Ok(request) if request["path"] == "/v1/logs" => logs.push(request),
             Ok(_) => {}
-            Err(error) => assert!(written < 40, "{error}: {}", served.output()),
+            Err(error) => assert!(written < 40, "{error}: {}", server.printed()),
         }
     }
     assert_eq!((&logs[0]["status"], &logs[1]["status"]), (&503.into(), &200.into()));
@@ -103,11 +102,11 @@ fn a_collector_of_opentelemetry_gets_metrics_and_findings() {
     // It is suspended, and then ends: that delays nobody else, and it is reported.
     let pid = nix::unistd::Pid::from_raw(collector.0.id().cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).expect("stopped");
-    assert_eq!(send(&place, &request("GET", "/healthz", &place, &[], "")).status, 200);
+    assert_eq!(server.send("GET", "/healthz", &[], b"").status, 200);
     collector.0.kill().expect("killed");
     wait_for("it is reported", || {
-        let output = served.output();
+        let output = server.printed();
         if output.contains("for the OpenTelemetry collector at 127.0.0.1: ") { Ok(()) } else { Err(output) }
     });
-    assert_eq!(send(&place, &request("GET", "/healthz", &place, &[], "")).status, 200);
+    assert_eq!(server.send("GET", "/healthz", &[], b"").status, 200);
 }

@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::common::http::{Answer, read};
+use crate::common::http::{Answer, Served, read};
 use crate::common::job_stores::EndedJob;
 use crate::common::{Lab, PATIENCE, has, rankmesh, run, stderr, stdout};
-use crate::{Served, request};
 
 /// A CA, and a certificate of it with its key, as files.
 struct Certificates {
@@ -45,6 +44,13 @@ fn certificates(lab: &Lab, name: &str) -> Certificates {
         key: write("key", key.serialize_pem()),
         roots,
     }
+}
+
+fn request(method: &str, path: &str, host: &str, headers: &[(&str, &str)], body: &str) -> String {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n");
+    head.push_str(&format!("content-length: {}\r\n", body.len()));
+    headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+    format!("{head}\r\n{body}")
 }
 
 /// An answer over TLS, by a client that trusts `roots` only.
