@@ -193,10 +193,8 @@ impl Authority {
 
     /// As [`Authority::issue`], valid from `from` (an hour earlier, as always): for tests of
     /// certificates that have expired or are not valid yet.
-    ///
-    /// # Errors
-    /// [`Error::Sign`].
-    pub fn issue_from(&self, node: &NodeName, from: SystemTime, validity: Duration) -> Result<Identity, Error> {
+    #[cfg(test)]
+    pub(crate) fn issue_from(&self, node: &NodeName, from: SystemTime, validity: Duration) -> Result<Identity, Error> {
         self.make(&self.mesh, node, Role::Node, from, validity)
     }
 
@@ -216,7 +214,7 @@ impl Authority {
 
     /// Signs a certificate for `node` with the key of a certificate signing request (PKCS #10,
     /// DER). Only the key is taken from the request, after its signature has proven that the
-    /// coordinator has it. Answers the chain, leaf first.
+    /// requester has it. Answers the chain, leaf first.
     ///
     /// Nothing is recorded: use [`crate::Issuer`] where a name must not be given out twice.
     ///

@@ -159,6 +159,11 @@ fn untrusted(error: rustls::Error) -> Error {
     })
 }
 
+/// Whole seconds since 1970; a time before counts as 1970.
+pub(crate) fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 /// The time as webpki wants it; a time before 1970 counts as 1970.
 pub(crate) fn unix_time(time: SystemTime) -> UnixTime {
     UnixTime::since_unix_epoch(time.duration_since(UNIX_EPOCH).unwrap_or_default())

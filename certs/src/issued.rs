@@ -2,13 +2,13 @@
 //! serials exist.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
 use crate::authority::CA_DIR;
-use crate::chain;
+use crate::chain::{self, unix_s};
 use crate::files::{self, DirLock, Replace};
 use crate::{Error, Fingerprint, NodeName, Role};
 
@@ -98,7 +98,7 @@ impl IssuedList {
         revoked: &dyn Fn(&str) -> bool,
         now: SystemTime,
     ) -> Result<(), Error> {
-        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now_s = unix_s(now);
         let issued = self.read(lock)?;
         let of_name = issued.iter().filter(|issued| &issued.name == name && !revoked(&issued.serial));
         let ends = of_name.map(|issued| issued.not_after_unix_s).max();
@@ -117,7 +117,7 @@ impl IssuedList {
         renewable: Option<Renewable>,
         now: SystemTime,
     ) -> Result<(), Error> {
-        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now_s = unix_s(now);
         let mut certificates = self.read(lock)?;
         certificates.retain(|issued| issued.not_after_unix_s >= now_s);
         let leaf = chain::leaf(certificate)?;
@@ -128,7 +128,7 @@ impl IssuedList {
             renewable,
             serial: leaf.serial,
             fingerprint: Fingerprint::of(certificate),
-            not_after_unix_s: leaf.not_after.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs(),
+            not_after_unix_s: unix_s(leaf.not_after),
         });
         let list = List { version: VERSION, certificates };
         let contents = serde_json::to_vec_pretty(&list).map_err(|error| Error::malformed(&self.path, error))?;

@@ -2,9 +2,10 @@
 //! certificates, all kept in one identity directory; the messages of a join are `join`'s.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use crate::authority::{CA_DIR, csr_key};
+use crate::chain::unix_s;
 use crate::files::DirLock;
 use crate::issued::{IssuedList, Renewable};
 use crate::token::{TokenSecret, TokenStore};
@@ -129,7 +130,7 @@ impl Issuer {
         renew_for: Duration,
         reissue: Reissue,
     ) -> Result<Identity, Error> {
-        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now_s = unix_s(SystemTime::now());
         let until_unix_s = now_s.saturating_add(renew_for.as_secs());
         self.make(person, role, validity, Some(Renewable { until_unix_s, each_s: validity.as_secs() }), reissue)
     }
@@ -189,7 +190,7 @@ impl Issuer {
         let (validity, renewable) = match role {
             Role::Node => (self.validity, None),
             Role::Operator | Role::Reader => {
-                let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                let now_s = unix_s(now);
                 let shown = self.issued.read(&lock)?.into_iter().find(|issued| issued.serial == serial);
                 let renewable =
                     shown.and_then(|shown| shown.renewable).filter(|renewable| renewable.until_unix_s > now_s);
@@ -228,7 +229,7 @@ impl Issuer {
     /// [`Error::Malformed`].
     pub fn revoke(&self, which: &str) -> Result<Vec<IssuedCertificate>, Error> {
         let now = SystemTime::now();
-        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now_s = unix_s(now);
         let lock = DirLock::take(&self.dir)?;
         let serial = which.to_ascii_lowercase();
         let named = |issued: &IssuedCertificate| issued.name.as_str() == which || issued.serial == serial;
@@ -292,7 +293,7 @@ impl Issuer {
     /// before; [`Error::Sign`], [`Error::Io`], [`Error::Malformed`].
     pub fn finish_rotation(&self, force: bool) -> Result<(), Error> {
         let now = SystemTime::now();
-        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now_s = unix_s(now);
         let lock = DirLock::take(&self.dir)?;
         let previous = Authority::load_previous(&self.identity_dir)?
             .ok_or_else(|| Error::Rotation("no new CA is taking over: begin with `rankmesh identity rotate`".into()))?;

@@ -19,6 +19,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use crate::authority::CA_DIR;
+use crate::chain::unix_s;
 use crate::files::{self, DirLock, Replace};
 use crate::fingerprint::{equal_in_constant_time, sha256};
 use crate::{Authority, Error, Fingerprint, MeshName};
@@ -205,20 +206,12 @@ impl TokenStore {
         Ok(JoinToken { mesh: self.mesh.clone(), ca: self.ca, secret, expires })
     }
 
-    /// Takes one use of the token with this secret.
-    ///
-    /// # Errors
-    /// [`Error::TokenUnknown`], [`Error::TokenUsed`], [`Error::TokenExpired`]; [`Error::Io`],
-    /// [`Error::Malformed`].
-    pub fn redeem(&self, secret: &TokenSecret) -> Result<(), Error> {
-        self.redeem_at(&DirLock::take(&self.dir)?, secret, SystemTime::now())
-    }
-
     /// Whether the token with this secret would be taken; changes nothing.
     pub(crate) fn check_at(&self, lock: &DirLock, secret: &TokenSecret, now: SystemTime) -> Result<(), Error> {
         find(&mut self.read(lock)?, secret, now).map(drop)
     }
 
+    /// Takes one use of the token with this secret.
     pub(crate) fn redeem_at(&self, lock: &DirLock, secret: &TokenSecret, now: SystemTime) -> Result<(), Error> {
         let mut records = self.read(lock)?;
         let record = find(&mut records, secret, now)?;
@@ -273,11 +266,6 @@ fn find<'a>(records: &'a mut Records, secret: &TokenSecret, now: SystemTime) -> 
     Ok(record)
 }
 
-/// Whole seconds since 1970.
-fn unix_s(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
 /// A time in Unix seconds, unless the clock cannot hold it.
 fn time(unix_s: u64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_secs(unix_s))
@@ -302,22 +290,26 @@ mod tests {
         (dir, store)
     }
 
+    fn redeem(store: &TokenStore, secret: &TokenSecret) -> Result<(), Error> {
+        store.redeem_at(&DirLock::take(&store.dir)?, secret, SystemTime::now())
+    }
+
     #[test]
     fn admits_as_often_as_it_says() {
         let (_dir, store) = store();
         let once = store.create(HOUR, NonZeroU32::new(1)).unwrap();
         let twice = store.create(HOUR, NonZeroU32::new(2)).unwrap();
         let ever = store.create(HOUR, None).unwrap();
-        store.redeem(once.secret()).unwrap();
-        assert!(matches!(store.redeem(once.secret()), Err(Error::TokenUsed)));
-        store.redeem(twice.secret()).unwrap();
-        store.redeem(twice.secret()).unwrap();
-        assert!(matches!(store.redeem(twice.secret()), Err(Error::TokenUsed)));
+        redeem(&store, once.secret()).unwrap();
+        assert!(matches!(redeem(&store, once.secret()), Err(Error::TokenUsed)));
+        redeem(&store, twice.secret()).unwrap();
+        redeem(&store, twice.secret()).unwrap();
+        assert!(matches!(redeem(&store, twice.secret()), Err(Error::TokenUsed)));
         for _ in 0..5 {
-            store.redeem(ever.secret()).unwrap();
+            redeem(&store, ever.secret()).unwrap();
         }
         let stranger = TokenSecret::random().unwrap();
-        assert!(matches!(store.redeem(&stranger), Err(Error::TokenUnknown)));
+        assert!(matches!(redeem(&store, &stranger), Err(Error::TokenUnknown)));
     }
 
     #[test]
@@ -347,7 +339,7 @@ mod tests {
         assert!(!text.contains(&token.secret().to_text()) && !text.contains(&hex));
         assert!(!format!("{token:?}").contains(&token.secret().to_text()));
         fs::write(&path, &text[..text.len() / 2]).unwrap();
-        assert!(matches!(store.redeem(token.secret()), Err(Error::Malformed { .. })));
+        assert!(matches!(redeem(&store, token.secret()), Err(Error::Malformed { .. })));
     }
 
     #[test]

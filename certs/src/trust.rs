@@ -18,15 +18,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
+use crate::chain::{self, unix_s};
 use crate::files::{self, Replace};
-use crate::{Error, Fingerprint, MeshName, chain};
+use crate::{Error, Fingerprint, MeshName};
 
 /// No trust list is longer; read no more than this from a peer.
 pub const MAX_TRUST_BYTES: usize = 2 << 20;
@@ -141,7 +142,7 @@ impl TrustList {
         now: SystemTime,
     ) -> Result<Self, Error> {
         let first = signers.first().ok_or_else(|| Error::invalid("trust list", "nobody signs it"))?;
-        let now_s = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+        let now_s = unix_s(now);
         let mut revoked: Vec<Revoked> = revoked.into_iter().filter(|entry| entry.until_unix_s >= now_s).collect();
         revoked.sort_by(|a, b| a.serial.cmp(&b.serial));
         revoked.dedup_by(|a, b| a.serial == b.serial);

@@ -4,7 +4,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::hour::Hour;
-use crate::layout::StoreName;
 
 /// The version of this form; a later one may use the same names with other meanings.
 pub const VERSION: u32 = 1;
@@ -93,13 +92,6 @@ pub struct Dropped {
 }
 
 impl Manifest {
-    /// Whose it is.
-    #[must_use]
-    pub fn store_name(&self) -> Option<StoreName> {
-        let birth_ns = i64::from_str_radix(&self.store, 16).ok()?;
-        Some(StoreName { node: self.node.clone(), birth_ns })
-    }
-
     /// The rows of a table.
     #[must_use]
     pub fn table(&self, name: &str) -> Option<&TableRows> {

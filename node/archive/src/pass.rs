@@ -320,7 +320,7 @@ mod tests {
         let name = StoreName { node: "n1".into(), birth_ns: Hours::open(&db).unwrap().birth_ns() };
         let manifest = Manifest::read(&place.read(&layout::manifest(last, &name)).unwrap().unwrap()).unwrap();
         assert_eq!(manifest.table("collectives").map(|table| table.rows), Some(17));
-        assert_eq!(manifest.store_name(), Some(name));
+        assert_eq!((manifest.node, i64::from_str_radix(&manifest.store, 16)), (name.node, Ok(name.birth_ns)));
     }
 
     #[test]

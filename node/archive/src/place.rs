@@ -313,19 +313,6 @@ impl Place {
         self.wait(async move { store.list_with_delimiter(Some(&key)).await })
     }
 
-    /// All files beneath a folder, by their names from there.
-    ///
-    /// # Errors
-    /// The place failed.
-    pub fn all_files(&self, folder: &str) -> Result<Vec<String>, PlaceError> {
-        let (key, store) = (self.key(folder)?, Arc::clone(&self.store));
-        let found: Vec<object_store::ObjectMeta> =
-            self.wait(async move { store.list(Some(&key)).try_collect().await })?;
-        let cut = if self.prefix.is_empty() { 0 } else { self.prefix.len() + 1 };
-        let name = |meta: object_store::ObjectMeta| meta.location.as_ref().get(cut..).unwrap_or_default().to_owned();
-        Ok(found.into_iter().map(name).collect())
-    }
-
     /// A file that is written piece by piece, no faster than `rate_bytes` a second, and appears
     /// when it is [finished](Upload::finish).
     #[must_use]
@@ -452,7 +439,6 @@ mod tests {
         upload.write_all(&vec![7; PART_BYTES + 5]).unwrap();
         assert_eq!(place.files("a/b=c").unwrap(), [("x.json".to_owned(), 3)]);
         drop(upload);
-        assert_eq!(place.all_files("a").unwrap(), ["a/b=c/x.json"]);
         assert_eq!(std::fs::read_dir(dir.path().join("a/b=c")).unwrap().count(), 1, "nothing is left of it");
         let mut upload = place.upload("a/b=c/long", u64::MAX);
         upload.write_all(&vec![7; PART_BYTES + 5]).unwrap();

@@ -9,7 +9,7 @@ use node_bpf::{Collective, CudaCall, Library, OffCpu, ProcessSeen, Record};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::{CALLS_A_STEP, Day, LOCAL_RANKS, Made, Phase};
+use super::{CALLS_A_STEP, Day, Made, Phase};
 
 /// Rank of `train-7` that is late at the end of the day; it runs on host 1, or on the only host.
 pub const LATE_RANK: u32 = 5;
@@ -242,10 +242,4 @@ fn process(day: &Day, job: &Job, local: u32) -> ProcessSeen {
         uid: Some(1000),
         cgroup_id: Some(0x100 + u64::from(job.pid)),
     }
-}
-
-/// The number of ranks on all hosts of the job with a late rank.
-#[must_use]
-pub fn late_world(day: &Day) -> u32 {
-    day.hosts * LOCAL_RANKS / 2
 }
