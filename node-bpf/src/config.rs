@@ -1,6 +1,7 @@
 //! What to capture and how: the values a capture is started with.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::shedding::Backlog;
@@ -18,6 +19,28 @@ pub enum AttachMode {
     /// The same, with a small program for each that identifies it, and without task storage (Linux
     /// 5.8).
     Stub,
+}
+
+/// What is to be done when the ring buffer was read and all that was in it is delivered: rows that
+/// came together are best committed together.
+#[derive(Clone, Default)]
+pub struct AfterRead(Option<Arc<dyn Fn() + Send + Sync>>);
+
+impl AfterRead {
+    /// To do this; it should return soon.
+    pub fn new(what: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(what)))
+    }
+
+    pub(crate) fn call(&self) {
+        self.0.iter().for_each(|what| what());
+    }
+}
+
+impl std::fmt::Debug for AfterRead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AfterRead")
+    }
 }
 
 /// What to capture, and how.
@@ -54,6 +77,8 @@ pub struct CaptureConfig {
     pub rescan: Duration,
     /// How full the queue behind the sink is: when it fills up, less is recorded.
     pub backlog: Backlog,
+    /// Called after each read of the ring buffer by the clock.
+    pub after_read: AfterRead,
     /// Record only this user's processes. Without root's rights that is always so, for the user
     /// that runs this process: see [`privileges::only_user`](crate::privileges::only_user).
     pub only_user: Option<u32>,
@@ -79,6 +104,7 @@ impl Default for CaptureConfig {
             probes: vec![],
             rescan: Duration::from_secs(1),
             backlog: Backlog::default(),
+            after_read: AfterRead::default(),
             only_user: None,
             attach_mode: None,
         }

@@ -62,7 +62,7 @@ mod wire;
 pub use capture::{Capture, prepare, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
 pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
-pub use config::{AttachMode, CaptureConfig};
+pub use config::{AfterRead, AttachMode, CaptureConfig};
 pub use error::Error;
 pub use host::Host;
 pub use loader::{ProbeStatus, kernel_objects};

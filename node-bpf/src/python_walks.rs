@@ -122,7 +122,7 @@ impl PythonWalks {
             if self.open.is_empty() || left.is_zero() {
                 break;
             }
-            self.ring.wait(left.max(Duration::from_millis(1)));
+            self.ring.signal().wait(left.max(Duration::from_millis(1)));
         }
         for tid in mem::take(&mut self.open).into_keys() {
             let _ = self.asked.delete(&tid.to_ne_bytes()); // its answer may be on its way

@@ -120,8 +120,29 @@ impl Drop for Mapping {
 pub(crate) struct Ring {
     pages: Pages,
     _mappings: [Mapping; 2],
-    epoll: OwnedFd,
+    signal: RingSignal,
     spare: Vec<u8>,
+}
+
+/// Waits for the programs that fill a ring; also while another thread reads it.
+#[derive(Debug)]
+pub(crate) struct RingSignal {
+    epoll: OwnedFd,
+}
+
+impl RingSignal {
+    /// Waits until the programs wake us, at most this long.
+    pub(crate) fn wait(&self, most: Duration) {
+        let most_ms = libc::c_int::try_from(most.as_millis()).unwrap_or(libc::c_int::MAX);
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: there is room for one event. Interrupted is as good as timed out.
+        unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, most_ms) };
+    }
+
+    /// Another handle of it.
+    pub(crate) fn try_clone(&self) -> io::Result<RingSignal> {
+        Ok(RingSignal { epoll: self.epoll.try_clone()? })
+    }
 }
 
 // SAFETY: the pointers lead into mappings that this value owns and that are not bound to a thread;
@@ -156,15 +177,12 @@ impl Ring {
         if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut wanted) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Ring { pages, _mappings: [ours, theirs], epoll, spare: vec![] })
+        Ok(Ring { pages, _mappings: [ours, theirs], signal: RingSignal { epoll }, spare: vec![] })
     }
 
-    /// Waits until the programs wake us, at most this long.
-    pub(crate) fn wait(&self, most: Duration) {
-        let most_ms = libc::c_int::try_from(most.as_millis()).unwrap_or(libc::c_int::MAX);
-        let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: there is room for one event. Interrupted is as good as timed out.
-        unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, most_ms) };
+    /// What tells that there is something to be read.
+    pub(crate) fn signal(&self) -> &RingSignal {
+        &self.signal
     }
 
     /// Passes every complete record to `take`; false when one is still being written, and there may

@@ -91,7 +91,7 @@ struct {
     result__;                                                                     \
   })
 
-/* The reader looks every 50 ms anyway: wake it only when much is waiting. */
+/* The reader looks every 200 ms anyway: wake it only when much is waiting. */
 static __always_inline __u64 wake_flags(void) {
   return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= config.wake_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }

@@ -15,6 +15,8 @@ use std::time::Instant;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
+use reader::RingReader;
+
 use crate::cgroup::Cgroup;
 use crate::clock::{self, Clock};
 use crate::config::CaptureConfig;
@@ -46,6 +48,7 @@ pub struct Capture {
     threads: Vec<JoinHandle<()>>,
     open_calls: Arc<OpenCalls>,
     waiting: MapHandle,
+    ring: Arc<Mutex<RingReader>>,
 }
 
 /// Whether this host and this process can capture; the error says what is missing and what to do.
@@ -124,10 +127,14 @@ impl Capture {
         discovery.check_probes()?;
 
         let (wake, woken) = mpsc::channel();
-        let mut capture = Capture { shared, wake, threads: vec![], open_calls, waiting };
+        let of_ring = |source| Error::Os { doing: "mapping the ring buffer", source };
+        let ring = RingReader::open(&events, bursts, Arc::clone(&shared), wake.clone()).map_err(of_ring)?;
+        let signal = ring.signal().map_err(of_ring)?;
+        let ring = Arc::new(Mutex::new(ring));
+        let mut capture = Capture { shared, wake, threads: vec![], open_calls, waiting, ring: Arc::clone(&ring) };
         capture.spawn("capture-ring", {
-            let (shared, wake) = (Arc::clone(&capture.shared), capture.wake.clone());
-            move || reader::read_ring(&events, bursts, shared, wake)
+            let shared = Arc::clone(&capture.shared);
+            move || reader::read_ring(&ring, &signal, &shared, &config.after_read)
         })?;
         capture.spawn("capture-find", {
             let (shared, open_calls) = (Arc::clone(&capture.shared), Arc::clone(&capture.open_calls));
@@ -159,6 +166,11 @@ impl Capture {
         let spawned = thread::Builder::new().name(name.to_owned()).spawn(run);
         self.threads.push(spawned.map_err(|source| Error::Os { doing: "starting a capture thread", source })?);
         Ok(())
+    }
+
+    /// Delivers what is in the ring buffer now, from the caller's thread.
+    pub fn read_now(&self) {
+        self.ring.lock().read();
     }
 
     /// What is probed and what was lost.

@@ -1,6 +1,8 @@
-//! The thread that reads the ring buffer and makes records of its bytes.
+//! Reads the ring buffer and makes records of its bytes: a thread now and then, and who needs what
+//! is in it at once.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -8,11 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
+use parking_lot::Mutex;
 
 use super::{Wake, loss};
+use crate::config::AfterRead;
 use crate::decode;
 use crate::process::Process;
-use crate::ring::Ring;
+use crate::ring::{Ring, RingSignal};
 use crate::shared::Shared;
 use crate::signals::bursts::Bursts;
 use crate::signals::decode as signals;
@@ -27,52 +31,87 @@ use record::HostRecord;
 use record::Record;
 
 /// Time between two reads; the kernel wakes the reader earlier only when the ring fills up. Each
-/// read takes the CPU from a rank where ranks use all of them. Code that waits for records to
-/// arrive (the standing verdict's `LAG`) waits longer than this.
-const RING_INTERVAL: Duration = Duration::from_millis(50);
+/// read takes the CPU from a rank where ranks use all of them. Who needs what is in the ring reads
+/// it himself ([`RingReader::read`]).
+const RING_INTERVAL: Duration = Duration::from_millis(200);
+/// The same after a read in which a program began: where many begin, not each wakes the reader, and
+/// their libraries are to be found before they make calls.
+const INTERVAL_OF_PROGRAMS: Duration = Duration::from_millis(50);
 
-pub(super) fn read_ring(events: &MapHandle, bursts: Bursts, shared: Arc<Shared>, wake: Sender<Wake>) {
-    let mut reader = Reader {
-        shared: Arc::clone(&shared),
-        wake,
-        sockets: Sockets::default(),
-        parents: HashMap::new(),
-        waits: vec![],
-        leaving: vec![],
-        bursts,
-        sites: Sites::new(),
-        unparsed: 0,
-    };
-    let mut ring = match Ring::open(events) {
-        Ok(ring) => ring,
-        Err(error) => {
-            shared.problem(format!("cannot read the ring buffer: {error}"));
-            return;
-        }
-    };
-    loop {
-        let last = shared.detached.load(Ordering::Acquire);
-        if !last {
-            ring.wait(RING_INTERVAL);
-        }
-        let mut all = ring.consume(|bytes| reader.take(bytes)); // also records that woke nobody
+/// The ring buffer with what makes records of its bytes. Any thread may read it, one at a time.
+#[derive(Debug)]
+pub(super) struct RingReader {
+    ring: Ring,
+    reader: Reader,
+}
+
+impl RingReader {
+    pub(super) fn open(
+        events: &MapHandle,
+        bursts: Bursts,
+        shared: Arc<Shared>,
+        wake: Sender<Wake>,
+    ) -> io::Result<Self> {
+        let reader = Reader {
+            shared,
+            wake,
+            sockets: Sockets::default(),
+            parents: HashMap::new(),
+            waits: vec![],
+            leaving: vec![],
+            bursts,
+            sites: Sites::new(),
+            program_began: false,
+            unparsed: 0,
+        };
+        Ok(RingReader { ring: Ring::open(events)?, reader })
+    }
+
+    pub(super) fn signal(&self) -> io::Result<RingSignal> {
+        self.ring.signal().try_clone()
+    }
+
+    /// Delivers every complete record; false when one is still being written.
+    pub(super) fn read(&mut self) -> bool {
+        self.reader.program_began = false;
+        let all = self.ring.consume(|bytes| self.reader.take(bytes)); // also records that woke nobody
+        self.reader.deliver_waits(false);
+        self.reader.deliver_bursts(false);
+        self.reader.release_groups();
+        all
+    }
+
+    /// Delivers what is left after the probes were removed.
+    fn read_last(&mut self) {
+        let mut all = self.read();
         let until = Instant::now() + MOST_OF_A_RECORD;
-        while last && !all && Instant::now() < until {
+        while !all && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
-            all = ring.consume(|bytes| reader.take(bytes));
+            all = self.read();
         }
-        if last && !all {
+        let shared = Arc::clone(&self.reader.shared);
+        if !all {
             shared.problem("a record was not finished when capture ended: what came after it is not stored".to_owned());
         }
-        reader.deliver_waits(last);
-        reader.deliver_bursts(last);
-        reader.release_groups();
-        if last {
-            let left = shared.groups().release_all();
-            left.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
-            return;
-        }
+        self.reader.deliver_waits(true);
+        self.reader.deliver_bursts(true);
+        let left = shared.groups().release_all();
+        left.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
     }
+}
+
+/// The body of the thread that reads the ring every now and then, until the probes are gone.
+pub(super) fn read_ring(ring: &Mutex<RingReader>, signal: &RingSignal, shared: &Shared, after_read: &AfterRead) {
+    let mut interval = RING_INTERVAL;
+    while !shared.detached.load(Ordering::Acquire) {
+        signal.wait(interval);
+        let mut ring = ring.lock();
+        ring.read();
+        interval = if ring.reader.program_began { INTERVAL_OF_PROGRAMS } else { RING_INTERVAL };
+        drop(ring);
+        after_read.call();
+    }
+    ring.lock().read_last();
 }
 
 /// A program that was about to write a record when its probe was removed does so when its CPU lets
@@ -86,6 +125,7 @@ const LAST_THREADS: Duration = Duration::from_secs(1);
 /// Most processes whose parents are remembered.
 const MOST_PARENTS: usize = 16_384;
 
+#[derive(Debug)]
 struct Reader {
     /// The parents of processes that followed ones start.
     parents: HashMap<u32, u32>,
@@ -99,6 +139,8 @@ struct Reader {
     leaving: Vec<(Instant, u32)>,
     bursts: Bursts,
     sites: Sites,
+    /// Whether a program began in what was read last.
+    program_began: bool,
     unparsed: u64,
 }
 
@@ -199,6 +241,7 @@ impl Reader {
                 Some(Record::Net(raw.record(&shared.clock, rank)))
             }
             Some(RawRecord::Exec { pid, ts_ns }) => {
+                self.program_began = true;
                 shared.processes.exec(pid, ts_ns);
                 shared.late.forget(pid);
                 self.sites.forget(pid);

@@ -9,8 +9,8 @@ use model::NOT_RECORDED;
 use model::wire::OpenCall;
 use node_bpf::rings::Rings;
 use node_bpf::{
-    Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, ProcessSeen, Record, Sampler, SamplerConfig,
-    SelfStat, Watch,
+    AfterRead, Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, ProcessSeen, Record, Sampler,
+    SamplerConfig, SelfStat, Watch,
 };
 use parking_lot::Mutex;
 use store::{Ingest, Source};
@@ -106,7 +106,9 @@ impl Recording {
             .inspect_err(|error| tracing::warn!("the host is not sampled: {error}"))
             .ok();
         let (cgroup, probes) = (cgroup.clone(), probes.clone());
-        let capture_config = CaptureConfig { cgroup, probes, backlog, ..CaptureConfig::default() };
+        let committing = ingest.clone();
+        let after_read = AfterRead::new(move || committing.batch_is_over());
+        let capture_config = CaptureConfig { cgroup, probes, backlog, after_read, ..CaptureConfig::default() };
         let reported = Mutex::new(Some((ingest.clone(), 0)));
         let devices = Arc::new(DeviceTimes::default());
         let mut store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref());
@@ -185,6 +187,11 @@ impl Recording {
         let running = self.running.lock();
         let probes = running.as_ref()?.status().probes;
         Some(probes.iter().map(|probe| probe.lost_ring + probe.lost_map).sum())
+    }
+
+    /// Takes in what was recorded up to now and is on its way.
+    pub(super) fn read_now(&self) {
+        self.running.lock().iter().for_each(Capture::read_now);
     }
 
     /// The calls on their way into digests.

@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::StoreConfig;
 use super::checkpoint::Checkpointer;
-use super::columnar::{Appender, COLUMNAR, Compactor, MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError};
+use super::columnar::{Appender, COLUMNAR, Compactor, MOST_ROWS, MOST_SPAN_NS, RowColumns, Segment, SegmentError};
 use super::facts::{FactsState, read_table};
 use super::hold::Hold;
 use super::losslog::{LossWriter, LossesWritten};
@@ -146,6 +146,12 @@ impl Ingest {
         }
     }
 
+    /// What was handed over up to now came together: it is committed now rather than when
+    /// [`StoreConfig::commit_every`] has passed.
+    pub fn batch_is_over(&self) {
+        self.shared.queue.batch_is_over();
+    }
+
     /// How full the queue is, in thousandths.
     #[must_use]
     pub fn fullness(&self) -> u32 {
@@ -270,18 +276,21 @@ struct Columns {
     kind: Kind,
     appender: Appender,
     compactor: Compactor,
+    /// The last rows that were written, for their memory.
+    rows: RowColumns,
 }
 
 impl Columns {
     fn open(conn: &Connection, kind: Kind, time: &'static str) -> Result<Self, SegmentError> {
         let table = kind.table();
-        Ok(Self { kind, appender: Appender::open(conn, table, time)?, compactor: Compactor::open(conn, table, time)? })
+        let (appender, compactor) = (Appender::open(conn, table, time)?, Compactor::open(conn, table, time)?);
+        Ok(Self { kind, appender, compactor, rows: RowColumns::default() })
     }
 
     /// Write records as segments inside the open transaction. Returns those and how many were not
     /// plausible.
     fn write(
-        &self,
+        &mut self,
         conn: &Connection,
         records: &mut [&Record],
         rollups: &mut Rollups,
@@ -295,13 +304,13 @@ impl Columns {
             let most = rest.partition_point(|record| rows::time_of(record) <= until_ns).min(MOST_ROWS);
             let (chunk, others) = rest.split_at(most.max(1));
             rest = others;
-            let mut columns = self.appender.rows(chunk.len());
+            self.appender.rows_in_place_of(&mut self.rows, chunk.len());
             for record in chunk {
-                invalid += u64::from(!rows::push(record, &mut columns, rollups));
+                invalid += u64::from(!rows::push(record, &mut self.rows, rollups));
             }
-            if columns.rows() > 0 {
-                segments.push(self.appender.write(conn, &columns, written)?);
-                written += columns.rows();
+            if self.rows.rows() > 0 {
+                segments.push(self.appender.write(conn, &self.rows, written)?);
+                written += self.rows.rows();
             }
         }
         Ok((segments, invalid))
@@ -519,7 +528,7 @@ impl<'c> Writer<'c> {
             }
         }
         let mut segments: Vec<Vec<Segment>> = Vec::with_capacity(self.columns.len());
-        for (columns, records) in self.columns.iter().zip(&mut apart) {
+        for (columns, records) in self.columns.iter_mut().zip(&mut apart) {
             let (written, refused) = columns.write(&tx, records, &mut self.rollups)?;
             invalid[columns.kind as usize] += refused;
             let rows: usize = written.iter().map(|segment| segment.rows).sum();

@@ -128,7 +128,7 @@ impl Default for StoreConfig {
     fn default() -> Self {
         Self {
             queue_records: 65_536,
-            commit_every: Duration::from_millis(150),
+            commit_every: Duration::from_millis(200),
             max_bytes: 4 << 30,
             max_age: Duration::from_secs(7 * 86_400),
             wal_bytes: 64 << 20,

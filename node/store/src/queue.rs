@@ -22,12 +22,17 @@ const MOST_LOSS_KINDS: usize = 4096;
 /// Items for which a drained list is used again: those of a commit at some 50,000 records a second.
 const MOST_REUSED: usize = 8192;
 
+/// The writer looks for items no more often than this by itself.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+
 #[derive(Debug, Default)]
 struct State {
     items: Vec<Item>,
     /// An empty list, whose memory is used again.
     spare: Vec<Item>,
     first_at: Option<Instant>,
+    /// What is here is to be committed now.
+    batch_is_over: bool,
     dropped: [u64; Kind::ALL.len()],
     losses: Losses,
     flush_wanted: u64,
@@ -86,7 +91,7 @@ impl Queue {
             state.first_at = Some(Instant::now());
         }
         drop(state);
-        if len == 1 || len == self.wake_at {
+        if len == self.wake_at {
             self.wake_writer.notify_one();
         }
         true
@@ -100,25 +105,35 @@ impl Queue {
         let mut state = self.lock();
         merge_loss(&mut state.losses, loss.probe, loss.reason, loss.ts_ns, loss.lost);
         state.first_at.get_or_insert_with(Instant::now);
-        drop(state);
-        self.wake_writer.notify_one();
     }
 
-    /// Wait until there is something to commit (`commit_every` after the first item came, or the
-    /// queue is filling, or a flush or stop is asked for), at most `idle`; then take everything.
+    /// What came up to now came together, and more is not to be expected soon.
+    pub(crate) fn batch_is_over(&self) {
+        let mut state = self.lock();
+        if !state.items.is_empty() {
+            state.batch_is_over = true;
+            drop(state);
+            self.wake_writer.notify_one();
+        }
+    }
+
+    /// Wait until there is something to commit (a batch is over, or `commit_every` after the first
+    /// item came, or the queue is filling, or a flush or stop is asked for), at most `idle`; then take
+    /// everything. An item wakes nobody by itself: the writer looks every `commit_every`.
     pub(crate) fn drain(&self, commit_every: Duration, idle: Duration) -> Drained {
         let deadline = Instant::now() + idle;
         let mut state = self.lock();
         loop {
             let due = state.first_at.map_or(deadline, |first| (first + commit_every).min(deadline));
             let now = Instant::now();
-            let hurry = state.stop || state.flush_wanted > state.flush_done || state.items.len() >= self.wake_at;
-            if hurry || now >= due {
+            let is_asked = state.stop || state.batch_is_over || state.flush_wanted > state.flush_done;
+            if is_asked || state.items.len() >= self.wake_at || now >= due {
                 break;
             }
-            self.wake_writer.wait_for(&mut state, due - now);
+            self.wake_writer.wait_for(&mut state, (due - now).min(commit_every.max(SHORTEST_LOOK)));
         }
         state.first_at = None;
+        state.batch_is_over = false;
         let empty = std::mem::take(&mut state.spare);
         Drained {
             items: std::mem::replace(&mut state.items, empty),
@@ -253,6 +268,21 @@ mod tests {
         let drained = queue.drain(Duration::from_secs(60), Duration::from_secs(60));
         assert_eq!(drained.items.len(), 4);
         assert!(began.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn what_came_together_is_drained_together_at_once_and_the_rest_after_the_interval() {
+        let queue = Queue::new(1000);
+        let (long, idle) = (Duration::from_secs(60), Duration::from_secs(60));
+        queue.batch_is_over();
+        (0..9).for_each(|i| assert!(queue.push(item(i))));
+        queue.batch_is_over();
+        assert_eq!(queue.drain(long, idle).items.len(), 9);
+        // Of one batch, not of what follows; and a batch of nothing is none.
+        assert!(queue.push(item(9)));
+        let (short, began) = (Duration::from_millis(40), Instant::now());
+        assert_eq!(queue.drain(short, idle).items.len(), 1);
+        assert!(began.elapsed() >= short);
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub enum Mode {
         /// Limit of the store in bytes, 0 for none.
         #[arg(default_value_t = 0)]
         max_bytes: u64,
+        /// Seconds that the rows' times span: an hour has few calls for each sum by the second.
+        #[arg(long, default_value_t = 3600)]
+        span_s: u32,
     },
     /// Rows at a steady pace.
     Paced {
@@ -82,7 +85,7 @@ pub struct Report {
 /// The store cannot be opened or written.
 pub fn run(mode: &Mode) -> anyhow::Result<()> {
     let report = match mode {
-        Mode::Fill { path, rows, max_bytes } => fill(path, *rows, *max_bytes)?,
+        Mode::Fill { path, rows, max_bytes, span_s } => fill(path, *rows, *max_bytes, *span_s)?,
         Mode::Paced { path, per_second, seconds } => paced(path, *per_second, *seconds)?,
         Mode::Endless { path, earlier } => endless(path, *earlier)?,
         Mode::Open { path } => open(path)?,
@@ -99,12 +102,13 @@ fn config(max_bytes: u64) -> StoreConfig {
     }
 }
 
-fn fill(path: &Path, rows: u64, max_bytes: u64) -> anyhow::Result<Report> {
+fn fill(path: &Path, rows: u64, max_bytes: u64, span_s: u32) -> anyhow::Result<Report> {
+    let span_ns = i64::from(span_s) * 1_000_000_000;
     // What making the rows costs, to be left out.
     let sample = rows.min(200_000);
     let began = cpu_time();
     let mut kept = 0_i64;
-    for row in Generator::new(sample) {
+    for row in Generator::spread(sample, span_ns) {
         kept ^= row.duration_ns;
     }
     ensure!(kept != i64::MIN);
@@ -116,7 +120,7 @@ fn fill(path: &Path, rows: u64, max_bytes: u64) -> anyhow::Result<Report> {
     let (began, cpu) = (Instant::now(), cpu_time());
     let room = StoreConfig::default().queue_records as u64 / 2;
     let mut largest_bytes = 0;
-    for (i, row) in Generator::new(rows).enumerate() {
+    for (i, row) in Generator::spread(rows, span_ns).enumerate() {
         if i % 4096 == 0 {
             while store.health().queued as u64 > room {
                 ensure!(!matches!(store.health().state, StoreState::Retrying(_)), "the store cannot commit");

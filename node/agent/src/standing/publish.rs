@@ -15,8 +15,8 @@ use verdicts::standing::NO_JOB;
 use super::super::Shared;
 use super::{LARGEST, LARGEST_TIMES, feed, gossiped, outbox, roster};
 
-/// A window is closed so long after its end: what ended in it has come through the ring buffer by
-/// then, which is read every 50 ms.
+/// A window is closed so long after its end: what ended in it is in the ring buffer by then, which
+/// is read first.
 const LAG: Duration = Duration::from_millis(90);
 /// Jobs of a host that are judged.
 const MOST_JOBS: usize = 256;
@@ -45,6 +45,7 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
         let mixed = shared.standing.is_mixed();
         let (closing, node) = (Arc::clone(&shared), Arc::clone(&own));
         let closed = tokio::task::spawn_blocking(move || {
+            closing.recording.read_now();
             let feed = closing.recording.feed();
             feed.end_idle(window, || waited_in(&closing));
             let recording = &closing.recording;

@@ -7,8 +7,11 @@ use super::Kind;
 use super::encode::Column;
 use super::segment::{self, MOST_ROWS, Segment, SegmentError};
 
+/// Rows of columns whose memory is used again: some 700 KiB of collectives.
+const MOST_REUSED: usize = 4096;
+
 /// The columns of a table with some rows in memory, in the order in which rows are pushed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct RowColumns {
     columns: Vec<(String, Column)>,
     at: usize,
@@ -86,6 +89,15 @@ impl Appender {
     /// Room for a commit's rows.
     pub(crate) fn rows(&self, rows: usize) -> RowColumns {
         RowColumns::new(&self.columns, rows)
+    }
+
+    /// The same in the memory of columns of this table whose rows were written, unless those were many.
+    pub(crate) fn rows_in_place_of(&self, written: &mut RowColumns, rows: usize) {
+        if written.columns.is_empty() || written.rows() > MOST_REUSED {
+            *written = self.rows(rows);
+        }
+        written.columns.iter_mut().for_each(|(_, column)| column.clear());
+        written.at = 0;
     }
 
     /// The row id of the next row.

@@ -62,8 +62,13 @@ pub(crate) struct Column {
     valid: Vec<bool>,
     texts: Vec<Vec<u8>>,
     codes: FastMap<Vec<u8>, i64>,
-    last: i64,
+    /// Codes of texts that came of late, by where these lie in memory: a text that many rows share is
+    /// compared with one, not looked up.
+    recent: [i64; RECENT],
 }
+
+/// Places of [`Column::recent`].
+const RECENT: usize = 16;
 
 impl Column {
     pub(super) fn new(kind: Kind) -> Self {
@@ -78,8 +83,17 @@ impl Column {
             valid: Vec::new(),
             texts: Vec::new(),
             codes: FastMap::default(),
-            last: NULL_CODE,
+            recent: [NULL_CODE; RECENT],
         }
+    }
+
+    /// Without rows, with the memory that it has.
+    pub(super) fn clear(&mut self) {
+        self.values.clear();
+        self.valid.clear();
+        self.texts.clear();
+        self.codes.clear();
+        self.recent = [NULL_CODE; RECENT];
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -127,8 +141,10 @@ impl Column {
     }
 
     fn code(&mut self, text: &[u8]) -> i64 {
-        if self.texts.get(self.last as usize).is_some_and(|last| last == text) {
-            return self.last;
+        let place = (text.as_ptr().addr() / 8 + text.len()) % RECENT;
+        let recent = self.recent[place];
+        if self.texts.get(recent as usize).is_some_and(|known| known == text) {
+            return recent;
         }
         let code = match self.codes.get(text) {
             Some(&code) => code,
@@ -139,7 +155,7 @@ impl Column {
                 code
             }
         };
-        self.last = code;
+        self.recent[place] = code;
         code
     }
 
