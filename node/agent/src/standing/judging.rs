@@ -32,11 +32,15 @@ struct Duty {
 /// Judges until `stop`.
 pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
     let mut duties: BTreeMap<u64, Duty> = BTreeMap::new();
+    let mut not_before = Instant::now();
     loop {
         tokio::select! {
             () = shared.standing.boards.news.notified() => {}
             () = tokio::time::sleep(LOOK_AT_LEAST) => {}
             () = stop.cancelled() => return,
+        }
+        if not_before > Instant::now() {
+            tokio::time::sleep_until(not_before.into()).await;
         }
         let standing = &shared.standing;
         let (mixed, roster) = (standing.is_mixed(), standing.roster());
@@ -93,7 +97,7 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
             standing.own.lock().insert(job, (verdict, now_ns));
             standing.look_again();
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        not_before = Instant::now() + LOOK_EVERY;
     }
 }
 

@@ -226,7 +226,7 @@ fn scan(work: &Work<'_>, groups: &Groups, state: &mut State) -> Result<usize, Fa
     let is_distinct = groups.columns.iter().all(|column| !matches!(column, GroupColumn::Aggregate(..)));
     let enough = groups.limit.filter(|(count, _)| is_distinct && groups.order.is_empty() && *count >= 0);
     let enough = enough.and_then(|(count, offset)| usize::try_from(count.saturating_add(offset)).ok());
-    let apart = state.empty();
+    let apart = state.empty()?;
     let add = |opened: Opened<'_>, state: &mut State| opened.add(state, None);
     let other = helper::with_helper(work, apart, add, |helper| {
         for segment in work.segments {

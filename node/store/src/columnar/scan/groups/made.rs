@@ -77,7 +77,7 @@ impl<'w> Made<'w> {
                 known.insert(std::mem::replace(key, made.clone()), made);
             }
         }
-        let mut made = state.empty();
+        let mut made = state.empty()?;
         made.merge(state)?;
         Ok(made)
     }

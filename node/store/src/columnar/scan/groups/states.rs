@@ -107,8 +107,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Of the same question, without groups.
-    pub(super) fn empty(&self) -> Self {
+    /// Of the same question, before its first row: without GROUP BY there is one group then.
+    pub(super) fn empty(&self) -> Result<Self, StepAside> {
         let argument = |argument: &Argument| Argument {
             operand: argument.operand.clone(),
             basics: Vec::new(),
@@ -118,7 +118,11 @@ impl State {
             quantiles: argument.quantiles.as_ref().map(|_| Vec::new()),
             gathered: argument.gathered.as_ref().map(|_| Vec::new()),
         };
-        Self { found: Found::default(), arguments: self.arguments.iter().map(argument).collect() }
+        let mut state = Self { found: Found::default(), arguments: self.arguments.iter().map(argument).collect() };
+        if self.found.keys.first().is_some_and(Vec::is_empty) {
+            state.found.group(Vec::new(), &mut state.arguments)?;
+        }
+        Ok(state)
     }
 
     /// Adds what is known of other rows.
