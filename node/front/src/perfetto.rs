@@ -12,6 +12,7 @@ use ask::output::printable;
 use ask::rows::Rows;
 use ask::values::Ranks;
 use ask::{Connector, Exit, Span, Target, UsageError};
+use model::cells::{integer_of, text_of};
 use model::{Coverage, StragglersQuestion};
 use query_planner::Value;
 use report::perfetto::clock::{self, NodeTime};
@@ -213,11 +214,11 @@ impl Asked<'_> {
     /// their environment.
     fn who(&mut self, since_ns: i64, until_ns: i64) -> anyhow::Result<HashMap<(String, i64), Who>> {
         let mut all: HashMap<(String, i64), Who> = HashMap::new();
-        let process = |row: &[Value]| Some((text(row.first()?)?, integer(row.get(1)?)?));
+        let process = |row: &[Value]| Some((text_of(row.first()?)?, integer_of(row.get(1)?)?));
         let sql = "SELECT node, pid, rank, comm, job_id, max(seen_ns) FROM processes GROUP BY node, pid".to_owned();
         for row in self.rows("processes", sql)?.iter().flatten() {
             let Some(process) = process(row) else { continue };
-            let who = Who { rank: integer(&row[2]), comm: text(&row[3]), job_id: text(&row[4]) };
+            let who = Who { rank: integer_of(&row[2]), comm: text_of(&row[3]), job_id: text_of(&row[4]) };
             all.insert(process, who);
         }
         let sql = format!(
@@ -226,7 +227,7 @@ impl Asked<'_> {
         );
         for row in self.rows("collectives", sql)?.iter().flatten() {
             let Some(process) = process(row) else { continue };
-            all.entry(process).or_default().rank = integer(&row[2]);
+            all.entry(process).or_default().rank = integer_of(&row[2]);
         }
         Ok(all)
     }
@@ -268,8 +269,8 @@ impl<W: Write> Copied<'_, W> {
                 let sql = samples.select(since_ns, until_ns, self.pids.as_deref());
                 let Some(mut rows) = self.asked.rows_of(Of::Part, samples.name, sql)? else { break };
                 rows.retain(|row| {
-                    let (Some(node), Some(ts_ns)) = (text(&row[0]), integer(&row[1])) else { return false };
-                    self.is_wanted(&node, samples.of_processes.then(|| integer(&row[2])).flatten(), ts_ns)
+                    let (Some(node), Some(ts_ns)) = (text_of(&row[0]), integer_of(&row[1])) else { return false };
+                    self.is_wanted(&node, samples.of_processes.then(|| integer_of(&row[2])).flatten(), ts_ns)
                 });
                 counters.rows(samples, rows, &mut self.to)?;
             }
@@ -303,7 +304,7 @@ impl<W: Write> Copied<'_, W> {
             let of = if (since_ns, until_ns) == all { Of::Span } else { Of::Part };
             let Some(counts) = self.asked.rows_of(of, table, sql)? else { return Ok(Vec::new()) };
             let mut counts: Vec<(i64, i64)> =
-                counts.iter().filter_map(|row| Some((integer(row.first()?)?, integer(row.get(1)?)?))).collect();
+                counts.iter().filter_map(|row| Some((integer_of(row.first()?)?, integer_of(row.get(1)?)?))).collect();
             counts.sort_unstable();
             let mut todo = Vec::new();
             // The part that grows, with its rows.
@@ -366,19 +367,5 @@ impl<W: Write> Copied<'_, W> {
         let text = answer["text"].as_str().unwrap_or_default().to_owned();
         let report: verdicts::Report = serde_json::from_value(answer).context("reading the verdict")?;
         Ok(verdict::put(&report, &text, &mut self.to)?)
-    }
-}
-
-fn integer(value: &Value) -> Option<i64> {
-    match value {
-        Value::Integer(int) => Some(*int),
-        _ => None,
-    }
-}
-
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        _ => None,
     }
 }

@@ -5,12 +5,25 @@ use query_planner::Value;
 /// The kinds of findings that are no verdicts on a job, as SQL has a list.
 pub const NO_VERDICTS: &str = "('archive', 'repeat_culprit')";
 
-/// A cell as a number.
-pub fn integer(row: &[Value], column: usize) -> Option<i64> {
-    match row.get(column) {
-        Some(Value::Integer(number)) => Some(*number),
+/// A value as a number.
+pub fn integer_of(value: &Value) -> Option<i64> {
+    match value {
+        Value::Integer(number) => Some(*number),
         _ => None,
     }
+}
+
+/// A value as text.
+pub fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => None,
+    }
+}
+
+/// A cell as a number.
+pub fn integer(row: &[Value], column: usize) -> Option<i64> {
+    row.get(column).and_then(integer_of)
 }
 
 /// A cell as a number that may have a fraction.
@@ -24,10 +37,7 @@ pub fn real(row: &[Value], column: usize) -> Option<f64> {
 
 /// A cell as text; empty where it is none.
 pub fn text(row: &[Value], column: usize) -> String {
-    match row.get(column) {
-        Some(Value::Text(text)) => String::from_utf8_lossy(text).into_owned(),
-        _ => String::new(),
-    }
+    row.get(column).and_then(text_of).unwrap_or_default()
 }
 
 /// A text as SQL has it.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::deal::Dealer;
+use super::deal::{Dealer, quoted};
 
 /// A table that can be columnar: its name, and its columns with INTEGER or TEXT.
 type Columnar = (String, Vec<(String, &'static str)>);
@@ -96,10 +96,6 @@ fn kind(declared: &str) -> Option<&'static str> {
         () if has(&["CHAR", "CLOB", "TEXT"]) => Some("TEXT"),
         () => None,
     }
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A read-only connection to a file with columnar tables, as an agent has it.

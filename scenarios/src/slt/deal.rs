@@ -411,7 +411,8 @@ fn is_plain_insert(sql: &str) -> bool {
     words.next().as_deref() == Some("INSERT") && words.next().as_deref() == Some("INTO") && !sql.contains(';')
 }
 
-fn quoted(name: &str) -> String {
+/// A name as SQL has it.
+pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 

@@ -72,17 +72,3 @@ impl<'a> Asking<'a> {
         }
     }
 }
-
-pub(super) fn integer(value: &Value) -> Option<i64> {
-    match value {
-        Value::Integer(int) => Some(*int),
-        _ => None,
-    }
-}
-
-pub(super) fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        _ => None,
-    }
-}

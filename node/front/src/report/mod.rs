@@ -15,6 +15,7 @@ use ask::output::printable;
 use ask::{Connector, Exit, Span};
 use clap::Args;
 use model::board::{Board, BoardQuestion};
+use model::cells::{integer_of, text_of};
 use model::{Coverage, ExplainQuestion, ExplainWhat, Missing, StragglersQuestion};
 use query_planner::Value;
 use report::html::{Asked, Mark, Page, render};
@@ -24,7 +25,7 @@ use verdicts::Report;
 use super::args::RateArgs;
 use super::rates::Priced;
 use super::runbook;
-use asking::{Asking, integer, text};
+use asking::Asking;
 
 /// Without a span, how far back an agent is asked.
 const BACK_NS: i64 = 600_000_000_000;
@@ -119,7 +120,7 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
     if calls.rows.is_empty() {
         bail!("no collectives were recorded in that time{}", if args.job.is_some() { " by that job" } else { "" });
     }
-    let all = |column: usize| calls.rows.iter().filter_map(move |row| integer(row.get(column)?));
+    let all = |column: usize| calls.rows.iter().filter_map(move |row| integer_of(row.get(column)?));
     let (count, ranks) = (all(2).sum::<i64>(), i64::try_from(calls.rows.len()).unwrap_or(i64::MAX));
     // What is before and after the job is no part of it.
     let start_ns = all(3).min().unwrap_or(since_ns).max(since_ns);
@@ -175,7 +176,7 @@ fn job_of(asking: &mut Asking<'_>, args: &ReportArgs) -> anyhow::Result<String> 
     let sql = "SELECT DISTINCT job_id FROM processes WHERE job_id IS NOT NULL LIMIT 2".to_owned();
     let jobs = asking.try_ask("jobs", sql)?.rows;
     Ok(match jobs.as_slice() {
-        [job] => job.first().and_then(text).unwrap_or_default(),
+        [job] => job.first().and_then(text_of).unwrap_or_default(),
         _ => String::new(),
     })
 }
@@ -297,15 +298,15 @@ fn marks(asking: &mut Asking<'_>, page: &mut Page) -> anyhow::Result<()> {
     );
     for row in asking.try_ask("findings", sql)?.rows {
         let [node, since_ns, until_ns, verdict, rank, _, cause, detail] = row.as_slice() else { continue };
-        let rank = integer(rank).map(|rank| format!(" {rank}")).unwrap_or_default();
-        let cause = text(cause).map(|cause| format!(", {cause}")).unwrap_or_default();
-        let detail = text(detail).unwrap_or_default();
+        let rank = integer_of(rank).map(|rank| format!(" {rank}")).unwrap_or_default();
+        let cause = text_of(cause).map(|cause| format!(", {cause}")).unwrap_or_default();
+        let detail = text_of(detail).unwrap_or_default();
         let detail = if detail.starts_with('{') { String::new() } else { format!(": {detail}") };
         page.findings.push(Mark {
-            since_ns: integer(since_ns).unwrap_or(0),
-            until_ns: integer(until_ns).unwrap_or(0),
-            node: text(node).unwrap_or_default(),
-            text: format!("{}{rank}{cause}{detail}", text(verdict).unwrap_or_default()),
+            since_ns: integer_of(since_ns).unwrap_or(0),
+            until_ns: integer_of(until_ns).unwrap_or(0),
+            node: text_of(node).unwrap_or_default(),
+            text: format!("{}{rank}{cause}{detail}", text_of(verdict).unwrap_or_default()),
         });
     }
     let sql = format!(
@@ -313,14 +314,14 @@ fn marks(asking: &mut Asking<'_>, page: &mut Page) -> anyhow::Result<()> {
     );
     for row in asking.try_ask("notes", sql)?.rows {
         let [node, ts_ns, note, attributes] = row.as_slice() else { continue };
-        let at_ns = integer(ts_ns).unwrap_or(0);
+        let at_ns = integer_of(ts_ns).unwrap_or(0);
         let attributes =
-            text(attributes).filter(|text| text != "{}").map(|text| format!(" {text}")).unwrap_or_default();
+            text_of(attributes).filter(|text| text != "{}").map(|text| format!(" {text}")).unwrap_or_default();
         page.marks.push(Mark {
             since_ns: at_ns,
             until_ns: at_ns,
-            node: text(node).unwrap_or_default(),
-            text: format!("{}{attributes}", text(note).unwrap_or_default()),
+            node: text_of(node).unwrap_or_default(),
+            text: format!("{}{attributes}", text_of(note).unwrap_or_default()),
         });
     }
     Ok(())
@@ -335,25 +336,25 @@ fn nodes(asking: &mut Asking<'_>, (since_ns, until_ns): (i64, i64), calls: &[Vec
          GROUP BY node, probe, reason ORDER BY node, lost DESC"
     );
     let losses = asking.try_ask("losses", sql)?.rows;
-    let mut names: Vec<String> = sessions.iter().chain(calls).filter_map(|row| row.first().and_then(text)).collect();
+    let mut names: Vec<String> = sessions.iter().chain(calls).filter_map(|row| row.first().and_then(text_of)).collect();
     names.sort();
     names.dedup();
     let of = |rows: &[Vec<Value>], name: &str| -> Vec<Vec<Value>> {
-        rows.iter().filter(|row| row.first().and_then(text).as_deref() == Some(name)).cloned().collect()
+        rows.iter().filter(|row| row.first().and_then(text_of).as_deref() == Some(name)).cloned().collect()
     };
     let shown = |text: String| Value::Text(text.into_bytes());
     let row = |name: &String| {
         let session = of(&sessions, name).into_iter().next().unwrap_or_default();
         let at = |column: usize| {
-            session.get(column).and_then(integer).map_or(Value::Null, |ns| shown(explain::page::clock(ns)))
+            session.get(column).and_then(integer_of).map_or(Value::Null, |ns| shown(explain::page::clock(ns)))
         };
         let word = |column: usize| session.get(column).cloned().unwrap_or(Value::Null);
         let calls = of(calls, name);
-        let recorded: i64 = calls.iter().filter_map(|row| integer(row.get(2)?)).sum();
+        let recorded: i64 = calls.iter().filter_map(|row| integer_of(row.get(2)?)).sum();
         let lost: Vec<String> = of(&losses, name)
             .iter()
             .filter_map(|row| {
-                Some(format!("{} of {} ({})", integer(row.get(3)?)?, text(row.get(1)?)?, text(row.get(2)?)?))
+                Some(format!("{} of {} ({})", integer_of(row.get(3)?)?, text_of(row.get(1)?)?, text_of(row.get(2)?)?))
             })
             .take(4)
             .collect();

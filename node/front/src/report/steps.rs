@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 
+use model::cells::{integer_of, text_of};
 use query_planner::Value;
 use report::html::{Lane, Page, Seen, Step, delays};
 use verdicts::Verdict;
 
-use super::asking::{Asking, integer, text};
+use super::asking::Asking;
 
 /// Steps on a page.
 const STEPS: usize = 3;
@@ -79,7 +80,8 @@ fn of_window(
     );
     let found = asking.try_ask(&format!("step {}: which", number + 1), sql)?;
     let Some([comm, func, seq, _, at_ns]) = found.rows.first().map(Vec::as_slice) else { return Ok(None) };
-    let (Some(comm), Some(func), Some(seq), Some(at_ns)) = (integer(comm), text(func), integer(seq), integer(at_ns))
+    let (Some(comm), Some(func), Some(seq), Some(at_ns)) =
+        (integer_of(comm), text_of(func), integer_of(seq), integer_of(at_ns))
     else {
         return Ok(None);
     };
@@ -122,10 +124,10 @@ pub fn lanes(
     let own: HashMap<(String, i64), i64> = own
         .rows
         .iter()
-        .filter_map(|row| Some(((text(row.first()?)?, integer(row.get(1)?)?), integer(row.get(2)?)?)))
+        .filter_map(|row| Some(((text_of(row.first()?)?, integer_of(row.get(1)?)?), integer_of(row.get(2)?)?)))
         .collect();
     let rows: Vec<Row> = lanes.rows.iter().filter_map(|row| Row::of(row)).collect();
-    let tier = lanes.rows.iter().filter_map(|row| integer(row.get(7)?)).min().unwrap_or(0);
+    let tier = lanes.rows.iter().filter_map(|row| integer_of(row.get(7)?)).min().unwrap_or(0);
     // A call in which ranks wait ends at all of them together: that gives the hosts' clocks for the
     // drawing.
     let by_clocks = by_clocks.unwrap_or_else(|| rows.iter().all(|row| row.bound_ns.is_some()));
@@ -165,15 +167,15 @@ pub fn lanes(
         for row in asking.try_ask(&format!("step {}: {table}", number + 1), sql)?.rows {
             let [node, pid, aligned_ns, ts_ns, duration_ns, what] = row.as_slice() else { continue };
             let (Some(node), Some(pid), Some(ts_ns), Some(duration_ns)) =
-                (text(node), integer(pid), integer(ts_ns), integer(duration_ns))
+                (text_of(node), integer_of(pid), integer_of(ts_ns), integer_of(duration_ns))
             else {
                 continue;
             };
             let at_ns = match offsets.get(&node) {
                 Some(offset_ns) => ts_ns + offset_ns,
-                None => integer(aligned_ns).unwrap_or(ts_ns),
+                None => integer_of(aligned_ns).unwrap_or(ts_ns),
             };
-            events.push(Seen { node, pid, at_ns, duration_ns, what: text(what).unwrap_or_default() });
+            events.push(Seen { node, pid, at_ns, duration_ns, what: text_of(what).unwrap_or_default() });
         }
     }
     Ok(Step { collective: format!("{func} #{seq}"), by_ends, ranks, events })
@@ -194,13 +196,13 @@ impl Row {
     fn of(row: &[Value]) -> Option<Self> {
         let [rank, node, pid, entry_ns, duration_ns, bound_ns, ts_ns, _] = row else { return None };
         Some(Self {
-            rank: integer(rank)?,
-            node: text(node)?,
-            pid: integer(pid)?,
-            entry_ns: integer(entry_ns),
-            duration_ns: integer(duration_ns)?,
-            bound_ns: integer(bound_ns),
-            ts_ns: integer(ts_ns)?,
+            rank: integer_of(rank)?,
+            node: text_of(node)?,
+            pid: integer_of(pid)?,
+            entry_ns: integer_of(entry_ns),
+            duration_ns: integer_of(duration_ns)?,
+            bound_ns: integer_of(bound_ns),
+            ts_ns: integer_of(ts_ns)?,
         })
     }
 }

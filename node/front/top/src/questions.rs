@@ -1,16 +1,13 @@
 //! The SQL of each view: what `y` shows, and what a front end asks for the parts that no other
 //! request provides.
 
+use model::cells::quoted;
 use model::watch::Watched;
 
 use crate::view::View;
 
 /// Rows of a list that a view asks for.
 pub const MOST_FINDINGS: usize = 500;
-
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
-}
 
 /// Findings, newest first.
 #[must_use]

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use model::cells::integer_of;
 use query_planner::Value;
 
 use super::layout::Layout;
@@ -108,7 +109,7 @@ impl Counters {
     /// # Errors
     /// The file cannot be written.
     pub fn rows<W: Write>(&mut self, of: &Samples, mut rows: Vec<Vec<Value>>, to: &mut Layout<W>) -> io::Result<()> {
-        rows.sort_by_key(|row| row.get(1).and_then(integer));
+        rows.sort_by_key(|row| row.get(1).and_then(integer_of));
         for row in &rows {
             let [Value::Text(node), Value::Integer(ts_ns), values @ ..] = row.as_slice() else { continue };
             let node = String::from_utf8_lossy(node).into_owned();
@@ -180,10 +181,10 @@ impl Counters {
     fn fabric<W: Write>(&mut self, node: &str, ts_ns: i64, values: &[Value], to: &mut Layout<W>) -> io::Result<()> {
         let [Value::Text(device), port, Value::Text(counter), delta] = values else { return Ok(()) };
         let text = |bytes: &[u8]| record::printable(&String::from_utf8_lossy(bytes));
-        let port = integer(port).map(|port| format!(" port {port}")).unwrap_or_default();
+        let port = integer_of(port).map(|port| format!(" port {port}")).unwrap_or_default();
         let name = format!("{}{port} {}", text(device), text(counter));
         let last = self.read_ns.insert((node.to_owned(), name.clone()), ts_ns);
-        let (Some(last), Some(delta)) = (last.filter(|last| *last < ts_ns), integer(delta)) else { return Ok(()) };
+        let (Some(last), Some(delta)) = (last.filter(|last| *last < ts_ns), integer_of(delta)) else { return Ok(()) };
         let rate = delta as f64 * 1e9 / (ts_ns - last) as f64;
         to.value(node, None, (&name, "per second"), ts_ns, CounterValue::Double(rate))
     }
@@ -214,12 +215,5 @@ fn put<W: Write>(
         Value::Integer(int) => to.value(node, pid, what, ts_ns, CounterValue::Integer(*int)),
         Value::Real(real) => to.value(node, pid, what, ts_ns, CounterValue::Double(*real)),
         _ => Ok(()),
-    }
-}
-
-fn integer(value: &Value) -> Option<i64> {
-    match value {
-        Value::Integer(int) => Some(*int),
-        _ => None,
     }
 }

@@ -1,6 +1,7 @@
 //! The tables whose rows become events, which columns are asked for, and how a row becomes an
 //! event. Columns become arguments of the same name.
 
+use model::cells::integer_of;
 use query_planner::Value;
 use verdicts::Coupling;
 
@@ -282,11 +283,11 @@ impl Table {
                 Value::Text(name) => String::from_utf8_lossy(name).into_owned(),
                 _ => return None,
             },
-            ts_ns: integer(ts_ns)?,
-            duration_ns: integer(duration_ns).filter(|ns| *ns >= 0),
-            pid: integer(pid),
-            tid: integer(tid),
-            rank: integer(rank),
+            ts_ns: integer_of(ts_ns)?,
+            duration_ns: integer_of(duration_ns).filter(|ns| *ns >= 0),
+            pid: integer_of(pid),
+            tid: integer_of(tid),
+            rank: integer_of(rank),
             event,
         })
     }
@@ -331,12 +332,5 @@ fn text(arg: &Arg) -> String {
         Arg::Real(real) => real.to_string(),
         Arg::Bits(bits) => format!("{bits:016x}"),
         Arg::Text(text) => text.clone(),
-    }
-}
-
-fn integer(value: &Value) -> Option<i64> {
-    match value {
-        Value::Integer(int) => Some(*int),
-        _ => None,
     }
 }
