@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Looks take at most one part in so many of the time: where an inode is missing, the next one comes
-/// after as many times as long as the last one took.
+/// Looks take at most one part in so many of the time: where an inode is missing, the next one
+/// comes after as many times as long as the last one took.
 const LOOKS_ONE_IN: u32 = 100;
 /// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(20);

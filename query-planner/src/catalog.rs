@@ -20,8 +20,8 @@ pub(crate) const MOST_TABLES: usize = 10_000;
 pub(crate) const MOST_COLUMNS: usize = 100_000;
 /// Columns of a table that several nodes make together; SQLite allows 2,000.
 pub(crate) const MOST_COLUMNS_OF_ONE: usize = 1_900;
-/// The module of a trace store's column tables: their values are integers and texts, by the declared
-/// types of their columns.
+/// The module of a trace store's column tables: their values are integers and texts, by the
+/// declared types of their columns.
 pub const COLUMN_MODULE: &CStr = c"rankmesh_columns";
 /// What SQLite itself collates by.
 pub(crate) const COLLATIONS: [&str; 3] = ["BINARY", "NOCASE", "RTRIM"];

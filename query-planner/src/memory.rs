@@ -127,9 +127,8 @@ pub fn install() -> bool {
         if known != ffi::SQLITE_OK || inner.xMalloc.is_none() {
             return false;
         }
-        // SQLite's own statistics, which nothing here reads, take one lock for each allocation of any
-        // thread. Where it is refused they stay.
-        // SAFETY: the option takes an int.
+        // SQLite's own statistics, which nothing here reads, take one lock for each allocation of
+        // any thread. Where it is refused they stay. SAFETY: the option takes an int.
         unsafe { ffi::sqlite3_config(ffi::SQLITE_CONFIG_MEMSTATUS, 0) };
         let mut counting =
             ffi::sqlite3_mem_methods { xMalloc: Some(malloc), xFree: Some(free), xRealloc: Some(realloc), ..inner };
@@ -159,8 +158,8 @@ pub fn cap(bytes: u64) -> Cap {
     cap_of(&Account::new(bytes))
 }
 
-/// Counts what SQLite and each [`Reservation`] take on this thread to a question that may be at work
-/// on other threads, too.
+/// Counts what SQLite and each [`Reservation`] take on this thread to a question that may be at
+/// work on other threads, too.
 pub fn cap_of(account: &Arc<Account>) -> Cap {
     let account = Arc::clone(account);
     let before = THREAD.with(|thread| {
@@ -209,9 +208,9 @@ pub fn has_room(bytes: usize) -> bool {
     }
 }
 
-/// A virtual table's error as rusqlite may hand it on: it copies the message into SQLite's memory and
-/// aborts the process where there is none (its `SqliteMallocString`). Where the question has no memory
-/// for the message, that is the error.
+/// A virtual table's error as rusqlite may hand it on: it copies the message into SQLite's memory
+/// and aborts the process where there is none (its `SqliteMallocString`). Where the question has no
+/// memory for the message, that is the error.
 #[must_use]
 pub fn error_that_fits(error: rusqlite::Error) -> rusqlite::Error {
     use rusqlite::Error::SqliteFailure;

@@ -141,7 +141,8 @@ pub struct Reduction {
     pub by: ReductionBy,
 }
 
-/// How rows of other fragments say which rows are needed. None of these fragments is reduced itself.
+/// How rows of other fragments say which rows are needed. None of these fragments is reduced
+/// itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReductionBy {
     /// The rows that have what every row of a join with another fragment has.

@@ -52,8 +52,8 @@ pub fn plan_for_one(sql: &str, catalog: &Catalog, understands: impl Fn(&Fragment
     };
     let is_simple = match apart.strategy {
         Strategy::Aggregate | Strategy::Rows => true,
-        // Subqueries that hand groups on, and rows of tables that have few: joining those here costs
-        // next to nothing.
+        // Subqueries that hand groups on, and rows of tables that have few: joining those here
+        // costs next to nothing.
         Strategy::Parts => apart
             .fragments
             .iter()

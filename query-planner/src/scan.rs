@@ -33,8 +33,8 @@ impl Scan {
     }
 
     /// As [`Scan::of`], also for a view that only picks, renames and derives columns of such a
-    /// table and filters its rows: `view` gives a view's CREATE statement. And for such a table joined
-    /// with others, of which `plain` knows the columns.
+    /// table and filters its rows: `view` gives a view's CREATE statement. And for such a table
+    /// joined with others, of which `plain` knows the columns.
     #[must_use]
     pub fn through_views(
         sql: &str,

@@ -1,5 +1,5 @@
-//! Attaching probes to files: ahead of time by path or the loader's cache, or when a process has one
-//! mapped. Each file once; what cannot be attached is reported and tried a few times.
+//! Attaching probes to files: ahead of time by path or the loader's cache, or when a process has
+//! one mapped. Each file once; what cannot be attached is reported and tried a few times.
 
 use std::ffi::OsStr;
 use std::fs;

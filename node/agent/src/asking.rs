@@ -1,4 +1,5 @@
-//! Rows of the mesh that a verdict or an explanation needs: for whom they are asked, and until when.
+//! Rows of the mesh that a verdict or an explanation needs: for whom they are asked, and until
+//! when.
 
 use std::time::{Duration, Instant};
 

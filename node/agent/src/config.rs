@@ -44,8 +44,8 @@ pub struct AgentConfig {
 }
 
 impl AgentConfig {
-    /// An agent on this machine alone: on a free port of the loopback address, in a mesh of its own,
-    /// without local socket and capture.
+    /// An agent on this machine alone: on a free port of the loopback address, in a mesh of its
+    /// own, without local socket and capture.
     #[must_use]
     pub fn new(name: NodeName, identity: PathBuf, source: SourceConfig) -> Self {
         Self {

@@ -86,8 +86,8 @@ pub(super) fn bind(
     Endpoint::new(settings(host_key), None, socket, runtime).map_err(bound)
 }
 
-/// The UDP socket of an address; one on [::] also takes IPv4 (net.ipv6.bindv6only is 0 unless someone
-/// changed it).
+/// The UDP socket of an address; one on [::] also takes IPv4 (net.ipv6.bindv6only is 0 unless
+/// someone changed it).
 ///
 /// # Errors
 /// [`MeshError::Bind`]: the port is taken, or the address is none of this host's.

@@ -36,8 +36,8 @@ const STREAMED_BYTES_EACH: std::ops::RangeInclusive<u64> = 32 << 10..=1 << 20;
 /// Pieces of such answers on their way.
 const STREAMED_EVENTS: usize = 8;
 
-/// With more than this many bytes a question that waits for nodes keeps its permit all the time, and
-/// else for [`PATIENCE`].
+/// With more than this many bytes a question that waits for nodes keeps its permit all the time,
+/// and else for [`PATIENCE`].
 const FEW_BYTES: u64 = 1 << 20;
 /// Up to so many bytes are merged inline, of so many rounds together.
 const INLINE_BYTES: u64 = 64 << 10;

@@ -1,9 +1,9 @@
 //! The clocks of stores against each other, from what their agents measured while they ran.
 //!
 //! Pure. Each agent kept how far a few peers' clocks were from its own, with bounds. Offsets add up
-//! along a chain of nodes, and so do their bounds; of all chains the one with the narrowest bound is
-//! taken (Dijkstra, "A note on two problems in connexion with graphs", 1959). A node that no chain
-//! leads to has no known clock.
+//! along a chain of nodes, and so do their bounds; of all chains the one with the narrowest bound
+//! is taken (Dijkstra, "A note on two problems in connexion with graphs", 1959). A node that no
+//! chain leads to has no known clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -116,8 +116,8 @@ fn base<'a>(measured: &'a Measured, pairs: &Pairs<'a>) -> Option<&'a str> {
     best.map(|(_, first)| first)
 }
 
-/// The clock of the other node of a pair, from that of the first: `forward` where the first measured
-/// the other. Times of the base's clock.
+/// The clock of the other node of a pair, from that of the first: `forward` where the first
+/// measured the other. Times of the base's clock.
 fn beyond(first: &NodeClock, rows: &[&ClockOffsetSeen], forward: bool, at_ns: i64, half_ns: i64) -> Option<NodeClock> {
     let first_ahead_ns = offset_at(first, at_ns);
     let joined = |between: &NodeClock, sign: i64, between_ns: i64| NodeClock {
@@ -140,10 +140,10 @@ fn beyond(first: &NodeClock, rows: &[&ClockOffsetSeen], forward: bool, at_ns: i6
     Some(joined(&within(other_ns)?, -1, other_ns))
 }
 
-/// The drift of a node's clock against the base's, and its bound: clocks' rates multiply. `first` runs
-/// 1 + a times as fast as the base; the node 1 + d times as fast as `first` (`forward`), or `first`
-/// 1 + d times as fast as the node. (At 65 parts in a million the product is four in 10^9, more than
-/// good tracks' bounds.)
+/// The drift of a node's clock against the base's, and its bound: clocks' rates multiply. `first`
+/// runs 1 + a times as fast as the base; the node 1 + d times as fast as `first` (`forward`), or
+/// `first` 1 + d times as fast as the node. (At 65 parts in a million the product is four in 10^9,
+/// more than good tracks' bounds.)
 fn rates(first: &NodeClock, between: &NodeClock, forward: bool) -> NodeClock {
     const ONE: i128 = 1_000_000_000;
     let clamp = |ppb: i128| i64::try_from(ppb).unwrap_or(if ppb < 0 { i64::MIN } else { i64::MAX });
@@ -299,7 +299,8 @@ mod tests {
                     let base_ns = truth[base].shows(true_ns);
                     let truly_ns = truth[node].shows(true_ns) - base_ns;
                     let (offset_ns, within_ns) = (offset_at(clock, base_ns), bound_at(clock, base_ns));
-                    // Of rounding: a few nanoseconds for each link, and one in 10^9 of the time since.
+                    // Of rounding: a few nanoseconds for each link, and one in 10^9 of the time
+                    // since.
                     let rounding_ns = 40 + (base_ns - clock.at_ns).abs() / 1_000_000_000;
                     prop_assert!((offset_ns - truly_ns).abs() <= within_ns + rounding_ns, "{name}: {clock:?} is {truly_ns}");
                 }
@@ -323,8 +324,8 @@ mod tests {
 
     #[test]
     fn the_narrowest_chain_is_taken() {
-        // 0 knows 2 badly, but 1 well, and 1 knows 2 well.
-        // (Files a and b go by the names that their agents had, c, which measured nobody, by its own.)
+        // 0 knows 2 badly, but 1 well, and 1 knows 2 well. (Files a and b go by the names that
+        // their agents had, c, which measured nobody, by its own.)
         let named = |by: &str, peer: &str, row: ClockOffsetSeen| ClockOffsetSeen {
             measured_by: by.to_owned(),
             peer: peer.to_owned(),

@@ -11,8 +11,8 @@ use super::rows::ClockOffsetSeen;
 const PARTS: i64 = 256;
 const COLUMNS: &str = "ts_ns, measured_by, peer, offset_ns, bound_ns, drift_ppb, drift_bound_ppb";
 
-/// The rows within `range` in order of time, of each peer the best of [`PARTS`] parts; without one the
-/// newest of each peer. None where the connection has no such table.
+/// The rows within `range` in order of time, of each peer the best of [`PARTS`] parts; without one
+/// the newest of each peer. None where the connection has no such table.
 ///
 /// # Errors
 /// SQLite cannot read it.

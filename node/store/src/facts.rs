@@ -96,7 +96,8 @@ pub(crate) struct FactsState {
 }
 
 impl FactsState {
-    /// The session that began at `start_ns` records since `since_ns` only: the gap before it is longer.
+    /// The session that began at `start_ns` records since `since_ns` only: the gap before it is
+    /// longer.
     pub(crate) fn records_since(&mut self, start_ns: i64, since_ns: i64) {
         if let Some(last) = self.gaps.last_mut().filter(|last| last.until_ns == start_ns) {
             last.until_ns = last.until_ns.max(since_ns);

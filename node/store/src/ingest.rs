@@ -35,8 +35,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Longest wait of the writer without anything to do; retention by age runs at this pace.
 const IDLE: Duration = Duration::from_secs(1);
-/// How long the writer does not look for what is over the limits after it found nothing, if the store does
-/// not grow by this share of its limit meanwhile.
+/// How long the writer does not look for what is over the limits after it found nothing, if the
+/// store does not grow by this share of its limit meanwhile.
 const RETAIN_EVERY: Duration = Duration::from_millis(500);
 /// See [`RETAIN_EVERY`].
 const RETAIN_SHARE: u64 = 64;

@@ -70,8 +70,8 @@ use record::unix_now_ns;
 /// Seeded at random all the same, since names come from outside.
 pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
-/// A hash of a few numbers that costs less than looking at texts: for a place in which the last such
-/// key is remembered.
+/// A hash of a few numbers that costs less than looking at texts: for a place in which the last
+/// such key is remembered.
 pub(crate) fn cheap_hash(numbers: impl IntoIterator<Item = u64>) -> usize {
     let mix = |hash: u64, number: u64| (hash.rotate_left(5) ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (numbers.into_iter().fold(0, mix) >> 32) as usize
@@ -118,9 +118,9 @@ pub struct StoreConfig {
     /// Permissions of a new file. Rows name processes, users, jobs and addresses: only the owner
     /// reads it by default.
     pub mode: u32,
-    /// Retention waits for an archive: rows that are not [archived](Store::archived) stay up to three hours longer than
-    /// their age. The size is kept at all costs: where nothing else of a raw table can go, they go all the same, and
-    /// are counted by hour in `archive_gaps`.
+    /// Retention waits for an archive: rows that are not [archived](Store::archived) stay up to
+    /// three hours longer than their age. The size is kept at all costs: where nothing else of a
+    /// raw table can go, they go all the same, and are counted by hour in `archive_gaps`.
     pub hold_for_archive: bool,
 }
 

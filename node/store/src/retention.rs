@@ -177,8 +177,8 @@ fn next_victim(
     Ok((waiting.and(worst_archived.0.map(|(_, victim)| victim)).or(worst), wants_archive))
 }
 
-/// Drop one chunk of the victim's oldest rows. Returns the time up to which everything is gone, and how many rows
-/// of it were not archived.
+/// Drop one chunk of the victim's oldest rows. Returns the time up to which everything is gone, and
+/// how many rows of it were not archived.
 fn drop_oldest(conn: &Connection, victim: &Victim, archived_ns: i64) -> rusqlite::Result<(i64, u64)> {
     let Victim { table, column, until_ns } = *victim;
     let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
@@ -205,7 +205,8 @@ fn drop_oldest(conn: &Connection, victim: &Victim, archived_ns: i64) -> rusqlite
     Ok((cutoff_ns, not_archived))
 }
 
-/// Drop the segment that ends first. Returns its last time, and how many rows of it were not archived.
+/// Drop the segment that ends first. Returns its last time, and how many rows of it were not
+/// archived.
 fn drop_segment(
     conn: &Connection,
     victim: &Victim,

@@ -2,10 +2,10 @@
 //! sum, minimum, maximum and quantile sketch of durations, kept in the same transaction as the rows
 //! they sum up. Does not own the rows (`rows`), nor the sketch's form (`query_planner::states`).
 //!
-//! The table is columnar. The newest seconds may still grow: they lie in segments of their own at the
-//! table's end, the open ones, of which a commit replaces those from the first second on to which it
-//! adds (as a rule the last one alone). What is older goes to segments that stay. A call that comes in
-//! later than that (a collective that hung) makes a second row of its key.
+//! The table is columnar. The newest seconds may still grow: they lie in segments of their own at
+//! the table's end, the open ones, of which a commit replaces those from the first second on to
+//! which it adds (as a rule the last one alone). What is older goes to segments that stay. A call
+//! that comes in later than that (a collective that hung) makes a second row of its key.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -163,9 +163,9 @@ const RECENT: usize = 128;
 #[derive(Debug, Default)]
 pub(crate) struct Rollups {
     sums: Sums,
-    /// What was added of late, by a cheap hash of the key: a batch has few keys with many rows each,
-    /// and to hash a key's texts for each row costs more than to add it. Each place has one key; the
-    /// next one moves it to `sums`.
+    /// What was added of late, by a cheap hash of the key: a batch has few keys with many rows
+    /// each, and to hash a key's texts for each row costs more than to add it. Each place has one
+    /// key; the next one moves it to `sums`.
     recent: Vec<Option<(RollupKey, Sum)>>,
 }
 
@@ -341,8 +341,8 @@ impl RollupWriter {
         Ok(Some(RollupsWritten { closed, closed_until_ns, replaced_from_ns, open, grown, newest_ns }))
     }
 
-    /// The last bucket that does not grow any more: of those that may, as many are closed as the open
-    /// segments cannot hold.
+    /// The last bucket that does not grow any more: of those that may, as many are closed as the
+    /// open segments cannot hold.
     fn closed_until(&self, added: &BTreeMap<i64, Vec<(&RollupKey, &Sum)>>, newest_ns: i64) -> i64 {
         let mut closed_until_ns = newest_ns.saturating_sub(OPEN_NS + 1);
         let after = closed_until_ns.saturating_add(1);
@@ -491,7 +491,8 @@ mod tests {
     fn what_is_added_row_by_row_is_what_a_map_of_all_keys_has() {
         let mut rollups = super::Rollups::default();
         let mut known: std::collections::BTreeMap<RollupKey, (i64, i64, i64, i64)> = std::collections::BTreeMap::new();
-        // More keys than there are places, some of them with names that lie elsewhere; and runs of one.
+        // More keys than there are places, some of them with names that lie elsewhere; and runs of
+        // one.
         let mut random = 1_u64;
         for row in 0..20_000_i64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -95,7 +95,8 @@ pub struct Annotation {
     pub uid: Option<u32>,
 }
 
-/// Where a thread of a rank was when the standing verdict changed, to be kept in the `stacks` table.
+/// Where a thread of a rank was when the standing verdict changed, to be kept in the `stacks`
+/// table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StackSeen {
     /// When, Unix nanoseconds.

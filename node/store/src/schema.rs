@@ -149,8 +149,8 @@ pub fn write_plain_schema(conn: &Connection) -> rusqlite::Result<()> {
     tx.commit()
 }
 
-/// The tables and views of this version, each with its columns and their declared types (empty where
-/// a view computes them).
+/// The tables and views of this version, each with its columns and their declared types (empty
+/// where a view computes them).
 ///
 /// # Errors
 /// SQLite cannot make them in memory.

@@ -20,7 +20,8 @@ pub trait Rows: std::fmt::Debug + Send + Sync {
     fn facts(&self) -> Facts;
     /// What is known to be missing from `tables` (all when empty) in `range` of Unix nanoseconds.
     fn notes(&self, tables: &[&str], range: &Range<i64>) -> Vec<String>;
-    /// Whether rows may come while questions are asked: then a connection is for one question alone.
+    /// Whether rows may come while questions are asked: then a connection is for one question
+    /// alone.
     fn grows(&self) -> bool {
         false
     }

@@ -2,9 +2,9 @@
 //! registers, and Ertl's estimator ("New cardinality estimation algorithms for HyperLogLog
 //! sketches", 2017), which needs no table of biases.
 //!
-//! **Bound.** Up to 1,024 different values the count is exact, but for a chance of about 3e-14 that two of them share a
-//! hash of 64 bits. Above, the standard error is 1.04 / sqrt(2^14) = 0.81 %: about 95 of 100
-//! results are within 1.7 %, and practically all within 4 %.
+//! **Bound.** Up to 1,024 different values the count is exact, but for a chance of about 3e-14 that
+//! two of them share a hash of 64 bits. Above, the standard error is 1.04 / sqrt(2^14) = 0.81 %:
+//! about 95 of 100 results are within 1.7 %, and practically all within 4 %.
 //!
 //! Values count as different when `count(DISTINCT x)` of a column that compares by BINARY counts
 //! them so: 1 and 1.0 are one value, and so are 0.0 and -0.0; text and blobs go by their bytes;

@@ -1,10 +1,10 @@
 //! `approx_quantile(x, q)`: DDSketch (Masson, Rim, Lee: "DDSketch: A Fast and Fully-Mergeable
 //! Quantile Sketch with Relative-Error Guarantees", VLDB 2019).
 //!
-//! **Bound.** With n values and the rank r = floor(q (n - 1)) from 0, the result is within 1 % of the value of rank r
-//! (what `percentile_disc(x, q)` gives), relative to that value. Values nearer to zero than
-//! 2.3e-308 count as 0. The least and the greatest value are kept, so q = 0 and q = 1 are exact,
-//! and so is every q of a single value.
+//! **Bound.** With n values and the rank r = floor(q (n - 1)) from 0, the result is within 1 % of
+//! the value of rank r (what `percentile_disc(x, q)` gives), relative to that value. Values nearer
+//! to zero than 2.3e-308 count as 0. The least and the greatest value are kept, so q = 0 and q = 1
+//! are exact, and so is every q of a single value.
 //!
 //! A value x > 0 counts in bucket i = ceil(log_g x) with g = (1 + a) / (1 - a) and stands as 2 g^i
 //! / (g + 1), which is within a of every value of the bucket; negative values have buckets of their

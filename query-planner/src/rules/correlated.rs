@@ -24,10 +24,10 @@
 //!   tables that store by affinity, values have the affinity of their column and collate by BINARY
 //!   as it does (`values.rs`).
 //! - *First rows*: where the subquery is over `c` alone, all of its conditions are sent, and it is
-//!   `ORDER BY c.x LIMIT 1`, `min(c.x)` or `max(c.x)`, then for a row of `b` it needs rows that have
-//!   the least (greatest) `x` of those that match. The least of all nodes is the least of its own
-//!   node. ORDER BY puts NULL first, `min` passes over it, so a condition must compare `x`. `EXISTS`
-//!   needs any row: those that have the least of a column that a condition compares.
+//!   `ORDER BY c.x LIMIT 1`, `min(c.x)` or `max(c.x)`, then for a row of `b` it needs rows that
+//!   have the least (greatest) `x` of those that match. The least of all nodes is the least of its
+//!   own node. ORDER BY puts NULL first, `min` passes over it, so a condition must compare `x`.
+//!   `EXISTS` needs any row: those that have the least of a column that a condition compares.
 
 use std::collections::BTreeSet;
 

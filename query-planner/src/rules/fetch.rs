@@ -107,8 +107,8 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
     })
 }
 
-/// The result columns of a table's fragment, whether the node's name is one of them, and whether the
-/// filter names it (also where SQLite reads none, in a dead branch).
+/// The result columns of a table's fragment, whether the node's name is one of them, and whether
+/// the filter names it (also where SQLite reads none, in a dead branch).
 fn outputs(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> (Vec<String>, bool, bool) {
     let node = (has_node(table) && columns.contains(node_column(table))).then(|| node_column(table).to_owned());
     let mut outputs: Vec<String> = read_columns(table, columns).map(|column| quote_name(&column.name)).collect();

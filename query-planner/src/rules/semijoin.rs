@@ -2,32 +2,37 @@
 //! needed of a large one.
 //!
 //! `… FROM a JOIN b ON a.k = b.k WHERE a.x > 5` fetches the filtered `a` first (round 1). When its
-//! distinct `k` are few, `b` is fetched with `AND k IN (those)` (round 2), else as it is. With `… AND
-//! b.t > a.t AND b.t <= a.t + 10` rows of `b` lie between the least and the greatest of these, too:
-//! where only `a` has bounds of time, `b` gets them. What is found here is only the chance
-//! ([`Reduction`]); the keys and bounds are known when the plan runs (`run.rs`).
+//! distinct `k` are few, `b` is fetched with `AND k IN (those)` (round 2), else as it is. With
+//! `… AND b.t > a.t AND b.t <= a.t + 10` rows of `b` lie between the least and the greatest of
+//! these, too: where only `a` has bounds of time, `b` gets them. What is found here is only the
+//! chance ([`Reduction`]); the keys and bounds are known when the plan runs (`run.rs`).
 //!
 //! # Why the rewrite keeps the contract
 //! The user's SQL runs unchanged at the coordinator, so a row too many changes nothing. A row of
 //! `b` is left out only where no row of `a` that was fetched has its key, and then it takes part in
 //! no result row:
 //!
-//! - The equality is a conjunct of WHERE or of an inner join's ON, which holds for every row that counts; where `b` is
-//!   the right side of a LEFT JOIN, a conjunct of that join's ON, without which `b` only lends NULLs. The left side of a
-//!   LEFT JOIN is never reduced by its ON, and a FROM with RIGHT or FULL joins not at all.
-//! - What was fetched of `a` is all that can matter of it in any of its uses, its keys included. `b` is used once in the
-//!   whole question, and not below a view: a second use would need other rows of it.
-//! - `a.k = b.k` at the coordinator and `b.k IN (…)` at a node find the same values equal. Both are columns of one affinity
-//!   and one collating sequence, stored in tables that apply the affinity (no virtual tables, no expressions of views):
-//!   so comparing two stored values converts neither, the keys are bound as values (no text is made of a double), and
-//!   IN gives them the affinity that they have already. Keys that DISTINCT at the coordinator takes for one (1 and 1.0, 'a'
+//! - The equality is a conjunct of WHERE or of an inner join's ON, which holds for every row that
+//!   counts; where `b` is the right side of a LEFT JOIN, a conjunct of that join's ON, without
+//!   which `b` only lends NULLs. The left side of a LEFT JOIN is never reduced by its ON, and a
+//!   FROM with RIGHT or FULL joins not at all.
+//! - What was fetched of `a` is all that can matter of it in any of its uses, its keys included.
+//!   `b` is used once in the whole question, and not below a view: a second use would need other
+//!   rows of it.
+//! - `a.k = b.k` at the coordinator and `b.k IN (…)` at a node find the same values equal. Both are
+//!   columns of one affinity and one collating sequence, stored in tables that apply the affinity
+//!   (no virtual tables, no expressions of views): so comparing two stored values converts neither,
+//!   the keys are bound as values (no text is made of a double), and IN gives them the affinity
+//!   that they have already. Keys that DISTINCT at the coordinator takes for one (1 and 1.0, 'a'
 //!   and 'A' under NOCASE) are equal to the same values of `b`, because the comparison is the same.
 //! - NULL equals nothing: it is no key. `IS`, row values and USING give no chance.
-//! - What is compared by `<`, `<=`, `>` or `>=` follows the same rules, with the least or greatest value of the driver's
-//!   side in place of keys. That side is a column with a numeric affinity or arithmetic, and so is `b`'s column: neither
-//!   is converted before it is compared, so what is least among the driver's values is least in every comparison. Only
-//!   integers are sent. NULLs compare with nothing; where there is nothing else no row of `b` takes part.
-//! - `b` may have a condition of its own if that says nothing of the bounded column. `a` is not reduced itself.
+//! - What is compared by `<`, `<=`, `>` or `>=` follows the same rules, with the least or greatest
+//!   value of the driver's side in place of keys. That side is a column with a numeric affinity or
+//!   arithmetic, and so is `b`'s column: neither is converted before it is compared, so what is
+//!   least among the driver's values is least in every comparison. Only integers are sent. NULLs
+//!   compare with nothing; where there is nothing else no row of `b` takes part.
+//! - `b` may have a condition of its own if that says nothing of the bounded column. `a` is not
+//!   reduced itself.
 //!
 //! # What it does not keep
 //! A node answers a round inside one read transaction, but two rounds are two. Each table is a
@@ -91,8 +96,8 @@ pub(super) struct RangeLink {
 }
 
 impl RangeLink {
-    /// The ways to read a conjunct `a.t < b.t`, with each side's column first: mine, how it compares,
-    /// theirs.
+    /// The ways to read a conjunct `a.t < b.t`, with each side's column first: mine, how it
+    /// compares, theirs.
     pub(super) fn sides(conjunct: &Expr) -> Vec<(&Expr, &'static str, &Expr)> {
         let sides = match conjunct.peeled() {
             Expr::Binary(lhs, operator, rhs) => {
@@ -160,7 +165,8 @@ pub(super) struct Fetched {
 }
 
 /// Adds the fragments that another fragment's keys can reduce, or (without `by_keys`) its bounds
-/// alone, to those that are `found`: each at most once, by fragments that are not reduced themselves.
+/// alone, to those that are `found`: each at most once, by fragments that are not reduced
+/// themselves.
 pub(super) fn reductions(
     found: &mut Vec<Reduction>,
     fragments: &[Fetched],
@@ -284,8 +290,9 @@ pub(super) fn stores_by_affinity(table: &Table, catalog: &Catalog) -> bool {
     }
 }
 
-/// SQLite keeps the statement that made a table as `CREATE TABLE …` or `CREATE VIRTUAL TABLE … USING
-/// MODULE(…)`; columns of a trace store hold integers and texts by their declared types.
+/// SQLite keeps the statement that made a table as `CREATE TABLE …` or
+/// `CREATE VIRTUAL TABLE … USING MODULE(…)`; columns of a trace store hold integers and texts by
+/// their declared types.
 fn is_stored(table: &Table) -> bool {
     let mut words = table.sql.split_whitespace();
     match words.nth(1) {

@@ -1,12 +1,13 @@
 //! Parts of a question whose results are few go to the nodes as values.
 //!
-//! `… WHERE pid NOT IN (SELECT pid FROM b)`, `… FROM a JOIN (SELECT k, avg(x) AS m FROM a GROUP BY k) AS p ON p.k =
-//! a.k`: strategy 4 (`parts.rs`) merges the part and fetches the rows of `a`. With the part's few
-//! rows written into the question as values, the rest is over one table, and the rules for rows and
-//! aggregates have a plan for it: nodes join, filter and aggregate, and what is shipped is as small
-//! as the answer. Both plans are made beforehand; which one runs depends on the part's rows, once
-//! they are there (`run.rs`): at most [`MAX_KEYS`] rows of at most [`MAX_KEY_BYTES`], as what keys
-//! may have (`semijoin.rs`).
+//! `… WHERE pid NOT IN (SELECT pid FROM b)`,
+//! `… FROM a JOIN (SELECT k, avg(x) AS m FROM a GROUP BY k) AS p ON p.k = a.k`: strategy 4
+//! (`parts.rs`) merges the part and fetches the rows of `a`. With the part's few rows written into
+//! the question as values, the rest is over one table, and the rules for rows and aggregates have a
+//! plan for it: nodes join, filter and aggregate, and what is shipped is as small as the answer.
+//! Both plans are made beforehand; which one runs depends on the part's rows, once they are there
+//! (`run.rs`): at most [`MAX_KEYS`] rows of at most [`MAX_KEY_BYTES`], as what keys may have
+//! (`semijoin.rs`).
 //!
 //! # Why it keeps the contract
 //! A part stands for itself: its rows are the same wherever they are looked at. They are written so
@@ -32,8 +33,8 @@ use crate::shape::Shape;
 /// How the table of a part's values is called.
 const PREFIX: &str = "mesh_values_";
 
-/// The plan with the parts' values, where there is one. `select` is the question with merge SQL over
-/// the `parts`' tables in place of its parts; fragment `i` of `whole` fills merge table `i`.
+/// The plan with the parts' values, where there is one. `select` is the question with merge SQL
+/// over the `parts`' tables in place of its parts; fragment `i` of `whole` fills merge table `i`.
 pub(super) fn plan(
     select: &Select,
     parts: &[(Fragment, MergeTable)],
@@ -229,8 +230,8 @@ fn literal(value: &Value, affinity: &str) -> Option<String> {
     }
 }
 
-/// A double as a quotient or product of an integer of 53 bits and a power of two, each of which is a
-/// double: no digits that somebody would have to round.
+/// A double as a quotient or product of an integer of 53 bits and a power of two, each of which is
+/// a double: no digits that somebody would have to round.
 fn real(value: f64) -> Option<String> {
     const FRACTION_BITS: i64 = 52;
     let bits = value.abs().to_bits();

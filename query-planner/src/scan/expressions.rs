@@ -1,5 +1,6 @@
-//! Reads the expressions of a [`Scan`](super::Scan)'s statement that are about one column: conditions
-//! on it, and columns that are made of it. Does not own what is worked out of several (`operands`).
+//! Reads the expressions of a [`Scan`](super::Scan)'s statement that are about one column:
+//! conditions on it, and columns that are made of it. Does not own what is worked out of several
+//! (`operands`).
 
 use super::names::{Meaning, Names};
 use super::{By, Comparison, Condition, Constant, Derived, Operand, Test};
@@ -123,7 +124,8 @@ impl Names {
                     *node = Expr::Variable(By::VALUE.to_owned());
                     return;
                 }
-                // In a comparison it would matter whether the value was a column's, with its affinity.
+                // In a comparison it would matter whether the value was a column's, with its
+                // affinity.
                 let is_plain = match node {
                     Expr::Literal(_) | Expr::Call(_) | Expr::Cast(..) | Expr::Unary("+" | "-", _) => true,
                     Expr::Case { base, .. } => base.is_none(),

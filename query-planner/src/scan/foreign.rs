@@ -17,8 +17,8 @@ enum ValueKind {
     Nothing,
 }
 
-/// The result columns by name; none where it reads other tables, names something of the query around
-/// it, or may differ from time to time.
+/// The result columns by name; none where it reads other tables, names something of the query
+/// around it, or may differ from time to time.
 pub(super) fn columns(select: &Select, plain: PlainColumnsOf<'_>) -> Option<Vec<(String, Option<Column>)>> {
     let mut look = Look { is_same: true };
     look.select(select);
@@ -48,7 +48,8 @@ pub(super) fn columns(select: &Select, plain: PlainColumnsOf<'_>) -> Option<Vec<
     Some(columns.into_iter().map(column).collect())
 }
 
-/// Whether an expression has no subquery, names no parameter, and gives the same for a row each time.
+/// Whether an expression has no subquery, names no parameter, and gives the same for a row each
+/// time.
 pub(super) fn is_same_each_time(expr: &Expr) -> bool {
     let mut look = Look { is_same: true };
     look.expr(expr);

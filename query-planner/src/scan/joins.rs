@@ -1,9 +1,9 @@
-//! Reads statements over several tables, or with `EXISTS` and `IN (SELECT …)`, as a scan over joined
-//! rows: sides that are scans of their own, and what a row of each must have in common with the rows
-//! before it. Common table expressions are written in place (`ctes`).
+//! Reads statements over several tables, or with `EXISTS` and `IN (SELECT …)`, as a scan over
+//! joined rows: sides that are scans of their own, and what a row of each must have in common with
+//! the rows before it. Common table expressions are written in place (`ctes`).
 //!
-//! What is joined are integers and texts of BINARY collation compared with their like. So a key of a
-//! hash table finds exactly what SQLite's `=` finds.
+//! What is joined are integers and texts of BINARY collation compared with their like. So a key of
+//! a hash table finds exactly what SQLite's `=` finds.
 
 use super::expressions::comparison;
 use super::names::{Conditions, Meaning, Names, has_aggregate};
@@ -134,8 +134,8 @@ impl Reading<'_> {
         if steps.iter().any(|step| step.equal.is_empty()) || parts.len() > MOST_SIDES {
             return None;
         }
-        // Rows of one scan for another (which need not be made again: groups, windows), or something of
-        // columns among what is joined.
+        // Rows of one scan for another (which need not be made again: groups, windows), or
+        // something of columns among what is joined.
         let is_made =
             |scan: &Scan| scan.windowed.is_some() || scan.joined.is_some() || matches!(scan.output, Output::Groups(_));
         let is_scan = |part: &Part| matches!(&part.source, PartSource::Scan(scan) if is_made(scan));

@@ -1,6 +1,6 @@
-//! `IN (SELECT …)` over nothing but values, written as a list, and `(SELECT …)` of one value, written as
-//! that: conditions on a column, for which no join is needed. Where a column and a value are of
-//! different kinds the two would differ by affinities; such a condition is not understood.
+//! `IN (SELECT …)` over nothing but values, written as a list, and `(SELECT …)` of one value,
+//! written as that: conditions on a column, for which no join is needed. Where a column and a value
+//! are of different kinds the two would differ by affinities; such a condition is not understood.
 
 use crate::ast::{Core, Expr, Output, Query, Select, Source, VisitMut, same_name, walk_mut};
 use crate::ctes;
@@ -32,8 +32,8 @@ pub(super) fn with_lists(select: &Select) -> Option<Select> {
     lists.0.then_some(listed)
 }
 
-/// The value of a SELECT of one column that is made of one value alone, with the cast that gives it its
-/// affinity.
+/// The value of a SELECT of one column that is made of one value alone, with the cast that gives it
+/// its affinity.
 fn scalar(select: &Select) -> Option<Expr> {
     let plain = |select: &Select| {
         select.with.is_none() && select.compounds.is_empty() && select.order_by.is_empty() && select.limit.is_none()
@@ -104,8 +104,8 @@ fn of_query(query: &Query) -> Option<Vec<Expr>> {
     values(inner).filter(|values| names(shown, inner) && values.iter().all(is_kept))
 }
 
-/// Of a SELECT that hands one column of another one on: its expression, the type that it casts to, and
-/// the other one.
+/// Of a SELECT that hands one column of another one on: its expression, the type that it casts to,
+/// and the other one.
 fn passed_on(query: &Query) -> Option<(&Expr, Option<&String>, &Select)> {
     let Query { distinct: _, columns, from: Some(from), filter: None, group_by, having: None, windows } = query else {
         return None;

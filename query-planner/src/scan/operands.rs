@@ -1,13 +1,13 @@
-//! Reads what is worked out row by row: integers of several columns, their comparisons, CASE and the
-//! like. What might give anything but integers and NULL is not understood.
+//! Reads what is worked out row by row: integers of several columns, their comparisons, CASE and
+//! the like. What might give anything but integers and NULL is not understood.
 
 use super::expressions::comparison;
 use super::names::{Meaning, Names};
 use super::{Comparison, Operand};
 use crate::ast::{Call, Expr, unquote};
 
-/// What stands twice in the operand where it stands once in SQL is this small, so that operands grow
-/// no faster than their SQL.
+/// What stands twice in the operand where it stands once in SQL is this small, so that operands
+/// grow no faster than their SQL.
 const MOST_TWICE: usize = 16;
 
 impl Names {
@@ -33,8 +33,8 @@ impl Names {
         self.operand(expr).filter(|operand| !matches!(operand, Operand::Column(name) if self.is_text(name)))
     }
 
-    /// A value of a row that is a double or NULL: a column of doubles, or arithmetic with a double in
-    /// it.
+    /// A value of a row that is a double or NULL: a column of doubles, or arithmetic with a double
+    /// in it.
     pub(super) fn reals(&self, expr: &Expr) -> Option<Operand> {
         self.numbers(expr).filter(Operand::is_real)
     }

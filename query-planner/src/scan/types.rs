@@ -74,7 +74,8 @@ pub struct Join {
     pub keeps: Keeps,
     /// The side.
     pub side: Side,
-    /// What must be equal: an operand over the sides before, one over this side. NULL equals nothing.
+    /// What must be equal: an operand over the sides before, one over this side. NULL equals
+    /// nothing.
     pub equal: Vec<(Operand, Operand)>,
     /// The bounds of a column of this side: all are about one column.
     pub bounds: Vec<Bound>,
@@ -336,8 +337,8 @@ pub type ColumnsOf<'c> = &'c dyn Fn(&str) -> Option<Vec<Column>>;
 /// Columns by name; none for those whose kind is not known.
 pub type PlainColumns = Vec<(String, Option<Column>)>;
 
-/// The columns of a table that is no columns, in order, each as what is in it by its declaration, if
-/// it collates by BINARY; none for views and virtual tables.
+/// The columns of a table that is no columns, in order, each as what is in it by its declaration,
+/// if it collates by BINARY; none for views and virtual tables.
 pub type PlainColumnsOf<'c> = &'c dyn Fn(&str) -> Option<PlainColumns>;
 
 /// An expression without columns, as SQL; it may have `:mesh_node` and `:mesh_now`.

@@ -1,5 +1,5 @@
-//! Parts whose results are few go to the nodes as values: what is shipped, and that the answers stay
-//! the union's.
+//! Parts whose results are few go to the nodes as values: what is shipped, and that the answers
+//! stay the union's.
 
 use insta::assert_snapshot;
 use proptest::prelude::*;

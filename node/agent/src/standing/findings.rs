@@ -1,9 +1,9 @@
 //! Publishes changes of the standing verdict: a log line, a row in `findings`, and the operator's
 //! command.
 //!
-//! Every agent logs and runs its own command. The row is written by the job's first judge alone, and
-//! not where the job's last finding says the same, so that `findings` has each change once, whoever
-//! is that judge. Commands run one at a time, with a deadline; while one runs, up to
+//! Every agent logs and runs its own command. The row is written by the job's first judge alone,
+//! and not where the job's last finding says the same, so that `findings` has each change once,
+//! whoever is that judge. Commands run one at a time, with a deadline; while one runs, up to
 //! [`WAITING`] changes wait and further ones are logged and dropped.
 
 use std::process::Stdio;
@@ -116,9 +116,9 @@ fn key_of(finding: &Finding) -> FindingKey {
     ]
 }
 
-/// The job's last finding, by the time of its window: whoever becomes its first judge, or is it again
-/// after a restart, does not write what the one before has written. None where there is none, or it
-/// cannot be had: rather twice than never.
+/// The job's last finding, by the time of its window: whoever becomes its first judge, or is it
+/// again after a restart, does not write what the one before has written. None where there is none,
+/// or it cannot be had: rather twice than never.
 async fn last_finding(shared: &Shared, current: &Current, stop: &CancellationToken) -> Option<FindingKey> {
     let of_job = match current.judge.as_str() {
         "" => format!("WHERE verdict NOT IN {} ", model::cells::NO_VERDICTS),

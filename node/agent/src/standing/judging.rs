@@ -18,8 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOK_AT_LEAST: Duration = Duration::from_millis(250);
 /// A verdict that is the same as before is published again after so long.
 const AGAIN: Duration = Duration::from_secs(2);
-/// A host that became a job's judge judges once every host of the job has sent it what it keeps, and
-/// after so long in any case.
+/// A host that became a job's judge judges once every host of the job has sent it what it keeps,
+/// and after so long in any case.
 const WARM_UP: Duration = Duration::from_millis(600);
 
 /// What a judge keeps of one job.

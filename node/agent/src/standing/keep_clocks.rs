@@ -1,6 +1,6 @@
-//! Keeps in the store how far the wall clocks of its jobs' reference nodes are from this host's, for
-//! verdicts from the stores when no agent runs any more. Stored times are of wall clocks, so steps of
-//! one matter here: a ping that contradicts those before begins anew, and is kept at once.
+//! Keeps in the store how far the wall clocks of its jobs' reference nodes are from this host's,
+//! for verdicts from the stores when no agent runs any more. Stored times are of wall clocks, so
+//! steps of one matter here: a ping that contradicts those before begins anew, and is kept at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,8 +54,8 @@ impl Peer {
         self.measured_ns.is_none_or(|at_ns| now_ns.saturating_sub(at_ns).saturating_abs() >= MEASURED_EVERY_NS)
     }
 
-    /// Takes a measurement in; what is to be kept: once a minute, and where a clock was stepped, or is
-    /// known twice as well as what was kept says.
+    /// Takes a measurement in; what is to be kept: once a minute, and where a clock was stepped, or
+    /// is known twice as well as what was kept says.
     fn take(&mut self, at_ns: i64, offset_ns: i64, bound_ns: i64) -> Option<Kept> {
         let back = self.measured_ns.is_some_and(|before_ns| at_ns <= before_ns);
         let expected = self.track.at(at_ns);
@@ -165,7 +165,8 @@ mod tests {
         let mut peer = Peer::default();
         let mut kept = Vec::new();
         for i in 0..720 {
-            // An hour: measured within 100 us each 5 s, 20 ppm apart, stepped by a second after half.
+            // An hour: measured within 100 us each 5 s, 20 ppm apart, stepped by a second after
+            // half.
             let step_ns = if i < 360 { 0 } else { S };
             let offset_ns = 7 * S + step_ns + i * 5 * 20_000 + if i % 2 == 0 { 60_000 } else { -60_000 };
             let at_ns = START + i * 5 * S;

@@ -6,9 +6,9 @@
 //! them, `boards` takes them in at a judge and `judging` judges, `kept` has what ranks did in the
 //! last ten minutes, and `page` answers with it; `roster` knows who runs which job, `members`
 //! follows the members and their verdicts, `clocks` follows the reference nodes' clocks,
-//! `keep_clocks` keeps them in the store;
-//! `keep_stacks` keeps where the named ranks were, `findings` writes findings and runs the operator's
-//! command. `gossiped` is the way of agents of an earlier release.
+//! `keep_clocks` keeps them in the store; `keep_stacks` keeps where the named ranks were,
+//! `findings` writes findings and runs the operator's command. `gossiped` is the way of agents of
+//! an earlier release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -73,8 +73,8 @@ pub struct StandingState {
     roster: RwLock<Arc<roster::Roster>>,
     /// A live member is of an earlier release.
     mixed: AtomicBool,
-    /// The verdicts of this host as a judge, in full, by job; with when they were made, on its steady
-    /// clock.
+    /// The verdicts of this host as a judge, in full, by job; with when they were made, on its
+    /// steady clock.
     own: Mutex<BTreeMap<u64, (JobVerdict, i64)>>,
     /// Those received from the other judges, brief, by job and judge; with when they came.
     received: Mutex<BTreeMap<u64, ByJudge>>,

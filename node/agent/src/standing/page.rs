@@ -17,8 +17,8 @@ pub(crate) fn page(shared: &Shared, job: u64, since_ns: Option<i64>, known: Opti
     shared.standing.kept.page(job, since_ns, known)
 }
 
-/// What is kept of the job of a standing verdict: by this host, where it judges the job, else by the
-/// first of its judges that gives it.
+/// What is kept of the job of a standing verdict: by this host, where it judges the job, else by
+/// the first of its judges that gives it.
 ///
 /// # Errors
 /// None of them does; in words.

@@ -68,8 +68,8 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-/// Sends these digests of a window as if they were of this host's ranks: for benchmarks, whose agents
-/// record nothing.
+/// Sends these digests of a window as if they were of this host's ranks: for benchmarks, whose
+/// agents record nothing.
 pub async fn send_windows(shared: &Arc<Shared>, window: i64, jobs: BTreeMap<u64, Digest>) {
     let own = shared.identity.node().to_string();
     publish_jobs(shared, &jobs).await;

@@ -1,6 +1,7 @@
 //! Hosts that are culprits again and again over different jobs: a finding of its own
-//! (`verdict = 'repeat_culprit'`), written by whoever writes the finding that makes it one. A job that is
-//! slow because of its own program names other hosts each time; a host that it follows has a fault.
+//! (`verdict = 'repeat_culprit'`), written by whoever writes the finding that makes it one. A job
+//! that is slow because of its own program names other hosts each time; a host that it follows has
+//! a fault.
 
 use std::time::Duration;
 
@@ -44,11 +45,12 @@ impl Reported {
     }
 }
 
-/// Looks whether the host that `named` names was the culprit of other jobs, too, and writes so. With each
-/// further job it is written again; for the same jobs once.
+/// Looks whether the host that `named` names was the culprit of other jobs, too, and writes so.
+/// With each further job it is written again; for the same jobs once.
 ///
-/// Two agents may be about to write at once: each is the first judge of another step of the job, or its first judge
-/// has just changed. So each waits for a time of its own, in which what the others write can be seen, and looks again.
+/// Two agents may be about to write at once: each is the first judge of another step of the job, or
+/// its first judge has just changed. So each waits for a time of its own, in which what the others
+/// write can be seen, and looks again.
 pub(super) async fn look(shared: &Shared, named: &Finding, reported: &mut Reported, stop: &CancellationToken) {
     let (Some(node), Some(job)) = (&named.culprit_node, &named.job_id) else { return };
     let found = async || known(shared, named, node, stop).await.and_then(|rows| finding(named, node, job, &rows));
@@ -63,8 +65,8 @@ pub(super) async fn look(shared: &Shared, named: &Finding, reported: &mut Report
     }
 }
 
-/// How long an agent waits before it writes: different agents most likely for different times, each for one of a few
-/// that are longer apart than a commit takes to be seen.
+/// How long an agent waits before it writes: different agents most likely for different times, each
+/// for one of a few that are longer apart than a commit takes to be seen.
 fn delay(agent: &str, node: &str, job: &str) -> Duration {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -72,7 +74,8 @@ fn delay(agent: &str, node: &str, job: &str) -> Duration {
     SLOT * u32::try_from(hasher.finish() % SLOTS).unwrap_or(0)
 }
 
-/// Each job of which the host was the culprit, the newest first, and whether that was reported then.
+/// Each job of which the host was the culprit, the newest first, and whether that was reported
+/// then.
 async fn known(
     shared: &Shared,
     named: &Finding,

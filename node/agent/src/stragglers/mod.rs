@@ -31,8 +31,8 @@ const SINCE_MS: u64 = 60_000;
 /// The first span asked for where there is no standing verdict: short, so that what was before the
 /// agents started, or another job, is soon out of it.
 const RECENT_MS: u64 = 10_000;
-/// Longest that the standing verdict waits for its cause: who asks wants the verdict now, and a host
-/// that has just died is not yet known as silent.
+/// Longest that the standing verdict waits for its cause: who asks wants the verdict now, and a
+/// host that has just died is not yet known as silent.
 const CAUSE_PATIENCE: Duration = Duration::from_millis(1_500);
 /// A verdict with its coverage, as it goes to the command line.
 #[derive(Debug, Serialize)]

@@ -4,8 +4,8 @@
 //! A segment never changes once it is written, and its id is never used again; so nothing here goes
 //! out of date. What is found is still compared with the header that the reader's own snapshot
 //! shows, whose checksums cover the columns: a file that took another one's place gives no hit.
-//! Connections that may write look nothing up, since a transaction that is rolled back gives its ids
-//! back.
+//! Connections that may write look nothing up, since a transaction that is rolled back gives its
+//! ids back.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicUsize, Ordering};

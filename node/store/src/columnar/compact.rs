@@ -2,8 +2,9 @@
 //! size of commits. Does not own when it runs (`ingest`).
 //!
 //! Segments have a tier by their rows. When eight neighbours at the end of the table lie in or
-//! below one of the lower tiers, or as many as fill a whole segment in any, they become one: a row is
-//! written at most once a tier. Neighbours are joined in the order of their row ids, so row ids stay.
+//! below one of the lower tiers, or as many as fill a whole segment in any, they become one: a row
+//! is written at most once a tier. Neighbours are joined in the order of their row ids, so row ids
+//! stay.
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -11,13 +12,13 @@ use super::append::table_columns;
 use super::encode::Column;
 use super::segment::{self, Directory, MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError};
 
-/// Rows up to which a segment belongs to a lower tier. (A commit at 8,000 records a second has 1,600 and
-/// is written once more, in a whole segment.)
+/// Rows up to which a segment belongs to a lower tier. (A commit at 8,000 records a second has
+/// 1,600 and is written once more, in a whole segment.)
 const LOWER_TIERS: [usize; 2] = [256, 1024];
 /// Rows of the last tier; above it a segment is done.
 const LAST_TIER: usize = MOST_ROWS / 2;
-/// Neighbours of a lower tier that are joined. (Those of the last fill a whole segment before they are
-/// very many.)
+/// Neighbours of a lower tier that are joined. (Those of the last fill a whole segment before they
+/// are very many.)
 const JOINED: usize = 8;
 
 /// A segment's place and size.

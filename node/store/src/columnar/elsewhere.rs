@@ -1,6 +1,6 @@
-//! Owns columns that lie elsewhere than in segments of a file of ours (in files of an archive): whoever makes a
-//! connection whose frequent tables are virtual ones of its own gives it their columns, and typed questions are
-//! answered from these as from segments.
+//! Owns columns that lie elsewhere than in segments of a file of ours (in files of an archive):
+//! whoever makes a connection whose frequent tables are virtual ones of its own gives it their
+//! columns, and typed questions are answered from these as from segments.
 
 use std::ffi::{CStr, c_void};
 use std::fmt::Debug;
@@ -18,8 +18,8 @@ const NAME: &CStr = c"rankmesh_columns_elsewhere";
 
 /// Columns of a connection's frequent tables.
 pub trait ColumnsElsewhere: Send + Sync {
-    /// The parts of a table that may hold rows from the first to the second time; none where not all of its rows
-    /// can be had so: then SQLite reads the virtual table.
+    /// The parts of a table that may hold rows from the first to the second time; none where not
+    /// all of its rows can be had so: then SQLite reads the virtual table.
     ///
     /// # Errors
     /// [`StoreError::External`]: they cannot be read.
@@ -83,8 +83,8 @@ type Kept = Arc<dyn ColumnsElsewhere>;
 /// SQLite has no memory for it.
 pub fn register_columns(conn: &Connection, columns: Arc<dyn ColumnsElsewhere>) -> rusqlite::Result<()> {
     let kept: *mut Kept = Box::into_raw(Box::new(columns));
-    // SAFETY: the handle is the connection's, which is open; SQLite drops what is kept with the connection, and
-    // where it fails at once.
+    // SAFETY: the handle is the connection's, which is open; SQLite drops what is kept with the
+    // connection, and where it fails at once.
     let done = unsafe { ffi::sqlite3_set_clientdata(conn.handle(), NAME.as_ptr(), kept.cast(), Some(drop_kept)) };
     match done {
         ffi::SQLITE_OK => Ok(()),

@@ -2,11 +2,12 @@
 //! rows a segment, inside the store's SQLite file.
 //!
 //! Owns the segments: how a column is packed (`bits`, `encode`), what is held of a segment and
-//! where (`segment`), what is kept of read ones (`cache`), how rows come in (`append`) and small segments are joined (`compact`), what
-//! is summed up of a large one (`summary`), what is kept with a connection (`with_connection`), how any SQL sees them (`vtab`), and how typed questions
-//! are answered from them without SQLite (`scan`), also from columns that lie `elsewhere`. Does not own which records become which rows
-//! (`rows`), nor when segments are dropped (`retention`). Why this form:
-//! docs/decisions/0004-columnar-segments.md.
+//! where (`segment`), what is kept of read ones (`cache`), how rows come in (`append`) and small
+//! segments are joined (`compact`), what is summed up of a large one (`summary`), what is kept with
+//! a connection (`with_connection`), how any SQL sees them (`vtab`), and how typed questions are
+//! answered from them without SQLite (`scan`), also from columns that lie `elsewhere`. Does not own
+//! which records become which rows (`rows`), nor when segments are dropped (`retention`). Why this
+//! form: docs/decisions/0004-columnar-segments.md.
 
 mod append;
 mod bits;

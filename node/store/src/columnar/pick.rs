@@ -101,7 +101,8 @@ pub(super) struct Pick {
     buffer: Vec<i64>,
 }
 
-/// Put conditions in order: first those whose columns' blocks rule out most rows without being read.
+/// Put conditions in order: first those whose columns' blocks rule out most rows without being
+/// read.
 pub(super) fn most_telling_first(picks: &mut [Pick]) {
     if picks.len() > 1 {
         picks.sort_by_cached_key(Pick::blocks_left);
@@ -138,8 +139,8 @@ pub(super) fn admitted(
 }
 
 /// Read a column's values, or codes, of some of the next `len` rows from `start` on (a multiple of
-/// 1024), each into its row's place of `out`: of blocks without a wanted row nothing is read. `rows`
-/// are relative to `start` and ascending. None when the bytes are damaged.
+/// 1024), each into its row's place of `out`: of blocks without a wanted row nothing is read.
+/// `rows` are relative to `start` and ascending. None when the bytes are damaged.
 pub(super) fn read_rows(
     column: &Encoded,
     (start, len): (usize, usize),

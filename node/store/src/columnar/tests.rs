@@ -179,8 +179,8 @@ fn in_order(conn: &Connection, sql: &str) -> Vec<Option<i64>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Rows come in order of time where that is asked for, also from within a join, and where a scan
-    /// begins so often that its rows are kept.
+    /// Rows come in order of time where that is asked for, also from within a join, and where a
+    /// scan begins so often that its rows are kept.
     #[test]
     fn rows_come_in_order_of_time(
         batches in prop::collection::vec(prop::collection::vec(row(), 0..60), 1..12),

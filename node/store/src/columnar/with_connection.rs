@@ -21,10 +21,10 @@ impl<T: Default> Name<T> {
     /// What is kept under this name, at first the default. None where SQLite has no room for it.
     /// `with` must not ask for the same name.
     pub(super) fn with<R>(&self, conn: &Connection, with: impl FnOnce(&mut T) -> R) -> Option<R> {
-        // SAFETY: the handle is the connection's, which is open. What is kept under the name is a `T`
-        // that this function has put there; SQLite drops it with the connection. Nobody else has a
-        // reference to it: a connection is used by one thread at a time, and `with` does not come here
-        // by the same name.
+        // SAFETY: the handle is the connection's, which is open. What is kept under the name is a
+        // `T` that this function has put there; SQLite drops it with the connection. Nobody else
+        // has a reference to it: a connection is used by one thread at a time, and `with` does not
+        // come here by the same name.
         let kept = unsafe {
             let db = conn.handle();
             let mut kept: *mut T = ffi::sqlite3_get_clientdata(db, self.name.as_ptr()).cast();

@@ -214,7 +214,8 @@ impl Hours {
         Ok(found.map_err(sqlite)?.is_some())
     }
 
-    /// The first and the last id of a table's rows after the row `after`; none where there are none.
+    /// The first and the last id of a table's rows after the row `after`; none where there are
+    /// none.
     ///
     /// # Errors
     /// SQLite cannot read it.
@@ -294,8 +295,8 @@ impl Hours {
         Ok((written, done))
     }
 
-    /// The first time from `from_ns` on of which there may be a row, or was one that was never archived, Unix
-    /// nanoseconds: exact, or the first of a segment that meets it.
+    /// The first time from `from_ns` on of which there may be a row, or was one that was never
+    /// archived, Unix nanoseconds: exact, or the first of a segment that meets it.
     ///
     /// # Errors
     /// SQLite cannot read the store.

@@ -1,6 +1,6 @@
 //! Owns working an operand out for many rows at once, by SQLite's rules for integers: NULL in, NULL
-//! out; truth of three values; no result that would leave 64 bits (SQLite turns to doubles there, or
-//! says that it overflows, and so does it all).
+//! out; truth of three values; no result that would leave 64 bits (SQLite turns to doubles there,
+//! or says that it overflows, and so does it all).
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -195,8 +195,8 @@ fn of_pairs(a: &Vector, b: &Vector, with: impl Fn(i64, i64) -> i64) -> Vector {
 /// Doubles of some rows, NULL where none.
 pub(super) type Reals = Vec<Option<f64>>;
 
-/// What `operand` is for each of `len` rows, as a double: by SQLite's rules, who makes NULL of what is
-/// divided by 0 and of what is no number.
+/// What `operand` is for each of `len` rows, as a double: by SQLite's rules, who makes NULL of what
+/// is divided by 0 and of what is no number.
 pub(super) fn reals(operand: &Operand, columns: &[(String, Vector)], len: usize) -> Result<Reals, StepAside> {
     let of = |operand: &Operand| reals(operand, columns, len);
     Ok(match operand {

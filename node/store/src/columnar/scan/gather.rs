@@ -1,5 +1,6 @@
-//! Owns the values of many rows of several segments in memory: integers, doubles by their bits, or texts by codes of one
-//! dictionary, in the order of the texts; and making columns of a segment in memory of them.
+//! Owns the values of many rows of several segments in memory: integers, doubles by their bits, or
+//! texts by codes of one dictionary, in the order of the texts; and making columns of a segment in
+//! memory of them.
 
 use std::sync::Arc;
 
@@ -34,8 +35,8 @@ impl Gathered {
         Self { vector: Vector::same(Some(0), rows), ..Self::default() }
     }
 
-    /// Of values that are integers, or texts, or (where it `is_real`) doubles, and NULL; none where one
-    /// is anything else, or several kinds are there.
+    /// Of values that are integers, or texts, or (where it `is_real`) doubles, and NULL; none where
+    /// one is anything else, or several kinds are there.
     pub(super) fn of_values<'v>(values: impl Iterator<Item = &'v Value>, is_real: bool) -> Option<Self> {
         let (mut all, mut has_integer) = (Self::default(), false);
         for value in values {

@@ -1,8 +1,8 @@
 //! Owns aggregates by group over segments. Rows are given to groups through the codes of the
 //! grouping columns: a group is looked up once for each combination of codes in a segment, not for
 //! each row. `states` keeps the partial aggregates of groups, `summed` takes them from summaries,
-//! `helper` lets a second thread help, `distinct` keeps different values, `made` finds groups by what
-//! SQLite makes of their integers.
+//! `helper` lets a second thread help, `distinct` keeps different values, `made` finds groups by
+//! what SQLite makes of their integers.
 
 mod distinct;
 mod helper;

@@ -69,7 +69,8 @@ pub(super) fn rows(asked: &Asked<'_>, joined: &Joined) -> Result<Rows, Failure> 
 const PIECE: usize = if cfg!(test) { 16 } else { 1 << 18 };
 
 /// Join a long first side a piece at a time, and hand each piece's joined rows to `with`: what was
-/// joined, in words, and the rows of all sides. None where the first side is not long, or no rows of a table.
+/// joined, in words, and the rows of all sides. None where the first side is not long, or no rows
+/// of a table.
 pub(super) fn in_pieces(
     asked: &Asked<'_>,
     joined: &Joined,
@@ -136,8 +137,8 @@ fn name_of(side: &Side) -> &str {
     }
 }
 
-/// The rows of some tables are the question's memory. Where that is not enough SQLite, which need not
-/// keep them, has the question to itself.
+/// The rows of some tables are the question's memory. Where that is not enough SQLite, which need
+/// not keep them, has the question to itself.
 fn reserve(reservation: &mut Reservation, tables: &[&Table]) -> Result<(), StepAside> {
     let of = |table: &&Table| table.rows * (table.columns.len() + 2) * size_of::<i64>();
     if reservation.try_resize(tables.iter().map(of).sum()) { Ok(()) } else { Err(StepAside) }
@@ -161,8 +162,8 @@ const FARTHER: i64 = 16;
 /// How often until it looks at all that is there.
 const LOOKS: usize = 3;
 
-/// As [`step`], where a row wants the least value above its bound: rows that find one near it are done
-/// with that.
+/// As [`step`], where a row wants the least value above its bound: rows that find one near it are
+/// done with that.
 fn nearest(asked: &Asked<'_>, mut left: Table, join: &Join) -> Result<Table, Failure> {
     let Some((column, _)) = &join.value else { return Err(Failure::StepAside) };
     let bounds: Vec<Option<i64>> = {
@@ -184,7 +185,8 @@ fn nearest(asked: &Asked<'_>, mut left: Table, join: &Join) -> Result<Table, Fai
         open.retain(|row| {
             at += 1;
             let bound = bounds[*row as usize].unwrap_or(i64::MAX);
-            // What lies farther may have been read for another row, and not all that lies before it.
+            // What lies farther may have been read for another row, and not all that lies before
+            // it.
             let is_near = |value: &i64| width.is_none_or(|width| *value <= bound.saturating_add(width));
             found[*row as usize] = values.at(at - 1).filter(is_near);
             found[*row as usize].is_none()

@@ -4,10 +4,10 @@
 //! `schema` says which fragments are scans, `filter` decides which segments and rows a condition
 //! admits, `values` reads the values of rows, `compute` works out what is made of several. `joins`
 //! joins rows, `narrow` says beforehand which of them matter, `windows` adds columns that window
-//! functions make. `keys` gives codes to what is grouped by, `groups` makes aggregates, `rows` gives
-//! rows and the first k of an order, `out` hands rows out.
-//! Whatever is not understood, or would not be exact, is left to SQLite and the virtual table
-//! (`Ok(None)`): the answers are the same either way, which the tests hold against each other.
+//! functions make. `keys` gives codes to what is grouped by, `groups` makes aggregates, `rows`
+//! gives rows and the first k of an order, `out` hands rows out. Whatever is not understood, or
+//! would not be exact, is left to SQLite and the virtual table (`Ok(None)`): the answers are the
+//! same either way, which the tests hold against each other.
 
 mod compute;
 mod filter;
@@ -106,8 +106,8 @@ fn at_once(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Answered, F
     })
 }
 
-/// Answer a scan that makes groups of a join whose first side is long: joined rows are not kept, but
-/// go into their groups a piece at a time. None where it is no such scan.
+/// Answer a scan that makes groups of a join whose first side is long: joined rows are not kept,
+/// but go into their groups a piece at a time. None where it is no such scan.
 fn in_pieces(asked: &Asked<'_>, scan: &Scan, emit: Emit<'_>) -> Result<Option<Answered>, Failure> {
     let (Some(joined), Output::Groups(groups), None) = (&scan.joined, &scan.output, &scan.windowed) else {
         return Ok(None);

@@ -27,8 +27,8 @@ pub(super) struct Before<'t> {
 /// A column of the side's table, and the ranges one of which its integers must lie in.
 pub(super) type Narrowed = (String, Vec<(i64, i64)>);
 
-/// What rows say of a side. `width`: how far above its lower bound a row looks, where it has no upper
-/// one.
+/// What rows say of a side. `width`: how far above its lower bound a row looks, where it has no
+/// upper one.
 pub(super) fn narrowed(before: Before<'_>, join: &Join, width: Option<i64>) -> Result<Vec<Narrowed>, StepAside> {
     let Some(scan) = plain_scan(join) else { return Ok(Vec::new()) };
     // With NOT IN the other rows matter, too.
@@ -57,8 +57,8 @@ pub(super) fn narrowed(before: Before<'_>, join: &Join, width: Option<i64>) -> R
     Ok(all)
 }
 
-/// What the rows of sides, each with its join, say of the first side's rows: which values it must have
-/// for any of them to belong to it.
+/// What the rows of sides, each with its join, say of the first side's rows: which values it must
+/// have for any of them to belong to it.
 pub(super) fn of_first(joined: &Joined, sides: &[Before<'_>]) -> Result<Vec<Narrowed>, StepAside> {
     let SideRows::Scan(scan) = &joined.first.rows else { return Ok(Vec::new()) };
     let mut all = Vec::new();
@@ -85,8 +85,8 @@ fn values(vector: &Vector) -> Option<Vec<(i64, i64)>> {
     (different.len() <= MOST_VALUES).then(|| united(different.into_iter().map(|value| (value, value)).collect()))
 }
 
-/// Whether each row wants the least value of the column that lies above its bound, and nothing bounds
-/// that from above: then the nearest rows are looked at first.
+/// Whether each row wants the least value of the column that lies above its bound, and nothing
+/// bounds that from above: then the nearest rows are looked at first.
 pub(super) fn wants_nearest(before: Before<'_>, join: &Join) -> bool {
     let above = |bound: &Bound| matches!(bound.comparison, Comparison::Greater | Comparison::GreaterOrEqual);
     let (Some(bound), Some((_, OfMatches::Least(Operand::Column(least))))) = (join.bounds.first(), &join.value) else {

@@ -1,6 +1,6 @@
-//! Owns what a connection's schema says about columnar tables and views, and the scans that were read
-//! by it. Both are kept with the connection as long as its schema stays as it is: to read a fragment
-//! again would take longer than a small answer.
+//! Owns what a connection's schema says about columnar tables and views, and the scans that were
+//! read by it. Both are kept with the connection as long as its schema stays as it is: to read a
+//! fragment again would take longer than a small answer.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -50,8 +50,8 @@ pub(super) fn scan_of(conn: &Connection, fragment: &Fragment) -> Option<Arc<Scan
     scan
 }
 
-/// The columns of a columnar table (by its lower-case name); none where this file has no such table,
-/// or a plain one of its name.
+/// The columns of a columnar table (by its lower-case name); none where this file has no such
+/// table, or a plain one of its name.
 ///
 /// # Errors
 /// SQLite's.

@@ -31,8 +31,8 @@ fn row() -> impl Strategy<Value = Row> {
     )
 }
 
-/// An empty `collectives` of these columns, as a columnar table in one database and as a plain one in
-/// another.
+/// An empty `collectives` of these columns, as a columnar table in one database and as a plain one
+/// in another.
 fn empty(declared: &str) -> (Connection, Connection) {
     let columnar = Connection::open_in_memory().unwrap();
     let plain = Connection::open_in_memory().unwrap();
@@ -394,7 +394,8 @@ fn same(batches: &[Vec<Row>], sql: &str, must: bool) -> Result<(), TestCaseError
                 prop_assert!(is_same(our, expected), "{}: {:?} for {:?}", sql, our, expected);
             }
         }
-        // SQLite's sum fails by the order of its rows, though in another it would not leave 64 bits.
+        // SQLite's sum fails by the order of its rows, though in another it would not leave 64
+        // bits.
         (Ok(_), Err(why)) if why == "integer overflow" => {}
         (ours, expected) => prop_assert_eq!(ours.map(|_| ()), expected.map(|_| ()), "{}", sql),
     }

@@ -89,7 +89,8 @@ pub(super) struct Values {
     columns: Vec<(String, Encoded)>,
     /// Those of the columns, where it is made of several.
     parts: Vec<(String, Vector)>,
-    /// Of the rows that were read last: integers, or of a text column codes, or the bits of doubles.
+    /// Of the rows that were read last: integers, or of a text column codes, or the bits of
+    /// doubles.
     pub(super) vector: Vector,
     is_real: bool,
 }

@@ -245,7 +245,8 @@ fn sliding(
         let from = place(at + start);
         let to = place(at + end + 1).max(from);
         let ((count, sum), (other_count, other_sum)) = (before[to], before[from]);
-        // (Neither of two sums leaves 64 bits; while no part of the rows does, nor does what is between.)
+        // (Neither of two sums leaves 64 bits; while no part of the rows does, nor does what is
+        // between.)
         let of_frame = Seen { rows: (to - from) as i64, count: count - other_count, ..Seen::default() };
         set(*row, result(&Seen { sum: sum - other_sum, ..of_frame }));
     }

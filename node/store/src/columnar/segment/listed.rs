@@ -12,8 +12,8 @@ use super::super::with_connection::Name;
 use super::{Segment, SegmentError};
 use crate::FastMap;
 
-/// How often a table is looked at in one state until its whole list is read: beside a writer a state
-/// does not last, and a question is about some minutes of a day.
+/// How often a table is looked at in one state until its whole list is read: beside a writer a
+/// state does not last, and a question is about some minutes of a day.
 const LOOKS: u32 = 3;
 
 static LISTS: Name<Lists> = Name::new(c"rankmesh_segments");

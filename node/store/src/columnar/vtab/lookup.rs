@@ -171,8 +171,8 @@ pub(super) enum Found {
 }
 
 impl Kept {
-    /// Keep what `reader` gives, for scans with such conditions; none when that is too much. What is
-    /// looked up comes in order of `ordered_by`, where there is one.
+    /// Keep what `reader` gives, for scans with such conditions; none when that is too much. What
+    /// is looked up comes in order of `ordered_by`, where there is one.
     pub(super) fn read(
         mut reader: Reader,
         conn: &Connection,

@@ -1,7 +1,8 @@
 //! Owns letting a second thread help with a long scan, where the host has a core to spare. The one
 //! thread reads segments and hands them over as long as the other can take them, and does what it
 //! cannot hand over itself. The second thread has the priority of the first (Linux: a thread begins
-//! with that of its creator), so it never competes with the ranks, and its memory is the question's.
+//! with that of its creator), so it never competes with the ranks, and its memory is the
+//! question's.
 
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 

@@ -20,8 +20,8 @@ pub(super) struct Made<'w> {
 }
 
 impl<'w> Made<'w> {
-    /// Where a percentile looks at rows a second time, by groups as they are in segments, or the SQL
-    /// gives what is no grouping value, SQLite does it all.
+    /// Where a percentile looks at rows a second time, by groups as they are in segments, or the
+    /// SQL gives what is no grouping value, SQLite does it all.
     pub(super) fn of(work: &'w Work<'w>, groups: &'w Groups, looks_twice: bool) -> Result<Self, Failure> {
         let made = Self { work, of: &groups.made };
         if !made.of.is_empty() && looks_twice {

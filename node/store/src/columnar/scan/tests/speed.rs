@@ -1,4 +1,5 @@
-//! How long questions take from columns and from a plain table of stock SQLite with an index on time:
+//! How long questions take from columns and from a plain table of stock SQLite with an index on
+//! time:
 //! `ROWS=1000000 cargo test --release -p rankmesh-store --lib speed -- --ignored --nocapture`.
 
 use std::time::{Duration, Instant};
