@@ -6,11 +6,9 @@
 //! the others go on later by what it was late, so that they do wait for it, and not all of them for
 //! their devices.
 
+use observed::{Input, RankRef, Rules, Stepped};
+
 use super::comm::{Comm, Member, Met};
-use super::input::Input;
-use super::ranks::RankRef;
-use super::rules::Rules;
-use super::sampled::Stepped;
 use super::score::Scored;
 use super::stats::median;
 use super::suspects::{Findings, Found, added_part, hosts_wait};

@@ -6,10 +6,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use observed::{Coupling, Process, Rules, Totals};
+
 use super::comm::Comm;
-use super::observation::{Coupling, Process};
-use super::sampled::Totals;
-use crate::rules::Rules;
 
 /// What a process calls, in shares of all its calls, and how it opens after a meeting of the
 /// largest communicator it is in (a step): a first pipeline stage opens with a send, the last one

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::observation::{ClockOffset, Coupling};
-use super::sampled::Unsure;
+use observed::{ClockOffset, Coupling, Unsure};
+
 use super::stats::median;
 
 /// A rank of a communicator: one process.

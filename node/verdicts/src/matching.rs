@@ -6,15 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use observed::{ClockOffset, Input, LaneTotal, Process, Rules, Sampled, Totals, parallel, places::Places};
+
 use super::classes::{classes, refine};
 use super::comm::{Cell, Comm, Member, Met};
 use super::digest::of_rows;
-use super::input::Input;
-use super::observation::{ClockOffset, Process};
-use super::parallel;
-use super::places::Places;
-use super::rules::Rules;
-use super::sampled::{LaneTotal, Sampled, Totals};
 
 /// Match everything.
 pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {

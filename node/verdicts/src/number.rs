@@ -10,10 +10,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::input::Input;
-use super::observation::{Coupling, Observation, Process};
+use observed::{Coupling, Input, Observation, Process, Rules};
+
 use super::stats::median;
-use crate::rules::Rules;
 
 /// What is counted together: a function of a communicator.
 type Lane = (u64, Arc<str>);

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use observed::{Input, Rules};
+
 use super::clocks::{by_calls, widest_bound_ns};
 use super::comm::{Comm, Met};
-use super::input::Input;
 use super::matching::communicators;
 use super::number::number;
 use super::point_to_point::TimeUse;
-use super::rules::Rules;
 use super::score::waits_of;
 use super::tally::Waits;
 

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use observed::Rules;
+
 use super::comm::Member;
-use super::rules::Rules;
 use super::stats::{Moments, Population, median};
 use super::tally::{Tally, Waits};
 

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::activity::Activity;
+use observed::{Activity, RankRef};
+
 use super::hang::{Absence, Hang, Missing, Waiting};
-use super::ranks::RankRef;
 use super::report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,
 };

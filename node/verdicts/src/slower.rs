@@ -1,8 +1,9 @@
 //! Whether the whole job became slower in the span: that is no rank's doing, and still worth
 //! saying.
 
+use observed::Rules;
+
 use super::comm::Met;
-use super::rules::Rules;
 use super::score::Scored;
 use super::stats::quantile;
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::rules::Rules;
+use observed::Rules;
 
 /// Scales the median absolute deviation to a standard deviation for normal data (1 / Phi^-1(3/4)).
 const MAD_TO_SIGMA: f64 = 1.4826;

@@ -1,6 +1,8 @@
 //! Verdicts on cases that others have published, with the figures that they printed.
 
-use super::hang::{Progress, find};
+use observed::Progress;
+
+use super::hang::find;
 use super::stats::Population;
 use super::{Input, Observation, Rules, analyse};
 

@@ -6,20 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use observed::{ClockOffset, Coupling, Input, Observation, Rules, complete_together, parallel, progress_of};
+
 use super::ahead::settle_ahead;
 use super::clocks::{by_calls, refined};
 use super::comm::Comm;
 use super::cycle::per_step;
 use super::doubts::nobody;
-use super::hang::{self, complete_together, progress_of};
-use super::input::Input;
+use super::hang;
 use super::matching::communicators;
 use super::number::number;
-use super::observation::{ClockOffset, Coupling, Observation};
-use super::parallel;
 use super::point_to_point;
 use super::report::{Basis, Cost, Report, Verdict};
-use super::rules::Rules;
 use super::score::{Scored, score};
 use super::slower::slower;
 use super::stages::{beyond_the_job, job_of, rotation, stage_imbalance};

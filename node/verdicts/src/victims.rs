@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use observed::Rules;
+
 use super::comm::{Comm, Member, Met};
 use super::rating::Score;
-use super::rules::Rules;
 use super::score::Scored;
 use super::suspects::{Against, Findings, Found, of_run};
 use super::tally::Waits;

@@ -155,7 +155,7 @@ fn unfold(value: u64) -> i64 {
 mod tests {
     use super::super::{Block, Gone, Lane, Open, Process, ReferenceClock, Resent, StepCalls, Steps};
     use super::*;
-    use crate::activity::Activity;
+    use observed::Activity;
 
     #[test]
     fn that_the_wall_clock_was_stepped_takes_a_version_of_its_own() {

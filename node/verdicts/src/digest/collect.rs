@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use observed::{Activity, Coupling, Rules};
+
 use super::blocks::Point;
 use super::follow::Follower;
 use super::late::{Kept, Key, LateLanes, Number, needed};
@@ -15,9 +17,6 @@ use super::steps::Stepping;
 use super::track::Track;
 use super::waits::{Pending, wait};
 use super::{Digest, Gone, Lane, NodeDigests, Open, Process, ReferenceClock, WINDOW_NS, end_of, window_of};
-use crate::activity::Activity;
-use crate::observation::Coupling;
-use crate::rules::Rules;
 use crate::{Observation, SyncCall};
 
 /// Calls kept for one window.

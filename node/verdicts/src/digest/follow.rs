@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::observation::{Coupling, Observation};
+use observed::{Coupling, Observation};
 
 /// Follows one process. Times are of its node's own clock, nanoseconds.
 #[derive(Debug, Default)]

@@ -7,17 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use observed::{
+    ClockOffset, Coupling, Doing, Input, LaneTotal, Progress, Rules, Run, Sampled, Stepped, Totals, complete_together,
+    parallel, places::Places,
+};
+
 use super::blocks::Sum;
 use super::step_times::StepTimes;
 use super::{Block, Digest, Lane, Open, ReferenceClock, WINDOW_NS, end_of};
-use crate::activity::Doing;
-use crate::hang::{Progress, complete_together};
-use crate::input::Input;
-use crate::observation::{ClockOffset, Coupling};
-use crate::parallel;
-use crate::places::Places;
-use crate::rules::Rules;
-use crate::sampled::{LaneTotal, Run, Sampled, Stepped, Totals};
 
 /// The digests of one node.
 #[derive(Debug, Clone, Copy)]

@@ -11,10 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use observed::{Coupling, Rules};
+
 use super::{Digest, NodeDigests, ReferenceClock, WINDOW_NS};
 use crate::Observation;
-use crate::observation::Coupling;
-use crate::rules::Rules;
 
 /// Windows for which calls wait for their numbers.
 const PATIENCE: i64 = 6;

@@ -32,10 +32,10 @@ mod tests;
 mod track;
 mod waits;
 
+use observed::Activity;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-
-use super::activity::Activity;
 
 pub(crate) use codec::text;
 pub use codec::text::{from_text, to_text};

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use observed::{Input, Observation, Sampled, SyncCall, Totals, parallel};
+
 use super::Digest;
 use super::collect::Collector;
 use super::input::{Figures, NodeDigests, figures};
-use crate::input::Input;
-use crate::observation::{Observation, SyncCall};
-use crate::parallel;
-use crate::sampled::{Sampled, Totals};
 
 /// A host's calls, with whether they have a number, and its synchronise calls.
 type HostRows<'a> = (Vec<(&'a Observation, bool)>, Vec<&'a SyncCall>);

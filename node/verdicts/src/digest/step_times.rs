@@ -9,10 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use observed::{ClockOffset, Rules, Run, Sampled, Unsure};
+
 use super::{Digest, Lane, Steps};
-use crate::observation::ClockOffset;
-use crate::rules::Rules;
-use crate::sampled::{self, Run, Sampled, Unsure};
 
 /// A process in a communicator: node, id, communicator.
 type Member<'a> = (&'a str, i64, u64);
@@ -118,7 +117,7 @@ pub(super) struct ComputeTimes<'a> {
     pub(super) ends: BTreeSet<(u64, &'a str)>,
     cells: Vec<Sampled>,
     /// The steps of processes whose hosts run ahead.
-    pub(super) stepped: Vec<sampled::Stepped>,
+    pub(super) stepped: Vec<observed::Stepped>,
     /// The communicators of these jobs: what their hosts take for compute time holds waits.
     comms: BTreeSet<u64>,
     /// By process and communicator: when each step ended (on the node's clock), and its compute
@@ -261,10 +260,10 @@ impl<'a> Stepped<'a> {
         held.into_iter().filter(|(_, steps)| 2 * steps > self.steps.len()).map(|(kind, _)| kind).collect()
     }
 
-    fn single(&self, pid: u32) -> sampled::Stepped {
+    fn single(&self, pid: u32) -> observed::Stepped {
         let times = |step: &Step<'_>| (step.end_ns.saturating_sub(step.length_ns), step.end_ns);
         let steps = self.steps.iter().map(|(number, step)| (*number, times(step))).collect();
-        sampled::Stepped { node: Arc::clone(self.node), pid: pid.into(), comm_hash: self.ends.comm_hash, steps }
+        observed::Stepped { node: Arc::clone(self.node), pid: pid.into(), comm_hash: self.ends.comm_hash, steps }
     }
 
     fn sampled(&self, pid: u32, runs: Vec<Run>) -> Sampled {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use observed::Coupling;
+
 use super::blocks::most_runs;
 use super::waits::Pending;
 use super::{Lane, Open};
 use crate::Observation;
-use crate::observation::Coupling;
 
 /// Windows after which an idle lane of a living process is shipped again, so that who comes later
 /// learns how far it got.

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use observed::{Input, Progress};
 use serde::Deserialize;
 
 use super::ImportError;
-use crate::hang::Progress;
-use crate::input::Input;
 
 /// Read a dump of a whole job as JSON: an object of one dump a rank, keyed by rank (the form in
 /// which NVIDIA's resiliency extension ships its recorded hangs). See [`of_dumps`].

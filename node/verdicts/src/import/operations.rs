@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use observed::{Input, Observation, SyncCall};
 use serde::Deserialize;
 
 use super::ImportError;
-use crate::input::Input;
-use crate::observation::{Observation, SyncCall};
 
 /// The columns that are read; others may be there.
 pub const COLUMNS: [&str; 7] = ["dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration"];

@@ -1,6 +1,6 @@
 //! A communication call, as far as where time goes is concerned.
 
-use crate::observation::Coupling;
+use observed::Coupling;
 
 /// A communication call that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
+use observed::{HELD, TimeUse};
 use serde::{Deserialize, Serialize};
 
-use super::{HELD, TimeUse};
 use crate::digest::DecodeError;
 use crate::digest::text::{from_text, to_text};
 

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use observed::{ClockOffset, Coupling, Input, RankRef, Rules};
+
 use super::blame::{Node, blame};
 use super::history::departs;
 use super::series::{Series, Sum, WINDOW_NS};
 use super::{HELD, PointToPoint, RankTime, TimeUse};
-use crate::input::Input;
-use crate::observation::{ClockOffset, Coupling};
-use crate::ranks::RankRef;
 use crate::report::{Basis, Cost, Culprit, RankScore, Report, Verdict};
-use crate::rules::Rules;
 use crate::stats::{Middle, Population, median};
 use crate::summary::NOT_SCORED;
 use crate::why::{self, Cause, Kind, Part};

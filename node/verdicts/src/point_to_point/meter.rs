@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use observed::{HELD, Kind, TimeUse};
+
 use super::call::Call;
 use super::enqueued::Enqueued;
-use super::{HELD, TimeUse};
-use crate::why::Kind;
 
 /// Calls and stretches kept of all processes, at most. Beyond, those of a process are dropped, and
 /// its time is reported anew from its next call on.

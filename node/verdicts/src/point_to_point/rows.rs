@@ -4,17 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use observed::{ClockOffset, Coupling, Input, Names, RankRef, SyncCall, parallel, quoted};
 use query_planner::Value;
 
 use super::call::{Call, names_no_communicator};
 use super::enqueued::Enqueued;
 use super::meter::{Meter, job_key};
 use super::{TimeUse, judge};
-use crate::input::Input;
-use crate::names::Names;
-use crate::observation::{ClockOffset, Coupling, SyncCall, quoted};
-use crate::parallel;
-use crate::ranks::RankRef;
 use crate::why::{Kind, off_cpu_kinds};
 
 /// Says which rank of which job each process is.

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use observed::RankRef;
 use serde::{Deserialize, Serialize};
 
 use super::Standing;
 use super::job::JobName;
-use crate::ranks::RankRef;
 use crate::{Report, Verdict, why};
 
 /// The layout of the text; another is refused.
@@ -146,8 +146,8 @@ fn line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranks::Ranks;
     use crate::{Hang, Missing, NotHeard};
+    use observed::Ranks;
 
     fn verdict(report: Report) -> JobVerdict {
         let standing = Standing {

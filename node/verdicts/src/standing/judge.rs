@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use observed::{Coupling, complete_together};
+
 use super::board::{Axis, Board};
 use super::ended::{self, Ended};
 use super::network;
@@ -10,8 +12,6 @@ use super::page::{Meetings, Page, RECENT_NS};
 use super::settle::settle;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK, Standing};
 use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
-use crate::hang::complete_together;
-use crate::observation::Coupling;
 use crate::slower::is_slower;
 use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use observed::{Input, Rules};
+
 use crate::digest::{Digest, WINDOW_NS, end_of};
-use crate::input::Input;
 use crate::report::{Report, Verdict};
-use crate::rules::Rules;
 use crate::why::{Retransmission, Transfer, network};
 
 /// Segments sent again, by digests of these nodes; none of nodes whose clock is not known.

@@ -11,10 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use observed::Rules;
+
 use super::LOOKBACK;
 use super::change::Key;
 use crate::point_to_point;
-use crate::rules::Rules;
 use crate::{Cost, Culprit, Report, Role, Verdict};
 
 /// Processes: node and pid.

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use observed::{Process, RankRef, Rules, hex};
+
 use super::episodes::{episode, steady_runs};
 use super::excess::{
     added, autocorrelation, by_member, effective, excesses, independent, is_numbered_less, late_by, of_run, order,
@@ -12,11 +14,8 @@ use super::excess::{
 };
 use super::{Elsewhere, Findings, Found};
 use crate::comm::Met;
-use crate::observation::{Process, hex};
-use crate::ranks::RankRef;
 use crate::rating::{Flags, Rating, Score, history, unsure};
 use crate::report::{Basis, Culprit};
-use crate::rules::Rules;
 use crate::score::Scored;
 use crate::stats::{Moments, median};
 use crate::tally::{Tally, Waits};

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::rules::Rules;
+use observed::Rules;
+
 use crate::stats::median;
 
 /// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use observed::Rules;
+
 use crate::comm::{Cell, Met};
 use crate::report::Basis;
-use crate::rules::Rules;
 use crate::score::Scored;
 use crate::stats::median;
 use crate::tally::Waits;

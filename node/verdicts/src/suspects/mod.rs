@@ -12,11 +12,10 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use observed::{Process, RankRef, Rules};
+
 use crate::comm::Comm;
-use crate::observation::Process;
-use crate::ranks::RankRef;
 use crate::report::Culprit;
-use crate::rules::Rules;
 use crate::score::Scored;
 use case::Case;
 pub(crate) use excess::{added_part, hosts_wait, of_run, order};

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use observed::{Activity, RankRef};
+
 use super::{PARTS_OF_A_LIST, Rows, ranks};
-use crate::activity::Activity;
 use crate::hang::{Absence, Hang, Missing, NotHeard, Waiting};
-use crate::ranks::RankRef;
 use crate::report::Report;
 use crate::units::{clock, duration};
 

@@ -10,15 +10,14 @@ mod table;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use observed::{RankRef, Rules};
 use record::printable;
 
 use super::Input;
 use super::hostlist::{first_parts, fold_names, fold_ranges};
 use super::point_to_point;
-use super::ranks::RankRef;
 use super::report::{Basis, Report, Verdict};
 use super::why::{self, Cause, Network};
-use crate::rules::Rules;
 use crate::units::{clock, duration, percent};
 use table::{BAR, bar};
 
@@ -347,7 +346,7 @@ fn span(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::Observation;
+    use observed::Observation;
 
     fn who(rank: i32, node: String) -> RankRef {
         RankRef { rank, node, pid: 1 }

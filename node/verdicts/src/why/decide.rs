@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use observed::{RankRef, Rules};
+
 use super::evidence::{Collective, PID, Recorded};
 use super::timeline::{Amount, Covered, add_bytes, lay};
 use super::words;
 use super::{Cause, Part, What};
-use crate::ranks::RankRef;
 use crate::report::{Culprit, Report, Role};
-use crate::rules::Rules;
 
 /// Names listed for each kind.
 const WHATS: usize = 5;

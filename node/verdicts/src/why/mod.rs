@@ -20,21 +20,21 @@ mod rows;
 mod timeline;
 mod words;
 
+use observed::{RankRef, Rules};
+
 #[cfg(test)]
 mod properties;
 
 pub use decide::{explain, peer, peer_of_hosts};
-pub use evidence::{Collective, Gap, Kind, Recorded, Stretch, gaps};
+pub use evidence::{Collective, Gap, Recorded, Stretch, gaps};
 pub use network::{Flow, Network, Retransmission, Transfer, network};
+pub use observed::Kind;
 pub use off_cpu::off_cpu_kinds;
 pub use rows::{ROWS, Reading, Subject, Topic, WrongRow};
 pub(crate) use words::advice;
 pub use words::summarised;
 
 use serde::{Deserialize, Serialize};
-
-use super::ranks::RankRef;
-use super::rules::Rules;
 
 /// Longest stretch of an episode, or of the span where it is the network, that is looked at: its
 /// end.

@@ -8,9 +8,9 @@
 
 use std::collections::BTreeMap;
 
+use observed::Rules;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::Rules;
 use crate::stats::{median, quantile};
 
 /// Flows listed.

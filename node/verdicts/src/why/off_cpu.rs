@@ -1,7 +1,7 @@
 //! What a stretch off the CPU was: by the scheduler's records, what a thread waited for or what took
 //! its CPU.
 
-use super::evidence::Kind;
+use observed::Kind;
 
 /// Functions of the kernel in which a thread waits for a pipe, a socket within its host, a file
 /// descriptor or a child (fs/pipe.c, net/unix, fs/eventpoll.c, fs/select.c, kernel/exit.c), by their

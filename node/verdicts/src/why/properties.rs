@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
+use observed::{Kind, RankRef, Rules};
 use proptest::prelude::*;
 
-use super::evidence::{Collective, Gap, Kind, Recorded, Stretch};
+use super::evidence::{Collective, Gap, Recorded, Stretch};
 use super::timeline::lay;
 use super::{Topic, explain};
-use crate::ranks::RankRef;
-use crate::rules::Rules;
 
 const MS: i64 = 1_000_000;
 

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
+use observed::{Kind, RankRef, quoted};
 use query_planner::Value;
 
-use super::evidence::{Call, Kind, PID, Recorded, Stretch, of_calls};
+use super::evidence::{Call, PID, Recorded, Stretch, of_calls};
 use super::off_cpu::{pushed_off, waited};
-use crate::observation::quoted;
-use crate::ranks::RankRef;
 
 /// Rows taken in answer to one question; the latest.
 pub const ROWS: usize = 20_000;

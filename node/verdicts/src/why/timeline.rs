@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::evidence::{Gap, Kind, Recorded, Stretch};
+use observed::Kind;
+
+use super::evidence::{Gap, Recorded, Stretch};
 
 /// What was seen in one or more intervals.
 #[derive(Debug, Clone, Default, PartialEq)]

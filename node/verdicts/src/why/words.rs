@@ -1,77 +1,51 @@
 //! A cause in words.
 
-use super::evidence::Kind;
 use super::{Cause, Part, Topic, What};
-use crate::rules::Rules;
 use crate::units::{duration, percent};
+use observed::{Kind, Rules};
 use record::printable;
 
-impl Kind {
-    /// As it stands in JSON and in `findings.cause`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Communication => "communication",
-            Self::Stopped => "stopped",
-            Self::CpuThrottled => "cpu_throttled",
-            Self::CpuStolen => "cpu_stolen",
-            Self::Reclaim => "reclaim",
-            Self::PageFault => "page_fault",
-            Self::BlockIo => "block_io",
-            Self::GpuThrottled => "gpu_throttled",
-            Self::CudaSync => "cuda_sync",
-            Self::CudaCopy => "cuda_copy",
-            Self::CudaLaunch => "cuda_launch",
-            Self::Lock => "lock",
-            Self::NetworkWait => "network_wait",
-            Self::FileWait => "file_wait",
-            Self::Sleep => "sleep",
-            Self::Wait => "wait",
-        }
+/// What the thread did, to follow "its thread …"; the second half names who or what it was.
+fn phrases(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::Communication => ("was in other communication calls", "in"),
+        Kind::Stopped => ("was stopped by a signal or a debugger", "in"),
+        Kind::CpuThrottled => ("was held by the CPU quota of its cgroup", "cgroup"),
+        Kind::CpuStolen => ("could run but had no CPU", "taken by"),
+        Kind::Reclaim => ("had to free memory before it got some", "in"),
+        Kind::PageFault => ("waited for pages to be read from a disk", "from"),
+        Kind::BlockIo => ("waited for a block device", "on"),
+        Kind::GpuThrottled => ("ran on a GPU with lowered clocks", "because of"),
+        Kind::CudaSync => ("waited for its GPU", "in"),
+        Kind::CudaCopy => ("copied or allocated GPU memory", "in"),
+        Kind::CudaLaunch => ("launched GPU work", "in"),
+        Kind::Lock => ("waited for a lock or another thread", "in"),
+        Kind::NetworkWait => ("waited for a socket", "in"),
+        Kind::FileWait => ("waited for a pipe, a local socket, a file or a child", "in"),
+        Kind::Sleep => ("slept by itself", "in"),
+        Kind::Wait => ("gave up its CPU, for what is not recorded", "then ran"),
     }
+}
 
-    /// What the thread did, to follow "its thread …"; the second half names who or what it was.
-    fn phrases(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Communication => ("was in other communication calls", "in"),
-            Self::Stopped => ("was stopped by a signal or a debugger", "in"),
-            Self::CpuThrottled => ("was held by the CPU quota of its cgroup", "cgroup"),
-            Self::CpuStolen => ("could run but had no CPU", "taken by"),
-            Self::Reclaim => ("had to free memory before it got some", "in"),
-            Self::PageFault => ("waited for pages to be read from a disk", "from"),
-            Self::BlockIo => ("waited for a block device", "on"),
-            Self::GpuThrottled => ("ran on a GPU with lowered clocks", "because of"),
-            Self::CudaSync => ("waited for its GPU", "in"),
-            Self::CudaCopy => ("copied or allocated GPU memory", "in"),
-            Self::CudaLaunch => ("launched GPU work", "in"),
-            Self::Lock => ("waited for a lock or another thread", "in"),
-            Self::NetworkWait => ("waited for a socket", "in"),
-            Self::FileWait => ("waited for a pipe, a local socket, a file or a child", "in"),
-            Self::Sleep => ("slept by itself", "in"),
-            Self::Wait => ("gave up its CPU, for what is not recorded", "then ran"),
-        }
-    }
-
-    /// What a person would do next.
-    fn advice(self) -> &'static str {
-        match self {
-            Self::Communication => "look at the verdict of that communicator",
-            Self::Stopped => "look who stopped it: a debugger, a checkpoint, SIGSTOP",
-            Self::CpuThrottled => "raise the CPU quota of its cgroup (cpu.max)",
-            Self::CpuStolen => "move or stop that task, or give the rank cores of its own (cpuset, --cpu-bind)",
-            Self::Reclaim => "look at the memory limit of its cgroup and at who uses the host's memory",
-            Self::PageFault => "look at the host's memory and at the disk behind its files",
-            Self::BlockIo => "look at that device and at what the rank reads or writes in each step",
-            Self::GpuThrottled => "look at the GPU's temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
-            Self::CudaSync => "look at its kernels: more work, or a slower GPU",
-            Self::CudaCopy => "look at what it copies or allocates in each step",
-            Self::CudaLaunch => "look at the number of launches and at its CPU",
-            Self::Lock => "look which thread it waits for: data loader, garbage collector, interpreter lock",
-            Self::NetworkWait => "look at the service that it asks outside of collectives",
-            Self::FileWait => "look at its helper processes: a data loader that does not keep up waits like this",
-            Self::Sleep => "look for sleep, polling or retries in its own code",
-            Self::Wait => "look at what this rank does between collectives that the others do not (stacks)",
-        }
+/// What a person would do next.
+fn next(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Communication => "look at the verdict of that communicator",
+        Kind::Stopped => "look who stopped it: a debugger, a checkpoint, SIGSTOP",
+        Kind::CpuThrottled => "raise the CPU quota of its cgroup (cpu.max)",
+        Kind::CpuStolen => "move or stop that task, or give the rank cores of its own (cpuset, --cpu-bind)",
+        Kind::Reclaim => "look at the memory limit of its cgroup and at who uses the host's memory",
+        Kind::PageFault => "look at the host's memory and at the disk behind its files",
+        Kind::BlockIo => "look at that device and at what the rank reads or writes in each step",
+        Kind::GpuThrottled => "look at the GPU's temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
+        Kind::CudaSync => "look at its kernels: more work, or a slower GPU",
+        Kind::CudaCopy => "look at what it copies or allocates in each step",
+        Kind::CudaLaunch => "look at the number of launches and at its CPU",
+        Kind::Lock => "look which thread it waits for: data loader, garbage collector, interpreter lock",
+        Kind::NetworkWait => "look at the service that it asks outside of collectives",
+        Kind::FileWait => "look at its helper processes: a data loader that does not keep up waits like this",
+        Kind::Sleep => "look for sleep, polling or retries in its own code",
+        Kind::Wait => "look at what this rank does between collectives that the others do not (stacks)",
     }
 }
 
@@ -119,9 +93,9 @@ pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
     let most = cause.parts.iter().find(|part| part.share >= Rules::CAUSE_PART);
     let seen = match most {
         Some(part) if (part.culprit_ns as f64) < Rules::CAUSE_TIMES_PEER * part.peer_ns as f64 => {
-            format!("most is that its thread {}, but so does its peer's", part.kind.phrases().0)
+            format!("most is that its thread {}, but so does its peer's", phrases(part.kind).0)
         }
-        Some(part) => format!("most is that its thread {} ({})", part.kind.phrases().0, percent(part.share)),
+        Some(part) => format!("most is that its thread {} ({})", phrases(part.kind).0, percent(part.share)),
         None if !cause.looked_at.iter().any(|topic| topic == Topic::OffCpu.words()) => {
             "when its thread was off its CPU was not recorded: it may have worked, waited or been pushed off".to_owned()
         }
@@ -134,7 +108,7 @@ pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
 }
 
 fn phrase(part: &Part, cause: &Cause) -> String {
-    let (did, by) = part.kind.phrases();
+    let (did, by) = phrases(part.kind);
     let each = cause.late_intervals.max(1) as i64;
     let what = match part.what.first() {
         Some(what) if !what.name.is_empty() => format!(", {by} {}", named(what, part)),
@@ -157,7 +131,7 @@ fn named(what: &What, part: &Part) -> String {
 
 /// What to look at next: for the dearest named kind, or for what is not visible.
 pub(crate) fn advice(cause: &Cause) -> Option<&'static str> {
-    Some(cause.named.first()?.advice())
+    cause.named.first().copied().map(next)
 }
 
 /// Bytes in the unit that suits.

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use observed::Activity;
+
 use super::super::{Digest, Lane, MAX_LEVEL, Open, ReferenceClock};
 use super::coder::{Coded, Coder};
 use super::expected::Before;
@@ -11,7 +13,6 @@ use super::{
     DecodeError, HEADS, LARGEST, LIBRARIES, MOST_BLOCKS, NEXT_COMM, NEXT_RANK, OTHER_COMM, OTHER_LIBRARY, VERSION,
     WITH_WALL, fold, unfold,
 };
-use crate::activity::Activity;
 
 /// A communicator: hash and size.
 type CommKey = (u64, Option<i32>);

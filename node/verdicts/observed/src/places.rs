@@ -6,7 +6,7 @@ use std::hash::Hash;
 
 /// The places of keys.
 #[derive(Debug)]
-pub(crate) struct Places<K> {
+pub struct Places<K> {
     keys: Vec<K>,
     known: HashMap<K, usize>,
     /// The place that is looked at first.
@@ -21,7 +21,7 @@ impl<K> Default for Places<K> {
 
 impl<K: Copy + Eq + Hash> Places<K> {
     /// The place of a key: a new one at the end where it has none.
-    pub(crate) fn of(&mut self, key: K) -> usize {
+    pub fn of(&mut self, key: K) -> usize {
         if self.keys.get(self.next) != Some(&key) {
             let new = self.keys.len();
             self.next = *self.known.entry(key).or_insert(new);
@@ -34,12 +34,12 @@ impl<K: Copy + Eq + Hash> Places<K> {
     }
 
     /// What comes next is looked for at the beginning.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.next = 0;
     }
 
     /// The keys by place.
-    pub(crate) fn into_keys(self) -> Vec<K> {
+    pub fn into_keys(self) -> Vec<K> {
         self.keys
     }
 }

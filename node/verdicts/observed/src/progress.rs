@@ -3,8 +3,52 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::Progress;
 use crate::observation::{Coupling, Observation, SyncCall};
+
+/// How far a process got with one function of one communicator.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Progress {
+    /// The node that knows it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// Rank in the communicator.
+    pub rank: i32,
+    /// Size of the communicator, when known.
+    pub nranks: Option<i32>,
+    /// The communicator.
+    pub comm_hash: u64,
+    /// What counts the calls: a function, or "any" where one counter serves all functions of the
+    /// communicator.
+    pub func: Arc<str>,
+    /// Last call entered (or enqueued); none before the first.
+    pub entered: Option<u64>,
+    /// Last call that was left (or that the device completed); none before the first.
+    pub completed: Option<u64>,
+    /// When the oldest call that is not complete was entered, Unix nanoseconds of the node's own
+    /// clock.
+    pub since_ns: Option<i64>,
+    /// Name of that call, where `func` does not say it.
+    pub waiting_in: Option<Arc<str>>,
+    /// The rank of the communicator that that call sends to or receives from, or its root.
+    pub peer: Option<i32>,
+    /// When the process began to wait for its device in the synchronise call that it is in, Unix
+    /// nanoseconds of the node's own clock.
+    pub syncing_since_ns: Option<i64>,
+}
+
+/// A process of the job that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// The node that knows it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// When, Unix nanoseconds of the node's own clock.
+    pub at_ns: i64,
+    /// How, in words ("exit 1", "signal 9"); empty where that is not known.
+    pub how: String,
+}
 
 /// How far each process got, from the calls it has finished and those it is in: `open` are calls
 /// entered and not left (their `duration_ns` says nothing). A call that is in both lists has been
@@ -73,7 +117,7 @@ pub fn progress_of(
 
 /// When a process left a synchronise call may have been missed. What others have completed, and it
 /// has entered, it has completed as well: all ranks meet in it.
-pub(crate) fn complete_together(all: &mut [Progress]) {
+pub fn complete_together(all: &mut [Progress]) {
     if all.iter().all(|p| p.syncing_since_ns.is_none()) {
         return;
     }

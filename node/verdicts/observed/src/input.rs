@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, HashSet};
 use query_planner::Value;
 use serde::{Deserialize, Serialize};
 
-use super::activity::Doing;
-use super::hang::{Gone, Progress};
-use super::names::Names;
-use super::observation::{ClockOffset, LONGEST_NS, Observation, Row, RowError, SyncCall, TIMES};
-use super::point_to_point::TimeUse;
-use super::rules::Rules;
-use super::sampled::{Sampled, Stepped, Totals};
+use crate::activity::Doing;
+use crate::names::Names;
+use crate::observation::{ClockOffset, LONGEST_NS, Observation, Row, RowError, SyncCall, TIMES};
+use crate::progress::{Gone, Progress};
+use crate::rules::Rules;
+use crate::sampled::{Sampled, Stepped, Totals};
+use crate::time_use::TimeUse;
 
 /// Who was asked and who answered.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
@@ -82,10 +82,10 @@ pub struct Input {
 
 impl Input {
     /// From here on an analysis is worth several threads.
-    pub(crate) const MANY_CALLS: usize = 50_000;
+    pub const MANY_CALLS: usize = 50_000;
 
     /// Whether there are so many calls that several threads should work on them.
-    pub(crate) fn is_large(&self) -> bool {
+    pub fn is_large(&self) -> bool {
         self.observations.len() >= Self::MANY_CALLS
     }
 

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use query_planner::Value;
 use serde::{Deserialize, Serialize};
 
-use super::names::Names;
+use crate::names::Names;
 
 /// A process: its node and pid.
-pub(crate) type Process = (Arc<str>, i64);
+pub type Process = (Arc<str>, i64);
 
 /// A communicator's hash as reports have it.
-pub(crate) fn hex(hash: u64) -> String {
+pub fn hex(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
@@ -207,7 +207,7 @@ pub fn last_sql(job: Option<&str>, comm: Option<u64>) -> String {
 }
 
 /// A text as SQL has it.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
@@ -270,10 +270,10 @@ pub enum RowError {
     },
 }
 
-#[cfg(test)]
 impl Observation {
-    /// A call of a blocking library by the only process of host `n{rank}`.
-    pub(crate) fn test_call(rank: i32, comm_hash: u64, func: &str, seq: u64, entry_ns: i64, duration_ns: i64) -> Self {
+    /// For tests: a call of a blocking library by the only process of host `n{rank}`.
+    #[must_use]
+    pub fn test_call(rank: i32, comm_hash: u64, func: &str, seq: u64, entry_ns: i64, duration_ns: i64) -> Self {
         let (node, func) = (format!("n{rank}").into(), func.into());
         let library = "mpi".into();
         Self { node, pid: 1, rank, comm_hash, func, seq, entry_ns, duration_ns, tier: 1, library, ..Self::default() }

@@ -42,7 +42,7 @@ impl Ranks {
     }
 
     /// Leaves the first so many ranges; whether there were more.
-    pub(crate) fn keep_first(&mut self, ranges: usize) -> bool {
+    pub fn keep_first(&mut self, ranges: usize) -> bool {
         let more = self.0.len() > ranges;
         self.0.truncate(ranges);
         more

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 /// What each item gives, in their order. With `many` on as many threads as may run at once (which
 /// have the priority of the calling one), else on this one.
-pub(crate) fn map<T: Send, R: Send>(items: Vec<T>, many: bool, each: impl Fn(T) -> R + Sync) -> Vec<R> {
+pub fn map<T: Send, R: Send>(items: Vec<T>, many: bool, each: impl Fn(T) -> R + Sync) -> Vec<R> {
     if !many {
         return items.into_iter().map(each).collect();
     }

@@ -9,7 +9,7 @@ pub struct Names(HashSet<Arc<str>>);
 
 impl Names {
     /// The kept name; what is no UTF-8 in it is replaced.
-    pub(crate) fn keep(&mut self, name: &[u8]) -> Arc<str> {
+    pub fn keep(&mut self, name: &[u8]) -> Arc<str> {
         let name = String::from_utf8_lossy(name);
         if let Some(kept) = self.0.get(&*name) {
             return Arc::clone(kept);
