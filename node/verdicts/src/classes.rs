@@ -130,8 +130,8 @@ pub(crate) fn refine(comms: &mut [Comm], all: &[&Totals]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest::of_rows;
     use crate::{Input, Observation};
+    use digest::of_rows;
 
     fn input(ranks: &[&[&str]]) -> Input {
         let mut input = Input::default();

@@ -5,17 +5,16 @@
 //! Does not own whom to ask and when (the agent), nor how digests are gossiped. docs/verdicts.md
 //! says what each figure means and where its formula is from.
 //!
-//! What goes in, and the thresholds, lie in `observed`.
+//! What goes in, and the thresholds, lie in `observed`; cells are made in `digest`, of rows and of
+//! digests alike.
 //!
 //! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen,
-//! `digest` makes cells of rows and of digests alike, `matching` brings them together into
-//! communicators (`comm`; with `classes`: who does the same work), `windows` cuts time, `score`
+//! `matching` brings cells together into communicators (`comm`; with `classes`: who does the same work), `windows` cuts time, `score`
 //! sums up (`tally`) and `rating` rates ranks (with `stats`), `suspects` looks for episodes,
 //! `stages` for imbalances, `slower` whether the whole job became slower, `hang` for who is waited
 //! for, `cycle` tells steps, `verdict` decides, `doubts` says why nobody can be named, `report`
 //! is what comes out (with `summary`), `rank_windows` has the same figures window by window,
-//! `text` says it to a person. `digest` is how windows travel: summaries made where the data lies,
-//! turned into an input here, of which `standing` keeps the current verdict; `why` looks for the
+//! `text` says it to a person. `standing` keeps the current verdict of digests; `why` looks for the
 //! cause of a named rank's lateness. `point_to_point` judges ranks that meet in sends, receives
 //! and waits, by where their time goes. `import` reads recorded jobs; simulated ones are made in
 //! `scenarios`.
@@ -25,7 +24,6 @@ mod classes;
 mod clocks;
 mod comm;
 mod cycle;
-pub mod digest;
 mod doubts;
 mod hang;
 pub mod hostlist;

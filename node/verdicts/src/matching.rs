@@ -6,11 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use observed::{ClockOffset, Input, LaneTotal, Process, Rules, Sampled, Totals, parallel, places::Places};
-
 use super::classes::{classes, refine};
 use super::comm::{Cell, Comm, Member, Met};
-use super::digest::of_rows;
+use digest::of_rows;
+use observed::{ClockOffset, Input, LaneTotal, Process, Rules, Sampled, Totals, parallel, places::Places};
 
 /// Match everything.
 pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {

@@ -8,13 +8,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use observed::{Input, Rules};
+use observed::{Input, Rules, TimeUse};
 
 use super::clocks::{by_calls, widest_bound_ns};
 use super::comm::{Comm, Met};
 use super::matching::communicators;
 use super::number::number;
-use super::point_to_point::TimeUse;
 use super::score::waits_of;
 use super::tally::Waits;
 
@@ -290,8 +289,8 @@ mod tests {
 
     #[test]
     fn a_judge_measures_from_digests_what_rows_tell() {
-        use crate::digest::{Collector, ReferenceClock, end_of, reference_id, window_of};
         use crate::standing::{Board, Judge};
+        use digest::{Collector, ReferenceClock, end_of, reference_id, window_of};
         let calls = steps(80);
         let mut collectors = [Collector::default(), Collector::default()];
         let (mut board, mut judge, mut measured) = (Board::default(), Judge::default(), RankWindows::default());

@@ -6,7 +6,7 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use verdicts::digest::{
+use digest::{
     Collector, Digest, NodeDigests, ReferenceClock, decode, encode, encode_within, end_of, reference_id, to_input,
     window_of,
 };

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
+use digest::{Collector, Digest, StepCalls, Steps, WINDOW_NS, decode, encode, encode_within, window_of};
 use scenarios::simulate::{Grid, Job, Slow};
 use scenarios::stragglers::replay;
-use verdicts::digest::{Collector, Digest, StepCalls, Steps, WINDOW_NS, decode, encode, encode_within, window_of};
 use verdicts::{Basis, Input, Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::super::Shared;
 use record::steady_now_ns;
 
+use digest::{ReferenceClock, reference_id};
 use mesh::ClockTrack;
-use verdicts::digest::{ReferenceClock, reference_id};
 
 /// Time between two pings.
 const EVERY: Duration = Duration::from_secs(1);

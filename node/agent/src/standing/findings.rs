@@ -10,6 +10,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use digest::WINDOW_NS;
 use explain::cost::Money;
 use explain::watched::sentence;
 use query::ask::{self, QueryOutcome, Question};
@@ -19,7 +20,6 @@ use store::{Finding, Source};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use verdicts::digest::WINDOW_NS;
 use verdicts::standing::{JobName, Key, LOOKBACK};
 use verdicts::{Report, Verdict};
 

@@ -88,7 +88,7 @@ pub struct StandingState {
 /// The verdict that stands on a job.
 #[derive(Debug, Clone)]
 pub struct Current {
-    /// The job ([`verdicts::point_to_point::job_key`]).
+    /// The job ([`digest::time_use::job_key`]).
     pub job: u64,
     /// What it is called.
     pub name: JobName,

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use observed::{ClockOffset, Coupling, Input, RankRef, Rules};
+use observed::{ClockOffset, Coupling, HELD, Input, RankRef, Rules, TimeUse};
 
 use super::blame::{Node, blame};
 use super::history::departs;
 use super::series::{Series, Sum, WINDOW_NS};
-use super::{HELD, PointToPoint, RankTime, TimeUse};
+use super::{PointToPoint, RankTime};
 use crate::report::{Basis, Cost, Culprit, RankScore, Report, Verdict};
 use crate::stats::{Middle, Population, median};
 use crate::summary::NOT_SCORED;

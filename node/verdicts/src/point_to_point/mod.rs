@@ -8,20 +8,15 @@
 //! graph (`blame`). It is named where something distinguishes it from a rank that has more to do by
 //! the program's own division: time off its CPU that the others do not have, or its own history
 //! (`judge`, `history`). Otherwise the answer is an imbalance of work, and where most waiting was
-//! not seen at all, that it cannot be determined. Where calls only enqueue, hosts wait in the
-//! synchronise calls after them (`enqueued`).
+//! not seen at all, that it cannot be determined.
 //!
-//! `meter` adds up calls and time off the CPU, the same for digests and for rows (`rows`), `codec`
-//! writes what digests carry, `series` brings it on common windows. Docs: docs/verdicts.md, *Ranks
+//! `digest::time_use` adds up calls and time off the CPU, the same for digests and for rows
+//! (`rows`), `series` brings it on common windows. Docs: docs/verdicts.md, *Ranks
 //! that meet point to point*.
 
 mod blame;
-mod call;
-mod codec;
-mod enqueued;
 mod history;
 mod judge;
-mod meter;
 mod rows;
 mod series;
 #[cfg(test)]
@@ -31,14 +26,9 @@ mod words;
 use observed::Kind;
 use serde::{Deserialize, Serialize};
 
-pub use call::{Call, names_no_communicator};
-pub use codec::{decode, encode};
 pub(crate) use judge::{WAITED, decide};
-pub use meter::{Meter, job_key};
 pub use rows::{OFF_CPU_COLUMNS, PROCESSES_SQL, Rows};
 pub(crate) use words::{summary, table};
-
-pub use observed::{EVERY_WINDOWS, HELD, TimeUse};
 
 /// How the ranks of a job that meet in point-to-point calls spent the time that a verdict is about.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]

@@ -4,13 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use observed::{ClockOffset, Coupling, Input, Names, RankRef, SyncCall, parallel, quoted};
+use digest::time_use::{Call, Enqueued, Meter, job_key, names_no_communicator};
+use observed::{ClockOffset, Coupling, Input, Names, RankRef, SyncCall, TimeUse, parallel, quoted};
 use query_planner::Value;
 
-use super::call::{Call, names_no_communicator};
-use super::enqueued::Enqueued;
-use super::meter::{Meter, job_key};
-use super::{TimeUse, judge};
+use super::judge;
 use crate::why::{Kind, off_cpu_kinds};
 
 /// Says which rank of which job each process is.
@@ -229,7 +227,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::point_to_point::HELD;
+    use observed::HELD;
 
     const S: i64 = 1_000_000_000;
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use observed::{Input, Kind, LaneTotal, Rules, Totals};
+use observed::{HELD, Input, Kind, LaneTotal, Rules, TimeUse, Totals};
 use proptest::prelude::*;
 
-use super::{HELD, TimeUse, decide};
+use super::decide;
 use crate::report::{Basis, CommReport, Culprit, RankScore, Report, Role, Spread, Verdict};
 use crate::{ClockOffset, text};
 

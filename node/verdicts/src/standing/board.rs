@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::page::Page;
 use super::{GRACE_NS, NODE_WINDOWS};
-use crate::digest::{Digest, reference_id, window_of};
-use crate::point_to_point::TimeUse;
+use digest::{Digest, reference_id, window_of};
+use observed::TimeUse;
 
 /// Whether a node is there, by the mesh's failure detector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Board {
 
     /// The last digests of each node with only these communicators and functions, of twice as many
     /// windows as are gossiped at a time: for
-    /// [`Collector::number`](crate::digest::Collector::number).
+    /// [`Collector::number`](digest::Collector::number).
     #[must_use]
     pub fn digests_of(&self, lanes: &BTreeSet<(u64, Arc<str>)>) -> Vec<(&str, Vec<Digest>)> {
         self.digests_by(lanes, |_| true)

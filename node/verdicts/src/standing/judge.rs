@@ -3,17 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use observed::{Coupling, complete_together};
-
 use super::board::{Axis, Board};
 use super::ended::{self, Ended};
 use super::network;
 use super::page::{Meetings, Page, RECENT_NS};
 use super::settle::settle;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK, Standing};
-use crate::digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
 use crate::slower::is_slower;
 use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
+use digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
+use observed::{Coupling, complete_together};
 
 /// A node of which a digest of so many last windows has come counts as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;

@@ -26,6 +26,7 @@ mod settle;
 
 use std::sync::Arc;
 
+use digest::end_of;
 use serde::{Deserialize, Serialize};
 
 pub use board::{Board, Presence};
@@ -36,7 +37,6 @@ pub use job::{JUDGES, JobName, NO_JOB, in_order, judges};
 pub use judge::Judge;
 
 use super::Report;
-use super::digest::end_of;
 
 /// Windows that a verdict looks back on.
 pub const LOOKBACK: i64 = 20;

@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use observed::{Coupling, Rules};
-
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK};
 use crate::Progress;
-use crate::digest::{Digest, WINDOW_NS, end_of, progress, reference_id, window_of};
-use crate::point_to_point::TimeUse;
+use digest::{Digest, WINDOW_NS, end_of, progress, reference_id, window_of};
+use observed::{Coupling, Rules, TimeUse};
 
 /// Runs of calls kept of one node beyond the short look back.
 const MOST_BLOCKS: usize = 4_096;

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use observed::Coupling;
+use observed::{Coupling, Observation};
 
 use super::blocks::most_runs;
 use super::waits::Pending;
 use super::{Lane, Open};
-use crate::Observation;
 
 /// Windows after which an idle lane of a living process is shipped again, so that who comes later
 /// learns how far it got.

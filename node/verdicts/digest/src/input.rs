@@ -87,7 +87,8 @@ pub fn to_input(all: &[NodeDigests<'_>], reference: u16) -> Input {
 }
 
 /// The same, where it is known otherwise how far processes got.
-pub(crate) fn without_progress(all: &[NodeDigests<'_>], reference: u16) -> Input {
+#[must_use]
+pub fn without_progress(all: &[NodeDigests<'_>], reference: u16) -> Input {
     let mut input = Input::default();
     for node in all {
         let clocks = || node.digests.iter().rev().filter_map(|digest| clock_of(digest, Some(reference)));
@@ -198,7 +199,8 @@ fn progress_of(from: &NodeDigests<'_>) -> Vec<Progress> {
 }
 
 /// How far a process got by a lane of a digest; none where the lane has no numbers.
-pub(crate) fn progress(node: &Arc<str>, pid: u32, lane: &Lane, window: i64) -> Option<Progress> {
+#[must_use]
+pub fn progress(node: &Arc<str>, pid: u32, lane: &Lane, window: i64) -> Option<Progress> {
     let reached = lane.open.map(|open| open.seq).or(lane.last_seq)?;
     let lasted_ns = |open: Open| i64::try_from(open.for_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let since_ns = lane.open.map(|open| end_of(window).saturating_sub(lasted_ns(open)));

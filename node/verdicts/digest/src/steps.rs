@@ -13,10 +13,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use observed::Coupling;
+use observed::{Coupling, Observation};
 
 use super::{Lane, MAX_LEVEL, StepCalls, Steps, WINDOW_NS};
-use crate::Observation;
 
 /// Kinds of calls in a step, at most: a process that sends to more peers than this is no stage of a
 /// pipeline.

@@ -8,7 +8,7 @@ use super::call::Call;
 
 /// The calls that one process enqueued since it last waited for its device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Enqueued {
+pub struct Enqueued {
     /// Sends and receives.
     pairs: u64,
     /// All others.
@@ -17,13 +17,14 @@ pub(super) struct Enqueued {
 
 impl Enqueued {
     /// Take in a call that only enqueues; `pair`: it is a send or a receive.
-    pub(super) fn call(&mut self, pair: bool) {
+    pub fn call(&mut self, pair: bool) {
         *(if pair { &mut self.pairs } else { &mut self.others }) += 1;
     }
 
     /// The synchronise call after them, as a communication call; none where nothing was enqueued
     /// since the last one. Nanoseconds of the node's clock.
-    pub(super) fn wait(&mut self, tid: u32, start_ns: i64, duration_ns: i64) -> Option<Call> {
+    #[must_use]
+    pub fn wait(&mut self, tid: u32, start_ns: i64, duration_ns: i64) -> Option<Call> {
         let Self { pairs, others } = std::mem::take(self);
         (pairs + others > 0).then(|| Call {
             tid,

@@ -1,20 +1,22 @@
-//! Digests: a summary of the communication of a host's ranks every half second, small enough to
-//! gossip.
+//! Digests: how windows travel. What the ranks of a host did in half a second, summed up where the
+//! data lies, small enough to send.
 //!
-//! Pure: calls in, digests out; digests in, an analysis' [`Input`](super::Input) out. There is one
-//! analysis, whatever its input came from. A digest does not hold rows and does not draw samples:
-//! calls of frequent collectives are summed over aligned runs of 2^level consecutive sequence
-//! numbers ([`Block`]). Every rank cuts its runs at the same numbers without talking to another,
-//! runs merge into longer ones in any order, and every figure of the analysis is linear in their
-//! means.
+//! Pure: calls in, digests out ([`Collector`]); digests in, an analysis'
+//! [`Input`](observed::Input) out ([`to_input`]). Does not own who sends them to whom (the agent),
+//! what is kept of them (`standing`) nor what follows (`verdicts`). There is one analysis, whatever
+//! its input came from: rows take the same way ([`of_rows`]). A digest does not hold rows and does
+//! not draw samples: calls of frequent collectives are summed over aligned runs of 2^level
+//! consecutive sequence numbers ([`Block`]). Every rank cuts its runs at the same numbers without
+//! talking to another, runs merge into longer ones in any order, and every figure of the analysis
+//! is linear in their means.
 //!
-//! `blocks` cuts and merges runs, `waits` takes calls that only enqueue together with the
-//! synchronise calls after them, `follow` and `steps` follow what a process does between calls and
-//! in each step, `collect` makes digests of calls (`track`: of a lane's; `resent`: segments sent
-//! again), `late` numbers those whose communicator's start was not seen, `codec` writes and reads
-//! them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests
+//! The way of the data: `collect` makes digests of calls (`track`: of a lane's; `follow` and `steps`
+//! follow what a process does between calls and in each step; `waits` takes calls that only enqueue
+//! together with the synchronise calls after them; `late` numbers those whose communicator's start
+//! was not seen; `blocks` cuts and merges runs; `resent`: segments sent again), `codec` writes and
+//! reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests
 //! (`step_times`: compute times from steps), `rows` cells of rows. `split` splits a host's digest
-//! by jobs.
+//! by jobs. `time_use` adds up where the time of processes went, which travels beside digests.
 
 mod blocks;
 mod codec;
@@ -29,6 +31,7 @@ mod step_times;
 mod steps;
 #[cfg(test)]
 mod tests;
+pub mod time_use;
 mod track;
 mod waits;
 
@@ -41,9 +44,8 @@ pub(crate) use codec::text;
 pub use codec::text::{from_text, to_text};
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
-pub use input::{NodeDigests, to_input};
-pub(crate) use input::{progress, without_progress};
-pub(crate) use rows::of_rows;
+pub use input::{NodeDigests, progress, to_input, without_progress};
+pub use rows::of_rows;
 pub use split::by_job;
 
 /// Length of a window.
@@ -105,7 +107,8 @@ impl Digest {
     }
 
     /// The longest mean duration of a run of calls in it, microseconds.
-    pub(crate) fn longest_us(&self) -> u64 {
+    #[must_use]
+    pub fn longest_us(&self) -> u64 {
         self.lanes.iter().flat_map(|lane| &lane.blocks).map(|block| block.duration_us).max().unwrap_or(0)
     }
 }

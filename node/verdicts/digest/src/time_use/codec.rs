@@ -7,8 +7,8 @@ use std::sync::Arc;
 use observed::{HELD, TimeUse};
 use serde::{Deserialize, Serialize};
 
-use crate::digest::DecodeError;
-use crate::digest::text::{from_text, to_text};
+use crate::DecodeError;
+use crate::text::{from_text, to_text};
 
 /// Version of the layout.
 const VERSION: u8 = 1;

@@ -12,7 +12,8 @@ use super::input::{Figures, NodeDigests, figures};
 type HostRows<'a> = (Vec<(&'a Observation, bool)>, Vec<&'a SyncCall>);
 
 /// What is made of the rows of an input, every call by itself: cells, and what each process called.
-pub(crate) fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
+#[must_use]
+pub fn of_rows(input: &Input) -> (Vec<Sampled>, Vec<Totals>) {
     let mut hosts: BTreeMap<&str, HostRows<'_>> = BTreeMap::new();
     let numbered = input.observations.iter().map(|seen| (seen, true));
     for (seen, numbered) in numbered.chain(input.unnumbered.iter().map(|seen| (seen, false))) {

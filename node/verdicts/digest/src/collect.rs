@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use observed::{Activity, Coupling, Rules};
+use observed::{Activity, Coupling, Observation, Rules, SyncCall};
 
 use super::blocks::Point;
 use super::follow::Follower;
@@ -17,7 +17,6 @@ use super::steps::Stepping;
 use super::track::Track;
 use super::waits::{Pending, wait};
 use super::{Digest, Gone, Lane, NodeDigests, Open, Process, ReferenceClock, WINDOW_NS, end_of, window_of};
-use crate::{Observation, SyncCall};
 
 /// Calls kept for one window.
 const MOST_CALLS: usize = 131_072;

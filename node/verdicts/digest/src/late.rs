@@ -11,10 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use observed::{Coupling, Rules};
+use observed::{Coupling, Observation, Rules};
 
 use super::{Digest, NodeDigests, ReferenceClock, WINDOW_NS};
-use crate::Observation;
 
 /// Windows for which calls wait for their numbers.
 const PATIENCE: i64 = 6;
