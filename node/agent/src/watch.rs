@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use causes::Cause;
 use explain::watched;
 use gossip::Member;
 use model::watch::{NodeNow, RankNow, WATCH_VERSION, Watched};
@@ -15,7 +16,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use verdicts::Report;
 use verdicts::standing::Key;
-use verdicts::why::Cause;
 
 use super::answer_sink::AnswerSink;
 use super::asking::Asking;

@@ -7,10 +7,10 @@
 //! their devices.
 
 use observed::{Input, RankRef, Rules, Stepped};
+use stats::median;
 
 use super::comm::{Comm, Member, Met};
 use super::score::Scored;
-use super::stats::median;
 use super::suspects::{Findings, Found, added_part, hosts_wait};
 use super::tally::Waits;
 use super::victims::{is, shares};

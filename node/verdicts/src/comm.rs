@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use observed::{ClockOffset, Coupling, Unsure};
-
-use super::stats::median;
+use stats::median;
 
 /// A rank of a communicator: one process.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use observed::{Coupling, Input, Observation, Rules, Sampled, Totals, hex};
+use stats::median;
 
 use super::comm::Comm;
 use super::report::Verdict;
 use super::score::Scored;
-use super::stats::median;
 use super::suspects::Findings;
 use super::tally::Waits;
 

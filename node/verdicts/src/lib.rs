@@ -6,17 +6,18 @@
 //! says what each figure means and where its formula is from.
 //!
 //! What goes in, and the thresholds, lie in `observed`; cells are made in `digest`, of rows and of
-//! digests alike.
+//! digests alike; `stats` has the statistics.
 //!
 //! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen,
-//! `matching` brings cells together into communicators (`comm`; with `classes`: who does the same work), `windows` cuts time, `score`
-//! sums up (`tally`) and `rating` rates ranks (with `stats`), `suspects` looks for episodes,
-//! `stages` for imbalances, `slower` whether the whole job became slower, `hang` for who is waited
-//! for, `cycle` tells steps, `verdict` decides, `doubts` says why nobody can be named, `report`
-//! is what comes out (with `summary`), `rank_windows` has the same figures window by window,
-//! `text` says it to a person. `standing` keeps the current verdict of digests; `why` looks for the
-//! cause of a named rank's lateness. `point_to_point` judges ranks that meet in sends, receives
-//! and waits, by where their time goes. `import` reads recorded jobs; simulated ones are made in
+//! `matching` brings cells together into communicators (`comm`; with `classes`: who does the same
+//! work), `windows` cuts time, `score` sums up (`tally`) and `rating` rates ranks, `suspects` looks
+//! for episodes, `stages` for imbalances, `slower` whether the whole job became slower, `hang` for
+//! who is waited for, `cycle` tells steps, `verdict` decides, `doubts` says why nobody can be named,
+//! `report` is what comes out (with `summary`), `rank_windows` has the same figures window by
+//! window, `text` says it to a person. `standing` keeps the current verdict of digests; `peer` is
+//! whom a named rank is compared with when `causes` looks for the cause of its lateness.
+//! `point_to_point` judges ranks that meet in sends, receives and waits, by where their time goes.
+//! `import` reads recorded jobs; simulated ones are made in
 //! `scenarios`.
 
 mod ahead;
@@ -30,6 +31,7 @@ pub mod hostlist;
 pub mod import;
 mod matching;
 mod number;
+mod peer;
 pub mod point_to_point;
 mod rank_windows;
 mod rating;
@@ -41,26 +43,24 @@ mod shown;
 mod slower;
 mod stages;
 pub mod standing;
-mod stats;
 mod summary;
 mod suspects;
 #[cfg(test)]
 mod tables;
 mod tally;
 mod text;
-mod units;
 mod verdict;
 mod victims;
 mod views;
-pub mod why;
 mod windows;
 
 pub use cycle::cycle_of;
 pub use hang::{Absence, Hang, Jam, Missing, NotHeard, Waiting};
 pub use observed::{
-    Activity, COLUMNS, ClockOffset, Coupling, Doing, Gone, Input, Names, NodeCoverage, Observation, Progress, RankRef,
-    Ranks, Row, RowError, Rules, Run, Sampled, Span, SyncCall, Totals, last_sql, progress_of, sql, syncs_sql,
+    Activity, COLUMNS, ClockOffset, Coupling, Doing, Gone, Input, Kind, Names, NodeCoverage, Observation, Progress,
+    RankRef, Ranks, Row, RowError, Rules, Run, Sampled, Span, SyncCall, Totals, last_sql, progress_of, sql, syncs_sql,
 };
+pub use peer::{peer, peer_of_hosts};
 pub use rank_windows::{RankWindows, Spent, SpentWindow, WindowRank, rank_windows};
 pub use report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,

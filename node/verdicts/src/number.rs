@@ -11,8 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use observed::{Coupling, Input, Observation, Process, Rules};
-
-use super::stats::median;
+use stats::median;
 
 /// What is counted together: a function of a communicator.
 type Lane = (u64, Arc<str>);

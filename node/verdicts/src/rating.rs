@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use observed::Rules;
+use stats::{Moments, Population, median};
 
 use super::comm::Member;
-use super::stats::{Moments, Population, median};
 use super::tally::{Tally, Waits};
 
 /// How far one figure of a rank stands out from the others'.
@@ -107,7 +107,7 @@ impl Frame<'_> {
             let own = excess.mean();
             // Two or three ranks: what the others have is nothing but the other side of what this
             // one has.
-            let population = all.len() + usize::from(own.is_none()) >= Rules::POPULATION;
+            let population = all.count() + usize::from(own.is_none()) >= Rules::POPULATION;
             rating.usual_ns = all.median_of_others(own).filter(|_| population).unwrap_or(0.0).max(0.0);
             rating.beyond = share(excess_ns - rating.usual_ns);
             rating.consistency = excess.consistency(rating.usual_ns).unwrap_or(0.0);
@@ -232,7 +232,7 @@ impl Figure {
 
     /// The same of a value that is less by so much.
     fn z_less(&mut self, r: usize, less: f64, floor: f64) -> Option<f64> {
-        let value = self.values[r].filter(|_| self.all.len() >= Rules::POPULATION)?;
+        let value = self.values[r].filter(|_| self.all.count() >= Rules::POPULATION)?;
         self.all.z(value, value - less, floor)
     }
 }

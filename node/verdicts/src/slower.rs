@@ -2,10 +2,10 @@
 //! saying.
 
 use observed::Rules;
+use stats::quantile;
 
 use super::comm::Met;
 use super::score::Scored;
-use super::stats::quantile;
 
 /// How the remark begins.
 const SAYS: &str = "the whole job is slower";

@@ -1,9 +1,9 @@
 //! Verdicts on cases that others have published, with the figures that they printed.
 
 use observed::Progress;
+use stats::Population;
 
 use super::hang::find;
-use super::stats::Population;
 use super::{Input, Observation, Rules, analyse};
 
 const MS: i64 = 1_000_000;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use digest::{ReferenceClock, reference_id};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -11,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::super::Shared;
 use record::steady_now_ns;
 
-use digest::{ReferenceClock, reference_id};
 use mesh::ClockTrack;
 
 /// Time between two pings.

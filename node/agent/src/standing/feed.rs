@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use digest::time_use::{self, EVERY_WINDOWS, Meter, TimeUse};
-use digest::{self, Collector, Digest, NodeDigests, ReferenceClock, end_of};
+use digest::{
+    self, Collector, Digest, NodeDigests, ReferenceClock, end_of,
+    time_use::{self, EVERY_WINDOWS, Meter, TimeUse},
+};
 use model::wire::OpenCall;
 use node_bpf::{Record, runs};
 use parking_lot::{Mutex, MutexGuard};
 use record::{steady_shift_now_ns, steady_shift_ns};
 use verdicts::standing::{JobName, NO_JOB};
-use verdicts::{Activity, Coupling, Observation, why};
+use verdicts::{Activity, Coupling, Observation};
 
 use super::super::activity::activity;
 
@@ -114,8 +116,14 @@ impl Feed {
                 let shift_ns = steady_shift_ns(off.ts_ns.saturating_add(off.duration_ns));
                 let queued_ns = off.run_delay_ns.unwrap_or(0);
                 let next_pid = Some(i64::from(off.next_pid));
-                let kinds =
-                    why::off_cpu_kinds(off.voluntary, off.reason, off.duration_ns, queued_ns, next_pid, &off.next_comm);
+                let kinds = causes::off_cpu_kinds(
+                    off.voluntary,
+                    off.reason,
+                    off.duration_ns,
+                    queued_ns,
+                    next_pid,
+                    &off.next_comm,
+                );
                 let mut at_ns = off.ts_ns.saturating_sub(shift_ns);
                 let mut state = self.state();
                 for (kind, ns) in kinds {

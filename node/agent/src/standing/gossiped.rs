@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use digest::time_use::{self, EVERY_WINDOWS, TimeUse};
-use digest::{self, Digest, end_of};
+use digest::{
+    self, Digest, end_of,
+    time_use::{self, EVERY_WINDOWS, TimeUse},
+};
 use gossip::Member;
 use record::{steady_now_ns, wall_ahead_ns};
 use verdicts::standing::{NO_JOB, NODE_WINDOWS};

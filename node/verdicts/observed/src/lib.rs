@@ -9,7 +9,7 @@
 //!
 //! The way of the data: rows of a store are read here (`observation`, with `names`) and put into an
 //! [`Input`]; digests become one in `digest`; `verdicts` analyses it. [`places`] and [`parallel`]
-//! are what both of these build with.
+//! are what both of these build with, [`units`] how times are said to people.
 
 pub mod activity;
 mod input;
@@ -23,6 +23,7 @@ mod ranks;
 mod rules;
 mod sampled;
 mod time_use;
+pub mod units;
 
 pub use activity::{Activity, Doing};
 pub use input::{Input, NodeCoverage};

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use observed::{ClockOffset, Coupling, HELD, Input, RankRef, Rules, TimeUse};
-
 use super::blame::{Node, blame};
 use super::history::departs;
 use super::series::{Series, Sum, WINDOW_NS};
 use super::{PointToPoint, RankTime};
 use crate::report::{Basis, Cost, Culprit, RankScore, Report, Verdict};
-use crate::stats::{Middle, Population, median};
 use crate::summary::NOT_SCORED;
-use crate::why::{self, Cause, Kind, Part};
+use causes::{Cause, Part};
+use observed::{ClockOffset, Coupling, HELD, Input, Kind, RankRef, Rules, TimeUse};
+use stats::{Middle, Population, median};
 
 /// By how much of the time a rank must compute longer than the median of the others.
 const EXCESS: f64 = 0.10;
@@ -405,7 +404,7 @@ fn cause(held: Option<&[(usize, f64, f64)]>, is_held: bool, excess: f64, found: 
         })
         .collect();
     parts.sort_by(|a, b| b.share.total_cmp(&a.share));
-    let looked_at = held.map(|_| why::Topic::OffCpu.words().to_owned());
+    let looked_at = held.map(|_| causes::Topic::OffCpu.words().to_owned());
     let cause = Cause {
         summary: String::new(),
         named: parts.iter().filter(|part| part.named).map(|part| part.kind).collect(),
@@ -418,7 +417,7 @@ fn cause(held: Option<&[(usize, f64, f64)]>, is_held: bool, excess: f64, found: 
         looked_at: looked_at.into_iter().chain(["a second an interval".to_owned()]).collect(),
         not_visible: Vec::new(),
     };
-    why::summarised(cause)
+    causes::summarised(cause)
 }
 
 fn about(series: &Series, windows: &Range<usize>, sums: &[Sum], blamed: &[f64]) -> PointToPoint {

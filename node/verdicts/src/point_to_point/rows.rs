@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use causes::off_cpu_kinds;
 use digest::time_use::{Call, Enqueued, Meter, job_key, names_no_communicator};
-use observed::{ClockOffset, Coupling, Input, Names, RankRef, SyncCall, TimeUse, parallel, quoted};
+use observed::{ClockOffset, Coupling, Input, Kind, Names, RankRef, SyncCall, TimeUse, parallel, quoted};
 use query_planner::Value;
 
 use super::judge;
-use crate::why::{Kind, off_cpu_kinds};
 
 /// Says which rank of which job each process is.
 pub const PROCESSES_SQL: &str = "SELECT node, pid, rank, world_size, job_id, step_id FROM processes \

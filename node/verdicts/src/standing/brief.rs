@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Standing;
 use super::job::JobName;
-use crate::{Report, Verdict, why};
+use crate::{Report, Verdict, peer};
 
 /// The layout of the text; another is refused.
 const VERSION: &str = "1";
@@ -69,7 +69,7 @@ fn brief(report: &Report, most: usize) -> Report {
     let mut kept: BTreeSet<(String, i64)> = BTreeSet::new();
     for culprit in report.verdict.named().into_iter().take(most.max(1)) {
         kept.insert((culprit.node.clone(), culprit.pid));
-        kept.extend(why::peer(report, culprit).map(|peer| (peer.node, peer.pid)));
+        kept.extend(peer(report, culprit).map(|peer| (peer.node, peer.pid)));
     }
     let is_kept = |node: &str, pid: i64| kept.iter().any(|(of, kept)| of == node && *kept == pid);
     let mut cut = Cut { most, any: false };

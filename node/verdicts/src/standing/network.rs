@@ -1,5 +1,5 @@
 //! Is it the network, by digests: runs of collectives and the segments that hosts say were sent
-//! again, for the rule in `why/network.rs`.
+//! again, for the rule in `causes::network`.
 //!
 //! A run is taken for one transfer, as long as its calls together, from where the run before ends
 //! to where the next begins. Who asks the stores (`agent/causes.rs`) gets it from single calls.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::report::{Report, Verdict};
-use crate::why::{Retransmission, Transfer, network};
+use causes::{Retransmission, Transfer, network};
 use digest::{Digest, WINDOW_NS, end_of};
 use observed::{Input, Rules};
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use observed::{Process, RankRef, Rules, hex};
+use stats::{Moments, median};
 
 use super::episodes::{episode, steady_runs};
 use super::excess::{
@@ -17,7 +18,6 @@ use crate::comm::Met;
 use crate::rating::{Flags, Rating, Score, history, unsure};
 use crate::report::{Basis, Culprit};
 use crate::score::Scored;
-use crate::stats::{Moments, median};
 use crate::tally::{Tally, Waits};
 
 /// How surely a rank is late, and how surely it must be.

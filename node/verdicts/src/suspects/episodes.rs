@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use observed::Rules;
-
-use crate::stats::median;
+use stats::median;
 
 /// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged
 /// one, at least `persistence` flags, at least `density` of its windows flagged. The one with most

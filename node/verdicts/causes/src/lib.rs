@@ -1,16 +1,17 @@
 //! Why a named rank is late: evidence of its host in, cause out.
 //!
-//! A pure core like the rest of the crate. It looks at the intervals between the collectives of the
-//! culprit, and at the same intervals of one peer that is not late. What the host recorded of the
-//! culprit's thread in them (off the CPU and why, block requests, faults, CUDA calls, throttling)
-//! is laid over each interval so that no instant counts twice; the difference to the peer, over the
-//! difference in length, is the share that it explains. docs/verdicts.md has the rule; the
-//! thresholds are below.
+//! Pure. Owns the questions that fetch evidence and the reading of their answers, the comparison
+//! with a peer, and whether it is none of them but the network. Does not own who is named and who
+//! is a fit peer (`verdicts`), nor whom to ask (`agent::causes`). docs/verdicts.md has the rule;
+//! the thresholds are in `observed::Rules`.
 //!
-//! `evidence` is what goes in (with `rows`: the questions that fetch it and the reading of their
-//! answers; `off_cpu`: what stretches off the CPU were), `timeline` lays evidence over intervals,
-//! `decide` compares and names, `network` asks whether it is none of them but the network, `words`
-//! says it to a person. The caller that asks the mesh is the agent (`agent::causes`).
+//! The way of the data: `rows` has the questions and makes `evidence` of the answers (`off_cpu`:
+//! what stretches off the CPU were): the intervals between the collectives of the culprit, and the
+//! same intervals of one peer that is not late. `timeline` lays what the host recorded of the
+//! thread in them (off the CPU and why, block requests, faults, CUDA calls, throttling) over each
+//! interval so that no instant counts twice. `decide` takes the difference to the peer, over the
+//! difference in length, for the share that a kind explains, and names; `network` asks of segments
+//! that were sent again, `words` says it to a person.
 
 mod decide;
 mod evidence;
@@ -20,19 +21,17 @@ mod rows;
 mod timeline;
 mod words;
 
-use observed::{RankRef, Rules};
+use observed::{Kind, RankRef, Rules};
 
 #[cfg(test)]
 mod properties;
 
-pub use decide::{explain, peer, peer_of_hosts};
+pub use decide::explain;
 pub use evidence::{Collective, Gap, Recorded, Stretch, gaps};
 pub use network::{Flow, Network, Retransmission, Transfer, network};
-pub use observed::Kind;
 pub use off_cpu::off_cpu_kinds;
 pub use rows::{ROWS, Reading, Subject, Topic, WrongRow};
-pub(crate) use words::advice;
-pub use words::summarised;
+pub use words::{advice, summarised};
 
 use serde::{Deserialize, Serialize};
 

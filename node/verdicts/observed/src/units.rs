@@ -1,7 +1,8 @@
 //! Times and shares as people read them.
 
 /// Nanoseconds with three digits in the unit that suits: "290 ms", "1.20 s", "85.0 µs".
-pub(crate) fn duration(ns: i64) -> String {
+#[must_use]
+pub fn duration(ns: i64) -> String {
     let size = ns.unsigned_abs() as f64;
     let (scale, unit) = match size {
         s if s >= 1e9 => (1e9, "s"),
@@ -18,12 +19,14 @@ pub(crate) fn duration(ns: i64) -> String {
 }
 
 /// A share as whole percent.
-pub(crate) fn percent(share: f64) -> String {
+#[must_use]
+pub fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
 /// Time of day.
-pub(crate) fn clock(unix_ns: i64) -> String {
+#[must_use]
+pub fn clock(unix_ns: i64) -> String {
     let second = unix_ns.div_euclid(1_000_000_000).rem_euclid(86_400);
     format!("{:02}:{:02}:{:02} UTC", second / 3_600, second / 60 % 60, second % 60)
 }

@@ -1,8 +1,10 @@
 //! A cause in words.
 
 use super::{Cause, Part, Topic, What};
-use crate::units::{duration, percent};
-use observed::{Kind, Rules};
+use observed::{
+    Kind, Rules,
+    units::{duration, percent},
+};
 use record::printable;
 
 /// What the thread did, to follow "its thread …"; the second half names who or what it was.
@@ -130,7 +132,8 @@ fn named(what: &What, part: &Part) -> String {
 }
 
 /// What to look at next: for the dearest named kind, or for what is not visible.
-pub(crate) fn advice(cause: &Cause) -> Option<&'static str> {
+#[must_use]
+pub fn advice(cause: &Cause) -> Option<&'static str> {
     cause.named.first().copied().map(next)
 }
 

@@ -1,7 +1,8 @@
-//! Robust statistics of the scores: medians, deviations, the z score with its floors, the
-//! consistency figure.
+//! Robust statistics of verdicts: medians, deviations, the z score with its floors, the consistency
+//! figure.
 //!
-//! Owns numbers only; what they are applied to lies in `score.rs`, the thresholds in `rules.rs`.
+//! Owns numbers only: values in, figures out, in linear time. What they are applied to lies in
+//! `verdicts` and `causes`, the thresholds in `observed::Rules`.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ const MEAN_AD_TO_SIGMA: f64 = 1.253_314;
 const Z_CAP: f64 = 9_999.0;
 
 /// Median of any values; none when there are none.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Middle::of(values.into_iter().collect()).map(|middle| middle.median())
 }
 
@@ -24,7 +25,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 /// any one of its values. Found in linear time, where sorting would take longer: medians are what an
 /// analysis spends its time on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Middle {
+pub struct Middle {
     count: usize,
     below: f64,
     at: f64,
@@ -33,7 +34,7 @@ pub(crate) struct Middle {
 
 impl Middle {
     /// Of any values; none when there are none.
-    pub(crate) fn of(mut all: Vec<f64>) -> Option<Self> {
+    pub fn of(mut all: Vec<f64>) -> Option<Self> {
         let count = all.len();
         if count == 0 {
             return None;
@@ -45,12 +46,14 @@ impl Middle {
         Some(Self { count, below, at, above })
     }
 
-    pub(crate) fn median(&self) -> f64 {
+    /// The median.
+    #[must_use]
+    pub fn median(&self) -> f64 {
         if self.count.is_multiple_of(2) { (self.below + self.at) / 2.0 } else { self.at }
     }
 
     /// The median of the others of one of the values; none where it is the only one.
-    pub(crate) fn without(&self, value: f64) -> Option<f64> {
+    pub fn without(&self, value: f64) -> Option<f64> {
         let order = value.total_cmp(&self.at);
         match self.count {
             1 => None,
@@ -63,7 +66,7 @@ impl Middle {
 }
 
 /// Nearest-rank quantile, `q` in 0..=1.
-pub(crate) fn quantile(values: impl IntoIterator<Item = f64>, q: f64) -> Option<f64> {
+pub fn quantile(values: impl IntoIterator<Item = f64>, q: f64) -> Option<f64> {
     let mut all: Vec<f64> = values.into_iter().collect();
     all.sort_by(f64::total_cmp);
     let last = all.len().checked_sub(1)?;
@@ -84,7 +87,7 @@ fn z_of(gap: f64, mid: f64, mad: f64, mean: impl Fn() -> f64, floor: f64) -> f64
 /// of the others is found when it is first asked for, and once more for each different median of
 /// the others (three at most).
 #[derive(Debug, Default)]
-pub(crate) struct Population {
+pub struct Population {
     all: Vec<f64>,
     middle: Option<Middle>,
     /// By the bits of a median of the others: the distances of all values to it, and their sum.
@@ -92,25 +95,26 @@ pub(crate) struct Population {
 }
 
 impl Population {
-    pub(crate) fn new(values: impl IntoIterator<Item = f64>) -> Self {
+    /// Of any values.
+    pub fn new(values: impl IntoIterator<Item = f64>) -> Self {
         Self { all: values.into_iter().collect(), ..Self::default() }
     }
 
     /// How many values there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.all.len()
     }
 
     /// The median of the others of a value of the population; of all of it where there is no value.
-    pub(crate) fn median_of_others(&mut self, own: Option<f64>) -> Option<f64> {
+    pub fn median_of_others(&mut self, own: Option<f64>) -> Option<f64> {
         self.middle = self.middle.or_else(|| Middle::of(self.all.clone()));
         self.middle.and_then(|middle| own.map_or(Some(middle.median()), |own| middle.without(own)))
     }
 
     /// z of `x` over the others of `own`, a value of the population. None when there are fewer than
     /// two others.
-    pub(crate) fn z(&mut self, own: f64, x: f64, floor: f64) -> Option<f64> {
-        let others = self.len().checked_sub(1).filter(|others| *others >= 2)?;
+    pub fn z(&mut self, own: f64, x: f64, floor: f64) -> Option<f64> {
+        let others = self.count().checked_sub(1).filter(|others| *others >= 2)?;
         let mid = self.median_of_others(Some(own))?;
         let (apart, sum) = self.apart.entry(mid.to_bits()).or_insert_with(|| {
             let apart: Vec<f64> = self.all.iter().map(|value| (value - mid).abs()).collect();
@@ -125,24 +129,27 @@ impl Population {
 
 /// Running count and sum of values. Mergeable by addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Mean {
-    pub(crate) n: f64,
+pub struct Mean {
+    /// How many.
+    pub n: f64,
     sum: f64,
 }
 
 impl Mean {
-    pub(crate) fn add(&mut self, x: f64) {
+    /// Take in one.
+    pub fn add(&mut self, x: f64) {
         self.n += 1.0;
         self.sum += x;
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Take in those of another.
+    pub fn merge(&mut self, other: &Self) {
         self.n += other.n;
         self.sum += other.sum;
     }
 
     /// None where there are no values.
-    pub(crate) fn mean(&self) -> Option<f64> {
+    pub fn mean(&self) -> Option<f64> {
         (self.n > 0.0).then(|| self.sum / self.n)
     }
 }
@@ -150,35 +157,45 @@ impl Mean {
 /// Running count, sum, sum of squares and count of positive values: what a window keeps of one
 /// figure of one rank. Mergeable by addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Moments {
-    pub(crate) n: f64,
-    pub(crate) sum: f64,
-    pub(crate) squares: f64,
-    pub(crate) positive: f64,
+pub struct Moments {
+    /// How many.
+    pub n: f64,
+    /// Their sum,
+    pub sum: f64,
+    /// that of their squares,
+    pub squares: f64,
+    /// and how many are above 0.
+    pub positive: f64,
 }
 
 impl Moments {
-    pub(crate) fn of(values: &[f64]) -> Self {
+    /// Of these values.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Self {
         let mut moments = Self::default();
         values.iter().for_each(|x| moments.add(*x));
         moments
     }
 
-    pub(crate) fn add(&mut self, x: f64) {
+    /// Take in one.
+    pub fn add(&mut self, x: f64) {
         self.n += 1.0;
         self.sum += x;
         self.squares += x * x;
         self.positive += f64::from(u8::from(x > 0.0));
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Take in those of another.
+    pub fn merge(&mut self, other: &Self) {
         self.n += other.n;
         self.sum += other.sum;
         self.squares += other.squares;
         self.positive += other.positive;
     }
 
-    pub(crate) fn mean(&self) -> Option<f64> {
+    /// None where there are no values.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
         (self.n > 0.0).then(|| self.sum / self.n)
     }
 
@@ -188,7 +205,7 @@ impl Moments {
     /// distributions", 1959). A few spikes among many zeros give about the root of their number
     /// however tall they are; a rank that is late every time gives a large figure soon. Capped as z
     /// is. None below two values.
-    pub(crate) fn consistency(&self, usual: f64) -> Option<f64> {
+    pub fn consistency(&self, usual: f64) -> Option<f64> {
         if self.n < 2.0 {
             return None;
         }

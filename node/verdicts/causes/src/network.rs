@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 
 use observed::Rules;
 use serde::{Deserialize, Serialize};
-
-use crate::stats::{median, quantile};
+use stats::{median, quantile};
 
 /// Flows listed.
 const FLOWS: usize = 8;
