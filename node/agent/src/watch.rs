@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::standing::Key;
 use causes::Cause;
 use explain::watched;
 use gossip::Member;
@@ -15,7 +16,6 @@ use record::unix_now_ns;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use verdicts::Report;
-use verdicts::standing::Key;
 
 use super::answer_sink::AnswerSink;
 use super::asking::Asking;

@@ -14,11 +14,9 @@
 //! for episodes, `stages` for imbalances, `slower` whether the whole job became slower, `hang` for
 //! who is waited for, `cycle` tells steps, `verdict` decides, `doubts` says why nobody can be named,
 //! `report` is what comes out (with `summary`), `rank_windows` has the same figures window by
-//! window, `text` says it to a person. `standing` keeps the current verdict of digests; `peer` is
-//! whom a named rank is compared with when `causes` looks for the cause of its lateness.
+//! window, `text` says it to a person. `peer` is whom a named rank is compared with when `causes` looks for the cause of its lateness.
 //! `point_to_point` judges ranks that meet in sends, receives and waits, by where their time goes.
-//! `import` reads recorded jobs; simulated ones are made in
-//! `scenarios`.
+//! Recorded jobs are read in `recorded`, simulated ones made in `scenarios`.
 
 mod ahead;
 mod classes;
@@ -28,7 +26,6 @@ mod cycle;
 mod doubts;
 mod hang;
 pub mod hostlist;
-pub mod import;
 mod matching;
 mod number;
 mod peer;
@@ -42,7 +39,6 @@ mod show_sql;
 mod shown;
 mod slower;
 mod stages;
-pub mod standing;
 mod summary;
 mod suspects;
 #[cfg(test)]
@@ -66,6 +62,7 @@ pub use report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,
 };
 pub use show_sql::{Shown, show_sql};
+pub use slower::is_slower;
 pub use tally::Waits;
 pub use text::{end_note, text, text_of_all};
 pub use verdict::{analyse, analyse_owned};

@@ -11,7 +11,8 @@ use super::score::Scored;
 const SAYS: &str = "the whole job is slower";
 
 /// Whether a note is this remark.
-pub(crate) fn is_slower(note: &str) -> bool {
+#[must_use]
+pub fn is_slower(note: &str) -> bool {
     note.starts_with(SAYS)
 }
 

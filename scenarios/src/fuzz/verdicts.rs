@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use digest::{Collector, ReferenceClock, decode, encode, end_of, reference_id, window_of};
-use verdicts::standing::{Board, Judge, Presence};
+use standing::{Board, Judge, Presence};
 use verdicts::{Observation, show_sql, text};
 
 use crate::simulate::{Job, Slow, Stop};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use digest::{Collector, ReferenceClock, decode, encode, end_of, from_text, reference_id, window_of};
-use verdicts::standing::{Board, JUDGES, JobName, JobVerdict, Judge, Key, Presence};
+use standing::{Board, JUDGES, JobName, JobVerdict, Judge, Key, Presence};
 use verdicts::{Observation, Verdict};
 
 use crate::figures::cpu_time_of_this_thread;

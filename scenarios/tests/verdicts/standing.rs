@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use digest::{Collector, Digest, ReferenceClock, Resent, WINDOW_NS, end_of, reference_id, window_of};
 use scenarios::simulate::{Grid, Job, Noise, Slow, pid};
-use verdicts::standing::{Board, Change, GRACE_NS, Judge, Presence, Standing};
+use standing::{Board, Change, GRACE_NS, Judge, Presence, Standing};
 use verdicts::{ClockOffset, Input, Observation, Verdict};
 
 const MS: i64 = 1_000_000;

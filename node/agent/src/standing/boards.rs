@@ -7,8 +7,8 @@ use digest::{self, Digest, WINDOW_NS, encode, time_use};
 use model::wire::{JobWindows, WindowDigest, WindowsReceived};
 use parking_lot::Mutex;
 use record::steady_now_ns;
+use standing::{Board, LONG_LOOKBACK, NO_JOB, Presence};
 use tokio::sync::Notify;
-use verdicts::standing::{Board, LONG_LOOKBACK, NO_JOB, Presence};
 
 use super::{LARGEST, LARGEST_TIMES};
 

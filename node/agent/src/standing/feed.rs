@@ -14,7 +14,7 @@ use model::wire::OpenCall;
 use node_bpf::{Record, runs};
 use parking_lot::{Mutex, MutexGuard};
 use record::{steady_shift_now_ns, steady_shift_ns};
-use verdicts::standing::{JobName, NO_JOB};
+use standing::{JobName, NO_JOB};
 use verdicts::{Activity, Coupling, Observation};
 
 use super::super::activity::activity;

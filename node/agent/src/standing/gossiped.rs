@@ -10,7 +10,7 @@ use digest::{
 };
 use gossip::Member;
 use record::{steady_now_ns, wall_ahead_ns};
-use verdicts::standing::{NO_JOB, NODE_WINDOWS};
+use standing::{NO_JOB, NODE_WINDOWS};
 
 use super::super::Shared;
 use super::{LARGEST, LARGEST_TIMES};

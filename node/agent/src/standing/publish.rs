@@ -11,9 +11,9 @@ use digest::{
 };
 use model::wire::WindowDigest;
 use record::{steady_now_ns, wall_ahead_ns};
+use standing::NO_JOB;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use verdicts::standing::NO_JOB;
 
 use super::super::Shared;
 use super::{LARGEST, LARGEST_TIMES, feed, gossiped, outbox, roster};

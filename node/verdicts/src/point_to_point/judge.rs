@@ -27,7 +27,7 @@ const LITTLE_WORK: f64 = 0.05;
 const SPREAD: f64 = 0.02;
 /// From here on, of the share of time that ranks spend in calls, "nobody" is said only where all
 /// compute evenly,
-pub(crate) const WAITED: f64 = 0.20;
+pub const WAITED: f64 = 0.20;
 /// which is: nobody by this share of the time longer than the median of the others;
 const EVEN: f64 = 0.05;
 /// and from here on not at all: where all wait longer than they compute, nothing shows for whom.

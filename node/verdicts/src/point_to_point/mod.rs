@@ -26,7 +26,8 @@ mod words;
 use observed::Kind;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use judge::{WAITED, decide};
+pub use judge::WAITED;
+pub(crate) use judge::decide;
 pub use rows::{OFF_CPU_COLUMNS, PROCESSES_SQL, Rows};
 pub(crate) use words::{summary, table};
 

@@ -11,12 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use observed::Rules;
-
 use super::LOOKBACK;
 use super::change::Key;
-use crate::point_to_point;
-use crate::{Cost, Culprit, Report, Role, Verdict};
+use observed::Rules;
+use verdicts::{Cost, Culprit, Report, Role, Verdict, point_to_point};
 
 /// Processes: node and pid.
 type Processes<'a> = BTreeSet<(&'a str, i64)>;
@@ -135,7 +133,7 @@ fn lasting(report: &Report, culprit: &Culprit) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CommReport, RankScore, WindowKind};
+    use verdicts::{CommReport, RankScore, WindowKind};
 
     /// Rank 0 of eight costs `share`, late in six of 17 windows; the others were flagged so often.
     fn report(share: f64, others: [usize; 7]) -> Report {
@@ -185,7 +183,7 @@ mod tests {
     #[test]
     fn what_does_not_last_is_not_nobody_where_ranks_wait_in_calls_that_are_not_compared() {
         let with = |unscored_share: f64| {
-            let about = crate::point_to_point::PointToPoint { unscored_share, ..Default::default() };
+            let about = verdicts::point_to_point::PointToPoint { unscored_share, ..Default::default() };
             let mut report = report(0.1, [0; 7]);
             report.point_to_point = Some(about);
             let raw = BTreeMap::from([(0, Arc::new(report))]);

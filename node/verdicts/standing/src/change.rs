@@ -1,6 +1,6 @@
 //! Which changes of the standing verdict are worth telling.
 
-use crate::Verdict;
+use verdicts::Verdict;
 
 /// What makes two verdicts the same news.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Input, Verdict};
+use observed::Input;
+use verdicts::Verdict;
 
 /// How the reasons end why a job that is over has no verdict.
 const OVER: [&str; 2] = ["has ended", "have ended"];

@@ -9,10 +9,9 @@ use super::network;
 use super::page::{Meetings, Page, RECENT_NS};
 use super::settle::settle;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK, Standing};
-use crate::slower::is_slower;
-use crate::{Culprit, Gone, Input, NodeCoverage, RankWindows, Report, Rules, Verdict, analyse, rank_windows};
 use digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
-use observed::{Coupling, complete_together};
+use observed::{Coupling, Gone, Input, NodeCoverage, Rules, complete_together};
+use verdicts::{Culprit, RankWindows, Report, Verdict, analyse, is_slower, rank_windows};
 
 /// A node of which a digest of so many last windows has come counts as one with ranks.
 const RECENT: i64 = RECENT_NS / WINDOW_NS;

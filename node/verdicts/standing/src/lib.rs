@@ -1,14 +1,17 @@
 //! The standing verdict: what an agent concludes, window after window, from the digests that all
-//! agents gossip.
+//! hosts of a job send.
 //!
-//! Pure: digests and the time in, verdicts out. A verdict of a window is a function of the digests
-//! up to it (and of which nodes are dead), so that any two agents that received the same
-//! digests have the same verdict. [`Board`] keeps the digests (`page`: of one node); a copy of it is
-//! cheap, and [`Judge`] works on one while the board takes in more. `ended` leaves out jobs that are
-//! over, `network` checks whether segments that were sent again explain the lateness; `settle` keeps
+//! Pure: digests and the time in, verdicts out. Owns what is kept of digests, which window is
+//! judged when, what keeps verdicts from flapping, who judges a job, and how a verdict is
+//! published. Does not own how a window is analysed (`verdicts`), nor gossip, clocks and findings
+//! (`agent::standing`). A verdict of a window is a function of the digests up to it (and of which
+//! nodes are dead), so that any two agents that received the same digests have the same verdict.
+//!
+//! The way of the data: [`Board`] keeps the digests (`page`: of one node); a copy of it is cheap,
+//! and [`Judge`] works on one while the board takes in more. `ended` leaves out jobs that are over,
+//! `network` checks whether segments that were sent again explain the lateness; `settle` keeps
 //! verdicts from flapping; `job` chooses who judges a job, `brief` is the form in which a verdict is
-//! published, `change` finds which verdicts are news. The agent's side (gossip, clocks, findings) is
-//! in `agent/standing`.
+//! published, `change` finds which verdicts are news.
 //!
 //! Windows are counted by clocks that are never stepped. Which nodes are active follows
 //! from when their digests came, on this host's clock, and so does the time of the reference's
@@ -28,6 +31,7 @@ use std::sync::Arc;
 
 use digest::end_of;
 use serde::{Deserialize, Serialize};
+use verdicts::Report;
 
 pub use board::{Board, Presence};
 pub use brief::JobVerdict;
@@ -35,8 +39,6 @@ pub use change::{Change, Key};
 pub use ended::has_ended;
 pub use job::{JUDGES, JobName, NO_JOB, in_order, judges};
 pub use judge::Judge;
-
-use super::Report;
 
 /// Windows that a verdict looks back on.
 pub const LOOKBACK: i64 = 20;
@@ -84,7 +86,7 @@ mod shared {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use crate::Report;
+    use verdicts::Report;
 
     pub(super) fn serialize<S: Serializer>(report: &Arc<Report>, to: S) -> Result<S::Ok, S::Error> {
         Report::serialize(report, to)

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use observed::RankRef;
 use serde::{Deserialize, Serialize};
+use verdicts::{Report, Verdict, peer};
 
 use super::Standing;
 use super::job::JobName;
-use crate::{Report, Verdict, peer};
 
 /// The layout of the text; another is refused.
 const VERSION: &str = "1";
@@ -22,7 +22,7 @@ const LONGEST_LINE: usize = 300;
 /// A judge's verdict on a job.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct JobVerdict {
-    /// The job ([`crate::point_to_point::job_key`]).
+    /// The job ([`digest::time_use::job_key`]).
     pub job: u64,
     /// What it is called.
     pub name: JobName,
@@ -146,8 +146,8 @@ fn line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Hang, Missing, NotHeard};
     use observed::Ranks;
+    use verdicts::{Hang, Missing, NotHeard};
 
     fn verdict(report: Report) -> JobVerdict {
         let standing = Standing {
@@ -175,7 +175,7 @@ mod tests {
         let who = |rank: i32| RankRef { rank, node: format!("a-host-of-a-long-name-{rank}"), pid: 4_000_000 };
         let missing = |rank| Missing {
             who: who(rank),
-            absence: crate::Absence::NotEntered,
+            absence: verdicts::Absence::NotEntered,
             comm_hash: "0123456789abcdef".into(),
             func: "all_reduce".into(),
             seq: 9,

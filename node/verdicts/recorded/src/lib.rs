@@ -1,8 +1,8 @@
-//! Recorded jobs of others, read as input: traces that published studies of stragglers ship, and
-//! dumps of PyTorch's flight recorder.
+//! Recorded jobs of others, read as the input of a verdict: traces that published studies of
+//! stragglers ship (`operations`), and dumps of PyTorch's flight recorder (`dumps`).
 //!
-//! Pure: what a file says in, [`Input`] out. Opening, unpacking and telling files apart is the
-//! caller's.
+//! Pure: what a file says in, an [`Input`](observed::Input) out. Opening, unpacking and telling
+//! files apart is the caller's; what follows from an input is told by `verdicts`.
 
 mod dumps;
 mod operations;
@@ -38,7 +38,7 @@ pub enum ImportError {
 mod tests {
     use super::dumps::WATCHDOG_NS;
     use super::*;
-    use crate::{Rules, Verdict, analyse};
+    use verdicts::{Rules, Verdict, analyse};
 
     #[test]
     fn the_span_is_what_was_recorded() {

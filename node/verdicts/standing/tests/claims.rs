@@ -4,8 +4,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use verdicts::digest::{Digest, Lane, Open, Process, decode, encode, end_of};
-use verdicts::standing::{Board, Judge};
+use digest::{Digest, Lane, Open, Process, decode, encode, end_of};
+use standing::{Board, Judge};
 use verdicts::{Input, Progress, Report, Rules, Verdict, analyse, text};
 
 /// Bytes in use, and the most so far.

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::report::{Report, Verdict};
 use causes::{Retransmission, Transfer, network};
 use digest::{Digest, WINDOW_NS, end_of};
 use observed::{Input, Rules};
+use verdicts::{Report, Verdict};
 
 /// Segments sent again, by digests of these nodes; none of nodes whose clock is not known.
 pub(super) fn resent<'a>(digests: impl Iterator<Item = (&'a str, &'a Digest)>, input: &Input) -> Vec<Retransmission> {

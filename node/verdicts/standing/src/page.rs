@@ -5,9 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK};
-use crate::Progress;
 use digest::{Digest, WINDOW_NS, end_of, progress, reference_id, window_of};
-use observed::{Coupling, Rules, TimeUse};
+use observed::{Coupling, Progress, Rules, TimeUse};
 
 /// Runs of calls kept of one node beyond the short look back.
 const MOST_BLOCKS: usize = 4_096;
