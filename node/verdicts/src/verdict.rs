@@ -22,7 +22,7 @@ use super::score::{Scored, score};
 use super::slower::slower;
 use super::stages::{beyond_the_job, job_of, rotation, stage_imbalance};
 use super::summary::{comm_reports, evidence};
-use super::suspects::{Elsewhere, Findings, Found, job_ranks, neighbours, of_run, order, suspects};
+use super::suspects::{Elsewhere, Findings, Found, job_ranks, of_run, order, suspects};
 use super::tally::Waits;
 use super::victims::{drop_common, drop_held_up_by_entries};
 
@@ -165,7 +165,6 @@ fn judge(input: &Input, rules: &Rules) -> Report {
         suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
     }
     settle_ahead(input, &scored, &thin, rules, &mut findings);
-    neighbours(&scored, rules, &job_rank, &elsewhere, &mut findings);
     drop_held_up_by_entries(&scored, &thin, &mut findings);
     drop_common(&scored, &thin, rules, &mut findings);
     // One process may be late in several communicators: the one where it costs most counts.

@@ -101,10 +101,6 @@ impl Rules {
     /// of 200 slow ranks of short jobs were missed (docs/verdicts.md, How well it does).
     pub const COMPARED_FREELY: f64 = 64.0;
 
-    /// Consistency asked of the neighbours of a named rank: 2.3 % of normal deviates show it by
-    /// chance.
-    pub const NEIGHBOUR_CONSISTENCY: f64 = 2.0;
-
     /// A rank stays late where its excess is at least this part of what it mostly is in the episode:
     /// a window half of which it was not late in has less.
     pub const STAYS_LATE: f64 = 0.75;

@@ -1,5 +1,4 @@
-//! One rank of one communicator under suspicion: by its lateness, by its compute time, or as the
-//! neighbour of a rank that was found.
+//! One rank of one communicator under suspicion: by its lateness or by its compute time.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -72,29 +71,6 @@ impl<'a> Case<'a> {
         Self { index, s, m, me, several, paired, elsewhere, rules }
     }
 
-    /// It stands out as its neighbour on the host does, by the same figure over the same windows.
-    pub(super) fn as_neighbour(&self, neighbour: &Found) -> Option<Found> {
-        let run = neighbour.episode.clone();
-        let (_, scores) = self.s.pooled(run.clone(), self.rules);
-        let by_compute = neighbour.culprit.basis == Basis::OwnTime;
-        let rating = if by_compute { &scores[self.m].compute } else { &scores[self.m].late };
-        // Its compute time must not show that it is held up.
-        let own = self.explained(neighbour.culprit.basis, &run, 1.0);
-        let itself = by_compute || own.map_or(!self.several, |own| own >= self.rules.compute_share);
-        let flags = self.column(if by_compute { |flags| flags.compute } else { |flags| flags.late });
-        // Those that are slow as it is are among the others, and widen their spread: what it has in
-        // every collective counts as well.
-        let surely = rating.consistency > self.rules.z && rating.mostly >= self.rules.mostly;
-        // One collective, however long, is no habit.
-        let habit = || {
-            rating.mostly >= Rules::ABOVE_MEDIAN
-                && self.consistency(rating, neighbour.culprit.basis, &run) >= Rules::NEIGHBOUR_CONSISTENCY
-        };
-        let stands_out = rating.share >= self.rules.effect && (by_compute && surely || rating.flagged && habit());
-        (stands_out && itself && 2.0 * rating.share >= neighbour.culprit.share)
-            .then(|| self.found(neighbour.culprit.basis, rating, &flags, run))
-    }
-
     fn column(&self, flag: fn(&Flags) -> bool) -> Vec<bool> {
         self.s.flags.iter().map(|w| flag(&w[self.m])).collect()
     }
@@ -125,7 +101,7 @@ impl<'a> Case<'a> {
             return None;
         }
         let own = tally.more_compute.mean().filter(|_| tally.more_compute.n >= Rules::COMPUTE_SEEN);
-        let explained = self.explained(basis, &run, Rules::COMPUTE_SEEN);
+        let explained = self.explained(basis, &run);
         let not_own = explained.is_some_and(|explained| explained < rules.compute_share);
         // Told from entries, the clocks may make it.
         let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
@@ -174,8 +150,8 @@ impl<'a> Case<'a> {
 
     /// Which part of its lateness over an episode its excess of compute time explains, collective by
     /// collective: one wait whose record was lost, and that looks like compute time, explains no more
-    /// than the lateness there. None where it is known of fewer than `least` of them.
-    fn explained(&self, basis: Basis, run: &Range<usize>, least: f64) -> Option<f64> {
+    /// than the lateness there. None where it is known of too few of them.
+    fn explained(&self, basis: Basis, run: &Range<usize>) -> Option<f64> {
         let above = |basis: Basis, met: &Met| {
             let order = order(self.s, self.m, basis, met);
             let (_, mine) = order.iter().find(|(r, _)| *r == self.m)?;
@@ -188,7 +164,7 @@ impl<'a> Case<'a> {
             late_ns += late;
             own_ns += own.min(late.max(0.0));
         }
-        (known >= least && late_ns > 0.0).then(|| own_ns / late_ns)
+        (known >= Rules::COMPUTE_SEEN && late_ns > 0.0).then(|| own_ns / late_ns)
     }
 
     /// It takes more time of its own than the others of its class.

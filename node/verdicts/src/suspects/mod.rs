@@ -152,25 +152,3 @@ pub(crate) fn suspects(
         });
     }
 }
-
-/// A slow host slows all its ranks: where one is found, less certainty is asked of its neighbours
-/// in the communicator.
-pub(crate) fn neighbours(
-    scored: &[Scored],
-    rules: &Rules,
-    job_rank: &HashMap<Process, i32>,
-    elsewhere: &Elsewhere,
-    findings: &mut Findings,
-) {
-    let mut more = Vec::new();
-    for (index, s) in scored.iter().enumerate() {
-        for (m, member) in s.comm.members.iter().enumerate() {
-            let of_host = || findings.found.iter().filter(|f| f.comm == index && *f.culprit.node == *member.node);
-            if let Some(found) = of_host().next().filter(|_| !of_host().any(|f| f.member == m)) {
-                more.extend(Case::of(index, s, m, rules, job_rank, elsewhere).as_neighbour(found));
-            }
-        }
-    }
-    findings.held_up.retain(|h| !more.iter().any(|f| f.culprit.node == h.node && f.culprit.pid == h.pid));
-    findings.found.append(&mut more);
-}
