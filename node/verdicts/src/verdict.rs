@@ -24,7 +24,7 @@ use super::stages::{beyond_the_job, job_of, rotation, stage_imbalance};
 use super::summary::{comm_reports, evidence};
 use super::suspects::{Elsewhere, Findings, Found, job_ranks, of_run, order, suspects};
 use super::tally::Waits;
-use super::victims::{drop_common, drop_held_up_by_entries};
+use super::victims::{drop_held_up_by_entries, drop_linked};
 
 /// Analyse one span.
 #[must_use]
@@ -166,7 +166,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     }
     settle_ahead(input, &scored, &thin, rules, &mut findings);
     drop_held_up_by_entries(&scored, &thin, &mut findings);
-    drop_common(&scored, &thin, rules, &mut findings);
+    drop_linked(&scored, &thin, rules, &mut findings);
     // One process may be late in several communicators: the one where it costs most counts.
     findings.found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();
