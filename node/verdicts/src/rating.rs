@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use observed::Rules;
-use stats::{Moments, Population, median};
+use stats::{Moments, Population};
 
 use super::comm::Member;
 use super::tally::{Tally, Waits};
@@ -249,11 +249,4 @@ fn times_all(values: &[Option<f64>], r: usize, less: f64, ratio: f64) -> bool {
     let Some(own) = values[r].map(|own| own - less) else { return false };
     let mut others = values.iter().enumerate().filter(|(o, _)| *o != r).filter_map(|(_, l)| *l).peekable();
     others.peek().is_some() && others.all(|l| own >= ratio * l)
-}
-
-/// Robust deviation of a rank's own earlier windows: median and scale of its excess.
-pub(crate) fn history(excess: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
-    let mid = median(excess.clone())?;
-    let mad = median(excess.map(|e| (e - mid).abs()))?;
-    Some((mid, 1.4826 * mad))
 }

@@ -91,9 +91,6 @@ impl Rules {
     /// Windows aimed at where they count collectives.
     pub const COUNTED_WINDOWS: usize = 8;
 
-    /// Windows before an episode that make an own history.
-    pub const HISTORY: usize = 3;
-
     /// A culprit lies above the median of the others in at least this share of its collectives.
     pub const ABOVE_MEDIAN: f64 = 0.5;
 

@@ -14,7 +14,7 @@ use super::excess::{
 };
 use super::{Elsewhere, Findings, Found};
 use crate::comm::Met;
-use crate::rating::{Flags, Rating, Score, history, unsure};
+use crate::rating::{Flags, Rating, Score, unsure};
 use crate::report::{Basis, Culprit};
 use crate::score::Scored;
 use crate::tally::{Tally, Waits};
@@ -134,7 +134,8 @@ impl<'a> Case<'a> {
                 };
                 let class = s.comm.members[m].class;
                 let peers = s.comm.members.iter().filter(|o| o.class == class).count();
-                if not_own || !self.holds(&rating, peers, &run, Basis::OwnTime, basis) {
+                let sure = || self.surety(&rating, peers, &run, Basis::OwnTime).is_some_and(Surety::suffices);
+                if not_own || !sure() {
                     return None;
                 }
             } else if not_own {
@@ -210,7 +211,7 @@ impl<'a> Case<'a> {
     ) -> Option<Range<usize>> {
         let surety = |run: &Range<usize>| {
             let (_, scores) = self.s.pooled(run.clone(), self.rules);
-            self.surety(&of(&scores[self.m]), peers, run, basis, basis)
+            self.surety(&of(&scores[self.m]), peers, run, basis)
         };
         let mut tried: Vec<(&Range<usize>, Option<Surety>)> = Vec::new();
         for run in episodes.iter().chain(&stretches) {
@@ -233,31 +234,16 @@ impl<'a> Case<'a> {
         together.suffices().then(|| latest.clone())
     }
 
-    /// Does an episode hold up as a whole? `of_rating` is the basis of the rating's excess.
-    fn holds(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis, of_rating: Basis) -> bool {
-        self.surety(rating, peers, run, basis, of_rating).is_some_and(Surety::suffices)
-    }
-
     /// How surely it is late over an episode; none where it does not stand out there or costs too
     /// little.
-    fn surety(
-        &self,
-        rating: &Rating,
-        peers: usize,
-        run: &Range<usize>,
-        basis: Basis,
-        of_rating: Basis,
-    ) -> Option<Surety> {
+    fn surety(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis) -> Option<Surety> {
         let episodes = (self.s.windows.len() as f64 / run.len().max(1) as f64).max(1.0);
         let steady = peers >= Rules::POPULATION && rating.mostly >= self.rules.mostly;
         let needed = if steady { self.rules.steady_consistency } else { self.rules.consistency };
         // Sooner where no population says how far ranks usually are apart.
         let few = if peers >= Rules::POPULATION { Rules::COMPARED_FREELY } else { Rules::COMPARED_FREELY / 8.0 };
         let many = (self.elsewhere.compared as f64 / few).max(1.0);
-        let stands_out = rating.flagged
-            && rating.mostly >= Rules::ABOVE_MEDIAN
-            && rating.beyond >= self.rules.effect
-            && self.departs_from_history(rating, peers, run, of_rating);
+        let stands_out = rating.flagged && rating.mostly >= Rules::ABOVE_MEDIAN && rating.beyond >= self.rules.effect;
         stands_out.then(|| Surety {
             deviate: self.consistency(rating, basis, run),
             needed,
@@ -290,16 +276,6 @@ impl<'a> Case<'a> {
             // Compute time is longest where the record of a wait was lost: nothing is chosen there.
             Basis::OwnTime | Basis::PointToPoint => each,
         }
-    }
-
-    /// Three ranks: two others are no population, so where the rank has a past of its own, it must
-    /// depart from it.
-    fn departs_from_history(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis) -> bool {
-        if peers != 3 || run.start < Rules::HISTORY {
-            return true;
-        }
-        let past = self.excess_by_window(basis).into_iter().take(run.start);
-        history(past).is_none_or(|(mid, scale)| rating.excess_ns - mid > self.rules.z * scale)
     }
 
     /// Its mean excess in each window; 0 where it is not known.
