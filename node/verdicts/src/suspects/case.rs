@@ -19,26 +19,6 @@ use crate::report::{Basis, Culprit};
 use crate::score::Scored;
 use crate::tally::{Tally, Waits};
 
-/// How surely a rank is late, and how surely it must be.
-#[derive(Debug, Clone, Copy)]
-struct Surety {
-    /// How far from chance, as a normal deviate.
-    deviate: f64,
-    /// What is asked of one that is looked at alone.
-    needed: f64,
-    /// Of many that are looked at some stand out by chance: logarithm of the places in communicators,
-    places: f64,
-    /// and of the episodes of this length that find room in the span.
-    choices: f64,
-}
-
-impl Surety {
-    /// As much surer as the tail of a normal deviate asks for.
-    fn suffices(self) -> bool {
-        self.deviate >= (self.needed * self.needed + 2.0 * (self.places + self.choices)).sqrt()
-    }
-}
-
 /// One rank of one communicator under suspicion.
 pub(super) struct Case<'a> {
     index: usize,
@@ -81,7 +61,7 @@ impl<'a> Case<'a> {
         let flags = self.column(|flags| flags.late);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
         let candidates = self.candidates(&flags, |flags| flags.late, basis);
-        let run = self.first_that_holds(candidates, s.comm.members.len(), basis, |score| score.late, findings)?;
+        let run = self.first_that_holds(&candidates, s.comm.members.len(), basis, |score| score.late, findings)?;
         let (tallies, scores) = s.pooled(run.clone(), rules);
         let (rating, tally) = (&scores[m].late, &tallies[m]);
         if s.waits == Waits::Enqueued && is_numbered_less(s, m, &run) {
@@ -134,7 +114,7 @@ impl<'a> Case<'a> {
                 };
                 let class = s.comm.members[m].class;
                 let peers = s.comm.members.iter().filter(|o| o.class == class).count();
-                let sure = || self.surety(&rating, peers, &run, Basis::OwnTime).is_some_and(Surety::suffices);
+                let sure = || self.is_sure(&rating, peers, &run, Basis::OwnTime);
                 if not_own || !sure() {
                     return None;
                 }
@@ -173,18 +153,18 @@ impl<'a> Case<'a> {
         let flags = self.column(|flags| flags.compute);
         let candidates = self.candidates(&flags, |flags| flags.compute, Basis::OwnTime);
         // Peers are counted only of those that stand out: of all that takes the square of the ranks.
-        if candidates.iter().all(Vec::is_empty) {
+        if candidates.is_empty() {
             return None;
         }
         let class = self.s.comm.members[self.m].class;
         let peers = self.s.comm.members.iter().filter(|o| o.class == class).count();
-        let run = self.first_that_holds(candidates, peers, Basis::OwnTime, |score| score.compute, findings)?;
+        let run = self.first_that_holds(&candidates, peers, Basis::OwnTime, |score| score.compute, findings)?;
         let (_, scores) = self.s.pooled(run.clone(), self.rules);
         Some(self.found(Basis::OwnTime, &scores[self.m].compute, &flags, run))
     }
 
-    /// Episodes to be tried in turn, and the stretches of the first in which it is steadily late.
-    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool, basis: Basis) -> [Vec<Range<usize>>; 2] {
+    /// Episodes to be tried in turn; last the stretches of the first in which it is steadily late.
+    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool, basis: Basis) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = episode(flags, self.rules).into_iter().collect();
         let excess = || self.excess_by_window(basis);
         let steady = runs.first().map_or(Vec::new(), |run| steady_runs(run, &excess(), self.rules));
@@ -196,60 +176,46 @@ impl<'a> Case<'a> {
             let (first, last) = (&self.s.coarse[run.start].0, &self.s.coarse[run.end - 1].0);
             runs.push(first.start..last.end);
         }
-        [runs, steady]
+        runs.extend(steady);
+        runs
     }
 
-    /// The first of the candidates that holds, or where a rank comes and goes the latest stretch if
-    /// all together do: Stouffer's sum of their deviates ("The American Soldier", 1949).
+    /// The first of the candidates that holds.
     fn first_that_holds(
         &self,
-        [episodes, stretches]: [Vec<Range<usize>>; 2],
+        candidates: &[Range<usize>],
         peers: usize,
         basis: Basis,
         of: fn(&Score) -> Rating,
         findings: &mut Findings,
     ) -> Option<Range<usize>> {
-        let surety = |run: &Range<usize>| {
-            let (_, scores) = self.s.pooled(run.clone(), self.rules);
-            self.surety(&of(&scores[self.m]), peers, run, basis)
-        };
-        let mut tried: Vec<(&Range<usize>, Option<Surety>)> = Vec::new();
-        for run in episodes.iter().chain(&stretches) {
-            let surety = surety(run);
-            if surety.is_some_and(Surety::suffices) {
-                return Some(run.clone());
-            }
-            tried.push((run, surety));
-        }
+        let rating = |run: &Range<usize>| of(&self.s.pooled(run.clone(), self.rules).1[self.m]);
+        let holds = candidates.iter().find(|run| self.is_sure(&rating(run), peers, run, basis));
         let collectives = self.s.comm.met.len();
-        if collectives < Rules::FEW_COLLECTIVES && tried.first().is_some_and(|(_, surety)| surety.is_some()) {
+        let few = holds.is_none() && collectives < Rules::FEW_COLLECTIVES;
+        if few && candidates.first().is_some_and(|run| self.stands_out(&rating(run))) {
             findings.few.push((self.me.clone(), collectives));
         }
-        let each: Vec<(&Range<usize>, Surety)> =
-            tried.drain(episodes.len()..).filter_map(|(run, surety)| Some((run, surety?))).collect();
-        let (latest, first) = *each.iter().max_by_key(|(run, _)| run.start)?;
-        let sum = |of: fn(&Surety) -> f64| each.iter().map(|(_, one)| of(one)).sum::<f64>();
-        let deviate = sum(|one| one.deviate) / (each.len() as f64).sqrt();
-        let together = Surety { deviate, choices: sum(|one| one.choices), ..first };
-        together.suffices().then(|| latest.clone())
+        holds.cloned()
     }
 
-    /// How surely it is late over an episode; none where it does not stand out there or costs too
-    /// little.
-    fn surety(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis) -> Option<Surety> {
+    /// It stands out of the others over an episode, and costs enough.
+    fn stands_out(&self, rating: &Rating) -> bool {
+        rating.flagged && rating.mostly >= Rules::ABOVE_MEDIAN && rating.beyond >= self.rules.effect
+    }
+
+    /// Whether it stands out over an episode more surely than chance makes one of many do: of all
+    /// places in communicators, and of the episodes of this length that find room in the span. As
+    /// much surer as the tail of a normal deviate asks for.
+    fn is_sure(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis) -> bool {
         let episodes = (self.s.windows.len() as f64 / run.len().max(1) as f64).max(1.0);
         let steady = peers >= Rules::POPULATION && rating.mostly >= self.rules.mostly;
         let needed = if steady { self.rules.steady_consistency } else { self.rules.consistency };
         // Sooner where no population says how far ranks usually are apart.
         let few = if peers >= Rules::POPULATION { Rules::COMPARED_FREELY } else { Rules::COMPARED_FREELY / 8.0 };
         let many = (self.elsewhere.compared as f64 / few).max(1.0);
-        let stands_out = rating.flagged && rating.mostly >= Rules::ABOVE_MEDIAN && rating.beyond >= self.rules.effect;
-        stands_out.then(|| Surety {
-            deviate: self.consistency(rating, basis, run),
-            needed,
-            places: many.ln(),
-            choices: episodes.ln(),
-        })
+        let least = || (needed * needed + 2.0 * (many.ln() + episodes.ln())).sqrt();
+        self.stands_out(rating) && self.consistency(rating, basis, run) >= least()
     }
 
     /// How surely its excess over an episode is no chance, as a normal deviate: the surest of tests
