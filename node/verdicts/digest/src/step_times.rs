@@ -99,8 +99,7 @@ struct Wait {
 }
 
 /// Whether the process entered a call of the step, or the one that ends it, before the wait in an
-/// earlier one was over, beyond the bounds of the clocks. Only first calls are surely no lost ones
-/// that were put between two others.
+/// earlier one was over, beyond the bounds of the clocks. Of first calls: the others may be means.
 fn goes_on(waits: &[Wait], end_ns: i64) -> bool {
     let firsts = || waits.iter().filter(|wait| wait.first);
     firsts().any(|wait| {

@@ -2,8 +2,8 @@
 //! for them: how long it is outside calls, and when it enters those calls by which others can tell
 //! whom it waits for.
 //!
-//! A record that was lost between two like it is taken to lie halfway. Of a lane in which others
-//! are missing nothing of that step is shipped; what its other lanes show still holds.
+//! Of a lane in which a record is missing nothing of that step is shipped; what its other lanes
+//! show still holds.
 //!
 //! A step goes from one call of the largest communicator that a process is in to the next; every
 //! rank counts these alike. One step a window is shipped, chosen by its number, so that all ranks
@@ -120,16 +120,8 @@ impl Stepping {
         });
         let call = Called { lane, peer, after_ns: seen.entry_ns.saturating_sub(from_ns) };
         let next = self.lanes[lane].2.replace(seen.seq.saturating_add(1));
-        let before = self.calls.iter().rfind(|before| before.lane == lane).filter(|before| before.peer == peer);
-        match (next.map(|next| seen.seq.wrapping_sub(next)), before) {
-            (None | Some(0), _) => {}
-            (Some(1), Some(before)) => {
-                let after_ns = before.after_ns.midpoint(call.after_ns);
-                self.calls.push(Called { after_ns, ..call });
-            }
-            _ => {
-                self.unknown.insert(lane);
-            }
+        if next.is_some_and(|next| next != seen.seq) {
+            self.unknown.insert(lane);
         }
         self.calls.push(call);
     }
