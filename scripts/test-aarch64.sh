@@ -18,7 +18,7 @@ suite=bookworm debian=arm64
 sysroot=$work/libraries-aarch64
 unpack "$sysroot" busybox-static libc6 libgcc-s1 libstdc++6
 set --
-for crate in query-planner certs gossip rankmesh-model rankmesh-store rankmesh-mesh rankmesh-query rankmesh-verdicts rankmesh-front; do
+for crate in query-planner certs gossip rankmesh-model rankmesh-store rankmesh-mesh rankmesh-query rankmesh-observed rankmesh-digest rankmesh-stats rankmesh-causes rankmesh-verdicts rankmesh-standing rankmesh-recorded rankmesh-front; do
     set -- "$@" -p "$crate"
 done
 built=$(mktemp)

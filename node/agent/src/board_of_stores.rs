@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use digest::WINDOW_NS;
 use model::board::{BOARD_VERSION, Board, BoardQuestion, BoardRank, BoardWindow, Time};
 use model::{Coverage, StragglersQuestion};
 use query::Coordinator;
@@ -14,7 +15,6 @@ use query::access::Caller;
 use query::ask::AskError;
 use record::unix_now_ns;
 use tokio_util::sync::CancellationToken;
-use verdicts::digest::WINDOW_NS;
 use verdicts::{RankWindows, rank_windows};
 
 use super::asking::Asking;

@@ -1,17 +1,16 @@
 //! Why the named rank is late: asks its host and one peer's for what they recorded, and passes that
-//! to `verdicts::why`, which decides. Owns whom and when to ask; no other node is asked.
+//! to `causes`, which decides. Owns whom and when to ask; no other node is asked.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use causes::{Cause, LOOKED_AT_NS, ROWS, Reading, Recorded, Retransmission, Subject, Topic, Transfer, What};
 use explain::chain::{self, Late};
 use futures::future::join_all;
 use model::NOT_RECORDED;
 use query_planner::Value;
 use store::UNFILLED;
-use verdicts::why::{
-    self, Cause, Kind, LOOKED_AT_NS, ROWS, Reading, Recorded, Retransmission, Subject, Topic, Transfer, What,
-};
+use verdicts::Kind;
 use verdicts::{Basis, Culprit, RankRef, Report, Rules, Verdict, Waits};
 
 use super::asking::Asking;
@@ -55,7 +54,7 @@ impl Gathered {
 
     /// What explains the difference between the two.
     pub(super) fn cause(&self) -> Cause {
-        why::explain(&self.culprit, self.peer.as_ref(), self.looked_at.clone(), self.not_visible.clone())
+        causes::explain(&self.culprit, self.peer.as_ref(), self.looked_at.clone(), self.not_visible.clone())
     }
 }
 
@@ -97,7 +96,7 @@ pub(super) async fn gathered(asking: Asking<'_>, report: &Report, silent: &BTree
     }
     let comm_hash = u64::from_str_radix(&culprit.comm_hash, 16).ok()?;
     let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
-    let peer = why::peer_of_hosts(report, culprit, |node| !silent.contains(node));
+    let peer = verdicts::peer_of_hosts(report, culprit, |node| !silent.contains(node));
     let subjects: Vec<Subject> =
         std::iter::once(who).chain(peer).map(|who| subject(report, culprit, who, comm_hash)).collect();
     let nodes: Vec<String> = subjects.iter().map(|s| s.who.node.clone()).collect();
@@ -154,7 +153,7 @@ async fn with_takers(asking: Asking<'_>, report: &Report, culprit: &Culprit) -> 
     // What was asked of may be a part of the episode only.
     let all_ns: i64 = part.what.iter().map(|what| what.ns).sum();
     part.what.iter_mut().for_each(|what| what.ns = scaled(what.ns, part.culprit_ns, all_ns));
-    Some(why::summarised(cause))
+    Some(causes::summarised(cause))
 }
 
 /// `ns` of `of_ns`, scaled to a total of `to_ns`.
@@ -232,7 +231,7 @@ pub(super) async fn network(asking: Asking<'_>, report: &Report, silent: &BTreeS
         })
         .collect();
     let slack_ns = report.evidence.clock_bound_ns.unwrap_or(0);
-    why::network(&comm.comm_hash, &transfers, &retransmissions, slack_ns, &Rules::default()).map(Verdict::Network)
+    causes::network(&comm.comm_hash, &transfers, &retransmissions, slack_ns, &Rules::default()).map(Verdict::Network)
 }
 
 fn retransmission(row: &[Value]) -> Option<Retransmission> {

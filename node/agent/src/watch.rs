@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::causes::Cause;
+use ::standing::Key;
 use explain::watched;
 use gossip::Member;
 use model::watch::{NodeNow, RankNow, WATCH_VERSION, Watched};
@@ -14,8 +16,6 @@ use record::unix_now_ns;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use verdicts::Report;
-use verdicts::standing::Key;
-use verdicts::why::Cause;
 
 use super::answer_sink::AnswerSink;
 use super::asking::Asking;

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use causes::{Cause, Collective, Gap, Recorded, Stretch};
 use model::explanation::{Example, Link};
 use record::printable;
-use verdicts::why::{Cause, Collective, Gap, Kind, Recorded, Stretch};
+use verdicts::Kind;
 
 /// Steps that are shown.
 pub const EXAMPLES: usize = 3;
@@ -215,7 +216,7 @@ pub fn duration(ns: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use verdicts::why::{explain, gaps};
+    use causes::{explain, gaps};
 
     use super::*;
 

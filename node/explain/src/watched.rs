@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use model::watch::{CulpritNow, JobNow, RankNow};
-use verdicts::standing::{JobName, Key, has_ended};
+use standing::{JobName, Key, has_ended};
 use verdicts::{CommReport, Culprit, RankScore, Report, Role, Verdict};
 
 /// The report's part of a job's state. The caller adds when it was judged and by whom.

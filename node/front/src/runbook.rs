@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_cause_has_a_runbook() {
-        for kind in verdicts::why::Kind::ALL {
+        for kind in verdicts::Kind::ALL {
             assert!(page(kind.name()).is_some(), "{}", kind.name());
         }
     }

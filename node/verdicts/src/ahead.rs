@@ -6,13 +6,11 @@
 //! the others go on later by what it was late, so that they do wait for it, and not all of them for
 //! their devices.
 
+use observed::{Input, RankRef, Rules, Stepped};
+use stats::median;
+
 use super::comm::{Comm, Member, Met};
-use super::input::Input;
-use super::ranks::RankRef;
-use super::rules::Rules;
-use super::sampled::Stepped;
 use super::score::Scored;
-use super::stats::median;
 use super::suspects::{Findings, Found, added_part, hosts_wait};
 use super::tally::Waits;
 use super::victims::{is, shares};

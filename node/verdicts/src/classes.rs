@@ -6,10 +6,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use observed::{Coupling, Process, Rules, Totals};
+
 use super::comm::Comm;
-use super::observation::{Coupling, Process};
-use super::sampled::Totals;
-use crate::rules::Rules;
 
 /// What a process calls, in shares of all its calls, and how it opens after a meeting of the
 /// largest communicator it is in (a step): a first pipeline stage opens with a send, the last one
@@ -131,8 +130,8 @@ pub(crate) fn refine(comms: &mut [Comm], all: &[&Totals]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest::of_rows;
     use crate::{Input, Observation};
+    use digest::of_rows;
 
     fn input(ranks: &[&[&str]]) -> Input {
         let mut input = Input::default();

@@ -9,9 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::input::Input;
-use super::observation::{ClockOffset, Coupling};
-use super::rules::Rules;
+use observed::{ClockOffset, Coupling, Input, Rules};
 
 /// Rounds of narrowing. Each is sound by itself; chains of more hosts than this are rare.
 const ROUNDS: usize = 16;
@@ -172,9 +170,9 @@ mod tests {
 
     use std::sync::Arc;
 
-    use super::super::observation::Observation;
-    use super::super::sampled::{Run, Sampled};
     use super::*;
+    use observed::Observation;
+    use observed::{Run, Sampled};
 
     const US: i64 = 1_000;
 

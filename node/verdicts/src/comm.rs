@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::observation::{ClockOffset, Coupling};
-use super::sampled::Unsure;
-use super::stats::median;
+use observed::{ClockOffset, Coupling, Unsure};
+use stats::median;
 
 /// A rank of a communicator: one process.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
+use observed::Rules;
+
 use super::comm::Met;
 use super::report::PerStep;
-use crate::rules::Rules;
 
 /// What each step costs, from what all collectives of an episode cost together: `longer_ns` of wall
 /// time, `wasted_ns` of the time of ranks. None where no cycle shows.

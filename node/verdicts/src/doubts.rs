@@ -5,14 +5,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use observed::{Coupling, Input, Observation, Rules, Sampled, Totals, hex};
+use stats::median;
+
 use super::comm::Comm;
-use super::input::Input;
-use super::observation::{Coupling, Observation, hex};
 use super::report::Verdict;
-use super::rules::Rules;
-use super::sampled::{Sampled, Totals};
 use super::score::Scored;
-use super::stats::median;
 use super::suspects::Findings;
 use super::tally::Waits;
 

@@ -5,83 +5,64 @@
 //! Does not own whom to ask and when (the agent), nor how digests are gossiped. docs/verdicts.md
 //! says what each figure means and where its formula is from.
 //!
-//! `input` is what goes in (`observation`: calls and clocks; `sampled`: runs out of digests),
+//! What goes in, and the thresholds, lie in `observed`; cells are made in `digest`, of rows and of
+//! digests alike; `stats` has the statistics.
+//!
 //! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen,
-//! `digest` makes cells of rows and of digests alike, `matching` brings them together into
-//! communicators (`comm`; with `classes`: who does the same work; `places`), `windows` cuts time,
-//! `score` sums up (`tally`) and `rating` rates ranks (with `stats`), `suspects` looks for
-//! episodes, `stages` for imbalances, `slower` whether the whole job became slower, `hang` for who
-//! is waited for (with `activity`: what processes do that do not get on), `cycle` tells steps,
-//! `verdict` decides by the thresholds in `rules`, `doubts` says why nobody can be named, `report`
-//! is what comes out (with `summary`), `rank_windows` has the same figures window by window,
-//! `text` says it to a person. `digest` is how windows travel: summaries made where the data lies,
-//! turned into an input here, of which `standing` keeps the current verdict; `why` looks for the
-//! cause of a named rank's lateness. `point_to_point` judges ranks that meet in sends, receives
-//! and waits, by where their time goes. `import` reads recorded jobs; simulated ones are made in
-//! `scenarios`.
+//! `matching` brings cells together into communicators (`comm`; with `classes`: who does the same
+//! work), `windows` cuts time, `score` sums up (`tally`) and `rating` rates ranks, `suspects` looks
+//! for episodes, `stages` for imbalances, `slower` whether the whole job became slower, `hang` for
+//! who is waited for, `cycle` tells steps, `verdict` decides, `doubts` says why nobody can be named,
+//! `report` is what comes out (with `summary`), `rank_windows` has the same figures window by
+//! window, `text` says it to a person. `peer` is whom a named rank is compared with when `causes` looks for the cause of its lateness.
+//! `point_to_point` judges ranks that meet in sends, receives and waits, by where their time goes.
+//! Recorded jobs are read in `recorded`, simulated ones made in `scenarios`.
 
-mod activity;
 mod ahead;
 mod classes;
 mod clocks;
 mod comm;
 mod cycle;
-pub mod digest;
 mod doubts;
 mod hang;
 pub mod hostlist;
-pub mod import;
-mod input;
 mod matching;
-mod names;
 mod number;
-mod observation;
-mod parallel;
-mod places;
+mod peer;
 pub mod point_to_point;
 mod rank_windows;
-mod ranks;
 mod rating;
 mod report;
-mod rules;
-mod sampled;
 mod score;
 mod show_sql;
 #[cfg(test)]
 mod shown;
 mod slower;
 mod stages;
-pub mod standing;
-mod stats;
 mod summary;
 mod suspects;
 #[cfg(test)]
 mod tables;
 mod tally;
 mod text;
-mod units;
 mod verdict;
 mod victims;
 mod views;
-pub mod why;
 mod windows;
 
-pub use activity::{Activity, Doing};
 pub use cycle::cycle_of;
-pub use hang::{Absence, Gone, Hang, Jam, Missing, NotHeard, Progress, Waiting, progress_of};
-pub use input::{Input, NodeCoverage};
-pub use names::Names;
-pub use observation::{
-    COLUMNS, ClockOffset, Coupling, Observation, Row, RowError, Span, SyncCall, last_sql, sql, syncs_sql,
+pub use hang::{Absence, Hang, Jam, Missing, NotHeard, Waiting};
+pub use observed::{
+    Activity, COLUMNS, ClockOffset, Coupling, Doing, Gone, Input, Kind, Names, NodeCoverage, Observation, Progress,
+    RankRef, Ranks, Row, RowError, Rules, Run, Sampled, Span, SyncCall, Totals, last_sql, progress_of, sql, syncs_sql,
 };
+pub use peer::{peer, peer_of_hosts};
 pub use rank_windows::{RankWindows, Spent, SpentWindow, WindowRank, rank_windows};
-pub use ranks::{RankRef, Ranks};
 pub use report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,
 };
-pub use rules::Rules;
-pub use sampled::{LaneTotal, Run, Sampled, Totals, Unsure};
 pub use show_sql::{Shown, show_sql};
+pub use slower::is_slower;
 pub use tally::Waits;
 pub use text::{end_note, text, text_of_all};
 pub use verdict::{analyse, analyse_owned};

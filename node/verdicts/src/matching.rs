@@ -8,13 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::classes::{classes, refine};
 use super::comm::{Cell, Comm, Member, Met};
-use super::digest::of_rows;
-use super::input::Input;
-use super::observation::{ClockOffset, Process};
-use super::parallel;
-use super::places::Places;
-use super::rules::Rules;
-use super::sampled::{LaneTotal, Sampled, Totals};
+use digest::of_rows;
+use observed::{ClockOffset, Input, LaneTotal, Process, Rules, Sampled, Totals, parallel, places::Places};
 
 /// Match everything.
 pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {

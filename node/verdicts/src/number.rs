@@ -10,10 +10,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::input::Input;
-use super::observation::{Coupling, Observation, Process};
-use super::stats::median;
-use crate::rules::Rules;
+use observed::{Coupling, Input, Observation, Process, Rules};
+use stats::median;
 
 /// What is counted together: a function of a communicator.
 type Lane = (u64, Arc<str>);

@@ -8,13 +8,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use observed::{Input, Rules, TimeUse};
+
 use super::clocks::{by_calls, widest_bound_ns};
 use super::comm::{Comm, Met};
-use super::input::Input;
 use super::matching::communicators;
 use super::number::number;
-use super::point_to_point::TimeUse;
-use super::rules::Rules;
 use super::score::waits_of;
 use super::tally::Waits;
 
@@ -286,56 +285,6 @@ mod tests {
         assert_eq!(of(0), spent(0, 5 * 40, 5 * 50));
         assert_eq!(of(3), spent(5 * 40, 0, 5 * 90));
         assert!(found.clock_bound_ns.is_some());
-    }
-
-    #[test]
-    fn a_judge_measures_from_digests_what_rows_tell() {
-        use crate::digest::{Collector, ReferenceClock, end_of, reference_id, window_of};
-        use crate::standing::{Board, Judge};
-        let calls = steps(80);
-        let mut collectors = [Collector::default(), Collector::default()];
-        let (mut board, mut judge, mut measured) = (Board::default(), Judge::default(), RankWindows::default());
-        for window in 0..17 {
-            for (host, collector) in collectors.iter_mut().enumerate() {
-                // The second host's clock is two windows ahead.
-                let own = window + 2 * host as i64;
-                let here = |call: &&Observation| {
-                    *call.node == *format!("n{host}") && window_of(call.entry_ns + call.duration_ns) == own
-                };
-                calls.iter().filter(here).for_each(|call| collector.push(call.clone()));
-                let mut digest = collector.close(own);
-                let offset_us = 1_000_000 * host as i64;
-                digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us, bound_us: 0 });
-                board.receive(&format!("n{host}"), digest, end_of(window));
-            }
-            if judge.judge(&board, end_of(window)).is_some()
-                && let Some(found) = judge.rank_windows(&board)
-            {
-                measured.ranks = found.ranks;
-                for (window, spent) in found.windows {
-                    assert!(measured.windows.insert(window, spent).is_none(), "window {window} twice");
-                }
-            }
-        }
-        let rows = rank_windows(input(calls), W);
-        assert_eq!(measured.ranks, rows.ranks);
-        let numbers: Vec<i64> = measured.windows.keys().copied().collect();
-        assert_eq!(numbers, (0..=numbers.len() as i64 - 1).collect::<Vec<_>>());
-        assert!(numbers.len() >= 13, "{numbers:?}");
-        for (window, from_digests) in &measured.windows {
-            let row = &rows.windows[window];
-            assert_eq!(from_digests.collectives, row.collectives, "window {window}");
-            for ((place, from_digests), (of, row)) in from_digests.spent.iter().zip(&row.spent) {
-                assert_eq!(place, of);
-                let off = |a: Option<i64>, b: Option<i64>| (a.unwrap_or(-1) - b.unwrap_or(-1)).abs();
-                // Digests count microseconds, of up to five runs a window.
-                let most = off(from_digests.late_ns, row.late_ns).max(off(from_digests.wait_ns, row.wait_ns));
-                assert!(
-                    most.max(off(from_digests.compute_ns, row.compute_ns)) < 100_000,
-                    "window {window}: {from_digests:?} {row:?}"
-                );
-            }
-        }
     }
 
     #[test]

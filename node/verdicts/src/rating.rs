@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use observed::Rules;
+use stats::{Moments, Population};
+
 use super::comm::Member;
-use super::rules::Rules;
-use super::stats::{Moments, Population, median};
 use super::tally::{Tally, Waits};
 
 /// How far one figure of a rank stands out from the others'.
@@ -106,7 +107,7 @@ impl Frame<'_> {
             let own = excess.mean();
             // Two or three ranks: what the others have is nothing but the other side of what this
             // one has.
-            let population = all.len() + usize::from(own.is_none()) >= Rules::POPULATION;
+            let population = all.count() + usize::from(own.is_none()) >= Rules::POPULATION;
             rating.usual_ns = all.median_of_others(own).filter(|_| population).unwrap_or(0.0).max(0.0);
             rating.beyond = share(excess_ns - rating.usual_ns);
             rating.consistency = excess.consistency(rating.usual_ns).unwrap_or(0.0);
@@ -231,7 +232,7 @@ impl Figure {
 
     /// The same of a value that is less by so much.
     fn z_less(&mut self, r: usize, less: f64, floor: f64) -> Option<f64> {
-        let value = self.values[r].filter(|_| self.all.len() >= Rules::POPULATION)?;
+        let value = self.values[r].filter(|_| self.all.count() >= Rules::POPULATION)?;
         self.all.z(value, value - less, floor)
     }
 }
@@ -248,11 +249,4 @@ fn times_all(values: &[Option<f64>], r: usize, less: f64, ratio: f64) -> bool {
     let Some(own) = values[r].map(|own| own - less) else { return false };
     let mut others = values.iter().enumerate().filter(|(o, _)| *o != r).filter_map(|(_, l)| *l).peekable();
     others.peek().is_some() && others.all(|l| own >= ratio * l)
-}
-
-/// Robust deviation of a rank's own earlier windows: median and scale of its excess.
-pub(crate) fn history(excess: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
-    let mid = median(excess.clone())?;
-    let mad = median(excess.map(|e| (e - mid).abs()))?;
-    Some((mid, 1.4826 * mad))
 }

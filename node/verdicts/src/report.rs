@@ -3,15 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use causes::{Cause, Network};
+use observed::{ClockOffset, NodeCoverage, RankRef};
 use serde::{Deserialize, Serialize};
 
 use super::hang::Hang;
-use super::input::NodeCoverage;
-use super::observation::ClockOffset;
 use super::point_to_point::PointToPoint;
-use super::ranks::RankRef;
 use super::tally::Waits;
-use super::why::{Cause, Network};
 use super::windows::WindowKind;
 
 /// The answer of `rankmesh stragglers`.

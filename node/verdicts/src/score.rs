@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use observed::Rules;
+use stats::Middle;
+
 use super::comm::{Cell, Comm, Member, Met};
 use super::rating::{Flags, Frame, Score, rate};
-use super::rules::Rules;
-use super::stats::Middle;
 use super::tally::{Tally, Waits};
 use super::windows::{Window, WindowKind, cut};
 

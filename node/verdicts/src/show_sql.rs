@@ -7,12 +7,11 @@
 
 use std::collections::BTreeSet;
 
+use observed::{Rules, quoted};
 use serde::Serialize;
 
 use super::hang::Hang;
-use super::observation::quoted;
 use super::report::{CommReport, Culprit, Report, Verdict};
-use super::rules::Rules;
 
 /// A question that gives figures of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -3,16 +3,15 @@
 
 use std::sync::Arc;
 
-use super::activity::Activity;
 use super::hang::{Absence, Hang, Missing, Waiting};
-use super::ranks::RankRef;
 use super::report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,
 };
 use super::tally::Waits;
-use super::why::{Cause, Flow, Kind, Network, Recorded, Stretch, explain, gaps};
 use super::windows::WindowKind;
 use super::{NodeCoverage, text};
+use causes::{Cause, Flow, Network, Recorded, Stretch, explain, gaps};
+use observed::{Activity, Kind, RankRef};
 
 const MS: i64 = 1_000_000;
 const START_NS: i64 = 1_700_000_000_000_000_000;
@@ -133,7 +132,7 @@ fn cause_seen(stretches: &[(Kind, i64, &str)], looked_at: &[&str]) -> Cause {
         let func: Arc<str> = "all_reduce".into();
         let calls: Vec<_> = (0..11i64)
             .map(|i| {
-                let seq = super::why::Collective { func: Arc::clone(&func), seq: i.unsigned_abs() };
+                let seq = causes::Collective { func: Arc::clone(&func), seq: i.unsigned_abs() };
                 (Some(seq), 1, at(i), at(i) + 140 * MS - length)
             })
             .collect();

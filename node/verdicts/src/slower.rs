@@ -1,16 +1,18 @@
 //! Whether the whole job became slower in the span: that is no rank's doing, and still worth
 //! saying.
 
+use observed::Rules;
+use stats::quantile;
+
 use super::comm::Met;
-use super::rules::Rules;
 use super::score::Scored;
-use super::stats::quantile;
 
 /// How the remark begins.
 const SAYS: &str = "the whole job is slower";
 
 /// Whether a note is this remark.
-pub(crate) fn is_slower(note: &str) -> bool {
+#[must_use]
+pub fn is_slower(note: &str) -> bool {
     note.starts_with(SAYS)
 }
 

@@ -7,14 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use observed::{Process, RankRef, Rules, hex};
+use stats::{Mean, median};
+
 use super::classes::Union;
 use super::comm::Comm;
-use super::observation::{Process, hex};
-use super::ranks::RankRef;
 use super::report::{Stage, StageRank, Verdict};
-use super::rules::Rules;
 use super::score::Scored;
-use super::stats::{Mean, median};
 use super::suspects::of_run;
 use super::tally::Waits;
 

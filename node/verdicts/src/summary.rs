@@ -4,14 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use observed::{ClockOffset, Coupling, Input, RankRef, Rules, hex};
+
 use super::clocks::widest_bound_ns;
 use super::comm::Comm;
 use super::hostlist::{first_parts, fold_names};
-use super::input::Input;
-use super::observation::{ClockOffset, Coupling, hex};
-use super::ranks::RankRef;
 use super::report::{CommReport, Evidence, RankScore, Role, Spread};
-use super::rules::Rules;
 use super::score::Scored;
 use super::suspects::Found;
 use super::tally::Waits;

@@ -1,7 +1,9 @@
 //! Verdicts on cases that others have published, with the figures that they printed.
 
-use super::hang::{Progress, find};
-use super::stats::Population;
+use observed::Progress;
+use stats::Population;
+
+use super::hang::find;
 use super::{Input, Observation, Rules, analyse};
 
 const MS: i64 = 1_000_000;

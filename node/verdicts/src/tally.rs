@@ -2,8 +2,7 @@
 //! shows the wait.
 
 use serde::{Deserialize, Serialize};
-
-use super::stats::{Mean, Moments};
+use stats::{Mean, Moments};
 
 /// Whether the time inside the calls shows the wait for the other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]

@@ -6,27 +6,25 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use observed::{ClockOffset, Coupling, Input, Observation, Rules, complete_together, parallel, progress_of};
+
 use super::ahead::settle_ahead;
 use super::clocks::{by_calls, refined};
 use super::comm::Comm;
 use super::cycle::per_step;
 use super::doubts::nobody;
-use super::hang::{self, complete_together, progress_of};
-use super::input::Input;
+use super::hang;
 use super::matching::communicators;
 use super::number::number;
-use super::observation::{ClockOffset, Coupling, Observation};
-use super::parallel;
 use super::point_to_point;
 use super::report::{Basis, Cost, Report, Verdict};
-use super::rules::Rules;
 use super::score::{Scored, score};
 use super::slower::slower;
 use super::stages::{beyond_the_job, job_of, rotation, stage_imbalance};
 use super::summary::{comm_reports, evidence};
-use super::suspects::{Elsewhere, Findings, Found, job_ranks, neighbours, of_run, order, suspects};
+use super::suspects::{Elsewhere, Findings, Found, job_ranks, of_run, order, suspects};
 use super::tally::Waits;
-use super::victims::{drop_common, drop_held_up_by_entries};
+use super::victims::{drop_held_up_by_entries, drop_linked};
 
 /// Analyse one span.
 #[must_use]
@@ -167,9 +165,8 @@ fn judge(input: &Input, rules: &Rules) -> Report {
         suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
     }
     settle_ahead(input, &scored, &thin, rules, &mut findings);
-    neighbours(&scored, rules, &job_rank, &elsewhere, &mut findings);
     drop_held_up_by_entries(&scored, &thin, &mut findings);
-    drop_common(&scored, &thin, rules, &mut findings);
+    drop_linked(&scored, &thin, rules, &mut findings);
     // One process may be late in several communicators: the one where it costs most counts.
     findings.found.sort_by(|a, b| b.culprit.share.total_cmp(&a.culprit.share));
     let mut named: Vec<Found> = Vec::new();

@@ -1,14 +1,15 @@
-//! Late ranks that may not be to blame, though they stand out: held up by another, or late together
-//! because of the network between them.
+//! Late ranks that may not be to blame, though they stand out: held up by another, or late with
+//! another because of the network between them.
 //!
 //! All of this matters where calls only enqueue, so that waits are not seen. `suspects.rs` finds
 //! them, `verdict.rs` asks here whom to drop.
 
 use std::collections::{BTreeSet, HashMap};
 
+use observed::Rules;
+
 use super::comm::{Comm, Member, Met};
 use super::rating::Score;
-use super::rules::Rules;
 use super::score::Scored;
 use super::suspects::{Against, Findings, Found, of_run};
 use super::tally::Waits;
@@ -76,28 +77,16 @@ fn waits_little(scored: &[Scored], p: &Found, there: &Scored) -> bool {
             <= p.culprit.share * wall_ns * Rules::WAIT_EXPLAINS
 }
 
-/// Where the waits in calls are not seen, what a call takes all its ranks longer than usual looks
-/// like time of their own. So where most of a smaller communicator that reaches over several hosts
-/// are late, or ranks of two hosts that pass data to each other, it may be the network between
-/// them: none of them is named.
-pub(crate) fn drop_common(scored: &[Scored], thin: &[Comm], rules: &Rules, findings: &mut Findings) {
-    let found = &findings.found;
-    let common = |c: &&Comm| {
-        let spread = c.members.windows(2).any(|m| m[0].node != m[1].node);
-        let late = c.members.iter().filter(|m| found.iter().any(|f| is(f, m))).count();
-        c.coupled > 0 && spread && late > 1 && 2 * late > c.members.len()
-    };
-    let all = || scored.iter().map(|s| &s.comm).chain(thin);
-    let together: Vec<&Comm> = all().filter(common).collect();
-    let links = links(scored, thin, found, rules);
+/// Where the waits in calls are not seen, what a call takes its ranks longer than usual looks like
+/// time of their own. So where ranks of two hosts that pass data to each other are late, it may be
+/// the network between them: none of them is named.
+pub(crate) fn drop_linked(scored: &[Scored], thin: &[Comm], rules: &Rules, findings: &mut Findings) {
+    let links = links(scored, thin, &findings.found, rules);
     findings.drop(|f, _| {
-        let s = &scored[f.comm];
-        let smaller = |c: &Comm| c.hash != s.comm.hash && c.members.iter().any(|m| is(f, m));
-        let linked =
-            |c: &Comm| c.members.iter().any(|m| link(&f.culprit.node, &m.node).is_some_and(|l| links.contains(&l)));
-        let linked = || all().any(|c| c.paired > 0 && c.members.iter().any(|m| is(f, m)) && linked(c));
-        let dropped = s.waits == Waits::Enqueued && (together.iter().any(|c| smaller(c)) || linked());
-        dropped.then_some(Against::Unclear)
+        let at_link = |m: &Member| link(&f.culprit.node, &m.node).is_some_and(|link| links.contains(&link));
+        let mut paired = scored.iter().map(|s| &s.comm).chain(thin).filter(|c| c.paired > 0);
+        let mut linked = || paired.any(|c| c.members.iter().any(|m| is(f, m)) && c.members.iter().any(at_link));
+        (scored[f.comm].waits == Waits::Enqueued && linked()).then_some(Against::Unclear)
     });
 }
 

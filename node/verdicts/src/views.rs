@@ -150,7 +150,7 @@ pub const VIEWS: &[View] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::Coupling;
+    use observed::Coupling;
 
     #[test]
     fn the_views_take_the_calls_that_make_all_ranks_meet() {

@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
+use observed::Rules;
 use serde::{Deserialize, Serialize};
 
 use super::comm::Comm;
-use super::rules::Rules;
 
 /// How windows were cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]

@@ -19,8 +19,8 @@ use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
 use scenarios::stragglers::cpu_waits::{cpu_waits, explain};
 use scenarios::stragglers::loopback::loopback;
 use scenarios::stragglers::scale::{RANKS_PER_HOST, scale};
+use standing::{JUDGES, Key};
 use store::StoreConfig;
-use verdicts::standing::{JUDGES, Key};
 use verdicts::{Verdict, text};
 
 const NODES: usize = 4;

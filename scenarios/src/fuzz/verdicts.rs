@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use verdicts::digest::{Collector, ReferenceClock, decode, encode, end_of, reference_id, window_of};
-use verdicts::standing::{Board, Judge, Presence};
+use digest::{Collector, ReferenceClock, decode, encode, end_of, reference_id, window_of};
+use standing::{Board, Judge, Presence};
 use verdicts::{Observation, show_sql, text};
 
 use crate::simulate::{Job, Slow, Stop};

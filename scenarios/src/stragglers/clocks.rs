@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
+use digest::{ReferenceClock, WINDOW_NS, end_of};
 use mesh::ClockTrack;
-use verdicts::digest::{ReferenceClock, WINDOW_NS, end_of};
 
 use crate::simulate::Clocks;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use verdicts::standing::Standing;
+use standing::Standing;
 use verdicts::{Report, Verdict};
 
 use super::class::Class;

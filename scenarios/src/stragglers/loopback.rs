@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use agent::standing::{now_ns, send_windows};
 use anyhow::Context;
+use digest::{Digest, WINDOW_NS, decode, end_of, window_of};
 use verdicts::Verdict;
-use verdicts::digest::{Digest, WINDOW_NS, decode, end_of, window_of};
 
 use super::scale::{Digests, Sent, digests, job};
 use crate::cluster::Cluster;

@@ -6,11 +6,11 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use verdicts::digest::{
+use digest::{
     Collector, Digest, NodeDigests, ReferenceClock, decode, encode, encode_within, end_of, reference_id, to_input,
     window_of,
 };
-use verdicts::standing::{Board, Judge, Presence, Standing};
+use standing::{Board, Judge, Presence, Standing};
 use verdicts::{ClockOffset, Gone, Input, Observation, SyncCall};
 
 use super::clocks::AgentClocks;

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use verdicts::digest::{Collector, ReferenceClock, decode, encode, end_of, from_text, reference_id, window_of};
-use verdicts::standing::{Board, JUDGES, JobName, JobVerdict, Judge, Key, Presence};
+use digest::{Collector, ReferenceClock, decode, encode, end_of, from_text, reference_id, window_of};
+use standing::{Board, JUDGES, JobName, JobVerdict, Judge, Key, Presence};
 use verdicts::{Observation, Verdict};
 
 use crate::figures::cpu_time_of_this_thread;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use digest::{Collector, Digest, ReferenceClock, end_of, reference_id, window_of};
 use scenarios::simulate::{Job, Slow};
-use verdicts::digest::{Collector, Digest, ReferenceClock, end_of, reference_id, window_of};
-use verdicts::standing::{Board, Judge, Presence, Standing};
+use standing::{Board, Judge, Presence, Standing};
 use verdicts::{Observation, Verdict};
 
 use super::standing::{gossiped, live};

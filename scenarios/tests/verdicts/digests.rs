@@ -1,10 +1,10 @@
 //! Verdicts from digests are those from rows.
 
+use digest::{Collector, decode, encode, window_of};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use scenarios::simulate::{Grid, Job, Noise, Slow};
 use scenarios::stragglers::replay;
-use verdicts::digest::{Collector, decode, encode, window_of};
 use verdicts::{ClockOffset, Input, Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;

@@ -1,8 +1,8 @@
 //! Verdicts where calls only enqueue and nothing shows who waits, from rows and from digests alike.
 
+use digest::WINDOW_NS;
 use scenarios::simulate::{Grid, Job, SlowLink};
 use scenarios::stragglers::replay;
-use verdicts::digest::WINDOW_NS;
 use verdicts::{Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;

@@ -149,21 +149,6 @@ fn a_slow_host_names_its_ranks() {
 }
 
 #[test]
-fn ranks_of_a_slow_host_that_hide_each_other_are_named_together() {
-    // Of sixteen and of twelve: each of the four has three slow others among those that it is
-    // compared with, which widen the spread.
-    for (ranks, sigma, extra_ns) in [(16, 0.05, 15 * MS), (12, 0.1, 40 * MS)] {
-        for seed in 0..20 {
-            let job = Job { ranks, ranks_per_node: 4, steps: 20, noise: Noise::LogNormal(sigma), ..Job::default() };
-            let report = analyse(&job.with_slow_host(1, extra_ns).observe(seed), &Rules::default());
-            let mut found = report.verdict.named_ranks();
-            found.sort_unstable();
-            assert_eq!(found, [4, 5, 6, 7], "seed {seed} of {ranks} ranks");
-        }
-    }
-}
-
-#[test]
 fn a_record_lost_before_the_wait_makes_nobody_stuck_where_the_recorders_came_late() {
     let stop = Stop { rank: 5, step: 60, gone: false };
     let job = Job { stop: Some(stop), late_nodes: (0..4).map(|node| (node, 10)).collect(), ..Job::default() };

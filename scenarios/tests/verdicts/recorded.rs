@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use verdicts::import::{bytedance_csv, flight_recorder};
+use recorded::{bytedance_csv, flight_recorder};
 use verdicts::{Rules, Verdict, analyse};
 
 /// A recorded job's file below the folder of recordings; none, said on standard error, where there

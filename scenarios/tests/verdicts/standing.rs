@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use digest::{Collector, Digest, ReferenceClock, Resent, WINDOW_NS, end_of, reference_id, window_of};
 use scenarios::simulate::{Grid, Job, Noise, Slow, pid};
-use verdicts::digest::{Collector, Digest, ReferenceClock, Resent, WINDOW_NS, end_of, reference_id, window_of};
-use verdicts::standing::{Board, Change, GRACE_NS, Judge, Presence, Standing};
+use standing::{Board, Change, GRACE_NS, Judge, Presence, Standing};
 use verdicts::{ClockOffset, Input, Observation, Verdict};
 
 const MS: i64 = 1_000_000;
@@ -284,7 +284,7 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
     for (now_ns, node, digest) in &gossip {
         if node == "n3" {
             // Layout 9, whatever follows.
-            let refused = verdicts::digest::decode("\u{9}\0").unwrap_err();
+            let refused = digest::decode("\u{9}\0").unwrap_err();
             board.refuse(node, refused.to_string());
         } else {
             board.receive(node, digest.clone(), *now_ns);

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
+use digest::{Collector, Digest, StepCalls, Steps, WINDOW_NS, decode, encode, encode_within, window_of};
 use scenarios::simulate::{Grid, Job, Slow};
 use scenarios::stragglers::replay;
-use verdicts::digest::{Collector, Digest, StepCalls, Steps, WINDOW_NS, decode, encode, encode_within, window_of};
 use verdicts::{Basis, Input, Report, Rules, Verdict, analyse};
 
 const MS: i64 = 1_000_000;
@@ -114,7 +114,7 @@ fn a_step_is_told_once_a_window_with_what_it_holds_and_costs_little() {
 }
 
 #[test]
-fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_leave_their_lane_out() {
+fn a_lost_record_leaves_its_lane_unsteps_without() {
     let rows = pipeline().observe(2);
     let steps_without = |lost: &dyn Fn(&str, u64) -> bool| {
         let mut rows = rows.clone();
@@ -123,18 +123,8 @@ fn a_lost_record_between_two_of_its_lane_is_filled_in_and_others_leave_their_lan
         all.into_iter().flat_map(|digest| digest.steps).filter(|steps| steps.process == 0).collect::<Vec<_>>()
     };
     let whole = steps_without(&|_, _| false);
-    // Three of the four receives follow another one in their step.
-    let filled = steps_without(&|func, seq| func == "recv" && seq % 4 == 2);
-    assert_eq!(filled.len(), whole.len());
-    for (a, b) in filled.iter().zip(&whole) {
-        for (a, b) in a.calls.iter().zip(&b.calls) {
-            assert_eq!((a.lane, a.peer, a.part, a.calls), (b.lane, b.peer, b.part, b.calls));
-            assert!(a.before_us.abs_diff(b.before_us) < 20_000, "{a:?} {b:?}");
-        }
-    }
-    // Two in a row are lost in every step: steps are published without receives, the rest as
-    // before.
-    let partly = steps_without(&|func, seq| func == "recv" && matches!(seq % 4, 1 | 2));
+    // One is lost in every step: receives are not told, the rest as before.
+    let partly = steps_without(&|func, seq| func == "recv" && seq % 4 == 2);
     assert_eq!(partly.len(), whole.len());
     let peers = |steps: &Steps| steps.calls.iter().filter(|of| of.peer.is_some()).count();
     assert!(

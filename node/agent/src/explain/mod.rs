@@ -11,6 +11,7 @@ mod others;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use ::causes::Cause;
 use explain::chain;
 use futures::future::join_all;
 use model::explanation::{Cost, EXPLANATION_VERSION, Explanation, Place, Since};
@@ -19,7 +20,7 @@ use query::access::{Access, Caller};
 use query::ask::AskError;
 use query_planner::Value;
 use tokio_util::sync::CancellationToken;
-use verdicts::why::{Cause, Kind};
+use verdicts::Kind;
 use verdicts::{Culprit, Report, Role, Verdict};
 
 use super::asking::Asking;

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use causes::Network;
 use explain::difference::{difference, of_children, place};
 use explain::stacks::{CountedStack, Member, MemberStacks};
 use model::StacksWanted;
 use model::explanation::{Explanation, Link, Place};
 use query_planner::Value;
-use verdicts::why::{self, Kind, Network};
+use verdicts::Kind;
 use verdicts::{Culprit, Hang, RankRef, Report, Stage};
 
 use super::{EVERY_MS, Requester, SAMPLES, sees_processes};
@@ -163,7 +164,7 @@ pub(super) async fn line(
     culprit: &Culprit,
     is_now: bool,
 ) -> Result<Lines, String> {
-    let peer = why::peer(report, culprit).ok_or("there is no peer to compare it with")?;
+    let peer = verdicts::peer(report, culprit).ok_or("there is no peer to compare it with")?;
     let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
     let since_ns = culprit.since_ns;
     let (mine, theirs) = if is_now {

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use digest::{self, Digest, WINDOW_NS, encode, time_use};
 use model::wire::{JobWindows, WindowDigest, WindowsReceived};
 use parking_lot::Mutex;
 use record::steady_now_ns;
+use standing::{Board, LONG_LOOKBACK, NO_JOB, Presence};
 use tokio::sync::Notify;
-use verdicts::digest::{self, Digest, WINDOW_NS, encode};
-use verdicts::point_to_point;
-use verdicts::standing::{Board, LONG_LOOKBACK, NO_JOB, Presence};
 
 use super::{LARGEST, LARGEST_TIMES};
 
@@ -116,7 +115,7 @@ impl Boards {
         let anew = !board.knows_of(node);
         for (window, digest) in read {
             if !window.times.is_empty() {
-                match point_to_point::decode(node, &digest::to_text(&window.times)) {
+                match time_use::decode(node, &digest::to_text(&window.times)) {
                     Ok(times) => board.receive_times(node, window.window, times),
                     Err(error) => tracing::debug!("where time went on {node}: {error}"),
                 }
@@ -142,7 +141,7 @@ impl Boards {
 
 #[cfg(test)]
 mod tests {
-    use verdicts::digest::Process;
+    use digest::Process;
 
     use super::*;
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use digest::{ReferenceClock, reference_id};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,6 @@ use super::super::Shared;
 use record::steady_now_ns;
 
 use mesh::ClockTrack;
-use verdicts::digest::{ReferenceClock, reference_id};
 
 /// Time between two pings.
 const EVERY: Duration = Duration::from_secs(1);

@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use digest::{
+    self, Collector, Digest, NodeDigests, ReferenceClock, end_of,
+    time_use::{self, EVERY_WINDOWS, Meter, TimeUse},
+};
 use model::wire::OpenCall;
 use node_bpf::{Record, runs};
 use parking_lot::{Mutex, MutexGuard};
 use record::{steady_shift_now_ns, steady_shift_ns};
-use verdicts::digest::{self, Collector, Digest, NodeDigests, ReferenceClock, end_of};
-use verdicts::point_to_point::{self, EVERY_WINDOWS, Meter, TimeUse};
-use verdicts::standing::{JobName, NO_JOB};
-use verdicts::{Activity, Coupling, Observation, why};
+use standing::{JobName, NO_JOB};
+use verdicts::{Activity, Coupling, Observation};
 
 use super::super::activity::activity;
 
@@ -102,7 +104,7 @@ impl Feed {
                 // Its pid may have been another's.
                 state.jobs.remove(&seen.pid);
                 if let (Some(rank), Some(nranks @ 2..)) = (seen.rank, seen.world_size) {
-                    let job = point_to_point::job_key(seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
+                    let job = time_use::job_key(seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
                     state.meter.process(seen.pid, job, rank, nranks);
                     state.jobs.insert(seen.pid, job);
                     let (job_id, step_id) = (seen.job_id.clone(), seen.step_id.clone());
@@ -114,8 +116,14 @@ impl Feed {
                 let shift_ns = steady_shift_ns(off.ts_ns.saturating_add(off.duration_ns));
                 let queued_ns = off.run_delay_ns.unwrap_or(0);
                 let next_pid = Some(i64::from(off.next_pid));
-                let kinds =
-                    why::off_cpu_kinds(off.voluntary, off.reason, off.duration_ns, queued_ns, next_pid, &off.next_comm);
+                let kinds = causes::off_cpu_kinds(
+                    off.voluntary,
+                    off.reason,
+                    off.duration_ns,
+                    queued_ns,
+                    next_pid,
+                    &off.next_comm,
+                );
                 let mut at_ns = off.ts_ns.saturating_sub(shift_ns);
                 let mut state = self.state();
                 for (kind, ns) in kinds {
@@ -133,15 +141,14 @@ impl Feed {
                     let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
                     let entry_ns = call.ts_ns.saturating_sub(shift_ns);
                     let rank = call.rank.filter(|_| call.comm_hash.is_some());
-                    let of =
-                        point_to_point::Call::new(call.func, call.tid, entry_ns, call.duration_ns, rank, call.root);
+                    let of = time_use::Call::new(call.func, call.tid, entry_ns, call.duration_ns, rank, call.root);
                     state.meter.call(call.pid, of);
                 } else {
                     let pair = Coupling::of(call.func) == Coupling::Pair;
                     state.meter.enqueued(call.pid, pair);
                 }
                 let (Some(rank), Some(comm_hash)) = (call.rank, call.comm_hash) else {
-                    if point_to_point::names_no_communicator(call.func) {
+                    if time_use::names_no_communicator(call.func) {
                         return;
                     }
                     state.collector.unplaced();

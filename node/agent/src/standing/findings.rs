@@ -10,17 +10,17 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use digest::WINDOW_NS;
 use explain::cost::Money;
 use explain::watched::sentence;
 use query::ask::{self, QueryOutcome, Question};
 use record::unix_now_ns;
 use serde_json::{Value, json};
+use standing::{JobName, Key, LOOKBACK};
 use store::{Finding, Source};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use verdicts::digest::WINDOW_NS;
-use verdicts::standing::{JobName, Key, LOOKBACK};
 use verdicts::{Report, Verdict};
 
 use super::super::Shared;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use model::wire::{Request, Response};
-use verdicts::standing::Standing;
+use standing::Standing;
 
 use super::super::Shared;
 use super::Current;

@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use digest::{
+    self, Digest, end_of,
+    time_use::{self, EVERY_WINDOWS, TimeUse},
+};
 use gossip::Member;
 use record::{steady_now_ns, wall_ahead_ns};
-use verdicts::digest::{self, Digest, end_of};
-use verdicts::point_to_point::{self, EVERY_WINDOWS, TimeUse};
-use verdicts::standing::{NO_JOB, NODE_WINDOWS};
+use standing::{NO_JOB, NODE_WINDOWS};
 
 use super::super::Shared;
 use super::{LARGEST, LARGEST_TIMES};
@@ -17,9 +19,9 @@ use super::{LARGEST, LARGEST_TIMES};
 pub(super) async fn publish(shared: &Shared, own: &Arc<str>, window: i64, digest: Option<Digest>, times: Vec<TimeUse>) {
     let standing = &shared.standing;
     if !times.is_empty() {
-        let text = point_to_point::encode(&times, LARGEST_TIMES);
+        let text = time_use::encode(&times, LARGEST_TIMES);
         standing.count_published(text.len());
-        if let Ok(read) = point_to_point::decode(own, &text) {
+        if let Ok(read) = time_use::decode(own, &text) {
             standing.boards.with(NO_JOB, |board| board.receive_times(own, window, read));
         }
         shared.coordinator.gossip.publish(times_slot(window), format!("{window} {text}")).await;
@@ -98,7 +100,7 @@ fn times_slot(window: i64) -> String {
 /// A node's window and where its processes' time went in it.
 fn read_times(node: &str, text: &str) -> Option<(i64, Vec<TimeUse>)> {
     let (window, body) = text.split_once(' ')?;
-    let times = point_to_point::decode(node, body);
+    let times = time_use::decode(node, body);
     let times = times.inspect_err(|error| tracing::debug!("where time went on {node}: {error}")).ok()?;
     Some((window.parse().ok()?, times))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use record::{steady_now_ns, unix_now_ns};
+use standing::{JobVerdict, Judge, Key, NO_JOB};
 use tokio_util::sync::CancellationToken;
-use verdicts::standing::{JobVerdict, Judge, Key, NO_JOB};
 
 use super::super::Shared;
 use super::kept::Measured;

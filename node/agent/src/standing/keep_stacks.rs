@@ -14,7 +14,7 @@ use model::StacksWanted;
 use record::unix_now_ns;
 use store::{Source, StackSeen};
 use tokio_util::sync::CancellationToken;
-use verdicts::{RankRef, Report, Verdict, why};
+use verdicts::{RankRef, Report, Verdict};
 
 use super::super::Shared;
 
@@ -40,7 +40,7 @@ fn wanted(report: &Report) -> (Vec<(RankRef, &'static str)>, StacksWanted) {
         }
         Verdict::Rank { culprit, .. } => {
             let who = RankRef { rank: culprit.rank, node: culprit.node.clone(), pid: culprit.pid };
-            let peer = why::peer(report, culprit).map(|peer| (peer, "peer"));
+            let peer = verdicts::peer(report, culprit).map(|peer| (peer, "peer"));
             let moving = StacksWanted { samples: 20, every_ms: 50, children: true, ..StacksWanted::default() };
             (std::iter::once((who, "late")).chain(peer).collect(), moving)
         }

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use digest::{WINDOW_NS, end_of};
 use model::Coverage;
 use model::board::{BOARD_VERSION, Board, BoardRank, BoardWindow, Known};
 use parking_lot::Mutex;
 use record::unix_now_ns;
 use verdicts::RankWindows;
-use verdicts::digest::{WINDOW_NS, end_of};
 
 use super::super::board_window::packed;
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use gossip::Member;
 use record::steady_now_ns;
+use standing::{Change, JobVerdict, NO_JOB};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use verdicts::standing::{Change, JobVerdict, NO_JOB};
 
 use super::super::Shared;
 use super::gossiped::Gossiped;

@@ -2,7 +2,7 @@
 //! as a judge it judges, and every agent knows the verdicts of each job's judges.
 //!
 //! What a verdict is made of, when a window can be judged and who judges is the pure
-//! `verdicts::standing`. Here: `feed` collects calls, `publish` closes windows and `outbox` sends
+//! `standing`. Here: `feed` collects calls, `publish` closes windows and `outbox` sends
 //! them, `boards` takes them in at a judge and `judging` judges, `kept` has what ranks did in the
 //! last ten minutes, and `page` answers with it; `roster` knows who runs which job, `members`
 //! follows the members and their verdicts, `clocks` follows the reference nodes' clocks,
@@ -18,11 +18,11 @@ use model::wire::{JobWindows, Request, Response};
 use parking_lot::{Mutex, RwLock};
 use record::steady_now_ns;
 use serde::Serialize;
+use standing::{JobName, JobVerdict, Key, Standing, has_ended, in_order};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use verdicts::Verdict;
-use verdicts::standing::{JobName, JobVerdict, Key, Standing, has_ended, in_order};
 
 use super::Shared;
 
@@ -88,7 +88,7 @@ pub struct StandingState {
 /// The verdict that stands on a job.
 #[derive(Debug, Clone)]
 pub struct Current {
-    /// The job ([`verdicts::point_to_point::job_key`]).
+    /// The job ([`digest::time_use::job_key`]).
     pub job: u64,
     /// What it is called.
     pub name: JobName,

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use model::wire::{JobWindows, Request, Response, WindowDigest, WindowsReceived};
 use parking_lot::Mutex;
+use standing::LONG_LOOKBACK;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use verdicts::standing::LONG_LOOKBACK;
 
 use super::super::Shared;
 
@@ -190,8 +190,8 @@ async fn ask(shared: &Shared, judge: &str, request: JobWindows) -> Result<Window
 
 #[cfg(test)]
 mod tests {
+    use standing::{JobName, JobVerdict, Standing, in_order};
     use verdicts::Report;
-    use verdicts::standing::{JobName, JobVerdict, Standing, in_order};
 
     use super::super::StandingState;
     use super::*;

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use digest::{
+    self, Digest, NodeDigests, end_of,
+    time_use::{self, TimeUse},
+    window_of,
+};
 use model::wire::WindowDigest;
 use record::{steady_now_ns, wall_ahead_ns};
+use standing::NO_JOB;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use verdicts::digest::{self, Digest, NodeDigests, end_of, window_of};
-use verdicts::point_to_point::{self, TimeUse};
-use verdicts::standing::NO_JOB;
 
 use super::super::Shared;
 use super::{LARGEST, LARGEST_TIMES, feed, gossiped, outbox, roster};
@@ -115,7 +118,7 @@ fn send(
         digest.clock = roster.reference(job).and_then(clock);
         digest.wall_ahead_ms = wall_ahead_ns() / 1_000_000;
         let times = times_of.remove(&job).unwrap_or_default();
-        let times = if times.is_empty() { String::new() } else { point_to_point::encode(&times, LARGEST_TIMES) };
+        let times = if times.is_empty() { String::new() } else { time_use::encode(&times, LARGEST_TIMES) };
         let bytes = |text: &str| digest::from_text(text).unwrap_or_default();
         let window =
             WindowDigest { window, digest: bytes(&digest::encode_within(digest, LARGEST)), times: bytes(&times) };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
-use verdicts::standing::{Presence, judges};
+use standing::{Presence, judges};
 
 /// The gossip key under which a host says its jobs: a version, then their keys in hexadecimal. Who
 /// has it knows judges; an older agent has not.

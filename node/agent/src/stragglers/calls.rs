@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use digest::time_use::TimeUse;
 use futures::StreamExt;
 use gossip::Member;
 use model::wire::{OpenCall, Request, Response};
@@ -15,7 +16,7 @@ use query::Coordinator;
 use query::access::Caller;
 use query::ask::{self, AskError, QueryOutcome, Question};
 use query_planner::{NodeClock, Value};
-use verdicts::point_to_point::{self, Rows, TimeUse};
+use verdicts::point_to_point::{self, Rows};
 use verdicts::{ClockOffset, Input, Names, NodeCoverage, Observation, Span, SyncCall};
 
 use super::super::asking::Asking;

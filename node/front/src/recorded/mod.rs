@@ -1,6 +1,6 @@
 //! `rankmesh stragglers --recorded`: verdicts on jobs that others recorded.
 //!
-//! Owns finding, unpacking, recognising and grouping the files; `verdicts::import` reads their
+//! Owns finding, unpacking, recognising and grouping the files; `recorded` reads their
 //! contents.
 
 mod pickle;
@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use ask::Exit;
 use ask::args::ReportFormat;
 use ask::output::{printable, quiet};
-use verdicts::import::{self, Dump};
+use recorded::Dump;
 use verdicts::{Input, Rules, analyse};
 
 /// Kinds of recordings, for messages.
@@ -117,7 +117,7 @@ fn recordings(files: &[PathBuf]) -> anyhow::Result<Vec<(String, Input)>> {
         }
     }
     for (folder, dumps) in ranks {
-        found.push((folder.display().to_string(), import::of_dumps(&dumps)));
+        found.push((folder.display().to_string(), recorded::of_dumps(&dumps)));
     }
     Ok(found)
 }
@@ -143,13 +143,13 @@ fn contents(path: &Path) -> anyhow::Result<Contents> {
     }
     let text = String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("not text: wanted are {WANTED}"))?;
     if !text.trim_start().starts_with(['{', '[']) {
-        return Ok(Contents::Input(Box::new(import::bytedance_csv(&text)?)));
+        return Ok(Contents::Input(Box::new(recorded::bytedance_csv(&text)?)));
     }
-    if import::is_one_rank(&text) {
+    if recorded::is_one_rank(&text) {
         let dump = serde_json::from_str(&text).context("no dump of PyTorch's flight recorder")?;
         return Ok(Contents::Dump(Box::new(dump)));
     }
-    Ok(Contents::Input(Box::new(import::flight_recorder(&text)?)))
+    Ok(Contents::Input(Box::new(recorded::flight_recorder(&text)?)))
 }
 
 /// The last number in a file's name.

@@ -7,8 +7,8 @@ use anyhow::{Context, bail};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
+use recorded::{COLUMNS, ImportError, Operation, of_operations};
 use verdicts::Input;
-use verdicts::import::{COLUMNS, ImportError, Operation, of_operations};
 
 /// Most rows read: as many as 1 GiB of CSV has.
 const MOST_ROWS: i64 = 20_000_000;

@@ -2,69 +2,16 @@
 //! everybody waits for.
 //!
 //! Pure. Works on how far each rank got in each communicator ([`Progress`]), not on times of past
-//! calls. `progress` tells that from calls, `search` finds who waits for whom. The verdict is put
-//! together in `verdict.rs`.
+//! calls. `search` finds who waits for whom. The verdict is put together in `verdict.rs`.
 
-mod progress;
 mod search;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
+use observed::{Activity, RankRef, Ranks};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use progress::complete_together;
-pub use progress::progress_of;
 pub(crate) use search::find;
-
-use super::activity::Activity;
-use super::ranks::{RankRef, Ranks};
-
-/// How far a process got with one function of one communicator.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Progress {
-    /// The node that knows it.
-    pub node: Arc<str>,
-    /// Process id on that node.
-    pub pid: i64,
-    /// Rank in the communicator.
-    pub rank: i32,
-    /// Size of the communicator, when known.
-    pub nranks: Option<i32>,
-    /// The communicator.
-    pub comm_hash: u64,
-    /// What counts the calls: a function, or "any" where one counter serves all functions of the
-    /// communicator.
-    pub func: Arc<str>,
-    /// Last call entered (or enqueued); none before the first.
-    pub entered: Option<u64>,
-    /// Last call that was left (or that the device completed); none before the first.
-    pub completed: Option<u64>,
-    /// When the oldest call that is not complete was entered, Unix nanoseconds of the node's own
-    /// clock.
-    pub since_ns: Option<i64>,
-    /// Name of that call, where `func` does not say it.
-    pub waiting_in: Option<Arc<str>>,
-    /// The rank of the communicator that that call sends to or receives from, or its root.
-    pub peer: Option<i32>,
-    /// When the process began to wait for its device in the synchronise call that it is in, Unix
-    /// nanoseconds of the node's own clock.
-    pub syncing_since_ns: Option<i64>,
-}
-
-/// A process of the job that has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gone {
-    /// The node that knows it.
-    pub node: Arc<str>,
-    /// Process id on that node.
-    pub pid: i64,
-    /// When, Unix nanoseconds of the node's own clock.
-    pub at_ns: i64,
-    /// How, in words ("exit 1", "signal 9"); empty where that is not known.
-    pub how: String,
-}
 
 /// What a rank that everybody waits for is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]

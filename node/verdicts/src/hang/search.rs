@@ -7,12 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Absence, Hang, Jam, Missing, NotHeard, Progress, Waiting};
-use crate::activity::Activity;
-use crate::input::Input;
-use crate::observation::{Coupling, hex};
-use crate::ranks::{RankRef, Ranks};
-use crate::rules::Rules;
+use observed::{Activity, Coupling, Input, Progress, RankRef, Ranks, Rules, hex};
+
+use super::{Absence, Hang, Jam, Missing, NotHeard, Waiting};
 
 /// Edges followed to find how many wait for each rank that is named, in all; beyond, only those
 /// that wait for it directly count.

@@ -2,13 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use observed::{Doing, Input, Observation, Progress, Rules, hex, progress_of};
 use proptest::prelude::*;
 
 use super::*;
-use crate::activity::Doing;
-use crate::input::Input;
-use crate::observation::{Observation, hex};
-use crate::rules::Rules;
 
 const S: i64 = 1_000_000_000;
 

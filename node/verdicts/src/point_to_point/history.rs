@@ -6,8 +6,9 @@
 
 use std::ops::Range;
 
+use stats::median;
+
 use super::series::{Series, Sum};
-use crate::stats::median;
 
 /// Windows before the episode that are needed, and at most looked at.
 const BEFORE: Range<usize> = 5..30;

@@ -6,15 +6,12 @@ use std::ops::Range;
 use super::blame::{Node, blame};
 use super::history::departs;
 use super::series::{Series, Sum, WINDOW_NS};
-use super::{HELD, PointToPoint, RankTime, TimeUse};
-use crate::input::Input;
-use crate::observation::{ClockOffset, Coupling};
-use crate::ranks::RankRef;
+use super::{PointToPoint, RankTime};
 use crate::report::{Basis, Cost, Culprit, RankScore, Report, Verdict};
-use crate::rules::Rules;
-use crate::stats::{Middle, Population, median};
 use crate::summary::NOT_SCORED;
-use crate::why::{self, Cause, Kind, Part};
+use causes::{Cause, Part};
+use observed::{ClockOffset, Coupling, HELD, Input, Kind, RankRef, Rules, TimeUse};
+use stats::{Middle, Population, median};
 
 /// By how much of the time a rank must compute longer than the median of the others.
 const EXCESS: f64 = 0.10;
@@ -30,7 +27,7 @@ const LITTLE_WORK: f64 = 0.05;
 const SPREAD: f64 = 0.02;
 /// From here on, of the share of time that ranks spend in calls, "nobody" is said only where all
 /// compute evenly,
-pub(crate) const WAITED: f64 = 0.20;
+pub const WAITED: f64 = 0.20;
 /// which is: nobody by this share of the time longer than the median of the others;
 const EVEN: f64 = 0.05;
 /// and from here on not at all: where all wait longer than they compute, nothing shows for whom.
@@ -407,7 +404,7 @@ fn cause(held: Option<&[(usize, f64, f64)]>, is_held: bool, excess: f64, found: 
         })
         .collect();
     parts.sort_by(|a, b| b.share.total_cmp(&a.share));
-    let looked_at = held.map(|_| why::Topic::OffCpu.words().to_owned());
+    let looked_at = held.map(|_| causes::Topic::OffCpu.words().to_owned());
     let cause = Cause {
         summary: String::new(),
         named: parts.iter().filter(|part| part.named).map(|part| part.kind).collect(),
@@ -420,7 +417,7 @@ fn cause(held: Option<&[(usize, f64, f64)]>, is_held: bool, excess: f64, found: 
         looked_at: looked_at.into_iter().chain(["a second an interval".to_owned()]).collect(),
         not_visible: Vec::new(),
     };
-    why::summarised(cause)
+    causes::summarised(cause)
 }
 
 fn about(series: &Series, windows: &Range<usize>, sums: &[Sum], blamed: &[f64]) -> PointToPoint {

@@ -4,18 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use causes::off_cpu_kinds;
+use digest::time_use::{Call, Enqueued, Meter, job_key, names_no_communicator};
+use observed::{ClockOffset, Coupling, Input, Kind, Names, RankRef, SyncCall, TimeUse, parallel, quoted};
 use query_planner::Value;
 
-use super::call::{Call, names_no_communicator};
-use super::enqueued::Enqueued;
-use super::meter::{Meter, job_key};
-use super::{TimeUse, judge};
-use crate::input::Input;
-use crate::names::Names;
-use crate::observation::{ClockOffset, Coupling, SyncCall, quoted};
-use crate::parallel;
-use crate::ranks::RankRef;
-use crate::why::{Kind, off_cpu_kinds};
+use super::judge;
 
 /// Says which rank of which job each process is.
 pub const PROCESSES_SQL: &str = "SELECT node, pid, rank, world_size, job_id, step_id FROM processes \
@@ -233,7 +227,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::point_to_point::HELD;
+    use observed::HELD;
 
     const S: i64 = 1_000_000_000;
 

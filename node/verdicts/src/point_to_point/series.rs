@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::{HELD, TimeUse};
-use crate::observation::ClockOffset;
-use crate::ranks::RankRef;
+use observed::{ClockOffset, HELD, RankRef, TimeUse};
 
 /// Length of a window.
 pub(super) const WINDOW_NS: i64 = 1_000_000_000;

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use observed::{HELD, Input, Kind, LaneTotal, Rules, TimeUse, Totals};
 use proptest::prelude::*;
 
-use super::{HELD, TimeUse, decide};
-use crate::input::Input;
+use super::decide;
 use crate::report::{Basis, CommReport, Culprit, RankScore, Report, Role, Spread, Verdict};
-use crate::rules::Rules;
-use crate::sampled::{LaneTotal, Totals};
-use crate::why::Kind;
 use crate::{ClockOffset, text};
 
 const S: i64 = 1_000_000_000;

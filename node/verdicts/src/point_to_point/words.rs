@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use observed::units::percent;
 use record::printable;
 
 use super::PointToPoint;
 use crate::report::{Report, Verdict};
-use crate::units::percent;
 
 /// Ranks shown; of more the first that compute longest.
 const ROWS: usize = 8;

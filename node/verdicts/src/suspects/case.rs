@@ -1,9 +1,11 @@
-//! One rank of one communicator under suspicion: by its lateness, by its compute time, or as the
-//! neighbour of a rank that was found.
+//! One rank of one communicator under suspicion: by its lateness or by its compute time.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+use observed::{Process, RankRef, Rules, hex};
+use stats::{Moments, median};
 
 use super::episodes::{episode, steady_runs};
 use super::excess::{
@@ -12,34 +14,10 @@ use super::excess::{
 };
 use super::{Elsewhere, Findings, Found};
 use crate::comm::Met;
-use crate::observation::{Process, hex};
-use crate::ranks::RankRef;
-use crate::rating::{Flags, Rating, Score, history, unsure};
+use crate::rating::{Flags, Rating, Score, unsure};
 use crate::report::{Basis, Culprit};
-use crate::rules::Rules;
 use crate::score::Scored;
-use crate::stats::{Moments, median};
 use crate::tally::{Tally, Waits};
-
-/// How surely a rank is late, and how surely it must be.
-#[derive(Debug, Clone, Copy)]
-struct Surety {
-    /// How far from chance, as a normal deviate.
-    deviate: f64,
-    /// What is asked of one that is looked at alone.
-    needed: f64,
-    /// Of many that are looked at some stand out by chance: logarithm of the places in communicators,
-    places: f64,
-    /// and of the episodes of this length that find room in the span.
-    choices: f64,
-}
-
-impl Surety {
-    /// As much surer as the tail of a normal deviate asks for.
-    fn suffices(self) -> bool {
-        self.deviate >= (self.needed * self.needed + 2.0 * (self.places + self.choices)).sqrt()
-    }
-}
 
 /// One rank of one communicator under suspicion.
 pub(super) struct Case<'a> {
@@ -73,29 +51,6 @@ impl<'a> Case<'a> {
         Self { index, s, m, me, several, paired, elsewhere, rules }
     }
 
-    /// It stands out as its neighbour on the host does, by the same figure over the same windows.
-    pub(super) fn as_neighbour(&self, neighbour: &Found) -> Option<Found> {
-        let run = neighbour.episode.clone();
-        let (_, scores) = self.s.pooled(run.clone(), self.rules);
-        let by_compute = neighbour.culprit.basis == Basis::OwnTime;
-        let rating = if by_compute { &scores[self.m].compute } else { &scores[self.m].late };
-        // Its compute time must not show that it is held up.
-        let own = self.explained(neighbour.culprit.basis, &run, 1.0);
-        let itself = by_compute || own.map_or(!self.several, |own| own >= self.rules.compute_share);
-        let flags = self.column(if by_compute { |flags| flags.compute } else { |flags| flags.late });
-        // Those that are slow as it is are among the others, and widen their spread: what it has in
-        // every collective counts as well.
-        let surely = rating.consistency > self.rules.z && rating.mostly >= self.rules.mostly;
-        // One collective, however long, is no habit.
-        let habit = || {
-            rating.mostly >= Rules::ABOVE_MEDIAN
-                && self.consistency(rating, neighbour.culprit.basis, &run) >= Rules::NEIGHBOUR_CONSISTENCY
-        };
-        let stands_out = rating.share >= self.rules.effect && (by_compute && surely || rating.flagged && habit());
-        (stands_out && itself && 2.0 * rating.share >= neighbour.culprit.share)
-            .then(|| self.found(neighbour.culprit.basis, rating, &flags, run))
-    }
-
     fn column(&self, flag: fn(&Flags) -> bool) -> Vec<bool> {
         self.s.flags.iter().map(|w| flag(&w[self.m])).collect()
     }
@@ -106,7 +61,7 @@ impl<'a> Case<'a> {
         let flags = self.column(|flags| flags.late);
         let basis = if s.waits == Waits::Enqueued { Basis::Entries } else { Basis::Waits };
         let candidates = self.candidates(&flags, |flags| flags.late, basis);
-        let run = self.first_that_holds(candidates, s.comm.members.len(), basis, |score| score.late, findings)?;
+        let run = self.first_that_holds(&candidates, s.comm.members.len(), basis, |score| score.late, findings)?;
         let (tallies, scores) = s.pooled(run.clone(), rules);
         let (rating, tally) = (&scores[m].late, &tallies[m]);
         if s.waits == Waits::Enqueued && is_numbered_less(s, m, &run) {
@@ -126,7 +81,7 @@ impl<'a> Case<'a> {
             return None;
         }
         let own = tally.more_compute.mean().filter(|_| tally.more_compute.n >= Rules::COMPUTE_SEEN);
-        let explained = self.explained(basis, &run, Rules::COMPUTE_SEEN);
+        let explained = self.explained(basis, &run);
         let not_own = explained.is_some_and(|explained| explained < rules.compute_share);
         // Told from entries, the clocks may make it.
         let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
@@ -159,7 +114,8 @@ impl<'a> Case<'a> {
                 };
                 let class = s.comm.members[m].class;
                 let peers = s.comm.members.iter().filter(|o| o.class == class).count();
-                if not_own || !self.holds(&rating, peers, &run, Basis::OwnTime, basis) {
+                let sure = || self.is_sure(&rating, peers, &run, Basis::OwnTime);
+                if not_own || !sure() {
                     return None;
                 }
             } else if not_own {
@@ -175,8 +131,8 @@ impl<'a> Case<'a> {
 
     /// Which part of its lateness over an episode its excess of compute time explains, collective by
     /// collective: one wait whose record was lost, and that looks like compute time, explains no more
-    /// than the lateness there. None where it is known of fewer than `least` of them.
-    fn explained(&self, basis: Basis, run: &Range<usize>, least: f64) -> Option<f64> {
+    /// than the lateness there. None where it is known of too few of them.
+    fn explained(&self, basis: Basis, run: &Range<usize>) -> Option<f64> {
         let above = |basis: Basis, met: &Met| {
             let order = order(self.s, self.m, basis, met);
             let (_, mine) = order.iter().find(|(r, _)| *r == self.m)?;
@@ -189,7 +145,7 @@ impl<'a> Case<'a> {
             late_ns += late;
             own_ns += own.min(late.max(0.0));
         }
-        (known >= least && late_ns > 0.0).then(|| own_ns / late_ns)
+        (known >= Rules::COMPUTE_SEEN && late_ns > 0.0).then(|| own_ns / late_ns)
     }
 
     /// It takes more time of its own than the others of its class.
@@ -197,18 +153,18 @@ impl<'a> Case<'a> {
         let flags = self.column(|flags| flags.compute);
         let candidates = self.candidates(&flags, |flags| flags.compute, Basis::OwnTime);
         // Peers are counted only of those that stand out: of all that takes the square of the ranks.
-        if candidates.iter().all(Vec::is_empty) {
+        if candidates.is_empty() {
             return None;
         }
         let class = self.s.comm.members[self.m].class;
         let peers = self.s.comm.members.iter().filter(|o| o.class == class).count();
-        let run = self.first_that_holds(candidates, peers, Basis::OwnTime, |score| score.compute, findings)?;
+        let run = self.first_that_holds(&candidates, peers, Basis::OwnTime, |score| score.compute, findings)?;
         let (_, scores) = self.s.pooled(run.clone(), self.rules);
         Some(self.found(Basis::OwnTime, &scores[self.m].compute, &flags, run))
     }
 
-    /// Episodes to be tried in turn, and the stretches of the first in which it is steadily late.
-    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool, basis: Basis) -> [Vec<Range<usize>>; 2] {
+    /// Episodes to be tried in turn; last the stretches of the first in which it is steadily late.
+    fn candidates(&self, flags: &[bool], costs: fn(&Flags) -> bool, basis: Basis) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = episode(flags, self.rules).into_iter().collect();
         let excess = || self.excess_by_window(basis);
         let steady = runs.first().map_or(Vec::new(), |run| steady_runs(run, &excess(), self.rules));
@@ -220,75 +176,46 @@ impl<'a> Case<'a> {
             let (first, last) = (&self.s.coarse[run.start].0, &self.s.coarse[run.end - 1].0);
             runs.push(first.start..last.end);
         }
-        [runs, steady]
+        runs.extend(steady);
+        runs
     }
 
-    /// The first of the candidates that holds, or where a rank comes and goes the latest stretch if
-    /// all together do: Stouffer's sum of their deviates ("The American Soldier", 1949).
+    /// The first of the candidates that holds.
     fn first_that_holds(
         &self,
-        [episodes, stretches]: [Vec<Range<usize>>; 2],
+        candidates: &[Range<usize>],
         peers: usize,
         basis: Basis,
         of: fn(&Score) -> Rating,
         findings: &mut Findings,
     ) -> Option<Range<usize>> {
-        let surety = |run: &Range<usize>| {
-            let (_, scores) = self.s.pooled(run.clone(), self.rules);
-            self.surety(&of(&scores[self.m]), peers, run, basis, basis)
-        };
-        let mut tried: Vec<(&Range<usize>, Option<Surety>)> = Vec::new();
-        for run in episodes.iter().chain(&stretches) {
-            let surety = surety(run);
-            if surety.is_some_and(Surety::suffices) {
-                return Some(run.clone());
-            }
-            tried.push((run, surety));
-        }
+        let rating = |run: &Range<usize>| of(&self.s.pooled(run.clone(), self.rules).1[self.m]);
+        let holds = candidates.iter().find(|run| self.is_sure(&rating(run), peers, run, basis));
         let collectives = self.s.comm.met.len();
-        if collectives < Rules::FEW_COLLECTIVES && tried.first().is_some_and(|(_, surety)| surety.is_some()) {
+        let few = holds.is_none() && collectives < Rules::FEW_COLLECTIVES;
+        if few && candidates.first().is_some_and(|run| self.stands_out(&rating(run))) {
             findings.few.push((self.me.clone(), collectives));
         }
-        let each: Vec<(&Range<usize>, Surety)> =
-            tried.drain(episodes.len()..).filter_map(|(run, surety)| Some((run, surety?))).collect();
-        let (latest, first) = *each.iter().max_by_key(|(run, _)| run.start)?;
-        let sum = |of: fn(&Surety) -> f64| each.iter().map(|(_, one)| of(one)).sum::<f64>();
-        let deviate = sum(|one| one.deviate) / (each.len() as f64).sqrt();
-        let together = Surety { deviate, choices: sum(|one| one.choices), ..first };
-        together.suffices().then(|| latest.clone())
+        holds.cloned()
     }
 
-    /// Does an episode hold up as a whole? `of_rating` is the basis of the rating's excess.
-    fn holds(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis, of_rating: Basis) -> bool {
-        self.surety(rating, peers, run, basis, of_rating).is_some_and(Surety::suffices)
+    /// It stands out of the others over an episode, and costs enough.
+    fn stands_out(&self, rating: &Rating) -> bool {
+        rating.flagged && rating.mostly >= Rules::ABOVE_MEDIAN && rating.beyond >= self.rules.effect
     }
 
-    /// How surely it is late over an episode; none where it does not stand out there or costs too
-    /// little.
-    fn surety(
-        &self,
-        rating: &Rating,
-        peers: usize,
-        run: &Range<usize>,
-        basis: Basis,
-        of_rating: Basis,
-    ) -> Option<Surety> {
+    /// Whether it stands out over an episode more surely than chance makes one of many do: of all
+    /// places in communicators, and of the episodes of this length that find room in the span. As
+    /// much surer as the tail of a normal deviate asks for.
+    fn is_sure(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis) -> bool {
         let episodes = (self.s.windows.len() as f64 / run.len().max(1) as f64).max(1.0);
         let steady = peers >= Rules::POPULATION && rating.mostly >= self.rules.mostly;
         let needed = if steady { self.rules.steady_consistency } else { self.rules.consistency };
         // Sooner where no population says how far ranks usually are apart.
         let few = if peers >= Rules::POPULATION { Rules::COMPARED_FREELY } else { Rules::COMPARED_FREELY / 8.0 };
         let many = (self.elsewhere.compared as f64 / few).max(1.0);
-        let stands_out = rating.flagged
-            && rating.mostly >= Rules::ABOVE_MEDIAN
-            && rating.beyond >= self.rules.effect
-            && self.departs_from_history(rating, peers, run, of_rating);
-        stands_out.then(|| Surety {
-            deviate: self.consistency(rating, basis, run),
-            needed,
-            places: many.ln(),
-            choices: episodes.ln(),
-        })
+        let least = || (needed * needed + 2.0 * (many.ln() + episodes.ln())).sqrt();
+        self.stands_out(rating) && self.consistency(rating, basis, run) >= least()
     }
 
     /// How surely its excess over an episode is no chance, as a normal deviate: the surest of tests
@@ -315,16 +242,6 @@ impl<'a> Case<'a> {
             // Compute time is longest where the record of a wait was lost: nothing is chosen there.
             Basis::OwnTime | Basis::PointToPoint => each,
         }
-    }
-
-    /// Three ranks: two others are no population, so where the rank has a past of its own, it must
-    /// depart from it.
-    fn departs_from_history(&self, rating: &Rating, peers: usize, run: &Range<usize>, basis: Basis) -> bool {
-        if peers != 3 || run.start < Rules::HISTORY {
-            return true;
-        }
-        let past = self.excess_by_window(basis).into_iter().take(run.start);
-        history(past).is_none_or(|(mid, scale)| rating.excess_ns - mid > self.rules.z * scale)
     }
 
     /// Its mean excess in each window; 0 where it is not known.

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::rules::Rules;
-use crate::stats::median;
+use observed::Rules;
+use stats::median;
 
 /// The run of windows in which a rank was flagged often enough: from a flagged window to a flagged
 /// one, at least `persistence` flags, at least `density` of its windows flagged. The one with most

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use observed::Rules;
+use stats::median;
+
 use crate::comm::{Cell, Met};
 use crate::report::Basis;
-use crate::rules::Rules;
 use crate::score::Scored;
-use crate::stats::median;
 use crate::tally::Waits;
 
 /// The collectives of an episode.
@@ -230,8 +231,8 @@ pub(super) fn autocorrelation(x: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::comm::{Comm, Member};
-    use crate::stats::Moments;
     use crate::windows::Window;
+    use stats::Moments;
 
     #[test]
     fn one_delay_far_out_does_not_hide_what_is_always_there() {

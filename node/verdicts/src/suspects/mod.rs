@@ -12,11 +12,10 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use observed::{Process, RankRef, Rules};
+
 use crate::comm::Comm;
-use crate::observation::Process;
-use crate::ranks::RankRef;
 use crate::report::Culprit;
-use crate::rules::Rules;
 use crate::score::Scored;
 use case::Case;
 pub(crate) use excess::{added_part, hosts_wait, of_run, order};
@@ -152,26 +151,4 @@ pub(crate) fn suspects(
             (late, own) => own.or(late),
         });
     }
-}
-
-/// A slow host slows all its ranks: where one is found, less certainty is asked of its neighbours
-/// in the communicator.
-pub(crate) fn neighbours(
-    scored: &[Scored],
-    rules: &Rules,
-    job_rank: &HashMap<Process, i32>,
-    elsewhere: &Elsewhere,
-    findings: &mut Findings,
-) {
-    let mut more = Vec::new();
-    for (index, s) in scored.iter().enumerate() {
-        for (m, member) in s.comm.members.iter().enumerate() {
-            let of_host = || findings.found.iter().filter(|f| f.comm == index && *f.culprit.node == *member.node);
-            if let Some(found) = of_host().next().filter(|_| !of_host().any(|f| f.member == m)) {
-                more.extend(Case::of(index, s, m, rules, job_rank, elsewhere).as_neighbour(found));
-            }
-        }
-    }
-    findings.held_up.retain(|h| !more.iter().any(|f| f.culprit.node == h.node && f.culprit.pid == h.pid));
-    findings.found.append(&mut more);
 }

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use observed::units::{clock, duration, percent};
+
 use crate::report::{Basis, Cost, Culprit, RankScore, Report, Role, Verdict};
-use crate::units::{clock, duration, percent};
 
 /// So close to the start of the span what is seen first may have started before it.
 const EDGE_NS: i64 = 2_000_000_000;

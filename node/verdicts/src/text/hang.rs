@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use observed::{
+    Activity, RankRef,
+    units::{clock, duration},
+};
+
 use super::{PARTS_OF_A_LIST, Rows, ranks};
-use crate::activity::Activity;
 use crate::hang::{Absence, Hang, Missing, NotHeard, Waiting};
-use crate::ranks::RankRef;
 use crate::report::Report;
-use crate::units::{clock, duration};
 
 pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut String) {
     let who: BTreeSet<&RankRef> = hang.waiting.iter().map(|w| &w.who).collect();

@@ -10,16 +10,17 @@ mod table;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use causes::{self, Cause, Network};
+use observed::{
+    RankRef, Rules,
+    units::{clock, duration, percent},
+};
 use record::printable;
 
 use super::Input;
 use super::hostlist::{first_parts, fold_names, fold_ranges};
 use super::point_to_point;
-use super::ranks::RankRef;
 use super::report::{Basis, Report, Verdict};
-use super::why::{self, Cause, Network};
-use crate::rules::Rules;
-use crate::units::{clock, duration, percent};
 use table::{BAR, bar};
 
 /// Rows of a table before the rest is summed up.
@@ -95,7 +96,7 @@ fn render(report: &Report, rows: Rows) -> String {
 /// What to look at next.
 fn next(report: &Report) -> Option<String> {
     Some(match &report.verdict {
-        Verdict::Rank { culprit, .. } => match report.cause.as_ref().map(why::advice) {
+        Verdict::Rank { culprit, .. } => match report.cause.as_ref().map(causes::advice) {
             Some(Some(advice)) => advice.to_owned(),
             _ => format!(
                 "look what process {} on {} does between collectives (py-spy, gdb, perf)",
@@ -347,7 +348,7 @@ fn span(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::Observation;
+    use observed::Observation;
 
     fn who(rank: i32, node: String) -> RankRef {
         RankRef { rank, node, pid: 1 }

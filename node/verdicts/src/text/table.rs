@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
+use observed::units::duration;
 
 use super::Rows;
 use crate::report::{CommReport, RankScore, Report, Role, Verdict};
 use crate::tally::Waits;
-use crate::units::duration;
 use crate::windows::WindowKind;
 
 /// Part of the distance between collectives that fills a bar where no rank is later.

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use digest::WINDOW_NS;
 use scenarios::figures::{figure, quantile};
 use scenarios::stragglers::{AgentClocks, Case, Drawn, Mode, Outcome, Tally, draw, judge, reference_of, replay_by};
-use verdicts::digest::WINDOW_NS;
 use verdicts::{Input, Report, Rules, analyse, text};
 
 /// Judge the verdicts on simulated jobs.

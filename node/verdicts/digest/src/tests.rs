@@ -1,0 +1,247 @@
+//! Digests: merging, the wire, and what rows tell of each step.
+
+use observed::{Activity, ClockOffset, Input, Observation};
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::blocks::{Point, Sum, cut, level_for, most_runs};
+use super::*;
+
+const MS: i64 = 1_000_000;
+
+/// A call that only enqueues.
+fn enqueued_call(rank: i32, nranks: i32, func: &str, seq: u64, entry_ns: i64) -> Observation {
+    let call = Observation::test_call(rank, 7, func, seq, entry_ns, MS / 50);
+    let pid = 100 + i64::from(rank);
+    Observation { pid, nranks: Some(nranks), tier: 0, library: "nccl".into(), ..call }
+}
+
+#[test]
+fn too_large_a_digest_is_cut_and_says_so() {
+    let mut digest = Digest { window: 1, ..Digest::default() };
+    for pid in 0..400 {
+        digest.processes.push(Process { pid, opens: None, activity: None });
+        let block = |i: u64| Block {
+            start: i,
+            level: 0,
+            exit_us: 77_777,
+            duration_us: 55_555 + i,
+            compute_us: Some(33_333),
+            waited: None,
+        };
+        digest.lanes.push(lane(pid as usize, (0..6).map(block).collect()));
+    }
+    let text = encode_within(digest.clone(), 7_000);
+    assert!(text.len() <= 7_000, "{}", text.len());
+    let read = decode(&text).unwrap();
+    assert!(read.cut && !read.lanes.is_empty());
+    let small = Digest {
+        lanes: vec![lane(0, Vec::new())],
+        processes: vec![Process { pid: 1, opens: None, activity: None }],
+        ..digest
+    };
+    assert_eq!(decode(&encode_within(small.clone(), 7_000)), Ok(small));
+}
+
+fn lane(process: usize, blocks: Vec<Block>) -> Lane {
+    Lane {
+        process,
+        comm_hash: 7,
+        nranks: Some(8),
+        rank: process as i32,
+        func: "all_reduce".into(),
+        library: "nccl".into(),
+        tier: 0,
+        calls: blocks.len() as u64,
+        last_seq: blocks.last().map(|b| b.start),
+        open: None,
+        blocks,
+    }
+}
+
+fn points(present: &[bool]) -> Vec<Point> {
+    let seen = present.iter().enumerate().filter(|(_, p)| **p);
+    seen.map(|(i, _)| Point {
+        seq: i as u64 + 3,
+        exit_us: i as i64 * 500,
+        duration_us: 100 + i as u64 % 7,
+        compute_us: Some(400),
+        counts: true,
+    })
+    .collect()
+}
+
+proptest! {
+    #[test]
+    fn runs_cover_every_call_once_and_are_aligned(calls in 1usize..300, level in 0u8..8) {
+        let all = points(&vec![true; calls]);
+        let blocks = cut(&all, level, false);
+        let mut at = 3;
+        for block in &blocks {
+            prop_assert_eq!(block.start, at);
+            prop_assert_eq!(block.start % block.size(), 0);
+            prop_assert!(block.level <= level);
+            at += block.size();
+        }
+        prop_assert_eq!(at, 3 + calls as u64);
+        let sum = |of: &dyn Fn(&Block) -> i64| blocks.iter().map(|b| of(b) * b.size() as i64).sum::<i64>();
+        let near = |a: i64, b: i64| (a - b).unsigned_abs() <= calls as u64;
+        prop_assert!(near(sum(&|b| b.duration_us as i64), all.iter().map(|p| p.duration_us as i64).sum()));
+        prop_assert!(near(sum(&|b| b.exit_us), all.iter().map(|p| p.exit_us).sum()));
+    }
+
+    #[test]
+    fn sums_merge_in_any_order_and_at_any_cut(calls in 1usize..200, a in 0u8..8, b in 0u8..8, seed in any::<u64>()) {
+        let all = points(&vec![true; calls]);
+        let sum = |mut blocks: Vec<Block>, rng: &mut StdRng| {
+            let mut sum = Sum::default();
+            while !blocks.is_empty() {
+                sum.add(&blocks.swap_remove(rng.random_range(0..blocks.len())), 1_000_000, false);
+            }
+            sum
+        };
+        let mut rng = StdRng::seed_from_u64(seed);
+        let means = |level, rng: &mut StdRng| sum(cut(&all, level, false), rng).means().expect("means");
+        let ((entry, duration, own), other) = (means(a, &mut rng), means(b, &mut rng));
+        prop_assert_eq!((entry, duration, own), means(a, &mut rng), "in another order");
+        // Means are kept in whole microseconds.
+        prop_assert!((entry - other.0).abs() <= 2_000 && (duration - other.1).abs() <= 1_000);
+        prop_assert!(own.zip(other.2).is_some_and(|(a, b)| (a - b).abs() <= 1_000));
+    }
+
+    #[test]
+    fn few_missing_calls_are_filled_in_and_many_are_not(lost in proptest::collection::vec(0usize..64, 0..20)) {
+        let mut present = vec![true; 64];
+        for i in lost {
+            present[i] = false;
+        }
+        let some = points(&present);
+        for block in cut(&some, 5, false) {
+            let inside = some.iter().filter(|p| (block.start..block.start + block.size()).contains(&p.seq)).count() as u64;
+            prop_assert!((block.size() - inside) * 8 <= block.size());
+            // They come at even distances, so filling in finds where the missing ones were.
+            let mean = block.exit_us;
+            let truth = (block.start as i64 - 3) * 500 + (block.size() as i64 - 1) * 250;
+            prop_assert!((mean - truth).abs() <= 1, "{} {}", mean, truth);
+        }
+    }
+
+    #[test]
+    fn levels_bound_the_runs(calls in 0usize..2_000_000, nranks in proptest::option::of(0..20_000i32)) {
+        let most = most_runs(nranks);
+        let level = level_for(calls, most);
+        prop_assert!(calls.div_ceil(1 << level) <= most);
+        prop_assert!(level == 0 || calls.div_ceil(1 << (level - 1)) > most);
+        let of_all = most * nranks.unwrap_or(0) as usize;
+        prop_assert!(most == BLOCKS || most == 2 || (most < BLOCKS && of_all <= 1_280), "{} {:?}", most, nranks);
+    }
+
+    #[test]
+    fn no_text_breaks_the_reader(bytes in proptest::collection::vec(0u8..128, 0..400)) {
+        let text: String = bytes.into_iter().map(char::from).collect();
+        if let Ok(digest) = decode(&text) {
+            let blocks: usize = digest.lanes.iter().map(|l| l.blocks.len()).sum();
+            prop_assert!(digest.lanes.len() + digest.processes.len() + blocks <= text.len());
+            let _ = to_input(&[NodeDigests { node: "n", digests: &[&digest] }], 1);
+        }
+    }
+
+    #[test]
+    fn a_damaged_digest_is_refused_or_bounded(at in 0usize..200, byte in 0u8..128) {
+        let blocks = |rank: u64| (0..6u64).map(move |i| Block {
+            start: i,
+            level: 0,
+            exit_us: i.cast_signed() * 100_000,
+            duration_us: 1_000 + rank,
+            compute_us: i.checked_sub(1).map(|_| 99_000 - rank),
+            waited: None,
+        });
+        let process = |pid| Process { pid, opens: None, activity: None };
+        let lanes = (0..2).map(|rank| lane(rank, blocks(rank as u64).collect())).collect();
+        let text = encode(&Digest { window: 77, processes: vec![process(9), process(10)], lanes, ..Digest::default() });
+        let mut damaged = text.into_bytes();
+        if let Some(old) = damaged.get_mut(at) {
+            *old = byte;
+        }
+        if let Ok(digest) = decode(&String::from_utf8(damaged).unwrap()) {
+            let _ = to_input(&[NodeDigests { node: "n", digests: &[&digest] }], 1);
+        }
+    }
+
+    #[test]
+    fn any_digest_survives_the_way(
+        window in -1_000i64..1_000_000_000_000,
+        lost in any::<u64>(),
+        clock in proptest::option::of((any::<u16>(), -1_000_000_000_000i64..1_000_000_000_000, any::<u32>())),
+        lanes in proptest::collection::vec((0usize..3, any::<u64>(), any::<i32>(), "[a-z_]{1,20}", 0u64..1 << 50), 0..8),
+        open in proptest::option::of((0u64..1 << 50, 0u64..1 << 40)),
+    ) {
+        let processes = [9u32, 4, u32::MAX].map(|pid| Process { pid, opens: (pid == 4).then(|| "send".into()), activity: Activity::of_number((pid % 11) as u8) }).into();
+        let lanes = lanes
+            .into_iter()
+            .map(|(process, comm_hash, rank, func, start)| {
+                let start = start & !7;
+                let block = |start, level, compute_us: Option<u64>| {
+                    let waited = compute_us.filter(|own| *own > 9).map(|own| (own % (1u64 << level)) as u32 + 1);
+                    Block { start, level, exit_us: -5 - start as i64, duration_us: start + 9, compute_us, waited }
+                };
+                Lane {
+                    process,
+                    comm_hash,
+                    nranks: (rank > 0).then_some(rank),
+                    rank,
+                    func: func.into(),
+                    library: if rank % 2 == 0 { "mpi" } else { "other" }.into(),
+                    tier: (start % 4) as u8,
+                    calls: start,
+                    last_seq: (start > 99).then_some(start),
+                    open: open.map(|(seq, for_ms)| Open { seq, for_ms }),
+                    blocks: vec![block(start, 3, Some(start)), block(start + 8, 3, None), block(start + 16, 0, Some(5))],
+                }
+            })
+            .collect();
+        let clock = clock.map(|(reference, offset_us, bound_us)| ReferenceClock { reference, offset_us, bound_us });
+        let gone = vec![Gone { pid: 3, window: window - 5 }];
+        let at_ms = (0..lost % 5).map(|i| i as u16 * 99).collect();
+        let resent = vec![
+            Resent { from: [10, 0, 0, 1].into(), to: [10, 0, 0, 2].into(), segments: lost, at_ms },
+            Resent { from: [0xfe80u16, 0, 0, 0, 0, 0, 0, 1].into(), to: [1u16; 8].into(), segments: 1, at_ms: vec![] },
+        ];
+        let resent = if lost % 2 == 0 { resent } else { Vec::new() };
+        let digest = Digest { window, clock, wall_ahead_ms: window % 3 * 1_000, lost, unplaced: 4, cut: false, gone, resent, processes, lanes, steps: Vec::new() };
+        prop_assert_eq!(decode(&encode(&digest)), Ok(digest));
+    }
+}
+
+/// Rank 0 sends rank 1 four micro-batches in each step of 120 ms, of which two keep it waiting, for 35
+/// and 5 ms, and one lies ready for 30 ms: in the mean it waits for 3 ms.
+#[test]
+fn rows_tell_each_wait_of_a_step() {
+    let mut input = Input { since_ns: 0, until_ns: 30 * 120 * MS, ..Input::default() };
+    let calls: [(i32, &str, &[i64]); 4] = [
+        (0, "send", &[10, 20, 90, 100]),
+        (1, "recv", &[5, 50, 55, 95]),
+        (0, "all_reduce", &[110]),
+        (1, "all_reduce", &[120]),
+    ];
+    for (step, (rank, func, at_ms)) in (0..30).flat_map(|step| calls.map(|of| (step, of))) {
+        for (call, at_ms) in at_ms.iter().enumerate() {
+            let seq = step * calls_a_step(func) + call as u64;
+            input.observations.push(Observation {
+                root: (func != "all_reduce").then_some(1 - rank),
+                ..enqueued_call(rank, 2, func, seq, (step.cast_signed() * 120 + at_ms) * MS)
+            });
+        }
+    }
+    input.observations.sort_by_key(|seen| seen.entry_ns);
+    input.clocks = (0..2).map(|rank| (format!("n{rank}"), ClockOffset::steady(0, 10_000))).collect();
+    let (sampled, _) = of_rows(&input);
+    let runs = sampled.iter().filter(|of| *of.node == *"n1" && *of.func == *"all_reduce").flat_map(|of| &of.runs);
+    let compute_ms: Vec<i64> = runs.filter_map(|run| run.compute_ns).map(|ns| (ns + MS / 2) / MS).collect();
+    assert!(compute_ms.len() >= 28 && compute_ms.iter().all(|ms| *ms == 75), "{compute_ms:?}");
+}
+
+fn calls_a_step(func: &str) -> u64 {
+    if func == "all_reduce" { 1 } else { 4 }
+}

@@ -1,0 +1,131 @@
+//! All that goes into a verdict: calls, what is known of waits and of processes, clocks, and who
+//! is known of them.
+
+use std::collections::{BTreeMap, HashSet};
+
+use query_planner::Value;
+use serde::{Deserialize, Serialize};
+
+use crate::activity::Doing;
+use crate::names::Names;
+use crate::observation::{ClockOffset, LONGEST_NS, Observation, Row, RowError, SyncCall, TIMES};
+use crate::progress::{Gone, Progress};
+use crate::rules::Rules;
+use crate::sampled::{Sampled, Stepped, Totals};
+use crate::time_use::TimeUse;
+
+/// Who was asked and who answered.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+pub struct NodeCoverage {
+    /// Nodes asked.
+    pub asked: usize,
+    /// Nodes whose whole answer arrived.
+    pub answered: usize,
+    /// Nodes that did not answer, with the reason.
+    pub missing: Vec<(String, String)>,
+    /// What the answering nodes know to be missing from their data (capture loss, retention, …).
+    pub notes: Vec<String>,
+}
+
+impl NodeCoverage {
+    /// Whether a node did not answer.
+    #[must_use]
+    pub fn is_missing(&self, node: &str) -> bool {
+        self.missing.iter().any(|(missing, _)| missing == node)
+    }
+}
+
+/// Everything a verdict is made from.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Input {
+    /// Calls, in any order.
+    pub observations: Vec<Observation>,
+    /// Calls whose communicator's start was not seen: `seq` says nothing. They are matched by when
+    /// they ended, where that is possible.
+    pub unnumbered: Vec<Observation>,
+    /// Runs of calls out of digests. A process's calls are either here or above.
+    pub sampled: Vec<Sampled>,
+    /// Of processes of `sampled` whose hosts run ahead, single steps.
+    pub stepped: Vec<Stepped>,
+    /// What the processes of `sampled` called altogether, one-sided calls included.
+    pub totals: Vec<Totals>,
+    /// Calls that processes are in, of communicators whose start was not seen: they follow the last
+    /// one that was left.
+    pub open_unnumbered: Vec<Observation>,
+    /// Where hosts waited for their devices; may be empty, then calls that only enqueue show no
+    /// wait.
+    pub syncs: Vec<SyncCall>,
+    /// The synchronise calls that processes are in, as of the end of the span.
+    pub syncing: Vec<SyncCall>,
+    /// Processes that have ended; may be empty.
+    pub gone: Vec<Gone>,
+    /// What processes do that do not get on, as of the end of the span; may be empty.
+    pub doing: Vec<Doing>,
+    /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked
+    /// for.
+    pub progress: Vec<Progress>,
+    /// Where the time of processes went that meet in calls that are not compared one by one; may be
+    /// empty.
+    pub times: Vec<TimeUse>,
+    /// Offset of each node's clock; the coordinator's own node is 0/0. A node that is not here has
+    /// an unknown clock.
+    pub clocks: BTreeMap<String, ClockOffset>,
+    /// Coverage of the question.
+    pub coverage: NodeCoverage,
+    /// Start of the asked span, Unix nanoseconds of the coordinator's clock.
+    pub since_ns: i64,
+    /// End of the asked span.
+    pub until_ns: i64,
+    /// Rows that could not be placed, by reason (see [`Row::Unplaced`]).
+    pub unplaced: BTreeMap<String, u64>,
+}
+
+impl Input {
+    /// From here on an analysis is worth several threads.
+    pub const MANY_CALLS: usize = 50_000;
+
+    /// Whether there are so many calls that several threads should work on them.
+    pub fn is_large(&self) -> bool {
+        self.observations.len() >= Self::MANY_CALLS
+    }
+
+    /// Take in one row of the answer to [`sql`](super::sql); `names` keeps what its rows repeat.
+    ///
+    /// # Errors
+    /// [`RowError`] when the row does not have the columns of [`COLUMNS`](super::COLUMNS).
+    pub fn push_row(&mut self, row: &[Value], names: &mut Names) -> Result<(), RowError> {
+        match Observation::from_row(row, names)? {
+            Row::Placed(seen) => self.observations.push(seen),
+            Row::Unnumbered(seen) => self.unnumbered.push(seen),
+            Row::Unplaced(why) => *self.unplaced.entry(why.to_owned()).or_default() += 1,
+        }
+        Ok(())
+    }
+
+    /// Some calls only enqueue: the synchronise calls after them are worth asking for.
+    #[must_use]
+    pub fn enqueues(&self) -> bool {
+        self.observations.iter().chain(&self.unnumbered).any(|seen| seen.tier == 0)
+    }
+
+    /// Take in one row of the answer to [`syncs_sql`](super::syncs_sql); what is no such row is
+    /// left out.
+    pub fn push_sync_row(&mut self, row: &[Value]) {
+        if let [Value::Text(node), Value::Integer(pid), Value::Integer(start_ns), Value::Integer(duration_ns)] = row
+            && TIMES.contains(start_ns)
+            && (0..LONGEST_NS).contains(duration_ns)
+        {
+            let node = String::from_utf8_lossy(node).as_ref().into();
+            self.syncs.push(SyncCall { node, pid: *pid, start_ns: *start_ns, duration_ns: *duration_ns });
+        }
+    }
+
+    /// Leaves out the synchronise calls of processes whose collectives are timed by the device: those
+    /// hold their waits themselves, and the host's waiting takes nothing away from the device's time
+    /// between them. Once all rows are in.
+    pub fn drop_waits_of_devices(&mut self) {
+        let of_device = self.observations.iter().filter(|seen| seen.tier >= Rules::OF_DEVICE);
+        let processes: HashSet<(&str, i64)> = of_device.map(|seen| (&*seen.node, seen.pid)).collect();
+        self.syncs.retain(|sync| !processes.contains(&(&*sync.node, sync.pid)));
+    }
+}

@@ -1,0 +1,328 @@
+//! One node's digests, and what time it is by its clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK};
+use digest::{Digest, WINDOW_NS, end_of, progress, reference_id, window_of};
+use observed::{Coupling, Progress, Rules, TimeUse};
+
+/// Runs of calls kept of one node beyond the short look back.
+const MOST_BLOCKS: usize = 4_096;
+/// Lanes in these digests, likewise.
+const MOST_KEPT_LANES: usize = 16_384;
+/// Windows for which it is remembered how far a process got.
+const REMEMBER: i64 = 1_200;
+/// Lanes of one node of which that is remembered, at most: those of the newest digests.
+const MOST_LANES: usize = 8_192;
+/// Digests by which the time of a node's clock is estimated.
+const LATELY: usize = 4;
+/// A node counts as one with ranks for so long after its last digest.
+pub(super) const RECENT_NS: i64 = 10_000_000_000;
+
+/// A digest, and when it came.
+#[derive(Debug, Clone)]
+pub(super) struct Received {
+    pub(super) digest: Arc<Digest>,
+    /// On the steady clock of the host that received it.
+    at_ns: i64,
+    /// Runs of calls in it.
+    pub(super) blocks: usize,
+    /// The longest mean duration of one of these, microseconds.
+    pub(super) longest_us: u64,
+    /// The largest communicators in which all ranks meet, of those in it.
+    pub(super) largest: Vec<Meets>,
+}
+
+/// A communicator in a digest.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Meets {
+    pub(super) ranks: i32,
+    pub(super) comm_hash: u64,
+    /// The most runs of calls of one rank.
+    pub(super) runs: usize,
+}
+
+impl Meets {
+    fn largest(digest: &Digest) -> Vec<Self> {
+        let coupling = digest.lanes.iter().filter(|lane| Coupling::of(&lane.func) == Coupling::All);
+        let mut largest: Vec<Self> = Vec::new();
+        for lane in coupling {
+            let (ranks, runs) = (lane.nranks.unwrap_or(lane.rank.saturating_add(1)), lane.blocks.len());
+            if largest.first().is_some_and(|known| ranks < known.ranks) {
+                continue;
+            }
+            largest.retain(|known| known.ranks == ranks);
+            match largest.iter_mut().find(|known| known.comm_hash == lane.comm_hash) {
+                Some(known) => known.runs = known.runs.max(runs),
+                None => largest.push(Self { ranks, comm_hash: lane.comm_hash, runs }),
+            }
+        }
+        largest
+    }
+}
+
+/// How often the largest communicators met, over digests of one node.
+#[derive(Default)]
+pub(super) struct Meetings {
+    ranks: i32,
+    runs: BTreeMap<u64, usize>,
+}
+
+impl Meetings {
+    /// In communicators of so many ranks and more.
+    pub(super) fn of(ranks: i32) -> Self {
+        Self { ranks, runs: BTreeMap::new() }
+    }
+
+    /// Adds a digest. How often that of the largest met that met most, in runs of calls of a rank.
+    pub(super) fn add(&mut self, received: &Received) -> usize {
+        for meets in &received.largest {
+            if meets.ranks > self.ranks {
+                *self = Self { ranks: meets.ranks, ..Self::default() };
+            } else if meets.ranks < self.ranks {
+                continue;
+            }
+            *self.runs.entry(meets.comm_hash).or_default() += meets.runs;
+        }
+        self.runs.values().copied().max().unwrap_or(0)
+    }
+}
+
+/// The digests of one node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Page {
+    name: Arc<str>,
+    /// What its clock is called as a reference.
+    id: u16,
+    /// By window of the node's own clock.
+    received: BTreeMap<i64, Received>,
+    /// How far each lane got, with the window of the digest that says it.
+    lanes: BTreeMap<(u32, u64, Arc<str>), (i64, Progress)>,
+    pub(super) dead: bool,
+    /// Where its processes' time went, by the window that ends it.
+    times: BTreeMap<i64, Arc<Vec<TimeUse>>>,
+    /// Why its last digest could not be read.
+    pub(super) unread: Option<String>,
+    /// How often its windows began anew, at an earlier time: it was started again after its clock
+    /// had been set.
+    era: u64,
+}
+
+impl Page {
+    /// Takes in a digest that came at `now_ns`; false where it was known.
+    pub(super) fn receive(&mut self, node: &str, digest: Arc<Digest>, now_ns: i64) -> bool {
+        let window = digest.window;
+        // So many digests lie in gossip at once: none is overtaken by more.
+        let anew = match self.received.get(&window) {
+            Some(known) if known.digest == digest => return false,
+            Some(_) => true,
+            None => self.received.last_key_value().is_some_and(|(newest, _)| window <= newest - NODE_WINDOWS),
+        };
+        if anew {
+            self.received.clear();
+            self.lanes.values_mut().for_each(|(at, progress)| (*at, progress.since_ns) = (window, None));
+            self.era += 1;
+        }
+        (self.id, self.unread) = (reference_id(node), None);
+        self.remember(node, &digest);
+        let (blocks, longest_us, largest) = (digest.blocks(), digest.longest_us(), Meets::largest(&digest));
+        self.received.insert(window, Received { digest, at_ns: now_ns, blocks, longest_us, largest });
+        self.forget();
+        true
+    }
+
+    /// Takes in where the time of the node's processes went, as sent with a window.
+    pub(super) fn receive_times(&mut self, window: i64, times: Vec<TimeUse>) {
+        // So long before what is known: its clock was set, and it was started again.
+        if self.times.last_key_value().is_some_and(|(newest, _)| window <= newest - NODE_WINDOWS) {
+            self.times.clear();
+        }
+        self.times.insert(window, Arc::new(times));
+        self.times = self.times.split_off(&(window - LONG_LOOKBACK));
+    }
+
+    /// Where the time of its processes went, in these windows of the reference's clock.
+    pub(super) fn times(&self, windows: RangeInclusive<i64>, reference: u16) -> impl Iterator<Item = &TimeUse> {
+        let ahead_ns = self.ahead_ns(reference);
+        let within = self.times.iter().filter(move |(window, _)| windows.contains(&aligned(**window, ahead_ns)));
+        within.flat_map(|(_, times)| times.iter())
+    }
+
+    /// Its digests, the oldest first.
+    pub(super) fn digests(&self) -> impl DoubleEndedIterator<Item = &Digest> {
+        self.received.values().map(|received| &*received.digest)
+    }
+
+    pub(super) fn knows(&self, window: i64) -> bool {
+        self.received.contains_key(&window)
+    }
+
+    pub(super) fn era(&self) -> u64 {
+        self.era
+    }
+
+    /// How far each lane got, with the window (of the node's own clock) of the digest that says it.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (&(u32, u64, Arc<str>), &(i64, Progress))> {
+        self.lanes.iter()
+    }
+
+    /// How far each lane got, as of a window of the reference's clock: what was reported last, or of
+    /// lanes of which more is known by now, up to then.
+    pub(super) fn progress(&self, window: i64, reference: u16) -> Vec<Progress> {
+        let ahead_ns = self.ahead_ns(reference);
+        let (mut all, mut later) = (Vec::with_capacity(self.lanes.len()), BTreeSet::new());
+        for ((pid, comm, func), (at, progress)) in &self.lanes {
+            if aligned(*at, ahead_ns) <= window {
+                all.push(progress.clone());
+            } else {
+                later.insert((*pid, *comm, &**func));
+            }
+        }
+        for digest in self.within(i64::MIN..=window, reference).rev() {
+            if later.is_empty() {
+                break;
+            }
+            for lane in digest.lanes.iter().rev() {
+                let pid = digest.processes.get(lane.process).map(|process| process.pid);
+                let known = pid.and_then(|pid| progress(&self.name, pid, lane, digest.window));
+                all.extend(known.filter(|_| later.remove(&(pid.unwrap_or(0), lane.comm_hash, &*lane.func))));
+            }
+        }
+        all
+    }
+
+    /// Whether its last digests hold the number of a call in a communicator's function.
+    pub(super) fn numbers(&self, comm: u64, func: &str, windows: i64) -> bool {
+        let newest = self.received.last_key_value().map_or(i64::MIN, |(window, _)| *window);
+        let mut here = self.lanes.iter().filter(|((_, of, name), _)| *of == comm && **name == *func);
+        here.any(|(_, (at, progress))| *at > newest.saturating_sub(windows) && progress.completed.is_some())
+    }
+
+    /// How far the node's clock is ahead of a reference's, by the last digest that says it. Where
+    /// none does, by the last that says it of any reference: mostly their clocks agree.
+    pub(super) fn ahead_ns(&self, reference: u16) -> i64 {
+        if self.id == reference {
+            return 0;
+        }
+        let of = |digest: &Digest| digest.clock;
+        let mut clocks = self.digests().rev().filter_map(of);
+        let by_this = clocks.find(|clock| clock.reference == reference);
+        by_this.or_else(|| self.digests().rev().find_map(of)).map_or(0, |clock| clock.offset_us.saturating_mul(1_000))
+    }
+
+    /// Its digests of these windows of the reference's clock.
+    pub(super) fn within(
+        &self,
+        windows: RangeInclusive<i64>,
+        reference: u16,
+    ) -> impl DoubleEndedIterator<Item = &Digest> {
+        self.received_within(windows, reference).map(|received| &*received.digest)
+    }
+
+    /// The same, with what is known of each.
+    pub(super) fn received_within(
+        &self,
+        windows: RangeInclusive<i64>,
+        reference: u16,
+    ) -> impl DoubleEndedIterator<Item = &Received> {
+        // Every window of its clock is as many windows before the reference's.
+        let later = aligned(0, self.ahead_ns(reference));
+        let own = |window: i64| window.saturating_sub(later);
+        // A range that ends before it begins is empty, and not one that a map takes.
+        let until = own(*windows.end()).saturating_add(1);
+        self.received.range(own(*windows.start()).min(until)..until).map(|(_, received)| received)
+    }
+
+    /// The window of the reference's clock in which its last digest lies.
+    pub(super) fn newest(&self, reference: u16) -> Option<i64> {
+        let (window, _) = self.received.last_key_value()?;
+        Some(aligned(*window, self.ahead_ns(reference)))
+    }
+
+    /// The last window, aligned, before which none is missing: later ones may have overtaken it on
+    /// the way.
+    pub(super) fn complete_to(&self, reference: u16) -> Option<i64> {
+        let (&first, _) = self.received.first_key_value()?;
+        let (&newest, _) = self.received.last_key_value()?;
+        let from = first.max(newest - NODE_WINDOWS);
+        let missing = (from..newest).find(|window| !self.knows(*window));
+        Some(aligned(missing.map_or(newest, |window| window - 1), self.ahead_ns(reference)))
+    }
+
+    /// When its last digest came.
+    fn received_ns(&self) -> Option<i64> {
+        self.received.last_key_value().map(|(_, received)| received.at_ns)
+    }
+
+    /// Whether a digest of it came lately.
+    pub(super) fn is_recent(&self, now_ns: i64) -> bool {
+        self.received_ns().is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < RECENT_NS)
+    }
+
+    /// What time it is by the node's own clock, at `now_ns` of the host's that received its
+    /// digests: no less than what those came with that were on the way for the shortest time.
+    pub(super) fn now_ns(&self, now_ns: i64) -> Option<i64> {
+        let lately = self.received.iter().rev().take(LATELY);
+        let ahead_ns = lately.map(|(window, received)| end_of(*window).saturating_sub(received.at_ns)).max()?;
+        Some(now_ns.saturating_add(ahead_ns))
+    }
+
+    /// How far its wall clock is ahead of the one by which its digests count time.
+    pub(super) fn wall_ahead_ns(&self) -> i64 {
+        self.digests().next_back().map_or(0, |digest| digest.wall_ahead_ms.saturating_mul(1_000_000))
+    }
+
+    fn remember(&mut self, node: &str, digest: &Digest) {
+        if *self.name != *node {
+            self.name = node.into();
+        }
+        for lane in &digest.lanes {
+            let Some(pid) = digest.processes.get(lane.process).map(|process| process.pid) else { continue };
+            let Some(progress) = progress(&self.name, pid, lane, digest.window) else { continue };
+            let known = self.lanes.entry((pid, lane.comm_hash, Arc::clone(&lane.func)));
+            let known = known.or_insert_with(|| (i64::MIN, Progress::default()));
+            if digest.window >= known.0 {
+                *known = (digest.window, progress);
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        let Some((&newest, _)) = self.received.last_key_value() else { return };
+        self.lanes.retain(|_, (at, _)| *at > newest - REMEMBER);
+        if self.lanes.len() > MOST_LANES {
+            let mut windows: Vec<i64> = self.lanes.values().map(|(at, _)| *at).collect();
+            windows.sort_unstable();
+            let mut excess = windows.len() - MOST_LANES;
+            let last = windows[excess - 1];
+            self.lanes.retain(|_, (at, _)| {
+                let goes = *at <= last && excess > 0;
+                excess -= usize::from(goes);
+                !goes
+            });
+        }
+        let (mut blocks, mut lanes, mut keep_from) = (0, 0, newest - RARE_LOOKBACK);
+        let (mut meetings, mut met) = (Meetings::default(), 0);
+        for (window, received) in self.received.iter().rev() {
+            blocks += received.blocks;
+            lanes += received.digest.lanes.len();
+            let many = blocks > MOST_BLOCKS || lanes > MOST_KEPT_LANES;
+            if met < 2 * Rules::FEW_COLLECTIVES {
+                met = meetings.add(received);
+            }
+            let enough = met >= 2 * Rules::FEW_COLLECTIVES;
+            if many && *window < newest - LOOKBACK - NODE_WINDOWS || enough && *window < newest - LONG_LOOKBACK {
+                keep_from = keep_from.max(window + 1);
+                break;
+            }
+        }
+        self.received = self.received.split_off(&keep_from);
+    }
+}
+
+/// The window of the reference's clock that a window of a clock so far ahead of it mostly lies in.
+pub(super) fn aligned(window: i64, ahead_ns: i64) -> i64 {
+    window_of(end_of(window).saturating_sub(WINDOW_NS / 2).saturating_sub(ahead_ns))
+}
