@@ -12,9 +12,9 @@ use super::append::table_columns;
 use super::encode::Column;
 use super::segment::{self, Directory, MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError};
 
-/// Rows up to which a segment belongs to a lower tier. (A commit at 8,000 records a second has
-/// 1,600 and is written once more, in a whole segment.)
-const LOWER_TIERS: [usize; 2] = [256, 1024];
+/// Rows up to which a segment belongs to a lower tier. (A commit at 20,000 records a second has
+/// 4,000 and is written once more, in a whole segment.)
+const LOWER_TIERS: [usize; 2] = [512, 2048];
 /// Rows of the last tier; above it a segment is done.
 const LAST_TIER: usize = MOST_ROWS / 2;
 /// Neighbours of a lower tier that are joined. (Those of the last fill a whole segment before they

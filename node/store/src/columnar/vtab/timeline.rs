@@ -1,6 +1,7 @@
-//! Owns a scan in order of time. The blocks of a table's segments are put in order of the first
-//! time that each may have, and as many of them are read as rows are asked for: whoever wants the
-//! next row after a time, or the first ones, reads one or two.
+//! Owns a scan in order of time. The segments of a table are put in order of the first time that
+//! each has by its header, and so are the blocks of those that a scan comes to; as many blocks are
+//! read as rows are asked for: whoever wants the next row after a time, or the first ones, reads one
+//! or two, however large the table is.
 //!
 //! SQLite is told beforehand that rows come in this order (`choice`), so they do at every
 //! beginning. Does not own what is kept for look-ups (`lookup`), which has this order, too.
@@ -31,32 +32,62 @@ fn rank(time: Option<i64>, desc: bool) -> Rank {
     if desc { -ascending } else { ascending }
 }
 
-/// The blocks of some segments.
+/// Some segments and their blocks.
 pub(super) struct Timeline {
     segments: Vec<Segment>,
     /// In the order of their first rows.
-    blocks: Vec<Block>,
-    /// Of each block, the last place that it or one before it reaches.
+    spans: Vec<Span>,
+    /// Of each span, the last place that it or one before it reaches.
     reach: Vec<Rank>,
+    /// Of each segment, once a scan came to it.
+    blocks: Vec<Option<Blocks>>,
+    /// Rows of the blocks, and of the segments to which no scan came.
     rows: usize,
     /// Rows that were looked at so far.
     looked: usize,
     /// The place of the column with the time.
     time: usize,
     desc: bool,
-    _reservation: Reservation,
+    within: (Rank, Rank),
+    bytes: usize,
+    reservation: Reservation,
+}
+
+/// A segment's rows lie between two places.
+#[derive(Clone, Copy)]
+struct Span {
+    first: Rank,
+    last: Rank,
+    segment: usize,
+}
+
+/// The blocks of a segment that may have rows within.
+#[derive(Default)]
+struct Blocks {
+    /// In the order of their first rows.
+    list: Vec<Block>,
+    /// As that of the spans.
+    reach: Vec<Rank>,
 }
 
 struct Block {
     first: Rank,
     last: Rank,
-    segment: usize,
     /// Its number in the segment.
     at: usize,
 }
 
+/// Of places in the order of the first of each, the last place up to each of them.
+fn reach_of(lasts: impl Iterator<Item = Rank>) -> Vec<Rank> {
+    let furthest = |reach: &mut Rank, last: Rank| {
+        *reach = (*reach).max(last);
+        Some(*reach)
+    };
+    lasts.scan(Rank::MIN, furthest).collect()
+}
+
 impl Timeline {
-    /// Of `segments`, the blocks that may have rows from the first to the second time.
+    /// Of `segments`, what may have rows from the first to the second time.
     pub(super) fn of(
         conn: &Connection,
         segments: Vec<Segment>,
@@ -64,32 +95,70 @@ impl Timeline {
         (time, desc): (usize, bool),
         within: (i64, i64),
     ) -> Result<Self> {
-        let (mut blocks, mut rows) = (Vec::new(), 0);
-        let mut buffer = Vec::with_capacity(BLOCK);
         let name = columns.get(time).map_or("", String::as_str);
-        let (from, to) = bounds(within, desc);
-        for (segment, read) in segments.iter().enumerate() {
-            let column = read.column(conn, name)?;
+        let mut timeline = Self {
+            spans: Vec::with_capacity(segments.len()),
+            reach: Vec::new(),
+            blocks: segments.iter().map(|_| None).collect(),
+            rows: segments.iter().map(|segment| segment.rows).sum(),
+            looked: 0,
+            time,
+            desc,
+            within: bounds(within, desc),
+            bytes: 0,
+            reservation: Reservation::default(),
+            segments,
+        };
+        for segment in 0..timeline.segments.len() {
+            let header = timeline.segments[segment].header(name).filter(|header| !header.has_null());
+            let (first, last) = match header.and_then(|header| header.range) {
+                Some((least, greatest)) if desc => (rank(Some(greatest), desc), rank(Some(least), desc)),
+                Some((least, greatest)) => (rank(Some(least), desc), rank(Some(greatest), desc)),
+                None => {
+                    let blocks = timeline.blocks_of(segment, conn, columns)?;
+                    let Some(first) = blocks.list.first().map(|block| block.first) else { continue };
+                    (first, blocks.reach.last().copied().unwrap_or(first))
+                }
+            };
+            if last >= timeline.within.0 && first <= timeline.within.1 {
+                timeline.spans.push(Span { first, last, segment });
+            } else {
+                timeline.rows -= timeline.segments[segment].rows;
+            }
+        }
+        timeline.spans.sort_unstable_by_key(|span| (span.first, span.segment));
+        timeline.reach = reach_of(timeline.spans.iter().map(|span| span.last));
+        timeline.reserve(timeline.spans.len() * (size_of::<Span>() + size_of::<Rank>()))?;
+        Ok(timeline)
+    }
+
+    /// Counts so many bytes more as the question's memory.
+    fn reserve(&mut self, more: usize) -> Result<()> {
+        self.bytes += more;
+        if self.reservation.try_resize(self.bytes) { Ok(()) } else { Err(no_memory()) }
+    }
+
+    /// The blocks of a segment.
+    fn blocks_of(&mut self, segment: usize, conn: &Connection, columns: &[String]) -> Result<&Blocks> {
+        if self.blocks[segment].is_none() {
+            let (read, name) = (&self.segments[segment], columns.get(self.time).map_or("", String::as_str));
+            let (column, mut buffer) = (read.column(conn, name)?, Vec::with_capacity(BLOCK));
+            let (mut list, mut rows) = (Vec::new(), 0);
             for at in 0..read.rows.div_ceil(BLOCK) {
-                let (first, last) =
-                    ends(&column, at, read.rows, desc, &mut buffer).ok_or_else(|| read.damaged(name.to_owned()))?;
-                if last >= from && first <= to {
-                    blocks.push(Block { first, last, segment, at });
+                let ends = ends(&column, at, read.rows, self.desc, &mut buffer);
+                let (first, last) = ends.ok_or_else(|| read.damaged(name.to_owned()))?;
+                if last >= self.within.0 && first <= self.within.1 {
+                    list.push(Block { first, last, at });
                     rows += BLOCK.min(read.rows - at * BLOCK);
                 }
             }
+            self.rows = (self.rows + rows).saturating_sub(read.rows);
+            list.sort_unstable_by_key(|block| (block.first, block.at));
+            let reach = reach_of(list.iter().map(|block| block.last));
+            self.reserve(list.capacity() * (size_of::<Block>() + size_of::<Rank>()))?;
+            self.blocks[segment] = Some(Blocks { list, reach });
         }
-        blocks.sort_unstable_by_key(|block| (block.first, block.segment, block.at));
-        let furthest = |reach: &mut Rank, block: &Block| {
-            *reach = (*reach).max(block.last);
-            Some(*reach)
-        };
-        let reach: Vec<Rank> = blocks.iter().scan(Rank::MIN, furthest).collect();
-        let mut reservation = Reservation::default();
-        if !reservation.try_resize(blocks.capacity() * (size_of::<Block>() + size_of::<Rank>())) {
-            return Err(no_memory());
-        }
-        Ok(Self { segments, blocks, reach, rows, looked: 0, time, desc, _reservation: reservation })
+        Ok(self.blocks[segment].get_or_insert_default())
     }
 
     /// Whether it has become dearer than keeping the rows.
@@ -101,8 +170,8 @@ impl Timeline {
     pub(super) fn begin(&self, wanted: Vec<(usize, Admits)>, within: (i64, i64)) -> Walk {
         let (from, to) = bounds(within, self.desc);
         let next = self.reach.partition_point(|reach| *reach < from);
-        let (open, ahead, chunks) = (Vec::new(), BinaryHeap::new(), Vec::new());
-        Walk { wanted, from, to, next, open, ahead, reservation: Reservation::default(), chunks, here: (0, 0) }
+        let (blocks, open, ahead, chunks) = (BinaryHeap::new(), Vec::new(), BinaryHeap::new(), Vec::new());
+        Walk { wanted, from, to, next, blocks, open, ahead, reservation: Reservation::default(), chunks, here: (0, 0) }
     }
 }
 
@@ -146,8 +215,11 @@ pub(super) struct Walk {
     wanted: Vec<(usize, Admits)>,
     from: Rank,
     to: Rank,
-    /// The block that is read next.
+    /// The span that it comes to next.
     next: usize,
+    /// Of each segment that it came to, the block that is read next: its first place, the segment, and
+    /// where it stands in the segment's order.
+    blocks: BinaryHeap<Reverse<(Rank, usize, usize)>>,
     /// Segments that were opened; none where no row of one is wanted.
     open: Vec<(usize, Option<Open>)>,
     /// Rows that were read and not given out.
@@ -179,9 +251,11 @@ impl Walk {
             *chunk = None;
         }
         loop {
-            let block = timeline.blocks.get(self.next).filter(|block| block.first <= self.to);
+            let span = timeline.spans.get(self.next).filter(|span| span.first <= self.to).copied();
+            let block = self.blocks.peek().map(|Reverse((first, ..))| *first);
+            let following = span.map(|span| span.first).into_iter().chain(block).min();
             if let Some(Reverse((place, ..))) = self.ahead.peek()
-                && block.is_none_or(|block| *place < block.first)
+                && following.is_none_or(|following| *place < following)
                 && let Some(Reverse((.., chunk, row))) = self.ahead.pop()
             {
                 self.here = (chunk, row);
@@ -190,13 +264,31 @@ impl Walk {
                 }
                 return Ok(true);
             }
-            let Some(block) = block else { return Ok(false) };
-            self.next += 1;
+            if let Some(span) = span.filter(|span| block.is_none_or(|first| span.first <= first)) {
+                self.next += 1;
+                if span.last >= self.from {
+                    let blocks = timeline.blocks_of(span.segment, conn, columns)?;
+                    let next = blocks.reach.partition_point(|reach| *reach < self.from);
+                    self.comes_to(span.segment, blocks, next);
+                }
+                continue;
+            }
+            let Some(Reverse((_, segment, place))) = self.blocks.pop() else { return Ok(false) };
+            let blocks = timeline.blocks_of(segment, conn, columns)?;
+            self.comes_to(segment, blocks, place + 1);
+            let block = &blocks.list[place];
             if block.last >= self.from {
-                let looked = self.read(timeline, (block.segment, block.at), conn, columns, used)?;
+                let at = block.at;
+                let looked = self.read(timeline, (segment, at), conn, columns, used)?;
                 timeline.looked += looked;
             }
         }
+    }
+
+    /// A segment's block is the one of it that is read next, where there is one in time.
+    fn comes_to(&mut self, segment: usize, blocks: &Blocks, place: usize) {
+        let block = blocks.list.get(place).filter(|block| block.first <= self.to);
+        self.blocks.extend(block.map(|block| Reverse((block.first, segment, place))));
     }
 
     /// Reads a block; how many rows that was as much as.
