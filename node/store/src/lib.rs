@@ -152,7 +152,7 @@ pub struct Store {
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
     /// Locked as long as the store is open: one agent per file.
-    lock: File,
+    _lock: Lock,
     session_start_ns: i64,
 }
 
@@ -176,7 +176,7 @@ impl Store {
         Self::start(path, lock, conn, config)
     }
 
-    fn start(path: PathBuf, lock: File, mut conn: Connection, config: StoreConfig) -> Result<Self, StoreError> {
+    fn start(path: PathBuf, lock: Lock, mut conn: Connection, config: StoreConfig) -> Result<Self, StoreError> {
         let sqlite = |e| StoreError::from_sqlite(&path, e);
         let limits = config.limits();
         // When the log starts over, its file is cut back to half of its limit.
@@ -197,7 +197,7 @@ impl Store {
             .name("store".to_owned())
             .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal, checkpointer))
             .map_err(StoreError::Thread)?;
-        Ok(Self { path, shared, writer: Mutex::new(Some(writer)), lock, session_start_ns: session.start_ns })
+        Ok(Self { path, shared, writer: Mutex::new(Some(writer)), _lock: lock, session_start_ns: session.start_ns })
     }
 
     /// The store's path.
@@ -304,14 +304,22 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.close();
-        // Unlocked explicitly: a process that is being forked would keep the lock through its copy
-        // of the descriptor.
-        let _ = self.lock.unlock();
+    }
+}
+
+/// A locked file. Unlocked when dropped, also where opening the store fails: closing it alone leaves
+/// it locked as long as a process that is just being started has a copy of the descriptor (flock(2)).
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
     }
 }
 
 /// Takes the lock file of `path`.
-fn lock_file(path: &Path, mode: u32) -> Result<File, StoreError> {
+fn lock_file(path: &Path, mode: u32) -> Result<Lock, StoreError> {
     let lock_path = side_file(path, ".lock");
     let file = OpenOptions::new()
         .write(true)
@@ -321,7 +329,7 @@ fn lock_file(path: &Path, mode: u32) -> Result<File, StoreError> {
         .open(&lock_path)
         .map_err(|e| StoreError::from_io(path, &e))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_path_buf() }),
         Err(TryLockError::Error(e)) => Err(StoreError::from_io(path, &e)),
     }

@@ -35,7 +35,7 @@ pub fn replace_damaged(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, S
         .map_err(|error| StoreError::from_sqlite(path, error))?;
     }
     drop(conn);
-    let _ = lock.unlock();
+    drop(lock);
     Ok(damaged)
 }
 
