@@ -114,7 +114,7 @@ fn a_step_is_told_once_a_window_with_what_it_holds_and_costs_little() {
 }
 
 #[test]
-fn a_lost_record_leaves_its_lane_unsteps_without() {
+fn a_lost_record_leaves_its_lane_out() {
     let rows = pipeline().observe(2);
     let steps_without = |lost: &dyn Fn(&str, u64) -> bool| {
         let mut rows = rows.clone();
