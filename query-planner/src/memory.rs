@@ -258,6 +258,13 @@ impl Reservation {
         }
         true
     }
+
+    /// As [`Reservation::try_resize`], by so many bytes more.
+    #[must_use]
+    pub fn try_grow(&mut self, more: usize) -> bool {
+        let held = usize::try_from(self.0).unwrap_or_default();
+        self.try_resize(held.saturating_add(more))
+    }
 }
 
 impl Drop for Reservation {

@@ -31,8 +31,6 @@ struct State {
     /// An empty list, whose memory is used again.
     spare: Vec<Item>,
     first_at: Option<Instant>,
-    /// What is here is to be committed now.
-    batch_is_over: bool,
     dropped: [u64; Kind::ALL.len()],
     losses: Losses,
     flush_wanted: u64,
@@ -107,11 +105,12 @@ impl Queue {
         state.first_at.get_or_insert_with(Instant::now);
     }
 
-    /// What came up to now came together, and more is not to be expected soon.
+    /// What came up to now came together, and more is not to be expected soon: asks for a commit, and
+    /// does not wait for it.
     pub(crate) fn batch_is_over(&self) {
         let mut state = self.lock();
         if !state.items.is_empty() {
-            state.batch_is_over = true;
+            state.flush_wanted += 1;
             drop(state);
             self.wake_writer.notify_one();
         }
@@ -126,14 +125,13 @@ impl Queue {
         loop {
             let due = state.first_at.map_or(deadline, |first| (first + commit_every).min(deadline));
             let now = Instant::now();
-            let is_asked = state.stop || state.batch_is_over || state.flush_wanted > state.flush_done;
-            if is_asked || state.items.len() >= self.wake_at || now >= due {
+            let hurry = state.stop || state.flush_wanted > state.flush_done || state.items.len() >= self.wake_at;
+            if hurry || now >= due {
                 break;
             }
             self.wake_writer.wait_for(&mut state, (due - now).min(commit_every.max(SHORTEST_LOOK)));
         }
         state.first_at = None;
-        state.batch_is_over = false;
         let empty = std::mem::take(&mut state.spare);
         Drained {
             items: std::mem::replace(&mut state.items, empty),
@@ -277,7 +275,9 @@ mod tests {
         queue.batch_is_over();
         (0..9).for_each(|i| assert!(queue.push(item(i))));
         queue.batch_is_over();
-        assert_eq!(queue.drain(long, idle).items.len(), 9);
+        let drained = queue.drain(long, idle);
+        assert_eq!(drained.items.len(), 9);
+        queue.settled(drained.flush);
         // Of one batch, not of what follows; and a batch of nothing is none.
         assert!(queue.push(item(9)));
         let (short, began) = (Duration::from_millis(40), Instant::now());

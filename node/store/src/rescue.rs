@@ -15,7 +15,7 @@ use super::{lock_file, side_file};
 /// # Errors
 /// [`StoreError`]: another agent has the file open, or the directory cannot be written.
 pub fn replace_damaged(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, StoreError> {
-    let lock = lock_file(path, mode)?;
+    let _lock = lock_file(path, mode)?;
     let io = |error: std::io::Error| StoreError::from_io(path, &error);
     let damaged = schema::free_name(path, ".damaged");
     // The log goes with the file it belongs to; the shared memory is only an index of the log.
@@ -35,7 +35,6 @@ pub fn replace_damaged(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, S
         .map_err(|error| StoreError::from_sqlite(path, error))?;
     }
     drop(conn);
-    drop(lock);
     Ok(damaged)
 }
 

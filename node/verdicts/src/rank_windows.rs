@@ -225,46 +225,14 @@ fn of_time_use(
 const MOST_WINDOWS_OF_ONE: i64 = 7_200;
 
 #[cfg(test)]
+#[path = "../tests/common/steps.rs"]
+mod steps;
+
+#[cfg(test)]
 mod tests {
+    use super::steps::{MS, W, call, input, steps};
     use super::*;
-    use crate::{ClockOffset, Observation};
-
-    const MS: i64 = 1_000_000;
-    const W: i64 = 500 * MS;
-
-    fn call(rank: i32, comm: u64, seq: u64, entry_ms: i64, duration_ms: i64) -> Observation {
-        Observation {
-            node: format!("n{}", rank / 2).into(),
-            pid: 100 + i64::from(rank),
-            nranks: Some(if comm == 1 { 4 } else { 2 }),
-            ..Observation::test_call(rank, comm, "all_reduce", seq, entry_ms * MS, duration_ms * MS)
-        }
-    }
-
-    fn input(observations: Vec<Observation>) -> Input {
-        let clock = |offset_ns| ClockOffset::steady(offset_ns, MS);
-        Input {
-            observations,
-            clocks: [("n0".into(), clock(0)), ("n1".into(), clock(1_000 * MS))].into(),
-            since_ns: 0,
-            until_ns: i64::MAX,
-            ..Input::default()
-        }
-    }
-
-    /// Steps of 100 ms of four ranks on two hosts; rank 3 computes 40 ms longer. The second host's
-    /// clock is a second ahead.
-    fn steps(n: i64) -> Vec<Observation> {
-        (0..n)
-            .flat_map(|step| {
-                (0..4).map(move |rank| {
-                    let late = if rank == 3 { 40 } else { 0 };
-                    let ahead = if rank > 1 { 1_000 } else { 0 };
-                    call(rank, 1, step.unsigned_abs(), step * 100 + 50 + late + ahead, 50 - late)
-                })
-            })
-            .collect()
-    }
+    use crate::Observation;
 
     #[test]
     fn each_window_has_what_each_rank_did_in_it() {

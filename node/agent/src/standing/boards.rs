@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use digest::{self, Digest, WINDOW_NS, encode, time_use};
+use digest::{Digest, WINDOW_NS, encode, time_use};
 use model::wire::{JobWindows, WindowDigest, WindowsReceived};
 use parking_lot::Mutex;
 use record::steady_now_ns;

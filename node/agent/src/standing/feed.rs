@@ -6,10 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use digest::{
-    self, Collector, Digest, NodeDigests, ReferenceClock, end_of,
-    time_use::{self, EVERY_WINDOWS, Meter, TimeUse},
-};
+use digest::time_use::{self, EVERY_WINDOWS, Meter, TimeUse};
+use digest::{Collector, Digest, NodeDigests, ReferenceClock, end_of};
 use model::wire::OpenCall;
 use node_bpf::{Record, runs};
 use parking_lot::{Mutex, MutexGuard};

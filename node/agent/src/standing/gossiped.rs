@@ -4,10 +4,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use digest::{
-    self, Digest, end_of,
-    time_use::{self, EVERY_WINDOWS, TimeUse},
-};
+use digest::time_use::{self, EVERY_WINDOWS, TimeUse};
+use digest::{Digest, end_of};
 use gossip::Member;
 use record::{steady_now_ns, wall_ahead_ns};
 use standing::{NO_JOB, NODE_WINDOWS};

@@ -32,16 +32,14 @@ struct Duty {
 /// Judges until `stop`.
 pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
     let mut duties: BTreeMap<u64, Duty> = BTreeMap::new();
-    let mut not_before = Instant::now();
+    let mut pace = tokio::time::interval(LOOK_EVERY);
     loop {
         tokio::select! {
             () = shared.standing.boards.news.notified() => {}
             () = tokio::time::sleep(LOOK_AT_LEAST) => {}
             () = stop.cancelled() => return,
         }
-        if not_before > Instant::now() {
-            tokio::time::sleep_until(not_before.into()).await;
-        }
+        pace.tick().await;
         let standing = &shared.standing;
         let (mixed, roster) = (standing.is_mixed(), standing.roster());
         // With the judges that this host suspects, which count as none.
@@ -97,7 +95,7 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
             standing.own.lock().insert(job, (verdict, now_ns));
             standing.look_again();
         }
-        not_before = Instant::now() + LOOK_EVERY;
+        pace.reset();
     }
 }
 

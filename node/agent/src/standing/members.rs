@@ -28,7 +28,7 @@ pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
     let (mut gossiped, mut roster) = (Gossiped::default(), Roster::default());
     let mut read: BTreeMap<(String, u64), String> = BTreeMap::new();
     let mut changes: BTreeMap<u64, Change> = BTreeMap::new();
-    let mut not_before = Instant::now();
+    let mut pace = tokio::time::interval(LOOK_EVERY);
     loop {
         tokio::select! {
             changed = members.changed() => if changed.is_err() { return },
@@ -36,9 +36,7 @@ pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
             () = tokio::time::sleep(LOOK_AT_LEAST) => {}
             () = stop.cancelled() => return,
         }
-        if not_before > Instant::now() {
-            tokio::time::sleep_until(not_before.into()).await;
-        }
+        pace.tick().await;
         let list = Arc::clone(&members.borrow_and_update());
         let standing = &shared.standing;
         let now = Instant::now();
@@ -65,7 +63,7 @@ pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
                 tracing::warn!("a change of the verdict was not reported, too many wait: {sentence}");
             }
         }
-        not_before = Instant::now() + LOOK_EVERY;
+        pace.reset();
     }
 }
 

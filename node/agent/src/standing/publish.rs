@@ -4,11 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use digest::{
-    self, Digest, NodeDigests, end_of,
-    time_use::{self, TimeUse},
-    window_of,
-};
+use digest::time_use::{self, TimeUse};
+use digest::{Digest, NodeDigests, end_of, window_of};
 use model::wire::WindowDigest;
 use record::{steady_now_ns, wall_ahead_ns};
 use standing::NO_JOB;

@@ -129,12 +129,12 @@ impl Cursor<'_> {
     fn keep(&self, used: u64, bounds: &Bounds, by: Vec<usize>) -> Result<Option<Arc<Kept>>> {
         let used = by.iter().fold(used, |used, column| used | 1 << (*column).min(63));
         let mut reader = self.reader(used, bounds)?;
-        let (mut chunks, mut memory, mut bytes) = (Vec::new(), Reservation::default(), 0);
+        let (mut chunks, mut memory) = (Vec::new(), Reservation::default());
         let mut places = HashMap::<Vec<Key>, Vec<(u32, u32)>>::new();
         while let Some(chunk) = reader.next()? {
             let at = chunks.len() as u32;
-            bytes += chunk.memory_bytes() + if by.is_empty() { 0 } else { chunk.rows * KEPT_ROW_BYTES };
-            if !memory.try_resize(bytes) {
+            let of_index = if by.is_empty() { 0 } else { chunk.rows * KEPT_ROW_BYTES };
+            if !memory.try_grow(chunk.memory_bytes() + of_index) {
                 return Ok(None);
             }
             for row in (0..chunk.rows).filter(|_| !by.is_empty()) {

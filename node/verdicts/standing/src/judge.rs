@@ -9,7 +9,7 @@ use super::network;
 use super::page::{Meetings, Page, RECENT_NS};
 use super::settle::settle;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK, Standing};
-use digest::{self, Digest, WINDOW_NS, end_of, window_of, without_progress};
+use digest::{Digest, WINDOW_NS, end_of, window_of, without_progress};
 use observed::{Coupling, Gone, Input, NodeCoverage, Rules, complete_together};
 use verdicts::{Culprit, RankWindows, Report, Verdict, analyse, is_slower, rank_windows};
 

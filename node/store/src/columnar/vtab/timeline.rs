@@ -32,6 +32,12 @@ fn rank(time: Option<i64>, desc: bool) -> Rank {
     if desc { -ascending } else { ascending }
 }
 
+/// The first and the last place of times from the least to the greatest.
+fn places(least: Option<i64>, greatest: Option<i64>, desc: bool) -> (Rank, Rank) {
+    let (first, last) = if desc { (greatest, least) } else { (least, greatest) };
+    (rank(first, desc), rank(last, desc))
+}
+
 /// Some segments and their blocks.
 pub(super) struct Timeline {
     segments: Vec<Segment>,
@@ -49,7 +55,6 @@ pub(super) struct Timeline {
     time: usize,
     desc: bool,
     within: (Rank, Rank),
-    bytes: usize,
     reservation: Reservation,
 }
 
@@ -105,15 +110,13 @@ impl Timeline {
             time,
             desc,
             within: bounds(within, desc),
-            bytes: 0,
             reservation: Reservation::default(),
             segments,
         };
         for segment in 0..timeline.segments.len() {
             let header = timeline.segments[segment].header(name).filter(|header| !header.has_null());
             let (first, last) = match header.and_then(|header| header.range) {
-                Some((least, greatest)) if desc => (rank(Some(greatest), desc), rank(Some(least), desc)),
-                Some((least, greatest)) => (rank(Some(least), desc), rank(Some(greatest), desc)),
+                Some((least, greatest)) => places(Some(least), Some(greatest), desc),
                 None => {
                     let blocks = timeline.blocks_of(segment, conn, columns)?;
                     let Some(first) = blocks.list.first().map(|block| block.first) else { continue };
@@ -134,8 +137,7 @@ impl Timeline {
 
     /// Counts so many bytes more as the question's memory.
     fn reserve(&mut self, more: usize) -> Result<()> {
-        self.bytes += more;
-        if self.reservation.try_resize(self.bytes) { Ok(()) } else { Err(no_memory()) }
+        if self.reservation.try_grow(more) { Ok(()) } else { Err(no_memory()) }
     }
 
     /// The blocks of a segment.
@@ -178,7 +180,7 @@ impl Timeline {
 fn bounds((least, greatest): (i64, i64), desc: bool) -> (Rank, Rank) {
     // Without a bound NULL is within.
     let least = Some(least).filter(|least| *least > i64::MIN);
-    if desc { (rank(Some(greatest), desc), rank(least, desc)) } else { (rank(least, desc), rank(Some(greatest), desc)) }
+    places(least, Some(greatest), desc)
 }
 
 /// The first and the last place of a block's rows. None when its bytes are damaged.
@@ -196,8 +198,7 @@ fn ends(column: &Encoded, block: usize, rows: usize, desc: bool, buffer: &mut Ve
         let times = || buffer.iter().enumerate().map(|(at, value)| time_of(column.cell(start + at, *value)));
         (times().min()?, times().max()?)
     };
-    let (first, last) = if desc { (greatest, least) } else { (least, greatest) };
-    Some((rank(first, desc), rank(last, desc)))
+    Some(places(least, greatest, desc))
 }
 
 fn time_of(cell: Cell<'_>) -> Option<i64> {
