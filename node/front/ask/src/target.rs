@@ -155,6 +155,11 @@ impl Target {
         self.backend.is_stores()
     }
 
+    /// Whether nobody listens where it answers, as far as this host can tell at once.
+    pub fn is_gone(&self) -> bool {
+        self.backend.is_gone()
+    }
+
     /// Description, such as `the stores DIR`.
     pub fn description(&self) -> String {
         self.backend.description()
