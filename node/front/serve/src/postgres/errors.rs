@@ -30,6 +30,16 @@ pub(super) fn syntax(message: String) -> PgWireError {
     error("42601", message, Some(DIALECT))
 }
 
+/// A parameter's type is neither sent nor told by its place (indeterminate_datatype).
+pub(super) fn indeterminate(message: String) -> PgWireError {
+    error("42P18", message, None)
+}
+
+/// Two types that are not compared (undefined_function, as PostgreSQL has it for operators).
+pub(super) fn operator(message: String) -> PgWireError {
+    error("42883", message, None)
+}
+
 /// An unknown setting (undefined_object), or an invalid value of it.
 pub(super) fn setting(message: String) -> PgWireError {
     error("42704", message, None)

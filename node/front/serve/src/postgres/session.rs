@@ -29,9 +29,10 @@ use pgwire::messages::simplequery::Query;
 use query_planner::{ColumnMeta, Value};
 
 use super::catalog::Found;
+use super::infer::{Inferred, Parameter};
 use super::running::{Next, Running};
 use super::statement::{Class, Statement, literals};
-use super::{Asking, auth, errors, types};
+use super::{Asking, auth, errors, infer, types};
 
 /// The state of a session.
 struct Session {
@@ -120,7 +121,12 @@ impl Handler {
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let ask = |sql: &str, plan_only| Question { sql: sql.to_owned(), timeout_ms, plan_only, ..Question::default() };
         match &statement.class {
-            Class::Nodes => Running::ask(&self.asking.gateway, &who, ask(&statement.sql, false), cancelled).await,
+            Class::Nodes => {
+                let mut running =
+                    Running::ask(&self.asking.gateway, &who, ask(&statement.sql, false), cancelled).await?;
+                self.describe(client, statement, &mut running).await;
+                Ok(running)
+            }
             Class::Explain(_, true) => {
                 Err(errors::unsupported("EXPLAIN ANALYZE is not offered here: rankmesh query --explain=analyze is"))
             }
@@ -265,12 +271,41 @@ impl Handler {
         {
             return Ok(running);
         }
-        let statement = portal.statement.statement.with(&literals(portal)?)?;
+        let inferred = self.inferred(client, &portal.statement.statement).await?;
+        let statement = portal.statement.statement.with(&literals(portal, &inferred)?)?;
         let mut running = self.begin(client, &statement, cancelled).await?;
         if let Some(given_types) = session.given_types.lock().get(id) {
             running.retype(given_types);
         }
         Ok(running)
+    }
+
+    /// What the places of a statement's parameters say of their types.
+    async fn inferred<C: ClientInfo>(&self, client: &C, statement: &Statement) -> PgWireResult<Vec<Parameter>> {
+        let count = statement.parameters();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        // (The catalogue's tables are not those of the nodes; their values are looked up as texts.)
+        if statement.class == Class::Catalog {
+            let of_catalog = infer::parameters(&statement.tokens, &infer::Columns::new(), count);
+            let or_text = |found| if found == Parameter::Unknown { Parameter::Is(Inferred::Text) } else { found };
+            return Ok(of_catalog.into_iter().map(or_text).collect());
+        }
+        let columns = self.asking.columns(&auth::who(client)).await.map_err(|problem| errors::of_problem(&problem))?;
+        Ok(infer::parameters(&statement.tokens, &columns, count))
+    }
+
+    /// Gives computed columns whose values do not tell their types those that their expressions
+    /// have.
+    async fn describe<C: ClientInfo>(&self, client: &C, statement: &Statement, running: &mut Running) {
+        if statement.class != Class::Nodes || !running.has_untyped() {
+            return;
+        }
+        let Ok(columns) = self.asking.columns(&auth::who(client)).await else { return };
+        if let Some(kinds) = infer::results(&statement.tokens, &columns) {
+            running.infer(&kinds);
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use pgwire::api::portal::Portal;
 use pgwire::error::{PgWireError, PgWireResult};
 
 use super::errors;
+use super::infer::Parameter;
 use super::tokens::{Kind, Token, closing, statements, tokens};
+use super::types;
 
 /// The kind of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -229,14 +231,47 @@ fn is_catalog(tokens: &[Token]) -> bool {
 /// The values of a portal's parameters, as literals of SQLite.
 ///
 /// # Errors
-/// A value is none of its type, or its type is not known here.
-pub(super) fn literals(portal: &Portal<Statement>) -> PgWireResult<Vec<String>> {
-    (0..portal.parameter_len()).map(|at| literal(portal, at)).collect()
+/// A value is none of its type, or its type is not known here; its type is neither sent nor told by
+/// its place, or they contradict each other.
+pub(super) fn literals(portal: &Portal<Statement>, inferred: &[Parameter]) -> PgWireResult<Vec<String>> {
+    let kinds = parameter_types(&portal.statement.parameter_types, inferred)?;
+    kinds.into_iter().enumerate().map(|(at, kind)| literal(portal, at, kind)).collect()
 }
 
-fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
+/// The types of parameters: as the client says, else as their places say.
+///
+/// # Errors
+/// Neither says, or they contradict each other.
+pub(super) fn parameter_types(given: &[Option<Type>], inferred: &[Parameter]) -> PgWireResult<Vec<Type>> {
+    let of = |(at, inferred): (usize, &Parameter)| {
+        let number = at + 1;
+        let given = given.get(at).cloned().flatten().filter(|kind| *kind != Type::UNKNOWN);
+        match (given, *inferred) {
+            (Some(kind), Parameter::Is(wanted)) if is_text(&kind) && wanted.is_number() => {
+                Err(errors::operator(format!(
+                    "parameter ${number} is a text where a number is compared: send a number, or write CAST(${number} AS {})",
+                    wanted.name()
+                )))
+            }
+            (Some(kind), _) => Ok(kind),
+            (None, Parameter::Is(kind)) => Ok(types::of(kind)),
+            (None, Parameter::Unknown) => Err(errors::indeterminate(format!(
+                "could not determine data type of parameter ${number}: write CAST(${number} AS INTEGER), REAL, TEXT or BLOB"
+            ))),
+            (None, Parameter::Differs) => Err(errors::indeterminate(format!(
+                "parameter ${number} is a number in one place and a text in another: CAST(${number} AS …) in each"
+            ))),
+        }
+    };
+    inferred.iter().enumerate().map(of).collect()
+}
+
+fn is_text(kind: &Type) -> bool {
+    [Type::TEXT, Type::VARCHAR, Type::BPCHAR, Type::NAME].contains(kind)
+}
+
+fn literal(portal: &Portal<Statement>, at: usize, kind: Type) -> PgWireResult<String> {
     let Some(Some(bytes)) = portal.parameters.get(at) else { return Ok("NULL".to_owned()) };
-    let kind = portal.statement.parameter_types.get(at).cloned().flatten().unwrap_or(Type::UNKNOWN);
     let wrong = |error: &dyn std::fmt::Display| errors::data(format!("parameter ${}: {error}", at + 1));
     let is_binary = matches!(&portal.parameter_format, pgwire::api::portal::Format::UnifiedBinary)
         || matches!(&portal.parameter_format, pgwire::api::portal::Format::Individual(codes) if codes.get(at) == Some(&1));
@@ -272,7 +307,10 @@ fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
     let text = std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
     match kind {
         Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => {
-            text.trim().parse::<i64>().map(integer_literal).map_err(|error| wrong(&error))
+            text.trim().parse::<i64>().map(integer_literal).map_err(|_| {
+                let text: String = record::printable(text).chars().take(40).collect();
+                wrong(&format!("{text:?} is no integer (times are integers: nanoseconds since 1970)"))
+            })
         }
         Type::FLOAT4 | Type::FLOAT8 | Type::NUMERIC => {
             if let Ok(integer) = text.trim().parse::<i64>() {

@@ -11,7 +11,7 @@ use pgwire::api::query::{ExtendedQueryHandler, send_ready_for_query};
 use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, Response, Tag};
 use pgwire::api::stmt::StoredStatement;
 use pgwire::api::store::{Entry, PortalStore};
-use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState, Type};
+use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::extendedquery::{
@@ -21,7 +21,7 @@ use pgwire::messages::extendedquery::{
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 
 use super::super::errors;
-use super::super::statement::{Class, Statement};
+use super::super::statement::{Class, Statement, parameter_types};
 use super::{Handler, Parser, tag_of};
 
 #[async_trait]
@@ -97,8 +97,7 @@ impl ExtendedQueryHandler for Handler {
     {
         let statement = &target.statement;
         let count = statement.parameters();
-        let given = |at: usize| target.parameter_types.get(at).cloned().flatten().unwrap_or(Type::TEXT);
-        let parameters: Vec<Type> = (0..count).map(given).collect();
+        let parameters = parameter_types(&target.parameter_types, &self.inferred(client, statement).await?)?;
         if !has_rows(statement) {
             return Ok(DescribeStatementResponse::new(parameters, Vec::new()));
         }
@@ -113,7 +112,9 @@ impl ExtendedQueryHandler for Handler {
             if empty.class == Class::Nodes {
                 empty.sql = format!("SELECT * FROM ({}\n) LIMIT 0", empty.sql);
             }
-            self.begin(client, &empty, &mut cancelled).await?
+            let mut running = self.begin(client, &empty, &mut cancelled).await?;
+            self.describe(client, statement, &mut running).await;
+            running
         };
         let fields = running.fields(&Format::UnifiedText)?;
         session.given_types.lock().insert(target.id.clone(), running.types());
