@@ -3,11 +3,13 @@
 //!
 //! - `auth`: who may connect; `session`: a client's statements and settings; `running`: a question
 //!   and its rows as they come; `types`, `errors`: values and errors in PostgreSQL's forms.
+//! - `copy`: answers as one stream.
 //! - `tokens`, `statement`: kinds of statements, and inserting parameters; `infer`: their types;
 //!   `catalog`, `rewrite`: what clients look up of tables, columns and settings.
 
 mod auth;
 mod catalog;
+mod copy;
 mod errors;
 mod infer;
 pub(crate) mod password;

@@ -58,6 +58,12 @@ impl Running {
         Self { columns, untyped, waiting, events: None, ended: Some(None), _stop: None }
     }
 
+    /// These rows under the columns of this answer.
+    pub(super) fn like(&self, rows: Vec<Vec<Value>>) -> Self {
+        let (columns, untyped) = (self.columns.clone(), self.untyped.clone());
+        Self { columns, untyped, waiting: rows.into(), events: None, ended: Some(None), _stop: None }
+    }
+
     /// Asks the nodes, and waits for the first rows: they decide the types of columns.
     ///
     /// # Errors

@@ -5,8 +5,10 @@ use pgwire::api::Type;
 use pgwire::api::portal::Portal;
 use pgwire::error::{PgWireError, PgWireResult};
 
+use super::copy::Copy;
 use super::errors;
 use super::infer::Parameter;
+use super::session::CursorStatement;
 use super::tokens::{Kind, Token, closing, statements, tokens};
 use super::types;
 
@@ -16,8 +18,13 @@ pub(super) enum Class {
     Begin,
     Commit,
     Rollback,
-    /// `SET name = value`, `SET name TO value`.
-    Set(String, String),
+    /// `SET name = value`, `SET name TO value`; whether it is `SET LOCAL`.
+    Set(String, String, bool),
+    /// Back to how a session begins.
+    DiscardAll,
+    Cursor(CursorStatement),
+    /// An answer as one stream.
+    Copy(Copy),
     /// Back to the default: a setting, or all.
     Reset(String),
     Show(String),
@@ -71,8 +78,20 @@ impl Statement {
         Ok(statements(sql).map_err(errors::syntax)?.into_iter().map(|(sql, tokens)| Self::new(sql, tokens)).collect())
     }
 
+    /// The one statement of a text.
+    ///
+    /// # Errors
+    /// There is none, or there are more.
+    pub(super) fn one(sql: &str) -> PgWireResult<Self> {
+        let mut all = Self::all(sql)?;
+        match (all.pop(), all.is_empty()) {
+            (Some(statement), true) => Ok(statement),
+            _ => Err(errors::syntax("one SELECT is expected here".to_owned())),
+        }
+    }
+
     fn new(sql: String, tokens: Vec<Token>) -> Self {
-        let class = class(&tokens);
+        let class = class(&sql, &tokens);
         Self { sql, tokens, class }
     }
 
@@ -106,7 +125,7 @@ impl Statement {
                 sql.push(' ');
                 continue;
             }
-            if self.class != Class::Catalog && token.is("public") && next_is(1, ".") {
+            if self.class != Class::Catalog && token.name().as_deref() == Some("public") && next_is(1, ".") {
                 sql.push_str(&self.sql[copied..token.at]);
                 copied = self.tokens.get(at + 2).map_or(self.sql.len(), |next| next.at);
                 at += 2;
@@ -139,7 +158,7 @@ fn past_type(tokens: &[Token], at: usize) -> usize {
     end.min(tokens.len())
 }
 
-fn class(tokens: &[Token]) -> Class {
+fn class(sql: &str, tokens: &[Token]) -> Class {
     let name = |at: usize| tokens.get(at).and_then(Token::name).unwrap_or_default();
     let value = |from: usize| {
         let words = tokens.iter().skip(from).map(|token| token.string().unwrap_or_else(|| token.text.clone()));
@@ -153,10 +172,12 @@ fn class(tokens: &[Token]) -> Class {
         "savepoint" => Class::Done("SAVEPOINT"),
         "release" => Class::Done("RELEASE"),
         "deallocate" => Class::Done("DEALLOCATE"),
-        "discard" => Class::Done("DISCARD ALL"),
+        "discard" if name(1) == "all" => Class::DiscardAll,
+        "discard" => Class::Done("DISCARD"),
         "unlisten" => Class::Done("UNLISTEN"),
         "set" => {
             let mut at = 1;
+            let local = name(1) == "local";
             while ["session", "local"].contains(&name(at).as_str()) && tokens.len() > at + 1 {
                 at += 1;
             }
@@ -165,7 +186,7 @@ fn class(tokens: &[Token]) -> Class {
                 return Class::Done("SET");
             }
             if name(at) == "time" && name(at + 1) == "zone" {
-                return Class::Set("timezone".to_owned(), value(at + 2));
+                return Class::Set("timezone".to_owned(), value(at + 2), local);
             }
             let mut known = name(at);
             // rankmesh.require_all
@@ -174,7 +195,7 @@ fn class(tokens: &[Token]) -> Class {
                 at += 2;
             }
             let is_set = tokens.get(at + 1).is_some_and(|token| token.is("=") || token.is("to"));
-            if is_set { Class::Set(known, value(at + 2)) } else { Class::Set(known, value(at + 1)) }
+            Class::Set(known, value(at + if is_set { 2 } else { 1 }), local)
         }
         "reset" => Class::Reset(name(1)),
         "show" => Class::Show(shown(tokens)),
@@ -188,10 +209,10 @@ fn class(tokens: &[Token]) -> Class {
                 None => Class::Nodes,
             }
         }
-        "declare" | "fetch" | "move" | "close" => Class::Refused(
-            "there are no cursors by name: rows are streamed as they are read, and Execute may fetch them in parts",
-        ),
-        "copy" => Class::Refused("COPY is not offered: ask with SELECT; rankmesh export writes files"),
+        "declare" | "fetch" | "move" | "close" => {
+            CursorStatement::parsed(tokens).map_or_else(Class::Refused, Class::Cursor)
+        }
+        "copy" => Copy::parsed(sql, tokens).map_or_else(Class::Refused, Class::Copy),
         "prepare" | "execute" => {
             Class::Refused("PREPARE is not offered as SQL: the protocol's own prepared statements are")
         }
@@ -380,16 +401,18 @@ mod tests {
             assert_eq!(class(sql), Class::Catalog, "{sql}");
         }
         assert_eq!(class("SELECT user FROM processes"), Class::Nodes);
-        assert_eq!(class("SET require_all = on"), Class::Set("require_all".into(), "on".into()));
+        assert_eq!(class("SET require_all = on"), Class::Set("require_all".into(), "on".into(), false));
         assert_eq!(
             class("SET SESSION rankmesh.require_all TO 'off'"),
-            Class::Set("rankmesh.require_all".into(), "off".into())
+            Class::Set("rankmesh.require_all".into(), "off".into(), false)
         );
-        assert_eq!(class("SET TIME ZONE 'UTC'"), Class::Set("timezone".into(), "UTC".into()));
+        assert_eq!(class("SET TIME ZONE 'UTC'"), Class::Set("timezone".into(), "UTC".into(), false));
         assert_eq!(class("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"), Class::Done("SET"));
         assert_eq!(class("show transaction isolation level"), Class::Show("transaction_isolation".into()));
         assert_eq!(class("EXPLAIN ANALYZE SELECT 1"), Class::Explain(16, true));
-        assert!(matches!(class("COPY t TO STDOUT"), Class::Refused(_)));
+        assert!(matches!(class("COPY t FROM STDIN"), Class::Refused(_)));
+        assert!(matches!(class("COPY t TO STDOUT"), Class::Copy(_)));
+        assert_eq!(class("SET LOCAL x = 1"), Class::Set("x".into(), "1".into(), true));
     }
 
     #[test]

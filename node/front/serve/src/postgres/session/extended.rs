@@ -22,7 +22,7 @@ use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, Transactio
 
 use super::super::errors;
 use super::super::statement::{Class, Statement, parameter_types};
-use super::{Handler, Parser, tag_of};
+use super::{CursorStatement, Handler, Parser, tag_of};
 
 #[async_trait]
 impl ExtendedQueryHandler for Handler {
@@ -135,6 +135,13 @@ impl ExtendedQueryHandler for Handler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
+        if let Class::Cursor(CursorStatement::Declare { name, .. }) = &target.statement.statement.class
+            && *name == target.name
+        {
+            let session = Self::session(client);
+            let fields = session.cursors.lock().await.running(name)?.fields(&target.result_column_format)?;
+            return Ok(DescribePortalResponse::new(fields.to_vec()));
+        }
         if !has_rows(&target.statement.statement) {
             return Ok(DescribePortalResponse::new(Vec::new()));
         }
@@ -167,7 +174,12 @@ impl ExtendedQueryHandler for Handler {
         };
         let statement = &portal.statement.statement;
         Self::check(client, statement)?;
-        if let Some(tag) = self.command(client, statement)? {
+        if let Some(tag) = self.command(client, statement).await? {
+            if let Class::Cursor(CursorStatement::Declare { name, .. }) = &statement.class {
+                // Clients describe a cursor as the portal of its name.
+                let bound = Bind::new(Some(name.clone()), None, Vec::new(), Vec::new(), Vec::new());
+                client.portal_store().put_portal(Arc::new(Portal::try_new(&bound, Arc::clone(&portal.statement))?));
+            }
             client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::from(tag))).await?;
             return Ok(());
         }
@@ -238,5 +250,12 @@ impl ExtendedQueryHandler for Handler {
 }
 
 fn has_rows(statement: &Statement) -> bool {
-    matches!(statement.class, Class::Nodes | Class::Catalog | Class::Show(_) | Class::Explain(..))
+    matches!(
+        statement.class,
+        Class::Nodes
+            | Class::Catalog
+            | Class::Show(_)
+            | Class::Explain(..)
+            | Class::Cursor(CursorStatement::Fetch { .. })
+    )
 }
