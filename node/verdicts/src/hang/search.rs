@@ -198,6 +198,10 @@ impl<'a> Search<'a> {
                 }
                 found
             }
+            None if wait.place.is_none() && wait.pair.is_some() => {
+                let (comm, func) = wait.pair.unwrap_or_default();
+                Call { func: func.to_owned(), comm_hash: Some(hex(comm)), ..Call::default() }
+            }
             None => {
                 let func = wait.place.and_then(|place| self.name_at(place)).unwrap_or("synchronize").to_owned();
                 let comm_hash = wait.place.map(|(comm, _)| hex(comm));
@@ -320,7 +324,8 @@ impl<'a> Search<'a> {
         }
         let direct = self.waits.all.iter().filter(|wait| wait.leads_to.iter().any(|to| points.contains(to)));
         let wait = direct.min_by_key(|wait| (!wait.is_long, wait.since_ns))?;
-        let absence = match wait.call.map(|call| Meeting::of(&call.func)) {
+        let func = wait.call.map(|call| &*call.func).or(wait.pair.map(|(_, func)| func));
+        let absence = match func.map(Meeting::of) {
             Some(Meeting::Receive | Meeting::Wait) => Absence::NotSent,
             Some(Meeting::Send) => Absence::NotReceived,
             _ => Absence::NotEntered,

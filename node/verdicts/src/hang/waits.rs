@@ -28,6 +28,8 @@ pub(super) struct Wait<'a> {
     pub(super) is_long: bool,
     /// Where its edges lead to.
     pub(super) leads_to: Vec<Vertex>,
+    /// Where it waits for its device in a call to one rank: the communicator, and the call.
+    pub(super) pair: Option<(u64, &'static str)>,
 }
 
 /// A call that all have entered and some do not leave.
@@ -111,7 +113,7 @@ impl<'a> Waits<'a> {
                 return;
             }
             let place = call.and_then(|call| call.comm_hash.zip(call.comm_seq));
-            self.all.push(Wait { who, call, place, since_ns, is_long, leads_to: Vec::new() });
+            self.all.push(Wait { who, call, place, since_ns, is_long, leads_to: Vec::new(), pair: None });
         };
         for (who, calls) in &people.calls {
             for call in calls.iter().filter(|call| Meeting::of(&call.func) != Meeting::Pending) {
@@ -273,9 +275,13 @@ impl<'a> Waits<'a> {
                 let Some(other) = other else { continue };
                 let theirs = other.progress.and_then(|p| p.pairs.iter().find(|of| of.peer == member.rank));
                 let theirs = theirs.copied().unwrap_or_default();
-                if theirs.sent < pair.received || theirs.received < pair.sent {
-                    wait.leads_to.push(other.who);
-                }
+                let unmet = match (theirs.sent < pair.received, theirs.received < pair.sent) {
+                    (true, _) => "recv",
+                    (_, true) => "send",
+                    _ => continue,
+                };
+                wait.leads_to.push(other.who);
+                wait.pair = wait.pair.or(Some((*comm, unmet)));
             }
         }
         if !wait.leads_to.is_empty() {
