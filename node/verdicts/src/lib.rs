@@ -8,7 +8,7 @@
 //! What goes in, and the thresholds, lie in `observed`; cells are made in `digest`, of rows and of
 //! digests alike; `stats` has the statistics.
 //!
-//! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen,
+//! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen, `positions` finds their places,
 //! `matching` brings cells together into communicators (`comm`; with `classes`: who does the same
 //! work), `windows` cuts time, `score` sums up (`tally`) and `rating` rates ranks, `suspects` looks
 //! for episodes, `stages` for imbalances, `slower` whether the whole job became slower, `hang` for
@@ -30,6 +30,7 @@ mod matching;
 mod number;
 mod peer;
 pub mod point_to_point;
+mod positions;
 mod rank_windows;
 mod rating;
 mod report;
@@ -51,10 +52,11 @@ mod views;
 mod windows;
 
 pub use cycle::cycle_of;
-pub use hang::{Absence, Hang, Jam, Missing, NotHeard, Waiting};
+pub use hang::{Absence, Call, DifferentCall, Difference, Differing, Edge, Hang, Jam, Missing, NotHeard, Waiting};
 pub use observed::{
-    Activity, COLUMNS, ClockOffset, Coupling, Doing, Gone, Input, Kind, Names, NodeCoverage, Observation, Progress,
-    RankRef, Ranks, Row, RowError, Rules, Run, Sampled, Span, SyncCall, Totals, last_sql, progress_of, sql, syncs_sql,
+    Activity, COLUMNS, ClockOffset, Coupling, Doing, Gone, InCall, Input, JobRank, Kind, Made, Names, NodeCoverage,
+    Observation, Pair, Payload, Progress, RankRef, Ranks, Row, RowError, Rules, Run, Sampled, Span, SyncCall, Totals,
+    last_sql, progress_of, sql, syncs_sql, tail,
 };
 pub use peer::{peer, peer_of_hosts};
 pub use rank_windows::{RankWindows, Spent, SpentWindow, WindowRank, rank_windows};

@@ -66,7 +66,7 @@ impl Report {
                 }
             }
             Verdict::Hang(hang) => {
-                let waits = hang.waiting.iter_mut().map(|waiting| &mut waiting.since_ns);
+                let waits = hang.waiting.iter_mut().chain(&mut hang.unclear).map(|waiting| &mut waiting.since_ns);
                 waits.chain([&mut hang.since_ns]).flatten().for_each(moved);
             }
             _ => {}

@@ -185,8 +185,8 @@ fn finding(current: &Current, report: &Report, money: Option<&Money>) -> Finding
             if let Some(missing) = hang.missing.first() {
                 finding.rank = Some(missing.who.rank);
                 finding.culprit_node = Some(missing.who.node.clone());
-                finding.comm_hash = comm(&missing.comm_hash);
-                finding.func = Some(missing.func.clone());
+                finding.comm_hash = missing.call.comm_hash.as_deref().and_then(comm);
+                finding.func = Some(missing.call.func.clone());
             }
         }
         Verdict::DataImbalance { comm_hash, .. } => finding.comm_hash = comm(comm_hash),

@@ -1,9 +1,11 @@
 //! The stragglers question: the standing verdict where it answers it, else one from the calls of a
-//! span, gathered over the mesh (`calls`) and put on this node's clock.
+//! span, gathered over the mesh (`calls`; `hangs`: what is asked where ranks wait for long) and put
+//! on this node's clock.
 //!
 //! The analysis itself is `verdicts`, which does no IO.
 
 mod calls;
+mod hangs;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,7 +20,7 @@ use query::ask::{self, AskError};
 use record::unix_now_ns;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use verdicts::{Input, Observation, Report, Rules, Span, Verdict};
+use verdicts::{Input, Report, Rules, Span, Verdict};
 
 use super::asking::Asking;
 use super::causes::{self, Gathered};
@@ -212,12 +214,8 @@ async fn from_stores(
         Some(shared) => calls::open_calls(shared, question, caller, deadline).await,
         None => (Vec::new(), Vec::new()),
     };
-    let (numbered, unnumbered): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, numbered)| *numbered);
-    let calls = |open: Vec<(Observation, bool)>| open.into_iter().map(|(seen, _)| seen).collect::<Vec<_>>();
-    let numbered = calls(numbered);
-    input.open_unnumbered = calls(unnumbered);
-    input.progress = verdicts::progress_of(&input.observations, &numbered, &input.syncs, &waits);
-    input.syncing = waits;
+    (input.in_calls, input.syncing) = (open, waits);
+    hangs::add_progress(asking, question, &span, &mut input).await;
     if let Some(shared) = live {
         input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     }
@@ -247,6 +245,7 @@ async fn from_stores(
     }
     let silent = BTreeSet::new();
     let gathered = add_causes(asking, &mut report, &silent).await;
+    hangs::add_places(asking, live, &mut report).await;
     let after = example(&report, gathered.as_ref()) + &past_findings::lines(&findings, more);
     let (text, all) = texts(&report, &after);
     let sql = verdicts::show_sql(&report);
@@ -331,6 +330,7 @@ async fn from_standing(
     let silent = shared.standing.silent_judges(current.job);
     let asking = Asking { coordinator: &shared.coordinator, caller: &Caller::agent(), deadline, cancelled };
     let gathered = add_causes(asking.within(CAUSE_PATIENCE), &mut report, &silent).await;
+    hangs::add_places(asking.within(CAUSE_PATIENCE), Some(shared), &mut report).await;
     let about = current.about();
     report.coverage.notes.extend(silent.iter().map(|judge| format!("{judge}, a judge of the job, does not answer")));
     let mut after = example(&report, gathered.as_ref());
