@@ -6,6 +6,7 @@
 //! whoever is that judge. Commands run one at a time, with a deadline; while one runs, up to
 //! [`WAITING`] changes wait and further ones are logged and dropped.
 
+use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -150,7 +151,7 @@ fn finding(current: &Current, report: &Report, money: Option<&Money>) -> Finding
     let JobName { job_id, step_id, nranks } = &current.name;
     let job = json!({
         "key": format!("{:016x}", current.job), "job_id": job_id, "step_id": step_id, "nranks": nranks,
-        "judge": current.judge,
+        "judge": current.judge, "hosts": hosts(report),
     });
     let until_ns = standing.end_ns();
     let mut finding = Finding {
@@ -197,6 +198,13 @@ fn finding(current: &Current, report: &Report, money: Option<&Money>) -> Finding
         _ => {}
     }
     finding
+}
+
+/// The hosts of a job, by its verdict.
+fn hosts(report: &Report) -> BTreeSet<&str> {
+    let scored = report.per_comm.iter().flat_map(|comm| &comm.ranks).map(|rank| rank.node.as_str());
+    let point_to_point = report.point_to_point.iter().flat_map(|about| &about.ranks).map(|rank| rank.node.as_str());
+    scored.chain(point_to_point).collect()
 }
 
 /// Runs the operator's command: the finding as JSON on standard input, its main figures in the
