@@ -64,8 +64,8 @@ fn main() -> anyhow::Result<()> {
         figure("questions_lost_to_renewal", renewed.lost as f64, "questions", "<=", 0.0);
         for (n, cost) in &seals {
             eprintln!(
-                "{n} gossipers: {} statements sealed, {} seals judged; {} came late and were believed then",
-                cost.made, cost.judged, cost.late
+                "{n} gossipers: {} statements sealed, {} seals judged",
+                cost.made, cost.judged
             );
             let us = |time: Duration| time.as_secs_f64() * 1e6;
             figure(&format!("seal_made_{n}"), us(cost.make), "us of CPU", "<=", 200.0);
