@@ -33,6 +33,7 @@ pub use facts::{MAX_RANKS, NodeFacts};
 pub use intake::MAX_LIVES;
 pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
 pub use member::{Member, MemberState};
+pub use quiet::Quiet;
 pub use seal::Sealer;
 
 /// A node's facts from gossip keys and their values, as they are read from other nodes.

@@ -15,6 +15,7 @@ use model::frame::{self, FrameReader};
 use model::limit::{ConcurrencyLimit, Slot};
 use model::{LocalRequest, LocalResponse, OnBehalf};
 use query::access::{Access, Caller};
+use query_planner::memory::Account;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
@@ -30,6 +31,8 @@ const CLIENTS: usize = 256;
 const CLIENTS_OF_ONE: usize = 32;
 /// How long a client may take to ask, and to read a piece of its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Memory of a request while it arrives: what is read may be twice as much as the request.
+const REQUEST_MEMORY_BYTES: u64 = 2 * frame::MAX_ASKED_BYTES as u64;
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
 /// Serves the socket until `stop`.
@@ -128,7 +131,8 @@ async fn one_client(
         writer.send(LocalResponse::Failed { message, coverage: None }).await?;
         return Ok(());
     }
-    let mut reader = FrameReader::new(reader);
+    let account = Account::new(REQUEST_MEMORY_BYTES);
+    let mut reader = FrameReader::new(reader).at_most(frame::MAX_ASKED_BYTES).counted_to(&account);
     let Some(mut request) = next_request(&mut reader).await? else { return Ok(()) };
     let mut behalf = None;
     if let LocalRequest::OnBehalf(of) = request {

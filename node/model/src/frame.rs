@@ -24,6 +24,9 @@ pub const VERSION: u8 = 1;
 /// Largest frame, bytes, version byte and body together.
 pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
 
+/// Largest frame of what people ask, bytes: a question's SQL has 100,000.
+pub const MAX_ASKED_BYTES: usize = 512 << 10;
+
 /// Frames from this size on count as the questions' memory while they are read, and what may be
 /// made of one.
 const LARGE_FRAME_BYTES: usize = 64 << 10;
