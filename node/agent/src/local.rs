@@ -92,13 +92,23 @@ impl Client {
         Asking::new("socket", format!("uid {}", self.uid), role, kind).pid(self.pid)
     }
 
+    /// A client of a front end. Whom the agent's own user serves has a queue of her own; the names
+    /// that another user gives share that user's part.
+    fn reader_for(&self, of: &OnBehalf) -> Caller {
+        if self.own {
+            return Caller::guest(Access::Reader, format!("uid {} for {}", self.uid, of.client));
+        }
+        let mut caller = Caller::guest(Access::Reader, format!("uid {}", self.uid));
+        let client = of.client.bytes().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        caller.requester = caller.requester.for_user(Some(client));
+        caller
+    }
+
     /// Its role, for itself or for a client that it serves: that one may do less, never more.
     fn caller(&self, behalf: Option<&OnBehalf>) -> Caller {
         let access = self.access.unwrap_or(Access::Reader);
         match (behalf, access) {
-            (Some(of), Access::Owner | Access::Reader) if of.reader => {
-                Caller::guest(Access::Reader, format!("uid {} for {}", self.uid, of.client))
-            }
+            (Some(of), Access::Owner | Access::Reader) if of.reader => self.reader_for(of),
             _ if self.own => Caller::owner(),
             _ => Caller::guest(access, format!("uid {}", self.uid)),
         }

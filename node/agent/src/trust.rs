@@ -225,8 +225,10 @@ impl Watch {
                 Ok(true) => drop(self.refused.remove(&name)),
                 // Meanwhile another had it, perhaps.
                 failed => {
-                    let error = failed.err().map_or_else(|| "it has no newer one".to_owned(), |error| format!("{error:#}"));
-                    let pause = self.refused.get(&name).map_or(FIRST_PAUSE, |(_, pause)| (*pause * 2).min(LONGEST_PAUSE));
+                    let error =
+                        failed.err().map_or_else(|| "it has no newer one".to_owned(), |error| format!("{error:#}"));
+                    let pause =
+                        self.refused.get(&name).map_or(FIRST_PAUSE, |(_, pause)| (*pause * 2).min(LONGEST_PAUSE));
                     tracing::warn!(node = %name, error, pause_s = pause.as_secs(), "a trust list was not taken");
                     self.refused.insert(name, (Instant::now() + pause, pause));
                 }

@@ -221,12 +221,7 @@ impl Mesh {
     }
 
     /// A connection to a member whose certificate was judged.
-    pub(super) fn peer(
-        &self,
-        connection: quinn::Connection,
-        address: SocketAddr,
-        who: certs::tls::Peer,
-    ) -> Arc<Peer> {
+    pub(super) fn peer(&self, connection: quinn::Connection, address: SocketAddr, who: certs::tls::Peer) -> Arc<Peer> {
         Window::Member.open(&connection);
         let quota = self.0.quotas.of(who.name.as_str());
         Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default(), quota })

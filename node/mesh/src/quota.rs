@@ -41,11 +41,7 @@ struct Pace {
 impl Default for Quota {
     fn default() -> Self {
         let pace = Pace { messages: MESSAGES_AT_ONCE, bytes: BYTES_AT_ONCE, refilled: Instant::now() };
-        Self {
-            frames: Account::new(FRAME_BYTES),
-            gossip_now: Semaphore::new(GOSSIP_AT_A_TIME),
-            pace: Mutex::new(pace),
-        }
+        Self { frames: Account::new(FRAME_BYTES), gossip_now: Semaphore::new(GOSSIP_AT_A_TIME), pace: Mutex::new(pace) }
     }
 }
 

@@ -14,7 +14,12 @@ pub(super) struct Usage {
 
 impl Default for Usage {
     fn default() -> Self {
-        Self { since: Instant::now(), last_ms: AtomicU64::new(0), now: AtomicUsize::new(0), asked: AtomicBool::new(false) }
+        Self {
+            since: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            now: AtomicUsize::new(0),
+            asked: AtomicBool::new(false),
+        }
     }
 }
 
