@@ -75,11 +75,7 @@ async fn one(
         Verdict::None => tracing::info!("verdict: {sentence}"),
         _ => tracing::warn!("verdict: {sentence} (rankmesh stragglers tells why, with --since 60s from the stores)"),
     }
-    let writes = match current.judge.as_str() {
-        // Beside agents of an earlier release, of whom the reference node does.
-        "" => standing.reference.as_deref().is_none_or(|reference| reference == own),
-        judge => judge == own,
-    };
+    let writes = current.judge == own;
     if writes || command.is_some() {
         let asking = Asking {
             coordinator: &shared.coordinator,
