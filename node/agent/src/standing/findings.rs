@@ -203,6 +203,17 @@ fn hosts(report: &Report) -> BTreeSet<&str> {
     scored.chain(point_to_point).collect()
 }
 
+/// Whether nobody else can change the program that a command for sh begins with, where that is
+/// named by its path. (Others are found as sh finds them.)
+///
+/// # Errors
+/// Somebody else can, or there is no such file.
+pub(crate) fn hook_is_ours(command: &str) -> Result<(), trusted::Refused> {
+    let program = command.split_whitespace().next().unwrap_or_default();
+    let named = program.starts_with('/') && !program.contains(['$', '\'', '"', '`', '\\', '*', '?', ';', '&', '|']);
+    if named { trusted::program(std::path::Path::new(program)) } else { Ok(()) }
+}
+
 /// Runs the operator's command: the finding as JSON on standard input, its main figures in the
 /// environment.
 async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, report: &Report) -> Result<(), String> {
@@ -248,6 +259,30 @@ async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, repo
                 let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), nix::sys::signal::Signal::SIGKILL);
             }
             Err(format!("{command}: took longer than {PATIENCE:?} and was killed"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_others_can_change_is_no_hook() {
+        let site = tempfile::tempdir().expect("a directory");
+        let hook = site.path().join("hook.sh");
+        std::fs::write(&hook, "#!/bin/sh\n").expect("written");
+        let command = format!("{} --page ops", hook.display());
+        hook_is_ours(&command).expect("this user's");
+        std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o777)).expect("set");
+        assert!(hook_is_ours(&command).is_err());
+        for others in ["/no/such/program", "/dev/null"] {
+            assert!(hook_is_ours(others).is_err(), "{others}");
+        }
+        for found_by_sh in ["logger -t rankmesh", "cat > /tmp/x", "$HOME/bin/page", ""] {
+            hook_is_ours(found_by_sh).expect("nothing to look at");
         }
     }
 }
