@@ -15,6 +15,7 @@ pub(crate) const SLOT_PROCESS: u8 = 222;
 /// How many there are (`RM_MAX_FUNCS`).
 pub(crate) const SLOTS: u8 = 224;
 /// Counters of a communicator (`RM_COUNTERS`).
+#[cfg(test)]
 pub(crate) const COUNTERS: u8 = 96;
 
 pub(crate) const HAVE_HASH: u8 = 1;

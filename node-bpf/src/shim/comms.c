@@ -19,7 +19,8 @@ static struct comm {
 static struct group {
   word key, value;
 } groups[GROUPS], alike[GROUPS];
-/* A lock of our own: nothing but a libc is needed, whatever its age. It is held for a few steps. */
+/* A lock of our own: nothing but a libc is needed, whatever its age. It is held for
+ * a few steps, and while the library is asked for a rank or a size. */
 static int comms_lock;
 static void lock_comms(void) {
   while (__atomic_exchange_n(&comms_lock, 1, __ATOMIC_ACQUIRE)) sched_yield();
