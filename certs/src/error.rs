@@ -23,6 +23,9 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// Another user can have put a file or directory there, or can change it.
+    #[error(transparent)]
+    Changeable(#[from] trusted::Refused),
     /// There is no identity, or no CA, where one was expected.
     #[error("no {what} in {}: {hint}", dir.display())]
     Missing {

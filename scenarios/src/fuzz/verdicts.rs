@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use digest::{Collector, ReferenceClock, decode, encode, end_of, reference_id, window_of};
 use standing::{Board, JobName, JobVerdict, Judge, Presence};
-use verdicts::{Observation, show_sql, text};
+use verdicts::{InCall, show_sql, text};
 
 use crate::simulate::{Job, Slow, Stop};
 
@@ -107,21 +107,14 @@ fn gossip(job: &Job) -> Vec<u8> {
     for seen in &rows.unnumbered {
         hosts.entry(seen.node.to_string()).or_default().push_unnumbered(seen.clone());
     }
-    let open = |node: &str, at_ns: i64| -> Vec<Observation> {
-        let stands = rows.progress.iter().filter(|p| &*p.node == node && p.since_ns.is_some_and(|since| since < at_ns));
-        let like = |pid: i64| rows.observations.iter().find(move |seen| &*seen.node == node && seen.pid == pid);
-        stands
-            .filter_map(|p| {
-                let lasted = at_ns - p.since_ns?;
-                Some(Observation { seq: p.entered?, duration_ns: lasted, ..like(p.pid)?.clone() })
-            })
-            .collect()
+    let open = |node: &str, at_ns: i64| -> Vec<InCall> {
+        rows.in_calls.iter().filter(|call| &*call.node == node && call.since_ns < at_ns).cloned().collect()
     };
     let last = window_of(rows.until_ns);
     let mut input = Vec::new();
     for window in last - 40..=last {
         for (at, (node, collector)) in hosts.iter_mut().enumerate() {
-            collector.open(&open(node, end_of(window)));
+            collector.open(window, &open(node, end_of(window)));
             let mut digest = collector.close(window);
             digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us: 0, bound_us: 300 });
             if window > last - WINDOWS {

@@ -43,6 +43,7 @@ mod repeat;
 mod roster;
 
 pub(super) use feed::Feed;
+pub(super) use findings::hook_is_ours;
 pub(super) use full_report::{full_report, with_full_report};
 pub(super) use page::{page, page_of};
 pub use publish::send_windows;
