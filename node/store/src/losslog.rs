@@ -13,6 +13,9 @@ use super::sessions::Session;
 /// stays few rows.
 const ROW_SPAN_NS: i64 = 10_000_000_000;
 
+/// Capture counts what it loses once a second; a busy host makes it late.
+const COUNTED_NS: i64 = 10_000_000_000;
+
 /// Intervals kept per probe in memory; beyond, neighbours are merged (the interval grows, the count
 /// stays exact).
 const MOST_INTERVALS: usize = 512;
@@ -126,20 +129,23 @@ struct OpenRow {
 pub(crate) struct LossesWritten(Vec<(LossFact, OpenRow)>);
 
 impl LossWriter {
-    /// Write `losses`. `last_commit_ns` bounds from below the losses counted by the store itself;
-    /// those of capture reach back to the probe's previous count.
+    /// Write `losses`, none of which had reached the queue when it was drained at `unsettled_ns`:
+    /// those that the store counts itself happened since; those of capture since the count before,
+    /// at most [`COUNTED_NS`] earlier.
     pub(crate) fn write(
         &self,
         conn: &Connection,
         losses: &Losses,
         session: Session,
-        last_commit_ns: i64,
+        unsettled_ns: i64,
     ) -> rusqlite::Result<LossesWritten> {
         let mut written = Vec::with_capacity(losses.len());
         for ((probe, reason), &(ts_ns, lost)) in losses {
             let open = self.open.get(&(probe.clone(), reason.clone()));
             let ours = matches!(reason.as_str(), "queue" | "store" | "invalid");
-            let since_ns = if ours { last_commit_ns } else { open.map_or(session.start_ns, |o| o.until_ns) }.min(ts_ns);
+            let counted_ns = unsettled_ns.saturating_sub(COUNTED_NS);
+            let before_ns = open.map_or(session.start_ns, |o| o.until_ns).max(counted_ns);
+            let since_ns = if ours { unsettled_ns } else { before_ns }.min(ts_ns);
             let count = i64::try_from(lost).unwrap_or(i64::MAX);
             let mut row = OpenRow { rowid: 0, since_ns, until_ns: ts_ns };
             if let Some(open) = open.filter(|o| ts_ns.saturating_sub(o.since_ns) <= ROW_SPAN_NS) {
