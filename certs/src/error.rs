@@ -136,6 +136,14 @@ pub enum Error {
         /// In which role.
         role: Role,
     },
+    /// It was renewed again and again.
+    #[error("the certificate of {name} was renewed too often of late; it is again in {again_s} s")]
+    TooOften {
+        /// Whose.
+        name: NodeName,
+        /// When it can be renewed again, seconds.
+        again_s: u64,
+    },
     /// A certificate of another role than is needed here.
     #[error("the certificate is {found}'s: {needed} is needed here")]
     WrongRole {

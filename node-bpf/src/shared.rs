@@ -14,6 +14,7 @@ use crate::config::AttachMode;
 use crate::groups::Groups;
 use crate::late::LateComms;
 use crate::loader::ProbeStatus;
+use crate::mpi::structures::MpiStructures;
 use crate::process::{Process, Processes};
 use crate::tally::RowRule;
 use crate::tally::registry::Registry;
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) processes: Processes,
     pub(crate) clock: Clock,
     pub(crate) late: LateComms,
+    pub(crate) mpi: MpiStructures,
     /// The functions whose calls are counted.
     pub(crate) counted: Arc<Registry>,
     /// Calls whose group has not ended.

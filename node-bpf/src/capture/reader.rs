@@ -1,7 +1,7 @@
 //! Reads the ring buffer and makes records of its bytes: a thread now and then, and who needs what
 //! is in it at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -63,6 +63,7 @@ impl RingReader {
             sites: Sites::new(),
             program_began: false,
             unparsed: 0,
+            unknown_structures: HashSet::new(),
         };
         Ok(RingReader { ring: Ring::open(events)?, reader })
     }
@@ -142,6 +143,8 @@ struct Reader {
     /// Whether a program began in what was read last.
     program_began: bool,
     unparsed: u64,
+    /// Problems with MPI libraries that were reported.
+    unknown_structures: HashSet<String>,
 }
 
 /// Most stretches that are kept back for names.
@@ -252,9 +255,18 @@ impl Reader {
             Some(RawRecord::Found { pid }) => {
                 shared.processes.is_same(pid); // the end of one that had this pid before may have been lost
                 if let Some(process) = shared.announced(shared.processes.look(pid)) {
-                    process.mpi(); // a short-lived process may be gone when its first call is decoded
+                    // a short-lived process may be gone when its first call is decoded
+                    shared.mpi.meet(process.member());
                 }
                 self.sites.look(pid);
+                return;
+            }
+            Some(RawRecord::MpiBegan { pid }) => {
+                if let Some(process) = shared.announced(shared.processes.look(pid))
+                    && let Err(problem) = shared.mpi.began(process.member())
+                {
+                    self.unknown_structures(problem);
+                }
                 return;
             }
             Some(RawRecord::Exit { pid }) => {
@@ -277,6 +289,13 @@ impl Reader {
                 let ts_ns = shared.clock.now_unix_ns();
                 shared.deliver(loss(ts_ns, "ring", "parse", 1));
             }
+        }
+    }
+
+    /// Reported once for each library.
+    fn unknown_structures(&mut self, problem: String) {
+        if self.unknown_structures.insert(problem.clone()) {
+            self.shared.problem(problem);
         }
     }
 

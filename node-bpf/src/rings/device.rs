@@ -8,10 +8,10 @@
 
 use std::collections::HashMap;
 
-use super::layout::{DEVICE_FIRST, DEVICE_LAST, DEVICE_OFFSET, OPEN_HASH, OPEN_RANKS};
+use super::layout::{DEVICE_FIRST, DEVICE_LAST, DEVICE_OFFSET};
 use crate::clock::Clock;
 use crate::decode;
-use crate::wire::{HAVE_HASH, HAVE_RANK, RawCall};
+use crate::wire::RawCall;
 use record::Collective;
 
 /// Evidence tier of times taken on the device.
@@ -71,15 +71,6 @@ pub(super) fn place(call: &mut Collective, raw: &RawCall, clocks: &mut DeviceClo
     call.ts_ns = clock.unix_ns(first.wrapping_add_signed(offset));
     call.duration_ns = i64::try_from(last.saturating_sub(first)).unwrap_or(i64::MAX);
     call.tier = TIER;
-}
-
-/// The communicator and rank of a call that has not ended: `raw` has the communicator's hash and
-/// rank among its arguments.
-pub(super) fn identify(raw: &mut RawCall) {
-    raw.comm_hash = raw.args[OPEN_HASH];
-    raw.rank = (raw.args[OPEN_RANKS] >> 32) as u32 as i32;
-    raw.nranks = raw.args[OPEN_RANKS] as u32 as i32;
-    raw.flags |= HAVE_HASH | HAVE_RANK;
 }
 
 /// Sets the begin of a call that has not ended to that on the device.

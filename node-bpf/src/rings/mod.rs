@@ -393,7 +393,7 @@ impl Ring {
         let timed = is_nccl(raw.func) && raw.flags & DEVICE_TIMES != 0;
         raw.flags &= match is_nccl(raw.func) {
             true => HAVE_SEQ | HAVE_HASH | HAVE_RANK | FROM_RCCL | CAPTURED | CAPTURE_KNOWN,
-            false => HAVE_SEQ,
+            false => HAVE_SEQ | HAVE_HASH | HAVE_RANK,
         };
         let mut call = self.decode(&raw, clock)?;
         if timed {
@@ -423,18 +423,19 @@ impl Ring {
             return vec![];
         }
         let calls = bytes.chunks_exact(layout::THREAD_BYTES).filter_map(InCall::parse).filter_map(|call| {
-            let mut raw = RawCall {
+            let raw = RawCall {
                 func: (*self.header.functions.get(call.func)?)?,
-                flags: NOT_RETURNED | if call.seq.is_some() { HAVE_SEQ } else { 0 },
+                flags: NOT_RETURNED | call.flags | if call.seq.is_some() { HAVE_SEQ } else { 0 },
                 enter_ns: call.enter_ns,
                 exit_ns: now_ns,
                 pid: self.header.pid,
                 tid: call.tid,
                 cgroup_id: self.process.seen.cgroup_id.unwrap_or(0),
-                comm_hash: 0,
+                comm_hash: call.comm_hash,
                 seq: call.seq.unwrap_or(0),
-                rank: -1,
-                nranks: -1,
+                comm_seq: call.comm_seq,
+                rank: call.rank,
+                nranks: call.nranks,
                 ret: 0,
                 args: call.args,
                 site: 0,
@@ -442,7 +443,6 @@ impl Ring {
             if !is_nccl(raw.func) {
                 return self.decode(&raw, clock);
             }
-            device::identify(&mut raw);
             let mut call = self.decode(&raw, clock)?;
             device::place_open(&mut call, &raw, &self.devices(), clock);
             Some(call)

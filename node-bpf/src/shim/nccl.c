@@ -76,6 +76,25 @@ static struct op *op_of(word handle, word *open) {
   return __atomic_load_n(&op->state, __ATOMIC_ACQUIRE) == *open ? op : NULL;
 }
 
+/* Counts of calls by (communicator, function), from 0: as the agent's eBPF programs count them. */
+#define SEQ_SLOTS 4096
+static struct {
+  unsigned long long key, next;
+} seqs[SEQ_SLOTS];
+
+/* All ones when there is no room left. */
+static unsigned long long ring_seq(unsigned long long comm, unsigned int func) {
+  unsigned long long key = (comm << 7 | comm >> 57) ^ ((unsigned long long)(func + 1) << 1 | 1);
+  unsigned long long at = key * 0x9e3779b97f4a7c15ull >> 52;
+  for (unsigned int step = 0; step < 64; step++) {
+    unsigned int i = (unsigned int)(at + step) % SEQ_SLOTS;
+    unsigned long long found = __atomic_load_n(&seqs[i].key, __ATOMIC_ACQUIRE);
+    if (!found && __atomic_compare_exchange_n(&seqs[i].key, &found, key, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) found = key;
+    if (found == key) return __atomic_fetch_add(&seqs[i].next, 1, __ATOMIC_RELAXED);
+  }
+  return ~0ull;
+}
+
 static void make_ring(void) { ring_make(names, F_COUNT, "-nccl"); }
 
 static void lose(void) { __atomic_fetch_add(&ring->lost, 1, __ATOMIC_RELAXED); }
@@ -155,6 +174,7 @@ static void start_op(struct context *context, void **handle, const struct told *
   call->pid = ring->pid;
   call->tid = ring_tid;
   call->comm_hash = told->hash;
+  call->comm_seq = RM_NO_POSITION; /* NCCL tells of operations in the order of its plans */
   call->seq = told->seq;
   if (told->seq == ~0ull) {
     call->seq = ring_seq(context->id ^ told->hash, (unsigned int)told->func);
@@ -188,8 +208,11 @@ static void show(struct op *op, word first) {
   thread->seq = op->call.flags & RM_HAVE_SEQ ? op->call.seq : ~0ull;
   memcpy(thread->args, op->call.args, sizeof thread->args);
   thread->args[RM_DEVICE_FIRST] = first;
-  thread->args[RM_OPEN_HASH] = op->call.comm_hash;
-  thread->args[RM_OPEN_RANKS] = (word)(unsigned int)op->call.rank << 32 | (unsigned int)op->call.nranks;
+  thread->comm_seq = RM_NO_POSITION;
+  thread->comm_hash = op->call.comm_hash;
+  thread->rank = op->call.rank;
+  thread->nranks = op->call.nranks;
+  thread->flags = RM_HAVE_HASH | RM_HAVE_RANK;
   __atomic_store_n(&thread->func, (unsigned int)op->call.func + 1, __ATOMIC_RELEASE);
 }
 

@@ -137,22 +137,3 @@ static void ring_write(const struct rm_call *call) {
   memcpy(&slot->call, call, sizeof *call);
   __atomic_store_n(&slot->ready, ticket + 1, __ATOMIC_RELEASE);
 }
-
-/* Counts of calls by (communicator, function), from 0: as the agent's eBPF programs count them. */
-#define SEQ_SLOTS 4096
-static struct {
-  unsigned long long key, next;
-} seqs[SEQ_SLOTS];
-
-/* All ones when there is no room left. */
-static unsigned long long ring_seq(unsigned long long comm, unsigned int func) {
-  unsigned long long key = (comm << 7 | comm >> 57) ^ ((unsigned long long)(func + 1) << 1 | 1);
-  unsigned long long at = key * 0x9e3779b97f4a7c15ull >> 52;
-  for (unsigned int step = 0; step < 64; step++) {
-    unsigned int i = (unsigned int)(at + step) % SEQ_SLOTS;
-    unsigned long long found = __atomic_load_n(&seqs[i].key, __ATOMIC_ACQUIRE);
-    if (!found && __atomic_compare_exchange_n(&seqs[i].key, &found, key, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) found = key;
-    if (found == key) return __atomic_fetch_add(&seqs[i].next, 1, __ATOMIC_RELAXED);
-  }
-  return ~0ull;
-}

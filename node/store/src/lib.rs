@@ -47,7 +47,7 @@ mod rows;
 mod schema;
 mod sessions;
 mod source;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, debug_assertions))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
