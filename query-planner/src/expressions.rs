@@ -166,3 +166,21 @@ fn is_now(expr: &Expr) -> bool {
 fn is_text(expr: &Expr, wanted: &str) -> bool {
     matches!(expr.peeled(), Expr::Literal(text) if text.starts_with('\'') && unquote(text).eq_ignore_ascii_case(wanted))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{AskOptions, Catalog, plan};
+
+    #[test]
+    fn local_time_is_refused_with_what_to_write() {
+        let refused = |sql: &str| plan(sql, &Catalog::default(), &AskOptions::default()).err().map(|e| e.to_string());
+        for sql in [
+            "SELECT datetime(0, 'unixepoch', 'localtime')",
+            "SELECT 1 WHERE strftime('%H', '2026-07-01', 'LocalTime') = '02'",
+            "WITH t AS (SELECT date('2026-07-01', 'localtime') AS d) SELECT d FROM t",
+        ] {
+            assert!(refused(sql).is_some_and(|why| why.contains("'+02:00'")), "{sql}");
+        }
+        assert_eq!(refused("SELECT datetime(0, 'unixepoch', '+02:00'), 'localtime'"), None);
+    }
+}

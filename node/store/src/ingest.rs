@@ -253,7 +253,8 @@ fn may_pass(error: &rusqlite::Error) -> bool {
 }
 
 /// Why a store is not written whose file was taken away.
-const GONE: &str = "its file was removed or replaced while the agent ran: put it back, or start the agent again for a new one";
+const GONE: &str =
+    "its file was removed or replaced while the agent ran: put it back, or start the agent again for a new one";
 
 /// Device and inode of a file.
 fn id_of(path: &std::path::Path) -> Option<(u64, u64)> {

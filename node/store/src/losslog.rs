@@ -180,3 +180,36 @@ impl LossWriter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    /// A process that was stopped for 20 s, eleven minutes after its start, and a disk that was full
+    /// for as long.
+    #[test]
+    fn a_loss_is_of_the_time_since_it_was_looked_for_before() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch("CREATE TABLE capture_loss (ts_ns, since_ns, probe, reason, lost)").unwrap();
+        let (session, now_ns) = (Session { id: 1, start_ns: 0 }, 680 * S);
+        let drained_ns = now_ns - 20 * S;
+        for (reason, earliest_ns) in
+            [("ringbuf", drained_ns - COUNTED_NS), ("queue", drained_ns), ("store", drained_ns)]
+        {
+            let losses = Losses::from([(("calls".to_owned(), reason.to_owned()), (now_ns, 7))]);
+            let (mut writer, mut log) = (LossWriter::default(), LossLog::default());
+            let written = writer.write(&conn, &losses, session, drained_ns).unwrap();
+            writer.committed(written, &mut log);
+            let fact = log.between(i64::MIN, i64::MAX).pop().unwrap();
+            assert_eq!((fact.since_ns, fact.until_ns, fact.lost), (earliest_ns, now_ns, 7), "{reason}");
+        }
+        let row: (i64, i64) = conn
+            .query_row("SELECT since_ns, ts_ns FROM capture_loss WHERE reason = 'queue'", [], |r| {
+                Ok((r.get(0)?, r.get(1)?))
+            })
+            .unwrap();
+        assert_eq!(row, (drained_ns, now_ns));
+    }
+}
