@@ -654,6 +654,9 @@ impl<'c> Writer<'c> {
     }
 
     fn retain(&mut self, budget: Duration) {
+        if self.is_gone() {
+            return;
+        }
         let archived_ns = self.shared.hold.archived_ns();
         let now_ns = self.age.now(unix_now_ns(), steady_now_ns());
         match retention::step(self.conn, &self.limits, archived_ns, now_ns, budget) {

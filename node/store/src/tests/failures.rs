@@ -40,7 +40,8 @@ fn a_store_has_one_name() {
 fn a_store_whose_file_is_taken_away_says_so_and_writes_nothing_into_the_void() {
     let dir = tempfile::tempdir().unwrap();
     let (path, aside) = (dir.path().join("s.db"), dir.path().join("aside"));
-    let store = Store::open(&path, StoreConfig { queue_records: 8, ..StoreConfig::default() }).unwrap();
+    let store =
+        Store::open(&path, StoreConfig { queue_records: 8, max_age: Duration::MAX, ..StoreConfig::default() }).unwrap();
     let record = |i| store.ingest().record(Record::Collective(collective(i)));
     record(0);
     store.flush(PATIENCE).unwrap();
