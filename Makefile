@@ -3,7 +3,7 @@ CARGO ?= cargo
 # The agent of benches on real programs.
 OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 
-.PHONY: help test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -185,6 +185,11 @@ test-dist: ## the packages of `make dist` in a chroot of Debian 11: install, sta
 	@scripts/deps.sh --dist
 	scripts/test-checksums.sh
 	scripts/test-package.sh $(or $(OUT),target/release-files) target/chroots
+
+test-old-root: deps ## programs of Debian 11 with the MPI shim and the NCCL plugin before them, in a chroot (root, network)
+	@scripts/deps.sh --dist
+	$(CARGO) build --locked --workspace
+	scripts/test-old-root.sh "$$(ls -t target/debug/build/node-bpf-*/out/librankmesh_pmpi.so | head -n 1)" "$$(ls -t target/debug/build/node-bpf-*/out/librankmesh_nccl.so | head -n 1)"
 
 test-image: build ## packaging/Containerfile built on a base made by debootstrap and run: it records ranks on the host (root, podman, runc)
 	scripts/test-image.sh target/release/rankmesh "$$(dirname "$$(ls -t target/release/build/rankmesh-*/out/nccl-ranks | head -n 1)")" target/image
