@@ -86,9 +86,7 @@ fn tables(words: &[u32], from: u64, world: usize, entry: usize, known: Known) ->
     let pair = |words: &[u32], at: usize| (words[at], words[at + 1]);
     let last = entry / 4 - 1;
     // the first where it fits: of rank 0 more may
-    let remote = (0..last).find(|&at| {
-        pair(of_world, at) == (known.size, known.rank) && pair(of_own, at) == (1, 0)
-    })?;
+    let remote = (0..last).find(|&at| pair(of_world, at) == (known.size, known.rank) && pair(of_own, at) == (1, 0))?;
     let size = (remote + 2..last).find(|&at| of_world[at] == known.size && of_own[at] == 1)?;
     let address = |at: usize| Some(u64::from(*words.get(at)?) | u64::from(*words.get(at + 1)?) << 32);
     let (direct, indirect) = (8..words.len()).find_map(|at| {

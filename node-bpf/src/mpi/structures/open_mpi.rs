@@ -50,7 +50,8 @@ pub(super) fn find(memory: Memory, objects: Objects, known: Known) -> Option<Off
     let (world, own, none) = (world?, own?, none?);
     let is_rank = |[world, own, none]: [u32; 3]| (world, own, none) == (known.rank, 0, NOBODY);
     let rank_at = only(of_each(&words(&world), &words(&own), &words(&none)).map(is_rank))? * 4;
-    let mut groups = addresses(&none).into_iter().enumerate().filter(|(_, address)| *address == no_group && no_group != 0);
+    let mut groups =
+        addresses(&none).into_iter().enumerate().filter(|(_, address)| *address == no_group && no_group != 0);
     let (local, remote) = (groups.next()?.0, groups.next()?.0);
 
     let group = |comm: &[u8]| memory.bytes(*addresses(comm).get(local)?, GROUP_BYTES);
