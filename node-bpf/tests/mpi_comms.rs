@@ -138,7 +138,8 @@ fn assert_as_said(calls: &[Collective], said: &[Said], nameless: &[u64]) {
         calls.iter().filter(is_it).collect()
     };
     // by what MPI calls one communicator: its hash, and the positions of its calls, of each rank
-    let mut by_id: BTreeMap<(u64, i64), Vec<(u64, Vec<u64>)>> = BTreeMap::new();
+    type HashAndPositions = (u64, Vec<u64>);
+    let mut by_id: BTreeMap<(u64, i64), Vec<HashAndPositions>> = BTreeMap::new();
     for s in said {
         let calls = of(s);
         assert_eq!(calls.len(), 5, "{s:?}: {calls:?}");
