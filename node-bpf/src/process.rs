@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn mpichs_launcher_names_its_job_in_the_arguments_of_its_proxies() {
-        let line = b"/usr/bin/hydra_pmi_proxy\0--control-port\0n1:38267\0--rmk\0user\0--pgid\02\0--proxy-id\00\0";
+        let line = b"/usr/bin/hydra_pmi_proxy\0--control-port\0n1:38267\0--rmk\0user\0--pgid\x002\0--proxy-id\x000\0";
         let job = hydra_arguments(line).unwrap();
         assert_eq!((job.name.as_str(), job.group.as_str()), ("n1:38267", "2"));
         assert_eq!(hydra_arguments(b"/bin/sh\0--control-port\0n1:1\0"), None);

@@ -10,6 +10,7 @@
 
 mod mpich;
 mod open_mpi;
+mod place;
 
 use std::collections::HashMap;
 
@@ -21,9 +22,10 @@ use crate::libraries;
 use crate::maps;
 use crate::memory::Memory;
 use crate::procfs;
-use crate::wire::RawMpi;
+use crate::wire::{self, HAVE_HASH, HAVE_RANK, RawCall, RawMpi};
 use mpich::Tables;
 use open_mpi::Offsets;
+use place::Known;
 
 /// A process of an MPI job, as far as its environment and its handles tell.
 #[derive(Debug, Clone, Copy)]
@@ -37,19 +39,15 @@ pub(crate) struct Member {
     pub(crate) objects: Option<Objects>,
 }
 
-/// Of a process whose place in its world is known.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    rank: u32,
-    size: u32,
-    job: Option<u32>,
-}
-
-/// What is known of library files, and the map of processes.
+/// What is known of library files and processes, and the programs' maps of processes and of
+/// communicators.
 #[derive(Debug)]
 pub(crate) struct MpiStructures {
     processes: MapHandle,
+    comms: MapHandle,
     files: Mutex<Files>,
+    /// What the map of processes has.
+    known: Mutex<HashMap<u32, RawMpi>>,
 }
 
 /// By device and inode, as maps show them.
@@ -70,8 +68,34 @@ struct Mapped {
 }
 
 impl MpiStructures {
-    pub(crate) fn new(processes: MapHandle) -> Self {
-        MpiStructures { processes, files: Mutex::default() }
+    pub(crate) fn new(processes: MapHandle, comms: MapHandle) -> Self {
+        MpiStructures { processes, comms, files: Mutex::default(), known: Mutex::default() }
+    }
+
+    pub(crate) fn forget(&self, pid: u32) {
+        self.known.lock().remove(&pid);
+    }
+
+    /// Completes a call whose communicator has an identity and no rank: one that was made before
+    /// the library's structures were known, which takes a moment after the first MPI_Init with it.
+    /// Nothing is added when another communicator has its handle by now.
+    pub(crate) fn complete(&self, call: &mut RawCall, handle: u64) {
+        if call.flags & (HAVE_HASH | HAVE_RANK) != HAVE_HASH {
+            return;
+        }
+        let Some(raw) = self.known.lock().get(&call.pid).copied() else { return };
+        let is_int = raw.world == 0;
+        let handle = if is_int { handle & 0xffff_ffff } else { handle };
+        let Ok(Some(entry)) = self.comms.lookup(&wire::comm_key(call.pid, handle), MapFlags::ANY) else { return };
+        if wire::comm_hash(&entry) != Some(call.comm_hash) {
+            return;
+        }
+        let memory = Memory::of(call.pid);
+        let place = if is_int { mpich::place(memory, &raw, handle) } else { open_mpi::place(memory, &raw, handle) };
+        if let Some((rank, nranks)) = place {
+            (call.rank, call.nranks) = (rank, nranks);
+            call.flags |= HAVE_RANK;
+        }
     }
 
     /// A process has an MPI library: the programs get what is known of it by now.
@@ -94,6 +118,7 @@ impl MpiStructures {
             Some(objects) => self.open_mpi(&mapped, memory, objects, known, host),
             None => self.mpich(&mapped, memory, known, host),
         };
+        self.known.lock().insert(pid, raw);
         let key = pid.to_ne_bytes();
         if let Err(error) = self.processes.update(&key, &raw.to_bytes(), MapFlags::ANY) {
             tracing::debug!(pid, %error, "its communicators are not told apart");
