@@ -163,6 +163,12 @@ impl<'a> People<'a> {
         Self { refs, comms, comms_of, at, gone, syncing, doing, calls, moving, jobs, job_of }
     }
 
+    /// The known processes of a process's job.
+    pub(super) fn job_of(&self, who: Who) -> impl Iterator<Item = Who> {
+        let job = self.job_of.get(&who).and_then(|job| self.jobs.get(job));
+        job.into_iter().flat_map(|job| job.by_rank.values().copied())
+    }
+
     /// Whether its process is stopped or has ended: it waits for nobody, wherever it is.
     pub(super) fn is_out(&self, who: Who) -> bool {
         self.gone.contains(&who) || self.is_halted(who)
