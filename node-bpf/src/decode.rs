@@ -63,10 +63,10 @@ pub(crate) fn is_group_end(raw: &RawCall) -> bool {
     FUNCTIONS.get(usize::from(raw.func)).is_some_and(|function| function.role == Role::GroupEnd)
 }
 
-/// The handle of the NCCL (or RCCL) communicator that a call was made in.
-pub(crate) fn communicator(raw: &RawCall) -> Option<u64> {
-    let function = FUNCTIONS.get(usize::from(raw.func)).filter(|function| function.api == Api::Nccl)?;
-    argument(raw, function.comm.at())
+/// The handle of the communicator that a call was made in, and whose it is.
+pub(crate) fn communicator(raw: &RawCall) -> Option<(Api, u64)> {
+    let function = FUNCTIONS.get(usize::from(raw.func)).filter(|function| function.role != Role::MpiFree)?;
+    Some((function.api, argument(raw, function.comm.at())?))
 }
 
 fn argument(raw: &RawCall, position: Option<u8>) -> Option<u64> {

@@ -12,8 +12,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use crate::comm_layout::{CommLayout, Layouts, MAGIC};
-use crate::wire::{self, RawCall};
 use crate::memory::Memory;
+use crate::wire::{self, RawCall};
 use crate::{libraries, maps, procfs};
 use record::Library;
 

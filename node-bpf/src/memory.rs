@@ -31,8 +31,7 @@ impl Memory {
 
     fn read(self, address: u64, into: &mut [u8]) -> Option<()> {
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        let remote =
-            libc::iovec { iov_base: usize::try_from(address).ok()? as *mut libc::c_void, iov_len: into.len() };
+        let remote = libc::iovec { iov_base: usize::try_from(address).ok()? as *mut libc::c_void, iov_len: into.len() };
         // SAFETY: `local` covers `into`, which lives through the call; the kernel checks the other
         // process's addresses.
         let copied = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };

@@ -15,6 +15,7 @@ pub(crate) const SLOT_PROCESS: u8 = 222;
 /// How many there are (`RM_MAX_FUNCS`).
 pub(crate) const SLOTS: u8 = 224;
 /// Counters of a communicator (`RM_COUNTERS`).
+#[cfg(test)]
 pub(crate) const COUNTERS: u8 = 96;
 
 pub(crate) const HAVE_HASH: u8 = 1;
@@ -323,6 +324,11 @@ pub(crate) fn comm_key(pid: u32, handle: u64) -> [u8; 16] {
     key
 }
 
+/// The hash in a `struct rm_comm_entry`, or in a `struct rm_comm`.
+pub(crate) fn comm_hash(entry: &[u8]) -> Option<u64> {
+    entry.first_chunk().copied().map(u64::from_ne_bytes)
+}
+
 /// `struct rm_comm` of the communicator that `call` was made in.
 pub(crate) fn comm_value(call: &RawCall, flags: u8) -> [u8; 24] {
     let mut value = [0; 24];
@@ -342,7 +348,7 @@ pub(crate) struct RawMpi {
     pub(crate) none: u64,
     /// Names the host as MPI sees it.
     pub(crate) host: u64,
-    /// MPICH: its tables of communicators, and the address of the pointer to the blocks of the last.
+    /// MPICH: its tables of communicators; of the last the address of the kind in its description.
     pub(crate) builtin: u64,
     pub(crate) direct: u64,
     pub(crate) indirect: u64,

@@ -51,7 +51,10 @@ impl Mpi {
         let found = Command::new("which").args([self.compiler, self.launcher[0]]).stdout(Stdio::null()).status();
         let found = found.is_ok_and(|status| status.success());
         if !found {
-            eprintln!("SKIPPED: needs {} (apt-get install mpich libmpich-dev openmpi-bin libopenmpi-dev)", self.compiler);
+            eprintln!(
+                "SKIPPED: needs {} (apt-get install mpich libmpich-dev openmpi-bin libopenmpi-dev)",
+                self.compiler
+            );
         }
         found
     }

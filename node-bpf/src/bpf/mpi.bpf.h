@@ -79,19 +79,24 @@ static __always_inline __u64 user_word(__u64 where) {
 
 /* The structure behind a handle of MPICH's kind; 0: not to be had. Two bits of a handle say in which table it is, and its
  * structure begins with the handle. */
-static __always_inline __u64 mpich_structure(const struct rm_mpi *mpi, __u32 handle) {
-  __u64 table = 0, index = handle & 0x3ffffff;
-  __u32 kind = handle >> 30, there = 0;
-  if (kind == 1) table = mpi->builtin;
-  else if (kind == 2) table = mpi->direct;
-  else if (kind == 3 && mpi->indirect) {
-    table = user_word(user_word(mpi->indirect) + (index >> 12) * 8);
-    index &= 0xfff;
-  }
-  if (!table) return 0;
+static __always_inline __u64 mpich_entry(__u64 table, __u64 index, const struct rm_mpi *mpi, __u32 handle) {
+  __u32 there = 0;
   table += index * mpi->entry_bytes;
-  if (bpf_probe_read_user(&there, sizeof there, (const void *)table) || there != handle) return 0;
-  return table;
+  return bpf_probe_read_user(&there, sizeof there, (const void *)table) || there != handle ? 0 : table;
+}
+
+static __always_inline __u64 mpich_structure(const struct rm_mpi *mpi, __u32 handle) {
+  __u64 index = handle & 0x3ffffff, entry;
+  switch (handle >> 30) {
+    case 1: return mpich_entry(mpi->builtin, index, mpi, handle);
+    case 2: return mpich_entry(mpi->direct, index, mpi, handle);
+    case 3:
+      /* The pointer to the blocks: up to MPICH 3, and from 4 on. */
+      entry = mpich_entry(user_word(user_word(mpi->indirect - 12) + (index >> 12) * 8), index & 0xfff, mpi, handle);
+      if (entry) return entry;
+      return mpich_entry(user_word(user_word(mpi->indirect - 20) + (index >> 12) * 8), index & 0xfff, mpi, handle);
+  }
+  return 0;
 }
 
 /* Which rank of how many the process is in a communicator, from the library's own structures. */

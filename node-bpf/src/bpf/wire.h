@@ -217,7 +217,7 @@ struct rm_comm {
 struct rm_mpi {
   unsigned long long world, self, none; /* handles; none: MPI_COMM_NULL */
   unsigned long long host;     /* names the host as MPI sees it: for communicators of the ranks of a host */
-  unsigned long long builtin, direct, indirect; /* MPICH: its tables, and the address of the pointer to the last one's blocks */
+  unsigned long long builtin, direct, indirect; /* MPICH: its tables; of the last the address of the kind in its description */
   unsigned int entry_bytes;    /* MPICH: of an entry of these */
   unsigned int rank_at;        /* offset in the structure; 0: nothing is known of it */
   unsigned int size_at;        /* offset in the structure; of Open MPI, in the group */

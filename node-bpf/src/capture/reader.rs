@@ -196,9 +196,7 @@ impl Reader {
         }
         let record = match wire::parse(bytes) {
             Some(RawRecord::Call(mut raw)) => {
-                if let Some(handle) = decode::communicator(&raw) {
-                    shared.late.complete(&mut raw, handle);
-                }
+                shared.complete(&mut raw);
                 if decode::is_group_end(&raw) {
                     let end_ns = shared.clock.unix_ns(raw.exit_ns);
                     let calls = shared.groups().end((raw.pid, raw.tid), end_ns, decode::returned(&raw));
@@ -246,7 +244,7 @@ impl Reader {
             Some(RawRecord::Exec { pid, ts_ns }) => {
                 self.program_began = true;
                 shared.processes.exec(pid, ts_ns);
-                shared.late.forget(pid);
+                shared.forget_libraries(pid);
                 self.sites.forget(pid);
                 shared.release_groups(pid);
                 let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture
@@ -272,7 +270,7 @@ impl Reader {
             Some(RawRecord::Exit { pid }) => {
                 self.parents.remove(&pid);
                 shared.processes.forget(pid);
-                shared.late.forget(pid);
+                shared.forget_libraries(pid);
                 self.leaving.push((Instant::now(), pid));
                 let _ = self.wake.send(Wake::Exit(pid));
                 return;

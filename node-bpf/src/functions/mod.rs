@@ -171,16 +171,7 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     };
     let kind = function.kind.or(function.stream).unwrap_or(NO_ARG);
     let made_at = function.made_at.unwrap_or(NO_ARG);
-    u64::from_le_bytes([
-        index as u8,
-        function.role as u8,
-        function.args,
-        comm,
-        flags,
-        counter(function),
-        kind,
-        made_at,
-    ])
+    u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counter(function), kind, made_at])
 }
 
 /// Which of a communicator's counters counts a function: those of one name share one. Calls without

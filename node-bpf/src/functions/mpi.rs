@@ -171,7 +171,10 @@ pub(super) const FUNCTIONS: &[Function] = &[
     makes(named!("Comm_split_type"), "comm_split_type", BY_HOST, 0, 4),
     makes(named!("Comm_create"), "comm_create", BY_GROUP, 0, 2),
     unnumbered(makes(named!("Comm_create_group"), "comm_create_group", ALONE, 0, 3)),
-    unnumbered(Function { comm: Comm::None, ..makes(named!("Comm_create_from_group"), "comm_create_from_group", OF_GROUP, 0, 4) }),
+    unnumbered(Function {
+        comm: Comm::None,
+        ..makes(named!("Comm_create_from_group"), "comm_create_from_group", OF_GROUP, 0, 4)
+    }),
     makes(named!("Cart_create"), "cart_create", CART, 0, 5),
     makes(named!("Cart_sub"), "cart_sub", CART_PART, 0, 2),
     makes(named!("Graph_create"), "graph_create", ONE, 0, 5),

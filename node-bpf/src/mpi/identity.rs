@@ -36,7 +36,12 @@ mod tests {
 
     #[test]
     fn communicators_of_different_jobs_and_of_one_differ() {
-        let all = [communicator("4711", WORLD), communicator("4712", WORLD), communicator("4711", 2), communicator("4712", 2)];
+        let all = [
+            communicator("4711", WORLD),
+            communicator("4712", WORLD),
+            communicator("4711", 2),
+            communicator("4712", 2),
+        ];
         assert!(all.iter().enumerate().all(|(at, hash)| !all[at + 1..].contains(hash)), "{all:x?}");
     }
 }

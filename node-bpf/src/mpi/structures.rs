@@ -21,7 +21,7 @@ use crate::libraries;
 use crate::maps;
 use crate::memory::Memory;
 use crate::procfs;
-use crate::wire::RawMpi;
+use crate::wire::{self, HAVE_HASH, HAVE_RANK, RawCall, RawMpi};
 use mpich::Tables;
 use open_mpi::Offsets;
 
@@ -45,11 +45,15 @@ struct Known {
     job: Option<u32>,
 }
 
-/// What is known of library files, and the map of processes.
+/// What is known of library files and processes, and the programs' maps of processes and of
+/// communicators.
 #[derive(Debug)]
 pub(crate) struct MpiStructures {
     processes: MapHandle,
+    comms: MapHandle,
     files: Mutex<Files>,
+    /// What the map of processes has.
+    known: Mutex<HashMap<u32, RawMpi>>,
 }
 
 /// By device and inode, as maps show them.
@@ -61,6 +65,14 @@ struct Files {
 
 type File = (Vec<u8>, u64);
 
+/// No communicator is larger.
+const MOST_RANKS: i32 = 1 << 24;
+
+/// Rank and size, when they can be.
+fn sane(rank: i32, size: i32) -> Option<(i32, i32)> {
+    ((1..=MOST_RANKS).contains(&size) && (0..size).contains(&rank)).then_some((rank, size))
+}
+
 /// The mapped MPI library of a process.
 struct Mapped {
     file: File,
@@ -70,8 +82,34 @@ struct Mapped {
 }
 
 impl MpiStructures {
-    pub(crate) fn new(processes: MapHandle) -> Self {
-        MpiStructures { processes, files: Mutex::default() }
+    pub(crate) fn new(processes: MapHandle, comms: MapHandle) -> Self {
+        MpiStructures { processes, comms, files: Mutex::default(), known: Mutex::default() }
+    }
+
+    pub(crate) fn forget(&self, pid: u32) {
+        self.known.lock().remove(&pid);
+    }
+
+    /// Completes a call whose communicator has an identity and no rank: one that was made before
+    /// the library's structures were known, which takes a moment after the first MPI_Init with it.
+    /// Nothing is added when another communicator has its handle by now.
+    pub(crate) fn complete(&self, call: &mut RawCall, handle: u64) {
+        if call.flags & (HAVE_HASH | HAVE_RANK) != HAVE_HASH {
+            return;
+        }
+        let Some(raw) = self.known.lock().get(&call.pid).copied() else { return };
+        let is_int = raw.world == 0;
+        let handle = if is_int { handle & 0xffff_ffff } else { handle };
+        let Ok(Some(entry)) = self.comms.lookup(&wire::comm_key(call.pid, handle), MapFlags::ANY) else { return };
+        if wire::comm_hash(&entry) != Some(call.comm_hash) {
+            return;
+        }
+        let memory = Memory::of(call.pid);
+        let place = if is_int { mpich::place(memory, &raw, handle) } else { open_mpi::place(memory, &raw, handle) };
+        if let Some((rank, nranks)) = place {
+            (call.rank, call.nranks) = (rank, nranks);
+            call.flags |= HAVE_RANK;
+        }
     }
 
     /// A process has an MPI library: the programs get what is known of it by now.
@@ -94,6 +132,7 @@ impl MpiStructures {
             Some(objects) => self.open_mpi(&mapped, memory, objects, known, host),
             None => self.mpich(&mapped, memory, known, host),
         };
+        self.known.lock().insert(pid, raw);
         let key = pid.to_ne_bytes();
         if let Err(error) = self.processes.update(&key, &raw.to_bytes(), MapFlags::ANY) {
             tracing::debug!(pid, %error, "its communicators are not told apart");

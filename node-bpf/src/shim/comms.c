@@ -19,7 +19,12 @@ static struct comm {
 static struct group {
   word key, value;
 } groups[GROUPS], alike[GROUPS];
-static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER;
+/* A lock of our own: nothing but a libc is needed, whatever its age. It is held for a few steps. */
+static int comms_lock;
+static void lock_comms(void) {
+  while (__atomic_exchange_n(&comms_lock, 1, __ATOMIC_ACQUIRE)) sched_yield();
+}
+static void unlock_comms(void) { __atomic_store_n(&comms_lock, 0, __ATOMIC_RELEASE); }
 
 /* Handles of Open MPI are addresses, those of MPICH and its kin are ints. */
 static int int_handles;
@@ -91,7 +96,7 @@ ASKED(X)
 #undef X
 
 static void *library_symbol(const char *symbol) {
-  void *found = dlsym(RTLD_DEFAULT, symbol);
+  void *found = dlsym ? dlsym(RTLD_DEFAULT, symbol) : NULL;
   if (found) return found;
   struct search search = {symbol, NULL};
   dl_iterate_phdr(look_into, &search);
@@ -122,11 +127,11 @@ static void ask_place(word handle, int *rank, int *nranks) {
 /* MPI has begun: the communicators that are there. */
 static void comms_begin(void) {
   int rank, nranks;
-  pthread_mutex_lock(&comms_lock);
+  lock_comms();
   ask_place(world, &rank, &nranks);
   comm_make(world, RM_WORLD, rank, nranks, 1);
   comm_make(self_handle, rm_mix(RM_SALT_SELF, (word)rank), 0, 1, 1);
-  pthread_mutex_unlock(&comms_lock);
+  unlock_comms();
 }
 
 /* The communicator that a call names; one that is met for the first time was made with another job, or by a call unknown here. */
@@ -135,10 +140,10 @@ static struct comm *comm_named(word handle) {
   if (comm || !handle || handle == no_comm) return comm;
   int rank = -1, nranks = -1;
   ask_place(handle, &rank, &nranks);
-  pthread_mutex_lock(&comms_lock);
+  lock_comms();
   comm = comm_of(handle);
   if (!comm) comm = comm_make(handle, 0, rank, nranks, 0);
-  pthread_mutex_unlock(&comms_lock);
+  unlock_comms();
   return comm;
 }
 
@@ -247,21 +252,21 @@ static void comm_made(int kind, const struct comm *parent, word position, const 
   } else {
     ask_place(made, &rank, &nranks);
   }
-  pthread_mutex_lock(&comms_lock);
+  lock_comms();
   word hash = identity_of_made(kind, parent, position, a, made);
   comm_make(made, hash, rank, nranks, 1);
-  pthread_mutex_unlock(&comms_lock);
+  unlock_comms();
 }
 
 static void comm_ends(struct comm *comm) {
-  pthread_mutex_lock(&comms_lock);
+  lock_comms();
   __atomic_store_n(&comm->handle, ENDED, __ATOMIC_RELEASE);
-  pthread_mutex_unlock(&comms_lock);
+  unlock_comms();
 }
 
 static void group_made(int kind, const struct comm *comm, const word *a, word made) {
   word group = 0, other;
-  pthread_mutex_lock(&comms_lock);
+  lock_comms();
   if (kind == RM_GROUP_OF_COMM || kind == RM_GROUP_OF_REMOTE) {
     if (comm && comm->hash) group = rm_mix(rm_mix(RM_SALT_GROUP, (word)kind), comm->hash);
   } else if (kind == RM_GROUP_OF_SET) {
@@ -281,12 +286,12 @@ static void group_made(int kind, const struct comm *comm, const word *a, word ma
     entry->value = group;
     if (!group) entry->key = ENDED;
   }
-  pthread_mutex_unlock(&comms_lock);
+  unlock_comms();
 }
 
 static void group_ends(word handle) {
-  pthread_mutex_lock(&comms_lock);
+  lock_comms();
   struct group *entry = group_entry(groups, handle, 0);
   if (entry) entry->key = ENDED;
-  pthread_mutex_unlock(&comms_lock);
+  unlock_comms();
 }

@@ -13,6 +13,8 @@
 
 #include "nccl_abi.h"
 
+#pragma weak dladdr
+
 typedef unsigned long long word;
 
 /* X(name, index of count, of root, of the communicator); the data type follows the count, the stream the communicator. */
@@ -286,7 +288,7 @@ static int datatype_named(const char *name) {
 static int open_context(void **context_, int *mask, word hash, int nranks, int rank, void *logger) {
   *context_ = NULL;
   *mask = 0;
-  pthread_once(&ring_once, make_ring);
+  ring_once(make_ring);
   struct context *context = ring ? calloc(1, sizeof *context) : NULL;
   if (!context) return 0; /* NCCL goes on as if there were no plugin: nothing is asked for */
   const char *host_only = getenv("RANKMESH_NCCL_DEVICE_TIMES");
@@ -295,7 +297,7 @@ static int open_context(void **context_, int *mask, word hash, int nranks, int r
   context->hash = hash;
   context->rank = rank;
   context->nranks = nranks;
-  context->of_rccl = logger && dladdr(logger, &library) && library.dli_fname && strstr(library.dli_fname, "librccl");
+  context->of_rccl = logger && dladdr && dladdr(logger, &library) && library.dli_fname && strstr(library.dli_fname, "librccl");
   *context_ = context;
   *mask = EVENT_COLL | EVENT_P2P;
   /* versions 1 to 3 give no device times; of RCCL's timer it is not documented what it counts in */

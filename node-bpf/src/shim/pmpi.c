@@ -13,6 +13,10 @@
 
 #include "../bpf/identity.h"
 
+#pragma weak dlsym
+#pragma weak dlopen
+#pragma weak dlclose
+
 typedef unsigned long long word;
 typedef int (*function)(word, word, word, word, word, word, word, word, word, word, word, word);
 
@@ -102,7 +106,7 @@ static int look_into(struct dl_phdr_info *info, size_t size, void *data) {
   const char *base = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
   (void)size;
   if (!base || (strncmp(base, "/libmpi", 7) && strncmp(base, "/libmpich", 9))) return 0;
-  void *library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+  void *library = dlopen ? dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
   if (!library) return 0;
   search->found = dlsym(library, search->symbol);
   dlclose(library);
@@ -112,14 +116,17 @@ static int look_into(struct dl_phdr_info *info, size_t size, void *data) {
 static function next_of(const char *symbol, function *cached) {
   function known = __atomic_load_n(cached, __ATOMIC_RELAXED);
   if (known) return known;
-  void *found = dlsym(RTLD_NEXT, symbol);
-  if (!found) {
+  void *found = dlsym ? dlsym(RTLD_NEXT, symbol) : NULL;
+  if (!found && dlsym) {
     struct search search = {symbol, NULL};
     dl_iterate_phdr(look_into, &search);
     found = search.found;
   }
   if (!found) {
-    fprintf(stderr, "rankmesh: no MPI library has %s; run this program without LD_PRELOAD=librankmesh_pmpi.so\n", symbol);
+    char message[160];
+    int length = snprintf(message, sizeof message,
+                          "rankmesh: no MPI library has %s; run this program without LD_PRELOAD=librankmesh_pmpi.so\n", symbol);
+    if (write(2, message, (size_t)length) < 0) abort();
     abort();
   }
   __atomic_store_n(cached, (function)found, __ATOMIC_RELAXED);
@@ -192,7 +199,7 @@ static struct comm *identify(int func, const word *a, struct rm_call *record) {
 static int traced(int func, function call, const word *a, word site) {
   int result, role = known[func].role;
   if (depth) return call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
-  pthread_once(&ring_once, make_ring);
+  ring_once(make_ring);
   if (!ring) return call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
   depth = 1;
   struct rm_ring_thread *thread = ring_own_thread();
@@ -239,7 +246,7 @@ static int traced(int func, function call, const word *a, word site) {
                                                     word i, word j, word k, word l) {                                  \
     static function next;                                                                                              \
     const word args[] = {a, b, c, d, e, f, g, h, i, j, k, l};                                                          \
-    return traced(func, next_of(#symbol, &next), args, (word)__builtin_return_address(0));                              \
+    return traced(func, next_of(#symbol, &next), args, (word)__builtin_return_address(0));                             \
   }
 #define X(name, role, comm, kind, made) WRAP(MPI_##name, F_##name) WRAP(PMPI_##name, F_##name)
 FUNCTIONS(X)

@@ -52,7 +52,8 @@ fn of_comm(all: &mut Input, comm: u64) {
             seen.comm_seq.is_some() || *numbered && places.contains_key(&(Arc::clone(&seen.func), seen.seq))
         });
         let Some(known) = known else { continue };
-        let at = own[known].0.comm_seq.or_else(|| places.get(&(Arc::clone(&own[known].0.func), own[known].0.seq)).copied());
+        let at =
+            own[known].0.comm_seq.or_else(|| places.get(&(Arc::clone(&own[known].0.func), own[known].0.seq)).copied());
         let Some(at) = at else { continue };
         let place = |of: usize| (at + of as u64).checked_sub(known as u64);
         own.iter_mut().enumerate().for_each(|(of, (seen, _))| seen.comm_seq = place(of));

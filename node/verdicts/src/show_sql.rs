@@ -98,8 +98,11 @@ fn progress(hang: &Hang) -> Vec<Shown> {
     let waiting = hang.waiting.iter().filter(|w| w.call.position.is_some());
     let calls = waiting.map(|w| &w.call).chain(hang.missing.iter().map(|m| &m.call));
     let jammed = hang.jammed.iter().map(|jam| jam.comm_hash.as_str());
-    let places: BTreeSet<&str> =
-        calls.filter_map(|call| call.comm_hash.as_deref()).chain(jammed).chain(hang.differing.iter().map(|of| of.comm_hash.as_str())).collect();
+    let places: BTreeSet<&str> = calls
+        .filter_map(|call| call.comm_hash.as_deref())
+        .chain(jammed)
+        .chain(hang.differing.iter().map(|of| of.comm_hash.as_str()))
+        .collect();
     let got = places.into_iter().filter_map(|comm_hash| {
         let hash = u64::from_str_radix(comm_hash, 16).ok()?.cast_signed();
         let sql = format!(

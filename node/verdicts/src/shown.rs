@@ -202,12 +202,8 @@ fn unknown() {
 #[test]
 fn a_hang() {
     let comm_hash = "0000000000c0ffee".to_owned();
-    let call = Call {
-        func: "all_reduce".to_owned(),
-        comm_hash: Some(comm_hash),
-        position: Some(100),
-        ..Call::default()
-    };
+    let call =
+        Call { func: "all_reduce".to_owned(), comm_hash: Some(comm_hash), position: Some(100), ..Call::default() };
     let waiting = (0..8).filter(|rank| *rank != 5).map(|rank| Waiting {
         who: who(rank),
         call: call.clone(),

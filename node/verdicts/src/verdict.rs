@@ -12,6 +12,7 @@ use super::clocks::{by_calls, refined};
 use super::comm::Comm;
 use super::cycle::per_step;
 use super::doubts::nobody;
+use super::ending;
 use super::hang;
 use super::matching::communicators;
 use super::number::number;
@@ -131,6 +132,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     let coverage = input.coverage.clone();
     let mut report = Report { verdict, cost, evidence, cause: None, per_comm, point_to_point: None, coverage };
     point_to_point::decide(input, rules, &mut report);
+    ending::settle(input, &mut report);
     report
 }
 

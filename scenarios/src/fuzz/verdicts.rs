@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use digest::{Collector, ReferenceClock, decode, encode, end_of, reference_id, window_of};
-use standing::{Board, Judge, Presence};
+use standing::{Board, JobName, JobVerdict, Judge, Presence};
 use verdicts::{InCall, show_sql, text};
 
 use crate::simulate::{Job, Slow, Stop};
@@ -73,6 +73,28 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         Job { late_nodes: vec![(1, 5)], ..job },
     ];
     jobs.iter().map(gossip).collect()
+}
+
+/// The verdicts on those jobs as their judge publishes them, a line each.
+#[must_use]
+pub(super) fn published() -> Vec<Vec<u8>> {
+    let texts: Vec<String> = seeds().iter().filter_map(|input| judged(input)?.text()).collect();
+    let all = texts.join("\n").into_bytes();
+    texts.into_iter().map(String::into_bytes).chain([all]).collect()
+}
+
+/// What is judged in the end of an input's digests.
+fn judged(mut input: &[u8]) -> Option<JobVerdict> {
+    let (mut board, mut judge, mut now_ns) = (Board::default(), Judge::default(), 1_700_000_000_000_000_000);
+    while let [who, later, low, high, rest @ ..] = input {
+        let (piece, behind) = rest.split_at(usize::from(u16::from_le_bytes([*low, *high])).min(rest.len()));
+        input = behind;
+        now_ns += i64::from(*later) * 50_000_000;
+        board.receive(&format!("n{}", who & 7), decode(&packed(piece)).ok()?, now_ns);
+    }
+    board.presence(&(0..8).map(|host| (format!("n{host}"), Presence::Live)).collect());
+    let standing = judge.judge(&board, now_ns + 2_500_000_000)?;
+    Some(JobVerdict { job: 7, name: JobName::default(), standing })
 }
 
 /// What the hosts of a job gossip in its last windows.

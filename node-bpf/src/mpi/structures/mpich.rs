@@ -7,7 +7,7 @@
 //! 1 and 0 in MPI_COMM_SELF), and the local size; the description of the other tables by the kind
 //! of objects, the same number of bytes, and the address of the second table.
 
-use super::Known;
+use super::{Known, sane};
 use crate::memory::Memory;
 use crate::wire::RawMpi;
 
@@ -26,7 +26,7 @@ const ENTRY: std::ops::Range<usize> = 64..8192;
 pub(super) struct Tables {
     builtin: u64,
     direct: u64,
-    /// Of the pointer to the blocks.
+    /// Of the kind of objects in the description of the tables, behind the pointer to the blocks.
     indirect: u64,
     entry_bytes: u32,
     rank_at: u32,
@@ -53,6 +53,32 @@ pub(super) fn find(memory: Memory, (from, to): (u64, u64), known: Known) -> Opti
     })
 }
 
+/// Rank and size of a communicator.
+pub(super) fn place(memory: Memory, raw: &RawMpi, handle: u64) -> Option<(i32, i32)> {
+    if raw.rank_at == 0 {
+        return None;
+    }
+    let index = handle & 0x3ff_ffff;
+    let number = |at: u64| memory.array(at).map(i32::from_ne_bytes);
+    let entry = |table: u64, index: u64| {
+        let entry = table.checked_add(index * u64::from(raw.entry_bytes))?;
+        (u64::from(number(entry)?.cast_unsigned()) == handle).then_some(entry)
+    };
+    // the pointer to the blocks: up to MPICH 3, and from 4 on
+    let in_block = |before: u64| {
+        let block = memory.word(raw.indirect.checked_sub(before)?)?.checked_add((index >> 12) * 8)?;
+        entry(memory.word(block)?, index & 0xfff)
+    };
+    let entry = match handle >> 30 {
+        1 => entry(raw.builtin, index)?,
+        2 => entry(raw.direct, index)?,
+        3 => in_block(12).or_else(|| in_block(20))?,
+        _ => return None,
+    };
+    let number = |at: u32| number(entry.checked_add(u64::from(at))?);
+    sane(number(raw.rank_at)?, number(raw.size_at)?)
+}
+
 /// With the entry of the world at word `world`, and so many bytes an entry.
 fn tables(words: &[u32], from: u64, world: usize, entry: usize, known: Known) -> Option<Tables> {
     let of_world = words.get(world..world + entry / 4)?;
@@ -60,21 +86,19 @@ fn tables(words: &[u32], from: u64, world: usize, entry: usize, known: Known) ->
     let pair = |words: &[u32], at: usize| (words[at], words[at + 1]);
     let last = entry / 4 - 1;
     // the first where it fits: of rank 0 more may
-    let remote = (0..last).find(|&at| {
-        pair(of_world, at) == (known.size, known.rank) && pair(of_own, at) == (1, 0)
-    })?;
+    let remote = (0..last).find(|&at| pair(of_world, at) == (known.size, known.rank) && pair(of_own, at) == (1, 0))?;
     let size = (remote + 2..last).find(|&at| of_world[at] == known.size && of_own[at] == 1)?;
     let address = |at: usize| Some(u64::from(*words.get(at)?) | u64::from(*words.get(at + 1)?) << 32);
     let (direct, indirect) = (8..words.len()).find_map(|at| {
         if words[at - 1] != KIND || words[at] as usize != entry {
             return None;
         }
-        // addresses are aligned; before kind and size there is a number, before that an address
+        // addresses are aligned
         let after = (at + 2) & !1;
         let direct = address(after)?.checked_sub(from)?;
         let first = words.get(usize::try_from(direct / 4).ok()?)?;
         // not filled in before the first communicator is made
-        [0, FIRST_DIRECT].contains(first).then_some((direct, at.checked_sub(4)? as u64 * 4))
+        [0, FIRST_DIRECT].contains(first).then_some((direct, (at as u64 - 1) * 4))
     })?;
     Some(Tables {
         builtin: world as u64 * 4,

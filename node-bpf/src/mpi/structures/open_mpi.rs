@@ -2,7 +2,7 @@
 //! group's members. Told by three predefined communicators: MPI_COMM_WORLD, in which the process is
 //! rank r of n; MPI_COMM_SELF, rank 0 of 1; MPI_COMM_NULL, rank -2 (MPI_PROC_NULL) of 0.
 
-use super::Known;
+use super::{Known, sane};
 use crate::memory::Memory;
 use crate::mpi::Objects;
 use crate::wire::RawMpi;
@@ -50,7 +50,8 @@ pub(super) fn find(memory: Memory, objects: Objects, known: Known) -> Option<Off
     let (world, own, none) = (world?, own?, none?);
     let is_rank = |[world, own, none]: [u32; 3]| (world, own, none) == (known.rank, 0, NOBODY);
     let rank_at = only(of_each(&words(&world), &words(&own), &words(&none)).map(is_rank))? * 4;
-    let mut groups = addresses(&none).into_iter().enumerate().filter(|(_, address)| *address == no_group && no_group != 0);
+    let mut groups =
+        addresses(&none).into_iter().enumerate().filter(|(_, address)| *address == no_group && no_group != 0);
     let (local, remote) = (groups.next()?.0, groups.next()?.0);
 
     let group = |comm: &[u8]| memory.bytes(*addresses(comm).get(local)?, GROUP_BYTES);
@@ -73,6 +74,19 @@ pub(super) fn find(memory: Memory, objects: Objects, known: Known) -> Option<Off
         members_at: members_at?,
         name_at,
     })
+}
+
+/// Rank and size of a communicator.
+pub(super) fn place(memory: Memory, raw: &RawMpi, comm: u64) -> Option<(i32, i32)> {
+    if raw.rank_at == 0 {
+        return None;
+    }
+    let number = |at: u64| memory.array(at).map(i32::from_ne_bytes);
+    let group = memory.word(comm.checked_add(u64::from(raw.group_at))?)?;
+    sane(
+        number(comm.checked_add(u64::from(raw.rank_at))?)?,
+        number(group.checked_add(u64::from(raw.size_at))?)?,
+    )
 }
 
 /// The members in a group, as an index of addresses, and the name in a member: this process is the

@@ -76,7 +76,8 @@ fn causes_of(hang: &Hang) -> Vec<Link> {
     };
     let differing = hang.differing.iter().flat_map(|of| {
         of.calls.iter().map(move |call| {
-            let ranks = verdicts::hostlist::fold_ranges(call.ranks.iter().filter_map(|who| u64::try_from(who.rank).ok()));
+            let ranks =
+                verdicts::hostlist::fold_ranges(call.ranks.iter().filter_map(|who| u64::try_from(who.rank).ok()));
             let node = call.ranks.first().map_or("", |who| &who.node);
             link(node, format!("at position {} of {} ranks {ranks} call {}", of.position, of.comm_hash, call.func))
         })

@@ -215,7 +215,8 @@ pub(super) async fn open_calls(
                     && (wanted.comm.is_none() || wanted.comm == call.comm_hash)
             };
             let waits: Vec<SyncCall> = calls.iter().filter_map(|call| device::open_wait(&node, call)).collect();
-            let open: Vec<_> = calls.iter().filter(|call| matters(call)).filter_map(|call| in_call(&node, call)).collect();
+            let open: Vec<_> =
+                calls.iter().filter(|call| matters(call)).filter_map(|call| in_call(&node, call)).collect();
             Some((open, waits))
         })
         .buffer_unordered(PEERS_AT_ONCE)

@@ -38,8 +38,7 @@ pub(super) async fn add_progress(asking: Asking<'_>, question: &StragglersQuesti
     }
     // Who waits for its device, or for requests, does so on any of its communicators.
     let anywhere = input.in_calls.iter().filter(|call| call.comm_hash.is_none()).map(|call| (&call.node, call.pid));
-    let anywhere: BTreeSet<_> =
-        anywhere.chain(input.syncing.iter().map(|sync| (&sync.node, sync.pid))).collect();
+    let anywhere: BTreeSet<_> = anywhere.chain(input.syncing.iter().map(|sync| (&sync.node, sync.pid))).collect();
     let calls = input.observations.iter().chain(&input.unnumbered);
     let of_these = calls.filter(|seen| anywhere.contains(&(&seen.node, seen.pid))).map(|seen| seen.comm_hash);
     let comms: BTreeSet<u64> = of_these.chain(input.in_calls.iter().filter_map(|call| call.comm_hash)).collect();
@@ -64,7 +63,8 @@ pub(super) async fn add_progress(asking: Asking<'_>, question: &StragglersQuesti
     input.progress = reaching.progress();
     let open = verdicts::progress_of([], &input.in_calls);
     for call in open {
-        let same = |p: &&mut verdicts::Progress| (&p.node, p.pid, p.comm_hash) == (&call.node, call.pid, call.comm_hash);
+        let same =
+            |p: &&mut verdicts::Progress| (&p.node, p.pid, p.comm_hash) == (&call.node, call.pid, call.comm_hash);
         match input.progress.iter_mut().find(same) {
             Some(known) => {
                 known.entered = known.entered.max(call.entered);
@@ -91,7 +91,8 @@ fn ranks(rows: &[Vec<Value>], job: Option<&str>) -> Vec<JobRank> {
     let mut last: BTreeMap<(u64, i32), JobRank> = BTreeMap::new();
     for row in rows {
         let [node, Value::Integer(pid), rank, nranks, job_id, step_id] = row.as_slice() else { continue };
-        let (Some(node), Some(rank), Some(nranks), job_id) = (text(node), small(rank), small(nranks), text(job_id)) else {
+        let (Some(node), Some(rank), Some(nranks), job_id) = (text(node), small(rank), small(nranks), text(job_id))
+        else {
             continue;
         };
         if job.is_some() && job != job_id.as_deref() {

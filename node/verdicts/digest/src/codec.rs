@@ -227,7 +227,8 @@ mod tests {
             calls: vec![StepCalls { lane, peer: Some(3), part: 0, calls: 1, before_us: 70_000 + more }],
         };
         let comm = Some(Membership { comm_hash: 9, nranks: Some(4), rank: 1 });
-        let call = LongCall { func: "recv".into(), comm, root: Some(2), tag: Some(-1), for_ms: 2_500, ..LongCall::default() };
+        let call =
+            LongCall { func: "recv".into(), comm, root: Some(2), tag: Some(-1), for_ms: 2_500, ..LongCall::default() };
         let made = Made { position: 102, func: "broadcast".into(), root: Some(0), payload: Payload::default() };
         let recent = Recent { process: 0, comm_hash: 7, made: vec![made], pairs: Vec::new() };
         let lanes = vec![
@@ -247,7 +248,12 @@ mod tests {
             gone: vec![Gone { pid: 99, window: 3_539_999_990 }],
             resent: vec![Resent { from, to, segments: 30, at_ms: vec![3, 450] }],
             processes: vec![
-                Process { pid: 4_000, opens: Some("send".into()), activity: Some(Activity::Running), ..Process::default() },
+                Process {
+                    pid: 4_000,
+                    opens: Some("send".into()),
+                    activity: Some(Activity::Running),
+                    ..Process::default()
+                },
                 Process { pid: 4_007, of_job: Some((1, 4)), device_ms: Some(1_500), ..Process::default() },
             ],
             lanes,

@@ -17,7 +17,8 @@ use super::steps::Stepping;
 use super::track::Track;
 use super::waits::{Pending, wait};
 use super::{
-    Digest, Gone, Lane, LongCall, Membership, NodeDigests, Process, Recent, ReferenceClock, WINDOW_NS, end_of, window_of,
+    Digest, Gone, Lane, LongCall, Membership, NodeDigests, Process, Recent, ReferenceClock, WINDOW_NS, end_of,
+    window_of,
 };
 
 /// Calls kept for one window.

@@ -48,12 +48,16 @@ fn of_job(digest: &Digest, is_in: impl Fn(u32) -> bool) -> Digest {
             of.lanes.push(lane);
         }
     }
-    of.long_calls = digest.long_calls.iter().filter_map(|call| {
-        Some(LongCall { process: *processes.get(&call.process)?, ..call.clone() })
-    }).collect();
-    of.recent = digest.recent.iter().filter_map(|recent| {
-        Some(Recent { process: *processes.get(&recent.process)?, ..recent.clone() })
-    }).collect();
+    of.long_calls = digest
+        .long_calls
+        .iter()
+        .filter_map(|call| Some(LongCall { process: *processes.get(&call.process)?, ..call.clone() }))
+        .collect();
+    of.recent = digest
+        .recent
+        .iter()
+        .filter_map(|recent| Some(Recent { process: *processes.get(&recent.process)?, ..recent.clone() }))
+        .collect();
     let calls = |calls: &StepCalls| Some(StepCalls { lane: *lanes.get(&calls.lane)?, ..*calls });
     for steps in &digest.steps {
         if let (Some(process), Some(ends)) = (processes.get(&steps.process), lanes.get(&steps.ends)) {

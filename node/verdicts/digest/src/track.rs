@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use observed::{Coupling, Made, Observation, RECENT_CALLS};
 
+use super::Lane;
 use super::blocks::most_runs;
 use super::waits::Pending;
-use super::Lane;
 
 /// Windows after which an idle lane of a living process is shipped again, so that who comes later
 /// learns how far it got.

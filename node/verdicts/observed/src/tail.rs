@@ -208,7 +208,8 @@ mod tests {
     #[test]
     fn the_furthest_position_over_all_functions_counts() {
         let mut reaching = Reaching::default();
-        for row in [row(0, "all_reduce", 9, 9, Some(8)), row(0, "barrier", 1, 1, Some(12)), row(1, "send", 5, 0, None)] {
+        for row in [row(0, "all_reduce", 9, 9, Some(8)), row(0, "barrier", 1, 1, Some(12)), row(1, "send", 5, 0, None)]
+        {
             reaching.reached(&row);
         }
         reaching.reached(&row(2, "all_reduce", 9, 7, Some(8)));

@@ -10,7 +10,7 @@ use observed::{Coupling, Payload, hex};
 
 use super::meeting::Meeting;
 use super::people::{Comm, People, Who};
-use super::{DifferentCall, Difference, Differing};
+use super::{Difference, DifferentCall, Differing};
 
 /// A call of a rank as it is compared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,7 +75,9 @@ fn between(a: &Compared<'_>, b: &Compared<'_>, is_open: bool) -> Option<Differen
         return Some(Difference::Root);
     }
     let reduces = func.contains("reduce");
-    let differ = |a: &Option<std::sync::Arc<str>>, b: &Option<std::sync::Arc<str>>| a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| a != b);
+    let differ = |a: &Option<std::sync::Arc<str>>, b: &Option<std::sync::Arc<str>>| {
+        a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| a != b)
+    };
     if reduces && differ(&a.payload.reduce_op, &b.payload.reduce_op) {
         return Some(Difference::ReduceOp);
     }

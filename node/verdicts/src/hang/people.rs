@@ -191,8 +191,7 @@ impl<'a> People<'a> {
         let Some(job) = members.iter().find_map(|who| self.jobs.get(self.job_of.get(who)?)) else { return };
         let others = || job.by_rank.iter().filter(|(_, who)| !members.contains(who));
         let all_known = usize::try_from(job.nranks) == Ok(job.by_rank.len());
-        let is_world =
-            comm.size == job.nranks && comm.members.iter().all(|m| self.refs[m.who].rank == m.rank);
+        let is_world = comm.size == job.nranks && comm.members.iter().all(|m| self.refs[m.who].rank == m.rank);
         let found: Vec<(i32, Who)> = if is_world {
             others().map(|(rank, who)| (*rank, *who)).filter(|(rank, _)| !known.contains(rank)).collect()
         } else if all_known && others().count() as u64 == comm.absent.count() {

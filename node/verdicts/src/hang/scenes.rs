@@ -45,14 +45,8 @@ impl Scene {
 
     /// A rank of the job is one of a communicator, on which it has made so many all_reduces.
     fn member(&mut self, comm_hash: u64, job_rank: i32, (rank, nranks): (i32, i32), made: u64) {
-        let mut progress = Progress {
-            node: host(job_rank),
-            pid: 1,
-            rank,
-            nranks: Some(nranks),
-            comm_hash,
-            ..Progress::default()
-        };
+        let mut progress =
+            Progress { node: host(job_rank), pid: 1, rank, nranks: Some(nranks), comm_hash, ..Progress::default() };
         for position in made.saturating_sub(8)..made {
             progress.made(Made { position, func: "all_reduce".into(), root: None, payload: payload(512, "double") });
         }
@@ -177,7 +171,10 @@ fn the_root_gathers_while_the_others_are_in_a_barrier() {
     scene.inside(WORLD, 0, "gather", Some(0));
     (1..4).for_each(|rank| drop(scene.inside(WORLD, rank, "barrier", None)));
     let of = scene.hang().differing.expect("calls differ");
-    assert_eq!((of.position, of.calls.iter().map(|call| &*call.func).collect::<Vec<_>>()), (100, vec!["gather", "barrier"]));
+    assert_eq!(
+        (of.position, of.calls.iter().map(|call| &*call.func).collect::<Vec<_>>()),
+        (100, vec!["gather", "barrier"])
+    );
     insta::assert_snapshot!("gather_and_barrier", scene.said());
 }
 

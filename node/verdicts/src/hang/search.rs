@@ -32,7 +32,8 @@ pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
         return None;
     }
     let (leads_to, comes_from) = waits.graph.neighbours();
-    Search { input, rules, people: &people, waits: &waits, long, leads_to, comes_from, names: RefCell::default() }.hang()
+    Search { input, rules, people: &people, waits: &waits, long, leads_to, comes_from, names: RefCell::default() }
+        .hang()
 }
 
 struct Search<'a> {
@@ -57,8 +58,7 @@ impl<'a> Search<'a> {
         // Who waits for its device is not to blame, though the record of what it waits for may be
         // lost; unless nobody else is.
         let others = sinks().any(|who| !self.people.syncing.contains_key(&who));
-        let sinks: Vec<Who> =
-            sinks().filter(|who| !others || !self.people.syncing.contains_key(who)).collect();
+        let sinks: Vec<Who> = sinks().filter(|who| !others || !self.people.syncing.contains_key(who)).collect();
         let differing = self.differing();
         let blamed: Vec<Who> =
             sinks.iter().copied().filter(|who| !differing.as_ref().is_some_and(|d| self.follows(*who, d))).collect();
@@ -343,9 +343,14 @@ impl<'a> Search<'a> {
             };
             Some((comm.members.len(), *hash, of))
         });
-        if let Some((_, hash, (absence, position))) = comms.max_by_key(|(size, hash, _)| (*size, std::cmp::Reverse(*hash))) {
+        if let Some((_, hash, (absence, position))) =
+            comms.max_by_key(|(size, hash, _)| (*size, std::cmp::Reverse(*hash)))
+        {
             let func = self.name_at((hash, position)).unwrap_or("collective").to_owned();
-            return Some((absence, Call { func, comm_hash: Some(hex(hash)), position: Some(position), ..Call::default() }));
+            return Some((
+                absence,
+                Call { func, comm_hash: Some(hex(hash)), position: Some(position), ..Call::default() },
+            ));
         }
         // Calls to one rank, or that wait for their root.
         let mut points: BTreeSet<Vertex> = [who].into();

@@ -77,7 +77,10 @@ fn the_rank_that_did_not_come_is_missing_and_only_after_a_while() {
     assert_eq!(find_in(job(), 11 * S), None);
     let hang = find_in(job(), 60 * S).unwrap();
     assert_eq!(missing(&hang), [2]);
-    assert_eq!((hang.missing[0].absence, hang.missing[0].call.position.unwrap(), hang.missing[0].holds_up), (Absence::NotEntered, 8, 3));
+    assert_eq!(
+        (hang.missing[0].absence, hang.missing[0].call.position.unwrap(), hang.missing[0].holds_up),
+        (Absence::NotEntered, 8, 3)
+    );
     assert_eq!((hang.waiting.len(), hang.since_ns), (3, Some(10 * S)));
 }
 
@@ -116,12 +119,8 @@ fn a_call_that_all_have_entered_and_none_leaves_is_a_hang_of_nobody_known() {
     // The devices may compute.
     let devices = |until_ns: i64| {
         let mut input = input_of(job(), until_ns);
-        let wait = |call: &InCall| SyncCall {
-            node: Arc::clone(&call.node),
-            pid: 1,
-            start_ns: call.since_ns,
-            duration_ns: 0,
-        };
+        let wait =
+            |call: &InCall| SyncCall { node: Arc::clone(&call.node), pid: 1, start_ns: call.since_ns, duration_ns: 0 };
         input.syncing = std::mem::take(&mut input.in_calls).iter().map(wait).collect();
         find(&input, &Rules::default())
     };
@@ -197,8 +196,7 @@ fn progress_comes_from_finished_and_open_calls() {
     let calls = (0..100).flat_map(|seq| (0..8).map(move |rank| (rank, seq))).map(|(rank, seq)| call(rank, seq));
     let mut input = Input { observations: calls.collect(), until_ns: 60 * S, ..Input::default() };
     // Step 60: rank 3 does not come, the others are in the call; what follows has not happened.
-    let open: Vec<Observation> =
-        input.observations.iter().filter(|o| o.seq == 60 && o.rank != 3).cloned().collect();
+    let open: Vec<Observation> = input.observations.iter().filter(|o| o.seq == 60 && o.rank != 3).cloned().collect();
     input.observations.retain(|o| o.seq < 60);
     input.in_calls = open.iter().map(InCall::of).collect();
     input.progress = progress_of(&input.observations, &input.in_calls);

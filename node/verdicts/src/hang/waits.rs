@@ -163,7 +163,13 @@ impl<'a> Waits<'a> {
     }
 
     /// A call to one rank; whether it is known to which.
-    fn peer(&mut self, wait: &mut Wait<'a>, call: &InCall, people: &People<'a>, levels: &BTreeMap<u64, Levels>) -> bool {
+    fn peer(
+        &mut self,
+        wait: &mut Wait<'a>,
+        call: &InCall,
+        people: &People<'a>,
+        levels: &BTreeMap<u64, Levels>,
+    ) -> bool {
         let (Some(comm), Some(peer)) = (call.comm_hash, call.root) else { return false };
         if peer < 0 {
             // From any rank.

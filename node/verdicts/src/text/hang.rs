@@ -10,7 +10,7 @@ use observed::{
 };
 
 use super::{PARTS_OF_A_LIST, Rows, ranks};
-use crate::hang::{Absence, Call, DifferentCall, Difference, Differing, Edge, Hang, Missing, NotHeard, Waiting};
+use crate::hang::{Absence, Call, Difference, DifferentCall, Differing, Edge, Hang, Missing, NotHeard, Waiting};
 use crate::report::Report;
 
 /// Columns of a line.
@@ -22,7 +22,8 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
         let for_s = report.evidence.until_ns.saturating_sub(ns).max(0);
         format!(" since {} ({})", clock(ns), duration(for_s))
     });
-    let (count, verb) = if who.len() == 1 { ("1 rank".to_owned(), "waits") } else { (format!("{} ranks", who.len()), "wait") };
+    let (count, verb) =
+        if who.len() == 1 { ("1 rank".to_owned(), "waits") } else { (format!("{} ranks", who.len()), "wait") };
     line(out, 0, &format!("Nothing moves{since}: {count} {verb}."));
     if let Some(of) = &hang.differing {
         differing(of, out);
@@ -62,7 +63,10 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
     for waits in unclear.iter().filter(|_| is_all).take(rows.of(unclear.len())) {
         let who = ranks(waits.iter().map(|wait| &wait.who));
         let (verb, them) = if waits.len() == 1 { ("waits", "it") } else { ("wait", "them") };
-        let text = capital(&format!("{who} {verb} in {}: for whom is not known. Others wait for {them}.", call(&waits[0].call)));
+        let text = capital(&format!(
+            "{who} {verb} in {}: for whom is not known. Others wait for {them}.",
+            call(&waits[0].call)
+        ));
         line(out, 0, &text);
     }
     let calls = grouped(&hang.waiting);

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use super::{DecodeError, NAMES, LARGEST, LONGEST_NAME, fold, unfold};
+use super::{DecodeError, LARGEST, LONGEST_NAME, NAMES, fold, unfold};
 
 pub(super) type Coded<T> = Result<T, DecodeError>;
 
