@@ -144,7 +144,8 @@ impl<'a> Waits<'a> {
                     clear |= self.peer(wait, pending, people, levels);
                 }
                 for (comm, level) in levels_of(wait.who, people, levels) {
-                    let Some(position) = level.pending.get(&wait.who).copied() else { continue };
+                    let said = wait.call.and_then(|call| call.comm_seq).filter(|_| call.comm_hash == Some(*comm));
+                    let Some(position) = said.or_else(|| level.pending.get(&wait.who).copied()) else { continue };
                     wait.place = Some((*comm, position));
                     clear |= self.collective(wait, (*comm, position), Meeting::All, people, level);
                 }

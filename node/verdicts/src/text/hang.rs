@@ -276,6 +276,9 @@ fn absent(m: &Missing) -> String {
         Absence::NotReceived => {
             format!("{who} has not received what is sent to it{tag}{comm} ({}): {wait}.{also}", m.call.func)
         }
+        Absence::Outside => {
+            format!("{who} is in no call, while others wait in calls that do not show for whom.{also}")
+        }
         Absence::Stuck => format!("{who} does not get through {called}: {wait}.{also}"),
         Absence::Gone => format!("{who} has ended before {called}: {wait}."),
     }

@@ -74,12 +74,13 @@ fn render(report: &Report, rows: Rows) -> String {
         out.push('\n');
         out.push_str(&why);
     }
-    if let Some(about) = &report.point_to_point {
+    // Where nothing moves it does not matter who was late before.
+    let hangs = matches!(&report.verdict, Verdict::Hang(_));
+    if let Some(about) = report.point_to_point.as_ref().filter(|_| !hangs) {
         out.push('\n');
         point_to_point::table(about, &mut out);
     }
-    // Where nothing moves it does not matter who was late before.
-    let compared = if matches!(&report.verdict, Verdict::Hang(_)) { Vec::new() } else { table::shown(report) };
+    let compared = if hangs { Vec::new() } else { table::shown(report) };
     for comm in compared {
         out.push('\n');
         let own = matches!(&report.verdict, Verdict::Rank { culprit, .. } if culprit.basis == Basis::OwnTime);
