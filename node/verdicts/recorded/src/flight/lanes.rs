@@ -61,6 +61,12 @@ impl Lane {
         self.calls.range(from..).next().map(|(position, call)| (*position, call))
     }
 
+    /// The last position that it had entered at a time, Unix nanoseconds.
+    pub(super) fn entered_by(&self, at_ns: i64) -> Option<u64> {
+        let later = self.calls.iter().find(|(_, call)| call.created_ns.is_some_and(|created_ns| created_ns > at_ns));
+        later.map_or(self.entered, |(position, _)| position.checked_sub(1))
+    }
+
     /// What it called.
     pub(super) fn made(&self) -> impl Iterator<Item = Made> {
         self.calls.iter().map(|(position, call)| Made {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use observed::{InCall, Input, JobRank, Progress, hex};
 use serde_json::Value;
-use verdicts::{Hang, Report, Rules, Verdict, analyse};
+use verdicts::{Absence, Call, Hang, Report, Rules, Verdict, analyse};
 
 pub use dump::Dump;
 use groups::{Group, Groups};
@@ -92,6 +92,8 @@ impl Dumps {
 struct Recorded {
     input: Input,
     groups: Vec<Group>,
+    /// By rank.
+    stuck: BTreeMap<i32, Stuck>,
     last_ns: i64,
 }
 
@@ -109,8 +111,9 @@ impl Recorded {
         }
         let nranks = groups.ranks.last().map_or(0, |last| last.saturating_add(1));
         input.ranks = dumps.ranks.keys().map(|rank| job_rank(*rank, nranks)).collect();
+        let stuck = stuck(&groups.all);
         for group in &groups.all {
-            take_in(group, &mut input);
+            take_in(group, &stuck, &mut input);
         }
         let wanted: BTreeSet<i32> = groups.ranks.iter().chain(dumps.lacking.keys()).copied().collect();
         for rank in wanted.into_iter().filter(|rank| !dumps.ranks.contains_key(rank)) {
@@ -124,7 +127,7 @@ impl Recorded {
         if unplaced > 0 {
             input.unplaced.insert("their position in the group is not known".to_owned(), unplaced);
         }
-        Self { input, groups: groups.all, last_ns }
+        Self { input, groups: groups.all, stuck, last_ns }
     }
 
     /// Says in the report what only the dumps know: what groups are called, where calls were made,
@@ -134,6 +137,10 @@ impl Recorded {
         // Nobody knows when the dumps were made.
         report.evidence.until_ns = self.last_ns;
         if let Verdict::Hang(hang) = &mut report.verdict {
+            for missing in &mut hang.missing {
+                let Some(stuck) = self.stuck.get(&missing.who.rank) else { continue };
+                (missing.absence, missing.call, missing.inside) = (Absence::Stuck, stuck.call.clone(), None);
+            }
             self.name_calls(hang, &mut report.evidence.notes);
             return;
         }
@@ -215,42 +222,96 @@ fn job_rank(rank: i32, nranks: i32) -> JobRank {
     JobRank { node: node(), pid: rank.into(), job: 1, rank, nranks }
 }
 
-/// How far the ranks of a group got, and in which calls of it they are.
-fn take_in(group: &Group, input: &mut Input) {
-    let comm_hash = group.hash();
-    let nranks = i32::try_from(group.members.len()).ok();
+/// The oldest call of a rank that is not over, where another rank has got through it.
+#[derive(Debug, Clone)]
+struct Stuck {
+    call: Call,
+    since_ns: i64,
+    /// Whether another got through.
+    is_past: bool,
+}
+
+/// The ranks whose oldest call that is not over another rank has got through: all had entered it,
+/// and these do not get through. What they enqueued after it their devices have not begun.
+fn stuck(groups: &[Group]) -> BTreeMap<i32, Stuck> {
+    let mut oldest: BTreeMap<i32, Stuck> = BTreeMap::new();
+    for group in groups {
+        let furthest = group.lanes.values().filter_map(|lane| lane.over).max();
+        for (rank, lane) in &group.lanes {
+            let Some((position, pending)) = lane.pending() else { continue };
+            let Some(since_ns) = pending.created_ns else { continue };
+            if oldest.get(rank).is_some_and(|known| known.since_ns <= since_ns) {
+                continue;
+            }
+            let comm_hash = Some(hex(group.hash()));
+            let call = Call { func: pending.func.to_string(), comm_hash, position: Some(position), ..Call::default() };
+            // A call may be over because it failed: where a rank has not come, nobody got through.
+            let all_came = group.lanes.values().all(|lane| lane.entered >= Some(position));
+            let is_past = pending.meets() && all_came && furthest.is_some_and(|over| over >= position);
+            oldest.insert(*rank, Stuck { call, since_ns, is_past });
+        }
+    }
+    oldest.retain(|_, stuck| stuck.is_past);
+    oldest
+}
+
+/// How far the ranks of a group got, and in which calls of it they wait.
+fn take_in(group: &Group, stuck: &BTreeMap<i32, Stuck>, input: &mut Input) {
     // What all have got through is over, whatever it was.
     let over = group.lanes.values().map(|lane| lane.over).min().flatten();
     for (&rank, lane) in &group.lanes {
-        let (pid, place) = (i64::from(rank), group.place(rank));
+        let stuck = stuck.get(&rank);
+        let entered = match stuck {
+            Some(stuck) => lane.entered_by(stuck.since_ns),
+            None => lane.entered,
+        };
+        let made = lane.made().filter(|made| over.is_none_or(|over| made.position > over));
         input.progress.push(Progress {
             node: node(),
-            pid,
-            rank: place,
-            nranks,
-            comm_hash,
-            entered: lane.entered,
-            recent: lane.made().filter(|made| over.is_none_or(|over| made.position > over)).collect(),
+            pid: rank.into(),
+            rank: group.place(rank),
+            nranks: i32::try_from(group.members.len()).ok(),
+            comm_hash: group.hash(),
+            entered,
+            recent: made.filter(|made| Some(made.position) <= entered).collect(),
             ..Progress::default()
         });
-        let call =
-            InCall { node: node(), pid, comm_hash: Some(comm_hash), rank: Some(place), nranks, ..InCall::default() };
+        // Who is stuck waits for nobody.
+        if stuck.is_some() {
+            continue;
+        }
         if let Some((position, pending)) = lane.pending() {
             input.in_calls.push(InCall {
                 func: Arc::clone(&pending.func),
                 comm_seq: Some(position),
                 payload: pending.payload.clone(),
                 since_ns: pending.created_ns.unwrap_or(input.since_ns),
-                ..call.clone()
+                ..in_call(group, rank)
             });
         }
-        let unmet = lane.pairs.iter().filter(|pair| !is_met(group, place, lane, pair));
-        input.in_calls.extend(unmet.map(|pair| InCall {
-            func: if pair.is_send { "send" } else { "recv" }.into(),
-            root: Some(pair.peer),
-            since_ns: pair.created_ns.unwrap_or(input.since_ns),
-            ..call.clone()
-        }));
+        take_in_pairs(group, rank, lane, input);
+    }
+}
+
+/// The sends and receives of a rank that wait for their peers.
+fn take_in_pairs(group: &Group, rank: i32, lane: &Lane, input: &mut Input) {
+    let unmet = lane.pairs.iter().filter(|pair| !is_met(group, group.place(rank), lane, pair));
+    input.in_calls.extend(unmet.map(|pair| InCall {
+        func: if pair.is_send { "send" } else { "recv" }.into(),
+        root: Some(pair.peer),
+        since_ns: pair.created_ns.unwrap_or(input.since_ns),
+        ..in_call(group, rank)
+    }));
+}
+
+fn in_call(group: &Group, rank: i32) -> InCall {
+    InCall {
+        node: node(),
+        pid: rank.into(),
+        comm_hash: Some(group.hash()),
+        rank: Some(group.place(rank)),
+        nranks: i32::try_from(group.members.len()).ok(),
+        ..InCall::default()
     }
 }
 

@@ -108,6 +108,28 @@ fn what_ended_is_not_waited_in_although_its_state_lags() {
 }
 
 #[test]
+fn who_does_not_get_through_what_others_have_left_is_named_whatever_it_enqueued_after_it() {
+    let in_group = |name: &str, seq: i64, at: i64, over: bool| {
+        let entry = with(call("nccl:all_reduce", seq, over), json!({"process_group": [name, ""], "record_id": at}));
+        with(entry, json!({"time_created_ns": START + at * S, "pg_id": name.len()}))
+    };
+    let rank = |entries: Vec<Value>| {
+        let of = |name: &str| json!({"name": name, "desc": "", "ranks": "[0, 1, 2]"});
+        with(dump("", entries), json!({"pg_config": {"a": of("a"), "bb": of("bb")}}))
+    };
+    // Rank 1's device died in number 4 of a; it has enqueued more than the others.
+    let goes_on = || rank(vec![in_group("a", 4, 1, true), in_group("a", 5, 2, false)]);
+    let stuck = rank(vec![in_group("a", 4, 1, false), in_group("a", 5, 2, false), in_group("bb", 1, 3, false)]);
+    let said = said(vec![goes_on(), stuck, goes_on()]);
+    assert!(said.contains("Rank 1 does not get through all_reduce, the 4th collective of communicator a"), "{said}");
+    // A call that failed is retired, too, although rank 2 has not come.
+    let of = |over: bool| dump("[0, 1, 2]", vec![call("gloo:all_reduce", 1, true), call("gloo:all_reduce", 2, over)]);
+    let idle = dump("[0, 1, 2]", vec![call("gloo:all_reduce", 1, true)]);
+    let said = said_of(vec![(0, of(false)), (1, of(true)), (2, idle)]);
+    assert!(said.contains("Rank 2 has not entered all_reduce, the 2nd"), "{said}");
+}
+
+#[test]
 fn a_receive_without_a_send_names_the_sender() {
     let p2p = with(call("nccl:recv 0<-1", 1, false), json!({"is_p2p": true, "p2p_seq_id": 1, "record_id": 1}));
     let receives = dump("[0, 1]", vec![call("nccl:all_reduce", 1, true), p2p]);
