@@ -187,7 +187,7 @@ fn collectives(
     let last_over = lane.calls.iter().rfind(|(_, call)| call.is_over).map(|(position, _)| *position);
     let pending = lane.calls.iter().find(|(position, call)| {
         // A device library's calls of a group are over in their order.
-        !call.is_over && !(is_ordered && last_over.is_some_and(|last| **position < last))
+        !(call.is_over || is_ordered && last_over.is_some_and(|last| **position < last))
     });
     let before = |position: u64| position.checked_sub(1);
     lane.over = match pending {
