@@ -3,7 +3,7 @@ CARGO ?= cargo
 # The agent of benches on real programs.
 OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 
-.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,9 @@ test-accounting: deps ## `rankmesh jobs` beside Slurm's own accounting: slurmdbd
 	@test -x /usr/sbin/slurmdbd && test -x /usr/sbin/mariadbd && test -x /usr/bin/my_print_defaults || \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmdbd mariadb-server-core mariadb-client-core
 	$(CARGO) test --locked --workspace --test slurm -- --ignored --exact accounting::jobs_are_joined_with_what_slurms_own_accounting_says --nocapture
+
+test-flight-recorder: build ## reports on the dumps that PyPI's PyTorch makes over gloo, two versions (1.4 GB each in target/flight-recorder, deleted again)
+	scripts/flight-recorder.sh 2.15.0 2.13.0
 
 test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and in a bucket (from PyPI, in target/history, about 1 GB)
 	@test -x target/history/bin/python || python3 -m venv target/history
