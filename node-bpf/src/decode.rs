@@ -28,6 +28,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         comm_hash: None,
         func: function.name,
         seq: (raw.flags & wire::HAVE_SEQ != 0).then_some(raw.seq),
+        comm_seq: None,
         count: argument(raw, function.count).and_then(|value| match function.api {
             Api::Nccl => Some(value),                            // size_t
             Api::Mpi => u64::try_from(value as u32 as i32).ok(), // int

@@ -29,6 +29,7 @@ pub fn collective(i: u64) -> Collective {
         comm_hash: Some(0xDEAD_BEEF_0000_0001),
         func: "all_reduce",
         seq: Some(i),
+        comm_seq: Some(i),
         count: Some(1024),
         datatype: Some("float32"),
         bytes: Some(4096),
