@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::clock::Clock;
 use crate::functions::{self, Api, FUNCTIONS, Function, Role};
+use crate::gloo;
 use crate::mpi;
 use crate::process::Process;
 use crate::signals::kernel_names::KernelNames;
@@ -30,7 +31,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         seq: (raw.flags & wire::HAVE_SEQ != 0).then_some(raw.seq),
         comm_seq: None,
         count: argument(raw, function.count).and_then(|value| match function.api {
-            Api::Nccl => Some(value),                            // size_t
+            Api::Nccl | Api::Gloo => Some(value),                // size_t
             Api::Mpi => u64::try_from(value as u32 as i32).ok(), // int
         }),
         datatype: None,
@@ -49,6 +50,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
     match function.api {
         Api::Nccl => nccl(&mut out, raw, function, process),
         Api::Mpi => mpi(&mut out, raw, function, process),
+        Api::Gloo => gloo::decode(&mut out, raw, function, process.map(AsRef::as_ref)),
     }
     Some(out)
 }
@@ -229,7 +231,7 @@ mod tests {
         let out = call(&raw, &Clock::measure(), None).unwrap();
         assert_eq!((out.rank, out.nranks, out.comm_hash, out.seq), (None, None, None, None));
         assert_eq!((out.datatype, out.bytes, out.root), (None, None, Some(3)));
-        raw.func = 79;
+        raw.func = 219;
         assert_eq!(call(&raw, &Clock::measure(), None), None);
     }
 

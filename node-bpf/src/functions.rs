@@ -16,6 +16,8 @@ pub(crate) enum Role {
     Child = 8,
     GroupStart = 9,
     GroupEnd = 10,
+    GlooConnect = 20,
+    GlooGone = 21,
 }
 
 /// Whose API a function belongs to.
@@ -23,6 +25,8 @@ pub(crate) enum Role {
 pub(crate) enum Api {
     Nccl,
     Mpi,
+    /// Its functions' arguments are the words of their options (`gloo`).
+    Gloo,
 }
 
 /// One probed function. Argument positions count from 0.
@@ -99,6 +103,21 @@ const fn wait(symbols: &'static [&'static str], name: &'static str) -> Function 
 /// One that makes a communicator of another; `at` is the argument with its address.
 const fn child(symbols: &'static [&'static str], name: &'static str, at: u8) -> Function {
     Function { comm: Some(at), ..state(symbols, name, Role::Child, 6) }
+}
+
+/// A collective of gloo: the words of its options with the number of elements, the bytes of one,
+/// and the root. The communicator is the first word.
+const fn gloo(
+    symbols: &'static [&'static str],
+    name: &'static str,
+    (count, datatype, root): (Option<u8>, Option<u8>, Option<u8>),
+) -> Function {
+    Function { api: Api::Gloo, comm: Some(0), count, datatype, root, ..state(symbols, name, Role::Call, 12) }
+}
+
+/// Where a communicator of gloo begins.
+const fn gloo_change(symbols: &'static [&'static str]) -> Function {
+    Function { api: Api::Gloo, ..state(symbols, "connect", Role::GlooConnect, 0) }
 }
 
 /// One-sided: count and datatype where it moves data.
@@ -203,11 +222,33 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     wait(&["MPI_Win_wait", "PMPI_Win_wait"], "win_wait"),
     wait(&["MPI_Win_unlock", "PMPI_Win_unlock"], "win_unlock"),
     wait(&["MPI_Win_flush", "PMPI_Win_flush"], "win_flush"),
+    gloo(&["_ZN4gloo9allreduceERKNS_16AllreduceOptionsE"], "all_reduce", (Some(10), Some(11), None)),
+    gloo(&["_ZN4gloo9allgatherERNS_16AllgatherOptionsE"], "all_gather", (None, Some(4), None)),
+    gloo(&["_ZN4gloo10allgathervERNS_17AllgathervOptionsE"], "all_gather_v", (None, Some(7), None)),
+    gloo(&["_ZN4gloo8alltoallERNS_15AlltoallOptionsE"], "all_to_all", (None, Some(4), None)),
+    gloo(&["_ZN4gloo9alltoallvERNS_16AlltoallvOptionsE"], "all_to_all_v", (None, None, None)),
+    gloo(&["_ZN4gloo7barrierERNS_14BarrierOptionsE"], "barrier", (None, None, None)),
+    gloo(&["_ZN4gloo9broadcastERNS_16BroadcastOptionsE"], "broadcast", (Some(4), Some(5), Some(6))),
+    gloo(&["_ZN4gloo6gatherERNS_13GatherOptionsE"], "gather", (None, Some(4), Some(5))),
+    gloo(&["_ZN4gloo7gathervERNS_14GathervOptionsE"], "gather_v", (None, Some(7), Some(8))),
+    gloo(&["_ZN4gloo6reduceERNS_13ReduceOptionsE"], "reduce", (Some(4), Some(5), Some(6))),
+    gloo(&["_ZN4gloo7scatterERNS_14ScatterOptionsE"], "scatter", (None, Some(6), Some(7))),
+    // The second takes its store by the address of a std::shared_ptr.
+    gloo_change(&["_ZN4gloo10rendezvous7Context15connectFullMeshERNS0_5StoreERSt10shared_ptrINS_9transport6DeviceEE"]),
+    gloo_change(&[
+        "_ZN4gloo10rendezvous7Context15connectFullMeshESt10shared_ptrINS0_5StoreEERS2_INS_9transport6DeviceEE",
+    ]),
+    Function {
+        role: Role::GlooGone,
+        name: "context_gone",
+        ..gloo_change(&["_ZN4gloo7ContextD2Ev", "_ZN4gloo7ContextD1Ev"])
+    },
     Function { api: Api::Mpi, ..state(&["MPI_Init", "PMPI_Init"], "init", Role::MpiInit, 2) },
     Function { api: Api::Mpi, ..state(&["MPI_Init_thread", "PMPI_Init_thread"], "init_thread", Role::MpiInit, 4) },
 ];
 
-/// Flags of the cookie (`RM_COOKIE_…`).
+/// The flag of the cookie of gloo's functions, `RM_COOKIE_GLOO`; the others (`RM_COOKIE_…`):
+pub(crate) const COOKIE_GLOO: u8 = 0x80;
 pub(crate) const COOKIE_HASH_MIX: u8 = 1;
 pub(crate) const COOKIE_MPI: u8 = 2;
 pub(crate) const COOKIE_RCCL: u8 = 4;
@@ -233,7 +274,7 @@ const POINT_TO_POINT: &[&str] = &[
     "wait_signal",
 ];
 
-const NO_ARG: u8 = 0xff;
+pub(crate) const NO_ARG: u8 = 0xff;
 
 /// The cookie of a function's probe for the BPF programs.
 pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
@@ -241,7 +282,12 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
         return 0;
     };
     let p2p = function.role as u8 == Role::Call as u8 && POINT_TO_POINT.contains(&function.name);
-    let flags = file_flags | if function.api == Api::Mpi { COOKIE_MPI } else { 0 } | if p2p { COOKIE_P2P } else { 0 };
+    let of_api = match function.api {
+        Api::Nccl => 0,
+        Api::Mpi => COOKIE_MPI,
+        Api::Gloo => COOKIE_GLOO,
+    };
+    let flags = file_flags | of_api | if p2p { COOKIE_P2P } else { 0 };
     let comm = function.comm.unwrap_or(NO_ARG);
     let stream = function.stream.unwrap_or(NO_ARG);
     u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counter(function), stream, 0])

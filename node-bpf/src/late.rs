@@ -127,7 +127,7 @@ pub(crate) fn read(pid: u32, handle: u64, layout: &CommLayout) -> Option<CommFac
 }
 
 /// Copies bytes out of another process.
-fn peek<const N: usize>(pid: u32, address: u64) -> Option<[u8; N]> {
+pub(crate) fn peek<const N: usize>(pid: u32, address: u64) -> Option<[u8; N]> {
     let mut bytes = [0u8; N];
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N };
     let remote = libc::iovec { iov_base: usize::try_from(address).ok()? as *mut libc::c_void, iov_len: N };

@@ -174,9 +174,15 @@ impl MpiNames {
 /// Names the world communicator of a job: FNV-1a over the job's namespace and "world". The same on
 /// every host.
 pub(crate) fn world_hash(namespace: &str) -> u64 {
+    named(namespace, b"world")
+}
+
+/// Names something of a job: FNV-1a over the job's namespace and the thing's name in it.
+pub(crate) fn named(namespace: &str, name: &[u8]) -> u64 {
     namespace
         .bytes()
-        .chain(*b"\0world")
+        .chain([0])
+        .chain(name.iter().copied())
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 

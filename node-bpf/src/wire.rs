@@ -9,11 +9,11 @@ use crate::verbs::{self, RawVerbs};
 /// Most arguments a call carries.
 pub(crate) const MAX_ARGS: usize = 12;
 /// Statistics slots behind those of the functions.
-pub(crate) const SLOT_OFFCPU: u8 = 80;
-pub(crate) const SLOT_TCP: u8 = 81;
-pub(crate) const SLOT_PROCESS: u8 = 82;
+pub(crate) const SLOT_OFFCPU: u8 = 220;
+pub(crate) const SLOT_TCP: u8 = 221;
+pub(crate) const SLOT_PROCESS: u8 = 222;
 /// How many there are (`RM_MAX_FUNCS`).
-pub(crate) const SLOTS: u8 = 96;
+pub(crate) const SLOTS: u8 = 224;
 
 pub(crate) const HAVE_HASH: u8 = 1;
 pub(crate) const HAVE_SEQ: u8 = 2;
@@ -230,6 +230,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
 pub(crate) struct RawInFlight {
     /// It is ncclGroupEnd: it waits for the calls of its group.
     pub(crate) group_end: bool,
+    /// Where the thread's stack was when it began.
+    pub(crate) sp: u64,
     /// The call as if it returned now.
     pub(crate) call: RawCall,
 }
@@ -244,7 +246,7 @@ impl RawInFlight {
         let mut r = Reader::new(bytes);
         let (pid, tid) = (r.u32()?, r.u32()?);
         let enter_ns = r.u64()?;
-        let _sp = r.u64()?;
+        let sp = r.u64()?;
         let (seq, comm_hash, cgroup_id) = (r.u64()?, r.u64()?, r.u64()?);
         let [func, role, have_seq, _have_hash] = r.array()?;
         let (rank, nranks) = (r.u32()? as i32, r.u32()? as i32);
@@ -258,6 +260,7 @@ impl RawInFlight {
         let group_end = role == ROLE_GROUP_END;
         ((role == 0 || group_end) && enter_ns != 0).then_some(RawInFlight {
             group_end,
+            sp,
             call: RawCall {
                 func,
                 flags,

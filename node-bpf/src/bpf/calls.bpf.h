@@ -226,6 +226,8 @@ static __always_inline struct known_comm *known_comm(struct thread_state *state,
   return &state->comms[((__u32)(handle >> 4) * 0x9e3779b1u) >> 30 & (KNOWN_COMMS - 1)];
 }
 
+#include "gloo.bpf.h"
+
 /* Counts the call per process, communicator and function. Complete only when the communicator's start was seen. */
 static __always_inline void take_seq(struct thread_state *state, __u32 pid, __u32 comm_arg, __u64 flags, __u32 counter) {
   struct rm_inflight *call = &state->call;
@@ -250,6 +252,9 @@ static __always_inline void take_seq(struct thread_state *state, __u32 pid, __u3
   if (!comm) {
     if (flags & RM_COOKIE_MPI) {
       if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST) == -7 /* E2BIG */) COUNT(call->func, lost_map);
+    } else if (flags & RM_COOKIE_GLOO) {
+      gloo_rank(call, key.handle, flags);
+      return;
     } else if (known || !find_pending(pid, key.handle)) {
       return;
     }
@@ -319,7 +324,8 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   call->seq = call->hash = call->handle = 0;
   call->rank = call->nranks = -1;
   call->cgroup_id = cgroup_of(task);
-  read_args(ctx, call->args, nargs, first_on_stack);
+  if (flags & RM_COOKIE_GLOO) gloo_options(ctx, call->args, cookie);
+  else read_args(ctx, call->args, nargs, first_on_stack);
   switch (role) {
     case RM_ROLE_CALL:
       take_seq(state, pid_of(task), comm_arg, flags, (__u8)(cookie >> 40));
@@ -385,7 +391,7 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   __u32 pid = pid_of(task);
   said |= (call->have_seq ? RM_HAVE_SEQ : 0) | (flags & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
   if (state->group_depth) said |= RM_IN_GROUP;
-  if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, pid, cookie >> 48);
+  if (!(flags & RM_COOKIE_NO_DEVICE)) said |= device_capture_flags(state, pid, cookie >> 48);
   out->kind = RM_CALL;
   out->func = call->func;
   out->site_high = end->site >> 32;
@@ -403,7 +409,7 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   __builtin_memcpy(out->args, call->args, RM_SHORT_ARGS * sizeof out->args[0]);
   said |= call->comm_flags;
   /* MPI's communicators are told apart by user space. */
-  if (!KNOWN_ALL(call->comm_flags) && !(flags & RM_COOKIE_MPI) && call->handle) {
+  if (!KNOWN_ALL(call->comm_flags) && !(flags & RM_COOKIE_NO_DEVICE) && call->handle) {
     struct rm_comm_key key = {.pid = pid, .handle = call->handle};
     __u64 generation = comm_generation;
     struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
@@ -452,11 +458,30 @@ static __always_inline void call_never_returns(struct thread_state *state, struc
   struct rm_inflight *call = &state->call;
   if (!call->enter_ns) return;
   if (call->role == RM_ROLE_GROUP_END) state->group_depth = 0;
-  if (call->role == RM_ROLE_CALL || call->role == RM_ROLE_GROUP_END) {
+  if (state->cookie >> 32 & RM_COOKIE_GLOO) {
+    COUNT(call->func, unmatched); /* left by an exception, perhaps long ago */
+  } else if (call->role == RM_ROLE_CALL || call->role == RM_ROLE_GROUP_END) {
     struct call_end end = {.now = bpf_ktime_get_ns(), .said = RM_NOT_RETURNED};
     emit_call(state, task, &end);
   }
   call->enter_ns = 0;
+}
+
+/* Of functions that an exception may leave, at one of their ends, where the stack pointer is what it was at the entry. */
+static __always_inline int call_left(struct pt_regs *ctx) {
+  struct task_struct *task = this_task();
+  struct thread_state *state = current_thread(task);
+  if (!state || !state->call.enter_ns || PT_REGS_SP(ctx) != state->call.sp || state->call.role != RM_ROLE_CALL) return 0;
+  if (!(state->cookie >> 32 & RM_COOKIE_GLOO)) return 0;
+  struct call_end end = {.now = bpf_ktime_get_ns(), .site = 0, .ret = 0};
+#if defined(__TARGET_ARCH_x86)
+  bpf_probe_read_user(&end.site, sizeof end.site, (const void *)PT_REGS_SP(ctx));
+#else
+  end.site = PT_REGS_RET(ctx);
+#endif
+  emit_call(state, task, &end);
+  state->call.enter_ns = 0;
+  return 0;
 }
 
 static __always_inline int call_return(struct pt_regs *ctx) {
@@ -543,3 +568,7 @@ static __always_inline int call_enters(struct pt_regs *ctx) { return MEASURED(RM
 static __always_inline int call_returns(struct pt_regs *ctx) { return MEASURED(RM_PROGRAM_CALL_RETURN, call_return(ctx)); }
 
 PROBE_PROGRAMS(call, call_enters(ctx), call_returns(ctx))
+
+POINT_PROGRAMS(call_entry, (call_enters(ctx), 0))
+POINT_PROGRAMS(call_exit, MEASURED(RM_PROGRAM_CALL_RETURN, call_left(ctx)))
+POINT_PROGRAMS(call_change, gloo_change(ctx))

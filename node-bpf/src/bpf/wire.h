@@ -11,7 +11,7 @@ enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5,
 /* The attach cookie says all the programs need to know of a function, one byte each from the low end:
  * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to
  * record, index of the communicator argument (RM_NO_ARG: none), flags, the counter of its communicator that counts it,
- * index of the stream argument (RM_NO_ARG: none). */
+ * index of the stream argument (RM_NO_ARG: none), and of gloo's functions the place of the tag (gloo.bpf.h). */
 enum rm_role {
   RM_ROLE_CALL = 0,       /* a collective or point-to-point call: becomes a record */
   RM_ROLE_INIT_RANK = 1,  /* ncclCommInitRank[Config](comm*, nranks, id by value, rank) */
@@ -23,10 +23,14 @@ enum rm_role {
   RM_ROLE_MPI_INIT = 7,   /* MPI_Init / MPI_Init_thread: from here on sequence numbers are complete */
   RM_ROLE_GROUP_START = 9, /* ncclGroupStart: calls from here on only note what is wanted */
   RM_ROLE_GROUP_END = 10,  /* ncclGroupEnd: the outermost one starts it, and becomes a record */
+  RM_ROLE_GLOO_CONNECT = 20, /* gloo::rendezvous::Context::connectFullMesh: a communicator, and the store that names it */
+  RM_ROLE_GLOO_GONE = 21,    /* gloo::Context::~Context */
   RM_ROLE_CHILD = 8,      /* ncclCommShrink, ncclCommGrow: a new communicator, its address where the communicator argument says */
 };
 #define RM_NO_ARG 0xff
 /* cookie flags */
+#define RM_COOKIE_GLOO 0x80 /* the argument is the address of gloo's options (gloo.bpf.h) */
+#define RM_COOKIE_GLOO_VTABLE 1 /* with it: this gloo's Context begins with the address of its functions, not with its rank */
 #define RM_COOKIE_HASH_MIX 1 /* this NCCL hashes ids with its mixing hash, not with DJB2a (src/nccl_hash.rs) */
 #define RM_COOKIE_MPI 2
 #define RM_COOKIE_RCCL 4
@@ -34,11 +38,11 @@ enum rm_role {
 #define RM_COOKIE_SPLIT_TEXT 8 /* this NCCL hashes a split's text (src/nccl_hash.rs); else without HASH_MIX it is unknown how */
 
 #define RM_MAX_ARGS 12
-#define RM_MAX_FUNCS 96
+#define RM_MAX_FUNCS 224
 /* statistics slots behind those of the functions */
-#define RM_SLOT_OFFCPU 80
-#define RM_SLOT_TCP 81
-#define RM_SLOT_PROCESS 82
+#define RM_SLOT_OFFCPU 220
+#define RM_SLOT_TCP 221
+#define RM_SLOT_PROCESS 222
 
 /* rm_call.flags */
 #define RM_HAVE_HASH 1
