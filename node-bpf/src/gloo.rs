@@ -9,8 +9,8 @@
 use std::path::Path;
 
 use crate::functions::{self, Api, FUNCTIONS, Role};
-use crate::late;
-use crate::mpi;
+use crate::memory::Memory;
+use crate::mpi::identity::fnv;
 use crate::process::Process;
 use crate::symbol_probes;
 use crate::symbols::Target;
@@ -116,7 +116,7 @@ fn identity(name: u64, process: &Process) -> Option<u64> {
     let is_path = name & 1 == 1;
     match process.torch_namespace.as_deref() {
         None if !is_path => None,
-        namespace => Some(mpi::named(namespace.unwrap_or_default(), &name.to_le_bytes())),
+        namespace => Some(fnv(namespace.unwrap_or_default().bytes().chain([0]).chain(name.to_le_bytes()))),
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn left_by_exception(open: &RawInFlight) -> bool {
         return false;
     }
     let [_, _, _, returns_to, ..] = call.args;
-    let overwritten = late::peek(call.pid, *sp).is_some_and(|word| u64::from_ne_bytes(word) != returns_to);
+    let overwritten = Memory::of(call.pid).word(*sp).is_some_and(|word| word != returns_to);
     if returns_to != 0 && overwritten {
         return true;
     }
@@ -160,6 +160,7 @@ mod tests {
             cgroup_id: 9,
             comm_hash: 0xabc,
             seq: 4,
+            comm_seq: wire::NO_POSITION,
             rank: 2,
             nranks: 8,
             ret: 0,

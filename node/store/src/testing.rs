@@ -1,4 +1,4 @@
-//! Records and stores for tests: of this crate, and (feature `testing`) of the crates above it.
+//! Records and stores for tests, of this crate and of the crates above it; not in release builds.
 #![allow(clippy::unwrap_used, reason = "tests only")]
 
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use record::{Collective, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::Connection;
 
+pub use super::columnar::values_read;
 use super::columnar::{Appender, MOST_SPAN_NS};
 use super::{Store, StoreConfig, rollups::Rollups, rows};
 
