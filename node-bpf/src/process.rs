@@ -434,16 +434,15 @@ mod tests {
         assert!(processes.is_same(pid) && processes.known(pid).is_some());
         // another process had this pid, and its end was not seen
         let before = ProcessSeen { start_ns: me.seen.start_ns - 5_000_000_000, rank: Some(7), ..me.seen.clone() };
-        let before =
-            Process {
-                seen: before,
-                job_id: None,
-                mpi_namespace: None,
-                torch_namespace: None,
-                read_ns: me.read_ns,
-                mpi: OnceLock::new(),
-                torch: OnceLock::new(),
-            };
+        let before = Process {
+            seen: before,
+            job_id: None,
+            mpi_namespace: None,
+            torch_namespace: None,
+            read_ns: me.read_ns,
+            mpi: OnceLock::new(),
+            torch: OnceLock::new(),
+        };
         processes.lock().insert(pid, Arc::new(before));
         assert!(!processes.is_same(pid) && processes.known(pid).is_none());
         let (again, new) = processes.look(pid).unwrap();

@@ -1,6 +1,6 @@
-// A rank of a real gloo job over TCP: usage gloo_job DIRECTORY CALLS LATE, with RANK and WORLD_SIZE in its environment. It waits
+// A rank of a real gloo job over TCP: usage gloo_job DIRECTORY CALLS, with RANK and WORLD_SIZE in its environment. It waits
 // for a line on its standard input, meets the others in a world and, if its number is even, in a group of the even ones; makes
-// CALLS reductions in the world, rank LATE each 20 ms after the others, and one of every other collective in both; and leaves one
+// CALLS reductions in the world, and one of every other collective in both; and leaves one
 // barrier by an exception. It prints a line with its numbers of calls, waits for the end of its input, and ends.
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>
@@ -21,7 +21,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <thread>
 #include <vector>
 
 using Context = std::shared_ptr<gloo::rendezvous::Context>;
@@ -93,13 +92,12 @@ static void others(const Context &context) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 4) return 2;
-  int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE")), calls = atoi(argv[2]), late = atoi(argv[3]);
+  if (argc != 3) return 2;
+  int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE")), calls = atoi(argv[2]);
   if (getchar() == EOF) return 3;
   gloo::rendezvous::FileStore store(argv[1]);
   Context world = meet("world", store, rank, size);
   for (int i = 0; i < calls; i++) {
-    if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (!reduce_once(world, i)) return 4;
   }
   others(world);
