@@ -141,7 +141,7 @@ fn answer_of(address: impl ToSocketAddrs, deadline: Instant) -> Result<Vec<u8>, 
     let address = address.to_socket_addrs().map_err(failed)?.next().ok_or("no address")?;
     let mut stream = TcpStream::connect_timeout(&address, left().ok_or_else(late)?).map_err(failed)?;
     stream.set_write_timeout(Some(left().ok_or_else(late)?)).map_err(failed)?;
-    let mut line = |stream: &mut TcpStream, command: &str| -> Result<String, String> {
+    let line = |stream: &mut TcpStream, command: &str| -> Result<String, String> {
         stream.write_all(command.as_bytes()).map_err(failed)?;
         let mut reply = Vec::new();
         while !reply.ends_with(b"\n") {
