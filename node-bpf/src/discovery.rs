@@ -75,6 +75,8 @@ pub(crate) struct Discovery {
     /// Files whose communicators cannot be read: reported once each.
     unreadable: HashSet<(u64, u64)>,
     unprobed: UnprobedLibraries,
+    /// Files named like one with gloo, by (st_dev, st_ino), that export none of its functions.
+    without_gloo: HashSet<(u64, u64)>,
     /// Known to the programs or to us, and not running at the last sweep.
     gone: HashSet<u32>,
 }
@@ -142,6 +144,7 @@ impl Discovery {
             looked: None,
             unreadable: HashSet::new(),
             unprobed: UnprobedLibraries::default(),
+            without_gloo: HashSet::new(),
             gone: HashSet::new(),
         })
     }
@@ -268,7 +271,7 @@ impl Discovery {
         }
         let Ok(text) = procfs::read(pid, "maps") else { return true };
         let (mut found, mut mpi, mut done) = (false, false, true);
-        let mut nccl = vec![];
+        let (mut nccl, mut gloo) = (vec![], vec![]);
         let mappings: Vec<maps::Mapping<'_>> = maps::mappings(&text).filter(|m| m.executable).collect();
         if self.unprobed.concern(&mappings) && self.wanted(pid) {
             let unprobed = self.unprobed.look(pid, &mappings, &self.probes);
@@ -279,11 +282,15 @@ impl Discovery {
                 found |= probed.makes_rank();
                 match probed {
                     Probed::Collectives(Library::Mpi) => mpi = true,
-                    Probed::Collectives(_) => nccl.push(mapping.clone()),
+                    Probed::Collectives(Library::Nccl | Library::Rccl) => nccl.push(mapping.clone()),
+                    Probed::Collectives(Library::Gloo) => gloo.push(mapping.clone()),
                     Probed::Cuda(_) | Probed::Verbs | Probed::Named(_) => {}
                 }
                 done &= self.attach_mapped(pid, &mapping, probed);
             }
+        }
+        for mapping in gloo {
+            self.look_for_gloo(pid, &mapping);
         }
         if found && self.wanted(pid) {
             self.follow(pid, mpi);

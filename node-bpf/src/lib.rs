@@ -26,6 +26,7 @@ mod discovery;
 mod elf;
 mod error;
 mod functions;
+mod gloo;
 mod groups;
 mod host;
 mod late;

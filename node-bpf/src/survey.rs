@@ -14,6 +14,7 @@ use crate::classes::{self, CLASSES, ClassStatus};
 use crate::config::{AttachMode, CaptureConfig};
 use crate::elf;
 use crate::error::Error;
+use crate::gloo;
 use crate::host::Host;
 use crate::loader;
 use crate::maps;
@@ -52,12 +53,18 @@ pub struct LibraryInUse {
     pub class: Option<&'static str>,
 }
 
+const GLOO: &str = "gloo";
+const GLOO_IN_TORCH: &str = "PyTorch (gloo)";
+
 /// The libraries looked for: the beginning of the file name and what it is.
 const KINDS: &[(&str, &str)] = &[
     ("libnccl.so", "NCCL"),
     ("librccl.so", "RCCL"),
     ("libtorch_cuda.so", "PyTorch for CUDA"),
     ("libtorch_hip.so", "PyTorch for HIP"),
+    ("libgloo.so", GLOO),
+    ("libtorch_cpu.so", GLOO_IN_TORCH),
+    ("libucc.so", "UCC"),
     ("libmpi.so", "MPI"),
     ("libmpich.so", "MPI (MPICH)"),
     ("libmpi_cray.so", "MPI (Cray)"),
@@ -121,6 +128,7 @@ fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
             }
             let library = found.entry(identity.clone()).or_insert_with(|| {
                 let path = PathBuf::from(OsStr::from_bytes(mapping.path));
+                let class = class.filter(|_| ![GLOO, GLOO_IN_TORCH].contains(&kind) || exports_gloo(pid, &mapping));
                 LibraryInUse { kind, version: version_of(pid, &mapping, kind), path, processes: 0, class }
             });
             library.processes += 1;
@@ -130,6 +138,12 @@ fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
     let mut libraries: Vec<_> = found.into_values().collect();
     libraries.sort_by(|a, b| (a.kind, &a.path).cmp(&(b.kind, &b.path)));
     (libraries, hidden)
+}
+
+/// Whether a library with gloo exports its functions: some builds hide them.
+fn exports_gloo(pid: u32, mapping: &maps::Mapping<'_>) -> bool {
+    let places = maps::path_to(pid, mapping).and_then(|path| gloo::places(&path).ok());
+    places.is_some_and(|places| !places.entries.is_empty())
 }
 
 fn kind_of(file_name: &[u8]) -> Option<(&'static str, Option<&'static str>)> {

@@ -15,6 +15,7 @@ use crate::attach::{self, Attached};
 use crate::cuda;
 use crate::cuda::functions::Api;
 use crate::error::Error;
+use crate::gloo;
 use crate::libraries::library_of;
 use crate::maps;
 use crate::shared::AttachedFile;
@@ -44,9 +45,10 @@ impl Probed {
     }
 
     /// Whether a process that has it mapped is followed at once. One with a library of the user's
-    /// choice is followed when it makes the call; verbs alone do not make a rank.
+    /// choice is followed when it makes the call, and one with PyTorch, which has gloo, when it
+    /// makes a communicator; verbs alone do not make a rank.
     pub(super) fn makes_rank(self) -> bool {
-        !matches!(self, Probed::Named(_) | Probed::Verbs)
+        !matches!(self, Probed::Named(_) | Probed::Verbs | Probed::Collectives(Library::Gloo))
     }
 }
 
@@ -179,6 +181,13 @@ impl Discovery {
             return Err(format!("{MOST_FILES} library files are probed already"));
         }
         let (family, targets) = match probed {
+            Probed::Collectives(Library::Gloo) => {
+                if !self.attach_gloo(path, shown)? {
+                    self.without_gloo.insert((metadata.dev(), metadata.ino()));
+                }
+                self.attached.insert(identity);
+                return Ok(());
+            }
             Probed::Collectives(library) => (attach::CALL, symbols::targets(path, library)?),
             Probed::Cuda(api) => (attach::CUDA, cuda::targets(path, api)?),
             Probed::Verbs => (attach::VERBS, verbs::targets(path)?),
@@ -205,6 +214,28 @@ impl Discovery {
         }
         self.attached.insert(identity);
         Ok(())
+    }
+
+    /// Probes gloo's functions in a file; false when it exports none.
+    fn attach_gloo(&mut self, path: &Path, shown: &Path) -> Result<bool, String> {
+        let places = gloo::places(path)?;
+        if places.entries.is_empty() {
+            return Ok(false);
+        }
+        self.links.extend(attach::attach_gloo(&self.object, self.mode, path, &places).map_err(|e| format!("{e:#}"))?);
+        let symbols: Vec<String> = places.entries.iter().map(|target| target.symbol.clone().into_owned()).collect();
+        tracing::info!(path = %shown.display(), library = "gloo", probes = symbols.len(), "probing a library");
+        self.shared.attached(AttachedFile { path: shown.to_owned(), library: Library::Gloo.name(), symbols });
+        Ok(true)
+    }
+
+    /// Has the threads of a process looked at whose library may hide gloo's functions.
+    pub(super) fn look_for_gloo(&mut self, pid: u32, mapping: &maps::Mapping<'_>) {
+        let file = maps::path_to(pid, mapping).and_then(|path| fs::metadata(path).ok());
+        let hides = file.is_some_and(|file| self.without_gloo.contains(&(file.dev(), file.ino())));
+        if hides && self.wanted(pid) {
+            self.unprobed.hides_gloo(pid);
+        }
     }
 
     /// Probes the matches of one of the user's probes in a file, and records the outcome.

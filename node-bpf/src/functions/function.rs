@@ -1,5 +1,5 @@
 //! What a probed function is: whose, which of its arguments are what, and how its calls are counted.
-//! `nccl` and `mpi` make them.
+//! `nccl`, `mpi` and `gloo` make them.
 
 /// The effect of a function on the state in the kernel (`enum rm_role`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(crate) enum Role {
     MpiFree = 12,
     MpiGroup = 13,
     MpiBegins = 14,
+    GlooConnect = 20,
+    GlooGone = 21,
 }
 
 impl Role {
@@ -33,6 +35,8 @@ impl Role {
 pub(crate) enum Api {
     Nccl,
     Mpi,
+    /// Its functions' arguments are the words of their options (`crate::gloo`).
+    Gloo,
 }
 
 /// One probed function. Argument positions count from 0.

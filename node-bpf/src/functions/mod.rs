@@ -1,8 +1,9 @@
 //! The functions that are probed: their symbols, the positions of their arguments, and the cookie
-//! for the BPF programs. The index in [`FUNCTIONS`] is the statistics slot. `nccl` and `mpi` have
-//! the functions of each; `symbols` finds the symbols in a file.
+//! for the BPF programs. The index in [`FUNCTIONS`] is the statistics slot. `nccl`, `mpi` and
+//! `gloo` have the functions of each; `symbols` finds the symbols in a file.
 
 mod function;
+mod gloo;
 mod mpi;
 mod nccl;
 
@@ -11,11 +12,17 @@ pub(crate) use nccl::{datatype as nccl_datatype, reduction as nccl_op};
 
 /// All of them. At most `RM_SLOT_OFFCPU`. Those of one name in one API count their calls together.
 pub(crate) static FUNCTIONS: &[Function] = &{
-    let mut all = [function::NONE; nccl::FUNCTIONS.len() + mpi::FUNCTIONS.len()];
+    let mut all = [function::NONE; nccl::FUNCTIONS.len() + mpi::FUNCTIONS.len() + gloo::FUNCTIONS.len()];
+    let (of_mpi, of_gloo) = (nccl::FUNCTIONS.len(), nccl::FUNCTIONS.len() + mpi::FUNCTIONS.len());
     let mut at = 0;
     while at < all.len() {
-        let of_mpi = at >= nccl::FUNCTIONS.len();
-        all[at] = if of_mpi { mpi::FUNCTIONS[at - nccl::FUNCTIONS.len()] } else { nccl::FUNCTIONS[at] };
+        all[at] = if at < of_mpi {
+            nccl::FUNCTIONS[at]
+        } else if at < of_gloo {
+            mpi::FUNCTIONS[at - of_mpi]
+        } else {
+            gloo::FUNCTIONS[at - of_gloo]
+        };
         at += 1;
     }
     all
@@ -29,8 +36,9 @@ pub(crate) const COOKIE_SPLIT_TEXT: u8 = 8;
 pub(crate) const COOKIE_INT_HANDLES: u8 = 0x10;
 pub(crate) const COOKIE_UNNUMBERED: u8 = 0x20;
 pub(crate) const COOKIE_P2P: u8 = 0x40;
+pub(crate) const COOKIE_GLOO: u8 = 0x80;
 
-const NO_ARG: u8 = 0xff;
+pub(crate) const NO_ARG: u8 = 0xff;
 /// `RM_WORLD_ARG`.
 const WORLD_ARG: u8 = 0xfe;
 
@@ -39,7 +47,12 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     let Some(function) = FUNCTIONS.get(index) else {
         return 0;
     };
-    let mut flags = file_flags | if function.api == Api::Mpi { COOKIE_MPI } else { 0 };
+    let mut flags = file_flags
+        | match function.api {
+            Api::Nccl => 0,
+            Api::Mpi => COOKIE_MPI,
+            Api::Gloo => COOKIE_GLOO,
+        };
     match function.numbered {
         Numbered::Collective => {}
         // waits, too, are left out under load
@@ -116,7 +129,7 @@ mod tests {
         assert_eq!(counts_as("MPI_Wait"), NO_ARG, "it has no communicator that could count it");
         assert_eq!(counts_as("MPI_Comm_create_group"), NO_ARG, "only some of the ranks make it");
         let counters = |api: Api| FUNCTIONS.iter().filter(move |f| f.api == api).map(counter);
-        for api in [Api::Nccl, Api::Mpi] {
+        for api in [Api::Nccl, Api::Mpi, Api::Gloo] {
             assert!(counters(api).all(|counter| counter < COUNTERS || counter == NO_ARG));
         }
     }

@@ -13,6 +13,7 @@ use std::path::Path;
 use crate::symbols::Target;
 use crate::tally::registry::{Registry, SymbolInfo};
 
+pub(crate) use names::exported;
 use spec::What;
 pub use spec::{ProbeSpec, SpecError};
 

@@ -2,6 +2,7 @@
 //! parameters, or by a beginning that only one function has. Exported symbols come first, then the
 //! file's own symbol table (programs export little).
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
@@ -37,11 +38,11 @@ pub(super) fn find(path: &Path, wanted: &str) -> Result<Found, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let cache = ReadCache::new(file);
     let object = object::File::parse(&cache).map_err(|error| format!("not an ELF file: {error}"))?;
-    let exported = functions_of(object.dynamic_symbols());
+    let exported = functions_of(object.dynamic_symbols(), |_| true);
     let function = match pick(&exported, wanted) {
         Ok(function) => function.clone(),
         Err(not_exported) => {
-            let all = functions_of(object.symbols());
+            let all = functions_of(object.symbols(), |_| true);
             if all.is_empty() {
                 return Err(not_exported);
             }
@@ -49,42 +50,62 @@ pub(super) fn find(path: &Path, wanted: &str) -> Result<Found, String> {
         }
     };
     let shown = demangled(&function.name);
-    let offset_of = |address: u64| {
-        object.segments().find_map(|segment| {
-            let (offset, bytes) = segment.file_range();
-            let into = address.checked_sub(segment.address())?;
-            (into < bytes).then_some(offset + into)
-        })
-    };
-    let file_offset = offset_of(function.address).ok_or_else(|| format!("{shown} is not in the file"))?;
+    let file_offset = offset_of(&object, function.address).ok_or_else(|| format!("{shown} is not in the file"))?;
     if shown == function.name {
         return Ok(Found { shown, file_offset, exits: None });
     }
-    let exits: Vec<u64> = ends(&object, &function).into_iter().filter_map(offset_of).collect();
+    let exits: Vec<u64> = ends(&object, &function).into_iter().filter_map(|at| offset_of(&object, at)).collect();
     if exits.is_empty() {
         return Err(format!("{shown}: no return is found in its code, so its calls cannot be timed"));
     }
     Ok(Found { shown, file_offset, exits: Some(exits) })
 }
 
+/// File offsets of a function's entry and of its ends.
+pub(crate) type EntryAndEnds = (u64, Vec<u64>);
+
+/// The exported functions of these mangled names: the first of each row that is there, as file
+/// offsets of its entry and its ends. One whose ends are not found is left out.
+pub(crate) fn exported(path: &Path, wanted: &[&[&str]]) -> Result<Vec<Option<EntryAndEnds>>, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let cache = ReadCache::new(file);
+    let object = object::File::parse(&cache).map_err(|error| format!("not an ELF file: {error}"))?;
+    let mut functions = HashMap::new();
+    for function in functions_of(object.dynamic_symbols(), |name| wanted.iter().any(|names| names.contains(&name))) {
+        functions.entry(function.name.clone()).or_insert(function);
+    }
+    if functions.is_empty() {
+        return Ok(vec![None; wanted.len()]);
+    }
+    let found = wanted.iter().map(|names| {
+        let function = names.iter().find_map(|name| functions.get(*name))?;
+        let exits = ends(&object, function).into_iter().filter_map(|at| offset_of(&object, at)).collect();
+        Some((offset_of(&object, function.address)?, exits))
+    });
+    Ok(found.collect())
+}
+
+/// The file offset of an address.
+fn offset_of<'d>(object: &impl Object<'d>, address: u64) -> Option<u64> {
+    object.segments().find_map(|segment| {
+        let (offset, bytes) = segment.file_range();
+        let into = address.checked_sub(segment.address())?;
+        (into < bytes).then_some(offset + into)
+    })
+}
+
 /// Addresses of the function's ends.
 fn ends<'d>(object: &impl Object<'d>, function: &Function) -> Vec<u64> {
+    let is_stub = |section: &_| ObjectSection::name(section).is_ok_and(|name| name.starts_with(".plt"));
+    let stubs = object.sections().filter(is_stub).map(|section| section.address()..section.address() + section.size());
+    let stubs: Vec<std::ops::Range<u64>> = stubs.collect();
     let section = object.sections().find(|s| (s.address()..s.address() + s.size()).contains(&function.address));
     let code = section.and_then(|section| section.data_range(function.address, function.bytes).ok()?);
-    let mut starts: Vec<u64> = object.dynamic_symbols().chain(object.symbols()).map(|s| s.address()).collect();
-    starts.sort_unstable();
-    let mut stubs = vec![];
-    for section in object.sections().filter(|section| section.name().is_ok_and(|name| name.starts_with(".plt"))) {
-        stubs.push(section.address()..section.address() + section.size());
-    }
-    // a function's cold part has a symbol of its own, but is no other function
-    let cold: Vec<u64> = object
-        .symbols()
-        .filter(|symbol| symbol.name().is_ok_and(|name| name.contains(".cold")))
-        .map(|symbol| symbol.address())
-        .collect();
     let is_function = |target: u64| {
-        let begins = starts.binary_search(&target).is_ok() && !cold.contains(&target);
+        let mut symbols = object.dynamic_symbols().chain(object.symbols()).filter(|symbol| symbol.address() == target);
+        // a function's cold part has a symbol of its own, but is no other function
+        let is_cold = |name: &[u8]| name.windows(5).any(|part| part == b".cold");
+        let begins = symbols.next().is_some_and(|symbol| !symbol.name_bytes().is_ok_and(is_cold));
         begins || stubs.iter().any(|stub| stub.contains(&target))
     };
     let piece = |target: u64| {
@@ -106,15 +127,27 @@ fn frame_of<'d>(object: &impl Object<'d>, address: u64) -> Option<(u64, u64)> {
     let endian = if object.is_little_endian() { gimli::RunTimeEndian::Little } else { gimli::RunTimeEndian::Big };
     let frames = gimli::EhFrame::new(section.data().ok()?, endian);
     let bases = gimli::BaseAddresses::default().set_eh_frame(section.address()).set_text(text.address());
-    let frame = frames.fde_for_address(&bases, address, gimli::UnwindSection::cie_from_offset).ok()?;
+    let to_cie = gimli::UnwindSection::cie_from_offset;
+    // the index to search in, which linkers make: a large file has a million entries
+    if let Some(index) = object.section_by_name(".eh_frame_hdr") {
+        let bases = bases.clone().set_eh_frame_hdr(index.address());
+        let header = gimli::EhFrameHdr::new(index.data().ok()?, endian).parse(&bases, 8).ok()?;
+        let frame = header.table()?.fde_for_address(&frames, &bases, address, to_cie).ok()?;
+        return Some((frame.initial_address(), frame.len()));
+    }
+    let frame = frames.fde_for_address(&bases, address, to_cie).ok()?;
     Some((frame.initial_address(), frame.len()))
 }
 
-fn functions_of<'d>(symbols: impl Iterator<Item = impl ObjectSymbol<'d>>) -> Vec<Function> {
+fn functions_of<'d>(
+    symbols: impl Iterator<Item = impl ObjectSymbol<'d>>,
+    wanted: impl Fn(&str) -> bool,
+) -> Vec<Function> {
     symbols
         .filter(|symbol| symbol.is_definition() && symbol.address() != 0 && symbol.kind() == SymbolKind::Text)
         .filter_map(|symbol| {
-            Some(Function { name: symbol.name().ok()?.to_owned(), address: symbol.address(), bytes: symbol.size() })
+            let name = symbol.name().ok().filter(|name| wanted(name))?;
+            Some(Function { name: name.to_owned(), address: symbol.address(), bytes: symbol.size() })
         })
         .collect()
 }
