@@ -5,7 +5,7 @@
  * The truth of each mode, as node/tests/hangs reads it:
  *   cause=R,…   these ranks hold the others up by not being where those wait (they are elsewhere, as their notes say)
  *   differs=R,… these call something else than the others at the same place of a communicator's order
- *   circle=A>B>…  each waits for the next, and the last for the first; nobody outside is to blame
+ *   circle=A>B>…  each waits for the next, and the last for the first; nobody outside is to blame (A>B|C>D: in several circles)
  * ranks=N where it is not 4. By what MPI says of matching, blocking and the order of collectives; of an implementation only that
  * a small message is sent before its receiver is there, and a message of megabytes not (both MPIs here).
  *
@@ -15,7 +15,7 @@
  * truth: one-more         differs=2        one barrier more than the others
  * truth: root             differs=3        another root
  * truth: size             differs=3        another size
- * truth: two-comms        circle=0>2       two communicators of all, in another order by half of the ranks
+ * truth: two-comms        circle=0>2|0>3|1>2|1>3  two communicators of all, in another order by half of the ranks
  * truth: first-barrier    cause=1          asleep; nobody has called the function before
  * truth: first-gather     cause=2          computes; the root of a first gather waits for it
  * truth: first-allgather  cause=0,2        two of them asleep
@@ -24,7 +24,7 @@
  * truth: finalize         cause=2          in MPI_Finalize
  * truth: nobody-sends     circle=0>1       a receive whose sender waits for the receiver elsewhere
  * truth: split            cause=3          asleep; its partner of a split communicator waits, and the others for both
- * truth: dup              differs=1        skips a barrier of a duplicate
+ * truth: dup              circle=1>0|1>2|1>3  one skips a barrier of a duplicate
  * truth: cart             cause=2          computes; rows of a grid
  * truth: create           cause=2          reads a pipe; a communicator of three
  * truth: rings            circle=0>1>2 ranks=3  barriers of pairs in an order that closes a circle
