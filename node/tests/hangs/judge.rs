@@ -19,10 +19,11 @@ pub(crate) enum Judged {
 
 /// Judges `rankmesh stragglers`' answer as JSON, with the words that go with it.
 pub(crate) fn judge(truth: &Truth, notes: &[Note], verdict: &Value, words: &str) -> Judged {
-    if verdict["kind"] != "hang" {
-        let named = verdict["kind"] == "rank" || verdict["kind"] == "none";
-        let what = format!("it says {}", verdict["kind"]);
-        return if named { Judged::False(what) } else { Judged::Lacks(what) };
+    match verdict["kind"].as_str() {
+        Some("hang") => {}
+        // It does not stand still for long.
+        Some(early @ ("none" | "unknown")) => return Judged::Lacks(format!("it says {early}")),
+        other => return Judged::False(format!("it says {other:?}")),
     }
     let report = Report { truth, notes, verdict, words };
     match (report.falsely(), report.lacks()) {
