@@ -198,7 +198,7 @@ fn program(rng: &mut StdRng, kind: Kind) -> Program {
     for at in 0..steps {
         let mut this = step.clone();
         if at == wrong_at {
-            fault.into(&mut this);
+            fault.put(&mut this);
         }
         for (rank, ops) in this.into_iter().enumerate() {
             for op in ops {
@@ -234,7 +234,7 @@ impl Fault<'_> {
     }
 
     /// Puts the fault into a step.
-    fn into(&mut self, step: &mut [Vec<Op>]) {
+    fn put(&mut self, step: &mut [Vec<Op>]) {
         let rank = self.rank();
         let places = Self::collectives(&step[rank]);
         let Some(place) = self.pick(&places) else { return };
