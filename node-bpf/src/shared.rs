@@ -11,12 +11,16 @@ use record::Record;
 use crate::classes::{self, CLASSES, ClassStatus, ProbeClass};
 use crate::clock::Clock;
 use crate::config::AttachMode;
+use crate::decode;
+use crate::functions::Api;
 use crate::groups::Groups;
 use crate::late::LateComms;
 use crate::loader::ProbeStatus;
+use crate::mpi::structures::MpiStructures;
 use crate::process::{Process, Processes};
 use crate::tally::RowRule;
 use crate::tally::registry::Registry;
+use crate::wire::RawCall;
 
 /// A library file that is being probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) processes: Processes,
     pub(crate) clock: Clock,
     pub(crate) late: LateComms,
+    pub(crate) mpi: MpiStructures,
     /// The functions whose calls are counted.
     pub(crate) counted: Arc<Registry>,
     /// Calls whose group has not ended.
@@ -93,6 +98,21 @@ impl Shared {
             self.deliver(Record::Process(process.seen.clone()));
         }
         Some(process)
+    }
+
+    /// Adds what is not known of a call's communicator, where its process's memory tells.
+    pub(crate) fn complete(&self, call: &mut RawCall) {
+        match decode::communicator(call) {
+            Some((Api::Nccl, handle)) => self.late.complete(call, handle),
+            Some((Api::Mpi, handle)) => self.mpi.complete(call, handle),
+            None => {}
+        }
+    }
+
+    /// A process is gone, or runs another program.
+    pub(crate) fn forget_libraries(&self, pid: u32) {
+        self.late.forget(pid);
+        self.mpi.forget(pid);
     }
 
     pub(crate) fn groups(&self) -> MutexGuard<'_, Groups> {

@@ -25,11 +25,14 @@ pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, Stri
     let api = if library == Library::Mpi { Api::Mpi } else { Api::Nccl };
     let elf = Elf::read(path, |name| {
         let name = name.strip_prefix(['p', 'P']).unwrap_or(name);
-        name.starts_with("nccl") || name.starts_with("MPI_")
+        name.starts_with("nccl") || name.starts_with("MPI_") || name == "ompi_mpi_comm_world"
     })?;
     let mut flags = 0;
     if library == Library::Rccl {
         flags |= functions::COOKIE_RCCL;
+    }
+    if api == Api::Mpi && elf.symbols.iter().all(|symbol| symbol.name != "ompi_mpi_comm_world") {
+        flags |= functions::COOKIE_INT_HANDLES;
     }
     let mut found: Vec<Target> = vec![];
     for (index, function) in FUNCTIONS.iter().enumerate().filter(|(_, f)| f.api == api) {

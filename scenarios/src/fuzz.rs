@@ -2,6 +2,7 @@
 //! start from. `scenarios/fuzz/` (cargo-fuzz's layout) hands the targets to libFuzzer; a test
 //! replays the saved inputs of `scenarios/fuzz/corpus/TARGET/` for ever.
 
+mod members;
 mod peers;
 mod verdicts;
 
@@ -23,6 +24,10 @@ pub enum Target {
     Frames,
     /// Gossip messages.
     Gossip,
+    /// Sequences of them, into a running gossiper.
+    GossipStates,
+    /// Verdicts that members publish, and which of them counts.
+    Published,
     /// A question from text to plan to rows.
     Sql,
     /// Join tokens, join requests and responses.
@@ -49,9 +54,11 @@ pub enum Target {
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Frames,
         Self::Gossip,
+        Self::GossipStates,
+        Self::Published,
         Self::Sql,
         Self::Tokens,
         Self::Csr,
@@ -71,6 +78,8 @@ impl Target {
         match self {
             Self::Frames => "frames",
             Self::Gossip => "gossip",
+            Self::GossipStates => "gossip-states",
+            Self::Published => "published",
             Self::Sql => "sql",
             Self::Tokens => "tokens",
             Self::Csr => "csr",
@@ -107,6 +116,8 @@ impl Target {
             ],
             // Magic, protocol version and each kind of message.
             Self::Gossip => (0..5).map(|kind| [&[0x53, 0xB0, 0, kind][..], &[0; 60]].concat()).collect(),
+            Self::GossipStates => members::seeds(),
+            Self::Published => verdicts::published(),
             Self::Sql => SQL.iter().map(|sql| sql.as_bytes().to_vec()).collect(),
             Self::Tokens => vec![ca.token.to_string().into_bytes(), ca.request.clone(), ca.response.clone()],
             Self::Csr => vec![certs::renew::request()?.0],
@@ -147,7 +158,9 @@ impl Target {
                     while let Ok(Some(_)) = reader.read::<Response>().await {}
                 });
             }
-            Self::Gossip => drop(gossip::reads_as_message(input)),
+            Self::Gossip => drop(gossip::hostile::read(input)),
+            Self::GossipStates => members::feed(input)?,
+            Self::Published => members::feed_verdicts(input),
             Self::Sql => sql(&String::from_utf8_lossy(input))?,
             Self::Tokens => {
                 let _ = String::from_utf8_lossy(input).parse::<JoinToken>();

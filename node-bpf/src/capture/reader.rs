@@ -1,7 +1,7 @@
 //! Reads the ring buffer and makes records of its bytes: a thread now and then, and who needs what
 //! is in it at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -63,6 +63,7 @@ impl RingReader {
             sites: Sites::new(),
             program_began: false,
             unparsed: 0,
+            unknown_structures: HashSet::new(),
         };
         Ok(RingReader { ring: Ring::open(events)?, reader })
     }
@@ -142,6 +143,8 @@ struct Reader {
     /// Whether a program began in what was read last.
     program_began: bool,
     unparsed: u64,
+    /// Problems with MPI libraries that were reported.
+    unknown_structures: HashSet<String>,
 }
 
 /// Most stretches that are kept back for names.
@@ -193,9 +196,7 @@ impl Reader {
         }
         let record = match wire::parse(bytes) {
             Some(RawRecord::Call(mut raw)) => {
-                if let Some(handle) = decode::communicator(&raw) {
-                    shared.late.complete(&mut raw, handle);
-                }
+                shared.complete(&mut raw);
                 if decode::is_group_end(&raw) {
                     let end_ns = shared.clock.unix_ns(raw.exit_ns);
                     let calls = shared.groups().end((raw.pid, raw.tid), end_ns, decode::returned(&raw));
@@ -243,7 +244,7 @@ impl Reader {
             Some(RawRecord::Exec { pid, ts_ns }) => {
                 self.program_began = true;
                 shared.processes.exec(pid, ts_ns);
-                shared.late.forget(pid);
+                shared.forget_libraries(pid);
                 self.sites.forget(pid);
                 shared.release_groups(pid);
                 let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture
@@ -252,15 +253,24 @@ impl Reader {
             Some(RawRecord::Found { pid }) => {
                 shared.processes.is_same(pid); // the end of one that had this pid before may have been lost
                 if let Some(process) = shared.announced(shared.processes.look(pid)) {
-                    process.mpi(); // a short-lived process may be gone when its first call is decoded
+                    // a short-lived process may be gone when its first call is decoded
+                    shared.mpi.meet(process.member());
                 }
                 self.sites.look(pid);
+                return;
+            }
+            Some(RawRecord::MpiBegan { pid }) => {
+                if let Some(process) = shared.announced(shared.processes.look(pid))
+                    && let Err(problem) = shared.mpi.began(process.member())
+                {
+                    self.unknown_structures(problem);
+                }
                 return;
             }
             Some(RawRecord::Exit { pid }) => {
                 self.parents.remove(&pid);
                 shared.processes.forget(pid);
-                shared.late.forget(pid);
+                shared.forget_libraries(pid);
                 self.leaving.push((Instant::now(), pid));
                 let _ = self.wake.send(Wake::Exit(pid));
                 return;
@@ -277,6 +287,13 @@ impl Reader {
                 let ts_ns = shared.clock.now_unix_ns();
                 shared.deliver(loss(ts_ns, "ring", "parse", 1));
             }
+        }
+    }
+
+    /// Reported once for each library.
+    fn unknown_structures(&mut self, problem: String) {
+        if self.unknown_structures.insert(problem.clone()) {
+            self.shared.problem(problem);
         }
     }
 

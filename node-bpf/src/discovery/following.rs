@@ -40,7 +40,7 @@ impl Discovery {
         kernel_names::read_ahead();
         let Some((process, new)) = self.shared.processes.look(pid) else { return };
         if mpi {
-            process.mpi();
+            self.shared.mpi.meet(process.member());
         }
         if new {
             self.shared.deliver(Record::Process(process.seen.clone()));

@@ -25,6 +25,8 @@ fn all_reduce(rank: usize, seq: u64, entry_ns: i64, duration_ns: i64) -> Observa
         tier: 0,
         library: "nccl".into(),
         root: None,
+        comm_seq: Some(seq),
+        payload: verdicts::Payload::default(),
     }
 }
 

@@ -1,9 +1,14 @@
-//! The meaning of MPI handles in a process: the world communicator, datatypes, reductions.
+//! The meaning of MPI handles in a process: the predefined communicators, datatypes, reductions.
+//! `identity` names communicators across ranks; `structures` finds where a library keeps rank and
+//! size of one, for the BPF programs (`bpf/mpi.bpf.h`).
 //!
 //! Open MPI's handles are addresses of exported objects (`ompi_mpi_comm_world`, `ompi_mpi_double`
 //! …), in the library or, when the executable refers to them directly, in the executable (copy
 //! relocation): the executable's win. MPICH and its kin (Intel MPI, MVAPICH, Cray) use numbers,
 //! fixed by their common ABI (mpi.h): a builtin datatype's size is in its second byte.
+
+pub(crate) mod identity;
+pub(crate) mod structures;
 
 use std::collections::HashMap;
 use std::fs;
@@ -26,6 +31,18 @@ enum Meaning {
 pub(crate) struct MpiNames {
     /// By address; empty when the library is not Open MPI.
     handles: HashMap<u64, Meaning>,
+    objects: Objects,
+}
+
+/// The addresses of Open MPI's predefined objects; 0: not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Objects {
+    pub(crate) world: u64,
+    /// MPI_COMM_SELF.
+    pub(crate) own: u64,
+    /// MPI_COMM_NULL, MPI_GROUP_NULL.
+    pub(crate) none: u64,
+    pub(crate) no_group: u64,
 }
 
 const MPICH_COMM_WORLD: u64 = 0x4400_0000;
@@ -130,12 +147,25 @@ impl MpiNames {
             };
             for symbol in &elf.symbols {
                 let meaning = OPEN_MPI.iter().find(|(name, _)| *name == symbol.name).map(|(_, meaning)| *meaning);
+                let address = bias.wrapping_add(symbol.address);
                 if let Some(meaning) = meaning {
-                    names.handles.insert(bias.wrapping_add(symbol.address), meaning);
+                    names.handles.insert(address, meaning);
+                }
+                match symbol.name.as_str() {
+                    "ompi_mpi_comm_world" => names.objects.world = address,
+                    "ompi_mpi_comm_self" => names.objects.own = address,
+                    "ompi_mpi_comm_null" => names.objects.none = address,
+                    "ompi_mpi_group_null" => names.objects.no_group = address,
+                    _ => {}
                 }
             }
         }
         names
+    }
+
+    /// Open MPI's predefined objects; none for another library.
+    pub(crate) fn open_mpi(&self) -> Option<Objects> {
+        (self.objects.world != 0).then_some(self.objects)
     }
 
     pub(crate) fn is_world(&self, comm: u64) -> bool {
@@ -171,15 +201,6 @@ impl MpiNames {
     }
 }
 
-/// Names the world communicator of a job: FNV-1a over the job's namespace and "world". The same on
-/// every host.
-pub(crate) fn world_hash(namespace: &str) -> u64 {
-    namespace
-        .bytes()
-        .chain(*b"\0world")
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,10 +213,5 @@ mod tests {
         assert_eq!(names.datatype(0x4c00_1022), Some(("", 16)));
         assert_eq!(names.datatype(0x8c00_0000), None);
         assert_eq!((names.op(0x5800_0003), names.op(0x9800_0000)), (Some("sum"), None));
-    }
-
-    #[test]
-    fn worlds_of_different_jobs_differ() {
-        assert_ne!(world_hash("4711"), world_hash("4712"));
     }
 }
