@@ -23,6 +23,9 @@ if [ "${1:-}" = --test ]; then
     need python3 have python3        # an interpreter whose stacks are read
     need openmpi-bin have mpirun
     need libopenmpi-dev have mpicc
+    need mpich have mpirun.mpich     # another MPI beside it …
+    need libmpich-dev have mpicc.mpich
+    need gfortran have gfortran      # … and programs in Fortran
     need lammps have lmp             # real programs whose ranks meet in sends and receives
     need hpcc have hpcc
     need python3-mpi4py /usr/bin/python3 -c "import mpi4py"

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::jobs::Cgroups;
+use crate::common::jobs::{Cgroups, workloads_in};
 use crate::common::{Lab, rankmesh, stderr, stdout, wait_for};
 use crate::truth::{Language, Truth};
 
@@ -69,9 +69,13 @@ impl Hosts {
                 let mut command = Command::new(&compiler);
                 command.args(flags.split(' ')).args(["-O1", "-g", "-o"]).arg(self.programs.join(program));
                 let made = command.arg(sources.join(source)).output();
-                let made = made.unwrap_or_else(|error| panic!("{compiler}: {error}: scripts/deps.sh --test installs it"));
+                let made =
+                    made.unwrap_or_else(|error| panic!("{compiler}: {error}: scripts/deps.sh --test installs it"));
                 assert!(made.status.success(), "{}", stderr(&made));
             }
+        }
+        if self.seen == Seen::ByEbpf {
+            workloads_in(self.programs.join("nccl"));
         }
         std::fs::copy(sources.join("hangs.py"), self.programs.join("hangs.py")).expect("a copy");
     }
@@ -80,7 +84,8 @@ impl Hosts {
         let at = self.programs.display();
         match language {
             Language::Python => format!("/usr/bin/python3 {at}/hangs.py"),
-            _ => format!("{at}/hangs-{}-{}", language.name(), mpi.suffix()),
+            Language::Nccl => format!("{at}/nccl/nccl-hangs"),
+            Language::C | Language::Fortran => format!("{at}/hangs-{}-{}", language.name(), mpi.suffix()),
         }
     }
 
@@ -96,7 +101,7 @@ impl Hosts {
         let cgroups: Vec<PathBuf> = self.cgroups.0[1..].iter().map(of_job).collect();
         let launched = cgroups[2].join("cgroup.procs");
         let (program, at, mode, ranks) = (self.program(language, mpi), directory.display(), &truth.mode, truth.ranks);
-        let rank = "r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}";
+        let rank = "r=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}";
         // The shell stays, so that the launcher does not notice the end of a rank.
         let script = match self.seen {
             Seen::ByEbpf => format!(
@@ -119,10 +124,10 @@ impl Hosts {
         let as_nobody = if self.seen == Seen::ByShim { AS_NOBODY } else { "" };
         // Below all others: ranks that wait take all the CPU there is.
         let exec = format!("echo $$ > {} && exec nice -n 15 {as_nobody} \"$@\"", launched.display());
-        command.args(["-c", &exec, "sh"]).args(launcher(mpi)).args(["-np", &ranks.to_string(), "sh", "-c", &script]);
+        command.args(["-c", &exec, "sh"]).args(launcher(language, mpi)).args([&ranks.to_string(), "sh", "-c", &script]);
         // What waits in MPI lets others have the CPU.
         command.env("OMPI_MCA_mpi_yield_when_idle", "1").env("MPIR_CVAR_POLLS_BEFORE_YIELD", "1");
-        command.env("HOME", &directory).env("TMPDIR", &directory);
+        command.env("NCCL_SIM_TIMEOUT_MS", "3600000").env("HOME", &directory).env("TMPDIR", &directory);
         let log = File::create(directory.join("log")).expect("a file");
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
         Job { launcher: command.spawn().expect("a launcher"), cgroups, directory }
@@ -139,8 +144,13 @@ impl Hosts {
 
 const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
-fn launcher(mpi: Mpi) -> &'static [&'static str] {
+/// Starts each rank, as one that has RANK and WORLD_SIZE.
+const EACH: &str = "n=$1; shift; for r in $(seq 0 $((n - 1))); do RANK=$r WORLD_SIZE=$n \"$@\" & done; wait";
+
+/// What takes a number of ranks and their command.
+fn launcher(language: Language, mpi: Mpi) -> &'static [&'static str] {
     match mpi {
+        _ if language == Language::Nccl => &["sh", "-c", EACH, "each"],
         Mpi::Open => &[
             "mpirun.openmpi",
             "--allow-run-as-root",
@@ -151,8 +161,9 @@ fn launcher(mpi: Mpi) -> &'static [&'static str] {
             "--mca",
             "btl",
             "self,vader,tcp",
+            "-np",
         ],
-        Mpi::Mpich => &["mpirun.mpich"],
+        Mpi::Mpich => &["mpirun.mpich", "-np"],
     }
 }
 

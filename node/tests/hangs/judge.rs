@@ -82,7 +82,8 @@ impl Report<'_> {
 
     /// What it says that is not true.
     fn falsely(&self) -> Option<String> {
-        if let Some(not_heard) = list(self.verdict, "not_heard").first() {
+        let unknown = |not_heard: &&Value| not_heard["among"].is_null();
+        if let Some(not_heard) = list(self.verdict, "not_heard").iter().find(unknown) {
             return Some(format!("every process is known, and it says of one that it was not heard: {not_heard}"));
         }
         for (who, func) in self.in_calls() {
@@ -104,7 +105,11 @@ impl Report<'_> {
             let is_true = match &self.truth.why {
                 Why::Circle(edges) => from.zip(to).is_some_and(|edge| edges.contains(&edge)),
                 Why::Differs(ranks) => [from, to].iter().flatten().any(|rank| ranks.contains(rank)),
-                Why::Cause(_) => false,
+                // Who is at the end waits there for the others.
+                Why::Cause(ranks) => {
+                    let at_end = |rank: &usize| ranks.contains(rank) && self.notes[*rank].what == "finalize";
+                    [from, to].iter().flatten().any(at_end)
+                }
             };
             if !is_true {
                 return Some(format!("it does not wait for that rank: {edge}"));
@@ -131,7 +136,7 @@ impl Report<'_> {
                 // Calls poll, or sleep.
                 _ => continue,
             };
-            if !may.contains(&activity) || missing["inside"].is_object() {
+            if !may.contains(&activity) && note.what != "ended" || missing["inside"].is_object() {
                 return Some(format!("it is {}, at {}: {missing}", note.what, note.line));
             }
         }
@@ -143,8 +148,9 @@ impl Report<'_> {
         let missing = self.missing();
         match &self.truth.why {
             Why::Cause(ranks) => {
+                let circle: BTreeSet<Option<usize>> = self.edges().map(|edge| self.rank(edge)).collect();
                 for rank in ranks {
-                    if !missing.contains(&Some(*rank)) {
+                    if !missing.contains(&Some(*rank)) && !circle.contains(&Some(*rank)) {
                         return Some(format!("rank {rank} holds the others up"));
                     }
                 }
@@ -168,18 +174,24 @@ impl Report<'_> {
         if let Some(rank) = silent {
             return Some(format!("rank {rank} is in {}", self.notes[rank].what));
         }
-        self.lacks_line()
+        self.lacks_place()
     }
 
-    /// The lines of code of those to blame.
-    fn lacks_line(&self) -> Option<String> {
-        let (Why::Cause(ranks) | Why::Differs(ranks)) = &self.truth.why else { return None };
-        let has_line = |rank: &&usize| !matches!(self.notes[**rank].what.as_str(), "ended" | "stopped");
-        let lines = ranks.iter().filter(has_line).map(|rank| &self.notes[*rank].line);
-        let said = |line: &&String| {
-            let at = |text: &str| text.split(line.as_str()).nth(1).is_some_and(|rest| !rest.starts_with(char::is_numeric));
-            !at(self.words) && !at(&self.verdict.to_string())
+    /// Where those to blame are: the line, or of native code the function.
+    fn lacks_place(&self) -> Option<String> {
+        let Why::Cause(ranks) = &self.truth.why else { return None };
+        let told = self.verdict.to_string() + self.words;
+        let is_told = |note: &Note| {
+            let at_line = told.split(note.line.as_str()).skip(1).any(|rest| !rest.starts_with(char::is_numeric));
+            let function = match note.what.as_str() {
+                "asleep" => "sleep_on",
+                "running" => "compute",
+                "io" => "read_pipe",
+                _ => return true,
+            };
+            at_line || !note.line.contains(".py:") && told.contains(function)
         };
-        lines.into_iter().find(said).map(|line| format!("it is at {line}"))
+        let notes = ranks.iter().map(|rank| &self.notes[*rank]);
+        notes.into_iter().find(|note| !is_told(note)).map(|note| format!("it is {} at {}", note.what, note.line))
     }
 }

@@ -56,6 +56,9 @@ const BY_EBPF: &[Case] = &[
     (Language::Python, Mpi::Open, "mixed"),
     (Language::Python, Mpi::Open, "rings"),
     (Language::Python, Mpi::Open, "nobody-sends"),
+    (Language::Nccl, Mpi::Open, "first-gather"),
+    (Language::Nccl, Mpi::Open, "nobody-sends"),
+    (Language::Nccl, Mpi::Open, "split"),
 ];
 
 /// Hangs seen by the shim.

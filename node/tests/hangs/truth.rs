@@ -10,6 +10,8 @@ pub(crate) enum Language {
     C,
     Fortran,
     Python,
+    /// In C, on NCCL's simulator and no MPI.
+    Nccl,
 }
 
 impl Language {
@@ -18,6 +20,7 @@ impl Language {
             Self::C => include_str!("../../../scenarios/workloads/hangs.c"),
             Self::Fortran => include_str!("../../../scenarios/workloads/hangs.f90"),
             Self::Python => include_str!("../../../scenarios/workloads/hangs.py"),
+            Self::Nccl => include_str!("../../../scenarios/workloads/nccl-hangs.c"),
         }
     }
 
@@ -26,6 +29,7 @@ impl Language {
             Self::C => "c",
             Self::Fortran => "fortran",
             Self::Python => "python",
+            Self::Nccl => "nccl",
         }
     }
 }

@@ -261,7 +261,9 @@ impl Fault<'_> {
             }
             Kind::SubComm => {
                 let small: Vec<usize> = (0..self.comms.len())
-                    .filter(|comm| self.comms[*comm].members.len() < self.size && self.comms[*comm].members.contains(&rank))
+                    .filter(|comm| {
+                        self.comms[*comm].members.len() < self.size && self.comms[*comm].members.contains(&rank)
+                    })
                     .collect();
                 let Some(comm) = self.pick(&small) else { return };
                 let call = collective(self.rng, self.comms, comm);
@@ -298,10 +300,10 @@ impl Fault<'_> {
             Kind::Ring => {
                 for (rank, ops) in step.iter_mut().enumerate() {
                     let (to, from) = ((rank + 1) % self.size, (rank + self.size - 1) % self.size);
-                    ops.splice(0..0, [
-                        Op::Send { comm: 0, to, tag: 9, waits: true },
-                        Op::Receive { comm: 0, from, tag: 9 },
-                    ]);
+                    ops.splice(
+                        0..0,
+                        [Op::Send { comm: 0, to, tag: 9, waits: true }, Op::Receive { comm: 0, from, tag: 9 }],
+                    );
                 }
             }
         }

@@ -81,7 +81,7 @@ impl Said<'_> {
     }
 
     fn falsely(&self) -> Option<String> {
-        if let Some(not_heard) = list(self.hang, "not_heard").first() {
+        if let Some(not_heard) = list(self.hang, "not_heard").iter().find(|who| who["among"].is_null()) {
             return Some(format!("every process is known: {not_heard}"));
         }
         let in_calls = ["waiting", "unclear"].into_iter().flat_map(|name| list(self.hang, name)).chain(self.circle());
@@ -130,7 +130,9 @@ impl Said<'_> {
         }
         let nobody = elsewhere.is_empty();
         match () {
-            () if nobody && !differing.is_empty() && !self.hang["differing"].is_object() => Some("calls differ".to_owned()),
+            () if nobody && !differing.is_empty() && !self.hang["differing"].is_object() => {
+                Some("calls differ".to_owned())
+            }
             () if nobody && differing.is_empty() && !at_the_end.is_empty() => {
                 let named = at_the_end.iter().any(|rank| missing.contains(&Some(*rank)) || circle.contains(rank));
                 (!named).then(|| format!("{at_the_end:?} are at the end"))

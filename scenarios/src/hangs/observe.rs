@@ -42,7 +42,8 @@ pub fn observe(drawn: &Drawn, seed: u64) -> Input {
     let rng = StdRng::seed_from_u64(seed ^ drawn.number << 20);
     let mut recorder = Recorder { drawn, rng, counts: HashMap::new(), input };
     let nodes = drawn.program.ranks.len().div_ceil(drawn.seen.ranks_per_node);
-    let ahead_ns: Vec<i64> = (0..nodes).map(|node| if node == 0 { 0 } else { recorder.rng.random_range(-40_000_000..40_000_000) }).collect();
+    let ahead_ns: Vec<i64> =
+        (0..nodes).map(|node| if node == 0 { 0 } else { recorder.rng.random_range(-40_000_000..40_000_000) }).collect();
     (recorder.input.coverage.asked, recorder.input.coverage.answered) = (nodes, nodes);
     for (node, offset_ns) in ahead_ns.iter().enumerate() {
         let bound_ns = if node == 0 { 0 } else { 200_000 };

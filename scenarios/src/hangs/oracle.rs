@@ -61,7 +61,9 @@ pub fn truth(drawn: &Drawn) -> Truth {
 
 fn differing(drawn: &Drawn) -> BTreeMap<usize, Groups> {
     let mut places: BTreeMap<(usize, u64), Groups> = BTreeMap::new();
-    for (rank, made) in drawn.run.made.iter().enumerate().flat_map(|(rank, all)| all.iter().map(move |made| (rank, made))) {
+    for (rank, made) in
+        drawn.run.made.iter().enumerate().flat_map(|(rank, all)| all.iter().map(move |made| (rank, made)))
+    {
         if let (Op::Collective(call), Some(position)) = (&made.op, made.position) {
             places.entry((call.comm, position)).or_default().entry(*call).or_default().insert(rank);
         }

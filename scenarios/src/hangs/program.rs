@@ -41,15 +41,8 @@ pub enum Func {
 
 impl Func {
     /// Those that move data.
-    pub const MOVING: [Self; 7] = [
-        Self::Barrier,
-        Self::AllReduce,
-        Self::AllGather,
-        Self::AllToAll,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::Gather,
-    ];
+    pub const MOVING: [Self; 7] =
+        [Self::Barrier, Self::AllReduce, Self::AllGather, Self::AllToAll, Self::Broadcast, Self::Reduce, Self::Gather];
 
     /// As the `collectives` table has it.
     #[must_use]
