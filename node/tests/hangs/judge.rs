@@ -115,7 +115,10 @@ impl Report<'_> {
                 return Some(format!("it does not wait for that rank: {edge}"));
             }
         }
-        if !self.differing().is_empty() && !matches!(self.truth.why, Why::Differs(_)) {
+        // The end of MPI is a call of all, too.
+        let at_end = |rank: &usize| self.notes[*rank].what == "finalize";
+        let ends = matches!(&self.truth.why, Why::Cause(ranks) if ranks.iter().any(at_end));
+        if !self.differing().is_empty() && !ends && !matches!(self.truth.why, Why::Differs(_)) {
             return Some(format!("no calls differ: {}", self.verdict["differing"]));
         }
         if let Some(jam) = list(self.verdict, "jammed").first().filter(|_| matches!(self.truth.why, Why::Cause(_))) {
@@ -148,9 +151,11 @@ impl Report<'_> {
         let missing = self.missing();
         match &self.truth.why {
             Why::Cause(ranks) => {
-                let circle: BTreeSet<Option<usize>> = self.edges().map(|edge| self.rank(edge)).collect();
+                let differing = self.differing().iter().flat_map(|call| list(call, "ranks"));
+                let told: BTreeSet<Option<usize>> =
+                    self.edges().chain(differing).map(|edge| self.rank(edge)).collect();
                 for rank in ranks {
-                    if !missing.contains(&Some(*rank)) && !circle.contains(&Some(*rank)) {
+                    if !missing.contains(&Some(*rank)) && !told.contains(&Some(*rank)) {
                         return Some(format!("rank {rank} holds the others up"));
                     }
                 }
