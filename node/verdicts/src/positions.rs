@@ -96,12 +96,7 @@ fn left<'a>(all: &Input, calls: impl Iterator<Item = &'a Observation>) -> BTreeM
 /// The position of a call that is not over, at least `next`. Records between it and the last call
 /// whose position is known may be lost; but nobody leaves a call that all have not entered, so it is
 /// none of those that another had left before it was entered.
-fn not_before(
-    left: &BTreeMap<u64, i64>,
-    open: &InCall,
-    next: u64,
-    clocks: &BTreeMap<String, ClockOffset>,
-) -> u64 {
+fn not_before(left: &BTreeMap<u64, i64>, open: &InCall, next: u64, clocks: &BTreeMap<String, ClockOffset>) -> u64 {
     let Some(clock) = clocks.get(&*open.node) else { return next };
     let entry_ns = clock.align(open.since_ns);
     let surely_ns = entry_ns.saturating_sub(clock.bound_within(entry_ns, entry_ns));

@@ -83,10 +83,7 @@ pub(super) fn place(memory: Memory, raw: &RawMpi, comm: u64) -> Option<(i32, i32
     }
     let number = |at: u64| memory.array(at).map(i32::from_ne_bytes);
     let group = memory.word(comm.checked_add(u64::from(raw.group_at))?)?;
-    sane(
-        number(comm.checked_add(u64::from(raw.rank_at))?)?,
-        number(group.checked_add(u64::from(raw.size_at))?)?,
-    )
+    sane(number(comm.checked_add(u64::from(raw.rank_at))?)?, number(group.checked_add(u64::from(raw.size_at))?)?)
 }
 
 /// The members in a group, as an index of addresses, and the name in a member: this process is the
