@@ -122,8 +122,8 @@ impl Hosts {
         };
         let mut command = Command::new("sh");
         let as_nobody = if self.seen == Seen::ByShim { AS_NOBODY } else { "" };
-        // Below all others: ranks that wait take all the CPU there is.
-        let exec = format!("echo $$ > {} && exec nice -n 15 {as_nobody} \"$@\"", launched.display());
+        // Below the agents: ranks that wait take all the CPU there is.
+        let exec = format!("echo $$ > {} && exec nice -n 5 {as_nobody} \"$@\"", launched.display());
         command.args(["-c", &exec, "sh"]).args(launcher(language, mpi)).args([&ranks.to_string(), "sh", "-c", &script]);
         // What waits in MPI lets others have the CPU.
         command.env("OMPI_MCA_mpi_yield_when_idle", "1").env("MPIR_CVAR_POLLS_BEFORE_YIELD", "1");
@@ -173,11 +173,12 @@ fn start_without_root(lab: &mut Lab) {
     let owned = |path: &Path| nix::unistd::chown(path, Some(NOBODY.into()), Some(NOBODY.into())).expect("chown");
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(lab.dir.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let identities = AGENTS.map(|name| lab.issue(name));
     owned(lab.dir.path());
     std::fs::create_dir(lab.path("rings")).expect("a directory");
     let mut first: Option<String> = None;
-    for name in AGENTS {
-        let (identity, rings) = (lab.issue(name), lab.path("rings").join(name));
+    for (name, identity) in AGENTS.into_iter().zip(identities) {
+        let rings = lab.path("rings").join(name);
         std::fs::create_dir(&rings).expect("a directory");
         owned(&rings);
         owned(&identity);

@@ -26,8 +26,9 @@ pub fn judge(drawn: &Drawn, report: &Report) -> Worth {
     let hang = match &report.verdict {
         Verdict::Hang(hang) if drawn.kind != Kind::Healthy => serde_json::to_value(hang).unwrap_or_default(),
         Verdict::Hang(hang) => return Worth::False(format!("nothing hangs: {hang:?}")),
-        verdict if !verdict.named_ranks().is_empty() => return Worth::False(format!("nobody is slow: {verdict:?}")),
+        // A rank that is in more communicators has more to do.
         _ if drawn.kind == Kind::Healthy => return Worth::Right,
+        verdict if !verdict.named_ranks().is_empty() => return Worth::False(format!("nobody is slow: {verdict:?}")),
         verdict => return Worth::Missed(format!("{verdict:?}").chars().take(300).collect()),
     };
     let truth = truth(drawn);
@@ -112,11 +113,17 @@ impl Said<'_> {
         jam.map(|jam| format!("not everybody has entered: {jam}"))
     }
 
-    /// What is said to differ is the first place of a communicator at which calls do.
+    /// What is said to differ is the first place of a communicator at which calls do: two groups of it at
+    /// least.
     fn differs_so(&self) -> bool {
         let said = self.groups();
+        // Who is far beyond that place need not be known there any more.
         let so = |groups: &super::oracle::Groups| {
-            groups.values().map(|ranks| ranks.iter().copied().map(Some).collect()).collect::<BTreeSet<_>>() == said
+            let of = |ranks: &BTreeSet<Option<usize>>| {
+                groups.values().position(|all| ranks.iter().all(|rank| rank.is_some_and(|rank| all.contains(&rank))))
+            };
+            let places: BTreeSet<Option<usize>> = said.iter().map(of).collect();
+            !places.contains(&None) && places.len() == said.len() && said.len() > 1
         };
         self.truth.differing.values().any(so)
     }

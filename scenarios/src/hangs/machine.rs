@@ -127,7 +127,10 @@ impl Machine<'_> {
             }
             Op::Send { comm, to, tag, .. } => self.sent.entry((*comm, rank, *to, *tag)).or_default().push(now),
             Op::Receive { comm, from, tag } => self.received.entry((*comm, *from, rank, *tag)).or_default().push(now),
-            Op::Finalize => drop(self.finalizing.insert(rank, now)),
+            Op::Finalize => {
+                position = Some(self.count.get(&(rank, 0)).copied().unwrap_or_default());
+                self.finalizing.insert(rank, now);
+            }
             Op::Compute(_) | Op::Stay(_) => {}
         }
         self.made[rank].push(Made { op, position, entry_ns: now, left_ns: None });
@@ -168,7 +171,9 @@ impl Machine<'_> {
         };
         let below = || (0..size).filter(|other| above(*other).contains(&place));
         let needed: Vec<usize> = match call.func {
-            Func::Barrier | Func::AllReduce | Func::AllGather | Func::AllToAll | Func::Split => (0..size).collect(),
+            Func::Barrier | Func::AllReduce | Func::AllGather | Func::AllToAll | Func::Split | Func::Finalize => {
+                (0..size).collect()
+            }
             // A large message is handed over once its receiver is there.
             Func::Broadcast if self.program.eager => above(place),
             Func::Broadcast => above(place).into_iter().chain(below()).collect(),

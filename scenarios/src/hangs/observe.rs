@@ -116,9 +116,13 @@ impl Recorder<'_> {
                 let peer = self.drawn.program.comms[*comm].place(*peer);
                 (Some(*comm), peer, Payload { bytes: Some(512), ..Payload::default() }, Some(*tag))
             }
-            _ => (None, None, Payload::default(), None),
+            Op::Finalize => (Some(0), None, Payload::default(), None),
+            Op::Compute(_) | Op::Stay(_) => (None, None, Payload::default(), None),
         };
-        let has_place = matches!(&made.op, Op::Collective(call) if call.func != Func::Split);
+        let has_place = match &made.op {
+            Op::Collective(call) => call.func != Func::Split,
+            op => *op == Op::Finalize,
+        };
         let numbers = comm.map(|comm| (self.number(rank, comm, func), has_place.then(|| self.number(rank, comm, ""))));
         let of = comm.map(|comm| &self.drawn.program.comms[comm]);
         let late = is_late(self.drawn, rank);
@@ -141,7 +145,8 @@ impl Recorder<'_> {
         };
         // What is only made is no call that is stored; nobody sees what came before the recorder.
         let (Some(comm), Some((seq, position))) = (of, numbers) else { return };
-        if has_place != matches!(made.op, Op::Collective(_)) || late && made.entry_ns < self.drawn.run.last_ns / 2 {
+        let is_stored = has_place == matches!(made.op, Op::Collective(_)) && made.op != Op::Finalize;
+        if !is_stored || late && made.entry_ns < self.drawn.run.last_ns / 2 {
             return;
         }
         let seen = Observation {
@@ -175,8 +180,9 @@ impl Recorder<'_> {
         let activity = match last.map(|made| &made.op) {
             Some(Op::Stay(Stay::Ended)) => {
                 let at_ns = START_NS + ahead_ns + last.map_or(0, |made| made.entry_ns);
-                self.input.gone.push(Gone { node, pid, at_ns, how: "signal 9".to_owned() });
-                return;
+                self.input.gone.push(Gone { node: Arc::clone(&node), pid, at_ns, how: "signal 9".to_owned() });
+                // Its row among the processes stays.
+                return self.ranks(node, pid, rank);
             }
             None => return self.ranks(node, pid, rank),
             Some(Op::Stay(Stay::Asleep)) => Activity::Sleeping,

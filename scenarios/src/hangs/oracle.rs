@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::draw::Drawn;
-use super::program::{Collective, Op};
+use super::program::{Collective, Func, Op};
 
 /// Who made which call at one place of a communicator's order.
 pub type Groups = BTreeMap<Collective, BTreeSet<usize>>;
@@ -64,8 +64,14 @@ fn differing(drawn: &Drawn) -> BTreeMap<usize, Groups> {
     for (rank, made) in
         drawn.run.made.iter().enumerate().flat_map(|(rank, all)| all.iter().map(move |made| (rank, made)))
     {
-        if let (Op::Collective(call), Some(position)) = (&made.op, made.position) {
-            places.entry((call.comm, position)).or_default().entry(*call).or_default().insert(rank);
+        let end = Collective { comm: 0, func: Func::Finalize, root: 0, bytes: 0 };
+        let call = match &made.op {
+            Op::Collective(call) => *call,
+            Op::Finalize => end,
+            _ => continue,
+        };
+        if let Some(position) = made.position {
+            places.entry((call.comm, position)).or_default().entry(call).or_default().insert(rank);
         }
     }
     let mut first = BTreeMap::new();

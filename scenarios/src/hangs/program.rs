@@ -37,6 +37,9 @@ pub enum Func {
     Gather,
     /// Makes a communicator of parts of another: as a barrier of that one.
     Split,
+    /// The end of MPI, which is a call of all: as an operation of its own ([`Op::Finalize`]) it
+    /// meets others wherever they come to it.
+    Finalize,
 }
 
 impl Func {
@@ -56,6 +59,7 @@ impl Func {
             Self::Reduce => "reduce",
             Self::Gather => "gather",
             Self::Split => "comm_split",
+            Self::Finalize => "finalize",
         }
     }
 
