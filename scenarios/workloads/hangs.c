@@ -27,7 +27,8 @@
  * truth: dup              circle=1>0|1>2|1>3  one skips a barrier of a duplicate
  * truth: cart             cause=2          computes; rows of a grid
  * truth: create           cause=2          reads a pipe; a communicator of three
- * truth: rings            circle=0>1>2 ranks=3  barriers of pairs in an order that closes a circle
+ * truth: rings            circle=0>1>2 ranks=3  barriers of pairs in an order that closes a circle, their first calls
+ * truth: used-rings       circle=0>1>2 ranks=3  likewise, after others
  * truth: split-making     cause=3          asleep, where the others make a communicator
  * truth: dup-making       cause=0          computes, where the others make one
  * truth: wrong-tag        circle=0>1       a receive with another tag than what is sent
@@ -217,7 +218,8 @@ int main(int argc, char **argv) {
     if (rank < 2) { AT("barrier"); MPI_Barrier(some); }
     AT("barrier"); MPI_Barrier(world);
   }
-  MODE("rings") {
+  if (!strcmp(argv[1], "rings") || !strcmp(argv[1], "used-rings")) {
+    known = 1;
     MPI_Group all, two;
     MPI_Comm pair[3];
     MPI_Comm_group(world, &all);
@@ -226,6 +228,8 @@ int main(int argc, char **argv) {
       MPI_Group_incl(all, 2, members, &two);
       MPI_Comm_create(world, two, &pair[i]);
     }
+    for (int i = 0; i < 3; i++)
+      if (argv[1][0] == 'u' && pair[i] != MPI_COMM_NULL) MPI_Barrier(pair[i]);
     AT("barrier"); MPI_Barrier(pair[rank]);
     AT("barrier"); MPI_Barrier(pair[previous]);
   }

@@ -4,7 +4,8 @@ truth: mixed            differs=1        another function at the same place
 truth: ahead            cause=0,2        two of them asleep, the others in a first gathering
 truth: busy             cause=0          computes in Python; the root of a broadcast
 truth: nobody-sends     circle=0>1       a receive whose sender waits for the receiver elsewhere
-truth: rings            circle=0>1>2 ranks=3  barriers of pairs in an order that closes a circle
+truth: rings            circle=0>1>2 ranks=3  barriers of pairs in an order that closes a circle, their first calls
+truth: used-rings       circle=0>1>2 ranks=3  likewise, after others
 truth: first-barrier    cause=2          asleep in Python; nobody has called the function before
 truth: objects          cause=3          asleep; objects are gathered
 truth: pipe             cause=1          reads a pipe that nobody writes
@@ -69,8 +70,11 @@ elif mode == "nobody-sends":
     if rank == 0:
         note("recv"); world.Recv(b, source=1, tag=7)
     note("barrier"); world.Barrier()
-elif mode == "rings":
+elif mode in ("rings", "used-rings"):
     pairs = [world.Create(world.group.Incl([i, (i + 1) % 3])) for i in range(3)]
+    for pair in pairs if mode == "used-rings" else []:
+        if pair != MPI.COMM_NULL:
+            pair.Barrier()
     note("barrier"); pairs[rank].Barrier()
     note("barrier"); pairs[before].Barrier()
 elif mode == "first-barrier":

@@ -110,7 +110,7 @@ impl Hosts {
                 self.cgroups.0[0].display()
             ),
             Seen::ByShim => {
-                let (rings, shim) = (self.lab.path("rings"), self.shim());
+                let (rings, shim) = (self.lab.path("rings"), self.lab.path("shim/librankmesh_pmpi.so"));
                 nix::unistd::chown(&directory, Some(NOBODY.into()), Some(NOBODY.into())).expect("chown");
                 format!(
                     "{rank}; RANKMESH_RING_DIR={}/h$((r * 2 / {ranks} + 1)) LD_PRELOAD={} SLURM_JOB_ID={name} \
@@ -132,14 +132,12 @@ impl Hosts {
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
         Job { launcher: command.spawn().expect("a launcher"), cgroups, directory }
     }
+}
 
-    /// The library that `rankmesh env` writes.
-    fn shim(&self) -> PathBuf {
-        let directory = self.lab.path("shim");
-        let made = rankmesh().args(["env", "--dir"]).arg(&directory).output().expect("runs");
-        assert!(stdout(&made).contains("LD_PRELOAD"), "{}", stderr(&made));
-        directory.join("librankmesh_pmpi.so")
-    }
+/// The library that `rankmesh env` writes.
+fn write_shim(lab: &Lab) {
+    let made = rankmesh().args(["env", "--dir"]).arg(lab.path("shim")).output().expect("runs");
+    assert!(stdout(&made).contains("LD_PRELOAD"), "{}", stderr(&made));
 }
 
 const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
@@ -173,6 +171,7 @@ fn start_without_root(lab: &mut Lab) {
     let owned = |path: &Path| nix::unistd::chown(path, Some(NOBODY.into()), Some(NOBODY.into())).expect("chown");
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(lab.dir.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    write_shim(lab);
     let identities = AGENTS.map(|name| lab.issue(name));
     owned(lab.dir.path());
     std::fs::create_dir(lab.path("rings")).expect("a directory");

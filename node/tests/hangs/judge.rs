@@ -152,8 +152,7 @@ impl Report<'_> {
         match &self.truth.why {
             Why::Cause(ranks) => {
                 let differing = self.differing().iter().flat_map(|call| list(call, "ranks"));
-                let told: BTreeSet<Option<usize>> =
-                    self.edges().chain(differing).map(|edge| self.rank(edge)).collect();
+                let told: BTreeSet<Option<usize>> = self.edges().chain(differing).map(|edge| self.rank(edge)).collect();
                 for rank in ranks {
                     if !missing.contains(&Some(*rank)) && !told.contains(&Some(*rank)) {
                         return Some(format!("rank {rank} holds the others up"));
