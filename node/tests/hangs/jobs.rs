@@ -170,8 +170,12 @@ fn launcher(language: Language, mpi: Mpi) -> &'static [&'static str] {
 fn start_without_root(lab: &mut Lab) {
     let owned = |path: &Path| nix::unistd::chown(path, Some(NOBODY.into()), Some(NOBODY.into())).expect("chown");
     use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(lab.dir.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let allow = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    allow(lab.dir.path(), 0o755);
     write_shim(lab);
+    allow(&lab.path("shim"), 0o755);
     let identities = AGENTS.map(|name| lab.issue(name));
     owned(lab.dir.path());
     std::fs::create_dir(lab.path("rings")).expect("a directory");
@@ -180,6 +184,7 @@ fn start_without_root(lab: &mut Lab) {
         let rings = lab.path("rings").join(name);
         std::fs::create_dir(&rings).expect("a directory");
         owned(&rings);
+        allow(&rings, 0o700);
         owned(&identity);
         for file in std::fs::read_dir(&identity).expect("an identity").flatten() {
             owned(&file.path());
