@@ -56,7 +56,8 @@ fn of_comm(all: &mut Input, comm: u64) {
             own[known].0.comm_seq.or_else(|| places.get(&(Arc::clone(&own[known].0.func), own[known].0.seq)).copied());
         let Some(at) = at else { continue };
         let place = |of: usize| (at + of as u64).checked_sub(known as u64);
-        own.iter_mut().enumerate().for_each(|(of, (seen, _))| seen.comm_seq = place(of));
+        // Between calls whose positions are known records may be lost.
+        own.iter_mut().enumerate().skip(known).for_each(|(of, (seen, _))| seen.comm_seq = place(of));
         last.insert(process.clone(), place(own.len()));
     }
     let left = left(all, calls.values().flatten().map(|(seen, _)| seen));

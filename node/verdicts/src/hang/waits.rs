@@ -212,7 +212,7 @@ impl<'a> Waits<'a> {
         let late = root.filter(|m| meeting == Meeting::RootSends && m.entered.is_some_and(|e| e <= position));
         if let Some(root) = late {
             wait.leads_to.push(root.who);
-        } else if root.is_some() && to_come().count() > 1 {
+        } else if root.is_some() && (to_come().count() > 1 || level.uncounted) {
             // Data go through other ranks, both ways; nobody knows through which.
             return false;
         } else if meeting == Meeting::Below {
