@@ -76,7 +76,8 @@ fn of_comm(all: &mut Input, comm: u64) {
             open.push(call.clone());
         }
         all.progress.retain(|p| p.comm_hash != comm || !is_own(&p.node, p.pid));
-        all.progress.extend(progress_of(own.iter().map(|(seen, _)| seen), &open));
+        let placed = own.iter().map(|(seen, _)| seen).filter(|seen| seen.comm_seq.is_some());
+        all.progress.extend(progress_of(placed, &open));
     }
 }
 
