@@ -3,7 +3,7 @@ CARGO ?= cargo
 # The agent of benches on real programs.
 OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 
-.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ test-standstill: ## every test while all that runs in it stands still for second
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --lib --tests --no-fail-fast --config "target.'cfg(unix)'.runner='$(CURDIR)/scripts/standstill.sh'"
 
+test-hangs: deps ## every mode of the programs that hang, in C, Fortran and Python, on Open MPI and MPICH, by eBPF and by the shim (root; half an hour; HANGS=PART of a name)
+	@scripts/deps.sh --test
+	RANKMESH_HANGS="$(HANGS)" $(CARGO) test --locked -p rankmesh --test hangs -- --ignored --exact every_hang_is_told_as_it_is --nocapture
+
 test-upgrade: deps ## agents of the release before (FROM=COMMIT; built once) and of this one in one mesh, 3 + 3 under questions, up and back down
 	RANKMESH_PREVIOUS=$$(CARGO="$(CARGO)" scripts/previous.sh $(FROM)) && export RANKMESH_PREVIOUS && \
 	$(CARGO) test --locked --workspace --test upgrade -- --nocapture
@@ -66,8 +70,9 @@ bench-gossip: deps ## what membership costs at 10, 100, 400 and 1,000 nodes: byt
 chaos: deps ## 10,000 questions to hosts that are killed, stopped, parted and restarted; every answer judged by an oracle
 	$(CARGO) run --locked --release -p scenarios --bin chaos
 
-bench-verdicts: deps ## verdicts on thousands of simulated jobs: precision, recall, false names
+bench-verdicts: deps ## verdicts on thousands of simulated jobs: precision, recall, false names; on jobs that hang, kind by kind
 	$(CARGO) run --locked --release -p scenarios --bin bench-verdicts
+	$(CARGO) run --locked --release -p scenarios --bin bench-verdicts -- --hangs
 
 bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict, agreement, bytes, cost at 512 ranks
 	@scripts/deps.sh --test

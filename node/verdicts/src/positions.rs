@@ -56,7 +56,8 @@ fn of_comm(all: &mut Input, comm: u64) {
             own[known].0.comm_seq.or_else(|| places.get(&(Arc::clone(&own[known].0.func), own[known].0.seq)).copied());
         let Some(at) = at else { continue };
         let place = |of: usize| (at + of as u64).checked_sub(known as u64);
-        own.iter_mut().enumerate().for_each(|(of, (seen, _))| seen.comm_seq = place(of));
+        // Between calls whose positions are known records may be lost.
+        own.iter_mut().enumerate().skip(known).for_each(|(of, (seen, _))| seen.comm_seq = place(of));
         last.insert(process.clone(), place(own.len()));
     }
     let left = left(all, calls.values().flatten().map(|(seen, _)| seen));
@@ -75,7 +76,8 @@ fn of_comm(all: &mut Input, comm: u64) {
             open.push(call.clone());
         }
         all.progress.retain(|p| p.comm_hash != comm || !is_own(&p.node, p.pid));
-        all.progress.extend(progress_of(own.iter().map(|(seen, _)| seen), &open));
+        let placed = own.iter().map(|(seen, _)| seen).filter(|seen| seen.comm_seq.is_some());
+        all.progress.extend(progress_of(placed, &open));
     }
 }
 
