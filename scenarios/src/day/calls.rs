@@ -53,7 +53,7 @@ fn jobs(day: &Day, burst: u64) -> Vec<Job> {
 fn functions(library: Library) -> [&'static str; CALLS_A_STEP as usize] {
     match library {
         Library::Mpi => ["allreduce", "send", "recv", "barrier"],
-        Library::Nccl | Library::Rccl => ["all_reduce", "all_gather", "reduce_scatter", "all_reduce"],
+        Library::Nccl | Library::Rccl | Library::Gloo => ["all_reduce", "all_gather", "reduce_scatter", "all_reduce"],
     }
 }
 
