@@ -7,8 +7,11 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::sync::{LazyLock, OnceLock};
+use std::time::Instant;
 
-use crate::elf::Elf;
+use files::{Answer, Files, Question, Ticket};
+
 use crate::libraries;
 use crate::maps;
 use crate::procfs;
@@ -21,12 +24,25 @@ enum Meaning {
     Op(&'static str),
 }
 
-/// The handles of one process.
+/// The handles of one process, as soon as its files are read.
 #[derive(Debug, Default)]
 pub(crate) struct MpiNames {
+    /// Executable and library, the one that wins last.
+    parts: Vec<Part>,
     /// By address; empty when the library is not Open MPI.
-    handles: HashMap<u64, Meaning>,
+    handles: OnceLock<HashMap<u64, Meaning>>,
 }
+
+/// A file with handles, and where the process has it.
+#[derive(Debug)]
+struct Part {
+    start: u64,
+    offset: u64,
+    ticket: Ticket,
+}
+
+/// Most files of one process that are asked for handles.
+const MOST_PARTS: usize = 4;
 
 const MPICH_COMM_WORLD: u64 = 0x4400_0000;
 
@@ -100,82 +116,105 @@ static MPICH_TYPES: &[(u64, &str)] = &[
 ];
 
 impl MpiNames {
-    /// Reads the process's executable and MPI library. Empty when it is gone or is no Open MPI
+    /// Asks about the process's executable and MPI library. Empty when it is gone or is no Open MPI
     /// program.
-    pub(crate) fn read(pid: u32) -> MpiNames {
+    pub(crate) fn ask(pid: u32, files: &Files) -> MpiNames {
         let mut names = MpiNames::default();
-        let Ok(text) = procfs::read(pid, "maps") else {
+        let (Ok(text), Some(user)) = (procfs::read(pid, "maps"), procfs::user_of(pid)) else {
             return names;
         };
         let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let mut seen: Vec<(Vec<u8>, u64)> = vec![];
-        let mut files = vec![];
+        let mut found = vec![];
         for mapping in maps::mappings(&text) {
             let is_exe = mapping.path == exe.as_os_str().as_encoded_bytes();
             let is_library = libraries::library_of(mapping.file_name()) == Some(crate::Library::Mpi);
             let identity = (mapping.device.to_vec(), mapping.inode);
             if (is_exe || is_library) && !seen.contains(&identity) {
                 seen.push(identity); // the first mapping of a file is its lowest
-                files.push((is_exe, mapping));
+                found.push((is_exe, mapping));
             }
         }
-        files.sort_by_key(|(is_exe, _)| *is_exe); // the executable last, so that its objects win
-        for (_, mapping) in files {
-            let Some(path) = maps::path_to(pid, &mapping) else { continue };
-            let Ok(elf) = Elf::read(&path, |name| name.starts_with("ompi_mpi_")) else {
-                continue;
-            };
-            let Some(bias) = elf.load_bias(mapping.start, mapping.offset) else {
-                continue;
-            };
-            for symbol in &elf.symbols {
-                let meaning = OPEN_MPI.iter().find(|(name, _)| *name == symbol.name).map(|(_, meaning)| *meaning);
-                if let Some(meaning) = meaning {
-                    names.handles.insert(bias.wrapping_add(symbol.address), meaning);
-                }
-            }
+        found.sort_by_key(|(is_exe, _)| *is_exe); // the executable last, so that its objects win
+        for (_, mapping) in found.into_iter().take(MOST_PARTS) {
+            let Some(file) = maps::open(pid, &mapping) else { continue };
+            let question = Question::Exports { prefixes: vec!["ompi_mpi_".to_owned()] };
+            let ticket = files.ask(user, &file, question);
+            names.parts.push(Part { start: mapping.start, offset: mapping.offset, ticket });
         }
         names
     }
 
+    /// Whether the files are read, or will not be.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.parts.iter().all(|part| part.ticket.outcome().is_some())
+    }
+
+    /// Waits until the files are read, or until a time.
+    pub(crate) fn wait(&self, until: Instant) {
+        for part in &self.parts {
+            let _ = part.ticket.wait(until); // what is not there then is not known
+        }
+    }
+
+    fn handles(&self) -> &HashMap<u64, Meaning> {
+        static UNKNOWN: LazyLock<HashMap<u64, Meaning>> = LazyLock::new(HashMap::new);
+        if self.handles.get().is_none() && !self.is_ready() {
+            return &UNKNOWN;
+        }
+        self.handles.get_or_init(|| self.parts.iter().flat_map(Part::handles).collect())
+    }
+
     pub(crate) fn is_world(&self, comm: u64) -> bool {
-        if self.handles.is_empty() {
+        if self.handles().is_empty() {
             return comm & 0xffff_ffff == MPICH_COMM_WORLD;
         }
-        self.handles.get(&comm) == Some(&Meaning::World)
+        self.handles().get(&comm) == Some(&Meaning::World)
     }
 
     /// Name and size of a predefined datatype; the name is empty when only the size is known.
     pub(crate) fn datatype(&self, datatype: u64) -> Option<(&'static str, u64)> {
-        if self.handles.is_empty() {
+        if self.handles().is_empty() {
             let handle = datatype & 0xffff_ffff;
             let builtin = handle >> 24 == 0x4c;
             let name = MPICH_TYPES.iter().find(|(value, _)| *value == handle).map_or("", |(_, name)| name);
             return builtin.then_some((name, (handle >> 8) & 0xff));
         }
-        match self.handles.get(&datatype) {
+        match self.handles().get(&datatype) {
             Some(Meaning::Datatype(name, bytes)) => Some((name, *bytes)),
             _ => None,
         }
     }
 
     pub(crate) fn op(&self, op: u64) -> Option<&'static str> {
-        if self.handles.is_empty() {
+        if self.handles().is_empty() {
             let number = (op & 0xffff_ffff).checked_sub(0x5800_0001)?;
             return MPICH_OPS.get(usize::try_from(number).ok()?).copied();
         }
-        match self.handles.get(&op) {
+        match self.handles().get(&op) {
             Some(Meaning::Op(name)) => Some(name),
             _ => None,
         }
     }
 }
 
-/// Names the world communicator of a job: FNV-1a over the job's namespace and "world". The same on
-/// every host.
-pub(crate) fn world_hash(namespace: &str) -> u64 {
-    namespace
-        .bytes()
+impl Part {
+    fn handles(&self) -> Vec<(u64, Meaning)> {
+        let Some(Ok(answer)) = self.ticket.outcome() else { return vec![] };
+        let Answer::Exports(elf) = &**answer else { return vec![] };
+        let Some(bias) = elf.load_bias(self.start, self.offset) else { return vec![] };
+        let meaning = |name: &str| OPEN_MPI.iter().find(|(known, _)| *known == name).map(|(_, meaning)| *meaning);
+        let found = elf.symbols.iter();
+        found.filter_map(|symbol| Some((bias.wrapping_add(symbol.address), meaning(&symbol.name)?))).collect()
+    }
+}
+
+/// Names the world communicator of a job: FNV-1a over the job's user and namespace, and "world". The
+/// same on every host, and another for every user: the namespace is what a process says of itself.
+pub(crate) fn world_hash(user: u32, namespace: &str) -> u64 {
+    user.to_le_bytes()
+        .into_iter()
+        .chain(namespace.bytes())
         .chain(*b"\0world")
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
@@ -196,6 +235,7 @@ mod tests {
 
     #[test]
     fn worlds_of_different_jobs_differ() {
-        assert_ne!(world_hash("4711"), world_hash("4712"));
+        assert_ne!(world_hash(7, "4711"), world_hash(7, "4712"));
+        assert_ne!(world_hash(7, "4711"), world_hash(8, "4711"), "of another user");
     }
 }

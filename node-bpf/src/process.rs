@@ -14,6 +14,7 @@ use crate::clock;
 use crate::container;
 use crate::mpi::MpiNames;
 use crate::procfs::{self, cgroup_path, has_threads, start_since_boot_ns};
+use files::Files;
 use parking_lot::{Mutex, MutexGuard};
 use record::ProcessSeen;
 
@@ -78,13 +79,16 @@ pub(crate) struct Process {
     /// That of `seen`, for the records of its calls.
     pub(crate) job_id: Option<Arc<str>>,
     pub(crate) mpi_namespace: Option<String>,
+    /// The user that it runs as: whose its job is, and its files.
+    pub(crate) user: u32,
     /// Kernel time of the reading: an exec before it is already in it.
     read_ns: u64,
+    files: Files,
     mpi: OnceLock<MpiNames>,
 }
 
 impl Process {
-    fn read(pid: u32, boot_unix_ns: i64) -> Option<Process> {
+    fn read(pid: u32, boot_unix_ns: i64, files: &Files) -> Option<Process> {
         let read_ns = clock::kernel_now_ns();
         let file = |name| procfs::read(pid, name).unwrap_or_default();
         let stat = procfs::read(pid, "stat").ok()?;
@@ -114,12 +118,13 @@ impl Process {
             cgroup_id: cgroup::id_of(cgroup_path(&cgroups)),
         };
         let job_id = seen.job_id.as_deref().map(Arc::from);
-        Some(Process { seen, job_id, mpi_namespace: who.mpi_namespace, read_ns, mpi: OnceLock::new() })
+        let (user, files) = (procfs::user_of(pid)?, files.clone());
+        Some(Process { seen, job_id, mpi_namespace: who.mpi_namespace, user, read_ns, files, mpi: OnceLock::new() })
     }
 
-    /// What the MPI handles of this process mean; read once.
+    /// What the MPI handles of this process mean; asked for once.
     pub(crate) fn mpi(&self) -> &MpiNames {
-        self.mpi.get_or_init(|| MpiNames::read(self.seen.pid))
+        self.mpi.get_or_init(|| MpiNames::ask(self.seen.pid, &self.files))
     }
 }
 
@@ -145,6 +150,7 @@ pub(crate) struct Processes {
     execs: Mutex<HashMap<u32, u64>>,
     ended: Mutex<HashMap<u32, (Arc<Process>, Instant)>>,
     boot_unix_ns: i64,
+    files: Files,
 }
 
 /// How long an ended process is remembered.
@@ -155,12 +161,13 @@ const MOST_EXECS: usize = 4096;
 const MOST_READINGS: u32 = 8;
 
 impl Processes {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(files: Files) -> Self {
         Processes {
             known: Mutex::default(),
             execs: Mutex::default(),
             ended: Mutex::default(),
             boot_unix_ns: clock::boot_unix_ns(),
+            files,
         }
     }
 
@@ -173,7 +180,7 @@ impl Processes {
         if let Some(process) = self.lock().get(&pid) {
             return Some((Arc::clone(process), false));
         }
-        self.keep(pid, Process::read(pid, self.boot_unix_ns)?)
+        self.keep(pid, Process::read(pid, self.boot_unix_ns, &self.files)?)
     }
 
     /// Keeps what was read, unless the process has begun another program meanwhile: launchers begin
@@ -193,7 +200,7 @@ impl Processes {
                 return Some((process, true));
             }
             drop(known);
-            read = Process::read(pid, self.boot_unix_ns)?;
+            read = Process::read(pid, self.boot_unix_ns, &self.files)?;
         }
         None
     }
@@ -334,14 +341,14 @@ mod tests {
 
     #[test]
     fn a_pid_that_is_used_again_is_recognised_by_its_start() {
-        let processes = Processes::new();
+        let processes = Processes::new(Files::new(|| {}));
         let pid = std::process::id();
         let (me, _) = processes.look(pid).unwrap();
         assert!(processes.is_same(pid) && processes.known(pid).is_some());
         // another process had this pid, and its end was not seen
         let before = ProcessSeen { start_ns: me.seen.start_ns - 5_000_000_000, rank: Some(7), ..me.seen.clone() };
         let before =
-            Process { seen: before, job_id: None, mpi_namespace: None, read_ns: me.read_ns, mpi: OnceLock::new() };
+            Process { seen: before, job_id: None, mpi_namespace: None, user: 0, read_ns: me.read_ns, files: me.files.clone(), mpi: OnceLock::new() };
         processes.lock().insert(pid, Arc::new(before));
         assert!(!processes.is_same(pid) && processes.known(pid).is_none());
         let (again, new) = processes.look(pid).unwrap();
@@ -351,7 +358,7 @@ mod tests {
 
     #[test]
     fn what_comes_after_the_end_is_of_the_process_that_ended() {
-        let processes = Processes::new();
+        let processes = Processes::new(Files::new(|| {}));
         let pid = std::process::id();
         let (me, _) = processes.look(pid).unwrap();
         processes.forget(pid);
@@ -367,7 +374,7 @@ mod tests {
 
     #[test]
     fn this_process_reads_as_itself() {
-        let processes = Processes::new();
+        let processes = Processes::new(Files::new(|| {}));
         let (me, new) = processes.look(std::process::id()).unwrap();
         assert!(new && !processes.look(std::process::id()).unwrap().1);
         assert_eq!(me.seen.exe, std::env::current_exe().unwrap().to_string_lossy());
@@ -385,12 +392,12 @@ mod tests {
         let waits = ["-c", &format!("read go; exec sh {} \"{}\"", rank[0], rank[1])];
         let mut child =
             std::process::Command::new("sh").args(waits).stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let processes = Processes::new();
+        let processes = Processes::new(Files::new(|| {}));
         let pid = child.id();
-        let early = Process::read(pid, processes.boot_unix_ns).unwrap();
+        let early = Process::read(pid, processes.boot_unix_ns, &processes.files).unwrap();
         assert_eq!(early.seen.rank, None);
         std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
-        let of_rank = || Process::read(pid, processes.boot_unix_ns).is_some_and(|process| process.seen.rank == Some(3));
+        let of_rank = || Process::read(pid, processes.boot_unix_ns, &processes.files).is_some_and(|process| process.seen.rank == Some(3));
         while !of_rank() {
             std::thread::yield_now();
         }

@@ -1,18 +1,19 @@
 //! State that the threads of a running capture share: the sink, known processes and communicators,
 //! and the status for callers.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Mutex, MutexGuard};
-use record::Record;
+use record::{Record, printable};
 
 use crate::classes::{self, CLASSES, ClassStatus, ProbeClass};
 use crate::clock::Clock;
 use crate::config::AttachMode;
 use crate::groups::Groups;
-use crate::late::LateComms;
+use crate::late::{LateComms, MappedAs};
 use crate::loader::ProbeStatus;
 use crate::process::{Process, Processes};
 use crate::tally::RowRule;
@@ -65,6 +66,10 @@ pub(crate) struct Shared {
     /// Calls whose group has not ended.
     pub(crate) groups: Mutex<Groups>,
     pub(crate) status: Mutex<CaptureStatus>,
+    /// The files probed, by what maps show.
+    pub(crate) probed: Mutex<Vec<(MappedAs, AttachedFile)>>,
+    /// How many problems each user had.
+    pub(crate) noted: Mutex<HashMap<Option<u32>, usize>>,
     /// Rows of off-CPU stretches and block requests so far.
     pub(crate) rows: AtomicU64,
     /// The probes are gone: no records come after those in the ring now.
@@ -109,8 +114,20 @@ impl Shared {
         self.status.lock()
     }
 
-    pub(crate) fn attached(&self, file: AttachedFile) {
+    /// A file is probed now; the key is its device and inode, as maps show them.
+    pub(crate) fn attached(&self, key: MappedAs, file: AttachedFile) {
+        self.probed.lock().push((key, file.clone()));
         self.status().files.push(file);
+    }
+
+    /// A file is not probed any more.
+    pub(crate) fn detached_from(&self, key: &MappedAs) {
+        for (_, file) in self.probed.lock().extract_if(.., |(of, _)| of == key) {
+            let mut status = self.status();
+            if let Some(at) = status.files.iter().position(|known| *known == file) {
+                status.files.remove(at);
+            }
+        }
     }
 
     /// The classes that are on.
@@ -125,8 +142,30 @@ impl Shared {
         classes::turn_off(&mut self.status().classes, name, why, remedy);
     }
 
-    pub(crate) fn problem(&self, problem: String) {
-        tracing::warn!("{problem}");
-        self.status().problems.push(problem);
+    /// What could not be probed, of one user's files or of nobody's. Each user has a few of these;
+    /// the last of hers says that more will not be listed.
+    pub(crate) fn problem(&self, user: Option<u32>, problem: &str) {
+        let text: String = printable(problem).chars().take(MOST_OF_A_PROBLEM).collect();
+        let mut status = self.status();
+        if status.problems.contains(&text) {
+            return;
+        }
+        let mut noted = self.noted.lock();
+        let all: usize = noted.values().sum();
+        let of_user = noted.entry(user).or_default();
+        let most = if user.is_none_or(|user| user == 0) { MOST_PROBLEMS } else { MOST_OF_A_USER };
+        *of_user += 1;
+        if *of_user > most || all >= MOST_PROBLEMS {
+            return tracing::debug!("{text}");
+        }
+        let last = *of_user == most || all + 1 == MOST_PROBLEMS;
+        let text = if last { format!("{text} (further ones are not listed)") } else { text };
+        tracing::warn!("{text}");
+        status.problems.push(text);
     }
 }
+
+/// Problems that are listed: of all, and of one user; characters of each.
+const MOST_PROBLEMS: usize = 64;
+const MOST_OF_A_USER: usize = 4;
+const MOST_OF_A_PROBLEM: usize = 400;

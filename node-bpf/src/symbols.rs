@@ -1,13 +1,12 @@
 //! The places of the probes in a library file: the functions of `functions` that it exports, by
-//! file offset, one probe for names that share an address. `elf` reads ELF, `attach` attaches.
+//! file offset, one probe for names that share an address. `files` reads ELF, `attach` attaches.
 
 use std::borrow::Cow;
-use std::path::Path;
 
-use crate::elf::{self, Elf};
-use crate::functions::{self, Api, FUNCTIONS};
-use crate::nccl_hash::HashStyle;
+use files::{Elf, NcclBuild, Question};
 use record::Library;
+
+use crate::functions::{self, Api, FUNCTIONS};
 
 /// One probe to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,17 +19,15 @@ pub(crate) struct Target {
     pub(crate) semaphore: u64,
 }
 
-/// The probes for a file; empty when it exports none of the functions.
-pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, String> {
+/// What is asked of a file for its probes.
+pub(crate) fn question(library: Library) -> Question {
+    let of = |prefixes: [&str; 2]| Question::Exports { prefixes: prefixes.map(str::to_owned).into() };
+    if library == Library::Mpi { of(["MPI_", "PMPI_"]) } else { of(["nccl", "pnccl"]) }
+}
+
+/// The probes for a file by what it exports; empty when it has none of the functions.
+pub(crate) fn targets(elf: &Elf, library: Library) -> Vec<Target> {
     let api = if library == Library::Mpi { Api::Mpi } else { Api::Nccl };
-    let elf = Elf::read(path, |name| {
-        let name = name.strip_prefix(['p', 'P']).unwrap_or(name);
-        name.starts_with("nccl") || name.starts_with("MPI_")
-    })?;
-    let mut flags = 0;
-    if library == Library::Rccl {
-        flags |= functions::COOKIE_RCCL;
-    }
     let mut found: Vec<Target> = vec![];
     for (index, function) in FUNCTIONS.iter().enumerate().filter(|(_, f)| f.api == api) {
         for &name in function.symbols {
@@ -46,17 +43,22 @@ pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, Stri
             }
         }
     }
-    if api == Api::Nccl && !found.is_empty() {
-        let build = elf::nccl_build(path);
-        if build.style == HashStyle::Mix {
-            flags |= functions::COOKIE_HASH_MIX;
-        }
-        if build.splits_by_text {
-            flags |= functions::COOKIE_SPLIT_TEXT;
-        }
+    found
+}
+
+/// Notes in the probes of NCCL or RCCL how that build hashes.
+pub(crate) fn note_build(targets: &mut [Target], library: Library, build: NcclBuild) {
+    let mut flags = 0;
+    if library == Library::Rccl {
+        flags |= functions::COOKIE_RCCL;
     }
-    for target in &mut found {
+    if build.mixes {
+        flags |= functions::COOKIE_HASH_MIX;
+    }
+    if build.splits_by_text {
+        flags |= functions::COOKIE_SPLIT_TEXT;
+    }
+    for target in targets {
         target.cookie |= u64::from(flags) << 32;
     }
-    Ok(found)
 }

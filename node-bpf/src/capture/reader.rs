@@ -1,7 +1,7 @@
 //! Reads the ring buffer and makes records of its bytes: a thread now and then, and who needs what
 //! is in it at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +9,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use files::Files;
 use libbpf_rs::MapHandle;
 use parking_lot::Mutex;
 
@@ -26,7 +27,7 @@ use crate::sites::Sites;
 use crate::sockets::Sockets;
 use crate::tally;
 use crate::tally::wire::RawRow;
-use crate::wire::{self, RawOffCpu, RawRecord};
+use crate::wire::{self, RawCall, RawOffCpu, RawRecord};
 use record::HostRecord;
 use record::Record;
 
@@ -51,6 +52,7 @@ impl RingReader {
         bursts: Bursts,
         shared: Arc<Shared>,
         wake: Sender<Wake>,
+        files: Files,
     ) -> io::Result<Self> {
         let reader = Reader {
             shared,
@@ -60,7 +62,8 @@ impl RingReader {
             waits: vec![],
             leaving: vec![],
             bursts,
-            sites: Sites::new(),
+            sites: Sites::new(files),
+            held: VecDeque::new(),
             program_began: false,
             unparsed: 0,
         };
@@ -75,6 +78,7 @@ impl RingReader {
     pub(super) fn read(&mut self) -> bool {
         self.reader.program_began = false;
         let all = self.ring.consume(|bytes| self.reader.take(bytes)); // also records that woke nobody
+        self.reader.release_held(None);
         self.reader.deliver_waits(false);
         self.reader.deliver_bursts(false);
         self.reader.release_groups();
@@ -93,6 +97,7 @@ impl RingReader {
         if !all {
             shared.problem("a record was not finished when capture ended: what came after it is not stored".to_owned());
         }
+        self.reader.release_last_held();
         self.reader.deliver_waits(true);
         self.reader.deliver_bursts(true);
         let left = shared.groups().release_all();
@@ -139,10 +144,27 @@ struct Reader {
     leaving: Vec<(Instant, u32)>,
     bursts: Bursts,
     sites: Sites,
+    /// Calls of processes whose files are being read: what their handles mean is not known yet.
+    held: VecDeque<Held>,
     /// Whether a program began in what was read last.
     program_began: bool,
     unparsed: u64,
 }
+
+/// A call that waits for what its process's files say.
+#[derive(Debug)]
+struct Held {
+    raw: RawCall,
+    process: Option<Arc<Process>>,
+    since: Instant,
+}
+
+/// Most calls that wait so, of all processes and of one, and how long.
+const MOST_HELD: usize = 65_536;
+const MOST_HELD_OF_ONE: usize = 8_192;
+const LONGEST_HELD: Duration = Duration::from_secs(30);
+/// The same at the end of capture.
+const LAST_HELD: Duration = Duration::from_secs(10);
 
 /// Most stretches that are kept back for names.
 const MOST_WAITS: usize = 65_536;
@@ -192,28 +214,9 @@ impl Reader {
             }
         }
         let record = match wire::parse(bytes) {
-            Some(RawRecord::Call(mut raw)) => {
-                if let Some(handle) = decode::communicator(&raw) {
-                    shared.late.complete(&mut raw, handle);
-                }
-                if decode::is_group_end(&raw) {
-                    let end_ns = shared.clock.unix_ns(raw.exit_ns);
-                    let calls = shared.groups().end((raw.pid, raw.tid), end_ns, decode::returned(&raw));
-                    return calls.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
-                }
+            Some(RawRecord::Call(raw)) => {
                 let process = self.process(raw.pid);
-                let mut call = decode::call(&raw, &shared.clock, process.as_ref());
-                if let Some(call) = &mut call {
-                    call.site = self.sites.of(raw.pid, raw.site);
-                }
-                let waits_for_group = raw.flags & wire::IN_GROUP != 0 && decode::returned(&raw).is_some();
-                if waits_for_group && let Some(grouped) = call {
-                    call = shared.groups().hold(grouped);
-                    if call.is_none() {
-                        return;
-                    }
-                }
-                call.map(Record::Collective)
+                return self.take_call(raw, process);
             }
             Some(RawRecord::OffCpu(raw)) => {
                 let process = self.process(raw.pid);
@@ -242,6 +245,7 @@ impl Reader {
             }
             Some(RawRecord::Exec { pid, ts_ns }) => {
                 self.program_began = true;
+                self.release_held(Some(pid));
                 shared.processes.exec(pid, ts_ns);
                 shared.late.forget(pid);
                 self.sites.forget(pid);
@@ -272,12 +276,90 @@ impl Reader {
         }
         match record {
             Some(record) => shared.deliver(record),
-            None => {
-                self.unparsed += 1;
-                let ts_ns = shared.clock.now_unix_ns();
-                shared.deliver(loss(ts_ns, "ring", "parse", 1));
+            None => self.not_parsed(),
+        }
+    }
+
+    /// Takes in a call, or keeps it back until its process's files are read; in their order.
+    fn take_call(&mut self, raw: RawCall, process: Option<Arc<Process>>) {
+        let waiting = self.held.iter().filter(|held| held.raw.pid == raw.pid).count();
+        let room = self.held.len() < MOST_HELD && waiting < MOST_HELD_OF_ONE;
+        if room && (waiting > 0 || self.is_awaited(&raw, process.as_ref())) {
+            return self.held.push_back(Held { raw, process, since: Instant::now() });
+        }
+        if waiting > 0 {
+            self.release_held(Some(raw.pid)); // it has had its share
+        }
+        self.call(raw, process.as_ref());
+    }
+
+    /// Whether what a call lacks will be known when a file has been read.
+    fn is_awaited(&self, raw: &RawCall, process: Option<&Arc<Process>>) -> bool {
+        match decode::communicator(raw) {
+            Some(handle) => self.shared.late.is_awaited(raw, handle),
+            None => decode::is_mpi(raw) && process.is_some_and(|process| !process.mpi().is_ready()),
+        }
+    }
+
+    /// Delivers the calls that wait no longer; those of one process in any case.
+    fn release_held(&mut self, of: Option<u32>) {
+        let mut kept = VecDeque::new();
+        let mut waits = HashSet::new();
+        for Held { raw, process, since } in std::mem::take(&mut self.held) {
+            let goes = of == Some(raw.pid) || since.elapsed() >= LONGEST_HELD;
+            if !goes && (waits.contains(&raw.pid) || self.is_awaited(&raw, process.as_ref())) {
+                waits.insert(raw.pid);
+                kept.push_back(Held { raw, process, since });
+            } else {
+                self.call(raw, process.as_ref());
             }
         }
+        self.held = kept;
+    }
+
+    /// Delivers all that wait, what they wait for or not: a little later there is nobody any more.
+    fn release_last_held(&mut self) {
+        let until = Instant::now() + LAST_HELD;
+        while !self.held.is_empty() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+            self.release_held(None);
+        }
+        for Held { raw, process, .. } in std::mem::take(&mut self.held) {
+            self.call(raw, process.as_ref());
+        }
+    }
+
+    fn call(&mut self, mut raw: RawCall, process: Option<&Arc<Process>>) {
+        let shared = Arc::clone(&self.shared);
+        if let Some(handle) = decode::communicator(&raw) {
+            shared.late.complete(&mut raw, handle);
+        }
+        if decode::is_group_end(&raw) {
+            let end_ns = shared.clock.unix_ns(raw.exit_ns);
+            let calls = shared.groups().end((raw.pid, raw.tid), end_ns, decode::returned(&raw));
+            return calls.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
+        }
+        let mut call = decode::call(&raw, &shared.clock, process);
+        if let Some(call) = &mut call {
+            call.site = self.sites.of(raw.pid, raw.site);
+        }
+        let waits_for_group = raw.flags & wire::IN_GROUP != 0 && decode::returned(&raw).is_some();
+        if waits_for_group && let Some(grouped) = call {
+            call = shared.groups().hold(grouped);
+            if call.is_none() {
+                return;
+            }
+        }
+        match call {
+            Some(call) => shared.deliver(Record::Collective(call)),
+            None => self.not_parsed(),
+        }
+    }
+
+    fn not_parsed(&mut self) {
+        self.unparsed += 1;
+        let ts_ns = self.shared.clock.now_unix_ns();
+        self.shared.deliver(loss(ts_ns, "ring", "parse", 1));
     }
 
     fn host(&mut self, raw: &RawHost) -> Option<HostRecord> {

@@ -2,25 +2,12 @@
 //! parameters, or by a beginning that only one function has. Exported symbols come first, then the
 //! file's own symbol table (programs export little).
 
-use std::fs::File;
-use std::path::Path;
-
-use cpp_demangle::DemangleOptions;
 use gimli::UnwindSection;
-use object::read::ReadCache;
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::{Object as _, ObjectSection, ObjectSymbol, SymbolKind};
 
-use super::exits;
-
-/// Where it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    /// Demangled.
-    pub(super) shown: String,
-    pub(super) file_offset: u64,
-    /// Of functions of languages with exceptions: the ends, as file offsets.
-    pub(super) exits: Option<Vec<u64>>,
-}
+use super::sections::Object;
+use super::{demangle, exits};
+use crate::question::Found;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Function {
@@ -32,35 +19,28 @@ struct Function {
 /// Most similar names in an error message.
 const MOST_SHOWN: usize = 6;
 
+/// Most bytes of code that are read of one function.
+const MOST_CODE_BYTES: u64 = 4 << 20;
+
 /// The function of this name.
-pub(super) fn find(path: &Path, wanted: &str) -> Result<Found, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let cache = ReadCache::new(file);
-    let object = object::File::parse(&cache).map_err(|error| format!("not an ELF file: {error}"))?;
-    let exported = functions_of(object.dynamic_symbols());
+pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Found, String> {
+    let exported = functions_of(object.file.dynamic_symbols());
     let function = match pick(&exported, wanted) {
         Ok(function) => function.clone(),
         Err(not_exported) => {
-            let all = functions_of(object.symbols());
+            let all = functions_of(object.file.symbols());
             if all.is_empty() {
                 return Err(not_exported);
             }
             pick(&all, wanted)?.clone()
         }
     };
-    let shown = demangled(&function.name);
-    let offset_of = |address: u64| {
-        object.segments().find_map(|segment| {
-            let (offset, bytes) = segment.file_range();
-            let into = address.checked_sub(segment.address())?;
-            (into < bytes).then_some(offset + into)
-        })
-    };
-    let file_offset = offset_of(function.address).ok_or_else(|| format!("{shown} is not in the file"))?;
+    let shown = demangle::readable(&function.name);
+    let file_offset = object.offset_of(function.address).ok_or_else(|| format!("{shown} is not in the file"))?;
     if shown == function.name {
         return Ok(Found { shown, file_offset, exits: None });
     }
-    let exits: Vec<u64> = ends(&object, &function).into_iter().filter_map(offset_of).collect();
+    let exits: Vec<u64> = ends(object, &function).into_iter().filter_map(|at| object.offset_of(at)).collect();
     if exits.is_empty() {
         return Err(format!("{shown}: no return is found in its code, so its calls cannot be timed"));
     }
@@ -68,23 +48,25 @@ pub(super) fn find(path: &Path, wanted: &str) -> Result<Found, String> {
 }
 
 /// Addresses of the function's ends.
-fn ends<'d>(object: &impl Object<'d>, function: &Function) -> Vec<u64> {
-    let section = object.sections().find(|s| (s.address()..s.address() + s.size()).contains(&function.address));
-    let code = section.and_then(|section| section.data_range(function.address, function.bytes).ok()?);
-    let mut starts: Vec<u64> = object.dynamic_symbols().chain(object.symbols()).map(|s| s.address()).collect();
+fn ends(object: &Object<'_>, function: &Function) -> Vec<u64> {
+    let file = &object.file;
+    let code = object.section_at(function.address);
+    let code = code.and_then(|section| section.data_range(function.address, function.bytes.min(MOST_CODE_BYTES)).ok()?);
+    let mut starts: Vec<u64> = file.dynamic_symbols().chain(file.symbols()).map(|s| s.address()).collect();
     starts.sort_unstable();
     let mut stubs = vec![];
-    for section in object.sections().filter(|section| section.name().is_ok_and(|name| name.starts_with(".plt"))) {
-        stubs.push(section.address()..section.address() + section.size());
+    for section in file.sections().filter(|section| section.name().is_ok_and(|name| name.starts_with(".plt"))) {
+        stubs.push(section.address()..section.address().saturating_add(section.size()));
     }
     // a function's cold part has a symbol of its own, but is no other function
-    let cold: Vec<u64> = object
+    let mut cold: Vec<u64> = file
         .symbols()
         .filter(|symbol| symbol.name().is_ok_and(|name| name.contains(".cold")))
         .map(|symbol| symbol.address())
         .collect();
+    cold.sort_unstable();
     let is_function = |target: u64| {
-        let begins = starts.binary_search(&target).is_ok() && !cold.contains(&target);
+        let begins = starts.binary_search(&target).is_ok() && cold.binary_search(&target).is_err();
         begins || stubs.iter().any(|stub| stub.contains(&target))
     };
     let piece = |target: u64| {
@@ -92,18 +74,18 @@ fn ends<'d>(object: &impl Object<'d>, function: &Function) -> Vec<u64> {
             return None; // leads out of the file
         }
         let (address, bytes) = frame_of(object, target)?;
-        let section = object.sections().find(|s| (s.address()..s.address() + s.size()).contains(&address))?;
-        Some((address, section.data_range(address, bytes).ok()??))
+        Some((address, object.section_at(address)?.data_range(address, bytes.min(MOST_CODE_BYTES)).ok()??))
     };
-    exits::follow(object.architecture(), (function.address, code.unwrap_or_default()), piece, is_function)
+    exits::follow(file.architecture(), (function.address, code.unwrap_or_default()), piece, is_function)
 }
 
 /// Beginning and size of the function, or the part of one, around an address, by the unwind tables
 /// (`.eh_frame`): stripped files have those, too.
-fn frame_of<'d>(object: &impl Object<'d>, address: u64) -> Option<(u64, u64)> {
-    let section = object.section_by_name(".eh_frame")?;
-    let text = object.section_by_name(".text")?;
-    let endian = if object.is_little_endian() { gimli::RunTimeEndian::Little } else { gimli::RunTimeEndian::Big };
+fn frame_of(object: &Object<'_>, address: u64) -> Option<(u64, u64)> {
+    let section = object.file.section_by_name(".eh_frame")?;
+    let text = object.file.section_by_name(".text")?;
+    let little = object.file.is_little_endian();
+    let endian = if little { gimli::RunTimeEndian::Little } else { gimli::RunTimeEndian::Big };
     let frames = gimli::EhFrame::new(section.data().ok()?, endian);
     let bases = gimli::BaseAddresses::default().set_eh_frame(section.address()).set_text(text.address());
     let frame = frames.fde_for_address(&bases, address, gimli::UnwindSection::cie_from_offset).ok()?;
@@ -126,9 +108,9 @@ fn pick<'f>(functions: &'f [Function], wanted: &str) -> Result<&'f Function, Str
     }
     let plain = squeezed(wanted);
     let ways: [fn(&str, &str) -> bool; 3] = [
-        |name, wanted| squeezed(&demangled(name)) == wanted,
-        |name, wanted| without_parameters(name).is_some_and(|name| squeezed(&name) == wanted),
-        |name, wanted| squeezed(&demangled(name)).starts_with(wanted),
+        |name, wanted| squeezed(&demangle::readable(name)) == wanted,
+        |name, wanted| demangle::without_parameters(name).is_some_and(|name| squeezed(&name) == wanted),
+        |name, wanted| squeezed(&demangle::readable(name)).starts_with(wanted),
     ];
     for way in ways {
         let mut found: Vec<&Function> = functions.iter().filter(|function| way(&function.name, &plain)).collect();
@@ -139,7 +121,7 @@ fn pick<'f>(functions: &'f [Function], wanted: &str) -> Result<&'f Function, Str
             [] => {}
             [one] => return Ok(one),
             _ => {
-                let names = shown(found.iter().map(|function| demangled(&function.name)), found.len());
+                let names = shown(found.iter().map(|function| demangle::readable(&function.name)), found.len());
                 return Err(format!("{wanted} means more than one function; name one of them in full: {names}"));
             }
         }
@@ -160,23 +142,6 @@ fn shown(names: impl Iterator<Item = String>, count: usize) -> String {
     text
 }
 
-/// For people: C++ and Rust names as written in the source, all others as they are.
-fn demangled(name: &str) -> String {
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return format!("{rust:#}");
-    }
-    cpp(name, DemangleOptions::new()).unwrap_or_else(|| name.to_owned())
-}
-
-fn without_parameters(name: &str) -> Option<String> {
-    cpp(name, DemangleOptions::new().no_params().no_return_type())
-}
-
-fn cpp(name: &str, options: DemangleOptions) -> Option<String> {
-    let symbol = cpp_demangle::Symbol::new(name).ok()?;
-    name.starts_with("_Z").then(|| symbol.demangle_with_options(&options).ok())?
-}
-
 /// Names that differ in spaces only are equal.
 fn squeezed(name: &str) -> String {
     name.chars().filter(|c| !c.is_whitespace()).collect()
@@ -189,7 +154,7 @@ fn near(functions: &[Function], wanted: &str) -> Vec<String> {
     let mut near: Vec<(usize, String)> = functions
         .iter()
         .filter_map(|function| {
-            let name = demangled(&function.name);
+            let name = demangle::readable(&function.name);
             let bare = squeezed(name.split('(').next().unwrap_or(&name)).to_ascii_lowercase();
             let distance = if last.len() >= 3 && bare.contains(&last) { 0 } else { distance(&bare, &wanted)? };
             Some((distance, name))
@@ -278,8 +243,8 @@ mod tests {
 
     #[test]
     fn our_own_functions_are_found() {
-        let own = std::env::current_exe().unwrap();
-        let found = find(&own, "node_bpf::symbol_probes::names::tests::marker").unwrap();
+        let own = super::super::tests::own();
+        let found = find(&Object::parse(&own).unwrap(), "files::parse::names::tests::marker").unwrap();
         assert!(found.shown.ends_with("marker") && found.file_offset > 0, "{found:?}");
         assert!(found.exits.is_some_and(|exits| exits.iter().all(|exit| *exit > found.file_offset)), "a Rust function");
         marker();
