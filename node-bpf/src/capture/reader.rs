@@ -95,7 +95,7 @@ impl RingReader {
         }
         let shared = Arc::clone(&self.reader.shared);
         if !all {
-            shared.problem("a record was not finished when capture ended: what came after it is not stored".to_owned());
+            shared.problem(None, "a record was not finished when capture ended: what came after it is not stored");
         }
         self.reader.release_last_held();
         self.reader.deliver_waits(true);
@@ -154,7 +154,7 @@ struct Reader {
 /// A call that waits for what its process's files say.
 #[derive(Debug)]
 struct Held {
-    raw: RawCall,
+    raw: Box<RawCall>,
     process: Option<Arc<Process>>,
     since: Instant,
 }
@@ -281,7 +281,7 @@ impl Reader {
     }
 
     /// Takes in a call, or keeps it back until its process's files are read; in their order.
-    fn take_call(&mut self, raw: RawCall, process: Option<Arc<Process>>) {
+    fn take_call(&mut self, raw: Box<RawCall>, process: Option<Arc<Process>>) {
         let waiting = self.held.iter().filter(|held| held.raw.pid == raw.pid).count();
         let room = self.held.len() < MOST_HELD && waiting < MOST_HELD_OF_ONE;
         if room && (waiting > 0 || self.is_awaited(&raw, process.as_ref())) {
@@ -329,7 +329,7 @@ impl Reader {
         }
     }
 
-    fn call(&mut self, mut raw: RawCall, process: Option<&Arc<Process>>) {
+    fn call(&mut self, mut raw: Box<RawCall>, process: Option<&Arc<Process>>) {
         let shared = Arc::clone(&self.shared);
         if let Some(handle) = decode::communicator(&raw) {
             shared.late.complete(&mut raw, handle);

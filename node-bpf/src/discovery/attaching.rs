@@ -238,7 +238,8 @@ impl Discovery {
                 && attempts < MOST_ATTEMPTS
             {
                 // to be looked at again at the next rescan
-                self.mapped.pids(&key).iter().for_each(|pid| drop(self.code_kb.remove(pid)));
+                let pids = self.mapped.pids(&key);
+                self.code_kb.retain(|pid, _| !pids.contains(pid));
             }
             known_as(&mut self.mapped, &key, probed, state);
         }
@@ -273,7 +274,7 @@ impl Discovery {
             self.shared.detached_from(&key);
             drop(file);
         }
-        again.iter().for_each(|pid| drop(self.code_kb.remove(pid)));
+        self.code_kb.retain(|pid, _| !again.contains(pid));
     }
 
     /// So that communicators made before we came can be read.
