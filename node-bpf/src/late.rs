@@ -100,7 +100,11 @@ impl LateComms {
         let all = wire::HAVE_HASH | wire::HAVE_RANK;
         handle != 0
             && call.flags & all != all
-            && self.known().of_process.get(&call.pid).is_some_and(|of| of.as_ref().is_some_and(|t| t.outcome().is_none()))
+            && self
+                .known()
+                .of_process
+                .get(&call.pid)
+                .is_some_and(|of| of.as_ref().is_some_and(|t| t.outcome().is_none()))
     }
 
     pub(crate) fn forget(&self, pid: u32) {

@@ -347,8 +347,15 @@ mod tests {
         assert!(processes.is_same(pid) && processes.known(pid).is_some());
         // another process had this pid, and its end was not seen
         let before = ProcessSeen { start_ns: me.seen.start_ns - 5_000_000_000, rank: Some(7), ..me.seen.clone() };
-        let before =
-            Process { seen: before, job_id: None, mpi_namespace: None, user: 0, read_ns: me.read_ns, files: me.files.clone(), mpi: OnceLock::new() };
+        let before = Process {
+            seen: before,
+            job_id: None,
+            mpi_namespace: None,
+            user: 0,
+            read_ns: me.read_ns,
+            files: me.files.clone(),
+            mpi: OnceLock::new(),
+        };
         processes.lock().insert(pid, Arc::new(before));
         assert!(!processes.is_same(pid) && processes.known(pid).is_none());
         let (again, new) = processes.look(pid).unwrap();
@@ -397,7 +404,10 @@ mod tests {
         let early = Process::read(pid, processes.boot_unix_ns, &processes.files).unwrap();
         assert_eq!(early.seen.rank, None);
         std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
-        let of_rank = || Process::read(pid, processes.boot_unix_ns, &processes.files).is_some_and(|process| process.seen.rank == Some(3));
+        let of_rank = || {
+            Process::read(pid, processes.boot_unix_ns, &processes.files)
+                .is_some_and(|process| process.seen.rank == Some(3))
+        };
         while !of_rank() {
             std::thread::yield_now();
         }

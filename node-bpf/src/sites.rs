@@ -37,7 +37,11 @@ struct Code {
 #[derive(Debug)]
 enum Text {
     /// Its name is being looked for.
-    Asked { at: Arc<str>, ticket: Ticket, name: String },
+    Asked {
+        at: Arc<str>,
+        ticket: Ticket,
+        name: String,
+    },
     Known(Arc<str>),
 }
 

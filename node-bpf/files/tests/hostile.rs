@@ -93,8 +93,12 @@ fn who_reads_has_no_rights_left() {
         ] {
             assert_eq!(status(pid, field), value, "{field}");
         }
-        let open: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten()
-            .map(|fd| fd.file_name().to_string_lossy().into_owned()).collect();
+        let open: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|fd| fd.file_name().to_string_lossy().into_owned())
+            .collect();
         assert!(open.iter().all(|fd| ["0", "1", "2"].contains(&fd.as_str())), "{open:?}");
         assert!(fs::read(format!("/proc/{pid}/environ")).unwrap_or_default().is_empty());
     }
@@ -112,7 +116,9 @@ fn a_sparse_file_of_gigabytes_is_refused_and_takes_no_memory() {
         match outcome {
             Err(Refusal::Wrong(reason)) => assert!(reason.contains(".dynsym claims"), "{reason}"),
             // what a library may have, of zeros
-            Ok(answer) => assert!(matches!(&*answer, Answer::Exports(elf) if elf.symbols.is_empty()) && name == "largest"),
+            Ok(answer) => {
+                assert!(matches!(&*answer, Answer::Exports(elf) if elf.symbols.is_empty()) && name == "largest")
+            }
             other => panic!("{name}: {other:?}"),
         }
     }

@@ -125,14 +125,8 @@ impl Capture {
             detached: AtomicBool::new(false),
         });
         let tallies = Tallies::new(&object, Arc::clone(&shared.counted), shared.clock.now_unix_ns()).map_err(failed)?;
-        let mut discovery = Discovery::new(
-            object,
-            mode,
-            Arc::clone(&shared),
-            (cgroup, only_user),
-            config.probes,
-            files.clone(),
-        )?;
+        let mut discovery =
+            Discovery::new(object, mode, Arc::clone(&shared), (cgroup, only_user), config.probes, files.clone())?;
         for path in &config.libraries {
             discovery.attach_ahead(path)?;
         }

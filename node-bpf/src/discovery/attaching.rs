@@ -164,17 +164,16 @@ impl Discovery {
     }
 
     /// Asks the file, and attaches when it has answered. False when it is to be tried again.
-    pub(super) fn attach_mapped(
-        &mut self,
-        pid: u32,
-        user: u32,
-        mapping: &maps::Mapping<'_>,
-        probed: Probed,
-    ) -> bool {
+    pub(super) fn attach_mapped(&mut self, pid: u32, user: u32, mapping: &maps::Mapping<'_>, probed: Probed) -> bool {
         let key = (mapping.device.to_vec(), mapping.inode);
         let Some(known) = self.mapped.mapped(&key, pid, user) else {
-            self.shared.problem(Some(user), &format!("user {user} has {MOST_OF_USER} files mapped that are named like libraries and are \
-                 probed: calls in others are not recorded until these are unmapped"));
+            self.shared.problem(
+                Some(user),
+                &format!(
+                    "user {user} has {MOST_OF_USER} files mapped that are named like libraries and are \
+                 probed: calls in others are not recorded until these are unmapped"
+                ),
+            );
             return true;
         };
         let attempts = match known.kinds.get(&probed) {
@@ -189,7 +188,8 @@ impl Discovery {
             known_as(&mut self.mapped, &key, probed, Probes::Attached(vec![]));
             return true;
         }
-        let tickets = self.questions(probed).into_iter().map(|question| self.files.ask(user, &file, question)).collect();
+        let tickets =
+            self.questions(probed).into_iter().map(|question| self.files.ask(user, &file, question)).collect();
         known_as(&mut self.mapped, &key, probed, Probes::Asked);
         self.asked.push(Asked { key, user, probed, file, shown, tickets, attempts });
         self.take_answers(); // those that are kept are there at once
@@ -243,7 +243,8 @@ impl Discovery {
             }
             known_as(&mut self.mapped, &key, probed, state);
         }
-        for AskedLayout { user, ticket, shown } in self.layouts.extract_if(.., |asked| asked.ticket.outcome().is_some()) {
+        for AskedLayout { user, ticket, shown } in self.layouts.extract_if(.., |asked| asked.ticket.outcome().is_some())
+        {
             let Some(Err(reason)) = ticket.outcome() else { continue };
             self.shared.problem(
                 user,

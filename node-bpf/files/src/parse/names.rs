@@ -51,7 +51,8 @@ pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Found, String> {
 fn ends(object: &Object<'_>, function: &Function) -> Vec<u64> {
     let file = &object.file;
     let code = object.section_at(function.address);
-    let code = code.and_then(|section| section.data_range(function.address, function.bytes.min(MOST_CODE_BYTES)).ok()?);
+    let code =
+        code.and_then(|section| section.data_range(function.address, function.bytes.min(MOST_CODE_BYTES)).ok()?);
     let mut starts: Vec<u64> = file.dynamic_symbols().chain(file.symbols()).map(|s| s.address()).collect();
     starts.sort_unstable();
     let mut stubs = vec![];
