@@ -12,10 +12,12 @@ deps: ## install missing system packages (when allowed; says which otherwise)
 	@scripts/deps.sh
 
 build: deps ## the release binary: target/release/rankmesh
+	@scripts/expect.sh release $(or $(CARGO_TARGET_DIR),target)
 	RANKMESH_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) $(CARGO) build --locked --release -p rankmesh
 
 demo: deps ## the main job on this machine: four agents, eight ranks, one of them late
-	$(CARGO) build --locked -p rankmesh
+	@scripts/expect.sh debug $(or $(CARGO_TARGET_DIR),target)
+	$(CARGO) build --locked --workspace --bin rankmesh
 	$(or $(CARGO_TARGET_DIR),target)/debug/rankmesh demo
 
 test: ## every test; as root also those that need eBPF
@@ -40,14 +42,14 @@ test-standstill: ## every test while all that runs in it stands still for second
 
 test-upgrade: deps ## agents of the release before (FROM=COMMIT; built once) and of this one in one mesh, 3 + 3 under questions, up and back down
 	RANKMESH_PREVIOUS=$$(CARGO="$(CARGO)" scripts/previous.sh $(FROM)) && export RANKMESH_PREVIOUS && \
-	$(CARGO) test --locked -p rankmesh --test upgrade -- --nocapture
+	$(CARGO) test --locked --workspace --test upgrade -- --nocapture
 
 test-slt: deps ## SQLite's sqllogictest corpus (SLT=DIRECTORY) over three nodes: in SQLite's tables, in column segments of 1, 7 and 64 rows, every tenth file over QUIC (hours; QUERIES=N a file)
 	$(CARGO) run --locked --release -p scenarios --bin slt -- $(if $(QUERIES),--max-queries $(QUERIES)) --segment-rows 1,7,64 --quic-every 10 $(or $(SLT),$(error say SLT=DIRECTORY, a copy of the corpus))
 
 test-real-libs: deps ## NVIDIA's published libraries under real eBPF: fetched from PyPI, called without a GPU (root)
 	scripts/real-libs.sh target/real-libs
-	RANKMESH_REAL_LIBS=$(CURDIR)/target/real-libs $(CARGO) test --locked -p node-bpf --test real_libs -- --ignored --nocapture
+	RANKMESH_REAL_LIBS=$(CURDIR)/target/real-libs $(CARGO) test --locked --workspace --test real_libs -- --ignored --nocapture
 
 lint: deps ## formatting, clippy (warnings are errors), and the dependencies where cargo-deny is installed
 	$(CARGO) fmt --all --check
@@ -74,7 +76,7 @@ bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict,
 bench-real: deps ## programs whose ranks meet in sends and receives (LAMMPS, HPL and PTRANS, mpi4py), healthy and held (root; REAL_PROGRAM, REAL_ROUNDS; REAL_COMMAND for one of your own)
 	@scripts/deps.sh --test
 	$(CARGO) build --locked --release -p rankmesh
-	RANKMESH_BINARY=$(OPTIMISED) $(CARGO) test --locked -p rankmesh --test point_to_point -- --ignored --nocapture
+	RANKMESH_BINARY=$(OPTIMISED) $(CARGO) test --locked --workspace --test point_to_point -- --ignored --nocapture
 
 test-gpu: deps ## verdicts on training programs of several kinds, on a host with an NVIDIA GPU, PyTorch and transformers (root)
 	$(CARGO) build --locked --release -p rankmesh
@@ -83,9 +85,9 @@ test-gpu: deps ## verdicts on training programs of several kinds, on a host with
 bench-explain: deps ## twelve causes of lateness, injected one after the other: the right link, the line, no wrong chain (root; half an hour; EXPLAIN_CAUSE, EXPLAIN_ROUNDS)
 	@scripts/deps.sh --test
 	$(CARGO) build --locked --release -p rankmesh
-	RANKMESH_BINARY=$(OPTIMISED) $(CARGO) test --locked -p rankmesh --test explain_causes -- --ignored --nocapture
+	RANKMESH_BINARY=$(OPTIMISED) $(CARGO) test --locked --workspace --test explain_causes -- --ignored --nocapture
 	for round in $$(seq $(or $(EXPLAIN_ROUNDS),5)); do RANKMESH_BINARY=$(OPTIMISED) \
-	    $(CARGO) test --locked -p rankmesh --test live_causes -- --exact packet_loss_to_one_host_is_named_with_its_flows --nocapture || exit 1; done
+	    $(CARGO) test --locked --workspace --test live_causes -- --exact packet_loss_to_one_host_is_named_with_its_flows --nocapture || exit 1; done
 
 bench-stacks: deps ## what twenty samples of a rank's stack cost it and its agent
 	$(CARGO) run --release --locked -p rankmesh-explain --example sampled
@@ -123,12 +125,12 @@ bench-push: deps ## 64 agents' rows pushed into ClickHouse's engine, which is go
 test-accounting: deps ## `rankmesh jobs` beside Slurm's own accounting: slurmdbd over a MariaDB of the test's own (root; from Debian)
 	@test -x /usr/sbin/slurmdbd && test -x /usr/sbin/mariadbd && test -x /usr/bin/my_print_defaults || \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmdbd mariadb-server-core mariadb-client-core
-	$(CARGO) test --locked -p rankmesh -p scenarios --test slurm -- --ignored --exact accounting::jobs_are_joined_with_what_slurms_own_accounting_says --nocapture
+	$(CARGO) test --locked --workspace --test slurm -- --ignored --exact accounting::jobs_are_joined_with_what_slurms_own_accounting_says --nocapture
 
 test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and in a bucket (from PyPI, in target/history, about 1 GB)
 	@test -x target/history/bin/python || python3 -m venv target/history
 	@target/history/bin/python -c 'import duckdb, chdb, moto.server' 2>/dev/null || target/history/bin/pip install --quiet duckdb chdb 'moto[server]'
-	$(CARGO) test --locked -p rankmesh --test archive --test clickhouse -- --nocapture
+	$(CARGO) test --locked --workspace --test archive --test clickhouse -- --nocapture
 
 test-pythons: deps ## stacks of CPythons newer than this machine's: Debian unstable's 3.14 and 3.15, by debootstrap (root, minutes; PYTHONS="python3.14" only these)
 	pythons=$$(scripts/newer-pythons.sh target/pythons $(PYTHONS)) && export RANKMESH_PYTHONS="$$pythons" && \
@@ -137,7 +139,7 @@ test-pythons: deps ## stacks of CPythons newer than this machine's: Debian unsta
 
 bench-page: deps ## the page with 8,192 ranks and 1,000 nodes in Chromium: first paint, frames while panning (minutes)
 	@scripts/deps.sh --test
-	$(CARGO) test --locked -p rankmesh --test page -- --ignored --nocapture
+	$(CARGO) test --locked --workspace --test page -- --ignored --nocapture
 
 bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent and leaves hold (about five minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-flow
@@ -157,7 +159,7 @@ bench-slurm: deps ## slurm up for 4 and 32 nodes on one machine's Slurm; the MPI
 
 test-kernels: deps ## capture on Debian's 5.10, 6.1 and 6.12 kernels, booted in qemu without KVM (SERIES="6.1" only these)
 	@scripts/deps.sh --kernels
-	$(CARGO) build --locked -p rankmesh
+	$(CARGO) build --locked --workspace --bin rankmesh
 	for series in $(or $(SERIES),5.10 6.1 6.12); do scripts/test-kernels.sh target/debug/rankmesh $$series || exit 1; done
 
 test-kernels-aarch64: ## capture on Debian's arm64 kernel in qemu, with the aarch64 binary of `make dist` (half an hour)
@@ -191,7 +193,7 @@ test-card: ## the card for Open OnDemand, drawn by Ruby's ERB (needs ruby)
 	scripts/test-card.sh
 
 test-doctor: deps ## what the doctor finds between hosts in network namespaces: blocks, MTU, loss, a killed agent (root, minutes)
-	$(CARGO) test --locked -p rankmesh --test operating -- --ignored --nocapture
+	$(CARGO) test --locked --workspace --test operating -- --ignored --nocapture
 
 test-reproducible: ## the x86_64 binary built twice in different folders: the same hash (half an hour)
 	@scripts/deps.sh --dist

@@ -69,9 +69,9 @@ fn pack(object: &Path) -> std::io::Result<()> {
 }
 
 /// The libraries that ranks load where there is no eBPF. They run inside the ranks' container,
-/// whose glibc may be older than the host's: `RANKMESH_SHIM_CC` (a command and its first arguments,
-/// as words) compiles them for an older one than the binary's. Without it, the target's compiler
-/// does.
+/// whose libc may be older than the host's, or musl: they are linked against nothing, and name no
+/// version of a symbol (src/shim/ring.c). `RANKMESH_SHIM_CC` (a command and its first arguments, as
+/// words) compiles them instead of the target's compiler.
 fn shim(out: &std::path::Path) {
     println!("cargo:rerun-if-changed=src/shim");
     let target = env::var("TARGET").unwrap_or_default().replace('-', "_");
@@ -82,16 +82,20 @@ fn shim(out: &std::path::Path) {
     let compiler = names.iter().find_map(|name| env::var(name).ok()).unwrap_or_else(|| "cc".to_owned());
     let mut words = compiler.split_whitespace();
     let program = words.next().unwrap_or("cc");
-    let first: Vec<&str> = words.collect();
+    let mut first: Vec<&str> = words.collect();
+    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "aarch64") {
+        first.push("-mno-outline-atomics"); // these are libgcc's
+    }
     for (source, library) in [("src/shim/pmpi.c", "librankmesh_pmpi.so"), ("src/shim/nccl.c", "librankmesh_nccl.so")] {
         let made = std::process::Command::new(program)
             .args(&first)
             // -g0: zig adds debug information by itself, and with it the name of this folder
             .args(["-shared", "-fPIC", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
             .arg(out.join(library))
+            .args(["-nostdlib", "-U_FORTIFY_SOURCE", "-fno-stack-protector"])
             // NCCL unloads its plugin with its last communicator, and loads it again with the next:
             // it stays as it is
-            .args([source, "-Wl,-z,nodelete", "-ldl", "-lpthread"])
+            .args([source, "-Wl,-z,nodelete"])
             .status();
         if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {
             eprintln!("node-bpf: {compiler} does not compile {source} ({made:?}); needed: apt-get install gcc");

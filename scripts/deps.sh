@@ -18,6 +18,7 @@ need pkg-config have pkg-config
 need libelf-dev test -e /usr/include/libelf.h   # libbpf
 need zlib1g-dev test -e /usr/include/zlib.h     # libbpf
 if [ "${1:-}" = --test ]; then
+    need musl-tools have musl-gcc    # a program without glibc
     need g++ have c++                # functions of C++ to be probed
     need python3 have python3        # an interpreter whose stacks are read
     need openmpi-bin have mpirun

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs a test program where it belongs to this lane, and does nothing where it does not. Two runs of `cargo test` at the same
 # time, one for each lane, run every program once: those that mostly wait (named here, by what they take of a core), and all others.
+# Prints how long each took.
 #     LANE=waiting|rest lane.sh PROGRAM [ARGUMENT...]
 set -eu
 name=$(basename "$1")
@@ -10,6 +11,9 @@ cluster | cuda | host_signals | nccl | starved | verbs | mesh | archive | serve 
 chaos | hosts | slt | tree | trust) lane=waiting ;;
 *) lane=rest ;;
 esac
-if [ "$lane" = "${LANE:?say which lane}" ]; then
-    exec "$@"
-fi
+[ "$lane" = "${LANE:?say which lane}" ] || exit 0
+began=$(date +%s)
+status=0
+"$@" || status=$?
+echo "took: $(($(date +%s) - began)) s, ${name%-*} ($lane)"
+exit "$status"

@@ -23,6 +23,9 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// Another user can have put a file or directory there, or can change it.
+    #[error(transparent)]
+    Changeable(#[from] trusted::Refused),
     /// There is no identity, or no CA, where one was expected.
     #[error("no {what} in {}: {hint}", dir.display())]
     Missing {
@@ -132,6 +135,14 @@ pub enum Error {
         name: NodeName,
         /// In which role.
         role: Role,
+    },
+    /// It was renewed again and again.
+    #[error("the certificate of {name} was renewed too often of late; it is again in {again_s} s")]
+    TooOften {
+        /// Whose.
+        name: NodeName,
+        /// When it can be renewed again, seconds.
+        again_s: u64,
     },
     /// A certificate of another role than is needed here.
     #[error("the certificate is {found}'s: {needed} is needed here")]

@@ -24,9 +24,10 @@ pub(crate) enum Replace {
 }
 
 /// Makes `dir` and what is missing above it, all readable by the owner only. An existing directory
-/// stays as it is.
+/// stays as it is; another user's, or one that others can change, is refused.
 pub(crate) fn create_dir(dir: &Path) -> Result<(), Error> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(Error::io("create", dir))
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(Error::io("create", dir))?;
+    Ok(trusted::Dir::open_named(dir).map(drop)?)
 }
 
 /// Writes a file so that a reader, and a host that crashes meanwhile, has the old contents or the
@@ -102,33 +103,37 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
 /// Reads a file of an identity directory; `None` where there is none.
 ///
 /// # Errors
-/// It cannot be read, or is larger than any file of ours.
+/// It cannot be read, others can change it, or it is larger than any file of ours.
 pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => {
-            return Err(Error::Io { action: "read", path: path.to_owned(), source });
-        }
-    };
-    let mut contents = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut contents).map_err(Error::io("read", path))?;
-    if contents.len() as u64 > MAX_FILE_BYTES {
-        return Err(Error::malformed(path, format!("it is larger than {MAX_FILE_BYTES} bytes")));
-    }
-    Ok(Some(contents))
+    open_if_there(path)?.map(|file| read(path, file)).transpose()
 }
 
 /// Like [`read_if_there`], for a file with a private key: refuses one that the group or others may
 /// read or write.
 pub(crate) fn read_secret_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
-    if let Ok(metadata) = fs::metadata(path) {
-        let mode = metadata.permissions().mode() & 0o7777;
-        if mode & 0o077 != 0 {
-            return Err(Error::KeyExposed { path: path.to_owned(), mode });
-        }
+    let Some(file) = open_if_there(path)? else { return Ok(None) };
+    let mode = file.metadata().map_err(Error::io("read", path))?.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(Error::KeyExposed { path: path.to_owned(), mode });
     }
-    read_if_there(path)
+    read(path, file).map(Some)
+}
+
+fn open_if_there(path: &Path) -> Result<Option<File>, Error> {
+    match trusted::file_named(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(refused) if refused.is_missing() => Ok(None),
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+fn read(path: &Path, file: File) -> Result<Vec<u8>, Error> {
+    let mut contents = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut contents).map_err(Error::io("read", path))?;
+    if contents.len() as u64 > MAX_FILE_BYTES {
+        return Err(Error::malformed(path, format!("it is larger than {MAX_FILE_BYTES} bytes")));
+    }
+    Ok(contents)
 }
 
 /// Holds the lock of a directory until dropped: one process at a time reads, changes and writes
@@ -139,13 +144,7 @@ impl DirLock {
     /// Waits for the lock of `dir`. The kernel frees it when its holder ends, however it ends.
     pub(crate) fn take(dir: &Path) -> Result<Self, Error> {
         let path = dir.join("lock");
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(SECRET)
-            .open(&path)
-            .map_err(Error::io("open", &path))?;
+        let file = trusted::Dir::open_named(dir)?.append("lock", SECRET)?;
         match file.lock() {
             // A cluster file system mounted without locks: one process at a time is then up to
             // whoever types.
@@ -200,6 +199,26 @@ mod tests {
         assert!(matches!(read_secret_if_there(&path), Err(Error::KeyExposed { mode: 0o644, .. })));
         assert!(read_if_there(&path).unwrap().is_some());
         assert!(read_secret_if_there(&dir.path().join("none")).unwrap().is_none());
+    }
+
+    #[test]
+    fn refuses_what_another_user_can_have_put_there() {
+        let site = tempfile::tempdir().unwrap();
+        let dir = site.path().join("identity");
+        create_dir(&dir).unwrap();
+        let path = dir.join("node.pem");
+        write(&path, b"one", SECRET, Replace::Yes).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(read_if_there(&path), Err(Error::Changeable(_))));
+        assert!(matches!(read_secret_if_there(&path), Err(Error::Changeable(_))));
+        assert!(matches!(create_dir(&dir), Err(Error::Changeable(_))) && DirLock::take(&dir).is_err());
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(read_secret_if_there(&path).unwrap().is_some());
+        let planted = site.path().join("planted");
+        fs::write(&planted, "x").unwrap();
+        // (The lock of a link that another user put there would be made where it leads.)
+        std::os::unix::fs::symlink(&planted, dir.join("lock")).unwrap();
+        assert!(DirLock::take(&dir).is_err());
     }
 
     #[test]

@@ -14,15 +14,17 @@ use crate::{Error, Fingerprint, NodeName, Role};
 
 /// The list, in the CA's directory.
 const ISSUED_FILE: &str = "issued.json";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Certificates that one name may get in a third of their validity, which is when a node renews:
+/// some, since an answer may be lost on its way.
+const RENEWALS: usize = 8;
 
 /// A certificate that the CA issued.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IssuedCertificate {
     /// The name in it.
     pub name: NodeName,
-    /// Its role; lists of before there were roles hold nodes only.
-    #[serde(default = "node_role")]
+    /// Its role.
     pub role: Role,
     /// Its serial number in hexadecimal.
     pub serial: String,
@@ -30,8 +32,9 @@ pub struct IssuedCertificate {
     pub fingerprint: Fingerprint,
     /// The last second of its validity, Unix time.
     pub not_after_unix_s: u64,
-    /// The CA certificate that it was issued under; not known in old lists.
-    #[serde(default)]
+    /// When it was issued, Unix time.
+    pub issued_unix_s: u64,
+    /// The CA certificate that it was issued under.
     pub ca: Option<Fingerprint>,
     /// Whether a person's certificate is renewed, and until when; a node's always is, and has
     /// nothing here.
@@ -46,10 +49,6 @@ pub struct Renewable {
     pub until_unix_s: u64,
     /// How long each lasts, seconds.
     pub each_s: u64,
-}
-
-fn node_role() -> Role {
-    Role::Node
 }
 
 /// Whether a name may be given out while another certificate of that name is valid.
@@ -108,6 +107,31 @@ impl IssuedList {
         }
     }
 
+    /// Checks that the name got few certificates of late, each valid for `validity_s`: a list that
+    /// anybody can make long would end what can be issued and revoked.
+    pub(crate) fn check_pace(
+        &self,
+        lock: &DirLock,
+        name: &NodeName,
+        validity_s: u64,
+        now: SystemTime,
+    ) -> Result<(), Error> {
+        let span_s = validity_s / 3;
+        let since_s = unix_s(now).saturating_sub(span_s);
+        let issued = self.read(lock)?;
+        let mut of_late: Vec<u64> = issued
+            .iter()
+            .filter(|issued| &issued.name == name && issued.issued_unix_s > since_s)
+            .map(|issued| issued.issued_unix_s)
+            .collect();
+        if of_late.len() < RENEWALS {
+            return Ok(());
+        }
+        of_late.sort_unstable();
+        let again_s = of_late[of_late.len() - RENEWALS].saturating_sub(since_s).max(1);
+        Err(Error::TooOften { name: name.clone(), again_s })
+    }
+
     /// Adds a certificate, and drops those that ended before `now`.
     pub(crate) fn record(
         &self,
@@ -128,6 +152,7 @@ impl IssuedList {
             renewable,
             serial: leaf.serial,
             fingerprint: Fingerprint::of(certificate),
+            issued_unix_s: now_s,
             not_after_unix_s: unix_s(leaf.not_after),
         });
         let list = List { version: VERSION, certificates };

@@ -172,7 +172,7 @@ impl Issuer {
     /// until the end that was given then.
     ///
     /// # Errors
-    /// [`Error::NotRenewable`]; [`Error::Invalid`] where the request is damaged; [`Error::Revoked`]
+    /// [`Error::NotRenewable`]; [`Error::TooOften`]; [`Error::Invalid`] where the request is damaged; [`Error::Revoked`]
     /// where the certificate that the node showed (`serial`) is; [`Error::Sign`], [`Error::Io`],
     /// [`Error::Malformed`].
     pub fn renew(
@@ -198,6 +198,7 @@ impl Issuer {
                 (Duration::from_secs(renewable.each_s.min(renewable.until_unix_s - now_s)), Some(renewable))
             }
         };
+        self.issued.check_pace(&lock, node, validity.as_secs(), now)?;
         let chain = self.authority.sign_csr(csr_der, node, role, validity)?;
         if let Some(leaf) = chain.first() {
             self.issued.record(&lock, leaf, self.authority.fingerprint(), renewable, now)?;

@@ -184,6 +184,14 @@ fn answer_at(request: &[u8], issuer: &Issuer, now: SystemTime) -> Answer {
     Answer { bytes: response(outcome), admitted }
 }
 
+/// Whether a request shows a token that `issuer` would take now. Nothing is written or waited for,
+/// so that this can be looked at before anything else.
+pub fn shows_right_token(request: &[u8], issuer: &Issuer) -> bool {
+    let request = (request.len() <= MAX_MESSAGE_BYTES).then(|| serde_json::from_slice::<Request>(request).ok());
+    let secret = request.flatten().and_then(|request| TokenSecret::from_text(&request.secret));
+    secret.is_some_and(|secret| issuer.tokens().would_take(&secret, SystemTime::now()))
+}
+
 type Admitted = (NodeName, Vec<CertificateDer<'static>>);
 
 fn admit(request: &[u8], issuer: &Issuer, now: SystemTime) -> Result<Admitted, Error> {

@@ -206,6 +206,11 @@ impl TokenStore {
         Ok(JoinToken { mesh: self.mesh.clone(), ca: self.ca, secret, expires })
     }
 
+    /// As [`TokenStore::check_at`], without the lock: the file is replaced in one step.
+    pub(crate) fn would_take(&self, secret: &TokenSecret, now: SystemTime) -> bool {
+        self.read_file().is_ok_and(|mut records| find(&mut records, secret, now).is_ok())
+    }
+
     /// Whether the token with this secret would be taken; changes nothing.
     pub(crate) fn check_at(&self, lock: &DirLock, secret: &TokenSecret, now: SystemTime) -> Result<(), Error> {
         find(&mut self.read(lock)?, secret, now).map(drop)
@@ -227,6 +232,10 @@ impl TokenStore {
     }
 
     fn read(&self, _lock: &DirLock) -> Result<Records, Error> {
+        self.read_file()
+    }
+
+    fn read_file(&self) -> Result<Records, Error> {
         let path = self.path();
         let Some(contents) = files::read_if_there(&path)? else {
             return Ok(Records { version: VERSION, tokens: Vec::new() });

@@ -13,14 +13,14 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
-use crate::facts::{KEY_LEFT, NodeFacts, extra_key};
+use crate::facts::{KEY_LEFT, NodeFacts, check_total};
 use crate::farewell;
 use crate::link::{Inbound, Link, LinkTransport};
 use crate::meeting::Meeting;
 use crate::member::Member;
 use crate::members::Directory;
 use crate::remembered::Remembered;
-use crate::seal::{KEY_SEAL, Sealing};
+use crate::seal::Sealing;
 use crate::{Error, GossipConfig};
 
 /// Heartbeat intervals remembered for each peer. chitchat smooths their mean with five times the
@@ -62,7 +62,7 @@ impl Gossip {
         cfg.check()?;
         let (commands, command_rx) = mpsc::channel(16);
         let sealing = Sealing::of(cfg.sealer());
-        let transport = LinkTransport::new(link, inbound, &cfg);
+        let transport = LinkTransport::new(link, inbound, &cfg, sealing.clone());
         let mut driver = Driver::new(cfg, transport, facts, sealing.clone()).await?;
         let look = driver.look().await;
         let (members_tx, members) = watch::channel(Arc::new(look.unwrap_or_default()));
@@ -98,8 +98,8 @@ impl Gossip {
     }
 
     /// Publishes a value under a name of `extra`, in addition to the facts: [`Gossip::set_facts`]
-    /// leaves it alone. A value too large to send leaves the previous one in place and is reported
-    /// in the log.
+    /// leaves it alone; an empty value takes it back. A value too large to send leaves the previous
+    /// one in place and is reported in the log.
     pub async fn publish(&self, name: impl Into<String>, value: impl Into<String>) {
         // A closed channel: gossip is over.
         let _ = self.commands.send(Command::Publish(name.into(), value.into())).await;
@@ -117,19 +117,11 @@ impl Gossip {
         let _ = self.commands.send(Command::Meet(seeds, expected)).await;
     }
 
-    /// Statements of other members that were not believed, since the start: not sealed by whom they
-    /// are about, or old.
+    /// Statements that came in and were not believed, since the start: not sealed by whom they are
+    /// about.
     #[must_use]
     pub fn forged(&self) -> u64 {
         self.sealing.forged()
-    }
-
-    /// Statements of other members whose seal stayed missing for long, since the start: not
-    /// believed until it arrives. A seal that is late because a machine is slow looks the same as
-    /// keys that another member has added.
-    #[must_use]
-    pub fn unsealed(&self) -> u64 {
-        self.sealing.unsealed()
     }
 
     /// The members: sorted by name, this node included, one a name (the highest generation).
@@ -183,6 +175,7 @@ struct Driver {
     ending: Ending,
     directory: Directory,
     sealing: Sealing,
+    leaves: bool,
     /// Set by a look that found an earlier life of this node above its generation.
     outranked_by: Option<u64>,
 }
@@ -196,7 +189,18 @@ impl Driver {
     ) -> Result<Self, Error> {
         let (chitchat, ending, directory) = launch(&cfg, &transport, &facts, &sealing).await?;
         let published = BTreeMap::new();
-        Ok(Self { cfg, transport, facts, published, chitchat, ending, directory, sealing, outranked_by: None })
+        Ok(Self {
+            cfg,
+            transport,
+            facts,
+            published,
+            chitchat,
+            ending,
+            directory,
+            sealing,
+            leaves: false,
+            outranked_by: None,
+        })
     }
 
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, members_tx: watch::Sender<MemberList>) {
@@ -218,10 +222,7 @@ impl Driver {
                         self.publish_value(name, value).await;
                         self.publish(&members_tx).await;
                     }
-                    Some(Command::Reseal) => {
-                        let sealing = &self.sealing;
-                        self.chitchat.with_chitchat(|chitchat| sealing.reseal(chitchat.self_node_state())).await;
-                    }
+                    Some(Command::Reseal) => drop(self.say(true).await),
                     Some(Command::Meet(seeds, expected)) => {
                         let new = seeds.into_iter().filter(|seed| *seed != self.cfg.advertise);
                         for seed in new {
@@ -290,55 +291,51 @@ impl Driver {
     }
 
     /// The facts together with the published values.
-    fn all(&self, facts: &NodeFacts) -> NodeFacts {
-        let mut all = facts.clone();
+    fn all(&self) -> NodeFacts {
+        let mut all = self.facts.clone();
         all.extra.extend(self.published.iter().map(|(name, value)| (name.clone(), value.clone())));
         all
     }
 
-    async fn publish_value(&mut self, name: String, value: String) {
-        let alone = NodeFacts { extra: [(name.clone(), value.clone())].into(), ..NodeFacts::default() };
-        if let Err(error) = alone.encode() {
-            warn!(%error, "not published");
-            return;
-        }
-        let key = extra_key(&name);
+    /// What this node says: its facts and published values, and that it leaves.
+    fn keys(&self) -> Result<Vec<(String, String)>, Error> {
+        let mut keys = self.all().encode()?;
+        keys.extend(self.leaves.then(|| (KEY_LEFT.to_owned(), "1".to_owned())));
+        check_total(&keys)?;
+        Ok(keys)
+    }
+
+    /// Says what is to be said now; `anew` seals it again where nothing is new. Whether it could be
+    /// said.
+    async fn say(&mut self, anew: bool) -> bool {
+        let keys = match self.keys() {
+            Ok(keys) => keys,
+            Err(error) => {
+                warn!(%error, "what this node says in gossip was not updated");
+                return false;
+            }
+        };
         let sealing = &self.sealing;
-        self.chitchat
-            .with_chitchat(|chitchat| {
-                let state = chitchat.self_node_state();
-                state.set(&key, &value);
-                sealing.reseal(state);
-            })
-            .await;
-        self.published.insert(name, value);
+        self.chitchat.with_chitchat(|chitchat| sealing.say(chitchat.self_node_state(), &keys, anew)).await;
+        true
+    }
+
+    async fn publish_value(&mut self, name: String, value: String) {
+        let before =
+            if value.is_empty() { self.published.remove(&name) } else { self.published.insert(name.clone(), value) };
+        if !self.say(false).await {
+            match before {
+                Some(before) => self.published.insert(name, before),
+                None => self.published.remove(&name),
+            };
+        }
     }
 
     async fn set_facts(&mut self, facts: NodeFacts) {
-        let keys = match self.all(&facts).encode() {
-            Ok(keys) => keys,
-            Err(error) => {
-                warn!(%error, "the node's facts were not updated");
-                return;
-            }
-        };
-        self.facts = facts;
-        let sealing = &self.sealing;
-        self.chitchat
-            .with_chitchat(|chitchat| {
-                let state = chitchat.self_node_state();
-                let kept = |key: &str| key == KEY_SEAL || keys.iter().any(|(k, _)| k == key);
-                let gone: Vec<String> =
-                    state.key_values().filter(|(key, _)| !kept(key)).map(|(key, _)| key.to_owned()).collect();
-                for key in gone {
-                    state.delete(&key);
-                }
-                for (key, value) in &keys {
-                    state.set(key, value);
-                }
-                sealing.reseal(state);
-            })
-            .await;
+        let before = std::mem::replace(&mut self.facts, facts);
+        if !self.say(false).await {
+            self.facts = before;
+        }
     }
 
     /// Calls every seed that is not a live member: chitchat calls seeds too, but in a large mesh
@@ -361,14 +358,8 @@ impl Driver {
     }
 
     async fn leave(&mut self, members_tx: &watch::Sender<MemberList>) {
-        let sealing = &self.sealing;
-        self.chitchat
-            .with_chitchat(|chitchat| {
-                let state = chitchat.self_node_state();
-                state.set(KEY_LEFT, "1");
-                sealing.reseal(state);
-            })
-            .await;
+        self.leaves = true;
+        self.say(false).await;
         let receivers = farewell::whom(&members_tx.borrow());
         farewell::send(&self.chitchat, &self.transport, &receivers).await;
         let _ = self.chitchat.initiate_shutdown();
@@ -380,7 +371,7 @@ impl Driver {
         self.chitchat.abort();
         self.cfg.generation = generation.saturating_add(1);
         self.cfg.remembered = self.directory.for_next_life();
-        match launch(&self.cfg, &self.transport, &self.all(&self.facts), &self.sealing).await {
+        match launch(&self.cfg, &self.transport, &self.all(), &self.sealing).await {
             Ok((chitchat, ending, directory)) => {
                 self.chitchat = chitchat;
                 self.ending = ending;
@@ -417,11 +408,11 @@ pub(crate) async fn launch(
         // copy all facts of all members whenever any of them has changed.
         extra_liveness_predicate: Some(Box::new(|_| false)),
     };
-    let mut keys = facts.encode()?;
-    keys.sort();
-    // Last, so that it has the highest version.
-    keys.extend(sealing.seal(&id, keys.iter().map(|(key, value)| (key.as_str(), value.as_str()))));
+    let keys = facts.encode()?;
+    check_total(&keys)?;
+    let keys = sealing.first(&id, keys);
     let chitchat = spawn_chitchat(config, keys, transport).await.map_err(|e| Error::Start(e.to_string()))?;
+    transport.attach(chitchat.chitchat());
     let ending: Ending = Box::pin(chitchat.termination_watcher());
     let remembered = Remembered::new(&cfg.remembered, &cfg.node, cfg.dead_after, cfg.forget_after, Instant::now());
     Ok((chitchat, ending, Directory::new(id, cfg.dead_after, sealing.clone(), remembered)))

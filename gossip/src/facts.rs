@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::Error;
+use crate::intake::KEY_BYTES;
 
 /// The most ranks a node can claim: bounds what a peer can make us allocate.
 pub const MAX_RANKS: usize = 65_536;
@@ -114,8 +115,34 @@ impl NodeFacts {
     }
 }
 
+/// All of a node's keys are sent in one message of 65,507 bytes when another meets it, packed in
+/// blocks. So much always fits, so much may when it packs well, and so much must then be left.
+const SURELY_FIT_BYTES: usize = 40_000;
+const MAX_TOTAL_BYTES: usize = 100_000;
+const PACKED_BYTES: usize = 44_000;
+const PACKED_BLOCK_BYTES: usize = 16_384;
+
+/// Whether all of a node's keys fit into one message.
+///
+/// # Errors
+/// [`Error::FactsTooLarge`].
+pub(crate) fn check_total(keys: &[(String, String)]) -> Result<(), Error> {
+    let bytes: usize = keys.iter().map(|(key, value)| key.len() + value.len() + KEY_BYTES).sum();
+    let too_large = |limit| Error::FactsTooLarge { what: "facts".to_owned(), bytes, limit };
+    if bytes <= SURELY_FIT_BYTES {
+        return Ok(());
+    }
+    if bytes > MAX_TOTAL_BYTES {
+        return Err(too_large(MAX_TOTAL_BYTES));
+    }
+    let all: String = keys.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]).collect();
+    let packed = |block: &[u8]| zstd::bulk::compress(block, 0).map_or(block.len(), |packed| packed.len());
+    let packed: usize = all.as_bytes().chunks(PACKED_BLOCK_BYTES).map(packed).sum();
+    if packed <= PACKED_BYTES { Ok(()) } else { Err(too_large(SURELY_FIT_BYTES)) }
+}
+
 /// The key of an entry of `extra`.
-pub(crate) fn extra_key(name: &str) -> String {
+fn extra_key(name: &str) -> String {
     format!("{PREFIX_EXTRA}{name}")
 }
 

@@ -14,27 +14,27 @@ mod driver;
 mod error;
 mod facts;
 mod farewell;
+pub mod hostile;
+mod intake;
 mod link;
 mod meeting;
 mod member;
 mod members;
 mod pace;
+mod quiet;
 mod remembered;
 mod seal;
+mod wire;
 
 pub use config::{GossipConfig, next_generation};
 pub use driver::{Gossip, MemberList};
 pub use error::Error;
 pub use facts::{MAX_RANKS, NodeFacts};
+pub use intake::MAX_LIVES;
 pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
 pub use member::{Member, MemberState};
+pub use quiet::Quiet;
 pub use seal::Sealer;
-
-/// Whether `payload` reads as a gossip message. For fuzzing: it shows nothing of the message.
-#[must_use]
-pub fn reads_as_message(payload: &[u8]) -> bool {
-    link::parse(payload).is_ok()
-}
 
 /// A node's facts from gossip keys and their values, as they are read from other nodes.
 #[must_use]

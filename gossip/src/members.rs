@@ -16,7 +16,7 @@ use foldhash::fast::RandomState;
 use crate::facts::{KEY_LEFT, NodeFacts};
 use crate::member::{Member, MemberState};
 use crate::remembered::Remembered;
-use crate::seal::{Reading, Sealing};
+use crate::seal::{KEY_SEAL, Sealing};
 
 /// State of each incarnation between two looks.
 struct Seen {
@@ -25,10 +25,8 @@ struct Seen {
     /// Version of the state that was read last, and the sealer's epoch then.
     version: u64,
     epoch: u64,
-    /// Number of the owner's last statement whose seal was good; `None`: none so far.
-    believed: Option<u64>,
-    /// Since when there are keys that the seal does not cover.
-    incomplete: Option<Instant>,
+    /// Whether its owner sealed it with a certificate that is good.
+    believed: bool,
     left: bool,
     facts: Arc<NodeFacts>,
     /// The facts were read anew since the last look.
@@ -94,13 +92,13 @@ impl Directory {
                 self.seen.insert(id.clone(), Seen::new(now));
             }
             let Some(seen) = self.seen.get_mut(id) else { continue };
-            seen.read(id, state, if is_self { &own } else { &self.sealing }, now, self.patience);
+            seen.read(id, state, if is_self { &own } else { &self.sealing });
             // An incarnation without a good seal is not listed.
             let beating = live.contains(id) || (excused && seen.standing == Some(MemberState::Live));
-            let alive = seen.believed.is_some() && (is_self || (beating && !seen.left));
+            let alive = seen.believed && (is_self || (beating && !seen.left));
             seen.ever_live |= alive;
             let judged = seen.ever_live || now.duration_since(seen.first) >= self.patience;
-            let standing = match (seen.believed.is_some(), alive) {
+            let standing = match (seen.believed, alive) {
                 (false, _) => None,
                 (true, true) => Some(MemberState::Live),
                 (true, false) if judged || seen.left => Some(MemberState::Dead),
@@ -165,8 +163,7 @@ impl Seen {
             ever_live: false,
             version: u64::MAX,
             epoch: 0,
-            believed: None,
-            incomplete: None,
+            believed: false,
             left: false,
             facts: Arc::default(),
             fresh: false,
@@ -174,49 +171,28 @@ impl Seen {
         }
     }
 
-    /// Reads what changed since the last look, if its seal is good.
-    fn read(&mut self, id: &ChitchatId, state: &NodeState, sealing: &Sealing, now: Instant, patience: Duration) {
+    /// Reads what changed since the last look. Its seal was good when it came in (`intake`); it is
+    /// judged again when certificates may be judged otherwise.
+    fn read(&mut self, id: &ChitchatId, state: &NodeState, sealing: &Sealing) {
         let (version, epoch) = (state.max_version(), sealing.epoch());
         if self.version == version && self.epoch == epoch {
-            // Counted once. In a slow mesh the seal is still on its way; keys added by others get
-            // none.
-            if self.incomplete.is_some_and(|since| now.duration_since(since) >= patience) {
-                self.incomplete = None;
-                sealing.count_unsealed();
-                let unsealed = sealing.unsealed();
-                tracing::warn!(node = &*id.node_id, unsealed, "gossip whose seal does not come is not believed");
-            }
             return;
         }
-        let trust_changed = self.epoch != epoch;
-        (self.version, self.epoch) = (version, epoch);
-        match sealing.read(id, state, self.believed.unwrap_or(0)) {
-            Reading::Good(number) => {
-                self.believed = Some(number);
-                self.incomplete = None;
-                self.fresh = true;
-                self.left = state.contains_key(KEY_LEFT);
-                self.facts = Arc::new(NodeFacts::decode(state.key_values()));
-            }
-            Reading::Incomplete => {
-                self.incomplete.get_or_insert(now);
-            }
-            Reading::Forged(reason) => {
-                self.incomplete = None;
-                if trust_changed && self.believed.is_some() {
-                    tracing::warn!(node = &*id.node_id, reason, "a member is believed no more");
-                    self.believed = None;
-                } else {
-                    Self::refuse(id, sealing, &reason);
-                }
+        let before = self.believed;
+        if self.epoch != epoch || !before {
+            let sealed =
+                sealing.check(id, version, state.get_versioned(KEY_SEAL), state.key_values_including_deleted());
+            self.believed = sealed.is_ok();
+            if let (Err(reason), true) = (sealed, before) {
+                tracing::warn!(node = &*id.node_id, reason, "a member is believed no more");
             }
         }
-    }
-
-    fn refuse(id: &ChitchatId, sealing: &Sealing, reason: &str) {
-        sealing.count_forged();
-        let forged = sealing.forged();
-        tracing::warn!(node = &*id.node_id, reason, forged, "ignored gossip that the node did not say");
+        (self.version, self.epoch) = (version, epoch);
+        if self.believed {
+            self.fresh = true;
+            self.left = state.contains_key(KEY_LEFT);
+            self.facts = Arc::new(NodeFacts::decode(state.key_values()));
+        }
     }
 
     fn member(&self, id: &ChitchatId, state: MemberState, is_self: bool) -> Member {

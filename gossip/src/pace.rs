@@ -43,11 +43,6 @@ impl Pace {
         self.saved_bytes -= bytes as f64;
     }
 
-    /// Size of the last digest that went out.
-    pub(crate) fn digest_bytes(&self) -> usize {
-        self.digest_bytes
-    }
-
     /// The allowance of one round, plus that of one more round or one digest, whichever is larger:
     /// so nothing is lost between two digests.
     fn most(&self) -> f64 {

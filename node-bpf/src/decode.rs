@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
 
 use crate::clock::Clock;
-use crate::functions::{self, Api, FUNCTIONS, Function, Role};
-use crate::mpi;
+use crate::functions::{self, Api, Comm, FUNCTIONS, Function, Role};
+use crate::mpi::identity;
 use crate::process::Process;
 use crate::signals::kernel_names::KernelNames;
 use crate::signals::waits::{self, Stretch};
@@ -28,6 +28,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         comm_hash: None,
         func: function.name,
         seq: (raw.flags & wire::HAVE_SEQ != 0).then_some(raw.seq),
+        comm_seq: (raw.comm_seq != wire::NO_POSITION).then_some(raw.comm_seq),
         count: argument(raw, function.count).and_then(|value| match function.api {
             Api::Nccl => Some(value),                            // size_t
             Api::Mpi => u64::try_from(value as u32 as i32).ok(), // int
@@ -67,10 +68,10 @@ pub(crate) fn is_group_end(raw: &RawCall) -> bool {
     FUNCTIONS.get(usize::from(raw.func)).is_some_and(|function| function.role == Role::GroupEnd)
 }
 
-/// The handle of the NCCL (or RCCL) communicator that a call was made in.
-pub(crate) fn communicator(raw: &RawCall) -> Option<u64> {
-    let function = FUNCTIONS.get(usize::from(raw.func)).filter(|function| function.api == Api::Nccl)?;
-    argument(raw, function.comm)
+/// The handle of the communicator that a call was made in, and whose it is.
+pub(crate) fn communicator(raw: &RawCall) -> Option<(Api, u64)> {
+    let function = FUNCTIONS.get(usize::from(raw.func)).filter(|function| function.role != Role::MpiFree)?;
+    Some((function.api, argument(raw, function.comm.at())?))
 }
 
 fn argument(raw: &RawCall, position: Option<u8>) -> Option<u64> {
@@ -104,13 +105,24 @@ fn nccl(out: &mut Collective, raw: &RawCall, function: &Function, process: Optio
 
 fn mpi(out: &mut Collective, raw: &RawCall, function: &Function, process: Option<&Arc<Process>>) {
     out.library = Library::Mpi;
-    out.tier = 1; // a blocking call returns after it was synchronised
+    // a blocking call returns after it was synchronised
+    out.tier = u8::from(function.role != Role::MpiBegins);
     let Some(process) = process else { return };
     let names = process.mpi();
-    if argument(raw, function.comm).is_some_and(|comm| names.is_world(comm)) {
-        out.rank = process.seen.rank;
-        out.nranks = process.seen.world_size;
-        out.comm_hash = process.mpi_namespace.as_deref().map(|name| mpi::world_hash(process.user, name));
+    let namespace = process.mpi_namespace.as_deref();
+    let handle = argument(raw, function.comm.at()).filter(|_| function.role != Role::MpiFree);
+    let is_world = function.role == Role::MpiInit
+        || function.comm == Comm::World
+        || handle.is_some_and(|comm| names.is_world(comm));
+    if raw.flags & wire::HAVE_RANK != 0 {
+        (out.rank, out.nranks) = (Some(raw.rank), Some(raw.nranks));
+    } else if is_world {
+        (out.rank, out.nranks) = (process.seen.rank, process.seen.world_size);
+    }
+    if raw.flags & wire::HAVE_HASH != 0 {
+        out.comm_hash = namespace.map(|namespace| identity::communicator(process.user, namespace, raw.comm_hash));
+    } else if is_world {
+        out.comm_hash = namespace.map(|namespace| identity::communicator(process.user, namespace, identity::WORLD));
     }
     if in_place(raw, function) {
         out.count = None;
@@ -122,7 +134,7 @@ fn mpi(out: &mut Collective, raw: &RawCall, function: &Function, process: Option
 
 /// MPI_IN_PLACE (1 in Open MPI, -1 in MPICH) as a buffer whose count and datatype are then ignored.
 fn in_place(raw: &RawCall, function: &Function) -> bool {
-    let buffer = match function.name {
+    let buffer = match function.name.strip_prefix('i').unwrap_or(function.name) {
         "all_gather" | "all_gather_v" | "all_to_all" | "all_to_all_v" | "gather" | "gather_v" => raw.args[0],
         "scatter" => raw.args[3], // what is received at the root
         "scatter_v" => raw.args[4],
@@ -206,6 +218,7 @@ mod tests {
             cgroup_id: 9,
             comm_hash: 0xabc,
             seq: 4,
+            comm_seq: wire::NO_POSITION,
             rank: 2,
             nranks: 8,
             ret: 0,
@@ -233,7 +246,7 @@ mod tests {
         let out = call(&raw, &Clock::measure(), None).unwrap();
         assert_eq!((out.rank, out.nranks, out.comm_hash, out.seq), (None, None, None, None));
         assert_eq!((out.datatype, out.bytes, out.root), (None, None, Some(3)));
-        raw.func = 79;
+        raw.func = 219;
         assert_eq!(call(&raw, &Clock::measure(), None), None);
     }
 

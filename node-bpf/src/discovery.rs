@@ -87,7 +87,19 @@ pub(crate) struct Discovery {
 
 /// Maps whose keys begin with a process's number. Maps that only user space fills and empties are
 /// not among them.
-const OF_PROCESSES: &[&str] = &["tracked", "children", "comms", "learnt", "capturing", "enqueued", "pending"];
+const OF_PROCESSES: &[&str] = &[
+    "tracked",
+    "children",
+    "comms",
+    "learnt",
+    "capturing",
+    "enqueued",
+    "pending",
+    "mpi_processes",
+    "mpi_groups",
+    "mpi_grids",
+    "mpi_begun",
+];
 
 impl Discovery {
     /// Attaches the programs of the classes that are on (but for those at library calls), too. One

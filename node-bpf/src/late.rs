@@ -1,7 +1,7 @@
 //! Communicators whose start was not seen, or whose start does not contain their rank (splits):
 //! read from the memory of the process, where NCCL keeps them, by the layout in its library file
-//! (which the crate `files` reads). The result goes into the kernel's map `learnt`, so that the programs add it to
-//! every later call, and drop it with the communicator.
+//! (which the crate `files` reads). The result goes into the kernel's map `learnt`, so that the
+//! programs add it to every later call, and drop it with the communicator.
 
 use std::collections::HashMap;
 
@@ -9,6 +9,7 @@ use files::{Answer, CommLayout, Question, Ticket};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
+use crate::memory::Memory;
 use crate::wire::{self, RawCall};
 use crate::{libraries, maps, procfs};
 use record::Library;
@@ -135,31 +136,21 @@ impl LateComms {
 /// Reads the structure at `handle`; none when the process is gone, or there is no living
 /// communicator at that address.
 pub(crate) fn read(pid: u32, handle: u64, layout: &CommLayout) -> Option<CommFacts> {
+    let memory = Memory::of(pid);
+    let number = |at: u64| memory.array(handle.checked_add(at)?).map(i32::from_ne_bytes);
+    let word = |at: u64| memory.word(handle.checked_add(at)?);
     if let Some(at) = layout.magic
-        && u64::from_ne_bytes(peek(pid, handle.checked_add(at)?)?) != MAGIC
+        && word(at) != Some(MAGIC)
     {
         return None;
     }
-    let rank = i32::from_ne_bytes(peek(pid, handle.checked_add(layout.rank)?)?);
-    let nranks = i32::from_ne_bytes(peek(pid, handle.checked_add(layout.nranks)?)?);
+    let (rank, nranks) = (number(layout.rank)?, number(layout.nranks)?);
     let hash = match layout.hash {
-        Some(at) => Some(u64::from_ne_bytes(peek(pid, handle.checked_add(at)?)?)).filter(|hash| *hash != 0),
+        Some(at) => Some(word(at)?).filter(|hash| *hash != 0),
         None => None,
     };
     let sane = (1..=MOST_RANKS).contains(&nranks) && (0..nranks).contains(&rank);
     sane.then_some(CommFacts { rank, nranks, hash })
-}
-
-/// Copies bytes out of another process.
-fn peek<const N: usize>(pid: u32, address: u64) -> Option<[u8; N]> {
-    let mut bytes = [0u8; N];
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N };
-    let remote = libc::iovec { iov_base: usize::try_from(address).ok()? as *mut libc::c_void, iov_len: N };
-    let pid = libc::pid_t::try_from(pid).ok()?;
-    // SAFETY: `local` covers `bytes`, which lives through the call; the kernel checks the other
-    // process's addresses.
-    let copied = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
-    (usize::try_from(copied) == Ok(N)).then_some(bytes)
 }
 
 #[cfg(test)]

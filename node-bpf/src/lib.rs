@@ -32,6 +32,7 @@ mod loader;
 mod lookup;
 mod maps;
 pub mod measure;
+mod memory;
 mod mpi;
 mod nccl_hash;
 mod open_calls;

@@ -14,6 +14,7 @@ pub(crate) struct Mapping<'a> {
     pub(crate) end: u64,
     pub(crate) offset: u64,
     pub(crate) executable: bool,
+    pub(crate) writable: bool,
     /// "major:minor" as text, and the inode: together the file's identity.
     pub(crate) device: &'a [u8],
     pub(crate) inode: u64,
@@ -34,6 +35,34 @@ pub(crate) fn mappings(text: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
     text.split(|&b| b == b'\n').filter_map(parse_line)
 }
 
+/// Where the writable data of a mapped file lies, with the memory directly behind it that no file
+/// fills (its zeros): the first and the address after the last byte.
+pub(crate) fn data_of(text: &[u8], file: &Mapping<'_>) -> Option<(u64, u64)> {
+    let mut data: Option<(u64, u64)> = None;
+    for line in text.split(|&b| b == b'\n') {
+        let Some(of_file) = parse_line(line) else {
+            // anonymous
+            let next = word(line).and_then(|(range, rest)| Some((bounds(range)?, word(rest)?.0)));
+            if let (Some((_, end)), Some(((start, after), permissions))) = (&mut data, next)
+                && start == *end
+                && permissions.get(1) == Some(&b'w')
+            {
+                *end = after;
+            }
+            continue;
+        };
+        if (of_file.device, of_file.inode) == (file.device, file.inode) && of_file.writable {
+            data = Some((data.map_or(of_file.start, |(start, _)| start), of_file.end));
+        }
+    }
+    data
+}
+
+fn bounds(range: &[u8]) -> Option<(u64, u64)> {
+    let dash = range.iter().position(|&b| b == b'-')?;
+    Some((hex(&range[..dash])?, hex(range.get(dash + 1..)?)?))
+}
+
 /// `start-end perms offset dev inode   path`
 fn parse_line(line: &[u8]) -> Option<Mapping<'_>> {
     let (range, rest) = word(line)?;
@@ -45,12 +74,13 @@ fn parse_line(line: &[u8]) -> Option<Mapping<'_>> {
     if path.first() != Some(&b'/') {
         return None;
     }
-    let dash = range.iter().position(|&b| b == b'-')?;
+    let (start, end) = bounds(range)?;
     Some(Mapping {
-        start: hex(&range[..dash])?,
-        end: hex(range.get(dash + 1..)?)?,
+        start,
+        end,
         offset: hex(offset)?,
         executable: permissions.get(2) == Some(&b'x'),
+        writable: permissions.get(1) == Some(&b'w'),
         device,
         inode: std::str::from_utf8(inode).ok()?.parse().ok()?,
         path,
@@ -100,6 +130,15 @@ mod tests {
         let m = &found[0];
         assert_eq!((m.start, m.end, m.offset, m.inode, m.executable), (0x7f00, 0x7fff, 0x1000, 1234, true));
         assert_eq!((m.device, m.file_name()), (&b"fe:01"[..], &b"libnccl.so.2"[..]));
+    }
+
+    #[test]
+    fn a_librarys_data_with_its_zeros() {
+        let text = b"1000-2000 r-xp 00000000 fe:01 7 /lib/libmpich.so.12\n2000-3000 rw-p 00001000 fe:01 7 /lib/libmpich.so.12\n\
+            3000-5000 rw-p 00000000 00:00 0 \n5000-6000 rw-p 00000000 fe:01 8 /lib/other.so\n6000-7000 rw-p 0 00:00 0 \n";
+        let library = mappings(text).next().unwrap();
+        assert_eq!(data_of(text, &library), Some((0x2000, 0x5000)));
+        assert_eq!(data_of(b"", &library), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::cgroup;
 use crate::clock;
 use crate::container;
 use crate::mpi::MpiNames;
+use crate::mpi::structures::Member;
 use crate::procfs::{self, cgroup_path, has_threads, start_since_boot_ns};
 use files::Files;
 use parking_lot::{Mutex, MutexGuard};
@@ -94,7 +95,12 @@ impl Process {
         let stat = procfs::read(pid, "stat").ok()?;
         let cgroups = String::from_utf8_lossy(&file("cgroup")).into_owned();
         let environ = file("environ");
-        let who = Attribution::from_environ(&environ);
+        let mut who = Attribution::from_environ(&environ);
+        if who.rank.is_some() && who.mpi_namespace.is_none() {
+            let hydra = hydra_job(pid);
+            who.job_id = who.job_id.or_else(|| hydra.as_ref().map(|job| job.name.clone()));
+            who.mpi_namespace = hydra.map(|job| format!("{}.{}", job.name, job.group));
+        }
         let comm = file("comm");
         let mountinfo = String::from_utf8_lossy(&file("mountinfo")).into_owned();
         let uid = fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid());
@@ -118,14 +124,56 @@ impl Process {
             cgroup_id: cgroup::id_of(cgroup_path(&cgroups)),
         };
         let job_id = seen.job_id.as_deref().map(Arc::from);
+        // started without a launcher: a job of its own
+        let alone = || format!("{}.{pid}.{}", seen.cgroup_id.unwrap_or(0), seen.start_ns);
+        who.mpi_namespace.get_or_insert_with(alone);
         let (user, files) = (procfs::user_of(pid)?, files.clone());
         Some(Process { seen, job_id, mpi_namespace: who.mpi_namespace, user, read_ns, files, mpi: OnceLock::new() })
+    }
+
+    /// Its place in its MPI job.
+    pub(crate) fn member(&self) -> Member {
+        let number = |number: Option<i32>| u32::try_from(number?).ok();
+        let job = self.mpi_namespace.as_deref().and_then(|namespace| namespace.parse().ok());
+        let place = number(self.seen.rank).zip(number(self.seen.world_size));
+        Member { pid: self.seen.pid, place, job, objects: self.mpi().open_mpi() }
     }
 
     /// What the MPI handles of this process mean; asked for once.
     pub(crate) fn mpi(&self) -> &MpiNames {
         self.mpi.get_or_init(|| MpiNames::ask(self.seen.pid, &self.files))
     }
+}
+
+/// A job of MPICH's launcher, hydra, which names it in no variable: on each host a proxy, which starts
+/// the ranks, has the launcher's address among its arguments.
+#[derive(Debug, PartialEq, Eq)]
+struct HydraJob {
+    /// The launcher's host and port.
+    name: String,
+    /// Other than 0 for ranks that the job has started itself (MPI_Comm_spawn).
+    group: String,
+}
+
+/// Most processes between a rank and its proxy.
+const MOST_BETWEEN: usize = 4;
+
+fn hydra_job(pid: u32) -> Option<HydraJob> {
+    let parent = |pid: &u32| procfs::parent(&procfs::read(*pid, "stat").ok()?);
+    let parents = std::iter::successors(parent(&pid), parent).take(MOST_BETWEEN);
+    parents.into_iter().find_map(|pid| hydra_arguments(&procfs::read(pid, "cmdline").ok()?))
+}
+
+/// Of a proxy's command line, its words ended by zero bytes.
+fn hydra_arguments(cmdline: &[u8]) -> Option<HydraJob> {
+    let mut words = cmdline.split(|&b| b == 0).map(String::from_utf8_lossy);
+    let program = words.next()?;
+    if !program.rsplit('/').next()?.starts_with("hydra_") {
+        return None;
+    }
+    let words: Vec<_> = words.collect();
+    let after = |flag: &str| words.iter().skip_while(|word| *word != flag).nth(1).map(|word| word.to_string());
+    Some(HydraJob { name: after("--control-port")?, group: after("--pgid").unwrap_or_default() })
 }
 
 fn user_name(uid: u32) -> String {
@@ -331,6 +379,15 @@ mod tests {
         let torch = read(&[("RANK", "6"), ("LOCAL_RANK", "2"), ("WORLD_SIZE", "16"), ("TORCHELASTIC_RUN_ID", "none")]);
         assert_eq!((torch.rank, torch.local_rank, torch.world_size), (Some(6), Some(2), Some(16)));
         assert_eq!(torch.job_id, None);
+    }
+
+    #[test]
+    fn mpichs_launcher_names_its_job_in_the_arguments_of_its_proxies() {
+        let line = b"/usr/bin/hydra_pmi_proxy\0--control-port\0n1:38267\0--rmk\0user\0--pgid\02\0--proxy-id\00\0";
+        let job = hydra_arguments(line).unwrap();
+        assert_eq!((job.name.as_str(), job.group.as_str()), ("n1:38267", "2"));
+        assert_eq!(hydra_arguments(b"/bin/sh\0--control-port\0n1:1\0"), None);
+        assert_eq!(hydra_arguments(b"hydra_pmi_proxy\0--control-port"), None);
     }
 
     #[test]

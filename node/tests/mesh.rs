@@ -81,10 +81,7 @@ fn a_killed_agent_is_named_and_comes_back() {
 
     lab.kill("k3");
     // At once, while the others still believe it alive, and later, when they know it is dead.
-    let started = Instant::now();
     let (answer, code) = lab.query("k1", "SELECT sum(x) FROM t", &["--timeout", "15s"]);
-    // a busy machine takes a while to start the command line
-    assert!(started.elapsed() < Duration::from_secs(60), "took {:?}", started.elapsed());
     assert_eq!((code, &answer["rows"]), (3, &json!([[9]])));
     assert_eq!(answer["coverage"]["missing"][0]["node"], "k3");
     let refused = lab.ask("k1", "query", &["--timeout", "3s", "--require-all", "SELECT sum(x) FROM t"]);

@@ -178,7 +178,7 @@ fn the_end_of_a_job_ends_what_is_said_of_its_ranks() {
     // So does a verdict on the past, once no host states ranks any more.
     wait_for("the stores' verdict has the note", || {
         let text = stdout(&lab.ask("m3", "stragglers", &["--since", "5m"]));
-        let has_note = text.contains("Note: the job has ended: no rank runs any more, the last call ended at");
+        let has_note = text.contains("The job has ended: its last call ended at");
         if has_note { Ok(()) } else { Err(text) }
     });
 }

@@ -39,8 +39,9 @@ export -f attach
 export job user uid gid rankmesh RANKMESH_FLAGS
 told=${RANKMESH_LOG_FILE:-}
 begin() {
-  if [ -n "$told" ]; then exec >> "$told" 2>&1
-  elif command -v logger > /dev/null; then exec > >(exec logger -t "rankmesh[job $job]" > /dev/null 2>&1) 2>&1
+  # The user's process gets a pipe, not root's file, and may not fill that.
+  if [ -n "$told" ]; then exec > >(exec head -c 65536 >> "$told" 2> /dev/null) 2>&1
+  elif command -v logger > /dev/null; then exec > >(head -c 65536 | logger -t "rankmesh[job $job]" > /dev/null 2>&1) 2>&1
   else exec > /dev/null 2>&1; fi
   attach
 }

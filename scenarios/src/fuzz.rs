@@ -2,6 +2,8 @@
 //! start from. `scenarios/fuzz/` (cargo-fuzz's layout) hands the targets to libFuzzer; a test
 //! replays the saved inputs of `scenarios/fuzz/corpus/TARGET/` for ever.
 
+mod elf;
+mod members;
 mod peers;
 mod verdicts;
 
@@ -19,10 +21,16 @@ use store::ServedDb;
 /// What reads bytes from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
+    /// Libraries and programs of other users.
+    Elf,
     /// Frames and messages of questions.
     Frames,
     /// Gossip messages.
     Gossip,
+    /// Sequences of them, into a running gossiper.
+    GossipStates,
+    /// Verdicts that members publish, and which of them counts.
+    Published,
     /// A question from text to plan to rows.
     Sql,
     /// Join tokens, join requests and responses.
@@ -49,9 +57,12 @@ pub enum Target {
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
+        Self::Elf,
         Self::Frames,
         Self::Gossip,
+        Self::GossipStates,
+        Self::Published,
         Self::Sql,
         Self::Tokens,
         Self::Csr,
@@ -69,8 +80,11 @@ impl Target {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Elf => "elf",
             Self::Frames => "frames",
             Self::Gossip => "gossip",
+            Self::GossipStates => "gossip-states",
+            Self::Published => "published",
             Self::Sql => "sql",
             Self::Tokens => "tokens",
             Self::Csr => "csr",
@@ -98,6 +112,7 @@ impl Target {
     pub fn seeds(self) -> anyhow::Result<Vec<Vec<u8>>> {
         let ca = ca()?;
         let mut seeds = match self {
+            Self::Elf => elf::seeds(),
             Self::Frames => vec![
                 frame::encode(&Request::Ping)?,
                 frame::encode(&Request::Renew { csr: vec![7; 40] })?,
@@ -107,6 +122,8 @@ impl Target {
             ],
             // Magic, protocol version and each kind of message.
             Self::Gossip => (0..5).map(|kind| [&[0x53, 0xB0, 0, kind][..], &[0; 60]].concat()).collect(),
+            Self::GossipStates => members::seeds(),
+            Self::Published => verdicts::published(),
             Self::Sql => SQL.iter().map(|sql| sql.as_bytes().to_vec()).collect(),
             Self::Tokens => vec![ca.token.to_string().into_bytes(), ca.request.clone(), ca.response.clone()],
             Self::Csr => vec![certs::renew::request()?.0],
@@ -138,6 +155,7 @@ impl Target {
     pub fn feed(self, input: &[u8]) -> anyhow::Result<()> {
         let ca = ca()?;
         match self {
+            Self::Elf => elf::feed(input),
             Self::Frames => {
                 let runtime = runtime();
                 runtime.block_on(async {
@@ -147,7 +165,9 @@ impl Target {
                     while let Ok(Some(_)) = reader.read::<Response>().await {}
                 });
             }
-            Self::Gossip => drop(gossip::reads_as_message(input)),
+            Self::Gossip => drop(gossip::hostile::read(input)),
+            Self::GossipStates => members::feed(input)?,
+            Self::Published => members::feed_verdicts(input),
             Self::Sql => sql(&String::from_utf8_lossy(input))?,
             Self::Tokens => {
                 let _ = String::from_utf8_lossy(input).parse::<JoinToken>();

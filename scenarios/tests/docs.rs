@@ -1,4 +1,4 @@
-//! docs/security.md says which test tries which attack: each of them is there, and is a test.
+//! docs/security.md says which test tries which attack and which limit: each is there, and is a test.
 
 use std::path::Path;
 
@@ -8,15 +8,22 @@ fn spans(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn the_table_of_attacks_names_tests_that_are_there() {
+fn the_tables_of_attacks_and_limits_name_tests_that_are_there() {
+    for (head, least) in [("| attack | file and test |", 25), ("| limit | value | of | file and test |", 18)] {
+        table_names_tests(head, least);
+    }
+}
+
+/// Every row of the table below `head` names tests in its last column, and there are `least` rows.
+fn table_names_tests(head: &str, least: usize) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     let page = read("docs/security.md");
-    let (_, table) = page.split_once("| attack | file and test |").expect("the table of attacks");
+    let (_, table) = page.split_once(head).expect("the table");
     let rows: Vec<&str> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
-    assert!(rows.len() >= 25, "{} attacks", rows.len());
+    assert!(rows.len() >= least, "{} rows below {head}", rows.len());
     for row in rows {
-        let tests = row.trim_matches('|').rsplit_once('|').expect("two columns").1;
+        let tests = row.trim_matches('|').rsplit_once('|').expect("columns").1;
         let (mut source, mut found) = (String::new(), 0);
         for span in spans(tests) {
             if span.contains('/') {

@@ -85,6 +85,33 @@ fn a_renewal_keeps_name_and_role_and_is_on_record() {
 }
 
 #[test]
+fn who_renews_without_end_is_refused_and_the_ca_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (issuer, [of_a, of_b]) = founded(dir.path());
+    let mut refused = 0;
+    for _ in 0..200 {
+        match renewed(&issuer, &of_a) {
+            Ok(_) => {}
+            Err(Error::TooOften { again_s, .. }) => {
+                assert!(again_s <= NODE_VALIDITY.as_secs() / 3, "{again_s}");
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(refused >= 190, "{refused} of 200 were refused");
+    // Others renew, join and are revoked as before; later it may renew again.
+    renewed(&issuer, &of_b).unwrap();
+    issuer.issue(&"c".parse().unwrap(), NODE_VALIDITY, Reissue::Refuse).unwrap();
+    let lock = DirLock::take(&issuer.dir).unwrap();
+    let later = SystemTime::now() + NODE_VALIDITY / 3 + Duration::from_secs(2);
+    issuer.issued.check_pace(&lock, of_a.node(), NODE_VALIDITY.as_secs(), later).unwrap();
+    drop(lock);
+    let revoked = issuer.revoke("a").unwrap();
+    assert!(revoked.len() < 12 && issuer.trust().unwrap().unwrap().revokes(of_a.serial()), "{}", revoked.len());
+}
+
+#[test]
 fn what_is_revoked_is_listed_not_renewed_and_its_name_is_free() {
     let dir = tempfile::tempdir().unwrap();
     let (issuer, [of_a, of_b]) = founded(dir.path());

@@ -59,6 +59,10 @@ pub struct Collective {
     /// Counts per (process, communicator, func) from 0; none when the communicator's start was not
     /// seen.
     pub seq: Option<u64>,
+    /// Position in the communicator: counts the collectives of this process on it, over all
+    /// functions, from 0; none of point-to-point calls and where the communicator's start was not
+    /// seen.
+    pub comm_seq: Option<u64>,
     /// Element count, per rank, as passed.
     pub count: Option<u64>,
     /// The library's datatype as a name ("float32", "double", …) when known.

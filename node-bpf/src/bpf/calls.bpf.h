@@ -2,48 +2,6 @@
  * Only the outermost call of a thread counts: ncclBcast calling ncclBroadcast is one call. An entry and its return are
  * matched by the stack pointer, which also tells nested calls (below it) from calls left by longjmp or an exception. */
 
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 16384);
-  __type(key, struct rm_comm_key);
-  __type(value, struct rm_comm_entry);
-} comms SEC(".maps");
-
-/* What user space has read of communicators that `comms` does not know all of (src/late.rs). */
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 16384);
-  __type(key, struct rm_comm_key);
-  __type(value, struct rm_comm);
-} learnt SEC(".maps");
-
-/* Communicators of a process whose handle was not there yet when their init returned: inside a group it comes with the
- * group's end, of a nonblocking one some time later. Where it will be written, and what is known of it. */
-#define PENDING_COMMS 8
-struct pending_comms {
-  __u32 next, pad;
-  struct {
-    __u64 where;
-    struct rm_comm info;
-  } at[PENDING_COMMS];
-};
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 1024);
-  __type(key, __u32);
-  __type(value, struct pending_comms);
-} pending SEC(".maps");
-
-static const struct pending_comms none_pending;
-
-/* Rises with every change of what handles mean: what threads remember of them is void then. */
-static volatile __u64 comm_generation = 1;
-
-static __always_inline void comms_change(void) { __sync_fetch_and_add(&comm_generation, 1); }
-
-static const struct rm_comm no_comm;
-static const struct rm_comm_entry new_entry = {.info = {.rank = -1, .nranks = -1}};
-
 /* How far the stack pointer has moved when a function has returned, and how many arguments come in registers. */
 #if defined(__TARGET_ARCH_x86)
 #define RETURN_SP_DELTA 8 /* the return address is popped */
@@ -54,87 +12,6 @@ static const struct rm_comm_entry new_entry = {.info = {.rank = -1, .nranks = -1
 #define STACK_ARGS_AT 0
 #define REGISTER_ARGS 8
 #endif
-
-/* NCCL's hash of a unique id up to 2.25: DJB2a (times 33, xor) over 128 signed chars (unsigned on aarch64). */
-static __always_inline __u64 hash_djb(const char *id) {
-  __u64 hash = 5381;
-#pragma unroll
-  for (int i = 0; i < 128; i++)
-#if defined(__TARGET_ARCH_x86)
-    hash = ((hash << 5) + hash) ^ (__u64)(__s64)(signed char)id[i];
-#else
-    hash = ((hash << 5) + hash) ^ (__u64)(__u8)id[i];
-#endif
-  return hash;
-}
-
-/* From 2.26: words mixed into two accumulators. mix_size starts a field, mix_word takes up to eight bytes of it. */
-struct mix { __u64 a, b; };
-static __always_inline void mix_word(struct mix *m, __u64 word) {
-  m->a += m->b;
-  m->b ^= m->a;
-  m->a ^= m->a >> 31;
-  m->a *= 0x9de62bbc8cef3ce3ull;
-  m->b ^= m->b >> 32;
-  m->b *= 0x485cd6311b599e79ull;
-  m->a += word;
-}
-static __always_inline __u64 mix_digest(const struct mix *m) {
-  __u64 h = m->a;
-  h ^= h >> 31;
-  h *= 0xbac3bd562846de6bull;
-  h += m->b;
-  h ^= h >> 32;
-  h *= 0x995a187a14e7b445ull;
-  return h;
-}
-static __always_inline __u64 hash_mix(const __u64 *id) {
-  struct mix m = {1 ^ 128, 1};
-#pragma unroll
-  for (int i = 0; i < 16; i++) mix_word(&m, id[i]);
-  return mix_digest(&m);
-}
-static __always_inline __u64 hash_split(__u64 parent, __u32 child, __u32 color) {
-  struct mix m = {1, 1};
-  m.a ^= 8;
-  mix_word(&m, parent);
-  m.a ^= 4;
-  mix_word(&m, child);
-  m.a ^= 4;
-  mix_word(&m, color);
-  return mix_digest(&m);
-}
-
-/* Up to 2.22: DJB2a over the text "%016lx-%d" of the parent's hash and the color, in 128 bytes filled up with zeros. */
-static __noinline __u64 hash_split_text(__u64 parent, __u32 color) {
-  __u64 hash = 5381;
-  __u32 divisor = 1000000000;
-  int written = 17;
-  for (int shift = 60; shift >= 0; shift -= 4) {
-    __u64 digit = (parent >> shift) & 15;
-    hash = hash * 33 ^ (digit < 10 ? '0' + digit : 'a' - 10 + digit);
-  }
-  hash = hash * 33 ^ '-';
-  for (int i = 0; i < 10; i++) {
-    __u32 digit = color / divisor % 10;
-    if (written > 17 || digit || i == 9) {
-      hash = hash * 33 ^ ('0' + digit);
-      written++;
-    }
-    divisor /= 10;
-  }
-  for (int i = 0; i < 128; i++) {
-    if (i < 128 - written) hash *= 33;
-  }
-  return hash;
-}
-
-static __always_inline bool hash_id(__u64 user_address, __u64 flags, __u64 *hash) {
-  __u64 id[16];
-  if (bpf_probe_read_user(id, sizeof id, (const void *)user_address)) return false;
-  *hash = flags & RM_COOKIE_HASH_MIX ? hash_mix(id) : hash_djb((const char *)id);
-  return true;
-}
 
 static __always_inline void read_args(struct pt_regs *ctx, __u64 *args, __u32 nargs, __u64 first_on_stack) {
   args[0] = PT_REGS_PARM1(ctx);
@@ -164,105 +41,54 @@ static __always_inline __u32 comm_arg_of(__u64 cookie) {
   return comm_arg;
 }
 
-/* What is known of the communicator of this handle; its counters start at 0. False when the map is full. */
-static __always_inline bool remember_comm(const struct rm_comm_key *key, const struct rm_comm *info) {
-  bool done = bpf_map_update_elem(&comms, key, &new_entry, BPF_ANY) == 0;
-  struct rm_comm_entry *entry = done ? bpf_map_lookup_elem(&comms, key) : 0;
-  if (entry) entry->info = *info;
-  comms_change();
-  return entry;
-}
-
-/* The first call with a handle that is not known: is it one that was to come? */
-static __noinline int find_pending(__u32 pid, __u64 handle) {
-  struct pending_comms *list = bpf_map_lookup_elem(&pending, &pid);
-  if (!list) return 0;
-  for (int i = 0; i < PENDING_COMMS; i++) {
-    __u64 now = 0, where = list->at[i].where;
-    if (!where) continue;
-    if (bpf_probe_read_user(&now, sizeof now, (const void *)where) || now != handle) continue;
-    struct rm_comm_key key = {.pid = pid, .handle = handle};
-    struct rm_comm info = list->at[i].info;
-    /* Of several threads that look at the same moment one makes the entry: a second one would begin to count anew. */
-    if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) return 0;
-    list->at[i].where = 0;
-    struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
-    if (entry) entry->info = info;
-    comms_change();
-    return entry != 0;
-  }
-  return 0;
-}
-
-static __always_inline void await_comm(__u32 pid, __u32 func, __u64 where, const struct rm_comm *info) {
-  struct pending_comms *list = bpf_map_lookup_elem(&pending, &pid);
-  if (!list) {
-    if (bpf_map_update_elem(&pending, &pid, &none_pending, BPF_NOEXIST)) COUNT(func, lost_map);
-    list = bpf_map_lookup_elem(&pending, &pid);
-  }
-  if (!list) return;
-  __u32 slot;
-  if (!TAKE_NUMBER(&list->next, &slot)) {
-    COUNT(func, lost_map);
-    return;
-  }
-  slot &= PENDING_COMMS - 1;
-  list->at[slot].info = *info;
-  list->at[slot].where = where;
-}
-
-#define KNOWN_ALL(flags) (!(~(flags) & (RM_HAVE_HASH | RM_HAVE_RANK)))
-static __always_inline void remember_for_thread(struct known_comm *slot, __u64 handle, __u64 generation,
-                                                const struct rm_comm *info) {
-  slot->generation = 0;
-  slot->handle = handle;
-  slot->hash = info->hash;
-  slot->rank = info->rank;
-  slot->nranks = info->nranks;
-  slot->generation = generation;
-}
-
-static __always_inline struct known_comm *known_comm(struct thread_state *state, __u64 handle) {
-  return &state->comms[((__u32)(handle >> 4) * 0x9e3779b1u) >> 30 & (KNOWN_COMMS - 1)];
-}
-
-/* Counts the call per process, communicator and function. Complete only when the communicator's start was seen. */
-static __always_inline void take_seq(struct thread_state *state, __u32 pid, __u32 comm_arg, __u64 flags, __u32 counter) {
+/* Which communicator the call is made on, and its numbers there: by function, and among all its collectives. Complete only when
+ * the communicator's start was seen. */
+static __always_inline void take_numbers(struct thread_state *state, __u32 pid, __u64 handle, __u64 flags, __u32 counter) {
   struct rm_inflight *call = &state->call;
-  if (comm_arg >= RM_MAX_ARGS || counter >= RM_COUNTERS) return;
-  struct rm_comm_key key = {.pid = pid, .handle = call->args[comm_arg]};
-  call->handle = key.handle;
-  struct known_comm *remembered = known_comm(state, key.handle);
+  struct rm_comm_key key = {.pid = pid, .handle = handle};
+  call->handle = handle;
+  struct known_comm *remembered = known_comm(state, handle);
   __u64 generation = comm_generation;
-  bool known = remembered->handle == key.handle && remembered->generation == generation;
+  bool known = remembered->handle == handle && remembered->generation == generation;
   if (known) {
     call->hash = remembered->hash;
     call->rank = remembered->rank;
     call->nranks = remembered->nranks;
     call->comm_flags = RM_HAVE_HASH | RM_HAVE_RANK;
-  }
-  if ((flags & RM_COOKIE_MPI) && !state->mpi_started) {
-    __u32 *process = bpf_map_lookup_elem(&tracked, &pid);
-    if (!process || !(*process & RM_MPI_STARTED)) return;
-    state->mpi_started = 1;
+    if (flags & RM_COOKIE_UNNUMBERED) return;
   }
   struct rm_comm_entry *comm = bpf_map_lookup_elem(&comms, &key);
   if (!comm) {
-    if (flags & RM_COOKIE_MPI) {
-      if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST) == -7 /* E2BIG */) COUNT(call->func, lost_map);
-    } else if (known || !find_pending(pid, key.handle)) {
-      return;
-    }
+    if (flags & RM_COOKIE_MPI) mpi_meet(state, pid, handle, flags);
+    else if (known || !find_pending(pid, handle)) return;
     comm = bpf_map_lookup_elem(&comms, &key);
     if (!comm) return;
   }
-  call->have_seq = TAKE_NUMBER(&comm->seqs[counter], &call->seq);
+  if ((flags & RM_COOKIE_MPI) && !KNOWN_ALL(comm->info.flags)) mpi_look_again(pid, handle, flags, comm);
+  if (!(flags & RM_COOKIE_UNNUMBERED) && !(comm->info.flags & RM_UNCOUNTED) && counter < RM_COUNTERS) {
+    call->have_seq = TAKE_NUMBER(&comm->seqs[counter], &call->seq);
+    if (!(flags & RM_COOKIE_P2P) && !TAKE_NUMBER(&comm->position, &call->comm_seq)) call->comm_seq = RM_NO_POSITION;
+  }
   if (known) return;
   call->hash = comm->info.hash;
   call->rank = comm->info.rank;
   call->nranks = comm->info.nranks;
   call->comm_flags = comm->info.flags;
-  if (KNOWN_ALL(comm->info.flags)) remember_for_thread(remembered, key.handle, generation, &comm->info);
+  if (KNOWN_ALL(comm->info.flags)) remember_for_thread(remembered, handle, generation, &comm->info);
+}
+
+/* The communicator among a call's arguments. */
+static __always_inline void on_communicator(struct thread_state *state, __u32 pid, __u64 cookie) {
+  struct rm_inflight *call = &state->call;
+  __u32 comm_arg = comm_arg_of(cookie);
+  __u64 flags = cookie >> 32, handle = 0;
+  if (comm_arg == RM_WORLD_ARG) {
+    struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
+    handle = flags & RM_COOKIE_INT_HANDLES ? MPICH_WORLD : mpi ? mpi->world : 0;
+  } else if (comm_arg < RM_MAX_ARGS) {
+    handle = handle_of(call->args[comm_arg], flags);
+  }
+  if (handle) take_numbers(state, pid, handle, flags, (__u8)(cookie >> 40));
 }
 
 /* Returns 1 when the return of this call is of no interest. */
@@ -317,13 +143,28 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   call->have_seq = call->have_hash = 0;
   call->comm_flags = 0;
   call->seq = call->hash = call->handle = 0;
+  call->comm_seq = RM_NO_POSITION;
   call->rank = call->nranks = -1;
   call->cgroup_id = cgroup_of(task);
   read_args(ctx, call->args, nargs, first_on_stack);
   switch (role) {
     case RM_ROLE_CALL:
-      take_seq(state, pid_of(task), comm_arg, flags, (__u8)(cookie >> 40));
+      on_communicator(state, pid_of(task), cookie);
+      if (state->begins_collectives && comm_arg == RM_NO_ARG && flags & RM_COOKIE_MPI && (__u8)(cookie >> 48) != RM_NO_ARG)
+        mpi_awaits(state, pid_of(task), (__u8)(cookie >> 48));
       break;
+    case RM_ROLE_MPI_GROUP:
+      if ((__u8)(cookie >> 48) == RM_GROUP_FREE) mpi_group_ends(state, pid_of(task));
+      /* fall through */
+    case RM_ROLE_MPI_MAKES:
+    case RM_ROLE_MPI_BEGINS:
+      on_communicator(state, pid_of(task), cookie);
+      break;
+    case RM_ROLE_MPI_FREE: {
+      __u64 handle = handle_at(call->args[0], flags);
+      if (handle) take_numbers(state, pid_of(task), handle, flags, (__u8)(cookie >> 40));
+      break;
+    }
     case RM_ROLE_INIT_RANK:
       /* The id is by value: on the stack (x86-64), where rank is the third register; behind x2, rank in w3 (aarch64). */
 #if defined(__TARGET_ARCH_x86)
@@ -385,7 +226,7 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   __u32 pid = pid_of(task);
   said |= (call->have_seq ? RM_HAVE_SEQ : 0) | (flags & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
   if (state->group_depth) said |= RM_IN_GROUP;
-  if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, pid, cookie >> 48);
+  if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, pid, (__u8)(cookie >> 48));
   out->kind = RM_CALL;
   out->func = call->func;
   out->site_high = end->site >> 32;
@@ -397,12 +238,12 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   out->cgroup_id = call->cgroup_id;
   out->comm_hash = call->hash;
   out->seq = call->seq;
+  out->comm_seq = call->comm_seq;
   out->rank = call->rank;
   out->nranks = call->nranks;
   out->ret = end->ret;
   __builtin_memcpy(out->args, call->args, RM_SHORT_ARGS * sizeof out->args[0]);
   said |= call->comm_flags;
-  /* MPI's communicators are told apart by user space. */
   if (!KNOWN_ALL(call->comm_flags) && !(flags & RM_COOKIE_MPI) && call->handle) {
     struct rm_comm_key key = {.pid = pid, .handle = call->handle};
     __u64 generation = comm_generation;
@@ -447,12 +288,17 @@ full:
   COUNT(call->func, lost_ring);
 }
 
+/* Whether calls of a role become records of their own. */
+#define MAKES_RECORD(role)                                                                                                  \
+  ((role) == RM_ROLE_CALL || (role) == RM_ROLE_GROUP_END || (role) == RM_ROLE_MPI_INIT || (role) == RM_ROLE_MPI_MAKES ||    \
+   (role) == RM_ROLE_MPI_FREE || (role) == RM_ROLE_MPI_BEGINS)
+
 /* The thread ends: the call that it is in will not return, nor will its group start what was called in it. */
 static __always_inline void call_never_returns(struct thread_state *state, struct task_struct *task) {
   struct rm_inflight *call = &state->call;
   if (!call->enter_ns) return;
   if (call->role == RM_ROLE_GROUP_END) state->group_depth = 0;
-  if (call->role == RM_ROLE_CALL || call->role == RM_ROLE_GROUP_END) {
+  if (MAKES_RECORD(call->role)) {
     struct call_end end = {.now = bpf_ktime_get_ns(), .said = RM_NOT_RETURNED};
     emit_call(state, task, &end);
   }
@@ -476,8 +322,10 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   __s32 ret = (__s32)PT_REGS_RC(ctx);
   struct call_end end = {.now = now, .site = PT_REGS_IP(ctx), .ret = ret};
   if (call->role == RM_ROLE_CALL) {
-    emit_call(state, task, &end);
     if (!(flags & RM_COOKIE_MPI)) device_enqueues(state);
+    /* What it waited for is said while it waits: it is the communicator's call, and this one is not. */
+    else if (comm_arg_of(cookie) == RM_NO_ARG) call->comm_flags = call->hash = 0, call->comm_seq = RM_NO_POSITION;
+    emit_call(state, task, &end);
     call->enter_ns = 0;
     return 0;
   }
@@ -530,10 +378,27 @@ static __always_inline int call_return(struct pt_regs *ctx) {
     case RM_ROLE_GROUP_END:
       if (state->group_depth && --state->group_depth == 0) emit_call(state, task, &end);
       break;
-    case RM_ROLE_MPI_INIT: {
-      if (ret == 0) mark_process(pid, true);
+    case RM_ROLE_MPI_INIT:
+      emit_call(state, task, &end);
+      if (ret) break;
+      mark_process(pid, true);
+      emit_process(RM_MPI_BEGAN, pid);
       break;
-    }
+    case RM_ROLE_MPI_MAKES:
+      if (ret == 0) mpi_made(state, pid);
+      emit_call(state, task, &end);
+      break;
+    case RM_ROLE_MPI_FREE:
+      mpi_freed(state, pid);
+      emit_call(state, task, &end);
+      break;
+    case RM_ROLE_MPI_BEGINS:
+      if (ret == 0) mpi_begins(state, pid);
+      emit_call(state, task, &end);
+      break;
+    case RM_ROLE_MPI_GROUP:
+      if (ret == 0 && (__u8)(cookie >> 48) != RM_GROUP_FREE) mpi_group(state, pid);
+      break;
   }
   call->enter_ns = 0;
   return 0;

@@ -50,7 +50,8 @@ struct thread_state {
   __u8 on_device;    /* it has called CUDA or HIP */
   __u8 device_known; /* its process has, and `capturing` knows it */
   __u8 after_collective;
-  __u8 pad[4];
+  __u8 begins_collectives; /* it has called nonblocking ones of MPI */
+  __u8 pad[3];
   __u32 noted; /* device.bpf.h: that it enqueues was noted as of this round … */
   __u32 round; /* … and its last synchronisation began this one */
   __u32 depth;

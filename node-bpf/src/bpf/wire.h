@@ -6,12 +6,14 @@
 
 /* kind: first word of every record */
 /* RM_FOUND: the first traced call of a process begins; user space is to read who it is while it lives. */
-enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5, RM_FOUND = 6 };
+/* RM_MPI_BEGAN: MPI_Init has returned: user space is to see where its library keeps what. */
+enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5, RM_FOUND = 6, RM_MPI_BEGAN = 7 };
 
 /* The attach cookie says all the programs need to know of a function, one byte each from the low end:
  * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to
  * record, index of the communicator argument (RM_NO_ARG: none), flags, the counter of its communicator that counts it,
- * index of the stream argument (RM_NO_ARG: none). */
+ * index of the stream argument (RM_NO_ARG: none; of MPI, which has no streams, enum rm_makes or rm_groups), index of the
+ * argument with the address of what is made. */
 enum rm_role {
   RM_ROLE_CALL = 0,       /* a collective or point-to-point call: becomes a record */
   RM_ROLE_INIT_RANK = 1,  /* ncclCommInitRank[Config](comm*, nranks, id by value, rank) */
@@ -24,21 +26,28 @@ enum rm_role {
   RM_ROLE_GROUP_START = 9, /* ncclGroupStart: calls from here on only note what is wanted */
   RM_ROLE_GROUP_END = 10,  /* ncclGroupEnd: the outermost one starts it, and becomes a record */
   RM_ROLE_CHILD = 8,      /* ncclCommShrink, ncclCommGrow: a new communicator, its address where the communicator argument says */
+  RM_ROLE_MPI_MAKES = 11, /* a record, and a communicator or window of MPI: enum rm_makes says what it is known by (mpi.bpf.h) */
+  RM_ROLE_MPI_FREE = 12,  /* a record, and the end of one; its handle is where the first argument points to */
+  RM_ROLE_MPI_GROUP = 13, /* a group of MPI: enum rm_groups */
+  RM_ROLE_MPI_BEGINS = 14, /* a record, and a request that MPI_Wait and its like wait for */
 };
 #define RM_NO_ARG 0xff
+#define RM_WORLD_ARG 0xfe /* in place of the communicator's argument: it is MPI_COMM_WORLD */
 /* cookie flags */
 #define RM_COOKIE_HASH_MIX 1 /* this NCCL hashes ids with its mixing hash, not with DJB2a (src/nccl_hash.rs) */
 #define RM_COOKIE_MPI 2
 #define RM_COOKIE_RCCL 4
-#define RM_COOKIE_P2P 0x40 /* point-to-point: its rows may be shed under load (struct rm_tuning) */
+#define RM_COOKIE_INT_HANDLES 0x10 /* this MPI's handles are ints (MPICH and its kin), not addresses */
+#define RM_COOKIE_UNNUMBERED 0x20 /* not every rank of the communicator makes it: it has no numbers */
+#define RM_COOKIE_P2P 0x40 /* point-to-point: no position, and its rows may be shed under load (struct rm_tuning) */
 #define RM_COOKIE_SPLIT_TEXT 8 /* this NCCL hashes a split's text (src/nccl_hash.rs); else without HASH_MIX it is unknown how */
 
 #define RM_MAX_ARGS 12
-#define RM_MAX_FUNCS 96
+#define RM_MAX_FUNCS 224
 /* statistics slots behind those of the functions */
-#define RM_SLOT_OFFCPU 80
-#define RM_SLOT_TCP 81
-#define RM_SLOT_PROCESS 82
+#define RM_SLOT_OFFCPU 220
+#define RM_SLOT_TCP 221
+#define RM_SLOT_PROCESS 222
 
 /* rm_call.flags */
 #define RM_HAVE_HASH 1
@@ -51,6 +60,9 @@ enum rm_role {
 /* its thread ended in it, then: `ret` says nothing (of the kernel's records; in the rings of shim/ring.h RM_DEVICE_TIMES) */
 #define RM_NOT_RETURNED 128
 
+/* rm_call.comm_seq where there is none. */
+#define RM_NO_POSITION (~0ull)
+
 struct rm_call {
   unsigned int kind;
   unsigned char func;
@@ -60,8 +72,9 @@ struct rm_call {
   unsigned long long exit_ns;
   unsigned int pid, tid;
   unsigned long long cgroup_id;
-  unsigned long long comm_hash;
+  unsigned long long comm_hash; /* of MPI: relative to the job's MPI_COMM_WORLD (identity.h) */
   unsigned long long seq;
+  unsigned long long comm_seq;
   int rank, nranks;
   int ret;
   unsigned int site_low;
@@ -107,7 +120,7 @@ struct rm_tcp {
   unsigned char saddr[16], daddr[16]; /* IPv4 in the first four bytes */
 };
 
-struct rm_process { /* RM_EXEC, RM_EXIT, RM_FOUND */
+struct rm_process { /* RM_EXEC, RM_EXIT, RM_FOUND, RM_MPI_BEGAN */
   unsigned int kind;
   unsigned int pid;
   unsigned long long ts_ns;
@@ -169,6 +182,7 @@ struct rm_inflight {
   unsigned long long enter_ns;
   unsigned long long sp;
   unsigned long long seq;
+  unsigned long long comm_seq;
   unsigned long long hash; /* the communicator's; of the init calls: the id's */
   unsigned long long cgroup_id;
   unsigned char func, role, have_seq, have_hash;
@@ -193,20 +207,37 @@ struct rm_comm_key {
 struct rm_comm {
   unsigned long long hash;
   int rank, nranks;
-  unsigned int flags;    /* RM_HAVE_HASH, RM_HAVE_RANK */
-  unsigned int children; /* splits made of it */
+  unsigned int flags;    /* RM_HAVE_HASH, RM_HAVE_RANK, RM_UNCOUNTED */
+  unsigned int children; /* NCCL's splits made of it */
+};
+#define RM_UNCOUNTED 256 /* there were calls before those that were seen: they have no numbers */
+
+/* `mpi_processes`: what user space knows of a process's MPI library (src/mpi/): handles, and where the library keeps rank and
+ * size of a communicator. Open MPI's handle is the address of a structure; MPICH's leads to an entry of a table. */
+struct rm_mpi {
+  unsigned long long world, self, none; /* handles; none: MPI_COMM_NULL */
+  unsigned long long host;     /* names the host as MPI sees it: for communicators of the ranks of a host */
+  unsigned long long builtin, direct, indirect; /* MPICH: its tables; of the last the address of the kind in its description */
+  unsigned int entry_bytes;    /* MPICH: of an entry of these */
+  unsigned int rank_at;        /* offset in the structure; 0: nothing is known of it */
+  unsigned int size_at;        /* offset in the structure; of Open MPI, in the group */
+  unsigned int group_at, remote_at; /* Open MPI: offsets of the pointers to the groups */
+  unsigned int members_at, name_at; /* Open MPI: of the members in a group, of the name in a member; 0: not known */
+  unsigned int comms;          /* how many of its communicators are remembered */
 };
 
 /* The value of `comms`; that of `learnt` is a struct rm_comm. */
-#define RM_COUNTERS 32
+#define RM_COUNTERS 96
 struct rm_comm_entry {
   struct rm_comm info;
+  unsigned long long position; /* collectives so far, over all functions */
   unsigned long long seqs[RM_COUNTERS]; /* calls so far, by the counter that the cookie names */
 };
 
-_Static_assert(sizeof(struct rm_open_call) == 168, "src/wire.rs reads 168 bytes");
+_Static_assert(sizeof(struct rm_open_call) == 176, "src/wire.rs reads 176 bytes");
+_Static_assert(sizeof(struct rm_mpi) == 88, "src/wire.rs writes 88 bytes");
 _Static_assert(sizeof(struct rm_comm_key) == 16 && sizeof(struct rm_comm) == 24, "src/wire.rs writes 16, reads 24 bytes");
-_Static_assert(sizeof(struct rm_call) == 168 && RM_SHORT_CALL == 128, "src/wire.rs reads 168 or 128 bytes");
+_Static_assert(sizeof(struct rm_call) == 176 && RM_SHORT_CALL == 136, "src/wire.rs reads 176 or 136 bytes");
 _Static_assert(sizeof(struct rm_offcpu) == 184, "src/wire.rs reads 184 bytes");
 _Static_assert(sizeof(struct rm_tcp) == 80, "src/wire.rs reads 80 bytes");
 _Static_assert(sizeof(struct rm_process) == 16, "src/wire.rs reads 16 bytes");

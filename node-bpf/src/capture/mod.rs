@@ -28,6 +28,7 @@ use crate::host;
 use crate::late::LateComms;
 use crate::loader::{self, Loaded};
 use crate::lookup;
+use crate::mpi::structures::MpiStructures;
 use crate::open_calls::OpenCalls;
 use crate::process::Processes;
 use crate::self_stats::SelfStats;
@@ -97,6 +98,10 @@ impl Capture {
         let open_calls = Arc::new(OpenCalls::attach(&object).map_err(failed)?);
         let waiting = lookup::map(&object, "waiting").map_err(failed)?;
         let late = LateComms::new(lookup::map(&object, "learnt").map_err(failed)?);
+        let mpi = MpiStructures::new(
+            lookup::map(&object, "mpi_processes").map_err(failed)?,
+            lookup::map(&object, "comms").map_err(failed)?,
+        );
         let (wake, woken) = mpsc::channel();
         let files = Files::new({
             let wake = wake.clone();
@@ -107,6 +112,7 @@ impl Capture {
             processes: Processes::new(files.clone()),
             clock: Clock::measure(),
             late,
+            mpi,
             counted: Arc::default(),
             groups: Mutex::default(),
             status: Mutex::new(CaptureStatus {
@@ -119,6 +125,7 @@ impl Capture {
                 problems: vec![],
                 classes,
             }),
+            meeting: Mutex::default(),
             probed: Mutex::default(),
             noted: Mutex::default(),
             rows: AtomicU64::new(0),
@@ -207,9 +214,7 @@ impl Capture {
                 continue;
             }
             let process = self.shared.processes.known(call.pid);
-            if let Some(handle) = decode::communicator(&call) {
-                self.shared.late.complete(&mut call, handle);
-            }
+            self.shared.complete(&mut call);
             calls.extend(decode::call(&call, &self.shared.clock, process.as_ref()));
         }
         calls

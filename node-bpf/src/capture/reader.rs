@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::{Wake, loss};
 use crate::config::AfterRead;
 use crate::decode;
+use crate::functions::Api;
 use crate::process::Process;
 use crate::ring::{Ring, RingSignal};
 use crate::shared::Shared;
@@ -247,7 +248,7 @@ impl Reader {
                 self.program_began = true;
                 self.release_held(Some(pid));
                 shared.processes.exec(pid, ts_ns);
-                shared.late.forget(pid);
+                shared.forget_libraries(pid);
                 self.sites.forget(pid);
                 shared.release_groups(pid);
                 let _ = self.wake.send(Wake::Exec(pid)); // the other side ends only with capture
@@ -256,15 +257,22 @@ impl Reader {
             Some(RawRecord::Found { pid }) => {
                 shared.processes.is_same(pid); // the end of one that had this pid before may have been lost
                 if let Some(process) = shared.announced(shared.processes.look(pid)) {
-                    process.mpi(); // a short-lived process may be gone when its first call is decoded
+                    // a short-lived process may be gone when its first call is decoded
+                    shared.meet(process, false);
                 }
                 self.sites.look(pid);
+                return;
+            }
+            Some(RawRecord::MpiBegan { pid }) => {
+                if let Some(process) = shared.announced(shared.processes.look(pid)) {
+                    shared.meet(process, true);
+                }
                 return;
             }
             Some(RawRecord::Exit { pid }) => {
                 self.parents.remove(&pid);
                 shared.processes.forget(pid);
-                shared.late.forget(pid);
+                shared.forget_libraries(pid);
                 self.leaving.push((Instant::now(), pid));
                 let _ = self.wake.send(Wake::Exit(pid));
                 return;
@@ -296,13 +304,14 @@ impl Reader {
     /// Whether what a call lacks will be known when a file has been read.
     fn is_awaited(&self, raw: &RawCall, process: Option<&Arc<Process>>) -> bool {
         match decode::communicator(raw) {
-            Some(handle) => self.shared.late.is_awaited(raw, handle),
-            None => decode::is_mpi(raw) && process.is_some_and(|process| !process.mpi().is_ready()),
+            Some((Api::Nccl, handle)) => self.shared.late.is_awaited(raw, handle),
+            _ => decode::is_mpi(raw) && process.is_some_and(|process| !process.mpi().is_ready()),
         }
     }
 
     /// Delivers the calls that wait no longer; those of one process in any case.
     fn release_held(&mut self, of: Option<u32>) {
+        self.shared.meet_ready();
         let mut kept = VecDeque::new();
         let mut waits = HashSet::new();
         for Held { raw, process, since } in std::mem::take(&mut self.held) {
@@ -331,9 +340,7 @@ impl Reader {
 
     fn call(&mut self, mut raw: Box<RawCall>, process: Option<&Arc<Process>>) {
         let shared = Arc::clone(&self.shared);
-        if let Some(handle) = decode::communicator(&raw) {
-            shared.late.complete(&mut raw, handle);
-        }
+        shared.complete(&mut raw);
         if decode::is_group_end(&raw) {
             let end_ns = shared.clock.unix_ns(raw.exit_ns);
             let calls = shared.groups().end((raw.pid, raw.tid), end_ns, decode::returned(&raw));

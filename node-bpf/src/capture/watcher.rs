@@ -103,7 +103,7 @@ impl Watcher {
     fn sweep(&mut self) {
         for pid in self.discovery.sweep() {
             self.shared.processes.forget(pid);
-            self.shared.late.forget(pid);
+            self.shared.forget_libraries(pid);
             self.shared.release_groups(pid);
         }
     }

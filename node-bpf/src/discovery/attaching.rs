@@ -214,6 +214,7 @@ impl Discovery {
 
     /// Attaches to the files that have answered.
     pub(crate) fn take_answers(&mut self) {
+        self.shared.meet_ready();
         let is_there = |asked: &mut Asked| asked.tickets.iter().all(|ticket| ticket.outcome().is_some());
         for asked in self.asked.extract_if(.., is_there).collect::<Vec<_>>() {
             let Asked { key, user, probed, file, shown, tickets, attempts } = asked;

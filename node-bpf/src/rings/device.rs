@@ -8,10 +8,10 @@
 
 use std::collections::HashMap;
 
-use super::layout::{DEVICE_FIRST, DEVICE_LAST, DEVICE_OFFSET, OPEN_HASH, OPEN_RANKS};
+use super::layout::{DEVICE_FIRST, DEVICE_LAST, DEVICE_OFFSET};
 use crate::clock::Clock;
 use crate::decode;
-use crate::wire::{HAVE_HASH, HAVE_RANK, RawCall};
+use crate::wire::RawCall;
 use record::Collective;
 
 /// Evidence tier of times taken on the device.
@@ -64,7 +64,7 @@ impl DeviceClocks {
 /// Sets a call's times to those of the device.
 pub(super) fn place(call: &mut Collective, raw: &RawCall, clocks: &mut DeviceClocks, clock: &Clock) {
     let (first, last) = (raw.args[DEVICE_FIRST], raw.args[DEVICE_LAST]);
-    let comm = decode::communicator(raw).unwrap_or(0);
+    let comm = decode::communicator(raw).map_or(0, |(_, comm)| comm);
     // wrapping: a rank may write any bytes, and its own times are then meaningless
     let noticed = first.wrapping_add(raw.args[DEVICE_OFFSET]);
     let offset = clocks.learn(comm, noticed, raw.args[DEVICE_OFFSET].cast_signed());
@@ -73,18 +73,9 @@ pub(super) fn place(call: &mut Collective, raw: &RawCall, clocks: &mut DeviceClo
     call.tier = TIER;
 }
 
-/// The communicator and rank of a call that has not ended: `raw` has the communicator's hash and
-/// rank among its arguments.
-pub(super) fn identify(raw: &mut RawCall) {
-    raw.comm_hash = raw.args[OPEN_HASH];
-    raw.rank = (raw.args[OPEN_RANKS] >> 32) as u32 as i32;
-    raw.nranks = raw.args[OPEN_RANKS] as u32 as i32;
-    raw.flags |= HAVE_HASH | HAVE_RANK;
-}
-
 /// Sets the begin of a call that has not ended to that on the device.
 pub(super) fn place_open(call: &mut Collective, raw: &RawCall, clocks: &DeviceClocks, clock: &Clock) {
-    let Some(offset) = decode::communicator(raw).and_then(|comm| clocks.known(comm)) else { return };
+    let Some(offset) = decode::communicator(raw).and_then(|(_, comm)| clocks.known(comm)) else { return };
     let ended_ns = call.ts_ns.saturating_add(call.duration_ns);
     call.ts_ns = clock.unix_ns(raw.args[DEVICE_FIRST].wrapping_add_signed(offset));
     call.duration_ns = ended_ns.saturating_sub(call.ts_ns).max(0);

@@ -14,7 +14,7 @@ mod scheduling;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, atomic};
@@ -97,9 +97,10 @@ impl Rings {
     /// The directory cannot be made, or others may write into it.
     pub fn start(directory: &Path, node: Option<&str>, sink: Box<dyn FnMut(Record) + Send>) -> Result<Rings, Error> {
         let os = |doing| move |source| Error::Os { doing, source };
-        make_private(directory).map_err(os("making the directory of rings"))?;
-        let own = directory.join(node.unwrap_or("host"));
-        make_private(&own).map_err(os("making the node's directory of rings"))?;
+        let node = node.unwrap_or("host");
+        let refused = |refused| os("making the directory of rings")(std::io::Error::other::<trusted::Refused>(refused));
+        trusted::Dir::make(directory).and_then(|made| made.make_dir(node)).map_err(refused)?;
+        let own = directory.join(node);
         let lock = lock(&own);
         let files = Files::new(|| {});
         let processes = Processes::new(files.clone());
@@ -159,20 +160,6 @@ fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Makes it for this user alone; an existing one must be such a directory.
-fn make_private(path: &Path) -> std::io::Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        made => return made,
-    }
-    let found = fs::symlink_metadata(path)?;
-    if found.is_dir() && found.uid() == own_uid() && found.mode() & 0o077 == 0 {
-        return Ok(());
-    }
-    let message = format!("{} is another's, or open to others: remove it", path.display());
-    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, message))
-}
-
 /// Locks a node's rings for this reader; none when another one reads them.
 fn lock(node: &Path) -> Option<File> {
     let file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(node.join("reader")).ok()?;
@@ -197,8 +184,11 @@ impl Reader {
     /// Finds new rings and reads all.
     fn look(&mut self) {
         let nodes = fs::read_dir(&self.directory).into_iter().flatten().flatten().take(MOST_FILES);
-        let nodes: Vec<PathBuf> = nodes.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        let nodes: Vec<PathBuf> = nodes.map(|entry| entry.path()).collect();
         for node in nodes {
+            if trusted::Dir::open(&node).is_err() {
+                continue;
+            }
             let files = fs::read_dir(&node).into_iter().flatten().flatten().take(MOST_FILES);
             let files: Vec<PathBuf> = files
                 .map(|entry| entry.path())
@@ -235,7 +225,8 @@ impl Reader {
 
     /// Opens a ring; true when it is one (or was opened before).
     fn open(&mut self, path: &Path) -> bool {
-        let opened = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path);
+        let opened =
+            fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
         let Ok(file) = opened else { return false };
         self.take_up(file)
     }
@@ -283,7 +274,9 @@ impl Reader {
                 let Ok(target) = fs::read_link(file.path()) else { continue };
                 let target = target.as_os_str().as_encoded_bytes();
                 let ours = target.starts_with(prefix.as_encoded_bytes()) && target.ends_with(b" (deleted)");
-                if ours && let Ok(file) = fs::OpenOptions::new().read(true).write(true).open(file.path()) {
+                let open =
+                    || fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(file.path());
+                if ours && let Ok(file) = open() {
                     self.take_up(file);
                 }
             }
@@ -412,7 +405,7 @@ impl Ring {
         let timed = is_nccl(raw.func) && raw.flags & DEVICE_TIMES != 0;
         raw.flags &= match is_nccl(raw.func) {
             true => HAVE_SEQ | HAVE_HASH | HAVE_RANK | FROM_RCCL | CAPTURED | CAPTURE_KNOWN,
-            false => HAVE_SEQ,
+            false => HAVE_SEQ | HAVE_HASH | HAVE_RANK,
         };
         let mut call = self.decode(&raw, clock)?;
         if timed {
@@ -442,18 +435,19 @@ impl Ring {
             return vec![];
         }
         let calls = bytes.chunks_exact(layout::THREAD_BYTES).filter_map(InCall::parse).filter_map(|call| {
-            let mut raw = RawCall {
+            let raw = RawCall {
                 func: (*self.header.functions.get(call.func)?)?,
-                flags: NOT_RETURNED | if call.seq.is_some() { HAVE_SEQ } else { 0 },
+                flags: NOT_RETURNED | call.flags | if call.seq.is_some() { HAVE_SEQ } else { 0 },
                 enter_ns: call.enter_ns,
                 exit_ns: now_ns,
                 pid: self.header.pid,
                 tid: call.tid,
                 cgroup_id: self.process.seen.cgroup_id.unwrap_or(0),
-                comm_hash: 0,
+                comm_hash: call.comm_hash,
                 seq: call.seq.unwrap_or(0),
-                rank: -1,
-                nranks: -1,
+                comm_seq: call.comm_seq,
+                rank: call.rank,
+                nranks: call.nranks,
                 ret: 0,
                 args: call.args,
                 site: 0,
@@ -461,7 +455,6 @@ impl Ring {
             if !is_nccl(raw.func) {
                 return self.decode(&raw, clock);
             }
-            device::identify(&mut raw);
             let mut call = self.decode(&raw, clock)?;
             device::place_open(&mut call, &raw, &self.devices(), clock);
             Some(call)

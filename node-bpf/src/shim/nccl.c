@@ -13,6 +13,8 @@
 
 #include "nccl_abi.h"
 
+#pragma weak dladdr
+
 typedef unsigned long long word;
 
 /* X(name, index of count, of root, of the communicator); the data type follows the count, the stream the communicator. */
@@ -72,6 +74,25 @@ static struct op *op_of(word handle, word *open) {
   struct op *op = &ops[handle >> 2 & (OPS - 1)];
   *open = (handle >> 14) << 2 | OPEN;
   return __atomic_load_n(&op->state, __ATOMIC_ACQUIRE) == *open ? op : NULL;
+}
+
+/* Counts of calls by (communicator, function), from 0: as the agent's eBPF programs count them. */
+#define SEQ_SLOTS 4096
+static struct {
+  unsigned long long key, next;
+} seqs[SEQ_SLOTS];
+
+/* All ones when there is no room left. */
+static unsigned long long ring_seq(unsigned long long comm, unsigned int func) {
+  unsigned long long key = (comm << 7 | comm >> 57) ^ ((unsigned long long)(func + 1) << 1 | 1);
+  unsigned long long at = key * 0x9e3779b97f4a7c15ull >> 52;
+  for (unsigned int step = 0; step < 64; step++) {
+    unsigned int i = (unsigned int)(at + step) % SEQ_SLOTS;
+    unsigned long long found = __atomic_load_n(&seqs[i].key, __ATOMIC_ACQUIRE);
+    if (!found && __atomic_compare_exchange_n(&seqs[i].key, &found, key, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) found = key;
+    if (found == key) return __atomic_fetch_add(&seqs[i].next, 1, __ATOMIC_RELAXED);
+  }
+  return ~0ull;
 }
 
 static void make_ring(void) { ring_make(names, F_COUNT, "-nccl"); }
@@ -153,6 +174,7 @@ static void start_op(struct context *context, void **handle, const struct told *
   call->pid = ring->pid;
   call->tid = ring_tid;
   call->comm_hash = told->hash;
+  call->comm_seq = RM_NO_POSITION; /* NCCL tells of operations in the order of its plans */
   call->seq = told->seq;
   if (told->seq == ~0ull) {
     call->seq = ring_seq(context->id ^ told->hash, (unsigned int)told->func);
@@ -186,8 +208,11 @@ static void show(struct op *op, word first) {
   thread->seq = op->call.flags & RM_HAVE_SEQ ? op->call.seq : ~0ull;
   memcpy(thread->args, op->call.args, sizeof thread->args);
   thread->args[RM_DEVICE_FIRST] = first;
-  thread->args[RM_OPEN_HASH] = op->call.comm_hash;
-  thread->args[RM_OPEN_RANKS] = (word)(unsigned int)op->call.rank << 32 | (unsigned int)op->call.nranks;
+  thread->comm_seq = RM_NO_POSITION;
+  thread->comm_hash = op->call.comm_hash;
+  thread->rank = op->call.rank;
+  thread->nranks = op->call.nranks;
+  thread->flags = RM_HAVE_HASH | RM_HAVE_RANK;
   __atomic_store_n(&thread->func, (unsigned int)op->call.func + 1, __ATOMIC_RELEASE);
 }
 
@@ -263,7 +288,7 @@ static int datatype_named(const char *name) {
 static int open_context(void **context_, int *mask, word hash, int nranks, int rank, void *logger) {
   *context_ = NULL;
   *mask = 0;
-  pthread_once(&ring_once, make_ring);
+  ring_once(make_ring);
   struct context *context = ring ? calloc(1, sizeof *context) : NULL;
   if (!context) return 0; /* NCCL goes on as if there were no plugin: nothing is asked for */
   const char *host_only = getenv("RANKMESH_NCCL_DEVICE_TIMES");
@@ -272,7 +297,7 @@ static int open_context(void **context_, int *mask, word hash, int nranks, int r
   context->hash = hash;
   context->rank = rank;
   context->nranks = nranks;
-  context->of_rccl = logger && dladdr(logger, &library) && library.dli_fname && strstr(library.dli_fname, "librccl");
+  context->of_rccl = logger && dladdr && dladdr(logger, &library) && library.dli_fname && strstr(library.dli_fname, "librccl");
   *context_ = context;
   *mask = EVENT_COLL | EVENT_P2P;
   /* versions 1 to 3 give no device times; of RCCL's timer it is not documented what it counts in */

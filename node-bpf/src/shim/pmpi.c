@@ -11,43 +11,89 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include "../bpf/identity.h"
+
+#pragma weak dlsym
+#pragma weak dlopen
+#pragma weak dlclose
+
 typedef unsigned long long word;
 typedef int (*function)(word, word, word, word, word, word, word, word, word, word, word, word);
 
-/* X(name, index of the communicator among the arguments); -1: begins MPI; -2: has none */
-#define FUNCTIONS(X)                                                                                                  \
-  X(Allreduce, 5) X(Bcast, 4) X(Reduce, 6) X(Allgather, 6) X(Allgatherv, 7) X(Alltoall, 6) X(Alltoallv, 8)             \
-  X(Barrier, 0) X(Reduce_scatter, 5) X(Reduce_scatter_block, 5) X(Alltoallw, 8) X(Gather, 7) X(Gatherv, 8)             \
-  X(Scatter, 7) X(Scatterv, 8) X(Scan, 5) X(Exscan, 5) X(Send, 5) X(Ssend, 5) X(Recv, 5) X(Sendrecv, 10)               \
-  X(Rsend, 5) X(Sendrecv_replace, 7) X(Probe, 2) X(Mprobe, 2) X(Neighbor_allgather, 6) X(Neighbor_allgatherv, 7)       \
-  X(Neighbor_alltoall, 6) X(Neighbor_alltoallv, 8) X(Neighbor_alltoallw, 8) X(Wait, -2) X(Waitall, -2) X(Waitany, -2)  \
-  X(Waitsome, -2) X(Win_fence, -2) X(Win_complete, -2) X(Win_wait, -2) X(Win_unlock, -2) X(Win_flush, -2)              \
-  X(Init, -1) X(Init_thread, -1)
+/* X(name, role, index of the communicator among the arguments or WORLD or NONE, what more is to be known of the role, index of
+ * the argument with the address of what is made). Roles: of calls that are numbered by communicator and function, COLLECTIVE
+ * and BEGINS (nonblocking) also by position, MESSAGE not; LOCAL calls have no numbers; MAKES: enum rm_makes; GROUP: enum
+ * rm_groups. */
+enum role { COLLECTIVE, MESSAGE, LOCAL, BEGINS, MAKES, FREES, GROUP, INIT };
+enum { NONE = -1, WORLD = -2 };
+#define FUNCTIONS(X)                                                                                                   \
+  X(Allreduce, COLLECTIVE, 5, 0, NONE) X(Bcast, COLLECTIVE, 4, 0, NONE) X(Reduce, COLLECTIVE, 6, 0, NONE)               \
+  X(Allgather, COLLECTIVE, 6, 0, NONE) X(Allgatherv, COLLECTIVE, 7, 0, NONE) X(Alltoall, COLLECTIVE, 6, 0, NONE)        \
+  X(Alltoallv, COLLECTIVE, 8, 0, NONE) X(Barrier, COLLECTIVE, 0, 0, NONE) X(Reduce_scatter, COLLECTIVE, 5, 0, NONE)     \
+  X(Reduce_scatter_block, COLLECTIVE, 5, 0, NONE) X(Alltoallw, COLLECTIVE, 8, 0, NONE) X(Gather, COLLECTIVE, 7, 0, NONE) \
+  X(Gatherv, COLLECTIVE, 8, 0, NONE) X(Scatter, COLLECTIVE, 7, 0, NONE) X(Scatterv, COLLECTIVE, 8, 0, NONE)             \
+  X(Scan, COLLECTIVE, 5, 0, NONE) X(Exscan, COLLECTIVE, 5, 0, NONE) X(Neighbor_allgather, COLLECTIVE, 6, 0, NONE)       \
+  X(Neighbor_allgatherv, COLLECTIVE, 7, 0, NONE) X(Neighbor_alltoall, COLLECTIVE, 6, 0, NONE)                           \
+  X(Neighbor_alltoallv, COLLECTIVE, 8, 0, NONE) X(Neighbor_alltoallw, COLLECTIVE, 8, 0, NONE)                           \
+  X(Iallreduce, BEGINS, 5, 0, 6) X(Ibcast, BEGINS, 4, 0, 5) X(Ireduce, BEGINS, 6, 0, 7) X(Iallgather, BEGINS, 6, 0, 7)  \
+  X(Iallgatherv, BEGINS, 7, 0, 8) X(Ialltoall, BEGINS, 6, 0, 7) X(Ialltoallv, BEGINS, 8, 0, 9)                          \
+  X(Ialltoallw, BEGINS, 8, 0, 9) X(Ibarrier, BEGINS, 0, 0, 1) X(Ireduce_scatter, BEGINS, 5, 0, 6)                       \
+  X(Ireduce_scatter_block, BEGINS, 5, 0, 6) X(Igather, BEGINS, 7, 0, 8) X(Igatherv, BEGINS, 8, 0, 9)                    \
+  X(Iscatter, BEGINS, 7, 0, 8) X(Iscatterv, BEGINS, 8, 0, 9) X(Iscan, BEGINS, 5, 0, 6) X(Iexscan, BEGINS, 5, 0, 6)      \
+  X(Ineighbor_allgather, BEGINS, 6, 0, 7) X(Ineighbor_allgatherv, BEGINS, 7, 0, 8) X(Ineighbor_alltoall, BEGINS, 6, 0, 7) \
+  X(Ineighbor_alltoallv, BEGINS, 8, 0, 9) X(Ineighbor_alltoallw, BEGINS, 8, 0, 9)                                       \
+  X(Send, MESSAGE, 5, 0, NONE) X(Ssend, MESSAGE, 5, 0, NONE) X(Recv, MESSAGE, 5, 0, NONE) X(Sendrecv, MESSAGE, 10, 0, NONE) \
+  X(Rsend, MESSAGE, 5, 0, NONE) X(Sendrecv_replace, MESSAGE, 7, 0, NONE) X(Probe, MESSAGE, 2, 0, NONE)                  \
+  X(Mprobe, MESSAGE, 2, 0, NONE) X(Mrecv, LOCAL, NONE, 0, NONE) X(Wait, LOCAL, NONE, 0, NONE)                           \
+  X(Waitall, LOCAL, NONE, 1, NONE) X(Waitany, LOCAL, NONE, 1, NONE) X(Waitsome, LOCAL, NONE, 1, NONE)                   \
+  X(Comm_dup, MAKES, 0, RM_MAKES_COPY, 1) X(Comm_idup, MAKES, 0, RM_MAKES_COPY, 1)                                      \
+  X(Comm_dup_with_info, MAKES, 0, RM_MAKES_COPY, 2) X(Comm_idup_with_info, MAKES, 0, RM_MAKES_COPY, 2)                  \
+  X(Comm_split, MAKES, 0, RM_MAKES_BY_COLOUR, 3) X(Comm_split_type, MAKES, 0, RM_MAKES_BY_HOST, 4)                      \
+  X(Comm_create, MAKES, 0, RM_MAKES_BY_GROUP, 2) X(Comm_create_group, MAKES, 0, RM_MAKES_ALONE, 3)                      \
+  X(Comm_create_from_group, MAKES, NONE, RM_MAKES_OF_GROUP, 4) X(Cart_create, MAKES, 0, RM_MAKES_CART, 5)               \
+  X(Cart_sub, MAKES, 0, RM_MAKES_CART_PART, 2) X(Graph_create, MAKES, 0, RM_MAKES_ONE, 5)                               \
+  X(Dist_graph_create, MAKES, 0, RM_MAKES_ONE, 8) X(Dist_graph_create_adjacent, MAKES, 0, RM_MAKES_ONE, 9)              \
+  X(Intercomm_create, MAKES, 0, RM_MAKES_INTER, 5) X(Intercomm_merge, MAKES, 0, RM_MAKES_ONE, 2)                        \
+  X(Comm_spawn, MAKES, 5, RM_MAKES_NAMELESS, 6) X(Comm_spawn_multiple, MAKES, 6, RM_MAKES_NAMELESS, 7)                  \
+  X(Comm_accept, MAKES, 3, RM_MAKES_NAMELESS, 4) X(Comm_connect, MAKES, 3, RM_MAKES_NAMELESS, 4)                        \
+  X(Comm_free, FREES, 0, 0, NONE) X(Comm_disconnect, FREES, 0, 0, NONE)                                                 \
+  X(Win_create, MAKES, 4, RM_MAKES_COPY, 5) X(Win_allocate, MAKES, 3, RM_MAKES_COPY, 5)                                 \
+  X(Win_allocate_shared, MAKES, 3, RM_MAKES_COPY, 5) X(Win_create_dynamic, MAKES, 1, RM_MAKES_COPY, 2)                  \
+  X(Win_free, FREES, 0, 0, NONE) X(Win_fence, COLLECTIVE, 1, 0, NONE) X(Win_post, LOCAL, 2, 0, NONE)                    \
+  X(Win_start, LOCAL, 2, 0, NONE) X(Win_complete, LOCAL, 0, 0, NONE) X(Win_wait, LOCAL, 0, 0, NONE)                     \
+  X(Win_lock, LOCAL, 3, 0, NONE) X(Win_lock_all, LOCAL, 1, 0, NONE) X(Win_unlock, LOCAL, 1, 0, NONE)                    \
+  X(Win_unlock_all, LOCAL, 0, 0, NONE) X(Win_flush, LOCAL, 1, 0, NONE) X(Win_flush_all, LOCAL, 0, 0, NONE)              \
+  X(Comm_group, GROUP, 0, RM_GROUP_OF_COMM, 1) X(Comm_remote_group, GROUP, 0, RM_GROUP_OF_REMOTE, 1)                    \
+  X(Group_incl, GROUP, NONE, RM_GROUP_INCL, 3) X(Group_excl, GROUP, NONE, RM_GROUP_EXCL, 3)                             \
+  X(Group_range_incl, GROUP, NONE, RM_GROUP_RANGE_INCL, 3) X(Group_range_excl, GROUP, NONE, RM_GROUP_RANGE_EXCL, 3)     \
+  X(Group_union, GROUP, NONE, RM_GROUP_UNION, 2) X(Group_intersection, GROUP, NONE, RM_GROUP_INTERSECTION, 2)           \
+  X(Group_difference, GROUP, NONE, RM_GROUP_DIFFERENCE, 2)                                                              \
+  X(Group_from_session_pset, GROUP, NONE, RM_GROUP_OF_SET, 2) X(Group_free, GROUP, NONE, RM_GROUP_FREE, 0)              \
+  X(Init, INIT, WORLD, 0, NONE) X(Init_thread, INIT, WORLD, 0, NONE) X(Finalize, COLLECTIVE, WORLD, 0, NONE)
 
 enum {
-#define X(name, comm) F_##name,
+#define X(name, role, comm, kind, made) F_##name,
   FUNCTIONS(X)
 #undef X
   F_COUNT
 };
 
 static const char *const names[] = {
-#define X(name, comm) "MPI_" #name,
+#define X(name, role, comm, kind, made) "MPI_" #name,
   FUNCTIONS(X)
 #undef X
 };
-static const int comm_at[] = {
-#define X(name, comm) comm,
+static const struct {
+  signed char role, comm, kind, made;
+} known[] = {
+#define X(name, role, comm, kind, made) {role, comm, kind, made},
   FUNCTIONS(X)
 #undef X
 };
 
-/* MPI_Init was called through here: sequence numbers are complete. */
-static int started;
 /* Inside a traced call: what that calls itself is part of it. */
 static __thread int depth;
 
-static void make_ring(void) { ring_make(names, F_COUNT, ""); }
 
 struct search {
   const char *symbol;
@@ -60,7 +106,7 @@ static int look_into(struct dl_phdr_info *info, size_t size, void *data) {
   const char *base = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
   (void)size;
   if (!base || (strncmp(base, "/libmpi", 7) && strncmp(base, "/libmpich", 9))) return 0;
-  void *library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+  void *library = dlopen ? dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
   if (!library) return 0;
   search->found = dlsym(library, search->symbol);
   dlclose(library);
@@ -70,56 +116,126 @@ static int look_into(struct dl_phdr_info *info, size_t size, void *data) {
 static function next_of(const char *symbol, function *cached) {
   function known = __atomic_load_n(cached, __ATOMIC_RELAXED);
   if (known) return known;
-  void *found = dlsym(RTLD_NEXT, symbol);
-  if (!found) {
+  void *found = dlsym ? dlsym(RTLD_NEXT, symbol) : NULL;
+  if (!found && dlsym) {
     struct search search = {symbol, NULL};
     dl_iterate_phdr(look_into, &search);
     found = search.found;
   }
   if (!found) {
-    fprintf(stderr, "rankmesh: no MPI library has %s; run this program without LD_PRELOAD=librankmesh_pmpi.so\n", symbol);
+    char message[160];
+    int length = snprintf(message, sizeof message,
+                          "rankmesh: no MPI library has %s; run this program without LD_PRELOAD=librankmesh_pmpi.so\n", symbol);
+    if (write(2, message, (size_t)length) < 0) abort();
     abort();
   }
   __atomic_store_n(cached, (function)found, __ATOMIC_RELAXED);
   return (function)found;
 }
 
+#include "comms.c"
+
+static void make_ring(void) {
+  look_at_library();
+  ring_make(names, F_COUNT, "");
+}
+
+/* Collectives that have begun, by request; only Open MPI's requests, which are of collectives or of messages for good. */
+#define BEGUN 256
+static struct {
+  word request, hash, comm_seq;
+  int rank, nranks;
+} begun[BEGUN];
+static int any_begun;
+
+static void request_begins(word request, const struct rm_call *call) {
+  if (!request || int_handles || !(call->flags & RM_HAVE_HASH)) return;
+  unsigned int at = first_step(request) % BEGUN;
+  begun[at].request = 0;
+  begun[at].hash = call->comm_hash;
+  begun[at].comm_seq = call->comm_seq;
+  begun[at].rank = call->rank;
+  begun[at].nranks = call->nranks;
+  __atomic_store_n(&begun[at].request, request, __ATOMIC_RELEASE);
+  any_begun = 1;
+}
+
+/* For whom is waited, when one of the first requests is a collective's. */
+#define MOST_REQUESTS 16
+static void show_awaited(struct rm_ring_thread *thread, word many, const word *a) {
+  const word *first = (const word *)(many ? a[1] : a[0]);
+  int n = many ? (int)a[0] : 1;
+  for (int i = 0; i < n && i < MOST_REQUESTS; i++) {
+    unsigned int at = first_step(first[i]) % BEGUN;
+    if (!first[i] || __atomic_load_n(&begun[at].request, __ATOMIC_ACQUIRE) != first[i]) continue;
+    thread->comm_hash = begun[at].hash;
+    thread->comm_seq = begun[at].comm_seq;
+    thread->rank = begun[at].rank;
+    thread->nranks = begun[at].nranks;
+    thread->flags = RM_HAVE_HASH | (begun[at].rank >= 0 ? RM_HAVE_RANK : 0);
+    return;
+  }
+}
+
+/* The communicator of a call, and its numbers there. NULL when it has none, or none that is known. */
+static struct comm *identify(int func, const word *a, struct rm_call *record) {
+  int role = known[func].role, at = known[func].comm;
+  word handle = at == WORLD ? world : at == NONE ? 0 : role == FREES ? handle_at(a[0]) : handle_of(a[at]);
+  struct comm *comm = role == INIT ? NULL : comm_named(handle);
+  if (!comm) return NULL;
+  record->rank = comm->rank;
+  record->nranks = comm->nranks;
+  record->comm_hash = comm->hash;
+  if (comm->hash) record->flags |= RM_HAVE_HASH;
+  if (comm->rank >= 0) record->flags |= RM_HAVE_RANK;
+  if (!comm->counted || role == LOCAL || role == GROUP || known[func].kind == RM_MAKES_ALONE) return comm;
+  record->seq = __atomic_fetch_add(&comm->seqs[func], 1, __ATOMIC_RELAXED);
+  record->flags |= RM_HAVE_SEQ;
+  if (role != MESSAGE) record->comm_seq = __atomic_fetch_add(&comm->position, 1, __ATOMIC_RELAXED);
+  return comm;
+}
+
 /* `site`: where it was called, which is where it returns to. */
 static int traced(int func, function call, const word *a, word site) {
-  int result;
+  int result, role = known[func].role;
   if (depth) return call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
-  pthread_once(&ring_once, make_ring);
+  ring_once(make_ring);
+  if (!ring) return call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
   depth = 1;
-  if (comm_at[func] == -1) {
-    result = call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
-    if (result == 0) started = 1;
-  } else if (!ring) {
-    result = call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
-  } else {
-    struct rm_ring_thread *thread = ring_own_thread();
-    word seq = started && comm_at[func] >= 0 ? ring_seq(a[comm_at[func]], (unsigned int)func) : ~0ull;
-    struct rm_call record = {.kind = RM_CALL, .func = (unsigned char)func, .rank = -1, .nranks = -1};
-    record.site_high = (unsigned short)(site >> 32);
-    record.site_low = (unsigned int)site;
-    record.flags = seq == ~0ull ? 0 : RM_HAVE_SEQ;
-    record.seq = seq == ~0ull ? 0 : seq;
-    record.pid = ring->pid;
-    record.tid = ring_tid;
-    memcpy(record.args, a, sizeof record.args);
-    record.enter_ns = now_ns();
-    if (thread) {
-      thread->enter_ns = record.enter_ns;
-      thread->seq = seq;
-      memcpy(thread->args, a, sizeof thread->args);
-      __atomic_store_n(&thread->func, (unsigned int)func + 1, __ATOMIC_RELEASE);
-    }
-    result = call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
-    record.exit_ns = now_ns();
-    record.ret = result;
-    if (ring) { /* not a child of a fork within the call */
-      if (thread) __atomic_store_n(&thread->func, 0, __ATOMIC_RELEASE);
-      ring_write(&record);
-    }
+  struct rm_ring_thread *thread = ring_own_thread();
+  struct rm_call record = {.kind = RM_CALL, .func = (unsigned char)func, .rank = -1, .nranks = -1, .comm_seq = RM_NO_POSITION};
+  struct comm *comm = identify(func, a, &record);
+  record.site_high = (unsigned short)(site >> 32);
+  record.site_low = (unsigned int)site;
+  record.pid = ring->pid;
+  record.tid = ring_tid;
+  memcpy(record.args, a, sizeof record.args);
+  record.enter_ns = now_ns();
+  if (thread && role != GROUP) {
+    thread->enter_ns = record.enter_ns;
+    thread->seq = record.flags & RM_HAVE_SEQ ? record.seq : ~0ull;
+    thread->comm_seq = record.comm_seq;
+    thread->comm_hash = record.comm_hash;
+    thread->rank = record.rank;
+    thread->nranks = record.nranks;
+    thread->flags = record.flags & (RM_HAVE_HASH | RM_HAVE_RANK);
+    memcpy(thread->args, a, sizeof thread->args);
+    if (any_begun && role == LOCAL && func >= F_Wait && func <= F_Waitsome) show_awaited(thread, (word)known[func].kind, a);
+    __atomic_store_n(&thread->func, (unsigned int)func + 1, __ATOMIC_RELEASE);
+  }
+  if (role == FREES && comm) comm_ends(comm);
+  if (role == GROUP && known[func].kind == RM_GROUP_FREE) group_ends(handle_at(a[0]));
+  result = call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
+  record.exit_ns = now_ns();
+  record.ret = result;
+  if (ring) { /* not a child of a fork within the call */
+    word made = result == 0 && known[func].made >= 0 ? handle_at(a[known[func].made]) : 0;
+    if (thread) __atomic_store_n(&thread->func, 0, __ATOMIC_RELEASE);
+    if (role == INIT && result == 0) comms_begin();
+    if (role == MAKES) comm_made(known[func].kind, comm, record.comm_seq, a, made);
+    if (role == BEGINS) request_begins(made, &record);
+    if (role == GROUP && made && known[func].kind != RM_GROUP_FREE) group_made(known[func].kind, comm, a, made);
+    if (role != GROUP) ring_write(&record);
   }
   depth = 0;
   return result;
@@ -130,7 +246,7 @@ static int traced(int func, function call, const word *a, word site) {
                                                     word i, word j, word k, word l) {                                  \
     static function next;                                                                                              \
     const word args[] = {a, b, c, d, e, f, g, h, i, j, k, l};                                                          \
-    return traced(func, next_of(#symbol, &next), args, (word)__builtin_return_address(0));                                                                \
+    return traced(func, next_of(#symbol, &next), args, (word)__builtin_return_address(0));                             \
   }
-#define X(name, comm) WRAP(MPI_##name, F_##name) WRAP(PMPI_##name, F_##name)
+#define X(name, role, comm, kind, made) WRAP(MPI_##name, F_##name) WRAP(PMPI_##name, F_##name)
 FUNCTIONS(X)

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +14,14 @@
 
 #include "ring.h"
 
-static struct rm_ring *ring; /* NULL: not wanted, or could not be made */
-static pthread_once_t ring_once = PTHREAD_ONCE_INIT;
+/* The libraries are linked against nothing: they name no library and no version of a symbol, so that they load wherever
+ * the program does, with glibc from 2.17 on and with musl. What is not in libc itself everywhere is weak: where it is
+ * missing it is not called. (glibc resolves a symbol without a version to its oldest one, or its only one.) */
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
+extern int pthread_atfork(void (*)(void), void (*)(void), void (*)(void)) __attribute__((weak));
+
+static struct rm_ring *ring; /* NULL: not wanted, not made yet, or could not be made */
+static int ring_looked; /* 1: is being made, 2: that is over */
 static unsigned int ring_threads;
 
 /* The thread's own entry in ring->threads; -1: none left. */
@@ -31,37 +37,55 @@ static unsigned long long now_ns(void) {
 /* A child that goes on without exec is another process: its calls are not the parent's. */
 static void ring_in_child(void) { ring = NULL; }
 
+/* Opens a directory that this user alone may enter, and makes it where it is missing; -1: there is none. */
+static int ring_directory(int at, const char *name) {
+  struct stat found;
+  mkdirat(at, name, 0700);
+  int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  /* the system call itself: before glibc 2.33 there is no function of this name in it */
+  if (fd >= 0 && (syscall(SYS_fstat, fd, &found) || found.st_uid != geteuid() || (found.st_mode & 077))) {
+    close(fd);
+    fd = -1;
+  }
+  return fd;
+}
+
+static int ring_file(const char *suffix) {
+  const char *dir = getenv("RANKMESH_RING_DIR");
+  const char *node = getenv("SLURMD_NODENAME");
+  char name[64];
+  if (!dir || dir[0] != '/') return -1;
+  /* several nodes may share one host; the agent of a node looks in its own directory first */
+  if (!node || !*node || strchr(node, '/') || node[0] == '.') node = "host";
+  int top = ring_directory(AT_FDCWD, dir);
+  int own = top < 0 ? -1 : ring_directory(top, node);
+  if (top >= 0) close(top);
+  if (own < 0) return -1;
+  snprintf(name, sizeof name, "ring-%d%s", (int)getpid(), suffix);
+  int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  int fd = openat(own, name, flags, 0600);
+  if (fd < 0 && errno == EEXIST) { /* of an earlier process with this pid, which no agent has read */
+    unlinkat(own, name, 0);
+    fd = openat(own, name, flags, 0600);
+  }
+  /* Reserved now: a full file system must not become a SIGBUS later. */
+  if (fd >= 0 && posix_fallocate(fd, 0, sizeof(struct rm_ring))) {
+    unlinkat(own, name, 0);
+    close(fd);
+    fd = -1;
+  }
+  close(own);
+  return fd;
+}
+
 /* Errors are not reported: a rank has nobody to report to, and its coverage says that nothing came from it. */
 /* `suffix` tells the rings of several libraries in one process apart. */
 static void ring_make(const char *const *names, unsigned int count, const char *suffix) {
-  const char *dir = getenv("RANKMESH_RING_DIR");
-  const char *node = getenv("SLURMD_NODENAME");
-  char path[4096];
-  if (!dir || dir[0] != '/' || count > RM_RING_NAMES) return;
   int saved = errno;
-  /* several nodes may share one host; the agent of a node looks in its own directory first */
-  if (!node || !*node || strchr(node, '/') || node[0] == '.') node = "host";
-  mkdir(dir, 0700);
-  if (snprintf(path, sizeof path, "%s/%s", dir, node) >= (int)sizeof path) return;
-  mkdir(path, 0700);
-  if (snprintf(path, sizeof path, "%s/%s/ring-%d%s", dir, node, (int)getpid(), suffix) >= (int)sizeof path) return;
-  int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  int fd = open(path, flags, 0600);
-  if (fd < 0 && errno == EEXIST) { /* of an earlier process with this pid, which no agent has read */
-    unlink(path);
-    fd = open(path, flags, 0600);
-  }
-  if (fd < 0) goto out;
-  /* Reserved now: a full file system must not become a SIGBUS later. */
-  if (posix_fallocate(fd, 0, sizeof(struct rm_ring))) {
-    unlink(path);
-    close(fd);
-    goto out;
-  }
-  struct rm_ring *made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  int fd = count > RM_RING_NAMES ? -1 : ring_file(suffix);
+  struct rm_ring *made = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (made == MAP_FAILED) {
-    unlink(path);
-    close(fd);
+    if (fd >= 0) close(fd); /* the file has no header: it is taken away once the process has ended */
     goto out;
   }
   /* fd stays open: an agent that is started later finds the ring through /proc when the file's name is gone */
@@ -71,10 +95,24 @@ static void ring_make(const char *const *names, unsigned int count, const char *
   made->names_used = count;
   for (unsigned int i = 0; i < count; i++) snprintf(made->names[i], RM_RING_NAME_BYTES, "%s", names[i]);
   __atomic_store_n(&made->magic, RM_RING_MAGIC, __ATOMIC_RELEASE);
-  pthread_atfork(NULL, NULL, ring_in_child);
-  ring = made;
+  if (__register_atfork) __register_atfork(NULL, NULL, ring_in_child, NULL);
+  else if (pthread_atfork) pthread_atfork(NULL, NULL, ring_in_child);
+  __atomic_store_n(&ring, made, __ATOMIC_RELEASE);
 out:
   errno = saved;
+}
+
+/* Once in a process. Who comes meanwhile waits for it, in a child of a fork in that moment in vain: a second at most. */
+static void ring_once(void (*make)(void)) {
+  int looked = __atomic_load_n(&ring_looked, __ATOMIC_ACQUIRE);
+  if (looked == 2) return;
+  if (!looked && __atomic_compare_exchange_n(&ring_looked, &looked, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+    make();
+  } else {
+    unsigned long long until = now_ns() + 1000000000ull;
+    while (__atomic_load_n(&ring_looked, __ATOMIC_ACQUIRE) != 2 && now_ns() < until) sched_yield();
+  }
+  __atomic_store_n(&ring_looked, 2, __ATOMIC_RELEASE);
 }
 
 __attribute__((unused)) static struct rm_ring_thread *ring_own_thread(void) {
@@ -98,23 +136,4 @@ static void ring_write(const struct rm_call *call) {
   struct rm_ring_slot *slot = &ring->slot[ticket % RM_RING_SLOTS];
   memcpy(&slot->call, call, sizeof *call);
   __atomic_store_n(&slot->ready, ticket + 1, __ATOMIC_RELEASE);
-}
-
-/* Counts of calls by (communicator, function), from 0: as the agent's eBPF programs count them. */
-#define SEQ_SLOTS 4096
-static struct {
-  unsigned long long key, next;
-} seqs[SEQ_SLOTS];
-
-/* All ones when there is no room left. */
-static unsigned long long ring_seq(unsigned long long comm, unsigned int func) {
-  unsigned long long key = (comm << 7 | comm >> 57) ^ ((unsigned long long)(func + 1) << 1 | 1);
-  unsigned long long at = key * 0x9e3779b97f4a7c15ull >> 52;
-  for (unsigned int step = 0; step < 64; step++) {
-    unsigned int i = (unsigned int)(at + step) % SEQ_SLOTS;
-    unsigned long long found = __atomic_load_n(&seqs[i].key, __ATOMIC_ACQUIRE);
-    if (!found && __atomic_compare_exchange_n(&seqs[i].key, &found, key, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) found = key;
-    if (found == key) return __atomic_fetch_add(&seqs[i].next, 1, __ATOMIC_RELAXED);
-  }
-  return ~0ull;
 }

@@ -10,22 +10,19 @@
 #include "../bpf/wire.h"
 
 #define RM_RING_MAGIC 0x31474e4952534d52ULL /* "RMSRING1" */
-#define RM_RING_VERSION 1
+#define RM_RING_VERSION 2
 #define RM_RING_SLOTS 8192
-#define RM_RING_NAMES 64
-#define RM_RING_NAME_BYTES 24
+#define RM_RING_NAMES 192
+#define RM_RING_NAME_BYTES 32
 #define RM_RING_THREADS 32
 
 /* rm_call.flags, in rings alone: the call's arguments from RM_DEVICE_FIRST on are of the device, not the function's: when it
  * began and ended there by the device's clock, and a host time (CLOCK_MONOTONIC) less a device time of about the same moment,
- * too large by as long as it took to be noticed. Of a call that has not ended (struct rm_ring_thread) RM_DEVICE_FIRST, and
- * its communicator's hash and rank << 32 | nranks. */
+ * too large by as long as it took to be noticed. Of a call that has not ended (struct rm_ring_thread) RM_DEVICE_FIRST. */
 #define RM_DEVICE_TIMES 128
 #define RM_DEVICE_FIRST 8
 #define RM_DEVICE_LAST 9
 #define RM_DEVICE_OFFSET 10
-#define RM_OPEN_HASH 9
-#define RM_OPEN_RANKS 10
 
 /* The call that a thread is in; func is its index plus one, 0: in none. */
 struct rm_ring_thread {
@@ -33,8 +30,12 @@ struct rm_ring_thread {
   unsigned int func;
   unsigned long long enter_ns;
   unsigned long long seq; /* all ones: not counted */
+  unsigned long long comm_seq; /* RM_NO_POSITION: none */
+  unsigned long long comm_hash;
+  int rank, nranks;
+  unsigned int flags; /* RM_HAVE_HASH, RM_HAVE_RANK */
+  unsigned int pad;
   unsigned long long args[RM_MAX_ARGS];
-  unsigned long long pad;
 };
 
 struct rm_ring_slot {
@@ -54,18 +55,19 @@ struct rm_ring {
   unsigned long long lost; /* no room, or more different communicators and functions than are counted */
   unsigned char pad3[312];
   char names[RM_RING_NAMES][RM_RING_NAME_BYTES]; /* the functions, as their symbols: "MPI_Allreduce" */
-  unsigned char pad4[2048];
+  unsigned char pad4[1536];
   struct rm_ring_thread threads[RM_RING_THREADS];
+  unsigned char pad5[3328];
   struct rm_ring_slot slot[RM_RING_SLOTS];
 };
 
-_Static_assert(sizeof(struct rm_ring_thread) == 128, "src/rings/layout.rs reads 128 bytes");
-_Static_assert(sizeof(struct rm_ring_slot) == 176, "src/rings/layout.rs reads 176 bytes");
+_Static_assert(sizeof(struct rm_ring_thread) == 152, "src/rings/layout.rs reads 152 bytes");
+_Static_assert(sizeof(struct rm_ring_slot) == 184, "src/rings/layout.rs reads 184 bytes");
 _Static_assert(__builtin_offsetof(struct rm_ring, head) == 64, "head");
 _Static_assert(__builtin_offsetof(struct rm_ring, tail) == 128, "tail");
 _Static_assert(__builtin_offsetof(struct rm_ring, lost) == 192, "lost");
 _Static_assert(__builtin_offsetof(struct rm_ring, names) == 512, "names");
-_Static_assert(__builtin_offsetof(struct rm_ring, threads) == 4096, "threads");
-_Static_assert(__builtin_offsetof(struct rm_ring, slot) == 8192, "slot");
+_Static_assert(__builtin_offsetof(struct rm_ring, threads) == 8192, "threads");
+_Static_assert(__builtin_offsetof(struct rm_ring, slot) == 16384, "slot");
 
 #endif

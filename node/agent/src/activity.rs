@@ -10,7 +10,7 @@ use std::time::Instant;
 use futures::StreamExt;
 use gossip::Member;
 use model::wire::{Request, Response};
-use verdicts::{Activity, Doing, Input, Progress};
+use verdicts::{Activity, Doing, Input};
 
 use super::Shared;
 
@@ -41,17 +41,15 @@ pub(super) fn activity(pid: u32) -> Activity {
 /// live node that answers within the deadline. Empty where none has.
 pub(super) async fn of_those_who_wait(shared: &Shared, input: &Input, deadline: Instant) -> Vec<Doing> {
     let long = |since_ns: i64| input.until_ns.saturating_sub(since_ns) >= LONG_NS;
-    let waits = |p: &Progress| p.since_ns.is_some_and(long);
-    // Calls without a number, and their progress, get one only when hosts are compared.
-    let late = || input.unnumbered.iter().chain(&input.open_unnumbered);
-    let unnumbered = input.open_unnumbered.iter().any(|open| long(open.entry_ns))
-        || (!input.unnumbered.is_empty() && input.syncing.iter().any(|sync| long(sync.start_ns)));
-    if !unnumbered && !input.progress.iter().any(waits) {
+    let waits = input.in_calls.iter().any(|call| long(call.since_ns));
+    if !waits && !input.syncing.iter().any(|sync| long(sync.start_ns)) {
         return Vec::new();
     }
     let mut pids: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-    let known = input.progress.iter().map(|p| (&p.node, p.pid)).chain(late().map(|seen| (&seen.node, seen.pid)));
-    for (node, pid) in known {
+    let calls = input.in_calls.iter().map(|call| (&call.node, call.pid));
+    let late = input.unnumbered.iter().map(|seen| (&seen.node, seen.pid));
+    let known = input.progress.iter().map(|p| (&p.node, p.pid)).chain(input.ranks.iter().map(|of| (&of.node, of.pid)));
+    for (node, pid) in known.chain(calls).chain(late) {
         pids.entry(node).or_default().extend(u32::try_from(pid));
     }
     let asked = shared.coordinator.gossip.members().into_iter().filter(Member::may_live).filter_map(|member| {

@@ -2,6 +2,7 @@
 //! `audit` table, and log lines for what was refused. An agent that serves a file has no store to
 //! write to, so it only logs.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,8 +11,14 @@ use parking_lot::Mutex;
 use record::unix_now_ns;
 use store::{Audit, Source};
 
-/// Rows a second; further ones are counted in one row.
+/// Rows a second of one who asks. Of further questions those are rows that cost at least twice as
+/// much as any before them in that second, so that cheap ones hide no other; the rest are counted
+/// in a row of hers.
 const ROWS_PER_SECOND: i64 = 50;
+/// Those who are told apart in a second. (Others' questions count as one's.)
+const CALLERS: usize = 1_024;
+/// What a row of an answer costs, as bytes, where these were not counted.
+const ROW_BYTES: i64 = 32;
 /// Characters kept of a question, and of a reason.
 const MAX_QUESTION: usize = 2_000;
 const MAX_REASON: usize = 500;
@@ -21,7 +28,21 @@ const SECOND_NS: i64 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Auditor {
     source: Arc<Source>,
-    second: Mutex<(i64, i64)>,
+    second: Mutex<Second>,
+}
+
+/// What was asked in the present second.
+#[derive(Debug, Default)]
+struct Second {
+    number: i64,
+    callers: HashMap<(&'static str, String), Asked>,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    rows: i64,
+    left_out: i64,
+    most: i64,
 }
 
 /// One question that is being answered.
@@ -82,7 +103,7 @@ impl Asking {
 
 impl Auditor {
     pub(super) fn new(source: Arc<Source>) -> Self {
-        Self { source, second: Mutex::new((0, 0)) }
+        Self { source, second: Mutex::default() }
     }
 
     /// Writes the row with the result.
@@ -97,16 +118,6 @@ impl Auditor {
             }
             Outcome::Refused(reason) => {
                 row.outcome = "refused";
-                // Escaped by the debug form: a question may contain anything.
-                tracing::warn!(
-                    via = row.via,
-                    who = row.who,
-                    role = row.role,
-                    kind = row.kind,
-                    question = ?row.question.as_deref().unwrap_or_default().chars().take(200).collect::<String>(),
-                    reason = ?cut(&reason, MAX_REASON),
-                    "refused"
-                );
                 row.reason = Some(cut(&reason, MAX_REASON));
             }
             Outcome::Failed(reason) => {
@@ -114,33 +125,56 @@ impl Auditor {
                 row.reason = Some(cut(&reason, MAX_REASON));
             }
         }
-        let Source::Store(store) = self.source.as_ref() else { return };
         for row in self.admitted(row) {
-            store.ingest().audit(row);
+            if row.outcome == "refused" {
+                // Escaped by the debug form: a question may contain anything.
+                tracing::warn!(
+                    via = row.via,
+                    who = row.who,
+                    role = row.role,
+                    kind = row.kind,
+                    question = ?row.question.as_deref().unwrap_or_default().chars().take(200).collect::<String>(),
+                    reason = ?row.reason,
+                    "refused"
+                );
+            }
+            if let Source::Store(store) = self.source.as_ref() {
+                store.ingest().audit(row);
+            }
         }
     }
 
-    /// The row if this second has room for it; before it, a row with the count of those that the
-    /// second before had no room for.
+    /// The row, if of who asks there is room for it in this second; before it, a row for each of
+    /// whom the second before left questions out, with their number.
     fn admitted(&self, row: Audit) -> Vec<Audit> {
-        let second = row.ts_ns.div_euclid(SECOND_NS);
-        let mut now = self.second.lock();
+        let number = row.ts_ns.div_euclid(SECOND_NS);
+        let mut second = self.second.lock();
         let mut rows = Vec::new();
-        if now.0 != second {
-            if now.1 > ROWS_PER_SECOND {
-                rows.push(Audit {
-                    ts_ns: row.ts_ns,
-                    kind: "more",
-                    outcome: "answered",
-                    rows: Some(now.1 - ROWS_PER_SECOND),
-                    ..Audit::default()
-                });
-            }
-            *now = (second, 0);
+        if second.number != number {
+            let over = std::mem::replace(&mut *second, Second { number, ..Second::default() });
+            let left_out = over.callers.into_iter().filter(|(_, asked)| asked.left_out > 0);
+            rows.extend(left_out.map(|((via, who), asked)| Audit {
+                ts_ns: row.ts_ns,
+                via,
+                who,
+                kind: "more",
+                outcome: "answered",
+                rows: Some(asked.left_out),
+                ..Audit::default()
+            }));
         }
-        now.1 += 1;
-        if now.1 <= ROWS_PER_SECOND {
+        let mut key = (row.via, row.who.clone());
+        if second.callers.len() >= CALLERS && !second.callers.contains_key(&key) {
+            key = ("", String::new());
+        }
+        let asked = second.callers.entry(key).or_default();
+        let cost = row.bytes.unwrap_or(0).max(row.rows.unwrap_or(0).saturating_mul(ROW_BYTES));
+        if asked.rows < ROWS_PER_SECOND || cost / 2 >= asked.most.max(ROW_BYTES) {
+            asked.rows += 1;
+            asked.most = asked.most.max(cost);
             rows.push(row);
+        } else {
+            asked.left_out += 1;
         }
         rows
     }
@@ -166,10 +200,31 @@ mod tests {
         let path = dir.path().join("x.db");
         rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE t(x)").unwrap();
         let auditor = Auditor::new(Arc::new(Source::Served(ServedDb::open(&path, Vec::new()).unwrap())));
-        let kept: usize = (0..1_000).map(|_| auditor.admitted(row(5 * SECOND_NS)).len()).sum();
+        let of = |who: &str, bytes| Audit { who: who.to_owned(), bytes: Some(bytes), ..row(5 * SECOND_NS) };
+        let kept: usize = (0..1_000).map(|_| auditor.admitted(of("flood", 100)).len()).sum();
         assert_eq!(kept, 50);
+        // It hides nobody else's question, and none of hers that gets more.
+        assert_eq!(auditor.admitted(of("other", 1)).len(), 1);
+        assert_eq!((auditor.admitted(of("flood", 5_000)).len(), auditor.admitted(of("flood", 5_000)).len()), (1, 0));
+        // Nor can rows be made without end by asking for ever more.
+        let rising: usize = (0..100_000).map(|bytes| auditor.admitted(of("flood", bytes)).len()).sum();
+        assert!(rising < 10, "{rising}");
         let next = auditor.admitted(row(6 * SECOND_NS));
-        assert_eq!((next[0].kind, next[0].rows, next[1].kind), ("more", Some(950), "query"));
+        let more: Vec<_> = next.iter().map(|row| (row.kind, row.who.as_str())).collect();
+        assert_eq!(more, [("more", "flood"), ("query", "")]);
+        assert!(next[0].rows.is_some_and(|left_out| left_out > 950));
+    }
+
+    #[test]
+    fn many_callers_are_told_apart_up_to_a_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE t(x)").unwrap();
+        let auditor = Auditor::new(Arc::new(Source::Served(ServedDb::open(&path, Vec::new()).unwrap())));
+        for caller in 0..3 * CALLERS {
+            auditor.admitted(Audit { who: caller.to_string(), ..row(5 * SECOND_NS) });
+        }
+        assert_eq!(auditor.second.lock().callers.len(), CALLERS + 1);
     }
 
     #[test]

@@ -110,7 +110,10 @@ pub(super) async fn gathered(asking: Asking<'_>, report: &Report, silent: &BTree
                 let unrecorded = |note: &String| note.contains(NOT_RECORDED) || note.contains(UNFILLED);
                 match read {
                     Ok(()) if notes.iter().any(unrecorded) => {}
-                    Ok(()) => looked_at.push(topic.words().to_owned()),
+                    Ok(()) => match topic.looked_at(!rows.is_empty()) {
+                        Ok(seen) => looked_at.push(seen),
+                        Err(unseen) => not_visible.push(unseen),
+                    },
                     Err(error) => not_visible.push(error.to_string()),
                 }
                 if rows.len() >= ROWS {

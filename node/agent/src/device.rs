@@ -32,6 +32,10 @@ pub(super) fn open_call(wait: &node_bpf::DeviceWait) -> OpenCall {
         library: LIBRARY.to_owned(),
         root: None,
         job_id: None,
+        comm_seq: None,
+        bytes: None,
+        datatype: None,
+        reduce_op: None,
     }
 }
 

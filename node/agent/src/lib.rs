@@ -155,6 +155,9 @@ impl Agent {
     /// it is reported and the agent goes on.
     pub async fn start(config: AgentConfig) -> anyhow::Result<Self> {
         let readers = access::Readers::of(&config.socket_access)?;
+        if let Some(command) = &config.on_finding {
+            standing::hook_is_ours(command).context("--on-finding")?;
+        }
         let (source, unwritable) = source::open(&config)?;
         if !certs::Identity::exists(&config.identity) {
             // A mesh is founded, or a token used, by a start that can listen.

@@ -15,6 +15,7 @@ use model::frame::{self, FrameReader};
 use model::limit::{ConcurrencyLimit, Slot};
 use model::{LocalRequest, LocalResponse, OnBehalf};
 use query::access::{Access, Caller};
+use query_planner::memory::Account;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
@@ -30,6 +31,8 @@ const CLIENTS: usize = 256;
 const CLIENTS_OF_ONE: usize = 32;
 /// How long a client may take to ask, and to read a piece of its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Memory of a request while it arrives: what is read may be twice as much as the request.
+const REQUEST_MEMORY_BYTES: u64 = 2 * frame::MAX_ASKED_BYTES as u64;
 const SLOWEST_READER: Duration = Duration::from_secs(60);
 
 /// Serves the socket until `stop`.
@@ -89,13 +92,23 @@ impl Client {
         Asking::new("socket", format!("uid {}", self.uid), role, kind).pid(self.pid)
     }
 
+    /// A client of a front end. Whom the agent's own user serves has a queue of her own; the names
+    /// that another user gives share that user's part.
+    fn reader_for(&self, of: &OnBehalf) -> Caller {
+        if self.own {
+            return Caller::guest(Access::Reader, format!("uid {} for {}", self.uid, of.client));
+        }
+        let mut caller = Caller::guest(Access::Reader, format!("uid {}", self.uid));
+        let client = of.client.bytes().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        caller.requester = caller.requester.for_user(Some(client));
+        caller
+    }
+
     /// Its role, for itself or for a client that it serves: that one may do less, never more.
     fn caller(&self, behalf: Option<&OnBehalf>) -> Caller {
         let access = self.access.unwrap_or(Access::Reader);
         match (behalf, access) {
-            (Some(of), Access::Owner | Access::Reader) if of.reader => {
-                Caller::guest(Access::Reader, format!("uid {} for {}", self.uid, of.client))
-            }
+            (Some(of), Access::Owner | Access::Reader) if of.reader => self.reader_for(of),
             _ if self.own => Caller::owner(),
             _ => Caller::guest(access, format!("uid {}", self.uid)),
         }
@@ -128,7 +141,8 @@ async fn one_client(
         writer.send(LocalResponse::Failed { message, coverage: None }).await?;
         return Ok(());
     }
-    let mut reader = FrameReader::new(reader);
+    let account = Account::new(REQUEST_MEMORY_BYTES);
+    let mut reader = FrameReader::new(reader).at_most(frame::MAX_ASKED_BYTES).counted_to(&account);
     let Some(mut request) = next_request(&mut reader).await? else { return Ok(()) };
     let mut behalf = None;
     if let LocalRequest::OnBehalf(of) = request {

@@ -3,22 +3,27 @@
 use std::sync::Arc;
 
 use model::wire::OpenCall;
-use verdicts::Observation;
+use verdicts::{InCall, Payload};
 
-/// An open call as the analysis takes it; none when it cannot be matched across ranks.
-pub(super) fn observed(node: &Arc<str>, call: OpenCall) -> Option<Observation> {
-    Some(Observation {
+use super::device;
+
+/// An open call as the analysis takes it; none of a wait for a device.
+pub(super) fn in_call(node: &Arc<str>, call: &OpenCall) -> Option<InCall> {
+    (call.library != device::LIBRARY).then(|| InCall {
         node: Arc::clone(node),
         pid: call.pid.into(),
-        rank: call.rank?,
+        func: call.func.as_str().into(),
+        comm_hash: call.comm_hash,
+        rank: call.rank,
         nranks: call.nranks,
-        comm_hash: call.comm_hash?,
-        func: call.func.into(),
-        seq: call.seq?,
-        entry_ns: call.entry_ns,
-        duration_ns: 0,
-        tier: call.tier,
-        library: call.library.into(),
+        comm_seq: call.comm_seq,
         root: call.root,
+        tag: None,
+        payload: Payload {
+            bytes: call.bytes,
+            datatype: call.datatype.as_deref().map(Arc::from),
+            reduce_op: call.reduce_op.as_deref().map(Arc::from),
+        },
+        since_ns: call.entry_ns,
     })
 }

@@ -241,6 +241,10 @@ impl Recording {
                 library: call.library.name().to_owned(),
                 root: call.root,
                 job_id: call.job_id.as_deref().map(str::to_owned),
+                comm_seq: call.comm_seq,
+                bytes: call.bytes,
+                datatype: call.datatype.map(str::to_owned),
+                reduce_op: call.reduce_op.map(str::to_owned),
             })
             .chain(waits.iter().filter(|wait| self.is_recorded(wait.pid)).map(super::device::open_call))
             .collect()

@@ -168,6 +168,12 @@ impl NodeHandler {
         cancelled: CancellationToken,
     ) -> Response {
         let asking = asking(peer, "relay", &request.task);
+        if let Some(stranger) = self.agent().and_then(|agent| stranger(&agent.coordinator.gossip.list(), &leaves)) {
+            // The coordinator then asks them itself.
+            let refusal = Response::Unsupported(format!("{stranger} is no member that is known here"));
+            self.note(asking, &refusal);
+            return refusal;
+        }
         let response = self.aggregator.run(request, leaves, combine, out, cancelled).await;
         self.note(asking, &response);
         response
@@ -362,6 +368,41 @@ impl Handler for NodeHandler {
         };
         if let Err(error) = out.send(response).await {
             tracing::debug!("answering {}: {error}", peer.name);
+        }
+    }
+}
+
+/// A leaf that is no member, or not at the address that the member has: whoever asks does not
+/// choose whom this node calls.
+fn stranger(members: &[gossip::Member], leaves: &[Leaf]) -> Option<String> {
+    let is_member = |leaf: &&Leaf| {
+        members.iter().any(|member| member.name == leaf.node && (member.is_self || member.address == leaf.address))
+    };
+    leaves.iter().find(|leaf| !is_member(leaf)).map(|leaf| format!("{} at {}", leaf.node, leaf.address))
+}
+
+#[cfg(test)]
+mod tests {
+    use gossip::{Member, MemberState, NodeFacts};
+
+    use super::*;
+
+    #[test]
+    fn an_aggregator_calls_members_only() {
+        let address = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));
+        let member = |name: &str, port, is_self| Member {
+            name: name.to_owned(),
+            address: address(port),
+            generation: 1,
+            state: MemberState::Live,
+            facts: Arc::new(NodeFacts::default()),
+            is_self,
+        };
+        let leaf = |node: &str, port| Leaf { node: node.to_owned(), address: address(port) };
+        let members = [member("me", 1, true), member("a", 2, false)];
+        assert_eq!(stranger(&members, &[leaf("a", 2), leaf("me", 9)]), None);
+        for leaves in [vec![leaf("a", 2), leaf("a", 53)], vec![leaf("victim", 2)]] {
+            assert!(stranger(&members, &leaves).is_some());
         }
     }
 }

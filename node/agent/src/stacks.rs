@@ -28,8 +28,9 @@ use super::recording::{RankProcess, Recording};
 /// Samples of one request, and the times between them that are accepted.
 const MOST_SAMPLES: u32 = 200;
 const EVERY: std::ops::RangeInclusive<u32> = 5..=10_000;
-/// CPU time of the reader for each process and 20 samples of it.
-const CPU_PER_20_SAMPLES: Duration = Duration::from_millis(5);
+/// CPU time of the reader for each process and 20 samples of it. A build that is not optimised
+/// takes some ten times as long for a sample.
+const CPU_PER_20_SAMPLES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 50 } else { 5 });
 /// A leaf's answer ends this long before the deadline, for its way back.
 const WAY_BACK: Duration = Duration::from_millis(300);
 /// Bytes of one node's answer; processes that do not fit are named.

@@ -8,6 +8,7 @@
 //! (`issuer`); nothing is believed because of it: an answer to a renewal has to be a certificate of
 //! the CA.
 
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -20,6 +21,7 @@ use model::wire::{Request, Response};
 use parking_lot::Mutex;
 use query_planner::NodeError;
 use rand::RngExt;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -35,6 +37,12 @@ pub(super) const ISSUER: &str = "issuer";
 /// Renewals are tried again after this, or after a thirtieth of the certificate's time if that is
 /// less.
 const AGAIN: Duration = Duration::from_secs(60);
+/// A member whose trust list did not count is asked again after the first pause, then after twice as
+/// long each time, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+/// Members that are asked for their list at a time.
+const ASKED_AT_A_TIME: usize = 8;
 /// Under a new CA a node renews only after this, so that every node has that CA by then.
 const NEW_CA_KNOWN: Duration = Duration::from_secs(30);
 
@@ -131,7 +139,12 @@ struct Watch {
     list_changed: Option<SystemTime>,
     ca_changed: Option<SystemTime>,
     published: Option<u64>,
-    refused: Option<(String, u64, Instant)>,
+    /// Lists that members are being asked for.
+    asking: JoinSet<(String, anyhow::Result<Vec<u8>>)>,
+    asked: HashSet<String>,
+    /// Members that claimed a newer list and had none that counts: until when they are not asked
+    /// again, and how long that was.
+    refused: HashMap<String, (Instant, Duration)>,
     /// When the certificate stopped being of the CA that issues.
     outdated: Option<Instant>,
     renew_at: SystemTime,
@@ -148,7 +161,9 @@ pub(super) async fn keep(shared: Arc<Shared>, keeper: Arc<Keeper>, stop: Cancell
         list_changed: None,
         ca_changed: Issuer::changed(&keeper.dir),
         published: None,
-        refused: None,
+        asking: JoinSet::new(),
+        asked: HashSet::new(),
+        refused: HashMap::new(),
         outdated: None,
         renew_at: renew_at(&keeper.identity()),
         next_try: Instant::now(),
@@ -162,7 +177,7 @@ pub(super) async fn keep(shared: Arc<Shared>, keeper: Arc<Keeper>, stop: Cancell
             () = stop.cancelled() => return,
         }
         watch.files(&shared, &keeper);
-        watch.members(&shared, &keeper).await;
+        watch.members(&shared, &keeper);
         let number = keeper.identity().trust_number();
         if number > 0 && watch.published != Some(number) {
             shared.coordinator.gossip.publish(LIST, number.to_string()).await;
@@ -199,33 +214,51 @@ impl Watch {
         }
     }
 
-    /// Some member may know a newer list.
-    async fn members(&mut self, shared: &Shared, keeper: &Keeper) {
-        let ours = keeper.identity().trust_number();
-        let numbered = |member: &gossip::Member| {
-            let number: u64 = member.facts.extra.get(LIST)?.parse().ok()?;
-            let refused = |(name, refused, at): &(String, u64, Instant)| {
-                *name == member.name && *refused == number && at.elapsed() < AGAIN
-            };
-            let wanted = !member.is_self && member.is_live() && number > ours;
-            (wanted && !self.refused.as_ref().is_some_and(refused)).then_some(number)
-        };
-        let members = shared.coordinator.gossip.list();
-        let Some((member, number)) =
-            members.iter().filter_map(|member| Some((member, numbered(member)?))).max_by_key(|(_, number)| *number)
-        else {
-            return;
-        };
-        let learned = match ask(shared, member, Request::Trust).await {
-            Ok(Response::Trust(bytes)) => keeper.learn(shared, &bytes),
-            Ok(other) => Err(anyhow::anyhow!("an unexpected answer: {other:?}")),
-            Err(error) => Err(error),
-        };
-        if !matches!(learned, Ok(true)) {
-            let error = learned.err().map_or_else(|| "it has no newer one".to_owned(), |error| format!("{error:#}"));
-            tracing::warn!(node = %member.name, number, error, "a trust list was not taken");
-            self.refused = Some((member.name.clone(), number, Instant::now()));
+    /// Some member may know a newer list. Any can claim that, so nobody is waited for: at each tick
+    /// one more of those that do is asked, any of them, and who had none that counts is left out
+    /// for a while, longer each time.
+    fn members(&mut self, shared: &Arc<Shared>, keeper: &Keeper) {
+        while let Some(answered) = self.asking.try_join_next() {
+            let Ok((name, list)) = answered else { continue };
+            self.asked.remove(&name);
+            match list.and_then(|bytes| keeper.learn(shared, &bytes)) {
+                Ok(true) => drop(self.refused.remove(&name)),
+                // Meanwhile another had it, perhaps.
+                failed => {
+                    let error =
+                        failed.err().map_or_else(|| "it has no newer one".to_owned(), |error| format!("{error:#}"));
+                    let pause =
+                        self.refused.get(&name).map_or(FIRST_PAUSE, |(_, pause)| (*pause * 2).min(LONGEST_PAUSE));
+                    tracing::warn!(node = %name, error, pause_s = pause.as_secs(), "a trust list was not taken");
+                    self.refused.insert(name, (Instant::now() + pause, pause));
+                }
+            }
         }
+        let ours = keeper.identity().trust_number();
+        let members = shared.coordinator.gossip.list();
+        self.refused.retain(|name, _| members.iter().any(|member| member.name == *name));
+        let claims = |member: &&gossip::Member| {
+            let number = member.facts.extra.get(LIST).and_then(|number| number.parse::<u64>().ok());
+            !member.is_self && member.is_live() && number.is_some_and(|number| number > ours)
+        };
+        let now = Instant::now();
+        let waits = |name: &str| self.refused.get(name).is_some_and(|(until, _)| now < *until);
+        let may_ask = |member: &&gossip::Member| !self.asked.contains(&member.name) && !waits(&member.name);
+        let claimants: Vec<_> = members.iter().filter(claims).filter(may_ask).collect();
+        if self.asking.len() >= ASKED_AT_A_TIME || claimants.is_empty() {
+            return;
+        }
+        let member = claimants[rand::rng().random_range(0..claimants.len())].clone();
+        self.asked.insert(member.name.clone());
+        let shared = Arc::clone(shared);
+        self.asking.spawn(async move {
+            let list = match ask(&shared, &member, Request::Trust).await {
+                Ok(Response::Trust(bytes)) => Ok(bytes),
+                Ok(other) => Err(anyhow::anyhow!("an unexpected answer: {}", other.summary())),
+                Err(error) => Err(error),
+            };
+            (member.name, list)
+        });
     }
 
     async fn certificate(&mut self, shared: &Shared, keeper: &Keeper) {
@@ -279,8 +312,8 @@ fn renew_at(identity: &Identity) -> SystemTime {
 
 /// A new certificate from the CA here, or from a member that has it.
 async fn renewed(shared: &Shared, keeper: &Keeper, identity: &Arc<Identity>) -> anyhow::Result<Identity> {
-    let (csr, pending) = certs::renew::request()?;
     if let Some(issuer) = keeper.issuer() {
+        let (csr, pending) = certs::renew::request()?;
         let own = Arc::clone(identity);
         let chain =
             tokio::task::spawn_blocking(move || issuer.renew(own.node(), own.role(), own.serial(), &csr)).await??;
@@ -296,10 +329,15 @@ async fn renewed(shared: &Shared, keeper: &Keeper, identity: &Arc<Identity>) -> 
     }
     let mut failures = Vec::new();
     for issuer in issuers {
-        match ask(shared, issuer, Request::Renew { csr: csr.clone() }).await {
-            Ok(Response::Renewed(chain)) => return Ok(pending.complete(chain, identity)?),
+        // Any member can say that it holds the CA: what it answers ends nothing.
+        let (csr, pending) = certs::renew::request()?;
+        match ask(shared, issuer, Request::Renew { csr }).await {
+            Ok(Response::Renewed(chain)) => match pending.complete(chain, identity) {
+                Ok(fresh) => return Ok(fresh),
+                Err(error) => failures.push(format!("{}: {error}", issuer.name)),
+            },
             Ok(Response::Failed(error)) => failures.push(format!("{}: {error}", issuer.name)),
-            Ok(other) => failures.push(format!("{}: an unexpected answer: {other:?}", issuer.name)),
+            Ok(other) => failures.push(format!("{}: an unexpected answer: {}", issuer.name, other.summary())),
             Err(error) => failures.push(format!("{}: {error:#}", issuer.name)),
         }
     }

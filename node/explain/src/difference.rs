@@ -147,9 +147,31 @@ pub fn place(frame: &Frame, only_python: bool) -> Option<String> {
     }
 }
 
+/// Where a program is, by a stack: its innermost Python function, else the innermost that is of no
+/// library.
+#[must_use]
+pub fn program_place(frames: &[Frame]) -> Option<String> {
+    let inner = || frames.iter().rev();
+    let is_library = |module: &str| module.contains(".so");
+    let python = inner().find(|frame| matches!(frame, Frame::Python { .. }));
+    let own = inner().find(|frame| matches!(frame, Frame::Native { module, .. } if !is_library(module)));
+    place(python.or(own)?, false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_is_where_its_own_code_is() {
+        let native = |function: &str, module: &str| Frame::Native { function: function.into(), module: module.into() };
+        let wait = native("ompi_request_default_wait", "libmpi.so.40");
+        let frames = [native("main", "halo"), native("exchange", "halo"), wait.clone()];
+        assert_eq!(program_place(&frames).as_deref(), Some("exchange (halo)"));
+        let script = [native("main", "python3"), python("step", 12), wait.clone()];
+        assert_eq!(program_place(&script).as_deref(), Some("data.py:12 step"));
+        assert_eq!(program_place(&[wait]), None);
+    }
 
     fn python(function: &str, line: u32) -> Frame {
         Frame::Python { function: function.into(), file: "/job/data.py".into(), line: Some(line) }

@@ -146,6 +146,7 @@ impl Values {
         match (side, shared) {
             (Side::Stores(path), _) => {
                 let stores = Target::stores(std::slice::from_ref(path), connector)?;
+                stores.check_job(args.job.as_deref())?;
                 let client = Client::until(&stores, &args.target, deadline);
                 let Some((since_ns, until_ns)) = recorded(&client, args.job.as_deref())? else {
                     return Err(UsageError(format!("{}: no collectives in any store", path.display())).into());

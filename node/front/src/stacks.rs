@@ -17,7 +17,7 @@ use super::query::print_coverage;
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(mut args: StacksArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    args.socket = args.socket.of_any_job(&mut args.job, connector)?;
+    let target = Target::of_any_job(&args.socket, &[], &mut args.job, connector)?;
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let request = LocalRequest::Stacks(StacksQuestion {
         wanted: StacksWanted {
@@ -32,7 +32,7 @@ pub fn run(mut args: StacksArgs, connector: &dyn Connector) -> anyhow::Result<Ex
         nodes: args.ask.nodes.clone(),
         labels: args.ask.label.clone(),
     });
-    let json = Target::agent(&args.socket, connector).document(request).inspect_err(print_coverage)?;
+    let json = target.document(request).inspect_err(print_coverage)?;
     let answer: StacksAnswer = serde_json::from_str(&json).context("reading the agent's stacks")?;
     let coverage = &answer.coverage;
     if args.ask.require_all && !coverage.is_complete() {

@@ -18,6 +18,7 @@ use model::wire::{Request, Response};
 use quinn::ConnectionError;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::endpoint::Window;
 use super::error::AskError;
 use super::idle::ConnectionUse;
 use super::pool::{Peer, Purpose};
@@ -138,6 +139,9 @@ async fn put(
     };
 
     let using = ConnectionUse::of(peer);
+    if peer.usage.first_asked() {
+        Window::Asked.open(&peer.connection);
+    }
     // Waits here while the peer serves as many of our questions as it allows at a time.
     let (mut send, recv) =
         timeout_at(deadline, peer.connection.open_bi()).await.map_err(|_| timeout())?.map_err(lost)?;
@@ -157,7 +161,7 @@ async fn put(
         return Err(lost(reason));
     }
     let mut stream = ResponseStream {
-        reader: FrameReader::new(recv),
+        reader: FrameReader::new(recv).counted_to(&peer.quota.frames),
         using,
         again: None,
         first: None,

@@ -29,10 +29,36 @@ pub(super) const MAX_QUESTIONS: u32 = 64;
 /// Gossip messages a peer may have under way at a time.
 const MAX_GOSSIP_STREAMS: u32 = 64;
 
-/// Unread bytes a peer may have on one stream, and on all together: how much memory an answer that
-/// nobody reads can take.
+/// Unread bytes a peer may have on one stream: how much memory an answer that nobody reads can
+/// take.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
+
+/// Unread bytes a peer may have on all streams of a connection together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Window {
+    /// Nobody knows yet who it is: a join request fits.
+    Stranger,
+    /// A member that asks and gossips.
+    Member,
+    /// A member that is asked: answers come.
+    Asked,
+}
+
+impl Window {
+    fn bytes(self) -> VarInt {
+        VarInt::from_u32(match self {
+            Self::Stranger => 64 << 10,
+            Self::Member => 1 << 20,
+            Self::Asked => 16 << 20,
+        })
+    }
+
+    /// Lets the peer at the other end have so many. (Where these are fewer than before, fewer are
+    /// granted as it uses up what it has.)
+    pub(super) fn open(self, connection: &quinn::Connection) {
+        connection.set_receive_window(self.bytes());
+    }
+}
 
 /// Assumed round trip before the first is measured: nodes are near each other, so a lost first
 /// packet is repeated after 0.3 s rather than after QUIC's usual 1 s.
@@ -108,7 +134,8 @@ fn enlarge_buffers(socket: &UdpSocket) {
     }
 }
 
-/// QUIC's settings, the same for both roles since questions go both ways over each connection.
+/// QUIC's settings, the same for both roles since questions go both ways over each connection. Who
+/// is at the other end is known later: see [`Window`].
 fn transport() -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
     transport
@@ -117,7 +144,7 @@ fn transport() -> Arc<TransportConfig> {
         .max_concurrent_bidi_streams(VarInt::from_u32(MAX_QUESTIONS))
         .max_concurrent_uni_streams(VarInt::from_u32(MAX_GOSSIP_STREAMS))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
-        .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
+        .receive_window(Window::Stranger.bytes())
         .send_window(u64::from(2 * STREAM_WINDOW_BYTES))
         .datagram_receive_buffer_size(None)
         .initial_rtt(INITIAL_RTT);

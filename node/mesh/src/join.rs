@@ -17,12 +17,13 @@ use certs::{Identity, Issuer, JoinToken, NodeName};
 use parking_lot::{Mutex, RwLock};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint, TransportErrorCode, VarInt};
-use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use super::{JoinHost, code, probe};
 
-/// Joiners served at a time; more are asked to come back.
+/// Joiners served at a time, and of these from one address.
 const JOINERS: usize = 64;
+const JOINERS_OF_ONE: usize = 32;
 /// How long one joiner may take for its request, and how long it may take to fetch the response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,7 +54,7 @@ pub enum JoinError {
 #[derive(Debug)]
 pub struct JoinServer {
     issuer: RwLock<Arc<Issuer>>,
-    permits: Semaphore,
+    joiners: Joiners,
     limiter: RejectionLimiter,
 }
 
@@ -61,7 +62,7 @@ impl JoinServer {
     /// A server that admits by `issuer`.
     #[must_use]
     pub fn new(issuer: Arc<Issuer>) -> Self {
-        Self { issuer: RwLock::new(issuer), permits: Semaphore::new(JOINERS), limiter: RejectionLimiter::default() }
+        Self { issuer: RwLock::new(issuer), joiners: Joiners::default(), limiter: RejectionLimiter::default() }
     }
 
     /// Replaces the issuer by another of the same mesh: a new CA.
@@ -69,31 +70,101 @@ impl JoinServer {
         *self.issuer.write() = issuer;
     }
 
-    async fn answer(&self, connection: &Connection) -> Result<(), String> {
+    async fn answer(&self, connection: &Connection, place: &Place<'_>) -> Result<(), String> {
         let (mut send, mut recv) = connection.accept_bi().await.map_err(|e| e.to_string())?;
         let request = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
-        let from = connection.remote_address().ip().to_canonical();
-        if !self.limiter.allows(from, Instant::now()) {
-            let refusal = certs::join::refuse("too many requests were refused; try again in a minute");
-            send.write_all(&refusal).await.map_err(|e| e.to_string())?;
-            return send.finish().map_err(|e| e.to_string());
-        }
+        place.keep(true);
+        let from = source(connection.remote_address());
         let issuer = self.issuer.read().clone();
         // It reads and writes files, and may wait for their lock.
-        let response = tokio::task::spawn_blocking(move || certs::join::answer(&request, &issuer))
-            .await
-            .map_err(|e| e.to_string())?;
-        if !response.admitted {
+        let looked = tokio::task::spawn_blocking(move || {
+            let right = certs::join::shows_right_token(&request, &issuer);
+            (right, request, issuer)
+        });
+        let (right, request, issuer) = looked.await.map_err(|e| e.to_string())?;
+        // The token first: no number of wrong ones keeps a right one out.
+        let response = if right || self.limiter.allows(from, Instant::now()) {
+            tokio::task::spawn_blocking(move || certs::join::answer(&request, &issuer).bytes)
+                .await
+                .map_err(|e| e.to_string())?
+        } else {
+            certs::join::refuse("too many requests were refused; try again in a minute")
+        };
+        if !right {
             self.limiter.refused(from, Instant::now());
         }
-        send.write_all(&response.bytes).await.map_err(|e| e.to_string())?;
-        send.finish().map_err(|e| e.to_string())
+        send.write_all(&response).await.map_err(|e| e.to_string())?;
+        send.finish().map_err(|e| e.to_string())?;
+        place.keep(false);
+        Ok(())
     }
 }
 
-/// Refused requests a minute of one address, and of all; beyond, nobody is answered until the
-/// minute is over. (Guessing a secret of 256 bits is hopeless anyhow; this bounds the work and the
-/// log lines that strangers cause.)
+/// Where a stranger comes from: an address, or the network that one host has in IPv6.
+fn source(address: SocketAddr) -> IpAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64))),
+        ip => ip,
+    }
+}
+
+/// The hosts that are being admitted. Who has not sent its request yet, or has its answer, makes
+/// room for another where there are too many: a host that joins sends its request at once.
+#[derive(Debug, Default)]
+struct Joiners(Mutex<Vec<Joiner>>);
+
+#[derive(Debug)]
+struct Joiner {
+    from: IpAddr,
+    number: u64,
+    kept: bool,
+    make_room: CancellationToken,
+}
+
+/// A host's place among those that are being admitted.
+struct Place<'a> {
+    joiners: &'a Joiners,
+    number: u64,
+    make_room: CancellationToken,
+}
+
+impl Joiners {
+    /// A place for one from there; `None` where all are at work for others.
+    fn enter(&self, from: IpAddr) -> Option<Place<'_>> {
+        let mut joiners = self.0.lock();
+        let of_one = joiners.iter().filter(|joiner| joiner.from == from).count();
+        let full = joiners.len() >= JOINERS;
+        if full || of_one >= JOINERS_OF_ONE {
+            // They are in the order in which they came.
+            let goes = |joiner: &Joiner| !joiner.kept && (of_one < JOINERS_OF_ONE || joiner.from == from);
+            let at = joiners.iter().position(goes)?;
+            joiners.remove(at).make_room.cancel();
+        }
+        let number = joiners.last().map_or(0, |last| last.number + 1);
+        let make_room = CancellationToken::new();
+        joiners.push(Joiner { from, number, kept: false, make_room: make_room.clone() });
+        Some(Place { joiners: self, number, make_room })
+    }
+}
+
+impl Place<'_> {
+    /// Whether the place is kept whoever comes.
+    fn keep(&self, kept: bool) {
+        if let Some(joiner) = self.joiners.0.lock().iter_mut().find(|joiner| joiner.number == self.number) {
+            joiner.kept = kept;
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.joiners.0.lock().retain(|joiner| joiner.number != self.number);
+    }
+}
+
+/// Requests with a wrong token a minute of one address, and of all; beyond, they are not looked at
+/// until the minute is over. (Guessing a secret of 256 bits is hopeless anyhow; this bounds the
+/// work and the log lines that strangers cause.)
 const REFUSALS_OF_ONE: u32 = 20;
 const REFUSALS_OF_ALL: u32 = 600;
 const REFUSALS_PERIOD: Duration = Duration::from_secs(60);
@@ -125,8 +196,11 @@ impl RejectionLimiter {
 
     fn refused(&self, from: IpAddr, now: Instant) {
         let mut refusals = self.now(now);
-        refusals.all += 1;
-        *refusals.of.entry(from).or_default() += 1;
+        // Beyond, nobody is looked at, and nobody need be remembered.
+        if refusals.all < REFUSALS_OF_ALL {
+            refusals.all += 1;
+            *refusals.of.entry(from).or_default() += 1;
+        }
     }
 }
 
@@ -134,15 +208,23 @@ impl RejectionLimiter {
 impl JoinHost for JoinServer {
     async fn serve(&self, connection: Connection) {
         let address = connection.remote_address();
-        let Ok(_permit) = self.permits.try_acquire() else {
-            connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many hosts join at once; try again");
+        let busy = || connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many hosts join at once; try again");
+        let Some(place) = self.joiners.enter(source(address)) else {
+            busy();
             return;
         };
-        match tokio::time::timeout(REQUEST_TIMEOUT, self.answer(&connection)).await {
-            // The joiner closes when it has read the response; closing first could cut it off.
-            Ok(Ok(())) => drop(tokio::time::timeout(FAREWELL_TIMEOUT, connection.closed()).await),
-            Ok(Err(error)) => tracing::debug!(%address, error, "a join broke off"),
-            Err(_) => tracing::debug!(%address, "a join took too long"),
+        let served = async {
+            match tokio::time::timeout(REQUEST_TIMEOUT, self.answer(&connection, &place)).await {
+                // The joiner closes when it has read the response; closing first could cut it off.
+                Ok(Ok(())) => drop(tokio::time::timeout(FAREWELL_TIMEOUT, connection.closed()).await),
+                Ok(Err(error)) => tracing::debug!(%address, error, "a join broke off"),
+                Err(_) => tracing::debug!(%address, "a join took too long"),
+            }
+        };
+        tokio::select! {
+            biased;
+            () = served => {}
+            () = place.make_room.cancelled() => busy(),
         }
     }
 }
@@ -216,7 +298,6 @@ mod tests {
 
     use certs::{NODE_VALIDITY, Reissue};
     use tokio::sync::mpsc;
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{Handler, Mesh, MeshConfig, Responder};
@@ -340,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn guessed_secrets_are_refused_and_soon_not_even_looked_at() {
+    async fn guessed_secrets_are_soon_not_looked_at_and_a_right_one_always_is() {
         let (_dir, issuer, founder) = found();
         let (spent, good) = (token(&issuer, 1), token(&issuer, 1));
         join(founder.address, &spent, &name("first")).await.unwrap();
@@ -348,8 +429,55 @@ mod tests {
             let error = join(founder.address, &spent, &name("n")).await.unwrap_err();
             assert!(error.to_string().contains("used up"), "{error}");
         }
-        let error = join(founder.address, &good, &name("n")).await.unwrap_err();
+        let error = join(founder.address, &spent, &name("n")).await.unwrap_err();
         assert!(error.to_string().contains("too many requests"), "{error}");
+        join(founder.address, &good, &name("n")).await.unwrap();
+    }
+
+    /// Strangers that connect and say nothing.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_connects_and_says_nothing_keeps_nobody_out_and_may_send_little() {
+        let (_dir, issuer, founder) = found();
+        let token = token(&issuer, 1);
+        let stranger = Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
+        let tls = certs::tls::join_client_config(&token).unwrap();
+        let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+        let mut silent = Vec::new();
+        for _ in 0..2 * JOINERS {
+            let connecting = stranger.connect_with(config.clone(), founder.address, certs::tls::SERVER_NAME);
+            silent.push(connecting.unwrap().await.unwrap());
+        }
+        // What it sends without a request is not taken beyond a small window.
+        let last = silent.last().unwrap();
+        let mut streams = Vec::new();
+        for _ in 0..32 {
+            let mut stream = last.open_uni().await.unwrap();
+            while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_millis(20), stream.write(&[0; 64 << 10])).await {}
+            streams.push(stream);
+        }
+        join(founder.address, &token, &name("n")).await.unwrap();
+        let sent = last.stats().udp_tx.bytes;
+        assert!(sent < 512 << 10, "a stranger was let send {sent} bytes");
+    }
+
+    #[test]
+    fn who_waits_makes_room_and_who_is_being_answered_does_not() {
+        let joiners = Joiners::default();
+        let ip = |last: u8| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
+        let first = joiners.enter(ip(1)).unwrap();
+        first.keep(true);
+        let mut places: Vec<_> = (1..JOINERS_OF_ONE).map(|_| joiners.enter(ip(1)).unwrap()).collect();
+        assert!(places.iter().all(|place| !place.make_room.is_cancelled()));
+        // One more from there replaces the oldest from there that waits.
+        places.push(joiners.enter(ip(1)).unwrap());
+        assert!(places[0].make_room.is_cancelled() && !first.make_room.is_cancelled());
+        let others: Vec<_> = (0..JOINERS).map(|i| joiners.enter(ip(100 + i as u8)).unwrap()).collect();
+        assert!(places.iter().all(|place| place.make_room.is_cancelled()), "the oldest of all");
+        assert!(joiners.0.lock().len() <= JOINERS);
+        others.iter().for_each(|place| place.keep(true));
+        assert!(joiners.enter(ip(2)).is_none(), "all are at work");
+        drop(others);
+        assert!(joiners.enter(ip(2)).is_some());
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

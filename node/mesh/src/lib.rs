@@ -35,6 +35,7 @@ pub mod join;
 mod outbox;
 mod pool;
 mod probe;
+mod quota;
 mod reach;
 mod serve;
 #[cfg(test)]
@@ -226,6 +227,8 @@ struct Inner {
     gossip_in: mpsc::Sender<Inbound>,
     counters: Counters,
     callers: callers::Callers,
+    quotas: quota::Quotas,
+    quiet: parking_lot::Mutex<gossip::Quiet>,
     closing: CancellationToken,
 }
 
@@ -255,6 +258,8 @@ impl Mesh {
             gossip_in,
             counters: Counters::default(),
             callers: callers::Callers::default(),
+            quotas: quota::Quotas::default(),
+            quiet: parking_lot::Mutex::default(),
             closing: CancellationToken::new(),
         }));
         tokio::spawn(serve::accept(mesh.clone()));

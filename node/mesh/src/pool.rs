@@ -23,8 +23,9 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::endpoint::canonical;
+use super::endpoint::{Window, canonical};
 use super::error::AskError;
+use super::quota::Quota;
 use super::usage::Usage;
 use super::{Mesh, active_time, count, probe};
 
@@ -50,6 +51,8 @@ pub(super) struct Peer {
     pub(super) who: certs::tls::Peer,
     /// When it was used, and by how many it is used now.
     pub(super) usage: Usage,
+    /// What the member may have here.
+    pub(super) quota: Arc<Quota>,
 }
 
 /// What a connection is for.
@@ -97,7 +100,11 @@ impl Pool {
 
     /// Puts a connection into use, in place of an older one to that address.
     pub(super) fn put(&self, peer: &Arc<Peer>) {
-        self.slots().entry(peer.address).or_default().peer = Some(peer.clone());
+        let before = self.slots().entry(peer.address).or_default().peer.replace(peer.clone());
+        // Nothing is asked over the former any more.
+        if let Some(before) = before.filter(|before| before.connection.stable_id() != peer.connection.stable_id()) {
+            Window::Member.open(&before.connection);
+        }
     }
 
     /// Takes this connection out of use.
@@ -210,7 +217,14 @@ impl Mesh {
             () = active_time::sleep(DIAL_TIMEOUT) => return Err(AskError::Unreachable("connection timed out".into())),
         };
         let who = self.member(&connection).map_err(|e| AskError::Refused(e.to_string()))?;
-        Ok(Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() }))
+        Ok(self.peer(connection, address, who))
+    }
+
+    /// A connection to a member whose certificate was judged.
+    pub(super) fn peer(&self, connection: quinn::Connection, address: SocketAddr, who: certs::tls::Peer) -> Arc<Peer> {
+        Window::Member.open(&connection);
+        let quota = self.0.quotas.of(who.name.as_str());
+        Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default(), quota })
     }
 
     /// The member at the other end, by the certificate it showed.

@@ -4,7 +4,7 @@
 //! is known to be a member's, no stream of it is read.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use certs::Role;
 use certs::tls::{ALPN_JOIN, ALPN_MESH};
@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use super::endpoint::canonical;
 use super::idle::ConnectionUse;
 use super::pool::Peer;
-use super::usage::Usage;
 use super::{Mesh, code, count, count_message};
 use record::unix_now_ns;
 
@@ -85,13 +84,15 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
         match mesh.member(&connection) {
             Ok(who) if mesh.0.connections.of(&who.name) >= MAX_CONNECTIONS_PER_MEMBER && !mesh.make_room(&who.name) => {
                 count(&mesh.0.counters.turned_away);
-                tracing::warn!(%address, name = %who.name, "turned away: it has too many connections");
+                if let Some(before) = mesh.0.quiet.lock().may_say() {
+                    tracing::warn!(%address, name = %who.name, before, "turned away: it has too many connections");
+                }
                 connection.close(VarInt::from_u32(code::SHUTDOWN), b"too many connections of one member");
             }
             Ok(who) => {
                 count(&mesh.0.counters.accepted);
                 mesh.0.callers.completed(address, who.name.as_str());
-                let peer = Arc::new(Peer { connection, node: who.name.clone(), address, who, usage: Usage::default() });
+                let peer = mesh.peer(connection, address, who);
                 // A peer that is no node does not listen on the port that it called from.
                 if peer.who.role == Role::Node {
                     mesh.0.pool.put(&peer);
@@ -100,7 +101,9 @@ async fn admit(mesh: Mesh, connection: quinn::Connection) {
             }
             Err(error) => {
                 count(&mesh.0.counters.turned_away);
-                tracing::warn!(%address, %error, "turned away a peer that is no member");
+                if let Some(before) = mesh.0.quiet.lock().may_say() {
+                    tracing::warn!(%address, %error, before, "turned away a peer that is no member");
+                }
                 connection.close(VarInt::from_u32(code::NOT_A_MEMBER), b"not a member of this mesh");
             }
         }
@@ -157,16 +160,24 @@ pub(super) async fn connection(mesh: Mesh, peer: Arc<Peer>) {
 
 async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream) {
     if peer.who.role != Role::Node {
-        tracing::warn!(name = %peer.node, role = %peer.who.role, "refused gossip of one who is no node");
+        if let Some(before) = mesh.0.quiet.lock().may_say() {
+            tracing::warn!(name = %peer.node, role = %peer.who.role, before, "refused gossip of one who is no node");
+        }
         let _ = recv.stop(VarInt::from_u32(code::NOT_A_MEMBER));
         return;
     }
+    let counters = &mesh.0.counters;
+    // The semaphore is never closed.
+    let _reading = peer.quota.gossip_now.acquire().await;
     let read = tokio::time::timeout(REQUEST_TIMEOUT, recv.read_to_end(gossip::MAX_PAYLOAD_BYTES)).await;
     let Ok(Ok(payload)) = read else {
         tracing::debug!(node = %peer.node, "a gossip message did not arrive completely or was too long");
         return;
     };
-    let counters = &mesh.0.counters;
+    if !peer.quota.may_gossip(payload.len(), Instant::now()) {
+        count(&counters.gossip_dropped);
+        return;
+    }
     count_message(&counters.gossip_received, &counters.gossip_received_bytes, &payload);
     if mesh.0.gossip_in.try_send(Inbound { from: peer.address, payload }).is_err() {
         count(&counters.gossip_dropped);
@@ -184,11 +195,18 @@ async fn question(
     // Resolves when the requester stops reading or the connection ends.
     let gone = send.stopped();
     let mut out = Responder::new(send);
-    let mut requests = FrameReader::new(recv);
+    // What people ask is a text; agents send each other tables, too.
+    let most = if peer.who.role == Role::Node { frame::MAX_FRAME_BYTES } else { frame::MAX_ASKED_BYTES };
+    let mut requests = FrameReader::new(recv).at_most(most).counted_to(&peer.quota.frames);
     let request = match tokio::time::timeout(REQUEST_TIMEOUT, requests.read::<Request>()).await {
         Ok(Ok(Some(request))) => request,
         Ok(Err(error @ (FrameError::Version { .. } | FrameError::Malformed(_) | FrameError::TooLarge { .. }))) => {
             let _ = out.send(Response::Unsupported(error.to_string())).await;
+            out.finish().await;
+            return;
+        }
+        Ok(Err(error @ FrameError::NoMemory(_))) => {
+            let _ = out.send(Response::Failed(NodeError::OverBudget(error.to_string()))).await;
             out.finish().await;
             return;
         }
@@ -197,7 +215,9 @@ async fn question(
     };
     requests.at_end();
     if let Err(refusal) = permitted(peer.who.role, &request) {
-        tracing::warn!(name = %peer.node, role = %peer.who.role, refusal, "refused a request");
+        if let Some(before) = mesh.0.quiet.lock().may_say() {
+            tracing::warn!(name = %peer.node, role = %peer.who.role, refusal, before, "refused a request");
+        }
         let _ = out.send(Response::Unsupported(refusal.to_owned())).await;
         out.finish().await;
         return;

@@ -1,6 +1,6 @@
 //! When a connection was last used, and by how many it is used now.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// When a connection was last used, and by how many it is now.
@@ -9,11 +9,17 @@ pub(super) struct Usage {
     since: Instant,
     last_ms: AtomicU64,
     now: AtomicUsize,
+    asked: AtomicBool,
 }
 
 impl Default for Usage {
     fn default() -> Self {
-        Self { since: Instant::now(), last_ms: AtomicU64::new(0), now: AtomicUsize::new(0) }
+        Self {
+            since: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            now: AtomicUsize::new(0),
+            asked: AtomicBool::new(false),
+        }
     }
 }
 
@@ -26,6 +32,11 @@ impl Usage {
     /// One user less.
     pub(super) fn end(&self) {
         self.now.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the peer is asked something over it for the first time.
+    pub(super) fn first_asked(&self) -> bool {
+        !self.asked.load(Ordering::Relaxed) && !self.asked.swap(true, Ordering::Relaxed)
     }
 
     /// Data went over it.

@@ -52,6 +52,7 @@ impl Via {
             () = tokio::time::sleep(PATIENCE) => return Err(unreachable("connection timed out".into())),
         };
         pool::judge(&connection, identity).map_err(|error| AskError::Refused(error.to_string()))?;
+        endpoint::Window::Asked.open(&connection);
         Ok(Self { endpoint, connection })
     }
 

@@ -8,10 +8,11 @@
 //! an error.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
 use futures::FutureExt as _;
-use query_planner::memory;
+use query_planner::memory::{self, Account, Refused, SharedReservation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -22,6 +23,9 @@ pub const VERSION: u8 = 1;
 
 /// Largest frame, bytes, version byte and body together.
 pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
+
+/// Largest frame of what people ask, bytes: a question's SQL has 100,000.
+pub const MAX_ASKED_BYTES: usize = 512 << 10;
 
 /// Frames from this size on count as the questions' memory while they are read, and what may be
 /// made of one.
@@ -47,11 +51,16 @@ pub enum FrameError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The frame is longer than allowed.
-    #[error("a frame of {bytes} bytes exceeds the limit of {MAX_FRAME_BYTES}")]
+    #[error("a frame of {bytes} bytes exceeds the limit of {limit}")]
     TooLarge {
         /// Its length, as claimed or as encoded.
         bytes: usize,
+        /// The most that it may have.
+        limit: usize,
     },
+    /// There is no memory for it.
+    #[error("no room for a frame: {0}")]
+    NoMemory(#[from] Refused),
     /// The frame is of a version this build does not read.
     #[error("the frame has version {got}, this build reads version {VERSION}: bring both nodes to one release")]
     Version {
@@ -93,7 +102,7 @@ pub fn encode_behind<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(),
     let length = bytes.len() - at - 4;
     let failed = match encoded {
         Err(error) => Some(FrameError::Malformed(error.to_string())),
-        Ok(_) if length > MAX_FRAME_BYTES => Some(FrameError::TooLarge { bytes: length }),
+        Ok(_) if length > MAX_FRAME_BYTES => Some(FrameError::TooLarge { bytes: length, limit: MAX_FRAME_BYTES }),
         Ok(_) => None,
     };
     if let Some(error) = failed {
@@ -119,12 +128,42 @@ pub async fn write<W: AsyncWrite + Unpin, T: Serialize>(out: &mut W, value: &T) 
 pub struct FrameReader<R> {
     stream: R,
     buffer: BytesMut,
+    /// The most that a frame may have, bytes.
+    most: usize,
+    /// What counts the buffer, and how much of it is counted.
+    counted: Option<(SharedReservation, usize)>,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// A reader of `stream`'s frames.
     pub fn new(stream: R) -> Self {
-        Self { stream, buffer: BytesMut::new() }
+        Self { stream, buffer: BytesMut::new(), most: MAX_FRAME_BYTES, counted: None }
+    }
+
+    /// With frames of at most so many bytes.
+    #[must_use]
+    pub fn at_most(self, bytes: usize) -> Self {
+        Self { most: bytes.min(MAX_FRAME_BYTES), ..self }
+    }
+
+    /// With what is kept of a frame while it arrives counted to `account`, and so to the pool of
+    /// all questions, but for the first KiB.
+    #[must_use]
+    pub fn counted_to(self, account: &Arc<Account>) -> Self {
+        Self { counted: Some((SharedReservation::of(account), 0)), ..self }
+    }
+
+    /// Counts the buffer as so many bytes.
+    fn count(&mut self, bytes: usize) -> Result<(), Refused> {
+        let Some((reservation, counted)) = &mut self.counted else { return Ok(()) };
+        let bytes = if bytes <= FIRST_READ_BYTES { 0 } else { bytes };
+        match bytes.checked_sub(*counted) {
+            Some(0) => {}
+            Some(more) => reservation.try_grow(more as u64)?,
+            None => reservation.shrink((*counted - bytes) as u64),
+        }
+        *counted = bytes;
+        Ok(())
     }
 
     /// The next frame's value; `None` when the stream ended between frames. Cancel-safe: when the
@@ -137,9 +176,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub async fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         loop {
             if let Some(frame) = self.take_frame()? {
-                return decode(&frame).map(Some);
+                let value = decode(&frame);
+                drop(frame);
+                self.count(self.buffer.len())?;
+                return value.map(Some);
             }
-            self.buffer.reserve(self.buffer.len().clamp(FIRST_READ_BYTES, READ_STEP_BYTES));
+            let step = self.buffer.len().clamp(FIRST_READ_BYTES, READ_STEP_BYTES);
+            self.count(if self.buffer.is_empty() { 0 } else { self.buffer.len() + step })?;
+            self.buffer.reserve(step);
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return if self.buffer.is_empty() { Ok(None) } else { Err(FrameError::Truncated) };
             }
@@ -169,8 +213,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*prefix) as usize;
-        if length > MAX_FRAME_BYTES {
-            return Err(FrameError::TooLarge { bytes: length });
+        if length > self.most {
+            return Err(FrameError::TooLarge { bytes: length, limit: self.most });
         }
         if self.buffer.len() < 4 + length {
             return Ok(None);
@@ -337,6 +381,34 @@ mod tests {
             let mut reader = reader(claimed, 64);
             assert!(matches!(reader.read::<Request>().await, Err(FrameError::Truncated)));
             assert!(reader.buffer.capacity() < 4 * READ_STEP_BYTES);
+        });
+    }
+
+    #[test]
+    fn frames_count_while_they_arrive_and_no_longer() {
+        block(async {
+            let frame = encode(&Response::Catalog(vec![1; 600_000])).unwrap();
+            let (account, narrow) = (Account::new(2 << 20), Account::new(300_000));
+            let mut one = FrameReader::new(&frame[..500_000]).counted_to(&account);
+            assert!(matches!(one.read::<Response>().await, Err(FrameError::Truncated)), "it waits for the rest");
+            let held = |account: &Arc<Account>| {
+                let rest = SharedReservation::of(account);
+                (0..).take_while(|_| rest.try_grow(1 << 10).is_ok()).count()
+            };
+            assert!(held(&account) < (2 << 10) - 480, "what has come counts");
+            // Another of the same peer finds no room, and none is left when both are gone.
+            let both = [frame.clone(), frame.clone()].concat();
+            let refused = FrameReader::new(&both[..]).counted_to(&narrow).read::<Response>().await;
+            assert!(matches!(refused, Err(FrameError::NoMemory(_))), "{refused:?}");
+            drop(one);
+            assert_eq!((held(&account), held(&narrow)), (2 << 10, 300_000 >> 10));
+            let mut whole = FrameReader::new(&both[..]).counted_to(&account);
+            for _ in 0..2 {
+                assert!(matches!(whole.read::<Response>().await, Ok(Some(Response::Catalog(_)))));
+            }
+            assert!(matches!(whole.read::<Response>().await, Ok(None)));
+            let short = FrameReader::new(&frame[..]).at_most(1_000).read::<Response>().await;
+            assert!(matches!(short, Err(FrameError::TooLarge { limit: 1_000, .. })), "{short:?}");
         });
     }
 

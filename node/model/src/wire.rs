@@ -302,6 +302,14 @@ pub struct OpenCall {
     pub root: Option<i32>,
     /// Job, when known.
     pub job_id: Option<String>,
+    /// Its position on the communicator over all functions, when it has one that is known.
+    pub comm_seq: Option<u64>,
+    /// Payload of this rank in bytes, when known.
+    pub bytes: Option<u64>,
+    /// Datatype by name, when known.
+    pub datatype: Option<String>,
+    /// Reduction, where the call has one that is known.
+    pub reduce_op: Option<String>,
 }
 
 /// One piece of an answer.

@@ -7,10 +7,10 @@ use std::sync::LazyLock;
 
 use anyhow::Context;
 use ask::{Exit, UsageError};
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::Cli;
+use super::groups::root;
 
 /// Pages of docs/ that users need besides the flags: name, title, text.
 const TOPICS: [(&str, &str, &str); 13] = [
@@ -135,10 +135,6 @@ fn page(command: &Command, out: &Path) -> anyhow::Result<()> {
     clap_mangen::Man::new(command.clone()).title(name).render(&mut text)?;
     std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
     command.get_subcommands().filter(|below| !below.is_hide_set()).try_for_each(|below| page(below, out))
-}
-
-fn root() -> Command {
-    Cli::command()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 
 use ask::{Exit, RanOnNode, UsageError, is_broken_pipe};
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 
 mod archive;
 mod args;
@@ -16,6 +16,7 @@ mod connector;
 mod demo;
 mod env;
 mod export;
+mod groups;
 mod help;
 pub mod identity;
 mod import;
@@ -43,7 +44,7 @@ use front::{
 #[command(disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -117,14 +118,19 @@ enum Command {
 
 /// Runs the command and gives the process's exit code.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse(); // exits with 2 on a usage error
-    start_logging(match &cli.command {
+    // Exits with 2 on a usage error.
+    let cli = Cli::from_arg_matches(&groups::root().get_matches()).unwrap_or_else(|error| error.exit());
+    let Some(command) = cli.command else {
+        eprint!("{}", groups::without_command());
+        return ExitCode::from(Exit::Usage as u8);
+    };
+    start_logging(match &command {
         Command::Up(_) => true,
         Command::Slurm(args) => slurm::is_agent(args),
         _ => false,
     });
     let connector = LocalConnector;
-    let outcome = match cli.command {
+    let outcome = match command {
         Command::Up(args) => up::run(*args),
         Command::Query(args) if args.wants_shell() => shell::run(args.into_shell(), &connector),
         Command::Query(args) => query::run(args, &connector),

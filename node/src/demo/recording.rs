@@ -116,6 +116,7 @@ impl Line {
             comm_hash: Some(self.comm_hash.cast_unsigned()),
             func: "all_reduce",
             seq: Some(self.seq.cast_unsigned()),
+            comm_seq: Some(self.seq.cast_unsigned()),
             count: Some(self.count.cast_unsigned()),
             datatype: Some("float32"),
             bytes: Some(self.bytes.cast_unsigned()),

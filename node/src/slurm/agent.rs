@@ -40,13 +40,12 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
 }
 
 fn run_on(directory: &Path, node: &str) -> anyhow::Result<()> {
-    let run_dir = RunDir::at(directory);
-    let charter = run_dir.charter()?;
+    let (run_dir, charter) = run_dir::charter_in(directory)?;
     if !charter.job.nodes.iter().any(|name| name == node) {
         bail!("{node} is not among the nodes of job {}", charter.job.id);
     }
     log_to(&run_dir.log(node))?;
-    let runtime_dir = run_dir::runtime_dir(true)?;
+    let runtime_dir = run_dir::runtime_dir()?;
     run_dir::tidy(&runtime_dir);
     run_dir::tidy_rings();
     let socket = run_dir::socket(&runtime_dir, &charter.job.run_name(), node);

@@ -76,11 +76,18 @@ fn wants_screen(arguments: &[std::ffi::OsString]) -> bool {
     is_drawn && !is_once && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
-/// The agent of the job on this host, when this user may ask one.
+/// The agent of the job on this host, when this user may ask one. Root asks that of the user whom
+/// Slurm names as the job's: another who says to run one is not believed.
 #[must_use]
 pub fn local(id: u32) -> Option<PathBuf> {
     let node = std::env::var("SLURMD_NODENAME").ok();
-    run_dir::sockets_of(id, node.as_deref()).into_iter().next()
+    let own = nix::unistd::geteuid();
+    let first = |user| run_dir::sockets_of(id, user, node.as_deref()).into_iter().next();
+    let mine = first(own.as_raw());
+    if mine.is_some() || !own.is_root() || !run_dir::others_users().any(|user| first(user).is_some()) {
+        return mine;
+    }
+    first(commands::job(&id.to_string()).ok()?.user?)
 }
 
 /// Whether this user has a mesh for the job, here or elsewhere.

@@ -51,6 +51,8 @@ pub enum JobError {
 pub struct Job {
     /// Job id; of a het job that of its first component, of an array that of this task's own job.
     pub id: u32,
+    /// Number of the user whose job it is.
+    pub user: Option<u32>,
     /// How often it was requeued and started again.
     pub restarts: u32,
     /// Its nodes, each once, in Slurm's order.
@@ -115,6 +117,7 @@ impl Job {
         let end = get("SLURM_JOB_END_TIME").and_then(|text| text.parse::<u64>().ok());
         Ok(Self {
             id,
+            user: optional("SLURM_JOB_UID")?,
             restarts: optional("SLURM_RESTART_COUNT")?.unwrap_or(0),
             nodes,
             array,
@@ -246,6 +249,7 @@ fn component(fields: &HashMap<String, String>) -> Result<Job, JobError> {
     };
     Ok(Job {
         id: number("JobId", get("JobId").unwrap_or_default())?,
+        user: get("UserId").and_then(|user| user.strip_suffix(')')?.rsplit_once('(')?.1.parse().ok()),
         restarts: optional("Restarts")?.unwrap_or(0),
         nodes,
         array,
@@ -328,7 +332,7 @@ mod tests {
     fn scontrol_tells_the_same() {
         let job = Job::from_scontrol(SHOWN).unwrap();
         assert_eq!((job.id, job.restarts, job.nodes.as_slice()), (12, 1, &["n1".to_owned(), "n2".to_owned()][..]));
-        assert_eq!(job.left, Some(Duration::from_secs(86_400 + 20 * 60)));
+        assert_eq!((job.left, job.user), (Some(Duration::from_secs(86_400 + 20 * 60)), Some(1000)));
         assert_eq!(job.directory, Some(PathBuf::from("/home/ada/run 1")));
         let pending = SHOWN.replace("RUNNING", "PENDING");
         assert!(Job::from_scontrol(&pending).unwrap_err().to_string().contains("PENDING"));

@@ -18,7 +18,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::commands;
-use super::run_dir::RunDir;
+use super::run_dir;
 
 /// A message on an agent's standard output, which the keeper passes on to `up`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,8 +83,7 @@ const LAST_WORDS_BYTES: usize = 2_000;
 pub fn run(directory: &Path) -> anyhow::Result<()> {
     // Out of the shell's session: Ctrl-C in it, or its end, must not end the mesh.
     let _ = nix::unistd::setsid();
-    let run_dir = RunDir::at(directory);
-    let charter = run_dir.charter()?;
+    let (run_dir, charter) = run_dir::charter_in(directory)?;
     let binary = std::env::current_exe().context("finding this program's file")?;
     let log = run_dir.log("srun");
     let errors = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;

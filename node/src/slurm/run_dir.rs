@@ -7,14 +7,23 @@
 //! - In the user's state directory: `slurm/JOBID`, the path of the job's directory, for questions
 //!   from elsewhere.
 
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+//!
+//! All of these are where others may write, too: `trusted` opens them, and refuses what another user
+//! can have put there.
+
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use ask::paths;
 use serde::{Deserialize, Serialize};
+use trusted::{Dir, Refused};
 
 use super::Job;
+
+/// Most bytes of a charter, and of a file that names a directory.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// The settings for every agent of the job's mesh.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -36,35 +45,45 @@ pub struct Charter {
     pub report: bool,
 }
 
-/// The directory of one run of a job.
+/// The directory of one run of a job: this user's, and nobody else can change it or put another in
+/// its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir(PathBuf);
 
 impl RunDir {
     /// That at `path`.
-    #[must_use]
-    pub fn at(path: &Path) -> Self {
-        Self(path.to_owned())
+    ///
+    /// # Errors
+    /// There is none, or it is not this user's alone.
+    pub fn open(path: &Path) -> Result<Self, Refused> {
+        Dir::open(path)?.private()?;
+        Self::named(path)
+    }
+
+    /// By the name that it was given by: links on the way may lead elsewhere on another node.
+    fn named(path: &Path) -> Result<Self, Refused> {
+        let absolute = std::path::absolute(path);
+        absolute.map(Self).map_err(|source| Refused::Io { doing: "finding", path: path.to_owned(), source })
     }
 
     /// Makes it, for this user alone.
     ///
     /// # Errors
     /// It exists already and is another's or open to others, or cannot be made.
-    pub fn make(path: &Path) -> anyhow::Result<Self> {
-        private_dir(path)?;
+    pub fn make(path: &Path) -> Result<Self, Refused> {
+        let made = Dir::make(path)?;
         // with two runs of `slurm up` in one job, the second finds the first one's
         for part in ["identity", "log"] {
-            private_dir(&path.join(part))?;
+            made.make_dir(part)?;
         }
-        Ok(Self(path.to_owned()))
+        Self::named(path)
     }
 
     /// A lock on founding the mesh here; others wait for it. None where the file system has no
     /// locks.
     #[must_use]
     pub fn lock(&self) -> Option<std::fs::File> {
-        let opened = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(self.0.join("lock"));
+        let opened = Dir::open(&self.0).and_then(|dir| dir.append("lock", 0o600));
         opened.ok().filter(|file| file.lock().is_ok())
     }
 
@@ -95,7 +114,7 @@ impl RunDir {
     /// Whether a mesh was made here.
     #[must_use]
     pub fn has_charter(&self) -> bool {
-        self.0.join("job.json").exists()
+        Dir::open(&self.0).is_ok_and(|dir| dir.file("job.json").is_ok())
     }
 
     /// Writes the charter, for this user alone; the file appears complete or not at all.
@@ -103,9 +122,7 @@ impl RunDir {
     /// # Errors
     /// The directory cannot be written.
     pub fn write_charter(&self, charter: &Charter) -> anyhow::Result<()> {
-        let (path, new) = (self.0.join("job.json"), self.0.join("job.json.new"));
-        write_private(&new, serde_json::to_string_pretty(charter)?.as_bytes())?;
-        std::fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))
+        Ok(Dir::open(&self.0)?.replace("job.json", serde_json::to_string_pretty(charter)?.as_bytes(), 0o600)?)
     }
 
     /// Reads the charter.
@@ -114,51 +131,30 @@ impl RunDir {
     /// There is none here: mostly because this node does not share the directory with the one that
     /// made it.
     pub fn charter(&self) -> anyhow::Result<Charter> {
-        let path = self.0.join("job.json");
-        let text = std::fs::read_to_string(&path).with_context(|| {
-            format!("reading {}: is it on a file system that all nodes of the job share? (see --dir)", path.display())
-        })?;
-        serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
+        let text = Dir::open(&self.0)?.read("job.json", MOST_BYTES)?;
+        serde_json::from_slice(&text).with_context(|| format!("reading {}", self.0.join("job.json").display()))
     }
 }
 
-fn write_private(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
-    use std::io::Write;
-    let opened = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    opened.and_then(|mut file| file.write_all(contents)).with_context(|| format!("writing {}", path.display()))
-}
-
-/// Makes a directory that only this user may enter, or takes the one that is there when it is such
-/// a one.
+/// The charter in `directory`, on a node of the job.
 ///
 /// # Errors
-/// What is there is no directory, another's, or open to others; or it cannot be made.
-pub fn private_dir(path: &Path) -> anyhow::Result<()> {
-    match std::fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => return Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error).with_context(|| format!("making the directory {}", path.display())),
-    }
-    let found = std::fs::symlink_metadata(path).with_context(|| format!("looking at {}", path.display()))?;
-    ensure!(found.is_dir(), "{} is there and is no directory", path.display());
-    ensure!(
-        found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o077 == 0,
-        "{} is there and others may use it: remove it, or `chmod 700` it if it is yours",
-        path.display()
-    );
-    Ok(())
+/// The directory is not this user's alone, or there is no charter: mostly because this node does
+/// not share it with the one that made it.
+pub fn charter_in(directory: &Path) -> anyhow::Result<(RunDir, Charter)> {
+    let read = RunDir::open(directory).map_err(anyhow::Error::from).and_then(|run_dir| {
+        let charter = run_dir.charter()?;
+        Ok((run_dir, charter))
+    });
+    read.context("is the directory on a file system that all nodes of the job share? (see --dir)")
 }
 
-/// This user's directory for sockets on this host; made when `make`.
+/// This user's directory for sockets on this host, made where it is missing.
 ///
 /// # Errors
-/// See [`private_dir`].
-pub fn runtime_dir(make: bool) -> anyhow::Result<PathBuf> {
-    let path = runtime_dir_of(nix::unistd::geteuid().as_raw());
-    if make {
-        private_dir(&path)?;
-    }
-    Ok(path)
+/// See [`Dir::make`].
+pub fn runtime_dir() -> Result<PathBuf, Refused> {
+    Ok(Dir::make(&runtime_dir_of(nix::unistd::geteuid().as_raw()))?.path().to_owned())
 }
 
 fn runtime_dir_of(uid: u32) -> PathBuf {
@@ -214,7 +210,7 @@ pub fn tidy_rings() {
 fn tidy_rings_in(shm: &Path, uid: u32) {
     let list = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let named = |path: &Path, start: &str| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(start));
-    let own = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == uid);
+    let own = |path: &Path| Dir::open_of(path, uid).and_then(Dir::private).is_ok_and(|dir| dir.owner() == uid);
     for directory in list(shm).filter(|path| named(path, &format!("rankmesh-{uid}")) && own(path)) {
         for node in list(&directory).filter(|path| own(path)) {
             let reader = node.join("reader");
@@ -238,34 +234,35 @@ fn tidy_rings_in(shm: &Path, uid: u32) {
     }
 }
 
-/// Sockets of agents of job `id` on this host that answer: those of its latest start first, and
-/// among them `node`'s first. Root also finds those of other users.
+/// Sockets of agents of job `id` on this host that answer and run as `user`: those of its latest
+/// start first, and among them `node`'s first.
 #[must_use]
-pub fn sockets_of(id: u32, node: Option<&str>) -> Vec<PathBuf> {
-    let own = nix::unistd::geteuid().as_raw();
-    let mut directories = vec![(own, runtime_dir_of(own))];
-    if own == 0 {
-        for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let uid = name.to_str().and_then(|name| name.strip_prefix("rankmesh-")?.parse().ok());
-            directories.extend(uid.filter(|uid| *uid != 0).map(|uid| (uid, entry.path())));
-        }
+pub fn sockets_of(id: u32, user: u32, node: Option<&str>) -> Vec<PathBuf> {
+    sockets_in(&runtime_dir_of(user), id, user, node)
+}
+
+/// The users, root excepted, who have a directory for sockets on this host, or of whom somebody
+/// says so.
+pub fn others_users() -> impl Iterator<Item = u32> {
+    let of = |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_prefix("rankmesh-")?.parse().ok();
+    std::fs::read_dir("/tmp").into_iter().flatten().flatten().filter_map(of).filter(|user| *user != 0)
+}
+
+fn sockets_in(runtime: &Path, id: u32, user: u32, node: Option<&str>) -> Vec<PathBuf> {
+    // Nobody else can have made anything in it, so whoever listens there is the user.
+    let Ok(directory) = Dir::open_of(runtime, user) else { return vec![] };
+    if directory.owner() != user {
+        return vec![];
     }
     let mut found = vec![];
-    for (uid, directory) in directories {
-        let Ok(metadata) = std::fs::symlink_metadata(&directory) else { continue };
-        if !metadata.is_dir() || metadata.uid() != uid || metadata.mode() & 0o022 != 0 {
-            continue;
-        }
-        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let Some((run, on)) = name.to_str().and_then(|name| name.split_once('@')) else { continue };
-            let (job, restart) = run.split_once(".r").unwrap_or((run, "0"));
-            let socket = entry.path().join("agent.sock");
-            if job.parse() == Ok(id) && std::os::unix::net::UnixStream::connect(&socket).is_ok() {
-                let restart: u32 = restart.parse().unwrap_or(0);
-                found.push((std::cmp::Reverse(restart), Some(on) != node, on.to_owned(), socket));
-            }
+    for entry in std::fs::read_dir(directory.path()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some((run, on)) = name.to_str().and_then(|name| name.split_once('@')) else { continue };
+        let (job, restart) = run.split_once(".r").unwrap_or((run, "0"));
+        let socket = entry.path().join("agent.sock");
+        if job.parse() == Ok(id) && UnixStream::connect(&socket).is_ok() {
+            let restart: u32 = restart.parse().unwrap_or(0);
+            found.push((std::cmp::Reverse(restart), Some(on) != node, on.to_owned(), socket));
         }
     }
     found.sort();
@@ -278,27 +275,30 @@ pub fn sockets_of(id: u32, node: Option<&str>) -> Vec<PathBuf> {
 /// # Errors
 /// The state directory cannot be written.
 pub fn remember(id: u32, run_dir: &RunDir) -> anyhow::Result<()> {
-    let directory = paths::state_dir()?.join("slurm");
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-    for entry in std::fs::read_dir(&directory)?.flatten() {
-        let gone = std::fs::read_to_string(entry.path()).is_ok_and(|path| !Path::new(&path).exists());
+    let directory = Dir::make_all(&paths::state_dir()?.join("slurm"))?;
+    for entry in std::fs::read_dir(directory.path())?.flatten() {
+        let gone = directory.read(entry.file_name(), MOST_BYTES).is_ok_and(|path| !path_of(path).exists());
         if gone {
             let _ = std::fs::remove_file(entry.path());
         }
     }
-    write_private(&directory.join(id.to_string()), run_dir.path().as_os_str().as_encoded_bytes())
+    Ok(directory.replace(id.to_string(), run_dir.path().as_os_str().as_encoded_bytes(), 0o600)?)
 }
 
 /// The directory of a job's mesh, if this user has made one.
 #[must_use]
 pub fn remembered(id: u32) -> Option<RunDir> {
-    let path = std::fs::read_to_string(paths::state_dir().ok()?.join("slurm").join(id.to_string())).ok()?;
-    Some(RunDir(PathBuf::from(path)))
+    let directory = Dir::open(&paths::state_dir().ok()?.join("slurm")).ok()?;
+    RunDir::open(&path_of(directory.read(id.to_string(), MOST_BYTES).ok()?)).ok()
+}
+
+fn path_of(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 
     use super::*;
 
@@ -308,7 +308,7 @@ mod tests {
         let uid = nix::unistd::geteuid().as_raw();
         let make = |directory: &str, ring: &str| {
             let node = shm.path().join(directory).join("n1");
-            std::fs::create_dir_all(&node).unwrap();
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&node).unwrap();
             std::fs::write(node.join(ring), "").unwrap();
             std::fs::write(node.join("reader"), "").unwrap();
             node
@@ -335,7 +335,10 @@ mod tests {
         }
         RunDir::make(&path).expect("again");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(RunDir::make(&path).unwrap_err().to_string().contains("chmod 700"));
+        for refused in [RunDir::make(&path), RunDir::open(&path)] {
+            assert!(refused.unwrap_err().to_string().contains("chmod 700"));
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(RunDir::make(&link).unwrap_err().to_string().contains("no directory"));
@@ -357,8 +360,51 @@ mod tests {
 
     #[test]
     fn a_missing_charter_says_what_to_do() {
-        let error = RunDir::at(Path::new("/nonexistent")).charter().unwrap_err();
+        let error = charter_in(Path::new("/nonexistent")).unwrap_err();
         assert!(format!("{error:#}").contains("--dir"), "{error:#}");
+    }
+
+    /// Another user, who knows the next job's number, was there first.
+    #[test]
+    fn what_another_user_has_put_there_is_not_believed() {
+        const ANOTHER: u32 = 65534;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
+        let run = RunDir::make(&dir.path().join("rankmesh-4711")).unwrap();
+        run.write_charter(&Charter {
+            job: Job { id: 4711, ..Job::default() },
+            mesh: "job-4711".into(),
+            capture: true,
+            store_max_mib: 1,
+            labels: vec![],
+            store_dir: None,
+            report: false,
+        })
+        .unwrap();
+        let sockets = dir.path().join("rankmesh-7");
+        let listen = |run: &str| {
+            let path = socket(&sockets, run, "n1");
+            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path.parent().unwrap()).unwrap();
+            std::os::unix::net::UnixListener::bind(&path).unwrap()
+        };
+        let _listening = (listen("4711"), listen("4711.r9"));
+        let own = nix::unistd::geteuid().as_raw();
+        assert_eq!(sockets_in(&sockets, 4711, own, None).len(), 2);
+        assert!(RunDir::open(run.path()).is_ok_and(|found| found.has_charter()));
+        let given = std::os::unix::fs::chown(run.path(), Some(ANOTHER), None)
+            .and_then(|()| std::os::unix::fs::chown(&sockets, Some(ANOTHER), None));
+        if given.is_err() {
+            eprintln!("skipped: only root can give files to another user");
+            return;
+        }
+        let refused = RunDir::open(run.path()).unwrap_err().to_string();
+        assert!(refused.contains("belongs to user 65534"), "{refused}");
+        assert!(RunDir::make(run.path()).is_err() && charter_in(run.path()).is_err());
+        assert!(!run.has_charter() && run.charter().is_err());
+        assert!(sockets_in(&sockets, 4711, own, None).is_empty(), "asked for the other user's alone");
+        assert_eq!(sockets_in(&sockets, 4711, ANOTHER, None).len(), 2);
+        std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(sockets_in(&sockets, 4711, ANOTHER, None).is_empty(), "anybody may have made it");
     }
 
     #[test]

@@ -6,18 +6,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use ask::paths;
 use certs::{Authority, MeshName, NodeName};
 use rand::RngExt;
+use trusted::Refused;
 
 use super::keeper::AgentMessage;
 use super::run_dir::{self, Charter, RunDir};
-use super::{Job, ask, commands};
+use super::{Job, ask as agents, commands};
 
 /// Certificates outlive the job's time limit by this factor (limits are raised), and by a day.
 const LIFE_FACTOR: u32 = 2;
@@ -111,7 +113,7 @@ fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
             directory.display(),
             job.id
         );
-        if ask::answers(job.id) {
+        if agents::answers(job.id) {
             let nodes = job.nodes.len();
             return Ok(Founded {
                 directory,
@@ -127,7 +129,7 @@ fn found(job: &Job, wanted: &Wanted) -> anyhow::Result<Founded> {
     } else {
         charter(job, wanted, &run_dir)?;
     }
-    let (keeper, lines) = start_keeper(&directory)?;
+    let (keeper, lines) = start_keeper(&run_dir)?;
     let mut roll = Roll::new(&job.nodes, enough);
     let until = started + wanted.timeout;
     while !roll.complete() {
@@ -169,22 +171,41 @@ fn step_ended(why: &str, roll: &Roll, run_dir: &RunDir) -> String {
 
 /// The default directory of a job's mesh: where the job was submitted, or the current one if its
 /// user may not write there (as with `sbatch -D`; Slurm reports that directory only by starting the
-/// script in it).
+/// script in it). Where others could exchange it, it is in the user's state directory, and the
+/// reason is returned.
 ///
 /// # Errors
 /// The job may not write where it was submitted, or its environment does not name that directory,
-/// and the current one is gone.
-pub fn default_directory(job: &Job) -> anyhow::Result<PathBuf> {
+/// and the current one is gone; or there is no other place.
+pub fn default_directory(job: &Job) -> anyhow::Result<(PathBuf, Option<Refused>)> {
     let submitted =
         job.directory.clone().filter(|path| nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok());
-    let base = submitted.map_or_else(std::env::current_dir, Ok);
-    Ok(base.context("finding this directory")?.join(format!("rankmesh-{}", job.run_name())))
+    let base = submitted.map_or_else(std::env::current_dir, Ok).context("finding this directory")?;
+    let name = format!("rankmesh-{}", job.run_name());
+    match trusted::place(&base) {
+        Ok(()) => Ok((base.join(name), None)),
+        // Root's state is each host's own.
+        Err(refused) if nix::unistd::geteuid().is_root() => {
+            Err(refused).context("this job's mesh is made by the job's own user, or with --dir")
+        }
+        Err(refused) => {
+            let jobs = paths::state_dir()?.join("jobs");
+            trusted::Dir::make_all(&jobs)?;
+            Ok((jobs.join(name), Some(refused)))
+        }
+    }
 }
 
 fn directory(job: &Job, wanted: &Wanted) -> anyhow::Result<PathBuf> {
     let chosen = match &wanted.directory {
         Some(directory) => directory.clone(),
-        None => default_directory(job)?,
+        None => {
+            let (directory, refused) = default_directory(job)?;
+            if let Some(refused) = refused {
+                tracing::warn!("{refused}; the job's mesh is in {}", directory.display());
+            }
+            directory
+        }
     };
     std::path::absolute(&chosen).with_context(|| format!("--dir {}", chosen.display()))
 }
@@ -220,12 +241,12 @@ fn charter(job: &Job, wanted: &Wanted, run_dir: &RunDir) -> anyhow::Result<()> {
     })
 }
 
-fn start_keeper(directory: &Path) -> anyhow::Result<(std::process::Child, mpsc::Receiver<AgentMessage>)> {
-    let log = RunDir::at(directory).log("keeper");
+fn start_keeper(run_dir: &RunDir) -> anyhow::Result<(std::process::Child, mpsc::Receiver<AgentMessage>)> {
+    let log = run_dir.log("keeper");
     let errors = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
     let mut keeper = Command::new(std::env::current_exe().context("finding this program's file")?)
         .args(["slurm", "keep", "--dir"])
-        .arg(directory)
+        .arg(run_dir.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(errors)

@@ -46,7 +46,7 @@ mod rows;
 mod schema;
 mod sessions;
 mod source;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, debug_assertions))]
 pub mod testing;
 #[cfg(test)]
 mod tests;

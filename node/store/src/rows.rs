@@ -454,6 +454,7 @@ fn collective(c: &Collective, rows: &mut RowColumns, rollups: &mut Rollups) {
         .text(c.job_id.as_deref())
         .integer(c.captured.map(i64::from))
         .text(c.site.as_deref())
+        .integer(c.comm_seq.and_then(quantity))
         .end();
     if let Some(duration_ns) = duration_ns {
         let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));

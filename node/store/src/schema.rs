@@ -98,6 +98,7 @@ const LADDER: &[Step] = &[
         tx.execute_batch("ALTER TABLE memory_events ADD COLUMN count INTEGER NOT NULL DEFAULT 1;")?;
         columnar::add_column(tx, "collectives", "site TEXT")
     },
+    |tx| columnar::add_column(tx, "collectives", "comm_seq INTEGER"),
 ];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its
@@ -447,7 +448,7 @@ mod tests {
             "WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r WHERE i < 69999)
              INSERT INTO collectives SELECT i * 10, i % 77, 1, 1, nullif(i % 9, 8), NULL, 8, i % 3, 'f' || (i % 5), i,
              NULL, CASE i % 2 WHEN 0 THEN 'float32' END, i * i, NULL, NULL, NULL, 'nccl', 0, 0, 5, 'j' FROM r;
-             CREATE TABLE before AS SELECT rowid AS id, *, NULL AS captured, NULL AS site FROM collectives;",
+             CREATE TABLE before AS SELECT rowid AS id, *, NULL AS captured, NULL AS site, NULL AS comm_seq FROM collectives;",
         )
         .unwrap();
         drop(conn);

@@ -1,4 +1,4 @@
-//! Records and stores for tests: of this crate, and (feature `testing`) of the crates above it.
+//! Records and stores for tests, of this crate and of the crates above it; not in release builds.
 #![allow(clippy::unwrap_used, reason = "tests only")]
 
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use record::{Collective, NetEvent, OffCpu, ProcessSeen, Record};
 use rusqlite::Connection;
 
+pub use super::columnar::values_read;
 use super::columnar::{Appender, MOST_SPAN_NS};
 use super::{Store, StoreConfig, rollups::Rollups, rows};
 
@@ -29,6 +30,7 @@ pub fn collective(i: u64) -> Collective {
         comm_hash: Some(0xDEAD_BEEF_0000_0001),
         func: "all_reduce",
         seq: Some(i),
+        comm_seq: Some(i),
         count: Some(1024),
         datatype: Some("float32"),
         bytes: Some(4096),

@@ -107,6 +107,7 @@ impl EndedJob {
                 comm_hash: Some(0xFEDC_0000_0000_0001),
                 func: "all_reduce",
                 seq,
+                comm_seq: seq,
                 count: Some(1024),
                 datatype: Some("float32"),
                 bytes: Some(4_096),

@@ -244,7 +244,11 @@ impl Lab {
         let agent = self.agents.iter_mut().find(|agent| agent.name == name).expect("a started agent");
         let pid = nix::unistd::Pid::from_raw(agent.child.id().cast_signed());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("kill");
-        agent.child.wait().expect("wait");
+        let until = Instant::now() + PATIENCE;
+        while agent.child.try_wait().expect("wait").is_none() {
+            assert!(Instant::now() < until, "{name} does not end after SIGTERM");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Starts a killed agent again with the same flags.

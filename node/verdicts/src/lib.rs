@@ -8,11 +8,12 @@
 //! What goes in, and the thresholds, lie in `observed`; cells are made in `digest`, of rows and of
 //! digests alike; `stats` has the statistics.
 //!
-//! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen,
+//! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen, `positions` finds their places,
 //! `matching` brings cells together into communicators (`comm`; with `classes`: who does the same
 //! work), `windows` cuts time, `score` sums up (`tally`) and `rating` rates ranks, `suspects` looks
 //! for episodes, `stages` for imbalances, `slower` whether the whole job became slower, `hang` for
-//! who is waited for, `cycle` tells steps, `verdict` decides, `doubts` says why nobody can be named,
+//! who is waited for, `cycle` tells steps, `verdict` decides, `doubts` says why nobody can be named, `ending` that
+//! a job makes no calls any more,
 //! `report` is what comes out (with `summary`), `rank_windows` has the same figures window by
 //! window, `text` says it to a person. `peer` is whom a named rank is compared with when `causes` looks for the cause of its lateness.
 //! `point_to_point` judges ranks that meet in sends, receives and waits, by where their time goes.
@@ -24,12 +25,14 @@ mod clocks;
 mod comm;
 mod cycle;
 mod doubts;
+mod ending;
 mod hang;
 pub mod hostlist;
 mod matching;
 mod number;
 mod peer;
 pub mod point_to_point;
+mod positions;
 mod rank_windows;
 mod rating;
 mod report;
@@ -51,10 +54,11 @@ mod views;
 mod windows;
 
 pub use cycle::cycle_of;
-pub use hang::{Absence, Hang, Jam, Missing, NotHeard, Waiting};
+pub use hang::{Absence, Call, Difference, DifferentCall, Differing, Edge, Hang, Jam, Missing, NotHeard, Waiting};
 pub use observed::{
-    Activity, COLUMNS, ClockOffset, Coupling, Doing, Gone, Input, Kind, Names, NodeCoverage, Observation, Progress,
-    RankRef, Ranks, Row, RowError, Rules, Run, Sampled, Span, SyncCall, Totals, last_sql, progress_of, sql, syncs_sql,
+    Activity, COLUMNS, ClockOffset, Coupling, Doing, Gone, InCall, Input, JobRank, Kind, Made, Names, NodeCoverage,
+    Observation, Pair, Payload, Process, Progress, RankRef, Ranks, Row, RowError, Rules, Run, Sampled, Span, SyncCall,
+    Totals, last_sql, progress_of, sql, syncs_sql, tail,
 };
 pub use peer::{peer, peer_of_hosts};
 pub use rank_windows::{RankWindows, Spent, SpentWindow, WindowRank, rank_windows};
@@ -64,7 +68,7 @@ pub use report::{
 pub use show_sql::{Shown, show_sql};
 pub use slower::is_slower;
 pub use tally::Waits;
-pub use text::{end_note, text, text_of_all};
+pub use text::{text, text_of_all};
 pub use verdict::{analyse, analyse_owned};
 pub use views::VIEWS;
 pub use windows::WindowKind;

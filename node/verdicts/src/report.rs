@@ -50,6 +50,7 @@ impl Report {
         let moved = |at_ns: &mut i64| *at_ns = at_ns.saturating_add(by_ns);
         moved(&mut self.evidence.since_ns);
         moved(&mut self.evidence.until_ns);
+        self.evidence.last_call_ns.iter_mut().for_each(moved);
         if let Some(about) = &mut self.point_to_point {
             moved(&mut about.since_ns);
             moved(&mut about.until_ns);
@@ -66,7 +67,7 @@ impl Report {
                 }
             }
             Verdict::Hang(hang) => {
-                let waits = hang.waiting.iter_mut().map(|waiting| &mut waiting.since_ns);
+                let waits = hang.waiting.iter_mut().chain(&mut hang.unclear).map(|waiting| &mut waiting.since_ns);
                 waits.chain([&mut hang.since_ns]).flatten().for_each(moved);
             }
             _ => {}
@@ -294,6 +295,15 @@ pub struct Evidence {
     pub since_ns: i64,
     /// End of the asked span.
     pub until_ns: i64,
+    /// When the last call ended, where calls were looked at one by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_call_ns: Option<i64>,
+    /// No call was made for long before the end of the span: the job had ended or stood still.
+    #[serde(default)]
+    pub is_silent: bool,
+    /// All processes that made the calls have ended.
+    #[serde(default)]
+    pub ended: bool,
     /// What else was seen, in words.
     pub notes: Vec<String>,
     /// What could not be seen, in words.

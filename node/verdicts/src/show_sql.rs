@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use observed::{Rules, quoted};
+use observed::Rules;
 use serde::Serialize;
 
 use super::hang::Hang;
@@ -31,7 +31,7 @@ pub fn show_sql(report: &Report) -> Vec<Shown> {
     let scored = || report.per_comm.iter().filter(|comm| !comm.ranks.is_empty());
     let mut shown = Vec::new();
     if let Verdict::Hang(hang) = &report.verdict {
-        shown.extend(progress(report, hang));
+        shown.extend(progress(hang));
     }
     for comm in scored().filter(|comm| named.is_empty() || named.iter().any(|c| c.comm_hash == comm.comm_hash)) {
         shown.extend(ranks(report, comm, None));
@@ -94,47 +94,34 @@ fn ranks(report: &Report, comm: &CommReport, episode: Option<&Culprit>) -> Optio
 }
 
 /// How far each rank got where the job hangs.
-fn progress(report: &Report, hang: &Hang) -> Vec<Shown> {
-    let waiting = hang.waiting.iter().map(|w| (w.comm_hash.as_str(), w.func.as_str()));
-    let missing = hang.missing.iter().map(|m| (m.comm_hash.as_str(), m.func.as_str()));
-    let jammed = hang.jammed.iter().map(|jam| (jam.comm_hash.as_str(), jam.func.as_str()));
-    let places: BTreeSet<(&str, &str)> = missing.chain(waiting).chain(jammed).collect();
-    let (since_ns, until_ns) = (report.evidence.since_ns, report.evidence.until_ns);
-    let got = places.into_iter().filter_map(|(comm_hash, func)| {
+fn progress(hang: &Hang) -> Vec<Shown> {
+    let waiting = hang.waiting.iter().filter(|w| w.call.position.is_some());
+    let calls = waiting.map(|w| &w.call).chain(hang.missing.iter().map(|m| &m.call));
+    let jammed = hang.jammed.iter().map(|jam| jam.comm_hash.as_str());
+    let places: BTreeSet<&str> = calls
+        .filter_map(|call| call.comm_hash.as_deref())
+        .chain(jammed)
+        .chain(hang.differing.iter().map(|of| of.comm_hash.as_str()))
+        .collect();
+    let got = places.into_iter().filter_map(|comm_hash| {
         let hash = u64::from_str_radix(comm_hash, 16).ok()?.cast_signed();
-        let synced = report.per_comm.iter().any(|comm| comm.comm_hash == comm_hash && comm.synced);
-        let missing = hang.missing.iter().filter(|m| m.comm_hash == comm_hash && m.func == func);
-        let missing: Vec<String> = missing.map(|m| format!("({}, {})", quoted(&m.who.node), m.who.pid)).collect();
-        let is_missing = match missing.as_slice() {
-            [] => "0".to_owned(),
-            missing => format!("(node, pid) IN (VALUES {})", missing.join(", ")),
-        };
-        // A call that only enqueues is complete when a synchronise call that began after it is;
-        // those that hosts are in are not stored.
-        let (sync, completed) = match synced {
-            true => (
-                format!(
-                    "sync AS (SELECT node, pid, max(ts_ns) AS last_ns FROM cuda_calls WHERE kind = 'after_collective'\n  \
-                     AND ts_ns >= {since_ns} AND ts_ns < {until_ns} GROUP BY node, pid),\n"
-                ),
-                "max(c.seq) FILTER (WHERE c.ts_ns <= (SELECT last_ns FROM sync s WHERE s.node = c.node AND s.pid = c.pid))",
-            ),
-            false => (String::new(), "max(c.seq)"),
-        };
         let sql = format!(
-            "WITH {sync}got AS (SELECT c.rank, c.node, c.pid, max(c.seq) AS last_recorded, {completed} AS completed\n  \
-             FROM collectives c WHERE c.captured IS NOT 1 AND c.duration_ns IS NOT NULL AND c.comm_hash = {hash}\n  \
-             AND c.func = {func} AND c.ts_ns >= {since_ns} AND c.ts_ns < {until_ns} GROUP BY c.rank, c.node, c.pid),\n\
-             stands AS (SELECT *, completed + 1 AS stands_at, {is_missing} AS missing FROM got)\n\
-             SELECT rank, node, pid, last_recorded, completed, stands_at, missing,\n  \
-             CASE WHEN missing THEN (SELECT count(*) FROM stands o WHERE NOT o.missing\n  \
-             AND o.stands_at >= stands.stands_at) END AS holds_up\n\
-             FROM stands ORDER BY stands_at, rank",
-            func = quoted(func),
+            "SELECT rank, node, pid, max(comm_seq) AS entered, count(*) AS calls\n  \
+             FROM collectives WHERE captured IS NOT 1 AND comm_hash = {hash}\n  \
+             GROUP BY rank, node, pid ORDER BY entered, rank"
         );
-        Some(Shown { title: format!("how far each rank got with {func} of communicator {comm_hash}"), sql })
+        Some(Shown { title: format!("how far each rank got on communicator {comm_hash}"), sql })
+    });
+    let differing = hang.differing.iter().filter_map(|of| {
+        let hash = u64::from_str_radix(&of.comm_hash, 16).ok()?.cast_signed();
+        let sql = format!(
+            "SELECT rank, node, func, root, count, bytes, datatype, reduce_op, site FROM collectives\n  \
+             WHERE comm_hash = {hash} AND comm_seq = {} ORDER BY rank",
+            of.position
+        );
+        Some(Shown { title: format!("calls at position {} of communicator {}", of.position, of.comm_hash), sql })
     });
     let unseen = "no question gives since when ranks wait and what their threads do: agents said that of the calls \
                   that their ranks are in, which are in no store before they end";
-    got.chain([Shown { title: unseen.to_owned(), sql: String::new() }]).collect()
+    got.chain(differing).chain([Shown { title: unseen.to_owned(), sql: String::new() }]).collect()
 }

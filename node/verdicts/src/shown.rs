@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::hang::{Absence, Hang, Missing, Waiting};
+use super::hang::{Absence, Call, Hang, Missing, Waiting};
 use super::report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,
 };
@@ -202,11 +202,11 @@ fn unknown() {
 #[test]
 fn a_hang() {
     let comm_hash = "0000000000c0ffee".to_owned();
+    let call =
+        Call { func: "all_reduce".to_owned(), comm_hash: Some(comm_hash), position: Some(100), ..Call::default() };
     let waiting = (0..8).filter(|rank| *rank != 5).map(|rank| Waiting {
         who: who(rank),
-        func: "all_reduce".to_owned(),
-        comm_hash: comm_hash.clone(),
-        seq: 101,
+        call: call.clone(),
         since_ns: Some(START_NS + 8_000 * MS),
         activity: (rank == 0).then_some(Activity::BlockIo),
     });
@@ -214,16 +214,15 @@ fn a_hang() {
         waiting: waiting.collect(),
         missing: vec![Missing {
             who: who(5),
-            func: "all_reduce".to_owned(),
-            comm_hash: comm_hash.clone(),
-            seq: 101,
+            call: call.clone(),
+            inside: None,
             activity: Some(Activity::Stopped),
             absence: Absence::NotEntered,
+            line: None,
             holds_up: 7,
         }],
-        not_heard: Vec::new(),
-        jammed: Vec::new(),
         since_ns: Some(START_NS + 8_000 * MS),
+        ..Hang::default()
     };
     insta::assert_snapshot!(text(&report(Verdict::Hang(hang), false)));
 }

@@ -35,6 +35,9 @@ pub(crate) fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &
         clocks: clocks.iter().filter_map(|(n, c)| c.map(|c| ((*n).to_owned(), c))).collect(),
         since_ns: input.since_ns,
         until_ns: input.until_ns,
+        last_call_ns: None,
+        is_silent: false,
+        ended: false,
         notes: Vec::new(),
         not_visible: not_visible(input, scored, thin, &clocks),
     }

@@ -1,6 +1,6 @@
 //! Verdicts on cases that others have published, with the figures that they printed.
 
-use observed::Progress;
+use observed::{InCall, Progress};
 use stats::Population;
 
 use super::hang::find;
@@ -55,15 +55,23 @@ fn those_behind_are_missing_and_not_those_ahead() {
                 rank,
                 nranks: Some(32),
                 comm_hash: 1,
-                func: "all_gather".into(),
                 entered: Some(if ahead { 641 } else { 640 }),
-                completed: Some(640),
-                since_ns: ahead.then_some(0),
                 ..Progress::default()
             }
         })
         .collect();
-    let hang = find(&Input { progress, until_ns: 60_000 * MS, ..Input::default() }, &Rules::default()).unwrap();
+    let ahead = |rank: i32| InCall {
+        node: format!("n{}", rank / 8).into(),
+        pid: i64::from(rank),
+        rank: Some(rank),
+        comm_hash: Some(1),
+        func: "all_gather".into(),
+        comm_seq: Some(641),
+        ..InCall::default()
+    };
+    let in_calls = [12, 13].map(ahead).into();
+    let input = Input { progress, in_calls, until_ns: 60_000 * MS, ..Input::default() };
+    let hang = find(&input, &Rules::default()).unwrap();
     let missing: Vec<i32> = hang.missing.iter().map(|m| m.who.rank).collect();
     assert_eq!(missing.len(), 30);
     assert!(!missing.contains(&12) && !missing.contains(&13));

@@ -3,20 +3,21 @@
 //! Suspects come from `suspects.rs`, imbalances from `stages.rs`, the figures next to the verdict
 //! from `summary.rs`; the report's shape lies in `report.rs`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
-use observed::{ClockOffset, Coupling, Input, Observation, Rules, complete_together, parallel, progress_of};
+use observed::{ClockOffset, Input, Rules, parallel};
 
 use super::ahead::settle_ahead;
 use super::clocks::{by_calls, refined};
 use super::comm::Comm;
 use super::cycle::per_step;
 use super::doubts::nobody;
+use super::ending;
 use super::hang;
 use super::matching::communicators;
 use super::number::number;
 use super::point_to_point;
+use super::positions::positions;
 use super::report::{Basis, Cost, Report, Verdict};
 use super::score::{Scored, score};
 use super::slower::slower;
@@ -48,9 +49,8 @@ fn settled(mut all: Input, clocks: Option<BTreeMap<String, ClockOffset>>, rules:
     if all.unnumbered.is_empty() {
         return judge(&all, rules);
     }
-    let late: BTreeSet<(Arc<str>, i64)> = all.unnumbered.iter().map(|o| (Arc::clone(&o.node), o.pid)).collect();
     let numbered = number(&mut all);
-    late_progress(&mut all, &late);
+    positions(&mut all);
     if numbered.left_out > 0 {
         *all.unplaced.entry("communicator's start not seen".to_owned()).or_default() += numbered.left_out;
     }
@@ -62,79 +62,6 @@ fn settled(mut all: Input, clocks: Option<BTreeMap<String, ClockOffset>>, rules:
         ));
     }
     report
-}
-
-/// What is counted together: node, process, communicator, function.
-type Counted = (Arc<str>, i64, u64, Arc<str>);
-
-/// How far the processes got whose calls were only numbered here.
-fn late_progress(all: &mut Input, late: &BTreeSet<(Arc<str>, i64)>) {
-    let of = |seen: &&Observation| late.contains(&(Arc::clone(&seen.node), seen.pid));
-    let lane = |seen: &Observation| (Arc::clone(&seen.node), seen.pid, seen.comm_hash, Arc::clone(&seen.func));
-    let mut finished: Vec<Observation> = all.observations.iter().filter(of).cloned().collect();
-    // By lane: the last number, and when that call was entered.
-    let mut last: BTreeMap<Counted, (u64, i64)> = BTreeMap::new();
-    for seen in &finished {
-        let at = last.entry(lane(seen)).or_insert((seen.seq, seen.entry_ns));
-        *at = (*at).max((seen.seq, seen.entry_ns));
-    }
-    // Calls that enqueue and that nobody was seen to get through coincide with nothing: they follow
-    // the last that does.
-    let mut tail: Vec<&Observation> = all.unnumbered.iter().filter(of).collect();
-    tail.sort_by_key(|seen| seen.entry_ns);
-    for seen in tail {
-        if let Some((seq, entry_ns)) = last.get_mut(&lane(seen)).filter(|(_, entry_ns)| seen.entry_ns > *entry_ns) {
-            (*seq, *entry_ns) = (*seq + 1, seen.entry_ns);
-            finished.push(Observation { seq: *seq, ..seen.clone() });
-        }
-    }
-    let left = Left::of(all);
-    let open: Vec<Observation> = std::mem::take(&mut all.open_unnumbered)
-        .into_iter()
-        .filter_map(|seen| {
-            let seq = left.not_before(&seen, last.get(&lane(&seen))?.0 + 1, &all.clocks);
-            Some(Observation { seq, ..seen })
-        })
-        .collect();
-    if !open.is_empty() || !all.progress.is_empty() || !all.syncing.is_empty() {
-        all.progress.extend(progress_of(&finished, &open, &all.syncs, &all.syncing));
-        complete_together(&mut all.progress);
-    }
-}
-
-/// When the first rank had surely left each call in which all ranks of a communicator meet, on the
-/// coordinator's clock.
-struct Left(HashMap<(u64, Arc<str>), BTreeMap<u64, i64>>);
-
-impl Left {
-    fn of(all: &Input) -> Self {
-        let mut left: HashMap<(u64, Arc<str>), BTreeMap<u64, i64>> = HashMap::new();
-        let lanes: BTreeSet<(u64, &Arc<str>)> = all.open_unnumbered.iter().map(|o| (o.comm_hash, &o.func)).collect();
-        for seen in all.observations.iter().filter(|o| o.tier > 0 && Coupling::of(&o.func) == Coupling::All) {
-            let Some(clock) = all.clocks.get(&*seen.node).filter(|_| lanes.contains(&(seen.comm_hash, &seen.func)))
-            else {
-                continue;
-            };
-            let end_ns = clock.align(seen.entry_ns.saturating_add(seen.duration_ns));
-            let surely_ns = end_ns.saturating_add(clock.bound_within(end_ns, end_ns));
-            let at =
-                left.entry((seen.comm_hash, Arc::clone(&seen.func))).or_default().entry(seen.seq).or_insert(surely_ns);
-            *at = surely_ns.min(*at);
-        }
-        Self(left)
-    }
-
-    /// The number of a call that is not over, at least `seq`. Records between it and the last call
-    /// with a number may be lost; but nobody leaves a call that all have not entered, so it is none
-    /// of those that another had left before it was entered.
-    fn not_before(&self, open: &Observation, seq: u64, clocks: &BTreeMap<String, ClockOffset>) -> u64 {
-        let lane = self.0.get(&(open.comm_hash, Arc::clone(&open.func)));
-        let Some((left, clock)) = lane.zip(clocks.get(&*open.node)).filter(|_| open.tier > 0) else { return seq };
-        let entry_ns = clock.align(open.entry_ns);
-        let surely_ns = entry_ns.saturating_sub(clock.bound_within(entry_ns, entry_ns));
-        let before = left.range(seq..).filter(|(_, at)| **at < surely_ns).map(|(number, _)| number + 1);
-        before.max().unwrap_or(seq)
-    }
 }
 
 /// The communicators with their scores, and those of which too little is known.
@@ -205,6 +132,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     let coverage = input.coverage.clone();
     let mut report = Report { verdict, cost, evidence, cause: None, per_comm, point_to_point: None, coverage };
     point_to_point::decide(input, rules, &mut report);
+    ending::settle(input, &mut report);
     report
 }
 

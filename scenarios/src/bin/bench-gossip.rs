@@ -67,8 +67,9 @@ impl Link for Wire {
 struct Blank;
 
 impl Sealer for Blank {
-    fn seal(&self, _statement: &[u8]) -> Result<String, String> {
-        Ok("s".repeat(SEAL_BYTES))
+    fn seal(&self, statement: &[u8]) -> Result<String, String> {
+        let sum = statement.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+        Ok(format!("{sum:0>SEAL_BYTES$}"))
     }
 
     fn check(&self, _node: &str, _statement: &[u8], _seal: &str) -> Result<(), String> {

@@ -63,10 +63,7 @@ fn main() -> anyhow::Result<()> {
         figure("questions_under_renewal", renewed.asked as f64, "questions", ">=", 1_000.0);
         figure("questions_lost_to_renewal", renewed.lost as f64, "questions", "<=", 0.0);
         for (n, cost) in &seals {
-            eprintln!(
-                "{n} gossipers: {} statements sealed, {} seals judged; {} came late and were believed then",
-                cost.made, cost.judged, cost.late
-            );
+            eprintln!("{n} gossipers: {} statements sealed, {} seals judged", cost.made, cost.judged);
             let us = |time: Duration| time.as_secs_f64() * 1e6;
             figure(&format!("seal_made_{n}"), us(cost.make), "us of CPU", "<=", 200.0);
             figure(&format!("seal_judged_{n}"), us(cost.judge), "us of CPU", "<=", 200.0);

@@ -142,6 +142,8 @@ impl Step {
                 let float = if job.library == Library::Mpi { ("double", 8) } else { ("bfloat16", 2) };
                 let calls_of_func = if place + 1 == 4 && functions(job.library)[0] == func { 1 } else { 0 };
                 let each = if functions(job.library)[0] == functions(job.library)[3] && of_all { 2 } else { 1 };
+                // Two collectives of a step are of all ranks, the other two of a host's or pairs'.
+                let comm_seq = (!self.attached_late && !root).then_some(self.number * 2 + place as u64 / 2);
                 made.push(Made::Record(Record::Collective(Collective {
                     ts_ns: entry_ns,
                     duration_ns,
@@ -153,6 +155,7 @@ impl Step {
                     comm_hash: Some(job.comm(if of_all || root { None } else { Some(day.host) })),
                     func,
                     seq: (!self.attached_late).then_some(self.number * each + calls_of_func),
+                    comm_seq,
                     count: Some(count),
                     datatype: (func != "barrier").then_some(float.0),
                     bytes: Some(if func == "barrier" { 0 } else { count * float.1 }),

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use digest::{Collector, ReferenceClock, decode, encode, end_of, reference_id, window_of};
-use standing::{Board, Judge, Presence};
-use verdicts::{Observation, show_sql, text};
+use standing::{Board, JobName, JobVerdict, Judge, Presence};
+use verdicts::{InCall, show_sql, text};
 
 use crate::simulate::{Job, Slow, Stop};
 
@@ -75,6 +75,28 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     jobs.iter().map(gossip).collect()
 }
 
+/// The verdicts on those jobs as their judge publishes them, a line each.
+#[must_use]
+pub(super) fn published() -> Vec<Vec<u8>> {
+    let texts: Vec<String> = seeds().iter().filter_map(|input| judged(input)?.text()).collect();
+    let all = texts.join("\n").into_bytes();
+    texts.into_iter().map(String::into_bytes).chain([all]).collect()
+}
+
+/// What is judged in the end of an input's digests.
+fn judged(mut input: &[u8]) -> Option<JobVerdict> {
+    let (mut board, mut judge, mut now_ns) = (Board::default(), Judge::default(), 1_700_000_000_000_000_000);
+    while let [who, later, low, high, rest @ ..] = input {
+        let (piece, behind) = rest.split_at(usize::from(u16::from_le_bytes([*low, *high])).min(rest.len()));
+        input = behind;
+        now_ns += i64::from(*later) * 50_000_000;
+        board.receive(&format!("n{}", who & 7), decode(&packed(piece)).ok()?, now_ns);
+    }
+    board.presence(&(0..8).map(|host| (format!("n{host}"), Presence::Live)).collect());
+    let standing = judge.judge(&board, now_ns + 2_500_000_000)?;
+    Some(JobVerdict { job: 7, name: JobName::default(), standing })
+}
+
 /// What the hosts of a job gossip in its last windows.
 fn gossip(job: &Job) -> Vec<u8> {
     let rows = job.observe(1);
@@ -85,21 +107,14 @@ fn gossip(job: &Job) -> Vec<u8> {
     for seen in &rows.unnumbered {
         hosts.entry(seen.node.to_string()).or_default().push_unnumbered(seen.clone());
     }
-    let open = |node: &str, at_ns: i64| -> Vec<Observation> {
-        let stands = rows.progress.iter().filter(|p| &*p.node == node && p.since_ns.is_some_and(|since| since < at_ns));
-        let like = |pid: i64| rows.observations.iter().find(move |seen| &*seen.node == node && seen.pid == pid);
-        stands
-            .filter_map(|p| {
-                let lasted = at_ns - p.since_ns?;
-                Some(Observation { seq: p.entered?, duration_ns: lasted, ..like(p.pid)?.clone() })
-            })
-            .collect()
+    let open = |node: &str, at_ns: i64| -> Vec<InCall> {
+        rows.in_calls.iter().filter(|call| &*call.node == node && call.since_ns < at_ns).cloned().collect()
     };
     let last = window_of(rows.until_ns);
     let mut input = Vec::new();
     for window in last - 40..=last {
         for (at, (node, collector)) in hosts.iter_mut().enumerate() {
-            collector.open(&open(node, end_of(window)));
+            collector.open(window, &open(node, end_of(window)));
             let mut digest = collector.close(window);
             digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us: 0, bound_us: 300 });
             if window > last - WINDOWS {

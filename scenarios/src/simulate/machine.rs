@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use verdicts::{ClockOffset, Gone, Input, Observation, SyncCall, progress_of};
+use verdicts::{ClockOffset, Coupling, Gone, InCall, Input, Observation, Payload, SyncCall, progress_of};
 
 use super::{Job, Noise, START_NS, Stop, factor, normal, within};
 
@@ -58,6 +58,8 @@ pub(super) struct Machine<'a> {
     pub(super) clocks: Vec<(i64, i64)>,
     /// Next number by rank, communicator and function.
     sequence: HashMap<(usize, u64, &'static str), u64>,
+    /// Collectives of a rank on a communicator, over all functions.
+    places: HashMap<(usize, u64), u64>,
     step: usize,
     /// When each rank's host is free.
     free_at: Vec<i64>,
@@ -65,8 +67,6 @@ pub(super) struct Machine<'a> {
     done_at: Vec<Option<i64>>,
     /// Ranks that come no further: they stopped, or wait for one that did.
     stuck: Vec<bool>,
-    /// Calls that are never left.
-    open: Vec<Observation>,
     open_syncs: Vec<SyncCall>,
     input: Input,
 }
@@ -95,11 +95,11 @@ impl<'a> Machine<'a> {
             names,
             clocks,
             sequence: HashMap::new(),
+            places: HashMap::new(),
             step: 0,
             free_at: vec![START_NS; job.ranks],
             done_at: vec![Some(START_NS); job.ranks],
             stuck: vec![false; job.ranks],
-            open: Vec::new(),
             open_syncs: Vec::new(),
             input,
         }
@@ -270,6 +270,12 @@ impl<'a> Machine<'a> {
         let next = self.sequence.entry((rank, group.hash, func)).or_default();
         let seq = *next;
         *next += 1;
+        let meets = Coupling::of(func) != Coupling::Pair;
+        let place = meets.then(|| {
+            let next = self.places.entry((rank, group.hash)).or_default();
+            *next += 1;
+            *next - 1
+        });
         if !self.is_recorded(rank) || (left.is_some() && self.rng.random_bool(self.job.loss)) {
             return;
         }
@@ -288,10 +294,11 @@ impl<'a> Machine<'a> {
             tier: u8::from(!self.job.enqueues),
             library: if self.job.enqueues { "nccl" } else { "mpi" }.into(),
             root: peer.and_then(|peer| group.place(peer)),
+            comm_seq: place.filter(|_| numbered),
+            payload: Payload::default(),
         };
         match left {
-            None if numbered => self.open.push(seen),
-            None => self.input.open_unnumbered.push(seen),
+            None => self.input.in_calls.push(InCall::of(&seen)),
             Some(_) if numbered => self.input.observations.push(seen),
             Some(_) => self.input.unnumbered.push(seen),
         }
@@ -317,7 +324,8 @@ impl<'a> Machine<'a> {
             self.input.clocks.insert(format!("n{node}"), clock);
         }
         // How far ranks got is told by agents from what they recorded: that part is not simulated.
-        self.input.progress = progress_of(&self.input.observations, &self.open, &self.input.syncs, &self.open_syncs);
+        let made = self.input.observations.iter().chain(&self.input.unnumbered);
+        self.input.progress = progress_of(made, &self.input.in_calls);
         self.input.syncing = std::mem::take(&mut self.open_syncs);
         if let Some(Stop { rank, gone: true, .. }) = self.job.stop.filter(|stop| hangs && self.is_recorded(stop.rank)) {
             let node = rank / self.job.ranks_per_node.max(1);

@@ -126,6 +126,7 @@ impl Iterator for Generator {
             comm_hash: Some(COMMS[comm]),
             func: FUNCS[func],
             seq: Some(self.seq[comm][func] - 1),
+            comm_seq: Some(self.seq[comm].iter().sum::<u64>() - 1),
             count: Some(count),
             datatype: Some(if count % 3 == 0 { "float32" } else { "bfloat16" }),
             bytes: Some(count * if count % 3 == 0 { 4 } else { 2 }),

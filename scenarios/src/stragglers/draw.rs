@@ -170,14 +170,18 @@ impl Drawn {
         let mut all = self.grid.observe(self.seed);
         // The same seed gives the same clocks.
         if let Some(mut other) = self.other.as_ref().map(|other| other.observe(self.seed)) {
-            let calls = other.observations.iter_mut().chain(&mut other.unnumbered).chain(&mut other.open_unnumbered);
+            let calls = other.observations.iter_mut().chain(&mut other.unnumbered);
             calls.for_each(|seen| (seen.pid, seen.comm_hash) = (seen.pid + OTHER_PIDS, seen.comm_hash | OTHER_COMMS));
             let of = other.progress.iter_mut();
             of.for_each(|p| (p.pid, p.comm_hash) = (p.pid + OTHER_PIDS, p.comm_hash | OTHER_COMMS));
             other.syncs.iter_mut().chain(&mut other.syncing).for_each(|sync| sync.pid += OTHER_PIDS);
             all.observations.append(&mut other.observations);
             all.unnumbered.append(&mut other.unnumbered);
-            all.open_unnumbered.append(&mut other.open_unnumbered);
+            let open = other.in_calls.iter_mut();
+            open.for_each(|call| {
+                (call.pid, call.comm_hash) = (call.pid + OTHER_PIDS, call.comm_hash.map(|comm| comm | OTHER_COMMS));
+            });
+            all.in_calls.append(&mut other.in_calls);
             all.progress.append(&mut other.progress);
             all.syncs.append(&mut other.syncs);
             all.syncing.append(&mut other.syncing);

@@ -11,7 +11,7 @@ use digest::{
     window_of,
 };
 use standing::{Board, Judge, Presence, Standing};
-use verdicts::{ClockOffset, Gone, Input, Observation, SyncCall};
+use verdicts::{ClockOffset, Gone, InCall, Input, Observation, SyncCall};
 
 use super::clocks::AgentClocks;
 use super::draw::Drawn;
@@ -39,7 +39,7 @@ struct Host<'a> {
     calls: Peekable<IntoIter<(&'a Observation, bool)>>,
     syncs: Peekable<IntoIter<&'a SyncCall>>,
     /// Calls that do not end.
-    open: Vec<Observation>,
+    open: Vec<InCall>,
     /// Synchronise calls that do not end: process and start.
     waits: Vec<(u32, i64)>,
     /// Processes that end, and when.
@@ -142,8 +142,7 @@ fn digests_by(rows: &Input, clock_of: &mut dyn FnMut(&str, i64) -> Option<Refere
     let ends = rows.observations.iter().chain(&rows.unnumbered).map(ended).chain(rows.syncs.iter().map(synced));
     let span =
         ends.fold(None::<(i64, i64)>, |span, at| span.map_or(Some((at, at)), |(a, b)| Some((a.min(at), b.max(at)))));
-    let hangs =
-        !rows.syncing.is_empty() || !rows.open_unnumbered.is_empty() || hosts.iter().any(|h| !h.open.is_empty());
+    let hangs = !rows.syncing.is_empty() || !rows.in_calls.is_empty();
     // Who hangs goes on to say so.
     let hangs_until = |last: i64| rows.until_ns.min(last.saturating_add(LONGEST_HANG_NS)).max(last);
     let span = span.map(|(first, last)| (first, if hangs { hangs_until(last) } else { last }));
@@ -200,25 +199,8 @@ fn hosts(rows: &Input) -> Vec<Host<'_>> {
             calls.sort_by_key(|(seen, _)| ended(seen));
             let mut syncs = syncs.remove(&**node).unwrap_or_default();
             syncs.sort_by_key(|sync| synced(sync));
-            let processes: BTreeMap<i64, &Observation> = calls.iter().map(|(seen, _)| (seen.pid, *seen)).collect();
             let here = |of: &str| *of == **node;
-            let lasting = rows.progress.iter().filter(|p| here(&p.node) && p.syncing_since_ns.is_none());
-            let open = lasting.filter_map(|p| {
-                let (like, seq, entry_ns) = (processes.get(&p.pid)?, p.entered?, p.since_ns?);
-                let (func, comm_hash) = (Arc::clone(&p.func), p.comm_hash);
-                let (rank, nranks, root) = (p.rank, p.nranks, p.peer);
-                Some(Observation {
-                    func,
-                    comm_hash,
-                    rank,
-                    nranks,
-                    root,
-                    seq,
-                    entry_ns,
-                    duration_ns: 0,
-                    ..(*like).clone()
-                })
-            });
+            let open = rows.in_calls.iter().filter(|call| here(&call.node)).cloned();
             let waits = rows.syncing.iter().filter(|sync| here(&sync.node));
             let gone = rows.gone.iter().filter(|gone| here(&gone.node));
             Host {
@@ -251,8 +233,8 @@ impl Host<'_> {
         }
         self.collector.number(&self.node, window, clock, heard);
         let lasted = |since_ns: i64| end_of(window).saturating_sub(since_ns);
-        let open = self.open.iter().map(|call| Observation { duration_ns: lasted(call.entry_ns), ..call.clone() });
-        self.collector.open(&open.filter(|call| call.duration_ns >= OPEN_NS).collect::<Vec<_>>());
+        let open = self.open.iter().filter(|call| lasted(call.since_ns) >= OPEN_NS).cloned();
+        self.collector.open(window, &open.collect::<Vec<_>>());
         let waits = self.waits.iter().map(|(pid, since_ns)| (*pid, lasted(*since_ns)));
         let waits = waits.filter(|(_, lasted_ns)| *lasted_ns >= OPEN_NS);
         self.collector.device_waits(&waits.map(|(pid, ns)| (pid, ns.unsigned_abs() / 1_000_000)).collect::<Vec<_>>());

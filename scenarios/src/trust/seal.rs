@@ -37,8 +37,6 @@ pub struct Cost {
     pub share: f64,
     /// True statements that were taken for forged ones.
     pub disbelieved: u64,
-    /// Whose seals came late, as on a machine that is too slow for so many.
-    pub late: u64,
     /// CPU of all of gossip, of one core, a node.
     pub core_share: f64,
 }
@@ -144,7 +142,6 @@ pub async fn measure(n: usize, time: Duration) -> anyhow::Result<Cost> {
     let (spent_after, cpu, took) = (spent.now(), cpu_time() - cpu_before, began.elapsed());
     changing.iter().for_each(tokio::task::JoinHandle::abort);
     let disbelieved = nodes.iter().map(|node| node.forged()).sum();
-    let late = nodes.iter().map(|node| node.unsealed()).sum();
     let [made, made_ns, judged, judged_ns] = std::array::from_fn(|i| spent_after[i] - spent_before[i]);
     Ok(Cost {
         made,
@@ -153,7 +150,6 @@ pub async fn measure(n: usize, time: Duration) -> anyhow::Result<Cost> {
         judge: Duration::from_nanos(judged_ns / judged.max(1)),
         share: (made_ns + judged_ns) as f64 / cpu.as_nanos() as f64,
         disbelieved,
-        late,
         core_share: cpu.as_secs_f64() / took.as_secs_f64() / n as f64,
     })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use digest::{Collector, Digest, ReferenceClock, end_of, reference_id, window_of};
 use scenarios::simulate::{Job, Slow};
 use standing::{Board, Judge, Presence, Standing};
-use verdicts::{Observation, Verdict};
+use verdicts::{InCall, Observation, Verdict};
 
 use super::standing::{gossiped, live};
 
@@ -220,7 +220,7 @@ fn lanes_end_some_time_after_their_communicators_unless_somebody_waits_in_them()
         duration_ns: MS,
         tier: 1,
         library: "nccl".into(),
-        root: None,
+        ..Observation::default()
     };
     // A communicator a second, for twenty minutes; one is used all the time.
     let mut collector = Collector::default();
@@ -249,7 +249,7 @@ fn lanes_end_some_time_after_their_communicators_unless_somebody_waits_in_them()
     let mut board = Board::default();
     let mut other = Collector::default();
     other.push(call(1_100, 0, end_of(1)));
-    other.open(&[Observation { duration_ns: 2 * S, ..call(1_100, 1, end_of(1)) }]);
+    other.open(2, &[InCall::of(&call(1_100, 1, end_of(1)))]);
     board.receive("n1", other.close(2), 0);
     assert_eq!(board.waited_in(), BTreeSet::from([1_100]));
 }

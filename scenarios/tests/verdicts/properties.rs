@@ -71,7 +71,10 @@ fn renamed(mut rows: Input, name: &[i32]) -> Input {
         (seen.rank, seen.root) = (of(seen.rank), seen.root.map(of));
     }
     for p in rows.progress.iter_mut().filter(|p| p.nranks == all) {
-        (p.rank, p.peer) = (of(p.rank), p.peer.map(of));
+        p.rank = of(p.rank);
+    }
+    for call in rows.in_calls.iter_mut().filter(|call| call.nranks == all) {
+        (call.rank, call.root) = (call.rank.map(of), call.root.map(of));
     }
     rows
 }
@@ -84,8 +87,8 @@ fn shifted(mut rows: Input, node: &str, by_ns: i64) -> Input {
     for sync in rows.syncs.iter_mut().filter(|s| &*s.node == node) {
         sync.start_ns += by_ns;
     }
-    for p in rows.progress.iter_mut().filter(|p| &*p.node == node) {
-        p.since_ns = p.since_ns.map(|at| at + by_ns);
+    for call in rows.in_calls.iter_mut().filter(|call| &*call.node == node) {
+        call.since_ns += by_ns;
     }
     if let Some(clock) = rows.clocks.get_mut(node) {
         clock.offset_ns += by_ns;
@@ -98,6 +101,7 @@ fn without(mut rows: Input, node: &str, pid: i64) -> Input {
     rows.observations.retain(|o| &*o.node != node || o.pid != pid);
     rows.syncs.retain(|s| &*s.node != node || s.pid != pid);
     rows.progress.retain(|p| &*p.node != node || p.pid != pid);
+    rows.in_calls.retain(|call| &*call.node != node || call.pid != pid);
     rows
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use digest::{Collector, Digest, ReferenceClock, Resent, WINDOW_NS, end_of, reference_id, window_of};
 use scenarios::simulate::{Grid, Job, Noise, Slow, pid};
 use standing::{Board, Change, GRACE_NS, Judge, Presence, Standing};
-use verdicts::{ClockOffset, Input, Observation, Verdict};
+use verdicts::{ClockOffset, InCall, Input, Observation, Verdict};
 
 const MS: i64 = 1_000_000;
 
@@ -242,14 +242,8 @@ fn a_rank_that_stops_is_a_hang_of_that_rank() {
     for window in window_of(rows.since_ns)..window_of(entered) + 12 {
         for (node, collector) in &mut collectors {
             let waits = |o: &&Observation| o.seq == stop && o.rank != 3 && *o.node == **node;
-            let open: Vec<Observation> = rows
-                .observations
-                .iter()
-                .filter(waits)
-                .filter(|o| end_of(window) - o.entry_ns > 1_000 * MS)
-                .map(|o| Observation { duration_ns: end_of(window) - o.entry_ns, ..o.clone() })
-                .collect();
-            collector.open(&open);
+            let inside = rows.observations.iter().filter(waits).filter(|o| end_of(window) - o.entry_ns > 1_000 * MS);
+            collector.open(window, &inside.map(InCall::of).collect::<Vec<_>>());
             let mut digest = collector.close(window);
             digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us: 0, bound_us: 100 });
             board.receive(node, digest, end_of(window) + 100 * MS);

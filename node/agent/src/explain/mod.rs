@@ -312,6 +312,6 @@ fn pair(row: &[Value]) -> Option<(i64, i64)> {
 }
 
 /// Whether the requester may see processes of others.
-fn sees_processes(caller: &Caller) -> bool {
+pub(super) fn sees_processes(caller: &Caller) -> bool {
     caller.access != Access::Reader
 }

@@ -34,12 +34,13 @@ pub(super) async fn hang(requester: &Requester<'_>, hang: &Hang, is_now: bool, f
             at_ns: waiting.since_ns,
             duration_ns: None,
             node: waiting.who.node.clone(),
-            what: format!("rank {} entered {} number {} and waits in it", waiting.who.rank, waiting.func, waiting.seq),
+            what: format!("rank {} entered {} and waits in it", waiting.who.rank, waiting.call.func),
             evidence: "calls in flight".to_owned(),
             tier: Some(1),
         });
     }
     found.chain.sort_by_key(|link| link.at_ns);
+    found.chain.extend(causes_of(hang).into_iter().take(LINKS));
     let missing = hang.missing.first().map(|missing| &missing.who);
     if let Some(who) = missing {
         found.place = Some(Place { rank: who.rank, node: who.node.clone(), pid: who.pid, ..Place::default() });
@@ -61,6 +62,31 @@ pub(super) async fn hang(requester: &Requester<'_>, hang: &Hang, is_now: bool, f
             Err(why) => found.not_visible.push(format!("where rank {} stands: {why}", who.rank)),
         }
     }
+}
+
+/// What ranks wait for, where that is no rank: calls that do not belong together, or each other.
+fn causes_of(hang: &Hang) -> Vec<Link> {
+    let link = |node: &str, what: String| Link {
+        at_ns: None,
+        duration_ns: None,
+        node: node.to_owned(),
+        what,
+        evidence: "collectives and calls in flight".to_owned(),
+        tier: Some(1),
+    };
+    let differing = hang.differing.iter().flat_map(|of| {
+        of.calls.iter().map(move |call| {
+            let ranks =
+                verdicts::hostlist::fold_ranges(call.ranks.iter().filter_map(|who| u64::try_from(who.rank).ok()));
+            let node = call.ranks.first().map_or("", |who| &who.node);
+            link(node, format!("at position {} of {} ranks {ranks} call {}", of.position, of.comm_hash, call.func))
+        })
+    });
+    let edges = hang.circles.iter().flatten().map(|edge| {
+        let what = format!("rank {} waits in {} for rank {}", edge.who.rank, edge.call.func, edge.waits_for.rank);
+        link(&edge.who.node, what)
+    });
+    differing.chain(edges).collect()
 }
 
 /// The place of a rank in its code, by its commonest stack.

@@ -58,11 +58,6 @@ impl Boards {
         self.state.lock().jobs.clone()
     }
 
-    /// Forgets what was received.
-    pub(super) fn clear(&self) {
-        self.state.lock().boards.clear();
-    }
-
     /// A copy of a job's board.
     pub(super) fn board(&self, job: u64) -> Option<Board> {
         self.state.lock().boards.get(&job).cloned()
@@ -73,11 +68,6 @@ impl Boards {
         let mut state = self.state.lock();
         state.boards.retain(|_, board| board.is_active(now_ns));
         state.boards.keys().copied().collect()
-    }
-
-    /// Change a job's board, which is made where there is none.
-    pub(super) fn with<T>(&self, job: u64, change: impl FnOnce(&mut Board) -> T) -> T {
-        change(self.state.lock().boards.entry(job).or_default())
     }
 
     /// Who is there, and who of these has ranks of which job. (On the board of all

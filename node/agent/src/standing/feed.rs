@@ -13,9 +13,10 @@ use node_bpf::{Record, runs};
 use parking_lot::{Mutex, MutexGuard};
 use record::{steady_shift_now_ns, steady_shift_ns};
 use standing::{JobName, NO_JOB};
-use verdicts::{Activity, Coupling, Observation};
+use verdicts::{Activity, Coupling, InCall, Observation, Payload};
 
 use super::super::activity::activity;
+use super::super::open_calls::in_call;
 
 /// A call shorter than this is not reported as open: its end comes with the next digest.
 const OPEN_NS: i64 = 1_000_000_000;
@@ -102,8 +103,9 @@ impl Feed {
                 // Its pid may have been another's.
                 state.jobs.remove(&seen.pid);
                 if let (Some(rank), Some(nranks @ 2..)) = (seen.rank, seen.world_size) {
-                    let job = time_use::job_key(seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
+                    let job = time_use::job_key(seen.uid, seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
                     state.meter.process(seen.pid, job, rank, nranks);
+                    state.collector.is_rank(seen.pid, rank, nranks);
                     state.jobs.insert(seen.pid, job);
                     let (job_id, step_id) = (seen.job_id.clone(), seen.step_id.clone());
                     state.job_names.insert(job, JobName { job_id, step_id, nranks: Some(nranks) });
@@ -155,6 +157,8 @@ impl Feed {
                 let node = state.name("");
                 let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
                 let (func, library) = (state.name(call.func), state.name(call.library.name()));
+                let mut name = |name: Option<&'static str>| name.map(|name| state.name(name));
+                let (datatype, reduce_op) = (name(call.datatype), name(call.reduce_op));
                 let observed = Observation {
                     node,
                     pid: call.pid.into(),
@@ -168,6 +172,8 @@ impl Feed {
                     tier: call.tier,
                     library,
                     root: call.root,
+                    comm_seq: call.comm_seq,
+                    payload: Payload { bytes: call.bytes, datatype, reduce_op },
                 };
                 match call.seq {
                     Some(_) => state.collector.push(observed),
@@ -261,17 +267,11 @@ impl Feed {
         let quiet = state.collector.quiet(end_of(window).saturating_sub(OPEN_NS));
         let quiet = quiet.into_iter().filter(|pid| !gone.contains(pid)).take(MOST_LOOKED_AT);
         state.collector.activities(quiet.map(|pid| (pid, activity(pid))).collect());
-        let open: Vec<Observation> = now
-            .open
-            .iter()
-            .filter_map(|call| super::super::open_calls::observed(&"".into(), call.clone()))
-            .map(|call| {
-                let entry_ns = call.entry_ns.saturating_sub(now.shift_ns);
-                Observation { entry_ns, duration_ns: end_of(window).saturating_sub(entry_ns), ..call }
-            })
-            .filter(|call| call.duration_ns >= OPEN_NS)
-            .collect();
-        state.collector.open(&open);
+        let lasts = |call: &InCall| end_of(window).saturating_sub(call.since_ns) >= OPEN_NS;
+        let steady = |call: InCall| InCall { since_ns: call.since_ns.saturating_sub(now.shift_ns), ..call };
+        let node = state.name("");
+        let open = now.open.iter().filter_map(|call| in_call(&node, call)).map(steady).filter(lasts);
+        state.collector.open(window, &open.collect::<Vec<_>>());
         let lasted_ns = |since_ns: i64| end_of(window).saturating_sub(since_ns.saturating_sub(now.shift_ns));
         let waits: Vec<(u32, u64)> = now
             .device_waits

@@ -6,6 +6,7 @@
 //! whoever is that judge. Commands run one at a time, with a deadline; while one runs, up to
 //! [`WAITING`] changes wait and further ones are logged and dropped.
 
+use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -74,11 +75,7 @@ async fn one(
         Verdict::None => tracing::info!("verdict: {sentence}"),
         _ => tracing::warn!("verdict: {sentence} (rankmesh stragglers tells why, with --since 60s from the stores)"),
     }
-    let writes = match current.judge.as_str() {
-        // Beside agents of an earlier release, of whom the reference node does.
-        "" => standing.reference.as_deref().is_none_or(|reference| reference == own),
-        judge => judge == own,
-    };
+    let writes = current.judge == own;
     if writes || command.is_some() {
         let asking = Asking {
             coordinator: &shared.coordinator,
@@ -150,7 +147,7 @@ fn finding(current: &Current, report: &Report, money: Option<&Money>) -> Finding
     let JobName { job_id, step_id, nranks } = &current.name;
     let job = json!({
         "key": format!("{:016x}", current.job), "job_id": job_id, "step_id": step_id, "nranks": nranks,
-        "judge": current.judge,
+        "judge": current.judge, "hosts": hosts(report),
     });
     let until_ns = standing.end_ns();
     let mut finding = Finding {
@@ -185,8 +182,8 @@ fn finding(current: &Current, report: &Report, money: Option<&Money>) -> Finding
             if let Some(missing) = hang.missing.first() {
                 finding.rank = Some(missing.who.rank);
                 finding.culprit_node = Some(missing.who.node.clone());
-                finding.comm_hash = comm(&missing.comm_hash);
-                finding.func = Some(missing.func.clone());
+                finding.comm_hash = missing.call.comm_hash.as_deref().and_then(comm);
+                finding.func = Some(missing.call.func.clone());
             }
         }
         Verdict::DataImbalance { comm_hash, .. } => finding.comm_hash = comm(comm_hash),
@@ -197,6 +194,24 @@ fn finding(current: &Current, report: &Report, money: Option<&Money>) -> Finding
         _ => {}
     }
     finding
+}
+
+/// The hosts of a job, by its verdict.
+fn hosts(report: &Report) -> BTreeSet<&str> {
+    let scored = report.per_comm.iter().flat_map(|comm| &comm.ranks).map(|rank| rank.node.as_str());
+    let point_to_point = report.point_to_point.iter().flat_map(|about| &about.ranks).map(|rank| rank.node.as_str());
+    scored.chain(point_to_point).collect()
+}
+
+/// Whether nobody else can change the program that a command for sh begins with, where that is
+/// named by its path. (Others are found as sh finds them.)
+///
+/// # Errors
+/// Somebody else can, or there is no such file.
+pub(crate) fn hook_is_ours(command: &str) -> Result<(), trusted::Refused> {
+    let program = command.split_whitespace().next().unwrap_or_default();
+    let named = program.starts_with('/') && !program.contains(['$', '\'', '"', '`', '\\', '*', '?', ';', '&', '|']);
+    if named { trusted::program(std::path::Path::new(program)) } else { Ok(()) }
 }
 
 /// Runs the operator's command: the finding as JSON on standard input, its main figures in the
@@ -244,6 +259,30 @@ async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, repo
                 let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), nix::sys::signal::Signal::SIGKILL);
             }
             Err(format!("{command}: took longer than {PATIENCE:?} and was killed"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_others_can_change_is_no_hook() {
+        let site = tempfile::tempdir().expect("a directory");
+        let hook = site.path().join("hook.sh");
+        std::fs::write(&hook, "#!/bin/sh\n").expect("written");
+        let command = format!("{} --page ops", hook.display());
+        hook_is_ours(&command).expect("this user's");
+        std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o777)).expect("set");
+        assert!(hook_is_ours(&command).is_err());
+        for others in ["/no/such/program", "/dev/null"] {
+            assert!(hook_is_ours(others).is_err(), "{others}");
+        }
+        for found_by_sh in ["logger -t rankmesh", "cat > /tmp/x", "$HOME/bin/page", ""] {
+            hook_is_ours(found_by_sh).expect("nothing to look at");
         }
     }
 }

@@ -22,8 +22,8 @@ const LARGEST: usize = 7 << 20;
 /// A judge's whole verdict, for whoever asks, as JSON; empty where there is none, or it is too long
 /// for a frame.
 pub(crate) fn full_report(shared: &Shared, job: u64) -> Vec<u8> {
-    let Some((verdict, _)) = shared.standing.own.lock().get(&job).cloned() else { return Vec::new() };
-    let json = serde_json::to_vec(&verdict.standing).unwrap_or_default();
+    let Some(held) = shared.standing.own.lock().get(&job).cloned() else { return Vec::new() };
+    let json = serde_json::to_vec(&held.verdict.standing).unwrap_or_default();
     if json.len() <= LARGEST { json } else { Vec::new() }
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn full_report(shared: &Shared, job: u64) -> Vec<u8> {
 /// No judge gives it; in words, by the first. The brief one then stays.
 pub(crate) async fn with_full_report(shared: &Shared, current: &mut Current, deadline: Instant) -> Result<(), String> {
     let own = shared.identity.node().to_string();
-    if current.judge.is_empty() || current.judge == own {
+    if current.judge == own {
         return Ok(());
     }
     let left = deadline.saturating_duration_since(Instant::now()) / 4;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use record::{steady_now_ns, unix_now_ns};
-use standing::{JobVerdict, Judge, Key, NO_JOB};
+use standing::{JobVerdict, Judge, Key};
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
@@ -41,13 +41,12 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
         }
         pace.tick().await;
         let standing = &shared.standing;
-        let (mixed, roster) = (standing.is_mixed(), standing.roster());
+        let roster = standing.roster();
         // With the judges that this host suspects, which count as none.
         let mut jobs: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
         for job in standing.boards.active(steady_now_ns()) {
             let suspects = standing.outbox.suspects(job, Instant::now().into());
-            let is_judge = if mixed { job == NO_JOB } else { roster.judges_here(job, &suspects) };
-            jobs.extend(is_judge.then_some((job, suspects)));
+            jobs.extend(roster.judges_here(job, &suspects).then_some((job, suspects)));
         }
         let over: Vec<u64> = duties.keys().filter(|job| !jobs.contains_key(job)).copied().collect();
         standing.kept.forget(unix_now_ns());
@@ -65,7 +64,7 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
             });
             let Some(board) = standing.boards.board(job) else { continue };
             let unknown = |host: &str| !suspects.contains(host) && !board.knows_of(host);
-            if !mixed && duty.since.elapsed() < WARM_UP && roster.hosts(job).any(unknown) {
+            if duty.since.elapsed() < WARM_UP && roster.hosts(job).any(unknown) {
                 continue;
             }
             let now_ns = steady_now_ns();
@@ -89,10 +88,8 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
             }
             let Some(judged) = judged else { continue };
             let verdict = JobVerdict { job, name: shared.recording.feed().job_name(job), standing: judged };
-            if !mixed {
-                publish(&shared, &verdict, &mut duty.published).await;
-            }
-            standing.own.lock().insert(job, (verdict, now_ns));
+            publish(&shared, &verdict, &mut duty.published).await;
+            standing.judged(verdict, now_ns);
             standing.look_again();
         }
         pace.reset();

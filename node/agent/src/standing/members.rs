@@ -3,17 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gossip::Member;
 use record::steady_now_ns;
-use standing::{Change, JobVerdict, NO_JOB};
+use standing::{Change, JUDGES, JobVerdict, in_order};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use super::gossiped::Gossiped;
-use super::roster::Roster;
+use super::roster::{Roster, jobs_of};
 use super::{Current, verdicts_job};
 
 /// Members are looked at this often at most.
@@ -25,7 +24,7 @@ const LOOK_AT_LEAST: Duration = Duration::from_millis(500);
 pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, stop: CancellationToken) {
     let own = shared.identity.node().to_string();
     let mut members = shared.coordinator.gossip.watch();
-    let (mut gossiped, mut roster) = (Gossiped::default(), Roster::default());
+    let mut roster = Roster::default();
     let mut read: BTreeMap<(String, u64), String> = BTreeMap::new();
     let mut changes: BTreeMap<u64, Change> = BTreeMap::new();
     let mut pace = tokio::time::interval(LOOK_EVERY);
@@ -39,18 +38,9 @@ pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
         pace.tick().await;
         let list = Arc::clone(&members.borrow_and_update());
         let standing = &shared.standing;
-        let now = Instant::now();
-        roster.update(&own, &standing.boards.jobs(), &list, now);
-        let mixed = roster.is_mixed(now);
-        if standing.set_mixed(mixed) {
-            // What lies there is of other jobs.
-            standing.boards.clear();
-        }
-        if mixed {
-            gossiped.receive(&shared, &list);
-        }
+        roster.update(&own, &standing.boards.jobs(), &list);
         standing.boards.members(&roster.presence, roster.hosts_by_job());
-        follow_clocks(&shared, &own, &roster, mixed);
+        follow_clocks(&shared, &own, &roster);
         standing.set_roster(&roster);
         receive_verdicts(&shared, &list, &mut read);
         let current = standing.all();
@@ -68,23 +58,59 @@ pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
 }
 
 /// Follows the clocks of the reference nodes of this host's jobs.
-fn follow_clocks(shared: &Shared, own: &str, roster: &Roster, mixed: bool) {
+fn follow_clocks(shared: &Shared, own: &str, roster: &Roster) {
     let standing = &shared.standing;
-    let references: BTreeSet<String> = if mixed {
-        let board = standing.boards.board(NO_JOB);
-        board.iter().filter_map(|board| board.reference(steady_now_ns())).map(str::to_owned).collect()
-    } else {
-        standing.boards.jobs().into_iter().filter_map(|job| roster.reference(job)).map(str::to_owned).collect()
-    };
+    let jobs = standing.boards.jobs().into_iter();
+    let references: BTreeSet<String> = jobs.filter_map(|job| roster.reference(job)).map(str::to_owned).collect();
     standing.clocks.follow(&references.into_iter().filter(|reference| reference != own).collect());
+}
+
+/// The jobs of which a member publishes a verdict, and the texts.
+fn verdicts_of(member: &Member) -> impl Iterator<Item = (u64, &String)> {
+    let published = member.facts.extra.range("v".to_owned().."w".to_owned());
+    published.filter(|(_, text)| !text.is_empty()).filter_map(|(name, text)| Some((verdicts_job(name)?, text)))
+}
+
+/// Whose verdicts of each job are believed: live hosts that say they run the job and are among its
+/// judges, as everybody finds them. Where judges are silent the next take their place, as many as
+/// there are judges: this host may not know who is.
+fn believed(list: &[Member]) -> BTreeMap<u64, BTreeSet<&str>> {
+    let live = || list.iter().filter(|member| member.is_live());
+    let mut hosts: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    let mut publishers: BTreeSet<(u64, &str)> = BTreeSet::new();
+    for member in live() {
+        for (job, _) in verdicts_of(member) {
+            hosts.entry(job).or_default();
+            publishers.insert((job, &member.name));
+        }
+    }
+    for member in live() {
+        for job in jobs_of(member) {
+            if let Some(hosts) = hosts.get_mut(&job) {
+                hosts.push(&member.name);
+            }
+        }
+    }
+    let mut believed: BTreeMap<u64, BTreeSet<&str>> = BTreeMap::new();
+    for (job, hosts) in hosts {
+        let mut order = in_order(job, hosts);
+        order.dedup();
+        order.truncate(2 * JUDGES);
+        let publish = order.into_iter().filter(|host| publishers.contains(&(job, *host)));
+        believed.insert(job, publish.take(JUDGES).collect());
+    }
+    believed
 }
 
 /// Takes in the verdicts that live members publish as judges; `read` are the texts that were read.
 fn receive_verdicts(shared: &Shared, list: &[Member], read: &mut BTreeMap<(String, u64), String>) {
+    let believed = believed(list);
     let mut published: BTreeSet<(String, u64)> = BTreeSet::new();
     for member in list.iter().filter(|member| member.is_live() && !member.is_self) {
-        for (name, text) in member.facts.extra.range("v".to_owned().."w".to_owned()) {
-            let Some(job) = verdicts_job(name).filter(|_| !text.is_empty()) else { continue };
+        for (job, text) in verdicts_of(member) {
+            if !believed.get(&job).is_some_and(|judges| judges.contains(member.name.as_str())) {
+                continue;
+            }
             let key = (member.name.clone(), job);
             published.insert(key.clone());
             if read.get(&key) == Some(text) {
@@ -102,4 +128,58 @@ fn receive_verdicts(shared: &Shared, list: &[Member], read: &mut BTreeMap<(Strin
     }
     read.retain(|key, _| published.contains(key));
     shared.standing.keep_judges(|judge, job| published.contains(&(judge.to_owned(), job)));
+}
+
+#[cfg(test)]
+mod tests {
+    use gossip::{MemberState, NodeFacts};
+
+    use super::super::roster::{JOBS, jobs_text};
+    use super::super::verdicts_key;
+    use super::*;
+
+    fn member(name: &str, jobs: &[u64], verdicts: &[u64]) -> Member {
+        let mut extra: BTreeMap<String, String> =
+            verdicts.iter().map(|job| (verdicts_key(*job), "1 {}".into())).collect();
+        extra.insert(JOBS.to_owned(), jobs_text(&jobs.iter().copied().collect()));
+        Member {
+            name: name.into(),
+            address: "127.0.0.1:1".parse().unwrap(),
+            generation: 1,
+            state: MemberState::Live,
+            facts: Arc::new(NodeFacts { extra, ..NodeFacts::default() }),
+            is_self: false,
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_believed_of_the_judges_of_its_job_only() {
+        let names: Vec<String> = (0..12).map(|n| format!("n{n}")).collect();
+        let order = in_order(7, names.iter().map(String::as_str));
+        let publish = |publishers: &[&str], others: Vec<Member>| -> Vec<Member> {
+            let of = |name: &String| member(name, &[7], if publishers.contains(&name.as_str()) { &[7] } else { &[] });
+            names.iter().map(of).chain(others).collect()
+        };
+        let of_seven = |list: &[Member]| -> Vec<String> {
+            believed(list).get(&7).into_iter().flatten().map(|name| (*name).to_owned()).collect()
+        };
+        let sorted = |names: &[&str]| -> Vec<String> {
+            let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            names.sort();
+            names
+        };
+        // Who runs another job, or the same and is no judge, says nothing of it.
+        let stranger = || vec![member("z", &[8], &[7, 8])];
+        let list = publish(&[order[0], order[1], order[2], order[3], order[11]], stranger());
+        assert_eq!(of_seven(&list), sorted(&order[..3]));
+        // A judge that is silent is replaced, but not by just anybody.
+        let list = publish(&[order[0], order[2], order[3], order[11]], stranger());
+        assert_eq!(of_seven(&list), sorted(&[order[0], order[2], order[3]]));
+        assert_eq!(of_seven(&publish(&[order[6], order[11]], stranger())), Vec::<String>::new());
+        // Who says that it runs the job is one of its hosts, in the same order as all.
+        let claims = vec![member("z", &[7], &[7])];
+        let list = publish(&[order[0], order[1], order[2]], claims);
+        let place = in_order(7, names.iter().map(String::as_str).chain(["z"])).iter().position(|name| *name == "z");
+        assert_eq!(of_seven(&list).contains(&"z".to_owned()), place.unwrap() < JUDGES);
+    }
 }

@@ -7,18 +7,17 @@
 //! last ten minutes, and `page` answers with it; `roster` knows who runs which job, `members`
 //! follows the members and their verdicts, `clocks` follows the reference nodes' clocks,
 //! `keep_clocks` keeps them in the store; `keep_stacks` keeps where the named ranks were,
-//! `findings` writes findings and runs the operator's command. `gossiped` is the way of agents of
-//! an earlier release.
+//! `findings` writes findings and runs the operator's command.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use model::wire::{JobWindows, Request, Response};
 use parking_lot::{Mutex, RwLock};
 use record::steady_now_ns;
 use serde::Serialize;
-use standing::{JobName, JobVerdict, Key, Standing, has_ended, in_order};
+use standing::{Held, JobName, JobVerdict, Key, Said, Standing, chosen, disagrees, has_ended, in_order};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +30,6 @@ mod clocks;
 mod feed;
 mod findings;
 mod full_report;
-mod gossiped;
 mod judging;
 mod keep_clocks;
 mod keep_stacks;
@@ -45,6 +43,7 @@ mod repeat;
 mod roster;
 
 pub(super) use feed::Feed;
+pub(super) use findings::hook_is_ours;
 pub(super) use full_report::{full_report, with_full_report};
 pub(super) use page::{page, page_of};
 pub use publish::send_windows;
@@ -60,8 +59,8 @@ const FRESH_NS: i64 = 10_000_000_000;
 /// And where another judge's of the job is newer, after so long.
 const BEHIND_NS: i64 = 5_000_000_000;
 
-/// Verdicts by judge, with when they came.
-type ByJudge = BTreeMap<String, (JobVerdict, i64)>;
+/// Verdicts by judge.
+type ByJudge = BTreeMap<String, Held>;
 
 /// What the agent's tasks share of it.
 #[derive(Debug, Default)]
@@ -71,12 +70,9 @@ pub struct StandingState {
     outbox: outbox::Outbox,
     clocks: clocks::ReferenceClocks,
     roster: RwLock<Arc<roster::Roster>>,
-    /// A live member is of an earlier release.
-    mixed: AtomicBool,
-    /// The verdicts of this host as a judge, in full, by job; with when they were made, on its
-    /// steady clock.
-    own: Mutex<BTreeMap<u64, (JobVerdict, i64)>>,
-    /// Those received from the other judges, brief, by job and judge; with when they came.
+    /// The verdicts of this host as a judge, in full, by job.
+    own: Mutex<BTreeMap<u64, Held>>,
+    /// Those received from the other judges, brief, by job and judge.
     received: Mutex<BTreeMap<u64, ByJudge>>,
     /// The members are to be looked at again.
     look: Notify,
@@ -92,7 +88,7 @@ pub struct Current {
     pub job: u64,
     /// What it is called.
     pub name: JobName,
-    /// Whose verdict it is; empty where every agent judges (next to agents of an earlier release).
+    /// Whose verdict it is.
     pub judge: String,
     /// It; brief, where the judge is another host.
     pub standing: Standing,
@@ -111,10 +107,8 @@ pub struct JudgeVerdict {
     pub verdict: &'static str,
     /// End of its window, Unix nanoseconds of the reference node's wall clock.
     pub window_end_ns: i64,
-    #[serde(skip)]
-    window: (Option<String>, i64),
-    #[serde(skip)]
-    key: Key,
+    /// It says something else than the verdict that is shown.
+    pub disagrees: bool,
 }
 
 /// How the standing verdict came about.
@@ -125,11 +119,11 @@ pub struct About {
     /// What the job is called.
     #[serde(flatten)]
     pub name: JobName,
-    /// Whose verdict it is; null next to agents of an earlier release, where each judges.
+    /// Whose verdict it is.
     pub judge: Option<String>,
     /// What each judge says.
     pub judges: Vec<JudgeVerdict>,
-    /// Two judges say different things of one window.
+    /// A judge says something else of the same window, or for seconds.
     pub differ: bool,
     /// End of the window, Unix nanoseconds of the reference node's wall clock.
     pub window_end_ns: i64,
@@ -144,36 +138,39 @@ pub struct About {
 }
 
 impl StandingState {
-    /// The verdicts that stand, by job: those of jobs that are not well first.
+    /// The verdicts that stand, by job: those of jobs that are not well first. Of a job's judges the
+    /// one that `chosen` says.
     pub fn all(&self) -> Vec<Current> {
         let now_ns = steady_now_ns();
         let is_fresh = |at_ns: i64| now_ns.saturating_sub(at_ns) < FRESH_NS;
         let own = self.name.get().cloned().unwrap_or_default();
-        let mut by_job: BTreeMap<u64, ByJudge> = BTreeMap::new();
-        if !self.is_mixed() {
-            by_job.clone_from(&self.received.lock());
-        }
-        for (job, (verdict, at_ns)) in self.own.lock().iter() {
-            by_job.entry(*job).or_default().insert(own.clone(), (verdict.clone(), *at_ns));
+        let mut by_job = self.received.lock().clone();
+        for (job, held) in self.own.lock().iter() {
+            by_job.entry(*job).or_default().insert(own.clone(), held.clone());
         }
         let mut all = Vec::new();
         for (job, mut verdicts) in by_job {
-            verdicts.retain(|_, (_, at_ns)| is_fresh(*at_ns));
-            let newest_ns = verdicts.values().map(|(_, at_ns)| *at_ns).max().unwrap_or(now_ns);
-            verdicts.retain(|_, (_, at_ns)| newest_ns.saturating_sub(*at_ns) < BEHIND_NS);
+            verdicts.retain(|_, held| is_fresh(held.at_ns));
+            let newest_ns = verdicts.values().map(|held| held.at_ns).max().unwrap_or(now_ns);
+            verdicts.retain(|_, held| newest_ns.saturating_sub(held.at_ns) < BEHIND_NS);
             let silent = self.silent_judges(job);
             if verdicts.keys().any(|judge| !silent.contains(judge)) {
                 verdicts.retain(|judge, _| !silent.contains(judge));
             }
             let names: Vec<String> =
                 in_order(job, verdicts.keys().map(String::as_str)).into_iter().map(str::to_owned).collect();
-            let of_judge = |judge: &String| Some(JudgeVerdict::of(judge, &verdicts.get(judge)?.0.standing));
-            let judges: Vec<JudgeVerdict> = names.iter().filter_map(of_judge).collect();
-            let Some((judge, (verdict, judged_ns))) = names.first().and_then(|judge| verdicts.remove_entry(judge))
-            else {
-                continue;
+            let held: Vec<Held> = names.iter().filter_map(|judge| verdicts.remove(judge)).collect();
+            let said: Vec<Said> = held.iter().map(Held::said).collect();
+            let mine = names.iter().position(|judge| *judge == own);
+            let Some(shown) = chosen(&said, mine, now_ns) else { continue };
+            let of_judge = |(at, judge): (usize, &String)| {
+                JudgeVerdict::of(judge, &held[at].verdict.standing, disagrees(&said[shown], &said[at], now_ns))
             };
-            let judge = if self.is_mixed() { String::new() } else { judge };
+            let mut judges: Vec<JudgeVerdict> = names.iter().enumerate().map(of_judge).collect();
+            // The one that is shown is asked first for more.
+            judges[..=shown].rotate_right(1);
+            let Held { verdict, at_ns: judged_ns, .. } = held[shown].clone();
+            let judge = names[shown].clone();
             all.push(Current { job, name: verdict.name, judge, standing: verdict.standing, judged_ns, judges });
         }
         all.sort_by_key(|current| rank(&current.standing.report.verdict));
@@ -207,22 +204,23 @@ impl StandingState {
         *self.roster.write() = Arc::new(roster.clone());
     }
 
-    fn is_mixed(&self) -> bool {
-        self.mixed.load(Ordering::Relaxed)
-    }
-
-    /// Whether that is another than before.
-    fn set_mixed(&self, mixed: bool) -> bool {
-        self.mixed.swap(mixed, Ordering::Relaxed) != mixed
-    }
-
     fn look_again(&self) {
         self.look.notify_one();
     }
 
     /// A judge's verdict came.
     fn receive(&self, judge: &str, verdict: JobVerdict, now_ns: i64) {
-        self.received.lock().entry(verdict.job).or_default().insert(judge.to_owned(), (verdict, now_ns));
+        let mut received = self.received.lock();
+        let of_job = received.entry(verdict.job).or_default();
+        let held = Held::after(of_job.get(judge), verdict, now_ns);
+        of_job.insert(judge.to_owned(), held);
+    }
+
+    /// This host judged.
+    fn judged(&self, verdict: JobVerdict, now_ns: i64) {
+        let mut own = self.own.lock();
+        let held = Held::after(own.get(&verdict.job), verdict, now_ns);
+        own.insert(held.verdict.job, held);
     }
 
     /// Forgets the verdicts of those that publish none any more.
@@ -270,13 +268,12 @@ fn rank(verdict: &Verdict) -> u8 {
 }
 
 impl JudgeVerdict {
-    fn of(judge: &str, standing: &Standing) -> Self {
+    fn of(judge: &str, standing: &Standing, disagrees: bool) -> Self {
         Self {
             judge: judge.to_owned(),
             verdict: Key::name(&standing.report.verdict),
             window_end_ns: standing.end_ns(),
-            window: (standing.reference.clone(), standing.window),
-            key: Key::of(&standing.report.verdict),
+            disagrees,
         }
     }
 }
@@ -289,24 +286,15 @@ impl Current {
         About {
             job: format!("{:016x}", self.job),
             name: self.name.clone(),
-            judge: Some(self.judge.clone()).filter(|judge| !judge.is_empty()),
+            judge: Some(self.judge.clone()),
             judges: self.judges.clone(),
-            differ: self.differ(),
+            differ: self.judges.iter().any(|judge| judge.disagrees),
             window_end_ns: self.standing.end_ns(),
             reference: self.standing.reference.clone(),
             age_ms: self.standing.age_ns.saturating_add(since_ns).max(0) / 1_000_000,
             heard: self.standing.heard,
             silent: self.standing.silent.clone(),
         }
-    }
-
-    /// Whether two judges say different things of one window.
-    fn differ(&self) -> bool {
-        let mut by_window: BTreeMap<&(Option<String>, i64), BTreeSet<&Key>> = BTreeMap::new();
-        for verdict in &self.judges {
-            by_window.entry(&verdict.window).or_default().insert(&verdict.key);
-        }
-        by_window.values().any(|keys| keys.len() > 1)
     }
 
     /// Whether the job is well, as far as is known.

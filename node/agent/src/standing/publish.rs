@@ -8,12 +8,11 @@ use digest::time_use::{self, TimeUse};
 use digest::{Digest, NodeDigests, end_of, window_of};
 use model::wire::WindowDigest;
 use record::{steady_now_ns, wall_ahead_ns};
-use standing::NO_JOB;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
-use super::{LARGEST, LARGEST_TIMES, feed, gossiped, outbox, roster};
+use super::{LARGEST, LARGEST_TIMES, feed, outbox, roster};
 
 /// A window is closed so long after its end: what ended in it is in the ring buffer by then, which
 /// is read first.
@@ -42,7 +41,6 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
         }
         last = window;
         number(&shared, &own, window);
-        let mixed = shared.standing.is_mixed();
         let (closing, node) = (Arc::clone(&shared), Arc::clone(&own));
         let closed = tokio::task::spawn_blocking(move || {
             closing.recording.read_now();
@@ -52,19 +50,13 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
             let in_calls = feed::InCalls::now(|| recording.open_calls(), || recording.device_waits());
             let times = feed.times(&node, window);
             let digest = feed.close(window, &in_calls);
-            // One digest of all jobs is only gossiped.
-            let of_all = if mixed { digest.clone() } else { None };
-            (of_all, digest.map(|digest| feed.by_job(digest)).unwrap_or_default(), times)
+            (digest.map(|digest| feed.by_job(digest)).unwrap_or_default(), times)
         })
         .await;
-        let Ok((digest, jobs, times)) = closed else { continue };
+        let Ok((jobs, times)) = closed else { continue };
         publish_jobs(&shared, &jobs).await;
-        if mixed {
-            gossiped::publish(&shared, &own, window, digest, times).await;
-        } else {
-            while sending.try_join_next().is_some() {}
-            send(&shared, &own, window, jobs, times, &mut sending, &stop);
-        }
+        while sending.try_join_next().is_some() {}
+        send(&shared, &own, window, jobs, times, &mut sending, &stop);
     }
 }
 
@@ -136,9 +128,6 @@ fn send(
 
 /// Communicators in which ranks wait, as far as this host knows.
 fn waited_in(shared: &Shared) -> BTreeSet<u64> {
-    if shared.standing.is_mixed() {
-        return shared.standing.boards.board(NO_JOB).map(|board| board.waited_in()).unwrap_or_default();
-    }
     shared.standing.outbox.needs().into_iter().flat_map(|needs| needs.waited_in).collect()
 }
 
@@ -150,21 +139,13 @@ fn number(shared: &Shared, own: &str, window: i64) {
     if lanes.is_empty() {
         return;
     }
-    let owned =
-        |of: Vec<(&str, Vec<Digest>)>| of.into_iter().map(|(node, digests)| (node.to_owned(), digests)).collect();
-    let (mut digests, references): (BTreeMap<String, Vec<Digest>>, BTreeSet<String>) = if standing.is_mixed() {
-        let board = standing.boards.board(NO_JOB).unwrap_or_default();
-        let reference = board.reference(steady_now_ns()).map(str::to_owned);
-        (owned(board.digests_of(&lanes)), reference.into_iter().collect())
-    } else {
-        let mut digests: BTreeMap<String, Vec<Digest>> = BTreeMap::new();
-        for (node, texts) in standing.outbox.needs().into_iter().flat_map(|needs| needs.said) {
-            digests.entry(node).or_default().extend(texts.iter().filter_map(|text| digest::decode(text).ok()));
-        }
-        let roster = standing.roster();
-        let references = standing.boards.jobs().into_iter().filter_map(|job| roster.reference(job).map(str::to_owned));
-        (digests, references.collect())
-    };
+    let mut digests: BTreeMap<String, Vec<Digest>> = BTreeMap::new();
+    for (node, texts) in standing.outbox.needs().into_iter().flat_map(|needs| needs.said) {
+        digests.entry(node).or_default().extend(texts.iter().filter_map(|text| digest::decode(text).ok()));
+    }
+    let roster = standing.roster();
+    let jobs = standing.boards.jobs().into_iter();
+    let references: BTreeSet<String> = jobs.filter_map(|job| roster.reference(job).map(str::to_owned)).collect();
     let mine = standing.outbox.sent();
     if !mine.is_empty() {
         digests.insert(

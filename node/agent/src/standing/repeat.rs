@@ -1,12 +1,14 @@
 //! Hosts that are culprits again and again over different jobs: a finding of its own
-//! (`verdict = 'repeat_culprit'`), written by whoever writes the finding that makes it one. A job
-//! that is slow because of its own program names other hosts each time; a host that it follows has
-//! a fault.
+//! (`verdict = 'repeat_culprit'`), written by whoever writes the finding that makes it one. Which
+//! hosts these are says [`explain::repeat`]: a job that is slow because of its own program names
+//! any of its hosts; one that is named more often has a fault.
 
 use std::time::Duration;
 
-use model::cells::{quoted, text};
+use explain::repeat;
+use model::cells::{integer, quoted};
 use query::ask::{self, QueryOutcome, Question};
+use query_planner::Value;
 use record::printable;
 use serde_json::json;
 use store::{Finding, Source};
@@ -14,8 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
 
-/// Different jobs of which a host was the culprit, from which on that is a finding.
-const JOBS: usize = 3;
 /// So far back; findings are kept longer than that.
 const BACK_NS: i64 = 30 * 86_400_000_000_000;
 /// Jobs that a finding names, the newest.
@@ -45,15 +45,21 @@ impl Reported {
     }
 }
 
-/// Looks whether the host that `named` names was the culprit of other jobs, too, and writes so.
-/// With each further job it is written again; for the same jobs once.
+/// Looks whether the host that `named` names is named in more jobs than chance would have it, and
+/// writes so. With each further job it is written again; for the same jobs once.
 ///
 /// Two agents may be about to write at once: each is the first judge of another step of the job, or
 /// its first judge has just changed. So each waits for a time of its own, in which what the others
 /// write can be seen, and looks again.
 pub(super) async fn look(shared: &Shared, named: &Finding, reported: &mut Reported, stop: &CancellationToken) {
     let (Some(node), Some(job)) = (&named.culprit_node, &named.job_id) else { return };
-    let found = async || known(shared, named, node, stop).await.and_then(|rows| finding(named, node, job, &rows));
+    let found = async || {
+        if is_reported(shared, named, node, job, stop).await? {
+            return None;
+        }
+        let rows = rows(shared, repeat::sql(named.ts_ns.saturating_sub(BACK_NS)), stop).await?;
+        finding(named, node, job, &rows)
+    };
     if found().await.is_none() || !reported.is_new(node, job) {
         return;
     }
@@ -74,24 +80,25 @@ fn delay(agent: &str, node: &str, job: &str) -> Duration {
     SLOT * u32::try_from(hasher.finish() % SLOTS).unwrap_or(0)
 }
 
-/// Each job of which the host was the culprit, the newest first, and whether that was reported
-/// then.
-async fn known(
+/// Whether it was written with this job.
+async fn is_reported(
     shared: &Shared,
     named: &Finding,
     node: &str,
+    job: &str,
     stop: &CancellationToken,
-) -> Option<Vec<Vec<query_planner::Value>>> {
-    let since_ns = named.ts_ns.saturating_sub(BACK_NS);
-    let question = Question {
-        sql: format!(
-            "SELECT job_id, max(ts_ns) AS last_ns, max(verdict = '{VERDICT}') FROM findings WHERE culprit_node = {} AND \
-             job_id IS NOT NULL AND verdict <> 'archive' AND ts_ns >= {since_ns} GROUP BY job_id ORDER BY last_ns DESC",
-            quoted(node)
-        ),
-        timeout_ms: PATIENCE_MS,
-        ..Question::default()
-    };
+) -> Option<bool> {
+    let sql = format!(
+        "SELECT count(*) FROM findings WHERE verdict = '{VERDICT}' AND culprit_node = {} AND job_id = {} AND ts_ns >= {}",
+        quoted(node),
+        quoted(job),
+        named.ts_ns.saturating_sub(BACK_NS)
+    );
+    Some(integer(rows(shared, sql, stop).await?.first()?, 0)? > 0)
+}
+
+async fn rows(shared: &Shared, sql: String, stop: &CancellationToken) -> Option<Vec<Vec<Value>>> {
+    let question = Question { sql, timeout_ms: PATIENCE_MS, ..Question::default() };
     match ask::ask(&shared.coordinator, question, stop.clone()).await {
         Ok(QueryOutcome::Answer { answer, .. }) => Some(answer.rows),
         _ => None,
@@ -105,19 +112,18 @@ struct Repeat {
     text: String,
 }
 
-/// `rows`: each job of which the host was the culprit, the newest first, and whether that was
-/// reported then. None where there are too few, or this job's was reported.
-fn finding(named: &Finding, node: &str, job: &str, rows: &[Vec<query_planner::Value>]) -> Option<Repeat> {
-    let is_reported = |row: &Vec<query_planner::Value>| matches!(row.get(2), Some(query_planner::Value::Integer(1)));
-    let jobs = jobs(rows, job);
-    if jobs.len() < JOBS || rows.iter().any(|row| text(row, 0) == *job && is_reported(row)) {
+/// `rows`: what findings name of this time. None where this job's finding is not among them yet
+/// (asked again with the next), or the host is named no more often than by chance.
+fn finding(named: &Finding, node: &str, job: &str, rows: &[Vec<Value>]) -> Option<Repeat> {
+    let suspect = repeat::suspected(rows).into_iter().find(|suspect| suspect.node == node)?;
+    if !suspect.jobs.iter().any(|known| known == job) {
         return None;
     }
-    let text = sentence(node, rows, job);
+    let text = format!("in 30 days {}: look at the host itself", suspect.sentence());
     let detail = json!({
-        "text": text, "node": node, "jobs": jobs.len(),
-        "job_ids": jobs.iter().take(NAMED).collect::<Vec<_>>(), "since_ns": named.ts_ns.saturating_sub(BACK_NS),
-        "cause": named.cause,
+        "text": text, "node": node, "jobs": suspect.jobs.len(), "of_jobs": suspect.of_jobs,
+        "expected": suspect.expected, "job_ids": suspect.jobs.iter().take(NAMED).collect::<Vec<_>>(),
+        "since_ns": named.ts_ns.saturating_sub(BACK_NS), "cause": named.cause,
     });
     let row = Finding {
         ts_ns: named.ts_ns.saturating_add(1),
@@ -132,45 +138,30 @@ fn finding(named: &Finding, node: &str, job: &str, rows: &[Vec<query_planner::Va
     Some(Repeat { row, text })
 }
 
-/// The jobs, this one first: its finding may not be in the answer yet.
-fn jobs(rows: &[Vec<query_planner::Value>], job: &str) -> Vec<String> {
-    let others = rows.iter().map(|row| text(row, 0)).filter(|known| known != job);
-    [job.to_owned()].into_iter().chain(others).collect()
-}
-
-fn sentence(node: &str, rows: &[Vec<query_planner::Value>], job: &str) -> String {
-    let jobs = jobs(rows, job);
-    let newest = jobs.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-    format!(
-        "{node} was the culprit in {} different jobs in 30 days, the last of them {newest}: look at the host itself",
-        jobs.len()
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use query_planner::Value;
-
     use super::*;
 
-    fn row(job: &str, reported: i64) -> Vec<Value> {
-        vec![Value::Text(job.as_bytes().to_vec()), Value::Integer(1), Value::Integer(reported)]
+    fn row(job: &str) -> Vec<Value> {
+        let text = |text: &str| Value::Text(text.as_bytes().to_vec());
+        let hosts = text(r#"["n1","n2","n7","n8"]"#);
+        vec![text(job), text("n7"), text("rank"), Value::Integer(1), hosts, Value::Null]
     }
 
     #[test]
-    fn a_host_is_named_with_the_third_job_and_each_further_one_once() {
+    fn a_host_is_named_once_with_each_job_that_makes_it_more_than_chance() {
         let named = Finding { ts_ns: 2 * BACK_NS, ..Finding::default() };
         let found = |job: &str, rows: &[Vec<Value>]| finding(&named, "n7", job, rows).map(|found| found.row);
-        assert_eq!(found("2", &[row("2", 0), row("1", 0)]).map(|found| found.detail), None, "two jobs are chance");
-        let third = found("3", &[row("2", 0), row("1", 0)]).expect("the third, whose own finding is not answered yet");
-        assert_eq!((third.verdict.as_str(), third.culprit_node.as_deref()), (VERDICT, Some("n7")));
-        assert!(third.detail.contains(r#""jobs":3"#) && third.detail.contains("3, 2, 1"), "{}", third.detail);
-        assert!(found("3", &[row("3", 1), row("2", 0), row("1", 0)]).is_none(), "it was reported");
+        let rows = ["4", "3", "2", "1"].map(row);
+        assert!(found("4", &rows[1..]).is_none(), "three jobs of four hosts are chance");
+        let fourth = found("4", &rows).expect("the fourth");
+        assert_eq!((fourth.verdict.as_str(), fourth.culprit_node.as_deref()), (VERDICT, Some("n7")));
+        assert!(fourth.detail.contains(r#""jobs":4"#) && fourth.detail.contains("4, 3, 2, 1"), "{}", fourth.detail);
+        assert!(found("5", &rows).is_none(), "its own finding, a hang, does not count");
         let delays: std::collections::BTreeSet<Duration> =
             (0..64).map(|n| delay(&format!("n{n}"), "n7", "3")).collect();
         assert_eq!(delays.len(), 6, "{delays:?}");
         let mut reported = Reported::default();
         assert!(reported.is_new("n7", "3") && !reported.is_new("n7", "3") && reported.is_new("n7", "4"));
-        assert!(found("4", &[row("3", 1), row("2", 0), row("1", 0)]).is_some(), "a further job");
     }
 }

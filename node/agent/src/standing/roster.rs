@@ -2,19 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
 use standing::{Presence, judges};
 
-/// The gossip key under which a host says its jobs: a version, then their keys in hexadecimal. Who
-/// has it knows judges; an older agent has not.
+/// The gossip key under which a host says its jobs: a version, then their keys in hexadecimal.
 pub(super) const JOBS: &str = "jobs";
 /// The version of that.
 const VERSION: &str = "1";
-/// A live member has been without it for so long: it is of an older release, and not one of which
-/// only a part has come yet.
-const OLD_AFTER: Duration = Duration::from_secs(3);
 
 /// The text of [`JOBS`].
 pub(super) fn jobs_text(jobs: &BTreeSet<u64>) -> String {
@@ -26,6 +21,11 @@ fn read_jobs(text: &str) -> impl Iterator<Item = u64> {
     text.split(' ').skip(1).filter_map(|job| u64::from_str_radix(job, 16).ok())
 }
 
+/// The jobs that a member says it runs.
+pub(super) fn jobs_of(member: &Member) -> impl Iterator<Item = u64> {
+    member.facts.extra.get(JOBS).into_iter().flat_map(|text| read_jobs(text))
+}
+
 /// The members of the mesh, as far as judging is concerned.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Roster {
@@ -34,17 +34,14 @@ pub(super) struct Roster {
     pub(super) presence: BTreeMap<String, Presence>,
     /// Live hosts of this host's jobs, by name.
     hosts: BTreeMap<u64, Arc<BTreeSet<String>>>,
-    /// Since when live members have been there that do not know judges.
-    old_since: Option<Instant>,
 }
 
 impl Roster {
     /// By a list of members; `own_jobs` are those of this host, whose name is `own`.
-    pub(super) fn update(&mut self, own: &str, own_jobs: &BTreeSet<u64>, list: &[Member], now: Instant) {
+    pub(super) fn update(&mut self, own: &str, own_jobs: &BTreeSet<u64>, list: &[Member]) {
         self.own = own.to_owned();
         self.presence.clear();
         self.hosts = own_jobs.iter().map(|job| (*job, Arc::new(BTreeSet::from([own.to_owned()])))).collect();
-        let mut old = false;
         for member in list {
             let presence = match member.state {
                 MemberState::Live => Presence::Live,
@@ -55,23 +52,12 @@ impl Roster {
             if presence == Presence::Dead || member.is_self {
                 continue;
             }
-            let Some(text) = member.facts.extra.get(JOBS) else {
-                old = true;
-                continue;
-            };
-            for job in read_jobs(text) {
+            for job in jobs_of(member) {
                 if let Some(hosts) = self.hosts.get_mut(&job) {
                     Arc::make_mut(hosts).insert(member.name.clone());
                 }
             }
         }
-        self.old_since = if old { self.old_since.or(Some(now)) } else { None };
-    }
-
-    /// Whether a live member does not know judges: then every agent gossips its digests to all, and
-    /// judges the whole mesh, as that one does.
-    pub(super) fn is_mixed(&self, now: Instant) -> bool {
-        self.old_since.is_some_and(|since| now.duration_since(since) >= OLD_AFTER)
     }
 
     /// Who judges one of this host's jobs, the first first; none of those that are `suspects`.
@@ -131,8 +117,7 @@ mod tests {
             member("c", MemberState::Live, Some("1")),
             member("d", MemberState::Live, Some("9 7 x")),
         ];
-        let now = Instant::now();
-        roster.update("me", &jobs, &list, now);
+        roster.update("me", &jobs, &list);
         let nobody = BTreeSet::new();
         let sorted = |job| {
             let mut judges = roster.judges(job, &nobody);
@@ -144,18 +129,5 @@ mod tests {
         assert_eq!(roster.judges(u64::MAX, &BTreeSet::from(["a".to_owned()])), ["me"]);
         assert!(roster.has(7, "d") && !roster.has(7, "c"));
         assert_eq!((roster.reference(7), roster.presence["b"]), (Some("a"), Presence::Dead));
-        assert!(!roster.is_mixed(now + 2 * OLD_AFTER));
-    }
-
-    #[test]
-    fn an_older_release_is_one_that_stays_silent_about_jobs() {
-        let (mut roster, now) = (Roster::default(), Instant::now());
-        let list = [member("old", MemberState::Live, None)];
-        roster.update("me", &BTreeSet::new(), &list, now);
-        assert!(!roster.is_mixed(now), "only a part of it may have come");
-        roster.update("me", &BTreeSet::new(), &list, now + OLD_AFTER);
-        assert!(roster.is_mixed(now + OLD_AFTER));
-        roster.update("me", &BTreeSet::new(), &[member("old", MemberState::Dead, None)], now + OLD_AFTER);
-        assert!(!roster.is_mixed(now + 2 * OLD_AFTER));
     }
 }

@@ -17,10 +17,10 @@ use query::access::Caller;
 use query::ask::{self, AskError, QueryOutcome, Question};
 use query_planner::{NodeClock, Value};
 use verdicts::point_to_point::{self, Rows};
-use verdicts::{ClockOffset, Input, Names, NodeCoverage, Observation, Span, SyncCall};
+use verdicts::{ClockOffset, InCall, Input, Names, NodeCoverage, Span, SyncCall};
 
 use super::super::asking::Asking;
-use super::super::open_calls::observed;
+use super::super::open_calls::in_call;
 use super::super::{Shared, device};
 
 /// Calls that one analysis takes: they are in memory, with what is made of them, about 1 KB each.
@@ -176,15 +176,15 @@ async fn times(asking: Asking<'_>, question: &StragglersQuestion, mut rows: Rows
     }
 }
 
-/// The calls that ranks are in right now, of every member that answers within the deadline, and
-/// whether they have a number; and the synchronise calls that they are in. A member that does not
+/// The calls that ranks are in right now, of every member that answers within the deadline, and the
+/// synchronise calls that they are in. A member that does not
 /// answer is left out here; its rows' coverage has the reason.
 pub(super) async fn open_calls(
     shared: &Shared,
     wanted: &StragglersQuestion,
     caller: &Caller,
     deadline: Instant,
-) -> (Vec<(Observation, bool)>, Vec<SyncCall>) {
+) -> (Vec<InCall>, Vec<SyncCall>) {
     let members: Vec<Member> = shared
         .coordinator
         .gossip
@@ -215,7 +215,8 @@ pub(super) async fn open_calls(
                     && (wanted.comm.is_none() || wanted.comm == call.comm_hash)
             };
             let waits: Vec<SyncCall> = calls.iter().filter_map(|call| device::open_wait(&node, call)).collect();
-            let open: Vec<_> = calls.into_iter().filter(matters).filter_map(|call| open(&node, call)).collect();
+            let open: Vec<_> =
+                calls.iter().filter(|call| matters(call)).filter_map(|call| in_call(&node, call)).collect();
             Some((open, waits))
         })
         .buffer_unordered(PEERS_AT_ONCE)
@@ -226,10 +227,4 @@ pub(super) async fn open_calls(
             (open, waits)
         })
         .await
-}
-
-/// An open call, and whether it has a number.
-fn open(node: &Arc<str>, call: OpenCall) -> Option<(Observation, bool)> {
-    let numbered = call.seq.is_some();
-    Some((observed(node, OpenCall { seq: call.seq.or(Some(0)), ..call })?, numbered))
 }

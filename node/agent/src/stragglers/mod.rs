@@ -1,24 +1,28 @@
 //! The stragglers question: the standing verdict where it answers it, else one from the calls of a
-//! span, gathered over the mesh (`calls`) and put on this node's clock.
+//! span, gathered over the mesh (`calls`; `hangs`: what is asked where ranks wait for long) and put
+//! on this node's clock.
 //!
 //! The analysis itself is `verdicts`, which does no IO.
 
 mod calls;
+mod hangs;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(super) use calls::{calls_of, clocks, span_of};
 use explain::{chain, page};
 use model::StragglersQuestion;
+use model::cells::{integer, text};
 use query::Coordinator;
 use query::access::Caller;
-use query::ask::{self, AskError};
+use query::ask::AskError;
 use record::unix_now_ns;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use verdicts::{Input, Observation, Report, Rules, Span, Verdict};
+use verdicts::{Input, Observation, Process, Report, Rules, Span, Verdict};
 
 use super::asking::Asking;
 use super::causes::{self, Gathered};
@@ -138,7 +142,7 @@ impl<'a> Asked<'a> {
 /// or of files that of their most recent span.
 ///
 /// # Errors
-/// As [`ask::ask`].
+/// As [`query::ask::ask`].
 pub async fn verdict(
     of: Asked<'_>,
     question: StragglersQuestion,
@@ -212,27 +216,24 @@ async fn from_stores(
         Some(shared) => calls::open_calls(shared, question, caller, deadline).await,
         None => (Vec::new(), Vec::new()),
     };
-    let (numbered, unnumbered): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, numbered)| *numbered);
-    let calls = |open: Vec<(Observation, bool)>| open.into_iter().map(|(seen, _)| seen).collect::<Vec<_>>();
-    let numbered = calls(numbered);
-    input.open_unnumbered = calls(unnumbered);
-    input.progress = verdicts::progress_of(&input.observations, &numbered, &input.syncs, &waits);
-    input.syncing = waits;
+    (input.in_calls, input.syncing) = (open, waits);
+    hangs::add_progress(asking, question, &span, &mut input).await;
     if let Some(shared) = live {
         input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     }
-    let end_note = ended(coordinator, question, &input, live.is_some());
+    let processes = last_calls(&input);
     let unknown = input.observations.iter().any(|seen| !input.clocks.contains_key(&*seen.node));
     // Computed while the rest is asked for.
     let analysis = tokio::task::spawn_blocking(move || verdicts::analyse_owned(input, &Rules::default()));
     let rest = async {
         let blind_spots = device::blind_spots(asking, question, &span).await;
-        (blind_spots, findings(asking, question, &span).await)
+        let ended = ended(asking, question, &span, &processes).await;
+        (blind_spots, ended, findings(asking, question, &span).await)
     };
-    let (analysed, (blind_spots, (findings, more))) = tokio::join!(analysis, rest);
+    let (analysed, (blind_spots, ended, (findings, more))) = tokio::join!(analysis, rest);
     let mut report = analysed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
     report.coverage.notes.extend(blind_spots);
-    report.evidence.notes.extend(end_note);
+    report.set_ended(&ended, !processes.is_empty() && ended.len() == processes.len());
     // Of such calls only the entries count, and those of different hosts cannot be compared.
     if coordinator.way.mesh().is_none()
         && unknown
@@ -247,6 +248,7 @@ async fn from_stores(
     }
     let silent = BTreeSet::new();
     let gathered = add_causes(asking, &mut report, &silent).await;
+    hangs::add_places(asking, live, &mut report).await;
     let after = example(&report, gathered.as_ref()) + &past_findings::lines(&findings, more);
     let (text, all) = texts(&report, &after);
     let sql = verdicts::show_sql(&report);
@@ -285,13 +287,43 @@ async fn findings(asking: Asking<'_>, question: &StragglersQuestion, span: &Span
     }
 }
 
-/// A note on a job whose calls stop before the end of the span: that it has ended, where agents run
-/// (`live`) and none of them has a rank any more.
-fn ended(coordinator: &Coordinator, question: &StragglersQuestion, input: &Input, live: bool) -> Option<String> {
-    let members = coordinator.gossip.members();
-    let mut asked = members.iter().filter(|member| ask::is_chosen(member, &question.nodes, &question.labels));
-    let ended = live && asked.all(|member| member.may_live() && member.facts.ranks.is_empty());
-    verdicts::end_note(input, ended)
+/// When each process entered its last call, Unix nanoseconds of its node's own clock.
+fn last_calls(input: &Input) -> BTreeMap<Process, i64> {
+    let mut last: BTreeMap<Process, i64> = BTreeMap::new();
+    for seen in input.observations.iter().chain(&input.unnumbered) {
+        let at = last.entry((Arc::clone(&seen.node), seen.pid)).or_insert(seen.entry_ns);
+        *at = seen.entry_ns.max(*at);
+    }
+    last
+}
+
+/// Those processes that had ended by the end of the span, after their last calls.
+async fn ended(
+    asking: Asking<'_>,
+    question: &StragglersQuestion,
+    span: &Span,
+    processes: &BTreeMap<Process, i64>,
+) -> BTreeSet<Process> {
+    let pids: BTreeSet<i64> = processes.keys().map(|(_, pid)| *pid).collect();
+    if pids.is_empty() {
+        return BTreeSet::new();
+    }
+    let pids: Vec<String> = pids.iter().map(i64::to_string).collect();
+    let sql = format!(
+        "SELECT node, pid, max(ts_ns) FROM process_events WHERE event IN ('exit', 'oom_killed') AND pid IN ({}) \
+         AND ts_ns >= {} AND ts_ns < {} GROUP BY node, pid",
+        pids.join(", "),
+        span.since_ns.saturating_sub(span.slack_ns),
+        span.until_ns.saturating_add(span.slack_ns)
+    );
+    // A store of another version has no such table: then nobody is known to have ended.
+    let Ok((rows, _)) = asking.rows_for(question, sql).await else { return BTreeSet::new() };
+    let ends = rows.iter().filter_map(|row| {
+        let process: Process = (text(row, 0).into(), integer(row, 1)?);
+        let entered_ns = processes.get(&process)?;
+        (integer(row, 2)? >= *entered_ns).then_some(process)
+    });
+    ends.collect()
 }
 
 /// The report as text with what follows it, and where that differs, the same with all rows of its
@@ -331,6 +363,7 @@ async fn from_standing(
     let silent = shared.standing.silent_judges(current.job);
     let asking = Asking { coordinator: &shared.coordinator, caller: &Caller::agent(), deadline, cancelled };
     let gathered = add_causes(asking.within(CAUSE_PATIENCE), &mut report, &silent).await;
+    hangs::add_places(asking.within(CAUSE_PATIENCE), Some(shared), &mut report).await;
     let about = current.about();
     report.coverage.notes.extend(silent.iter().map(|judge| format!("{judge}, a judge of the job, does not answer")));
     let mut after = example(&report, gathered.as_ref());

@@ -77,6 +77,11 @@ pub trait Backend: Send + Sync {
         take: Take<'_>,
     ) -> anyhow::Result<Reply>;
 
+    /// Whether nobody listens where it answers, as far as this host can tell at once.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// Description, such as `the stores DIR`.
     fn description(&self) -> String;
 

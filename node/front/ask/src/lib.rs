@@ -8,12 +8,13 @@
 //! - [`args`]: the flags by which commands choose the target; [`values`], [`times`]: what such
 //!   flags may be; [`paths`]: where sockets and state are by default.
 //! - [`rows`]: questions whose complete answer is wanted; [`output`]: rows in the form asked for.
-//! - [`Exit`], [`UsageError`]: how a command ends.
+//! - [`Exit`], [`UsageError`], [`UnknownJob`]: how a command ends.
 #![forbid(unsafe_code)]
 
 pub mod args;
 mod backend;
 mod exit;
+mod jobs;
 pub mod output;
 pub mod paths;
 pub mod rows;
@@ -26,6 +27,7 @@ mod wait;
 
 pub use backend::{Backend, Connector, NoAnswer, Piece, Reply, Stopped, Take};
 pub use exit::{Exit, RanOnNode, UsageError, is_broken_pipe};
+pub use jobs::UnknownJob;
 pub use socket::SocketBackend;
 pub use target::{Span, Target};
 pub use wait::{Deadline, deliver, run_until_stopped};

@@ -36,6 +36,11 @@ impl Backend for SocketBackend {
         run_until_stopped(stop, exchange(&self.socket.clone().unwrap_or_else(default_socket), behalf, &request, take))
     }
 
+    fn is_gone(&self) -> bool {
+        let socket = self.socket.clone().unwrap_or_else(default_socket);
+        std::os::unix::net::UnixStream::connect(socket).is_err()
+    }
+
     fn description(&self) -> String {
         "the agent of this host".to_owned()
     }

@@ -56,12 +56,14 @@ impl TargetArgs {
     /// with a mesh of its own that mesh, which has no other job, so that `job` is taken out.
     ///
     /// # Errors
-    /// As [`Self::of_slurm_job`].
+    /// As [`Self::of_slurm_job`]; the job is not known ([`UnknownJob`](crate::UnknownJob)).
     pub fn of_any_job(&self, job: &mut Option<String>, connector: &dyn Connector) -> anyhow::Result<Target> {
-        if self.archive.is_some() {
-            return self.files(connector);
+        if self.archive.is_none() {
+            return Target::of_any_job(&self.socket, &self.db, job, connector);
         }
-        Target::of_any_job(&self.socket, &self.db, job, connector)
+        let target = self.files(connector)?;
+        target.check_job(job.as_deref())?;
+        Ok(target)
     }
 
     /// Milliseconds that a question may take.
@@ -133,10 +135,12 @@ impl Target {
         job: &mut Option<String>,
         connector: &dyn Connector,
     ) -> anyhow::Result<Self> {
-        if !db.is_empty() {
-            return Self::stores(db, connector);
-        }
-        Ok(Self::agent(&socket.of_any_job(job, connector)?, connector))
+        let target = match db.is_empty() {
+            true => Self::agent(&socket.of_any_job(job, connector)?, connector),
+            false => Self::stores(db, connector)?,
+        };
+        target.check_job(job.as_deref())?;
+        Ok(target)
     }
 
     /// Lets `stop` end the questions from now on, on every node.
@@ -153,6 +157,11 @@ impl Target {
     /// now.
     pub fn is_stores(&self) -> bool {
         self.backend.is_stores()
+    }
+
+    /// Whether nobody listens where it answers, as far as this host can tell at once.
+    pub fn is_gone(&self) -> bool {
+        self.backend.is_gone()
     }
 
     /// Description, such as `the stores DIR`.

@@ -61,8 +61,13 @@ impl Toolbox {
         })
     }
 
-    fn job(&self, asked: Option<String>) -> Option<String> {
-        asked.or_else(|| self.job.clone())
+    /// The job that is asked about.
+    ///
+    /// # Errors
+    /// It is not known.
+    fn job(&self, asked: Option<String>) -> anyhow::Result<Option<String>> {
+        self.target.check_job(asked.as_deref())?;
+        Ok(asked.or_else(|| self.job.clone()))
     }
 
     fn span(&self, since: Option<&str>, until: Option<&str>) -> anyhow::Result<Span> {
@@ -88,7 +93,7 @@ impl Toolbox {
         };
         let found = self.target.explain(ExplainQuestion {
             what,
-            job: self.job(asked.job),
+            job: self.job(asked.job)?,
             comm: None,
             timeout_ms: self.flags.timeout_ms(),
             nodes: self.flags.ask.nodes.clone(),
@@ -118,7 +123,7 @@ impl Toolbox {
         };
         let question = StragglersQuestion {
             since_ms,
-            job: self.job(asked.job),
+            job: self.job(asked.job)?,
             comm: None,
             timeout_ms: self.flags.timeout_ms(),
             nodes: self.flags.ask.nodes.clone(),
@@ -262,7 +267,7 @@ impl Toolbox {
     fn stacks(&self, asked: Stacks) -> anyhow::Result<String> {
         let ranks = asked.ranks.as_deref().map(parse_ranks).transpose().map_err(UsageError)?;
         let wanted = StacksWanted {
-            job: self.job(asked.job),
+            job: self.job(asked.job)?,
             ranks: ranks.map(|ranks| ranks.0).unwrap_or_default(),
             children: asked.children,
             all_threads: false,

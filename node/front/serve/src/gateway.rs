@@ -67,6 +67,12 @@ impl Gateway {
         Duration::from_secs(10).min(self.longest)
     }
 
+    /// The longest time limit of a question.
+    #[cfg(feature = "postgres")]
+    pub(super) fn longest(&self) -> Duration {
+        self.longest
+    }
+
     /// What a GPU costs.
     pub(super) fn rate(&self) -> &RateArgs {
         &self.rate

@@ -101,17 +101,18 @@ impl Guard {
     /// # Errors
     /// It is not known, or was used.
     pub(super) fn sign_in(&self, peer: Peer, secret: &str) -> Result<String, Problem> {
-        self.may_try(peer)?;
         self.sessions.sign_in(secret).ok_or_else(|| {
-            let _ = self.wrong.take(&peer.to_string());
-            unauthorized("this link was used, or is of another start of rankmesh serve: it prints a new one")
+            self.wrong(peer, "this link was used, or is of another start of rankmesh serve: it prints a new one")
         })
     }
 
-    /// Addresses that gave many wrong tokens have to wait.
-    fn may_try(&self, peer: Peer) -> Result<(), Problem> {
-        let wait = || Problem::busy("too many wrong tokens came from there", (1.0 / WRONG_RATE) as u64);
-        self.wrong.has(&peer.to_string()).then_some(()).ok_or_else(wait)
+    /// A wrong token came, or a wrong link. The right ones are looked at first: from an address of
+    /// which many wrong ones come, they are as good as from any other.
+    fn wrong(&self, peer: Peer, why: &str) -> Problem {
+        match self.wrong.take(&peer.to_string()) {
+            Ok(()) => unauthorized(why),
+            Err(wait) => Problem::busy("too many wrong tokens came from there", wait.as_secs_f64().ceil() as u64),
+        }
     }
 
     fn host_and_origin(&self, request: &Request) -> Result<(), Problem> {
@@ -151,15 +152,13 @@ impl Guard {
         });
         match (bearer, peer) {
             (Some(token), _) => {
-                self.may_try(peer)?;
                 if let Some(client) = self.sessions.client(token) {
                     return Ok((client, false));
                 }
                 if let Some((name, role)) = self.tokens.as_ref().and_then(|tokens| tokens.client(token)) {
                     return Ok((format!("token-{name}"), role == Role::Reader));
                 }
-                let _ = self.wrong.take(&peer.to_string());
-                Err(unauthorized("this token is not known here, or has ended"))
+                Err(self.wrong(peer, "this token is not known here, or has ended"))
             }
             // The kernel reports the user: the one who runs this process, and root, have all of its
             // rights.
@@ -255,6 +254,26 @@ async fn with_body(request: Request) -> Result<Request, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_number_of_wrong_tokens_keeps_a_right_one_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens");
+        let right = super::super::tokens::create(&file, "grafana", Role::Reader, Duration::from_secs(3_600)).unwrap();
+        let tokens = Some(Arc::new(Tokens::open(&file).unwrap()));
+        let guard = Guard::new(Hosts::new([], true), "http", Sessions::new(None), tokens);
+        let peer = Peer::Address("127.0.0.1".parse().unwrap());
+        let ask = |token: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+            guard.client(&headers, peer)
+        };
+        let refusals: Vec<StatusCode> =
+            (0..20).map(|n| ask(&format!("rankmesh_{n}")).unwrap_err().into_response().status()).collect();
+        assert_eq!(refusals[0], StatusCode::UNAUTHORIZED);
+        assert_eq!(refusals[19], StatusCode::TOO_MANY_REQUESTS, "{refusals:?}");
+        assert_eq!(ask(&right).unwrap(), ("token-grafana".to_owned(), true));
+    }
 
     #[test]
     fn only_named_hosts_are_served() {

@@ -10,11 +10,13 @@
 //! - `page`: the files for browsers; `api`: the paths under `/api/v1`; `findings`: as they come.
 //! - `series`: metrics made of `snapshot`s of the current state; `metrics`: for Prometheus; `otlp`:
 //!   for OpenTelemetry.
+//! - `attended`: ending with an agent that does not come back.
 //! - `alerts`, `notify`: alerts for receivers, and sending them; `post`: outgoing HTTP requests.
 //! - `postgres`: another protocol for the same questions.
 
 mod alerts;
 mod api;
+mod attended;
 mod findings;
 mod gateway;
 mod guard;
@@ -109,6 +111,10 @@ pub struct ServeArgs {
     /// this with --notify
     #[arg(long, requires = "notify")]
     notify_all: bool,
+    /// End when the agent has not answered for this long, where no client can connect either
+    /// (--listen none)
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
+    without_agent: Duration,
     /// The site's saved investigations, NAME.sql each
     #[arg(long, value_name = "DIR", default_value = SITE_INVESTIGATIONS)]
     investigations: PathBuf,
@@ -140,6 +146,15 @@ impl ServeArgs {
         }
         self.textfile.is_some() || !self.notify.is_empty()
     }
+
+    /// Whether clients can connect.
+    fn listens(&self) -> bool {
+        #[cfg(feature = "postgres")]
+        if self.postgres.is_some() {
+            return true;
+        }
+        self.listen != Listen::None
+    }
 }
 
 /// Serves until it is ended.
@@ -158,8 +173,8 @@ pub fn run(args: ServeArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     if !matches!(args.listen, Listen::Tcp(_)) && args.tls_cert.is_some() {
         return Err(UsageError("a socket file has no TLS: the kernel says who connects".to_owned()).into());
     }
-    if args.listen == Listen::None && !args.sends() {
-        let message = "--listen none is for --textfile, --notify and --otlp: there is nothing to do";
+    if !args.listens() && !args.sends() {
+        let message = "--listen none is for --textfile, --notify, --otlp and --postgres: there is nothing to do";
         return Err(UsageError(message.to_owned()).into());
     }
     let tls = match (&args.tls_cert, &args.tls_key) {
@@ -205,9 +220,11 @@ async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) 
         }
         std::future::pending::<()>().await
     };
+    let attending = attended::until_left(gateway_target.clone(), args.without_agent, args.listens());
     let serving = listening(args, Arc::clone(&gateway), tls);
     tokio::select! {
         served = serving => served,
+        left = attending => Err(left.into()),
         notified = notifying => notified,
         () = writing => Ok(()),
         () = pushing => Ok(()),
@@ -217,8 +234,13 @@ async fn serve(args: &ServeArgs, target: Target, tls: Option<listen::Acceptor>) 
 
 async fn listening(args: &ServeArgs, gateway: Arc<Gateway>, tls: Option<listen::Acceptor>) -> anyhow::Result<()> {
     let listener = listen::bind(&args.listen).await.with_context(|| format!("listening on {}", args.listen))?;
-    let Some(listener) = listener else { return std::future::pending().await };
     let tokens = args.tokens.as_deref().map(Tokens::open).transpose()?.map(Arc::new);
+    #[cfg(feature = "postgres")]
+    let postgres = postgres(args, &gateway, tokens.clone()).await?;
+    // Where there is no such task, a future that never ends takes its place.
+    #[cfg(not(feature = "postgres"))]
+    let postgres = std::future::pending();
+    let Some(listener) = listener else { return postgres.await };
     let scheme = if tls.is_some() { "https" } else { "http" };
     let place = listener.place();
     eprintln!(
@@ -231,16 +253,11 @@ async fn listening(args: &ServeArgs, gateway: Arc<Gateway>, tls: Option<listen::
         (Some(place), true) => Some(format!("{scheme}://{place}/#k=")),
         _ => None,
     });
-    #[cfg(feature = "postgres")]
-    let postgres = postgres(args, &gateway, tokens.clone()).await?;
     let guard = Arc::new(Guard::new(listener.hosts(&args.host), scheme, sessions, tokens));
     let router = router(&gateway, &guard).layer(axum::Extension(MostSeries(args.series)));
     #[cfg(feature = "mcp")]
     let router = router.merge(mcp(&gateway));
     let app = guard::around(router, Arc::clone(&guard));
-    // Where there is no such task, a future that never ends takes its place.
-    #[cfg(not(feature = "postgres"))]
-    let postgres = std::future::pending();
     tokio::select! {
         served = listen::serve(listener, tls, app) => served,
         served = postgres => served,

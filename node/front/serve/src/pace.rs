@@ -31,12 +31,6 @@ impl Pace {
         self.take_at(client, Instant::now())
     }
 
-    /// Whether there is one, without taking it.
-    pub(super) fn has(&self, client: &str) -> bool {
-        let now = Instant::now();
-        self.buckets.lock().get(client).is_none_or(|bucket| self.filled(*bucket, now) >= 1.0)
-    }
-
     fn filled(&self, (left, at): (f64, Instant), now: Instant) -> f64 {
         (left + now.saturating_duration_since(at).as_secs_f64() * self.rate).min(self.burst)
     }

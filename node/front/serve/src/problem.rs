@@ -1,6 +1,6 @@
 //! The answer in place of an answer: problem details (RFC 9457).
 
-use ask::{NoAnswer, Stopped, UsageError};
+use ask::{NoAnswer, Stopped, UnknownJob, UsageError};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 /// Problem details.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct Problem {
-    /// What kind: `urn:rankmesh:problem:` and `wrong`, `unauthorized`, `forbidden`, `busy`,
-    /// `timeout`, `partial`, `unreachable`, `failed` or `internal`.
+    /// What kind: `urn:rankmesh:problem:` and `wrong`, `unauthorized`, `forbidden`,
+    /// `unknown` (a job), `busy`, `timeout`, `partial`, `unreachable`, `failed` or `internal`.
     #[serde(rename = "type")]
     pub(super) kind: String,
     /// The status in words.
@@ -67,6 +67,9 @@ impl Problem {
                 true => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
                 false => Self::wrong(detail),
             };
+        }
+        if error.is::<UnknownJob>() {
+            return Self::new(StatusCode::NOT_FOUND, "unknown", detail);
         }
         if error.is::<Stopped>() {
             return Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the question was stopped");

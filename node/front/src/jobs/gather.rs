@@ -6,11 +6,12 @@ use std::time::Duration;
 use ask::UsageError;
 use ask::rows::Client;
 use explain::cost::Waste;
+use explain::repeat;
 use model::cells::{NO_VERDICTS, integer, quoted, real, text};
 use query_planner::Value;
 use verdicts::{Coupling, cycle_of};
 
-use super::{Job, Jobs, RepeatCulprit, Steps, VerdictSpan};
+use super::{Job, Jobs, Steps, VerdictSpan};
 use crate::rates::Priced;
 use crate::waits::{self, Calls, NAMED, Named};
 
@@ -87,7 +88,8 @@ pub(super) fn jobs(
         }
         jobs.push(job);
     }
-    let repeat_culprits = repeated(&findings);
+    let suspected = client.ask(repeat::sql(since_ns));
+    let repeat_culprits = suspected.map(|found| repeat::suspected(&found.rows)).unwrap_or_default();
     Ok(Jobs { version: 1, jobs, repeat_culprits, calls_without_job, coverage })
 }
 
@@ -207,26 +209,6 @@ fn spans(findings: &[Vec<Value>], job: &Job) -> Vec<VerdictSpan> {
     spans
 }
 
-/// Hosts that verdicts named in more than one job, also in jobs whose calls are not stored any
-/// more.
-fn repeated(findings: &[Vec<Value>]) -> Vec<RepeatCulprit> {
-    let mut by_node: BTreeMap<String, RepeatCulprit> = BTreeMap::new();
-    for row in findings {
-        let (node, job) = (text(row, 1), text(row, 5));
-        if node.is_empty() || job.is_empty() {
-            continue;
-        }
-        let of = by_node.entry(node.clone()).or_insert_with(|| RepeatCulprit { node, ..RepeatCulprit::default() });
-        of.verdicts += 1;
-        if !of.jobs.contains(&job) {
-            of.jobs.push(job);
-        }
-    }
-    let mut all: Vec<RepeatCulprit> = by_node.into_values().filter(|of| of.jobs.len() > 1).collect();
-    all.sort_by(|a, b| b.jobs.len().cmp(&a.jobs.len()).then_with(|| a.node.cmp(&b.node)));
-    all
-}
-
 /// What a job's waiting cost, by the rates of its hosts.
 pub(super) fn price(job: &mut Job, priced: Option<&Priced>) {
     let (Some(priced), Some(waited)) = (priced, &mut job.waited) else { return };
@@ -279,7 +261,5 @@ mod tests {
         let spans: Vec<(String, i64, i64)> =
             spans(&findings, &job("1")).into_iter().map(|span| (span.verdict, span.since_ns, span.until_ns)).collect();
         assert_eq!(spans, [("rank".to_owned(), 10, 20), ("hang".to_owned(), 30, 50)]);
-        let of_both = RepeatCulprit { node: "n1".into(), jobs: vec!["1".into(), "2".into()], verdicts: 2 };
-        assert_eq!(repeated(&findings), [of_both], "n2 was named in one job alone");
     }
 }

@@ -17,6 +17,7 @@ use ask::rows::Client;
 use ask::values::parse_duration;
 use ask::{Connector, Exit};
 use clap::{Args, ValueEnum};
+use explain::repeat::Suspect;
 use model::Coverage;
 use serde::Serialize;
 
@@ -67,8 +68,8 @@ struct Jobs {
     version: u32,
     /// The newest first.
     jobs: Vec<Job>,
-    /// Hosts that were culprits in more than one job, in most jobs first.
-    repeat_culprits: Vec<RepeatCulprit>,
+    /// Hosts that were culprits in more jobs than by chance, in most jobs first.
+    repeat_culprits: Vec<Suspect>,
     /// Calls that belong to no job that their environment names; they are in no row.
     calls_without_job: i64,
     coverage: Coverage,
@@ -121,14 +122,6 @@ struct VerdictSpan {
     node: Option<String>,
     cause: Option<String>,
     cost_gpu_s: Option<f64>,
-}
-
-/// A host that verdicts named in several jobs.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-struct RepeatCulprit {
-    node: String,
-    jobs: Vec<String>,
-    verdicts: usize,
 }
 
 impl Jobs {

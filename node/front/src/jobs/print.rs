@@ -55,13 +55,7 @@ pub(super) fn text(jobs: &Jobs) -> String {
         let _ = writeln!(out, "{} calls belong to no job that their environment names", jobs.calls_without_job);
     }
     for culprit in jobs.repeat_culprits.iter().take(REPEATED) {
-        let _ = writeln!(
-            out,
-            "{} was a culprit in {} jobs: {}",
-            printable(&culprit.node),
-            culprit.jobs.len(),
-            printable(&culprit.jobs.join(", "))
-        );
+        let _ = writeln!(out, "{}", printable(&culprit.sentence()));
     }
     out
 }

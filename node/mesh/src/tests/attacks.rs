@@ -13,7 +13,9 @@ use super::*;
 async fn dial(identity: &Identity, to: SocketAddr) -> quinn::Connection {
     let endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
     let config = super::super::endpoint::client_config(identity).unwrap();
-    endpoint.connect_with(config, to, certs::tls::SERVER_NAME).unwrap().await.unwrap()
+    let connection = endpoint.connect_with(config, to, certs::tls::SERVER_NAME).unwrap().await.unwrap();
+    super::super::endpoint::Window::Asked.open(&connection);
+    connection
 }
 
 /// Sends bytes on a stream of their own and reads the answer.
@@ -239,6 +241,53 @@ async fn floods_of_gossip_and_giant_messages_are_dropped_and_counted() {
         assert_eq!(b.gossip.recv().await.unwrap().payload, b"x");
     }
     assert!(b.gossip.try_recv().is_err());
+}
+
+/// Requests that never come whole: what has come of them is bounded for the member, over all its
+/// connections, and others are served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_never_end_hold_a_bounded_amount() {
+    let ca = authority();
+    let (a, b) = (start(&ca, "a"), start(&ca, "b"));
+    let greedy = ca.issue(&name("greedy"), NODE_VALIDITY).unwrap();
+    let before = query_planner::memory::taken_by_all();
+    let claim = [&(MAX_FRAME_BYTES as u32).to_le_bytes()[..], &[VERSION]].concat();
+    let piece = vec![0; 7 << 20];
+    let (mut open, mut refused) = (Vec::new(), 0);
+    for _ in 0..2 {
+        let connection = dial(&greedy, b.address).await;
+        for _ in 0..4 {
+            let (mut send, receive) = connection.open_bi().await.unwrap();
+            send.write_all(&claim).await.unwrap();
+            let mut answer = FrameReader::new(receive);
+            tokio::select! {
+                written = send.write_all(&piece) => drop(written),
+                answer = answer.read::<Response>() => {
+                    assert!(matches!(&answer, Ok(Some(Response::Failed(NodeError::OverBudget(_))))), "{answer:?}");
+                    refused += 1;
+                }
+            }
+            open.push((send, answer));
+        }
+        open.push({
+            let (send, receive) = connection.open_bi().await.unwrap();
+            (send, FrameReader::new(receive))
+        });
+    }
+    // What was written may still be on its way; then no room is left.
+    let mut answers = futures::future::join_all(open.iter_mut().map(|(_, answer)| async {
+        matches!(
+            tokio::time::timeout(Duration::from_secs(2), answer.read::<Response>()).await,
+            Ok(Ok(Some(Response::Failed(NodeError::OverBudget(_)))))
+        )
+    }))
+    .await;
+    answers.retain(|over| *over);
+    refused += answers.len();
+    assert!(refused >= 3, "{refused} of 8 requests of 8 MiB were refused");
+    let held = query_planner::memory::taken_by_all().saturating_sub(before);
+    assert!(held <= 40 << 20, "{held} bytes");
+    a.assert_answers(&b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

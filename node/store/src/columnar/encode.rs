@@ -547,6 +547,8 @@ impl Encoded {
     /// Values, or codes of [`Encoded::entries`], from row `start` (a multiple of 1024) on. Of a
     /// constant: its integer, or 0. None when the bytes are damaged.
     pub(crate) fn read(&self, start: usize, out: &mut [i64]) -> Option<()> {
+        #[cfg(any(test, debug_assertions))]
+        VALUES_READ.fetch_add(out.len() as u64, std::sync::atomic::Ordering::Relaxed);
         match &self.shape {
             Shape::Constant(Scalar::Integer(value)) => out.fill(*value),
             Shape::Constant(_) => out.fill(0),
@@ -667,6 +669,17 @@ impl Encoded {
         }
         Some(Decoded { column: self, values })
     }
+}
+
+/// Values that this process has read out of columns.
+#[cfg(any(test, debug_assertions))]
+static VALUES_READ: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+/// How many values this process has read out of columns: what a question costs, whatever the
+/// machine.
+#[cfg(any(test, debug_assertions))]
+pub fn values_read() -> u64 {
+    VALUES_READ.load(std::sync::atomic::Ordering::Relaxed)
 }
 
 /// As SQLite's `upper`, `lower` (ASCII only) and `printf('%016x', …)`.

@@ -70,6 +70,20 @@ impl Topic {
         }
     }
 
+    /// What was looked at, by whether the answer had rows: where events are recorded none is an
+    /// answer, too.
+    ///
+    /// # Errors
+    /// What does not go on all the time or not at all is not recorded here: in words.
+    pub fn looked_at(self, has_rows: bool) -> Result<String, String> {
+        match self {
+            _ if has_rows => Ok(self.words().to_owned()),
+            Self::Calls | Self::OffCpu | Self::BlockIo | Self::Memory => Ok(format!("{}: none", self.words())),
+            Self::Cuda => Err("no CUDA or HIP calls here".to_owned()),
+            Self::Gpu => Err("no GPU samples here".to_owned()),
+        }
+    }
+
     fn table(self) -> (&'static str, &'static str) {
         match self {
             Self::Calls => ("collectives", "tid, comm_hash, func, seq"),
@@ -326,6 +340,14 @@ mod tests {
     fn subject(node: &str, pid: i64) -> Subject {
         let who = RankRef { rank: 3, node: node.to_owned(), pid };
         Subject { who, comm_hash: u64::MAX, enqueues: false, from_ns: 10_000_000_000, to_ns: 20_000_000_000 }
+    }
+
+    #[test]
+    fn what_was_looked_at_has_rows_or_is_recorded_where_it_happens() {
+        let of = |has_rows: bool| Topic::ALL.map(|topic| topic.looked_at(has_rows));
+        assert!(of(true).iter().all(Result::is_ok));
+        assert_eq!(of(false)[2], Ok("block requests: none".to_owned()));
+        assert_eq!(of(false)[5], Err("no GPU samples here".to_owned()));
     }
 
     fn text(s: &str) -> Value {

@@ -98,7 +98,7 @@ pub(super) fn summary(cause: &Cause, excess_ns: Option<i64>) -> String {
             format!("most is that its thread {}, but so does its peer's", phrases(part.kind).0)
         }
         Some(part) => format!("most is that its thread {} ({})", phrases(part.kind).0, percent(part.share)),
-        None if !cause.looked_at.iter().any(|topic| topic == Topic::OffCpu.words()) => {
+        None if !cause.looked_at.iter().any(|topic| topic.starts_with(Topic::OffCpu.words())) => {
             "when its thread was off its CPU was not recorded: it may have worked, waited or been pushed off".to_owned()
         }
         None => {

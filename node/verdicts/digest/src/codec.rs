@@ -6,7 +6,7 @@
 //! docs/wire.md has the layout. Reading takes any bytes: every count is bounded by what is left to
 //! read.
 //!
-//! `layout` (with `steps`, the part behind the lanes) describes the bytes once for writing and
+//! `layout` (with `steps` and `still`, the parts behind the lanes) describes the bytes once for writing and
 //! reading, `coder` does either, `neighbour` finds which lane another is like, `expected` what a run
 //! is expected to be, `text` makes characters of bytes.
 
@@ -15,6 +15,7 @@ mod expected;
 mod layout;
 mod neighbour;
 mod steps;
+mod still;
 pub(crate) mod text;
 
 use coder::Coder;
@@ -23,10 +24,7 @@ use text::{from_text, to_text};
 use super::Digest;
 
 /// Version of the layout.
-const VERSION: u8 = 5;
-/// The same, where it says how far the wall clock is ahead: agents that do not know of it refuse
-/// it, and read all others.
-const WITH_WALL: u8 = 6;
+const VERSION: u8 = 7;
 /// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.
 const LARGEST: u64 = 1 << 55;
 /// Longest name of a function or library that is not in the tables.
@@ -34,8 +32,9 @@ const LONGEST_NAME: usize = 64;
 /// Most blocks of one lane.
 const MOST_BLOCKS: u64 = 4096;
 
-/// Functions with a number of their own; add at the end. 0 is none, 1 a name in full.
-const FUNCS: [&str; 29] = [
+/// Names with a number of their own: functions, reductions, datatypes; add at the end. 0 is none, 1
+/// a name in full.
+const NAMES: [&str; 48] = [
     "all_reduce",
     "all_gather",
     "reduce_scatter",
@@ -65,6 +64,25 @@ const FUNCS: [&str; 29] = [
     "exscan",
     "ssend",
     "reduce_scatter_v",
+    "wait",
+    "wait_all",
+    "finalize",
+    "comm_split",
+    "comm_dup",
+    "comm_create",
+    "sum",
+    "max",
+    "min",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "float",
+    "double",
+    "int32",
+    "int64",
+    "uint8",
+    "byte",
 ];
 const LIBRARIES: [&str; 3] = ["nccl", "rccl", "mpi"];
 const OTHER_LIBRARY: u8 = 15;
@@ -73,9 +91,7 @@ const OTHER_LIBRARY: u8 = 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Of another version.
-    #[error(
-        "a digest of layout {0}, this version reads {VERSION} and {WITH_WALL}: the sender runs another version of rankmesh"
-    )]
+    #[error("a digest of layout {0}, this version reads {VERSION}: the sender runs another version of rankmesh")]
     Version(u8),
     /// It ends too early, or has something left over.
     #[error("a digest that is cut off or has bytes left over")]
@@ -153,28 +169,28 @@ fn unfold(value: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Block, Gone, Lane, Open, Process, ReferenceClock, Resent, StepCalls, Steps};
+    use super::super::{
+        Block, Gone, Lane, LongCall, Membership, Process, Recent, ReferenceClock, Resent, StepCalls, Steps,
+    };
     use super::*;
-    use observed::Activity;
+    use observed::{Activity, Made, Payload};
 
     #[test]
-    fn that_the_wall_clock_was_stepped_takes_a_version_of_its_own() {
-        let version = |digest: &Digest| from_text(&encode(digest)).expect("bytes")[0];
-        let digest = Digest { window: 7, ..Digest::default() };
-        assert_eq!(version(&digest), VERSION);
-        let stepped = Digest { wall_ahead_ms: -3_600_000, ..digest };
-        assert_eq!((version(&stepped), decode(&encode(&stepped))), (WITH_WALL, Ok(stepped.clone())));
-        for version in [4, 7] {
+    fn another_layout_is_refused() {
+        let stepped = Digest { window: 7, wall_ahead_ms: -3_600_000, ..Digest::default() };
+        assert_eq!(decode(&encode(&stepped)), Ok(stepped));
+        for version in [6, 8] {
             assert_eq!(decode(&to_text(&[version, 0, 0, 0, 0, 0])), Err(DecodeError::Version(version)));
         }
     }
 
-    /// Of layout 5, in hexadecimal digits, as other agents of this layout write and read it.
-    const WRITTEN: &str = "050052070856463f6f7d0e1d213f400202020c231100010500000400611f20000000000000000000000000000020000f\
-            0206081e2060207d01102c402360010000000000000040020900000000000000000a101800400000001451701c406801\
-            501f106b6e01000110075000206040000b000818300004014427007061014000001c0000200041000116344b776b5b3b\
-            6e3e0d0b460d1b00040004100060201a005543011060010201407a5700180370451108186002400007040400601a037b\
-            451100";
+    /// Of layout 7, in hexadecimal digits, as other agents of this layout write and read it.
+    const WRITTEN: &str = "070052070856465f6f7d0e1d213f400202020c231100010500000400611f2000000000000000000000000000\
+            0020000f0206081e2060207a03102c20374000045c1708380000000000000000502002000000000000004002\
+            0406001000000025141c07103a007407645a3b0020006401140008181060020002060c00010b000f0e000400\
+            600100000208040830215b3c5f5e5d73766b58306c5801200020000100065201281d0c00010e100800543f05\
+            4019002f0c41400116000438202000005619582f0c2100000c040800504000000000101e1100000001180738\
+            10000000000000";
 
     #[test]
     fn what_agents_of_this_layout_wrote_is_read_and_written_the_same() {
@@ -210,10 +226,14 @@ mod tests {
             called_us: 800 + more,
             calls: vec![StepCalls { lane, peer: Some(3), part: 0, calls: 1, before_us: 70_000 + more }],
         };
-        let open = Some(Open { seq: 9, for_ms: 2_500 });
+        let comm = Some(Membership { comm_hash: 9, nranks: Some(4), rank: 1 });
+        let call =
+            LongCall { func: "recv".into(), comm, root: Some(2), tag: Some(-1), for_ms: 2_500, ..LongCall::default() };
+        let made = Made { position: 102, func: "broadcast".into(), root: Some(0), payload: Payload::default() };
+        let recent = Recent { process: 0, comm_hash: 7, made: vec![made], pairs: Vec::new() };
         let lanes = vec![
             lane(0, 7, 0, "all_reduce", 20, Some(103), runs(0)),
-            Lane { open, ..lane(0, 9, 1, "send", 3, Some(8), Vec::new()) },
+            Lane { place: Some(44), ..lane(0, 9, 1, "send", 3, Some(8), Vec::new()) },
             lane(1, 7, 1, "all_reduce", 20, Some(103), runs(7)),
             lane(1, 9, 2, "my_own_call", 1, None, Vec::new()),
         ];
@@ -228,11 +248,18 @@ mod tests {
             gone: vec![Gone { pid: 99, window: 3_539_999_990 }],
             resent: vec![Resent { from, to, segments: 30, at_ms: vec![3, 450] }],
             processes: vec![
-                Process { pid: 4_000, opens: Some("send".into()), activity: Some(Activity::Running) },
-                Process { pid: 4_007, opens: None, activity: None },
+                Process {
+                    pid: 4_000,
+                    opens: Some("send".into()),
+                    activity: Some(Activity::Running),
+                    ..Process::default()
+                },
+                Process { pid: 4_007, of_job: Some((1, 4)), device_ms: Some(1_500), ..Process::default() },
             ],
             lanes,
             steps: vec![step(0, 0, 1, 0), step(1, 2, 3, 11)],
+            long_calls: vec![call],
+            recent: vec![recent],
         };
         let written: String = encode(&digest).bytes().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(written, WRITTEN);
@@ -253,10 +280,10 @@ mod tests {
             tier: 0,
             calls: 20,
             last_seq: Some(100_000),
-            open: None,
+            place: Some(100_000),
             blocks: Vec::new(),
         };
-        let process = |pid: u32| Process { pid, opens: None, activity: None };
+        let process = |pid: u32| Process { pid, ..Process::default() };
         let lanes = (0..8).flat_map(|p| [lane(p, 5, p as i32), lane(p, u64::MAX - p as u64, 3)]);
         let digest = Digest { processes: (0..8).map(process).collect(), lanes: lanes.collect(), ..Digest::default() };
         let one = Digest { processes: vec![process(0)], lanes: digest.lanes[..2].to_vec(), ..Digest::default() };

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use observed::{Activity, Coupling, Observation, Rules, SyncCall};
+use observed::{Activity, Coupling, InCall, Observation, Rules, SyncCall};
 
 use super::blocks::Point;
 use super::follow::Follower;
@@ -16,7 +16,10 @@ use super::resent;
 use super::steps::Stepping;
 use super::track::Track;
 use super::waits::{Pending, wait};
-use super::{Digest, Gone, Lane, NodeDigests, Open, Process, ReferenceClock, WINDOW_NS, end_of, window_of};
+use super::{
+    Digest, Gone, Lane, LongCall, Membership, NodeDigests, Process, Recent, ReferenceClock, WINDOW_NS, end_of,
+    window_of,
+};
 
 /// Calls kept for one window.
 const MOST_CALLS: usize = 131_072;
@@ -24,6 +27,10 @@ const MOST_CALLS: usize = 131_072;
 const REPORT_GONE: i64 = 240;
 /// Processes whose end is reported, at most: the latest.
 const MOST_GONE: usize = 256;
+/// Calls that one process is in, at most.
+const MOST_LONG_CALLS: usize = 4;
+/// Every so many windows what was said of a process is said again, for those who come later.
+const REMIND: i64 = 4;
 
 /// A synchronise call after a call that only enqueued.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +45,17 @@ struct Sync {
 struct Followed {
     own: Follower,
     steps: Stepping,
+    /// Its rank in the job and the job's ranks.
+    of_job: Option<(i32, i32)>,
+    /// It did not get on when the last window was closed.
+    is_still: bool,
+}
+
+/// Who does not get on at the end of a window.
+#[derive(Debug, Default)]
+struct Still {
+    calls: BTreeMap<u32, Vec<LongCall>>,
+    device_ms: BTreeMap<u32, u64>,
 }
 
 /// Makes digests.
@@ -55,6 +73,7 @@ pub struct Collector {
     /// By process: when its last call ended.
     left_ns: HashMap<u32, i64>,
     activities: BTreeMap<u32, Activity>,
+    still: Still,
     /// One digest holds all: every call and every step by itself, whatever that takes.
     every_call: bool,
 }
@@ -235,28 +254,41 @@ impl Collector {
         }
     }
 
-    /// Calls that were open when `window` ended and had been for long: `duration_ns` says how long.
-    pub fn open(&mut self, calls: &[Observation]) {
-        for track in self.tracks.values_mut() {
-            track.open = None;
-        }
+    /// Calls that were open when `window` ended and had been for long.
+    pub fn open(&mut self, window: i64, calls: &[InCall]) {
+        let lasted_ms = |since_ns: i64| u64::try_from(end_of(window).saturating_sub(since_ns) / 1_000_000).unwrap_or(0);
+        self.still.calls.clear();
         for call in calls {
             let Ok(pid) = u32::try_from(call.pid) else { continue };
             self.processes.entry(pid).or_default();
-            let track =
-                self.tracks.entry((pid, call.comm_hash, Arc::clone(&call.func))).or_insert_with(|| Track::new(call));
-            let for_ms = u64::try_from(call.duration_ns / 1_000_000).unwrap_or(0);
-            track.open = Some(Open { seq: call.seq, for_ms });
+            let comm = call.comm_hash.zip(call.rank);
+            let call = LongCall {
+                process: 0,
+                func: Arc::clone(&call.func),
+                comm: comm.map(|(comm_hash, rank)| Membership { comm_hash, nranks: call.nranks, rank }),
+                comm_seq: call.comm_seq,
+                root: call.root,
+                tag: call.tag,
+                payload: call.payload.clone(),
+                for_ms: lasted_ms(call.since_ns),
+            };
+            let known = self.still.calls.entry(pid).or_default();
+            if known.len() < MOST_LONG_CALLS {
+                known.push(call);
+            }
         }
     }
 
-    /// Processes that waited for their device when the window ended and had for long: what they
-    /// enqueued last is not known to be complete.
+    /// Processes that waited for their device when the window ended and had for long, and how long,
+    /// milliseconds.
     pub fn device_waits(&mut self, waits: &[(u32, u64)]) {
-        for ((pid, _, func), track) in &mut self.tracks {
-            let wait = waits.iter().find(|(of, _)| of == pid).map(|(_, for_ms)| *for_ms);
-            track.device_ms = wait.filter(|_| track.tier == 0 && Coupling::of(func) == Coupling::All);
-        }
+        self.still.device_ms = waits.iter().copied().filter(|(pid, _)| self.processes.contains_key(pid)).collect();
+    }
+
+    /// A process is a rank of a job of so many, by its environment: it is spoken of, whatever it
+    /// calls.
+    pub fn is_rank(&mut self, pid: u32, rank: i32, nranks: i32) {
+        self.processes.entry(pid).or_default().of_job = Some((rank, nranks));
     }
 
     /// The digest of `window`: of all calls that ended before its end and were not shipped yet.
@@ -313,7 +345,8 @@ impl Collector {
             };
             lane.process = *places.entry(*pid).or_insert_with(|| {
                 let opens = self.processes.get_mut(pid).and_then(|process| process.own.opens());
-                digest.processes.push(Process { pid: *pid, opens, activity: activities.remove(pid) });
+                let activity = activities.remove(pid);
+                digest.processes.push(Process { pid: *pid, opens, activity, ..Process::default() });
                 digest.processes.len() - 1
             });
             digest.lanes.push(lane);
@@ -326,10 +359,49 @@ impl Collector {
             digest.steps.extend(steps.into_iter().filter(|_| stepping.contains_key(&process.pid)));
         }
         // Those without anything else in the digest.
-        for (pid, activity) in activities.into_iter().filter(|(pid, _)| self.processes.contains_key(pid)) {
-            digest.processes.push(Process { pid, opens: None, activity: Some(activity) });
+        activities.retain(|pid, _| self.processes.contains_key(pid));
+        let still = self.still.calls.keys().chain(self.still.device_ms.keys()).map(|pid| (*pid, None));
+        let others: BTreeMap<u32, Option<Activity>> =
+            still.chain(activities.into_iter().map(|(pid, activity)| (pid, Some(activity)))).collect();
+        for (pid, activity) in others {
+            if !places.contains_key(&pid) {
+                digest.processes.push(Process { pid, activity, ..Process::default() });
+            }
         }
+        self.say_still(&mut digest);
         digest
+    }
+
+    /// What is said of processes that do not get on.
+    fn say_still(&mut self, digest: &mut Digest) {
+        let window = digest.window;
+        for place in 0..digest.processes.len() {
+            let process = &mut digest.processes[place];
+            let pid = process.pid;
+            let Some(followed) = self.processes.get_mut(&pid) else { continue };
+            process.device_ms = self.still.device_ms.get(&pid).copied();
+            let calls = self.still.calls.get(&pid).into_iter().flatten();
+            digest.long_calls.extend(calls.map(|call| LongCall { process: place, ..call.clone() }));
+            let is_still =
+                process.activity.is_some() || process.device_ms.is_some() || self.still.calls.contains_key(&pid);
+            let remind = window.rem_euclid(REMIND) == 0;
+            if is_still || remind {
+                process.of_job = followed.of_job;
+            }
+            let anew = is_still && !std::mem::replace(&mut followed.is_still, is_still);
+            if !is_still || !(anew || remind) {
+                continue;
+            }
+            let mut recent: BTreeMap<u64, Recent> = BTreeMap::new();
+            let tracks = self.tracks.range((pid, 0, "".into())..).take_while(|((of, ..), _)| *of == pid);
+            for ((_, comm_hash, func), track) in tracks {
+                let new = || Recent { process: place, comm_hash: *comm_hash, ..Recent::default() };
+                let of = recent.entry(*comm_hash).or_insert_with(new);
+                of.made.extend(track.recent.iter().cloned());
+                of.count(func, track.peers.as_ref().filter(|_| track.tier == 0));
+            }
+            digest.recent.extend(recent.into_values().filter_map(Recent::latest));
+        }
     }
 
     /// Processes whose calls only enqueue and whose waits are not seen: their steps are shipped, so
@@ -397,8 +469,7 @@ impl Collector {
         }
         let track =
             self.tracks.entry((pid, call.comm_hash, Arc::clone(&call.func))).or_insert_with(|| Track::new(call));
-        track.calls += 1;
-        track.nranks = track.nranks.max(call.nranks);
+        track.take(call);
         if track.last_seq.is_some_and(|last| call.seq <= last) {
             // A number twice: the process was replaced under its pid, or the communicator was made
             // anew.

@@ -4,17 +4,17 @@
 //! longer run, the others' shorter ones inside it are added up. Pure, and the same for everybody
 //! who has the same digests, in whatever order they came.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use observed::{
-    ClockOffset, Coupling, Doing, Input, LaneTotal, Progress, Rules, Run, Sampled, Stepped, Totals, complete_together,
-    parallel, places::Places,
+    ClockOffset, Coupling, Doing, InCall, Input, JobRank, LaneTotal, Progress, Rules, Run, Sampled, Stepped, SyncCall,
+    Totals, is_counted, parallel, places::Places,
 };
 
 use super::blocks::Sum;
 use super::step_times::StepTimes;
-use super::{Block, Digest, Lane, Open, ReferenceClock, WINDOW_NS, end_of};
+use super::{Block, Digest, Lane, ReferenceClock, WINDOW_NS, end_of};
 
 /// The digests of one node.
 #[derive(Debug, Clone, Copy)]
@@ -81,8 +81,12 @@ impl<'a> Tracks<'a> {
 #[must_use]
 pub fn to_input(all: &[NodeDigests<'_>], reference: u16) -> Input {
     let mut input = without_progress(all, reference);
-    input.progress = all.iter().flat_map(progress_of).collect();
-    complete_together(&mut input.progress);
+    for node in all {
+        let name: Arc<str> = node.node.into();
+        let mut lanes = Reached::default();
+        node.digests.iter().for_each(|digest| lanes.add(digest));
+        input.progress.extend(lanes.progress(&name, node.digests));
+    }
     input
 }
 
@@ -107,6 +111,7 @@ pub fn without_progress(all: &[NodeDigests<'_>], reference: u16) -> Input {
         let doing = doing.filter_map(|process| Some((process.pid, process.activity?)));
         let of = |(pid, activity): (u32, _)| Doing { node: node.node.into(), pid: pid.into(), activity };
         input.doing.extend(doing.map(of));
+        still(node, &mut input);
     }
     let figures = figures(all, Some(reference), &input.clocks);
     (input.sampled, input.stepped, input.totals) = (figures.sampled, figures.stepped, figures.totals);
@@ -185,39 +190,154 @@ pub(super) fn figures(
     Figures { sampled, stepped, totals: all_totals }
 }
 
-/// How far the processes of a node got: the last digest that has a lane counts.
-fn progress_of(from: &NodeDigests<'_>) -> Vec<Progress> {
-    let node: Arc<str> = from.node.into();
-    let mut known: BTreeMap<(u32, u64, &str), Progress> = BTreeMap::new();
-    for (digest, lane) in from.digests.iter().flat_map(|of| of.lanes.iter().map(move |lane| (of, lane))) {
-        let Some(pid) = digest.processes.get(lane.process).map(|process| process.pid) else { continue };
-        if let Some(progress) = progress(&node, pid, lane, digest.window) {
-            known.insert((pid, lane.comm_hash, &lane.func), progress);
-        }
+/// Windows in which a process that gets on is spoken of at least once, with all that belongs to it.
+const SAID: usize = 12;
+/// Windows in which a process that moves has left a call.
+const MOVES: i64 = 4;
+
+/// The calls that the processes of a node are in, their waits for devices, their ranks in the job,
+/// and who moves: by its last digests.
+fn still(node: &NodeDigests<'_>, input: &mut Input) {
+    let name: Arc<str> = node.node.into();
+    let Some(last) = node.digests.last() else { return };
+    let ago_ns = |ms: u64| {
+        let lasted_ns = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        end_of(last.window).saturating_sub(lasted_ns)
+    };
+    for call in &last.long_calls {
+        let Some(process) = last.processes.get(call.process) else { continue };
+        input.in_calls.push(InCall {
+            node: Arc::clone(&name),
+            pid: process.pid.into(),
+            func: Arc::clone(&call.func),
+            comm_hash: call.comm.map(|of| of.comm_hash),
+            rank: call.comm.map(|of| of.rank),
+            nranks: call.comm.and_then(|of| of.nranks),
+            comm_seq: call.comm_seq,
+            root: call.root,
+            tag: call.tag,
+            payload: call.payload.clone(),
+            since_ns: ago_ns(call.for_ms),
+        });
     }
-    known.into_values().collect()
+    for process in &last.processes {
+        let Some(ms) = process.device_ms else { continue };
+        let (node, pid) = (Arc::clone(&name), process.pid.into());
+        input.syncing.push(SyncCall { node, pid, start_ns: ago_ns(ms), duration_ns: 0 });
+    }
+    let (mut ranks, mut moving) = (BTreeMap::new(), BTreeSet::new());
+    for digest in node.digests.iter().rev().take(SAID) {
+        for process in &digest.processes {
+            if let Some(of_job) = process.of_job {
+                ranks.entry(process.pid).or_insert(of_job);
+            }
+        }
+        let moved = digest.lanes.iter().filter(|lane| lane.calls > 0 && digest.window > last.window - MOVES);
+        moving.extend(moved.filter_map(|lane| Some(digest.processes.get(lane.process)?.pid)));
+    }
+    let gone: BTreeSet<u32> = last.gone.iter().map(|gone| gone.pid).collect();
+    let rank = |(pid, (rank, nranks)): (u32, (i32, i32))| {
+        let node = Arc::clone(&name);
+        JobRank { node, pid: pid.into(), job: 0, rank, nranks }
+    };
+    input.ranks.extend(ranks.into_iter().filter(|(pid, _)| !gone.contains(pid)).map(rank));
+    input.moving.extend(moving.into_iter().map(|pid| (Arc::clone(&name), pid.into())));
 }
 
-/// How far a process got by a lane of a digest; none where the lane has no numbers.
-#[must_use]
-pub fn progress(node: &Arc<str>, pid: u32, lane: &Lane, window: i64) -> Option<Progress> {
-    let reached = lane.open.map(|open| open.seq).or(lane.last_seq)?;
-    let lasted_ns = |open: Open| i64::try_from(open.for_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let since_ns = lane.open.map(|open| end_of(window).saturating_sub(lasted_ns(open)));
-    let enqueued = lane.open.is_some_and(|open| lane.last_seq == Some(open.seq));
-    Some(Progress {
-        node: Arc::clone(node),
-        pid: pid.into(),
-        rank: lane.rank,
-        nranks: lane.nranks,
-        comm_hash: lane.comm_hash,
-        func: Arc::clone(&lane.func),
-        entered: Some(reached),
-        completed: if lane.open.is_some() { reached.checked_sub(1) } else { Some(reached) },
-        since_ns,
-        syncing_since_ns: since_ns.filter(|_| enqueued),
-        ..Progress::default()
-    })
+/// How far the processes of a node got: of each lane what was said last.
+#[derive(Debug, Clone, Default)]
+pub struct Reached(BTreeMap<(u32, u64, Arc<str>), LaneReached>);
+
+/// How far a process got with one function of a communicator.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LaneReached {
+    /// The window of the digest that says it.
+    pub window: i64,
+    rank: i32,
+    nranks: Option<i32>,
+    place: Option<u64>,
+    /// It has numbers that were counted from the communicator's start.
+    pub is_numbered: bool,
+}
+
+impl Reached {
+    /// Takes in what a digest says of its lanes.
+    pub fn add(&mut self, digest: &Digest) {
+        for lane in &digest.lanes {
+            let Some(pid) = digest.processes.get(lane.process).map(|process| process.pid) else { continue };
+            let known = self.0.entry((pid, lane.comm_hash, Arc::clone(&lane.func)));
+            let known = known.or_insert(LaneReached { window: i64::MIN, ..LaneReached::default() });
+            if digest.window >= known.window {
+                *known = LaneReached {
+                    window: digest.window,
+                    rank: lane.rank,
+                    nranks: lane.nranks,
+                    place: lane.place,
+                    is_numbered: lane.last_seq.is_some(),
+                };
+            }
+        }
+    }
+
+    /// The lanes: process, communicator, function.
+    pub fn lanes(&self) -> impl Iterator<Item = (&(u32, u64, Arc<str>), &LaneReached)> {
+        self.0.iter()
+    }
+
+    /// What was known was of before a window.
+    pub fn renumber(&mut self, window: i64) {
+        self.0.values_mut().for_each(|of| of.window = window);
+    }
+
+    /// Keeps some of the lanes.
+    pub fn retain(&mut self, mut keeps: impl FnMut(&LaneReached) -> bool) {
+        self.0.retain(|_, of| keeps(of));
+    }
+
+    /// How far each process got on its communicators, over all functions, with its last calls by the
+    /// node's last `digests`.
+    #[must_use]
+    pub fn progress(&self, node: &Arc<str>, digests: &[&Digest]) -> Vec<Progress> {
+        let mut all: BTreeMap<(u32, u64), Progress> = BTreeMap::new();
+        for ((pid, comm_hash, func), lane) in &self.0 {
+            let progress = all.entry((*pid, *comm_hash)).or_insert_with(|| Progress {
+                node: Arc::clone(node),
+                pid: (*pid).into(),
+                rank: lane.rank,
+                comm_hash: *comm_hash,
+                ..Progress::default()
+            });
+            progress.nranks = progress.nranks.max(lane.nranks);
+            progress.entered = progress.entered.max(lane.place);
+            progress.uncounted |= lane.place.is_none() && is_counted(func);
+        }
+        let mut said: BTreeSet<(u32, u64)> = BTreeSet::new();
+        for digest in digests.iter().rev().take(SAID) {
+            for recent in &digest.recent {
+                let Some(pid) = digest.processes.get(recent.process).map(|process| process.pid) else { continue };
+                let key = (pid, recent.comm_hash);
+                if let Some(progress) = all.get_mut(&key).filter(|_| said.insert(key)) {
+                    recent.made.iter().for_each(|made| progress.made(made.clone()));
+                    progress.pairs.clone_from(&recent.pairs);
+                }
+            }
+        }
+        for call in digests.last().into_iter().flat_map(|digest| &digest.long_calls) {
+            let pid = digests.last().and_then(|digest| digest.processes.get(call.process)).map(|process| process.pid);
+            let (Some(pid), Some(of)) = (pid, call.comm) else { continue };
+            let progress = all.entry((pid, of.comm_hash)).or_insert_with(|| Progress {
+                node: Arc::clone(node),
+                pid: pid.into(),
+                rank: of.rank,
+                comm_hash: of.comm_hash,
+                ..Progress::default()
+            });
+            progress.nranks = progress.nranks.max(of.nranks);
+            progress.entered = progress.entered.max(call.comm_seq);
+            progress.uncounted |= call.comm_seq.is_none() && is_counted(&call.func);
+        }
+        all.into_values().collect()
+    }
 }
 
 /// The runs of one communicator and function that all have in common.

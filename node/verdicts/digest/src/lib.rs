@@ -35,8 +35,9 @@ pub mod time_use;
 mod track;
 mod waits;
 
-use observed::Activity;
+use observed::{Activity, Made, Pair, Payload, RECENT_CALLS};
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub(crate) use codec::text;
 pub use codec::text::{from_text, to_text};
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
-pub use input::{NodeDigests, progress, to_input, without_progress};
+pub use input::{LaneReached, NodeDigests, Reached, to_input, without_progress};
 pub use rows::of_rows;
 pub use split::by_job;
 
@@ -53,6 +54,9 @@ pub const WINDOW_NS: i64 = 500_000_000;
 
 /// Blocks of one lane and window aimed at, at most. A lane with fewer calls ships each by itself.
 pub(crate) const BLOCKS: usize = 5;
+
+/// Peers of a process whose sends and receives are said, at most.
+const MOST_PAIRS: usize = 16;
 
 /// Longest block: 2^20 calls.
 pub(crate) const MAX_LEVEL: u8 = 20;
@@ -97,6 +101,34 @@ pub struct Digest {
     pub lanes: Vec<Lane>,
     /// Steps of processes whose calls only enqueue and of which no synchronise call was seen.
     pub steps: Vec<Steps>,
+    /// The calls that processes were in at the end of the window, and had been for long.
+    pub long_calls: Vec<LongCall>,
+    /// What processes that do not get on did last on their communicators.
+    pub recent: Vec<Recent>,
+}
+
+impl Recent {
+    /// Counts sends or receives by their peers.
+    pub(crate) fn count(&mut self, func: &str, peers: Option<&BTreeMap<i32, u64>>) {
+        for (&peer, &calls) in peers.into_iter().flatten().take(MOST_PAIRS) {
+            let at = self.pairs.iter().position(|pair| pair.peer == peer).unwrap_or_else(|| {
+                self.pairs.push(Pair { peer, ..Pair::default() });
+                self.pairs.len() - 1
+            });
+            match func {
+                "send" => self.pairs[at].sent = calls,
+                "recv" => self.pairs[at].received = calls,
+                _ => {}
+            }
+        }
+    }
+
+    /// The same with its last collectives alone; none where there is nothing to say.
+    pub(crate) fn latest(mut self) -> Option<Self> {
+        self.made.sort_by_key(|made| made.position);
+        self.made.drain(..self.made.len().saturating_sub(RECENT_CALLS));
+        (!self.made.is_empty() || !self.pairs.is_empty()).then_some(self)
+    }
 }
 
 impl Digest {
@@ -170,6 +202,57 @@ pub struct Process {
     pub opens: Option<Arc<str>>,
     /// What it does, where it has been in a call for long, or in none.
     pub activity: Option<Activity>,
+    /// Its rank in the job and the job's ranks, by its environment; of a process that gets on not in
+    /// each digest.
+    pub of_job: Option<(i32, i32)>,
+    /// How long it had waited for its device at the end of the window, milliseconds, where that was
+    /// long.
+    pub device_ms: Option<u64>,
+}
+
+/// A call that a process has been in for long.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LongCall {
+    /// Place of the process in [`Digest::processes`].
+    pub process: usize,
+    /// The function.
+    pub func: Arc<str>,
+    /// The communicator, where it is known.
+    pub comm: Option<Membership>,
+    /// Position on it; none of calls to one rank, and where it is not known.
+    pub comm_seq: Option<u64>,
+    /// Root or peer, where the call has one.
+    pub root: Option<i32>,
+    /// Tag, where the call has one that is known.
+    pub tag: Option<i32>,
+    /// What it moves.
+    pub payload: Payload,
+    /// How long it had lasted at the end of the window, milliseconds.
+    pub for_ms: u64,
+}
+
+/// Being a rank of a communicator.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// The communicator.
+    pub comm_hash: u64,
+    /// Its size, when known.
+    pub nranks: Option<i32>,
+    /// The rank in it.
+    pub rank: i32,
+}
+
+/// What a process did last on a communicator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recent {
+    /// Place of the process in [`Digest::processes`].
+    pub process: usize,
+    /// The communicator.
+    pub comm_hash: u64,
+    /// Its last collectives, by position.
+    pub made: Vec<Made>,
+    /// Of calls that only enqueue: sends and receives since the communicator's start, by peer.
+    pub pairs: Vec<Pair>,
 }
 
 /// Calls of one process of one function in one communicator.
@@ -195,8 +278,9 @@ pub struct Lane {
     /// communicator was not seen: the numbers of its blocks were found by when calls ended, and say
     /// nothing of how far it got.
     pub last_seq: Option<u64>,
-    /// The call that it was in at the end of the window, when it had been in it for long.
-    pub open: Option<Open>,
+    /// Position on the communicator of the last call that ended; none of calls to one rank, and
+    /// where it is not known.
+    pub place: Option<u64>,
     /// Runs of calls, for functions that make all ranks meet; in order.
     pub blocks: Vec<Block>,
 }
@@ -238,16 +322,6 @@ pub struct StepCalls {
     pub calls: u32,
     /// How long before the end of the step they were entered, in the mean.
     pub before_us: u64,
-}
-
-/// A call that lasts. With the number of the last call that ended: that one only enqueued, and the
-/// process waits for its device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Open {
-    /// Its number.
-    pub seq: u64,
-    /// How long it had lasted at the end of the window, milliseconds.
-    pub for_ms: u64,
 }
 
 /// Means over the 2^level consecutive calls from `start` on; `start` is a multiple of 2^level.

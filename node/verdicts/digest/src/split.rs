@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Digest, StepCalls, Steps};
+use super::{Digest, LongCall, Recent, StepCalls, Steps};
 
 /// The digests of a host's jobs: of each the processes with their lanes and steps, and those that
 /// have ended. What is of the host (its clock, what was lost, segments sent again, calls that
@@ -48,6 +48,16 @@ fn of_job(digest: &Digest, is_in: impl Fn(u32) -> bool) -> Digest {
             of.lanes.push(lane);
         }
     }
+    of.long_calls = digest
+        .long_calls
+        .iter()
+        .filter_map(|call| Some(LongCall { process: *processes.get(&call.process)?, ..call.clone() }))
+        .collect();
+    of.recent = digest
+        .recent
+        .iter()
+        .filter_map(|recent| Some(Recent { process: *processes.get(&recent.process)?, ..recent.clone() }))
+        .collect();
     let calls = |calls: &StepCalls| Some(StepCalls { lane: *lanes.get(&calls.lane)?, ..*calls });
     for steps in &digest.steps {
         if let (Some(process), Some(ends)) = (processes.get(&steps.process), lanes.get(&steps.ends)) {

@@ -21,7 +21,7 @@ fn enqueued_call(rank: i32, nranks: i32, func: &str, seq: u64, entry_ns: i64) ->
 fn too_large_a_digest_is_cut_and_says_so() {
     let mut digest = Digest { window: 1, ..Digest::default() };
     for pid in 0..400 {
-        digest.processes.push(Process { pid, opens: None, activity: None });
+        digest.processes.push(Process { pid, ..Process::default() });
         let block = |i: u64| Block {
             start: i,
             level: 0,
@@ -38,7 +38,7 @@ fn too_large_a_digest_is_cut_and_says_so() {
     assert!(read.cut && !read.lanes.is_empty());
     let small = Digest {
         lanes: vec![lane(0, Vec::new())],
-        processes: vec![Process { pid: 1, opens: None, activity: None }],
+        processes: vec![Process { pid: 1, ..Process::default() }],
         ..digest
     };
     assert_eq!(decode(&encode_within(small.clone(), 7_000)), Ok(small));
@@ -55,7 +55,7 @@ fn lane(process: usize, blocks: Vec<Block>) -> Lane {
         tier: 0,
         calls: blocks.len() as u64,
         last_seq: blocks.last().map(|b| b.start),
-        open: None,
+        place: None,
         blocks,
     }
 }
@@ -157,7 +157,7 @@ proptest! {
             compute_us: i.checked_sub(1).map(|_| 99_000 - rank),
             waited: None,
         });
-        let process = |pid| Process { pid, opens: None, activity: None };
+        let process = |pid| Process { pid, ..Process::default() };
         let lanes = (0..2).map(|rank| lane(rank, blocks(rank as u64).collect())).collect();
         let text = encode(&Digest { window: 77, processes: vec![process(9), process(10)], lanes, ..Digest::default() });
         let mut damaged = text.into_bytes();
@@ -175,9 +175,9 @@ proptest! {
         lost in any::<u64>(),
         clock in proptest::option::of((any::<u16>(), -1_000_000_000_000i64..1_000_000_000_000, any::<u32>())),
         lanes in proptest::collection::vec((0usize..3, any::<u64>(), any::<i32>(), "[a-z_]{1,20}", 0u64..1 << 50), 0..8),
-        open in proptest::option::of((0u64..1 << 50, 0u64..1 << 40)),
+        call in proptest::option::of((0u64..1 << 50, 0u64..1 << 40, -9i32..9, any::<u64>())),
     ) {
-        let processes = [9u32, 4, u32::MAX].map(|pid| Process { pid, opens: (pid == 4).then(|| "send".into()), activity: Activity::of_number((pid % 11) as u8) }).into();
+        let processes = [9u32, 4, u32::MAX].map(|pid| Process { pid, opens: (pid == 4).then(|| "send".into()), activity: Activity::of_number((pid % 11) as u8), of_job: (pid > 4).then_some((window as i32, 7)), device_ms: (pid == 9).then_some(lost >> 30) }).into();
         let lanes = lanes
             .into_iter()
             .map(|(process, comm_hash, rank, func, start)| {
@@ -196,7 +196,7 @@ proptest! {
                     tier: (start % 4) as u8,
                     calls: start,
                     last_seq: (start > 99).then_some(start),
-                    open: open.map(|(seq, for_ms)| Open { seq, for_ms }),
+                    place: call.map(|(seq, ..)| seq),
                     blocks: vec![block(start, 3, Some(start)), block(start + 8, 3, None), block(start + 16, 0, Some(5))],
                 }
             })
@@ -209,7 +209,18 @@ proptest! {
             Resent { from: [0xfe80u16, 0, 0, 0, 0, 0, 0, 1].into(), to: [1u16; 8].into(), segments: 1, at_ms: vec![] },
         ];
         let resent = if lost % 2 == 0 { resent } else { Vec::new() };
-        let digest = Digest { window, clock, wall_ahead_ms: window % 3 * 1_000, lost, unplaced: 4, cut: false, gone, resent, processes, lanes, steps: Vec::new() };
+        let mut digest = Digest { window, clock, wall_ahead_ms: window % 3 * 1_000, lost, unplaced: 4, cut: false, gone, resent, processes, lanes, steps: Vec::new(), long_calls: Vec::new(), recent: Vec::new() };
+        if let Some((seq, for_ms, peer, comm_hash)) = call {
+            let payload = Payload { bytes: Some(for_ms), datatype: Some("float32".into()), reduce_op: None };
+            let comm = (peer > 0).then_some(Membership { comm_hash, nranks: None, rank: peer });
+            digest.long_calls = vec![
+                LongCall { process: 1, func: "barrier".into(), comm, comm_seq: Some(seq), for_ms, ..LongCall::default() },
+                LongCall { func: "my_call".into(), root: Some(peer), tag: Some(7), payload: payload.clone(), ..LongCall::default() },
+            ];
+            let made = |position| Made { position, func: "all_reduce".into(), root: Some(peer), payload: payload.clone() };
+            let pairs = vec![Pair { peer, sent: seq, received: 3 }];
+            digest.recent = vec![Recent { process: 2, comm_hash, made: vec![made(seq), made(seq + 1)], pairs }];
+        }
         prop_assert_eq!(decode(&encode(&digest)), Ok(digest));
     }
 }

@@ -1,12 +1,13 @@
 //! A lane between windows: what its next entry in a digest holds, and when it needs none.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use observed::{Coupling, Observation};
+use observed::{Coupling, Made, Observation, RECENT_CALLS};
 
+use super::Lane;
 use super::blocks::most_runs;
 use super::waits::Pending;
-use super::{Lane, Open};
 
 /// Windows after which an idle lane of a living process is shipped again, so that who comes later
 /// learns how far it got.
@@ -18,6 +19,8 @@ const ADDED_UP: i64 = 4;
 /// Windows after which a lane without calls ends, where nobody waits in its communicator: that is
 /// no more, or nobody needs to know.
 const IDLE: i64 = 1_200;
+/// Peers of which sends or receives are counted, at most.
+const MOST_PEERS: usize = 64;
 
 /// A lane between windows.
 #[derive(Debug)]
@@ -36,9 +39,13 @@ pub(super) struct Track {
     pub(super) calls: u64,
     /// So many of `calls` had come when the window before was closed.
     calls_before: u64,
-    pub(super) open: Option<Open>,
-    /// How long its process has waited for its device, milliseconds, where its calls only enqueue.
-    pub(super) device_ms: Option<u64>,
+    /// Position of its last call on the communicator.
+    pub(super) place: Option<u64>,
+    /// Its last calls, by position, the latest last.
+    pub(super) recent: VecDeque<Made>,
+    /// Calls to one rank that only enqueue: how many, by peer; none where they were not counted from
+    /// the communicator's start.
+    pub(super) peers: Option<BTreeMap<i32, u64>>,
     shipped: i64,
     /// The last window in which it had a call; none before the first is closed.
     active: Option<i64>,
@@ -57,10 +64,47 @@ impl Track {
             pending: Pending::default(),
             calls: 0,
             calls_before: 0,
-            open: None,
-            device_ms: None,
+            place: None,
+            recent: VecDeque::new(),
+            peers: Some(BTreeMap::new()),
             shipped: 0,
             active: None,
+        }
+    }
+
+    /// Takes in a call that is numbered.
+    pub(super) fn take(&mut self, call: &Observation) {
+        self.calls += 1;
+        self.nranks = self.nranks.max(call.nranks);
+        if self.last_seq.is_some_and(|last| call.seq <= last) {
+            // The communicator was made anew.
+            (self.place, self.peers) = (None, Some(BTreeMap::new()));
+            self.recent.clear();
+        }
+        self.place = self.place.max(call.comm_seq);
+        if let Some(position) = call.comm_seq {
+            if self.recent.len() == RECENT_CALLS {
+                self.recent.pop_front();
+            }
+            let (func, payload) = (Arc::clone(&call.func), call.payload.clone());
+            self.recent.push_back(Made { position, func, root: call.root, payload });
+        }
+        if call.tier == 0 && Coupling::of(&call.func) == Coupling::Pair {
+            self.peer(call);
+        }
+    }
+
+    /// Counts a send or receive, where none is missing.
+    fn peer(&mut self, call: &Observation) {
+        let next = self.last_seq.map_or(0, |last| last.saturating_add(1));
+        let Some(peers) = self.peers.as_mut().filter(|_| call.seq == next && !self.late) else {
+            self.peers = None;
+            return;
+        };
+        let known = peers.len();
+        match call.root {
+            Some(peer) if known < MOST_PEERS || peers.contains_key(&peer) => *peers.entry(peer).or_default() += 1,
+            _ => self.peers = None,
         }
     }
 
@@ -77,21 +121,18 @@ impl Track {
         window: i64,
         (wanted, every_call): (bool, bool),
     ) -> Option<Lane> {
-        if self.calls > 0 || self.open.is_some() || self.device_ms.is_some() {
+        if self.calls > 0 {
             self.active = Some(window);
         }
         let blocks = self.pending.ship(window, (!every_call).then(|| most_runs(self.nranks)));
-        let open = self.open.filter(|open| self.last_seq.is_none_or(|last| last < open.seq));
-        let enqueued = self.last_seq.zip(self.device_ms).map(|(seq, for_ms)| Open { seq, for_ms });
-        let open = open.or(enqueued).filter(|_| !self.late);
         let goes_on = self.calls > std::mem::replace(&mut self.calls_before, self.calls);
         let meets = Coupling::of(func) == Coupling::All;
-        if goes_on && !meets && open.is_none() && !wanted && window - self.shipped < ADDED_UP {
+        if goes_on && !meets && !wanted && window - self.shipped < ADDED_UP {
             return None;
         }
         let calls = std::mem::take(&mut self.calls);
         self.calls_before = 0;
-        if calls == 0 && open.is_none() && blocks.is_empty() && window - self.shipped < REMIND && !wanted {
+        if calls == 0 && blocks.is_empty() && window - self.shipped < REMIND && !wanted {
             return None;
         }
         self.shipped = window;
@@ -105,7 +146,7 @@ impl Track {
             tier: self.tier,
             calls,
             last_seq: self.last_seq.filter(|_| !self.late),
-            open,
+            place: self.place,
             blocks,
         })
     }

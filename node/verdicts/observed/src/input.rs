@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::activity::Doing;
 use crate::names::Names;
-use crate::observation::{ClockOffset, LONGEST_NS, Observation, Row, RowError, SyncCall, TIMES};
-use crate::progress::{Gone, Progress};
+use crate::observation::{ClockOffset, LONGEST_NS, Observation, Process, Row, RowError, SyncCall, TIMES};
+use crate::progress::{Gone, InCall, JobRank, Progress};
 use crate::rules::Rules;
 use crate::sampled::{Sampled, Stepped, Totals};
 use crate::time_use::TimeUse;
@@ -49,9 +49,8 @@ pub struct Input {
     pub stepped: Vec<Stepped>,
     /// What the processes of `sampled` called altogether, one-sided calls included.
     pub totals: Vec<Totals>,
-    /// Calls that processes are in, of communicators whose start was not seen: they follow the last
-    /// one that was left.
-    pub open_unnumbered: Vec<Observation>,
+    /// Calls that processes are in, as of the end of the span.
+    pub in_calls: Vec<InCall>,
     /// Where hosts waited for their devices; may be empty, then calls that only enqueue show no
     /// wait.
     pub syncs: Vec<SyncCall>,
@@ -61,9 +60,14 @@ pub struct Input {
     pub gone: Vec<Gone>,
     /// What processes do that do not get on, as of the end of the span; may be empty.
     pub doing: Vec<Doing>,
-    /// How far each rank got, as of the end of the span; may be empty, then hangs are not looked
-    /// for.
+    /// How far each process got on its communicators, as of the end of the span; may be empty, then
+    /// hangs are not looked for.
     pub progress: Vec<Progress>,
+    /// The job's processes that are known by their environment, whatever they called; may be empty.
+    pub ranks: Vec<JobRank>,
+    /// Processes that left a call shortly before the end of the span; those of `observations` need
+    /// not be among them.
+    pub moving: Vec<Process>,
     /// Where the time of processes went that meet in calls that are not compared one by one; may be
     /// empty.
     pub times: Vec<TimeUse>,

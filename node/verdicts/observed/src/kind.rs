@@ -62,6 +62,12 @@ impl Kind {
         Self::Wait,
     ];
 
+    /// Whether the program does that to itself, on whatever host it runs.
+    #[must_use]
+    pub fn is_of_program(self) -> bool {
+        matches!(self, Self::Lock | Self::FileWait | Self::Sleep)
+    }
+
     /// As it stands in JSON and in `findings.cause`.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -17,11 +17,13 @@ mod kind;
 mod names;
 mod observation;
 pub mod parallel;
+mod payload;
 pub mod places;
 mod progress;
 mod ranks;
 mod rules;
 mod sampled;
+pub mod tail;
 mod time_use;
 pub mod units;
 
@@ -33,7 +35,8 @@ pub use observation::{
     COLUMNS, ClockOffset, Coupling, Observation, Process, Row, RowError, Span, SyncCall, hex, last_sql, quoted, sql,
     syncs_sql,
 };
-pub use progress::{Gone, Progress, complete_together, progress_of};
+pub use payload::Payload;
+pub use progress::{Gone, InCall, JobRank, Made, Pair, Progress, RECENT_CALLS, is_counted, progress_of};
 pub use ranks::{RankRef, Ranks};
 pub use rules::Rules;
 pub use sampled::{LaneTotal, Run, Sampled, Stepped, Totals, Unsure};

@@ -11,6 +11,7 @@ use query_planner::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::names::Names;
+use crate::payload::Payload;
 
 /// A process: its node and pid.
 pub type Process = (Arc<str>, i64);
@@ -89,6 +90,9 @@ pub struct Observation {
     pub func: Arc<str>,
     /// Number of the call in its (process, communicator, func), counted alike on every rank.
     pub seq: u64,
+    /// Position on the communicator, over all functions; none of calls to one rank, and where the
+    /// communicator's start was not seen.
+    pub comm_seq: Option<u64>,
     /// Entry into the call, Unix nanoseconds of the node's own clock.
     pub entry_ns: i64,
     /// Time inside the call.
@@ -100,6 +104,8 @@ pub struct Observation {
     pub library: Arc<str>,
     /// Root or peer, where the call has one.
     pub root: Option<i32>,
+    /// What it moves; of rows only where a hang is looked at.
+    pub payload: Payload,
 }
 
 /// A call in which the host of a process waits for its device (a stream, event or device
@@ -321,6 +327,8 @@ impl Observation {
             tier: small(row, 9)?.and_then(|t| u8::try_from(t).ok()).unwrap_or(0),
             library: name(row, 10, names)?,
             root: small(row, 11)?,
+            comm_seq: None,
+            payload: Payload::default(),
         };
         Ok(if seq.is_some() { Row::Placed(seen) } else { Row::Unnumbered(seen) })
     }

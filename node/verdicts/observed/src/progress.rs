@@ -1,11 +1,16 @@
-//! How far each process got, by the calls that it has finished and those that it is in.
+//! How far each process got on each communicator, and the calls that processes are in.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::observation::{Coupling, Observation, SyncCall};
+use crate::observation::{Coupling, Observation, Process};
+use crate::payload::Payload;
 
-/// How far a process got with one function of one communicator.
+/// Collectives of a process on a communicator that are kept to be compared with others': the last.
+pub const RECENT_CALLS: usize = 8;
+
+/// How far a process got on one communicator, over all functions. A process that is a member and
+/// has made no collective on it has one, too.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Progress {
     /// The node that knows it.
@@ -18,23 +23,81 @@ pub struct Progress {
     pub nranks: Option<i32>,
     /// The communicator.
     pub comm_hash: u64,
-    /// What counts the calls: a function, or "any" where one counter serves all functions of the
-    /// communicator.
-    pub func: Arc<str>,
-    /// Last call entered (or enqueued); none before the first.
+    /// Position of the last collective entered (or enqueued); none before the first.
     pub entered: Option<u64>,
-    /// Last call that was left (or that the device completed); none before the first.
-    pub completed: Option<u64>,
-    /// When the oldest call that is not complete was entered, Unix nanoseconds of the node's own
-    /// clock.
-    pub since_ns: Option<i64>,
-    /// Name of that call, where `func` does not say it.
-    pub waiting_in: Option<Arc<str>>,
-    /// The rank of the communicator that that call sends to or receives from, or its root.
-    pub peer: Option<i32>,
-    /// When the process began to wait for its device in the synchronise call that it is in, Unix
-    /// nanoseconds of the node's own clock.
-    pub syncing_since_ns: Option<i64>,
+    /// The communicator's start was not seen: `entered` says nothing.
+    pub uncounted: bool,
+    /// Its last collectives, by position; may be empty.
+    pub recent: Vec<Made>,
+    /// Of calls that only enqueue: sends and receives, by peer; empty where they were not counted
+    /// from the communicator's start.
+    pub pairs: Vec<Pair>,
+}
+
+/// A collective that a process made, or is in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Its position on the communicator.
+    pub position: u64,
+    /// The function.
+    pub func: Arc<str>,
+    /// Its root, where it has one.
+    pub root: Option<i32>,
+    /// What it moves.
+    pub payload: Payload,
+}
+
+/// How many sends and receives a process enqueued with one peer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pair {
+    /// The peer's rank in the communicator.
+    pub peer: i32,
+    /// Sends to it.
+    pub sent: u64,
+    /// Receives from it.
+    pub received: u64,
+}
+
+/// A call that a process is in.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InCall {
+    /// The node that knows it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// The call, lower snake case.
+    pub func: Arc<str>,
+    /// The communicator, when known.
+    pub comm_hash: Option<u64>,
+    /// Rank in it, when known.
+    pub rank: Option<i32>,
+    /// Its size, when known.
+    pub nranks: Option<i32>,
+    /// Position on the communicator; none of calls to one rank, and where it is not known.
+    pub comm_seq: Option<u64>,
+    /// Root or peer, where the call has one.
+    pub root: Option<i32>,
+    /// Tag, where the call has one that is known.
+    pub tag: Option<i32>,
+    /// What it moves.
+    pub payload: Payload,
+    /// Entry, Unix nanoseconds of the node's own clock.
+    pub since_ns: i64,
+}
+
+/// A process that is a rank of a job, by its environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobRank {
+    /// The node that knows it.
+    pub node: Arc<str>,
+    /// Process id on that node.
+    pub pid: i64,
+    /// Tells jobs apart: the same on every node.
+    pub job: u64,
+    /// Rank in the job.
+    pub rank: i32,
+    /// Ranks of the job.
+    pub nranks: i32,
 }
 
 /// A process of the job that has ended.
@@ -50,89 +113,90 @@ pub struct Gone {
     pub how: String,
 }
 
-/// How far each process got, from the calls it has finished and those it is in: `open` are calls
-/// entered and not left (their `duration_ns` says nothing). A call that is in both lists has been
-/// left in the meantime.
-///
-/// Calls that only enqueue are complete once a synchronise call after them has been left: `synced`
-/// are those that were, `syncing` those in which processes are.
-#[must_use]
-pub fn progress_of(
-    finished: &[Observation],
-    open: &[Observation],
-    synced: &[SyncCall],
-    syncing: &[SyncCall],
-) -> Vec<Progress> {
-    let mut waiting: HashMap<(&str, i64), (i64, i64)> = HashMap::new();
-    for call in syncing {
-        waiting.insert((&call.node, call.pid), (call.start_ns, i64::MIN));
-    }
-    for call in synced {
-        if let Some((since, before)) = waiting.get_mut(&(&*call.node, call.pid))
-            && call.start_ns < *since
-        {
-            *before = (*before).max(call.start_ns);
+impl InCall {
+    /// The call of an observation that is not over.
+    #[must_use]
+    pub fn of(open: &Observation) -> Self {
+        Self {
+            node: Arc::clone(&open.node),
+            pid: open.pid,
+            func: Arc::clone(&open.func),
+            comm_hash: Some(open.comm_hash),
+            rank: Some(open.rank),
+            nranks: open.nranks,
+            comm_seq: open.comm_seq,
+            root: open.root,
+            tag: None,
+            payload: open.payload.clone(),
+            since_ns: open.entry_ns,
         }
     }
-    let mut lanes: BTreeMap<(&str, i64, u64, &str), Progress> = BTreeMap::new();
-    let lane = |seen: &Observation| Progress {
-        node: Arc::clone(&seen.node),
-        pid: seen.pid,
-        rank: seen.rank,
-        nranks: seen.nranks,
-        comm_hash: seen.comm_hash,
-        func: Arc::clone(&seen.func),
-        ..Progress::default()
-    };
-    for seen in finished {
-        let key = (&*seen.node, seen.pid, seen.comm_hash, &*seen.func);
-        let p = lanes.entry(key).or_insert_with(|| lane(seen));
-        p.entered = p.entered.max(Some(seen.seq));
-        match waiting.get(&(&*seen.node, seen.pid)) {
-            // Enqueued since the last synchronise call that was left: not known to be complete.
-            Some((since, before)) if seen.tier == 0 && seen.entry_ns > *before => {
-                p.since_ns = Some(*since);
-            }
-            _ => p.completed = p.completed.max(Some(seen.seq)),
-        }
-    }
-    for seen in open {
-        let key = (&*seen.node, seen.pid, seen.comm_hash, &*seen.func);
-        let p = lanes.entry(key).or_insert_with(|| lane(seen));
-        if p.completed.is_none_or(|c| c < seen.seq) {
-            // Calls of a blocking library: all before it have been left.
-            p.completed = seen.seq.checked_sub(1);
-            p.entered = Some(seen.seq);
-            p.since_ns = Some(seen.entry_ns);
-            p.peer = seen.root;
-        }
-    }
-    let mut all: Vec<Progress> = lanes.into_values().collect();
-    for p in &mut all {
-        p.syncing_since_ns = waiting.get(&(&*p.node, p.pid)).map(|(since, _)| *since);
-    }
-    complete_together(&mut all);
-    all
 }
 
-/// When a process left a synchronise call may have been missed. What others have completed, and it
-/// has entered, it has completed as well: all ranks meet in it.
-pub fn complete_together(all: &mut [Progress]) {
-    if all.iter().all(|p| p.syncing_since_ns.is_none()) {
-        return;
-    }
-    let mut furthest: BTreeMap<(u64, Arc<str>), u64> = BTreeMap::new();
-    for p in all.iter().filter(|p| Coupling::of(&p.func) == Coupling::All) {
-        if let Some(completed) = p.completed {
-            let most = furthest.entry((p.comm_hash, Arc::clone(&p.func))).or_default();
-            *most = completed.max(*most);
+/// How far each process got, by the calls that it made (enqueued ones among them) and those that it
+/// is in.
+#[must_use]
+pub fn progress_of<'a>(made: impl IntoIterator<Item = &'a Observation>, open: &[InCall]) -> Vec<Progress> {
+    let mut known: BTreeMap<(Process, u64), Progress> = BTreeMap::new();
+    for seen in made {
+        let key = ((Arc::clone(&seen.node), seen.pid), seen.comm_hash);
+        let progress = known.entry(key).or_insert_with(|| Progress {
+            node: Arc::clone(&seen.node),
+            pid: seen.pid,
+            rank: seen.rank,
+            comm_hash: seen.comm_hash,
+            ..Progress::default()
+        });
+        progress.nranks = progress.nranks.max(seen.nranks);
+        match seen.comm_seq {
+            Some(position) => progress.made(Made {
+                position,
+                func: Arc::clone(&seen.func),
+                root: seen.root,
+                payload: seen.payload.clone(),
+            }),
+            None => progress.uncounted |= is_counted(&seen.func),
         }
     }
-    for p in all.iter_mut().filter(|p| p.syncing_since_ns.is_some()) {
-        let most = furthest.get(&(p.comm_hash, Arc::clone(&p.func))).copied();
-        p.completed = p.completed.max(most.min(p.entered));
-        if p.completed == p.entered {
-            p.since_ns = None;
+    for call in open {
+        let (Some(comm_hash), Some(rank)) = (call.comm_hash, call.rank) else { continue };
+        let key = ((Arc::clone(&call.node), call.pid), comm_hash);
+        let progress = known.entry(key).or_insert_with(|| Progress {
+            node: Arc::clone(&call.node),
+            pid: call.pid,
+            rank,
+            comm_hash,
+            ..Progress::default()
+        });
+        progress.nranks = progress.nranks.max(call.nranks);
+        match call.comm_seq {
+            Some(position) => progress.entered = progress.entered.max(Some(position)),
+            None => progress.uncounted |= is_counted(&call.func),
         }
     }
+    known.into_values().collect()
+}
+
+impl Progress {
+    /// Takes in a collective; calls may come in any order.
+    pub fn made(&mut self, made: Made) {
+        self.entered = self.entered.max(Some(made.position));
+        let at = self.recent.partition_point(|known| known.position < made.position);
+        if self.recent.get(at).is_some_and(|known| known.position == made.position) {
+            return;
+        }
+        if self.recent.len() < RECENT_CALLS {
+            self.recent.insert(at, made);
+        } else if at > 0 {
+            // The lowest goes.
+            self.recent[..at].rotate_left(1);
+            self.recent[at - 1] = made;
+        }
+    }
+}
+
+/// Whether a call of this name has a position on its communicator wherever its start was seen.
+#[must_use]
+pub fn is_counted(func: &str) -> bool {
+    matches!(Coupling::of(func), Coupling::All | Coupling::RootSends | Coupling::RootReceives)
 }

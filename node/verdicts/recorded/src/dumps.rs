@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use observed::{Input, Progress};
+use observed::{InCall, Input, Progress};
 use serde::Deserialize;
 
 use super::ImportError;
@@ -73,13 +73,20 @@ pub fn of_dumps(dumps: &BTreeMap<i32, Dump>) -> Input {
                 pid: i64::from(rank),
                 rank,
                 comm_hash: *name,
-                func: "any".into(),
                 entered: u64::try_from(status.last_enqueued_collective).ok(),
-                completed: u64::try_from(status.last_completed_collective).ok(),
-                since_ns: oldest.map(|e| e.time_created_ns),
-                waiting_in: oldest.map(|e| e.profiling_name.trim_start_matches("nccl:").into()),
                 ..Progress::default()
             });
+            let next = u64::try_from(status.last_completed_collective).map_or(0, |last| last + 1);
+            input.in_calls.extend(oldest.map(|e| InCall {
+                node: Arc::clone(&node),
+                pid: i64::from(rank),
+                func: e.profiling_name.trim_start_matches("nccl:").into(),
+                comm_hash: Some(*name),
+                rank: Some(rank),
+                comm_seq: Some(next),
+                since_ns: e.time_created_ns,
+                ..InCall::default()
+            }));
         }
     }
     input.coverage.asked = dumps.len();

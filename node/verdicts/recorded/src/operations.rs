@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use observed::{Input, Observation, SyncCall};
+use observed::{Input, Observation, Payload, SyncCall};
 use serde::Deserialize;
 
 use super::ImportError;
@@ -161,6 +161,8 @@ pub fn of_operations(rows: impl Iterator<Item = Result<Operation, ImportError>>)
             tier: 3,
             library: "nccl".into(),
             root: None,
+            comm_seq: None,
+            payload: Payload::default(),
         });
     }
     input.coverage.asked = nodes.len();

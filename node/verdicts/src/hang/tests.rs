@@ -1,37 +1,66 @@
 //! Hangs found from how far each rank got.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use observed::{Doing, Input, Observation, Progress, Rules, hex, progress_of};
+use observed::{Doing, InCall, Input, Observation, Progress, Rules, SyncCall, hex, progress_of};
 use proptest::prelude::*;
 
 use super::*;
 
 const S: i64 = 1_000_000_000;
 
-fn at(rank: i32, comm: u64, entered: u64, completed: u64) -> Progress {
-    Progress {
+/// How far a rank got, and the call that it is in.
+type Stand = (Progress, Option<InCall>);
+
+/// Rank `rank` of four has entered the collective of position `entered`, and left that of
+/// `completed`.
+fn at(rank: i32, comm: u64, entered: u64, completed: u64) -> Stand {
+    let progress = Progress {
         node: format!("n{rank}").into(),
         pid: 1,
         rank,
         nranks: Some(4),
         comm_hash: comm,
-        func: "all_reduce".into(),
         entered: Some(entered),
-        completed: Some(completed),
-        since_ns: (entered > completed).then_some(10 * S),
         ..Progress::default()
+    };
+    let call = InCall {
+        node: format!("n{rank}").into(),
+        pid: 1,
+        func: "all_reduce".into(),
+        comm_hash: Some(comm),
+        rank: Some(rank),
+        nranks: Some(4),
+        comm_seq: Some(completed + 1),
+        since_ns: 10 * S,
+        ..InCall::default()
+    };
+    (progress, (entered > completed).then_some(call))
+}
+
+/// The same on a communicator of ranks 2 and 3.
+fn pair((mut p, mut call): Stand) -> Stand {
+    (p.nranks, p.rank) = (Some(2), p.rank - 2);
+    if let Some(call) = &mut call {
+        (call.nranks, call.rank) = (Some(2), Some(p.rank));
     }
+    (p, call)
 }
 
-fn find_in(progress: Vec<Progress>, until_ns: i64) -> Option<Hang> {
-    find(&Input { progress, until_ns, ..Input::default() }, &Rules::default())
+fn input_of(stands: Vec<Stand>, until_ns: i64) -> Input {
+    let (progress, calls): (Vec<_>, Vec<_>) = stands.into_iter().unzip();
+    Input { progress, in_calls: calls.into_iter().flatten().collect(), until_ns, ..Input::default() }
 }
 
-fn with(progress: Vec<Progress>, doing: &[(i32, Activity)], until_ns: i64) -> Option<Hang> {
+fn find_in(stands: Vec<Stand>, until_ns: i64) -> Option<Hang> {
+    with(stands, &[], until_ns)
+}
+
+fn with(stands: Vec<Stand>, doing: &[(i32, Activity)], until_ns: i64) -> Option<Hang> {
     let doing =
         doing.iter().map(|(rank, activity)| Doing { node: format!("n{rank}").into(), pid: 1, activity: *activity });
-    find(&Input { progress, doing: doing.collect(), until_ns, ..Input::default() }, &Rules::default())
+    find(&Input { doing: doing.collect(), ..input_of(stands, until_ns) }, &Rules::default())
 }
 
 fn not_heard(comm: u64, rank: i32) -> NotHeard {
@@ -48,18 +77,16 @@ fn the_rank_that_did_not_come_is_missing_and_only_after_a_while() {
     assert_eq!(find_in(job(), 11 * S), None);
     let hang = find_in(job(), 60 * S).unwrap();
     assert_eq!(missing(&hang), [2]);
-    assert_eq!((hang.missing[0].absence, hang.missing[0].seq, hang.missing[0].holds_up), (Absence::NotEntered, 8, 3));
+    assert_eq!(
+        (hang.missing[0].absence, hang.missing[0].call.position.unwrap(), hang.missing[0].holds_up),
+        (Absence::NotEntered, 8, 3)
+    );
     assert_eq!((hang.waiting.len(), hang.since_ns), (3, Some(10 * S)));
 }
 
 #[test]
 fn who_waits_elsewhere_is_not_to_blame() {
     // Ranks 0 and 1 wait for 2, which waits in another communicator for 3, which computes.
-    let pair = |mut p: Progress| {
-        p.nranks = Some(2);
-        p.rank -= 2;
-        p
-    };
     let job = vec![
         at(0, 1, 8, 7),
         at(1, 1, 8, 7),
@@ -75,9 +102,9 @@ fn who_waits_elsewhere_is_not_to_blame() {
 
 #[test]
 fn who_is_in_but_never_leaves_is_stuck() {
-    let hang = find_in(vec![at(0, 1, 9, 8), at(1, 1, 9, 8), at(2, 1, 9, 5), at(3, 1, 9, 8)], 60 * S).unwrap();
+    let hang = find_in(vec![at(0, 1, 9, 8), at(1, 1, 9, 8), at(2, 1, 6, 5), at(3, 1, 9, 8)], 60 * S).unwrap();
     assert_eq!(missing(&hang), [2]);
-    assert_eq!((hang.missing[0].absence, hang.missing[0].seq), (Absence::Stuck, 6));
+    assert_eq!((hang.missing[0].absence, hang.missing[0].call.position.unwrap()), (Absence::Stuck, 6));
 }
 
 #[test]
@@ -87,16 +114,18 @@ fn a_call_that_all_have_entered_and_none_leaves_is_a_hang_of_nobody_known() {
     assert_eq!(find_in(job(), 14 * S), None);
     let hang = find_in(job(), 20 * S).unwrap();
     assert_eq!((hang.missing.len(), hang.waiting.len(), hang.since_ns), (0, 4, Some(10 * S)));
-    let jam = Jam { comm_hash: hex(1), func: "all_reduce".into(), seq: 118, ranks: 4 };
+    let jam = Jam { comm_hash: hex(1), func: "all_reduce".into(), position: 118, ranks: 4 };
     assert_eq!(hang.jammed, [jam]);
     // The devices may compute.
-    let devices = || {
-        let mut job = job();
-        job.iter_mut().for_each(|p| p.syncing_since_ns = p.since_ns);
-        job
+    let devices = |until_ns: i64| {
+        let mut input = input_of(job(), until_ns);
+        let wait =
+            |call: &InCall| SyncCall { node: Arc::clone(&call.node), pid: 1, start_ns: call.since_ns, duration_ns: 0 };
+        input.syncing = std::mem::take(&mut input.in_calls).iter().map(wait).collect();
+        find(&input, &Rules::default())
     };
-    assert_eq!(find_in(devices(), 60 * S), None);
-    assert_eq!(find_in(devices(), 71 * S).unwrap().jammed.len(), 1);
+    assert_eq!(devices(60 * S), None);
+    assert_eq!(devices(71 * S).unwrap().jammed.len(), 1);
     // Everybody sleeps or spins: that names nobody.
     let awake = [(0, Activity::Sleeping), (1, Activity::Running), (2, Activity::BlockIo), (3, Activity::Sleeping)];
     assert_eq!(with(job(), &awake, 14 * S), None);
@@ -116,7 +145,7 @@ fn a_process_that_is_stopped_in_the_call_that_all_have_entered_is_named() {
     let hang = with(job(), &asleep(2), 14 * S).unwrap();
     assert_eq!(missing(&hang), [2]);
     let m = &hang.missing[0];
-    assert_eq!((m.absence, m.seq, m.holds_up), (Absence::Stopped, 118, 3));
+    assert_eq!((m.absence, m.call.position.unwrap(), m.holds_up), (Absence::Stopped, 118, 3));
     assert_eq!((m.activity, hang.waiting.len(), hang.jammed.len()), (Some(Activity::Stopped), 3, 0));
     // One that was killed in it likewise.
     let hang = with(job(), &[(1, Activity::Ended)], 14 * S).unwrap();
@@ -127,7 +156,7 @@ fn a_process_that_is_stopped_in_the_call_that_all_have_entered_is_named() {
     assert_eq!((m.who.rank, m.absence, m.activity), (2, Absence::NotEntered, Some(Activity::Stopped)));
     let behind = vec![at(0, 1, 9, 8), at(1, 1, 9, 8), at(2, 1, 8, 7), at(3, 1, 9, 8)];
     let m = &with(behind, &asleep(2), 60 * S).unwrap().missing[0];
-    assert_eq!((m.who.rank, m.absence, m.seq), (2, Absence::Stopped, 8));
+    assert_eq!((m.who.rank, m.absence, m.call.position.unwrap()), (2, Absence::Stopped, 8));
     // All of them (a job that is suspended).
     let all: Vec<_> = (0..4).map(|rank| (rank, Activity::Stopped)).collect();
     assert_eq!(missing(&with(job(), &all, 60 * S).unwrap()), [0, 1, 2, 3]);
@@ -135,14 +164,9 @@ fn a_process_that_is_stopped_in_the_call_that_all_have_entered_is_named() {
 
 #[test]
 fn who_is_in_a_call_that_nobody_leaves_is_not_to_blame_elsewhere() {
-    let pair = |mut p: Progress| {
-        p.nranks = Some(2);
-        p.rank -= 2;
-        p
-    };
     let job = |since_ns: i64| {
         let mut in_pair = [pair(at(2, 2, 5, 4)), pair(at(3, 2, 5, 4))];
-        in_pair.iter_mut().for_each(|p| p.since_ns = Some(since_ns));
+        in_pair.iter_mut().flat_map(|(_, call)| call).for_each(|call| call.since_ns = since_ns);
         let [a, b] = in_pair;
         vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(2, 1, 7, 7), at(3, 1, 7, 7), a, b]
     };
@@ -155,21 +179,7 @@ fn who_is_in_a_call_that_nobody_leaves_is_not_to_blame_elsewhere() {
 }
 
 #[test]
-fn a_circle_blames_nobody_and_a_rank_that_was_not_heard_is_named() {
-    let other = |mut p: Progress| {
-        p.func = "barrier".into();
-        p
-    };
-    // 0 is in an all_reduce, 1 in a barrier.
-    let circle = vec![at(0, 1, 1, 0), at(1, 1, 0, 0), other(at(0, 1, 0, 0)), other(at(1, 1, 1, 0))]
-        .into_iter()
-        .map(|mut p| {
-            p.nranks = Some(2);
-            p
-        })
-        .collect();
-    let hang = find_in(circle, 60 * S).unwrap();
-    assert_eq!((hang.missing.len(), hang.waiting.len()), (0, 2));
+fn a_rank_that_was_not_heard_is_named() {
     let hang = find_in(vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(3, 1, 8, 7)], 60 * S).unwrap();
     assert_eq!(hang.not_heard, [not_heard(1, 2)]);
 }
@@ -180,37 +190,38 @@ fn progress_comes_from_finished_and_open_calls() {
         node: format!("n{}", rank / 2).into(),
         pid: i64::from(rank),
         nranks: Some(8),
+        comm_seq: Some(seq),
         ..Observation::test_call(rank, 1, "all_reduce", seq, seq.cast_signed() * S / 10, S / 1_000)
     };
     let calls = (0..100).flat_map(|seq| (0..8).map(move |rank| (rank, seq))).map(|(rank, seq)| call(rank, seq));
     let mut input = Input { observations: calls.collect(), until_ns: 60 * S, ..Input::default() };
     // Step 60: rank 3 does not come, the others are in the call; what follows has not happened.
-    let mut open: Vec<Observation> =
-        input.observations.iter().filter(|o| o.seq == 60 && o.rank != 3).cloned().collect();
+    let open: Vec<Observation> = input.observations.iter().filter(|o| o.seq == 60 && o.rank != 3).cloned().collect();
     input.observations.retain(|o| o.seq < 60);
-    // One that has been left since it was asked for.
-    open.extend(input.observations.iter().find(|o| o.rank == 5 && o.seq == 58).cloned());
-    input.progress = progress_of(&input.observations, &open, &[], &[]);
+    input.in_calls = open.iter().map(InCall::of).collect();
+    input.progress = progress_of(&input.observations, &input.in_calls);
     assert_eq!(input.progress.len(), 8);
     let hang = find(&input, &Rules::default()).unwrap();
     assert_eq!(missing(&hang), [3]);
-    assert_eq!((hang.missing[0].seq, hang.waiting.len(), hang.missing[0].holds_up), (60, 7, 7));
-    input.progress = progress_of(&input.observations, &[], &[], &[]);
+    assert_eq!((hang.missing[0].call.position.unwrap(), hang.waiting.len(), hang.missing[0].holds_up), (60, 7, 7));
+    input.in_calls.clear();
+    input.progress = progress_of(&input.observations, &[]);
     assert_eq!(find(&input, &Rules::default()), None);
 }
 
 /// Who waits for whom by the rule's words alone, pair by pair: who is to blame, and how many wait
 /// for each.
-fn pair_by_pair(progress: &[Progress], halted: &[i32]) -> Vec<(i32, usize)> {
-    let next = |p: &Progress| p.completed.map_or(0, |c| c + 1);
-    let entered = |p: &Progress| p.entered.is_some_and(|e| e >= next(p));
+fn pair_by_pair(stands: &[Stand], halted: &[i32]) -> Vec<(i32, usize)> {
     let mut waits: BTreeMap<i32, BTreeSet<i32>> = BTreeMap::new();
-    for p in progress.iter().filter(|p| p.since_ns.is_some() && entered(p) && !halted.contains(&p.rank)) {
-        let lane: Vec<&Progress> = progress.iter().filter(|q| q.comm_hash == p.comm_hash && q.rank != p.rank).collect();
-        let late =
-            |q: &&&Progress| next(q) < next(p) || next(q) == next(p) && (!entered(q) || halted.contains(&q.rank));
-        let late: BTreeSet<i32> = lane.iter().filter(late).map(|q| q.rank).collect();
-        let jammed = late.is_empty() && lane.iter().all(|q| next(q) == next(p));
+    for (p, call) in stands.iter().filter(|(p, call)| call.is_some() && !halted.contains(&p.rank)) {
+        let here = call.as_ref().and_then(|call| call.comm_seq);
+        let others = || stands.iter().filter(|(q, _)| q.comm_hash == p.comm_hash && q.rank != p.rank);
+        let late = |(q, in_call): &&Stand| {
+            let is_in = in_call.as_ref().is_some_and(|call| call.comm_seq == here);
+            q.entered < here || q.entered == here && is_in && halted.contains(&q.rank)
+        };
+        let late: BTreeSet<i32> = others().filter(late).map(|(q, _)| q.rank).collect();
+        let jammed = late.is_empty() && others().all(|(q, _)| q.entered <= here);
         if !late.is_empty() || jammed {
             waits.entry(p.rank).or_default().extend(late);
         }
@@ -230,21 +241,20 @@ proptest! {
     /// Ranks of one process each that take part in two communicators, each somewhere in its calls.
     #[test]
     fn the_graph_of_calls_says_what_each_pair_of_ranks_says(
-        ranks in proptest::collection::vec(((0u64..4, 0u64..2, any::<bool>()), (0u64..4, 0u64..2, any::<bool>())), 2..9),
+        ranks in proptest::collection::vec(((0u64..4, 0u64..2), (0u64..4, 0u64..2)), 2..9),
         halted in proptest::collection::vec(0i32..9, 0..3),
     ) {
-        let mut progress = Vec::new();
+        let mut stands = Vec::new();
         for (rank, (one, other)) in (0i32..).zip(&ranks) {
-            for (comm, (completed, ahead, known)) in [(1, one), (2, other)] {
-                let mut p = at(rank, comm, completed + ahead, *completed);
-                p.nranks = None;
-                p.since_ns = p.since_ns.filter(|_| *known);
-                progress.push(p);
+            for (comm, (completed, ahead)) in [(1, one), (2, other)] {
+                let mut stand = at(rank, comm, completed + ahead, *completed);
+                stand.0.nranks = None;
+                stands.push(stand);
             }
         }
-        let expected = pair_by_pair(&progress, &halted);
+        let expected = pair_by_pair(&stands, &halted);
         let doing: Vec<(i32, Activity)> = halted.iter().map(|rank| (*rank, Activity::Stopped)).collect();
-        let hang = with(progress, &doing, 60 * S);
+        let hang = with(stands, &doing, 60 * S);
         let waits = hang.as_ref().is_some_and(|hang| hang.missing.iter().any(|m| m.holds_up > 0));
         let mut found: Vec<(i32, usize)> =
             hang.iter().flat_map(|hang| &hang.missing).filter(|_| waits).map(|m| (m.who.rank, m.holds_up)).collect();
@@ -255,8 +265,11 @@ proptest! {
 
 #[test]
 fn ranks_that_were_not_heard_are_listed_as_ranges_once_a_communicator() {
-    let job: Vec<Progress> =
-        [0, 1, 5, 6, 7, 40].into_iter().map(|rank| Progress { nranks: Some(65_536), ..at(rank, 1, 8, 7) }).collect();
+    let stand = |rank| {
+        let (p, call) = at(rank, 1, 8, 7);
+        (Progress { nranks: Some(65_536), ..p }, call)
+    };
+    let job: Vec<Stand> = [0, 1, 5, 6, 7, 40].map(stand).into();
     let hang = find_in(job, 60 * S).unwrap();
     let [absent] = hang.not_heard.as_slice() else { panic!("{:?}", hang.not_heard) };
     assert_eq!((absent.ranks.to_string().as_str(), absent.count), ("2-4,8-39,41-65535", 65_530));

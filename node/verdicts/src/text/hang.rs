@@ -1,4 +1,5 @@
-//! A hang in words: who is waited for, and who waits, folded where many are in the same call.
+//! A hang in words: who or what is waited for, and who waits, folded where many are in the same
+//! call. Lines take 80 columns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,8 +10,11 @@ use observed::{
 };
 
 use super::{PARTS_OF_A_LIST, Rows, ranks};
-use crate::hang::{Absence, Hang, Missing, NotHeard, Waiting};
+use crate::hang::{Absence, Call, Difference, DifferentCall, Differing, Edge, Hang, Missing, NotHeard, Waiting};
 use crate::report::Report;
+
+/// Columns of a line.
+const COLUMNS: usize = 80;
 
 pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut String) {
     let who: BTreeSet<&RankRef> = hang.waiting.iter().map(|w| &w.who).collect();
@@ -18,45 +22,125 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
         let for_s = report.evidence.until_ns.saturating_sub(ns).max(0);
         format!(" since {} ({})", clock(ns), duration(for_s))
     });
-    let _ = writeln!(out, "Nothing moves{since}: {} ranks wait in a collective.", who.len());
+    let (count, verb) =
+        if who.len() == 1 { ("1 rank".to_owned(), "waits") } else { (format!("{} ranks", who.len()), "wait") };
+    line(out, 0, &format!("Nothing moves{since}: {count} {verb}."));
+    if let Some(of) = &hang.differing {
+        differing(of, out);
+    }
     let shown = rows.of(hang.missing.len());
     for m in &hang.missing[..shown] {
-        let _ = writeln!(out, "{}", absent(m));
+        line(out, 0, &absent(m));
     }
     if shown < hang.missing.len() {
         let rest: Vec<&RankRef> = hang.missing[shown..].iter().map(|m| &m.who).collect();
-        let _ = writeln!(out, "Others wait for {} more: {}.", rest.len(), ranks(rest));
+        line(out, 0, &format!("Others wait for {} more: {}.", rest.len(), ranks(rest)));
+    }
+    for circle in &hang.circles {
+        self::circle(circle, rows, out);
     }
     for jam in &hang.jammed {
-        let _ = writeln!(
+        let place = place(Some(&jam.comm_hash), Some(jam.position));
+        line(
             out,
-            "All {} ranks have entered {} number {} of communicator {} and none leaves it: who holds it up cannot be told.",
-            jam.ranks, jam.func, jam.seq, jam.comm_hash
+            0,
+            &format!(
+                "All have entered {}{place} and {} {} not leave it: who holds it up cannot be told.",
+                jam.func,
+                if jam.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", jam.ranks) },
+                if jam.ranks == 1 { "does" } else { "do" },
+            ),
         );
     }
     for absent in &hang.not_heard {
-        let _ = writeln!(out, "{}", not_heard(absent));
+        line(out, 0, &not_heard(absent));
     }
-    if hang.missing.is_empty() && hang.not_heard.is_empty() && hang.jammed.is_empty() {
-        let _ = writeln!(out, "They wait for each other in a circle: ranks call collectives in different order.");
+    let unclear = grouped(&hang.unclear);
+    let is_all = hang.missing.is_empty() && hang.circles.is_empty() && hang.differing.is_none();
+    if is_all && hang.not_heard.is_empty() && hang.jammed.is_empty() && unclear.is_empty() {
+        line(out, 0, "They wait in calls that do not show for whom.");
     }
-    let calls = calls(&hang.waiting);
+    for waits in unclear.iter().filter(|_| is_all).take(rows.of(unclear.len())) {
+        let who = ranks(waits.iter().map(|wait| &wait.who));
+        let (verb, them) = if waits.len() == 1 { ("waits", "it") } else { ("wait", "them") };
+        let text = capital(&format!(
+            "{who} {verb} in {}: for whom is not known. Others wait for {them}.",
+            call(&waits[0].call)
+        ));
+        line(out, 0, &text);
+    }
+    let calls = grouped(&hang.waiting);
     let shown = rows.of(calls.len());
     for waits in &calls[..shown] {
-        let _ = writeln!(out, "  {}", waiting(waits));
+        line(out, 2, &waiting(waits));
     }
     if shown < calls.len() {
         let rest: usize = calls[shown..].iter().map(Vec::len).sum();
-        let _ = writeln!(out, "  … and {rest} waits more, in {} calls (--all)", calls.len() - shown);
+        line(out, 2, &format!("… and {rest} waits more, in {} calls (--all)", calls.len() - shown));
     }
 }
 
+/// A line, broken at spaces where it is too long; what follows is indented further.
+fn line(out: &mut String, indent: usize, text: &str) {
+    let mut width = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > COLUMNS {
+            out.push('\n');
+            width = 0;
+            let _ = write!(out, "{:1$}", "", indent + 2);
+            width += indent + 2;
+        } else if width > 0 {
+            out.push(' ');
+            width += 1;
+        } else {
+            let _ = write!(out, "{:1$}", "", indent);
+            width += indent;
+        }
+        out.push_str(word);
+        width += length;
+    }
+    out.push('\n');
+}
+
+/// "1st", "2nd", "11th", "101st" of a position, which counts from 0.
+fn ordinal(position: u64) -> String {
+    let number = u128::from(position) + 1;
+    let ending = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
+/// Where a call is.
+fn place(comm_hash: Option<&String>, position: Option<u64>) -> String {
+    match (comm_hash, position) {
+        (Some(comm), Some(at)) => format!(", the {} collective of communicator {comm},", ordinal(at)),
+        (Some(comm), None) => format!(" on communicator {comm}"),
+        _ => String::new(),
+    }
+}
+
+/// A call with whom it is to and where.
+fn call(of: &Call) -> String {
+    let peer = of.peer.as_ref().filter(|_| of.position.is_none()).map_or_else(String::new, |peer| {
+        let word = if of.func.contains("recv") || of.func.contains("probe") { "from" } else { "to" };
+        format!(" {word} rank {}", peer.rank)
+    });
+    let tag = of.tag.map_or_else(String::new, |tag| format!(" (tag {tag})"));
+    let place = place(of.comm_hash.as_ref(), of.position);
+    format!("{}{peer}{tag}{}", of.func, place.trim_end_matches(','))
+}
+
 /// Those who wait in the same call and do the same there, longest first.
-fn calls(waiting: &[Waiting]) -> Vec<Vec<&Waiting>> {
-    let mut calls: BTreeMap<(&str, &str, u64, Option<&str>), Vec<&Waiting>> = BTreeMap::new();
+fn grouped(waiting: &[Waiting]) -> Vec<Vec<&Waiting>> {
+    let mut calls: BTreeMap<(&Call, Option<&str>), Vec<&Waiting>> = BTreeMap::new();
     for wait in waiting {
-        let key = (&*wait.comm_hash, &*wait.func, wait.seq, wait.activity.map(Activity::words));
-        calls.entry(key).or_default().push(wait);
+        calls.entry((&wait.call, wait.activity.map(Activity::words))).or_default().push(wait);
     }
     let mut calls: Vec<Vec<&Waiting>> = calls.into_values().collect();
     calls.sort_by_key(|waits| (since(waits).unwrap_or(i64::MAX), std::cmp::Reverse(waits.len())));
@@ -74,50 +158,148 @@ fn waiting(waits: &[&Waiting]) -> String {
     let is = first.activity.map_or_else(String::new, |activity| format!(", {}", activity.words()));
     let verb = if waits.len() == 1 { "waits" } else { "wait" };
     let who = ranks(waits.iter().map(|wait| &wait.who));
-    format!("{who} {verb} in {} number {} of {}{since}{is}", first.func, first.seq, first.comm_hash)
+    format!("{who} {verb} in {}{since}{is}", call(&first.call))
+}
+
+/// Calls of one position that do not belong together.
+fn differing(of: &Differing, out: &mut String) {
+    let in_what = match of.difference {
+        Difference::Function => "",
+        Difference::Root => ": its root",
+        Difference::ReduceOp => ": its reduction",
+        Difference::Datatype => ": its datatype",
+        Difference::Size => ": its size",
+    };
+    let place = format!("the {} collective of communicator {}{in_what}.", ordinal(of.position), of.comm_hash);
+    line(out, 0, &format!("Ranks do not agree on {place}"));
+    for one in &of.calls {
+        let site = one.site.as_ref().map_or_else(String::new, |site| format!(", at {site}"));
+        line(out, 2, &format!("{}: {}{site}", ranks(&one.ranks), what(one)));
+    }
+    line(out, 0, "This is the cause; later calls on it are its consequence.");
+}
+
+fn what(of: &DifferentCall) -> String {
+    let mut text = of.func.clone();
+    if let Some(root) = of.root {
+        let _ = write!(text, ", root {root}");
+    }
+    if let Some(op) = &of.reduce_op {
+        let _ = write!(text, ", {op}");
+    }
+    if let Some(datatype) = &of.datatype {
+        let _ = write!(text, ", {datatype}");
+    }
+    if let Some(bytes) = of.bytes {
+        let _ = write!(text, ", {bytes} bytes");
+    }
+    text
+}
+
+/// Ranks that wait for each other.
+fn circle(edges: &[Edge], rows: Rows, out: &mut String) {
+    line(out, 0, "They wait for each other in a circle:");
+    let shown = rows.of(edges.len());
+    for edge in &edges[..shown] {
+        let at = edge.line.as_ref().map_or_else(String::new, |at| format!(", at {at}"));
+        let text = format!(
+            "rank {} on {} waits in {} for rank {} on {}{at}",
+            edge.who.rank,
+            edge.who.node,
+            call(&Call { peer: None, ..edge.call.clone() }),
+            edge.waits_for.rank,
+            edge.waits_for.node
+        );
+        line(out, 2, &text);
+    }
+    if shown < edges.len() {
+        line(out, 2, &format!("… and {} more (--all)", edges.len() - shown));
+    }
 }
 
 /// Ranks of a communicator that are not in the data.
 fn not_heard(absent: &NotHeard) -> String {
-    let ranges = absent.ranks.ranges();
     let comm = &absent.comm_hash;
-    match (absent.count, ranges.len()) {
-        (1, _) => {
-            format!("Rank {} of communicator {comm} was not heard: it, or its host, may be gone.", absent.ranks)
-        }
-        (count, 0..=PARTS_OF_A_LIST) => {
-            format!(
-                "{count} ranks of communicator {comm} were not heard: they, or their hosts, may be gone. They are {}.",
-                absent.ranks
-            )
-        }
-        (count, _) => {
-            let first = absent.ranks.first_ranges(PARTS_OF_A_LIST);
-            format!(
-                "{count} ranks of communicator {comm} were not heard: they, or their hosts, may be gone. They are {first}, … \
-                 (all with --format json).",
-            )
-        }
+    let many = absent.ranks.ranges().len() > PARTS_OF_A_LIST;
+    let list = if many {
+        format!("{}, … (all with --format json)", absent.ranks.first_ranges(PARTS_OF_A_LIST))
+    } else {
+        absent.ranks.to_string()
+    };
+    if let Some(among) = &absent.among {
+        let among = among.first_ranges(PARTS_OF_A_LIST);
+        return match absent.count {
+            1 => format!(
+                "Rank {list} of communicator {comm} has made no call on it: which of the job's ranks {among} it is, is not known."
+            ),
+            count => format!(
+                "{count} ranks of communicator {comm} have made no call on it: {list}, which are among the job's ranks {among}."
+            ),
+        };
+    }
+    match absent.count {
+        1 => format!("Rank {list} of communicator {comm} was not heard: it, or its host, may be gone."),
+        count => format!(
+            "{count} ranks of communicator {comm} were not heard: they, or their hosts, may be gone. They are {list}."
+        ),
     }
 }
 
-/// What a rank that is waited for does.
+/// Why a rank is waited for, and what it does.
 fn absent(m: &Missing) -> String {
     let who = format!("Rank {} on host {}", m.who.rank, m.who.node);
-    let call = format!("{} number {} of communicator {}", m.func, m.seq, m.comm_hash);
+    let within = place(m.call.comm_hash.as_ref(), m.call.position);
+    let called = format!("{}{}", m.call.func, within.trim_end_matches(','));
     let wait = match m.holds_up {
         0 => "nobody waits for it".to_owned(),
         1 => "1 rank waits for it".to_owned(),
         n => format!("{n} ranks wait for it"),
     };
     let is = m.activity.map(Activity::words);
-    let also = is.map_or_else(String::new, |is| format!(" It is {is}."));
-    match (m.absence, is) {
-        (Absence::Stopped, is) => format!("{who} is {} inside {call}: {wait}.", is.unwrap_or("stopped")),
-        (Absence::NotEntered, _) => {
-            format!("{who} has not entered {call}: {wait}.{also}")
+    let at = m.line.as_ref().map_or_else(String::new, |at| format!(", at {at}"));
+    let inside = m.inside.as_ref().filter(|_| !matches!(m.absence, Absence::Stuck | Absence::Stopped | Absence::Gone));
+    let also = match (inside, is) {
+        (Some(inside), Some(is)) => format!(" It is in {}, {is}{at}.", call(inside)),
+        (Some(inside), None) => format!(" It is in {}{at}.", call(inside)),
+        (None, Some(is)) => format!(" It is {is}{at}."),
+        (None, None) if at.is_empty() => String::new(),
+        (None, None) => format!(" It is{}.", at.trim_start_matches(',')),
+    };
+    let tag = m.call.tag.map_or_else(String::new, |tag| format!(" with tag {tag}"));
+    let comm = m.call.comm_hash.as_ref().map_or_else(String::new, |comm| format!(" on communicator {comm}"));
+    match m.absence {
+        Absence::Stopped => format!("{who} is {} inside {called}: {wait}.", is.unwrap_or("stopped")),
+        Absence::NotEntered => format!("{who} has not entered {called}: {wait}.{also}"),
+        Absence::NotSent => {
+            format!("{who} has not sent what is received from it{tag}{comm} ({}): {wait}.{also}", m.call.func)
         }
-        (Absence::Stuck, _) => format!("{who} does not get through {call}: {wait}.{also}"),
-        (Absence::Gone, _) => format!("{who} has ended before {call}: {wait}."),
+        Absence::NotReceived => {
+            format!("{who} has not received what is sent to it{tag}{comm} ({}): {wait}.{also}", m.call.func)
+        }
+        Absence::Stuck => format!("{who} does not get through {called}: {wait}.{also}"),
+        Absence::Gone => format!("{who} has ended before {called}: {wait}."),
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_said_from_one_on() {
+        let said: Vec<String> = [0, 1, 2, 3, 10, 11, 12, 20, 100, 111].into_iter().map(ordinal).collect();
+        assert_eq!(said.join(" "), "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 112th");
+    }
+
+    #[test]
+    fn long_lines_are_broken() {
+        let mut out = String::new();
+        line(&mut out, 2, &"word ".repeat(40));
+        assert!(out.lines().count() > 2 && out.lines().all(|line| line.chars().count() <= COLUMNS), "{out}");
     }
 }

@@ -17,7 +17,6 @@ use observed::{
 };
 use record::printable;
 
-use super::Input;
 use super::hostlist::{first_parts, fold_names, fold_ranges};
 use super::point_to_point;
 use super::report::{Basis, Report, Verdict};
@@ -31,8 +30,6 @@ const HOSTS: usize = 3;
 const PARTS_OF_A_LIST: usize = 16;
 /// Further kinds of evidence listed beside a cause.
 const PARTS: usize = 4;
-/// A job without a call for so long has ended, makes no progress, or computes long.
-const SILENT_NS: i64 = 10_000_000_000;
 
 /// How many rows of a table are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +62,7 @@ pub fn text_of_all(report: &Report) -> String {
 fn render(report: &Report, rows: Rows) -> String {
     let mut out = String::new();
     sentence(report, rows, &mut out);
+    end(report, &mut out);
     let mut why = String::new();
     if let Some(cause) = &report.cause {
         self::cause(cause, &mut why);
@@ -320,24 +318,19 @@ fn evidence(report: &Report, out: &mut String) {
     }
 }
 
-/// A note on a job whose calls stop long before the end of the span that was asked for. Whether it
-/// has `ended` or stands still its calls do not tell.
-#[must_use]
-pub fn end_note(input: &Input, ended: bool) -> Option<String> {
-    let ends = input.observations.iter().map(|seen| {
-        let end_ns = seen.entry_ns.saturating_add(seen.duration_ns);
-        input.clocks.get(&*seen.node).map_or(end_ns, |clock| clock.align(end_ns))
-    });
-    let last_ns = ends.max()?;
-    let silent_ns = input.until_ns.saturating_sub(last_ns);
+/// That a job has ended, or makes no calls any more, and since when.
+fn end(report: &Report, out: &mut String) {
+    let e = &report.evidence;
+    let Some(last_ns) = e.last_call_ns else { return };
     let at = clock(last_ns);
-    match ended {
-        true => Some(format!("the job has ended: no rank runs any more, the last call ended at {at}")),
-        false if silent_ns >= SILENT_NS => Some(format!(
-            "the last call ended at {at}, {} before the end of this time: the job had ended or stood still",
-            duration(silent_ns)
-        )),
-        false => None,
+    if e.ended {
+        let _ = writeln!(out, "The job has ended: its last call ended at {at}.");
+    } else if e.is_silent {
+        let before = duration(e.until_ns.saturating_sub(last_ns));
+        let _ = writeln!(
+            out,
+            "Its last call ended at {at}, {before} before the end of this time:\nit had ended or stood still."
+        );
     }
 }
 
@@ -348,7 +341,7 @@ fn span(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use observed::Observation;
+    use crate::report::Evidence;
 
     fn who(rank: i32, node: String) -> RankRef {
         RankRef { rank, node, pid: 1 }
@@ -366,21 +359,18 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_job_is_noted() {
-        let call = Observation::test_call(0, 1, "all_reduce", 0, 3_600_000_000_000, 5_000_000_000);
-        let input = |until_s: i64| Input {
-            observations: vec![call.clone()],
-            until_ns: until_s * 1_000_000_000,
-            ..Input::default()
+    fn the_end_of_a_job_is_said_at_once() {
+        let evidence =
+            Evidence { last_call_ns: Some(3_605_000_000_000), until_ns: 3_700_000_000_000, ..Evidence::default() };
+        let of = |evidence: Evidence| {
+            let text = text(&Report { verdict: Verdict::None, evidence, ..Report::default() });
+            text.lines().skip(1).take_while(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(end_note(&input(3_610), false), None);
+        assert_eq!(of(evidence.clone()), "");
         assert_eq!(
-            end_note(&input(3_700), false).as_deref(),
-            Some(
-                "the last call ended at 01:00:05 UTC, 95.0 s before the end of this time: the job had ended or stood still"
-            )
+            of(Evidence { is_silent: true, ..evidence.clone() }),
+            "Its last call ended at 01:00:05 UTC, 95.0 s before the end of this time: it had ended or stood still."
         );
-        assert!(end_note(&input(3_606), true).is_some_and(|note| note.starts_with("the job has ended")));
-        assert_eq!(end_note(&Input::default(), true), None);
+        assert_eq!(of(Evidence { ended: true, ..evidence }), "The job has ended: its last call ended at 01:00:05 UTC.");
     }
 }

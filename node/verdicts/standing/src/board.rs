@@ -146,8 +146,7 @@ impl Board {
     /// Communicators in which a rank of any node was in a call for long, by its last digest.
     #[must_use]
     pub fn waited_in(&self) -> BTreeSet<u64> {
-        let lanes = self.pages.values().flat_map(|page| page.lanes());
-        lanes.filter(|(_, (_, progress))| progress.since_ns.is_some()).map(|((_, comm, _), _)| *comm).collect()
+        self.pages.values().flat_map(|page| page.waited_in()).collect()
     }
 
     /// The live node to whose clock all are to be aligned at `now_ns` of this host's steady clock:

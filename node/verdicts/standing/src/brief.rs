@@ -103,6 +103,13 @@ fn brief(report: &Report, most: usize) -> Report {
             // A list of ranges may be long itself.
             hang.not_heard.iter_mut().for_each(|of| cut.any |= of.ranks.keep_first(most));
             cut.list(&mut hang.jammed);
+            cut.list(&mut hang.unclear);
+            cut.list(&mut hang.circles);
+            hang.circles.iter_mut().for_each(|circle| cut.list(circle));
+            if let Some(of) = &mut hang.differing {
+                cut.list(&mut of.calls);
+                of.calls.iter_mut().for_each(|call| cut.list(&mut call.ranks));
+            }
             cut.list(&mut hang.waiting);
         }
         Verdict::StageImbalance { ranks, stages, .. } => {
@@ -147,7 +154,7 @@ fn line(text: &str) -> String {
 mod tests {
     use super::*;
     use observed::Ranks;
-    use verdicts::{Hang, Missing, NotHeard};
+    use verdicts::{Call, Hang, Missing, NotHeard};
 
     fn verdict(report: Report) -> JobVerdict {
         let standing = Standing {
@@ -176,9 +183,9 @@ mod tests {
         let missing = |rank| Missing {
             who: who(rank),
             absence: verdicts::Absence::NotEntered,
-            comm_hash: "0123456789abcdef".into(),
-            func: "all_reduce".into(),
-            seq: 9,
+            call: Call { func: "all_reduce".into(), comm_hash: Some("0123456789abcdef".into()), ..Call::default() },
+            inside: None,
+            line: None,
             activity: None,
             holds_up: 5_000,
         };

@@ -58,6 +58,8 @@ impl Ended {
         input.totals.retain(|totals| !totals.lanes.is_empty());
         input.progress.retain(|p| goes_on(p.comm_hash));
         input.sampled.retain(|lane| goes_on(lane.comm_hash));
+        input.in_calls.retain(|call| !gone.contains(&(&*call.node, call.pid)));
+        input.ranks.retain(|of| !gone.contains(&(&*of.node, of.pid)));
         for totals in &input.totals {
             ranks.remove(&(totals.node.to_string(), totals.pid));
         }

@@ -10,7 +10,7 @@ use super::page::{Meetings, Page, RECENT_NS};
 use super::settle::settle;
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK, Standing};
 use digest::{Digest, WINDOW_NS, end_of, window_of, without_progress};
-use observed::{Coupling, Gone, Input, NodeCoverage, Rules, complete_together};
+use observed::{Coupling, Gone, Input, NodeCoverage, Rules};
 use verdicts::{Culprit, RankWindows, Report, Verdict, analyse, is_slower, rank_windows};
 
 /// A node of which a digest of so many last windows has come counts as one with ranks.
@@ -285,7 +285,6 @@ impl<'a> View<'a> {
         input.since_ns = end_of(window - lookback);
         input.coverage = self.coverage(window, &digests);
         input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
-        complete_together(&mut input.progress);
         for (node, page, digests) in &digests {
             let ended = |pid: i64, at_ns: i64, how: &str| Gone { node: (*node).into(), pid, at_ns, how: how.into() };
             if let Some(last) = digests.last() {
@@ -293,7 +292,7 @@ impl<'a> View<'a> {
             }
             if page.dead {
                 let newest = page.newest(self.reference).unwrap_or(i64::MIN);
-                let pids: BTreeSet<u32> = page.lanes().map(|((pid, ..), _)| *pid).collect();
+                let pids: BTreeSet<u32> = page.lanes().lanes().map(|((pid, ..), _)| *pid).collect();
                 let how = "its host is not heard any more";
                 input.gone.extend(pids.into_iter().map(|pid| ended(pid.into(), end_of(newest), how)));
             }

@@ -17,6 +17,7 @@
 //! from when their digests came, on this host's clock, and so does the time of the reference's
 //! clock: no two hosts need agree on the time of day.
 
+mod agree;
 mod board;
 mod brief;
 mod change;
@@ -33,6 +34,7 @@ use digest::end_of;
 use serde::{Deserialize, Serialize};
 use verdicts::Report;
 
+pub use agree::{Held, Said, chosen, disagrees};
 pub use board::{Board, Presence};
 pub use brief::JobVerdict;
 pub use change::{Change, Key};

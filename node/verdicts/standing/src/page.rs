@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::{LONG_LOOKBACK, LOOKBACK, NODE_WINDOWS, RARE_LOOKBACK};
-use digest::{Digest, WINDOW_NS, end_of, progress, reference_id, window_of};
+use digest::{Digest, Reached, WINDOW_NS, end_of, reference_id, window_of};
 use observed::{Coupling, Progress, Rules, TimeUse};
 
 /// Runs of calls kept of one node beyond the short look back.
@@ -98,8 +98,8 @@ pub(super) struct Page {
     id: u16,
     /// By window of the node's own clock.
     received: BTreeMap<i64, Received>,
-    /// How far each lane got, with the window of the digest that says it.
-    lanes: BTreeMap<(u32, u64, Arc<str>), (i64, Progress)>,
+    /// How far each lane got.
+    lanes: Reached,
     pub(super) dead: bool,
     /// Where its processes' time went, by the window that ends it.
     times: BTreeMap<i64, Arc<Vec<TimeUse>>>,
@@ -122,7 +122,7 @@ impl Page {
         };
         if anew {
             self.received.clear();
-            self.lanes.values_mut().for_each(|(at, progress)| (*at, progress.since_ns) = (window, None));
+            self.lanes.renumber(window);
             self.era += 1;
         }
         (self.id, self.unread) = (reference_id(node), None);
@@ -163,41 +163,41 @@ impl Page {
         self.era
     }
 
-    /// How far each lane got, with the window (of the node's own clock) of the digest that says it.
-    pub(super) fn lanes(&self) -> impl Iterator<Item = (&(u32, u64, Arc<str>), &(i64, Progress))> {
-        self.lanes.iter()
+    /// How far each lane got.
+    pub(super) fn lanes(&self) -> &Reached {
+        &self.lanes
     }
 
-    /// How far each lane got, as of a window of the reference's clock: what was reported last, or of
-    /// lanes of which more is known by now, up to then.
+    /// How far each process got, as of a window of the reference's clock: what was reported last, or
+    /// of lanes of which more is known by now, up to then.
     pub(super) fn progress(&self, window: i64, reference: u16) -> Vec<Progress> {
         let ahead_ns = self.ahead_ns(reference);
-        let (mut all, mut later) = (Vec::with_capacity(self.lanes.len()), BTreeSet::new());
-        for ((pid, comm, func), (at, progress)) in &self.lanes {
-            if aligned(*at, ahead_ns) <= window {
-                all.push(progress.clone());
-            } else {
-                later.insert((*pid, *comm, &**func));
-            }
+        let mut lanes = self.lanes.clone();
+        lanes.retain(|of| aligned(of.window, ahead_ns) <= window);
+        let digests: Vec<&Digest> = self.within(i64::MIN..=window, reference).collect();
+        if lanes.lanes().count() < self.lanes.lanes().count() {
+            digests.iter().for_each(|digest| lanes.add(digest));
         }
-        for digest in self.within(i64::MIN..=window, reference).rev() {
-            if later.is_empty() {
-                break;
-            }
-            for lane in digest.lanes.iter().rev() {
-                let pid = digest.processes.get(lane.process).map(|process| process.pid);
-                let known = pid.and_then(|pid| progress(&self.name, pid, lane, digest.window));
-                all.extend(known.filter(|_| later.remove(&(pid.unwrap_or(0), lane.comm_hash, &*lane.func))));
-            }
-        }
-        all
+        lanes.progress(&self.name, &digests)
     }
 
     /// Whether its last digests hold the number of a call in a communicator's function.
     pub(super) fn numbers(&self, comm: u64, func: &str, windows: i64) -> bool {
         let newest = self.received.last_key_value().map_or(i64::MIN, |(window, _)| *window);
-        let mut here = self.lanes.iter().filter(|((_, of, name), _)| *of == comm && **name == *func);
-        here.any(|(_, (at, progress))| *at > newest.saturating_sub(windows) && progress.completed.is_some())
+        let mut here = self.lanes.lanes().filter(|((_, of, name), _)| *of == comm && **name == *func);
+        here.any(|(_, of)| of.window > newest.saturating_sub(windows) && of.is_numbered)
+    }
+
+    /// The communicators that its processes are in calls of by its last digest, or may wait for
+    /// their devices in.
+    pub(super) fn waited_in(&self) -> impl Iterator<Item = u64> {
+        let last = self.digests().next_back();
+        let calls = last.into_iter().flat_map(|digest| &digest.long_calls).filter_map(|call| call.comm);
+        let syncing = last.into_iter().flat_map(|digest| &digest.processes).filter(|p| p.device_ms.is_some());
+        let syncing: BTreeSet<u32> = syncing.map(|process| process.pid).collect();
+        let lanes = self.lanes.lanes().map(|((pid, comm, _), _)| (*pid, *comm));
+        let of_devices = lanes.filter(move |(pid, _)| syncing.contains(pid)).map(|(_, comm)| comm);
+        calls.map(|of| of.comm_hash).chain(of_devices)
     }
 
     /// How far the node's clock is ahead of a reference's, by the last digest that says it. Where
@@ -278,27 +278,20 @@ impl Page {
         if *self.name != *node {
             self.name = node.into();
         }
-        for lane in &digest.lanes {
-            let Some(pid) = digest.processes.get(lane.process).map(|process| process.pid) else { continue };
-            let Some(progress) = progress(&self.name, pid, lane, digest.window) else { continue };
-            let known = self.lanes.entry((pid, lane.comm_hash, Arc::clone(&lane.func)));
-            let known = known.or_insert_with(|| (i64::MIN, Progress::default()));
-            if digest.window >= known.0 {
-                *known = (digest.window, progress);
-            }
-        }
+        self.lanes.add(digest);
     }
 
     fn forget(&mut self) {
         let Some((&newest, _)) = self.received.last_key_value() else { return };
-        self.lanes.retain(|_, (at, _)| *at > newest - REMEMBER);
-        if self.lanes.len() > MOST_LANES {
-            let mut windows: Vec<i64> = self.lanes.values().map(|(at, _)| *at).collect();
+        self.lanes.retain(|of| of.window > newest - REMEMBER);
+        let known = self.lanes.lanes().count();
+        if known > MOST_LANES {
+            let mut windows: Vec<i64> = self.lanes.lanes().map(|(_, of)| of.window).collect();
             windows.sort_unstable();
-            let mut excess = windows.len() - MOST_LANES;
+            let mut excess = known - MOST_LANES;
             let last = windows[excess - 1];
-            self.lanes.retain(|_, (at, _)| {
-                let goes = *at <= last && excess > 0;
+            self.lanes.retain(|of| {
+                let goes = of.window <= last && excess > 0;
                 excess -= usize::from(goes);
                 !goes
             });

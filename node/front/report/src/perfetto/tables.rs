@@ -57,6 +57,7 @@ pub const TABLES: &[Table] = &[
             "nranks",
             "comm_hash",
             "seq",
+            "comm_seq",
             "count",
             "datatype",
             "bytes",

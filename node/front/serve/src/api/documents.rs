@@ -52,6 +52,7 @@ pub(super) async fn stragglers(
         (timeout_ms(&gateway, params.timeout)?, params.require_all, gateway.rate().clone());
     let (json, coverage) = gateway
         .ask(&who, move |target| {
+            target.check_job(params.job.as_deref())?;
             let (since_ms, between) = match params.span(target)? {
                 Span::Standing => (None, None),
                 Span::Back(since_ms) => (Some(since_ms), None),
@@ -95,6 +96,7 @@ pub(super) async fn explain(
     let (timeout_ms, require_all) = (timeout_ms(&gateway, params.timeout)?, params.require_all);
     let (json, coverage) = gateway
         .ask(&who, move |target| {
+            target.check_job(params.job.as_deref())?;
             let what = match (params.finding, params.span(target)?) {
                 (Some(ts_ns), Span::Standing) => ExplainWhat::Finding { ts_ns },
                 (Some(_), _) => {
@@ -165,7 +167,7 @@ pub(super) async fn stacks(
     let every = duration_of(params.every)?.unwrap_or(Duration::from_millis(50));
     let request = LocalRequest::Stacks(StacksQuestion {
         wanted: StacksWanted {
-            job: params.job,
+            job: params.job.clone(),
             ranks: ranks.map(|ranks| ranks.0).unwrap_or_default(),
             children: params.children,
             all_threads: params.all_threads,
@@ -176,7 +178,12 @@ pub(super) async fn stacks(
         nodes: params.nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::to_owned).collect(),
         labels: Vec::new(),
     });
-    let json = gateway.ask(&who, move |target| target.document(request)).await?;
+    let job = params.job;
+    let asked = gateway.ask(&who, move |target| {
+        target.check_job(job.as_deref())?;
+        target.document(request)
+    });
+    let json = asked.await?;
     #[derive(Deserialize)]
     struct Covered {
         coverage: Coverage,
@@ -264,6 +271,7 @@ pub(super) async fn watch(
     let of = OfTime { since: params.since, until: params.until, ..OfTime::default() };
     let watched = gateway
         .ask(&who, move |target| {
+            target.check_job(params.job.as_deref())?;
             let span = match of.span(target)? {
                 Span::Standing if target.is_stores() => None,
                 Span::Standing => return snapshot::first(target, params.job),
@@ -379,7 +387,11 @@ pub(super) async fn cost(
     let params = given(params)?;
     let (since, timeout) = (duration_of(params.since)?, gateway.timeout(duration_of(params.timeout)?)?);
     let rate = gateway.rate().clone();
-    let bill = gateway.ask(&who, move |target| bill::of(target, params.job, since, timeout, &rate)).await?;
+    let asked = gateway.ask(&who, move |target| {
+        target.check_job(params.job.as_deref())?;
+        bill::of(target, params.job, since, timeout, &rate)
+    });
+    let bill = asked.await?;
     let status = match (bill.is_complete(), params.require_all) {
         (true, _) => status(&Coverage::default(), false)?,
         (false, true) => return Err(Problem::partial(bill.coverage().clone())),
@@ -441,13 +453,19 @@ pub(super) async fn board(
         timeout_ms: timeout_ms(&gateway, timeout)?,
     };
     let board = gateway
-        .ask(&who, move |target| match (target.is_stores(), question.until_ns) {
-            // Without a time, the end of the stores, as everywhere.
-            (true, None) => {
-                let until_ns = target.now_ns();
-                front::top::past::board(target, question.job.as_deref(), until_ns)
+        .ask(&who, move |target| {
+            // Who knows the answer before has named a job that is known.
+            if question.known.is_none() {
+                target.check_job(question.job.as_deref())?;
             }
-            _ => target.board(question),
+            match (target.is_stores(), question.until_ns) {
+                // Without a time, the end of the stores, as everywhere.
+                (true, None) => {
+                    let until_ns = target.now_ns();
+                    front::top::past::board(target, question.job.as_deref(), until_ns)
+                }
+                _ => target.board(question),
+            }
         })
         .await?;
     let json = serde_json::to_string(&board).map_err(|error| Problem::internal(error.to_string()))?;

@@ -131,6 +131,8 @@ pub(super) async fn watch_events(
     params: Result<Query<WatchParams>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(params) = params.map_err(|error| Problem::wrong(error.body_text()))?;
+    let job = params.job.clone();
+    gateway.ask(&who, move |target| Ok(target.check_job(job.as_deref())?)).await?;
     let (to, events) = mpsc::channel(2);
     let (_asked, stop) = gateway.begin(&who, move |target| {
         if target.is_stores() {

@@ -5,6 +5,7 @@
 //! for indexes, constraints and types of their own, of which there are none here.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -15,6 +16,7 @@ use rusqlite::functions::{Context as Arguments, FunctionFlags};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, params};
 
+use super::infer;
 use super::rewrite::rewritten;
 use super::tokens::{Kind, Token, closing};
 use super::types::{self, PgType};
@@ -76,6 +78,7 @@ pub(super) struct Catalog {
     conn: Connection,
     made: Instant,
     tables: BTreeSet<String>,
+    columns: Arc<infer::Columns>,
 }
 
 impl Catalog {
@@ -87,7 +90,10 @@ impl Catalog {
         let conn = Connection::open_in_memory()?;
         conn.execute_batch("ATTACH ':memory:' AS pg_catalog; ATTACH ':memory:' AS information_schema")?;
         conn.execute_batch(DDL).context("the catalogue")?;
-        let mut made = Self { conn, made: Instant::now(), tables: BTreeSet::new() };
+        let known = tables.iter().flat_map(|table| &table.columns);
+        let known = known.map(|column| (column.name.as_str(), column.decl_type.as_str())).chain([("node", "TEXT")]);
+        let columns = Arc::new(infer::columns(known));
+        let mut made = Self { conn, made: Instant::now(), tables: BTreeSet::new(), columns };
         made.fill()?;
         for (oid, table) in (FIRST_OID..).zip(tables) {
             made.table(oid, table)?;
@@ -97,6 +103,11 @@ impl Catalog {
         made.conn.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_LENGTH, LONGEST_VALUE)?;
         made.conn.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_ATTACHED, 2)?;
         Ok(made)
+    }
+
+    /// The types of the tables' columns, by name.
+    pub(super) fn columns(&self) -> Arc<infer::Columns> {
+        Arc::clone(&self.columns)
     }
 
     /// When it was made.

@@ -30,6 +30,32 @@ pub(super) fn syntax(message: String) -> PgWireError {
     error("42601", message, Some(DIALECT))
 }
 
+/// A cursor that is not there, or may not be (invalid_cursor_name).
+pub(super) fn cursor(message: String) -> PgWireError {
+    error("34000", message, None)
+}
+
+/// What is done in a transaction only (no_active_sql_transaction).
+pub(super) fn no_transaction(message: &str) -> PgWireError {
+    error("25P01", message.to_owned(), None)
+}
+
+/// Something that a client is told (warning).
+pub(super) fn warning(message: String) -> PgWireBackendMessage {
+    let info = ErrorInfo::new("WARNING".to_owned(), "01000".to_owned(), message);
+    PgWireBackendMessage::NoticeResponse(NoticeResponse::from(info))
+}
+
+/// A parameter's type is neither sent nor told by its place (indeterminate_datatype).
+pub(super) fn indeterminate(message: String) -> PgWireError {
+    error("42P18", message, None)
+}
+
+/// Two types that are not compared (undefined_function, as PostgreSQL has it for operators).
+pub(super) fn operator(message: String) -> PgWireError {
+    error("42883", message, None)
+}
+
 /// An unknown setting (undefined_object), or an invalid value of it.
 pub(super) fn setting(message: String) -> PgWireError {
     error("42704", message, None)

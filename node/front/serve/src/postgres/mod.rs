@@ -3,12 +3,15 @@
 //!
 //! - `auth`: who may connect; `session`: a client's statements and settings; `running`: a question
 //!   and its rows as they come; `types`, `errors`: values and errors in PostgreSQL's forms.
-//! - `tokens`, `statement`: kinds of statements, and inserting parameters; `catalog`, `rewrite`:
-//!   what clients look up of tables, columns and settings.
+//! - `copy`: answers as one stream.
+//! - `tokens`, `statement`: kinds of statements, and inserting parameters; `infer`: their types;
+//!   `catalog`, `rewrite`: what clients look up of tables, columns and settings.
 
 mod auth;
 mod catalog;
+mod copy;
 mod errors;
+mod infer;
 pub(crate) mod password;
 mod rewrite;
 mod running;
@@ -49,17 +52,32 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// Answers a statement from the catalogue, which is refreshed now and then.
-    ///
-    /// # Errors
-    /// The target does not list its tables.
-    async fn catalog(&self, who: &Who, tokens: Vec<tokens::Token>) -> Result<Found, Problem> {
+    /// Makes the catalogue anew where it is old.
+    async fn refresh(&self, who: &Who) -> Result<(), Problem> {
         let is_young = |catalog: &Option<Catalog>| catalog.as_ref().is_some_and(|catalog| catalog.age() < CATALOG_AGE);
         if !is_young(&self.catalog.lock()) {
             let tables = self.gateway.ask(who, ask::Target::tables).await?;
             let made = Catalog::new(&tables).map_err(|error| Problem::internal(format!("{error:#}")))?;
             *self.catalog.lock() = Some(made);
         }
+        Ok(())
+    }
+
+    /// The types of the tables' columns.
+    ///
+    /// # Errors
+    /// The target does not list its tables.
+    async fn columns(&self, who: &Who) -> Result<Arc<infer::Columns>, Problem> {
+        self.refresh(who).await?;
+        Ok(self.catalog.lock().as_ref().map(Catalog::columns).unwrap_or_default())
+    }
+
+    /// Answers a statement from the catalogue, which is refreshed now and then.
+    ///
+    /// # Errors
+    /// The target does not list its tables.
+    async fn catalog(&self, who: &Who, tokens: Vec<tokens::Token>) -> Result<Found, Problem> {
+        self.refresh(who).await?;
         let catalog = Arc::clone(&self.catalog);
         let asked = tokio::task::spawn_blocking(move || catalog.lock().as_mut().map(|catalog| catalog.ask(&tokens)));
         match asked.await {

@@ -9,10 +9,14 @@ use anyhow::Context;
 /// Longer passwords are refused.
 const MAX_BYTES: u64 = 4096;
 
+/// Shorter ones could be guessed: how often somebody tries is not counted, so that nobody keeps the
+/// right one out.
+const MIN_BYTES: usize = 12;
+
 /// The first line of a file, a password.
 ///
 /// # Errors
-/// It cannot be read, others can read it, or its first line is empty.
+/// It cannot be read, others can read it, or its first line is empty or short.
 pub(crate) fn first_line(file: &Path) -> anyhow::Result<String> {
     let shown = file.display();
     let mut opened = std::fs::File::open(file).with_context(|| format!("reading the password from {shown}"))?;
@@ -22,5 +26,6 @@ pub(crate) fn first_line(file: &Path) -> anyhow::Result<String> {
     read.with_context(|| format!("reading the password from {shown}"))?;
     let line = text.lines().next().unwrap_or_default().trim();
     anyhow::ensure!(!line.is_empty(), "the first line of {shown} is empty: it should be a password");
+    anyhow::ensure!(line.len() >= MIN_BYTES, "the password in {shown} is short: {MIN_BYTES} characters at least");
     Ok(line.to_owned())
 }

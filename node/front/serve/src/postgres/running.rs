@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
 use super::super::gateway::{Shared, Who};
+use super::infer::Inferred;
 use super::{errors, types};
 
 /// Pieces of an answer that wait for their client; beyond, the nodes have to wait.
@@ -40,6 +41,8 @@ pub(super) enum Next {
 /// A question that was started. Dropping it ends it on every node.
 pub(super) struct Running {
     columns: Vec<(String, Type)>,
+    /// Columns whose type neither their declaration nor a value told.
+    untyped: Vec<bool>,
     waiting: VecDeque<Vec<Value>>,
     events: Option<mpsc::Receiver<Event>>,
     ended: Option<Option<Coverage>>,
@@ -50,8 +53,15 @@ impl Running {
     /// An answer that is complete already.
     pub(super) fn of_rows(columns: &[ColumnMeta], rows: Vec<Vec<Value>>) -> Self {
         let waiting = VecDeque::from(rows);
+        let untyped = untyped(columns, &waiting);
         let columns = typed(columns, &waiting);
-        Self { columns, waiting, events: None, ended: Some(None), _stop: None }
+        Self { columns, untyped, waiting, events: None, ended: Some(None), _stop: None }
+    }
+
+    /// These rows under the columns of this answer.
+    pub(super) fn like(&self, rows: Vec<Vec<Value>>) -> Self {
+        let (columns, untyped) = (self.columns.clone(), self.untyped.clone());
+        Self { columns, untyped, waiting: rows.into(), events: None, ended: Some(None), _stop: None }
     }
 
     /// Asks the nodes, and waits for the first rows: they decide the types of columns.
@@ -91,6 +101,7 @@ impl Running {
         let (_, stop) = started.map_err(|problem| errors::of_problem(&problem))?;
         let mut running = Self {
             columns: Vec::new(),
+            untyped: Vec::new(),
             waiting: VecDeque::new(),
             events: Some(events),
             ended: None,
@@ -102,6 +113,7 @@ impl Running {
                 columns = found;
             }
         }
+        running.untyped = untyped(&columns, &running.waiting);
         running.columns = typed(&columns, &running.waiting);
         Ok(running)
     }
@@ -156,6 +168,24 @@ impl Running {
         self.columns.iter().map(|(_, kind)| kind.clone()).collect()
     }
 
+    /// Whether there are columns whose type nothing told so far.
+    pub(super) fn has_untyped(&self) -> bool {
+        self.untyped.contains(&true)
+    }
+
+    /// Gives such columns the types of their expressions.
+    pub(super) fn infer(&mut self, kinds: &[Option<Inferred>]) {
+        if kinds.len() != self.columns.len() {
+            return; // not the list of this result
+        }
+        for (((_, kind), untyped), inferred) in self.columns.iter_mut().zip(&mut self.untyped).zip(kinds) {
+            if let (true, Some(inferred)) = (*untyped, inferred) {
+                *kind = types::of(*inferred);
+                *untyped = false;
+            }
+        }
+    }
+
     /// Sets other types of its columns: those that a client was sent before.
     pub(super) fn retype(&mut self, types: &[Type]) {
         for ((_, kind), described) in self.columns.iter_mut().zip(types) {
@@ -186,6 +216,11 @@ impl Running {
         });
         Ok(Arc::new(fields.collect()))
     }
+}
+
+fn untyped(columns: &[ColumnMeta], rows: &VecDeque<Vec<Value>>) -> Vec<bool> {
+    let has_value = |at: usize| rows.iter().filter_map(|row| row.get(at)).any(|value| *value != Value::Null);
+    columns.iter().enumerate().map(|(at, column)| column.decl_type.is_empty() && !has_value(at)).collect()
 }
 
 fn typed(columns: &[ColumnMeta], rows: &VecDeque<Vec<Value>>) -> Vec<(String, Type)> {

@@ -1,13 +1,13 @@
 //! A client's session: its statements by the simple protocol, and the answers that are being read.
 //! `extended` has the extended protocol, `settings` what `SET` and `SHOW` are about.
 
+mod cursors;
 mod extended;
 mod settings;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,22 +23,27 @@ use pgwire::api::store::PortalStore;
 use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionHandle, PgWireConnectionState, Type};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
+use pgwire::messages::copy::{CopyData, CopyDone, CopyOutResponse};
 use pgwire::messages::data::RowDescription;
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 use pgwire::messages::simplequery::Query;
 use query_planner::{ColumnMeta, Value};
 
 use super::catalog::Found;
+use super::copy::{Copy, Form};
+use super::infer::{Inferred, Parameter};
 use super::running::{Next, Running};
 use super::statement::{Class, Statement, literals};
-use super::{Asking, auth, errors, types};
+pub(super) use cursors::CursorStatement;
+use cursors::Cursors;
+use settings::Settings;
+
+use super::{Asking, auth, errors, infer, types};
 
 /// The state of a session.
 struct Session {
-    require_all: AtomicBool,
-    timeout_ms: AtomicU64,
-    /// Settings that have no effect here.
-    settings: Mutex<HashMap<String, String>>,
+    settings: Mutex<Settings>,
+    cursors: tokio::sync::Mutex<Cursors>,
     /// Answers that are being read, by portal.
     running: tokio::sync::Mutex<HashMap<String, Running>>,
     /// Types that the client was sent for the columns of a statement.
@@ -89,9 +94,8 @@ struct Sent {
 impl Handler {
     fn session<C: ClientInfo>(client: &C) -> Arc<Session> {
         client.session_extensions().get_or_insert_with(|| Session {
-            require_all: AtomicBool::new(false),
-            timeout_ms: AtomicU64::new(settings::DEFAULT_MS),
             settings: Mutex::default(),
+            cursors: tokio::sync::Mutex::default(),
             running: tokio::sync::Mutex::default(),
             given_types: Mutex::default(),
             described: tokio::sync::Mutex::default(),
@@ -115,12 +119,18 @@ impl Handler {
     ) -> PgWireResult<Running> {
         let session = Self::session(client);
         let who = auth::who(client);
-        let wanted = Duration::from_millis(session.timeout_ms.load(Ordering::Relaxed));
+        let longest = self.asking.gateway.longest();
+        let wanted = Duration::from_millis(session.settings.lock().timeout_ms).min(longest);
         let timeout = self.asking.gateway.timeout(Some(wanted)).map_err(|problem| errors::of_problem(&problem))?;
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let ask = |sql: &str, plan_only| Question { sql: sql.to_owned(), timeout_ms, plan_only, ..Question::default() };
         match &statement.class {
-            Class::Nodes => Running::ask(&self.asking.gateway, &who, ask(&statement.sql, false), cancelled).await,
+            Class::Nodes => {
+                let mut running =
+                    Running::ask(&self.asking.gateway, &who, ask(&statement.sql, false), cancelled).await?;
+                self.describe(client, statement, &mut running).await;
+                Ok(running)
+            }
             Class::Explain(_, true) => {
                 Err(errors::unsupported("EXPLAIN ANALYZE is not offered here: rankmesh query --explain=analyze is"))
             }
@@ -134,8 +144,11 @@ impl Handler {
                     Found::Wrong(message) => Err(errors::unsupported(message)),
                 }
             }
+            Class::Cursor(CursorStatement::Fetch { name, rows }) => {
+                session.cursors.lock().await.fetch(name, *rows, cancelled).await
+            }
             Class::Show(name) => {
-                let value = settings::value(&session, name)?;
+                let value = session.settings.lock().value(name)?;
                 let column = ColumnMeta { name: name.clone(), decl_type: "TEXT".to_owned() };
                 Ok(Running::of_rows(&[column], vec![vec![Value::Text(value.into_bytes())]]))
             }
@@ -144,34 +157,122 @@ impl Handler {
     }
 
     /// Runs a statement without rows; none if it has some.
-    fn command<C: ClientInfo>(&self, client: &mut C, statement: &Statement) -> PgWireResult<Option<Tag>> {
+    async fn command<C>(&self, client: &mut C, statement: &Statement) -> PgWireResult<Option<Tag>>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
         let session = Self::session(client);
         let status = client.transaction_status();
         Ok(Some(Tag::new(match &statement.class {
             Class::Begin => {
                 client.set_transaction_status(status.to_in_transaction_state());
+                session.settings.lock().begin();
                 "BEGIN"
             }
-            Class::Commit => {
+            Class::Commit | Class::Rollback => {
+                let committed = statement.class == Class::Commit && status != TransactionStatus::Error;
                 client.set_transaction_status(TransactionStatus::Idle);
-                if status == TransactionStatus::Error { "ROLLBACK" } else { "COMMIT" }
+                session.settings.lock().end(committed);
+                session.cursors.lock().await.end(committed);
+                if committed { "COMMIT" } else { "ROLLBACK" }
             }
-            Class::Rollback => {
-                client.set_transaction_status(TransactionStatus::Idle);
-                "ROLLBACK"
-            }
-            Class::Set(name, value) => {
-                settings::set(&session, name, value)?;
+            Class::Set(name, value, local) => {
+                let longest_ms = u64::try_from(self.asking.gateway.longest().as_millis()).unwrap_or(u64::MAX);
+                let said = session.settings.lock().set(name, value, *local, longest_ms)?;
+                if let Some(said) = said {
+                    client.feed(errors::warning(said)).await?;
+                }
                 "SET"
             }
             Class::Reset(name) => {
-                settings::reset(&session, name);
+                session.settings.lock().reset(name);
                 "RESET"
             }
+            Class::DiscardAll => {
+                session.settings.lock().reset("all");
+                session.cursors.lock().await.close(None)?;
+                session.given_types.lock().clear();
+                "DISCARD ALL"
+            }
+            Class::Cursor(CursorStatement::Declare { name, at, hold }) => {
+                if !hold && status == TransactionStatus::Idle {
+                    return Err(errors::no_transaction("DECLARE CURSOR can only be used in transaction blocks"));
+                }
+                let question = Statement::one(&statement.sql[*at..])?;
+                let mut cancelled = Self::cancelled(client).await;
+                let running = Box::pin(self.begin(client, &question.with(&[])?, &mut cancelled)).await?;
+                session.cursors.lock().await.open(name, running, *hold)?;
+                "DECLARE CURSOR"
+            }
+            Class::Cursor(CursorStatement::Move { name, rows }) => {
+                let mut cancelled = Self::cancelled(client).await;
+                let passed = session.cursors.lock().await.pass(name, *rows, &mut cancelled).await?;
+                return Ok(Some(Tag::new("MOVE").with_rows(passed)));
+            }
+            Class::Cursor(CursorStatement::Close(name)) => {
+                session.cursors.lock().await.close(name.as_deref())?;
+                if name.is_some() { "CLOSE CURSOR" } else { "CLOSE CURSOR ALL" }
+            }
+            Class::Copy(copy) => return self.copy_out(client, copy).await.map(Some),
             Class::Done(tag) => tag,
             Class::Refused(why) => return Err(errors::unsupported(*why)),
-            Class::Show(_) | Class::Explain(..) | Class::Catalog | Class::Nodes => return Ok(None),
+            Class::Cursor(CursorStatement::Fetch { .. })
+            | Class::Show(_)
+            | Class::Explain(..)
+            | Class::Catalog
+            | Class::Nodes => return Ok(None),
         })))
+    }
+
+    /// Sends an answer as one stream.
+    async fn copy_out<C>(&self, client: &mut C, copy: &Copy) -> PgWireResult<Tag>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let session = Self::session(client);
+        let statement = Statement::one(&copy.sql)?.with(&[])?;
+        let mut cancelled = Self::cancelled(client).await;
+        let mut running = Box::pin(self.begin(client, &statement, &mut cancelled)).await?;
+        let is_binary = copy.form == Form::Binary;
+        let fields = running.fields(if is_binary { &Format::UnifiedBinary } else { &Format::UnifiedText })?;
+        let columns = i16::try_from(fields.len()).unwrap_or(i16::MAX);
+        let form = i8::from(is_binary);
+        let begun = CopyOutResponse::new(form, columns, vec![i16::from(form); fields.len()]);
+        client.feed(PgWireBackendMessage::CopyOutResponse(begun)).await?;
+        let data = |bytes| PgWireBackendMessage::CopyData(CopyData::new(bytes));
+        if let Some(first) = copy.begin(&fields) {
+            client.feed(data(first)).await?;
+        }
+        let mut encoder = DataRowEncoder::new(Arc::clone(&fields));
+        let mut rows = 0;
+        loop {
+            match running.next(&mut cancelled).await? {
+                Next::Row(row) => {
+                    client.feed(data(copy.row(&mut encoder, &fields, &row)?)).await?;
+                    rows += 1;
+                }
+                Next::End(coverage) => {
+                    if let Some(coverage) = coverage {
+                        if session.settings.lock().require_all && !coverage.is_complete() {
+                            return Err(errors::partial(&coverage));
+                        }
+                        if let Some(notice) = errors::notice(&coverage) {
+                            client.feed(notice).await?;
+                        }
+                    }
+                    break;
+                }
+            }
+        }
+        if let Some(last) = copy.end() {
+            client.feed(data(last)).await?;
+        }
+        client.feed(PgWireBackendMessage::CopyDone(CopyDone::new())).await?;
+        Ok(Tag::new("COPY").with_rows(rows))
     }
 
     /// Sends rows as they come: all, or a given number.
@@ -204,7 +305,7 @@ impl Handler {
                     }
                 }
                 Next::End(Some(coverage)) => {
-                    if session.require_all.load(Ordering::Relaxed) && !coverage.is_complete() {
+                    if session.settings.lock().require_all && !coverage.is_complete() {
                         return Err(errors::partial(&coverage));
                     }
                     if let Some(notice) = errors::notice(&coverage) {
@@ -234,7 +335,7 @@ impl Handler {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         Self::check(client, statement)?;
-        if let Some(tag) = self.command(client, statement)? {
+        if let Some(tag) = self.command(client, statement).await? {
             client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::from(tag))).await?;
             return Ok(());
         }
@@ -265,12 +366,41 @@ impl Handler {
         {
             return Ok(running);
         }
-        let statement = portal.statement.statement.with(&literals(portal)?)?;
+        let inferred = self.inferred(client, &portal.statement.statement).await?;
+        let statement = portal.statement.statement.with(&literals(portal, &inferred)?)?;
         let mut running = self.begin(client, &statement, cancelled).await?;
         if let Some(given_types) = session.given_types.lock().get(id) {
             running.retype(given_types);
         }
         Ok(running)
+    }
+
+    /// What the places of a statement's parameters say of their types.
+    async fn inferred<C: ClientInfo>(&self, client: &C, statement: &Statement) -> PgWireResult<Vec<Parameter>> {
+        let count = statement.parameters();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        // (The catalogue's tables are not those of the nodes; their values are looked up as texts.)
+        if statement.class == Class::Catalog {
+            let of_catalog = infer::parameters(&statement.tokens, &infer::Columns::new(), count);
+            let or_text = |found| if found == Parameter::Unknown { Parameter::Is(Inferred::Text) } else { found };
+            return Ok(of_catalog.into_iter().map(or_text).collect());
+        }
+        let columns = self.asking.columns(&auth::who(client)).await.map_err(|problem| errors::of_problem(&problem))?;
+        Ok(infer::parameters(&statement.tokens, &columns, count))
+    }
+
+    /// Gives computed columns whose values do not tell their types those that their expressions
+    /// have.
+    async fn describe<C: ClientInfo>(&self, client: &C, statement: &Statement, running: &mut Running) {
+        if statement.class != Class::Nodes || !running.has_untyped() {
+            return;
+        }
+        let Ok(columns) = self.asking.columns(&auth::who(client)).await else { return };
+        if let Some(kinds) = infer::results(&statement.tokens, &columns) {
+            running.infer(&kinds);
+        }
     }
 }
 
@@ -278,6 +408,7 @@ fn tag_of(statement: &Statement) -> &'static str {
     match statement.class {
         Class::Show(_) => "SHOW",
         Class::Explain(..) => "EXPLAIN",
+        Class::Cursor(_) => "FETCH",
         _ => "SELECT",
     }
 }

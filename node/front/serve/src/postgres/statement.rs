@@ -5,8 +5,12 @@ use pgwire::api::Type;
 use pgwire::api::portal::Portal;
 use pgwire::error::{PgWireError, PgWireResult};
 
+use super::copy::Copy;
 use super::errors;
+use super::infer::Parameter;
+use super::session::CursorStatement;
 use super::tokens::{Kind, Token, closing, statements, tokens};
+use super::types;
 
 /// The kind of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,8 +18,13 @@ pub(super) enum Class {
     Begin,
     Commit,
     Rollback,
-    /// `SET name = value`, `SET name TO value`.
-    Set(String, String),
+    /// `SET name = value`, `SET name TO value`; whether it is `SET LOCAL`.
+    Set(String, String, bool),
+    /// Back to how a session begins.
+    DiscardAll,
+    Cursor(CursorStatement),
+    /// An answer as one stream.
+    Copy(Copy),
     /// Back to the default: a setting, or all.
     Reset(String),
     Show(String),
@@ -69,8 +78,20 @@ impl Statement {
         Ok(statements(sql).map_err(errors::syntax)?.into_iter().map(|(sql, tokens)| Self::new(sql, tokens)).collect())
     }
 
+    /// The one statement of a text.
+    ///
+    /// # Errors
+    /// There is none, or there are more.
+    pub(super) fn one(sql: &str) -> PgWireResult<Self> {
+        let mut all = Self::all(sql)?;
+        match (all.pop(), all.is_empty()) {
+            (Some(statement), true) => Ok(statement),
+            _ => Err(errors::syntax("one SELECT is expected here".to_owned())),
+        }
+    }
+
     fn new(sql: String, tokens: Vec<Token>) -> Self {
-        let class = class(&tokens);
+        let class = class(&sql, &tokens);
         Self { sql, tokens, class }
     }
 
@@ -104,7 +125,7 @@ impl Statement {
                 sql.push(' ');
                 continue;
             }
-            if self.class != Class::Catalog && token.is("public") && next_is(1, ".") {
+            if self.class != Class::Catalog && token.name().as_deref() == Some("public") && next_is(1, ".") {
                 sql.push_str(&self.sql[copied..token.at]);
                 copied = self.tokens.get(at + 2).map_or(self.sql.len(), |next| next.at);
                 at += 2;
@@ -137,7 +158,7 @@ fn past_type(tokens: &[Token], at: usize) -> usize {
     end.min(tokens.len())
 }
 
-fn class(tokens: &[Token]) -> Class {
+fn class(sql: &str, tokens: &[Token]) -> Class {
     let name = |at: usize| tokens.get(at).and_then(Token::name).unwrap_or_default();
     let value = |from: usize| {
         let words = tokens.iter().skip(from).map(|token| token.string().unwrap_or_else(|| token.text.clone()));
@@ -151,10 +172,12 @@ fn class(tokens: &[Token]) -> Class {
         "savepoint" => Class::Done("SAVEPOINT"),
         "release" => Class::Done("RELEASE"),
         "deallocate" => Class::Done("DEALLOCATE"),
-        "discard" => Class::Done("DISCARD ALL"),
+        "discard" if name(1) == "all" => Class::DiscardAll,
+        "discard" => Class::Done("DISCARD"),
         "unlisten" => Class::Done("UNLISTEN"),
         "set" => {
             let mut at = 1;
+            let local = name(1) == "local";
             while ["session", "local"].contains(&name(at).as_str()) && tokens.len() > at + 1 {
                 at += 1;
             }
@@ -163,7 +186,7 @@ fn class(tokens: &[Token]) -> Class {
                 return Class::Done("SET");
             }
             if name(at) == "time" && name(at + 1) == "zone" {
-                return Class::Set("timezone".to_owned(), value(at + 2));
+                return Class::Set("timezone".to_owned(), value(at + 2), local);
             }
             let mut known = name(at);
             // rankmesh.require_all
@@ -172,7 +195,7 @@ fn class(tokens: &[Token]) -> Class {
                 at += 2;
             }
             let is_set = tokens.get(at + 1).is_some_and(|token| token.is("=") || token.is("to"));
-            if is_set { Class::Set(known, value(at + 2)) } else { Class::Set(known, value(at + 1)) }
+            Class::Set(known, value(at + if is_set { 2 } else { 1 }), local)
         }
         "reset" => Class::Reset(name(1)),
         "show" => Class::Show(shown(tokens)),
@@ -186,10 +209,10 @@ fn class(tokens: &[Token]) -> Class {
                 None => Class::Nodes,
             }
         }
-        "declare" | "fetch" | "move" | "close" => Class::Refused(
-            "there are no cursors by name: rows are streamed as they are read, and Execute may fetch them in parts",
-        ),
-        "copy" => Class::Refused("COPY is not offered: ask with SELECT; rankmesh export writes files"),
+        "declare" | "fetch" | "move" | "close" => {
+            CursorStatement::parsed(tokens).map_or_else(Class::Refused, Class::Cursor)
+        }
+        "copy" => Copy::parsed(sql, tokens).map_or_else(Class::Refused, Class::Copy),
         "prepare" | "execute" => {
             Class::Refused("PREPARE is not offered as SQL: the protocol's own prepared statements are")
         }
@@ -229,14 +252,47 @@ fn is_catalog(tokens: &[Token]) -> bool {
 /// The values of a portal's parameters, as literals of SQLite.
 ///
 /// # Errors
-/// A value is none of its type, or its type is not known here.
-pub(super) fn literals(portal: &Portal<Statement>) -> PgWireResult<Vec<String>> {
-    (0..portal.parameter_len()).map(|at| literal(portal, at)).collect()
+/// A value is none of its type, or its type is not known here; its type is neither sent nor told by
+/// its place, or they contradict each other.
+pub(super) fn literals(portal: &Portal<Statement>, inferred: &[Parameter]) -> PgWireResult<Vec<String>> {
+    let kinds = parameter_types(&portal.statement.parameter_types, inferred)?;
+    kinds.into_iter().enumerate().map(|(at, kind)| literal(portal, at, kind)).collect()
 }
 
-fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
+/// The types of parameters: as the client says, else as their places say.
+///
+/// # Errors
+/// Neither says, or they contradict each other.
+pub(super) fn parameter_types(given: &[Option<Type>], inferred: &[Parameter]) -> PgWireResult<Vec<Type>> {
+    let of = |(at, inferred): (usize, &Parameter)| {
+        let number = at + 1;
+        let given = given.get(at).cloned().flatten().filter(|kind| *kind != Type::UNKNOWN);
+        match (given, *inferred) {
+            (Some(kind), Parameter::Is(wanted)) if is_text(&kind) && wanted.is_number() => {
+                Err(errors::operator(format!(
+                    "parameter ${number} is a text where a number is compared: send a number, or write CAST(${number} AS {})",
+                    wanted.name()
+                )))
+            }
+            (Some(kind), _) => Ok(kind),
+            (None, Parameter::Is(kind)) => Ok(types::of(kind)),
+            (None, Parameter::Unknown) => Err(errors::indeterminate(format!(
+                "could not determine data type of parameter ${number}: write CAST(${number} AS INTEGER), REAL, TEXT or BLOB"
+            ))),
+            (None, Parameter::Differs) => Err(errors::indeterminate(format!(
+                "parameter ${number} is a number in one place and a text in another: CAST(${number} AS …) in each"
+            ))),
+        }
+    };
+    inferred.iter().enumerate().map(of).collect()
+}
+
+fn is_text(kind: &Type) -> bool {
+    [Type::TEXT, Type::VARCHAR, Type::BPCHAR, Type::NAME].contains(kind)
+}
+
+fn literal(portal: &Portal<Statement>, at: usize, kind: Type) -> PgWireResult<String> {
     let Some(Some(bytes)) = portal.parameters.get(at) else { return Ok("NULL".to_owned()) };
-    let kind = portal.statement.parameter_types.get(at).cloned().flatten().unwrap_or(Type::UNKNOWN);
     let wrong = |error: &dyn std::fmt::Display| errors::data(format!("parameter ${}: {error}", at + 1));
     let is_binary = matches!(&portal.parameter_format, pgwire::api::portal::Format::UnifiedBinary)
         || matches!(&portal.parameter_format, pgwire::api::portal::Format::Individual(codes) if codes.get(at) == Some(&1));
@@ -272,7 +328,10 @@ fn literal(portal: &Portal<Statement>, at: usize) -> PgWireResult<String> {
     let text = std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
     match kind {
         Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => {
-            text.trim().parse::<i64>().map(integer_literal).map_err(|error| wrong(&error))
+            text.trim().parse::<i64>().map(integer_literal).map_err(|_| {
+                let text: String = record::printable(text).chars().take(40).collect();
+                wrong(&format!("{text:?} is no integer (times are integers: nanoseconds since 1970)"))
+            })
         }
         Type::FLOAT4 | Type::FLOAT8 | Type::NUMERIC => {
             if let Ok(integer) = text.trim().parse::<i64>() {
@@ -342,16 +401,18 @@ mod tests {
             assert_eq!(class(sql), Class::Catalog, "{sql}");
         }
         assert_eq!(class("SELECT user FROM processes"), Class::Nodes);
-        assert_eq!(class("SET require_all = on"), Class::Set("require_all".into(), "on".into()));
+        assert_eq!(class("SET require_all = on"), Class::Set("require_all".into(), "on".into(), false));
         assert_eq!(
             class("SET SESSION rankmesh.require_all TO 'off'"),
-            Class::Set("rankmesh.require_all".into(), "off".into())
+            Class::Set("rankmesh.require_all".into(), "off".into(), false)
         );
-        assert_eq!(class("SET TIME ZONE 'UTC'"), Class::Set("timezone".into(), "UTC".into()));
+        assert_eq!(class("SET TIME ZONE 'UTC'"), Class::Set("timezone".into(), "UTC".into(), false));
         assert_eq!(class("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"), Class::Done("SET"));
         assert_eq!(class("show transaction isolation level"), Class::Show("transaction_isolation".into()));
         assert_eq!(class("EXPLAIN ANALYZE SELECT 1"), Class::Explain(16, true));
-        assert!(matches!(class("COPY t TO STDOUT"), Class::Refused(_)));
+        assert!(matches!(class("COPY t FROM STDIN"), Class::Refused(_)));
+        assert!(matches!(class("COPY t TO STDOUT"), Class::Copy(_)));
+        assert_eq!(class("SET LOCAL x = 1"), Class::Set("x".into(), "1".into(), true));
     }
 
     #[test]

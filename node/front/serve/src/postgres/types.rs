@@ -6,6 +6,7 @@ use pgwire::error::PgWireResult;
 use query_planner::Value;
 
 use super::errors;
+use super::infer::Inferred;
 
 /// A type of PostgreSQL.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +80,16 @@ fn of_declared(decl_type: &str) -> Option<Type> {
         () if has("BLOB") => Some(Type::BYTEA),
         () if has("REAL") || has("FLOA") || has("DOUB") => Some(Type::FLOAT8),
         () => None,
+    }
+}
+
+/// PostgreSQL's type for what an expression is.
+pub(super) fn of(inferred: Inferred) -> Type {
+    match inferred {
+        Inferred::Integer => Type::INT8,
+        Inferred::Real => Type::FLOAT8,
+        Inferred::Text => Type::TEXT,
+        Inferred::Blob => Type::BYTEA,
     }
 }
 

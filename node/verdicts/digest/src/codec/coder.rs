@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use super::{DecodeError, FUNCS, LARGEST, LONGEST_NAME, fold, unfold};
+use super::{DecodeError, LARGEST, LONGEST_NAME, NAMES, fold, unfold};
 
 pub(super) type Coded<T> = Result<T, DecodeError>;
 
@@ -168,11 +168,11 @@ impl<'a> Coder<'a> {
 
     /// A name: 0 none, 1 a text, else its place in the table.
     pub(super) fn name(&mut self, name: Option<&Arc<str>>) -> Coded<Option<Arc<str>>> {
-        let place = |name: &Arc<str>| FUNCS.iter().position(|func| *func == &**name).map_or(1, |place| place as u8 + 2);
+        let place = |name: &Arc<str>| NAMES.iter().position(|func| *func == &**name).map_or(1, |place| place as u8 + 2);
         Ok(match self.byte(name.map_or(0, place))? {
             0 => None,
             1 => Some(self.text(name.map_or("", |name| name))?),
-            code => Some((*FUNCS.get(usize::from(code) - 2).ok_or(DecodeError::Value("function"))?).into()),
+            code => Some((*NAMES.get(usize::from(code) - 2).ok_or(DecodeError::Value("function"))?).into()),
         })
     }
 

@@ -7,6 +7,7 @@ use super::super::Block;
 #[derive(Default, Clone)]
 pub(super) struct Before {
     pub(super) last_seq: u64,
+    pub(super) place: u64,
     pub(super) blocks: Vec<Block>,
 }
 

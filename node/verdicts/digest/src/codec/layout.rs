@@ -5,36 +5,35 @@ use std::sync::Arc;
 
 use observed::Activity;
 
-use super::super::{Digest, Lane, MAX_LEVEL, Open, ReferenceClock};
+use super::super::{Digest, Lane, MAX_LEVEL, ReferenceClock};
 use super::coder::{Coded, Coder};
 use super::expected::Before;
 use super::neighbour::Neighbour;
 use super::{
     DecodeError, HEADS, LARGEST, LIBRARIES, MOST_BLOCKS, NEXT_COMM, NEXT_RANK, OTHER_COMM, OTHER_LIBRARY, VERSION,
-    WITH_WALL, fold, unfold,
+    fold, still, unfold,
 };
 
 /// A communicator: hash and size.
-type CommKey = (u64, Option<i32>);
+pub(super) type CommKey = (u64, Option<i32>);
 
 impl Coder<'_> {
     pub(super) fn digest(&mut self, digest: &mut Digest) -> Coded<()> {
-        let stepped = digest.wall_ahead_ms != 0;
-        let version = self.byte(if stepped { WITH_WALL } else { VERSION })?;
-        if version != VERSION && version != WITH_WALL {
+        let version = self.byte(VERSION)?;
+        if version != VERSION {
             return Err(DecodeError::Version(version));
         }
         digest.window = self.time("window", digest.window)?;
         let window = digest.window;
-        let [clock, cut, lost, unplaced, gone, resent, steps, stepped] = self.flags([
+        let [clock, cut, counts, gone, resent, steps, stepped, still] = self.flags([
             digest.clock.is_some(),
             digest.cut,
-            digest.lost > 0,
-            digest.unplaced > 0,
+            digest.lost > 0 || digest.unplaced > 0,
             !digest.gone.is_empty(),
             !digest.resent.is_empty(),
             !digest.steps.is_empty(),
-            stepped,
+            digest.wall_ahead_ms != 0,
+            !digest.long_calls.is_empty() || !digest.recent.is_empty(),
         ])?;
         digest.cut = cut;
         if clock {
@@ -45,14 +44,11 @@ impl Coder<'_> {
                 bound_us: self.small("clock bound", bound_us)?,
             });
         }
-        if stepped && version < WITH_WALL {
-            return Err(DecodeError::Value("flag"));
-        }
         if stepped {
             digest.wall_ahead_ms = self.time("wall clock", digest.wall_ahead_ms)?;
         }
-        for (given, count) in [(lost, &mut digest.lost), (unplaced, &mut digest.unplaced)] {
-            *count = if given { self.unsigned(*count)? } else { 0 };
+        if counts {
+            (digest.lost, digest.unplaced) = (self.unsigned(digest.lost)?, self.unsigned(digest.unplaced)?);
         }
         if gone {
             self.list(&mut digest.gone, 2, |coder, all, at| {
@@ -72,13 +68,15 @@ impl Coder<'_> {
                 })
             })?;
         }
-        let mut pid = 0i64;
+        let (mut pid, mut rank) = (0i64, 0i32);
         self.list(&mut digest.processes, 1, |coder, all, at| {
             let process = &mut all[at];
             let step = fold(i64::from(process.pid).wrapping_sub(pid));
-            let given = u64::from(process.activity.is_some()) << 1 | u64::from(process.opens.is_some());
-            let head = coder.unsigned(step << 2 | given)?;
-            pid = pid.wrapping_add(unfold(head >> 2));
+            let more = process.of_job.is_some() || process.device_ms.is_some();
+            let given = [process.opens.is_some(), process.activity.is_some(), more];
+            let given = given.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
+            let head = coder.unsigned(step << 3 | given)?;
+            pid = pid.wrapping_add(unfold(head >> 3));
             process.pid = u32::try_from(pid).map_err(|_| DecodeError::Value("pid"))?;
             if head & 2 != 0 {
                 // One that a later version knows is none to this.
@@ -88,24 +86,33 @@ impl Coder<'_> {
             if head & 1 != 0 {
                 process.opens = coder.name(process.opens.as_ref())?;
             }
+            if head & 4 != 0 {
+                coder.standing_still(process, &mut rank)?;
+            }
             Ok(())
         })?;
-        self.lanes(digest)?;
+        let comms = self.lanes(digest)?;
         if steps {
             self.steps(digest)?;
+        }
+        if still {
+            self.still(digest, &comms)?;
         }
         Ok(())
     }
 
-    fn lanes(&mut self, digest: &mut Digest) -> Coded<()> {
+    /// The lanes; gives the communicators in their order.
+    fn lanes(&mut self, digest: &mut Digest) -> Coded<Vec<CommKey>> {
         let mut comms: Vec<CommKey> = Vec::new();
         let mut places: HashMap<CommKey, usize> = HashMap::new();
-        for lane in &digest.lanes {
-            places.entry((lane.comm_hash, lane.nranks)).or_insert_with(|| {
-                comms.push((lane.comm_hash, lane.nranks));
+        let of_lanes = digest.lanes.iter().map(|lane| (lane.comm_hash, lane.nranks));
+        for comm in of_lanes {
+            places.entry(comm).or_insert_with(|| {
+                comms.push(comm);
                 comms.len() - 1
             });
         }
+        comms.extend(still::comms(digest, &comms));
         self.list(&mut comms, 9, |coder, all, at| {
             let (hash, nranks) = all[at];
             let hash = u64::from_le_bytes(coder.array(hash.to_le_bytes())?);
@@ -131,7 +138,8 @@ impl Coder<'_> {
             coder.lane(lane, like, before.entry(key).or_insert_with(|| known.unwrap_or_default()))?;
             neighbour.added(&all[..=at]);
             Ok(())
-        })
+        })?;
+        Ok(comms)
     }
 
     /// What a lane is of. Returns the lane before, where it was written by its difference to that
@@ -195,32 +203,29 @@ impl Coder<'_> {
 
     /// The rest of a lane, as differences to its neighbour and to the one of its kind before.
     fn lane(&mut self, lane: &mut Lane, like: Option<&Lane>, before: &mut Before) -> Coded<()> {
-        let same = like.is_some_and(|like| (like.calls, like.last_seq) == (lane.calls, lane.last_seq));
+        let of = |lane: &Lane| (lane.calls, lane.last_seq, lane.place);
+        let same = like.is_some_and(|like| of(like) == of(lane));
         let runs = lane.blocks.iter().map(|b| (b.start, b.level));
         let alike = !lane.blocks.is_empty() && runs.eq(before.blocks.iter().map(|b| (b.start, b.level)));
         let waited = lane.blocks.iter().any(|block| block.waited.is_some());
-        let flags = [lane.open.is_some(), lane.last_seq.is_some(), alike, waited, same];
+        let flags = [lane.place.is_some(), lane.last_seq.is_some(), alike, waited, same];
         let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
         let what = self.unsigned((if alike { 0 } else { lane.blocks.len() as u64 }) << 5 | flags)?;
-        let [open, last, alike, waited, same] = std::array::from_fn(|place| what >> place & 1 != 0);
+        let [placed, last, alike, waited, same] = std::array::from_fn(|place| what >> place & 1 != 0);
         if same {
             let like = like.ok_or(DecodeError::Value("lane"))?;
-            (lane.calls, lane.last_seq) = (like.calls, like.last_seq);
+            (lane.calls, lane.last_seq, lane.place) = of(like);
         } else {
             lane.calls = self.unsigned(lane.calls)?;
             if last {
                 lane.last_seq = Some(self.number_to(lane.last_seq.unwrap_or(0), before.last_seq)?);
             }
+            if placed {
+                lane.place = Some(self.number_to(lane.place.unwrap_or(0), before.place)?);
+            }
         }
         before.last_seq = lane.last_seq.unwrap_or(before.last_seq);
-        if open {
-            let of = lane.open.unwrap_or_default();
-            let open = Open { seq: self.number_to(of.seq, before.last_seq)?, for_ms: self.unsigned(of.for_ms)? };
-            if open.for_ms > LARGEST / 1000 {
-                return Err(DecodeError::Value("duration"));
-            }
-            lane.open = Some(open);
-        }
+        before.place = lane.place.unwrap_or(before.place);
         let count = if alike { before.blocks.len() as u64 } else { what >> 5 };
         if count > MOST_BLOCKS {
             return Err(DecodeError::Length);

@@ -11,7 +11,7 @@ use pgwire::api::query::{ExtendedQueryHandler, send_ready_for_query};
 use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, Response, Tag};
 use pgwire::api::stmt::StoredStatement;
 use pgwire::api::store::{Entry, PortalStore};
-use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState, Type};
+use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::extendedquery::{
@@ -21,8 +21,8 @@ use pgwire::messages::extendedquery::{
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 
 use super::super::errors;
-use super::super::statement::{Class, Statement};
-use super::{Handler, Parser, tag_of};
+use super::super::statement::{Class, Statement, parameter_types};
+use super::{CursorStatement, Handler, Parser, tag_of};
 
 #[async_trait]
 impl ExtendedQueryHandler for Handler {
@@ -97,8 +97,7 @@ impl ExtendedQueryHandler for Handler {
     {
         let statement = &target.statement;
         let count = statement.parameters();
-        let given = |at: usize| target.parameter_types.get(at).cloned().flatten().unwrap_or(Type::TEXT);
-        let parameters: Vec<Type> = (0..count).map(given).collect();
+        let parameters = parameter_types(&target.parameter_types, &self.inferred(client, statement).await?)?;
         if !has_rows(statement) {
             return Ok(DescribeStatementResponse::new(parameters, Vec::new()));
         }
@@ -113,7 +112,9 @@ impl ExtendedQueryHandler for Handler {
             if empty.class == Class::Nodes {
                 empty.sql = format!("SELECT * FROM ({}\n) LIMIT 0", empty.sql);
             }
-            self.begin(client, &empty, &mut cancelled).await?
+            let mut running = self.begin(client, &empty, &mut cancelled).await?;
+            self.describe(client, statement, &mut running).await;
+            running
         };
         let fields = running.fields(&Format::UnifiedText)?;
         session.given_types.lock().insert(target.id.clone(), running.types());
@@ -134,6 +135,13 @@ impl ExtendedQueryHandler for Handler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
+        if let Class::Cursor(CursorStatement::Declare { name, .. }) = &target.statement.statement.class
+            && *name == target.name
+        {
+            let session = Self::session(client);
+            let fields = session.cursors.lock().await.running(name)?.fields(&target.result_column_format)?;
+            return Ok(DescribePortalResponse::new(fields.to_vec()));
+        }
         if !has_rows(&target.statement.statement) {
             return Ok(DescribePortalResponse::new(Vec::new()));
         }
@@ -166,7 +174,12 @@ impl ExtendedQueryHandler for Handler {
         };
         let statement = &portal.statement.statement;
         Self::check(client, statement)?;
-        if let Some(tag) = self.command(client, statement)? {
+        if let Some(tag) = self.command(client, statement).await? {
+            if let Class::Cursor(CursorStatement::Declare { name, .. }) = &statement.class {
+                // Clients describe a cursor as the portal of its name.
+                let bound = Bind::new(Some(name.clone()), None, Vec::new(), Vec::new(), Vec::new());
+                client.portal_store().put_portal(Arc::new(Portal::try_new(&bound, Arc::clone(&portal.statement))?));
+            }
             client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::from(tag))).await?;
             return Ok(());
         }
@@ -237,5 +250,12 @@ impl ExtendedQueryHandler for Handler {
 }
 
 fn has_rows(statement: &Statement) -> bool {
-    matches!(statement.class, Class::Nodes | Class::Catalog | Class::Show(_) | Class::Explain(..))
+    matches!(
+        statement.class,
+        Class::Nodes
+            | Class::Catalog
+            | Class::Show(_)
+            | Class::Explain(..)
+            | Class::Cursor(CursorStatement::Fetch { .. })
+    )
 }

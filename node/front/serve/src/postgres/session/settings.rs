@@ -1,72 +1,210 @@
-//! Settings of a session: `SET`, `RESET` and `SHOW`.
+//! Settings of a session: `SET`, `RESET`, `SHOW` and `DISCARD`, and what of them a transaction
+//! takes back at its end (<https://www.postgresql.org/docs/current/sql-set.html>).
 
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeSet, HashMap};
 
 use pgwire::error::PgWireResult;
 
 use super::super::{catalog, errors};
-use super::Session;
 
 /// A question's deadline until `SET statement_timeout`.
-pub(super) const DEFAULT_MS: u64 = 10_000;
+const DEFAULT_MS: u64 = 10_000;
 
-/// The value that `SHOW` gives.
-pub(super) fn value(session: &Session, name: &str) -> PgWireResult<String> {
-    let name = name.to_ascii_lowercase();
-    let on = |is_on: bool| if is_on { "on" } else { "off" }.to_owned();
-    match name.trim_start_matches("rankmesh.") {
-        "require_all" => return Ok(on(session.require_all.load(Ordering::Relaxed))),
-        "statement_timeout" => return Ok(format!("{}ms", session.timeout_ms.load(Ordering::Relaxed))),
-        _ => {}
-    }
-    let set = session.settings.lock().get(&name).cloned();
-    set.or_else(|| catalog::setting(&name).map(str::to_owned)).ok_or_else(|| {
-        errors::setting(format!("unrecognized configuration parameter \"{}\"", record::printable(&name)))
-    })
+/// The settings of a session.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    /// A partial answer is an error.
+    pub(super) require_all: bool,
+    /// A question's deadline.
+    pub(super) timeout_ms: u64,
+    /// Settings that have no effect here, kept for `SHOW`.
+    others: HashMap<String, String>,
+    /// Those before the transaction that the session is in, and names that `SET LOCAL` changed.
+    before: Option<(Box<Settings>, BTreeSet<String>)>,
 }
 
-/// Sets a value. Settings that have no effect here are kept for `SHOW`, up to a number.
-pub(super) fn set(session: &Session, name: &str, value: &str) -> PgWireResult<()> {
-    let value = value.trim();
-    match name.trim_start_matches("rankmesh.") {
-        "require_all" => {
-            let is_on = match value.to_ascii_lowercase().as_str() {
+impl Default for Settings {
+    fn default() -> Self {
+        Self { require_all: false, timeout_ms: DEFAULT_MS, others: HashMap::new(), before: None }
+    }
+}
+
+impl Settings {
+    /// The value that `SHOW` gives.
+    ///
+    /// # Errors
+    /// There is no such setting.
+    pub(super) fn value(&self, name: &str) -> PgWireResult<String> {
+        let name = plain(name);
+        match name.as_str() {
+            "require_all" => return Ok(if self.require_all { "on" } else { "off" }.to_owned()),
+            "statement_timeout" => return Ok(format!("{}ms", self.timeout_ms)),
+            _ => {}
+        }
+        let set = self.others.get(&name).cloned();
+        set.or_else(|| catalog::setting(&name).map(str::to_owned)).ok_or_else(|| {
+            errors::setting(format!("unrecognized configuration parameter \"{}\"", record::printable(&name)))
+        })
+    }
+
+    /// Sets a value, until the end of the transaction if `local`. Settings that have no effect here
+    /// are kept for `SHOW`, up to a number. A deadline beyond `longest_ms` becomes that one; the
+    /// text says so.
+    ///
+    /// # Errors
+    /// The value is none of this setting.
+    pub(super) fn set(
+        &mut self,
+        name: &str,
+        value: &str,
+        local: bool,
+        longest_ms: u64,
+    ) -> PgWireResult<Option<String>> {
+        let name = plain(name);
+        let Some(value) = self.parsed(&name, value.trim())? else { return Ok(None) };
+        if local {
+            match &mut self.before {
+                Some((_, locals)) => drop(locals.insert(name.clone())),
+                None => return Ok(Some("SET LOCAL can only be used in transaction blocks".to_owned())),
+            }
+        }
+        match value {
+            Parsed::RequireAll(is_on) => self.require_all = is_on,
+            Parsed::TimeoutMs(ms) => {
+                self.timeout_ms = ms.min(longest_ms);
+                if ms > longest_ms {
+                    return Ok(Some(format!(
+                        "statement_timeout is {longest_ms}ms, the longest that this server gives"
+                    )));
+                }
+            }
+            Parsed::Other(value) => drop(self.others.insert(name, value)),
+        }
+        Ok(None)
+    }
+
+    fn parsed(&self, name: &str, value: &str) -> PgWireResult<Option<Parsed>> {
+        Ok(Some(match name {
+            "require_all" => Parsed::RequireAll(match value.to_ascii_lowercase().as_str() {
                 "on" | "true" | "1" | "yes" => true,
                 "off" | "false" | "0" | "no" | "default" => false,
                 _ => return Err(errors::setting("require_all is on or off".to_owned())),
-            };
-            session.require_all.store(is_on, Ordering::Relaxed);
+            }),
+            "statement_timeout" if value.eq_ignore_ascii_case("default") => Parsed::TimeoutMs(DEFAULT_MS),
+            "statement_timeout" => {
+                let (number, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
+                let unit = match unit.trim() {
+                    "" | "ms" => 1,
+                    "s" => 1_000,
+                    "min" => 60_000,
+                    "h" => 3_600_000,
+                    _ => 0,
+                };
+                let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|_| unit > 0);
+                let ms =
+                    ms.ok_or_else(|| errors::setting("statement_timeout is a number of ms, or 10s, or 1min".into()))?;
+                // PostgreSQL's 0 means no limit; here every question has a deadline.
+                Parsed::TimeoutMs(if ms == 0 { DEFAULT_MS } else { ms })
+            }
+            _ => {
+                let fits = self.others.contains_key(name) || self.others.len() < 100;
+                if !fits || name.len() >= 100 || value.len() >= 1_000 {
+                    return Ok(None);
+                }
+                Parsed::Other(value.to_owned())
+            }
+        }))
+    }
+
+    /// Puts a setting, or `all`, back to its default.
+    pub(super) fn reset(&mut self, name: &str) {
+        let before = self.before.take();
+        match plain(name).as_str() {
+            "all" => *self = Self::default(),
+            "require_all" => self.require_all = false,
+            "statement_timeout" => self.timeout_ms = DEFAULT_MS,
+            other => drop(self.others.remove(other)),
         }
-        "statement_timeout" => {
-            let (number, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
-            let unit = match unit.trim() {
-                "" | "ms" => 1,
-                "s" => 1_000,
-                "min" => 60_000,
-                _ => 0,
-            };
-            let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|_| unit > 0);
-            let ms =
-                ms.ok_or_else(|| errors::setting("statement_timeout is a number of ms, or 10s, or 1min".to_owned()))?;
-            // PostgreSQL's 0 means no limit; here every question has a deadline.
-            session.timeout_ms.store(if ms == 0 { DEFAULT_MS } else { ms }, Ordering::Relaxed);
+        self.before = before;
+    }
+
+    /// A transaction begins.
+    pub(super) fn begin(&mut self) {
+        if self.before.is_none() {
+            self.before = Some((Box::new(self.clone()), BTreeSet::new()));
         }
-        name => {
-            let mut settings = session.settings.lock();
-            if settings.len() < 100 && name.len() < 100 && value.len() < 1_000 {
-                settings.insert(name.to_owned(), value.to_owned());
+    }
+
+    /// A transaction ends: what was set in it stays where it is committed, but for what was set
+    /// locally.
+    pub(super) fn end(&mut self, committed: bool) {
+        let Some((before, locals)) = self.before.take() else { return };
+        if !committed {
+            *self = *before;
+            return;
+        }
+        for name in locals {
+            match name.as_str() {
+                "require_all" => self.require_all = before.require_all,
+                "statement_timeout" => self.timeout_ms = before.timeout_ms,
+                other => match before.others.get(other) {
+                    Some(value) => drop(self.others.insert(other.to_owned(), value.clone())),
+                    None => drop(self.others.remove(other)),
+                },
             }
         }
     }
-    Ok(())
 }
 
-/// Puts a setting, or `all` that have an effect here, back to its default.
-pub(super) fn reset(session: &Session, name: &str) {
-    if name == "all" || name.ends_with("require_all") {
-        session.require_all.store(false, Ordering::Relaxed);
+/// A value that fits its setting.
+enum Parsed {
+    RequireAll(bool),
+    TimeoutMs(u64),
+    Other(String),
+}
+
+/// A setting's name, without the prefix of ours.
+fn plain(name: &str) -> String {
+    name.to_ascii_lowercase().trim_start_matches("rankmesh.").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONGEST: u64 = 120_000;
+
+    fn set(settings: &mut Settings, name: &str, value: &str, local: bool) -> Option<String> {
+        settings.set(name, value, local, LONGEST).unwrap()
     }
-    if name == "all" || name == "statement_timeout" {
-        session.timeout_ms.store(DEFAULT_MS, Ordering::Relaxed);
+
+    #[test]
+    fn a_transaction_takes_back_what_was_set_locally_or_what_it_did_not_commit() {
+        let mut settings = Settings::default();
+        assert!(set(&mut settings, "require_all", "on", true).unwrap().contains("transaction"));
+        assert!(!settings.require_all);
+        settings.begin();
+        set(&mut settings, "rankmesh.require_all", "on", true);
+        set(&mut settings, "statement_timeout", "5s", false);
+        set(&mut settings, "work_mem", "1MB", true);
+        assert_eq!((settings.require_all, settings.timeout_ms), (true, 5_000));
+        settings.end(true);
+        assert_eq!((settings.require_all, settings.timeout_ms), (false, 5_000));
+        assert!(settings.value("work_mem").is_err());
+        settings.begin();
+        set(&mut settings, "statement_timeout", "7s", false);
+        settings.end(false);
+        assert_eq!(settings.value("statement_timeout").unwrap(), "5000ms");
+        settings.reset("all");
+        assert_eq!(settings.timeout_ms, DEFAULT_MS);
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_longest_is_the_longest() {
+        let mut settings = Settings::default();
+        let said = set(&mut settings, "statement_timeout", "5min", false).unwrap();
+        assert!(said.contains("120000ms") && settings.timeout_ms == LONGEST, "{said}");
+        assert!(settings.set("statement_timeout", "soon", false, LONGEST).is_err());
+        assert!(settings.set("require_all", "maybe", false, LONGEST).is_err());
     }
 }

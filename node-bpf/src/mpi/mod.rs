@@ -1,9 +1,14 @@
-//! The meaning of MPI handles in a process: the world communicator, datatypes, reductions.
+//! The meaning of MPI handles in a process: the predefined communicators, datatypes, reductions.
+//! `identity` names communicators across ranks; `structures` finds where a library keeps rank and
+//! size of one, for the BPF programs (`bpf/mpi.bpf.h`).
 //!
 //! Open MPI's handles are addresses of exported objects (`ompi_mpi_comm_world`, `ompi_mpi_double`
 //! …), in the library or, when the executable refers to them directly, in the executable (copy
 //! relocation): the executable's win. MPICH and its kin (Intel MPI, MVAPICH, Cray) use numbers,
 //! fixed by their common ABI (mpi.h): a builtin datatype's size is in its second byte.
+
+pub(crate) mod identity;
+pub(crate) mod structures;
 
 use std::collections::HashMap;
 use std::fs;
@@ -30,7 +35,25 @@ pub(crate) struct MpiNames {
     /// Executable and library, the one that wins last.
     parts: Vec<Part>,
     /// By address; empty when the library is not Open MPI.
-    handles: OnceLock<HashMap<u64, Meaning>>,
+    handles: OnceLock<Handles>,
+}
+
+/// What the files say, and where the predefined objects are.
+#[derive(Debug, Default)]
+struct Handles {
+    meanings: HashMap<u64, Meaning>,
+    objects: Objects,
+}
+
+/// The addresses of Open MPI's predefined objects; 0: not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Objects {
+    pub(crate) world: u64,
+    /// MPI_COMM_SELF.
+    pub(crate) own: u64,
+    /// MPI_COMM_NULL, MPI_GROUP_NULL.
+    pub(crate) none: u64,
+    pub(crate) no_group: u64,
 }
 
 /// A file with handles, and where the process has it.
@@ -157,41 +180,51 @@ impl MpiNames {
         }
     }
 
-    fn handles(&self) -> &HashMap<u64, Meaning> {
-        static UNKNOWN: LazyLock<HashMap<u64, Meaning>> = LazyLock::new(HashMap::new);
+    fn handles(&self) -> &Handles {
+        static UNKNOWN: LazyLock<Handles> = LazyLock::new(Handles::default);
         if self.handles.get().is_none() && !self.is_ready() {
             return &UNKNOWN;
         }
-        self.handles.get_or_init(|| self.parts.iter().flat_map(Part::handles).collect())
+        self.handles.get_or_init(|| {
+            let mut handles = Handles::default();
+            self.parts.iter().for_each(|part| part.add_to(&mut handles));
+            handles
+        })
+    }
+
+    /// Open MPI's predefined objects; none for another library, or while the files are read.
+    pub(crate) fn open_mpi(&self) -> Option<Objects> {
+        let objects = self.handles().objects;
+        (objects.world != 0).then_some(objects)
     }
 
     pub(crate) fn is_world(&self, comm: u64) -> bool {
-        if self.handles().is_empty() {
+        if self.handles().meanings.is_empty() {
             return comm & 0xffff_ffff == MPICH_COMM_WORLD;
         }
-        self.handles().get(&comm) == Some(&Meaning::World)
+        self.handles().meanings.get(&comm) == Some(&Meaning::World)
     }
 
     /// Name and size of a predefined datatype; the name is empty when only the size is known.
     pub(crate) fn datatype(&self, datatype: u64) -> Option<(&'static str, u64)> {
-        if self.handles().is_empty() {
+        if self.handles().meanings.is_empty() {
             let handle = datatype & 0xffff_ffff;
             let builtin = handle >> 24 == 0x4c;
             let name = MPICH_TYPES.iter().find(|(value, _)| *value == handle).map_or("", |(_, name)| name);
             return builtin.then_some((name, (handle >> 8) & 0xff));
         }
-        match self.handles().get(&datatype) {
+        match self.handles().meanings.get(&datatype) {
             Some(Meaning::Datatype(name, bytes)) => Some((name, *bytes)),
             _ => None,
         }
     }
 
     pub(crate) fn op(&self, op: u64) -> Option<&'static str> {
-        if self.handles().is_empty() {
+        if self.handles().meanings.is_empty() {
             let number = (op & 0xffff_ffff).checked_sub(0x5800_0001)?;
             return MPICH_OPS.get(usize::try_from(number).ok()?).copied();
         }
-        match self.handles().get(&op) {
+        match self.handles().meanings.get(&op) {
             Some(Meaning::Op(name)) => Some(name),
             _ => None,
         }
@@ -199,24 +232,25 @@ impl MpiNames {
 }
 
 impl Part {
-    fn handles(&self) -> Vec<(u64, Meaning)> {
-        let Some(Ok(answer)) = self.ticket.outcome() else { return vec![] };
-        let Answer::Exports(elf) = &**answer else { return vec![] };
-        let Some(bias) = elf.load_bias(self.start, self.offset) else { return vec![] };
-        let meaning = |name: &str| OPEN_MPI.iter().find(|(known, _)| *known == name).map(|(_, meaning)| *meaning);
-        let found = elf.symbols.iter();
-        found.filter_map(|symbol| Some((bias.wrapping_add(symbol.address), meaning(&symbol.name)?))).collect()
+    fn add_to(&self, handles: &mut Handles) {
+        let Some(Ok(answer)) = self.ticket.outcome() else { return };
+        let Answer::Exports(elf) = &**answer else { return };
+        let Some(bias) = elf.load_bias(self.start, self.offset) else { return };
+        for symbol in &elf.symbols {
+            let meaning = OPEN_MPI.iter().find(|(name, _)| *name == symbol.name).map(|(_, meaning)| *meaning);
+            let address = bias.wrapping_add(symbol.address);
+            if let Some(meaning) = meaning {
+                handles.meanings.insert(address, meaning);
+            }
+            match symbol.name.as_str() {
+                "ompi_mpi_comm_world" => handles.objects.world = address,
+                "ompi_mpi_comm_self" => handles.objects.own = address,
+                "ompi_mpi_comm_null" => handles.objects.none = address,
+                "ompi_mpi_group_null" => handles.objects.no_group = address,
+                _ => {}
+            }
+        }
     }
-}
-
-/// Names the world communicator of a job: FNV-1a over the job's user and namespace, and "world". The
-/// same on every host, and another for every user: the namespace is what a process says of itself.
-pub(crate) fn world_hash(user: u32, namespace: &str) -> u64 {
-    user.to_le_bytes()
-        .into_iter()
-        .chain(namespace.bytes())
-        .chain(*b"\0world")
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -231,11 +265,5 @@ mod tests {
         assert_eq!(names.datatype(0x4c00_1022), Some(("", 16)));
         assert_eq!(names.datatype(0x8c00_0000), None);
         assert_eq!((names.op(0x5800_0003), names.op(0x9800_0000)), (Some("sum"), None));
-    }
-
-    #[test]
-    fn worlds_of_different_jobs_differ() {
-        assert_ne!(world_hash(7, "4711"), world_hash(7, "4712"));
-        assert_ne!(world_hash(7, "4711"), world_hash(8, "4711"), "of another user");
     }
 }

@@ -1,0 +1,444 @@
+/* The communicators of MPI: what a handle means. Which rank of how many a process is in one is read where the library keeps
+ * it; user space says where that is (src/mpi/structures.rs). Its identity is made by identity.h's rules when the call that
+ * makes it returns, and forgotten with MPI_Comm_free. Windows of one-sided communication are known likewise: as copies of
+ * the communicator that they are made of. */
+#include "identity.h"
+
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 8192);
+  __type(key, __u32);
+  __type(value, struct rm_mpi);
+} mpi_processes SEC(".maps");
+
+/* Groups by process and handle: what tells one from others. With `pad` 1, by an identity: how many communicators were made
+ * without a position that have it so far. */
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 8192);
+  __type(key, struct rm_comm_key);
+  __type(value, __u64);
+} mpi_groups SEC(".maps");
+
+/* Grids: the dimensions of a cartesian communicator. */
+struct mpi_grid {
+  __u32 ndims;
+  __u32 dims[RM_MOST_DIMS];
+};
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 4096);
+  __type(key, struct rm_comm_key);
+  __type(value, struct mpi_grid);
+} mpi_grids SEC(".maps");
+
+/* Collectives that have begun and were not waited for, by process and request. */
+struct mpi_begun {
+  __u64 hash, comm_seq;
+  __s32 rank, nranks;
+};
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, 8192);
+  __type(key, struct rm_comm_key);
+  __type(value, struct mpi_begun);
+} mpi_begun SEC(".maps");
+
+/* Handles of MPICH and its kin. */
+#define MPICH_WORLD 0x44000000u
+#define MPICH_SELF 0x44000001u
+#define MPICH_NO_COMM 0x04000000u
+#define MPICH_SHARED 1 /* MPI_COMM_TYPE_SHARED; Open MPI's is 0 */
+/* The values of windows begin with these bits. */
+#define MPICH_NO_WINDOW 0x20000000u
+
+/* More communicators of one process, or groups, are not remembered: one that never frees any shall not use up the room of all. */
+#define MOST_OF_PROCESS 1024
+#define MOST_RANKS (1 << 24)
+
+/* An argument, or what one points to, as a handle. */
+static __always_inline __u64 handle_of(__u64 word, __u64 flags) { return flags & RM_COOKIE_INT_HANDLES ? (__u32)word : word; }
+
+static __always_inline __u64 handle_at(__u64 where, __u64 flags) {
+  __u64 handle = 0;
+  if (flags & RM_COOKIE_INT_HANDLES) {
+    __u32 small = 0;
+    bpf_probe_read_user(&small, sizeof small, (const void *)where);
+    handle = small;
+  } else {
+    bpf_probe_read_user(&handle, sizeof handle, (const void *)where);
+  }
+  return handle;
+}
+
+static __always_inline __u64 user_word(__u64 where) {
+  __u64 word = 0;
+  bpf_probe_read_user(&word, sizeof word, (const void *)where);
+  return word;
+}
+
+/* The structure behind a handle of MPICH's kind; 0: not to be had. Two bits of a handle say in which table it is, and its
+ * structure begins with the handle. */
+static __always_inline __u64 mpich_entry(__u64 table, __u64 index, const struct rm_mpi *mpi, __u32 handle) {
+  __u32 there = 0;
+  table += index * mpi->entry_bytes;
+  return bpf_probe_read_user(&there, sizeof there, (const void *)table) || there != handle ? 0 : table;
+}
+
+static __always_inline __u64 mpich_structure(const struct rm_mpi *mpi, __u32 handle) {
+  __u64 index = handle & 0x3ffffff, entry;
+  switch (handle >> 30) {
+    case 1: return mpich_entry(mpi->builtin, index, mpi, handle);
+    case 2: return mpich_entry(mpi->direct, index, mpi, handle);
+    case 3:
+      /* The pointer to the blocks: up to MPICH 3, and from 4 on. */
+      entry = mpich_entry(user_word(user_word(mpi->indirect - 12) + (index >> 12) * 8), index & 0xfff, mpi, handle);
+      if (entry) return entry;
+      return mpich_entry(user_word(user_word(mpi->indirect - 20) + (index >> 12) * 8), index & 0xfff, mpi, handle);
+  }
+  return 0;
+}
+
+/* Which rank of how many the process is in a communicator, from the library's own structures. */
+static __noinline int mpi_facts(const struct rm_mpi *mpi, __u64 handle, __u64 flags, struct rm_comm *info) {
+  if (!mpi->rank_at) return 0;
+  __u64 at = flags & RM_COOKIE_INT_HANDLES ? mpich_structure(mpi, handle) : handle;
+  if (!at) return 0;
+  __s32 rank = -1, size = 0;
+  bpf_probe_read_user(&rank, sizeof rank, (const void *)(at + mpi->rank_at));
+  if (mpi->group_at) at = user_word(at + mpi->group_at);
+  bpf_probe_read_user(&size, sizeof size, (const void *)(at + mpi->size_at));
+  if (rank < 0 || rank >= size || size > MOST_RANKS) return 0;
+  info->rank = rank;
+  info->nranks = size;
+  info->flags |= RM_HAVE_RANK;
+  return 1;
+}
+
+/* A group of Open MPI by its first member, which is a rank of the world, and its size; 0: not to be had. A member not used yet
+ * is a number, its lowest bit 1, else the address of a structure; both have the rank in the upper half. */
+static __always_inline __u64 group_of_ranks(const struct rm_mpi *mpi, __u64 group) {
+  __u32 size = 0;
+  if (bpf_probe_read_user(&size, sizeof size, (const void *)(group + mpi->size_at)) || !size) return 0;
+  __u64 first = user_word(user_word(group + mpi->members_at));
+  if (!first) return 0;
+  if (!(first & 1)) first = user_word(first + mpi->name_at);
+  return rm_mix(rm_mix(RM_SALT_GROUP, first >> 32), size);
+}
+
+static __always_inline __u64 both_groups(const struct rm_mpi *mpi, __u64 comm) {
+  if (!mpi->name_at) return 0;
+  __u64 a = group_of_ranks(mpi, user_word(comm + mpi->group_at));
+  __u64 b = group_of_ranks(mpi, user_word(comm + mpi->remote_at));
+  if (!a || !b) return 0;
+  return a < b ? rm_mix(a, b) : rm_mix(b, a); /* the same on both sides */
+}
+
+/* Takes a list of numbers into an identity, 0 when it cannot be read. Not static, as the next: the verifier looks at it once, and
+ * not in each place that calls it. */
+__noinline __u64 mix_list(__u64 identity, __u64 where, __u32 n) {
+  if (n > RM_MOST_LISTED) n = RM_MOST_LISTED;
+  for (__u32 i = 0; i < RM_MOST_LISTED / 16; i++) {
+    __u32 piece[16] = {};
+    __u32 left = n - i * 16;
+    if (i * 16 >= n) break;
+    if (left > 16) left = 16;
+    if (bpf_probe_read_user(piece, left * 4, (const void *)(where + i * 64))) return 0;
+    for (int k = 0; k < 16; k += 2) identity = rm_mix(identity, (__u64)piece[k] << 32 | piece[k + 1]);
+  }
+  return rm_mix(identity, n);
+}
+
+__noinline __u64 mix_text(__u64 identity, __u64 where) {
+  char text[RM_MOST_TEXT] = {};
+  if (bpf_probe_read_user_str(text, sizeof text, (const void *)where) <= 0) return 0;
+  for (int i = 0; i < RM_MOST_TEXT / 8; i++) {
+    __u64 word;
+    __builtin_memcpy(&word, text + i * 8, 8);
+    identity = rm_mix(identity, word);
+  }
+  return identity;
+}
+
+static __always_inline __u64 group_known(__u32 pid, __u64 handle) {
+  struct rm_comm_key key = {.pid = pid, .handle = handle};
+  __u64 *group = bpf_map_lookup_elem(&mpi_groups, &key);
+  return group ? *group : 0;
+}
+
+/* The how manieth of these it is, from 0. */
+static __always_inline __u64 count_alike(__u32 pid, __u64 identity, __u32 func) {
+  struct rm_comm_key key = {.pid = pid, .pad = 1, .handle = identity};
+  __u64 one = 1, number = 0, *count = bpf_map_lookup_elem(&mpi_groups, &key);
+  if (count) {
+    TAKE_NUMBER(count, &number);
+    return number;
+  }
+  if (bpf_map_update_elem(&mpi_groups, &key, &one, BPF_ANY)) COUNT(func, lost_map);
+  return 0;
+}
+
+/* The part of a grid that a rank is in when some dimensions are dropped: its coordinates in these. Ranks are numbered along the
+ * last dimension first. 0: not known. */
+static __noinline __u64 grid_part(struct rm_inflight *call, __u32 pid, __u64 made) {
+  struct rm_comm_key key = {.pid = pid, .handle = call->handle};
+  struct mpi_grid *grid = bpf_map_lookup_elem(&mpi_grids, &key);
+  if (!grid || !(call->comm_flags & RM_HAVE_RANK)) return 0;
+  __u32 ndims = grid->ndims, rank = call->rank, kept[RM_MOST_DIMS] = {};
+  if (ndims > RM_MOST_DIMS) return 0;
+  if (ndims && bpf_probe_read_user(kept, ndims * 4, (const void *)call->args[1])) return 0;
+  struct mpi_grid part = {};
+  __u64 identity = RM_SALT_GROUP;
+  for (int i = RM_MOST_DIMS - 1; i >= 0; i--) {
+    __u32 size = grid->dims[i];
+    if (i >= ndims || !size) continue;
+    if (!kept[i]) identity = rm_mix(identity, (__u64)i << 32 | rank % size);
+    rank /= size;
+  }
+  for (int i = 0; i < RM_MOST_DIMS; i++) {
+    __u32 next = part.ndims;
+    if (i >= ndims || !kept[i]) continue;
+    barrier_var(next); /* else the compiler adds it to the address in a way that the verifier refuses */
+    part.dims[next & (RM_MOST_DIMS - 1)] = grid->dims[i];
+    part.ndims++;
+  }
+  key.handle = made;
+  bpf_map_update_elem(&mpi_grids, &key, &part, BPF_ANY);
+  return identity;
+}
+
+static __noinline int grid_made(struct rm_inflight *call, __u32 pid, __u64 made) {
+  struct rm_comm_key key = {.pid = pid, .handle = made};
+  struct mpi_grid grid = {.ndims = call->args[1]};
+  if (grid.ndims > RM_MOST_DIMS) return 0;
+  if (grid.ndims && bpf_probe_read_user(grid.dims, grid.ndims * 4, (const void *)call->args[2])) return 0;
+  bpf_map_update_elem(&mpi_grids, &key, &grid, BPF_ANY);
+  return 0;
+}
+
+static __noinline int grid_copied(struct rm_inflight *call, __u32 pid, __u64 made) {
+  struct rm_comm_key key = {.pid = pid, .handle = call->handle};
+  struct mpi_grid *grid = bpf_map_lookup_elem(&mpi_grids, &key);
+  if (!grid) return 0;
+  struct mpi_grid copy = *grid;
+  key.handle = made;
+  bpf_map_update_elem(&mpi_grids, &key, &copy, BPF_ANY);
+  return 0;
+}
+
+/* The identity of what a call has made; 0: it has none. */
+static __noinline __u64 identity_of_made(struct thread_state *state, __u32 pid, __u64 made, const struct rm_mpi *mpi) {
+  struct rm_inflight *call = &state->call;
+  __u64 cookie = state->cookie, flags = cookie >> 32, more;
+  __u32 kind = (__u8)(cookie >> 48);
+  bool named = call->comm_flags & RM_HAVE_HASH;
+  __u64 identity = rm_mix(call->hash, call->comm_seq);
+  switch (kind) {
+    case RM_MAKES_NAMELESS: return 0;
+    case RM_MAKES_INTER:
+      more = mpi && !(flags & RM_COOKIE_INT_HANDLES) ? both_groups(mpi, made) : 0;
+      if (!more) return 0;
+      identity = rm_mix(rm_mix(RM_SALT_INTER, more), (__u32)call->args[4]);
+      return rm_mix(identity, count_alike(pid, identity, call->func));
+    case RM_MAKES_OF_GROUP:
+      more = group_known(pid, handle_of(call->args[0], flags));
+      if (more) more = mix_text(rm_mix(RM_SALT_ALONE, more), call->args[1]);
+      if (!more) return 0;
+      return rm_mix(more, count_alike(pid, more, call->func));
+    case RM_MAKES_ALONE:
+      more = group_known(pid, handle_of(call->args[1], flags));
+      if (!more || !named) return 0;
+      identity = rm_mix(rm_mix(rm_mix(call->hash, RM_SALT_ALONE), more), (__u32)call->args[2]);
+      return rm_mix(identity, count_alike(pid, identity, call->func));
+  }
+  if (!named || call->comm_seq == RM_NO_POSITION) return 0;
+  switch (kind) {
+    case RM_MAKES_BY_COLOUR: return rm_mix(identity, (__u32)call->args[1]);
+    case RM_MAKES_BY_HOST: {
+      __u32 shared = flags & RM_COOKIE_INT_HANDLES ? MPICH_SHARED : 0;
+      return mpi && mpi->host && (__u32)call->args[1] == shared ? rm_mix(identity, mpi->host) : 0;
+    }
+    case RM_MAKES_BY_GROUP:
+      more = group_known(pid, handle_of(call->args[1], flags));
+      return more ? rm_mix(identity, more) : 0;
+    case RM_MAKES_CART_PART:
+      more = grid_part(call, pid, made);
+      return more ? rm_mix(identity, more) : 0;
+  }
+  return identity;
+}
+
+/* Room for one more of a process's communicators. */
+static __always_inline bool has_room(struct rm_mpi *mpi, __u32 func) {
+  if (!mpi) return true;
+  if (mpi->comms >= MOST_OF_PROCESS) {
+    COUNT(func, lost_map);
+    return false;
+  }
+  __sync_fetch_and_add(&mpi->comms, 1);
+  return true;
+}
+
+/* A call has returned that makes a communicator (or a window). */
+static __noinline int mpi_made(struct thread_state *state, __u32 pid) {
+  struct rm_inflight *call = &state->call;
+  __u64 cookie = state->cookie, flags = cookie >> 32;
+  __u32 kind = (__u8)(cookie >> 48), where = cookie >> 56;
+  if (where >= RM_MAX_ARGS) return 0;
+  struct rm_comm_key key = {.pid = pid, .handle = handle_at(call->args[where], flags)};
+  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
+  __u64 none = flags & RM_COOKIE_INT_HANDLES ? MPICH_NO_COMM : mpi ? mpi->none : 0;
+  if (!key.handle || key.handle == none || key.handle == MPICH_NO_WINDOW) return 0;
+  struct rm_comm info = {.rank = -1, .nranks = -1};
+  info.hash = identity_of_made(state, pid, key.handle, mpi);
+  if (info.hash) info.flags = RM_HAVE_HASH;
+  if (kind == RM_MAKES_COPY) {
+    info.rank = call->rank;
+    info.nranks = call->nranks;
+    info.flags |= call->comm_flags & RM_HAVE_RANK;
+    grid_copied(call, pid, key.handle);
+  } else if (mpi) {
+    mpi_facts(mpi, key.handle, flags, &info);
+  }
+  if (kind == RM_MAKES_CART) grid_made(call, pid, key.handle);
+  bool again = bpf_map_lookup_elem(&comms, &key); /* its end was not seen */
+  if (!again && !has_room(mpi, call->func)) return 0;
+  if (!remember_comm(&key, &info)) COUNT(call->func, lost_map);
+  return 0;
+}
+
+/* A communicator or window ends. */
+static __noinline int mpi_freed(struct thread_state *state, __u32 pid) {
+  struct rm_comm_key key = {.pid = pid, .handle = state->call.handle};
+  if (bpf_map_delete_elem(&comms, &key)) return 0;
+  bpf_map_delete_elem(&mpi_grids, &key);
+  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
+  if (mpi && mpi->comms) __sync_fetch_and_add(&mpi->comms, -1);
+  comms_change();
+  return 0;
+}
+
+static __always_inline void mpi_group_ends(struct thread_state *state, __u32 pid) {
+  struct rm_comm_key key = {.pid = pid, .handle = handle_at(state->call.args[0], state->cookie >> 32)};
+  bpf_map_delete_elem(&mpi_groups, &key);
+}
+
+/* A group was made. */
+static __noinline int mpi_group(struct thread_state *state, __u32 pid) {
+  struct rm_inflight *call = &state->call;
+  __u64 cookie = state->cookie, flags = cookie >> 32, group = 0, other;
+  __u32 kind = (__u8)(cookie >> 48), where = cookie >> 56;
+  if (where >= RM_MAX_ARGS) return 0;
+  if (kind == RM_GROUP_OF_COMM || kind == RM_GROUP_OF_REMOTE) {
+    if (call->comm_flags & RM_HAVE_HASH) group = rm_mix(rm_mix(RM_SALT_GROUP, kind), call->hash);
+  } else if (kind == RM_GROUP_OF_SET) {
+    group = mix_text(rm_mix(RM_SALT_GROUP, kind), call->args[1]);
+  } else {
+    group = group_known(pid, handle_of(call->args[0], flags));
+    if (group) group = rm_mix(group, kind);
+    if (group && kind >= RM_GROUP_UNION) {
+      other = group_known(pid, handle_of(call->args[1], flags));
+      group = other ? rm_mix(group, other) : 0;
+    } else if (group) {
+      __u32 n = call->args[1];
+      group = mix_list(group, call->args[2], kind >= RM_GROUP_RANGE_INCL ? n * 3 : n);
+    }
+  }
+  struct rm_comm_key key = {.pid = pid, .handle = handle_at(call->args[where], flags)};
+  if (!group || !key.handle) {
+    bpf_map_delete_elem(&mpi_groups, &key);
+    return 0;
+  }
+  if (bpf_map_update_elem(&mpi_groups, &key, &group, BPF_ANY)) COUNT(call->func, lost_map);
+  return 0;
+}
+
+/* What MPI_COMM_WORLD, MPI_COMM_SELF are, and what is read of others. False when nothing is known that was not before. */
+static __noinline int mpi_learn(struct rm_mpi *mpi, __u64 handle, __u64 flags, struct rm_comm *info) {
+  bool ints = flags & RM_COOKIE_INT_HANDLES;
+  __u64 world = ints ? MPICH_WORLD : mpi ? mpi->world : 0, self = ints ? MPICH_SELF : mpi ? mpi->self : 0;
+  __u32 before = info->flags;
+  if (mpi && !(info->flags & RM_HAVE_RANK)) mpi_facts(mpi, handle, flags, info);
+  if (world && handle == world) {
+    info->hash = RM_WORLD;
+    info->flags |= RM_HAVE_HASH;
+  } else if (self && handle == self) {
+    struct rm_comm of_world = {};
+    if (mpi && mpi_facts(mpi, world, flags, &of_world)) {
+      info->hash = rm_mix(RM_SALT_SELF, of_world.rank);
+      info->flags |= RM_HAVE_HASH;
+    }
+    info->rank = 0;
+    info->nranks = 1;
+    info->flags |= RM_HAVE_RANK;
+  } else if (!before) {
+    info->flags |= RM_UNCOUNTED; /* it was made before we came, or with another job */
+  }
+  return info->flags != before;
+}
+
+/* The first call with a handle. */
+static __noinline int mpi_meet(struct thread_state *state, __u32 pid, __u64 handle, __u64 flags) {
+  struct rm_comm_key key = {.pid = pid, .handle = handle};
+  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
+  struct rm_comm info = {.rank = -1, .nranks = -1};
+  mpi_learn(mpi, handle, flags, &info);
+  if (!state->mpi_started) {
+    __u32 *process = bpf_map_lookup_elem(&tracked, &pid);
+    if (process && *process & RM_MPI_STARTED) state->mpi_started = 1;
+    else info.flags |= RM_UNCOUNTED;
+  }
+  if (!has_room(mpi, state->call.func)) return 0;
+  /* Of several threads that look at the same moment one makes the entry: a second one would begin to count anew. */
+  long error = bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST);
+  if (error == -7 /* E2BIG */) COUNT(state->call.func, lost_map);
+  if (error) return 0;
+  struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
+  if (entry) entry->info = info;
+  return 0;
+}
+
+/* Something was not known of it when it was met. */
+static __noinline int mpi_look_again(__u32 pid, __u64 handle, __u64 flags, struct rm_comm_entry *entry) {
+  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
+  if (!mpi) return 0;
+  struct rm_comm info = entry->info;
+  if (mpi_learn(mpi, handle, flags, &info)) entry->info = info;
+  return 0;
+}
+
+/* A nonblocking collective has begun: what its request is for. Only where requests are addresses: Open MPI's are of collectives
+ * or of messages for good, those of MPICH may be of a message the next time, which is not seen. */
+static __noinline int mpi_begins(struct thread_state *state, __u32 pid) {
+  struct rm_inflight *call = &state->call;
+  __u64 cookie = state->cookie, flags = cookie >> 32;
+  __u32 where = cookie >> 56;
+  if (where >= RM_MAX_ARGS || flags & RM_COOKIE_INT_HANDLES || !(call->comm_flags & RM_HAVE_HASH)) return 0;
+  struct rm_comm_key key = {.pid = pid, .handle = handle_at(call->args[where], flags)};
+  if (!key.handle) return 0;
+  struct mpi_begun begun = {.hash = call->hash, .comm_seq = call->comm_seq, .rank = call->rank, .nranks = call->nranks};
+  bpf_map_update_elem(&mpi_begun, &key, &begun, BPF_ANY);
+  state->begins_collectives = 1;
+  return 0;
+}
+
+/* A thread waits for requests: is one of the first of them a collective? `many`: argument 0 is their number, 1 the first. */
+#define MOST_REQUESTS 16
+static __noinline int mpi_awaits(struct thread_state *state, __u32 pid, __u32 many) {
+  struct rm_inflight *call = &state->call;
+  __u64 at = many ? call->args[1] : call->args[0];
+  __u32 n = many ? call->args[0] : 1;
+  for (int i = 0; i < MOST_REQUESTS; i++) {
+    if (i >= n) break;
+    struct rm_comm_key key = {.pid = pid, .handle = user_word(at + i * 8)};
+    struct mpi_begun *begun = key.handle ? bpf_map_lookup_elem(&mpi_begun, &key) : 0;
+    if (!begun) continue;
+    call->hash = begun->hash;
+    call->comm_seq = begun->comm_seq;
+    call->rank = begun->rank;
+    call->nranks = begun->nranks;
+    call->comm_flags = RM_HAVE_HASH | (begun->rank >= 0 ? RM_HAVE_RANK : 0);
+    return 0;
+  }
+  return 0;
+}

@@ -1,0 +1,164 @@
+//! What is asked where ranks wait for long: how far processes got, by the stores, and where ranks
+//! stand in their programs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use digest::time_use::job_key;
+use explain::difference::program_place;
+use explain::stacks::MemberStacks;
+use model::{StacksWanted, StragglersQuestion};
+use query_planner::Value;
+use verdicts::tail::{Reaching, pairs_sql, reached_sql};
+use verdicts::{Input, JobRank, RankRef, Report, Span, Verdict, point_to_point};
+
+use super::super::asking::Asking;
+use super::super::explain::sees_processes;
+use super::super::{Shared, stacks};
+
+/// Below this waiting time nothing is asked.
+const LONG_NS: i64 = 1_000_000_000;
+/// How far back the stores are asked.
+const BACK_NS: i64 = 24 * 3_600_000_000_000;
+/// Ranks whose places are asked for, at most.
+const MOST_PLACES: usize = 16;
+/// Longest that these are waited for.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// Samples of ranks that do not move, and the time between two of them, milliseconds.
+const SAMPLES: u32 = 2;
+const EVERY_MS: u32 = 10;
+
+/// How far processes got on the communicators where somebody waits for long; nothing where nobody
+/// does.
+pub(super) async fn add_progress(asking: Asking<'_>, question: &StragglersQuestion, span: &Span, input: &mut Input) {
+    let long = |since_ns: i64| span.until_ns.saturating_sub(since_ns) >= LONG_NS;
+    let waits = input.in_calls.iter().any(|call| long(call.since_ns));
+    if !waits && !input.syncing.iter().any(|sync| long(sync.start_ns)) {
+        return;
+    }
+    // Who waits for its device, or for requests, does so on any of its communicators.
+    let anywhere = input.in_calls.iter().filter(|call| call.comm_hash.is_none()).map(|call| (&call.node, call.pid));
+    let anywhere: BTreeSet<_> = anywhere.chain(input.syncing.iter().map(|sync| (&sync.node, sync.pid))).collect();
+    let calls = input.observations.iter().chain(&input.unnumbered);
+    let of_these = calls.filter(|seen| anywhere.contains(&(&seen.node, seen.pid))).map(|seen| seen.comm_hash);
+    let comms: BTreeSet<u64> = of_these.chain(input.in_calls.iter().filter_map(|call| call.comm_hash)).collect();
+    let comms: Vec<u64> = comms.into_iter().collect();
+    let since_ns = span.until_ns.saturating_sub(BACK_NS);
+    let mut reaching = Reaching::default();
+    match asking.rows_for(question, reached_sql(&comms, since_ns)).await {
+        Ok((rows, _)) => rows.iter().for_each(|row| reaching.reached(row)),
+        Err(error) => return tracing::debug!("how far ranks got: {error}"),
+    }
+    let comms = reaching.comms();
+    if !input.syncing.is_empty()
+        && let Ok((rows, _)) = asking.rows_for(question, pairs_sql(&comms, since_ns)).await
+    {
+        rows.iter().for_each(|row| reaching.pair(row));
+    }
+    if let Some(sql) = reaching.last_calls_sql(&comms, since_ns)
+        && let Ok((rows, _)) = asking.rows_for(question, sql).await
+    {
+        rows.iter().for_each(|row| reaching.call(row));
+    }
+    input.progress = reaching.progress();
+    let open = verdicts::progress_of([], &input.in_calls);
+    for call in open {
+        let same =
+            |p: &&mut verdicts::Progress| (&p.node, p.pid, p.comm_hash) == (&call.node, call.pid, call.comm_hash);
+        match input.progress.iter_mut().find(same) {
+            Some(known) => {
+                known.entered = known.entered.max(call.entered);
+                known.uncounted |= call.uncounted;
+            }
+            None => input.progress.push(call),
+        }
+    }
+    if let Ok((rows, _)) = asking.rows_for(question, point_to_point::PROCESSES_SQL.to_owned()).await {
+        input.ranks = ranks(&rows, question.job.as_deref());
+    }
+}
+
+/// The ranks of jobs, of rows of [`point_to_point::PROCESSES_SQL`]: of each rank its last process.
+fn ranks(rows: &[Vec<Value>], job: Option<&str>) -> Vec<JobRank> {
+    let text = |value: &Value| match value {
+        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => None,
+    };
+    let small = |value: &Value| match value {
+        Value::Integer(value) => i32::try_from(*value).ok(),
+        _ => None,
+    };
+    let mut last: BTreeMap<(u64, i32), JobRank> = BTreeMap::new();
+    for row in rows {
+        let [node, Value::Integer(pid), rank, nranks, job_id, step_id] = row.as_slice() else { continue };
+        let (Some(node), Some(rank), Some(nranks), job_id) = (text(node), small(rank), small(nranks), text(job_id))
+        else {
+            continue;
+        };
+        if job.is_some() && job != job_id.as_deref() {
+            continue;
+        }
+        let job = job_key(None, job_id.as_deref(), text(step_id).as_deref(), nranks);
+        last.insert((job, rank), JobRank { node: node.into(), pid: *pid, job, rank, nranks });
+    }
+    last.into_values().collect()
+}
+
+/// Where the ranks that a hang is about stand in their programs, and where calls that do not belong
+/// together were made.
+pub(super) async fn add_places(asking: Asking<'_>, live: Option<&Shared>, report: &mut Report) {
+    let Verdict::Hang(hang) = &mut report.verdict else { return };
+    let asking = asking.within(PATIENCE);
+    if let Some(of) = &mut hang.differing
+        && let Ok(comm) = u64::from_str_radix(&of.comm_hash, 16)
+    {
+        let sql = format!(
+            "SELECT node, pid, site FROM collectives WHERE comm_hash = {} AND comm_seq = {} AND site IS NOT NULL",
+            comm.cast_signed(),
+            of.position
+        );
+        let rows = asking.rows(sql, &[]).await.map(|(rows, _)| rows).unwrap_or_default();
+        let mut sites: BTreeMap<(String, i64), String> = BTreeMap::new();
+        for row in &rows {
+            if let [Value::Text(node), Value::Integer(pid), Value::Text(site)] = row.as_slice() {
+                let text = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+                sites.insert((text(node), *pid), text(site));
+            }
+        }
+        for call in &mut of.calls {
+            call.site = call.ranks.iter().find_map(|who| sites.get(&(who.node.clone(), who.pid)).cloned());
+        }
+    }
+    let Some(shared) = live.filter(|_| sees_processes(asking.caller)) else { return };
+    let without_site = hang.differing.iter().flat_map(|of| &of.calls).filter(|call| call.site.is_none());
+    let of_calls = without_site.filter_map(|call| call.ranks.first());
+    let edges = hang.circles.iter().flatten().map(|edge| &edge.who);
+    let who = of_calls.chain(hang.missing.iter().map(|m| &m.who)).chain(edges);
+    let who: BTreeSet<RankRef> = who.take(MOST_PLACES).cloned().collect();
+    let places = places(asking, shared, &who).await;
+    let at = |who: &RankRef| places.get(&(who.node.clone(), who.pid)).cloned();
+    hang.missing.iter_mut().for_each(|m| m.line = at(&m.who));
+    hang.circles.iter_mut().flatten().for_each(|edge| edge.line = at(&edge.who));
+    for call in hang.differing.iter_mut().flat_map(|of| &mut of.calls).filter(|call| call.site.is_none()) {
+        call.site = call.ranks.first().and_then(at);
+    }
+}
+
+/// Where processes stand, by node and process.
+async fn places(asking: Asking<'_>, shared: &Shared, who: &BTreeSet<RankRef>) -> BTreeMap<(String, i64), String> {
+    let mut nodes: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for of in who {
+        nodes.entry(&of.node).or_default().extend(u32::try_from(of.rank));
+    }
+    let viewer = asking.caller.access.viewer();
+    let asked = nodes.into_iter().map(|(node, ranks)| async move {
+        let wanted = StacksWanted { samples: SAMPLES, every_ms: EVERY_MS, ranks, ..StacksWanted::default() };
+        stacks::of_node(shared, node, &wanted, viewer, asking.deadline, asking.cancelled).await.unwrap_or_default()
+    });
+    let found = futures::future::join_all(asked).await.into_iter().flatten();
+    let place = |of: MemberStacks| {
+        let stack = of.stacks.iter().max_by_key(|stack| stack.count)?;
+        Some(((of.member.node.clone(), i64::from(of.member.pid)), program_place(&stack.frames)?))
+    };
+    found.filter_map(place).collect()
+}

@@ -1,0 +1,834 @@
+//! Which type an expression has, by its tokens: so a parameter takes its type from where it stands,
+//! as in PostgreSQL (<https://www.postgresql.org/docs/current/typeconv-oper.html>), and computed
+//! columns are described before there are rows.
+//!
+//! SQLite compares a text with a number as two different kinds of values: a parameter that was sent
+//! without a type must not become a text beside a number. Where nothing tells a type, nothing is
+//! guessed.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use super::tokens::{Kind, Token, closing, opening};
+
+/// The type of an expression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inferred {
+    Integer,
+    /// A number that may be no integer.
+    Real,
+    Text,
+    Blob,
+}
+
+impl Inferred {
+    /// Whether it is a number.
+    pub(super) fn is_number(self) -> bool {
+        matches!(self, Self::Integer | Self::Real)
+    }
+
+    /// Its name in a CAST of SQLite.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Integer => "INTEGER",
+            Self::Real => "REAL",
+            Self::Text => "TEXT",
+            Self::Blob => "BLOB",
+        }
+    }
+
+    /// By the name of a type, SQLite's or PostgreSQL's.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let name = name.to_ascii_uppercase();
+        let has = |part: &str| name.contains(part);
+        match () {
+            () if has("INT") || name == "BOOL" || name == "BOOLEAN" || name == "OID" => Some(Self::Integer),
+            () if has("CHAR") || has("CLOB") || has("TEXT") || name == "NAME" => Some(Self::Text),
+            () if has("BLOB") || name == "BYTEA" => Some(Self::Blob),
+            () if has("REAL") || has("FLOA") || has("DOUB") || has("NUMERIC") || has("DECIMAL") => Some(Self::Real),
+            () => None,
+        }
+    }
+
+    /// What both can be: an integer is also a real.
+    fn both(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (a, b) if a == b => Some(a),
+            (a, b) if a.is_number() && b.is_number() => Some(Self::Real),
+            _ => None,
+        }
+    }
+}
+
+/// The types of columns by name, in lower case; none where tables differ or declare nothing.
+pub(super) type Columns = HashMap<String, Option<Inferred>>;
+
+/// The columns of these tables: name and declared type of each.
+pub(super) fn columns<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Columns {
+    let mut columns = Columns::new();
+    for (name, declared) in all {
+        let kind = Inferred::named(declared);
+        let known = columns.entry(name.to_ascii_lowercase()).or_insert(kind);
+        if *known != kind {
+            *known = None;
+        }
+    }
+    columns
+}
+
+/// What a parameter is by all its places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parameter {
+    Is(Inferred),
+    /// No place tells.
+    Unknown,
+    /// One place wants a number, another a text.
+    Differs,
+}
+
+/// Statements with more tokens, or expressions nested deeper than this, are not looked at: their
+/// types are unknown.
+const MOST_TOKENS: usize = 10_000;
+const MOST_DEPTH: u32 = 100;
+
+/// The types of the parameters `$1` to `$count`.
+pub(super) fn parameters(tokens: &[Token], columns: &Columns, count: usize) -> Vec<Parameter> {
+    let look = Look::new(tokens, columns);
+    let mut found = vec![Parameter::Unknown; count];
+    if tokens.len() > MOST_TOKENS {
+        return found;
+    }
+    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.kind == Kind::Param) {
+        let number = token.text[1..].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+        let Some(slot) = number.and_then(|number| found.get_mut(number)) else { continue };
+        let Some(here) = look.parameter(at) else { continue };
+        *slot = match *slot {
+            Parameter::Unknown => Parameter::Is(here),
+            Parameter::Is(before) => before.both(here).map_or(Parameter::Differs, Parameter::Is),
+            Parameter::Differs => Parameter::Differs,
+        };
+    }
+    found
+}
+
+/// The types of a SELECT's columns; none of what cannot be told. None at all where its list has a
+/// `*`, which stands for several.
+pub(super) fn results(tokens: &[Token], columns: &Columns) -> Option<Vec<Option<Inferred>>> {
+    if tokens.len() > MOST_TOKENS {
+        return None;
+    }
+    Look::new(tokens, columns).results()
+}
+
+/// Functions by the type of their result.
+const INTEGERS: &[&str] = &[
+    "count",
+    "length",
+    "instr",
+    "unicode",
+    "sign",
+    "row_number",
+    "rank",
+    "dense_rank",
+    "ntile",
+    "unixepoch",
+    "octet_length",
+    "approx_count_distinct",
+    "cluster_ns",
+    "clock_bound_ns",
+    "changes",
+    "json_array_length",
+    "strpos",
+    "char_length",
+    "random",
+];
+const REALS: &[&str] = &[
+    "avg",
+    "total",
+    "round",
+    "julianday",
+    "sqrt",
+    "exp",
+    "ln",
+    "log",
+    "log2",
+    "log10",
+    "pow",
+    "power",
+    "stddev",
+    "stddev_pop",
+    "stddev_samp",
+    "variance",
+    "var_pop",
+    "var_samp",
+    "median",
+    "percentile",
+    "percentile_cont",
+    "percentile_disc",
+    "mad",
+    "approx_quantile",
+    "percent_rank",
+    "cume_dist",
+    "date_part",
+    "pi",
+    "floor",
+    "ceil",
+    "ceiling",
+];
+const TEXTS: &[&str] = &[
+    "lower",
+    "upper",
+    "substr",
+    "substring",
+    "trim",
+    "ltrim",
+    "rtrim",
+    "replace",
+    "printf",
+    "format",
+    "hex",
+    "quote",
+    "strftime",
+    "date",
+    "time",
+    "datetime",
+    "group_concat",
+    "string_agg",
+    "typeof",
+    "char",
+    "concat",
+    "concat_ws",
+    "json",
+    "json_object",
+    "json_array",
+    "histogram",
+    "to_char",
+    "left",
+    "right",
+];
+/// Functions whose result has the type of these arguments.
+const OF_ARGUMENTS: &[&str] = &[
+    "min",
+    "max",
+    "sum",
+    "abs",
+    "coalesce",
+    "ifnull",
+    "nullif",
+    "lag",
+    "lead",
+    "first_value",
+    "last_value",
+    "nth_value",
+    "greatest",
+    "least",
+];
+
+/// Operators with a number on each side.
+const ARITHMETIC: &[&str] = &["+", "-", "*", "/", "%", "&", "|", "<<", ">>"];
+/// Operators whose sides are of one type.
+const COMPARISONS: &[&str] = &["=", "==", "<", ">", "<=", ">=", "<>", "!="];
+/// Operators with a text on each side.
+const OF_TEXTS: &[&str] = &["||", "like", "ilike", "glob", "regexp", "match", "similar", "~", "~*", "!~", "!~*"];
+
+struct Look<'a> {
+    tokens: &'a [Token],
+    columns: &'a Columns,
+    depth: Cell<u32>,
+}
+
+impl<'a> Look<'a> {
+    fn new(tokens: &'a [Token], columns: &'a Columns) -> Self {
+        Self { tokens, columns, depth: Cell::new(0) }
+    }
+
+    /// Looks into a part of an expression; at nothing that is nested too deep.
+    fn deeper<T>(&self, look: impl FnOnce() -> Option<T>) -> Option<T> {
+        if self.depth.get() >= MOST_DEPTH {
+            return None;
+        }
+        self.depth.set(self.depth.get() + 1);
+        let found = look();
+        self.depth.set(self.depth.get() - 1);
+        found
+    }
+
+    /// The types of the columns of a SELECT.
+    fn results(&self) -> Option<Vec<Option<Inferred>>> {
+        let begin = self.top_level(0, self.tokens.len(), |token| token.is("select"))? + 1;
+        let begin = begin + usize::from(["distinct", "all"].iter().any(|word| self.is(begin, word)));
+        let ends = ["from", "where", "group", "order", "limit", "union", "except", "intersect", "window", "having"];
+        let end = self.top_level(begin, self.tokens.len(), |token| ends.iter().any(|word| token.is(word)));
+        let end = end.unwrap_or(self.tokens.len());
+        let mut all = Vec::new();
+        for (from, to) in self.parts(begin, end) {
+            if to > from && self.is(to - 1, "*") && (to - from == 1 || self.is(to - 2, ".")) {
+                return None;
+            }
+            all.push(self.expression(from, self.without_alias(from, to)));
+        }
+        Some(all)
+    }
+
+    fn is(&self, at: usize, text: &str) -> bool {
+        self.tokens.get(at).is_some_and(|token| token.is(text))
+    }
+
+    fn is_any(&self, at: usize, texts: &[&str]) -> bool {
+        self.tokens.get(at).is_some_and(|token| texts.iter().any(|text| token.is(text)))
+    }
+
+    /// The first token outside of parentheses for which `wanted` holds.
+    fn top_level(&self, from: usize, to: usize, wanted: impl Fn(&Token) -> bool) -> Option<usize> {
+        let mut at = from;
+        while at < to {
+            let token = self.tokens.get(at)?;
+            if wanted(token) {
+                return Some(at);
+            }
+            at = if token.is("(") || token.is("[") { closing(self.tokens, at)? + 1 } else { at + 1 };
+        }
+        None
+    }
+
+    /// What lies between commas.
+    fn parts(&self, from: usize, to: usize) -> Vec<(usize, usize)> {
+        let (mut parts, mut begin) = (Vec::new(), from);
+        while let Some(comma) = self.top_level(begin, to, |token| token.is(",")) {
+            parts.push((begin, comma));
+            begin = comma + 1;
+        }
+        parts.push((begin, to));
+        parts
+    }
+
+    /// The end of a result column's expression, before `AS name` or a bare name.
+    fn without_alias(&self, from: usize, to: usize) -> usize {
+        if to >= from + 3 && self.is(to - 2, "as") {
+            return to - 2;
+        }
+        let is_name =
+            |at: usize| self.tokens.get(at).is_some_and(|token| matches!(token.kind, Kind::Word | Kind::Quoted));
+        let ends_value = |at: usize| {
+            let token = &self.tokens[at];
+            matches!(token.kind, Kind::Number | Kind::Text | Kind::Param | Kind::Quoted)
+                || (token.kind == Kind::Word && !is_operator_word(token))
+                || token.is(")")
+        };
+        let is_alias = to >= from + 2 && is_name(to - 1) && !self.is(to - 1, "end") && ends_value(to - 2);
+        if is_alias { to - 1 } else { to }
+    }
+
+    /// What the place of a parameter says of it.
+    fn parameter(&self, at: usize) -> Option<Inferred> {
+        // $1::type, CAST($1 AS type)
+        if self.is(at + 1, "::") {
+            return self.named_type(at + 2);
+        }
+        if at >= 2 && self.is(at - 1, "(") && self.is(at - 2, "cast") && self.is(at + 1, "as") {
+            return self.named_type(at + 2);
+        }
+        self.beside(at, at + 1)
+    }
+
+    fn named_type(&self, at: usize) -> Option<Inferred> {
+        Inferred::named(&self.tokens.get(at)?.name()?)
+    }
+
+    /// What stands on both sides of the expression `from..to` wants it to be.
+    fn beside(&self, from: usize, to: usize) -> Option<Inferred> {
+        self.deeper(|| self.wanted_beside(from, to))
+    }
+
+    fn wanted_beside(&self, from: usize, to: usize) -> Option<Inferred> {
+        let before = from.checked_sub(1)?;
+        // A sign belongs to it.
+        if self.is_any(before, &["-", "+"]) && before.checked_sub(1).is_none_or(|at| !self.ends_value(at)) {
+            return Some(self.beside(before, to).filter(|kind| kind.is_number()).unwrap_or(Inferred::Real));
+        }
+        if self.is_any(before, OF_TEXTS)
+            || self.is_any(to, OF_TEXTS)
+            || (self.is(to, "not") && self.is_any(to + 1, OF_TEXTS))
+        {
+            return Some(Inferred::Text);
+        }
+        if self.is_any(before, ARITHMETIC) || self.is_any(to, ARITHMETIC) {
+            return Some(Inferred::Real);
+        }
+        if self.is_any(before, &["limit", "offset"]) {
+            return Some(Inferred::Integer);
+        }
+        if self.is_any(before, COMPARISONS) {
+            return self.ending_at(before);
+        }
+        if self.is_any(to, COMPARISONS) {
+            return self.beginning_at(to + 1);
+        }
+        if self.is(before, "between") {
+            return self.ending_before_not(before);
+        }
+        if self.is(before, "and")
+            && let Some(between) = (0..before).rev().take(40).find(|at| self.is_any(*at, &["between", "and"]))
+            && self.is(between, "between")
+        {
+            return self.ending_before_not(between);
+        }
+        if self.is_any(to, &["between"]) {
+            return self.beginning_at(to + 1);
+        }
+        if self.is(before, "from") && before > 0 && self.is(before - 1, "distinct") {
+            let is = (0..before).rev().take(4).find(|at| self.is(*at, "is"))?;
+            return self.ending_at(is);
+        }
+        if self.is(to, "in") && self.is(to + 1, "(") {
+            return self.beginning_at(to + 2);
+        }
+        // CASE … THEN $1
+        if self.is_any(before, &["then", "else"]) {
+            return self.branches(before);
+        }
+        // Among others: in a list, or the arguments of a function.
+        if self.is_any(before, &["(", ","]) && self.is_any(to, &[")", ","]) {
+            return self.among(from);
+        }
+        // Alone in parentheses, or in the list of a SELECT.
+        let in_select = self.is_any(before, &["select", ",", "distinct", "all"]);
+        let ends_item =
+            to >= self.tokens.len() || self.is_any(to, &[",", "from", "as", ")", "union", "limit", "order", "where"]);
+        let has_alias = self.tokens.get(to).is_some_and(|token| matches!(token.kind, Kind::Word | Kind::Quoted));
+        (in_select && (ends_item || has_alias)).then_some(Inferred::Text)
+    }
+
+    fn ends_value(&self, at: usize) -> bool {
+        let token = &self.tokens[at];
+        matches!(token.kind, Kind::Number | Kind::Text | Kind::Param | Kind::Quoted)
+            || (token.kind == Kind::Word && !is_operator_word(token))
+            || token.is(")")
+    }
+
+    /// The type of a value in a list or among arguments.
+    fn among(&self, at: usize) -> Option<Inferred> {
+        let mut depth = 0_usize;
+        let open = (0..at).rev().find(|&before| {
+            let token = &self.tokens[before];
+            if token.is(")") || token.is("]") {
+                depth += 1;
+            } else if token.is("(") || token.is("[") {
+                if depth == 0 {
+                    return true;
+                }
+                depth -= 1;
+            }
+            false
+        })?;
+        let close = closing(self.tokens, open)?;
+        let before = open.checked_sub(1)?;
+        if self.is(before, "in") {
+            return self.ending_before_not(before);
+        }
+        if self.is(open + 1, "select") {
+            return Some(Inferred::Text).filter(|_| self.is_any(at - 1, &["select", ","]));
+        }
+        // More parentheses around one value.
+        if self.parts(open + 1, close).len() == 1 && !self.is_name_of_function(before) {
+            return self.beside(open, close + 1);
+        }
+        let name = self.tokens[before].name()?.to_ascii_lowercase();
+        let parts = self.parts(open + 1, close);
+        let place = parts.iter().position(|&(from, to)| (from..to).contains(&at))?;
+        match name.as_str() {
+            "coalesce" | "ifnull" | "nullif" | "min" | "max" | "greatest" | "least" => {
+                let others = parts.iter().enumerate().filter(|(other, _)| *other != place);
+                let known = others.filter_map(|(_, &(from, to))| self.expression(from, to)).next();
+                known.or_else(|| self.beside(before, close + 1))
+            }
+            "iif" if place > 0 => parts.iter().skip(1).filter_map(|&(from, to)| self.expression(from, to)).next(),
+            "substr" | "substring" | "left" | "right" | "lag" | "lead" | "nth_value" if place > 0 => {
+                Some(Inferred::Integer)
+            }
+            "round" if place == 1 => Some(Inferred::Integer),
+            "round" | "abs" | "sqrt" | "exp" | "ln" | "log" | "pow" | "power" | "floor" | "ceil"
+            | "approx_quantile" | "percentile" | "percentile_cont" | "percentile_disc" | "histogram" | "cluster_ns" => {
+                Some(Inferred::Real)
+            }
+            "lower" | "upper" | "length" | "instr" | "trim" | "ltrim" | "rtrim" | "replace" | "substr"
+            | "substring" | "strftime" | "date" | "time" | "datetime" | "julianday" | "like" | "glob" | "concat"
+            | "concat_ws" | "json_extract" | "date_trunc" | "left" | "right" => Some(Inferred::Text),
+            "unixepoch" => Some(Inferred::Text),
+            "generate_series" | "pg_sleep" => Some(Inferred::Real),
+            _ => None,
+        }
+    }
+
+    fn is_name_of_function(&self, at: usize) -> bool {
+        self.tokens
+            .get(at)
+            .is_some_and(|token| token.kind == Kind::Quoted || (token.kind == Kind::Word && !is_operator_word(token)))
+    }
+
+    /// The type of the other branches of a CASE.
+    fn branches(&self, at: usize) -> Option<Inferred> {
+        let begin = (0..at).rev().find(|before| self.is(*before, "case"))?;
+        let end = (at..self.tokens.len()).find(|after| self.is(*after, "end"))?;
+        let branch = |&from: &usize| self.is_any(from, &["then", "else"]) && from != at;
+        (begin..end).filter(branch).filter_map(|from| self.beginning_at(from + 1)).next()
+    }
+
+    /// The type of the expression before `NOT` or this keyword.
+    fn ending_before_not(&self, at: usize) -> Option<Inferred> {
+        self.ending_at(if at > 0 && self.is(at - 1, "not") { at - 1 } else { at })
+    }
+
+    /// The type of the expression that ends before `end`.
+    fn ending_at(&self, end: usize) -> Option<Inferred> {
+        self.deeper(|| self.type_before(end))
+    }
+
+    fn type_before(&self, end: usize) -> Option<Inferred> {
+        let begin = self.operand_before(end)?;
+        let operand = self.operand(begin, end);
+        match begin.checked_sub(1) {
+            Some(sign) if self.is(sign, "||") => Some(Inferred::Text),
+            Some(sign) if self.is_any(sign, ARITHMETIC) => {
+                let left = if sign > 0 && self.ends_value(sign - 1) { self.ending_at(sign) } else { operand };
+                Some(number_of(left, operand))
+            }
+            _ => operand,
+        }
+    }
+
+    /// The type of the expression that begins at `begin`.
+    fn beginning_at(&self, begin: usize) -> Option<Inferred> {
+        self.deeper(|| self.type_from(begin))
+    }
+
+    fn type_from(&self, begin: usize) -> Option<Inferred> {
+        if self.is_any(begin, &["-", "+"]) {
+            return self.beginning_at(begin + 1).filter(|kind| kind.is_number()).or(Some(Inferred::Real));
+        }
+        let end = self.operand_after(begin)?;
+        let operand = self.operand(begin, end);
+        if self.is(end, "||") {
+            return Some(Inferred::Text);
+        }
+        if self.is_any(end, ARITHMETIC) {
+            return Some(number_of(operand, self.beginning_at(end + 1)));
+        }
+        operand
+    }
+
+    /// The type of the whole of `from..to`.
+    fn expression(&self, from: usize, to: usize) -> Option<Inferred> {
+        self.deeper(|| self.type_of(from, to))
+    }
+
+    fn type_of(&self, from: usize, to: usize) -> Option<Inferred> {
+        if from >= to {
+            return None;
+        }
+        let inside = |words: &'static [&'static str]| {
+            self.top_level(from + 1, to, move |token| words.iter().any(|word| token.is(word)))
+        };
+        if self.is(from, "case") {
+            return self.branches_of(from, to);
+        }
+        if self.is(from, "not")
+            || inside(COMPARISONS).is_some()
+            || inside(&["and", "or", "is", "in", "between", "like", "glob"]).is_some()
+        {
+            return Some(Inferred::Integer); // SQLite's truth
+        }
+        if inside(&["||"]).is_some() {
+            return Some(Inferred::Text);
+        }
+        self.beginning_at(from)
+    }
+
+    fn branches_of(&self, from: usize, to: usize) -> Option<Inferred> {
+        let starts = (from..to).filter(|at| self.is_any(*at, &["then", "else"]));
+        let mut kinds = starts.filter_map(|at| self.beginning_at(at + 1));
+        let first = kinds.next()?;
+        kinds.try_fold(first, Inferred::both)
+    }
+
+    /// Where the operand begins that ends before `end`.
+    fn operand_before(&self, end: usize) -> Option<usize> {
+        let mut at = end.checked_sub(1)?;
+        if self.is(at, "end") {
+            return (0..at).rev().find(|before| self.is(*before, "case"));
+        }
+        // x::type
+        if at >= 2 && self.is(at - 1, "::") {
+            return self.operand_before(at - 1);
+        }
+        if self.is(at, ")") {
+            at = opening(self.tokens, at)?;
+            // f(…) OVER (…), f(…) FILTER (…)
+            if at > 0 && self.is_any(at - 1, &["over", "filter"]) {
+                return self.operand_before(at - 1);
+            }
+            match at.checked_sub(1) {
+                Some(before) if self.is_name_of_function(before) => at = before,
+                _ => return Some(at),
+            }
+        }
+        while at >= 2 && self.is(at - 1, ".") {
+            at -= 2;
+        }
+        Some(at)
+    }
+
+    /// Where the operand ends that begins at `begin`.
+    fn operand_after(&self, begin: usize) -> Option<usize> {
+        let mut end = begin + 1;
+        if self.is(begin, "case") {
+            return (begin..self.tokens.len()).find(|at| self.is(*at, "end")).map(|at| at + 1);
+        }
+        if self.is(begin, "(") {
+            end = closing(self.tokens, begin)? + 1;
+        } else {
+            self.tokens.get(begin)?;
+            while self.is(end, ".") {
+                end += 2;
+            }
+            if self.is(end, "(") {
+                end = closing(self.tokens, end)? + 1;
+            }
+        }
+        while self.is_any(end, &["over", "filter"]) && self.is(end + 1, "(") {
+            end = closing(self.tokens, end + 1)? + 1;
+        }
+        while self.is(end, "::") {
+            end += 2;
+        }
+        Some(end.min(self.tokens.len()))
+    }
+
+    /// The type of one operand.
+    fn operand(&self, begin: usize, end: usize) -> Option<Inferred> {
+        let first = self.tokens.get(begin)?;
+        if end >= begin + 3 && self.is(end - 2, "::") {
+            return self.named_type(end - 1);
+        }
+        if self.is(begin, "case") {
+            return self.branches_of(begin, end);
+        }
+        match first.kind {
+            Kind::Number => {
+                let is_real = first.text.contains(['.', 'e', 'E']) && !first.text.starts_with("0x");
+                return Some(if is_real { Inferred::Real } else { Inferred::Integer });
+            }
+            Kind::Text => return Some(Inferred::Text),
+            Kind::Param => return None,
+            _ => {}
+        }
+        if first.is("(") {
+            let close = closing(self.tokens, begin)?;
+            if self.is_any(begin + 1, &["select", "with"]) {
+                let inner =
+                    Look { depth: self.depth.clone(), ..Look::new(&self.tokens[begin + 1..close], self.columns) };
+                return inner.results()?.first().copied().flatten();
+            }
+            return self.expression(begin + 1, close);
+        }
+        if let Some(open) = (begin..end).find(|at| self.is(*at, "(")) {
+            let name = self.tokens.get(open.checked_sub(1)?)?.name()?.to_ascii_lowercase();
+            return self.call(&name, open);
+        }
+        let name = self.tokens.get(end.checked_sub(1)?)?.name()?.to_ascii_lowercase();
+        match self.columns.get(&name) {
+            Some(kind) => *kind,
+            None => self.alias(&name),
+        }
+    }
+
+    fn call(&self, name: &str, open: usize) -> Option<Inferred> {
+        let close = closing(self.tokens, open)?;
+        if name == "cast" {
+            let kind = self.top_level(open + 1, close, |token| token.is("as"))?;
+            return self.named_type(kind + 1);
+        }
+        if INTEGERS.contains(&name) {
+            return Some(Inferred::Integer);
+        }
+        if REALS.contains(&name) {
+            return Some(Inferred::Real);
+        }
+        if TEXTS.contains(&name) {
+            return Some(Inferred::Text);
+        }
+        let parts = self.parts(open + 1, close);
+        if name == "iif" {
+            return parts.iter().skip(1).filter_map(|&(from, to)| self.expression(from, to)).next();
+        }
+        if OF_ARGUMENTS.contains(&name) {
+            let parts = parts.iter().take(if ["lag", "lead", "nth_value"].contains(&name) { 1 } else { usize::MAX });
+            let distinct = |from: usize| from + usize::from(self.is(from, "distinct"));
+            return parts.filter_map(|&(from, to)| self.expression(distinct(from), to)).next();
+        }
+        None
+    }
+
+    /// The type of a name that a result column has: `count(*) AS n`.
+    fn alias(&self, name: &str) -> Option<Inferred> {
+        let is_it = |at: &usize| {
+            self.is(*at - 1, "as") && self.tokens[*at].name().is_some_and(|it| it.eq_ignore_ascii_case(name))
+        };
+        let at = (2..self.tokens.len()).find(is_it)?;
+        let begin = self.operand_before(at - 1)?;
+        // (An expression that names itself would have no end.)
+        let names_itself =
+            self.tokens[begin..at - 1].iter().any(|token| token.name().is_some_and(|it| it.eq_ignore_ascii_case(name)));
+        if names_itself { None } else { self.ending_at(at - 1) }
+    }
+}
+
+/// The type of what arithmetic makes of two sides.
+fn number_of(left: Option<Inferred>, right: Option<Inferred>) -> Inferred {
+    match (left, right) {
+        (Some(Inferred::Integer), Some(Inferred::Integer)) => Inferred::Integer,
+        _ => Inferred::Real,
+    }
+}
+
+/// Words between values.
+fn is_operator_word(token: &Token) -> bool {
+    const WORDS: &[&str] = &[
+        "select", "where", "and", "or", "not", "in", "on", "then", "else", "when", "case", "any", "as", "by",
+        "between", "is", "like", "ilike", "glob", "having", "limit", "offset", "from", "distinct", "all", "union",
+        "values", "exists", "over", "filter", "using", "join", "set",
+    ];
+    WORDS.iter().any(|word| token.is(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tokens::tokens;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn known() -> Columns {
+        columns(
+            [
+                ("ts_ns", "INTEGER"),
+                ("duration_ns", "INTEGER"),
+                ("rank", "INTEGER"),
+                ("func", "TEXT"),
+                ("node", "TEXT"),
+                ("util", "REAL"),
+                ("payload", "BLOB"),
+                ("both", "TEXT"),
+                ("both", "INTEGER"),
+            ]
+            .into_iter(),
+        )
+    }
+
+    fn of(sql: &str) -> Parameter {
+        parameters(&tokens(sql).unwrap(), &known(), 1)[0]
+    }
+
+    #[test]
+    fn a_parameter_takes_its_type_from_where_it_stands() {
+        use Inferred::{Blob, Integer, Real, Text};
+        for (sql, kind) in [
+            ("SELECT rank FROM collectives GROUP BY rank HAVING count(*) > $1", Integer),
+            ("SELECT 1 FROM collectives WHERE duration_ns / 1000 > $1", Integer),
+            ("SELECT 1 FROM collectives WHERE duration_ns / 1e6 > $1", Real),
+            ("SELECT 1 FROM collectives WHERE ts_ns >= $1", Integer),
+            ("SELECT 1 FROM collectives c WHERE c.ts_ns >= $1", Integer),
+            ("SELECT 1 FROM collectives c WHERE \"c\".\"ts_ns\" >= $1", Integer),
+            ("SELECT 1 FROM collectives WHERE $1 < ts_ns", Integer),
+            ("SELECT 1 FROM collectives WHERE func = $1", Text),
+            ("SELECT 1 FROM collectives WHERE lower(func) = $1", Text),
+            ("SELECT 1 FROM collectives WHERE func || 'x' = $1", Text),
+            ("SELECT 1 FROM collectives WHERE func LIKE $1", Text),
+            ("SELECT 1 FROM collectives WHERE func NOT LIKE $1", Text),
+            ("SELECT 1 FROM collectives WHERE rank IN (1, $1)", Integer),
+            ("SELECT 1 FROM collectives WHERE func NOT IN ($1, 'x')", Text),
+            ("SELECT 1 FROM collectives WHERE ts_ns BETWEEN $1 AND 5", Integer),
+            ("SELECT 1 FROM collectives WHERE ts_ns BETWEEN 5 AND $1 AND rank = 1", Integer),
+            ("SELECT 1 FROM collectives WHERE rank = 1 AND func = $1", Text),
+            ("SELECT 1 FROM collectives LIMIT $1", Integer),
+            ("SELECT 1 FROM collectives LIMIT 5 OFFSET $1", Integer),
+            ("SELECT $1::bigint", Integer),
+            ("SELECT CAST($1 AS REAL)", Real),
+            ("SELECT rank + $1 FROM collectives", Real),
+            ("SELECT $1", Text),
+            ("SELECT $1 AS x FROM collectives", Text),
+            ("SELECT coalesce(rank, $1) FROM collectives", Integer),
+            ("SELECT max(duration_ns, $1) FROM collectives", Integer),
+            ("SELECT CASE WHEN rank = 1 THEN $1 ELSE duration_ns END FROM collectives", Integer),
+            ("SELECT rank, count(*) AS n FROM collectives GROUP BY rank HAVING n > $1", Integer),
+            ("SELECT 1 FROM gpu_samples WHERE util > $1", Real),
+            ("SELECT 1 FROM t WHERE payload = $1", Blob),
+            ("SELECT 1 FROM t WHERE (rank) = ($1)", Integer),
+            ("SELECT 1 FROM t WHERE rank = -$1", Integer),
+            ("SELECT 1 FROM t WHERE sum(duration_ns) FILTER (WHERE rank = 1) > $1", Integer),
+            ("SELECT 1 FROM t WHERE (SELECT max(rank) FROM t) > $1", Integer),
+            ("SELECT substr(func, $1, 2) FROM t", Integer),
+            ("SELECT approx_quantile(duration_ns, $1) FROM t", Real),
+            ("SELECT 1 FROM t WHERE rank IS NOT DISTINCT FROM $1", Integer),
+            ("SELECT 1 FROM t WHERE avg(rank) OVER (ORDER BY ts_ns) > $1", Real),
+        ] {
+            assert_eq!(of(sql), Parameter::Is(kind), "{sql}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_guessed() {
+        for sql in [
+            "SELECT 1 FROM t WHERE $1 IS NULL",
+            "SELECT 1 FROM t WHERE no_such > $1",
+            "SELECT 1 FROM t WHERE both = $1",
+            "SELECT no_function($1)",
+            "SELECT 1 FROM t WHERE $1 = $2",
+        ] {
+            assert_eq!(of(sql), Parameter::Unknown, "{sql}");
+        }
+        assert_eq!(of("SELECT 1 FROM t WHERE rank = $1 OR func = $1"), Parameter::Differs);
+        assert_eq!(of("SELECT 1 FROM t WHERE rank = $1 OR util = $1"), Parameter::Is(Inferred::Real));
+    }
+
+    #[test]
+    fn computed_columns_have_types_before_there_are_rows() {
+        use Inferred::{Integer, Real, Text};
+        let of = |sql: &str| results(&tokens(sql).unwrap(), &known());
+        assert_eq!(
+            of(
+                "SELECT node, count(*) AS n, sum(duration_ns) s, avg(rank), max(func), duration_ns / 1000, rank = 1, 'x' || rank \
+                FROM collectives WHERE rank > $1 GROUP BY node"
+            ),
+            Some(vec![
+                Some(Text),
+                Some(Integer),
+                Some(Integer),
+                Some(Real),
+                Some(Text),
+                Some(Integer),
+                Some(Integer),
+                Some(Text)
+            ])
+        );
+        assert_eq!(of("WITH x AS (SELECT 1) SELECT round(util, 2) FROM x"), Some(vec![Some(Real)]));
+        assert_eq!(of("SELECT *, count(*) FROM t"), None);
+        assert_eq!(of("SELECT t.*, 1 FROM t"), None);
+        assert_eq!(of("SELECT no_such FROM t"), Some(vec![None]));
+        assert_eq!(of("VALUES (1)"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_ends_it(words in proptest::collection::vec(prop_oneof![
+            Just("$1"), Just("("), Just(")"), Just("select"), Just("case"), Just("end"), Just("then"), Just("between"), Just("and"),
+            Just("not"), Just("in"), Just(","), Just("::"), Just("as"), Just("n"), Just("rank"), Just("="), Just("-"), Just("||"),
+            Just("over"), Just("count"), Just("."), Just("is"), Just("distinct"), Just("from"), Just("cast"), Just("1.5")
+        ], 0..24)) {
+            let sql = words.join(" ");
+            if let Ok(tokens) = tokens(&sql) {
+                let _ = parameters(&tokens, &known(), 1);
+                let _ = results(&tokens, &known());
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! When a job made its last call, where that is long before the end of the time that was asked
+//! about: what was going on then does not any more.
+
+use std::collections::BTreeSet;
+
+use observed::{Input, Process};
+
+use super::report::{Report, Verdict};
+
+/// A job without a call for so long has ended, makes no progress, or computes long.
+const SILENT_NS: i64 = 10_000_000_000;
+/// As many times as long as any time before without one.
+const LONGER: i64 = 3;
+/// How finely times without a call are looked at.
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// Sets in the report when the last call ended, where the job is silent since.
+pub(crate) fn settle(input: &Input, report: &mut Report) {
+    let last_ns = ends(input).max();
+    report.evidence.last_call_ns = last_ns;
+    let Some(last_ns) = last_ns else { return };
+    let seconds: BTreeSet<i64> = ends(input).map(|end_ns| end_ns.div_euclid(SECOND_NS)).collect();
+    let longest = seconds.iter().zip(seconds.iter().skip(1)).map(|(one, next)| next - one).max().unwrap_or(0);
+    let silent_ns = input.until_ns.saturating_sub(last_ns);
+    report.evidence.is_silent = silent_ns >= SILENT_NS.max(longest.saturating_mul(LONGER * SECOND_NS));
+    if report.evidence.is_silent {
+        report.over(|_, _| true);
+    }
+}
+
+/// When each call ended, on the coordinator's clock.
+fn ends(input: &Input) -> impl Iterator<Item = i64> {
+    input.observations.iter().chain(&input.unnumbered).map(|seen| {
+        let end_ns = seen.entry_ns.saturating_add(seen.duration_ns);
+        input.clocks.get(&*seen.node).map_or(end_ns, |clock| clock.align(end_ns))
+    })
+}
+
+impl Report {
+    /// Says that the processes of the job that are known to have ended did. `all`: these are all
+    /// that made calls.
+    pub fn set_ended(&mut self, ended: &BTreeSet<Process>, all: bool) {
+        self.evidence.ended = all;
+        self.over(|node, pid| all || ended.iter().any(|(of, process)| &**of == node && *process == pid));
+    }
+
+    /// What the ranks did of which that is said does not go on.
+    fn over(&mut self, is_over: impl Fn(&str, i64) -> bool) {
+        if let Verdict::Rank { culprit, also, .. } = &mut self.verdict {
+            for late in std::iter::once(culprit).chain(also) {
+                late.ongoing &= !is_over(&late.node, late.pid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use observed::Observation;
+
+    const S: i64 = 1_000_000_000;
+
+    #[test]
+    fn a_job_is_silent_when_it_makes_no_call_for_much_longer_than_before() {
+        let of = |entries_s: &[i64], until_s: i64| {
+            let calls = entries_s.iter().zip(0..);
+            let observations =
+                calls.map(|(at, seq)| Observation::test_call(0, 1, "all_reduce", seq, at * S, 0)).collect();
+            let mut report = Report::default();
+            settle(&Input { observations, until_ns: until_s * S, ..Input::default() }, &mut report);
+            (report.evidence.last_call_ns.map(|at| at / S), report.evidence.is_silent)
+        };
+        assert_eq!(of(&[100, 101, 102], 111), (Some(102), false));
+        assert_eq!(of(&[100, 101, 102], 112), (Some(102), true));
+        assert_eq!(of(&[100, 120, 140], 190), (Some(140), false), "its steps take 20 s");
+        assert_eq!(of(&[100, 120, 140], 200), (Some(140), true));
+        assert_eq!(of(&[], 200), (None, false));
+    }
+
+    #[test]
+    fn who_has_ended_does_not_go_on() {
+        let late = |pid: i64| crate::Culprit { node: "n1".into(), pid, ongoing: true, ..crate::Culprit::default() };
+        let verdict = Verdict::Rank { culprit: late(1), also: vec![late(2)], held_up: Vec::new() };
+        let mut report = Report { verdict, ..Report::default() };
+        report.set_ended(&BTreeSet::from([("n1".into(), 2)]), false);
+        let going = |report: &Report| report.verdict.named().iter().map(|late| late.ongoing).collect::<Vec<_>>();
+        assert_eq!((going(&report), report.evidence.ended), (vec![true, false], false));
+        report.set_ended(&BTreeSet::new(), true);
+        assert_eq!((going(&report), report.evidence.ended), (vec![false, false], true));
+    }
+}

@@ -1,0 +1,71 @@
+//! How far processes got on communicators whose start was not seen: by the calls that they have in
+//! common with a process of which it is known, or with the one of which most calls are.
+//!
+//! `number` says which calls of a function are one collective. From the last of these on a process's
+//! collectives are counted, whatever their functions: so it has a position, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use observed::{Coupling, Input, Observation, Process, Progress, is_counted, progress_of};
+
+/// The collectives of a process on a communicator, in order of entry, and whether each has a number.
+type Calls = Vec<(Observation, bool)>;
+
+/// Finds the positions of collectives that have none, and says how far their processes got.
+pub(crate) fn positions(all: &mut Input) {
+    let lacks = |p: &Progress| p.uncounted;
+    let mut wanted: BTreeSet<u64> = all.progress.iter().filter(|p| lacks(p)).map(|p| p.comm_hash).collect();
+    let open = all.in_calls.iter().filter(|call| call.comm_seq.is_none() && is_counted(&call.func));
+    wanted.extend(open.filter_map(|call| call.comm_hash));
+    let enqueued = all.unnumbered.iter().filter(|seen| seen.tier == 0 && !all.syncing.is_empty());
+    wanted.extend(enqueued.map(|seen| seen.comm_hash));
+    for comm in wanted {
+        of_comm(all, comm);
+    }
+}
+
+fn of_comm(all: &mut Input, comm: u64) {
+    let mut calls: BTreeMap<Process, Calls> = BTreeMap::new();
+    let numbered = all.observations.iter().map(|seen| (seen, true));
+    let all_calls = numbered.chain(all.unnumbered.iter().map(|seen| (seen, false)));
+    for (seen, numbered) in all_calls.filter(|(seen, _)| seen.comm_hash == comm && is_counted(&seen.func)) {
+        calls.entry((Arc::clone(&seen.node), seen.pid)).or_default().push((seen.clone(), numbered));
+    }
+    calls.values_mut().for_each(|calls| calls.sort_by_key(|(seen, _)| seen.entry_ns));
+    // Whose positions are known, else of whom most is.
+    let knows = |calls: &Calls| calls.iter().any(|(seen, _)| seen.comm_seq.is_some());
+    let Some((reference, _)) = calls.iter().max_by_key(|(_, calls)| (knows(calls), calls.len())) else { return };
+    let reference = reference.clone();
+    let Some(theirs) = calls.get_mut(&reference) else { return };
+    if !knows(theirs) {
+        (0..).zip(theirs.iter_mut()).for_each(|(place, (seen, _))| seen.comm_seq = Some(place));
+    }
+    let places: BTreeMap<(Arc<str>, u64), u64> = theirs
+        .iter()
+        .filter(|(seen, numbered)| *numbered && Coupling::of(&seen.func) == Coupling::All)
+        .filter_map(|(seen, _)| Some(((Arc::clone(&seen.func), seen.seq), seen.comm_seq?)))
+        .collect();
+    for (process, mut own) in calls {
+        let known = own.iter().rposition(|(seen, numbered)| {
+            seen.comm_seq.is_some() || *numbered && places.contains_key(&(Arc::clone(&seen.func), seen.seq))
+        });
+        let Some(known) = known else { continue };
+        let at =
+            own[known].0.comm_seq.or_else(|| places.get(&(Arc::clone(&own[known].0.func), own[known].0.seq)).copied());
+        let Some(at) = at else { continue };
+        let place = |of: usize| (at + of as u64).checked_sub(known as u64);
+        own.iter_mut().enumerate().for_each(|(of, (seen, _))| seen.comm_seq = place(of));
+        let next = place(own.len());
+        let is_own = |node: &Arc<str>, pid: i64| (node, pid) == (&process.0, process.1);
+        let mut open: Vec<_> = all
+            .in_calls
+            .iter_mut()
+            .filter(|call| call.comm_hash == Some(comm) && is_own(&call.node, call.pid) && is_counted(&call.func))
+            .collect();
+        open.iter_mut().filter(|call| call.comm_seq.is_none()).for_each(|call| call.comm_seq = next);
+        let open: Vec<_> = open.into_iter().map(|call| call.clone()).collect();
+        all.progress.retain(|p| p.comm_hash != comm || !is_own(&p.node, p.pid));
+        all.progress.extend(progress_of(own.iter().map(|(seen, _)| seen), &open));
+    }
+}
