@@ -23,6 +23,9 @@ if [ "${1:-}" = --test ]; then
     need python3 have python3        # an interpreter whose stacks are read
     need openmpi-bin have mpirun
     need libopenmpi-dev have mpicc
+    # the other MPI; mpirun and mpicc stay Open MPI's, whose alternatives have the higher priority
+    need mpich have mpirun.mpich
+    need libmpich-dev have mpicc.mpich
     need lammps have lmp             # real programs whose ranks meet in sends and receives
     need hpcc have hpcc
     need python3-mpi4py /usr/bin/python3 -c "import mpi4py"

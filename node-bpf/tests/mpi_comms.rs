@@ -166,7 +166,11 @@ fn assert_as_said(calls: &[Collective], said: &[Said], nameless: &[u64]) {
         let other = hashes.insert(*hash, id);
         assert_eq!(other, None, "communicators {id:?} and {other:?} are told as one");
     }
-    // makers are calls of their communicator, at a position that is the same on all ranks
+}
+
+/// Calls that make communicators are calls of one themselves, at a position that is the same on all
+/// ranks, as nonblocking collectives are.
+fn assert_makers_and_begun(calls: &[Collective]) {
     let mut makers: BTreeMap<(u64, u64), BTreeMap<&str, usize>> = BTreeMap::new();
     for call in calls.iter().filter(|c| c.func.contains("comm_") || c.func.contains("cart_")) {
         if let (Some(hash), Some(position)) = (call.comm_hash, call.comm_seq) {
@@ -180,6 +184,20 @@ fn assert_as_said(calls: &[Collective], said: &[Said], nameless: &[u64]) {
     let begun: Vec<_> = calls.iter().filter(|c| c.func == "iall_reduce").collect();
     assert_eq!(begun.len(), RANKS);
     assert!(begun.iter().all(|c| c.tier == 0 && c.comm_hash.is_some() && c.comm_seq.is_some()), "{begun:?}");
+}
+
+/// Whoever waits for a nonblocking collective is seen to wait for that one, the last on the world.
+fn assert_waits(mpi: Mpi, open: &[Collective], before: &[Collective]) {
+    let world = before.iter().find(|c| c.func == "all_reduce" && c.count == Some(100)).unwrap().comm_hash;
+    for wait in open {
+        let of_world = before.iter().filter(|c| c.pid == wait.pid && c.comm_hash == world && c.func != "wait");
+        let last = of_world.filter_map(|c| c.comm_seq).max();
+        if mpi.library == MPICH.library {
+            assert_eq!((wait.comm_hash, wait.comm_seq), (None, None), "its requests may be of messages");
+        } else {
+            assert_eq!((wait.comm_hash, wait.comm_seq), (world, last), "{wait:?}");
+        }
+    }
 }
 
 fn by_ebpf(mpi: Mpi, nameless: &[u64]) {
@@ -198,12 +216,20 @@ fn by_ebpf(mpi: Mpi, nameless: &[u64]) {
     };
     wait_for("all calls", || {
         let calls = calls(&recorder);
-        calls.iter().filter(|c| c.func == "all_reduce").count() >= 5 * said.len()
+        let count = |func: &str| calls.iter().filter(|c| c.func == func).count();
+        count("all_reduce") >= 5 * said.len() && count("ibarrier") == 2 * RANKS - 1
     });
     let made = calls(&recorder);
+    let mut open = vec![];
+    wait_for("the others to wait for rank 0", || {
+        open = recorder.in_flight();
+        open.len() == RANKS - 1 && open.iter().all(|c| c.func == "wait")
+    });
     fs::write(&go_on, "").unwrap();
     assert!(job.0.wait().unwrap().success());
     assert_as_said(&made, &said, nameless);
+    assert_waits(mpi, &open, &made);
+    assert_makers_and_begun(&made);
     wait_for("every rank's end", || {
         let ends = calls(&recorder);
         ends.iter().filter(|c| c.func == "finalize" && c.comm_seq.is_some() && c.comm_hash.is_some()).count() == RANKS
@@ -220,6 +246,41 @@ fn every_communicator_of_open_mpi_by_ebpf() {
 #[test]
 fn every_communicator_of_mpich_by_ebpf() {
     by_ebpf(MPICH, &[121, 122]); // the members of the other side's group are not seen
+}
+
+/// A program in Fortran: its bindings call the C functions.
+fn in_fortran(mpi: Mpi, compiler: &str) {
+    let here = Command::new("which").arg(compiler).stdout(Stdio::null()).status().unwrap().success();
+    if !can_capture() || !mpi.is_here() {
+        return;
+    }
+    if !here {
+        return eprintln!("SKIPPED: needs {compiler} (apt-get install gfortran)");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = mpi.build(compiler, "mpi_comms.f90", dir.path());
+    let go_on = dir.path().join("go-on");
+    let cgroup = Cgroup::new();
+    let recorder = Recorder::start(cgroup.capturing([mpi.library(&program)]));
+    let (mut job, said) = run(&mut mpi.command(&[&program, &go_on], Some(&cgroup)));
+    let calls = || -> Vec<Collective> {
+        let records = recorder.so_far().into_iter();
+        records.filter_map(|r| if let Record::Collective(c) = r { Some(c) } else { None }).collect()
+    };
+    wait_for("all calls", || calls().iter().filter(|c| c.func == "all_reduce").count() >= 5 * said.len());
+    assert_as_said(&calls(), &said, &[]);
+    fs::write(&go_on, "").unwrap();
+    assert!(job.0.wait().unwrap().success());
+}
+
+#[test]
+fn a_fortran_program_of_open_mpi() {
+    in_fortran(OPEN_MPI, "mpif90.openmpi");
+}
+
+#[test]
+fn a_fortran_program_of_mpich() {
+    in_fortran(MPICH, "mpif90.mpich");
 }
 
 /// Takes records until there are as many calls of the function.
@@ -247,10 +308,17 @@ fn by_the_shim(mpi: Mpi) {
     let (mut job, said) = run(&mut command);
     let mut calls = vec![];
     until(&records, &mut calls, "all_reduce", 5 * said.len());
-    until(&records, &mut calls, "comm_free", 30);
+    until(&records, &mut calls, "ibarrier", 2 * RANKS - 1);
+    let mut open = vec![];
+    wait_for("the others to wait for rank 0", || {
+        open = rings.in_flight();
+        open.len() == RANKS - 1 && open.iter().all(|c| c.func == "wait")
+    });
     fs::write(&go_on, "").unwrap();
     assert!(job.0.wait().unwrap().success());
     assert_as_said(&calls, &said, &[]);
+    assert_waits(mpi, &open, &calls);
+    assert_makers_and_begun(&calls);
     until(&records, &mut calls, "finalize", RANKS);
     drop(rings);
 }

@@ -1,6 +1,6 @@
 /* Makes communicators in every way and calls MPI_Allreduce on each, with a number of elements that names the communicator;
  * prints what MPI itself says of each: the rank, the size, and a number that its rank 0 made and told the others. With a file as
- * argument it waits at its end until that is there. Run on four ranks. */
+ * argument its rank 0 waits at its end until that is there, and the others wait for rank 0. Run on four ranks. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,7 +106,10 @@ int main(int argc, char **argv) {
   MPI_Barrier(w);
   printf("done %d\n", (int)getpid());
   fflush(stdout);
-  while (argc > 1 && access(argv[1], F_OK)) usleep(10000);
+  /* the others wait for rank 0 */
+  while (argc > 1 && r == 0 && access(argv[1], F_OK)) usleep(10000);
+  MPI_Ibarrier(w, &request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
   MPI_Finalize();
   return 0;
 }
