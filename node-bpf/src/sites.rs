@@ -116,6 +116,12 @@ impl Sites {
         }
     }
 
+    /// Whether the name of a call's place is being looked up.
+    pub(crate) fn awaits(&mut self, pid: u32, address: u64) -> bool {
+        let asked = self.of(pid, address).is_some();
+        asked && !self.processes.get(&pid).is_some_and(|process| process.sites.contains_key(&address))
+    }
+
     /// Has a new place's name looked up, and waits a little for it.
     fn ask(&mut self, pid: u32, address: u64, place: &Place) -> Option<()> {
         if self.places.len() >= MOST_PLACES {

@@ -194,6 +194,12 @@ impl Kept {
     }
 }
 
+impl Default for Files {
+    fn default() -> Self {
+        Files::new(|| {})
+    }
+}
+
 impl Files {
     /// `on_answer` is called from another thread after each answer.
     pub fn new(on_answer: impl Fn() + Send + Sync + 'static) -> Files {

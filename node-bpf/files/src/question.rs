@@ -53,14 +53,12 @@ pub enum Question {
         /// Addresses in the file's own address space.
         addresses: Vec<u64>,
     },
-    /// The address that the program's `environ` has.
-    Environ,
 }
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// To [`Question::Exports`] and [`Question::Environ`].
+    /// To [`Question::Exports`].
     Exports(Elf),
     /// To [`Question::DefaultVersion`]: file offset and address.
     DefaultVersion(Option<u64>),

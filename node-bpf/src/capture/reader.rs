@@ -163,7 +163,7 @@ struct Held {
 /// Most calls that wait so, of all processes and of one, and how long.
 const MOST_HELD: usize = 65_536;
 const MOST_HELD_OF_ONE: usize = 8_192;
-const LONGEST_HELD: Duration = Duration::from_secs(30);
+const LONGEST_HELD: Duration = Duration::from_secs(10);
 /// The same at the end of capture.
 const LAST_HELD: Duration = Duration::from_secs(10);
 
@@ -302,7 +302,10 @@ impl Reader {
     }
 
     /// Whether what a call lacks will be known when a file has been read.
-    fn is_awaited(&self, raw: &RawCall, process: Option<&Arc<Process>>) -> bool {
+    fn is_awaited(&mut self, raw: &RawCall, process: Option<&Arc<Process>>) -> bool {
+        if self.sites.awaits(raw.pid, raw.site) {
+            return true;
+        }
         match decode::communicator(raw) {
             Some((Api::Nccl, handle)) => self.shared.late.is_awaited(raw, handle),
             _ => decode::is_mpi(raw) && process.is_some_and(|process| !process.mpi().is_ready()),

@@ -26,14 +26,6 @@ pub(super) fn read(object: &Object<'_>, prefixes: &[String]) -> Result<Elf, Stri
     Ok(Elf { symbols, segments: object.segments.clone() })
 }
 
-/// `environ`, under the names that C libraries give it.
-pub(super) fn environ(object: &Object<'_>) -> Result<Elf, String> {
-    let mut elf = read(object, &["environ".to_owned(), "__environ".to_owned(), "_environ".to_owned()])?;
-    elf.symbols.retain(|symbol| matches!(symbol.name.as_str(), "environ" | "__environ" | "_environ"));
-    elf.symbols.truncate(1);
-    Ok(elf)
-}
-
 /// The address of the symbol in its default version.
 pub(super) fn default_version(object: &Object<'_>, wanted: &str) -> Result<Option<u64>, String> {
     let file = &object.file;

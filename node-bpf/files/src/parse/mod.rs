@@ -23,7 +23,6 @@ pub(crate) fn answer(question: &Question, bytes: &[u8]) -> Result<Answer, String
     let object = Object::parse(bytes)?;
     Ok(match question {
         Question::Exports { prefixes } => Answer::Exports(exports::read(&object, prefixes)?),
-        Question::Environ => Answer::Exports(exports::environ(&object)?),
         Question::DefaultVersion { symbol } => Answer::DefaultVersion(exports::default_version(&object, symbol)?),
         Question::NcclBuild => Answer::NcclBuild(nccl::build(&object)),
         Question::NcclVersion => Answer::NcclVersion(nccl::version(&object)),
