@@ -3,7 +3,7 @@ CARGO ?= cargo
 # The agent of benches on real programs.
 OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 
-.PHONY: help test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ test-standstill: ## every test while all that runs in it stands still for second
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --lib --tests --no-fail-fast --config "target.'cfg(unix)'.runner='$(CURDIR)/scripts/standstill.sh'"
 
+test-hangs: deps ## every mode of the programs that hang, in C, Fortran and Python, on Open MPI and MPICH, by eBPF and by the shim (root; half an hour; HANGS=PART of a name)
+	@scripts/deps.sh --test
+	RANKMESH_HANGS="$(HANGS)" $(CARGO) test --locked -p rankmesh --test hangs -- --ignored --exact every_hang_is_told_as_it_is --nocapture
+
 test-upgrade: deps ## agents of the release before (FROM=COMMIT; built once) and of this one in one mesh, 3 + 3 under questions, up and back down
 	RANKMESH_PREVIOUS=$$(CARGO="$(CARGO)" scripts/previous.sh $(FROM)) && export RANKMESH_PREVIOUS && \
 	$(CARGO) test --locked --workspace --test upgrade -- --nocapture
@@ -66,8 +70,9 @@ bench-gossip: deps ## what membership costs at 10, 100, 400 and 1,000 nodes: byt
 chaos: deps ## 10,000 questions to hosts that are killed, stopped, parted and restarted; every answer judged by an oracle
 	$(CARGO) run --locked --release -p scenarios --bin chaos
 
-bench-verdicts: deps ## verdicts on thousands of simulated jobs: precision, recall, false names
+bench-verdicts: deps ## verdicts on thousands of simulated jobs: precision, recall, false names; on jobs that hang, kind by kind
 	$(CARGO) run --locked --release -p scenarios --bin bench-verdicts
+	$(CARGO) run --locked --release -p scenarios --bin bench-verdicts -- --hangs
 
 bench-standing: deps ## the standing verdict, live on Open MPI: time to verdict, agreement, bytes, cost at 512 ranks
 	@scripts/deps.sh --test
@@ -127,6 +132,9 @@ test-accounting: deps ## `rankmesh jobs` beside Slurm's own accounting: slurmdbd
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmdbd mariadb-server-core mariadb-client-core
 	$(CARGO) test --locked --workspace --test slurm -- --ignored --exact accounting::jobs_are_joined_with_what_slurms_own_accounting_says --nocapture
 
+test-flight-recorder: build ## reports on the dumps that PyPI's PyTorch makes over gloo, two versions (1.4 GB each in target/flight-recorder, deleted again)
+	scripts/flight-recorder.sh 2.15.0 2.13.0
+
 test-history: deps ## archives read by DuckDB and ClickHouse's local engine, and in a bucket (from PyPI, in target/history, about 1 GB)
 	@test -x target/history/bin/python || python3 -m venv target/history
 	@target/history/bin/python -c 'import duckdb, chdb, moto.server' 2>/dev/null || target/history/bin/pip install --quiet duckdb chdb 'moto[server]'
@@ -185,6 +193,11 @@ test-dist: ## the packages of `make dist` in a chroot of Debian 11: install, sta
 	@scripts/deps.sh --dist
 	scripts/test-checksums.sh
 	scripts/test-package.sh $(or $(OUT),target/release-files) target/chroots
+
+test-old-root: deps ## programs of Debian 11 with the MPI shim and the NCCL plugin before them, in a chroot (root, network)
+	@scripts/deps.sh --dist
+	$(CARGO) build --locked --workspace
+	scripts/test-old-root.sh "$$(ls -t target/debug/build/node-bpf-*/out/librankmesh_pmpi.so | head -n 1)" "$$(ls -t target/debug/build/node-bpf-*/out/librankmesh_nccl.so | head -n 1)"
 
 test-image: build ## packaging/Containerfile built on a base made by debootstrap and run: it records ranks on the host (root, podman, runc)
 	scripts/test-image.sh target/release/rankmesh "$$(dirname "$$(ls -t target/release/build/rankmesh-*/out/nccl-ranks | head -n 1)")" target/image

@@ -26,6 +26,7 @@ if [ "${1:-}" = --test ]; then
     # the other MPI; mpirun and mpicc stay Open MPI's, whose alternatives have the higher priority
     need mpich have mpirun.mpich
     need libmpich-dev have mpicc.mpich
+    need gfortran have gfortran      # programs in Fortran
     need lammps have lmp             # real programs whose ranks meet in sends and receives
     need hpcc have hpcc
     need python3-mpi4py /usr/bin/python3 -c "import mpi4py"

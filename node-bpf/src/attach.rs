@@ -9,6 +9,7 @@ use libbpf_rs::{Link, Object, UprobeMultiOpts, UprobeOpts};
 
 use crate::classes::ProbeClass;
 use crate::config::AttachMode;
+use crate::gloo;
 use crate::lookup::program;
 use crate::maps;
 use crate::signals::faults::{self, Fault};
@@ -174,12 +175,29 @@ pub(crate) fn attach_places(
             if attached.refused.is_empty() { Ok(attached.links) } else { Err(refused) }
         }
         Places::Unwinding { entry, exits } => {
-            let mut links = attach_points(object, "exit", mode, path, exits)?;
-            links.extend(attach_points(object, "entry", mode, path, std::slice::from_ref(entry))?);
+            let mut links = attach_points(object, "symbol_exit", mode, path, exits)?;
+            links.extend(attach_points(object, "symbol_entry", mode, path, std::slice::from_ref(entry))?);
             Ok(links)
         }
-        Places::Points(points) => attach_points(object, "point", mode, path, points),
+        Places::Points(points) => attach_points(object, "symbol_point", mode, path, points),
     }
+}
+
+/// Attaches to gloo's functions, in the same order.
+pub(crate) fn attach_gloo(
+    object: &Object,
+    mode: AttachMode,
+    path: &Path,
+    places: &gloo::Places,
+) -> libbpf_rs::Result<Vec<Link>> {
+    let gloo::Places { entries, exits, changes } = places;
+    let mut links = vec![];
+    for (program, targets) in [("call_change", changes), ("call_exit", exits), ("call_entry", entries)] {
+        if !targets.is_empty() {
+            links.extend(attach_points(object, program, mode, path, targets)?);
+        }
+    }
+    Ok(links)
 }
 
 /// Attaches to instructions: there is no return. (A session program would take the word at the
@@ -196,7 +214,7 @@ fn attach_points(
         AttachMode::Multi => "multi",
         AttachMode::Single | AttachMode::Stub => "single",
     };
-    let name = format!("symbol_{what}_{ending}");
+    let name = format!("{what}_{ending}");
     if mode.one_by_one() {
         let at = (EVERY_PROCESS, path);
         return targets.iter().map(|target| attach_single(object, &name, mode, false, at, target)).collect();

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::clock::Clock;
 use crate::functions::{self, Api, Comm, FUNCTIONS, Function, Role};
+use crate::gloo;
 use crate::mpi::identity;
 use crate::process::Process;
 use crate::signals::kernel_names::KernelNames;
@@ -30,7 +31,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         seq: (raw.flags & wire::HAVE_SEQ != 0).then_some(raw.seq),
         comm_seq: (raw.comm_seq != wire::NO_POSITION).then_some(raw.comm_seq),
         count: argument(raw, function.count).and_then(|value| match function.api {
-            Api::Nccl => Some(value),                            // size_t
+            Api::Nccl | Api::Gloo => Some(value),                // size_t
             Api::Mpi => u64::try_from(value as u32 as i32).ok(), // int
         }),
         datatype: None,
@@ -49,6 +50,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
     match function.api {
         Api::Nccl => nccl(&mut out, raw, function, process),
         Api::Mpi => mpi(&mut out, raw, function, process),
+        Api::Gloo => gloo::decode(&mut out, raw, function, process.map(AsRef::as_ref)),
     }
     Some(out)
 }

@@ -81,6 +81,8 @@ pub(crate) struct Discovery {
     /// When new programs were last looked at.
     looked: Option<Instant>,
     unprobed: UnprobedLibraries,
+    /// Files named like one with gloo, by (st_dev, st_ino), that export none of its functions.
+    without_gloo: HashSet<(u64, u64)>,
     /// Known to the programs or to us, and not running at the last sweep.
     gone: HashSet<u32>,
 }
@@ -151,6 +153,7 @@ impl Discovery {
             pending: vec![],
             looked: None,
             unprobed: UnprobedLibraries::default(),
+            without_gloo: HashSet::new(),
             gone: HashSet::new(),
         })
     }
@@ -284,7 +287,7 @@ impl Discovery {
         let Ok(text) = procfs::read(pid, "maps") else { return true };
         let user = procfs::user_of(pid);
         let (mut found, mut mpi, mut done) = (false, false, true);
-        let mut nccl = vec![];
+        let (mut nccl, mut gloo) = (vec![], vec![]);
         let mappings: Vec<maps::Mapping<'_>> = maps::mappings(&text).filter(|m| m.executable).collect();
         if self.unprobed.concern(&mappings) && self.wanted(pid) {
             let unprobed = self.unprobed.look(pid, &mappings, &self.probes);
@@ -296,12 +299,16 @@ impl Discovery {
                 found |= probed.makes_rank();
                 match probed {
                     Probed::Collectives(Library::Mpi) => mpi = true,
-                    Probed::Collectives(_) => nccl.push(mapping.clone()),
+                    Probed::Collectives(Library::Nccl | Library::Rccl) => nccl.push(mapping.clone()),
+                    Probed::Collectives(Library::Gloo) => gloo.push(mapping.clone()),
                     Probed::Cuda(_) | Probed::Verbs | Probed::Named(_) => {}
                 }
                 seen.insert((mapping.device.to_vec(), mapping.inode));
                 done &= user.is_none_or(|user| self.attach_mapped(pid, user, &mapping, probed));
             }
+        }
+        for mapping in gloo {
+            self.look_for_gloo(pid, &mapping);
         }
         self.mapped.maps_only(pid, &seen, Instant::now());
         if found && self.wanted(pid) {

@@ -24,6 +24,7 @@ mod decode;
 mod discovery;
 mod error;
 mod functions;
+mod gloo;
 mod groups;
 mod host;
 mod late;

@@ -225,7 +225,11 @@ fn slot_name(slot: u8) -> Option<String> {
         SLOT_PROCESS => "sched_process".to_owned(),
         _ => {
             let function = FUNCTIONS.get(usize::from(slot))?;
-            let library = if function.api == Api::Mpi { "libmpi" } else { "libnccl" };
+            let library = match function.api {
+                Api::Nccl => "libnccl",
+                Api::Mpi => "libmpi",
+                Api::Gloo => "libgloo",
+            };
             format!("{library}:{}", function.symbols[0])
         }
     })

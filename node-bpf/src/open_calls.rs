@@ -7,6 +7,7 @@ use libbpf_rs::{Iter, Link, Object};
 use parking_lot::Mutex;
 
 use crate::attach;
+use crate::gloo;
 use crate::lookup;
 use crate::wire::{OPEN_CALL_BYTES, RawInFlight};
 
@@ -29,6 +30,7 @@ impl OpenCalls {
         if let Err(error) = iterator.map_err(std::io::Error::other).and_then(|mut i| i.read_to_end(&mut bytes)) {
             tracing::warn!(%error, "cannot read the calls in flight");
         }
-        bytes.chunks_exact(OPEN_CALL_BYTES).filter_map(|call| RawInFlight::parse(call, now_ns)).collect()
+        let calls = bytes.chunks_exact(OPEN_CALL_BYTES).filter_map(|call| RawInFlight::parse(call, now_ns));
+        calls.filter(|open| !gloo::left_by_exception(open)).collect()
     }
 }

@@ -12,12 +12,16 @@ use std::time::{Duration, Instant};
 use crate::cgroup;
 use crate::clock;
 use crate::container;
+use crate::maps;
 use crate::mpi::MpiNames;
 use crate::mpi::structures::Member;
 use crate::procfs::{self, cgroup_path, has_threads, start_since_boot_ns};
 use files::Files;
 use parking_lot::{Mutex, MutexGuard};
 use record::ProcessSeen;
+
+/// The file with PyTorch's operations for CPUs, which every PyTorch program has loaded.
+const TORCH: &[u8] = b"libtorch_cpu.so";
 
 /// The facts in a process's environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,6 +33,8 @@ pub(crate) struct Attribution {
     pub(crate) step_id: Option<String>,
     /// Names the MPI job: equal on all its ranks, different in any other.
     pub(crate) mpi_namespace: Option<String>,
+    /// Names the job of a program that finds its ranks by PyTorch's variables, likewise.
+    pub(crate) torch_namespace: Option<String>,
 }
 
 impl Attribution {
@@ -54,7 +60,14 @@ impl Attribution {
         let step_id = text(&["SLURM_STEP_ID", "SLURM_STEPID"]);
         let launcher = text(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"]);
         let slurm_step = slurm_job.as_ref().map(|job| format!("{job}.{}", step_id.as_deref().unwrap_or("")));
-        let torch = text(&["TORCHELASTIC_RUN_ID"]).filter(|id| id != "none");
+        let run = text(&["TORCHELASTIC_RUN_ID"]).filter(|id| id != "none");
+        let address = text(&["MASTER_ADDR"]).zip(text(&["MASTER_PORT"])).map(|(host, port)| format!("{host}:{port}"));
+        let torch_address = address.filter(|_| variables.contains_key("RANK"));
+        let job_id = slurm_job.clone().or_else(|| launcher.clone()).or(run).or_else(|| torch_address.clone());
+        let torch_namespace = match (&job_id, &torch_address) {
+            (Some(job), Some(address)) => Some(format!("{job} {address}")),
+            (job, address) => job.clone().or_else(|| address.clone()),
+        };
         Attribution {
             rank,
             local_rank: number(&[
@@ -66,9 +79,10 @@ impl Attribution {
             .or_else(|| by_slurm(&["SLURM_LOCALID"])),
             world_size: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "WORLD_SIZE"])
                 .or_else(|| by_slurm(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])),
-            job_id: slurm_job.or_else(|| launcher.clone()).or(torch),
+            job_id,
             step_id,
             mpi_namespace: launcher.or(slurm_step),
+            torch_namespace,
         }
     }
 }
@@ -82,10 +96,12 @@ pub(crate) struct Process {
     pub(crate) mpi_namespace: Option<String>,
     /// The user that it runs as: whose its job is, and its files.
     pub(crate) user: u32,
+    pub(crate) torch_namespace: Option<String>,
     /// Kernel time of the reading: an exec before it is already in it.
     read_ns: u64,
     files: Files,
     mpi: OnceLock<MpiNames>,
+    torch: OnceLock<bool>,
 }
 
 impl Process {
@@ -128,7 +144,17 @@ impl Process {
         let alone = || format!("{}.{pid}.{}", seen.cgroup_id.unwrap_or(0), seen.start_ns);
         who.mpi_namespace.get_or_insert_with(alone);
         let (user, files) = (procfs::user_of(pid)?, files.clone());
-        Some(Process { seen, job_id, mpi_namespace: who.mpi_namespace, user, read_ns, files, mpi: OnceLock::new() })
+        let (mpi_namespace, torch_namespace) = (who.mpi_namespace, who.torch_namespace);
+        let (mpi, torch) = (OnceLock::new(), OnceLock::new());
+        Some(Process { seen, job_id, mpi_namespace, user, torch_namespace, read_ns, files, mpi, torch })
+    }
+
+    /// Whether it has PyTorch loaded; looked at once, when it has made a call of gloo.
+    pub(crate) fn has_torch(&self) -> bool {
+        *self.torch.get_or_init(|| {
+            let maps = procfs::read(self.seen.pid, "maps").unwrap_or_default();
+            maps::mappings(&maps).any(|mapping| mapping.file_name().starts_with(TORCH))
+        })
     }
 
     /// Its place in its MPI job.
@@ -378,12 +404,17 @@ mod tests {
         assert_eq!((srun.step_id.as_deref(), srun.mpi_namespace.as_deref()), (Some("2"), Some("77.2")));
         let torch = read(&[("RANK", "6"), ("LOCAL_RANK", "2"), ("WORLD_SIZE", "16"), ("TORCHELASTIC_RUN_ID", "none")]);
         assert_eq!((torch.rank, torch.local_rank, torch.world_size), (Some(6), Some(2), Some(16)));
-        assert_eq!(torch.job_id, None);
+        assert_eq!((torch.job_id, torch.torch_namespace), (None, None));
+        let address = [("RANK", "6"), ("MASTER_ADDR", "n1"), ("MASTER_PORT", "29500")];
+        assert_eq!(read(&address).job_id.as_deref(), Some("n1:29500"), "what its ranks have in common");
+        let torch = read(&[("TORCHELASTIC_RUN_ID", "r7"), address[0], address[1], address[2]]);
+        assert_eq!((torch.job_id.as_deref(), torch.torch_namespace.as_deref()), (Some("r7"), Some("r7 n1:29500")));
+        assert_eq!(read(&address[1..]).job_id, None, "no rank of it");
     }
 
     #[test]
     fn mpichs_launcher_names_its_job_in_the_arguments_of_its_proxies() {
-        let line = b"/usr/bin/hydra_pmi_proxy\0--control-port\0n1:38267\0--rmk\0user\0--pgid\02\0--proxy-id\00\0";
+        let line = b"/usr/bin/hydra_pmi_proxy\0--control-port\0n1:38267\0--rmk\0user\0--pgid\x002\0--proxy-id\x000\0";
         let job = hydra_arguments(line).unwrap();
         assert_eq!((job.name.as_str(), job.group.as_str()), ("n1:38267", "2"));
         assert_eq!(hydra_arguments(b"/bin/sh\0--control-port\0n1:1\0"), None);
@@ -409,9 +440,11 @@ mod tests {
             job_id: None,
             mpi_namespace: None,
             user: 0,
+            torch_namespace: None,
             read_ns: me.read_ns,
             files: me.files.clone(),
             mpi: OnceLock::new(),
+            torch: OnceLock::new(),
         };
         processes.lock().insert(pid, Arc::new(before));
         assert!(!processes.is_same(pid) && processes.known(pid).is_none());

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use files::{Answer, Files, Question};
@@ -16,6 +17,7 @@ use crate::attach;
 use crate::classes::{self, CLASSES, ClassStatus};
 use crate::config::{AttachMode, CaptureConfig};
 use crate::error::Error;
+use crate::gloo;
 use crate::host::Host;
 use crate::loader;
 use crate::maps;
@@ -54,12 +56,18 @@ pub struct LibraryInUse {
     pub class: Option<&'static str>,
 }
 
+const GLOO: &str = "gloo";
+const GLOO_IN_TORCH: &str = "PyTorch (gloo)";
+
 /// The libraries looked for: the beginning of the file name and what it is.
 const KINDS: &[(&str, &str)] = &[
     ("libnccl.so", "NCCL"),
     ("librccl.so", "RCCL"),
     ("libtorch_cuda.so", "PyTorch for CUDA"),
     ("libtorch_hip.so", "PyTorch for HIP"),
+    ("libgloo.so", GLOO),
+    ("libtorch_cpu.so", GLOO_IN_TORCH),
+    ("libucc.so", "UCC"),
     ("libmpi.so", "MPI"),
     ("libmpich.so", "MPI (MPICH)"),
     ("libmpi_cray.so", "MPI (Cray)"),
@@ -123,6 +131,8 @@ fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
             }
             let library = found.entry(identity.clone()).or_insert_with(|| {
                 let path = PathBuf::from(OsStr::from_bytes(mapping.path));
+                let is_gloo = [GLOO, GLOO_IN_TORCH].contains(&kind);
+                let class = class.filter(|_| !is_gloo || exports_gloo(&files, pid, &mapping));
                 LibraryInUse { kind, version: version_of(&files, pid, &mapping, kind), path, processes: 0, class }
             });
             library.processes += 1;
@@ -132,6 +142,14 @@ fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
     let mut libraries: Vec<_> = found.into_values().collect();
     libraries.sort_by(|a, b| (a.kind, &a.path).cmp(&(b.kind, &b.path)));
     (libraries, hidden)
+}
+
+/// Whether a library with gloo exports its functions: some builds hide them.
+fn exports_gloo(files: &Files, pid: u32, mapping: &maps::Mapping<'_>) -> bool {
+    let Some((user, file)) = procfs::user_of(pid).zip(maps::open(pid, mapping)) else { return false };
+    let ask = |question| files.answer(user, &file, question, Instant::now() + MOST_OF_A_FILE).ok();
+    let answers: Option<Vec<Arc<Answer>>> = gloo::questions().into_iter().map(ask).collect();
+    answers.and_then(|answers| gloo::places(&answers).ok()).is_some_and(|places| !places.entries.is_empty())
 }
 
 fn kind_of(file_name: &[u8]) -> Option<(&'static str, Option<&'static str>)> {

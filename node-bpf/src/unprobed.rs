@@ -1,62 +1,50 @@
-//! Communication libraries whose calls are not recorded unless the user names a function of theirs:
-//! gloo, PyTorch's backend for CPUs and control, and UCC. If processes of a host use them, this is
-//! reported, once each.
+//! Communication libraries whose calls are not recorded: builds of gloo that hide its functions,
+//! and UCC. If processes of a host use them, this is reported, once each.
+//!
+//! UCC's operations begin with a request (`ucc_collective_init`, `ucc_collective_post`) and end
+//! where the program happens to ask (`ucc_collective_test`), so a call says nothing of a wait; and
+//! its teams tell their ranks in a table of the caller's. Under MPI its callers are MPI's
+//! collectives, which are recorded.
 
 use std::collections::HashSet;
 use std::fs;
 
+use crate::libraries::library_of;
 use crate::maps::Mapping;
 use crate::symbol_probes::ProbeSpec;
+use record::Library;
 
 /// One such library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Unprobed {
-    /// In a file of its own.
     Gloo,
-    /// Within PyTorch's own library, as its wheels have it.
-    GlooInTorch,
     Ucc,
 }
 
 /// The names of PyTorch's threads that run gloo's operations (ProcessGroupGloo::runLoop) and its
 /// sockets (gloo/transport/tcp/loop.cc): they exist once a process group of it is made.
 const GLOO_THREADS: &[&str] = &["pt_gloo_runloop", "gloo_tcp_loop"];
-/// The file of PyTorch's wheels that gloo is linked into.
-const TORCH: &str = "libtorch_cpu.so";
 
 impl Unprobed {
-    /// By the name of a mapped file.
-    fn of(file_name: &[u8]) -> Option<Self> {
-        match () {
-            () if file_name.starts_with(b"libgloo.so") => Some(Self::Gloo),
-            () if file_name.starts_with(b"libucc.so") => Some(Self::Ucc),
-            () => None,
+    /// Why its calls are not recorded, and what can be had.
+    fn why(self) -> &'static str {
+        match self {
+            Self::Gloo => "its library hides gloo's functions (a build of PyTorch that exports them is recorded)",
+            Self::Ucc => "`rankmesh up --probe 'libucc.so.1:ucc_collective_post'` counts them",
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Self::Gloo | Self::GlooInTorch => "gloo",
+            Self::Gloo => "gloo",
             Self::Ucc => "UCC",
-        }
-    }
-
-    /// The flag that has it recorded.
-    fn probe(self) -> &'static str {
-        match self {
-            Self::Gloo => "libgloo.so.0:gloo::allreduce",
-            Self::GlooInTorch => "libtorch_cpu.so:gloo::allreduce",
-            Self::Ucc => "libucc.so.1:ucc_collective_post",
         }
     }
 
     /// Whether one of the user's probes is of it.
     fn is_probed(self, probes: &[ProbeSpec]) -> bool {
-        let of = |text: String| match self {
-            Self::Gloo | Self::GlooInTorch => text.contains("gloo"),
-            Self::Ucc => text.contains("ucc"),
-        };
-        probes.iter().any(|probe| of(probe.to_string()))
+        let word = self.name().to_ascii_lowercase();
+        probes.iter().any(|probe| probe.to_string().contains(&word))
     }
 }
 
@@ -64,34 +52,42 @@ impl Unprobed {
 #[derive(Debug, Default)]
 pub(crate) struct UnprobedLibraries {
     reported: HashSet<Unprobed>,
-    /// Processes with PyTorch whose threads are looked at.
-    torch: HashSet<u32>,
+    /// Processes with a library that may have gloo inside and exports none of its functions: their
+    /// threads are looked at.
+    hiding: HashSet<u32>,
+}
+
+fn is_ucc(mapping: &Mapping<'_>) -> bool {
+    mapping.file_name().starts_with(b"libucc.so")
 }
 
 impl UnprobedLibraries {
     /// Whether a process with this code is to be looked at: most are not.
     pub(crate) fn concern(&self, mappings: &[Mapping<'_>]) -> bool {
-        mappings.iter().any(|mapping| is_torch(mapping) || Unprobed::of(mapping.file_name()).is_some())
+        mappings.iter().any(is_ucc)
     }
 
     /// Looks at what a process has mapped as code.
-    pub(crate) fn look(&mut self, pid: u32, mappings: &[Mapping<'_>], probes: &[ProbeSpec]) -> Vec<String> {
-        if mappings.iter().any(is_torch) {
-            self.torch.insert(pid);
-        }
-        let found = mappings.iter().filter_map(|mapping| Unprobed::of(mapping.file_name()));
-        found.filter_map(|library| self.report(library, pid, probes)).collect()
+    pub(crate) fn look(&mut self, pid: u32, mappings: &[Mapping<'_>], probes: &[ProbeSpec]) -> Option<String> {
+        let under_mpi = mappings.iter().any(|mapping| library_of(mapping.file_name()) == Some(Library::Mpi));
+        let found = mappings.iter().any(is_ucc) && !under_mpi;
+        found.then(|| self.report(Unprobed::Ucc, pid, probes)).flatten()
     }
 
-    /// Checks whether processes with PyTorch run gloo; ended ones are dropped.
-    pub(crate) fn look_at_threads(&mut self, probes: &[ProbeSpec]) -> Vec<String> {
-        if self.reported.contains(&Unprobed::Gloo) || self.reported.contains(&Unprobed::GlooInTorch) {
-            self.torch.clear();
-            return Vec::new();
+    /// Records that a process has a library that exports no function of gloo.
+    pub(crate) fn hides_gloo(&mut self, pid: u32) {
+        self.hiding.insert(pid);
+    }
+
+    /// Checks whether one of these processes runs gloo; ended ones are dropped.
+    pub(crate) fn look_at_threads(&mut self, probes: &[ProbeSpec]) -> Option<String> {
+        if self.reported.contains(&Unprobed::Gloo) {
+            self.hiding.clear();
+            return None;
         }
-        self.torch.retain(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(false));
-        let runs = self.torch.iter().find(|pid| runs_gloo(**pid)).copied();
-        runs.and_then(|pid| self.report(Unprobed::GlooInTorch, pid, probes)).into_iter().collect()
+        self.hiding.retain(|pid| fs::exists(format!("/proc/{pid}")).unwrap_or(false));
+        let runs = self.hiding.iter().find(|pid| runs_gloo(**pid)).copied();
+        runs.and_then(|pid| self.report(Unprobed::Gloo, pid, probes))
     }
 
     fn report(&mut self, library: Unprobed, pid: u32, probes: &[ProbeSpec]) -> Option<String> {
@@ -99,16 +95,9 @@ impl UnprobedLibraries {
             return None;
         }
         let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let (name, probe) = (library.name(), library.probe());
-        Some(format!(
-            "calls of {name} are not recorded here, and {} (pid {pid}) has it: `rankmesh up --probe '{probe}'` counts them",
-            program.trim_end()
-        ))
+        let (name, why) = (library.name(), library.why());
+        Some(format!("calls of {name} are not recorded here, and {} (pid {pid}) has it: {why}", program.trim_end()))
     }
-}
-
-fn is_torch(mapping: &Mapping<'_>) -> bool {
-    mapping.file_name().starts_with(TORCH.as_bytes())
 }
 
 fn runs_gloo(pid: u32) -> bool {
@@ -122,42 +111,36 @@ mod tests {
     use super::*;
     use crate::maps;
 
-    const MAPS: &[u8] = b"7f00-7f01 r-xp 00000000 08:01 11 /usr/lib/x86_64-linux-gnu/libgloo.so.0.5.0\n\
-        7f02-7f03 r-xp 00000000 08:01 12 /opt/hpcx/ucc/lib/libucc.so.1\n\
-        7f04-7f05 r-xp 00000000 08:01 13 /venv/lib/libtorch_cpu.so\n";
+    const MAPS: &[u8] = b"7f02-7f03 r-xp 00000000 08:01 12 /opt/hpcx/ucc/lib/libucc.so.1\n\
+        7f04-7f05 r-xp 00000000 08:01 13 /opt/hpcx/ompi/lib/libmpi.so.40\n";
 
     #[test]
-    fn each_library_is_reported_once_and_not_where_the_user_probes_it() {
+    fn ucc_is_reported_once_and_not_under_mpi_or_where_the_user_probes_it() {
         let mappings: Vec<Mapping<'_>> = maps::mappings(MAPS).collect();
+        let (alone, me) = (mappings.get(..1).unwrap(), std::process::id());
         let mut seen = UnprobedLibraries::default();
-        let reports = seen.look(std::process::id(), &mappings, &[]);
-        assert_eq!(reports.len(), 2, "{reports:?}");
-        assert!(
-            reports[0].contains("gloo") && reports[0].contains("--probe 'libgloo.so.0:gloo::allreduce'"),
-            "{reports:?}"
-        );
-        assert!(reports[1].contains("UCC"), "{reports:?}");
-        assert!(seen.look(std::process::id(), &mappings, &[]).is_empty());
-
-        let probe = ProbeSpec::function("libgloo.so.0:gloo::allreduce").unwrap();
-        let reports = UnprobedLibraries::default().look(1, &mappings, &[probe]);
-        assert!(reports.len() == 1 && reports[0].contains("UCC"), "{reports:?}");
+        assert!(seen.concern(&mappings) && seen.look(me, &mappings, &[]).is_none(), "MPI's calls are recorded");
+        let report = seen.look(me, alone, &[]).unwrap();
+        assert!(report.contains("UCC") && report.contains("--probe 'libucc.so.1:ucc_collective_post'"), "{report}");
+        assert_eq!(seen.look(me, alone, &[]), None);
+        let probe = ProbeSpec::function("libucc.so.1:ucc_collective_post").unwrap();
+        assert_eq!(UnprobedLibraries::default().look(me, alone, &[probe]), None);
     }
 
     #[test]
-    fn gloo_within_pytorch_is_recognised_by_its_threads() {
-        let (mut seen, mappings) = (UnprobedLibraries::default(), maps::mappings(MAPS).skip(2).collect::<Vec<_>>());
-        assert!(seen.look(std::process::id(), &mappings, &[]).is_empty());
-        assert!(seen.look_at_threads(&[]).is_empty());
+    fn gloo_that_hides_its_functions_is_recognised_by_its_threads() {
+        let mut seen = UnprobedLibraries::default();
+        seen.hides_gloo(std::process::id());
+        assert_eq!(seen.look_at_threads(&[]), None);
         let (ready, wait) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
         let thread = std::thread::Builder::new().name("pt_gloo_runloop".to_owned()).spawn(move || {
             ready.0.send(()).unwrap();
             wait.1.recv().unwrap_err();
         });
         ready.1.recv().unwrap();
-        let reports = seen.look_at_threads(&[]);
-        assert!(reports.len() == 1 && reports[0].contains("libtorch_cpu.so:gloo::allreduce"), "{reports:?}");
-        assert!(seen.look_at_threads(&[]).is_empty());
+        let report = seen.look_at_threads(&[]).unwrap();
+        assert!(report.contains("calls of gloo are not recorded") && report.contains("hides"), "{report}");
+        assert_eq!(seen.look_at_threads(&[]), None);
         drop(wait.0);
         thread.unwrap().join().unwrap();
     }

@@ -244,6 +244,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
 pub(crate) struct RawInFlight {
     /// It is ncclGroupEnd: it waits for the calls of its group.
     pub(crate) group_end: bool,
+    /// Where the thread's stack was when it began.
+    pub(crate) sp: u64,
     /// The call as if it returned now.
     pub(crate) call: RawCall,
 }
@@ -257,7 +259,7 @@ impl RawInFlight {
         let mut r = Reader::new(bytes);
         let (pid, tid) = (r.u32()?, r.u32()?);
         let enter_ns = r.u64()?;
-        let _sp = r.u64()?;
+        let sp = r.u64()?;
         let (seq, comm_seq, comm_hash, cgroup_id) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
         let [func, role, have_seq, _have_hash] = r.array()?;
         let (rank, nranks) = (r.u32()? as i32, r.u32()? as i32);
@@ -271,6 +273,7 @@ impl RawInFlight {
         let group_end = role == ROLE_GROUP_END;
         (RECORDED_ROLES.contains(&role) && enter_ns != 0).then_some(RawInFlight {
             group_end,
+            sp,
             call: RawCall {
                 func,
                 flags,

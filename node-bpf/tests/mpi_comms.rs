@@ -99,6 +99,11 @@ struct Said {
 /// Starts it; returns when every rank has printed that it is done, with what they said.
 fn run(command: &mut Command) -> (Job, Vec<Said>) {
     let mut job = Job(command.spawn().unwrap());
+    let said = until_done(&mut job);
+    (job, said)
+}
+
+fn until_done(job: &mut Job) -> Vec<Said> {
     let (mut all, mut done) = (vec![], 0);
     let lines = BufReader::new(job.0.stdout.take().unwrap()).lines();
     for line in lines.map(Result::unwrap) {
@@ -117,7 +122,7 @@ fn run(command: &mut Command) -> (Job, Vec<Said>) {
             });
         }
         if done == RANKS {
-            return (job, all);
+            return all;
         }
     }
     panic!("it ended before its ranks were done: {all:?}");
@@ -133,7 +138,8 @@ fn assert_as_said(calls: &[Collective], said: &[Said], nameless: &[u64]) {
         calls.iter().filter(is_it).collect()
     };
     // by what MPI calls one communicator: its hash, and the positions of its calls, of each rank
-    let mut by_id: BTreeMap<(u64, i64), Vec<(u64, Vec<u64>)>> = BTreeMap::new();
+    type HashAndPositions = (u64, Vec<u64>);
+    let mut by_id: BTreeMap<(u64, i64), Vec<HashAndPositions>> = BTreeMap::new();
     for s in said {
         let calls = of(s);
         assert_eq!(calls.len(), 5, "{s:?}: {calls:?}");
@@ -209,7 +215,16 @@ fn by_ebpf(mpi: Mpi, nameless: &[u64]) {
     let go_on = dir.path().join("go-on");
     let cgroup = Cgroup::new();
     let recorder = Recorder::start(cgroup.capturing([mpi.library(&program)]));
-    let (mut job, said) = run(&mut mpi.command(&[&program, &go_on], Some(&cgroup)));
+    let begin = dir.path().join("begin");
+    let mut job = Job(mpi.command(&[&program, &go_on, &begin], Some(&cgroup)).spawn().unwrap());
+    // that of a process's library is known a moment after the first MPI_Init with it: a communicator
+    // that is freed before has no rank
+    wait_for("every rank to have begun", || {
+        let begun = |r: &&Record| matches!(r, Record::Collective(c) if c.func == "init");
+        recorder.so_far().iter().filter(begun).count() == RANKS
+    });
+    fs::write(&begin, "").unwrap();
+    let said = until_done(&mut job);
     let calls = |recorder: &Recorder| -> Vec<Collective> {
         let records = recorder.so_far().into_iter();
         records.filter_map(|r| if let Record::Collective(c) = r { Some(c) } else { None }).collect()

@@ -127,6 +127,29 @@ impl VisitMut for FreezeNow {
     }
 }
 
+/// Whether a function of time is asked for local time, in these very words: whose it would be differs
+/// from node to node. (Modifiers that are values are refused where they are read: `harden`.)
+pub(crate) fn asks_for_local_time(select: &Select) -> bool {
+    struct Found(bool);
+    impl Visit for Found {
+        fn expr(&mut self, node: &Expr) {
+            if let Expr::Call(call) = node
+                && functions::is_of_time(&call.name)
+            {
+                self.0 |= call.args.iter().any(|arg| is_text(arg, "localtime"));
+            }
+            walk::expr(self, node);
+        }
+    }
+    let mut found = Found(false);
+    found.select(select);
+    found.0
+}
+
+/// What to write instead of a local time.
+pub(crate) const NO_LOCAL_TIME: &str = "'localtime' is each node's own time zone, so one answer cannot have it: add the \
+     offset from UTC instead, as in datetime(ts_ns / 1000000000, 'unixepoch', '+02:00')";
+
 /// Whether this very expression reads the clock.
 pub(crate) fn means_now(expr: &Expr) -> bool {
     let mut frozen = expr.clone();
@@ -136,5 +159,28 @@ pub(crate) fn means_now(expr: &Expr) -> bool {
 }
 
 fn is_now(expr: &Expr) -> bool {
-    matches!(expr.peeled(), Expr::Literal(text) if text.starts_with('\'') && unquote(text).eq_ignore_ascii_case("now"))
+    is_text(expr, "now")
+}
+
+/// Whether an expression is this text, written out, in any case.
+fn is_text(expr: &Expr, wanted: &str) -> bool {
+    matches!(expr.peeled(), Expr::Literal(text) if text.starts_with('\'') && unquote(text).eq_ignore_ascii_case(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{AskOptions, Catalog, plan};
+
+    #[test]
+    fn local_time_is_refused_with_what_to_write() {
+        let refused = |sql: &str| plan(sql, &Catalog::default(), &AskOptions::default()).err().map(|e| e.to_string());
+        for sql in [
+            "SELECT datetime(0, 'unixepoch', 'localtime')",
+            "SELECT 1 WHERE strftime('%H', '2026-07-01', 'LocalTime') = '02'",
+            "WITH t AS (SELECT date('2026-07-01', 'localtime') AS d) SELECT d FROM t",
+        ] {
+            assert!(refused(sql).is_some_and(|why| why.contains("'+02:00'")), "{sql}");
+        }
+        assert_eq!(refused("SELECT datetime(0, 'unixepoch', '+02:00'), 'localtime'"), None);
+    }
 }

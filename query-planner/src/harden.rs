@@ -43,6 +43,7 @@ pub fn harden_with(
         Ok::<i32, rusqlite::Error>(0)
     })?;
     bound(conn)?;
+    refuse_local_time();
     functions::register(conn)?;
     conn.authorizer(Some(move |context: AuthContext<'_>| match context.action {
         AuthAction::Select | AuthAction::Recursive => Authorization::Allow,
@@ -56,6 +57,18 @@ pub fn harden_with(
         AuthAction::Function { function_name } if functions::is_allowed(function_name) => Authorization::Allow,
         _ => Authorization::Deny,
     }))
+}
+
+/// Local time is an error ("local time unavailable") in this process from now on: it is each host's
+/// own, and an answer is what one database would give.
+fn refuse_local_time() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let refuse: std::ffi::c_int = 1;
+        // SAFETY: this control takes one int and sets a flag that SQLite reads before it asks the
+        // C library for local time.
+        unsafe { rusqlite::ffi::sqlite3_test_control(rusqlite::ffi::SQLITE_TESTCTRL_LOCALTIME_FAULT, refuse) };
+    });
 }
 
 /// The longest text or blob that a question may make; nothing longer could be sent, either.
@@ -90,4 +103,27 @@ pub(crate) fn bound(conn: &Connection) -> Result<(), rusqlite::Error> {
     conn.set_limit(Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 1)?;
     conn.set_limit(Limit::SQLITE_LIMIT_WORKER_THREADS, 0)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also where the modifier is a value, and where it is an old function's.
+    #[test]
+    fn nobody_gets_the_time_of_a_hosts_zone() {
+        let mut conn = Connection::open_in_memory().expect("opens");
+        harden(&mut conn).expect("hardens");
+        for sql in [
+            "SELECT datetime(0, 'unixepoch', ?1)",
+            "SELECT strftime('%H', '2026-07-01', ?1)",
+            "SELECT julianday('2026-07-01', ?1)",
+        ] {
+            let one = |modifier: &str| conn.query_row(sql, [modifier], |row| row.get::<_, rusqlite::types::Value>(0));
+            let refused = one("LocalTime").expect_err(sql).to_string();
+            assert!(refused.contains("local time"), "{sql}: {refused}");
+            one("+02:00").expect("an offset is everybody's");
+        }
+        assert!(conn.query_row("SELECT datetime('2026-07-01', 'utc')", [], |_| Ok(())).is_err());
+    }
 }

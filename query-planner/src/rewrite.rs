@@ -11,13 +11,16 @@ use crate::ast::{
 use crate::catalog::{Catalog, Table, has_node, node_column};
 use crate::check::Question;
 use crate::error::QueryError;
-use crate::expressions::{Columns, FreezeNow, cte_names, each_table};
+use crate::expressions::{Columns, FreezeNow, NO_LOCAL_TIME, asks_for_local_time, cte_names, each_table};
 use crate::functions;
 use crate::names::NODE_PARAMETER;
 
 /// The question's tree, ready for the rules: one 'now', plain table names. The flag: whether
 /// anything but spelling changed, that is whether the user's own text can no longer stand.
 pub(crate) fn normalise(question: &Question<'_>) -> Result<(Select, bool), QueryError> {
+    if asks_for_local_time(&question.select) {
+        return Err(QueryError::wrong(NO_LOCAL_TIME));
+    }
     let mut select = question.select.clone();
     let mut now = FreezeNow(false);
     now.select(&mut select);

@@ -15,6 +15,7 @@ pub mod day;
 pub mod figures;
 pub mod floor;
 pub mod fuzz;
+pub mod hangs;
 pub mod jobs;
 pub mod lab;
 pub mod light;

@@ -19,7 +19,8 @@ mod wire;
 
 pub use files::{Files, Outcome, Ticket};
 pub use question::{
-    Answer, CommLayout, Elf, FileId, Found, Function, Interpreter, NcclBuild, Place, Point, Question, Segment, Symbol,
+    Answer, CommLayout, Elf, EntryAndEnds, FileId, Found, Function, Interpreter, NcclBuild, Place, Point, Question,
+    Segment, Symbol,
 };
 pub use reader::Refusal;
 

@@ -31,6 +31,12 @@ pub enum Question {
         /// As typed.
         name: String,
     },
+    /// The exported functions of these mangled names, with their ends: of each row the first that
+    /// is there.
+    Ends {
+        /// Names of one function each.
+        names: Vec<Vec<String>>,
+    },
     /// All places of a USDT point.
     Points {
         /// Its provider.
@@ -70,6 +76,8 @@ pub enum Answer {
     CommLayout(CommLayout),
     /// To [`Question::Function`].
     Function(Found),
+    /// To [`Question::Ends`], one a row.
+    Ends(Vec<Option<EntryAndEnds>>),
     /// To [`Question::Points`].
     Points(Vec<Point>),
     /// To [`Question::Place`].
@@ -78,6 +86,15 @@ pub enum Answer {
     Interpreter(Interpreter),
     /// To [`Question::Functions`], one an address.
     Functions(Vec<Option<Function>>),
+}
+
+/// Where a function begins and where it ends, as file offsets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryAndEnds {
+    /// Its first instruction.
+    pub entry: u64,
+    /// Its returns, and jumps to other functions in place of one; empty where none were found.
+    pub ends: Vec<u64>,
 }
 
 /// A defined dynamic symbol.

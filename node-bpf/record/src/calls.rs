@@ -19,15 +19,18 @@ pub enum Library {
     Rccl,
     /// An MPI library (libmpi.so).
     Mpi,
+    /// gloo (libgloo.so), also within PyTorch (libtorch_cpu.so).
+    Gloo,
 }
 
 impl Library {
-    /// The name in rows and messages: "nccl", "rccl", "mpi".
+    /// The name in rows and messages: "nccl", "rccl", "mpi", "gloo".
     pub fn name(self) -> &'static str {
         match self {
             Self::Nccl => "nccl",
             Self::Rccl => "rccl",
             Self::Mpi => "mpi",
+            Self::Gloo => "gloo",
         }
     }
 }
@@ -52,7 +55,8 @@ pub struct Collective {
     /// Size of the communicator.
     pub nranks: Option<i32>,
     /// NCCL: NCCL's own hash of the unique id. MPI: hash of the job's namespace and the
-    /// communicator; none when the communicator cannot be identified.
+    /// communicator. gloo: hash of the job and of what the communicator's store calls it. None when
+    /// the communicator cannot be identified.
     pub comm_hash: Option<u64>,
     /// The call in lower snake case without library prefix: "all_reduce", "broadcast", "send", …
     pub func: &'static str,

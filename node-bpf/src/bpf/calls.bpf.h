@@ -41,6 +41,8 @@ static __always_inline __u32 comm_arg_of(__u64 cookie) {
   return comm_arg;
 }
 
+#include "gloo.bpf.h"
+
 /* Which communicator the call is made on, and its numbers there: by function, and among all its collectives. Complete only when
  * the communicator's start was seen. */
 static __always_inline void take_numbers(struct thread_state *state, __u32 pid, __u64 handle, __u64 flags, __u32 counter) {
@@ -59,6 +61,10 @@ static __always_inline void take_numbers(struct thread_state *state, __u32 pid, 
   }
   struct rm_comm_entry *comm = bpf_map_lookup_elem(&comms, &key);
   if (!comm) {
+    if (flags & RM_COOKIE_GLOO) {
+      gloo_rank(call, handle, flags);
+      return;
+    }
     if (flags & RM_COOKIE_MPI) mpi_meet(state, pid, handle, flags);
     else if (known || !find_pending(pid, handle)) return;
     comm = bpf_map_lookup_elem(&comms, &key);
@@ -146,7 +152,8 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   call->comm_seq = RM_NO_POSITION;
   call->rank = call->nranks = -1;
   call->cgroup_id = cgroup_of(task);
-  read_args(ctx, call->args, nargs, first_on_stack);
+  if (flags & RM_COOKIE_GLOO) gloo_options(ctx, call->args, cookie);
+  else read_args(ctx, call->args, nargs, first_on_stack);
   switch (role) {
     case RM_ROLE_CALL:
       on_communicator(state, pid_of(task), cookie);
@@ -226,7 +233,7 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   __u32 pid = pid_of(task);
   said |= (call->have_seq ? RM_HAVE_SEQ : 0) | (flags & RM_COOKIE_RCCL ? RM_FROM_RCCL : 0);
   if (state->group_depth) said |= RM_IN_GROUP;
-  if (!(flags & RM_COOKIE_MPI)) said |= device_capture_flags(state, pid, (__u8)(cookie >> 48));
+  if (!(flags & RM_COOKIE_NO_DEVICE)) said |= device_capture_flags(state, pid, (__u8)(cookie >> 48));
   out->kind = RM_CALL;
   out->func = call->func;
   out->site_high = end->site >> 32;
@@ -244,7 +251,7 @@ static __always_inline void write_call(struct rm_call *out, struct thread_state 
   out->ret = end->ret;
   __builtin_memcpy(out->args, call->args, RM_SHORT_ARGS * sizeof out->args[0]);
   said |= call->comm_flags;
-  if (!KNOWN_ALL(call->comm_flags) && !(flags & RM_COOKIE_MPI) && call->handle) {
+  if (!KNOWN_ALL(call->comm_flags) && !(flags & RM_COOKIE_NO_DEVICE) && call->handle) {
     struct rm_comm_key key = {.pid = pid, .handle = call->handle};
     __u64 generation = comm_generation;
     struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
@@ -298,11 +305,30 @@ static __always_inline void call_never_returns(struct thread_state *state, struc
   struct rm_inflight *call = &state->call;
   if (!call->enter_ns) return;
   if (call->role == RM_ROLE_GROUP_END) state->group_depth = 0;
-  if (MAKES_RECORD(call->role)) {
+  if (state->cookie >> 32 & RM_COOKIE_GLOO) {
+    COUNT(call->func, unmatched); /* left by an exception, perhaps long ago */
+  } else if (MAKES_RECORD(call->role)) {
     struct call_end end = {.now = bpf_ktime_get_ns(), .said = RM_NOT_RETURNED};
     emit_call(state, task, &end);
   }
   call->enter_ns = 0;
+}
+
+/* Of functions that an exception may leave, at one of their ends, where the stack pointer is what it was at the entry. */
+static __always_inline int call_left(struct pt_regs *ctx) {
+  struct task_struct *task = this_task();
+  struct thread_state *state = current_thread(task);
+  if (!state || !state->call.enter_ns || PT_REGS_SP(ctx) != state->call.sp || state->call.role != RM_ROLE_CALL) return 0;
+  if (!(state->cookie >> 32 & RM_COOKIE_GLOO)) return 0;
+  struct call_end end = {.now = bpf_ktime_get_ns(), .site = 0, .ret = 0};
+#if defined(__TARGET_ARCH_x86)
+  bpf_probe_read_user(&end.site, sizeof end.site, (const void *)PT_REGS_SP(ctx));
+#else
+  end.site = PT_REGS_RET(ctx);
+#endif
+  emit_call(state, task, &end);
+  state->call.enter_ns = 0;
+  return 0;
 }
 
 static __always_inline int call_return(struct pt_regs *ctx) {
@@ -408,3 +434,7 @@ static __always_inline int call_enters(struct pt_regs *ctx) { return MEASURED(RM
 static __always_inline int call_returns(struct pt_regs *ctx) { return MEASURED(RM_PROGRAM_CALL_RETURN, call_return(ctx)); }
 
 PROBE_PROGRAMS(call, call_enters(ctx), call_returns(ctx))
+
+POINT_PROGRAMS(call_entry, (call_enters(ctx), 0))
+POINT_PROGRAMS(call_exit, MEASURED(RM_PROGRAM_CALL_RETURN, call_left(ctx)))
+POINT_PROGRAMS(call_change, gloo_change(ctx))

@@ -13,7 +13,7 @@ enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5,
  * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to
  * record, index of the communicator argument (RM_NO_ARG: none), flags, the counter of its communicator that counts it,
  * index of the stream argument (RM_NO_ARG: none; of MPI, which has no streams, enum rm_makes or rm_groups), index of the
- * argument with the address of what is made. */
+ * argument with the address of what is made, or of gloo's functions the place of the tag (gloo.bpf.h). */
 enum rm_role {
   RM_ROLE_CALL = 0,       /* a collective or point-to-point call: becomes a record */
   RM_ROLE_INIT_RANK = 1,  /* ncclCommInitRank[Config](comm*, nranks, id by value, rank) */
@@ -25,6 +25,8 @@ enum rm_role {
   RM_ROLE_MPI_INIT = 7,   /* MPI_Init / MPI_Init_thread: from here on sequence numbers are complete */
   RM_ROLE_GROUP_START = 9, /* ncclGroupStart: calls from here on only note what is wanted */
   RM_ROLE_GROUP_END = 10,  /* ncclGroupEnd: the outermost one starts it, and becomes a record */
+  RM_ROLE_GLOO_CONNECT = 20, /* gloo::rendezvous::Context::connectFullMesh: a communicator, and the store that names it */
+  RM_ROLE_GLOO_GONE = 21,    /* gloo::Context::~Context */
   RM_ROLE_CHILD = 8,      /* ncclCommShrink, ncclCommGrow: a new communicator, its address where the communicator argument says */
   RM_ROLE_MPI_MAKES = 11, /* a record, and a communicator or window of MPI: enum rm_makes says what it is known by (mpi.bpf.h) */
   RM_ROLE_MPI_FREE = 12,  /* a record, and the end of one; its handle is where the first argument points to */
@@ -34,6 +36,8 @@ enum rm_role {
 #define RM_NO_ARG 0xff
 #define RM_WORLD_ARG 0xfe /* in place of the communicator's argument: it is MPI_COMM_WORLD */
 /* cookie flags */
+#define RM_COOKIE_GLOO 0x80 /* the argument is the address of gloo's options (gloo.bpf.h) */
+#define RM_COOKIE_GLOO_VTABLE 1 /* with it: this gloo's Context begins with the address of its functions, not with its rank */
 #define RM_COOKIE_HASH_MIX 1 /* this NCCL hashes ids with its mixing hash, not with DJB2a (src/nccl_hash.rs) */
 #define RM_COOKIE_MPI 2
 #define RM_COOKIE_RCCL 4

@@ -208,7 +208,7 @@ impl Capture {
     pub fn in_flight(&self) -> Vec<Collective> {
         let now_ns = clock::kernel_now_ns();
         let mut calls = vec![];
-        for RawInFlight { group_end, mut call } in self.open_calls.read(now_ns) {
+        for RawInFlight { group_end, mut call, .. } in self.open_calls.read(now_ns) {
             if group_end {
                 calls.extend(self.shared.groups().of((call.pid, call.tid), self.shared.clock.unix_ns(now_ns)));
                 continue;

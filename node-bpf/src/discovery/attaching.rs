@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use files::{Answer, Outcome, Question, Refusal, Ticket};
@@ -19,6 +20,7 @@ use crate::attach::{self, Attached};
 use crate::cuda;
 use crate::cuda::functions::Api;
 use crate::error::Error;
+use crate::gloo;
 use crate::late;
 use crate::libraries::library_of;
 use crate::maps;
@@ -49,9 +51,10 @@ impl Probed {
     }
 
     /// Whether a process that has it mapped is followed at once. One with a library of the user's
-    /// choice is followed when it makes the call; verbs alone do not make a rank.
+    /// choice is followed when it makes the call, and one with PyTorch, which has gloo, when it
+    /// makes a communicator; verbs alone do not make a rank.
     pub(super) fn makes_rank(self) -> bool {
-        !matches!(self, Probed::Named(_) | Probed::Verbs)
+        !matches!(self, Probed::Named(_) | Probed::Verbs | Probed::Collectives(Library::Gloo))
     }
 }
 
@@ -68,7 +71,7 @@ pub(super) enum Probes {
     /// It is being read.
     Asked,
     /// There are these (none where it has none of the functions, or is attached ahead).
-    Attached(#[expect(dead_code, reason = "the probes last as long as the links")] Vec<Link>),
+    Attached(Vec<Link>),
     /// There are none yet, after so many attempts.
     Failed(u32),
 }
@@ -205,6 +208,7 @@ impl Discovery {
     fn questions(&self, probed: Probed) -> Vec<Question> {
         match probed {
             Probed::Collectives(Library::Mpi) => vec![symbols::question(Library::Mpi)],
+            Probed::Collectives(Library::Gloo) => gloo::questions(),
             Probed::Collectives(library) => vec![symbols::question(library), Question::NcclBuild],
             Probed::Cuda(api) => vec![cuda::question(api)],
             Probed::Verbs => vec![verbs::question()],
@@ -235,9 +239,9 @@ impl Discovery {
                     Probes::Failed(attempts + 1)
                 }
             };
-            if let Probes::Failed(attempts) = state
-                && attempts < MOST_ATTEMPTS
-            {
+            let hides_gloo = probed == Probed::Collectives(Library::Gloo)
+                && matches!(&state, Probes::Attached(links) if links.is_empty());
+            if hides_gloo || matches!(state, Probes::Failed(attempts) if attempts < MOST_ATTEMPTS) {
                 // to be looked at again at the next rescan
                 let pids = self.mapped.pids(&key);
                 self.code_kb.retain(|pid, _| !pids.contains(pid));
@@ -326,6 +330,10 @@ impl Discovery {
             let answer = outcomes.into_iter().next().ok_or("it was not asked")?;
             return self.attach_named(path, shown, index, answer);
         }
+        if probed == Probed::Collectives(Library::Gloo) {
+            let answers: Result<Vec<Arc<Answer>>, Refusal> = outcomes.into_iter().collect();
+            return self.attach_gloo(file, shown, &answers.map_err(|refusal| refusal.to_string())?);
+        }
         let mut targets = vec![];
         for outcome in outcomes {
             match (&*outcome.map_err(|refusal| refusal.to_string())?, probed) {
@@ -365,6 +373,33 @@ impl Discovery {
     fn note_attached(&self, file: &fs::File, attached: AttachedFile) {
         let key = file.metadata().map_or((vec![], 0), |found| (maps::device_of(found.dev()), found.ino()));
         self.shared.attached(key, attached);
+    }
+
+    /// Attaches to gloo's functions by what a file has answered.
+    fn attach_gloo(&mut self, file: &fs::File, shown: &Path, answers: &[Arc<Answer>]) -> Result<Vec<Link>, String> {
+        let places = gloo::places(answers)?;
+        if places.entries.is_empty() {
+            let identity = file.metadata().map_err(|error| error.to_string())?;
+            self.without_gloo.insert((identity.dev(), identity.ino()));
+            return Ok(vec![]);
+        }
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let links = attach::attach_gloo(&self.object, self.mode, &opened, &places).map_err(|e| format!("{e:#}"))?;
+        let symbols: Vec<String> = places.entries.iter().map(|target| target.symbol.clone().into_owned()).collect();
+        let shown_path = printable(&shown.to_string_lossy());
+        tracing::info!(path = %shown_path, library = "gloo", probes = symbols.len(), "probing a library");
+        let library = Library::Gloo.name();
+        self.note_attached(file, AttachedFile { path: shown.to_owned(), library, symbols });
+        Ok(links)
+    }
+
+    /// Has the threads of a process looked at whose library may hide gloo's functions.
+    pub(super) fn look_for_gloo(&mut self, pid: u32, mapping: &maps::Mapping<'_>) {
+        let file = maps::open(pid, mapping).and_then(|file| file.metadata().ok());
+        let hides = file.is_some_and(|file| self.without_gloo.contains(&(file.dev(), file.ino())));
+        if hides && self.wanted(pid) {
+            self.unprobed.hides_gloo(pid);
+        }
     }
 
     /// Probes the matches of one of the user's probes in a file, and records the outcome.

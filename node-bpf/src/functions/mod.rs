@@ -1,139 +1,28 @@
 //! The functions that are probed: their symbols, the positions of their arguments, and the cookie
-//! for the BPF programs. The index in [`FUNCTIONS`] is the statistics slot. `nccl` and `mpi` have
-//! the functions of each; `symbols` finds the symbols in a file.
+//! for the BPF programs. The index in [`FUNCTIONS`] is the statistics slot. `nccl`, `mpi` and
+//! `gloo` have the functions of each; `symbols` finds the symbols in a file.
 
+mod function;
+mod gloo;
 mod mpi;
 mod nccl;
 
+pub(crate) use function::{Api, Comm, Function, Numbered, Role};
 pub(crate) use nccl::{datatype as nccl_datatype, reduction as nccl_op};
-
-/// The effect of a function on the state in the kernel (`enum rm_role`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    Call = 0,
-    InitRank = 1,
-    InitScalable = 2,
-    InitAll = 3,
-    Split = 4,
-    Destroy = 5,
-    UniqueId = 6,
-    MpiInit = 7,
-    Child = 8,
-    GroupStart = 9,
-    GroupEnd = 10,
-    MpiMakes = 11,
-    MpiFree = 12,
-    MpiGroup = 13,
-    MpiBegins = 14,
-}
-
-impl Role {
-    /// Whether its calls become records.
-    pub(crate) fn is_recorded(self) -> bool {
-        matches!(self, Role::Call | Role::MpiInit | Role::MpiMakes | Role::MpiFree | Role::MpiBegins)
-    }
-}
-
-/// Whose API a function belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
-    Nccl,
-    Mpi,
-}
-
-/// One probed function. Argument positions count from 0.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Function {
-    pub(crate) api: Api,
-    /// Its names; those that share an address are attached once.
-    pub(crate) symbols: &'static [&'static str],
-    /// `Collective::func`; of functions that make no records, a name for the statistics.
-    pub(crate) name: &'static str,
-    pub(crate) role: Role,
-    /// How many arguments are recorded.
-    pub(crate) args: u8,
-    pub(crate) comm: Comm,
-    pub(crate) count: Option<u8>,
-    pub(crate) datatype: Option<u8>,
-    pub(crate) op: Option<u8>,
-    pub(crate) root: Option<u8>,
-    pub(crate) stream: Option<u8>,
-    /// Whether every rank of the communicator makes the call, or its calls are matched otherwise.
-    pub(crate) numbered: Numbered,
-    /// Byte 6 of an MPI function's cookie: `enum rm_makes`, `enum rm_groups`, or how requests are
-    /// passed.
-    pub(crate) kind: Option<u8>,
-    /// The argument with the address of what the call makes.
-    pub(crate) made_at: Option<u8>,
-}
-
-/// On which communicator a call is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Comm {
-    None,
-    /// That of this argument.
-    At(u8),
-    /// MPI_COMM_WORLD.
-    World,
-}
-
-impl Comm {
-    pub(crate) fn at(self) -> Option<u8> {
-        if let Comm::At(position) = self { Some(position) } else { None }
-    }
-}
-
-/// Which numbers a function's calls have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Numbered {
-    /// By function, and their position among all collectives of the communicator.
-    Collective,
-    /// By function.
-    PointToPoint,
-    /// None.
-    No,
-}
-
-const NONE: Function = Function {
-    api: Api::Nccl,
-    symbols: &[],
-    name: "",
-    role: Role::Call,
-    args: 0,
-    comm: Comm::None,
-    count: None,
-    datatype: None,
-    op: None,
-    root: None,
-    stream: None,
-    numbered: Numbered::Collective,
-    kind: None,
-    made_at: None,
-};
-
-const fn state(symbols: &'static [&'static str], name: &'static str, role: Role, args: u8) -> Function {
-    Function { symbols, name, role, args, ..NONE }
-}
-
-const fn op(at: u8, function: Function) -> Function {
-    Function { op: Some(at), ..function }
-}
-
-const fn root(at: u8, function: Function) -> Function {
-    Function { root: Some(at), ..function }
-}
-
-const fn point_to_point(function: Function) -> Function {
-    Function { numbered: Numbered::PointToPoint, ..function }
-}
 
 /// All of them. At most `RM_SLOT_OFFCPU`. Those of one name in one API count their calls together.
 pub(crate) static FUNCTIONS: &[Function] = &{
-    let mut all = [NONE; nccl::FUNCTIONS.len() + mpi::FUNCTIONS.len()];
+    let mut all = [function::NONE; nccl::FUNCTIONS.len() + mpi::FUNCTIONS.len() + gloo::FUNCTIONS.len()];
+    let (of_mpi, of_gloo) = (nccl::FUNCTIONS.len(), nccl::FUNCTIONS.len() + mpi::FUNCTIONS.len());
     let mut at = 0;
     while at < all.len() {
-        let of_mpi = at >= nccl::FUNCTIONS.len();
-        all[at] = if of_mpi { mpi::FUNCTIONS[at - nccl::FUNCTIONS.len()] } else { nccl::FUNCTIONS[at] };
+        all[at] = if at < of_mpi {
+            nccl::FUNCTIONS[at]
+        } else if at < of_gloo {
+            mpi::FUNCTIONS[at - of_mpi]
+        } else {
+            gloo::FUNCTIONS[at - of_gloo]
+        };
         at += 1;
     }
     all
@@ -147,8 +36,9 @@ pub(crate) const COOKIE_SPLIT_TEXT: u8 = 8;
 pub(crate) const COOKIE_INT_HANDLES: u8 = 0x10;
 pub(crate) const COOKIE_UNNUMBERED: u8 = 0x20;
 pub(crate) const COOKIE_P2P: u8 = 0x40;
+pub(crate) const COOKIE_GLOO: u8 = 0x80;
 
-const NO_ARG: u8 = 0xff;
+pub(crate) const NO_ARG: u8 = 0xff;
 /// `RM_WORLD_ARG`.
 const WORLD_ARG: u8 = 0xfe;
 
@@ -157,7 +47,12 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     let Some(function) = FUNCTIONS.get(index) else {
         return 0;
     };
-    let mut flags = file_flags | if function.api == Api::Mpi { COOKIE_MPI } else { 0 };
+    let mut flags = file_flags
+        | match function.api {
+            Api::Nccl => 0,
+            Api::Mpi => COOKIE_MPI,
+            Api::Gloo => COOKIE_GLOO,
+        };
     match function.numbered {
         Numbered::Collective => {}
         // waits, too, are left out under load
@@ -234,7 +129,7 @@ mod tests {
         assert_eq!(counts_as("MPI_Wait"), NO_ARG, "it has no communicator that could count it");
         assert_eq!(counts_as("MPI_Comm_create_group"), NO_ARG, "only some of the ranks make it");
         let counters = |api: Api| FUNCTIONS.iter().filter(move |f| f.api == api).map(counter);
-        for api in [Api::Nccl, Api::Mpi] {
+        for api in [Api::Nccl, Api::Mpi, Api::Gloo] {
             assert!(counters(api).all(|counter| counter < COUNTERS || counter == NO_ARG));
         }
     }

@@ -1,7 +1,7 @@
 //! MPI's functions. Signatures: the MPI standard's C bindings. What is known of the communicators
 //! that they make: `bpf/identity.h`, whose numbers are repeated here.
 
-use super::{Api, Comm, Function, Numbered, Role, op, point_to_point, root, state};
+use super::function::{Api, Comm, Function, Numbered, Role, op, point_to_point, root, state};
 
 /// `enum rm_makes`.
 const ONE: u8 = 0;

@@ -1,7 +1,7 @@
 //! NCCL's and RCCL's functions, and their datatypes and reductions. Signatures: NCCL's user guide
 //! ("NCCL API").
 
-use super::{Comm, Function, NONE, Role, op, point_to_point, root, state};
+use super::function::{Comm, Function, NONE, Role, op, point_to_point, root, state};
 
 /// A NCCL collective whose positions are count, datatype and comm; its stream follows the
 /// communicator.

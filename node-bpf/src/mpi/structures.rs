@@ -10,6 +10,7 @@
 
 mod mpich;
 mod open_mpi;
+mod place;
 
 use std::collections::HashMap;
 
@@ -24,6 +25,7 @@ use crate::procfs;
 use crate::wire::{self, HAVE_HASH, HAVE_RANK, RawCall, RawMpi};
 use mpich::Tables;
 use open_mpi::Offsets;
+use place::Known;
 
 /// A process of an MPI job, as far as its environment and its handles tell.
 #[derive(Debug, Clone, Copy)]
@@ -35,14 +37,6 @@ pub(crate) struct Member {
     pub(crate) job: Option<u32>,
     /// Open MPI's predefined objects; none for another library.
     pub(crate) objects: Option<Objects>,
-}
-
-/// Of a process whose place in its world is known.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    rank: u32,
-    size: u32,
-    job: Option<u32>,
 }
 
 /// What is known of library files and processes, and the programs' maps of processes and of
@@ -65,14 +59,6 @@ struct Files {
 }
 
 type File = (u32, Vec<u8>, u64);
-
-/// No communicator is larger.
-const MOST_RANKS: i32 = 1 << 24;
-
-/// Rank and size, when they can be.
-fn sane(rank: i32, size: i32) -> Option<(i32, i32)> {
-    ((1..=MOST_RANKS).contains(&size) && (0..size).contains(&rank)).then_some((rank, size))
-}
 
 /// The mapped MPI library of a process.
 struct Mapped {

@@ -19,7 +19,8 @@ static struct comm {
 static struct group {
   word key, value;
 } groups[GROUPS], alike[GROUPS];
-/* A lock of our own: nothing but a libc is needed, whatever its age. It is held for a few steps. */
+/* A lock of our own: nothing but a libc is needed, whatever its age. It is held for
+ * a few steps, and while the library is asked for a rank or a size. */
 static int comms_lock;
 static void lock_comms(void) {
   while (__atomic_exchange_n(&comms_lock, 1, __ATOMIC_ACQUIRE)) sched_yield();
@@ -103,7 +104,8 @@ static void *library_symbol(const char *symbol) {
   return search.found;
 }
 static int ask(function *asked, const char *symbol, word a, word b, word c, word d, word e) {
-  return next_of(symbol, asked)(a, b, c, d, e, 0, 0, 0, 0, 0, 0, 0);
+  function found = known_next_of(symbol, asked);
+  return found ? found(a, b, c, d, e, 0, 0, 0, 0, 0, 0, 0) : -1;
 }
 #define ASK(name, a, b, c, d, e) ask(&ask_##name, "PMPI_" #name, (word)(a), (word)(b), (word)(c), (word)(d), (word)(e))
 
@@ -130,7 +132,7 @@ static void comms_begin(void) {
   lock_comms();
   ask_place(world, &rank, &nranks);
   comm_make(world, RM_WORLD, rank, nranks, 1);
-  comm_make(self_handle, rm_mix(RM_SALT_SELF, (word)rank), 0, 1, 1);
+  comm_make(self_handle, rank < 0 ? 0 : rm_mix(RM_SALT_SELF, (word)rank), 0, 1, 1);
   unlock_comms();
 }
 

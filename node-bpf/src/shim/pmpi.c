@@ -113,7 +113,8 @@ static int look_into(struct dl_phdr_info *info, size_t size, void *data) {
   return search->found != NULL;
 }
 
-static function next_of(const char *symbol, function *cached) {
+/* NULL: no library has it. */
+static function known_next_of(const char *symbol, function *cached) {
   function known = __atomic_load_n(cached, __ATOMIC_RELAXED);
   if (known) return known;
   void *found = dlsym ? dlsym(RTLD_NEXT, symbol) : NULL;
@@ -122,6 +123,12 @@ static function next_of(const char *symbol, function *cached) {
     dl_iterate_phdr(look_into, &search);
     found = search.found;
   }
+  __atomic_store_n(cached, (function)found, __ATOMIC_RELAXED);
+  return (function)found;
+}
+
+static function next_of(const char *symbol, function *cached) {
+  function found = known_next_of(symbol, cached);
   if (!found) {
     char message[160];
     int length = snprintf(message, sizeof message,
@@ -129,8 +136,7 @@ static function next_of(const char *symbol, function *cached) {
     if (write(2, message, (size_t)length) < 0) abort();
     abort();
   }
-  __atomic_store_n(cached, (function)found, __ATOMIC_RELAXED);
-  return (function)found;
+  return found;
 }
 
 #include "comms.c"

@@ -1,6 +1,7 @@
 /* Makes communicators in every way and calls MPI_Allreduce on each, with a number of elements that names the communicator;
  * prints what MPI itself says of each: the rank, the size, and a number that its rank 0 made and told the others. With a file as
- * argument its rank 0 waits at its end until that is there, and the others wait for rank 0. Run on four ranks. */
+ * argument its rank 0 waits at its end until that is there, and the others wait for rank 0; with another
+ * one all wait for that after MPI_Init. Run on four ranks. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,7 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(w, &world_rank);
   int r = world_rank;
+  while (argc > 2 && access(argv[2], F_OK)) usleep(1000);
   use("world", 100, w, -1);
   use("self", 101, MPI_COMM_SELF, -1);
   MPI_Comm_dup(w, &dup);

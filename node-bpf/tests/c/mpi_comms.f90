@@ -15,7 +15,6 @@ program comms
   call use_it('split', 101, half)
   call MPI_Comm_dup(half, copy, error)
   call use_it('dup', 102, copy)
-  call MPI_Comm_free(copy, error)
   call MPI_Comm_dup(MPI_COMM_WORLD, copy, error)
   call use_it('dup', 103, copy)
   print '(a,i0)', 'done ', getpid()

@@ -39,6 +39,8 @@ pub struct AgentConfig {
     pub capture: CaptureChoice,
     /// Shell command to run when the standing verdict changes.
     pub on_finding: Option<String>,
+    /// Whether to ask NCCL's RAS of the ranks that are recorded, in a hang.
+    pub asks_nccl: bool,
     /// Labels to gossip.
     pub labels: Vec<(String, String)>,
 }
@@ -61,6 +63,7 @@ impl AgentConfig {
             socket_access: SocketAccess::default(),
             capture: CaptureChoice::Off,
             on_finding: None,
+            asks_nccl: true,
             labels: Vec::new(),
         }
     }

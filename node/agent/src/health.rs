@@ -1,7 +1,7 @@
 //! State of this node, and which others it reaches: its part of `rankmesh doctor`, and the asking
 //! of all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::StreamExt;
@@ -49,11 +49,16 @@ struct Examined {
     error: Option<String>,
 }
 
+/// Names that a node is asked to reach, at most: more than a mesh has.
+const MOST_NAMED: usize = 4_096;
+
 /// State of this node; `reach` names the nodes that it tries to reach first.
 pub(super) async fn own(shared: &Shared, reach: &[String], deadline: Instant) -> Health {
     let members = shared.coordinator.gossip.members();
     let deadline = deadline.min(Instant::now() + TO_REACH);
-    let tried = reach.iter().filter(|name| *name != shared.identity.node().as_str()).map(|name| {
+    // Each once, however often it is named.
+    let names: BTreeSet<&String> = reach.iter().take(MOST_NAMED).collect();
+    let tried = names.into_iter().filter(|name| *name != shared.identity.node().as_str()).map(|name| {
         let member = members.iter().find(|member| member.name == *name);
         reached(shared, name, member, deadline)
     });

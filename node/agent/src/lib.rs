@@ -5,7 +5,7 @@
 //! gossiped. `trust` renews the certificate and keeps the trust list current. `answer`: answers to
 //! people; `local`: those on this host. `facts`: what it gossips about itself. `archiver` runs the
 //! process that archives hours. `memory` returns free memory to the system. `standing` keeps the
-//! current verdict. `stacks` samples where ranks are. `light`: an agent without all that, for many
+//! current verdict. `ras` asks NCCL itself in a hang. `stacks` samples where ranks are. `light`: an agent without all that, for many
 //! in one process.
 //! without all that, for many in one process.
 
@@ -49,6 +49,7 @@ mod open_calls;
 mod own_state;
 mod own_walks;
 mod past_findings;
+mod ras;
 mod recording;
 mod remembered;
 pub mod scope;

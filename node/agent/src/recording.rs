@@ -63,6 +63,8 @@ pub struct Recording {
     devices: Arc<DeviceTimes>,
     /// Receives what turns out not to be recorded, and how many of these were reported.
     reported: Mutex<Option<(Ingest, usize)>>,
+    /// Whether NCCL's RAS of its ranks is asked in a hang.
+    asks_nccl: bool,
 }
 
 impl Recording {
@@ -78,6 +80,7 @@ impl Recording {
             rings: Mutex::default(),
             devices: Arc::default(),
             reported: Mutex::default(),
+            asks_nccl: false,
         }
     }
 
@@ -88,7 +91,7 @@ impl Recording {
     /// A cgroup was named that does not exist (recording everything instead would be wrong), or a
     /// function or point that cannot be probed.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
-        let not = |state: String| Self { state, ..Self::off() };
+        let not = |state: String| Self { state, asks_nccl: config.asks_nccl, ..Self::off() };
         let CaptureChoice::Auto { cgroup, probes, job, rings } = &config.capture else { return Ok(not("off".into())) };
         if let Some(why) = unwritable {
             return Ok(not(format!("failed: {why}")));
@@ -202,6 +205,11 @@ impl Recording {
     /// Ranks whose processes run on this host now, ascending.
     pub fn ranks(&self) -> Vec<u32> {
         self.rank_processes(None).iter().map(|process| process.rank).collect::<BTreeSet<u32>>().into_iter().collect()
+    }
+
+    /// Whether NCCL's RAS may be asked in this process.
+    pub(super) fn may_ask_nccl(&self, pid: u32) -> bool {
+        self.asks_nccl && self.rank_processes(None).iter().any(|process| process.pid == pid)
     }
 
     /// The processes of ranks that run on this host now, of one user or of all.

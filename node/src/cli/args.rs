@@ -91,6 +91,10 @@ pub(super) struct UpArgs {
     /// time, killed after 30 s
     #[arg(long, value_name = "COMMAND")]
     pub(super) on_finding: Option<String>,
+    /// Do not ask NCCL itself (its RAS, on the loopback address) what it knows, in a hang of ranks
+    /// that are recorded here
+    #[arg(long)]
+    pub(super) no_nccl_ras: bool,
     /// Record the calls of a function, too (repeatable): LIB is a path or a file name such as
     /// libgloo.so.0, SYMBOL may be mangled, demangled, or a beginning that is unique; `:retval`
     /// records what it returns

@@ -64,6 +64,12 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// The file has several names.
+    #[error("{path} has another name, too (a hard link), by which a second agent could write it: remove that")]
+    Linked {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file does not exist.
     #[error("{path} does not exist: check the path")]
     Missing {

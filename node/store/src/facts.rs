@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use record::unix_now_ns;
 use rusqlite::{Connection, OptionalExtension};
 use time::OffsetDateTime;
 
@@ -53,7 +54,10 @@ impl Facts {
     #[must_use]
     pub fn span(&self) -> Option<(i64, i64)> {
         let raw = || self.tables.iter().filter(|t| is_raw(&t.name));
-        Some((raw().filter_map(|t| t.first_ns).min()?, raw().filter_map(|t| t.last_ns).max()?))
+        // What a clock that was ahead has stamped is not the newest.
+        let last_ns = raw().filter_map(|t| t.last_ns).max()?.min(unix_now_ns());
+        let first_ns = raw().filter_map(|t| t.first_ns).min()?;
+        Some((first_ns, last_ns.max(first_ns)))
     }
 }
 
@@ -76,6 +80,9 @@ fn is_raw(table: &str) -> bool {
             | "clock_offsets"
     )
 }
+
+/// Rows that are further ahead of the clock are of the future.
+const FUTURE_NS: i64 = 60_000_000_000;
 
 /// The note of a table that no recorder fills.
 pub const UNFILLED: &str = "nothing records into this table yet";
@@ -152,6 +159,14 @@ impl FactsState {
                 && !asked.is_empty()
             {
                 notes.push(format!("{}: {how}", table.name));
+            }
+            let ahead_ns = unix_now_ns().saturating_add(FUTURE_NS);
+            if let Some(last) = table.last_ns.filter(|last| *last > ahead_ns && last_ns > ahead_ns) {
+                notes.push(format!(
+                    "{}: has rows up to {}, which is to come: this host's clock was ahead when they were recorded",
+                    table.name,
+                    show_time(last)
+                ));
             }
             if let Some(cut) = table.dropped_until_ns.filter(|&cut| range.start <= cut) {
                 notes.push(format!("{}: rows up to {}{DROPPED}", table.name, show_time(cut)));

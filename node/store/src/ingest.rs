@@ -16,6 +16,7 @@ use record::Record;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use super::StoreConfig;
+use super::age::AgeClock;
 use super::checkpoint::Checkpointer;
 use super::columnar::{Appender, COLUMNAR, Compactor, MOST_ROWS, MOST_SPAN_NS, RowColumns, Segment, SegmentError};
 use super::facts::{FactsState, read_table};
@@ -27,7 +28,7 @@ use super::rollups::{RollupWriter, Rollups};
 use super::rows::{self, Annotation, Audit, ClockOffsetSeen, Finding, Item, Kind, StackSeen, Statements, Stored};
 use super::schema::TIMED_TABLES;
 use super::sessions::{self, Session};
-use record::unix_now_ns;
+use record::{steady_now_ns, unix_now_ns};
 
 /// First and longest wait between attempts to commit.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -205,10 +206,11 @@ pub(crate) fn run(
     config: &StoreConfig,
     wal: PathBuf,
     mut checkpointer: Checkpointer,
+    age: AgeClock,
 ) {
     let mut delay = BACK_OFF.0;
     let mut writer = loop {
-        match Writer::prepare(conn, shared, session, config, wal.clone()) {
+        match Writer::prepare(conn, shared, session, config, wal.clone(), age.clone()) {
             Ok(writer) => break writer,
             Err(error) => {
                 note_failure(shared, &error);
@@ -250,6 +252,16 @@ fn may_pass(error: &rusqlite::Error) -> bool {
     )
 }
 
+/// Why a store is not written whose file was taken away.
+const GONE: &str =
+    "its file was removed or replaced while the agent ran: put it back, or start the agent again for a new one";
+
+/// Device and inode of a file.
+fn id_of(path: &std::path::Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
 struct Writer<'c> {
     conn: &'c Connection,
     shared: &'c Shared,
@@ -264,6 +276,13 @@ struct Writer<'c> {
     loss_writer: LossWriter,
     losses: Losses,
     last_commit: Instant,
+    /// The main file as it was opened: device and inode, and path.
+    file: Option<((u64, u64), PathBuf)>,
+    age: AgeClock,
+    /// The last drain of the queue, Unix nanoseconds.
+    drained_ns: i64,
+    /// The drain before the first one that is not committed yet.
+    unsettled_since_ns: Option<i64>,
     /// When to look for what is over the limits: at that time, or at that size.
     retain_at: (Instant, u64),
     /// Waited before the next commit: part of its time.
@@ -378,8 +397,14 @@ impl<'c> Writer<'c> {
         session: Session,
         config: &'c StoreConfig,
         wal: PathBuf,
+        age: AgeClock,
     ) -> rusqlite::Result<Self> {
+        let file = conn.path().map(PathBuf::from);
         Ok(Self {
+            file: file.and_then(|path| Some((id_of(&path)?, path))),
+            age,
+            drained_ns: unix_now_ns(),
+            unsettled_since_ns: None,
             conn,
             shared,
             session,
@@ -410,6 +435,8 @@ impl<'c> Writer<'c> {
         loop {
             let drained = self.shared.queue.drain(self.config.commit_every, IDLE);
             let now_ns = unix_now_ns();
+            let before_ns = std::mem::replace(&mut self.drained_ns, now_ns);
+            self.unsettled_since_ns.get_or_insert(before_ns.min(now_ns));
             for ((probe, reason), (ts_ns, lost)) in drained.losses {
                 merge_loss(&mut self.losses, probe, reason, ts_ns, lost);
             }
@@ -505,6 +532,10 @@ impl<'c> Writer<'c> {
 
     fn commit(&mut self, items: &[Item]) -> rusqlite::Result<Batch> {
         let now_ns = unix_now_ns();
+        if self.is_gone() {
+            let moved = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY_DBMOVED);
+            return Err(rusqlite::Error::SqliteFailure(moved, Some(GONE.to_owned())));
+        }
         self.rollups.clear();
         let tx = Transaction::new_unchecked(self.conn, TransactionBehavior::Immediate)?;
         let mut stored = 0;
@@ -544,10 +575,10 @@ impl<'c> Writer<'c> {
                 merge_loss(&mut losses, kind.table().to_owned(), "invalid".to_owned(), now_ns, lost);
             }
         }
-        let last_commit_ns = self.shared.health().last_commit_ns;
-        let written = self.loss_writer.write(self.conn, &losses, self.session, last_commit_ns)?;
+        let unsettled_ns = self.unsettled_since_ns.unwrap_or(self.drained_ns);
+        let written = self.loss_writer.write(self.conn, &losses, self.session, unsettled_ns)?;
         let since_ns = self.shared.recording_since_ns.load(Ordering::Relaxed);
-        sessions::alive(self.conn, self.session, now_ns, since_ns)?;
+        sessions::alive(self.conn, self.session, self.age.now(now_ns, steady_now_ns()), since_ns)?;
         tx.commit()?;
         for (columns, written) in self.columns.iter_mut().zip(segments) {
             columns.appender.committed(written.iter().map(|segment| segment.rows).sum());
@@ -572,6 +603,7 @@ impl<'c> Writer<'c> {
 
     fn committed(&mut self, batch: Batch, took: Duration) {
         self.losses.clear();
+        self.unsettled_since_ns = None;
         self.last_commit = Instant::now();
         {
             let mut health = self.shared.health();
@@ -622,8 +654,12 @@ impl<'c> Writer<'c> {
     }
 
     fn retain(&mut self, budget: Duration) {
+        if self.is_gone() {
+            return;
+        }
         let archived_ns = self.shared.hold.archived_ns();
-        match retention::step(self.conn, &self.limits, archived_ns, unix_now_ns(), budget) {
+        let now_ns = self.age.now(unix_now_ns(), steady_now_ns());
+        match retention::step(self.conn, &self.limits, archived_ns, now_ns, budget) {
             Ok(step) => {
                 self.shared.hold.note(step.wants_archive, step.not_archived);
                 for segment in &step.segments {
@@ -666,13 +702,20 @@ impl<'c> Writer<'c> {
         let _ = self.conn.busy_timeout(Duration::from_millis(500));
     }
 
-    fn finish(&self) {
+    /// Whether the file was removed, or another has its name: rows would be written where nobody
+    /// finds them.
+    fn is_gone(&self) -> bool {
+        self.file.as_ref().is_some_and(|(opened, path)| id_of(path) != Some(*opened))
+    }
+
+    fn finish(&mut self) {
         let until_ns = match self.shared.recording_until_ns.load(Ordering::Relaxed) {
             0 => unix_now_ns(),
             until_ns => until_ns,
         };
         let since_ns = self.shared.recording_since_ns.load(Ordering::Relaxed);
-        let ended = sessions::alive(self.conn, self.session, until_ns, since_ns)
+        let alive_ns = self.age.now(unix_now_ns(), steady_now_ns()).min(until_ns);
+        let ended = sessions::alive(self.conn, self.session, alive_ns, since_ns)
             .and_then(|()| sessions::end(self.conn, self.session, until_ns));
         if let Err(error) = ended {
             tracing::warn!(%error, "the trace store could not close its session");

@@ -25,6 +25,7 @@
 //! | `file` | a question to one file, without a mesh |
 //! | `exchange` | export of a store into other forms, import of recorded traces |
 
+mod age;
 mod checkpoint;
 mod clock_offsets;
 mod columnar;
@@ -64,7 +65,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
-use record::unix_now_ns;
+use record::{steady_now_ns, unix_now_ns};
 
 /// A map for keys of records: the standard one's hash was a twentieth of what storing a row costs.
 /// Seeded at random all the same, since names come from outside.
@@ -164,7 +165,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`] with what is wrong with the file or its directory, and what to do.
     pub fn open(path: impl AsRef<Path>, config: StoreConfig) -> Result<Self, StoreError> {
-        let path = path.as_ref().to_path_buf();
+        let path = real_path(path.as_ref())?;
         let is_there = schema::is_there(&path)?;
         // Refuse other programs' files before any file is made next to them. Without a lock file no
         // connection of this process can be open on `path`, so looking at its header drops no lock.
@@ -183,7 +184,10 @@ impl Store {
         let wal_bytes = i64::try_from(limits.wal_bytes).unwrap_or(i64::MAX);
         conn.pragma_update(None, "journal_size_limit", wal_bytes / 2).map_err(sqlite)?;
         let checkpointer = Checkpointer::start(&mut conn, &path, limits.wal_bytes)?;
-        let session = sessions::begin(&conn, unix_now_ns()).map_err(sqlite)?;
+        let now_ns = unix_now_ns();
+        let last_ns = sessions::last_alive(&conn).map_err(sqlite)?;
+        let mut age = age::AgeClock::begin(last_ns, now_ns, steady_now_ns());
+        let session = sessions::begin(&conn, now_ns, age.now(now_ns, steady_now_ns())).map_err(sqlite)?;
         let gaps = sessions::gaps(&conn).map_err(sqlite)?;
         let mut facts = FactsState::load(&conn, gaps).map_err(sqlite)?;
         facts.file_bytes = retention::file_bytes(&conn).map_err(sqlite)?;
@@ -195,7 +199,7 @@ impl Store {
         let wal = side_file(&path, "-wal");
         let writer = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal, checkpointer))
+            .spawn(move || ingest::run(&conn, &for_writer, session, &config, wal, checkpointer, age))
             .map_err(StoreError::Thread)?;
         Ok(Self { path, shared, writer: Mutex::new(Some(writer)), _lock: lock, session_start_ns: session.start_ns })
     }
@@ -315,6 +319,29 @@ struct Lock(File);
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = self.0.unlock();
+    }
+}
+
+/// The path that leads to the file without links: a store has one name, so that a second agent
+/// finds its lock.
+pub(crate) fn real_path(path: &Path) -> Result<PathBuf, StoreError> {
+    use std::os::unix::fs::MetadataExt;
+    let io = |e: std::io::Error| StoreError::from_io(path, &e);
+    match std::fs::canonicalize(path) {
+        Ok(real) => {
+            let found = std::fs::metadata(&real).map_err(io)?;
+            if found.is_file() && found.nlink() > 1 {
+                return Err(StoreError::Linked { path: real });
+            }
+            Ok(real)
+        }
+        // (A link that leads nowhere is replaced by the new store.)
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let real = std::fs::canonicalize(above).ok().zip(path.file_name());
+            Ok(real.map_or_else(|| path.to_path_buf(), |(above, name)| above.join(name)))
+        }
+        Err(error) => Err(io(error)),
     }
 }
 

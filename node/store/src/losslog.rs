@@ -13,6 +13,9 @@ use super::sessions::Session;
 /// stays few rows.
 const ROW_SPAN_NS: i64 = 10_000_000_000;
 
+/// Capture counts what it loses once a second; a busy host makes it late.
+const COUNTED_NS: i64 = 10_000_000_000;
+
 /// Intervals kept per probe in memory; beyond, neighbours are merged (the interval grows, the count
 /// stays exact).
 const MOST_INTERVALS: usize = 512;
@@ -126,20 +129,23 @@ struct OpenRow {
 pub(crate) struct LossesWritten(Vec<(LossFact, OpenRow)>);
 
 impl LossWriter {
-    /// Write `losses`. `last_commit_ns` bounds from below the losses counted by the store itself;
-    /// those of capture reach back to the probe's previous count.
+    /// Write `losses`, none of which had reached the queue when it was drained at `unsettled_ns`:
+    /// those that the store counts itself happened since; those of capture since the count before,
+    /// at most [`COUNTED_NS`] earlier.
     pub(crate) fn write(
         &self,
         conn: &Connection,
         losses: &Losses,
         session: Session,
-        last_commit_ns: i64,
+        unsettled_ns: i64,
     ) -> rusqlite::Result<LossesWritten> {
         let mut written = Vec::with_capacity(losses.len());
         for ((probe, reason), &(ts_ns, lost)) in losses {
             let open = self.open.get(&(probe.clone(), reason.clone()));
             let ours = matches!(reason.as_str(), "queue" | "store" | "invalid");
-            let since_ns = if ours { last_commit_ns } else { open.map_or(session.start_ns, |o| o.until_ns) }.min(ts_ns);
+            let counted_ns = unsettled_ns.saturating_sub(COUNTED_NS);
+            let before_ns = open.map_or(session.start_ns, |o| o.until_ns).max(counted_ns);
+            let since_ns = if ours { unsettled_ns } else { before_ns }.min(ts_ns);
             let count = i64::try_from(lost).unwrap_or(i64::MAX);
             let mut row = OpenRow { rowid: 0, since_ns, until_ns: ts_ns };
             if let Some(open) = open.filter(|o| ts_ns.saturating_sub(o.since_ns) <= ROW_SPAN_NS) {
@@ -172,5 +178,38 @@ impl LossWriter {
             self.open.insert((fact.probe.clone(), fact.reason.clone()), row);
             log.add(fact.probe, fact.reason, fact.since_ns, fact.until_ns, fact.lost);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    /// A process that was stopped for 20 s, eleven minutes after its start, and a disk that was full
+    /// for as long.
+    #[test]
+    fn a_loss_is_of_the_time_since_it_was_looked_for_before() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch("CREATE TABLE capture_loss (ts_ns, since_ns, probe, reason, lost)").unwrap();
+        let (session, now_ns) = (Session { id: 1, start_ns: 0 }, 680 * S);
+        let drained_ns = now_ns - 20 * S;
+        for (reason, earliest_ns) in
+            [("ringbuf", drained_ns - COUNTED_NS), ("queue", drained_ns), ("store", drained_ns)]
+        {
+            let losses = Losses::from([(("calls".to_owned(), reason.to_owned()), (now_ns, 7))]);
+            let (mut writer, mut log) = (LossWriter::default(), LossLog::default());
+            let written = writer.write(&conn, &losses, session, drained_ns).unwrap();
+            writer.committed(written, &mut log);
+            let fact = log.between(i64::MIN, i64::MAX).pop().unwrap();
+            assert_eq!((fact.since_ns, fact.until_ns, fact.lost), (earliest_ns, now_ns, 7), "{reason}");
+        }
+        let row: (i64, i64) = conn
+            .query_row("SELECT since_ns, ts_ns FROM capture_loss WHERE reason = 'queue'", [], |r| {
+                Ok((r.get(0)?, r.get(1)?))
+            })
+            .unwrap();
+        assert_eq!(row, (drained_ns, now_ns));
     }
 }

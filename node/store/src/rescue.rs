@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::StoreError;
 use super::schema::{self, TIMED_TABLES};
-use super::{lock_file, side_file};
+use super::{lock_file, real_path, side_file};
 
 /// Moves the damaged store at `path` (with its log) to another name in its directory, and begins a
 /// new one there. The new store notes for every table that rows up to `now_ns` are not in it.
@@ -15,6 +15,7 @@ use super::{lock_file, side_file};
 /// # Errors
 /// [`StoreError`]: another agent has the file open, or the directory cannot be written.
 pub fn replace_damaged(path: &Path, mode: u32, now_ns: i64) -> Result<PathBuf, StoreError> {
+    let path = &real_path(path)?;
     let _lock = lock_file(path, mode)?;
     let io = |error: std::io::Error| StoreError::from_io(path, &error);
     let damaged = schema::free_name(path, ".damaged");

@@ -21,16 +21,22 @@ pub(crate) struct Gap {
     pub(crate) until_ns: i64,
 }
 
-/// Begin a session.
-pub(crate) fn begin(conn: &Connection, now_ns: i64) -> rusqlite::Result<Session> {
+/// When a session last lived, by the clock of `age`. None where there was none.
+pub(crate) fn last_alive(conn: &Connection) -> rusqlite::Result<Option<i64>> {
+    conn.query_row("SELECT max(alive_ns) FROM sessions", [], |row| row.get(0))
+}
+
+/// Begin a session at `now_ns` of the wall clock, `alive_ns` of that of `age`.
+pub(crate) fn begin(conn: &Connection, now_ns: i64, alive_ns: i64) -> rusqlite::Result<Session> {
     conn.execute(
-        "INSERT INTO sessions (start_ns, alive_ns, stop_ns, version, boot_id, host, kernel) VALUES (?1,?1,NULL,?2,?3,?4,?5)",
+        "INSERT INTO sessions (start_ns, alive_ns, stop_ns, version, boot_id, host, kernel) VALUES (?1,?6,NULL,?2,?3,?4,?5)",
         params![
             now_ns,
             env!("CARGO_PKG_VERSION"),
             kernel_text("/proc/sys/kernel/random/boot_id"),
             kernel_text("/proc/sys/kernel/hostname"),
             kernel_text("/proc/sys/kernel/osrelease"),
+            alive_ns,
         ],
     )?;
     let id = conn.last_insert_rowid();
@@ -51,7 +57,7 @@ pub(crate) fn alive(conn: &Connection, session: Session, now_ns: i64, since_ns: 
 
 /// Close the session in an orderly way.
 pub(crate) fn end(conn: &Connection, session: Session, now_ns: i64) -> rusqlite::Result<()> {
-    conn.execute("UPDATE sessions SET alive_ns = max(alive_ns, ?2), stop_ns = ?2 WHERE id = ?1", [session.id, now_ns])?;
+    conn.execute("UPDATE sessions SET stop_ns = ?2 WHERE id = ?1", [session.id, now_ns])?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use observed::{Coupling, Input, Observation, Process, Progress, is_counted, progress_of};
+use observed::{ClockOffset, Coupling, InCall, Input, Observation, Process, Progress, is_counted, progress_of};
 
 /// The collectives of a process on a communicator, in order of entry, and whether each has a number.
 type Calls = Vec<(Observation, bool)>;
@@ -46,7 +46,8 @@ fn of_comm(all: &mut Input, comm: u64) {
         .filter(|(seen, numbered)| *numbered && Coupling::of(&seen.func) == Coupling::All)
         .filter_map(|(seen, _)| Some(((Arc::clone(&seen.func), seen.seq), seen.comm_seq?)))
         .collect();
-    for (process, mut own) in calls {
+    let mut last = BTreeMap::new();
+    for (process, own) in &mut calls {
         let known = own.iter().rposition(|(seen, numbered)| {
             seen.comm_seq.is_some() || *numbered && places.contains_key(&(Arc::clone(&seen.func), seen.seq))
         });
@@ -55,17 +56,52 @@ fn of_comm(all: &mut Input, comm: u64) {
             own[known].0.comm_seq.or_else(|| places.get(&(Arc::clone(&own[known].0.func), own[known].0.seq)).copied());
         let Some(at) = at else { continue };
         let place = |of: usize| (at + of as u64).checked_sub(known as u64);
-        own.iter_mut().enumerate().for_each(|(of, (seen, _))| seen.comm_seq = place(of));
-        let next = place(own.len());
-        let is_own = |node: &Arc<str>, pid: i64| (node, pid) == (&process.0, process.1);
-        let mut open: Vec<_> = all
-            .in_calls
-            .iter_mut()
-            .filter(|call| call.comm_hash == Some(comm) && is_own(&call.node, call.pid) && is_counted(&call.func))
-            .collect();
-        open.iter_mut().filter(|call| call.comm_seq.is_none()).for_each(|call| call.comm_seq = next);
-        let open: Vec<_> = open.into_iter().map(|call| call.clone()).collect();
-        all.progress.retain(|p| p.comm_hash != comm || !is_own(&p.node, p.pid));
-        all.progress.extend(progress_of(own.iter().map(|(seen, _)| seen), &open));
+        // Between calls whose positions are known records may be lost.
+        own.iter_mut().enumerate().skip(known).for_each(|(of, (seen, _))| seen.comm_seq = place(of));
+        last.insert(process.clone(), place(own.len()));
     }
+    let left = left(all, calls.values().flatten().map(|(seen, _)| seen));
+    for (process, next) in last {
+        let Some(own) = calls.get(&process) else { continue };
+        let is_own = |node: &Arc<str>, pid: i64| (node, pid) == (&process.0, process.1);
+        let clocks = &all.clocks;
+        let mut open: Vec<InCall> = Vec::new();
+        for call in &mut all.in_calls {
+            if call.comm_hash != Some(comm) || !is_own(&call.node, call.pid) || !is_counted(&call.func) {
+                continue;
+            }
+            if call.comm_seq.is_none() {
+                call.comm_seq = next.map(|next| not_before(&left, call, next, clocks));
+            }
+            open.push(call.clone());
+        }
+        all.progress.retain(|p| p.comm_hash != comm || !is_own(&p.node, p.pid));
+        let placed = own.iter().map(|(seen, _)| seen).filter(|seen| seen.comm_seq.is_some());
+        all.progress.extend(progress_of(placed, &open));
+    }
+}
+
+/// By position: when the first rank had surely left the call, on the coordinator's clock, of calls
+/// in which all ranks meet.
+fn left<'a>(all: &Input, calls: impl Iterator<Item = &'a Observation>) -> BTreeMap<u64, i64> {
+    let mut left = BTreeMap::new();
+    for seen in calls.filter(|seen| seen.tier > 0 && Coupling::of(&seen.func) == Coupling::All) {
+        let Some((position, clock)) = seen.comm_seq.zip(all.clocks.get(&*seen.node)) else { continue };
+        let end_ns = clock.align(seen.entry_ns.saturating_add(seen.duration_ns));
+        let surely_ns = end_ns.saturating_add(clock.bound_within(end_ns, end_ns));
+        let at = left.entry(position).or_insert(surely_ns);
+        *at = surely_ns.min(*at);
+    }
+    left
+}
+
+/// The position of a call that is not over, at least `next`. Records between it and the last call
+/// whose position is known may be lost; but nobody leaves a call that all have not entered, so it is
+/// none of those that another had left before it was entered.
+fn not_before(left: &BTreeMap<u64, i64>, open: &InCall, next: u64, clocks: &BTreeMap<String, ClockOffset>) -> u64 {
+    let Some(clock) = clocks.get(&*open.node) else { return next };
+    let entry_ns = clock.align(open.since_ns);
+    let surely_ns = entry_ns.saturating_sub(clock.bound_within(entry_ns, entry_ns));
+    let before = left.range(next..).filter(|(_, at)| **at < surely_ns).map(|(position, _)| position + 1);
+    before.max().unwrap_or(next)
 }

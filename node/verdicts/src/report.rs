@@ -304,6 +304,10 @@ pub struct Evidence {
     /// All processes that made the calls have ended.
     #[serde(default)]
     pub ended: bool,
+    /// The ranks left dumps, and nothing else is known of them: neither their hosts nor their
+    /// processes, nor what the ranks do that left none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_dumps: bool,
     /// What else was seen, in words.
     pub notes: Vec<String>,
     /// What could not be seen, in words.

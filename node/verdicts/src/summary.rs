@@ -38,6 +38,7 @@ pub(crate) fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &
         last_call_ns: None,
         is_silent: false,
         ended: false,
+        of_dumps: false,
         notes: Vec::new(),
         not_visible: not_visible(input, scored, thin, &clocks),
     }

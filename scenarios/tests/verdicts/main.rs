@@ -7,6 +7,7 @@ mod ahead;
 mod clocks;
 mod digests;
 mod enqueued;
+mod hangs;
 mod hard;
 mod jobs;
 mod late;

@@ -16,9 +16,8 @@ pub(super) struct Ends {
 
 /// Finds the ends of the code at `address`.
 ///
-/// A jump through a register may be a `switch` as well as a call in tail position: it is taken for
-/// the former, and calls that end by one are found to have ended by the thread's next call (counted
-/// as `unmatched`).
+/// A jump through a register is a `switch` where the register was last written by an addition, of
+/// its table's address and an entry; else it is a call in tail position, as of a virtual function.
 pub(super) fn ends(architecture: Architecture, code: &[u8], address: u64) -> Ends {
     let inside = address..address.saturating_add(code.len() as u64);
     let mut ends = Ends::default();
@@ -31,12 +30,20 @@ pub(super) fn ends(architecture: Architecture, code: &[u8], address: u64) -> End
         Architecture::X86_64 => {
             let code = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
             let mut returns = vec![];
+            // the register that was last written by an addition
+            let mut added = Register::None;
             for instruction in code.into_iter().take_while(|instruction| !instruction.is_invalid()) {
+                let register = instruction.op0_register();
                 match (instruction.mnemonic(), instruction.op0_kind()) {
                     (Mnemonic::Ret, _) => returns.push(instruction.ip()),
                     (Mnemonic::Jmp, OpKind::NearBranch64) => jump(instruction.ip(), instruction.near_branch_target()),
                     (Mnemonic::Jmp, OpKind::Memory) if through_a_pointer(&instruction) => {
                         returns.push(instruction.ip())
+                    }
+                    (Mnemonic::Jmp, OpKind::Register) if register != added => returns.push(instruction.ip()),
+                    (Mnemonic::Add, OpKind::Register) => added = register,
+                    (mnemonic, OpKind::Register) if register == added && !only_reads(mnemonic) => {
+                        added = Register::None;
                     }
                     _ => {}
                 }
@@ -45,13 +52,15 @@ pub(super) fn ends(architecture: Architecture, code: &[u8], address: u64) -> End
         }
         Architecture::Aarch64 => {
             let mut returns = vec![];
+            let mut before = 0;
             for (at, bytes) in (address..).step_by(4).zip(code.chunks_exact(4)) {
                 let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                if is_aarch64_return(word) {
+                if is_aarch64_return(word) || is_aarch64_tail_jump(before, word) {
                     returns.push(at);
                 } else if let Some(target) = aarch64_jump(at, word) {
                     jump(at, target);
                 }
+                before = word;
             }
             ends.returns = returns;
         }
@@ -110,6 +119,18 @@ fn through_a_pointer(instruction: &Instruction) -> bool {
     instruction.memory_base() != Register::None && instruction.memory_index() == Register::None
 }
 
+/// Instructions that leave their first operand as it is.
+fn only_reads(mnemonic: Mnemonic) -> bool {
+    matches!(mnemonic, Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Call | Mnemonic::Jmp)
+}
+
+/// BR, but for one whose register the instruction before it has added up: ADD (extended or shifted
+/// register), as a `switch` does.
+fn is_aarch64_tail_jump(before: u32, word: u32) -> bool {
+    let adds = matches!(before & 0xffe0_0000, 0x8b00_0000 | 0x8b20_0000);
+    word & 0xffff_fc1f == 0xd61f_0000 && !(adds && before & 31 == (word >> 5) & 31)
+}
+
 /// RET, RETAA, RETAB (Arm Architecture Reference Manual, "Unconditional branch (register)").
 fn is_aarch64_return(word: u32) -> bool {
     word & 0xffff_fc1f == 0xd65f_0000 || matches!(word, 0xd65f_0bff | 0xd65f_0fff)
@@ -137,14 +158,30 @@ mod tests {
         ];
         let is_function = |target| target == 0x2000;
         let at = follow(Architecture::X86_64, (0x1000, &code), |_| None, is_function);
-        assert_eq!(at, [0x1004, 0x1005, 0x100f, 0x1015, 0x1021]);
+        assert_eq!(at, [0x1004, 0x1005, 0x100f, 0x1015, 0x101f, 0x1021]);
         let at = follow(Architecture::X86_64, (0x1000, &code), |_| None, |_| false);
-        assert_eq!(at, [0x1004, 0x100f, 0x1015, 0x1021], "a jump to who knows where is no end");
+        assert_eq!(at, [0x1004, 0x100f, 0x1015, 0x101f, 0x1021], "a jump to who knows where is no end");
         // nop; ret; jmp 0x1000
         let other = [0x90, 0xc3, 0xe9, 0xfa, 0xef, 0xff, 0xff];
         let piece = |target| (target == 0x2000).then_some((0x1fff, other.as_slice()));
         let at = follow(Architecture::X86_64, (0x1000, &code), piece, is_function);
-        assert_eq!(at, [0x1004, 0x100f, 0x1015, 0x1021, 0x2000], "it ends where that ends");
+        assert_eq!(at, [0x1004, 0x100f, 0x1015, 0x101f, 0x1021, 0x2000], "it ends where that ends");
+    }
+
+    #[test]
+    fn a_switch_is_no_end_and_a_virtual_function_in_tail_position_is_one() {
+        let at = |code: &[u8]| follow(Architecture::X86_64, (0x1000, code), |_| None, |_| false);
+        // movsxd rax,[rdx+rax*4]; add rax,rdx; jmp rax
+        assert_eq!(at(&[0x48, 0x63, 0x04, 0x82, 0x48, 0x01, 0xd0, 0xff, 0xe0]), [0u64; 0]);
+        // add rax,rdx; mov rax,[rax+0x18]; add rsp,0x48; pop rbx; jmp rax
+        let code = [0x48, 0x01, 0xd0, 0x48, 0x8b, 0x40, 0x18, 0x48, 0x83, 0xc4, 0x48, 0x5b, 0xff, 0xe0];
+        assert_eq!(at(&code), [0x100c]);
+        let at = |words: [u32; 2]| {
+            let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            follow(Architecture::Aarch64, (0x8000, &code), |_| None, |_| false)
+        };
+        assert_eq!(at([0x8b20_c823, 0xd61f_0060]), [0u64; 0], "add x3, x1, w0, sxtw #2; br x3");
+        assert_eq!(at([0xf940_0c61, 0xd61f_0020]), [0x8004], "ldr x1, [x3, #24]; br x1");
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub(crate) fn answer(question: &Question, bytes: &[u8]) -> Result<Answer, String
         Question::NcclVersion => Answer::NcclVersion(nccl::version(&object)),
         Question::CommLayout => Answer::CommLayout(layout::read(&object)?),
         Question::Function { name } => Answer::Function(names::find(&object, name)?),
+        Question::Ends { names } => Answer::Ends(names::ends_of(&object, names)),
         Question::Points { provider, name } => Answer::Points(usdt::find(&object, provider, name)?),
         Question::Place { file_offset } => Answer::Place(place::of(&object, *file_offset)),
         Question::Interpreter { deep } => Answer::Interpreter(interpreter::read(&object, *deep)),

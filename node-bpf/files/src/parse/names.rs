@@ -2,12 +2,15 @@
 //! parameters, or by a beginning that only one function has. Exported symbols come first, then the
 //! file's own symbol table (programs export little).
 
+use std::collections::HashMap;
+use std::ops::Range;
+
 use gimli::UnwindSection;
 use object::{Object as _, ObjectSection, ObjectSymbol, SymbolKind};
 
 use super::sections::Object;
 use super::{demangle, exits};
-use crate::question::Found;
+use crate::question::{EntryAndEnds, Found};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Function {
@@ -24,11 +27,11 @@ const MOST_CODE_BYTES: u64 = 4 << 20;
 
 /// The function of this name.
 pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Found, String> {
-    let exported = functions_of(object.file.dynamic_symbols());
+    let exported = functions_of(object.file.dynamic_symbols(), |_| true);
     let function = match pick(&exported, wanted) {
         Ok(function) => function.clone(),
         Err(not_exported) => {
-            let all = functions_of(object.file.symbols());
+            let all = functions_of(object.file.symbols(), |_| true);
             if all.is_empty() {
                 return Err(not_exported);
             }
@@ -40,44 +43,80 @@ pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Found, String> {
     if shown == function.name {
         return Ok(Found { shown, file_offset, exits: None });
     }
-    let exits: Vec<u64> = ends(object, &function).into_iter().filter_map(|at| object.offset_of(at)).collect();
+    let exits = Marks::of(object).ends(object, &function);
     if exits.is_empty() {
         return Err(format!("{shown}: no return is found in its code, so its calls cannot be timed"));
     }
     Ok(Found { shown, file_offset, exits: Some(exits) })
 }
 
-/// Addresses of the function's ends.
-fn ends(object: &Object<'_>, function: &Function) -> Vec<u64> {
-    let file = &object.file;
-    let code = object.section_at(function.address);
-    let code =
-        code.and_then(|section| section.data_range(function.address, function.bytes.min(MOST_CODE_BYTES)).ok()?);
-    let mut starts: Vec<u64> = file.dynamic_symbols().chain(file.symbols()).map(|s| s.address()).collect();
-    starts.sort_unstable();
-    let mut stubs = vec![];
-    for section in file.sections().filter(|section| section.name().is_ok_and(|name| name.starts_with(".plt"))) {
-        stubs.push(section.address()..section.address().saturating_add(section.size()));
+/// The exported functions of these mangled names: of each row the first that is there, with its
+/// entry and its ends.
+pub(super) fn ends_of(object: &Object<'_>, wanted: &[Vec<String>]) -> Vec<Option<EntryAndEnds>> {
+    let is_wanted = |name: &str| wanted.iter().any(|names| names.iter().any(|wanted| wanted == name));
+    let mut functions: HashMap<String, Function> = HashMap::new();
+    for function in functions_of(object.file.dynamic_symbols(), is_wanted) {
+        functions.entry(function.name.clone()).or_insert(function);
     }
-    // a function's cold part has a symbol of its own, but is no other function
-    let mut cold: Vec<u64> = file
-        .symbols()
-        .filter(|symbol| symbol.name().is_ok_and(|name| name.contains(".cold")))
-        .map(|symbol| symbol.address())
-        .collect();
-    cold.sort_unstable();
-    let is_function = |target: u64| {
-        let begins = starts.binary_search(&target).is_ok() && cold.binary_search(&target).is_err();
-        begins || stubs.iter().any(|stub| stub.contains(&target))
+    if functions.is_empty() {
+        return vec![None; wanted.len()];
+    }
+    let marks = Marks::of(object);
+    let of = |names: &Vec<String>| {
+        let function = names.iter().find_map(|name| functions.get(name))?;
+        let entry = object.offset_of(function.address)?;
+        Some(EntryAndEnds { entry, ends: marks.ends(object, function) })
     };
-    let piece = |target: u64| {
-        if stubs.iter().any(|stub| stub.contains(&target)) {
-            return None; // leads out of the file
-        }
-        let (address, bytes) = frame_of(object, target)?;
-        Some((address, object.section_at(address)?.data_range(address, bytes.min(MOST_CODE_BYTES)).ok()??))
-    };
-    exits::follow(file.architecture(), (function.address, code.unwrap_or_default()), piece, is_function)
+    wanted.iter().map(of).collect()
+}
+
+/// What tells a jump to another function from one within a function.
+struct Marks {
+    /// Where functions begin, ascending.
+    starts: Vec<u64>,
+    /// Where the cold parts of functions begin, ascending: they have symbols of their own, and are
+    /// no other functions.
+    cold: Vec<u64>,
+    /// The stubs through which functions of other files are called.
+    stubs: Vec<Range<u64>>,
+}
+
+impl Marks {
+    fn of(object: &Object<'_>) -> Self {
+        let file = &object.file;
+        let mut starts: Vec<u64> = file.dynamic_symbols().chain(file.symbols()).map(|s| s.address()).collect();
+        starts.sort_unstable();
+        let is_cold = |name: &[u8]| name.windows(5).any(|part| part == b".cold");
+        let of_cold = file.symbols().filter(|symbol| symbol.name_bytes().is_ok_and(is_cold));
+        let mut cold: Vec<u64> = of_cold.map(|symbol| symbol.address()).collect();
+        cold.sort_unstable();
+        let is_stub = |section: &_| ObjectSection::name(section).is_ok_and(|name| name.starts_with(".plt"));
+        let stubs = file.sections().filter(is_stub);
+        let stubs = stubs.map(|stub| stub.address()..stub.address().saturating_add(stub.size())).collect();
+        Self { starts, cold, stubs }
+    }
+
+    /// File offsets of a function's ends.
+    fn ends(&self, object: &Object<'_>, function: &Function) -> Vec<u64> {
+        let code = object.section_at(function.address);
+        let code =
+            code.and_then(|section| section.data_range(function.address, function.bytes.min(MOST_CODE_BYTES)).ok()?);
+        let is_stub = |target: u64| self.stubs.iter().any(|stub| stub.contains(&target));
+        let is_function = |target: u64| {
+            let begins = self.starts.binary_search(&target).is_ok() && self.cold.binary_search(&target).is_err();
+            begins || is_stub(target)
+        };
+        let piece = |target: u64| {
+            if is_stub(target) {
+                return None; // leads out of the file
+            }
+            let (address, bytes) = frame_of(object, target)?;
+            Some((address, object.section_at(address)?.data_range(address, bytes.min(MOST_CODE_BYTES)).ok()??))
+        };
+        let first = (function.address, code.unwrap_or_default());
+        let ends = exits::follow(object.file.architecture(), first, piece, is_function);
+        ends.into_iter().filter_map(|at| object.offset_of(at)).collect()
+    }
 }
 
 /// Beginning and size of the function, or the part of one, around an address, by the unwind tables
@@ -89,15 +128,27 @@ fn frame_of(object: &Object<'_>, address: u64) -> Option<(u64, u64)> {
     let endian = if little { gimli::RunTimeEndian::Little } else { gimli::RunTimeEndian::Big };
     let frames = gimli::EhFrame::new(section.data().ok()?, endian);
     let bases = gimli::BaseAddresses::default().set_eh_frame(section.address()).set_text(text.address());
-    let frame = frames.fde_for_address(&bases, address, gimli::UnwindSection::cie_from_offset).ok()?;
+    let to_cie = gimli::UnwindSection::cie_from_offset;
+    // the index to search in, which linkers make: a large file has a million entries
+    if let Some(index) = object.file.section_by_name(".eh_frame_hdr") {
+        let bases = bases.clone().set_eh_frame_hdr(index.address());
+        let header = gimli::EhFrameHdr::new(index.data().ok()?, endian).parse(&bases, 8).ok()?;
+        let frame = header.table()?.fde_for_address(&frames, &bases, address, to_cie).ok()?;
+        return Some((frame.initial_address(), frame.len()));
+    }
+    let frame = frames.fde_for_address(&bases, address, to_cie).ok()?;
     Some((frame.initial_address(), frame.len()))
 }
 
-fn functions_of<'d>(symbols: impl Iterator<Item = impl ObjectSymbol<'d>>) -> Vec<Function> {
+fn functions_of<'d>(
+    symbols: impl Iterator<Item = impl ObjectSymbol<'d>>,
+    wanted: impl Fn(&str) -> bool,
+) -> Vec<Function> {
     symbols
         .filter(|symbol| symbol.is_definition() && symbol.address() != 0 && symbol.kind() == SymbolKind::Text)
         .filter_map(|symbol| {
-            Some(Function { name: symbol.name().ok()?.to_owned(), address: symbol.address(), bytes: symbol.size() })
+            let name = symbol.name().ok().filter(|name| wanted(name))?;
+            Some(Function { name: name.to_owned(), address: symbol.address(), bytes: symbol.size() })
         })
         .collect()
 }

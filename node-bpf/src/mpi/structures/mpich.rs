@@ -7,7 +7,7 @@
 //! 1 and 0 in MPI_COMM_SELF), and the local size; the description of the other tables by the kind
 //! of objects, the same number of bytes, and the address of the second table.
 
-use super::{Known, sane};
+use super::place::{Known, sane};
 use crate::memory::Memory;
 use crate::wire::RawMpi;
 

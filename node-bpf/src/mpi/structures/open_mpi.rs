@@ -2,7 +2,7 @@
 //! group's members. Told by three predefined communicators: MPI_COMM_WORLD, in which the process is
 //! rank r of n; MPI_COMM_SELF, rank 0 of 1; MPI_COMM_NULL, rank -2 (MPI_PROC_NULL) of 0.
 
-use super::{Known, sane};
+use super::place::{Known, sane};
 use crate::memory::Memory;
 use crate::mpi::Objects;
 use crate::wire::RawMpi;

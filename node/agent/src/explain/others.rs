@@ -62,6 +62,32 @@ pub(super) async fn hang(requester: &Requester<'_>, hang: &Hang, is_now: bool, f
             Err(why) => found.not_visible.push(format!("where rank {} stands: {why}", who.rank)),
         }
     }
+    if let Some(waiting) = hang.waiting.first() {
+        found.chain.extend(of_nccl(requester, &waiting.who, hang.since_ns.unwrap_or(0)).await);
+    }
+}
+
+/// What NCCL itself said of a hang since `since_ns`, where it was asked in a rank's process.
+async fn of_nccl(requester: &Requester<'_>, who: &RankRef, since_ns: i64) -> Option<Link> {
+    let source = crate::ras::SOURCE;
+    // notes of people have their user
+    let sql = format!(
+        "SELECT ts_ns, text FROM annotations WHERE ts_ns >= {since_ns} AND uid IS NULL AND \
+         json_extract(attributes, '$.source') = '{source}' AND json_extract(attributes, '$.pid') = {} ORDER BY ts_ns LIMIT 1",
+        who.pid
+    );
+    let rows = requester.shown(sql, &who.node).await.ok()?;
+    match rows.first()?.as_slice() {
+        [Value::Integer(ts_ns), Value::Text(text)] => Some(Link {
+            at_ns: Some(*ts_ns),
+            duration_ns: None,
+            node: who.node.clone(),
+            what: String::from_utf8_lossy(text).into_owned(),
+            evidence: format!("NCCL's RAS, asked in process {}", who.pid),
+            tier: None,
+        }),
+        _ => None,
+    }
 }
 
 /// What ranks wait for, where that is no rank: calls that do not belong together, or each other.

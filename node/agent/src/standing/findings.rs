@@ -53,8 +53,10 @@ pub(super) async fn publish(
         let Some(current) = current else { return };
         let report = current.standing.report.clone();
         let kept = super::keep_stacks::keep(&shared, &report, &stop);
+        let asked = crate::ras::keep(&shared, &report, &stop);
+        let published = one(&shared, command.as_deref(), current, &mut reported, &stop);
         tokio::select! {
-            ((), ()) = futures::future::join(one(&shared, command.as_deref(), current, &mut reported, &stop), kept) => {}
+            ((), (), ()) = futures::future::join3(published, kept, asked) => {}
             () = stop.cancelled() => return,
         }
     }

@@ -99,30 +99,24 @@ pub(super) async fn keep(shared: &Shared, report: &Report, stop: &CancellationTo
 
 #[cfg(test)]
 mod tests {
-    use verdicts::{Absence, Hang, Missing, Waiting};
+    use verdicts::{Absence, Call, Hang, Missing, Waiting};
 
     use super::*;
 
     #[test]
     fn of_a_hang_who_is_waited_for_and_one_that_waits_are_kept() {
         let who = |rank| RankRef { rank, node: "a".into(), pid: 100 + i64::from(rank) };
+        let call = || Call { func: "barrier".into(), comm_hash: None, position: Some(1), peer: None, tag: None };
         let missing = Missing {
             who: who(3),
             absence: Absence::NotEntered,
-            comm_hash: String::new(),
-            func: "barrier".into(),
-            seq: 1,
+            call: call(),
+            inside: None,
             activity: None,
+            line: None,
             holds_up: 3,
         };
-        let waiting = |rank| Waiting {
-            who: who(rank),
-            func: "barrier".into(),
-            comm_hash: String::new(),
-            seq: 1,
-            since_ns: None,
-            activity: None,
-        };
+        let waiting = |rank| Waiting { who: who(rank), call: call(), since_ns: None, activity: None };
         let hang =
             Hang { missing: vec![missing], waiting: vec![waiting(3), waiting(0), waiting(1)], ..Hang::default() };
         let (whose, how) = wanted(&Report { verdict: Verdict::Hang(hang), ..Report::default() });

@@ -22,7 +22,7 @@ use query::ask::AskError;
 use record::unix_now_ns;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use verdicts::{Input, Observation, Process, Report, Rules, Span, Verdict};
+use verdicts::{Input, Process, Report, Rules, Span, Verdict};
 
 use super::asking::Asking;
 use super::causes::{self, Gathered};

@@ -105,9 +105,8 @@ impl Toolbox {
         let next = match &found.place {
             Some(place) => format!(
                 "Next: ranks; stacks with ranks={} if it goes on now; query for the figures (tables collectives, offcpu, \
-                 host_samples; rows of node {} around the times above).",
-                place.rank,
-                printable(&place.node)
+                 host_samples; rows of that rank's node around the times above).",
+                place.rank
             ),
             None => "Next: ranks for all scores; nodes for who records; diagnose with another since.".to_owned(),
         };

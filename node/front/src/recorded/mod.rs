@@ -1,43 +1,40 @@
 //! `rankmesh stragglers --recorded`: verdicts on jobs that others recorded.
 //!
-//! Owns finding, unpacking, recognising and grouping the files; `recorded` reads their
-//! contents.
+//! `files` finds, unpacks, recognises and groups the files; `recorded` reads their contents.
 
+mod files;
 mod pickle;
 mod table;
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use ask::Exit;
 use ask::args::ReportFormat;
 use ask::output::{printable, quiet};
-use recorded::Dump;
-use verdicts::{Input, Rules, analyse};
+use verdicts::{Report, Rules, analyse};
+
+use files::{Recording, recordings};
 
 /// Kinds of recordings, for messages.
 const WANTED: &str = "tables of operations (.csv, .parquet) and PyTorch flight recorder dumps (pickle or .json)";
-/// Largest recording read, unpacked.
-const MOST_BYTES: u64 = 1 << 30;
 
 /// Judge each recording found; one report each, in order of their names.
 pub(crate) fn run(paths: &[PathBuf], format: ReportFormat, all: bool) -> anyhow::Result<Exit> {
-    let mut files = Vec::new();
+    let mut found = Vec::new();
     for path in paths {
-        collect(path, &mut files)?;
+        files::collect(path, &mut found)?;
     }
-    let recordings = recordings(&files)?;
+    let recordings = recordings(&found)?;
     if recordings.is_empty() {
         bail!("no recording there: wanted are {WANTED}, or directories of them");
     }
     let text = if all { verdicts::text_of_all } else { verdicts::text };
     let mut out = std::io::stdout().lock();
     let several = recordings.len() > 1;
-    for (name, input) in recordings {
-        let report = analyse(&input, &Rules::default());
+    for (name, recording) in recordings {
+        let report = judged(recording);
         match format {
             ReportFormat::Json => {
                 let mut json = serde_json::to_value(&report).context("writing the report as JSON")?;
@@ -53,126 +50,18 @@ pub(crate) fn run(paths: &[PathBuf], format: ReportFormat, all: bool) -> anyhow:
     Ok(Exit::Complete)
 }
 
-/// Whether a file in a directory may be a recording, by its name: PyTorch's recorder writes dumps
-/// without an extension.
-fn is_candidate(path: &Path) -> bool {
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
-    let plain = name.strip_suffix(".gz").unwrap_or(name);
-    match plain.rsplit_once('.') {
-        Some((_, extension)) => matches!(extension, "csv" | "parquet" | "json" | "pkl" | "pickle"),
-        None => rank_of(path).is_some() && File::open(path).is_ok_and(begins_like_a_dump),
+fn judged(recording: Recording) -> Report {
+    match recording {
+        Recording::Operations(input) => analyse(&input, &Rules::default()),
+        Recording::Dumps(dumps) => dumps.report(),
     }
-}
-
-/// Whether a file begins as a pickle or as JSON does.
-fn begins_like_a_dump(file: File) -> bool {
-    let mut first = Vec::new();
-    file.take(2).read_to_end(&mut first).is_ok() && (pickle::is_pickle(&first) || first.starts_with(b"{"))
-}
-
-/// The recordings at a path: itself, or those in the directory, sorted.
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    if !path.is_dir() {
-        files.push(path.to_owned());
-        return Ok(());
-    }
-    let entries = std::fs::read_dir(path).with_context(|| format!("reading {}", path.display()))?;
-    let mut inside = Vec::new();
-    for entry in entries {
-        inside.push(entry.with_context(|| format!("reading {}", path.display()))?.path());
-    }
-    inside.retain(|file| is_candidate(file));
-    inside.sort();
-    files.append(&mut inside);
-    Ok(())
-}
-
-/// The contents of a file, by its first bytes.
-enum Contents {
-    Parquet(File),
-    /// A dump of one rank.
-    Dump(Box<Dump>),
-    /// Of a full job, or a table: read already.
-    Input(Box<Input>),
-}
-
-/// Each recording with its name. Dumps of single ranks in one directory are one recording.
-fn recordings(files: &[PathBuf]) -> anyhow::Result<Vec<(String, Input)>> {
-    let mut found = Vec::new();
-    let mut ranks: BTreeMap<PathBuf, BTreeMap<i32, Dump>> = BTreeMap::new();
-    for path in files {
-        let reading = || format!("reading {}", path.display());
-        match contents(path).with_context(reading)? {
-            Contents::Parquet(file) => {
-                found.push((path.display().to_string(), table::parquet(file).with_context(reading)?));
-            }
-            Contents::Input(input) => found.push((path.display().to_string(), *input)),
-            Contents::Dump(dump) => {
-                let Some(rank) = rank_of(path) else {
-                    bail!("{}: a dump of one rank, and no number in its name says of which", path.display());
-                };
-                let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-                ranks.entry(folder).or_default().insert(rank, *dump);
-            }
-        }
-    }
-    for (folder, dumps) in ranks {
-        found.push((folder.display().to_string(), recorded::of_dumps(&dumps)));
-    }
-    Ok(found)
-}
-
-fn contents(path: &Path) -> anyhow::Result<Contents> {
-    let mut file = File::open(path)?;
-    let mut first = Vec::new();
-    (&mut file).take(4).read_to_end(&mut first)?;
-    file.rewind()?;
-    if first == b"PAR1" {
-        return Ok(Contents::Parquet(file));
-    }
-    let packed = first.starts_with(&[0x1f, 0x8b]);
-    let source: Box<dyn Read> = if packed { Box::new(flate2::read::MultiGzDecoder::new(file)) } else { Box::new(file) };
-    let mut bytes = Vec::new();
-    source.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        bail!("more than {MOST_BYTES} bytes unpacked");
-    }
-    if pickle::is_pickle(&bytes) {
-        let dump = serde_json::from_value(pickle::read(&bytes)?).context("no dump of PyTorch's flight recorder")?;
-        return Ok(Contents::Dump(Box::new(dump)));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("not text: wanted are {WANTED}"))?;
-    if !text.trim_start().starts_with(['{', '[']) {
-        return Ok(Contents::Input(Box::new(recorded::bytedance_csv(&text)?)));
-    }
-    if recorded::is_one_rank(&text) {
-        let dump = serde_json::from_str(&text).context("no dump of PyTorch's flight recorder")?;
-        return Ok(Contents::Dump(Box::new(dump)));
-    }
-    Ok(Contents::Input(Box::new(recorded::flight_recorder(&text)?)))
-}
-
-/// The last number in a file's name.
-fn rank_of(path: &Path) -> Option<i32> {
-    let name = path.file_stem()?.to_str()?;
-    let digits = |c: char| c.is_ascii_digit();
-    let end = name.rfind(digits)? + 1;
-    let start = name[..end].rfind(|c: char| !digits(c)).map_or(0, |before| before + 1);
-    name[start..end].parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs::File;
 
-    #[test]
-    fn a_files_last_number_is_its_rank() {
-        assert_eq!(rank_of(Path::new("/x/nccl_trace_rank_17.json")), Some(17));
-        assert_eq!(rank_of(Path::new("job12_rank3_dump.json")), Some(3));
-        assert_eq!(rank_of(Path::new("dump.json")), None);
-        assert!(is_candidate(Path::new("a.csv.gz")) && is_candidate(Path::new("b.json")));
-        assert!(!is_candidate(Path::new("c.db")) && !is_candidate(Path::new("notes.txt")));
-    }
+    use super::*;
 
     #[test]
     fn recordings_of_a_folder_are_judged_each_and_dumps_of_ranks_together() {
@@ -203,10 +92,10 @@ mod tests {
         std::fs::write(folder.path().join("step7"), "no dump").unwrap();
         std::fs::write(folder.path().join("notes.txt"), "not a recording").unwrap();
         let mut files = Vec::new();
-        collect(folder.path(), &mut files).unwrap();
-        let found = recordings(&files).unwrap();
+        files::collect(folder.path(), &mut files).unwrap();
+        let mut found = recordings(&files).unwrap();
         assert_eq!(found.len(), 2);
-        let report = analyse(&found[1].1, &Rules::default());
+        let report = judged(found.remove(1).1);
         let verdicts::Verdict::Hang(hang) = report.verdict else { panic!("{:?}", report.verdict) };
         assert_eq!(hang.missing.iter().map(|m| m.who.rank).collect::<Vec<_>>(), [1]);
     }
@@ -261,8 +150,12 @@ mod tests {
         group.close().unwrap();
         writer.close().unwrap();
         let found = recordings(&[plain, packed.clone()]).unwrap();
-        assert_eq!(found[0].1.observations.len(), 2);
-        assert_eq!(found[0].1.observations, found[1].1.observations);
+        let observations = |at: usize| match &found[at].1 {
+            Recording::Operations(input) => input.observations.clone(),
+            Recording::Dumps(_) => panic!("no dumps"),
+        };
+        assert_eq!(observations(0).len(), 2);
+        assert_eq!(observations(0), observations(1));
         // Damaged: an error, and no part of it.
         let mut bytes = std::fs::read(&packed).unwrap();
         let end = bytes.len() - 20;

@@ -274,6 +274,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
             CaptureMode::Off => CaptureChoice::Off,
         },
         on_finding: args.on_finding,
+        asks_nccl: !args.no_nccl_ras,
         labels: args.label,
     })
 }

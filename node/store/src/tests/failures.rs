@@ -2,6 +2,7 @@
 
 use std::io::{Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use record::Record;
 
@@ -16,6 +17,52 @@ fn one_agent_per_file() {
     assert!(matches!(error, StoreError::InUse { .. }), "{error}");
     drop(store);
     open(&path);
+}
+
+#[test]
+fn a_store_has_one_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, link, name) = (dir.path().join("s.db"), dir.path().join("link.db"), dir.path().join("other.db"));
+    let store = open(&path);
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let error = Store::open(&link, StoreConfig::default()).unwrap_err();
+    assert!(matches!(error, StoreError::InUse { .. }), "{error}");
+    std::fs::hard_link(&path, &name).unwrap();
+    let error = Store::open(&name, StoreConfig::default()).unwrap_err();
+    assert!(matches!(error, StoreError::Linked { .. }), "{error}");
+    drop(store);
+    std::fs::remove_file(&name).unwrap();
+    assert_eq!(open(&link).path(), std::fs::canonicalize(&path).unwrap());
+}
+
+/// And what is lost until it is back was lost from then on, not from the moment it came back.
+#[test]
+fn a_store_whose_file_is_taken_away_says_so_and_writes_nothing_into_the_void() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, aside) = (dir.path().join("s.db"), dir.path().join("aside"));
+    let store =
+        Store::open(&path, StoreConfig { queue_records: 8, max_age: Duration::MAX, ..StoreConfig::default() }).unwrap();
+    let record = |i| store.ingest().record(Record::Collective(collective(i)));
+    record(0);
+    store.flush(PATIENCE).unwrap();
+    std::fs::rename(&path, &aside).unwrap();
+    record(1);
+    let until = Instant::now() + PATIENCE;
+    while !matches!(store.health().state, StoreState::Retrying(_)) {
+        assert!(Instant::now() < until, "nothing noticed");
+        std::thread::yield_now();
+    }
+    let notes = store.notes(&["collectives"], ALL_TIME);
+    assert!(notes.iter().any(|note| note.contains("file was removed or replaced")), "{notes:?}");
+    let full_ns = unix_now_ns();
+    (2..20).for_each(record);
+    std::fs::rename(&aside, &path).unwrap();
+    store.flush(PATIENCE).unwrap();
+    let conn = connect(&path);
+    assert_eq!(int(&conn, "SELECT count(*) FROM collectives") + int(&conn, "SELECT sum(lost) FROM capture_loss"), 20);
+    let since_ns = int(&conn, "SELECT min(since_ns) FROM capture_loss WHERE reason = 'queue'");
+    assert!(since_ns <= full_ns, "lost since {since_ns}, the queue was full at {full_ns}");
+    store.close();
 }
 
 #[test]

@@ -123,3 +123,22 @@ fn facts_follow_the_rows() {
     drop(store);
     assert_eq!(open(&path).facts().tables, facts.tables);
 }
+
+#[test]
+fn rows_of_the_future_are_said_and_are_not_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("s.db"));
+    let day_ns = 86_400_000_000_000;
+    for (at, ts_ns) in [(0, unix_now_ns()), (1, unix_now_ns() + 400 * day_ns)] {
+        let mut call = collective(at);
+        call.ts_ns = ts_ns;
+        store.ingest().record(Record::Collective(call));
+    }
+    store.flush(PATIENCE).unwrap();
+    let (_, newest_ns) = store.facts().span().unwrap();
+    assert!(newest_ns <= unix_now_ns(), "{newest_ns}");
+    let is_said = |range| store.notes(&["collectives"], range).iter().any(|note| note.contains("clock was ahead"));
+    assert!(is_said(ALL_TIME) && !is_said(0..unix_now_ns()));
+    // Both are there: a clock that is ahead for a moment makes no row old.
+    assert_eq!(store.facts().table("collectives").unwrap().rows, 2);
+}

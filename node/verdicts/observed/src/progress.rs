@@ -198,5 +198,5 @@ impl Progress {
 /// Whether a call of this name has a position on its communicator wherever its start was seen.
 #[must_use]
 pub fn is_counted(func: &str) -> bool {
-    matches!(Coupling::of(func), Coupling::All | Coupling::RootSends | Coupling::RootReceives)
+    matches!(Coupling::of(func), Coupling::All | Coupling::RootSends | Coupling::RootReceives) || func == "finalize"
 }

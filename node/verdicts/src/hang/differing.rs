@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use observed::{Coupling, Payload, hex};
 
+use super::meeting::Meeting;
 use super::people::{Comm, People, Who};
 use super::{Difference, DifferentCall, Differing};
 
@@ -31,9 +32,13 @@ pub(super) fn first(hash: u64, comm: &Comm<'_>, people: &People<'_>) -> Option<(
         }
         for call in people.calls.get(&member.who).into_iter().flatten().filter(|call| call.comm_hash == Some(hash)) {
             let Some(position) = call.comm_seq else { continue };
+            inside.push(position);
+            // Who waits for a request has left the call that began it.
+            if Meeting::of(&call.func) == Meeting::Wait {
+                continue;
+            }
             let compared = Compared { func: &call.func, root: call.root, payload: &call.payload };
             made.entry(position).or_default().insert(member.who, compared);
-            inside.push(position);
         }
         if people.syncing.contains_key(&member.who) {
             inside.extend(member.entered.and_then(|entered| entered.checked_sub(1)));

@@ -34,6 +34,8 @@ pub enum Absence {
     NotSent,
     /// It has not received what others send to it.
     NotReceived,
+    /// It is in no call while others wait in calls that do not show for whom.
+    Outside,
     /// It has entered, as everybody has, but does not get through: others are past it.
     Stuck,
     /// It has entered, and its process is stopped there.

@@ -41,6 +41,10 @@ impl<'a> Comm<'a> {
         self.members.push(member);
     }
 
+    fn member_mut(&mut self, who: Who) -> Option<&mut Member<'a>> {
+        self.members.get_mut(*self.places.get(&who)?)
+    }
+
     pub(super) fn member(&self, who: Who) -> Option<&Member<'a>> {
         self.members.get(*self.places.get(&who)?)
     }
@@ -119,7 +123,14 @@ impl<'a> People<'a> {
         }
         let mut calls: BTreeMap<Who, Vec<&InCall>> = BTreeMap::new();
         for call in &input.in_calls {
-            calls.entry(register.who(&call.node, call.pid)).or_default().push(call);
+            let who = register.who(&call.node, call.pid);
+            calls.entry(who).or_default().push(call);
+            // What it enqueued after the call that it is in has not begun.
+            if let Some((comm, position)) = call.comm_hash.zip(call.comm_seq)
+                && let Some(member) = comms.get_mut(&comm).and_then(|comm| comm.member_mut(who))
+            {
+                member.entered = member.entered.map(|entered| entered.min(position + 1));
+            }
         }
         let (mut jobs, mut job_of) = (BTreeMap::<u64, Job>::new(), BTreeMap::new());
         for of in &input.ranks {
@@ -150,6 +161,12 @@ impl<'a> People<'a> {
         let moves = moves.map(|o| (&o.node, o.pid)).chain(input.moving.iter().map(|(node, pid)| (node, *pid)));
         let moving = moves.filter_map(|(node, pid)| find(node, pid)).collect();
         Self { refs, comms, comms_of, at, gone, syncing, doing, calls, moving, jobs, job_of }
+    }
+
+    /// The known processes of a process's job.
+    pub(super) fn job_of(&self, who: Who) -> impl Iterator<Item = Who> {
+        let job = self.job_of.get(&who).and_then(|job| self.jobs.get(job));
+        job.into_iter().flat_map(|job| job.by_rank.values().copied())
     }
 
     /// Whether its process is stopped or has ended: it waits for nobody, wherever it is.

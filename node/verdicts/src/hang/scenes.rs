@@ -387,3 +387,36 @@ fn requests_whose_partners_are_not_known_are_no_circle() {
     let edges: Vec<_> = scene.hang().circles[0].iter().map(|edge| (edge.who.rank, edge.waits_for.rank)).collect();
     assert_eq!(edges, [(0, 2), (2, 0)]);
 }
+
+#[test]
+fn who_is_in_no_call_is_named_where_all_others_wait_for_requests() {
+    let mut scene = Scene::new(3);
+    for rank in [0, 2] {
+        let (node, pid, func, since_ns) = (host(rank), 1, "wait_all".into(), 20 * S);
+        scene.input.in_calls.push(InCall { node, pid, func, since_ns, ..InCall::default() });
+    }
+    assert_eq!(missing(&scene.hang()), [(1, Absence::Outside)]);
+    insta::assert_snapshot!("outside", scene.said());
+}
+
+#[test]
+fn a_nonblocking_collective_is_waited_for_under_its_own_name() {
+    let mut scene = Scene::new(3);
+    for rank in [0, 1] {
+        scene.made(WORLD, rank, "iall_reduce", None);
+        let (node, pid, func, since_ns) = (host(rank), 1, "wait".into(), 20 * S);
+        scene.input.in_calls.push(InCall { node, pid, func, since_ns, ..InCall::default() });
+    }
+    let hang = scene.hang();
+    assert_eq!((missing(&hang), &*hang.missing[0].call.func), (vec![(2, Absence::NotEntered)], "iall_reduce"));
+    // Where the recorder knows which collective is waited for.
+    for call in &mut scene.input.in_calls {
+        (call.comm_hash, call.comm_seq) = (Some(WORLD), Some(100));
+    }
+    let hang = scene.hang();
+    assert_eq!((missing(&hang), &*hang.missing[0].call.func), (vec![(2, Absence::NotEntered)], "iall_reduce"));
+    // A blocking form does not meet a nonblocking one.
+    scene.inside(WORLD, 2, "all_reduce", None);
+    let of = scene.hang().differing.expect("calls differ");
+    assert_eq!(of.calls.iter().map(|call| &*call.func).collect::<Vec<_>>(), ["all_reduce", "iall_reduce"]);
+}

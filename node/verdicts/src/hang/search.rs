@@ -99,6 +99,9 @@ impl<'a> Search<'a> {
             }
         }
         let mut missing = self.missing(&still);
+        if nobody && jams.is_empty() && !self.long.is_empty() {
+            missing = self.outside();
+        }
         if nobody && self.long.is_empty() {
             missing = self.stopped();
             if missing.is_empty() {
@@ -227,8 +230,10 @@ impl<'a> Search<'a> {
         if let Some(known) = self.names.borrow().get(&(comm, position)) {
             return *known;
         }
-        let inside =
-            self.waits.all.iter().filter_map(|wait| wait.call.filter(|_| wait.place == Some((comm, position))));
+        // Who waits for a request has left the call that began it.
+        let begun = |call: &&InCall| Meeting::of(&call.func) == Meeting::Wait;
+        let inside = self.waits.all.iter().filter(|wait| wait.place == Some((comm, position)));
+        let inside = inside.filter_map(|wait| wait.call).filter(|call| !begun(call));
         let members = self.people.comms.get(&comm).into_iter().flat_map(|of| &of.members);
         let made = members.filter_map(|m| m.progress).flat_map(|p| &p.recent);
         let made = made.filter(|made| made.position == position).map(|made| &*made.func);
@@ -237,6 +242,32 @@ impl<'a> Search<'a> {
         let name = names.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name);
         self.names.borrow_mut().insert((comm, position), name);
         name
+    }
+
+    /// Ranks of the jobs of those who wait that are in no call, where calls do not show for whom ranks
+    /// wait.
+    fn outside(&self) -> Vec<Missing> {
+        let Some(wait) = self.waits.all.iter().filter(|wait| wait.is_long).min_by_key(|wait| wait.since_ns) else {
+            return Vec::new();
+        };
+        let idle = |who: &Who| {
+            let calls = self.people.calls.contains_key(who) || self.people.syncing.contains_key(who);
+            !calls && !self.people.moving.contains(who)
+        };
+        let ranks = self.people.job_of(wait.who).filter(idle);
+        let mut found: Vec<Missing> = ranks
+            .map(|who| Missing {
+                who: self.people.refs[who].clone(),
+                absence: if self.people.gone.contains(&who) { Absence::Gone } else { Absence::Outside },
+                call: self.call_of(wait),
+                inside: None,
+                activity: self.people.doing.get(&who).copied(),
+                line: None,
+                holds_up: self.long.len(),
+            })
+            .collect();
+        found.sort_by_key(|m| m.who.rank);
+        found
     }
 
     /// All who are stopped in calls, where nobody else waits.

@@ -144,7 +144,8 @@ impl<'a> Waits<'a> {
                     clear |= self.peer(wait, pending, people, levels);
                 }
                 for (comm, level) in levels_of(wait.who, people, levels) {
-                    let Some(position) = level.pending.get(&wait.who).copied() else { continue };
+                    let said = wait.call.and_then(|call| call.comm_seq).filter(|_| call.comm_hash == Some(*comm));
+                    let Some(position) = said.or_else(|| level.pending.get(&wait.who).copied()) else { continue };
                     wait.place = Some((*comm, position));
                     clear |= self.collective(wait, (*comm, position), Meeting::All, people, level);
                 }
@@ -204,10 +205,16 @@ impl<'a> Waits<'a> {
         let Some(of) = people.comms.get(&comm) else { return false };
         let root = wait.call.and_then(|call| call.root);
         let own = wait.call.and_then(|call| call.rank);
-        let late_root = root.filter(|root| meeting == Meeting::RootSends && Some(*root) != own);
-        let late_root = late_root.and_then(|root| of.member(*people.at.get(&(comm, root))?));
-        if let Some(root) = late_root.filter(|m| m.entered.is_some_and(|e| e <= position)) {
+        let rooted = matches!(meeting, Meeting::RootSends | Meeting::RootReceives);
+        let root = root.filter(|root| rooted && own.is_some_and(|own| own != *root));
+        let root = root.and_then(|root| of.member(*people.at.get(&(comm, root))?));
+        let to_come = || of.members.iter().filter(|m| m.entered.is_some_and(|e| e <= position));
+        let late = root.filter(|m| meeting == Meeting::RootSends && m.entered.is_some_and(|e| e <= position));
+        if let Some(root) = late {
             wait.leads_to.push(root.who);
+        } else if root.is_some() && (to_come().count() > 1 || level.uncounted) {
+            // Data go through other ranks, both ways; nobody knows through which.
+            return false;
         } else if meeting == Meeting::Below {
             let below = of.members.iter().filter(|m| own.is_none_or(|own| m.rank < own));
             wait.leads_to.extend(below.filter(|m| m.entered.is_some_and(|e| e <= position)).map(|m| m.who));
@@ -225,7 +232,8 @@ impl<'a> Waits<'a> {
             self.waiting.insert(wait.who);
             return true;
         }
-        if level.uncounted {
+        // Of a function with a root others may be further, and are not through for that.
+        if level.uncounted || rooted && level.last > position + 1 {
             return false;
         }
         // All have entered it: who is in it while others are further is stuck.

@@ -19,6 +19,10 @@ const COLUMNS: usize = 80;
 pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut String) {
     let who: BTreeSet<&RankRef> = hang.waiting.iter().map(|w| &w.who).collect();
     let since = hang.since_ns.map_or_else(String::new, |ns| {
+        // When dumps were made nobody knows.
+        if report.evidence.of_dumps {
+            return format!(" since {}", clock(ns));
+        }
         let for_s = report.evidence.until_ns.saturating_sub(ns).max(0);
         format!(" since {} ({})", clock(ns), duration(for_s))
     });
@@ -52,7 +56,8 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
             ),
         );
     }
-    for absent in &hang.not_heard {
+    // Who left no dump is listed below.
+    for absent in hang.not_heard.iter().filter(|_| !report.evidence.of_dumps) {
         line(out, 0, &not_heard(absent));
     }
     let unclear = grouped(&hang.unclear);
@@ -203,12 +208,10 @@ fn circle(edges: &[Edge], rows: Rows, out: &mut String) {
     for edge in &edges[..shown] {
         let at = edge.line.as_ref().map_or_else(String::new, |at| format!(", at {at}"));
         let text = format!(
-            "rank {} on {} waits in {} for rank {} on {}{at}",
-            edge.who.rank,
-            edge.who.node,
+            "{} waits in {} for {}{at}",
+            ranks([&edge.who]),
             call(&Call { peer: None, ..edge.call.clone() }),
-            edge.waits_for.rank,
-            edge.waits_for.node
+            ranks([&edge.waits_for]),
         );
         line(out, 2, &text);
     }
@@ -247,7 +250,10 @@ fn not_heard(absent: &NotHeard) -> String {
 
 /// Why a rank is waited for, and what it does.
 fn absent(m: &Missing) -> String {
-    let who = format!("Rank {} on host {}", m.who.rank, m.who.node);
+    let who = match m.who.node.as_str() {
+        "" => format!("Rank {}", m.who.rank),
+        node => format!("Rank {} on host {node}", m.who.rank),
+    };
     let within = place(m.call.comm_hash.as_ref(), m.call.position);
     let called = format!("{}{}", m.call.func, within.trim_end_matches(','));
     let wait = match m.holds_up {
@@ -276,12 +282,15 @@ fn absent(m: &Missing) -> String {
         Absence::NotReceived => {
             format!("{who} has not received what is sent to it{tag}{comm} ({}): {wait}.{also}", m.call.func)
         }
+        Absence::Outside => {
+            format!("{who} is in no call, while others wait in calls that do not show for whom.{also}")
+        }
         Absence::Stuck => format!("{who} does not get through {called}: {wait}.{also}"),
         Absence::Gone => format!("{who} has ended before {called}: {wait}."),
     }
 }
 
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }

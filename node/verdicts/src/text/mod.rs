@@ -74,12 +74,13 @@ fn render(report: &Report, rows: Rows) -> String {
         out.push('\n');
         out.push_str(&why);
     }
-    if let Some(about) = &report.point_to_point {
+    // Where nothing moves it does not matter who was late before.
+    let hangs = matches!(&report.verdict, Verdict::Hang(_));
+    if let Some(about) = report.point_to_point.as_ref().filter(|_| !hangs) {
         out.push('\n');
         point_to_point::table(about, &mut out);
     }
-    // Where nothing moves it does not matter who was late before.
-    let compared = if matches!(&report.verdict, Verdict::Hang(_)) { Vec::new() } else { table::shown(report) };
+    let compared = if hangs { Vec::new() } else { table::shown(report) };
     for comm in compared {
         out.push('\n');
         let own = matches!(&report.verdict, Verdict::Rank { culprit, .. } if culprit.basis == Basis::OwnTime);
@@ -101,6 +102,7 @@ fn next(report: &Report) -> Option<String> {
                 culprit.pid, culprit.node
             ),
         },
+        Verdict::Hang(_) if report.evidence.of_dumps => return None,
         Verdict::Hang(hang) => {
             let who = &hang.missing.first()?.who;
             format!(
@@ -274,6 +276,10 @@ fn ranks_on<'a>(list: impl IntoIterator<Item = (i32, &'a str)>) -> String {
         hosts.entry(node).or_default().extend(u64::try_from(rank));
     }
     let many = if hosts.values().map(Vec::len).sum::<usize>() == 1 { "rank" } else { "ranks" };
+    if let (Some(ranks), 1) = (hosts.get(""), hosts.len()) {
+        // Their hosts are not known.
+        return format!("{many} {}", first_parts(&fold_ranges(ranks.iter().copied()), PARTS_OF_A_LIST));
+    }
     if hosts.len() > HOSTS {
         let count: usize = hosts.values().map(Vec::len).sum();
         let on = first_parts(&fold_names(hosts.keys().copied()), PARTS_OF_A_LIST);
@@ -293,6 +299,12 @@ fn ranks_on<'a>(list: impl IntoIterator<Item = (i32, &'a str)>) -> String {
 
 fn evidence(report: &Report, out: &mut String) {
     let e = &report.evidence;
+    if e.of_dumps {
+        let _ =
+            writeln!(out, "Evidence: the dumps of {} of {} ranks.", report.coverage.answered, report.coverage.asked);
+        notes(report, out);
+        return;
+    }
     let complete = if e.complete == e.matched { String::new() } else { format!(" ({} with every rank)", e.complete) };
     let clocks = match e.clock_bound_ns {
         Some(0) => "one clock".to_owned(),
@@ -307,6 +319,11 @@ fn evidence(report: &Report, out: &mut String) {
     for (node, reason) in &report.coverage.missing {
         let _ = writeln!(out, "Not heard: {node} ({reason}).");
     }
+    notes(report, out);
+}
+
+fn notes(report: &Report, out: &mut String) {
+    let e = &report.evidence;
     for note in &report.coverage.notes {
         let _ = writeln!(out, "Note: {note}.");
     }
@@ -318,9 +335,15 @@ fn evidence(report: &Report, out: &mut String) {
     }
 }
 
-/// That a job has ended, or makes no calls any more, and since when.
+/// That a job has ended, or makes no calls any more, and since when; of dumps which are not there.
 fn end(report: &Report, out: &mut String) {
     let e = &report.evidence;
+    if e.of_dumps {
+        // "No dump of rank 1: its file is empty."
+        for (_, why) in &report.coverage.missing {
+            let _ = writeln!(out, "{}.", hang::capital(why));
+        }
+    }
     let Some(last_ns) = e.last_call_ns else { return };
     let at = clock(last_ns);
     if e.ended {

@@ -77,17 +77,11 @@ pub fn disagrees(shown: &Said<'_>, other: &Said<'_>, now_ns: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use verdicts::Verdict;
-
     use super::*;
-
-    fn keys() -> [Key; 2] {
-        [Key::of(&Verdict::None), Key::of(&Verdict::Unknown { why: "x".to_owned() })]
-    }
 
     #[test]
     fn one_judge_of_three_decides_nothing_against_the_others() {
-        let [well, other] = keys();
+        let (well, other) = (Key::Quiet, Key::Stage);
         let now = 100 * STOOD_NS;
         let said = |key, ago_ns: i64, window: i64| Said { key, since_ns: now - ago_ns, window: (Some("a"), window) };
         let long = 2 * STOOD_NS;

@@ -2,6 +2,7 @@
 //! case and by mode of calling, and the figures of precision, recall, false names and the cost of
 //! an analysis.
 
+mod hangs;
 mod hard;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +48,9 @@ struct Arguments {
     /// of every window.
     #[arg(long)]
     hard: bool,
+    /// Jobs that hang by what programs do instead, by kind.
+    #[arg(long, conflicts_with = "hard")]
+    hangs: bool,
     /// Only the job of this number, with its whole report.
     #[arg(long)]
     only: Option<u64>,
@@ -70,6 +74,10 @@ fn main() {
     let arguments = Arguments::parse();
     if let Some(number) = arguments.only {
         for seed in &arguments.seed {
+            if arguments.hangs {
+                hangs::show(*seed, number);
+                continue;
+            }
             if arguments.hard {
                 hard::show(*seed, number);
                 continue;
@@ -81,6 +89,9 @@ fn main() {
             println!("\nBy digests: {:?}\n\n{}", judge(&drawn, &report), text(&report));
         }
         return;
+    }
+    if arguments.hangs {
+        return hangs::run(&arguments);
     }
     if arguments.hard {
         return hard::run(&arguments);
