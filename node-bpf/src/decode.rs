@@ -55,6 +55,11 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
     Some(out)
 }
 
+/// Whether it is a call of MPI.
+pub(crate) fn is_mpi(raw: &RawCall) -> bool {
+    FUNCTIONS.get(usize::from(raw.func)).is_some_and(|function| function.api == Api::Mpi)
+}
+
 /// What it returned; none when its thread ended in it.
 pub(crate) fn returned(raw: &RawCall) -> Option<i32> {
     (raw.flags & wire::NOT_RETURNED == 0).then_some(raw.ret)
@@ -117,9 +122,9 @@ fn mpi(out: &mut Collective, raw: &RawCall, function: &Function, process: Option
         (out.rank, out.nranks) = (process.seen.rank, process.seen.world_size);
     }
     if raw.flags & wire::HAVE_HASH != 0 {
-        out.comm_hash = namespace.map(|namespace| identity::communicator(namespace, raw.comm_hash));
+        out.comm_hash = namespace.map(|namespace| identity::communicator(process.user, namespace, raw.comm_hash));
     } else if is_world {
-        out.comm_hash = namespace.map(|namespace| identity::communicator(namespace, identity::WORLD));
+        out.comm_hash = namespace.map(|namespace| identity::communicator(process.user, namespace, identity::WORLD));
     }
     if in_place(raw, function) {
         out.count = None;
@@ -258,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_send_count_that_mpi_ignores_is_not_reported() {
-        let process = crate::process::Processes::new().look(std::process::id()).unwrap().0;
+        let process = crate::process::Processes::new(files::Files::new(|| {})).look(std::process::id()).unwrap().0;
         let mut raw = raw("MPI_Allgather");
         raw.args[..3].copy_from_slice(&[0x7000, 8, 0x4c00_080b]);
         let out = call(&raw, &Clock::measure(), Some(&process)).unwrap();

@@ -8,6 +8,7 @@
 
 mod attaching;
 mod following;
+mod mapped;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -30,7 +31,9 @@ use crate::shared::Shared;
 use crate::symbol_probes::ProbeSpec;
 use crate::unprobed::UnprobedLibraries;
 use crate::wire;
-use attaching::Probed;
+use attaching::{Asked, AskedLayout, Probed, Probes};
+use files::Files;
+use mapped::MappedFiles;
 use record::Library;
 
 /// Times after its exec at which a new program is looked at: the loader maps libraries within
@@ -45,6 +48,7 @@ const MOST_PENDING: usize = 4096;
 pub(crate) struct Discovery {
     object: Object,
     mode: AttachMode,
+    /// Of classes, and of files that were attached ahead.
     links: Vec<Link>,
     shared: Arc<Shared>,
     cgroup: Option<Cgroup>,
@@ -53,10 +57,14 @@ pub(crate) struct Discovery {
     tracked: MapHandle,
     /// The programs' state of each thread.
     threads: MapHandle,
-    /// By (device, inode) as in maps: finished, or the number of failures.
-    mapped_files: HashMap<(Vec<u8>, u64, Probed), u32>,
-    /// By (st_dev, st_ino): attached.
-    attached: HashSet<(u64, u64, Probed)>,
+    /// What processes have mapped.
+    mapped: MappedFiles<Probed, Probes>,
+    /// What the files are asked, and not answered yet.
+    asked: Vec<Asked>,
+    layouts: Vec<AskedLayout>,
+    files: Files,
+    /// By (st_dev, st_ino): attached before anybody had them mapped, and for good.
+    ahead: HashSet<(u64, u64, Probed)>,
     /// CUDA and HIP are counted.
     cuda: bool,
     /// Events of libibverbs are recorded.
@@ -72,8 +80,6 @@ pub(crate) struct Discovery {
     pending: Vec<(Instant, u32, usize)>,
     /// When new programs were last looked at.
     looked: Option<Instant>,
-    /// Files whose communicators cannot be read: reported once each.
-    unreadable: HashSet<(u64, u64)>,
     unprobed: UnprobedLibraries,
     /// Files named like one with gloo, by (st_dev, st_ino), that export none of its functions.
     without_gloo: HashSet<(u64, u64)>,
@@ -106,6 +112,7 @@ impl Discovery {
         shared: Arc<Shared>,
         (cgroup, only_user): (Option<Cgroup>, Option<u32>),
         probes: Vec<ProbeSpec>,
+        files: Files,
     ) -> Result<Self, Error> {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let tracked = lookup::map(&object, "tracked").map_err(failed)?;
@@ -136,13 +143,15 @@ impl Discovery {
             only_user,
             tracked,
             threads,
-            mapped_files: HashMap::new(),
-            attached: HashSet::new(),
+            mapped: MappedFiles::default(),
+            asked: vec![],
+            layouts: vec![],
+            files,
+            ahead: HashSet::new(),
             code_kb: HashMap::new(),
             kernel_threads: HashSet::new(),
             pending: vec![],
             looked: None,
-            unreadable: HashSet::new(),
             unprobed: UnprobedLibraries::default(),
             without_gloo: HashSet::new(),
             gone: HashSet::new(),
@@ -153,6 +162,7 @@ impl Discovery {
     pub(crate) fn on_exec(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
         self.kernel_threads.remove(&pid);
+        self.mapped.ended(pid, Instant::now());
         self.pending.retain(|(_, of, _)| *of != pid); // looks at the program before it
         if self.pending.len() < MOST_PENDING {
             self.pending.push((Instant::now(), pid, 0));
@@ -162,6 +172,7 @@ impl Discovery {
     /// A followed process has ended: frees its entries in the kernel maps.
     pub(crate) fn on_exit(&mut self, pid: u32) {
         self.code_kb.remove(&pid);
+        self.mapped.ended(pid, Instant::now());
         self.delete_keys(|of| of == pid);
     }
 
@@ -247,8 +258,12 @@ impl Discovery {
             }
         }
         let unprobed = self.unprobed.look_at_threads(&self.probes);
-        unprobed.into_iter().for_each(|problem| self.shared.problem(problem));
+        unprobed.into_iter().for_each(|problem| self.shared.problem(None, &problem));
         self.code_kb.retain(|pid, _| alive.contains(pid));
+        for pid in self.mapped.known_pids().into_iter().filter(|pid| !alive.contains(pid)) {
+            self.mapped.ended(pid, Instant::now());
+        }
+        self.give_back();
         self.kernel_threads.retain(|pid| alive.contains(pid));
     }
 
@@ -270,13 +285,15 @@ impl Discovery {
             return true;
         }
         let Ok(text) = procfs::read(pid, "maps") else { return true };
+        let user = procfs::user_of(pid);
         let (mut found, mut mpi, mut done) = (false, false, true);
         let (mut nccl, mut gloo) = (vec![], vec![]);
         let mappings: Vec<maps::Mapping<'_>> = maps::mappings(&text).filter(|m| m.executable).collect();
         if self.unprobed.concern(&mappings) && self.wanted(pid) {
             let unprobed = self.unprobed.look(pid, &mappings, &self.probes);
-            unprobed.into_iter().for_each(|problem| self.shared.problem(problem));
+            unprobed.into_iter().for_each(|problem| self.shared.problem(user, &problem));
         }
+        let mut seen = HashSet::new();
         for mapping in mappings {
             for probed in self.probed_in(Path::new(OsStr::from_bytes(mapping.path)), mapping.file_name()) {
                 found |= probed.makes_rank();
@@ -286,16 +303,18 @@ impl Discovery {
                     Probed::Collectives(Library::Gloo) => gloo.push(mapping.clone()),
                     Probed::Cuda(_) | Probed::Verbs | Probed::Named(_) => {}
                 }
-                done &= self.attach_mapped(pid, &mapping, probed);
+                seen.insert((mapping.device.to_vec(), mapping.inode));
+                done &= user.is_none_or(|user| self.attach_mapped(pid, user, &mapping, probed));
             }
         }
         for mapping in gloo {
             self.look_for_gloo(pid, &mapping);
         }
+        self.mapped.maps_only(pid, &seen, Instant::now());
         if found && self.wanted(pid) {
             self.follow(pid, mpi);
             for mapping in nccl {
-                self.learn_layout(pid, &mapping);
+                self.learn_layout(pid, user, &mapping);
             }
         }
         done
@@ -303,5 +322,6 @@ impl Discovery {
 
     pub(crate) fn detach(&mut self) {
         self.links.clear();
+        self.mapped.clear();
     }
 }

@@ -6,13 +6,14 @@
 //! same in Debian's libgloo of 2022 and in PyTorch 1.13 to 2.15. Exceptions leave these functions,
 //! so that they have no return probe: their ends are probed.
 
-use std::path::Path;
+use std::sync::Arc;
+
+use files::{Answer, EntryAndEnds, Question};
 
 use crate::functions::{self, Api, FUNCTIONS, Role};
 use crate::memory::Memory;
 use crate::mpi::identity::fnv;
 use crate::process::Process;
-use crate::symbol_probes;
 use crate::symbols::Target;
 use crate::wire::{self, RawCall, RawInFlight};
 use record::{Collective, Library};
@@ -49,26 +50,37 @@ const VTABLE: &str = "_ZTVN4gloo7ContextE";
 /// The `connectFullMesh` that takes its store by the address of a `std::shared_ptr`.
 const BY_SHARED_POINTER: &str = "connectFullMeshESt10shared_ptr";
 
-/// The probes for a file; empty when it exports none of gloo's collectives.
-pub(crate) fn places(path: &Path) -> Result<Places, String> {
-    let of_gloo: Vec<(usize, &functions::Function)> =
-        FUNCTIONS.iter().enumerate().filter(|(_, function)| function.api == Api::Gloo).collect();
-    let wanted: Vec<&[&str]> = of_gloo.iter().map(|(_, function)| function.symbols).collect();
-    let found = symbol_probes::exported(path, &wanted)?;
-    let has_vtable = crate::elf::Elf::read(path, |name| name == VTABLE)?.symbols.len() == 1;
+fn functions_of_gloo() -> impl Iterator<Item = (usize, &'static functions::Function)> {
+    FUNCTIONS.iter().enumerate().filter(|(_, function)| function.api == Api::Gloo)
+}
+
+/// What a file is asked: where its functions begin and end, and how its contexts begin.
+pub(crate) fn questions() -> Vec<Question> {
+    let names = |function: &functions::Function| function.symbols.iter().map(|name| (*name).to_owned()).collect();
+    let names = functions_of_gloo().map(|(_, function)| names(function)).collect();
+    vec![Question::Ends { names }, Question::Exports { prefixes: vec![VTABLE.to_owned()] }]
+}
+
+/// The probes for a file by its answers; empty when it exports none of gloo's collectives.
+pub(crate) fn places(answers: &[Arc<Answer>]) -> Result<Places, String> {
+    let [ends, exports] = answers else { return Err("it was asked something else".to_owned()) };
+    let (Answer::Ends(found), Answer::Exports(exports)) = (&**ends, &**exports) else {
+        return Err("it was asked something else".to_owned());
+    };
+    let has_vtable = exports.symbols.iter().any(|symbol| symbol.name == VTABLE);
     let mut places = Places::default();
-    for ((index, function), found) in of_gloo.into_iter().zip(found) {
-        let Some((entry, exits)) = found else { continue };
+    for ((index, function), found) in functions_of_gloo().zip(found) {
+        let Some(EntryAndEnds { entry, ends }) = found else { continue };
         let symbol = function.symbols.first().copied().unwrap_or_default();
         let cookie = cookie(index, function, has_vtable);
         let target = |file_offset| Target { symbol: symbol.into(), file_offset, cookie, semaphore: 0 };
         if function.role != Role::Call {
-            places.changes.push(target(entry));
-        } else if exits.is_empty() {
-            tracing::debug!(path = %path.display(), symbol, "no return is found in its code: its calls are not recorded");
+            places.changes.push(target(*entry));
+        } else if ends.is_empty() {
+            tracing::debug!(symbol, "no return is found in its code: its calls are not recorded");
         } else {
-            places.entries.push(target(entry));
-            places.exits.extend(exits.into_iter().map(target));
+            places.entries.push(target(*entry));
+            places.exits.extend(ends.iter().copied().map(target));
         }
     }
     if places.entries.is_empty() { Ok(Places::default()) } else { Ok(places) }

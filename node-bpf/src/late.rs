@@ -1,22 +1,21 @@
 //! Communicators whose start was not seen, or whose start does not contain their rank (splits):
 //! read from the memory of the process, where NCCL keeps them, by the layout in its library file
-//! (`comm_layout`). The result goes into the kernel's map `learnt`, so that the programs add it to
-//! every later call, and drop it with the communicator.
+//! (which the crate `files` reads). The result goes into the kernel's map `learnt`, so that the
+//! programs add it to every later call, and drop it with the communicator.
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
 
+use files::{Answer, CommLayout, Question, Ticket};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
-use crate::comm_layout::{CommLayout, Layouts, MAGIC};
 use crate::memory::Memory;
 use crate::wire::{self, RawCall};
 use crate::{libraries, maps, procfs};
 use record::Library;
 
+/// `NCCL_MAGIC`: the value of `startMagic` in a communicator that is alive (2.20 and later).
+const MAGIC: u64 = 0x0280_0280_0280_0280;
 /// No communicator is larger.
 const MOST_RANKS: i32 = 1 << 20;
 
@@ -35,13 +34,20 @@ pub(crate) struct LateComms {
     known: Mutex<Known>,
 }
 
+/// A file as maps show it: device and inode.
+pub(crate) type MappedAs = (Vec<u8>, u64);
+
 #[derive(Debug, Default)]
 struct Known {
-    layouts: Layouts,
     /// None: not found.
-    of_process: HashMap<u32, Option<Arc<CommLayout>>>,
-    /// By (st_dev, st_ino).
-    of_file: HashMap<(u64, u64), Result<Arc<CommLayout>, String>>,
+    of_process: HashMap<u32, Option<Ticket>>,
+    /// Of the files that processes have mapped now.
+    of_file: HashMap<MappedAs, Ticket>,
+}
+
+/// What is asked of a library file.
+pub(crate) fn question() -> Question {
+    Question::CommLayout
 }
 
 impl LateComms {
@@ -53,35 +59,53 @@ impl LateComms {
         self.known.lock()
     }
 
-    /// Records that `pid` has this library file (st_dev, st_ino) mapped. The error is why its
-    /// communicators cannot be read.
-    pub(crate) fn maps(&self, pid: u32, file: (u64, u64), path: &Path) -> Result<(), String> {
+    /// Records that `pid` has this library file mapped, of which was asked.
+    pub(crate) fn maps(&self, pid: u32, file: MappedAs, ticket: Ticket) {
         let mut known = self.known();
-        let Known { layouts, of_process, of_file } = &mut *known;
-        let layout = of_file.entry(file).or_insert_with(|| layouts.of(path));
-        of_process.insert(pid, Some(Arc::clone(layout.as_ref().map_err(String::clone)?)));
-        Ok(())
+        known.of_process.insert(pid, Some(ticket.clone()));
+        known.of_file.insert(file, ticket);
     }
 
-    /// The layout of the library that `pid` calls. Discovery has looked already, unless the process
-    /// is very young.
-    fn layout(&self, pid: u32) -> Option<Arc<CommLayout>> {
+    /// Records that nobody has this file mapped any more.
+    pub(crate) fn unmapped(&self, file: &MappedAs) {
+        self.known().of_file.remove(file);
+    }
+
+    /// The answer of the library that `pid` calls. Discovery has asked, unless the process is very
+    /// young: then another's with the same file is of use.
+    fn ticket(&self, pid: u32) -> Option<Ticket> {
         if let Some(looked) = self.known().of_process.get(&pid) {
             return looked.clone();
         }
-        self.known().of_process.insert(pid, None);
         let text = procfs::read(pid, "maps").ok()?;
         let of_nccl = |m: &maps::Mapping<'_>| {
             m.executable && matches!(libraries::library_of(m.file_name()), Some(Library::Nccl | Library::Rccl))
         };
-        for mapping in maps::mappings(&text).filter(of_nccl) {
-            let path = maps::path_to(pid, &mapping)?;
-            let file = std::fs::metadata(&path).ok()?;
-            if let Err(reason) = self.maps(pid, (file.dev(), file.ino()), &path) {
-                tracing::debug!(pid, path = %path.display(), reason, "communicators cannot be read from memory");
-            }
-        }
-        self.known().of_process.get(&pid).cloned().flatten()
+        let mut known = self.known();
+        let of_file = |m: maps::Mapping<'_>| known.of_file.get(&(m.device.to_vec(), m.inode)).cloned();
+        let found = maps::mappings(&text).filter(of_nccl).find_map(of_file)?;
+        known.of_process.insert(pid, Some(found.clone()));
+        Some(found)
+    }
+
+    /// The layout of the library that `pid` calls, when it is known.
+    fn layout(&self, pid: u32) -> Option<CommLayout> {
+        let ticket = self.ticket(pid)?;
+        let Some(Ok(answer)) = ticket.outcome() else { return None };
+        let Answer::CommLayout(layout) = &**answer else { return None };
+        Some(*layout)
+    }
+
+    /// Whether a call lacks what will be known when the library's file has been read.
+    pub(crate) fn is_awaited(&self, call: &RawCall, handle: u64) -> bool {
+        let all = wire::HAVE_HASH | wire::HAVE_RANK;
+        handle != 0
+            && call.flags & all != all
+            && self
+                .known()
+                .of_process
+                .get(&call.pid)
+                .is_some_and(|of| of.as_ref().is_some_and(|t| t.outcome().is_none()))
     }
 
     pub(crate) fn forget(&self, pid: u32) {

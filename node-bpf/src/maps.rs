@@ -2,8 +2,9 @@
 //! anything but a zero byte, and the kernel writes a newline in one as `\012`. `discovery` decides
 //! which files matter.
 
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A mapped file, as one line of maps shows it.
@@ -95,19 +96,23 @@ fn hex(digits: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// A path that leads to a mapped file from here; none when the process is gone.
+/// A device as maps show it.
+pub(crate) fn device_of(device: u64) -> Vec<u8> {
+    format!("{:02x}:{:02x}", libc::major(device), libc::minor(device)).into_bytes()
+}
+
+/// Opens a mapped file from here; none when the process is gone.
 ///
-/// The mapping itself does, whatever mount namespace or unlinked directory the file is in. If that
-/// is not allowed (no CAP_SYS_ADMIN), the path as the process sees it, unless a link in it leads
-/// elsewhere.
-pub(crate) fn path_to(pid: u32, mapping: &Mapping<'_>) -> Option<PathBuf> {
+/// The mapping itself leads to it, whatever mount namespace or unlinked directory the file is in. If
+/// that is not allowed (no CAP_SYS_ADMIN), the path as the process sees it does, unless a link in it
+/// leads elsewhere. What is no regular file is not read, and never waited for.
+pub(crate) fn open(pid: u32, mapping: &Mapping<'_>) -> Option<File> {
     let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
-    if direct.metadata().is_ok() {
-        return Some(direct);
-    }
+    let open = |path: &Path| File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok();
     let shown = Path::new(std::ffi::OsStr::from_bytes(mapping.path));
-    let through_root = PathBuf::from(format!("/proc/{pid}/root")).join(shown.strip_prefix("/").ok()?);
-    through_root.metadata().is_ok_and(|file| file.ino() == mapping.inode).then_some(through_root)
+    let through_root = || open(&PathBuf::from(format!("/proc/{pid}/root")).join(shown.strip_prefix("/").ok()?));
+    let file = open(&direct).or_else(through_root)?;
+    file.metadata().is_ok_and(|found| found.is_file() && found.ino() == mapping.inode).then_some(file)
 }
 
 #[cfg(test)]

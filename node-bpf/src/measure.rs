@@ -1,18 +1,23 @@
 //! Floors for measurements: probes at a function's entry and return that do nothing, and those that
 //! do the minimum for a record of a call.
 
+use std::fs::File;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use files::{Answer, Files, Question};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 
 use crate::attach;
 use crate::config::AttachMode;
-use crate::elf::Elf;
 use crate::error::Error;
 use crate::lookup::Aligned;
 use crate::symbols::Target;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/empty.bpf.o")));
+
+/// How long reading the file is waited for.
+const MOST_OF_A_FILE: Duration = Duration::from_secs(60);
 
 /// An entry and a return probe of every process at one function, which do (nearly) nothing; removed
 /// on drop.
@@ -39,8 +44,13 @@ impl EmptyProbes {
     /// The file has no such function, or the kernel refuses this mode.
     pub fn attach(path: &Path, symbol: &str, mode: AttachMode, floor: Floor) -> Result<Self, Error> {
         let fail = |reason: String| Error::Library { path: path.to_owned(), reason };
-        let elf = Elf::read(path, |name| name == symbol).map_err(fail)?;
-        let found = elf.symbols.first().and_then(|found| elf.file_offset(found.address));
+        let file = File::open(path).map_err(|error| fail(error.to_string()))?;
+        let question = Question::Exports { prefixes: vec![symbol.to_owned()] };
+        let answer = Files::new(|| {}).answer(0, &file, question, Instant::now() + MOST_OF_A_FILE);
+        let answer = answer.map_err(|refusal| fail(refusal.to_string()))?;
+        let Answer::Exports(elf) = &*answer else { return Err(fail("it was asked something else".to_owned())) };
+        let found = elf.symbols.iter().find(|found| found.name == symbol);
+        let found = found.and_then(|found| elf.file_offset(found.address));
         let file_offset = found.ok_or_else(|| fail(format!("it exports no {symbol}")))?;
         let refused = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(refused)?;

@@ -16,6 +16,7 @@ use crate::maps;
 use crate::mpi::MpiNames;
 use crate::mpi::structures::Member;
 use crate::procfs::{self, cgroup_path, has_threads, start_since_boot_ns};
+use files::Files;
 use parking_lot::{Mutex, MutexGuard};
 use record::ProcessSeen;
 
@@ -93,15 +94,18 @@ pub(crate) struct Process {
     /// That of `seen`, for the records of its calls.
     pub(crate) job_id: Option<Arc<str>>,
     pub(crate) mpi_namespace: Option<String>,
+    /// The user that it runs as: whose its job is, and its files.
+    pub(crate) user: u32,
     pub(crate) torch_namespace: Option<String>,
     /// Kernel time of the reading: an exec before it is already in it.
     read_ns: u64,
+    files: Files,
     mpi: OnceLock<MpiNames>,
     torch: OnceLock<bool>,
 }
 
 impl Process {
-    fn read(pid: u32, boot_unix_ns: i64) -> Option<Process> {
+    fn read(pid: u32, boot_unix_ns: i64, files: &Files) -> Option<Process> {
         let read_ns = clock::kernel_now_ns();
         let file = |name| procfs::read(pid, name).unwrap_or_default();
         let stat = procfs::read(pid, "stat").ok()?;
@@ -139,15 +143,10 @@ impl Process {
         // started without a launcher: a job of its own
         let alone = || format!("{}.{pid}.{}", seen.cgroup_id.unwrap_or(0), seen.start_ns);
         who.mpi_namespace.get_or_insert_with(alone);
-        Some(Process {
-            seen,
-            job_id,
-            mpi_namespace: who.mpi_namespace,
-            torch_namespace: who.torch_namespace,
-            read_ns,
-            mpi: OnceLock::new(),
-            torch: OnceLock::new(),
-        })
+        let (user, files) = (procfs::user_of(pid)?, files.clone());
+        let (mpi_namespace, torch_namespace) = (who.mpi_namespace, who.torch_namespace);
+        let (mpi, torch) = (OnceLock::new(), OnceLock::new());
+        Some(Process { seen, job_id, mpi_namespace, user, torch_namespace, read_ns, files, mpi, torch })
     }
 
     /// Whether it has PyTorch loaded; looked at once, when it has made a call of gloo.
@@ -166,9 +165,9 @@ impl Process {
         Member { pid: self.seen.pid, place, job, objects: self.mpi().open_mpi() }
     }
 
-    /// What the MPI handles of this process mean; read once.
+    /// What the MPI handles of this process mean; asked for once.
     pub(crate) fn mpi(&self) -> &MpiNames {
-        self.mpi.get_or_init(|| MpiNames::read(self.seen.pid))
+        self.mpi.get_or_init(|| MpiNames::ask(self.seen.pid, &self.files))
     }
 }
 
@@ -225,6 +224,7 @@ pub(crate) struct Processes {
     execs: Mutex<HashMap<u32, u64>>,
     ended: Mutex<HashMap<u32, (Arc<Process>, Instant)>>,
     boot_unix_ns: i64,
+    files: Files,
 }
 
 /// How long an ended process is remembered.
@@ -235,12 +235,13 @@ const MOST_EXECS: usize = 4096;
 const MOST_READINGS: u32 = 8;
 
 impl Processes {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(files: Files) -> Self {
         Processes {
             known: Mutex::default(),
             execs: Mutex::default(),
             ended: Mutex::default(),
             boot_unix_ns: clock::boot_unix_ns(),
+            files,
         }
     }
 
@@ -253,7 +254,7 @@ impl Processes {
         if let Some(process) = self.lock().get(&pid) {
             return Some((Arc::clone(process), false));
         }
-        self.keep(pid, Process::read(pid, self.boot_unix_ns)?)
+        self.keep(pid, Process::read(pid, self.boot_unix_ns, &self.files)?)
     }
 
     /// Keeps what was read, unless the process has begun another program meanwhile: launchers begin
@@ -273,7 +274,7 @@ impl Processes {
                 return Some((process, true));
             }
             drop(known);
-            read = Process::read(pid, self.boot_unix_ns)?;
+            read = Process::read(pid, self.boot_unix_ns, &self.files)?;
         }
         None
     }
@@ -428,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_pid_that_is_used_again_is_recognised_by_its_start() {
-        let processes = Processes::new();
+        let processes = Processes::new(Files::new(|| {}));
         let pid = std::process::id();
         let (me, _) = processes.look(pid).unwrap();
         assert!(processes.is_same(pid) && processes.known(pid).is_some());
@@ -438,8 +439,10 @@ mod tests {
             seen: before,
             job_id: None,
             mpi_namespace: None,
+            user: 0,
             torch_namespace: None,
             read_ns: me.read_ns,
+            files: me.files.clone(),
             mpi: OnceLock::new(),
             torch: OnceLock::new(),
         };
@@ -452,7 +455,7 @@ mod tests {
 
     #[test]
     fn what_comes_after_the_end_is_of_the_process_that_ended() {
-        let processes = Processes::new();
+        let processes = Processes::new(Files::new(|| {}));
         let pid = std::process::id();
         let (me, _) = processes.look(pid).unwrap();
         processes.forget(pid);
@@ -468,7 +471,7 @@ mod tests {
 
     #[test]
     fn this_process_reads_as_itself() {
-        let processes = Processes::new();
+        let processes = Processes::new(Files::new(|| {}));
         let (me, new) = processes.look(std::process::id()).unwrap();
         assert!(new && !processes.look(std::process::id()).unwrap().1);
         assert_eq!(me.seen.exe, std::env::current_exe().unwrap().to_string_lossy());
@@ -486,12 +489,15 @@ mod tests {
         let waits = ["-c", &format!("read go; exec sh {} \"{}\"", rank[0], rank[1])];
         let mut child =
             std::process::Command::new("sh").args(waits).stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let processes = Processes::new();
+        let processes = Processes::new(Files::new(|| {}));
         let pid = child.id();
-        let early = Process::read(pid, processes.boot_unix_ns).unwrap();
+        let early = Process::read(pid, processes.boot_unix_ns, &processes.files).unwrap();
         assert_eq!(early.seen.rank, None);
         std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
-        let of_rank = || Process::read(pid, processes.boot_unix_ns).is_some_and(|process| process.seen.rank == Some(3));
+        let of_rank = || {
+            Process::read(pid, processes.boot_unix_ns, &processes.files)
+                .is_some_and(|process| process.seen.rank == Some(3))
+        };
         while !of_rank() {
             std::thread::yield_now();
         }

@@ -33,6 +33,13 @@ pub(crate) fn is_all_of_user(pid: u32, user: u32) -> bool {
     line.split_whitespace().take(3).filter(|uid| uid.parse() == Ok(user)).count() == 3
 }
 
+/// The user that a process runs as (its real user id), whom its files are charged to. That of its
+/// directory in /proc is root's where the process may not be looked into, which it can choose.
+pub(crate) fn user_of(pid: u32) -> Option<u32> {
+    let status = read(pid, "status").ok()?;
+    status_line(&status, "Uid:")?.split_whitespace().next()?.parse().ok()
+}
+
 /// A field of `/proc/PID/stat` after the name, counted from 1 as proc(5) does. The name is in
 /// parentheses and may contain any character.
 fn stat_field(stat: &[u8], number: usize) -> Option<&str> {

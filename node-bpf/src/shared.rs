@@ -1,12 +1,13 @@
 //! State that the threads of a running capture share: the sink, known processes and communicators,
 //! and the status for callers.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Mutex, MutexGuard};
-use record::Record;
+use record::{Record, printable};
 
 use crate::classes::{self, CLASSES, ClassStatus, ProbeClass};
 use crate::clock::Clock;
@@ -14,7 +15,7 @@ use crate::config::AttachMode;
 use crate::decode;
 use crate::functions::Api;
 use crate::groups::Groups;
-use crate::late::LateComms;
+use crate::late::{LateComms, MappedAs};
 use crate::loader::ProbeStatus;
 use crate::mpi::structures::MpiStructures;
 use crate::process::{Process, Processes};
@@ -70,6 +71,13 @@ pub(crate) struct Shared {
     /// Calls whose group has not ended.
     pub(crate) groups: Mutex<Groups>,
     pub(crate) status: Mutex<CaptureStatus>,
+    /// Processes with an MPI library whose files are being read, and whether their MPI_Init has
+    /// returned.
+    pub(crate) meeting: Mutex<Vec<(Arc<Process>, bool)>>,
+    /// The files probed, by what maps show.
+    pub(crate) probed: Mutex<Vec<(MappedAs, AttachedFile)>>,
+    /// How many problems each user had.
+    pub(crate) noted: Mutex<HashMap<Option<u32>, usize>>,
     /// Rows of off-CPU stretches and block requests so far.
     pub(crate) rows: AtomicU64,
     /// The probes are gone: no records come after those in the ring now.
@@ -129,8 +137,41 @@ impl Shared {
         self.status.lock()
     }
 
-    pub(crate) fn attached(&self, file: AttachedFile) {
+    /// A process has an MPI library, or its MPI_Init has returned: the programs are told of its
+    /// structures when its files are read.
+    pub(crate) fn meet(&self, process: Arc<Process>, began: bool) {
+        self.meeting.lock().push((process, began));
+        self.meet_ready();
+    }
+
+    /// Tells the programs of processes whose files have been read.
+    pub(crate) fn meet_ready(&self) {
+        let is_ready = |(process, _): &mut (Arc<Process>, bool)| process.mpi().is_ready();
+        let ready: Vec<_> = self.meeting.lock().extract_if(.., is_ready).collect();
+        for (process, began) in ready {
+            let member = process.member();
+            if !began {
+                self.mpi.meet(member);
+            } else if let Err(problem) = self.mpi.began(member) {
+                self.problem(Some(process.user), &problem);
+            }
+        }
+    }
+
+    /// A file is probed now; the key is its device and inode, as maps show them.
+    pub(crate) fn attached(&self, key: MappedAs, file: AttachedFile) {
+        self.probed.lock().push((key, file.clone()));
         self.status().files.push(file);
+    }
+
+    /// A file is not probed any more.
+    pub(crate) fn detached_from(&self, key: &MappedAs) {
+        for (_, file) in self.probed.lock().extract_if(.., |(of, _)| of == key) {
+            let mut status = self.status();
+            if let Some(at) = status.files.iter().position(|known| *known == file) {
+                status.files.remove(at);
+            }
+        }
     }
 
     /// The classes that are on.
@@ -145,8 +186,30 @@ impl Shared {
         classes::turn_off(&mut self.status().classes, name, why, remedy);
     }
 
-    pub(crate) fn problem(&self, problem: String) {
-        tracing::warn!("{problem}");
-        self.status().problems.push(problem);
+    /// What could not be probed, of one user's files or of nobody's. Each user has a few of these;
+    /// the last of hers says that more will not be listed.
+    pub(crate) fn problem(&self, user: Option<u32>, problem: &str) {
+        let text: String = printable(problem).chars().take(MOST_OF_A_PROBLEM).collect();
+        let mut status = self.status();
+        if status.problems.contains(&text) {
+            return;
+        }
+        let mut noted = self.noted.lock();
+        let all: usize = noted.values().sum();
+        let of_user = noted.entry(user).or_default();
+        let most = if user.is_none_or(|user| user == 0) { MOST_PROBLEMS } else { MOST_OF_A_USER };
+        *of_user += 1;
+        if *of_user > most || all >= MOST_PROBLEMS {
+            return tracing::debug!("{text}");
+        }
+        let last = *of_user == most || all + 1 == MOST_PROBLEMS;
+        let text = if last { format!("{text} (further ones are not listed)") } else { text };
+        tracing::warn!("{text}");
+        status.problems.push(text);
     }
 }
+
+/// Problems that are listed: of all, and of one user; characters of each.
+const MOST_PROBLEMS: usize = 64;
+const MOST_OF_A_USER: usize = 4;
+const MOST_OF_A_PROBLEM: usize = 400;

@@ -1,15 +1,14 @@
 //! Call sites: the address that a call returned to, as `function+offset (file)`. Each place of a
-//! file is looked up once, however many processes run it, on a thread of its own, since the symbols
-//! of a framework's library take long to read. Programs have few such places, so the texts are few.
+//! file is looked up once, however many processes run it, by the crate `files`, since the symbols of
+//! a framework's library take long to read. Programs have few such places, so the texts are few.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::elf;
+use files::{Answer, Files, Question, Ticket};
+use record::printable;
+
 use crate::maps::{self, Mapping};
 use crate::procfs;
 
@@ -38,7 +37,11 @@ struct Code {
 #[derive(Debug)]
 enum Text {
     /// Its name is being looked for.
-    Asked(Arc<str>),
+    Asked {
+        at: Arc<str>,
+        ticket: Ticket,
+        name: String,
+    },
     Known(Arc<str>),
 }
 
@@ -54,21 +57,15 @@ struct OfProcess {
 pub(crate) struct Sites {
     processes: HashMap<u32, OfProcess>,
     places: HashMap<Place, Text>,
-    resolver: Option<Resolver>,
+    files: Files,
     spell: Instant,
     waited: Duration,
 }
 
-#[derive(Debug)]
-struct Resolver {
-    ask: Sender<(Place, File, String)>,
-    resolved: Receiver<(Place, Arc<str>)>,
-}
-
 impl Sites {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(files: Files) -> Self {
         let (processes, places) = (HashMap::new(), HashMap::new());
-        Sites { processes, places, resolver: None, spell: Instant::now(), waited: Duration::ZERO }
+        Sites { processes, places, files, spell: Instant::now(), waited: Duration::ZERO }
     }
 
     /// Reads a process's mappings, which are not available once it has ended.
@@ -90,7 +87,6 @@ impl Sites {
         if let Some(text) = self.processes.get(&pid).and_then(|process| process.sites.get(&address)) {
             return text.clone();
         }
-        self.take_resolved();
         let process = self.processes.entry(pid).or_default();
         if process.sites.len() >= MOST_OF_PROCESS {
             return None;
@@ -107,8 +103,11 @@ impl Sites {
         if !self.places.contains_key(&place) {
             self.ask(pid, address, &place)?;
         }
+        if let Some((place, text)) = self.places.remove_entry(&place) {
+            self.places.insert(place, text.resolved());
+        }
         match self.places.get(&place)? {
-            Text::Asked(text) => Some(Arc::clone(text)),
+            Text::Asked { at, .. } => Some(Arc::clone(at)),
             Text::Known(text) => {
                 let text = Arc::clone(text);
                 self.processes.entry(pid).or_default().sites.insert(address, Some(Arc::clone(&text)));
@@ -117,60 +116,51 @@ impl Sites {
         }
     }
 
+    /// Whether the name of a call's place is being looked up.
+    pub(crate) fn awaits(&mut self, pid: u32, address: u64) -> bool {
+        let asked = self.of(pid, address).is_some();
+        asked && !self.processes.get(&pid).is_some_and(|process| process.sites.contains_key(&address))
+    }
+
     /// Has a new place's name looked up, and waits a little for it.
     fn ask(&mut self, pid: u32, address: u64, place: &Place) -> Option<()> {
         if self.places.len() >= MOST_PLACES {
-            return None;
+            self.places.clear(); // they are looked up again
         }
         let text = procfs::read(pid, "maps").ok()?;
         let mapping = maps::mappings(&text).find(|m| (m.start..m.end).contains(&address))?;
-        let name = String::from_utf8_lossy(mapping.file_name()).into_owned();
+        let name = printable(&String::from_utf8_lossy(mapping.file_name()));
         let at: Arc<str> = format!("{name}@{:#x}", place.2).into();
-        let file = maps::path_to(pid, &mapping).and_then(|path| File::open(path).ok());
-        if self.resolver.is_none() {
-            self.resolver = Resolver::start();
-        }
-        let (Some(file), Some(resolver)) = (file, &self.resolver) else {
+        let Some((user, file)) = procfs::user_of(pid).zip(maps::open(pid, &mapping)) else {
             self.places.insert(place.clone(), Text::Known(at));
             return Some(());
         };
-        self.places.insert(place.clone(), Text::Asked(at));
-        let asked = resolver.ask.send((place.clone(), file, name)).is_ok();
+        let ticket = self.files.ask(user, &file, Question::Place { file_offset: place.2 });
         if self.spell.elapsed() > SPELL {
             (self.spell, self.waited) = (Instant::now(), Duration::ZERO);
         }
-        if !asked || self.waited >= WAITS {
-            return Some(());
+        if self.waited < WAITS {
+            let began = Instant::now();
+            let _ = ticket.wait(began + WAIT); // looked at below
+            self.waited += began.elapsed();
         }
-        let began = Instant::now();
-        if let Ok((place, text)) = resolver.resolved.recv_timeout(WAIT) {
-            self.places.insert(place, Text::Known(text));
-        }
-        self.waited += began.elapsed();
+        let text = Text::Asked { at, ticket, name };
+        self.places.insert(place.clone(), text.resolved());
         Some(())
-    }
-
-    fn take_resolved(&mut self) {
-        let Some(resolver) = &self.resolver else { return };
-        let resolved = resolver.resolved.try_iter();
-        self.places.extend(resolved.map(|(place, text)| (place, Text::Known(text))));
     }
 }
 
-impl Resolver {
-    fn start() -> Option<Self> {
-        let (ask, asked) = mpsc::channel::<(Place, File, String)>();
-        let (tell, resolved) = mpsc::channel();
-        let run = move || {
-            for (place, file, name) in asked {
-                let text = elf::place(file, place.2).text(&name);
-                if tell.send((place, text.into())).is_err() {
-                    return; // capture has ended
-                }
+impl Text {
+    /// With its name, when that has been found.
+    fn resolved(self) -> Text {
+        let Text::Asked { at, ticket, name } = self else { return self };
+        match ticket.outcome() {
+            None => Text::Asked { at, ticket, name },
+            Some(Ok(answer)) if let Answer::Place(place) = &**answer => {
+                Text::Known(printable(&place.text(&name)).into())
             }
-        };
-        thread::Builder::new().name("capture-sites".to_owned()).spawn(run).ok()?;
-        Some(Resolver { ask, resolved })
+            Some(_) => Text::Known(at),
+        }
     }
 }
 
@@ -198,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_place_of_our_own_has_the_name_of_its_function() {
-        let (own, mut sites) = (std::process::id(), Sites::new());
+        let (own, mut sites) = (std::process::id(), Sites::new(Files::new(|| {})));
         let address = here_it_is as *const () as u64 + 4;
         let deadline = Instant::now() + Duration::from_secs(60);
         let text = loop {
@@ -207,7 +197,7 @@ mod tests {
                 break text;
             }
             assert!(Instant::now() < deadline, "{text}");
-            thread::sleep(WAIT);
+            std::thread::sleep(WAIT);
         };
         assert!(text.contains("here_it_is+0x4 (node_bpf"), "{text}");
         let again = sites.of(own, address).unwrap();
@@ -221,7 +211,7 @@ mod tests {
 
     #[test]
     fn places_of_a_process_are_bounded() {
-        let (own, mut sites) = (std::process::id(), Sites::new());
+        let (own, mut sites) = (std::process::id(), Sites::new(Files::new(|| {})));
         let full = (0..MOST_OF_PROCESS as u64).map(|address| (address, None)).collect();
         sites.processes.insert(own, OfProcess { code: vec![], sites: full });
         assert_eq!(sites.of(own, here_it_is as *const () as u64), None);

@@ -8,11 +8,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use files::{Answer, Files, Question};
 
 use crate::attach;
 use crate::classes::{self, CLASSES, ClassStatus};
 use crate::config::{AttachMode, CaptureConfig};
-use crate::elf;
 use crate::error::Error;
 use crate::gloo;
 use crate::host::Host;
@@ -109,7 +112,7 @@ fn trial(config: &CaptureConfig) -> Result<(AttachMode, Vec<ClassStatus>), Error
 /// at.
 fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
     let mut found: BTreeMap<(Vec<u8>, u64), LibraryInUse> = BTreeMap::new();
-    let mut hidden = 0;
+    let (mut hidden, files) = (0, Files::new(|| {}));
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     for pid in pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
         let text = match procfs::read(pid, "maps") {
@@ -128,8 +131,9 @@ fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
             }
             let library = found.entry(identity.clone()).or_insert_with(|| {
                 let path = PathBuf::from(OsStr::from_bytes(mapping.path));
-                let class = class.filter(|_| ![GLOO, GLOO_IN_TORCH].contains(&kind) || exports_gloo(pid, &mapping));
-                LibraryInUse { kind, version: version_of(pid, &mapping, kind), path, processes: 0, class }
+                let is_gloo = [GLOO, GLOO_IN_TORCH].contains(&kind);
+                let class = class.filter(|_| !is_gloo || exports_gloo(&files, pid, &mapping));
+                LibraryInUse { kind, version: version_of(&files, pid, &mapping, kind), path, processes: 0, class }
             });
             library.processes += 1;
             counted.push(identity);
@@ -141,9 +145,11 @@ fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
 }
 
 /// Whether a library with gloo exports its functions: some builds hide them.
-fn exports_gloo(pid: u32, mapping: &maps::Mapping<'_>) -> bool {
-    let places = maps::path_to(pid, mapping).and_then(|path| gloo::places(&path).ok());
-    places.is_some_and(|places| !places.entries.is_empty())
+fn exports_gloo(files: &Files, pid: u32, mapping: &maps::Mapping<'_>) -> bool {
+    let Some((user, file)) = procfs::user_of(pid).zip(maps::open(pid, mapping)) else { return false };
+    let ask = |question| files.answer(user, &file, question, Instant::now() + MOST_OF_A_FILE).ok();
+    let answers: Option<Vec<Arc<Answer>>> = gloo::questions().into_iter().map(ask).collect();
+    answers.and_then(|answers| gloo::places(&answers).ok()).is_some_and(|places| !places.entries.is_empty())
 }
 
 fn kind_of(file_name: &[u8]) -> Option<(&'static str, Option<&'static str>)> {
@@ -152,10 +158,18 @@ fn kind_of(file_name: &[u8]) -> Option<(&'static str, Option<&'static str>)> {
     Some((kind, class.map(|class| class.name)))
 }
 
-fn version_of(pid: u32, mapping: &maps::Mapping<'_>, kind: &str) -> Option<String> {
-    let from_text = ["NCCL", "RCCL"].contains(&kind).then(|| maps::path_to(pid, mapping)).flatten();
-    from_text.and_then(|path| elf::nccl_version(&path)).or_else(|| version_in_name(mapping.file_name()))
+fn version_of(files: &Files, pid: u32, mapping: &maps::Mapping<'_>, kind: &str) -> Option<String> {
+    let from_text = || {
+        let (user, file) = procfs::user_of(pid).zip(maps::open(pid, mapping))?;
+        let answer = files.answer(user, &file, Question::NcclVersion, Instant::now() + MOST_OF_A_FILE).ok()?;
+        if let Answer::NcclVersion(version) = &*answer { version.clone() } else { None }
+    };
+    let has_text = ["NCCL", "RCCL"].contains(&kind);
+    has_text.then(from_text).flatten().or_else(|| version_in_name(mapping.file_name()))
 }
+
+/// How long the text of one file is waited for.
+const MOST_OF_A_FILE: Duration = Duration::from_secs(10);
 
 /// "40.30.4" of "libmpi.so.40.30.4"; none of "libmpi.so".
 fn version_in_name(file_name: &[u8]) -> Option<String> {

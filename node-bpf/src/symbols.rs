@@ -1,13 +1,12 @@
 //! The places of the probes in a library file: the functions of `functions` that it exports, by
-//! file offset, one probe for names that share an address. `elf` reads ELF, `attach` attaches.
+//! file offset, one probe for names that share an address. `files` reads ELF, `attach` attaches.
 
 use std::borrow::Cow;
-use std::path::Path;
 
-use crate::elf::{self, Elf};
-use crate::functions::{self, Api, FUNCTIONS};
-use crate::nccl_hash::HashStyle;
+use files::{Elf, NcclBuild, Question};
 use record::Library;
+
+use crate::functions::{self, Api, FUNCTIONS};
 
 /// One probe to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,18 +19,22 @@ pub(crate) struct Target {
     pub(crate) semaphore: u64,
 }
 
-/// The probes for a file; empty when it exports none of the functions.
-pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, String> {
+/// Only Open MPI has it: its handles are addresses, those of other libraries numbers.
+const OPEN_MPI: &str = "ompi_mpi_comm_world";
+
+/// What is asked of a file for its probes.
+pub(crate) fn question(library: Library) -> Question {
+    let of = |prefixes: &[&str]| Question::Exports {
+        prefixes: prefixes.iter().map(|prefix| (*prefix).to_owned()).collect(),
+    };
+    if library == Library::Mpi { of(&["MPI_", "PMPI_", OPEN_MPI]) } else { of(&["nccl", "pnccl"]) }
+}
+
+/// The probes for a file by what it exports; empty when it has none of the functions.
+pub(crate) fn targets(elf: &Elf, library: Library) -> Vec<Target> {
     let api = if library == Library::Mpi { Api::Mpi } else { Api::Nccl };
-    let elf = Elf::read(path, |name| {
-        let name = name.strip_prefix(['p', 'P']).unwrap_or(name);
-        name.starts_with("nccl") || name.starts_with("MPI_") || name == "ompi_mpi_comm_world"
-    })?;
     let mut flags = 0;
-    if library == Library::Rccl {
-        flags |= functions::COOKIE_RCCL;
-    }
-    if api == Api::Mpi && elf.symbols.iter().all(|symbol| symbol.name != "ompi_mpi_comm_world") {
+    if api == Api::Mpi && elf.symbols.iter().all(|symbol| symbol.name != OPEN_MPI) {
         flags |= functions::COOKIE_INT_HANDLES;
     }
     let mut found: Vec<Target> = vec![];
@@ -44,22 +47,27 @@ pub(crate) fn targets(path: &Path, library: Library) -> Result<Vec<Target>, Stri
                 continue;
             };
             if found.iter().all(|target| target.file_offset != file_offset) {
-                let cookie = functions::cookie(index, 0);
+                let cookie = functions::cookie(index, 0) | u64::from(flags) << 32;
                 found.push(Target { symbol: name.into(), file_offset, cookie, semaphore: 0 });
             }
         }
     }
-    if api == Api::Nccl && !found.is_empty() {
-        let build = elf::nccl_build(path);
-        if build.style == HashStyle::Mix {
-            flags |= functions::COOKIE_HASH_MIX;
-        }
-        if build.splits_by_text {
-            flags |= functions::COOKIE_SPLIT_TEXT;
-        }
+    found
+}
+
+/// Notes in the probes of NCCL or RCCL how that build hashes.
+pub(crate) fn note_build(targets: &mut [Target], library: Library, build: NcclBuild) {
+    let mut flags = 0;
+    if library == Library::Rccl {
+        flags |= functions::COOKIE_RCCL;
     }
-    for target in &mut found {
+    if build.mixes {
+        flags |= functions::COOKIE_HASH_MIX;
+    }
+    if build.splits_by_text {
+        flags |= functions::COOKIE_SPLIT_TEXT;
+    }
+    for target in targets {
         target.cookie |= u64::from(flags) << 32;
     }
-    Ok(found)
 }

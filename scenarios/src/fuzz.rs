@@ -2,6 +2,7 @@
 //! start from. `scenarios/fuzz/` (cargo-fuzz's layout) hands the targets to libFuzzer; a test
 //! replays the saved inputs of `scenarios/fuzz/corpus/TARGET/` for ever.
 
+mod elf;
 mod members;
 mod peers;
 mod verdicts;
@@ -20,6 +21,8 @@ use store::ServedDb;
 /// What reads bytes from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
+    /// Libraries and programs of other users.
+    Elf,
     /// Frames and messages of questions.
     Frames,
     /// Gossip messages.
@@ -54,7 +57,8 @@ pub enum Target {
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
+        Self::Elf,
         Self::Frames,
         Self::Gossip,
         Self::GossipStates,
@@ -76,6 +80,7 @@ impl Target {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Elf => "elf",
             Self::Frames => "frames",
             Self::Gossip => "gossip",
             Self::GossipStates => "gossip-states",
@@ -107,6 +112,7 @@ impl Target {
     pub fn seeds(self) -> anyhow::Result<Vec<Vec<u8>>> {
         let ca = ca()?;
         let mut seeds = match self {
+            Self::Elf => elf::seeds(),
             Self::Frames => vec![
                 frame::encode(&Request::Ping)?,
                 frame::encode(&Request::Renew { csr: vec![7; 40] })?,
@@ -149,6 +155,7 @@ impl Target {
     pub fn feed(self, input: &[u8]) -> anyhow::Result<()> {
         let ca = ca()?;
         match self {
+            Self::Elf => elf::feed(input),
             Self::Frames => {
                 let runtime = runtime();
                 runtime.block_on(async {

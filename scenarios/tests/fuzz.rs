@@ -8,7 +8,7 @@ use scenarios::fuzz::{Target, start};
 /// Changed inputs of each target: what takes long gets fewer.
 fn changed(target: Target) -> usize {
     match target {
-        Target::Frames | Target::Gossip | Target::Records | Target::Facts => 2_000,
+        Target::Elf | Target::Frames | Target::Gossip | Target::Records | Target::Facts => 2_000,
         Target::Trust | Target::Csr | Target::Tasks | Target::GossipStates | Target::Published => 300,
         Target::Tokens | Target::Sql | Target::ForeignDb | Target::Catalogs | Target::Local | Target::Verdicts => 60,
     }

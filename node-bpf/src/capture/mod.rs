@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use files::Files;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
@@ -68,6 +69,8 @@ pub fn prepare() {
 
 #[derive(Debug)]
 enum Wake {
+    /// A file was read.
+    Answers,
     Exec(u32),
     Exit(u32),
     Stop,
@@ -99,9 +102,14 @@ impl Capture {
             lookup::map(&object, "mpi_processes").map_err(failed)?,
             lookup::map(&object, "comms").map_err(failed)?,
         );
+        let (wake, woken) = mpsc::channel();
+        let files = Files::new({
+            let wake = wake.clone();
+            move || drop(wake.send(Wake::Answers)) // the other side ends only with capture
+        });
         let shared = Arc::new(Shared {
             sink: Mutex::new(sink),
-            processes: Processes::new(),
+            processes: Processes::new(files.clone()),
             clock: Clock::measure(),
             late,
             mpi,
@@ -117,11 +125,15 @@ impl Capture {
                 problems: vec![],
                 classes,
             }),
+            meeting: Mutex::default(),
+            probed: Mutex::default(),
+            noted: Mutex::default(),
             rows: AtomicU64::new(0),
             detached: AtomicBool::new(false),
         });
         let tallies = Tallies::new(&object, Arc::clone(&shared.counted), shared.clock.now_unix_ns()).map_err(failed)?;
-        let mut discovery = Discovery::new(object, mode, Arc::clone(&shared), (cgroup, only_user), config.probes)?;
+        let mut discovery =
+            Discovery::new(object, mode, Arc::clone(&shared), (cgroup, only_user), config.probes, files.clone())?;
         for path in &config.libraries {
             discovery.attach_ahead(path)?;
         }
@@ -130,11 +142,11 @@ impl Capture {
         }
         discovery.attach_probes_ahead()?;
         discovery.rescan();
+        discovery.settle();
         discovery.check_probes()?;
 
-        let (wake, woken) = mpsc::channel();
         let of_ring = |source| Error::Os { doing: "mapping the ring buffer", source };
-        let ring = RingReader::open(&events, bursts, Arc::clone(&shared), wake.clone()).map_err(of_ring)?;
+        let ring = RingReader::open(&events, bursts, Arc::clone(&shared), wake.clone(), files).map_err(of_ring)?;
         let signal = ring.signal().map_err(of_ring)?;
         let ring = Arc::new(Mutex::new(ring));
         let mut capture = Capture { shared, wake, threads: vec![], open_calls, waiting, ring: Arc::clone(&ring) };

@@ -1,7 +1,7 @@
 //! Reads the ring buffer and makes records of its bytes: a thread now and then, and who needs what
 //! is in it at once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,12 +9,14 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use files::Files;
 use libbpf_rs::MapHandle;
 use parking_lot::Mutex;
 
 use super::{Wake, loss};
 use crate::config::AfterRead;
 use crate::decode;
+use crate::functions::Api;
 use crate::process::Process;
 use crate::ring::{Ring, RingSignal};
 use crate::shared::Shared;
@@ -26,7 +28,7 @@ use crate::sites::Sites;
 use crate::sockets::Sockets;
 use crate::tally;
 use crate::tally::wire::RawRow;
-use crate::wire::{self, RawOffCpu, RawRecord};
+use crate::wire::{self, RawCall, RawOffCpu, RawRecord};
 use record::HostRecord;
 use record::Record;
 
@@ -51,6 +53,7 @@ impl RingReader {
         bursts: Bursts,
         shared: Arc<Shared>,
         wake: Sender<Wake>,
+        files: Files,
     ) -> io::Result<Self> {
         let reader = Reader {
             shared,
@@ -60,10 +63,10 @@ impl RingReader {
             waits: vec![],
             leaving: vec![],
             bursts,
-            sites: Sites::new(),
+            sites: Sites::new(files),
+            held: VecDeque::new(),
             program_began: false,
             unparsed: 0,
-            unknown_structures: HashSet::new(),
         };
         Ok(RingReader { ring: Ring::open(events)?, reader })
     }
@@ -76,6 +79,7 @@ impl RingReader {
     pub(super) fn read(&mut self) -> bool {
         self.reader.program_began = false;
         let all = self.ring.consume(|bytes| self.reader.take(bytes)); // also records that woke nobody
+        self.reader.release_held(None);
         self.reader.deliver_waits(false);
         self.reader.deliver_bursts(false);
         self.reader.release_groups();
@@ -92,8 +96,9 @@ impl RingReader {
         }
         let shared = Arc::clone(&self.reader.shared);
         if !all {
-            shared.problem("a record was not finished when capture ended: what came after it is not stored".to_owned());
+            shared.problem(None, "a record was not finished when capture ended: what came after it is not stored");
         }
+        self.reader.release_last_held();
         self.reader.deliver_waits(true);
         self.reader.deliver_bursts(true);
         let left = shared.groups().release_all();
@@ -140,12 +145,27 @@ struct Reader {
     leaving: Vec<(Instant, u32)>,
     bursts: Bursts,
     sites: Sites,
+    /// Calls of processes whose files are being read: what their handles mean is not known yet.
+    held: VecDeque<Held>,
     /// Whether a program began in what was read last.
     program_began: bool,
     unparsed: u64,
-    /// Problems with MPI libraries that were reported.
-    unknown_structures: HashSet<String>,
 }
+
+/// A call that waits for what its process's files say.
+#[derive(Debug)]
+struct Held {
+    raw: Box<RawCall>,
+    process: Option<Arc<Process>>,
+    since: Instant,
+}
+
+/// Most calls that wait so, of all processes and of one, and how long.
+const MOST_HELD: usize = 65_536;
+const MOST_HELD_OF_ONE: usize = 8_192;
+const LONGEST_HELD: Duration = Duration::from_secs(10);
+/// The same at the end of capture.
+const LAST_HELD: Duration = Duration::from_secs(10);
 
 /// Most stretches that are kept back for names.
 const MOST_WAITS: usize = 65_536;
@@ -195,26 +215,9 @@ impl Reader {
             }
         }
         let record = match wire::parse(bytes) {
-            Some(RawRecord::Call(mut raw)) => {
-                shared.complete(&mut raw);
-                if decode::is_group_end(&raw) {
-                    let end_ns = shared.clock.unix_ns(raw.exit_ns);
-                    let calls = shared.groups().end((raw.pid, raw.tid), end_ns, decode::returned(&raw));
-                    return calls.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
-                }
+            Some(RawRecord::Call(raw)) => {
                 let process = self.process(raw.pid);
-                let mut call = decode::call(&raw, &shared.clock, process.as_ref());
-                if let Some(call) = &mut call {
-                    call.site = self.sites.of(raw.pid, raw.site);
-                }
-                let waits_for_group = raw.flags & wire::IN_GROUP != 0 && decode::returned(&raw).is_some();
-                if waits_for_group && let Some(grouped) = call {
-                    call = shared.groups().hold(grouped);
-                    if call.is_none() {
-                        return;
-                    }
-                }
-                call.map(Record::Collective)
+                return self.take_call(raw, process);
             }
             Some(RawRecord::OffCpu(raw)) => {
                 let process = self.process(raw.pid);
@@ -243,6 +246,7 @@ impl Reader {
             }
             Some(RawRecord::Exec { pid, ts_ns }) => {
                 self.program_began = true;
+                self.release_held(Some(pid));
                 shared.processes.exec(pid, ts_ns);
                 shared.forget_libraries(pid);
                 self.sites.forget(pid);
@@ -254,16 +258,14 @@ impl Reader {
                 shared.processes.is_same(pid); // the end of one that had this pid before may have been lost
                 if let Some(process) = shared.announced(shared.processes.look(pid)) {
                     // a short-lived process may be gone when its first call is decoded
-                    shared.mpi.meet(process.member());
+                    shared.meet(process, false);
                 }
                 self.sites.look(pid);
                 return;
             }
             Some(RawRecord::MpiBegan { pid }) => {
-                if let Some(process) = shared.announced(shared.processes.look(pid))
-                    && let Err(problem) = shared.mpi.began(process.member())
-                {
-                    self.unknown_structures(problem);
+                if let Some(process) = shared.announced(shared.processes.look(pid)) {
+                    shared.meet(process, true);
                 }
                 return;
             }
@@ -282,19 +284,92 @@ impl Reader {
         }
         match record {
             Some(record) => shared.deliver(record),
-            None => {
-                self.unparsed += 1;
-                let ts_ns = shared.clock.now_unix_ns();
-                shared.deliver(loss(ts_ns, "ring", "parse", 1));
-            }
+            None => self.not_parsed(),
         }
     }
 
-    /// Reported once for each library.
-    fn unknown_structures(&mut self, problem: String) {
-        if self.unknown_structures.insert(problem.clone()) {
-            self.shared.problem(problem);
+    /// Takes in a call, or keeps it back until its process's files are read; in their order.
+    fn take_call(&mut self, raw: Box<RawCall>, process: Option<Arc<Process>>) {
+        let waiting = self.held.iter().filter(|held| held.raw.pid == raw.pid).count();
+        let room = self.held.len() < MOST_HELD && waiting < MOST_HELD_OF_ONE;
+        if room && (waiting > 0 || self.is_awaited(&raw, process.as_ref())) {
+            return self.held.push_back(Held { raw, process, since: Instant::now() });
         }
+        if waiting > 0 {
+            self.release_held(Some(raw.pid)); // it has had its share
+        }
+        self.call(raw, process.as_ref());
+    }
+
+    /// Whether what a call lacks will be known when a file has been read.
+    fn is_awaited(&mut self, raw: &RawCall, process: Option<&Arc<Process>>) -> bool {
+        if self.sites.awaits(raw.pid, raw.site) {
+            return true;
+        }
+        match decode::communicator(raw) {
+            Some((Api::Nccl, handle)) => self.shared.late.is_awaited(raw, handle),
+            _ => decode::is_mpi(raw) && process.is_some_and(|process| !process.mpi().is_ready()),
+        }
+    }
+
+    /// Delivers the calls that wait no longer; those of one process in any case.
+    fn release_held(&mut self, of: Option<u32>) {
+        self.shared.meet_ready();
+        let mut kept = VecDeque::new();
+        let mut waits = HashSet::new();
+        for Held { raw, process, since } in std::mem::take(&mut self.held) {
+            let goes = of == Some(raw.pid) || since.elapsed() >= LONGEST_HELD;
+            if !goes && (waits.contains(&raw.pid) || self.is_awaited(&raw, process.as_ref())) {
+                waits.insert(raw.pid);
+                kept.push_back(Held { raw, process, since });
+            } else {
+                self.call(raw, process.as_ref());
+            }
+        }
+        self.held = kept;
+    }
+
+    /// Delivers all that wait, what they wait for or not: a little later there is nobody any more.
+    fn release_last_held(&mut self) {
+        let until = Instant::now() + LAST_HELD;
+        while !self.held.is_empty() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+            self.release_held(None);
+        }
+        for Held { raw, process, .. } in std::mem::take(&mut self.held) {
+            self.call(raw, process.as_ref());
+        }
+    }
+
+    fn call(&mut self, mut raw: Box<RawCall>, process: Option<&Arc<Process>>) {
+        let shared = Arc::clone(&self.shared);
+        shared.complete(&mut raw);
+        if decode::is_group_end(&raw) {
+            let end_ns = shared.clock.unix_ns(raw.exit_ns);
+            let calls = shared.groups().end((raw.pid, raw.tid), end_ns, decode::returned(&raw));
+            return calls.into_iter().for_each(|call| shared.deliver(Record::Collective(call)));
+        }
+        let mut call = decode::call(&raw, &shared.clock, process);
+        if let Some(call) = &mut call {
+            call.site = self.sites.of(raw.pid, raw.site);
+        }
+        let waits_for_group = raw.flags & wire::IN_GROUP != 0 && decode::returned(&raw).is_some();
+        if waits_for_group && let Some(grouped) = call {
+            call = shared.groups().hold(grouped);
+            if call.is_none() {
+                return;
+            }
+        }
+        match call {
+            Some(call) => shared.deliver(Record::Collective(call)),
+            None => self.not_parsed(),
+        }
+    }
+
+    fn not_parsed(&mut self) {
+        self.unparsed += 1;
+        let ts_ns = self.shared.clock.now_unix_ns();
+        self.shared.deliver(loss(ts_ns, "ring", "parse", 1));
     }
 
     fn host(&mut self, raw: &RawHost) -> Option<HostRecord> {

@@ -60,6 +60,7 @@ impl Watcher {
             let due = self.discovery.next_due().into_iter().chain([next_rescan, next_count]).min();
             let wait = due.map_or(rescan, |due| due.saturating_duration_since(Instant::now()));
             match woken.recv_timeout(wait) {
+                Ok(Wake::Answers) => self.discovery.take_answers(),
                 Ok(Wake::Exec(pid)) => self.discovery.on_exec(pid),
                 Ok(Wake::Exit(pid)) => self.discovery.on_exit(pid),
                 Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => break,

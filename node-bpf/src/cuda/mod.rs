@@ -3,9 +3,8 @@
 
 pub(crate) mod functions;
 
-use std::path::Path;
+use files::{Elf, Question};
 
-use crate::elf::Elf;
 use crate::symbols::Target;
 use functions::{Api, FUNCTIONS};
 
@@ -37,10 +36,14 @@ pub(crate) fn base_name(symbol: &str) -> &str {
     name
 }
 
-/// The probes for a file: one for each address, whatever its names.
-pub(crate) fn targets(path: &Path, api: Api) -> Result<Vec<Target>, String> {
+/// What is asked of a file for its probes.
+pub(crate) fn question(api: Api) -> Question {
     let prefix = if api == Api::Hip { "hip" } else { "cu" };
-    let elf = Elf::read(path, |name| name.starts_with(prefix))?;
+    Question::Exports { prefixes: vec![prefix.to_owned()] }
+}
+
+/// The probes for a file by what it exports: one for each address, whatever its names.
+pub(crate) fn targets(elf: &Elf, api: Api) -> Vec<Target> {
     let mut found: Vec<Target> = vec![];
     for symbol in &elf.symbols {
         let base = base_name(&symbol.name);
@@ -51,7 +54,7 @@ pub(crate) fn targets(path: &Path, api: Api) -> Result<Vec<Target>, String> {
             found.push(Target { symbol, file_offset, cookie, semaphore: 0 });
         }
     }
-    Ok(found)
+    found
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Attaching probes to files: ahead of time by path or the loader's cache, or when a process has
-//! one mapped. Each file once; what cannot be attached is reported and tried a few times.
+//! one mapped. The crate `files` reads them, meanwhile other files are looked at. Each file once;
+//! what cannot be attached is reported and tried a few times.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,22 +8,27 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use files::{Answer, Outcome, Question, Refusal, Ticket};
 use libbpf_rs::Link;
 
 use super::Discovery;
+use super::mapped::{Key, MOST_OF_USER, MappedFiles};
 use crate::attach::{self, Attached};
 use crate::cuda;
 use crate::cuda::functions::Api;
 use crate::error::Error;
 use crate::gloo;
+use crate::late;
 use crate::libraries::library_of;
 use crate::maps;
 use crate::shared::AttachedFile;
 use crate::symbol_probes;
 use crate::symbols;
 use crate::verbs;
-use record::Library;
+use record::{Library, printable};
 
 /// A kind of probes in a file. One file may have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,10 +58,45 @@ impl Probed {
     }
 }
 
-/// Most files probed: a user could map any number of files named like a library.
-const MOST_FILES: usize = 256;
 /// How often attaching to one file is tried.
 const MOST_ATTEMPTS: u32 = 5;
+/// How long reading a file is waited for that is attached ahead.
+const MOST_OF_A_FILE: Duration = Duration::from_secs(120);
+/// How long the files of processes that run already are waited for at the start.
+const AT_THE_START: Duration = Duration::from_secs(20);
+
+/// What was done for a kind of probes in a file that processes have mapped.
+#[derive(Debug)]
+pub(super) enum Probes {
+    /// It is being read.
+    Asked,
+    /// There are these (none where it has none of the functions, or is attached ahead).
+    Attached(Vec<Link>),
+    /// There are none yet, after so many attempts.
+    Failed(u32),
+}
+
+/// A file that is being read for a kind of probes.
+#[derive(Debug)]
+pub(super) struct Asked {
+    key: Key,
+    user: u32,
+    probed: Probed,
+    /// Kept open: the process that led to it may end before everything is attached.
+    file: fs::File,
+    shown: PathBuf,
+    /// What it exports, and of NCCL which build it is.
+    tickets: Vec<Ticket>,
+    attempts: u32,
+}
+
+/// A file that is being read for the layout of its communicators.
+#[derive(Debug)]
+pub(super) struct AskedLayout {
+    user: Option<u32>,
+    ticket: Ticket,
+    shown: String,
+}
 
 impl Discovery {
     /// Attaches to a file before anybody has it mapped.
@@ -66,7 +107,7 @@ impl Discovery {
         if probed.is_empty() {
             return Err(fail("it is named like no library known here".to_owned()));
         }
-        probed.into_iter().try_for_each(|probed| self.attach_file(path, path, probed)).map_err(fail)
+        probed.into_iter().try_for_each(|probed| self.attach_for_good(path, probed)).map_err(fail)
     }
 
     /// Probes the user's functions in the files that can be found without a process: by path, or in
@@ -75,13 +116,13 @@ impl Discovery {
         let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
         for (index, spec) in self.probes.clone().iter().enumerate() {
             if let Some(path) = spec.path() {
-                self.attach_file(path, path, Probed::Named(index))
+                self.attach_for_good(path, Probed::Named(index))
                     .map_err(|reason| Error::Probe { spec: spec.to_string(), reason })?;
                 continue;
             }
             let means = |name: &[u8], path: &[u8]| spec.means(Path::new(OsStr::from_bytes(path)), name);
             for path in paths_in_loader_cache(&cache, means) {
-                if let Err(error) = self.attach_file(&path, &path, Probed::Named(index)) {
+                if let Err(error) = self.attach_for_good(&path, Probed::Named(index)) {
                     tracing::debug!(%error, path = %path.display(), "not probed ahead");
                 }
             }
@@ -125,113 +166,236 @@ impl Discovery {
         }
     }
 
-    /// False when it is to be tried again.
-    pub(super) fn attach_mapped(&mut self, pid: u32, mapping: &maps::Mapping<'_>, probed: Probed) -> bool {
-        let identity = (mapping.device.to_vec(), mapping.inode, probed);
-        let attempts = self.mapped_files.get(&identity).copied().unwrap_or(0);
-        if attempts >= MOST_ATTEMPTS {
+    /// Asks the file, and attaches when it has answered. False when it is to be tried again.
+    pub(super) fn attach_mapped(&mut self, pid: u32, user: u32, mapping: &maps::Mapping<'_>, probed: Probed) -> bool {
+        let key = (mapping.device.to_vec(), mapping.inode);
+        let Some(known) = self.mapped.mapped(&key, pid, user) else {
+            self.shared.problem(
+                Some(user),
+                &format!(
+                    "user {user} has {MOST_OF_USER} files mapped that are named like libraries and are \
+                 probed: calls in others are not recorded until these are unmapped"
+                ),
+            );
+            return true;
+        };
+        let attempts = match known.kinds.get(&probed) {
+            Some(Probes::Asked | Probes::Attached(_)) => return true,
+            Some(Probes::Failed(attempts)) if *attempts >= MOST_ATTEMPTS => return true,
+            Some(Probes::Failed(attempts)) => *attempts,
+            None => 0,
+        };
+        let Some(file) = maps::open(pid, mapping) else { return true };
+        let shown = PathBuf::from(OsStr::from_bytes(mapping.path));
+        if self.is_ahead(&file, probed) {
+            known_as(&mut self.mapped, &key, probed, Probes::Attached(vec![]));
             return true;
         }
-        let shown = PathBuf::from(std::ffi::OsStr::from_bytes(mapping.path));
-        let Some(path) = maps::path_to(pid, mapping) else { return true };
-        match self.attach_file(&path, &shown, probed) {
-            Ok(()) => {
-                self.mapped_files.insert(identity, MOST_ATTEMPTS);
-                true
-            }
-            Err(reason) => {
-                tracing::debug!(pid, path = %shown.display(), reason, "cannot probe a library yet");
-                self.mapped_files.insert(identity, attempts + 1);
-                if attempts + 1 == MOST_ATTEMPTS {
-                    self.shared.problem(format!("cannot probe {}: {reason}", shown.display()));
-                }
-                false
-            }
+        let tickets =
+            self.questions(probed).into_iter().map(|question| self.files.ask(user, &file, question)).collect();
+        known_as(&mut self.mapped, &key, probed, Probes::Asked);
+        self.asked.push(Asked { key, user, probed, file, shown, tickets, attempts });
+        self.take_answers(); // those that are kept are there at once
+        true
+    }
+
+    fn is_ahead(&self, file: &fs::File, probed: Probed) -> bool {
+        let identity = file.metadata().map(|found| (found.dev(), found.ino(), probed));
+        identity.is_ok_and(|identity| self.ahead.contains(&identity))
+    }
+
+    /// What a file is asked for a kind of probes.
+    fn questions(&self, probed: Probed) -> Vec<Question> {
+        match probed {
+            Probed::Collectives(Library::Mpi) => vec![symbols::question(Library::Mpi)],
+            Probed::Collectives(Library::Gloo) => gloo::questions(),
+            Probed::Collectives(library) => vec![symbols::question(library), Question::NcclBuild],
+            Probed::Cuda(api) => vec![cuda::question(api)],
+            Probed::Verbs => vec![verbs::question()],
+            Probed::Named(index) => self.probes.get(index).map(symbol_probes::question).into_iter().collect(),
         }
+    }
+
+    /// Attaches to the files that have answered.
+    pub(crate) fn take_answers(&mut self) {
+        self.shared.meet_ready();
+        let is_there = |asked: &mut Asked| asked.tickets.iter().all(|ticket| ticket.outcome().is_some());
+        for asked in self.asked.extract_if(.., is_there).collect::<Vec<_>>() {
+            let Asked { key, user, probed, file, shown, tickets, attempts } = asked;
+            if self.mapped.file(&key).is_none() {
+                continue; // nobody has it mapped any more
+            }
+            let outcomes: Vec<Outcome> = tickets.iter().filter_map(|ticket| ticket.outcome().cloned()).collect();
+            let busy = outcomes.iter().any(|outcome| matches!(outcome, Err(Refusal::Busy | Refusal::Changed)));
+            let attached = self.attach_answered(&file, &shown, probed, Some(user), outcomes);
+            let state = match attached {
+                Ok(links) => Probes::Attached(links),
+                Err(_) if busy => Probes::Failed(attempts),
+                Err(reason) => {
+                    tracing::debug!(reason = %printable(&reason), "cannot probe a library yet");
+                    if attempts + 1 == MOST_ATTEMPTS {
+                        self.shared.problem(Some(user), &format!("cannot probe {}: {reason}", shown.display()));
+                    }
+                    Probes::Failed(attempts + 1)
+                }
+            };
+            let hides_gloo = probed == Probed::Collectives(Library::Gloo)
+                && matches!(&state, Probes::Attached(links) if links.is_empty());
+            if hides_gloo || matches!(state, Probes::Failed(attempts) if attempts < MOST_ATTEMPTS) {
+                // to be looked at again at the next rescan
+                let pids = self.mapped.pids(&key);
+                self.code_kb.retain(|pid, _| !pids.contains(pid));
+            }
+            known_as(&mut self.mapped, &key, probed, state);
+        }
+        for AskedLayout { user, ticket, shown } in self.layouts.extract_if(.., |asked| asked.ticket.outcome().is_some())
+        {
+            let Some(Err(reason)) = ticket.outcome() else { continue };
+            self.shared.problem(
+                user,
+                &format!(
+                    "{shown}: {reason}, so rank, size and hash of communicators that were made before the recorder came, and \
+                     the rank in those made by a split, stay unknown"
+                ),
+            );
+        }
+    }
+
+    /// Waits for the files of processes that ran already, and attaches.
+    pub(crate) fn settle(&mut self) {
+        let until = Instant::now() + AT_THE_START;
+        while !self.asked.is_empty() && Instant::now() < until {
+            for ticket in self.asked.iter().flat_map(|asked| &asked.tickets) {
+                let _ = ticket.wait(until); // looked at below
+            }
+            self.take_answers();
+        }
+    }
+
+    /// Takes the probes off files that nobody has mapped any more.
+    pub(super) fn give_back(&mut self) {
+        let (unused, again) = self.mapped.take_unused(Instant::now());
+        for (key, file) in unused {
+            self.shared.late.unmapped(&key);
+            self.shared.detached_from(&key);
+            drop(file);
+        }
+        self.code_kb.retain(|pid, _| !again.contains(pid));
     }
 
     /// So that communicators made before we came can be read.
-    pub(super) fn learn_layout(&mut self, pid: u32, mapping: &maps::Mapping<'_>) {
-        let Some(path) = maps::path_to(pid, mapping) else { return };
-        let Ok(file) = fs::metadata(&path) else { return };
-        let Err(reason) = self.shared.late.maps(pid, (file.dev(), file.ino()), &path) else { return };
-        let shown = String::from_utf8_lossy(mapping.path);
-        tracing::debug!(pid, %shown, reason, "communicators cannot be read from memory");
+    pub(super) fn learn_layout(&mut self, pid: u32, user: Option<u32>, mapping: &maps::Mapping<'_>) {
+        let Some(file) = maps::open(pid, mapping) else { return };
+        let ticket = self.files.ask(user.unwrap_or(0), &file, late::question());
+        self.shared.late.maps(pid, (mapping.device.to_vec(), mapping.inode), ticket.clone());
         // no error for the many files that only might contain NCCL
-        if mapping.file_name().starts_with(b"libtorch") || !self.unreadable.insert((file.dev(), file.ino())) {
-            return;
+        if !mapping.file_name().starts_with(b"libtorch") {
+            let shown = String::from_utf8_lossy(mapping.path).into_owned();
+            if !self.layouts.iter().any(|asked| asked.shown == shown) {
+                self.layouts.push(AskedLayout { user, ticket, shown });
+            }
         }
-        self.shared.problem(format!(
-            "{shown}: {reason}, so rank, size and hash of communicators that were made before the recorder came, and the \
-             rank in those made by a split, stay unknown"
-        ));
     }
 
-    fn attach_file(&mut self, path: &Path, shown: &Path, probed: Probed) -> Result<(), String> {
-        // Kept open: the process that leads to it may end before everything is attached.
+    /// Attaches to a file that is named by the configuration or the loader's cache, for as long as
+    /// capture runs.
+    fn attach_for_good(&mut self, path: &Path, probed: Probed) -> Result<(), String> {
         let file = fs::File::open(path).map_err(|e| e.to_string())?;
-        let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let path = opened.as_path();
         let metadata = file.metadata().map_err(|e| e.to_string())?;
         let identity = (metadata.dev(), metadata.ino(), probed);
-        if self.attached.contains(&identity) {
+        if self.ahead.contains(&identity) {
             return Ok(());
         }
-        if self.attached.len() >= MOST_FILES {
-            return Err(format!("{MOST_FILES} library files are probed already"));
-        }
-        let (family, targets) = match probed {
-            Probed::Collectives(Library::Gloo) => {
-                if !self.attach_gloo(path, shown)? {
-                    self.without_gloo.insert((metadata.dev(), metadata.ino()));
-                }
-                self.attached.insert(identity);
-                return Ok(());
-            }
-            Probed::Collectives(library) => (attach::CALL, symbols::targets(path, library)?),
-            Probed::Cuda(api) => (attach::CUDA, cuda::targets(path, api)?),
-            Probed::Verbs => (attach::VERBS, verbs::targets(path)?),
-            Probed::Named(index) => {
-                self.attach_named(path, shown, index)?;
-                self.attached.insert(identity);
-                return Ok(());
-            }
-        };
-        if !targets.is_empty() {
-            let attached = attach::attach(&self.object, family, self.mode, path, &targets);
-            let Attached { links, refused } = attached.map_err(|e| format!("{e:#}"))?;
-            self.links.extend(links);
-            for (symbol, reason) in &refused {
-                let shown = shown.display();
-                self.shared
-                    .problem(format!("{shown}: {symbol} cannot be probed ({reason}): its calls are not recorded"));
-            }
-            let names = targets.iter().map(|t| t.symbol.clone().into_owned());
-            let symbols: Vec<String> = names.filter(|name| refused.iter().all(|(other, _)| other != name)).collect();
-            let library = probed.name();
-            tracing::info!(path = %shown.display(), library, probes = symbols.len(), "probing a library");
-            self.shared.attached(AttachedFile { path: shown.to_owned(), library, symbols });
-        }
-        self.attached.insert(identity);
+        let until = Instant::now() + MOST_OF_A_FILE;
+        let answer = |question| self.files.answer(metadata.uid(), &file, question, until);
+        let outcomes = self.questions(probed).into_iter().map(answer).collect();
+        let links = self.attach_answered(&file, path, probed, None, outcomes)?;
+        self.links.extend(links);
+        self.ahead.insert(identity);
         Ok(())
     }
 
-    /// Probes gloo's functions in a file; false when it exports none.
-    fn attach_gloo(&mut self, path: &Path, shown: &Path) -> Result<bool, String> {
-        let places = gloo::places(path)?;
-        if places.entries.is_empty() {
-            return Ok(false);
+    /// Attaches by what a file has answered.
+    fn attach_answered(
+        &mut self,
+        file: &fs::File,
+        shown: &Path,
+        probed: Probed,
+        user: Option<u32>,
+        outcomes: Vec<Outcome>,
+    ) -> Result<Vec<Link>, String> {
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = opened.as_path();
+        if let Probed::Named(index) = probed {
+            let answer = outcomes.into_iter().next().ok_or("it was not asked")?;
+            return self.attach_named(path, shown, index, answer);
         }
-        self.links.extend(attach::attach_gloo(&self.object, self.mode, path, &places).map_err(|e| format!("{e:#}"))?);
+        if probed == Probed::Collectives(Library::Gloo) {
+            let answers: Result<Vec<Arc<Answer>>, Refusal> = outcomes.into_iter().collect();
+            return self.attach_gloo(file, shown, &answers.map_err(|refusal| refusal.to_string())?);
+        }
+        let mut targets = vec![];
+        for outcome in outcomes {
+            match (&*outcome.map_err(|refusal| refusal.to_string())?, probed) {
+                (Answer::Exports(elf), Probed::Collectives(library)) => targets = symbols::targets(elf, library),
+                (Answer::NcclBuild(build), Probed::Collectives(library)) => {
+                    symbols::note_build(&mut targets, library, *build);
+                }
+                (Answer::Exports(elf), Probed::Cuda(api)) => targets = cuda::targets(elf, api),
+                (Answer::DefaultVersion(offset), Probed::Verbs) => targets.extend(offset.map(verbs::target)),
+                _ => return Err("it was asked something else".to_owned()),
+            }
+        }
+        if targets.is_empty() {
+            return Ok(vec![]);
+        }
+        let family = match probed {
+            Probed::Cuda(_) => attach::CUDA,
+            Probed::Verbs => attach::VERBS,
+            Probed::Collectives(_) | Probed::Named(_) => attach::CALL,
+        };
+        let attached = attach::attach(&self.object, family, self.mode, path, &targets);
+        let Attached { links, refused } = attached.map_err(|e| format!("{e:#}"))?;
+        for (symbol, reason) in &refused {
+            let shown = shown.display();
+            self.shared
+                .problem(user, &format!("{shown}: {symbol} cannot be probed ({reason}): its calls are not recorded"));
+        }
+        let names = targets.iter().map(|t| t.symbol.clone().into_owned());
+        let symbols: Vec<String> = names.filter(|name| refused.iter().all(|(other, _)| other != name)).collect();
+        let library = probed.name();
+        let shown_path = printable(&shown.to_string_lossy());
+        tracing::info!(path = %shown_path, library, probes = symbols.len(), "probing a library");
+        self.note_attached(file, AttachedFile { path: shown.to_owned(), library, symbols });
+        Ok(links)
+    }
+
+    fn note_attached(&self, file: &fs::File, attached: AttachedFile) {
+        let key = file.metadata().map_or((vec![], 0), |found| (maps::device_of(found.dev()), found.ino()));
+        self.shared.attached(key, attached);
+    }
+
+    /// Attaches to gloo's functions by what a file has answered.
+    fn attach_gloo(&mut self, file: &fs::File, shown: &Path, answers: &[Arc<Answer>]) -> Result<Vec<Link>, String> {
+        let places = gloo::places(answers)?;
+        if places.entries.is_empty() {
+            let identity = file.metadata().map_err(|error| error.to_string())?;
+            self.without_gloo.insert((identity.dev(), identity.ino()));
+            return Ok(vec![]);
+        }
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let links = attach::attach_gloo(&self.object, self.mode, &opened, &places).map_err(|e| format!("{e:#}"))?;
         let symbols: Vec<String> = places.entries.iter().map(|target| target.symbol.clone().into_owned()).collect();
-        tracing::info!(path = %shown.display(), library = "gloo", probes = symbols.len(), "probing a library");
-        self.shared.attached(AttachedFile { path: shown.to_owned(), library: Library::Gloo.name(), symbols });
-        Ok(true)
+        let shown_path = printable(&shown.to_string_lossy());
+        tracing::info!(path = %shown_path, library = "gloo", probes = symbols.len(), "probing a library");
+        let library = Library::Gloo.name();
+        self.note_attached(file, AttachedFile { path: shown.to_owned(), library, symbols });
+        Ok(links)
     }
 
     /// Has the threads of a process looked at whose library may hide gloo's functions.
     pub(super) fn look_for_gloo(&mut self, pid: u32, mapping: &maps::Mapping<'_>) {
-        let file = maps::path_to(pid, mapping).and_then(|path| fs::metadata(path).ok());
+        let file = maps::open(pid, mapping).and_then(|file| file.metadata().ok());
         let hides = file.is_some_and(|file| self.without_gloo.contains(&(file.dev(), file.ino())));
         if hides && self.wanted(pid) {
             self.unprobed.hides_gloo(pid);
@@ -239,26 +403,31 @@ impl Discovery {
     }
 
     /// Probes the matches of one of the user's probes in a file, and records the outcome.
-    fn attach_named(&mut self, path: &Path, shown: &Path, index: usize) -> Result<(), String> {
-        let Some(spec) = self.probes.get(index) else { return Ok(()) };
+    fn attach_named(&mut self, path: &Path, shown: &Path, index: usize, answer: Outcome) -> Result<Vec<Link>, String> {
+        let Some(spec) = self.probes.get(index) else { return Ok(vec![]) };
         let name = shown.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-        let attached = symbol_probes::places(path, name, spec, &self.shared.counted).and_then(|places| {
+        let places = answer
+            .map_err(|refusal| refusal.to_string())
+            .and_then(|answer| symbol_probes::places(&answer, name, spec, &self.shared.counted));
+        let attached = places.and_then(|places| {
             let links = attach::attach_places(&self.object, self.mode, path, &places).map_err(|e| e.to_string())?;
             Ok((links, places.count()))
         });
         let result = match attached {
             Ok((links, probes)) => {
-                self.links.extend(links);
-                tracing::info!(path = %shown.display(), %spec, probes, "probing a function");
-                let (path, symbols) = (shown.to_owned(), vec![spec.to_string()]);
-                self.shared.attached(AttachedFile { path, library: "symbol", symbols });
-                Ok(())
+                tracing::info!(path = %printable(&shown.to_string_lossy()), %spec, probes, "probing a function");
+                let attached =
+                    AttachedFile { path: shown.to_owned(), library: "symbol", symbols: vec![spec.to_string()] };
+                if let Ok(file) = fs::File::open(path) {
+                    self.note_attached(&file, attached);
+                }
+                Ok(links)
             }
             Err(reason) => Err(format!("{}: {reason}", shown.display())),
         };
         if let Some(kept) = self.probed.get_mut(index).filter(|kept| kept.is_err()) {
-            *kept = result.clone().map_err(Some);
+            *kept = result.as_ref().map(|_| ()).map_err(|reason| Some(reason.clone()));
         }
         result
     }
@@ -266,6 +435,12 @@ impl Discovery {
     /// Takes every probe away.
     pub(crate) fn attach_fault_begins(&self) -> libbpf_rs::Result<Vec<Link>> {
         attach::attach_fault_begins(&self.object)
+    }
+}
+
+fn known_as(mapped: &mut MappedFiles<Probed, Probes>, key: &Key, probed: Probed, state: Probes) {
+    if let Some(file) = mapped.file(key) {
+        file.kinds.insert(probed, state);
     }
 }
 

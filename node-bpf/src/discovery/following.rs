@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags};
 
@@ -40,7 +41,7 @@ impl Discovery {
         kernel_names::read_ahead();
         let Some((process, new)) = self.shared.processes.look(pid) else { return };
         if mpi {
-            self.shared.mpi.meet(process.member());
+            self.shared.meet(Arc::clone(&process), false);
         }
         if new {
             self.shared.deliver(Record::Process(process.seen.clone()));

@@ -4,9 +4,10 @@
 /// `RM_WORLD`: MPI_COMM_WORLD relative to itself.
 pub(crate) const WORLD: u64 = 1;
 
-/// `Collective::comm_hash` of a communicator of the job with this namespace.
-pub(crate) fn communicator(namespace: &str, relative: u64) -> u64 {
-    let world = world_hash(namespace);
+/// `Collective::comm_hash` of a communicator of this user's job with this namespace: the namespace is
+/// what a process says of itself, so that of another user is another job.
+pub(crate) fn communicator(user: u32, namespace: &str, relative: u64) -> u64 {
+    let world = world_hash(user, namespace);
     if relative == WORLD { world } else { mix(world, relative) }
 }
 
@@ -18,9 +19,9 @@ fn mix(identity: u64, word: u64) -> u64 {
     identity ^ identity >> 32
 }
 
-/// FNV-1a over the job's namespace, a zero byte and "world".
-fn world_hash(namespace: &str) -> u64 {
-    fnv(namespace.bytes().chain(*b"\0world"))
+/// FNV-1a over the user's number (little-endian), the job's namespace, a zero byte and "world".
+fn world_hash(user: u32, namespace: &str) -> u64 {
+    fnv(user.to_le_bytes().into_iter().chain(namespace.bytes()).chain(*b"\0world"))
 }
 
 /// FNV-1a.
@@ -37,10 +38,11 @@ mod tests {
     #[test]
     fn communicators_of_different_jobs_and_of_one_differ() {
         let all = [
-            communicator("4711", WORLD),
-            communicator("4712", WORLD),
-            communicator("4711", 2),
-            communicator("4712", 2),
+            communicator(7, "4711", WORLD),
+            communicator(7, "4712", WORLD),
+            communicator(7, "4711", 2),
+            communicator(7, "4712", 2),
+            communicator(8, "4711", WORLD),
         ];
         assert!(all.iter().enumerate().all(|(at, hash)| !all[at + 1..].contains(hash)), "{all:x?}");
     }

@@ -12,8 +12,11 @@ pub(crate) mod structures;
 
 use std::collections::HashMap;
 use std::fs;
+use std::sync::{LazyLock, OnceLock};
+use std::time::Instant;
 
-use crate::elf::Elf;
+use files::{Answer, Files, Question, Ticket};
+
 use crate::libraries;
 use crate::maps;
 use crate::procfs;
@@ -26,11 +29,19 @@ enum Meaning {
     Op(&'static str),
 }
 
-/// The handles of one process.
+/// The handles of one process, as soon as its files are read.
 #[derive(Debug, Default)]
 pub(crate) struct MpiNames {
+    /// Executable and library, the one that wins last.
+    parts: Vec<Part>,
     /// By address; empty when the library is not Open MPI.
-    handles: HashMap<u64, Meaning>,
+    handles: OnceLock<Handles>,
+}
+
+/// What the files say, and where the predefined objects are.
+#[derive(Debug, Default)]
+struct Handles {
+    meanings: HashMap<u64, Meaning>,
     objects: Objects,
 }
 
@@ -44,6 +55,17 @@ pub(crate) struct Objects {
     pub(crate) none: u64,
     pub(crate) no_group: u64,
 }
+
+/// A file with handles, and where the process has it.
+#[derive(Debug)]
+struct Part {
+    start: u64,
+    offset: u64,
+    ticket: Ticket,
+}
+
+/// Most files of one process that are asked for handles.
+const MOST_PARTS: usize = 4;
 
 const MPICH_COMM_WORLD: u64 = 0x4400_0000;
 
@@ -117,86 +139,116 @@ static MPICH_TYPES: &[(u64, &str)] = &[
 ];
 
 impl MpiNames {
-    /// Reads the process's executable and MPI library. Empty when it is gone or is no Open MPI
+    /// Asks about the process's executable and MPI library. Empty when it is gone or is no Open MPI
     /// program.
-    pub(crate) fn read(pid: u32) -> MpiNames {
+    pub(crate) fn ask(pid: u32, files: &Files) -> MpiNames {
         let mut names = MpiNames::default();
-        let Ok(text) = procfs::read(pid, "maps") else {
+        let (Ok(text), Some(user)) = (procfs::read(pid, "maps"), procfs::user_of(pid)) else {
             return names;
         };
         let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let mut seen: Vec<(Vec<u8>, u64)> = vec![];
-        let mut files = vec![];
+        let mut found = vec![];
         for mapping in maps::mappings(&text) {
             let is_exe = mapping.path == exe.as_os_str().as_encoded_bytes();
             let is_library = libraries::library_of(mapping.file_name()) == Some(crate::Library::Mpi);
             let identity = (mapping.device.to_vec(), mapping.inode);
             if (is_exe || is_library) && !seen.contains(&identity) {
                 seen.push(identity); // the first mapping of a file is its lowest
-                files.push((is_exe, mapping));
+                found.push((is_exe, mapping));
             }
         }
-        files.sort_by_key(|(is_exe, _)| *is_exe); // the executable last, so that its objects win
-        for (_, mapping) in files {
-            let Some(path) = maps::path_to(pid, &mapping) else { continue };
-            let Ok(elf) = Elf::read(&path, |name| name.starts_with("ompi_mpi_")) else {
-                continue;
-            };
-            let Some(bias) = elf.load_bias(mapping.start, mapping.offset) else {
-                continue;
-            };
-            for symbol in &elf.symbols {
-                let meaning = OPEN_MPI.iter().find(|(name, _)| *name == symbol.name).map(|(_, meaning)| *meaning);
-                let address = bias.wrapping_add(symbol.address);
-                if let Some(meaning) = meaning {
-                    names.handles.insert(address, meaning);
-                }
-                match symbol.name.as_str() {
-                    "ompi_mpi_comm_world" => names.objects.world = address,
-                    "ompi_mpi_comm_self" => names.objects.own = address,
-                    "ompi_mpi_comm_null" => names.objects.none = address,
-                    "ompi_mpi_group_null" => names.objects.no_group = address,
-                    _ => {}
-                }
-            }
+        found.sort_by_key(|(is_exe, _)| *is_exe); // the executable last, so that its objects win
+        for (_, mapping) in found.into_iter().take(MOST_PARTS) {
+            let Some(file) = maps::open(pid, &mapping) else { continue };
+            let question = Question::Exports { prefixes: vec!["ompi_mpi_".to_owned()] };
+            let ticket = files.ask(user, &file, question);
+            names.parts.push(Part { start: mapping.start, offset: mapping.offset, ticket });
         }
         names
     }
 
-    /// Open MPI's predefined objects; none for another library.
+    /// Whether the files are read, or will not be.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.parts.iter().all(|part| part.ticket.outcome().is_some())
+    }
+
+    /// Waits until the files are read, or until a time.
+    pub(crate) fn wait(&self, until: Instant) {
+        for part in &self.parts {
+            let _ = part.ticket.wait(until); // what is not there then is not known
+        }
+    }
+
+    fn handles(&self) -> &Handles {
+        static UNKNOWN: LazyLock<Handles> = LazyLock::new(Handles::default);
+        if self.handles.get().is_none() && !self.is_ready() {
+            return &UNKNOWN;
+        }
+        self.handles.get_or_init(|| {
+            let mut handles = Handles::default();
+            self.parts.iter().for_each(|part| part.add_to(&mut handles));
+            handles
+        })
+    }
+
+    /// Open MPI's predefined objects; none for another library, or while the files are read.
     pub(crate) fn open_mpi(&self) -> Option<Objects> {
-        (self.objects.world != 0).then_some(self.objects)
+        let objects = self.handles().objects;
+        (objects.world != 0).then_some(objects)
     }
 
     pub(crate) fn is_world(&self, comm: u64) -> bool {
-        if self.handles.is_empty() {
+        if self.handles().meanings.is_empty() {
             return comm & 0xffff_ffff == MPICH_COMM_WORLD;
         }
-        self.handles.get(&comm) == Some(&Meaning::World)
+        self.handles().meanings.get(&comm) == Some(&Meaning::World)
     }
 
     /// Name and size of a predefined datatype; the name is empty when only the size is known.
     pub(crate) fn datatype(&self, datatype: u64) -> Option<(&'static str, u64)> {
-        if self.handles.is_empty() {
+        if self.handles().meanings.is_empty() {
             let handle = datatype & 0xffff_ffff;
             let builtin = handle >> 24 == 0x4c;
             let name = MPICH_TYPES.iter().find(|(value, _)| *value == handle).map_or("", |(_, name)| name);
             return builtin.then_some((name, (handle >> 8) & 0xff));
         }
-        match self.handles.get(&datatype) {
+        match self.handles().meanings.get(&datatype) {
             Some(Meaning::Datatype(name, bytes)) => Some((name, *bytes)),
             _ => None,
         }
     }
 
     pub(crate) fn op(&self, op: u64) -> Option<&'static str> {
-        if self.handles.is_empty() {
+        if self.handles().meanings.is_empty() {
             let number = (op & 0xffff_ffff).checked_sub(0x5800_0001)?;
             return MPICH_OPS.get(usize::try_from(number).ok()?).copied();
         }
-        match self.handles.get(&op) {
+        match self.handles().meanings.get(&op) {
             Some(Meaning::Op(name)) => Some(name),
             _ => None,
+        }
+    }
+}
+
+impl Part {
+    fn add_to(&self, handles: &mut Handles) {
+        let Some(Ok(answer)) = self.ticket.outcome() else { return };
+        let Answer::Exports(elf) = &**answer else { return };
+        let Some(bias) = elf.load_bias(self.start, self.offset) else { return };
+        for symbol in &elf.symbols {
+            let meaning = OPEN_MPI.iter().find(|(name, _)| *name == symbol.name).map(|(_, meaning)| *meaning);
+            let address = bias.wrapping_add(symbol.address);
+            if let Some(meaning) = meaning {
+                handles.meanings.insert(address, meaning);
+            }
+            match symbol.name.as_str() {
+                "ompi_mpi_comm_world" => handles.objects.world = address,
+                "ompi_mpi_comm_self" => handles.objects.own = address,
+                "ompi_mpi_comm_null" => handles.objects.none = address,
+                "ompi_mpi_group_null" => handles.objects.no_group = address,
+                _ => {}
+            }
         }
     }
 }

@@ -50,14 +50,15 @@ pub(crate) struct MpiStructures {
     known: Mutex<HashMap<u32, RawMpi>>,
 }
 
-/// By device and inode, as maps show them.
+/// By user, and device and inode as maps show them: a process can have the system's library mapped,
+/// and in its memory what it likes, so what is found in one user's is not believed of another's.
 #[derive(Debug, Default)]
 struct Files {
     open_mpi: HashMap<File, Offsets>,
     mpich: HashMap<File, Tables>,
 }
 
-type File = (Vec<u8>, u64);
+type File = (u32, Vec<u8>, u64);
 
 /// The mapped MPI library of a process.
 struct Mapped {
@@ -176,7 +177,8 @@ fn mapped(pid: u32) -> Option<Mapped> {
     let library = maps::mappings(&text).find(is_mpi)?;
     let data = maps::data_of(&text, &library).unwrap_or_default();
     let shown = String::from_utf8_lossy(library.path).into_owned();
-    Some(Mapped { file: (library.device.to_vec(), library.inode), shown, data })
+    let file = (procfs::user_of(pid)?, library.device.to_vec(), library.inode);
+    Some(Mapped { file, shown, data })
 }
 
 /// Names the host as MPI sees it: ranks in other namespaces of host names are on another one.

@@ -21,6 +21,8 @@ use std::sync::{Arc, atomic};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use files::Files;
+
 use self::device::DeviceClocks;
 use self::layout::{DEVICE_TIMES, HEADER_BYTES, Header, InCall};
 use self::scheduling::Scheduling;
@@ -83,6 +85,9 @@ struct Ring {
     devices: Mutex<DeviceClocks>,
 }
 
+/// How long the meaning of an ended rank's handles is waited for.
+const MOST_OF_NAMES: Duration = Duration::from_secs(2);
+
 impl Rings {
     /// Reads the rings that ranks make in `directory`, those of `node` (the ranks'
     /// `SLURMD_NODENAME`; "host" without one) and those of nodes whose own reader does not run on
@@ -97,7 +102,9 @@ impl Rings {
         trusted::Dir::make(directory).and_then(|made| made.make_dir(node)).map_err(refused)?;
         let own = directory.join(node);
         let lock = lock(&own);
-        let shared = Arc::new(Shared { processes: Processes::new(), clock: Clock::measure(), rings: Mutex::default() });
+        let files = Files::new(|| {});
+        let processes = Processes::new(files.clone());
+        let shared = Arc::new(Shared { processes, clock: Clock::measure(), rings: Mutex::default() });
         let mut reader = Reader {
             shared: Arc::clone(&shared),
             sink,
@@ -107,7 +114,7 @@ impl Rings {
             lost: HashMap::new(),
             scheduling: Scheduling::default(),
             sampled: Instant::now(),
-            sites: Sites::new(),
+            sites: Sites::new(files),
         };
         reader.find_nameless();
         let (stop, stopped) = mpsc::channel::<()>();
@@ -278,6 +285,11 @@ impl Reader {
 
     /// Reads the ready slots; of a rank that has `ended`, skips those that it never finished.
     fn drain(&mut self, ring: &Ring, ended: bool) {
+        let names = ring.process.mpi();
+        if !ended && !names.is_ready() {
+            return; // what its handles mean is being looked up: the ring keeps its calls
+        }
+        names.wait(Instant::now() + MOST_OF_NAMES);
         let (Some(head), Some(tail)) = (read_u64(&ring.file, layout::HEAD_AT), read_u64(&ring.file, layout::TAIL_AT))
         else {
             return;

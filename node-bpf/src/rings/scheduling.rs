@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn this_process_is_seen_to_run() {
-        let process = crate::process::Processes::new().look(std::process::id()).unwrap().0;
+        let process = crate::process::Processes::new(files::Files::new(|| {})).look(std::process::id()).unwrap().0;
         let mut scheduling = Scheduling::default();
         assert!(scheduling.look(&process, 1, 1).is_empty(), "the first look has nothing to compare with");
         let until = std::time::Instant::now() + std::time::Duration::from_secs(30);

@@ -1,19 +1,14 @@
 //! Functions and USDT points that the user names (`rankmesh up --probe`, `--usdt`): `spec` parses
-//! the argument and finds the files that it means, `names` finds a function by its mangled or
-//! demangled name, `exits` its ends, `usdt` finds points. `tally` counts the calls, `discovery`
-//! attaches.
+//! the argument and finds the files that it means, the crate `files` finds a function by its mangled
+//! or demangled name and its ends, or points. `tally` counts the calls, `discovery` attaches.
 
-mod exits;
-mod names;
 mod spec;
-mod usdt;
 
-use std::path::Path;
+use files::{Answer, Point, Question};
 
 use crate::symbols::Target;
 use crate::tally::registry::{Registry, SymbolInfo};
 
-pub(crate) use names::exported;
 use spec::What;
 pub use spec::{ProbeSpec, SpecError};
 
@@ -39,9 +34,21 @@ impl Places {
     }
 }
 
-/// The probes for one file that `spec` means. The error has the remedy when it has no such function
-/// or point.
-pub(crate) fn places(path: &Path, file_name: &str, spec: &ProbeSpec, registry: &Registry) -> Result<Places, String> {
+/// What is asked of a file that `spec` means.
+pub(crate) fn question(spec: &ProbeSpec) -> Question {
+    match &spec.what {
+        What::Function { name, .. } => Question::Function { name: name.clone() },
+        What::Usdt { provider, name } => Question::Points { provider: provider.clone(), name: name.clone() },
+    }
+}
+
+/// The probes for one file by its answer.
+pub(crate) fn places(
+    answer: &Answer,
+    file_name: &str,
+    spec: &ProbeSpec,
+    registry: &Registry,
+) -> Result<Places, String> {
     let cookie = |symbol: &str, with_ret: bool, point: bool| {
         let info = SymbolInfo { library: file_name.to_owned(), symbol: symbol.to_owned(), with_ret, point };
         let number = registry.number(info).ok_or("too many functions are probed already (1,536)");
@@ -53,9 +60,8 @@ pub(crate) fn places(path: &Path, file_name: &str, spec: &ProbeSpec, registry: &
         cookie,
         semaphore,
     };
-    match &spec.what {
-        What::Function { name, with_ret } => {
-            let found = names::find(path, name)?;
+    match (&spec.what, answer) {
+        (What::Function { with_ret, .. }, Answer::Function(found)) => {
             let cookie = cookie(&found.shown, *with_ret, false)?;
             let at = |file_offset| target(&found.shown, file_offset, cookie, 0);
             let entry = at(found.file_offset);
@@ -64,12 +70,12 @@ pub(crate) fn places(path: &Path, file_name: &str, spec: &ProbeSpec, registry: &
                 Some(exits) => Places::Unwinding { entry, exits: exits.iter().copied().map(at).collect() },
             })
         }
-        What::Usdt { provider, name } => {
+        (What::Usdt { provider, name }, Answer::Points(points)) => {
             let shown = format!("{provider}:{name}");
-            let points = usdt::find(path, provider, name)?;
             let cookie = cookie(&shown, false, true)?;
-            let at = |point: &usdt::Point| target(&shown, point.file_offset, cookie, point.semaphore_offset);
+            let at = |point: &Point| target(&shown, point.file_offset, cookie, point.semaphore_offset);
             Ok(Places::Points(points.iter().map(at).collect()))
         }
+        _ => Err("it was asked something else".to_owned()),
     }
 }

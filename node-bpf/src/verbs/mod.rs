@@ -10,16 +10,10 @@
 //! enums, then `char name[64]`. They are of the symbol's version IBVERBS_1.1 (2008), which is the
 //! default one; IBVERBS_1.0's differ, and that function calls the other.
 
-use std::fs::File;
-use std::path::Path;
-
-use object::read::ReadCache;
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSymbol};
+use files::Question;
 
 use crate::bytes::Reader;
 use crate::clock::Clock;
-use crate::elf::Elf;
 use crate::symbols::Target;
 use record::NetEvent;
 
@@ -30,22 +24,15 @@ pub(crate) fn is_verbs(file_name: &[u8]) -> bool {
     file_name.starts_with(b"libibverbs.so")
 }
 
-/// The probe for a file: none when it has no such function.
-pub(crate) fn targets(path: &Path) -> Result<Vec<Target>, String> {
-    let Some(address) = default_version(path)? else { return Ok(vec![]) };
-    let elf = Elf::read(path, |_| false)?;
-    let file_offset = elf.file_offset(address).ok_or_else(|| format!("{SYMBOL} is not in the file"))?;
-    Ok(vec![Target { symbol: SYMBOL.into(), file_offset, cookie: 0, semaphore: 0 }])
+/// What is asked of a file for its probe: the symbol in the version that programs are linked with
+/// (`@@`, not hidden).
+pub(crate) fn question() -> Question {
+    Question::DefaultVersion { symbol: SYMBOL.to_owned() }
 }
 
-/// The address of the symbol in the version that programs are linked with (`@@`, not hidden).
-fn default_version(path: &Path) -> Result<Option<u64>, String> {
-    let cache = ReadCache::new(File::open(path).map_err(|error| error.to_string())?);
-    let file = ElfFile64::<Endianness, _>::parse(&cache).map_err(|error| format!("not a 64-bit ELF file: {error}"))?;
-    let versions = file.elf_section_table().versions(file.endian(), file.data()).map_err(|error| error.to_string())?;
-    let mut defined = file.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.name() == Ok(SYMBOL));
-    let hidden = |index| versions.as_ref().is_some_and(|v| v.version_index(file.endian(), index).is_hidden());
-    Ok(defined.find(|symbol| !hidden(symbol.index())).map(|symbol| symbol.address()))
+/// The probe at this offset of a file.
+pub(crate) fn target(file_offset: u64) -> Target {
+    Target { symbol: SYMBOL.into(), file_offset, cookie: 0, semaphore: 0 }
 }
 
 /// `RM_VERBS`.
@@ -139,18 +126,5 @@ mod tests {
         let other = RawVerbs { event: 1, ..raw.clone() }.record(&Clock::measure(), None);
         assert_eq!((other.event, other.sport), ("ib_qp_fatal", 0), "the union holds a pointer");
         assert_eq!(RawVerbs { event: 99, ..raw }.record(&Clock::measure(), None).event, "ib_other");
-    }
-
-    #[test]
-    fn the_systems_own_library_is_probed_in_its_default_version() {
-        let path = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
-        if !path.exists() {
-            eprintln!("SKIPPED: no {} here", path.display());
-            return;
-        }
-        let targets = targets(path).unwrap();
-        let all = Elf::read(path, |name| name == SYMBOL).unwrap().symbols;
-        assert_eq!(targets.len(), 1);
-        assert!(all.iter().any(|symbol| symbol.address == default_version(path).unwrap().unwrap()), "{all:?}");
     }
 }

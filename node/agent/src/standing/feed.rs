@@ -103,7 +103,7 @@ impl Feed {
                 // Its pid may have been another's.
                 state.jobs.remove(&seen.pid);
                 if let (Some(rank), Some(nranks @ 2..)) = (seen.rank, seen.world_size) {
-                    let job = time_use::job_key(seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
+                    let job = time_use::job_key(seen.uid, seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
                     state.meter.process(seen.pid, job, rank, nranks);
                     state.collector.is_rank(seen.pid, rank, nranks);
                     state.jobs.insert(seen.pid, job);

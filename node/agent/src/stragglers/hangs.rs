@@ -98,7 +98,7 @@ fn ranks(rows: &[Vec<Value>], job: Option<&str>) -> Vec<JobRank> {
         if job.is_some() && job != job_id.as_deref() {
             continue;
         }
-        let job = job_key(job_id.as_deref(), text(step_id).as_deref(), nranks);
+        let job = job_key(None, job_id.as_deref(), text(step_id).as_deref(), nranks);
         last.insert((job, rank), JobRank { node: node.into(), pid: *pid, job, rank, nranks });
     }
     last.into_values().collect()

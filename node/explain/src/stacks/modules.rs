@@ -8,18 +8,22 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use ::files::{Answer, Question, Segment};
 use nix::errno::Errno;
-use object::elf::{self, FileHeader64, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB};
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader, SectionHeader, SectionTable};
 use object::{LittleEndian, ReadCache, ReadRef};
 use procfs::process::{MMPermissions, MMapPath};
 
-use super::process::refused;
+use super::process::{refused, user_of};
 use super::types::StacksError;
 
 /// Larger sections are not read: nothing that is needed here is as large.
-pub(crate) const MAX_SECTION_BYTES: u64 = 128 << 20;
+const MAX_SECTION_BYTES: u64 = 128 << 20;
+/// Bytes of unwind tables that are kept for the next time.
+const MOST_KEPT_BYTES: u64 = 256 << 20;
 /// Most files whose facts are kept.
 const MAX_FILES: usize = 4096;
 
@@ -86,10 +90,20 @@ pub(crate) fn open(pid: u32, mapping: &Mapping) -> Option<File> {
     File::open(format!("/proc/{pid}/root{}", mapping.path)).ok()
 }
 
+/// How long one file is waited for.
+const MOST_OF_A_FILE: Duration = Duration::from_secs(20);
+
+/// Asks about a mapping's file, which is read by a process without rights.
+pub(crate) fn ask(files: &::files::Files, pid: u32, mapping: &Mapping, question: Question) -> Option<Answer> {
+    let (user, file) = user_of(pid).zip(open(pid, mapping))?;
+    let answer = files.answer(user, &file, question, Instant::now() + MOST_OF_A_FILE);
+    Some((*answer.ok()?).clone())
+}
+
 /// The addresses for which an ELF file was linked, and the interpreter's symbols in it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ElfFacts {
-    loads: Vec<Load>,
+    loads: Vec<Segment>,
     /// Address in the file's own terms of CPython's `_PyRuntime`.
     pub runtime: Option<u64>,
     /// Of `Py_Version` (from 3.11).
@@ -98,84 +112,17 @@ pub(crate) struct ElfFacts {
     pub code_type: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Load {
-    address: u64,
-    offset: u64,
-    file_bytes: u64,
-}
-
 impl ElfFacts {
     /// What to add to addresses of the file to get those in the process. `None` where the mapping
     /// is not of a segment.
     pub(crate) fn bias(&self, mapping: &Mapping) -> Option<u64> {
         const PAGE: u64 = 4096;
         let load = self.loads.iter().find(|load| {
-            let start = load.offset & !(PAGE - 1);
-            (start..load.offset.saturating_add(load.file_bytes)).contains(&mapping.offset)
+            let start = load.file_offset & !(PAGE - 1);
+            (start..load.file_offset.saturating_add(load.file_bytes)).contains(&mapping.offset)
         })?;
-        Some(mapping.start.wrapping_sub(mapping.offset).wrapping_add(load.offset).wrapping_sub(load.address))
+        Some(mapping.start.wrapping_sub(mapping.offset).wrapping_add(load.file_offset).wrapping_sub(load.address))
     }
-
-    fn of<'a, R: ReadRef<'a>>(data: R, deep: bool) -> object::Result<ElfFacts> {
-        let header = FileHeader64::<LittleEndian>::parse(data)?;
-        let loads = header
-            .program_headers(LE, data)?
-            .iter()
-            .filter(|segment| segment.p_type(LE) == PT_LOAD)
-            .map(|segment| Load {
-                address: segment.p_vaddr(LE),
-                offset: segment.p_offset(LE),
-                file_bytes: segment.p_filesz(LE),
-            })
-            .collect();
-        let sections = header.sections(LE, data)?;
-        let mut facts = ElfFacts { loads, ..ElfFacts::default() };
-        let names: [&[u8]; 3] = [b"_PyRuntime", b"Py_Version", b"PyCode_Type"];
-        let [mut runtime, mut version, mut code_type] = dynamic_symbols(&sections, data, names)?;
-        let section = sections.section_by_name(LE, b".PyRuntime").map(|(_, section)| section.sh_addr(LE));
-        if runtime.is_none() && (deep || section.is_some()) {
-            let symbols = sections.symbols(LE, data, SHT_SYMTAB)?;
-            // An extension module names the interpreter's symbols as undefined ones.
-            for symbol in symbols.iter().filter(|symbol| symbol.st_shndx(LE) != elf::SHN_UNDEF) {
-                let name = symbol.name(LE, symbols.strings()).unwrap_or_default();
-                let slot = match name {
-                    b"_PyRuntime" => &mut runtime,
-                    b"Py_Version" => &mut version,
-                    b"PyCode_Type" => &mut code_type,
-                    _ => continue,
-                };
-                *slot = Some(symbol.st_value(LE));
-            }
-        }
-        facts.runtime = runtime.or(section);
-        (facts.version, facts.code_type) = (version, code_type);
-        Ok(facts)
-    }
-}
-
-/// Finds exported symbols by the hash table, without reading all names; by all names where there is
-/// no such table.
-fn dynamic_symbols<'a, R: ReadRef<'a>, const N: usize>(
-    sections: &SectionTable<'a, FileHeader64<LittleEndian>, R>,
-    data: R,
-    names: [&[u8]; N],
-) -> object::Result<[Option<u64>; N]> {
-    let small =
-        |kind| sections.iter().filter(|section| section.sh_type(LE) == kind).all(|s| s.sh_size(LE) < MAX_SECTION_BYTES);
-    if !small(SHT_DYNSYM) || !small(elf::SHT_GNU_HASH) {
-        return Ok([None; N]);
-    }
-    let symbols = sections.symbols(LE, data, SHT_DYNSYM)?;
-    let Some((table, _)) = sections.gnu_hash(LE, data)? else {
-        let find = |name| symbols.iter().find(|symbol| symbol.name(LE, symbols.strings()) == Ok(name));
-        return Ok(names.map(|name| find(name).filter(|symbol| symbol.st_value(LE) != 0).map(|s| s.st_value(LE))));
-    };
-    let versions = Default::default();
-    Ok(names.map(|name| {
-        let (_, symbol) = table.find(LE, name, elf::gnu_hash(name), None, &symbols, &versions)?;
-        Some(symbol.st_value(LE)).filter(|address| *address != 0)
-    }))
 }
 
 /// The unwind tables of one file.
@@ -193,14 +140,18 @@ pub(crate) struct UnwindSections {
 
 impl UnwindSections {
     /// Of the file of a mapping. `None` where it has none or is not readable.
-    pub(crate) fn of(pid: u32, mapping: &Mapping) -> Option<UnwindSections> {
+    fn of(pid: u32, mapping: &Mapping, room: u64) -> Option<UnwindSections> {
         let data = ReadCache::new(open(pid, mapping)?);
         let header = FileHeader64::<LittleEndian>::parse(&data).ok()?;
         let sections = header.sections(LE, &data).ok()?;
-        let (frames_at, frames) = section(&sections, &data, b".eh_frame")?;
-        let index = section(&sections, &data, b".eh_frame_hdr");
+        let (frames_at, frames) = section(&sections, &data, b".eh_frame", room)?;
+        let index = section(&sections, &data, b".eh_frame_hdr", room);
         let (index_at, index) = index.map_or((0, None), |(at, bytes)| (at, Some(bytes)));
         Some(UnwindSections { frames, frames_at, index, index_at })
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.frames.len() + self.index.as_ref().map_or(0, |index| index.len())) as u64
     }
 }
 
@@ -208,9 +159,10 @@ fn section<'a, R: ReadRef<'a>>(
     sections: &SectionTable<'a, FileHeader64<LittleEndian>, R>,
     data: R,
     name: &[u8],
+    room: u64,
 ) -> Option<(u64, Arc<[u8]>)> {
     let (_, section) = sections.section_by_name(LE, name)?;
-    if section.sh_size(LE) > MAX_SECTION_BYTES {
+    if section.sh_size(LE) > MAX_SECTION_BYTES.min(room) {
         return None;
     }
     Some((section.sh_addr(LE), section.data(LE, data).ok()?.into()))
@@ -219,6 +171,8 @@ fn section<'a, R: ReadRef<'a>>(
 /// Facts of ELF files, kept by file: many processes of a host map the same ones.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
+    /// Whom files are asked through.
+    pub(super) reading: ::files::Files,
     facts: HashMap<FileKey, Arc<ElfFacts>>,
     unwind: HashMap<FileKey, Option<Arc<UnwindSections>>>,
 }
@@ -234,22 +188,40 @@ impl Files {
         if self.facts.len() >= MAX_FILES {
             self.facts.clear();
         }
-        let Some(file) = open(pid, mapping) else { return Arc::default() };
-        let facts = Arc::new(ElfFacts::of(&ReadCache::new(file), mapping.path.contains("python")).unwrap_or_default());
+        let question = Question::Interpreter { deep: mapping.path.contains("python") };
+        let facts = Arc::new(match ask(&self.reading, pid, mapping, question) {
+            Some(Answer::Interpreter(found)) => ElfFacts {
+                loads: found.segments,
+                runtime: found.runtime,
+                version: found.version,
+                code_type: found.code_type,
+            },
+            _ => ElfFacts::default(),
+        });
         self.facts.insert(key, facts.clone());
         facts
     }
 
     /// The unwind tables of a mapping's file.
-    pub(crate) fn unwind_sections(&mut self, pid: u32, mapping: &Mapping) -> Option<Arc<UnwindSections>> {
+    /// They are taken from the `room` that there is; none where it is too small.
+    pub(crate) fn unwind_sections(
+        &mut self,
+        pid: u32,
+        mapping: &Mapping,
+        room: &mut u64,
+    ) -> Option<Arc<UnwindSections>> {
         let key = mapping.file?;
         if let Some(known) = self.unwind.get(&key) {
+            let bytes = known.as_ref().map_or(0, |known| known.bytes());
+            *room = room.checked_sub(bytes)?;
             return known.clone();
         }
-        if self.unwind.len() >= MAX_FILES {
+        let kept: u64 = self.unwind.values().flatten().map(|known| known.bytes()).sum();
+        if self.unwind.len() >= MAX_FILES || kept > MOST_KEPT_BYTES {
             self.unwind.clear();
         }
-        let sections = UnwindSections::of(pid, mapping).map(Arc::new);
+        let sections = UnwindSections::of(pid, mapping, *room).map(Arc::new);
+        *room = room.saturating_sub(sections.as_ref().map_or(0, |sections| sections.bytes()));
         self.unwind.insert(key, sections.clone());
         sections
     }

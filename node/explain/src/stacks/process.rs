@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 
@@ -212,12 +212,14 @@ fn missing_right(pid: u32) -> String {
 }
 
 fn same_user(pid: u32) -> bool {
-    let user = |path: PathBuf| {
-        let status = read_text(path).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().next()?.parse::<u32>().ok()
-    };
-    let own = user("/proc/self/status".into());
-    own.is_some() && own == user(format!("/proc/{pid}/status").into())
+    let own = user_of(std::process::id());
+    own.is_some() && own == user_of(pid)
+}
+
+/// The user that a process runs as.
+pub(crate) fn user_of(pid: u32) -> Option<u32> {
+    let status = read_text(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

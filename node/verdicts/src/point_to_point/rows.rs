@@ -130,7 +130,7 @@ impl Rows {
     pub fn process(&mut self, row: &[Value]) {
         let small = |at: usize| integer(row.get(at)).and_then(|value| i32::try_from(value).ok());
         if let (Some(key), Some(rank), Some(nranks)) = (self.key(row), small(2), small(3)) {
-            let job = job_key(text(row.get(4)).as_deref(), text(row.get(5)).as_deref(), nranks);
+            let job = job_key(None, text(row.get(4)).as_deref(), text(row.get(5)).as_deref(), nranks);
             // The latest of a process id that was used again.
             self.ranks.insert(key, (job, rank, nranks));
         }

@@ -30,6 +30,8 @@ const STACK_BYTES: usize = 32 << 10;
 const MAPS_AGE: Duration = Duration::from_secs(2);
 /// Note of a thread that ran, where no helper copied its stack.
 const RUNNING: &str = "running: its native stack is not readable from outside";
+/// Bytes of unwind tables of one process: those of a framework's libraries have some 100 MiB.
+const MOST_UNWIND_BYTES: u64 = 512 << 20;
 /// The longest call instruction.
 const CALL_BYTES: u64 = 7;
 
@@ -37,6 +39,7 @@ const CALL_BYTES: u64 = 7;
 pub(crate) struct NativeReader {
     pid: u32,
     memory: Memory,
+    reading: files::Files,
     unwinder: UnwinderX86_64<Arc<[u8]>>,
     cache: CacheX86_64,
     modules: Vec<Module>,
@@ -75,6 +78,7 @@ impl NativeReader {
         let mut reader = NativeReader {
             pid,
             memory: Memory::of(pid),
+            reading: files.reading.clone(),
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new(),
             modules: Vec::new(),
@@ -98,11 +102,12 @@ impl NativeReader {
         self.functions = KnownFunctions::default();
         self.mapped_at = Instant::now();
         self.probes = mappings.iter().find(|mapping| mapping.path == "[uprobes]").map(|m| (m.start, m.end));
+        let mut room = MOST_UNWIND_BYTES;
         for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some()) {
             let facts = files.facts(self.pid, mapping);
             let Some(bias) = facts.bias(mapping) else { continue };
             let name = mapping.path.rsplit('/').next().unwrap_or_default().to_owned();
-            if let Some(sections) = files.unwind_sections(self.pid, mapping) {
+            if let Some(sections) = files.unwind_sections(self.pid, mapping, &mut room) {
                 let UnwindSections { frames, frames_at, index, index_at } = &*sections;
                 let sections = ExplicitModuleSectionInfo {
                     base_svma: 0,
@@ -307,7 +312,7 @@ impl NativeReader {
             let module = &self.modules[index];
             let bias = module.bias;
             let in_file: Vec<u64> = addresses.iter().map(|address| address.wrapping_sub(bias)).collect();
-            let found = functions(self.pid, &module.mapping, &in_file);
+            let found = functions(&self.reading, self.pid, &module.mapping, &in_file);
             for ((address, in_file), function) in addresses.into_iter().zip(in_file).zip(found) {
                 self.functions.keep(address, in_file, function, limits.name_bytes);
             }

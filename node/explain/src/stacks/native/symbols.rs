@@ -1,16 +1,12 @@
-//! Names of native functions from the symbol tables of ELF files.
+//! Names of native functions from the symbol tables of ELF files, which the crate `files` reads.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
-use object::read::elf::{FileHeader, SectionHeader, Sym};
-use object::{LittleEndian, ReadCache};
+use files::{Answer, Files, Question};
 
-use super::super::modules::{MAX_SECTION_BYTES, Mapping, open};
+use super::super::modules::{Mapping, ask};
 use super::super::types::shorten;
-
-const LE: LittleEndian = LittleEndian;
 
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,51 +56,16 @@ impl KnownFunctions {
     }
 }
 
-/// The functions that contain these addresses (as in the file, ascending), in their order. Nothing
-/// else of the table is kept: a library of a framework has a million symbols, and a stack needs
-/// ten.
-pub(crate) fn functions(pid: u32, mapping: &Mapping, addresses: &[u64]) -> Vec<Option<Function>> {
-    let mut functions = vec![None; addresses.len()];
-    let Some(file) = open(pid, mapping) else { return functions };
-    let data = ReadCache::new(file);
-    let Ok(header) = FileHeader64::<LittleEndian>::parse(&data) else { return functions };
-    let Ok(sections) = header.sections(LE, &data) else { return functions };
-    for kind in [SHT_SYMTAB, SHT_DYNSYM] {
-        let small = sections.iter().all(|s| s.sh_type(LE) != kind || s.sh_size(LE) <= MAX_SECTION_BYTES);
-        let Some(symbols) = sections.symbols(LE, &data, kind).ok().filter(|_| small) else { continue };
-        for symbol in symbols.iter() {
-            if !matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC | STT_NOTYPE) || symbol.st_size(LE) == 0 {
-                continue;
-            }
-            let start = symbol.st_value(LE);
-            let end = start.saturating_add(symbol.st_size(LE));
-            let first = addresses.partition_point(|address| *address < start);
-            for (address, function) in addresses.iter().zip(&mut functions).skip(first) {
-                if *address >= end {
-                    break;
-                }
-                if function.is_none() {
-                    let name = symbol.name(LE, symbols.strings()).ok().filter(|name| !name.is_empty());
-                    *function = name.map(|name| Function { range: start..end, name: demangle(name) });
-                }
-            }
-        }
-    }
-    functions
-}
-
-fn demangle(name: &[u8]) -> String {
-    let name = String::from_utf8_lossy(name);
-    if let Ok(rust) = rustc_demangle::try_demangle(&name) {
-        return format!("{rust:#}");
-    }
-    if name.starts_with("_Z")
-        && let Ok(symbol) = cpp_demangle::Symbol::new(name.as_bytes())
-        && let Ok(readable) = symbol.demangle()
-    {
-        return readable;
-    }
-    name.into_owned()
+/// The functions that contain these addresses (as in the file, ascending), in their order.
+pub(crate) fn functions(files: &Files, pid: u32, mapping: &Mapping, addresses: &[u64]) -> Vec<Option<Function>> {
+    let unknown = vec![None; addresses.len()];
+    let question = Question::Functions { addresses: addresses.to_vec() };
+    let Some(Answer::Functions(found)) = ask(files, pid, mapping, question) else { return unknown };
+    let function = |found: Option<files::Function>| {
+        found.map(|files::Function { start, end, name }| Function { range: start..end, name })
+    };
+    let found: Vec<_> = found.into_iter().map(function).collect();
+    if found.len() == addresses.len() { found } else { unknown }
 }
 
 #[cfg(test)]
@@ -125,16 +86,5 @@ mod tests {
         known.keep(0x7000_1500, 0x1500, function(0x1000..0x2000, "outer"), 80);
         let names = [0x7000_1200, 0x7000_1410, 0x7000_1500].map(|address| known.name(address));
         assert_eq!(names, [Some("outer"), Some("inner"), Some("outer")]);
-    }
-
-    #[test]
-    fn names_of_several_languages_are_readable() {
-        assert_eq!(demangle(b"_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE"), "core::fmt::Write::write_fmt");
-        assert_eq!(
-            demangle(b"_ZN4gloo9allreduceERKNS_16AllreduceOptionsE"),
-            "gloo::allreduce(gloo::AllreduceOptions const&)"
-        );
-        assert_eq!(demangle(b"PMPI_Allreduce"), "PMPI_Allreduce");
-        assert_eq!(demangle(b"_Znonsense"), "_Znonsense");
     }
 }

@@ -265,8 +265,10 @@ impl Layout {
         let mut version = Version::from_hex(word(1)?)?;
         version.free_threaded = word(2)? != 0;
         let groups = offsets::of(version.minor)?;
-        // Structures are at most some hundred KiB: larger values are no offsets.
-        let offset = |name: &str| word(3 + offsets::position(groups, name)?).filter(|offset| *offset < 1 << 24);
+        // An interpreter's structure has some hundred KiB. Of the others as much is read as the
+        // offsets say, of each of hundreds: larger values are no offsets.
+        let most = |name: &str| if name.starts_with("interpreter.") { 1 << 24 } else { 4_096 };
+        let offset = |name: &str| word(3 + offsets::position(groups, name)?).filter(|offset| *offset < most(name));
         let ascii_head = offset("unicode.asciiobject_size")?;
         Some(Layout {
             version,

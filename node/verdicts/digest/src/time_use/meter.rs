@@ -21,11 +21,13 @@ const MOST_PEERS: usize = 4;
 /// Threads of one process that are known to make calls, at most.
 const MOST_THREADS: usize = 64;
 
-/// A short name of a job: FNV-1a over its id, its step and its size. Processes of one job have the
-/// same on every host.
+/// A short name of a job: FNV-1a over its user, its id, its step and its size. Processes of one job
+/// have the same on every host. Id, step and size are what processes say of themselves: the user,
+/// where known, keeps another's process out of the job.
 #[must_use]
-pub fn job_key(job_id: Option<&str>, step_id: Option<&str>, nranks: i32) -> u64 {
-    let text = format!("{}\0{}\0{nranks}", job_id.unwrap_or_default(), step_id.unwrap_or_default());
+pub fn job_key(user: Option<u32>, job_id: Option<&str>, step_id: Option<&str>, nranks: i32) -> u64 {
+    let user = user.map(|user| user.to_string()).unwrap_or_default();
+    let text = format!("{}\0{}\0{nranks}\0{user}", job_id.unwrap_or_default(), step_id.unwrap_or_default());
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
@@ -241,6 +243,13 @@ mod tests {
 
     fn call(start_ms: i64, end_ms: i64) -> Call {
         Call { tid: 1, start_ns: start_ms * MS, end_ns: end_ms * MS, scored: false, peer: Some(1) }
+    }
+
+    #[test]
+    fn a_job_is_its_users() {
+        let of = |user| job_key(user, Some("812"), Some("0"), 4);
+        assert!(of(Some(1_000)) == of(Some(1_000)) && of(Some(1_000)) != of(Some(65_534)) && of(None) != of(Some(0)));
+        assert_ne!(of(Some(7)), job_key(Some(7), Some("812"), Some("0"), 47), "size and user are told apart");
     }
 
     fn meter() -> Meter {

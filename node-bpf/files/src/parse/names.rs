@@ -3,25 +3,14 @@
 //! file's own symbol table (programs export little).
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::path::Path;
+use std::ops::Range;
 
-use cpp_demangle::DemangleOptions;
 use gimli::UnwindSection;
-use object::read::ReadCache;
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::{Object as _, ObjectSection, ObjectSymbol, SymbolKind};
 
-use super::exits;
-
-/// Where it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    /// Demangled.
-    pub(super) shown: String,
-    pub(super) file_offset: u64,
-    /// Of functions of languages with exceptions: the ends, as file offsets.
-    pub(super) exits: Option<Vec<u64>>,
-}
+use super::sections::Object;
+use super::{demangle, exits};
+use crate::question::{EntryAndEnds, Found};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Function {
@@ -33,103 +22,115 @@ struct Function {
 /// Most similar names in an error message.
 const MOST_SHOWN: usize = 6;
 
+/// Most bytes of code that are read of one function.
+const MOST_CODE_BYTES: u64 = 4 << 20;
+
 /// The function of this name.
-pub(super) fn find(path: &Path, wanted: &str) -> Result<Found, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let cache = ReadCache::new(file);
-    let object = object::File::parse(&cache).map_err(|error| format!("not an ELF file: {error}"))?;
-    let exported = functions_of(object.dynamic_symbols(), |_| true);
+pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Found, String> {
+    let exported = functions_of(object.file.dynamic_symbols(), |_| true);
     let function = match pick(&exported, wanted) {
         Ok(function) => function.clone(),
         Err(not_exported) => {
-            let all = functions_of(object.symbols(), |_| true);
+            let all = functions_of(object.file.symbols(), |_| true);
             if all.is_empty() {
                 return Err(not_exported);
             }
             pick(&all, wanted)?.clone()
         }
     };
-    let shown = demangled(&function.name);
-    let file_offset = offset_of(&object, function.address).ok_or_else(|| format!("{shown} is not in the file"))?;
+    let shown = demangle::readable(&function.name);
+    let file_offset = object.offset_of(function.address).ok_or_else(|| format!("{shown} is not in the file"))?;
     if shown == function.name {
         return Ok(Found { shown, file_offset, exits: None });
     }
-    let exits: Vec<u64> = ends(&object, &function).into_iter().filter_map(|at| offset_of(&object, at)).collect();
+    let exits = Marks::of(object).ends(object, &function);
     if exits.is_empty() {
         return Err(format!("{shown}: no return is found in its code, so its calls cannot be timed"));
     }
     Ok(Found { shown, file_offset, exits: Some(exits) })
 }
 
-/// File offsets of a function's entry and of its ends.
-pub(crate) type EntryAndEnds = (u64, Vec<u64>);
-
-/// The exported functions of these mangled names: the first of each row that is there, as file
-/// offsets of its entry and its ends. One whose ends are not found is left out.
-pub(crate) fn exported(path: &Path, wanted: &[&[&str]]) -> Result<Vec<Option<EntryAndEnds>>, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let cache = ReadCache::new(file);
-    let object = object::File::parse(&cache).map_err(|error| format!("not an ELF file: {error}"))?;
-    let mut functions = HashMap::new();
-    for function in functions_of(object.dynamic_symbols(), |name| wanted.iter().any(|names| names.contains(&name))) {
+/// The exported functions of these mangled names: of each row the first that is there, with its
+/// entry and its ends.
+pub(super) fn ends_of(object: &Object<'_>, wanted: &[Vec<String>]) -> Vec<Option<EntryAndEnds>> {
+    let is_wanted = |name: &str| wanted.iter().any(|names| names.iter().any(|wanted| wanted == name));
+    let mut functions: HashMap<String, Function> = HashMap::new();
+    for function in functions_of(object.file.dynamic_symbols(), is_wanted) {
         functions.entry(function.name.clone()).or_insert(function);
     }
     if functions.is_empty() {
-        return Ok(vec![None; wanted.len()]);
+        return vec![None; wanted.len()];
     }
-    let found = wanted.iter().map(|names| {
-        let function = names.iter().find_map(|name| functions.get(*name))?;
-        let exits = ends(&object, function).into_iter().filter_map(|at| offset_of(&object, at)).collect();
-        Some((offset_of(&object, function.address)?, exits))
-    });
-    Ok(found.collect())
+    let marks = Marks::of(object);
+    let of = |names: &Vec<String>| {
+        let function = names.iter().find_map(|name| functions.get(name))?;
+        let entry = object.offset_of(function.address)?;
+        Some(EntryAndEnds { entry, ends: marks.ends(object, function) })
+    };
+    wanted.iter().map(of).collect()
 }
 
-/// The file offset of an address.
-fn offset_of<'d>(object: &impl Object<'d>, address: u64) -> Option<u64> {
-    object.segments().find_map(|segment| {
-        let (offset, bytes) = segment.file_range();
-        let into = address.checked_sub(segment.address())?;
-        (into < bytes).then_some(offset + into)
-    })
+/// What tells a jump to another function from one within a function.
+struct Marks {
+    /// Where functions begin, ascending.
+    starts: Vec<u64>,
+    /// Where the cold parts of functions begin, ascending: they have symbols of their own, and are
+    /// no other functions.
+    cold: Vec<u64>,
+    /// The stubs through which functions of other files are called.
+    stubs: Vec<Range<u64>>,
 }
 
-/// Addresses of the function's ends.
-fn ends<'d>(object: &impl Object<'d>, function: &Function) -> Vec<u64> {
-    let is_stub = |section: &_| ObjectSection::name(section).is_ok_and(|name| name.starts_with(".plt"));
-    let stubs = object.sections().filter(is_stub).map(|section| section.address()..section.address() + section.size());
-    let stubs: Vec<std::ops::Range<u64>> = stubs.collect();
-    let section = object.sections().find(|s| (s.address()..s.address() + s.size()).contains(&function.address));
-    let code = section.and_then(|section| section.data_range(function.address, function.bytes).ok()?);
-    let is_function = |target: u64| {
-        let mut symbols = object.dynamic_symbols().chain(object.symbols()).filter(|symbol| symbol.address() == target);
-        // a function's cold part has a symbol of its own, but is no other function
+impl Marks {
+    fn of(object: &Object<'_>) -> Self {
+        let file = &object.file;
+        let mut starts: Vec<u64> = file.dynamic_symbols().chain(file.symbols()).map(|s| s.address()).collect();
+        starts.sort_unstable();
         let is_cold = |name: &[u8]| name.windows(5).any(|part| part == b".cold");
-        let begins = symbols.next().is_some_and(|symbol| !symbol.name_bytes().is_ok_and(is_cold));
-        begins || stubs.iter().any(|stub| stub.contains(&target))
-    };
-    let piece = |target: u64| {
-        if stubs.iter().any(|stub| stub.contains(&target)) {
-            return None; // leads out of the file
-        }
-        let (address, bytes) = frame_of(object, target)?;
-        let section = object.sections().find(|s| (s.address()..s.address() + s.size()).contains(&address))?;
-        Some((address, section.data_range(address, bytes).ok()??))
-    };
-    exits::follow(object.architecture(), (function.address, code.unwrap_or_default()), piece, is_function)
+        let of_cold = file.symbols().filter(|symbol| symbol.name_bytes().is_ok_and(is_cold));
+        let mut cold: Vec<u64> = of_cold.map(|symbol| symbol.address()).collect();
+        cold.sort_unstable();
+        let is_stub = |section: &_| ObjectSection::name(section).is_ok_and(|name| name.starts_with(".plt"));
+        let stubs = file.sections().filter(is_stub);
+        let stubs = stubs.map(|stub| stub.address()..stub.address().saturating_add(stub.size())).collect();
+        Self { starts, cold, stubs }
+    }
+
+    /// File offsets of a function's ends.
+    fn ends(&self, object: &Object<'_>, function: &Function) -> Vec<u64> {
+        let code = object.section_at(function.address);
+        let code =
+            code.and_then(|section| section.data_range(function.address, function.bytes.min(MOST_CODE_BYTES)).ok()?);
+        let is_stub = |target: u64| self.stubs.iter().any(|stub| stub.contains(&target));
+        let is_function = |target: u64| {
+            let begins = self.starts.binary_search(&target).is_ok() && self.cold.binary_search(&target).is_err();
+            begins || is_stub(target)
+        };
+        let piece = |target: u64| {
+            if is_stub(target) {
+                return None; // leads out of the file
+            }
+            let (address, bytes) = frame_of(object, target)?;
+            Some((address, object.section_at(address)?.data_range(address, bytes.min(MOST_CODE_BYTES)).ok()??))
+        };
+        let first = (function.address, code.unwrap_or_default());
+        let ends = exits::follow(object.file.architecture(), first, piece, is_function);
+        ends.into_iter().filter_map(|at| object.offset_of(at)).collect()
+    }
 }
 
 /// Beginning and size of the function, or the part of one, around an address, by the unwind tables
 /// (`.eh_frame`): stripped files have those, too.
-fn frame_of<'d>(object: &impl Object<'d>, address: u64) -> Option<(u64, u64)> {
-    let section = object.section_by_name(".eh_frame")?;
-    let text = object.section_by_name(".text")?;
-    let endian = if object.is_little_endian() { gimli::RunTimeEndian::Little } else { gimli::RunTimeEndian::Big };
+fn frame_of(object: &Object<'_>, address: u64) -> Option<(u64, u64)> {
+    let section = object.file.section_by_name(".eh_frame")?;
+    let text = object.file.section_by_name(".text")?;
+    let little = object.file.is_little_endian();
+    let endian = if little { gimli::RunTimeEndian::Little } else { gimli::RunTimeEndian::Big };
     let frames = gimli::EhFrame::new(section.data().ok()?, endian);
     let bases = gimli::BaseAddresses::default().set_eh_frame(section.address()).set_text(text.address());
     let to_cie = gimli::UnwindSection::cie_from_offset;
     // the index to search in, which linkers make: a large file has a million entries
-    if let Some(index) = object.section_by_name(".eh_frame_hdr") {
+    if let Some(index) = object.file.section_by_name(".eh_frame_hdr") {
         let bases = bases.clone().set_eh_frame_hdr(index.address());
         let header = gimli::EhFrameHdr::new(index.data().ok()?, endian).parse(&bases, 8).ok()?;
         let frame = header.table()?.fde_for_address(&frames, &bases, address, to_cie).ok()?;
@@ -159,9 +160,9 @@ fn pick<'f>(functions: &'f [Function], wanted: &str) -> Result<&'f Function, Str
     }
     let plain = squeezed(wanted);
     let ways: [fn(&str, &str) -> bool; 3] = [
-        |name, wanted| squeezed(&demangled(name)) == wanted,
-        |name, wanted| without_parameters(name).is_some_and(|name| squeezed(&name) == wanted),
-        |name, wanted| squeezed(&demangled(name)).starts_with(wanted),
+        |name, wanted| squeezed(&demangle::readable(name)) == wanted,
+        |name, wanted| demangle::without_parameters(name).is_some_and(|name| squeezed(&name) == wanted),
+        |name, wanted| squeezed(&demangle::readable(name)).starts_with(wanted),
     ];
     for way in ways {
         let mut found: Vec<&Function> = functions.iter().filter(|function| way(&function.name, &plain)).collect();
@@ -172,7 +173,7 @@ fn pick<'f>(functions: &'f [Function], wanted: &str) -> Result<&'f Function, Str
             [] => {}
             [one] => return Ok(one),
             _ => {
-                let names = shown(found.iter().map(|function| demangled(&function.name)), found.len());
+                let names = shown(found.iter().map(|function| demangle::readable(&function.name)), found.len());
                 return Err(format!("{wanted} means more than one function; name one of them in full: {names}"));
             }
         }
@@ -193,23 +194,6 @@ fn shown(names: impl Iterator<Item = String>, count: usize) -> String {
     text
 }
 
-/// For people: C++ and Rust names as written in the source, all others as they are.
-fn demangled(name: &str) -> String {
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return format!("{rust:#}");
-    }
-    cpp(name, DemangleOptions::new()).unwrap_or_else(|| name.to_owned())
-}
-
-fn without_parameters(name: &str) -> Option<String> {
-    cpp(name, DemangleOptions::new().no_params().no_return_type())
-}
-
-fn cpp(name: &str, options: DemangleOptions) -> Option<String> {
-    let symbol = cpp_demangle::Symbol::new(name).ok()?;
-    name.starts_with("_Z").then(|| symbol.demangle_with_options(&options).ok())?
-}
-
 /// Names that differ in spaces only are equal.
 fn squeezed(name: &str) -> String {
     name.chars().filter(|c| !c.is_whitespace()).collect()
@@ -222,7 +206,7 @@ fn near(functions: &[Function], wanted: &str) -> Vec<String> {
     let mut near: Vec<(usize, String)> = functions
         .iter()
         .filter_map(|function| {
-            let name = demangled(&function.name);
+            let name = demangle::readable(&function.name);
             let bare = squeezed(name.split('(').next().unwrap_or(&name)).to_ascii_lowercase();
             let distance = if last.len() >= 3 && bare.contains(&last) { 0 } else { distance(&bare, &wanted)? };
             Some((distance, name))
@@ -311,8 +295,8 @@ mod tests {
 
     #[test]
     fn our_own_functions_are_found() {
-        let own = std::env::current_exe().unwrap();
-        let found = find(&own, "node_bpf::symbol_probes::names::tests::marker").unwrap();
+        let own = super::super::tests::own();
+        let found = find(&Object::parse(&own).unwrap(), "files::parse::names::tests::marker").unwrap();
         assert!(found.shown.ends_with("marker") && found.file_offset > 0, "{found:?}");
         assert!(found.exits.is_some_and(|exits| exits.iter().all(|exit| *exit > found.file_offset)), "a Rust function");
         marker();

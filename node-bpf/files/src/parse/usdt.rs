@@ -3,20 +3,10 @@
 //! point's address, that of the section `.stapsdt.base` at link time, that of a semaphore (0:
 //! none), then provider, name and arguments as strings.
 
-use std::fs::File;
-use std::path::Path;
+use object::{Object as _, ObjectSection};
 
-use object::read::ReadCache;
-use object::{Object, ObjectSection, ObjectSegment};
-
-/// One place of a point.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Point {
-    pub(super) file_offset: u64,
-    /// Address of the counter by which the program sees that somebody listens; 0 when there is
-    /// none.
-    pub(super) semaphore_offset: u64,
-}
+use super::sections::Object;
+use crate::question::Point;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Note {
@@ -30,15 +20,15 @@ struct Note {
 const NOTE_TYPE: u32 = 3;
 const MOST_SHOWN: usize = 8;
 
+/// Most places of one point.
+const MOST_POINTS: usize = 1_024;
+
 /// All places of a point.
-pub(super) fn find(path: &Path, provider: &str, name: &str) -> Result<Vec<Point>, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let cache = ReadCache::new(file);
-    let object = object::File::parse(&cache).map_err(|error| format!("not an ELF file: {error}"))?;
-    if !object.is_little_endian() || !object.is_64() {
-        return Err("its USDT points cannot be read: only those of 64-bit little-endian files can".to_owned());
+pub(super) fn find(object: &Object<'_>, provider: &str, name: &str) -> Result<Vec<Point>, String> {
+    if !object.file.is_little_endian() {
+        return Err("its USDT points cannot be read: only those of little-endian files can".to_owned());
     }
-    let notes = object.section_by_name(".note.stapsdt");
+    let notes = object.file.section_by_name(".note.stapsdt");
     let notes = notes.map(|section| section.data()).transpose().map_err(|error| error.to_string())?;
     let notes = parse(notes.unwrap_or_default());
     let wanted: Vec<&Note> = notes.iter().filter(|note| note.provider == provider && note.name == name).collect();
@@ -46,14 +36,11 @@ pub(super) fn find(path: &Path, provider: &str, name: &str) -> Result<Vec<Point>
         return Err(missing(&notes, provider, name));
     }
     // prelink may have moved the sections: the base shows by how much
-    let base = object.section_by_name(".stapsdt.base").map(|section| section.address());
-    let offset_of = |address: u64| {
-        object.segments().find_map(|segment| {
-            let (offset, bytes) = segment.file_range();
-            let into = address.checked_sub(segment.address())?;
-            (into < bytes).then_some(offset + into)
-        })
-    };
+    let base = object.file.section_by_name(".stapsdt.base").map(|section| section.address());
+    if wanted.len() > MOST_POINTS {
+        return Err(format!("it claims {} places of {provider}:{name}: no library has as many", wanted.len()));
+    }
+    let offset_of = |address| object.offset_of(address);
     wanted
         .iter()
         .map(|note| {

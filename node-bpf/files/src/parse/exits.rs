@@ -90,7 +90,9 @@ pub(super) fn follow<'d>(
         let Ends { returns, jumps } = ends(architecture, code, address);
         found.extend(returns);
         for (from, target) in jumps {
-            let within = |(address, code): &(u64, &[u8])| (*address..*address + code.len() as u64).contains(&target);
+            let within = |(address, code): &(u64, &[u8])| {
+                (*address..address.saturating_add(code.len() as u64)).contains(&target)
+            };
             if pieces.iter().any(within) {
                 continue;
             }

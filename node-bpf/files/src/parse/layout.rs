@@ -1,62 +1,24 @@
 //! The offsets of rank, size and hash in NCCL's communicator structure (`struct ncclComm`): read
 //! from the debug information of the library file that is in use, because they change with every
 //! version and with the CUDA it was built for. The wheels carry DWARF; a stripped library has none,
-//! and then nothing is guessed. `late` reads a process's memory with it.
-
-use std::collections::HashMap;
-use std::fs::File;
-use std::path::Path;
-use std::sync::Arc;
+//! and then nothing is guessed.
 
 use gimli::{
     AttributeValue, DebuggingInformationEntry, Dwarf, EndianSlice, Reader as _, RunTimeEndian, Unit, UnitOffset,
 };
-use object::read::ReadCache;
-use object::{Object, ObjectSection};
+use object::{Object as _, ObjectSection};
 
-/// `NCCL_MAGIC`: the value of `startMagic` in a communicator that is alive (2.20 and later).
-pub(crate) const MAGIC: u64 = 0x0280_0280_0280_0280;
+use super::sections::Object;
+use crate::question::CommLayout;
 
-/// Debug information larger than this is not read.
-const MOST_DEBUG_BYTES: u64 = 1 << 30;
-
-/// Byte offsets in `struct ncclComm`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CommLayout {
-    /// `int rank`.
-    pub(crate) rank: u64,
-    /// `int nRanks`.
-    pub(crate) nranks: u64,
-    /// `uint64_t commHash`.
-    pub(crate) hash: Option<u64>,
-    /// `uint64_t startMagic`.
-    pub(crate) magic: Option<u64>,
-}
-
-/// The layouts of the files seen so far, by build id: the same library in many containers is read
-/// once.
-#[derive(Debug, Default)]
-pub(crate) struct Layouts {
-    by_build: HashMap<Vec<u8>, Result<Arc<CommLayout>, String>>,
-}
-
-impl Layouts {
-    /// The layout that a library file has; the error says why it cannot be known.
-    pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<CommLayout>, String> {
-        let file = File::open(path).map_err(|e| e.to_string())?;
-        let cache = ReadCache::new(file);
-        let object = object::File::parse(&cache).map_err(|e| format!("not an ELF file: {e}"))?;
-        let build_id = object.build_id().ok().flatten().map(<[u8]>::to_vec);
-        let Some(build_id) = build_id else {
-            return read(&object).map(Arc::new);
-        };
-        self.by_build.entry(build_id).or_insert_with(|| read(&object).map(Arc::new)).clone()
-    }
-}
+/// No field of a structure lies beyond: that of NCCL 2.32 has two megabytes.
+const MOST_OFFSET: u64 = 64 << 20;
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 
-fn read<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Result<CommLayout, String> {
+/// The layout that the file describes; the error says why it cannot be known.
+pub(super) fn read<'data>(object: &Object<'data>) -> Result<CommLayout, String> {
+    let object = &object.file;
     let endian = if object.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let load = |id: gimli::SectionId| -> Result<Slice<'data>, String> {
         use gimli::SectionId::{DebugAbbrev, DebugAddr, DebugInfo, DebugLine, DebugLineStr, DebugStr, DebugStrOffsets};
@@ -65,9 +27,6 @@ fn read<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Result<C
             || matches!(id, DebugLine | DebugAddr);
         let section = object.section_by_name(id.name()).filter(|_| needed);
         let bytes = match section {
-            Some(section) if section.size() > MOST_DEBUG_BYTES => {
-                return Err(format!("its {} is too large to be read", id.name()));
-            }
             Some(section) => {
                 let compressed =
                     section.compressed_file_range().is_ok_and(|r| r.format != object::CompressionFormat::None);
@@ -83,7 +42,9 @@ fn read<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Result<C
     if object.section_by_name(".debug_info").is_none() {
         return Err("it carries no debug information".to_owned());
     }
-    let dwarf = Dwarf::load(load)?;
+    let mut dwarf = Dwarf::load(load)?;
+    // Units may share one table of abbreviations: it is read once, not once a unit.
+    dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
     let mut units = dwarf.units();
     while let Some(header) = units.next().map_err(damaged)? {
         let unit = dwarf.unit(header).map_err(damaged)?;
@@ -151,7 +112,11 @@ fn members<'a>(
             }
         }
     }
-    Ok(rank.zip(nranks).map(|(rank, nranks)| CommLayout { rank, nranks, hash, magic }))
+    let within = |layout: &CommLayout| {
+        let offsets = [Some(layout.rank), Some(layout.nranks), layout.hash, layout.magic];
+        offsets.into_iter().flatten().all(|offset| offset < MOST_OFFSET)
+    };
+    Ok(rank.zip(nranks).map(|(rank, nranks)| CommLayout { rank, nranks, hash, magic }).filter(within))
 }
 
 fn offset(value: AttributeValue<Slice<'_>>) -> Option<u64> {

@@ -1,0 +1,54 @@
+//! CPython's symbols in a file.
+
+use object::elf::{self, FileHeader64};
+use object::read::elf::{Sym, SymbolTable};
+use object::{Endianness, Object as _, ObjectSection};
+
+use super::sections::Object;
+use crate::question::Interpreter;
+
+const NAMES: [&[u8]; 3] = [b"_PyRuntime", b"Py_Version", b"PyCode_Type"];
+
+/// Exported symbols are found by the hash table, without reading all names. The file's own symbols
+/// are read where it has the interpreter's section, or `deep`.
+pub(super) fn read(object: &Object<'_>, deep: bool) -> Interpreter {
+    let mut found = exported(object);
+    let section = object.file.section_by_name(".PyRuntime").map(|section| section.address());
+    if found[0].is_none() && (deep || section.is_some()) {
+        let own = all(object, object.file.elf_symbol_table());
+        for (found, own) in found.iter_mut().zip(own) {
+            *found = own.or(*found);
+        }
+    }
+    let [runtime, version, code_type] = found;
+    Interpreter { runtime: runtime.or(section), version, code_type, segments: object.segments.clone() }
+}
+
+fn exported(object: &Object<'_>) -> [Option<u64>; 3] {
+    let file = &object.file;
+    let symbols = file.elf_dynamic_symbol_table();
+    let endian = file.endian();
+    let Ok(Some((table, _))) = file.elf_section_table().gnu_hash(endian, file.data()) else {
+        return all(object, symbols);
+    };
+    let versions = Default::default();
+    NAMES.map(|name| {
+        let (_, symbol) = table.find(endian, name, elf::gnu_hash(name), None, symbols, &versions)?;
+        Some(symbol.st_value(endian)).filter(|address| *address != 0)
+    })
+}
+
+type Table<'d> = SymbolTable<'d, FileHeader64<Endianness>, &'d [u8]>;
+
+/// An extension module names the interpreter's symbols as undefined ones.
+fn all(object: &Object<'_>, table: &Table<'_>) -> [Option<u64>; 3] {
+    let endian = object.file.endian();
+    let mut found = [None; 3];
+    for symbol in table.iter().filter(|symbol| symbol.st_shndx(endian) != elf::SHN_UNDEF) {
+        let name = symbol.name(endian, table.strings()).unwrap_or_default();
+        if let Some(at) = NAMES.iter().position(|wanted| *wanted == name) {
+            found[at] = Some(symbol.st_value(endian)).filter(|address| *address != 0);
+        }
+    }
+    found
+}
