@@ -26,7 +26,7 @@ pub struct Truth {
 
 /// The call's name as it is recorded; none of what is no call.
 #[must_use]
-pub fn name(op: &Op) -> Option<&'static str> {
+pub(super) fn name(op: &Op) -> Option<&'static str> {
     match op {
         Op::Collective(call) => Some(call.func.name()),
         Op::Send { waits: true, .. } => Some("ssend"),

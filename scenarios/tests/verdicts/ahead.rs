@@ -20,8 +20,6 @@ fn all_reduce(rank: usize, seq: u64, entry_ns: i64, duration_ns: i64) -> Observa
         comm_hash: 7,
         func: "all_reduce".into(),
         seq,
-        comm_seq: Some(seq),
-        payload: Default::default(),
         entry_ns,
         duration_ns,
         tier: 0,

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use recorded::{bytedance_csv, flight_recorder};
-use verdicts::{Rules, Verdict, analyse};
+use recorded::{Dumps, bytedance_csv};
+use verdicts::{Report, Rules, Verdict, analyse};
 
 /// A recorded job's file below the folder of recordings; none, said on standard error, where there
 /// is no such folder. Where the folder is there, so has the file to be.
@@ -23,6 +23,11 @@ fn recorded(name: &str) -> Option<String> {
     let unpacked = std::process::Command::new("gzip").args(["-dcf", &file]).output().expect("gzip runs");
     assert!(unpacked.status.success(), "{file}: {}", String::from_utf8_lossy(&unpacked.stderr));
     Some(String::from_utf8(unpacked.stdout).expect("text"))
+}
+
+/// The report on a flight recorder's dump of all ranks.
+fn of_dump(json: &str) -> Report {
+    Dumps::of_job(serde_json::from_str(json).expect("JSON")).expect("as recorded").report()
 }
 
 #[test]
@@ -215,10 +220,7 @@ fn recorded_hangs_stay_the_same_with_ranks_renamed_and_missing() {
             let mut dropped: Vec<i32> = (0..16).filter(|r| !truth.contains(r)).collect();
             dropped.shuffle(&mut rng);
             dropped.truncate((seed % 3) as usize);
-            let report = analyse(
-                &flight_recorder(&altered_hang(&dump, &names, &dropped)).expect("as recorded"),
-                &Rules::default(),
-            );
+            let report = of_dump(&altered_hang(&dump, &names, &dropped));
             let Verdict::Hang(hang) = &report.verdict else { panic!("{name}: {:#?}", report.verdict) };
             let mut missing: Vec<i32> = hang.missing.iter().map(|m| m.who.rank).collect();
             missing.sort_unstable();
@@ -242,7 +244,7 @@ fn the_recorded_stage_imbalance_names_no_rank() {
 fn the_recorded_hangs_are_named_exactly() {
     for (name, truth) in [("gpu_error_1st", [12, 14]), ("lock_gil_2nd", [10, 15])] {
         let Some(dump) = recorded(&format!("nvrx-hangs/json/{name}.json")) else { return };
-        let report = analyse(&flight_recorder(&dump).expect("as recorded"), &Rules::default());
+        let report = of_dump(&dump);
         let Verdict::Hang(hang) = &report.verdict else { panic!("{name}: {:#?}", report.verdict) };
         let mut missing: Vec<i32> = hang.missing.iter().map(|m| m.who.rank).collect();
         missing.sort_unstable();
