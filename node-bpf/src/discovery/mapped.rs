@@ -36,6 +36,9 @@ pub(super) struct MappedFiles<K, S> {
     turned_away: HashSet<(u32, u32)>,
 }
 
+/// A file with what it is known by.
+pub(super) type KeyedFile<K, S> = (Key, MappedFile<K, S>);
+
 impl<K, S> Default for MappedFiles<K, S> {
     fn default() -> Self {
         Self { files: HashMap::new(), by_pid: HashMap::new(), turned_away: HashSet::new() }
@@ -97,7 +100,7 @@ impl<K: Eq + Hash, S> MappedFiles<K, S> {
 
     /// Takes out the files that nobody has mapped for a while, and the processes for whose files
     /// there may be room now.
-    pub(super) fn take_unused(&mut self, now: Instant) -> (Vec<(Key, MappedFile<K, S>)>, Vec<u32>) {
+    pub(super) fn take_unused(&mut self, now: Instant) -> (Vec<KeyedFile<K, S>>, Vec<u32>) {
         let is_over = |file: &MappedFile<K, S>| file.unused.is_some_and(|since| now.duration_since(since) >= UNUSED);
         let unused: Vec<_> = self.files.extract_if(|_, file| is_over(file)).collect();
         let users: HashSet<u32> = unused.iter().map(|(_, file)| file.user).collect();

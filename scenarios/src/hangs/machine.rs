@@ -82,7 +82,8 @@ pub fn run(program: &Program) -> Run {
         received: HashMap::new(),
         finalizing: BTreeMap::new(),
     };
-    while (0..ranks).fold(false, |moved, rank| machine.step(rank) || moved) {}
+    // (Each is to step, whatever the others do.)
+    while (0..ranks).filter(|rank| machine.step(*rank)).count() > 0 {}
     let waits_for = (0..ranks).map(|rank| machine.needs(rank).err().unwrap_or_default()).collect();
     let last_ns = machine.made.iter().flatten().map(|made| made.left_ns.unwrap_or(made.entry_ns)).max().unwrap_or(0);
     Run { made: machine.made, waits_for, last_ns }

@@ -35,7 +35,11 @@ enum Contents {
 
 /// The recordings at a path: itself, or those in the directory and in its directories, sorted.
 pub(super) fn collect(path: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    if path.is_dir() { inside(path, 0, files) } else { Ok(files.push(path.to_owned())) }
+    if path.is_dir() {
+        return inside(path, 0, files);
+    }
+    files.push(path.to_owned());
+    Ok(())
 }
 
 fn inside(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
@@ -82,10 +86,13 @@ fn begins_like_a_dump(file: File) -> bool {
     read && (first.is_empty() || pickle::is_pickle(&first) || first.starts_with(b"{"))
 }
 
+/// A file of one rank: its dump, or why it cannot be read.
+type OfOneRank = (PathBuf, Result<Box<Dump>, String>);
+
 /// Each recording with its name. Dumps of single ranks that belong together are one recording.
 pub(super) fn recordings(files: &[PathBuf]) -> anyhow::Result<Vec<(String, Recording)>> {
     let mut found = Vec::new();
-    let mut folders: BTreeMap<PathBuf, Vec<(PathBuf, Result<Box<Dump>, String>)>> = BTreeMap::new();
+    let mut folders: BTreeMap<PathBuf, Vec<OfOneRank>> = BTreeMap::new();
     for path in files {
         match contents(path).with_context(|| format!("reading {}", path.display()))? {
             Contents::All(recording) => found.push((path.display().to_string(), recording)),

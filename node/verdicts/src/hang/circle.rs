@@ -94,8 +94,8 @@ impl<'a> Circles<'a> {
                     circle.reverse();
                     return circle;
                 }
-                if !came.contains_key(&to) {
-                    came.insert(to, (who, at));
+                if let std::collections::btree_map::Entry::Vacant(new) = came.entry(to) {
+                    new.insert((who, at));
                     next.push_back(to);
                 }
             }

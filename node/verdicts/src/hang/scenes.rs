@@ -169,7 +169,9 @@ fn one_calls_another_function_than_the_others() {
 fn the_root_gathers_while_the_others_are_in_a_barrier() {
     let mut scene = Scene::new(4);
     scene.inside(WORLD, 0, "gather", Some(0));
-    (1..4).for_each(|rank| drop(scene.inside(WORLD, rank, "barrier", None)));
+    (1..4).for_each(|rank| {
+        scene.inside(WORLD, rank, "barrier", None);
+    });
     let of = scene.hang().differing.expect("calls differ");
     assert_eq!(
         (of.position, of.calls.iter().map(|call| &*call.func).collect::<Vec<_>>()),
@@ -191,7 +193,9 @@ fn ranks_that_are_in_a_call_that_others_never_made_wait_for_these() {
 #[test]
 fn a_root_that_computes_is_missing_and_no_circle() {
     let mut scene = Scene::new(4);
-    (1..4).for_each(|rank| drop(scene.inside(WORLD, rank, "broadcast", Some(0))));
+    (1..4).for_each(|rank| {
+        scene.inside(WORLD, rank, "broadcast", Some(0));
+    });
     scene.does(0, Activity::Running);
     assert_eq!(missing(&scene.hang()), [(0, Absence::NotEntered)]);
     // Of others that have not come either nobody waits for any but the root.
@@ -204,7 +208,9 @@ fn a_root_that_computes_is_missing_and_no_circle() {
 #[test]
 fn a_first_barrier_names_the_rank_that_never_called_anything() {
     let mut scene = Scene::unborn(4);
-    [0, 2, 3].into_iter().for_each(|rank| drop(scene.inside(WORLD, rank, "barrier", None)));
+    [0, 2, 3].into_iter().for_each(|rank| {
+        scene.inside(WORLD, rank, "barrier", None);
+    });
     let hang = scene.hang();
     assert_eq!((missing(&hang), hang.not_heard.len()), (vec![(1, Absence::NotEntered)], 0));
     insta::assert_snapshot!("first_barrier", scene.said());
@@ -220,12 +226,16 @@ fn a_first_barrier_names_the_rank_that_never_called_anything() {
 fn a_rank_that_finalizes_early_says_so() {
     let mut scene = Scene::new(3);
     scene.inside(WORLD, 2, "finalize", None);
-    (0..2).for_each(|rank| drop(scene.inside(WORLD, rank, "barrier", None)));
+    (0..2).for_each(|rank| {
+        scene.inside(WORLD, rank, "barrier", None);
+    });
     let of = scene.hang().differing.expect("calls differ");
     assert_eq!((&*of.calls[0].func, of.calls[0].ranks[0].rank), ("finalize", 2));
     // A library that does not count its end among the collectives.
     let mut scene = Scene::new(3);
-    (0..2).for_each(|rank| drop(scene.inside(WORLD, rank, "barrier", None)));
+    (0..2).for_each(|rank| {
+        scene.inside(WORLD, rank, "barrier", None);
+    });
     let (node, pid, func, since_ns) = (host(2), 1, "finalize".into(), 20 * S);
     scene.input.in_calls.push(InCall { node, pid, func, since_ns, ..InCall::default() });
     let said = scene.said();
@@ -237,7 +247,9 @@ fn a_rank_that_finalizes_early_says_so() {
 fn a_receive_of_what_is_never_sent_is_a_circle_with_the_barrier_of_the_others() {
     let mut scene = Scene::new(4);
     scene.with_peer(0, "recv", 1, 7);
-    (1..4).for_each(|rank| drop(scene.inside(WORLD, rank, "barrier", None)));
+    (1..4).for_each(|rank| {
+        scene.inside(WORLD, rank, "barrier", None);
+    });
     let hang = scene.hang();
     assert_eq!((hang.missing.len(), hang.circles.len()), (0, 1));
     let edges: Vec<_> = hang.circles[0].iter().map(|e| (e.who.rank, &*e.call.func, e.waits_for.rank)).collect();
@@ -253,7 +265,9 @@ fn a_receive_of_what_is_never_sent_is_a_circle_with_the_barrier_of_the_others() 
 #[test]
 fn synchronous_sends_in_a_ring_are_a_circle() {
     let mut scene = Scene::new(4);
-    (0..4).for_each(|rank| drop(scene.with_peer(rank, "ssend", (rank + 1) % 4, 3)));
+    (0..4).for_each(|rank| {
+        scene.with_peer(rank, "ssend", (rank + 1) % 4, 3);
+    });
     let hang = scene.hang();
     assert_eq!((hang.circles[0].len(), hang.missing.len(), hang.differing), (4, 0, None));
     insta::assert_snapshot!("ring_of_sends", scene.said());
@@ -330,7 +344,9 @@ fn other_sizes_roots_types_and_reductions_are_findings() {
 #[test]
 fn a_rank_that_has_ended_is_said_to_have() {
     let mut scene = Scene::new(4);
-    (0..3).for_each(|rank| drop(scene.inside(WORLD, rank, "barrier", None)));
+    (0..3).for_each(|rank| {
+        scene.inside(WORLD, rank, "barrier", None);
+    });
     scene.does(3, Activity::Ended);
     assert_eq!(missing(&scene.hang()), [(3, Absence::Gone)]);
     insta::assert_snapshot!("ended", scene.said());
@@ -363,7 +379,9 @@ fn a_receive_of_a_device_that_nobody_sends_names_the_sender() {
 fn ranks_that_stand_apart_because_small_messages_pass_are_no_hang() {
     // The root of broadcasts is 50 calls ahead, and computes; nobody waits for long.
     let mut scene = Scene::new(4);
-    (0..50).for_each(|_| drop(scene.made(WORLD, 0, "broadcast", Some(0))));
+    (0..50).for_each(|_| {
+        scene.made(WORLD, 0, "broadcast", Some(0));
+    });
     assert!(!matches!(scene.report().verdict, Verdict::Hang(_)));
     // Who makes calls up to the end holds nobody up for good.
     let mut scene = Scene::new(2);
