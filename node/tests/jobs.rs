@@ -77,19 +77,16 @@ fn each_job_has_a_verdict_of_its_own_judges_at_every_agent_and_a_dead_judge_is_r
     assert_eq!(of(|answer| &answer["standing"]).len(), 1, "all agents name the same judges");
     let small = of(|answer| &answer["other_jobs"][0]["standing"]);
     assert_eq!(small, BTreeSet::from([BTreeSet::from(["m1".to_owned(), "m2".to_owned()])]));
-    // A host that is the culprit of a fourth job of four hosts is named for that.
-    let repeated = wait_for("the host that is a culprit again", || {
-        // (Once, unless another host became the job's first judge at that moment.)
-        let sql = "SELECT culprit_node, max(detail) FROM findings WHERE verdict = 'repeat_culprit' \
-                   GROUP BY culprit_node, job_id";
+    // Its host was the culprit of three other jobs; but this delay is the program's own, which sleeps
+    // by its own doing: nothing is said of the host.
+    wait_for("the finding with its cause", || {
+        let sql = "SELECT count(*) FROM findings WHERE culprit_node = 'm2' AND ts_ns > unixepoch() * 1000000000 - 3600000000000 \
+                   AND json_extract(detail, '$.cause.named') LIKE '%sleep%'";
         let (answer, _) = lab.query("m3", sql, &[]);
-        match answer["rows"].as_array().map(Vec::as_slice) {
-            Some([found]) => Ok(found.clone()),
-            _ => Err(answer["rows"].to_string()),
-        }
+        if answer["rows"][0][0].as_i64() > Some(0) { Ok(()) } else { Err(answer.to_string()) }
     });
-    assert_eq!(repeated[0], "m2");
-    assert!(repeated[1].as_str().is_some_and(|text| text.contains("in 4 of the 4 jobs")), "{repeated}");
+    let (repeated, _) = lab.query("m3", "SELECT count(*) FROM findings WHERE verdict = 'repeat_culprit'", &[]);
+    assert_eq!(repeated["rows"][0][0], 0, "{repeated}");
     // What jobs there are, and who was waited for, of the mesh.
     let output = lab.ask("m4", "jobs", &["--format", "json", "--sacct", "off", "--timeout", "60s"]);
     let listed: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));

@@ -197,7 +197,7 @@ fn trace_processor_counts_as_sql_does() {
 
 /// Tables of an older or foreign node.
 const OLD: &str = "CREATE TABLE collectives (ts_ns INTEGER, duration_ns INTEGER, pid INTEGER, tid INTEGER, rank INTEGER, nranks INTEGER, \
-    comm_hash INTEGER, func TEXT, seq INTEGER, count INTEGER, datatype TEXT, bytes INTEGER, reduce_op TEXT, root INTEGER, stream INTEGER, \
+    comm_hash INTEGER, func TEXT, seq INTEGER, comm_seq INTEGER, count INTEGER, datatype TEXT, bytes INTEGER, reduce_op TEXT, root INTEGER, stream INTEGER, \
     library TEXT, tier INTEGER, ret INTEGER, captured INTEGER, job_id TEXT);";
 
 #[test]
@@ -211,7 +211,7 @@ fn a_mesh_is_asked_as_well_and_what_is_missing_is_said() {
             .map(|seq| {
                 let ts = now - 20_000_000_000 + seq * 200_000_000;
                 format!(
-                    "INSERT INTO collectives VALUES ({ts}, 1000000, 7, 7, {rank}, 2, 99, 'barrier', {seq}, NULL, NULL, NULL, NULL, NULL, NULL, \
+                    "INSERT INTO collectives VALUES ({ts}, 1000000, 7, 7, {rank}, 2, 99, 'barrier', {seq}, {seq}, NULL, NULL, NULL, NULL, NULL, NULL, \
                      'mpi', 1, 0, 0, NULL);"
                 )
             })
@@ -258,7 +258,7 @@ fn what_cannot_be_exported_is_said_before_anything_is_written() {
     let cases: [(&[&str], i32, &str); 5] = [
         (&["--between", "10m", "20m"], 2, "A has to be before B"),
         (&["--ranks", "900"], 1, "no process is known that is of these ranks"),
-        (&["--job", "1"], 1, "no process is known"),
+        (&["--job", "1"], 1, "no job '1' is known: only 4711 is"),
         (&["--out", "x.csv"], 2, "cannot be used with"),
         (&["--ranks", "x"], 2, "are no ranks"),
     ];

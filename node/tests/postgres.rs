@@ -93,7 +93,19 @@ fn psql_asks_describes_and_reads_errors() {
     assert!(wrong.contains("42601") && wrong.contains("The dialect is SQLite's"), "{wrong}");
     assert!(failed("SELECT no_such FROM collectives").contains("no_such"));
     assert!(failed("INSERT INTO collectives VALUES (1)").contains("ERROR"));
-    assert!(failed("COPY collectives TO STDOUT").contains("0A000"));
+    assert!(failed("COPY collectives FROM STDIN").contains("0A000"));
+    assert_eq!(served.rows("COPY (SELECT 1, NULL, 'a b') TO STDOUT"), "1\t\\N\ta b\n");
+    assert_eq!(served.rows("SELECT count(*) FROM \"public\".\"collectives\""), "800\n");
+    assert_eq!(
+        served.rows(
+            "BEGIN; DECLARE c CURSOR FOR SELECT rank FROM collectives ORDER BY rank; FETCH 2 FROM c; CLOSE ALL; COMMIT"
+        ),
+        "BEGIN\nDECLARE CURSOR\n0\n0\nCLOSE CURSOR ALL\nCOMMIT\n"
+    );
+    // More than the server gives: the most, and a warning.
+    let longest = served.psql(&["-At", "-c", "SET statement_timeout = '1h'; SHOW statement_timeout"]);
+    assert_eq!(stdout(&longest), "SET\n120000ms\n");
+    assert!(stderr(&longest).contains("WARNING"), "{}", stderr(&longest));
     assert!(failed("SELECT * FROM pg_class, collectives").contains("in one statement"));
 
     let mut other = Command::new("psql");
@@ -141,7 +153,7 @@ fn drivers_ask_with_parameters_stream_and_cancel() {
     let ran =
         Command::new(interpreter).arg(python::script("postgres_clients.py")).arg(&served.url).output().expect("runs");
     assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
-    assert_eq!(stdout(&ran).trim(), "psycopg sqlalchemy pandas");
+    assert_eq!(stdout(&ran).trim(), "psycopg asyncpg pg8000 sqlalchemy pandas");
 }
 
 #[test]

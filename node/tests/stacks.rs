@@ -93,10 +93,11 @@ fn the_late_rank_is_at_another_line_than_those_who_wait_for_it() {
     let folded = stdout(&lab.ask("m1", "stacks", &["--format", "folded", "--samples", "5"]));
     assert!(folded.lines().any(|line| line.contains("step (") && line.contains(";all_reduce (")), "{folded}");
     // Nobody has such a rank; a job that nobody runs.
-    for nobody in [["--ranks", "7"], ["--job", "no-such-job"]] {
-        let output = lab.ask("m1", "stacks", &nobody);
-        assert!(stdout(&output).starts_with("no ranks"), "{}", stdout(&output));
-    }
+    let output = lab.ask("m1", "stacks", &["--ranks", "7"]);
+    assert!(stdout(&output).starts_with("no ranks"), "{}", stdout(&output));
+    let output = lab.ask("m1", "stacks", &["--job", "no-such-job"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(stderr(&output).contains("no job 'no-such-job' is known"), "{}", stderr(&output));
 
     // The time that sampling takes has to fit into the deadline.
     let output = lab.ask("m1", "stacks", &["--samples", "200", "--every", "100ms"]);

@@ -301,7 +301,7 @@ fn a_rank_that_is_stopped_in_a_call_that_all_have_entered_is_named() {
         assert_eq!(missing(answer), [(5, "m3".to_owned())], "{answer}");
         let rank = &answer["verdict"]["missing"][0];
         assert_eq!((&rank["absence"], &rank["activity"]), (&"stopped".into(), &"stopped".into()), "{answer}");
-        assert_eq!((&rank["func"], &rank["holds_up"]), (&"all_reduce".into(), &7.into()), "{answer}");
+        assert_eq!((&rank["call"]["func"], &rank["holds_up"]), (&"all_reduce".into(), &7.into()), "{answer}");
     };
     all_say(&lab, "hang").iter().for_each(named);
     // The verdict of the stores and the hosts is the same.

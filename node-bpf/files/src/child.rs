@@ -97,8 +97,9 @@ impl Mapped {
         let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
         let bytes = bytes.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         let descriptor = file.as_fd().as_raw_fd();
+        // Shared: into private mappings the kernel puts the breakpoints of probes, also of our own.
         // SAFETY: asks for new memory, at no address of ours.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_PRIVATE, descriptor, 0) };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, descriptor, 0) };
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapped { at, bytes }) }
     }
 

@@ -81,6 +81,7 @@ pub(super) fn root() -> Command {
     let command = Cli::command();
     let listed = list(&command);
     command
+        .about("Which rank holds the job up, and why: ask any host.")
         .before_help(listed)
         .after_help("\n`rankmesh help COMMAND` says more; `rankmesh help` also lists topics.")
         .help_template(TEMPLATE)

@@ -113,7 +113,8 @@ fn jobs_are_listed_from_stores_and_archive_with_accounting() {
     let again = jobs(&["--db", text(&stores), "--out", text(&parquet)]);
     assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
     let none = jobs(&["--db", text(&stores), "--job", "1"]);
-    assert!(none.status.code() == Some(2) && stderr(&none).contains("no calls of job 1"), "{}", stderr(&none));
+    let said = "no job '1' is known: only 4711 is";
+    assert!(none.status.code() == Some(1) && stderr(&none).contains(said), "{}", stderr(&none));
 
     // Who was a culprit most often, as docs/history.md asks.
     let sql = documented("Which hosts were culprits most often this month, over different jobs:");

@@ -1,10 +1,15 @@
-"""Asks a server by psycopg and SQLAlchemy; says which went well. usage: postgres_clients.py URL"""
+"""Asks a server by psycopg, asyncpg, pg8000, SQLAlchemy and pandas; says which went well. usage: postgres_clients.py URL"""
 
+import asyncio
+import io
 import sys
 import threading
 import time
+import urllib.parse
 
+import asyncpg
 import pandas
+import pg8000.native
 import psycopg
 import sqlalchemy
 
@@ -42,7 +47,7 @@ def of_psycopg():
             assert sum(row[0] for row in cursor.stream(many)) == 200000 * 200001 // 2
         message = fails(lambda: conn.execute("SELECT ts_ns::date FROM collectives"), psycopg.errors.SyntaxError)
         assert "SQLite" in message, message
-        fails(lambda: conn.execute("DECLARE c CURSOR FOR SELECT 1"), psycopg.errors.FeatureNotSupported)
+        fails(lambda: conn.execute("DECLARE c CURSOR FOR SELECT 1"), psycopg.errors.NoActiveSqlTransaction)
         fails(lambda: conn.execute("SELECT 1; SELECT 2", [], prepare=True), psycopg.errors.SyntaxError)
         assert conn.execute("SELECT 3").fetchone() == (3,)
         # A question that takes long ends when it is cancelled, and its deadline holds.
@@ -61,6 +66,53 @@ def of_psycopg():
         fails(lambda: conn.execute("SELECT 1"), psycopg.errors.InFailedSqlTransaction)
         conn.rollback()
         assert conn.execute("SELECT 1").fetchone() == (1,)
+        conn.rollback()
+        # A cursor at the server, and an answer as one stream.
+        with conn.cursor("some rows") as cursor:
+            cursor.execute("SELECT rank, seq FROM collectives ORDER BY rank, seq")
+            assert cursor.fetchmany(3) == [(0, 0), (0, 1), (0, 2)]
+            assert len(cursor.fetchall()) == 797
+        with conn.cursor().copy("COPY (SELECT rank, count(*) FROM collectives GROUP BY rank ORDER BY rank) TO STDOUT") as copy:
+            assert list(copy.rows())[:2] == [("0", "100"), ("1", "100")]
+        conn.execute("SET LOCAL statement_timeout = '3s'")
+        conn.commit()
+        assert conn.execute("SHOW statement_timeout").fetchone() == ("10000ms",)
+
+
+async def of_asyncpg():
+    """asyncpg asks for the types of parameters and of columns before it sends values."""
+    pool = await asyncpg.create_pool(url, min_size=1, max_size=2)
+    for _ in range(3):  # the pool resets a connection whenever it comes back
+        async with pool.acquire() as conn:
+            ranks = "SELECT rank, count(*) AS n FROM collectives GROUP BY rank HAVING count(*) > $1 ORDER BY rank LIMIT $2"
+            assert [tuple(row) for row in await conn.fetch(ranks, 0, 2)] == [(0, 100), (1, 100)]
+            assert await conn.fetch(ranks, 100, 2) == []
+            calls = "SELECT count(*) FROM collectives WHERE duration_ns / 1000 > $1"
+            assert await conn.fetchval(calls, 0) > 0
+            types = (await conn.prepare("SELECT sum(seq), avg(seq) FROM collectives WHERE rank = $1")).get_attributes()
+            assert [column.type.name for column in types] == ["int8", "float8"], types
+            assert tuple(await conn.fetchrow("SELECT sum(seq), avg(seq) FROM collectives WHERE rank = $1", 77)) == (None, None)
+            try:
+                await conn.fetch("SELECT 1 FROM collectives WHERE $1 IS NULL", None)
+                raise AssertionError("a parameter without a type was accepted")
+            except asyncpg.exceptions.IndeterminateDatatypeError as error:
+                assert "CAST($1 AS" in str(error), error
+            async with conn.transaction():
+                rows = [row["seq"] async for row in conn.cursor("SELECT seq FROM collectives WHERE rank = 0 ORDER BY seq", prefetch=7)]
+            assert rows == list(range(100)), rows
+            copied = io.BytesIO()
+            await conn.copy_from_query("SELECT rank, node FROM collectives ORDER BY rank LIMIT 1", output=copied, format="csv")
+            assert copied.getvalue() == b"0,n0\n", copied.getvalue()
+    await pool.close()
+
+
+def of_pg8000():
+    """pg8000 sends parameters without types."""
+    to = urllib.parse.urlparse(url)
+    conn = pg8000.native.Connection(to.username, password=to.password, host=to.hostname, port=to.port, database="rankmesh")
+    assert conn.run("SELECT count(*) FROM (SELECT rank FROM collectives GROUP BY rank HAVING count(*) > :n)", n=0) == [[8]]
+    assert conn.run("SELECT count(*) FROM collectives WHERE func = :f AND rank = :r", f="all_reduce", r=3) == [[100]]
+    conn.close()
 
 
 def of_sqlalchemy():
@@ -88,8 +140,13 @@ def of_sqlalchemy():
 def of_pandas(engine):
     frame = pandas.read_sql("SELECT node, count(*) AS n FROM collectives GROUP BY node ORDER BY node", engine)
     assert frame.n.tolist() == [400, 400], frame
+    with engine.connect().execution_options(stream_results=True) as conn:
+        chunks = [len(chunk) for chunk in pandas.read_sql("SELECT rank FROM collectives", conn, chunksize=300)]
+    assert chunks == [300, 300, 200], chunks
 
 
 of_psycopg()
+asyncio.run(of_asyncpg())
+of_pg8000()
 of_pandas(of_sqlalchemy())
-print("psycopg sqlalchemy pandas")
+print("psycopg asyncpg pg8000 sqlalchemy pandas")

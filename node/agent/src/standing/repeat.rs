@@ -145,7 +145,7 @@ mod tests {
     fn row(job: &str) -> Vec<Value> {
         let text = |text: &str| Value::Text(text.as_bytes().to_vec());
         let hosts = text(r#"["n1","n2","n7","n8"]"#);
-        vec![text(job), text("n7"), text("rank"), Value::Integer(1), hosts, Value::Null]
+        vec![text(job), text("n7"), text("rank"), Value::Integer(job.parse().unwrap()), hosts, Value::Null]
     }
 
     #[test]

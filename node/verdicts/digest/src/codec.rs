@@ -23,6 +23,9 @@ use text::{from_text, to_text};
 
 use super::Digest;
 
+/// A communicator: hash and size.
+type CommKey = (u64, Option<i32>);
+
 /// Version of the layout.
 const VERSION: u8 = 7;
 /// Largest magnitude of a time or a sum: 2^55 us is more than a thousand years.

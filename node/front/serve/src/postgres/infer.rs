@@ -388,7 +388,7 @@ impl<'a> Look<'a> {
             return self.branches(before);
         }
         // Among others: in a list, or the arguments of a function.
-        if self.is_any(before, &["(", ","]) && self.is_any(to, &[")", ","]) {
+        if self.is_any(before, &["(", ","]) && self.is_any(to, &[")", ","]) && self.opened_before(from).is_some() {
             return self.among(from);
         }
         // Alone in parentheses, or in the list of a SELECT.
@@ -406,10 +406,10 @@ impl<'a> Look<'a> {
             || token.is(")")
     }
 
-    /// The type of a value in a list or among arguments.
-    fn among(&self, at: usize) -> Option<Inferred> {
+    /// The parenthesis around a token.
+    fn opened_before(&self, at: usize) -> Option<usize> {
         let mut depth = 0_usize;
-        let open = (0..at).rev().find(|&before| {
+        (0..at).rev().find(|&before| {
             let token = &self.tokens[before];
             if token.is(")") || token.is("]") {
                 depth += 1;
@@ -420,7 +420,12 @@ impl<'a> Look<'a> {
                 depth -= 1;
             }
             false
-        })?;
+        })
+    }
+
+    /// The type of a value in a list or among arguments.
+    fn among(&self, at: usize) -> Option<Inferred> {
+        let open = self.opened_before(at)?;
         let close = closing(self.tokens, open)?;
         let before = open.checked_sub(1)?;
         if self.is(before, "in") {
@@ -756,6 +761,8 @@ mod tests {
             ("SELECT rank + $1 FROM collectives", Real),
             ("SELECT $1", Text),
             ("SELECT $1 AS x FROM collectives", Text),
+            ("SELECT 1, $1, 2", Text),
+            ("SELECT max(rank), $1 FROM collectives", Text),
             ("SELECT coalesce(rank, $1) FROM collectives", Integer),
             ("SELECT max(duration_ns, $1) FROM collectives", Integer),
             ("SELECT CASE WHEN rank = 1 THEN $1 ELSE duration_ns END FROM collectives", Integer),

@@ -10,12 +10,9 @@ use super::coder::{Coded, Coder};
 use super::expected::Before;
 use super::neighbour::Neighbour;
 use super::{
-    DecodeError, HEADS, LARGEST, LIBRARIES, MOST_BLOCKS, NEXT_COMM, NEXT_RANK, OTHER_COMM, OTHER_LIBRARY, VERSION,
-    fold, still, unfold,
+    CommKey, DecodeError, HEADS, LARGEST, LIBRARIES, MOST_BLOCKS, NEXT_COMM, NEXT_RANK, OTHER_COMM, OTHER_LIBRARY,
+    VERSION, fold, still, unfold,
 };
-
-/// A communicator: hash and size.
-pub(super) type CommKey = (u64, Option<i32>);
 
 impl Coder<'_> {
     pub(super) fn digest(&mut self, digest: &mut Digest) -> Coded<()> {

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use super::super::{Digest, Membership, Process};
 use super::coder::{Coded, Coder};
-use super::layout::CommKey;
-use super::{DecodeError, LARGEST};
+use super::{CommKey, DecodeError, LARGEST};
 use observed::Payload;
 
 /// Longest duration, milliseconds.
