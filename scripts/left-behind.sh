@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints what a run of the tests has left: files in its folder for temporary files, and processes that still use that folder (in
-# their command line or as their working directory) after half a minute's grace.
+# Prints the processes that a run of the tests has left: those that still use its folder for temporary files (in their command
+# line or as their working directory) after half a minute's grace. (The folder itself is removed by whoever made it.)
 #     left-behind.sh FOLDER
 set -eu
 folder=$1
@@ -20,4 +20,3 @@ for _ in $(seq 30); do
     sleep 1
 done
 processes
-find "$folder" -mindepth 1 -maxdepth 1 -printf 'file %p, of %u, %t\n'

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every test, as `make test` runs them: built once, then in two lanes at the same time (lane.sh). What the waiting lane printed
-# follows the other's. Exit status: 0 where both passed and left nothing behind, neither a process nor a file.
+# follows the other's. Exit status: 0 where both passed and left no process behind.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -8,7 +8,7 @@ began=$(date +%s)
 $cargo test --locked --workspace --all-targets --no-run
 echo "took: $(($(date +%s) - began)) s, building"
 printed=$(mktemp)
-# The tests' own folder for temporary files: what is left in it afterwards was not removed. (Short, for the names of sockets.)
+# The tests' own folder for temporary files, removed with all that is left in it. (Short, for the names of sockets.)
 TMPDIR=$(mktemp -d /tmp/rmt.XXXXXX)
 export TMPDIR
 chmod 1777 "$TMPDIR" # as /tmp: tests act as other users, too

@@ -382,7 +382,13 @@ impl Handler {
             return Ok(Vec::new());
         }
         // (The catalogue's tables are not those of the nodes; their values are looked up as texts.)
-        if statement.class == Class::Catalog {
+        let is_catalog = match &statement.class {
+            Class::Cursor(CursorStatement::Declare { at, .. }) => {
+                Statement::one(&statement.sql[*at..])?.class == Class::Catalog
+            }
+            class => *class == Class::Catalog,
+        };
+        if is_catalog {
             let of_catalog = infer::parameters(&statement.tokens, &infer::Columns::new(), count);
             let or_text = |found| if found == Parameter::Unknown { Parameter::Is(Inferred::Text) } else { found };
             return Ok(of_catalog.into_iter().map(or_text).collect());

@@ -421,7 +421,7 @@ mod tests {
             one("SELECT '$1', $1::INTEGER,$2::character varying(3) FROM public.t -- $3\n WHERE \"public\".x = $2");
         assert_eq!(statement.parameters(), 2);
         let bound = statement.with(&["7".into(), "'a''b'".into()]).unwrap();
-        assert_eq!(bound.sql, "SELECT '$1', 7 ,'a''b' FROM t -- $3\n WHERE \"public\".x = 'a''b' ");
+        assert_eq!(bound.sql, "SELECT '$1', 7 ,'a''b' FROM t -- $3\n WHERE x = 'a''b' ");
         assert!(statement.with(&["7".into()]).is_err());
         assert_eq!(integer_literal(i64::MIN), "(-9223372036854775807 - 1)");
         assert_eq!(quoted("'; DROP", 0).unwrap(), "'''; DROP'");

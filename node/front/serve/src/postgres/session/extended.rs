@@ -21,7 +21,7 @@ use pgwire::messages::extendedquery::{
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 
 use super::super::errors;
-use super::super::statement::{Class, Statement, parameter_types};
+use super::super::statement::{Class, Statement, literals, parameter_types};
 use super::{CursorStatement, Handler, Parser, tag_of};
 
 #[async_trait]
@@ -172,8 +172,14 @@ impl ExtendedQueryHandler for Handler {
             }
             None => return Err(PgWireError::PortalNotFound(name)),
         };
-        let statement = &portal.statement.statement;
+        let mut statement = &portal.statement.statement;
         Self::check(client, statement)?;
+        let declared;
+        if matches!(statement.class, Class::Cursor(CursorStatement::Declare { .. })) && statement.parameters() > 0 {
+            let inferred = self.inferred(client, statement).await?;
+            declared = statement.with(&literals(&portal, &inferred)?)?;
+            statement = &declared;
+        }
         if let Some(tag) = self.command(client, statement).await? {
             if let Class::Cursor(CursorStatement::Declare { name, .. }) = &statement.class {
                 // Clients describe a cursor as the portal of its name.
