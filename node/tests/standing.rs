@@ -309,7 +309,7 @@ fn a_rank_that_is_stopped_in_a_call_that_all_have_entered_is_named() {
     let asked: Value = serde_json::from_slice(&asked.stdout).unwrap_or_else(|_| panic!("{}", stderr(&asked)));
     named(&asked);
     let text = stdout(&lab.ask("m2", "stragglers", &[]));
-    assert!(text.contains("Rank 5 on host m3 is stopped (SIGSTOP or its like) inside all_reduce number "), "{text}");
+    assert!(text.contains("Rank 5 on host m3 is stopped (SIGSTOP or its like) inside all_reduce"), "{text}");
     kill(pid_of(&bin, 5), Signal::SIGCONT).expect("continued");
     all_say(&lab, "none");
 }
