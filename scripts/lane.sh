@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs a test program where it belongs to this lane, and does nothing where it does not. Two runs of `cargo test` at the same
-# time, one for each lane, run every program once: those that mostly wait (named here, by what they take of a core), and all others.
-# Prints how long each took.
-#     LANE=waiting|rest lane.sh PROGRAM [ARGUMENT...]
+# Runs a test program where it belongs to this lane, and does nothing where it does not. Runs of `cargo test`, one for each lane,
+# run every program once: at the same time those that mostly wait (named here, by what they take of a core) and all others, and
+# afterwards alone those whose ranks take all the CPU that there is. Prints how long each took.
+#     LANE=waiting|rest|alone lane.sh PROGRAM [ARGUMENT...]
 set -eu
 name=$(basename "$1")
 case ${name%-*} in

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Every test, as `make test` runs them: built once, then in two lanes at the same time (lane.sh). What the waiting lane printed
-# follows the other's. Exit status: 0 where both passed and left no process behind.
+# Every test, as `make test` runs them: built once, then in two lanes at the same time and a last one alone (lane.sh). What the
+# waiting lane printed follows the other's. Exit status: 0 where both passed and left no process behind.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -22,6 +22,7 @@ trap 'kill "$waiting" 2>/dev/null; rm -rf "$printed" "$TMPDIR"' INT TERM
 status=0
 lane rest || status=$?
 wait "$waiting" || status=$?
+lane alone || status=$?
 echo "The waiting lane:"
 # Without the names of the programs that the other lane ran.
 awk '/^     Running / {name = $0; next} name != "" && NF {print name; name = ""} {print}' "$printed"

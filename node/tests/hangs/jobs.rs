@@ -123,7 +123,7 @@ impl Hosts {
         let mut command = Command::new("sh");
         let as_nobody = if self.seen == Seen::ByShim { AS_NOBODY } else { "" };
         // Below the agents: ranks that wait take all the CPU there is.
-        let exec = format!("echo $$ > {} && exec nice -n 19 {as_nobody} \"$@\"", launched.display());
+        let exec = format!("echo $$ > {} && exec nice -n 10 {as_nobody} \"$@\"", launched.display());
         command.args(["-c", &exec, "sh"]).args(launcher(language, mpi)).args([&ranks.to_string(), "sh", "-c", &script]);
         // What waits in MPI lets others have the CPU.
         command.env("OMPI_MCA_mpi_yield_when_idle", "1").env("MPIR_CVAR_POLLS_BEFORE_YIELD", "1");
