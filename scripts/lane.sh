@@ -9,6 +9,7 @@ case ${name%-*} in
 # certs to scenarios, in the order of the workspace: 1 to 30 % of a core, the last three of the first line half of one.
 cluster | cuda | host_signals | nccl | starved | verbs | mesh | archive | serve | slurm) lane=waiting ;;
 chaos | hostile_member | hosts | slt | tree | trust) lane=waiting ;;
+hangs) lane=alone ;;
 *) lane=rest ;;
 esac
 [ "$lane" = "${LANE:?say which lane}" ] || exit 0
