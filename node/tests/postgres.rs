@@ -157,6 +157,74 @@ fn drivers_ask_with_parameters_stream_and_cancel() {
 }
 
 #[test]
+fn node_postgres_sends_values_without_types() {
+    let test = "node_postgres_sends_values_without_types";
+    if !has("node", test) {
+        return;
+    }
+    let Some(folder) = python::node_clients(test) else { return };
+    let (_lab, served) = ended_job();
+    let script = python::script("../node/postgres.mjs");
+    let ran = Command::new("node").arg(script).arg(&served.url).current_dir(folder).output().expect("runs");
+    assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
+    assert_eq!(stdout(&ran).trim(), "node-postgres");
+}
+
+#[test]
+fn jdbc_prepares_describes_and_streams() {
+    let test = "jdbc_prepares_describes_and_streams";
+    const DRIVER: &str = "/usr/share/java/postgresql.jar";
+    if !has("javac", test) {
+        return;
+    }
+    if !std::path::Path::new(DRIVER).exists() {
+        eprintln!("skipped: {test}: no {DRIVER} (Debian's libpostgresql-jdbc-java)");
+        return;
+    }
+    let (_lab, served) = ended_job();
+    let (user, place) = served.url.strip_prefix("postgresql://").and_then(|url| url.split_once('@')).expect("a URL");
+    let password = user.split_once(':').expect("a password").1;
+    let mut java = Command::new("java");
+    java.args(["-cp", DRIVER]).arg(python::script("../java/Postgres.java"));
+    let ran = java.args([&format!("jdbc:postgresql://{place}"), password]).output().expect("runs");
+    assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
+    assert_eq!(stdout(&ran).trim(), "JDBC");
+}
+
+#[test]
+fn postgresqls_forms_are_rewritten() {
+    if !has("psql", "postgresqls_forms_are_rewritten") {
+        return;
+    }
+    let (_lab, served) = ended_job();
+    let first = served.rows("SELECT min(ts_ns) FROM collectives");
+    let first: i64 = first.trim().parse().expect("a time");
+    for (sql, expected) in [
+        ("SELECT count(*)::text, (avg(rank) * 1.0)::int, 7::float8 / 2 FROM collectives", "800|4|3.5"),
+        ("SELECT rank::text FROM collectives WHERE func ILIKE 'ALL%' ORDER BY 1 LIMIT 1", "0"),
+        ("SELECT count(*) FROM collectives WHERE rank = ANY('{0,7}') AND ts_ns < now()", "200"),
+        ("SELECT count(*) FROM collectives WHERE ts_ns > now() - interval '5 minutes'", "0"),
+        ("SELECT count(*) FROM collectives WHERE ts_ns BETWEEN '2020-01-01T00:00:00Z' AND '2200-01-01T00:00:00Z'", "800"),
+        ("SELECT count(*) FROM collectives WHERE ts_ns < '2020-01-01'", "0"),
+        ("SELECT sum(i) FROM generate_series(1, 100) AS i", "5050"),
+        ("SELECT count(*), count(c.seq) FROM generate_series(0, 9) AS g(r) LEFT JOIN collectives c ON c.rank = g.r", "802|800"),
+        ("SELECT rank FROM collectives GROUP BY rank ORDER BY rank OFFSET 6 ROWS FETCH NEXT 1 ROW ONLY", "6"),
+        ("SELECT pg_sleep(0.01)", ""),
+    ] {
+        assert_eq!(served.rows(sql).trim(), expected, "{sql}");
+    }
+    let minute = first / 60_000_000_000 * 60_000_000_000;
+    assert_eq!(served.rows("SELECT min(date_trunc('minute', ts_ns)) FROM collectives").trim(), minute.to_string());
+    // As $__timeGroup(ts_ns, '5m') of Grafana.
+    let group = "SELECT floor(extract(epoch from ts_ns)/300)*300 AS \"time\", count(*) FROM collectives GROUP BY 1";
+    assert_eq!(served.rows(group).trim(), format!("{}.0|800", first / 300_000_000_000 * 300));
+    let named = served.psql(&["-A", "-c", "SELECT ts_ns::bigint, date_trunc('hour', ts_ns) FROM collectives LIMIT 1"]);
+    assert!(stdout(&named).starts_with("ts_ns|date_trunc\n"), "{}", stdout(&named));
+    let slept = served.psql(&["-c", "SET statement_timeout = '50ms'; SELECT pg_sleep(600)"]);
+    assert!(stderr(&slept).contains("statement timeout"), "{}", stderr(&slept));
+}
+
+#[test]
 fn grafanas_statements_are_answered() {
     if !has("psql", "grafanas_statements_are_answered") {
         return;

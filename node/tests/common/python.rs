@@ -1,20 +1,31 @@
-//! The Python that clients of the tests run in: packages from PyPI, pinned by their hashes.
+//! What clients of the tests run in: packages from PyPI and from npm's registry, pinned by their
+//! hashes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Its interpreter; else prints on stderr that the test is skipped.
+/// Python's interpreter with them; else prints on stderr that the test is skipped.
 pub fn clients(test: &str) -> Option<PathBuf> {
+    Some(fetched(test, "python-clients")?.join("venv/bin/python"))
+}
+
+/// The folder whose `node_modules` Node finds; else prints on stderr that the test is skipped.
+pub fn node_clients(test: &str) -> Option<PathBuf> {
+    fetched(test, "node-clients")
+}
+
+/// The folder that a script fetches packages into.
+fn fetched(test: &str, name: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let directory = root.join("target/python-clients");
-    match Command::new(root.join("scripts/python-clients.sh")).arg(&directory).output() {
-        Ok(made) if made.status.success() => Some(directory.join("venv/bin/python")),
+    let directory = root.join("target").join(name);
+    match Command::new(root.join(format!("scripts/{name}.sh"))).arg(&directory).output() {
+        Ok(made) if made.status.success() => Some(directory),
         Ok(made) => {
             eprintln!("skipped: {test}: {}", String::from_utf8_lossy(&made.stderr).trim());
             None
         }
         Err(error) => {
-            eprintln!("skipped: {test}: scripts/python-clients.sh: {error}");
+            eprintln!("skipped: {test}: scripts/{name}.sh: {error}");
             None
         }
     }

@@ -55,6 +55,7 @@ pub(super) const SETTINGS: &[(&str, &str)] = &[
     ("intervalstyle", "postgres"),
     ("integer_datetimes", "on"),
     ("max_identifier_length", "63"),
+    ("max_index_keys", "32"),
     ("bytea_output", "hex"),
     ("lc_collate", "C"),
     ("is_superuser", "off"),

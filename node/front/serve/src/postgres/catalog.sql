@@ -103,3 +103,8 @@ CREATE TABLE information_schema.routines(specific_schema TEXT, specific_name TEX
   data_type TEXT);
 CREATE TABLE information_schema.sequences(sequence_schema TEXT, sequence_name TEXT, data_type TEXT);
 CREATE TABLE information_schema.triggers(trigger_schema TEXT, trigger_name TEXT, event_object_table TEXT);
+
+-- What pg_get_keywords() gives: keywords of PostgreSQL that are none of the SQL standard's.
+CREATE TABLE pg_catalog.pg_keywords(word TEXT, catcode TEXT, catdesc TEXT);
+INSERT INTO pg_catalog.pg_keywords
+SELECT value, 'U', 'unreserved' FROM json_each('["analyse","analyze","copy","explain","ilike","isnull","limit","notnull","offset","reset","show","vacuum"]');

@@ -40,6 +40,11 @@ pub(super) fn no_transaction(message: &str) -> PgWireError {
     error("25P01", message.to_owned(), None)
 }
 
+/// The deadline has passed (query_canceled).
+pub(super) fn timed_out(after: std::time::Duration) -> PgWireError {
+    error("57014", format!("canceling statement due to statement timeout: {} ms", after.as_millis()), None)
+}
+
 /// Something that a client is told (warning).
 pub(super) fn warning(message: String) -> PgWireBackendMessage {
     let info = ErrorInfo::new("WARNING".to_owned(), "01000".to_owned(), message);
@@ -66,8 +71,7 @@ pub(super) fn failed_transaction() -> PgWireError {
     error("25P02", "current transaction is aborted, commands ignored until end of transaction block".to_owned(), None)
 }
 
-const DIALECT: &str = "The dialect is SQLite's, not PostgreSQL's: CAST(x AS type) for x::type, strftime() for date_trunc(), and times are \
-    integers of nanoseconds.";
+const DIALECT: &str = "The dialect is SQLite's with some of PostgreSQL's forms (docs/postgres.md), and times are integers of nanoseconds.";
 
 /// A question that failed, with the coverage so far.
 pub(super) fn of(failure: &anyhow::Error) -> PgWireError {

@@ -111,6 +111,22 @@ pub(super) fn parameters(tokens: &[Token], columns: &Columns, count: usize) -> V
     found
 }
 
+/// The texts that stand where a type is told, and this type: PostgreSQL gives a literal its type as
+/// it does a parameter.
+pub(super) fn texts(tokens: &[Token], columns: &Columns) -> Vec<(usize, Inferred)> {
+    if tokens.len() > MOST_TOKENS {
+        return Vec::new();
+    }
+    let look = Look::new(tokens, columns);
+    let all = tokens.iter().enumerate().filter(|(_, token)| token.kind == Kind::Text);
+    all.filter_map(|(at, _)| Some((at, look.parameter(at)?))).collect()
+}
+
+/// Where the operand begins that ends before `end`.
+pub(super) fn operand_before(tokens: &[Token], end: usize) -> Option<usize> {
+    Look::new(tokens, &Columns::new()).operand_before(end)
+}
+
 /// The types of a SELECT's columns; none of what cannot be told. None at all where its list has a
 /// `*`, which stands for several.
 pub(super) fn results(tokens: &[Token], columns: &Columns) -> Option<Vec<Option<Inferred>>> {
@@ -141,6 +157,7 @@ const INTEGERS: &[&str] = &[
     "strpos",
     "char_length",
     "random",
+    "now",
 ];
 const REALS: &[&str] = &[
     "avg",
@@ -169,7 +186,6 @@ const REALS: &[&str] = &[
     "approx_quantile",
     "percent_rank",
     "cume_dist",
-    "date_part",
     "pi",
     "floor",
     "ceil",
@@ -458,9 +474,8 @@ impl<'a> Look<'a> {
             }
             "lower" | "upper" | "length" | "instr" | "trim" | "ltrim" | "rtrim" | "replace" | "substr"
             | "substring" | "strftime" | "date" | "time" | "datetime" | "julianday" | "like" | "glob" | "concat"
-            | "concat_ws" | "json_extract" | "date_trunc" | "left" | "right" => Some(Inferred::Text),
+            | "concat_ws" | "json_extract" | "left" | "right" => Some(Inferred::Text),
             "unixepoch" => Some(Inferred::Text),
-            "generate_series" | "pg_sleep" => Some(Inferred::Real),
             _ => None,
         }
     }

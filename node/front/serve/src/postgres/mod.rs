@@ -10,6 +10,7 @@
 mod auth;
 mod catalog;
 mod copy;
+mod dialect;
 mod errors;
 mod infer;
 pub(crate) mod password;

@@ -1,6 +1,7 @@
 //! Rewrites a statement on PostgreSQL's catalogue for SQLite: casts, qualified functions, regular
 //! expressions, arrays. SQLite refuses what is not rewritten, and `catalog` handles that.
 
+use super::dialect;
 use super::tokens::{Kind, Token, closing, joined, opening};
 
 /// Casts that look something up; all others do not change the catalogue's values.
@@ -28,6 +29,9 @@ pub(super) fn rewritten(tokens: &[Token]) -> String {
     collations(&mut tokens);
     casts(&mut tokens);
     members(&mut tokens);
+    // What cannot be rewritten is refused by SQLite.
+    let _ = dialect::series(&mut tokens);
+    keywords(&mut tokens);
     unnested(&mut tokens);
     gathered(&mut tokens);
     arrays(&mut tokens);
@@ -70,7 +74,7 @@ fn search_path(tokens: &mut Vec<Token>) {
 }
 
 /// Strings with escapes or dollar quotes, as plain ones.
-fn strings(tokens: &mut [Token]) {
+pub(super) fn strings(tokens: &mut [Token]) {
     for token in tokens {
         if token.kind == Kind::Text
             && !token.text.starts_with('\'')
@@ -228,6 +232,15 @@ fn members(tokens: &mut Vec<Token>) {
             tokens.splice(at..=end, made);
         }
         at += 1;
+    }
+}
+
+/// `pg_get_keywords()` in FROM: a table here.
+fn keywords(tokens: &mut Vec<Token>) {
+    while let Some(at) = tokens.iter().position(|token| token.is("pg_get_keywords")) {
+        let end = if is_at(tokens, at + 1, "(") && is_at(tokens, at + 2, ")") { at + 3 } else { at + 1 };
+        let place = tokens[at].at;
+        tokens.splice(at..end, [word("pg_catalog", place), other(".", place), word("pg_keywords", place)]);
     }
 }
 

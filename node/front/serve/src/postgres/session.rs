@@ -38,7 +38,7 @@ pub(super) use cursors::CursorStatement;
 use cursors::Cursors;
 use settings::Settings;
 
-use super::{Asking, auth, errors, infer, types};
+use super::{Asking, auth, dialect, errors, infer, types};
 
 /// The state of a session.
 struct Session {
@@ -126,8 +126,8 @@ impl Handler {
         let ask = |sql: &str, plan_only| Question { sql: sql.to_owned(), timeout_ms, plan_only, ..Question::default() };
         match &statement.class {
             Class::Nodes => {
-                let mut running =
-                    Running::ask(&self.asking.gateway, &who, ask(&statement.sql, false), cancelled).await?;
+                let asked = self.timed(client, statement).await?;
+                let mut running = Running::ask(&self.asking.gateway, &who, ask(&asked.sql, false), cancelled).await?;
                 self.describe(client, statement, &mut running).await;
                 Ok(running)
             }
@@ -136,6 +136,18 @@ impl Handler {
             }
             Class::Explain(at, false) => {
                 Running::ask(&self.asking.gateway, &who, ask(&statement.sql[*at..], true), cancelled).await
+            }
+            Class::Sleep(wanted) => {
+                let wanted = Duration::from_millis(*wanted);
+                tokio::select! {
+                    () = tokio::time::sleep(wanted.min(timeout)) => {}
+                    Ok(()) = &mut *cancelled => return Err(PgWireError::QueryCanceled),
+                }
+                if wanted > timeout {
+                    return Err(errors::timed_out(timeout));
+                }
+                let column = ColumnMeta { name: "pg_sleep".to_owned(), decl_type: "TEXT".to_owned() };
+                Ok(Running::of_rows(&[column], vec![vec![Value::Text(Vec::new())]]))
             }
             Class::Catalog => {
                 let found = self.asking.catalog(&who, statement.tokens.clone()).await;
@@ -221,6 +233,7 @@ impl Handler {
             Class::Cursor(CursorStatement::Fetch { .. })
             | Class::Show(_)
             | Class::Explain(..)
+            | Class::Sleep(_)
             | Class::Catalog
             | Class::Nodes => return Ok(None),
         })))
@@ -395,6 +408,24 @@ impl Handler {
         }
         let columns = self.asking.columns(&auth::who(client)).await.map_err(|problem| errors::of_problem(&problem))?;
         Ok(infer::parameters(&statement.tokens, &columns, count))
+    }
+
+    /// The statement with the time of `now()`, and with times in place of texts that are compared
+    /// with them.
+    async fn timed<C: ClientInfo>(&self, client: &C, statement: &Statement) -> PgWireResult<Statement> {
+        let now = jiff::Timestamp::now().as_nanosecond();
+        let mut timed = statement.clone();
+        if let Some(tokens) = dialect::with_now(&timed.tokens, i64::try_from(now).unwrap_or(i64::MAX)) {
+            timed = timed.of_tokens(&tokens)?;
+        }
+        if dialect::has_moments(&timed.tokens) {
+            let columns = self.asking.columns(&auth::who(client)).await;
+            let columns = columns.map_err(|problem| errors::of_problem(&problem))?;
+            if let Some(tokens) = dialect::with_moments(&timed.tokens, &columns) {
+                timed = timed.of_tokens(&tokens)?;
+            }
+        }
+        Ok(timed)
     }
 
     /// Gives computed columns whose values do not tell their types those that their expressions

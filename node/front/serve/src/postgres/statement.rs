@@ -6,10 +6,11 @@ use pgwire::api::portal::Portal;
 use pgwire::error::{PgWireError, PgWireResult};
 
 use super::copy::Copy;
+use super::dialect::{self, moments};
 use super::errors;
 use super::infer::Parameter;
 use super::session::CursorStatement;
-use super::tokens::{Kind, Token, closing, statements, tokens};
+use super::tokens::{Kind, Token, joined, statements, tokens};
 use super::types;
 
 /// The kind of a statement.
@@ -32,6 +33,8 @@ pub(super) enum Class {
     Done(&'static str),
     /// The plan of the statement from this byte on; whether it is also to be run.
     Explain(usize, bool),
+    /// Nothing for so many milliseconds.
+    Sleep(u64),
     /// A question to PostgreSQL's catalogue.
     Catalog,
     /// A question to the nodes.
@@ -75,7 +78,7 @@ impl Statement {
     /// # Errors
     /// A string or a comment does not end.
     pub(super) fn all(sql: &str) -> PgWireResult<Vec<Self>> {
-        Ok(statements(sql).map_err(errors::syntax)?.into_iter().map(|(sql, tokens)| Self::new(sql, tokens)).collect())
+        statements(sql).map_err(errors::syntax)?.into_iter().map(|(sql, tokens)| Self::new(sql, tokens)).collect()
     }
 
     /// The one statement of a text.
@@ -90,9 +93,40 @@ impl Statement {
         }
     }
 
-    fn new(sql: String, tokens: Vec<Token>) -> Self {
+    fn new(sql: String, tokens: Vec<Token>) -> PgWireResult<Self> {
         let class = class(&sql, &tokens);
-        Self { sql, tokens, class }
+        let own_forms = Self { sql, tokens, class };
+        let from = match own_forms.class {
+            Class::Nodes => 0,
+            Class::Explain(at, _) => at,
+            _ => return Ok(own_forms),
+        };
+        let begin = own_forms.tokens.partition_point(|token| token.at < from);
+        match dialect::rewritten(&own_forms.tokens[begin..]).map_err(errors::syntax)? {
+            None => Ok(own_forms),
+            Some(question) => own_forms.of_sql(format!("{}{}", &own_forms.sql[..from], joined(&question))),
+        }
+    }
+
+    /// The statement with other tokens.
+    ///
+    /// # Errors
+    /// They are no SQL.
+    pub(super) fn of_tokens(&self, tokens: &[Token]) -> PgWireResult<Self> {
+        self.of_sql(joined(tokens))
+    }
+
+    /// The statement without its rows, to see its columns.
+    ///
+    /// # Errors
+    /// As [`Statement::of_tokens`].
+    pub(super) fn described(&self) -> PgWireResult<Self> {
+        self.of_sql(format!("SELECT * FROM ({}\n) LIMIT 0", self.sql))
+    }
+
+    fn of_sql(&self, sql: String) -> PgWireResult<Self> {
+        let tokens = tokens(&sql).map_err(errors::syntax)?;
+        Ok(Self { sql, tokens, class: self.class.clone() })
     }
 
     /// The number of its parameters.
@@ -101,8 +135,7 @@ impl Statement {
         numbers.filter_map(|token| token.text[1..].parse().ok()).max().unwrap_or(0)
     }
 
-    /// The SQL with values in place of its parameters, as literals; `public.` and casts of
-    /// parameters, whose types SQLite does not know, are removed.
+    /// The SQL with values in place of its parameters, as literals; `public.` is removed.
     ///
     /// # Errors
     /// A parameter has no value.
@@ -118,10 +151,8 @@ impl Statement {
                 let literal = literal.ok_or_else(|| errors::syntax(format!("there is no value for {}", token.text)))?;
                 sql.push_str(&self.sql[copied..token.at]);
                 sql.push_str(literal);
-                let is_cast = next_is(1, "::") && self.class != Class::Catalog;
-                at += if is_cast { past_type(&self.tokens, at + 2) - at } else { 1 };
+                at += 1;
                 copied = self.tokens.get(at).map_or(self.sql.len(), |next| next.at);
-                // The tokens between are part of the removed cast.
                 sql.push(' ');
                 continue;
             }
@@ -134,28 +165,8 @@ impl Statement {
             at += 1;
         }
         sql.push_str(&self.sql[copied..]);
-        let tokens = tokens(&sql).map_err(errors::syntax)?;
-        Ok(Self { sql, tokens, class: self.class.clone() })
+        self.of_sql(sql)
     }
-}
-
-/// The index after a type's name.
-fn past_type(tokens: &[Token], at: usize) -> usize {
-    let mut end = at + 1;
-    let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token: &Token| token.is(text));
-    while is(end, ".") {
-        end += 2;
-    }
-    while ["precision", "varying"].iter().any(|word| is(end, word)) {
-        end += 1;
-    }
-    if is(end, "(") {
-        end = closing(tokens, end).map_or(tokens.len(), |close| close + 1);
-    }
-    while is(end, "[") && is(end + 1, "]") {
-        end += 2;
-    }
-    end.min(tokens.len())
 }
 
 fn class(sql: &str, tokens: &[Token]) -> Class {
@@ -219,8 +230,21 @@ fn class(sql: &str, tokens: &[Token]) -> Class {
         "listen" | "notify" => {
             Class::Refused("there are no notifications: rankmesh stragglers --watch waits for verdicts")
         }
+        "select" if name(1) == "pg_sleep" || name(3) == "pg_sleep" => sleep(tokens),
         _ if is_catalog(tokens) => Class::Catalog,
         _ => Class::Nodes,
+    }
+}
+
+/// `SELECT pg_sleep(seconds)`.
+fn sleep(tokens: &[Token]) -> Class {
+    let begin = 1 + if tokens.get(2).is_some_and(|token| token.is(".")) { 2 } else { 0 };
+    match tokens.get(begin + 1..) {
+        Some([open, seconds, close]) if open.is("(") && seconds.kind == Kind::Number && close.is(")") => {
+            let seconds = seconds.text.parse::<f64>().unwrap_or(f64::MAX);
+            Class::Sleep((seconds * 1e3) as u64)
+        }
+        _ => Class::Refused("pg_sleep takes a number of seconds, and stands alone: SELECT pg_sleep(0.5)"),
     }
 }
 
@@ -296,6 +320,10 @@ fn literal(portal: &Portal<Statement>, at: usize, kind: Type) -> PgWireResult<St
     let wrong = |error: &dyn std::fmt::Display| errors::data(format!("parameter ${}: {error}", at + 1));
     let is_binary = matches!(&portal.parameter_format, pgwire::api::portal::Format::UnifiedBinary)
         || matches!(&portal.parameter_format, pgwire::api::portal::Format::Individual(codes) if codes.get(at) == Some(&1));
+    // Times are integers here: nanoseconds since 1970.
+    let moment = |ns: Option<i64>| {
+        ns.map(integer_literal).ok_or_else(|| wrong(&"is no time between 1677 and 2262"))
+    };
     let number = |real: f64| if real.is_finite() { format!("{real:?}") } else { infinite(real) };
     if is_binary {
         let sized = |size: usize| (bytes.len() == size).then_some(()).ok_or_else(|| wrong(&"has the wrong length"));
@@ -319,6 +347,16 @@ fn literal(portal: &Portal<Statement>, at: usize, kind: Type) -> PgWireResult<St
                 number(f64::from_be_bytes(all))
             }),
             Type::BYTEA => Ok(blob(bytes)),
+            Type::NUMERIC => {
+                let text = decimal(bytes).ok_or_else(|| wrong(&"is no numeric in binary form"))?;
+                decimal_literal(&text).ok_or_else(|| wrong(&"is no number"))
+            }
+            Type::TIMESTAMP | Type::TIMESTAMPTZ => {
+                sized(8).and_then(|()| integer()).and_then(|at| moment(moments::of_microseconds(at)))
+            }
+            Type::DATE => {
+                sized(4).and_then(|()| integer()).and_then(|day| moment(i32::try_from(day).ok().and_then(moments::of_days)))
+            }
             Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN | Type::JSON => {
                 std::str::from_utf8(bytes).map_err(|error| wrong(&error)).and_then(|text| quoted(text, at))
             }
@@ -327,21 +365,23 @@ fn literal(portal: &Portal<Statement>, at: usize, kind: Type) -> PgWireResult<St
     }
     let text = std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
     match kind {
+        Type::TIMESTAMP | Type::TIMESTAMPTZ | Type::DATE => moment(moments::moment(text)),
+        Type::INTERVAL => moments::interval(text).map(integer_literal).map_err(|error| wrong(&error)),
+        // Programs that send times and truths without a type write them as texts.
+        Type::INT8 if text == "true" => Ok("1".to_owned()),
+        Type::INT8 if text == "false" => Ok("0".to_owned()),
+        Type::INT8 if moments::moment(text).is_some() => moment(moments::moment(text)),
         Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => {
             text.trim().parse::<i64>().map(integer_literal).map_err(|_| {
                 let text: String = record::printable(text).chars().take(40).collect();
                 wrong(&format!("{text:?} is no integer (times are integers: nanoseconds since 1970)"))
             })
         }
-        Type::FLOAT4 | Type::FLOAT8 | Type::NUMERIC => {
-            if let Ok(integer) = text.trim().parse::<i64>() {
-                return Ok(if kind == Type::NUMERIC { integer_literal(integer) } else { number(integer as f64) });
-            }
-            text.trim().parse::<f64>().map(number).map_err(|error| wrong(&error))
-        }
-        Type::BOOL => match text {
-            "t" | "true" | "1" | "on" | "yes" => Ok("1".to_owned()),
-            "f" | "false" | "0" | "off" | "no" => Ok("0".to_owned()),
+        Type::NUMERIC => decimal_literal(text.trim()).ok_or_else(|| wrong(&"is no number")),
+        Type::FLOAT4 | Type::FLOAT8 => text.trim().parse::<f64>().map(number).map_err(|error| wrong(&error)),
+        Type::BOOL => match text.trim().to_ascii_lowercase().as_str() {
+            "t" | "true" | "1" | "on" | "yes" | "y" => Ok("1".to_owned()),
+            "f" | "false" | "0" | "off" | "no" | "n" => Ok("0".to_owned()),
             _ => Err(wrong(&"is neither true nor false")),
         },
         Type::BYTEA => match text.strip_prefix("\\x") {
@@ -350,6 +390,52 @@ fn literal(portal: &Portal<Statement>, at: usize, kind: Type) -> PgWireResult<St
         },
         _ => quoted(text, at),
     }
+}
+
+/// A decimal number as a literal: an integer where it is one that fits, else a real.
+fn decimal_literal(text: &str) -> Option<String> {
+    let whole = text.split_once('.').map_or(text, |(whole, rest)| if rest.trim_matches('0').is_empty() { whole } else { text });
+    if let Ok(integer) = whole.parse::<i64>() {
+        return Some(integer_literal(integer));
+    }
+    let real = text.parse::<f64>().ok()?;
+    Some(if real.is_finite() { format!("{real:?}") } else { infinite(real) })
+}
+
+/// The text of a numeric in binary form: the counts of its digits to the base 10,000, of those before
+/// the point less one, its sign, the digits shown behind the point, and the digits; 16 bits each
+/// (`numeric_send`, <https://github.com/postgres/postgres/blob/master/src/backend/utils/adt/numeric.c>).
+fn decimal(bytes: &[u8]) -> Option<String> {
+    let words: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
+    let [count, weight, sign, _, digits @ ..] = &words[..] else { return None };
+    if bytes.len() % 2 != 0 || digits.len() != usize::from(*count) || digits.iter().any(|digit| *digit > 9_999) {
+        return None;
+    }
+    let mut text = match sign {
+        0 => String::new(),
+        0x4000 => "-".to_owned(),
+        0xc000 => return Some("NaN".to_owned()),
+        0xd000 => return Some("inf".to_owned()),
+        0xf000 => return Some("-inf".to_owned()),
+        _ => return None,
+    };
+    let weight = i64::from(weight.cast_signed());
+    if !(-100..=100).contains(&weight) {
+        return None;
+    }
+    let digit = |place: i64| usize::try_from(place).ok().and_then(|place| digits.get(place)).copied().unwrap_or(0);
+    text.push('0');
+    for place in 0..=weight {
+        text.push_str(&format!("{:04}", digit(place)));
+    }
+    text.push('.');
+    for place in (weight + 1).min(0)..i64::from(*count) {
+        if place > weight {
+            text.push_str(&format!("{:04}", digit(place)));
+        }
+    }
+    text.push('0');
+    Some(text)
 }
 
 /// The smallest integer cannot be written as a literal of SQLite.
@@ -390,6 +476,9 @@ mod tests {
         let class = |sql: &str| one(sql).class;
         assert_eq!(class("SELECT count(*) FROM collectives"), Class::Nodes);
         assert_eq!(class("INSERT INTO t VALUES (1)"), Class::Nodes);
+        assert_eq!(class("SELECT pg_sleep(0.5)"), Class::Sleep(500));
+        assert_eq!(class("select pg_catalog.pg_sleep(1)"), Class::Sleep(1_000));
+        assert!(matches!(class("SELECT pg_sleep(x) FROM t"), Class::Refused(_)));
         for sql in [
             "SELECT 1::int",
             "select version()",
@@ -418,11 +507,29 @@ mod tests {
     #[test]
     fn parameters_become_literals_and_nothing_else_changes() {
         let statement =
-            one("SELECT '$1', $1::INTEGER,$2::character varying(3) FROM public.t -- $3\n WHERE \"public\".x = $2");
+            one("SELECT '$1', $1::INTEGER,$2::varchar(3) FROM public.t -- $3\n WHERE \"public\".x = $2");
         assert_eq!(statement.parameters(), 2);
         let bound = statement.with(&["7".into(), "'a''b'".into()]).unwrap();
-        assert_eq!(bound.sql, "SELECT '$1', 7 ,'a''b' FROM t -- $3\n WHERE x = 'a''b' ");
+        assert_eq!(
+            bound.sql,
+            "SELECT '$1' , CAST ( 7 AS INTEGER ) AS \"int4\" , substr ( CAST ( 'a''b' AS TEXT ) , 1 , 3 ) AS \"varchar\" FROM t \
+             WHERE x = 'a''b' "
+        );
         assert!(statement.with(&["7".into()]).is_err());
+        for (words, expected) in [
+            (&[0u16, 0, 0, 0][..], "0"),
+            (&[1, 0, 0, 1, 7], "7"),
+            (&[1, 0xffff, 0, 1, 5_000], "0.5"),
+            (&[1, 0xfffe, 0, 8, 5], "5e-8"),
+            (&[2, 1, 0x4000, 0, 1, 2_345], "-12345"),
+            (&[2, 0, 0, 2, 12, 3_400], "12.34"),
+            (&[1, 2, 0, 0, 3], "300000000"),
+            (&[0, 0, 0xc000, 0], "NULL"),
+        ] {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+            assert_eq!(decimal(&bytes).and_then(|text| decimal_literal(&text)).as_deref(), Some(expected), "{words:?}");
+        }
+        assert_eq!(decimal(&[0, 2, 0, 0, 0, 0, 0, 0, 0, 1]), None);
         assert_eq!(integer_literal(i64::MIN), "(-9223372036854775807 - 1)");
         assert_eq!(quoted("'; DROP", 0).unwrap(), "'''; DROP'");
     }

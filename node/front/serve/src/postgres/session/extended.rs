@@ -110,7 +110,7 @@ impl ExtendedQueryHandler for Handler {
             // Without values only names and declared types are known.
             let mut empty = statement.with(&vec!["NULL".to_owned(); count])?;
             if empty.class == Class::Nodes {
-                empty.sql = format!("SELECT * FROM ({}\n) LIMIT 0", empty.sql);
+                empty = empty.described()?;
             }
             let mut running = self.begin(client, &empty, &mut cancelled).await?;
             self.describe(client, statement, &mut running).await;
@@ -262,6 +262,7 @@ fn has_rows(statement: &Statement) -> bool {
             | Class::Catalog
             | Class::Show(_)
             | Class::Explain(..)
+            | Class::Sleep(_)
             | Class::Cursor(CursorStatement::Fetch { .. })
     )
 }

@@ -1,0 +1,406 @@
+//! PostgreSQL's forms in questions to the nodes, rewritten to what SQLite has: casts, intervals and
+//! times, `ILIKE`, `extract`, `date_trunc`, `now`, `generate_series`, `= ANY (array)`. Times are
+//! integers of nanoseconds. A form without an exact counterpart is refused.
+
+mod aliases;
+pub(super) mod moments;
+mod times;
+
+use super::infer::{Columns, Inferred, operand_before, texts};
+use super::rewrite::strings;
+use super::tokens::{Kind, Token, closing, joined};
+use moments::{interval, moment};
+
+/// The statement in SQLite's forms; none where it has no other.
+///
+/// # Errors
+/// A form has no counterpart; what to write instead.
+pub(super) fn rewritten(tokens: &[Token]) -> Result<Option<Vec<Token>>, String> {
+    let mut new = tokens.to_vec();
+    aliases::kept(&mut new);
+    strings(&mut new);
+    constants(&mut new)?;
+    words(&mut new);
+    times::functions(&mut new)?;
+    series(&mut new)?;
+    members(&mut new)?;
+    casts(&mut new)?;
+    limits(&mut new);
+    Ok((new != tokens).then_some(new))
+}
+
+/// The statement with a time in place of `now()`; none where it has none.
+pub(super) fn with_now(tokens: &[Token], now_ns: i64) -> Option<Vec<Token>> {
+    let mut new = tokens.to_vec();
+    let mut at = 0;
+    while at < new.len() {
+        if times::is_now(&new, at) {
+            let place = new[at].at;
+            new.splice(at..at + 3, [Token::new(Kind::Number, now_ns.to_string(), place)]);
+        }
+        at += 1;
+    }
+    (new.len() != tokens.len()).then_some(new)
+}
+
+/// Whether a text of it is a timestamp.
+pub(super) fn has_moments(tokens: &[Token]) -> bool {
+    tokens.iter().any(|token| token.string().is_some_and(|text| moment(&text).is_some()))
+}
+
+/// Timestamps in place of texts beside integers, as `$__timeFilter(ts_ns)` of Grafana has them;
+/// none where there are none.
+pub(super) fn with_moments(tokens: &[Token], columns: &Columns) -> Option<Vec<Token>> {
+    let mut new = tokens.to_vec();
+    for (at, kind) in texts(tokens, columns) {
+        let text = tokens[at].string().unwrap_or_default();
+        if kind == Inferred::Integer
+            && let Some(ns) = moment(&text)
+        {
+            new[at] = Token::new(Kind::Number, ns.to_string(), tokens[at].at);
+        }
+    }
+    (new != tokens).then_some(new)
+}
+
+fn is_at(tokens: &[Token], at: usize, text: &str) -> bool {
+    tokens.get(at).is_some_and(|token| token.is(text))
+}
+
+fn text_at(tokens: &[Token], at: usize) -> Option<String> {
+    tokens.get(at)?.string()
+}
+
+/// Tokens of some SQL of ours.
+fn made(sql: &str, at: usize) -> Vec<Token> {
+    let mut tokens = super::tokens::tokens(sql).unwrap_or_default();
+    tokens.iter_mut().for_each(|token| token.at = at);
+    tokens
+}
+
+fn number(value: i64, at: usize) -> Token {
+    Token::new(Kind::Number, value.to_string(), at)
+}
+
+/// `interval '5 minutes'`, `timestamptz '2024-…'`, and both as casts of a text.
+fn constants(tokens: &mut Vec<Token>) -> Result<(), String> {
+    const TIMES: &[&str] = &["timestamp", "timestamptz", "date"];
+    let mut at = 0;
+    while at < tokens.len() {
+        let name = tokens[at].name().unwrap_or_default();
+        let named_end = past_type(tokens, at);
+        let value = if name == "interval" && text_at(tokens, at + 1).is_some() {
+            Some((text_at(tokens, at + 1).unwrap_or_default(), at + 2, "interval".to_owned()))
+        } else if TIMES.contains(&name.as_str()) && text_at(tokens, named_end).is_some() {
+            Some((text_at(tokens, named_end).unwrap_or_default(), named_end + 1, name))
+        } else if let Some(text) = text_at(tokens, at).filter(|_| is_at(tokens, at + 1, "::")) {
+            let name = tokens.get(at + 2).and_then(Token::name).unwrap_or_default();
+            (name == "interval" || TIMES.contains(&name.as_str())).then(|| (text, past_type(tokens, at + 2), name))
+        } else {
+            None
+        };
+        if let Some((text, end, name)) = value {
+            let ns = if name == "interval" {
+                interval(&text)?
+            } else {
+                moment(&text)
+                    .ok_or_else(|| format!("'{}' is no timestamp such as 2024-05-01T10:00:00Z", record::printable(&text)))?
+            };
+            let place = tokens[at].at;
+            tokens.splice(at..end, [number(ns, place)]);
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+/// Operators that SQLite writes otherwise.
+fn words(tokens: &mut [Token]) {
+    for token in tokens.iter_mut().filter(|token| matches!(token.kind, Kind::Word | Kind::Other)) {
+        let written = match token.text.as_str() {
+            "~~" | "~~*" => "LIKE",
+            "!~~" | "!~~*" => "NOT LIKE",
+            text if text.eq_ignore_ascii_case("ilike") => "LIKE",
+            _ => continue,
+        };
+        written.clone_into(&mut token.text);
+    }
+}
+
+/// The index after a type's name.
+pub(super) fn past_type(tokens: &[Token], at: usize) -> usize {
+    let mut end = at + 1;
+    while is_at(tokens, end, ".") {
+        end += 2;
+    }
+    while ["precision", "varying"].iter().any(|word| is_at(tokens, end, word)) {
+        end += 1;
+    }
+    if is_at(tokens, end, "(") {
+        end = closing(tokens, end).map_or(tokens.len(), |close| close + 1);
+    }
+    if ["with", "without"].iter().any(|word| is_at(tokens, end, word)) && is_at(tokens, end + 1, "time") {
+        end += 3;
+    }
+    while is_at(tokens, end, "[") && is_at(tokens, end + 1, "]") {
+        end += 2;
+    }
+    end.min(tokens.len())
+}
+
+/// `x::type`, from left to right.
+fn casts(tokens: &mut Vec<Token>) -> Result<(), String> {
+    while let Some(at) = tokens.iter().position(|token| token.is("::")) {
+        let end = past_type(tokens, at + 1);
+        let from = at.checked_sub(1).filter(|before| ends_value(&tokens[*before])).and_then(|_| operand_before(tokens, at));
+        let from = from.ok_or("`::` has no value before it")?;
+        let place = tokens[from].at;
+        let value = tokens[from..at].to_vec();
+        let cast = cast(&value, &tokens[at + 1..end], place)?;
+        tokens.splice(from..end, cast);
+    }
+    Ok(())
+}
+
+/// Whether a value can end with it.
+fn ends_value(token: &Token) -> bool {
+    const KEYWORDS: &[&str] = &["select", "where", "and", "or", "not", "in", "on", "then", "else", "when", "case", "by", "as"];
+    match token.kind {
+        Kind::Other => token.is(")") || token.is("]"),
+        Kind::Word => !KEYWORDS.iter().any(|word| token.is(word)),
+        _ => true,
+    }
+}
+
+/// `CAST(value AS type)` in SQLite's types, with PostgreSQL's rounding.
+fn cast(value: &[Token], named: &[Token], place: usize) -> Result<Vec<Token>, String> {
+    let name = named.iter().rev().filter_map(Token::name).find(|name| name != "varying" && name != "precision");
+    let name = named.first().and_then(Token::name).filter(|name| name != "pg_catalog").or(name).unwrap_or_default();
+    let (of, is_param) = (joined(value), value.len() == 1 && value[0].kind == Kind::Param);
+    let argument = |index: usize| {
+        let numbers = named.iter().filter(|token| token.kind == Kind::Number);
+        numbers.filter_map(|token| token.text.parse::<u32>().ok()).nth(index)
+    };
+    let unknown = || {
+        let shown = record::printable(&joined(named));
+        format!("no type {shown} here: bigint, double precision, text, bytea; times are integers of nanoseconds")
+    };
+    if named.iter().any(|token| token.is("[")) {
+        return Err(unknown());
+    }
+    let sql = match name.as_str() {
+        "timestamp" | "timestamptz" | "date" | "interval" if is_param => of,
+        "bool" | "boolean" => match value.first().filter(|_| value.len() == 1).and_then(Token::string) {
+            Some(text) if ["t", "true", "yes", "on", "1"].contains(&text.as_str()) => "1".to_owned(),
+            Some(text) if ["f", "false", "no", "off", "0"].contains(&text.as_str()) => "0".to_owned(),
+            Some(_) => return Err("a boolean is 't' or 'f'".to_owned()),
+            None => format!("CAST({of} AS INTEGER)"),
+        },
+        "numeric" | "decimal" => match argument(1).or(argument(0).map(|_| 0)) {
+            Some(scale) => format!("round(CAST({of} AS REAL), {scale})"),
+            None => format!("CAST({of} AS REAL)"),
+        },
+        "varchar" | "char" | "character" | "bpchar" if argument(0).is_some() => {
+            format!("substr(CAST({of} AS TEXT), 1, {})", argument(0).unwrap_or_default())
+        }
+        "json" | "jsonb" | "uuid" => format!("CAST({of} AS TEXT)"),
+        _ => match Inferred::named(&name).ok_or_else(unknown)? {
+            // SQLite cuts a fraction off, PostgreSQL rounds.
+            Inferred::Integer if !is_integer(value) && !is_param => {
+                format!("CAST(iif(typeof({of}) = 'real', round({of}), {of}) AS INTEGER)")
+            }
+            kind => format!("CAST({of} AS {})", kind.name()),
+        },
+    };
+    Ok(made(&sql, place))
+}
+
+/// Whether it can only be an integer: a literal, or a count.
+fn is_integer(value: &[Token]) -> bool {
+    let literal = value.len() == 1 && value[0].kind == Kind::Number && value[0].text.bytes().all(|c| c.is_ascii_digit());
+    literal || value.first().is_some_and(|first| first.is("count"))
+}
+
+/// `= ANY (ARRAY[…])`, `<> ALL ('{…}')`.
+fn members(tokens: &mut Vec<Token>) -> Result<(), String> {
+    let mut at = 0;
+    while at + 2 < tokens.len() {
+        let any = is_at(tokens, at, "=") && (is_at(tokens, at + 1, "any") || is_at(tokens, at + 1, "some"));
+        let none = (is_at(tokens, at, "<>") || is_at(tokens, at, "!=")) && is_at(tokens, at + 1, "all");
+        if (any || none)
+            && is_at(tokens, at + 2, "(")
+            && let Some(end) = closing(tokens, at + 2)
+        {
+            let inside = &tokens[at + 3..end];
+            let uncast = inside.iter().position(|token| token.is("::")).map_or(inside, |cast| &inside[..cast]);
+            let list = match uncast {
+                [array, open, list @ .., close] if array.is("array") && open.is("[") && close.is("]") => joined(list),
+                [text] if text.kind == Kind::Text => array(&text.string().unwrap_or_default())?,
+                [first, ..] if first.is("select") || first.is("values") => joined(inside),
+                _ => return Err("= ANY takes ARRAY[…], '{…}' or a SELECT here; IN takes a list".to_owned()),
+            };
+            let place = tokens[at].at;
+            let word = if any { "IN" } else { "NOT IN" };
+            tokens.splice(at..=end, made(&format!("{word} ({list})"), place));
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+/// The members of `{1,2,"a b"}` as literals.
+fn array(text: &str) -> Result<String, String> {
+    let wrong = || "an array is '{1,2}' or '{a,\"b c\"}'".to_owned();
+    let inside = text.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).ok_or_else(wrong)?;
+    let (mut all, mut chars) = (Vec::new(), inside.chars().peekable());
+    while chars.peek().is_some() {
+        let (mut member, is_quoted) = (String::new(), chars.next_if_eq(&'"').is_some());
+        loop {
+            match chars.next() {
+                Some('\\') => member.push(chars.next().ok_or_else(wrong)?),
+                Some('"') if is_quoted => {
+                    if !matches!(chars.next(), None | Some(',')) {
+                        return Err(wrong());
+                    }
+                    break;
+                }
+                None if is_quoted => return Err(wrong()),
+                Some(',') | None if !is_quoted => break,
+                Some('{' | '}' | '"') if !is_quoted => return Err(wrong()),
+                Some(other) => member.push(other),
+                None => break,
+            }
+        }
+        let is_number = !is_quoted && member.trim().parse::<f64>().is_ok() && !member.contains(|c: char| c.is_alphabetic());
+        all.push(match member.trim() {
+            "NULL" | "null" if !is_quoted => "NULL".to_owned(),
+            bare if is_number => bare.to_owned(),
+            bare if !is_quoted => format!("'{}'", bare.replace('\'', "''")),
+            _ => format!("'{}'", member.replace('\'', "''")),
+        });
+    }
+    Ok(all.join(", "))
+}
+
+/// `FROM generate_series(from, to[, step])`.
+///
+/// # Errors
+/// It stands elsewhere, or has arguments that are not understood.
+pub(super) fn series(tokens: &mut Vec<Token>) -> Result<(), String> {
+    let mut at = 0;
+    while at < tokens.len() {
+        if !(is_at(tokens, at, "generate_series") && is_at(tokens, at + 1, "(")) {
+            at += 1;
+            continue;
+        }
+        let is_table = at > 0 && ["from", ",", "join", "lateral"].iter().any(|word| is_at(tokens, at - 1, word));
+        let in_select = tokens[..at].iter().rposition(|token| token.is("select") || token.is("from"));
+        if !is_table || in_select.is_none_or(|before| tokens[before].is("select")) {
+            return Err("generate_series stands in FROM here: FROM generate_series(1, 9) AS i".to_owned());
+        }
+        let close = closing(tokens, at + 1).ok_or("generate_series( is not closed")?;
+        let parts = parts(tokens, at + 2, close);
+        let written = |part: usize| parts.get(part).map(|&(from, to)| joined(&tokens[from..to]));
+        let (Some(first), Some(last), true) = (written(0), written(1), parts.len() <= 3) else {
+            return Err("generate_series takes a first and a last number, and a step".to_owned());
+        };
+        let step = written(2).unwrap_or_else(|| "1".to_owned());
+        let is_literal = parts.get(2).is_none_or(|&(from, to)| {
+            let from = if is_at(tokens, from, "-") { from + 1 } else { from };
+            to == from + 1 && tokens[from].kind == Kind::Number && tokens[from].text.parse::<f64>().is_ok_and(|n| n > 0.0 )
+        }) && !step.trim_start_matches(['-', ' ']).is_empty();
+        if !is_literal {
+            return Err("generate_series takes a number other than 0 as step".to_owned());
+        }
+        let order = if step.starts_with('-') { ">=" } else { "<=" };
+        // generate_series(…) [AS] name[(column)]
+        let has_as = is_at(tokens, close + 1, "as");
+        let name_at = close + 1 + usize::from(has_as);
+        let name = tokens.get(name_at).filter(|token| has_as || is_name(token)).and_then(Token::name);
+        let (column, end) = match (&name, is_at(tokens, name_at + 1, "(")) {
+            (Some(_), true) => (tokens.get(name_at + 2).and_then(Token::name), (name_at + 4).min(tokens.len())),
+            (Some(name), false) => (Some(name.clone()), name_at + 1),
+            (None, _) => (None, close + 1),
+        };
+        let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+        let column = quoted(&column.unwrap_or_else(|| "generate_series".to_owned()));
+        let name = quoted(&name.unwrap_or_else(|| "generate_series".to_owned()));
+        let sql = format!(
+            "(WITH RECURSIVE pg_series(v) AS (SELECT {first} WHERE {first} {order} {last} UNION ALL SELECT v + {step} FROM pg_series \
+             WHERE v + {step} {order} {last}) SELECT v AS {column} FROM pg_series) AS {name}"
+        );
+        let made = made(&sql, tokens[at].at);
+        let length = made.len();
+        tokens.splice(at..end, made);
+        at += length;
+    }
+    Ok(())
+}
+
+/// Whether a word can be a name behind a table.
+fn is_name(token: &Token) -> bool {
+    const KEYWORDS: &[&str] = &[
+        "where", "group", "order", "limit", "offset", "having", "union", "except", "intersect", "join", "left", "right",
+        "inner", "cross", "full", "natural", "on", "using", "window", "fetch",
+    ];
+    token.kind == Kind::Quoted || (token.kind == Kind::Word && !KEYWORDS.iter().any(|word| token.is(word)))
+}
+
+/// What lies between commas.
+fn parts(tokens: &[Token], from: usize, to: usize) -> Vec<(usize, usize)> {
+    let (mut parts, mut begin, mut at) = (Vec::new(), from, from);
+    while at < to {
+        if is_at(tokens, at, ",") {
+            parts.push((begin, at));
+            begin = at + 1;
+        }
+        let opens = is_at(tokens, at, "(") || is_at(tokens, at, "[");
+        at = if opens { closing(tokens, at).map_or(to, |close| close + 1) } else { at + 1 };
+    }
+    parts.push((begin, to));
+    parts
+}
+
+/// `LIMIT ALL`, `OFFSET` without a limit, `FETCH FIRST 5 ROWS ONLY`.
+fn limits(tokens: &mut Vec<Token>) {
+    let mut at = 0;
+    while at < tokens.len() {
+        let place = tokens[at].at;
+        if is_at(tokens, at, "limit") && is_at(tokens, at + 1, "all") {
+            tokens.splice(at..at + 2, made("LIMIT -1", place));
+        } else if is_at(tokens, at, "fetch") && (is_at(tokens, at + 1, "first") || is_at(tokens, at + 1, "next")) {
+            let only = (at..tokens.len().min(at + 6)).find(|only| is_at(tokens, *only, "only"));
+            let Some(only) = only else { return };
+            let count = tokens.get(at + 2).filter(|token| matches!(token.kind, Kind::Number | Kind::Param));
+            let limit = made(&format!("LIMIT {}", count.map_or("1", |count| &count.text)), place);
+            tokens.drain(at..=only);
+            // SQLite has LIMIT before OFFSET.
+            let before = (0..at).rev().take(4).find(|before| is_at(tokens, *before, "offset")).unwrap_or(at);
+            tokens.splice(before..before, limit);
+            if is_at(tokens, before + 4, "rows") || is_at(tokens, before + 4, "row") {
+                tokens.remove(before + 4);
+            }
+            at = before + 1;
+        } else if is_at(tokens, at, "offset") && tokens.get(at + 1).is_some_and(|next| matches!(next.kind, Kind::Number | Kind::Param)) {
+            if is_at(tokens, at + 2, "rows") || is_at(tokens, at + 2, "row") {
+                tokens.remove(at + 2);
+            }
+            let has_limit = (0..at).rev().take(3).any(|before| is_at(tokens, before, "limit"));
+            let (after, fetch) = (is_at(tokens, at + 2, "limit"), is_at(tokens, at + 2, "fetch"));
+            if after {
+                // OFFSET 2 LIMIT 1
+                let offset: Vec<Token> = tokens.drain(at..at + 2).collect();
+                let end = (at + 2).min(tokens.len());
+                tokens.splice(end..end, offset);
+                at = end + 1;
+            } else if !has_limit && !fetch {
+                tokens.splice(at..at, made("LIMIT -1", place));
+                at += 3;
+            }
+        }
+        at += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! Names of result columns that are rewritten: those that PostgreSQL gives them
+//! (<https://www.postgresql.org/docs/current/queries-select-lists.html#QUERIES-COLUMN-LABELS>), so
+//! that clients find a column whose expression has become another.
+
+use super::super::tokens::{Kind, Token, closing};
+use super::{is_at, past_type};
+
+/// Functions that are rewritten; a column of one has its name.
+const FUNCTIONS: &[&str] = &["extract", "date_part", "date_trunc", "to_timestamp", "now"];
+/// Types that PostgreSQL calls otherwise than the standard does.
+const OWN_NAMES: &[(&str, &str)] = &[
+    ("bigint", "int8"),
+    ("int", "int4"),
+    ("integer", "int4"),
+    ("smallint", "int2"),
+    ("double", "float8"),
+    ("real", "float4"),
+    ("boolean", "bool"),
+    ("character", "bpchar"),
+    ("decimal", "numeric"),
+];
+const LIST_ENDS: &[&str] =
+    &["from", "where", "group", "order", "limit", "union", "except", "intersect", "having", "window", "offset", "fetch"];
+
+/// Writes `AS name` behind columns without a name that are a cast or one of [`FUNCTIONS`].
+pub(super) fn kept(tokens: &mut Vec<Token>) {
+    let mut at = 0;
+    while at < tokens.len() {
+        if tokens[at].is("select") {
+            list(tokens, at + 1);
+        }
+        at += 1;
+    }
+}
+
+fn list(tokens: &mut Vec<Token>, begin: usize) {
+    let mut begin = begin + usize::from(is_at(tokens, begin, "distinct") || is_at(tokens, begin, "all"));
+    loop {
+        let end = item_end(tokens, begin);
+        let mut next = end + 1;
+        if let Some(name) = name(tokens, begin, end) {
+            let place = tokens[begin].at;
+            let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+            tokens.splice(end..end, [Token::new(Kind::Word, "AS", place), Token::new(Kind::Quoted, quoted, place)]);
+            next += 2;
+        }
+        if !is_at(tokens, next - 1, ",") {
+            return;
+        }
+        begin = next;
+    }
+}
+
+/// Where a column of a list ends.
+fn item_end(tokens: &[Token], begin: usize) -> usize {
+    let mut at = begin;
+    while at < tokens.len() {
+        let token = &tokens[at];
+        if token.is(",") || token.is(")") || LIST_ENDS.iter().any(|word| token.is(word)) {
+            return at;
+        }
+        let opens = token.is("(") || token.is("[");
+        at = if opens { closing(tokens, at).map_or(tokens.len(), |close| close + 1) } else { at + 1 };
+    }
+    at
+}
+
+/// The name of a column that is nothing but a cast or a rewritten function.
+fn name(tokens: &[Token], begin: usize, end: usize) -> Option<String> {
+    let first = tokens.get(begin)?;
+    let mut at = begin + 1;
+    let mut name = first.name();
+    while is_at(tokens, at, ".") && at < end {
+        name = tokens.get(at + 1)?.name();
+        at += 2;
+    }
+    let mut is_rewritten = false;
+    if first.is("(") {
+        at = closing(tokens, begin)? + 1;
+        name = None;
+    } else if is_at(tokens, at, "(") && at < end {
+        is_rewritten = name.as_ref().is_some_and(|name| FUNCTIONS.contains(&name.as_str()));
+        at = closing(tokens, at)? + 1;
+    }
+    while is_at(tokens, at, "::") && at < end {
+        let typed = tokens.get(at + 1)?.name()?;
+        let own = OWN_NAMES.iter().find(|(written, _)| *written == typed).map(|(_, own)| (*own).to_owned());
+        name = name.or(own).or(Some(typed));
+        at = past_type(tokens, at + 1);
+        is_rewritten = true;
+    }
+    (is_rewritten && at == end).then_some(name).flatten()
+}
