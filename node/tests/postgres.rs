@@ -55,7 +55,7 @@ fn psql_asks_describes_and_reads_errors() {
     if !has("psql", "psql_asks_describes_and_reads_errors") {
         return;
     }
-    let (_lab, served) = ended_job();
+    let (lab, served) = ended_job();
     assert_eq!(served.rows("SELECT node, count(*) FROM collectives GROUP BY node ORDER BY node"), "n0|400\nn1|400\n");
     assert_eq!(served.rows("SELECT 1, 2.5, 'a''b', NULL, x'00ff'"), "1|2.5|a'b||\\x00ff\n");
     assert_eq!(
@@ -82,6 +82,11 @@ fn psql_asks_describes_and_reads_errors() {
         let output = served.psql(&["-c", meta]);
         assert!(output.status.success(), "{meta}: {}", stderr(&output));
     }
+    let script = lab.path("columns.sql");
+    std::fs::write(&script, "SELECT node, count(*) AS n, avg(seq) FROM collectives GROUP BY node \\gdesc\n")
+        .expect("written");
+    let columns = served.psql(&["-At", "-f", &script.display().to_string()]);
+    assert_eq!(stdout(&columns), "node|text\nn|bigint\navg(seq)|double precision\n", "{}", stderr(&columns));
     assert!(served.rows("EXPLAIN SELECT count(*) FROM collectives").contains("count"));
 
     let failed = |sql: &str| {
@@ -111,7 +116,8 @@ fn psql_asks_describes_and_reads_errors() {
     let mut other = Command::new("psql");
     let refused =
         other.args(["-X", &served.url.replace("rankmesh:", "rankmesh:x"), "-c", "SELECT 1"]).output().expect("runs");
-    assert!(stderr(&refused).contains("authentication failed"), "{}", stderr(&refused));
+    let refused = stderr(&refused);
+    assert!(refused.contains("authentication failed for user \"rankmesh\""), "{refused}");
     let refused =
         Command::new("psql").args(["-X", &served.url.replace("//rankmesh:", "//root:"), "-c", "SELECT 1"]).output();
     assert!(stderr(&refused.expect("runs")).contains("authentication failed"));
@@ -204,10 +210,16 @@ fn postgresqls_forms_are_rewritten() {
         ("SELECT rank::text FROM collectives WHERE func ILIKE 'ALL%' ORDER BY 1 LIMIT 1", "0"),
         ("SELECT count(*) FROM collectives WHERE rank = ANY('{0,7}') AND ts_ns < now()", "200"),
         ("SELECT count(*) FROM collectives WHERE ts_ns > now() - interval '5 minutes'", "0"),
-        ("SELECT count(*) FROM collectives WHERE ts_ns BETWEEN '2020-01-01T00:00:00Z' AND '2200-01-01T00:00:00Z'", "800"),
+        (
+            "SELECT count(*) FROM collectives WHERE ts_ns BETWEEN '2020-01-01T00:00:00Z' AND '2200-01-01T00:00:00Z'",
+            "800",
+        ),
         ("SELECT count(*) FROM collectives WHERE ts_ns < '2020-01-01'", "0"),
         ("SELECT sum(i) FROM generate_series(1, 100) AS i", "5050"),
-        ("SELECT count(*), count(c.seq) FROM generate_series(0, 9) AS g(r) LEFT JOIN collectives c ON c.rank = g.r", "802|800"),
+        (
+            "SELECT count(*), count(c.seq) FROM generate_series(0, 9) AS g(r) LEFT JOIN collectives c ON c.rank = g.r",
+            "802|800",
+        ),
         ("SELECT rank FROM collectives GROUP BY rank ORDER BY rank OFFSET 6 ROWS FETCH NEXT 1 ROW ONLY", "6"),
         ("SELECT pg_sleep(0.01)", ""),
     ] {
@@ -241,6 +253,34 @@ fn grafanas_statements_are_answered() {
             assert!(rows.lines().any(|row| row == line), "{name}: no {line} in {rows}");
         }
     }
+}
+
+/// What libpq 18 and later may send: a version and an option that nobody knows.
+#[test]
+fn unknown_options_of_the_protocol_are_named_and_left_out() {
+    let (_lab, served) = ended_job();
+    let place = served.url.rsplit('@').next().and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+    let mut startup = ((3_u32 << 16) | 9_999).to_be_bytes().to_vec();
+    startup.extend(b"user\0rankmesh\0_pq_.test_protocol_negotiation\0\0\0");
+    let mut bytes = u32::try_from(startup.len() + 4).expect("short").to_be_bytes().to_vec();
+    bytes.extend(startup);
+    let mut stream = std::net::TcpStream::connect(&place).expect("connects");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+    stream.write_all(&bytes).expect("sent");
+    let mut message = || {
+        let mut head = [0; 5];
+        std::io::Read::read_exact(&mut stream, &mut head).expect("a message");
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+        let mut body = vec![0; usize::try_from(length).expect("short") - 4];
+        std::io::Read::read_exact(&mut stream, &mut body).expect("all of it");
+        (head[0], body)
+    };
+    let (kind, body) = message();
+    assert_eq!(kind, b'v', "{body:?}");
+    assert_eq!(&body[..8], [0, 3, 0, 2, 0, 0, 0, 1], "version 3.2, one option");
+    assert_eq!(&body[8..], b"_pq_.test_protocol_negotiation\0");
+    // and then it asks for a password
+    assert_eq!(message().0, b'R');
 }
 
 #[test]

@@ -1,5 +1,5 @@
 -- What Grafana's PostgreSQL source asks, written down from its documentation and sources' behaviour: at "Save & test", in its query
--- builder, and for panels with the macros that need no function of PostgreSQL ($__unixEpochNano…).
+-- builder, and for panels with its macros ($__unixEpochNanoFilter, $__timeFilter with $__timeGroup).
 -- name: ping
 SELECT 1
 -- gives: 1
@@ -40,3 +40,7 @@ SELECT extversion FROM pg_extension WHERE extname = 'timescaledb'
 SELECT ts_ns / 1000000000 AS time, node AS metric, count(*) AS calls FROM collectives
   WHERE ts_ns >= 1767225600000000000 AND ts_ns <= 1767225601000000000 GROUP BY 1, 2 ORDER BY 1, 2
 -- gives: 1767225600|n0|20 / 1767225600|n1|20
+-- name: panel with time groups
+SELECT floor(extract(epoch from ts_ns)/60)*60 AS "time", node AS metric, count(*) AS calls FROM collectives
+  WHERE ts_ns BETWEEN '2026-01-01T00:00:00Z' AND '2026-01-01T00:00:01Z' GROUP BY 1, 2 ORDER BY 1, 2
+-- gives: 1767225600.0|n0|20 / 1767225600.0|n1|20

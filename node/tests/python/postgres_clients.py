@@ -104,6 +104,11 @@ async def of_asyncpg():
             await conn.copy_from_query("SELECT rank, node FROM collectives ORDER BY rank LIMIT 1", output=copied, format="csv")
             assert copied.getvalue() == b"0,n0\n", copied.getvalue()
     await pool.close()
+    # More at once than there is room for: each waits for its turn.
+    pool = await asyncpg.create_pool(url, min_size=0, max_size=40)
+    many = [pool.fetchval("SELECT count(*) FROM collectives WHERE rank = $1", rank % 8) for rank in range(200)]
+    assert await asyncio.gather(*many) == [100] * 200
+    await pool.close()
 
 
 def of_pg8000():

@@ -9,7 +9,7 @@ use ask::Target;
 use front::args::RateArgs;
 use model::OnBehalf;
 use model::limit::{ConcurrencyLimit, Slot};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::problem::Problem;
@@ -41,6 +41,8 @@ impl Who {
 pub(super) struct Gateway {
     target: Target,
     running: ConcurrencyLimit,
+    /// A question has ended.
+    ended: Arc<Notify>,
     longest: Duration,
     rate: RateArgs,
     investigations: PathBuf,
@@ -48,7 +50,8 @@ pub(super) struct Gateway {
 
 impl Gateway {
     pub(super) fn new(target: Target, longest: Duration, rate: RateArgs, investigations: PathBuf) -> Self {
-        Self { target, running: ConcurrencyLimit::new(ASKED_AT_ONCE, OF_ONE), longest, rate, investigations }
+        let running = ConcurrencyLimit::new(ASKED_AT_ONCE, OF_ONE);
+        Self { target, running, ended: Arc::default(), longest, rate, investigations }
     }
 
     /// Description of the target.
@@ -121,14 +124,62 @@ impl Gateway {
         who: &Who,
         work: impl FnOnce(&Target) -> T + Send + 'static,
     ) -> Result<(tokio::task::JoinHandle<T>, DropGuard), Problem> {
-        let slot: Slot = self.running.take(&who.client).map_err(|busy| Problem::busy(busy, 1))?;
+        let slot = self.running.take(&who.client).map_err(|busy| Problem::busy(busy, 1))?;
+        Ok(self.run(who, slot, work))
+    }
+
+    /// As [`Gateway::begin`]; waits for its turn.
+    ///
+    /// # Errors
+    /// So many questions ran all the time.
+    pub(super) async fn begin_within<T: Send + 'static>(
+        &self,
+        who: &Who,
+        longest: Duration,
+        work: impl FnOnce(&Target) -> T + Send + 'static,
+    ) -> Result<(tokio::task::JoinHandle<T>, DropGuard), Problem> {
+        let until = tokio::time::Instant::now() + longest;
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            // What ends from here on wakes it.
+            ended.as_mut().enable();
+            match self.running.take(&who.client) {
+                Ok(slot) => return Ok(self.run(who, slot, work)),
+                Err(busy) if tokio::time::timeout_at(until, ended).await.is_err() => {
+                    return Err(Problem::busy(busy, 1));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        who: &Who,
+        slot: Slot,
+        work: impl FnOnce(&Target) -> T + Send + 'static,
+    ) -> (tokio::task::JoinHandle<T>, DropGuard) {
         let stop = CancellationToken::new();
         let target = self.target.on_behalf(who.behalf(), stop.clone());
+        let ended = Ended { slot: Some(slot), told: Arc::clone(&self.ended) };
         let asked = tokio::task::spawn_blocking(move || {
-            let _slot = slot;
+            let _ended = ended;
             work(&target)
         });
-        Ok((asked, stop.drop_guard()))
+        (asked, stop.drop_guard())
+    }
+}
+
+/// Gives a slot back, and tells those who wait for one.
+struct Ended {
+    slot: Option<Slot>,
+    told: Arc<Notify>,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.slot.take();
+        self.told.notify_waiters();
     }
 }
 

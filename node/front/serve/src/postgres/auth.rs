@@ -6,14 +6,15 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::Sink;
+use futures::{Sink, SinkExt};
 use pgwire::api::auth::cleartext::CleartextPasswordAuthStartupHandler;
 use pgwire::api::auth::sasl::SASLAuthStartupHandler;
 use pgwire::api::auth::sasl::scram::{ScramAuth, gen_salted_password};
 use pgwire::api::auth::{AuthSource, DefaultServerParameterProvider, LoginInfo, Password, StartupHandler};
 use pgwire::api::{ClientInfo, ConnectionManager, METADATA_USER};
 use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
-use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
+use pgwire::messages::startup::{NegotiateProtocolVersion, Startup};
+use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage, ProtocolVersion};
 
 use super::super::gateway::Who;
 use super::super::tokens::{Role, Tokens};
@@ -76,12 +77,15 @@ pub(super) fn who<C: ClientInfo>(client: &C) -> Who {
 
 #[async_trait]
 impl StartupHandler for Auth {
-    async fn on_startup<C>(&self, client: &mut C, message: PgWireFrontendMessage) -> PgWireResult<()>
+    async fn on_startup<C>(&self, client: &mut C, mut message: PgWireFrontendMessage) -> PgWireResult<()>
     where
         C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
+        if let PgWireFrontendMessage::Startup(startup) = &mut message {
+            negotiate(client, startup).await?;
+        }
         if self.needs_tls && !client.is_secure() {
             let message = "this server speaks TLS only: connect with sslmode=require or better".to_owned();
             let refused = ErrorInfo::new("FATAL".to_owned(), "28000".to_owned(), message);
@@ -91,12 +95,44 @@ impl StartupHandler for Auth {
             PgWireFrontendMessage::Startup(startup) => startup.parameters.get(METADATA_USER).cloned(),
             _ => client.metadata().get(METADATA_USER).cloned(),
         };
-        if user.as_deref() == Some(catalog::DATABASE) {
+        let begun = if user.as_deref() == Some(catalog::DATABASE) {
             self.scram.on_startup(client, message).await
         } else {
             self.tokens.on_startup(client, message).await
-        }
+        };
+        // (The name in a message of SCRAM is empty: the one of the startup counts.)
+        begun.map_err(|error| match error {
+            PgWireError::InvalidPassword(_) => PgWireError::InvalidPassword(user.unwrap_or_default()),
+            other => other,
+        })
     }
+}
+
+/// Says which version and options of the protocol a client does not get, as libpq 18 and later wait
+/// for it (<https://www.postgresql.org/docs/current/protocol-message-formats.html>,
+/// NegotiateProtocolVersion), and goes on without them.
+async fn negotiate<C>(client: &mut C, startup: &mut Startup) -> PgWireResult<()>
+where
+    C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+    C::Error: Debug,
+    PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+{
+    let newest = ProtocolVersion::default();
+    let (major, minor) = newest.version_number();
+    let options: Vec<String> = startup.parameters.keys().filter(|name| name.starts_with("_pq_.")).cloned().collect();
+    let is_newer = startup.protocol_number_major == major && startup.protocol_number_minor > minor;
+    if options.is_empty() && !is_newer {
+        return Ok(());
+    }
+    startup.parameters.retain(|name, _| !name.starts_with("_pq_."));
+    if is_newer {
+        startup.protocol_number_minor = minor;
+    }
+    let version =
+        (i32::from(startup.protocol_number_major) << 16) | i32::from(startup.protocol_number_minor.min(minor));
+    let said = NegotiateProtocolVersion::new(version, options);
+    client.send(PgWireBackendMessage::NegotiateProtocolVersion(said)).await?;
+    Ok(())
 }
 
 /// The user who started this.

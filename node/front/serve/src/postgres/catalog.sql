@@ -60,7 +60,7 @@ CREATE TABLE pg_catalog.pg_constraint(oid INTEGER, conname TEXT, connamespace IN
 CREATE TABLE pg_catalog.pg_attrdef(oid INTEGER, adrelid INTEGER, adnum INTEGER, adbin TEXT);
 CREATE TABLE pg_catalog.pg_inherits(inhrelid INTEGER, inhparent INTEGER, inhseqno INTEGER, inhdetachpending BOOL);
 CREATE TABLE pg_catalog.pg_proc(oid INTEGER, proname TEXT, pronamespace INTEGER, proowner INTEGER, prolang INTEGER, prokind TEXT,
-  proretset BOOL, pronargs INTEGER, prorettype INTEGER, proargtypes TEXT, proargnames TEXT, prosrc TEXT);
+  proretset BOOL, pronargs INTEGER, prorettype INTEGER, proargtypes TEXT, proargnames TEXT, prosrc TEXT, proallargtypes TEXT, proargmodes TEXT, proargdefaults TEXT);
 CREATE TABLE pg_catalog.pg_enum(oid INTEGER, enumtypid INTEGER, enumsortorder REAL, enumlabel TEXT);
 CREATE TABLE pg_catalog.pg_range(rngtypid INTEGER, rngsubtype INTEGER, rngmultitypid INTEGER, rngcollation INTEGER, rngsubopc INTEGER);
 CREATE TABLE pg_catalog.pg_collation(oid INTEGER, collname TEXT, collnamespace INTEGER, collprovider TEXT, collisdeterministic BOOL);

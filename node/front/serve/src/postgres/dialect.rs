@@ -103,8 +103,9 @@ fn constants(tokens: &mut Vec<Token>) -> Result<(), String> {
             let ns = if name == "interval" {
                 interval(&text)?
             } else {
-                moment(&text)
-                    .ok_or_else(|| format!("'{}' is no timestamp such as 2024-05-01T10:00:00Z", record::printable(&text)))?
+                moment(&text).ok_or_else(|| {
+                    format!("'{}' is no timestamp such as 2024-05-01T10:00:00Z", record::printable(&text))
+                })?
             };
             let place = tokens[at].at;
             tokens.splice(at..end, [number(ns, place)]);
@@ -152,7 +153,8 @@ pub(super) fn past_type(tokens: &[Token], at: usize) -> usize {
 fn casts(tokens: &mut Vec<Token>) -> Result<(), String> {
     while let Some(at) = tokens.iter().position(|token| token.is("::")) {
         let end = past_type(tokens, at + 1);
-        let from = at.checked_sub(1).filter(|before| ends_value(&tokens[*before])).and_then(|_| operand_before(tokens, at));
+        let from =
+            at.checked_sub(1).filter(|before| ends_value(&tokens[*before])).and_then(|_| operand_before(tokens, at));
         let from = from.ok_or("`::` has no value before it")?;
         let place = tokens[from].at;
         let value = tokens[from..at].to_vec();
@@ -164,7 +166,8 @@ fn casts(tokens: &mut Vec<Token>) -> Result<(), String> {
 
 /// Whether a value can end with it.
 fn ends_value(token: &Token) -> bool {
-    const KEYWORDS: &[&str] = &["select", "where", "and", "or", "not", "in", "on", "then", "else", "when", "case", "by", "as"];
+    const KEYWORDS: &[&str] =
+        &["select", "where", "and", "or", "not", "in", "on", "then", "else", "when", "case", "by", "as"];
     match token.kind {
         Kind::Other => token.is(")") || token.is("]"),
         Kind::Word => !KEYWORDS.iter().any(|word| token.is(word)),
@@ -217,7 +220,8 @@ fn cast(value: &[Token], named: &[Token], place: usize) -> Result<Vec<Token>, St
 
 /// Whether it can only be an integer: a literal, or a count.
 fn is_integer(value: &[Token]) -> bool {
-    let literal = value.len() == 1 && value[0].kind == Kind::Number && value[0].text.bytes().all(|c| c.is_ascii_digit());
+    let literal =
+        value.len() == 1 && value[0].kind == Kind::Number && value[0].text.bytes().all(|c| c.is_ascii_digit());
     literal || value.first().is_some_and(|first| first.is("count"))
 }
 
@@ -271,7 +275,8 @@ fn array(text: &str) -> Result<String, String> {
                 None => break,
             }
         }
-        let is_number = !is_quoted && member.trim().parse::<f64>().is_ok() && !member.contains(|c: char| c.is_alphabetic());
+        let is_number =
+            !is_quoted && member.trim().parse::<f64>().is_ok() && !member.contains(|c: char| c.is_alphabetic());
         all.push(match member.trim() {
             "NULL" | "null" if !is_quoted => "NULL".to_owned(),
             bare if is_number => bare.to_owned(),
@@ -307,7 +312,9 @@ pub(super) fn series(tokens: &mut Vec<Token>) -> Result<(), String> {
         let step = written(2).unwrap_or_else(|| "1".to_owned());
         let is_literal = parts.get(2).is_none_or(|&(from, to)| {
             let from = if is_at(tokens, from, "-") { from + 1 } else { from };
-            to == from + 1 && tokens[from].kind == Kind::Number && tokens[from].text.parse::<f64>().is_ok_and(|n| n > 0.0 )
+            to == from + 1
+                && tokens[from].kind == Kind::Number
+                && tokens[from].text.parse::<f64>().is_ok_and(|n| n > 0.0)
         }) && !step.trim_start_matches(['-', ' ']).is_empty();
         if !is_literal {
             return Err("generate_series takes a number other than 0 as step".to_owned());
@@ -340,8 +347,26 @@ pub(super) fn series(tokens: &mut Vec<Token>) -> Result<(), String> {
 /// Whether a word can be a name behind a table.
 fn is_name(token: &Token) -> bool {
     const KEYWORDS: &[&str] = &[
-        "where", "group", "order", "limit", "offset", "having", "union", "except", "intersect", "join", "left", "right",
-        "inner", "cross", "full", "natural", "on", "using", "window", "fetch",
+        "where",
+        "group",
+        "order",
+        "limit",
+        "offset",
+        "having",
+        "union",
+        "except",
+        "intersect",
+        "join",
+        "left",
+        "right",
+        "inner",
+        "cross",
+        "full",
+        "natural",
+        "on",
+        "using",
+        "window",
+        "fetch",
     ];
     token.kind == Kind::Quoted || (token.kind == Kind::Word && !KEYWORDS.iter().any(|word| token.is(word)))
 }
@@ -381,7 +406,9 @@ fn limits(tokens: &mut Vec<Token>) {
                 tokens.remove(before + 4);
             }
             at = before + 1;
-        } else if is_at(tokens, at, "offset") && tokens.get(at + 1).is_some_and(|next| matches!(next.kind, Kind::Number | Kind::Param)) {
+        } else if is_at(tokens, at, "offset")
+            && tokens.get(at + 1).is_some_and(|next| matches!(next.kind, Kind::Number | Kind::Param))
+        {
             if is_at(tokens, at + 2, "rows") || is_at(tokens, at + 2, "row") {
                 tokens.remove(at + 2);
             }

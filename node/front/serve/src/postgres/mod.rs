@@ -13,6 +13,7 @@ mod copy;
 mod dialect;
 mod errors;
 mod infer;
+mod literals;
 pub(crate) mod password;
 mod rewrite;
 mod running;

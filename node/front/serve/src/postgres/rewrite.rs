@@ -32,10 +32,13 @@ pub(super) fn rewritten(tokens: &[Token]) -> String {
     // What cannot be rewritten is refused by SQLite.
     let _ = dialect::series(&mut tokens);
     keywords(&mut tokens);
+    named_values(&mut tokens);
     unnested(&mut tokens);
     gathered(&mut tokens);
     arrays(&mut tokens);
     subscripts(&mut tokens);
+    substrings(&mut tokens);
+    names(&mut tokens);
     words(&mut tokens);
     joined(&tokens)
 }
@@ -129,7 +132,10 @@ fn operators(tokens: &mut Vec<Token>) {
 }
 
 fn collations(tokens: &mut Vec<Token>) {
-    while let Some(at) = tokens.iter().position(|token| token.is("collate")) {
+    let is_collation = |tokens: &[Token], at: usize| {
+        tokens[at].is("collate") && at > 0 && !is_at(tokens, at - 1, "as") && !is_at(tokens, at - 1, ".")
+    };
+    while let Some(at) = (0..tokens.len()).find(|at| is_collation(tokens, *at)) {
         let length = if is_at(tokens, at + 2, ".") { 4 } else { 2 };
         tokens.drain(at..(at + length).min(tokens.len()));
     }
@@ -244,6 +250,39 @@ fn keywords(tokens: &mut Vec<Token>) {
     }
 }
 
+/// `(VALUES …) name(a, b)`: SQLite's columns of VALUES are named `column1` and so on.
+fn named_values(tokens: &mut Vec<Token>) {
+    let mut at = 0;
+    while at + 1 < tokens.len() {
+        let is_values = is_at(tokens, at, "(") && is_at(tokens, at + 1, "values");
+        let Some(close) = closing(tokens, at).filter(|_| is_values) else {
+            at += 1;
+            continue;
+        };
+        let name = close + 1 + usize::from(is_at(tokens, close + 1, "as"));
+        let end = if is_at(tokens, name + 1, "(") { closing(tokens, name + 1) } else { None };
+        if let Some(end) = end
+            && tokens[name].name().is_some()
+        {
+            let place = tokens[at].at;
+            let columns: Vec<Token> =
+                tokens[name + 2..end].iter().filter(|token| token.name().is_some()).cloned().collect();
+            tokens.drain(name + 1..=end);
+            tokens.insert(close, other(")", place));
+            let mut made = vec![word("SELECT", place)];
+            for (number, column) in columns.into_iter().enumerate() {
+                if number > 0 {
+                    made.push(other(",", place));
+                }
+                made.extend([word(&format!("column{}", number + 1), place), word("AS", place), column]);
+            }
+            made.extend([word("FROM", place), other("(", place)]);
+            tokens.splice(at + 1..at + 1, made);
+        }
+        at += 1;
+    }
+}
+
 /// `unnest(x) name` in FROM: a row for each member.
 fn unnested(tokens: &mut Vec<Token>) {
     let mut at = 1;
@@ -255,8 +294,9 @@ fn unnested(tokens: &mut Vec<Token>) {
             && let Some(end) = closing(tokens, at + 1)
         {
             let name = if is_at(tokens, end + 1, "as") { end + 2 } else { end + 1 };
-            let Some(name) = tokens.get(name).filter(|token| token.name().is_some()).cloned() else { return };
             let place = tokens[at].at;
+            let name =
+                tokens.get(name).filter(|token| token.name().is_some()).cloned().unwrap_or(word("unnest", place));
             let mut made =
                 vec![other("(", place), word("SELECT", place), word("value", place), word("AS", place), name];
             made.extend([word("FROM", place), word("json_each", place), other("(", place), word("pg_array", place)]);
@@ -321,6 +361,38 @@ fn subscripts(tokens: &mut Vec<Token>) {
     }
 }
 
+/// `substring(x FROM a FOR b)`.
+fn substrings(tokens: &mut [Token]) {
+    for at in 0..tokens.len() {
+        if !(is_at(tokens, at, "substring") && is_at(tokens, at + 1, "(")) {
+            continue;
+        }
+        let Some(close) = closing(tokens, at + 1) else { continue };
+        let mut inside = at + 2;
+        while inside < close {
+            if is_at(tokens, inside, "from") || is_at(tokens, inside, "for") {
+                let has_begin =
+                    is_at(tokens, inside, "from") || tokens[at..inside].iter().any(|token| token.text == ",");
+                tokens[inside].kind = Kind::Other;
+                tokens[inside].text = if has_begin { "," } else { ", 1 ," }.to_owned();
+            }
+            let opens = is_at(tokens, inside, "(");
+            inside = if opens { closing(tokens, inside).unwrap_or(close) + 1 } else { inside + 1 };
+        }
+    }
+}
+
+/// Names of columns that are keywords of SQLite.
+fn names(tokens: &mut [Token]) {
+    for at in 1..tokens.len() {
+        if is_at(tokens, at - 1, "as")
+            && ["default", "collate", "table", "index", "check"].iter().any(|name| tokens[at].is(name))
+        {
+            tokens[at] = Token::new(Kind::Quoted, format!("\"{}\"", tokens[at].text), tokens[at].at);
+        }
+    }
+}
+
 /// Keywords that are values, and keywords that SQLite does not know.
 fn words(tokens: &mut Vec<Token>) {
     let mut at = 0;
@@ -369,6 +441,18 @@ mod tests {
         assert_eq!(
             of("current_setting('server_version_num')::int/100"),
             "current_setting ( 'server_version_num' ) / 100"
+        );
+        assert_eq!(
+            of("SELECT d.datcollate AS collate, substring(a.b for 128), substring(x from 2 for 3) AS default"),
+            "SELECT d . datcollate AS \"collate\" , substring ( a . b , 1 , 128 ) , substring ( x , 2 , 3 ) AS \"default\""
+        );
+        assert_eq!(
+            of("SELECT * FROM unnest(current_schemas(true))"),
+            "SELECT * FROM ( SELECT value AS unnest FROM json_each ( pg_array ( current_schemas ( true ) ) ) )"
+        );
+        assert_eq!(
+            of("SELECT a FROM (VALUES ('x', 1)) s(a, b)"),
+            "SELECT a FROM ( SELECT column1 AS a , column2 AS b FROM ( VALUES ( 'x' , 1 ) ) ) s"
         );
         assert_eq!(of("(parse_ident('t'))[2]"), "pg_at ( ( parse_ident ( 't' ) ) , 2 )");
         assert_eq!(of("a::character varying(10)[] = E'\\\\d'"), "a = '\\d'");

@@ -75,7 +75,9 @@ impl Running {
         cancelled: &mut oneshot::Receiver<()>,
     ) -> PgWireResult<Self> {
         let (to, events) = mpsc::channel(PIECES);
-        let started = gateway.begin(who, move |target: &Target| {
+        // A pool of connections asks more at once than there is room for: each waits for its turn.
+        let longest = std::time::Duration::from_millis(question.timeout_ms);
+        let started = gateway.begin_within(who, longest, move |target: &Target| {
             let gone = || anyhow::anyhow!("the client is gone");
             // Pieces arrive within the runtime of the asking code, where tokio's blocking send is
             // not allowed.
@@ -98,6 +100,15 @@ impl Running {
                 Err(error) => Event::Failed(error),
             });
         });
+        let started = if cancelled.is_terminated() {
+            started.await
+        } else {
+            tokio::select! {
+                biased;
+                Ok(()) = &mut *cancelled => return Err(PgWireError::QueryCanceled),
+                started = started => started,
+            }
+        };
         let (_, stop) = started.map_err(|problem| errors::of_problem(&problem))?;
         let mut running = Self {
             columns: Vec::new(),

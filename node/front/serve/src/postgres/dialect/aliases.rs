@@ -19,8 +19,20 @@ const OWN_NAMES: &[(&str, &str)] = &[
     ("character", "bpchar"),
     ("decimal", "numeric"),
 ];
-const LIST_ENDS: &[&str] =
-    &["from", "where", "group", "order", "limit", "union", "except", "intersect", "having", "window", "offset", "fetch"];
+const LIST_ENDS: &[&str] = &[
+    "from",
+    "where",
+    "group",
+    "order",
+    "limit",
+    "union",
+    "except",
+    "intersect",
+    "having",
+    "window",
+    "offset",
+    "fetch",
+];
 
 /// Writes `AS name` behind columns without a name that are a cast or one of [`FUNCTIONS`].
 pub(super) fn kept(tokens: &mut Vec<Token>) {

@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn intervals_have_a_fixed_length() {
-        for (text, seconds) in [("5 minutes", 300), ("1 hour 30 mins", 5_400), ("1 day", 86_400), ("2 weeks", 1_209_600)]
+        for (text, seconds) in
+            [("5 minutes", 300), ("1 hour 30 mins", 5_400), ("1 day", 86_400), ("2 weeks", 1_209_600)]
         {
             assert_eq!(interval(text), Ok(seconds * 1_000_000_000), "{text}");
         }

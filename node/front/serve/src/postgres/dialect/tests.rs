@@ -31,9 +31,15 @@ fn what_sqlite_has_too_is_not_touched() {
 fn casts_have_sqlites_types_and_postgresqls_rounding_and_names() {
     becomes("SELECT rank::text FROM t", "SELECT CAST(rank AS TEXT) AS \"rank\" FROM t");
     becomes("SELECT c.rank::varchar(3) r FROM c", "SELECT substr(CAST(c.rank AS TEXT), 1, 3) r FROM c");
-    becomes("WHERE avg(x)::int > 2::bigint", "WHERE CAST(iif(typeof(avg(x)) = 'real', round(avg(x)), avg(x)) AS INTEGER) > CAST(2 AS INTEGER)");
+    becomes(
+        "WHERE avg(x)::int > 2::bigint",
+        "WHERE CAST(iif(typeof(avg(x)) = 'real', round(avg(x)), avg(x)) AS INTEGER) > CAST(2 AS INTEGER)",
+    );
     becomes("SELECT count(*)::float8", "SELECT CAST(count(*) AS REAL) AS \"count\"");
-    becomes("SELECT count(*) OVER (ORDER BY x)::double precision AS y", "SELECT CAST(count(*) OVER(ORDER BY x) AS REAL) AS y");
+    becomes(
+        "SELECT count(*) OVER (ORDER BY x)::double precision AS y",
+        "SELECT CAST(count(*) OVER(ORDER BY x) AS REAL) AS y",
+    );
     becomes("SELECT x::numeric(10, 2)::text z", "SELECT CAST(round(CAST(x AS REAL), 2) AS TEXT) z");
     becomes("WHERE a = 't'::boolean", "WHERE a = 1");
     becomes("WHERE a = $1::pg_catalog.int8", "WHERE a = CAST($1 AS INTEGER)");
@@ -49,8 +55,14 @@ fn times_are_nanoseconds() {
     becomes("ts_ns > CURRENT_TIMESTAMP - '1 h'::interval", "ts_ns > now() - 3600000000000");
     becomes("ts_ns > timestamptz '2024-01-01T12:00:00Z'", "ts_ns > 1704110400000000000");
     becomes("ts_ns > '2024-01-01'::date", "ts_ns > 1704067200000000000");
-    becomes("SELECT floor(extract(epoch from ts_ns)/300)*300 AS time", "SELECT floor(((ts_ns) / 1000000000.0) / 300) * 300 AS time");
-    becomes("SELECT date_trunc('minute', ts_ns) FROM t", "SELECT ((ts_ns) / 60000000000 * 60000000000) AS \"date_trunc\" FROM t");
+    becomes(
+        "SELECT floor(extract(epoch from ts_ns)/300)*300 AS time",
+        "SELECT floor(((ts_ns) / 1000000000.0) / 300) * 300 AS time",
+    );
+    becomes(
+        "SELECT date_trunc('minute', ts_ns) FROM t",
+        "SELECT ((ts_ns) / 60000000000 * 60000000000) AS \"date_trunc\" FROM t",
+    );
     assert_eq!(of("date_part('hour', to_timestamp(x))").matches("/ 3600000000000").count(), 1);
     assert!(refused("SELECT date_trunc('fortnight', x)").contains("no part \"fortnight\""));
     assert!(refused("WHERE x > interval '1 month'").contains("no fixed length"));
@@ -74,14 +86,23 @@ fn a_text_beside_a_time_is_a_time_and_elsewhere_a_text() {
 
 #[test]
 fn lists_series_and_limits() {
-    assert_eq!(of("WHERE x ~~* 'a%' AND y ILIKE 'b' AND z !~~ 'c'"), "WHERE x LIKE 'a%' AND y LIKE 'b' AND z NOT LIKE 'c'");
+    assert_eq!(
+        of("WHERE x ~~* 'a%' AND y ILIKE 'b' AND z !~~ 'c'"),
+        "WHERE x LIKE 'a%' AND y LIKE 'b' AND z NOT LIKE 'c'"
+    );
     becomes("rank = ANY('{1,2}'::int[]) AND f <> ALL (ARRAY['a', 'b'])", "rank IN(1, 2) AND f NOT IN('a', 'b')");
     assert_eq!(array("{a,\"b, \\\"c\",NULL}").unwrap(), "'a', 'b, \"c', NULL");
     assert!(array("1,2").is_err() && array("{\"a").is_err() && array("{{1}}").is_err());
     assert!(refused("WHERE x = ANY($1)").contains("IN takes a list"));
-    becomes("SELECT i FROM generate_series(1, 3) AS i", "SELECT i FROM(WITH RECURSIVE pg_series(v) AS(SELECT 1 WHERE 1 <= 3 UNION ALL SELECT v + 1 FROM pg_series WHERE v + 1 <= 3) \
-         SELECT v AS \"i\" FROM pg_series) AS \"i\"");
-    assert!(of("SELECT n FROM generate_series(9, 1, -2) g(n) WHERE n > 3").contains("SELECT v AS \"n\" FROM pg_series ) AS \"g\" WHERE n > 3"));
+    becomes(
+        "SELECT i FROM generate_series(1, 3) AS i",
+        "SELECT i FROM(WITH RECURSIVE pg_series(v) AS(SELECT 1 WHERE 1 <= 3 UNION ALL SELECT v + 1 FROM pg_series WHERE v + 1 <= 3) \
+         SELECT v AS \"i\" FROM pg_series) AS \"i\"",
+    );
+    assert!(
+        of("SELECT n FROM generate_series(9, 1, -2) g(n) WHERE n > 3")
+            .contains("SELECT v AS \"n\" FROM pg_series ) AS \"g\" WHERE n > 3")
+    );
     assert!(refused("SELECT generate_series(1, 3)").contains("stands in FROM"));
     assert!(refused("SELECT * FROM generate_series(1, 3, 0)").contains("other than 0"));
     becomes("SELECT 1 LIMIT ALL", "SELECT 1 LIMIT -1");

@@ -29,11 +29,17 @@ pub(super) fn is_now(tokens: &[Token], at: usize) -> bool {
 pub(super) fn functions(tokens: &mut Vec<Token>) -> Result<(), String> {
     // From the right: what stands in a call's parentheses is rewritten before the call.
     for at in (0..tokens.len()).rev() {
-        let Some(name) = tokens.get(at).filter(|token| token.kind == Kind::Word).and_then(Token::name) else { continue };
+        let Some(name) = tokens.get(at).filter(|token| token.kind == Kind::Word).and_then(Token::name) else {
+            continue;
+        };
         let place = tokens[at].at;
         let is_column = at > 0 && (is_at(tokens, at - 1, ".") || is_at(tokens, at - 1, "as"));
         if NOW_WORDS.contains(&name.as_str()) && !is_column && !is_at(tokens, at + 1, ".") {
-            let end = if is_at(tokens, at + 1, "(") { closing(tokens, at + 1).map_or(at + 1, |close| close + 1) } else { at + 1 };
+            let end = if is_at(tokens, at + 1, "(") {
+                closing(tokens, at + 1).map_or(at + 1, |close| close + 1)
+            } else {
+                at + 1
+            };
             tokens.splice(at..end, made("now()", place));
             continue;
         }
@@ -46,7 +52,11 @@ pub(super) fn functions(tokens: &mut Vec<Token>) -> Result<(), String> {
             continue;
         }
         let field_at = |at: usize| {
-            tokens.get(at).and_then(|token| token.string().or_else(|| token.name())).unwrap_or_default().to_ascii_lowercase()
+            tokens
+                .get(at)
+                .and_then(|token| token.string().or_else(|| token.name()))
+                .unwrap_or_default()
+                .to_ascii_lowercase()
         };
         let sql = match name.as_str() {
             "extract" if is_at(tokens, at + 3, "from") => part(&field_at(at + 2), &joined(&tokens[at + 4..close]))?,

@@ -21,7 +21,8 @@ use pgwire::messages::extendedquery::{
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 
 use super::super::errors;
-use super::super::statement::{Class, Statement, literals, parameter_types};
+use super::super::literals::{literals, parameter_types};
+use super::super::statement::{Class, Statement};
 use super::{CursorStatement, Handler, Parser, tag_of};
 
 #[async_trait]
