@@ -87,12 +87,20 @@ pub(crate) fn attach_fault_begins(object: &Object) -> libbpf_rs::Result<Vec<Link
 pub(crate) fn refusal(error: &libbpf_rs::Error) -> (String, String) {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok();
     let above_2 = paranoid.and_then(|text| text.trim().parse::<i32>().ok()).is_some_and(|value| value > 2);
-    let remedy = if error.kind() == libbpf_rs::ErrorKind::PermissionDenied && above_2 {
+    let remedy = if lacks_files(&error.to_string()) {
+        "allow more open files (ulimit -n 4096; systemd: LimitNOFILE=4096)"
+    } else if error.kind() == libbpf_rs::ErrorKind::PermissionDenied && above_2 {
         "sysctl kernel.perf_event_paranoid=2 (above that some distributions' kernels ask for CAP_SYS_ADMIN)"
     } else {
         "use a newer kernel, or report this one's version"
     };
     (format!("the kernel refused to attach it: {error}"), remedy.to_owned())
+}
+
+/// Whether an error of libbpf says that no more files may be opened (EMFILE), which it has as text
+/// only.
+pub(crate) fn lacks_files(error: &str) -> bool {
+    error.contains("os error 24") || error.contains("-EMFILE")
 }
 
 const EVERY_PROCESS: i32 = -1;

@@ -206,6 +206,7 @@ impl Discovery {
             self.code_kb.retain(|pid, _| !still.contains(pid));
         }
         self.gone = gone;
+        self.shared.processes.sweep();
         still.into_iter().filter(|pid| self.shared.processes.known(*pid).is_some()).collect()
     }
 

@@ -23,6 +23,15 @@ pub enum Error {
          CONFIG_DEBUG_INFO_BTF, as the distributions' kernels from 5.10 on are"
     )]
     NoBtf,
+    /// Each program, map and link is an open file.
+    #[error(
+        "this process may have {limit} files open, and capture needs more: `ulimit -n 4096` before it starts (systemd: \
+         LimitNOFILE=4096)"
+    )]
+    OpenFiles {
+        /// RLIMIT_NOFILE as far as it could be raised.
+        limit: u64,
+    },
     /// The kernel refused the programs.
     #[error("the kernel refused the capture programs ({reason}); capture needs Linux 5.8 or later")]
     Load {

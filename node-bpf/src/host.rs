@@ -101,6 +101,14 @@ pub(crate) fn raise_open_files() {
     }
 }
 
+/// How many files this process may have open, as far as [`raise_open_files`] could raise it.
+pub(crate) fn most_open_files() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit to be filled in.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
+}
+
 /// Removes the limit on locked memory, if this process may: kernels before 5.11 count BPF maps
 /// against it.
 pub(crate) fn raise_locked_memory() {

@@ -22,6 +22,7 @@ mod container;
 mod cuda;
 mod decode;
 mod discovery;
+mod environment;
 mod error;
 mod functions;
 mod gloo;

@@ -128,6 +128,9 @@ pub(crate) fn load(config: &CaptureConfig, cgroup: Option<&Cgroup>) -> Result<Lo
                 let log = LIBBPF_LOG.lock().clone();
                 reason = if log.is_empty() { error.to_string() } else { format!("{error}: {}", log.join("; ")) };
                 tracing::debug!(?mode, reason, "not possible here");
+                if attach::lacks_files(&reason) {
+                    return Err(Error::OpenFiles { limit: host::most_open_files() });
+                }
                 // A program for one way of attaching proves nothing about the next way.
                 let last = modes.as_slice().get(1).is_none_or(|next| object_of(*next) != object_of(mode));
                 let refused = refused_program(&log).filter(|name| last || !attach::is_of_one_mode(name));

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::cgroup;
 use crate::clock;
 use crate::container;
+use crate::environment::{self, OfLibc};
 use crate::maps;
 use crate::mpi::MpiNames;
 use crate::mpi::structures::Member;
@@ -99,6 +100,12 @@ pub(crate) struct Process {
     pub(crate) torch_namespace: Option<String>,
     /// Kernel time of the reading: an exec before it is already in it.
     read_ns: u64,
+    /// When the process began, which it does not with a program that replaces another (exec).
+    began_ns: i64,
+    /// Its environment tells no rank: libc's is looked for.
+    of_libc: Option<OfLibc>,
+    /// The environment is lost: a program has written over it, and libc's is not found.
+    is_nameless: bool,
     files: Files,
     mpi: OnceLock<MpiNames>,
     torch: OnceLock<bool>,
@@ -106,12 +113,29 @@ pub(crate) struct Process {
 
 impl Process {
     fn read(pid: u32, boot_unix_ns: i64, files: &Files) -> Option<Process> {
+        Process::read_with(pid, boot_unix_ns, files, None)
+    }
+
+    /// `asked`: where its libc's environment is, if that has been asked before.
+    fn read_with(pid: u32, boot_unix_ns: i64, files: &Files, asked: Option<&OfLibc>) -> Option<Process> {
         let read_ns = clock::kernel_now_ns();
         let file = |name| procfs::read(pid, name).unwrap_or_default();
         let stat = procfs::read(pid, "stat").ok()?;
         let cgroups = String::from_utf8_lossy(&file("cgroup")).into_owned();
-        let environ = file("environ");
+        let user = procfs::user_of(pid)?;
+        let mut environ = file("environ");
         let mut who = Attribution::from_environ(&environ);
+        let (mut of_libc, mut is_nameless) = (None, false);
+        if who.rank.is_none() {
+            let new = asked.is_none().then(|| OfLibc::ask(pid, user, files));
+            let found = asked.or(new.as_ref()).filter(|of_libc| of_libc.is_ready());
+            is_nameless = found.is_some() && environment::is_overwritten(&environ);
+            if let Some(block) = found.and_then(|of_libc| of_libc.block(pid)).filter(|block| !block.is_empty()) {
+                who = Attribution::from_environ(&block);
+                (environ, is_nameless) = (block, false);
+            }
+            of_libc = new.filter(|of_libc| !of_libc.is_ready());
+        }
         if who.rank.is_some() && who.mpi_namespace.is_none() {
             let hydra = hydra_job(pid);
             who.job_id = who.job_id.or_else(|| hydra.as_ref().map(|job| job.name.clone()));
@@ -143,10 +167,31 @@ impl Process {
         // started without a launcher: a job of its own
         let alone = || format!("{}.{pid}.{}", seen.cgroup_id.unwrap_or(0), seen.start_ns);
         who.mpi_namespace.get_or_insert_with(alone);
-        let (user, files) = (procfs::user_of(pid)?, files.clone());
-        let (mpi_namespace, torch_namespace) = (who.mpi_namespace, who.torch_namespace);
-        let (mpi, torch) = (OnceLock::new(), OnceLock::new());
-        Some(Process { seen, job_id, mpi_namespace, user, torch_namespace, read_ns, files, mpi, torch })
+        Some(Process {
+            job_id,
+            mpi_namespace: who.mpi_namespace,
+            user,
+            torch_namespace: who.torch_namespace,
+            read_ns,
+            began_ns: seen.start_ns,
+            of_libc,
+            is_nameless,
+            files: files.clone(),
+            mpi: OnceLock::new(),
+            torch: OnceLock::new(),
+            seen,
+        })
+    }
+
+    /// Why neither its rank nor its job is known.
+    pub(crate) fn no_rank_because(&self) -> Option<String> {
+        self.is_nameless.then(|| {
+            format!(
+                "{} (pid {}) has written over its environment (setproctitle) and its libc's is not found: \
+                 its rank and job are not known",
+                self.seen.comm, self.seen.pid
+            )
+        })
     }
 
     /// Whether it has PyTorch loaded; looked at once, when it has made a call of gloo.
@@ -222,6 +267,9 @@ pub(crate) struct Processes {
     known: Mutex<HashMap<u32, Arc<Process>>>,
     /// The last exec of pids (kernel time): a read that began before it is of the program before.
     execs: Mutex<HashMap<u32, u64>>,
+    /// Reported processes that have begun another program: when the process began and when that
+    /// program did, Unix time.
+    replaced: Mutex<HashMap<u32, (i64, i64)>>,
     ended: Mutex<HashMap<u32, (Arc<Process>, Instant)>>,
     boot_unix_ns: i64,
     files: Files,
@@ -239,6 +287,7 @@ impl Processes {
         Processes {
             known: Mutex::default(),
             execs: Mutex::default(),
+            replaced: Mutex::default(),
             ended: Mutex::default(),
             boot_unix_ns: clock::boot_unix_ns(),
             files,
@@ -257,6 +306,48 @@ impl Processes {
         self.keep(pid, Process::read(pid, self.boot_unix_ns, &self.files)?)
     }
 
+    /// Reads again the processes of which libc's environment can be read now.
+    pub(crate) fn read_environments(&self) -> Vec<Arc<Process>> {
+        let is_due = |process: &Process| process.of_libc.as_ref().is_some_and(OfLibc::is_ready);
+        let due: Vec<_> = self.lock().values().filter(|process| is_due(process)).map(Arc::clone).collect();
+        let read = |old: Arc<Process>| {
+            let pid = old.seen.pid;
+            let read = Process::read_with(pid, self.boot_unix_ns, &self.files, old.of_libc.as_ref())?;
+            let read = self.of_its_program(read);
+            let mut known = self.lock();
+            // else it has ended, or begun another program
+            let is_same = known.get(&pid).is_some_and(|known| Arc::ptr_eq(known, &old));
+            if !is_same || read.began_ns != old.began_ns {
+                return None;
+            }
+            let process = Arc::new(read);
+            known.insert(pid, Arc::clone(&process));
+            Some(process)
+        };
+        due.into_iter().filter_map(read).collect()
+    }
+
+    /// Whether its rank may be known soon, when its libc's file has been read.
+    pub(crate) fn awaits_environment(&self, process: &Process) -> bool {
+        let known = self.known(process.seen.pid).filter(|known| known.seen.start_ns == process.seen.start_ns);
+        known.is_some_and(|known| known.of_libc.is_some())
+    }
+
+    /// The process as it was read last; this, if that is another one or another program.
+    pub(crate) fn newest(&self, process: Arc<Process>) -> Arc<Process> {
+        self.recent(process.seen.pid).filter(|newer| newer.seen.start_ns == process.seen.start_ns).unwrap_or(process)
+    }
+
+    /// With the start of the program, where that is not the process's.
+    fn of_its_program(&self, mut read: Process) -> Process {
+        if let Some((began_ns, exec_ns)) = self.replaced.lock().get(&read.seen.pid)
+            && *began_ns == read.began_ns
+        {
+            read.seen.start_ns = *exec_ns;
+        }
+        read
+    }
+
     /// Keeps what was read, unless the process has begun another program meanwhile: launchers begin
     /// the rank's a few milliseconds after their own, and give it its rank.
     fn keep(&self, pid: u32, mut read: Process) -> Option<(Arc<Process>, bool)> {
@@ -269,7 +360,7 @@ impl Processes {
                 if let Some(process) = known.get(&pid) {
                     return Some((Arc::clone(process), false)); // another thread was quicker
                 }
-                let process = Arc::new(read);
+                let process = Arc::new(self.of_its_program(read));
                 known.insert(pid, Arc::clone(&process));
                 return Some((process, true));
             }
@@ -289,7 +380,7 @@ impl Processes {
         let Some(known) = self.known(pid) else { return true };
         let Ok(stat) = procfs::read(pid, "stat") else { return true };
         let start_ns = start_since_boot_ns(&stat).map(|since| self.boot_unix_ns.saturating_add(since));
-        let same = start_ns == Some(known.seen.start_ns);
+        let same = start_ns == Some(known.began_ns);
         if !same {
             self.forget(pid);
         }
@@ -297,10 +388,10 @@ impl Processes {
     }
 
     /// Whether a process still runs: one that has ended and was not waited for does not.
-    pub(crate) fn lives(&self, seen: &ProcessSeen) -> bool {
-        let Ok(stat) = procfs::read(seen.pid, "stat") else { return false };
+    pub(crate) fn lives(&self, process: &Process) -> bool {
+        let Ok(stat) = procfs::read(process.seen.pid, "stat") else { return false };
         let start_ns = start_since_boot_ns(&stat).map(|since| self.boot_unix_ns.saturating_add(since));
-        has_threads(&stat) && start_ns == Some(seen.start_ns)
+        has_threads(&stat) && start_ns == Some(process.began_ns)
     }
 
     /// Records that it runs another program since `ts_ns` (kernel time): earlier reads are void.
@@ -313,8 +404,12 @@ impl Processes {
         if execs.len() < MOST_EXECS {
             execs.insert(pid, ts_ns);
         }
-        if known.get(&pid).is_some_and(|process| process.read_ns < ts_ns) {
-            known.remove(&pid);
+        if known.get(&pid).is_some_and(|process| process.read_ns < ts_ns)
+            && let Some(before) = known.remove(&pid)
+        {
+            // its row stays that of the program before
+            let exec_ns = clock::Clock::measure().unix_ns(ts_ns).max(before.seen.start_ns.saturating_add(1));
+            self.replaced.lock().insert(pid, (before.began_ns, exec_ns));
         }
         drop((known, execs));
         self.begins(pid);
@@ -347,6 +442,11 @@ impl Processes {
     /// One that is known, or was until a little while ago.
     pub(crate) fn recent(&self, pid: u32) -> Option<Arc<Process>> {
         self.known(pid).or_else(|| self.ended().get(&pid).map(|(process, _)| Arc::clone(process)))
+    }
+
+    /// Lets go of what is kept of processes that are gone.
+    pub(crate) fn sweep(&self) {
+        self.replaced.lock().retain(|pid, _| procfs::runs(*pid));
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
@@ -442,6 +542,9 @@ mod tests {
             user: 0,
             torch_namespace: None,
             read_ns: me.read_ns,
+            began_ns: me.began_ns - 5_000_000_000,
+            of_libc: None,
+            is_nameless: false,
             files: me.files.clone(),
             mpi: OnceLock::new(),
             torch: OnceLock::new(),

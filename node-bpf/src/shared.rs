@@ -144,11 +144,25 @@ impl Shared {
         self.meet_ready();
     }
 
+    /// Reports again the processes whose environment has been found since.
+    pub(crate) fn read_environments(&self) {
+        for process in self.processes.read_environments() {
+            if let Some(why) = process.no_rank_because() {
+                self.problem(Some(process.user), &why);
+            }
+            self.deliver(Record::Process(process.seen.clone()));
+        }
+    }
+
     /// Tells the programs of processes whose files have been read.
     pub(crate) fn meet_ready(&self) {
-        let is_ready = |(process, _): &mut (Arc<Process>, bool)| process.mpi().is_ready();
+        let is_ready = |(process, _): &mut (Arc<Process>, bool)| {
+            process.mpi().is_ready() && !self.processes.awaits_environment(process)
+        };
+        self.read_environments();
         let ready: Vec<_> = self.meeting.lock().extract_if(.., is_ready).collect();
         for (process, began) in ready {
+            let process = self.processes.newest(process);
             let member = process.member();
             if !began {
                 self.mpi.meet(member);

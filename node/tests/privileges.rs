@@ -162,6 +162,21 @@ fn public_binary(lab: &Lab) -> PathBuf {
 }
 
 #[test]
+fn too_few_open_files_are_not_taken_for_an_old_kernel() {
+    if !can_capture("too_few_open_files_are_not_taken_for_an_old_kernel") {
+        return;
+    }
+    let binary = env!("CARGO_BIN_EXE_rankmesh");
+    let limited = ["--nofile=64:64", binary, "check", "--format", "json"];
+    let output = Command::new("prlimit").args(limited).stdin(Stdio::null()).output().expect("runs");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    assert_eq!(found["capture"]["possible"], false, "{found}");
+    let text = found.to_string();
+    assert!(text.contains("may have 64 files open") && text.contains("LimitNOFILE"), "{text}");
+    assert!(!text.contains("Linux 5.8") && !text.contains("newer kernel"), "{text}");
+}
+
+#[test]
 fn an_ordinary_user_is_told_what_to_grant_and_with_it_can_record() {
     if !can_capture("an_ordinary_user_is_told_what_to_grant_and_with_it_can_record") {
         return;

@@ -303,7 +303,8 @@ impl Reader {
 
     /// Whether what a call lacks will be known when a file has been read.
     fn is_awaited(&mut self, raw: &RawCall, process: Option<&Arc<Process>>) -> bool {
-        if self.sites.awaits(raw.pid, raw.site) {
+        let is_nameless = |process: &Arc<Process>| self.shared.processes.awaits_environment(process);
+        if self.sites.awaits(raw.pid, raw.site) || process.is_some_and(is_nameless) {
             return true;
         }
         match decode::communicator(raw) {
@@ -323,7 +324,7 @@ impl Reader {
                 waits.insert(raw.pid);
                 kept.push_back(Held { raw, process, since });
             } else {
-                self.call(raw, process.as_ref());
+                self.call_of(raw, process);
             }
         }
         self.held = kept;
@@ -337,8 +338,14 @@ impl Reader {
             self.release_held(None);
         }
         for Held { raw, process, .. } in std::mem::take(&mut self.held) {
-            self.call(raw, process.as_ref());
+            self.call_of(raw, process);
         }
+    }
+
+    /// A call that has waited, by what is known of its process now.
+    fn call_of(&mut self, raw: Box<RawCall>, process: Option<Arc<Process>>) {
+        let process = process.map(|process| self.shared.processes.newest(process));
+        self.call(raw, process.as_ref());
     }
 
     fn call(&mut self, mut raw: Box<RawCall>, process: Option<&Arc<Process>>) {

@@ -81,7 +81,7 @@ impl Shared {
 struct Ring {
     file: File,
     header: Header,
-    process: Arc<Process>,
+    process: Mutex<Arc<Process>>,
     devices: Mutex<DeviceClocks>,
 }
 
@@ -204,16 +204,24 @@ impl Reader {
                 }
             }
         }
+        for process in self.shared.processes.read_environments() {
+            if let Some(why) = process.no_rank_because() {
+                tracing::warn!("{why}");
+            }
+            (self.sink)(Record::Process(process.seen.clone()));
+        }
         for (id, ring) in self.known() {
-            let ended = !self.shared.processes.lives(&ring.process.seen);
-            self.drain(&ring, ended);
+            let process = self.shared.processes.newest(ring.process());
+            *ring.process.lock() = Arc::clone(&process);
+            let ended = !self.shared.processes.lives(&process);
+            self.drain(&ring, &process, ended);
             if ended {
                 self.tell_lost(id, &ring);
                 self.lost.remove(&id);
                 self.shared.rings().remove(&id);
-                self.shared.processes.forget(ring.process.seen.pid);
-                self.scheduling.forget(ring.process.seen.pid);
-                self.sites.forget(ring.process.seen.pid);
+                self.shared.processes.forget(process.seen.pid);
+                self.scheduling.forget(process.seen.pid);
+                self.sites.forget(process.seen.pid);
             }
         }
     }
@@ -260,7 +268,9 @@ impl Reader {
         (self.sink)(Record::Process(process.seen.clone()));
         process.mpi(); // while it lives
         self.sites.look(process.seen.pid);
-        self.shared.rings().insert(id, Arc::new(Ring { file, header, process, devices: Mutex::default() }));
+        self.shared
+            .rings()
+            .insert(id, Arc::new(Ring { file, header, process: Mutex::new(process), devices: Mutex::default() }));
         true
     }
 
@@ -284,9 +294,9 @@ impl Reader {
     }
 
     /// Reads the ready slots; of a rank that has `ended`, skips those that it never finished.
-    fn drain(&mut self, ring: &Ring, ended: bool) {
-        let names = ring.process.mpi();
-        if !ended && !names.is_ready() {
+    fn drain(&mut self, ring: &Ring, process: &Process, ended: bool) {
+        let names = process.mpi();
+        if !ended && (!names.is_ready() || self.shared.processes.awaits_environment(process)) {
             return; // what its handles mean is being looked up: the ring keeps its calls
         }
         names.wait(Instant::now() + MOST_OF_NAMES);
@@ -314,7 +324,7 @@ impl Reader {
         for (slot, ready) in slots.chunks_exact(layout::SLOT_BYTES).zip(&ready) {
             match ready.then(|| ring.call(&slot[8..], &self.shared.clock)).flatten() {
                 Some((mut call, address)) => {
-                    call.site = self.sites.of(ring.process.seen.pid, address);
+                    call.site = self.sites.of(process.seen.pid, address);
                     (self.sink)(Record::Collective(call));
                 }
                 None => unfinished += 1,
@@ -355,9 +365,9 @@ impl Reader {
         let since_ns = u64::try_from(self.sampled.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.sampled = Instant::now();
         let ranks: HashMap<u32, Arc<Ring>> =
-            self.known().into_iter().map(|(_, ring)| (ring.process.seen.pid, ring)).collect();
+            self.known().into_iter().map(|(_, ring)| (ring.header.pid, ring)).collect();
         for ring in ranks.values() {
-            let tallies = self.scheduling.look(&ring.process, self.shared.clock.now_unix_ns(), since_ns);
+            let tallies = self.scheduling.look(&ring.process(), self.shared.clock.now_unix_ns(), since_ns);
             tallies.into_iter().for_each(|tally| (self.sink)(Record::CallTally(tally)));
         }
     }
@@ -401,7 +411,7 @@ impl Ring {
         let Some(RawRecord::Call(mut raw)) = wire::parse(bytes) else { return None };
         raw.func = (*self.header.functions.get(usize::from(raw.func))?)?;
         raw.pid = self.header.pid;
-        raw.cgroup_id = self.process.seen.cgroup_id.unwrap_or(0);
+        raw.cgroup_id = self.process().seen.cgroup_id.unwrap_or(0);
         let timed = is_nccl(raw.func) && raw.flags & DEVICE_TIMES != 0;
         raw.flags &= match is_nccl(raw.func) {
             true => HAVE_SEQ | HAVE_HASH | HAVE_RANK | FROM_RCCL | CAPTURED | CAPTURE_KNOWN,
@@ -415,7 +425,7 @@ impl Ring {
     }
 
     fn decode(&self, raw: &RawCall, clock: &Clock) -> Option<Collective> {
-        let mut call = decode::call(raw, clock, Some(&self.process))?;
+        let mut call = decode::call(raw, clock, Some(&self.process()))?;
         if is_nccl(raw.func) {
             // the plugin does not get these
             call.stream = call.stream.filter(|stream| *stream != u64::MAX);
@@ -423,6 +433,10 @@ impl Ring {
             call.rank = call.rank.filter(|rank| *rank >= 0);
         }
         Some(call)
+    }
+
+    fn process(&self) -> Arc<Process> {
+        Arc::clone(&self.process.lock())
     }
 
     fn devices(&self) -> MutexGuard<'_, DeviceClocks> {
@@ -442,7 +456,7 @@ impl Ring {
                 exit_ns: now_ns,
                 pid: self.header.pid,
                 tid: call.tid,
-                cgroup_id: self.process.seen.cgroup_id.unwrap_or(0),
+                cgroup_id: self.process().seen.cgroup_id.unwrap_or(0),
                 comm_hash: call.comm_hash,
                 seq: call.seq.unwrap_or(0),
                 comm_seq: call.comm_seq,

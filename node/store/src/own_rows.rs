@@ -6,8 +6,8 @@
 //! each leaves the rows of the user's processes. The authorizer lets the store be read from within
 //! these views alone, so no other name, no schema table and no way of writing the question leads
 //! past them. Tables that are not listed here show nothing. The user of a row is that of its
-//! process: a process id belongs to the user from the start of her process to the start of the next
-//! one with that number. Rows without a process belong to no user; those of the host as a whole to
+//! process: a process id belongs to the user from the start of her process to its recorded end, and at
+//! most to the start of the next one with that number. Rows without a process belong to no user; those of the host as a whole to
 //! everybody ([`HOST_WIDE`]).
 
 use std::path::Path;
@@ -19,6 +19,7 @@ use rusqlite::hooks::{AuthAction, AuthContext};
 use super::columnar;
 use super::error::StoreError;
 use super::reader::{attach_own, quoted, settle};
+use super::rows::TICK_NS;
 
 /// Tables with rows of processes, in addition to the frequent ones ([`columnar::COLUMNAR`], all of
 /// processes), and the column of their time.
@@ -37,9 +38,6 @@ const HOST_WIDE: [&str; 11] = [
     "sources",
     "ops",
 ];
-/// Times of a start are rounded to the kernel's ticks: a process may have been there so much
-/// earlier.
-const TICK_NS: i64 = 20_000_000;
 /// The rows of a rollup begin so much before their first call.
 const BUCKET_NS: i64 = 1_000_000_000;
 
@@ -117,9 +115,13 @@ impl Behind {
         format!(
             "CREATE TEMP TABLE {own} (pid INTEGER, from_ns INTEGER, until_ns INTEGER, PRIMARY KEY (pid, from_ns)) WITHOUT ROWID; \
              INSERT OR IGNORE INTO {own} SELECT pid, from_ns, until_ns FROM ( \
-                 SELECT pid, uid, start_ns - {TICK_NS} AS from_ns, ifnull( \
-                     lead(start_ns) OVER (PARTITION BY pid ORDER BY start_ns) - {TICK_NS}, 0x7fffffffffffffff) AS until_ns \
-                 FROM {store}.processes) WHERE uid = {uid}; \
+                 SELECT pid, uid, at_ns AS from_ns, \
+                     ifnull(lead(at_ns) OVER (PARTITION BY pid ORDER BY at_ns), 0x7fffffffffffffff) AS until_ns \
+                 FROM (SELECT pid, uid, start_ns - {TICK_NS} AS at_ns FROM {store}.processes \
+                     UNION ALL SELECT pid, NULL, ts_ns + {TICK_NS} FROM {store}.process_events \
+                     WHERE event IN ('exit', 'oom_killed') AND pid IN (SELECT pid FROM {store}.processes WHERE uid = {uid}) \
+                     AND ts_ns >= (SELECT min(start_ns) FROM {store}.processes WHERE uid = {uid})) \
+                 ) WHERE uid = {uid}; \
              CREATE TEMP TABLE {others} (job_id TEXT PRIMARY KEY) WITHOUT ROWID; \
              INSERT OR IGNORE INTO {others} SELECT job_id FROM {store}.processes \
                  WHERE job_id IS NOT NULL AND uid IS NOT {uid}"
@@ -217,7 +219,7 @@ fn is_readable(context: &AuthContext<'_>, store: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use record::{ProcessSeen, Record};
+    use record::{HostRecord, ProcessEvent, ProcessSeen, Record};
 
     use super::super::testing::{PATIENCE, T0, collective, connect, int, offcpu};
     use super::super::{Store, StoreConfig};
@@ -307,6 +309,31 @@ mod tests {
         assert_eq!(int(&ada, "SELECT cause IS NULL AND detail = '{}' AND job_id = '7' FROM findings"), 1);
         // A job's number that others claim, too, counts for nobody.
         assert_eq!(int(&bob, "SELECT group_concat(job_id) = '8' FROM findings"), 1);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_no_rows_of_the_next_with_its_number() {
+        let (_dir, store) = store();
+        let count = |uid: u32| {
+            let conn = open(store.path(), "n1", uid).unwrap();
+            int(&conn, "SELECT count(*) FROM collectives WHERE pid = 100")
+        };
+        let (before, of_bob) = (count(ADA), count(BOB));
+        // It ends after half a second; what has its number then is in no row of `processes`.
+        store.ingest().record(Record::Host(HostRecord::Life(ProcessEvent {
+            ts_ns: T0 + 500_000_000,
+            event: "exit",
+            pid: 100,
+            parent_pid: None,
+            comm: "rank".to_owned(),
+            exit_code: Some(0),
+            signal: None,
+            rank: None,
+            cgroup_id: 0,
+        })));
+        store.flush(PATIENCE).unwrap();
+        assert_eq!(count(ADA), 500 + TICK_NS / 1_000_000, "of {before}");
+        assert_eq!(count(BOB), of_bob);
     }
 
     #[test]

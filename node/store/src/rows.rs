@@ -5,7 +5,7 @@
 mod host;
 
 use record::{BlockIo, CallTally, Collective, CudaCall, HostRecord, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall};
-use rusqlite::{Connection, Statement, params};
+use rusqlite::{Connection, OptionalExtension, Statement, params};
 
 use super::columnar::RowColumns;
 use super::rollups::{Counts, RollupKey, Rollups, Sum};
@@ -15,6 +15,10 @@ use host::HostStatements;
 /// record; it is counted as lost, reason "invalid". The bound also keeps a bucket's sum far from
 /// 64-bit overflow.
 const LONGEST_NS: i64 = 1 << 53;
+
+/// Times of a start are rounded to the kernel's ticks: a process may have been there so much
+/// earlier.
+pub(super) const TICK_NS: i64 = 20_000_000;
 
 /// A verdict to be kept in the `findings` table. `None` is "not known".
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -254,6 +258,7 @@ pub(crate) enum Stored {
 /// The insert statements, prepared once per connection.
 pub(crate) struct Statements<'c> {
     process: Statement<'c>,
+    last_program: Statement<'c>,
     finding: Statement<'c>,
     audit: Statement<'c>,
     annotation: Statement<'c>,
@@ -278,6 +283,10 @@ impl<'c> Statements<'c> {
                  container_id = ifnull(excluded.container_id, container_id), cgroup_path = excluded.cgroup_path, \
                  user = excluded.user, uid = ifnull(excluded.uid, uid), pod = ifnull(excluded.pod, pod), \
                  cgroup_id = ifnull(excluded.cgroup_id, cgroup_id)",
+            )?,
+            last_program: conn.prepare(
+                "SELECT start_ns, exe = ?3 AND uid IS ?4 FROM processes WHERE pid = ?1 AND start_ns >= ?2 \
+                 ORDER BY start_ns DESC LIMIT 1",
             )?,
             finding: conn.prepare(
                 "INSERT INTO findings (ts_ns, since_ns, until_ns, verdict, rank, culprit_node, job_id, comm_hash, func, \
@@ -331,10 +340,29 @@ impl<'c> Statements<'c> {
         }
     }
 
+    /// The start of the row that a process belongs into: its own, unless the store knows a later
+    /// program of the same process, whose exec a new session has not seen. Where that is another
+    /// program than runs now, this one began at some time before now.
+    fn start_of(&mut self, p: &ProcessSeen, now_ns: i64) -> rusqlite::Result<i64> {
+        if p.start_ns == 0 {
+            return Ok(0); // an imported trace tells none
+        }
+        let since_ns = p.start_ns.saturating_sub(TICK_NS);
+        let last = self.last_program.query_row(params![p.pid, since_ns, p.exe, p.uid], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?))
+        });
+        Ok(match last.optional()? {
+            Some((start_ns, true)) => start_ns,
+            Some((start_ns, false)) if start_ns > p.start_ns.saturating_add(TICK_NS) => now_ns,
+            _ => p.start_ns,
+        })
+    }
+
     fn process(&mut self, p: &ProcessSeen, now_ns: i64) -> rusqlite::Result<Stored> {
+        let start_ns = self.start_of(p, now_ns)?;
         self.process.execute(params![
             p.pid,
-            p.start_ns,
+            start_ns,
             now_ns,
             p.exe,
             p.comm,

@@ -118,6 +118,31 @@ fn a_process_found_again_keeps_what_was_known() {
 }
 
 #[test]
+fn a_process_has_a_row_for_each_of_its_programs_also_after_a_restart() {
+    let (_dir, store) = fresh();
+    let began = |after_ms: i64, exe: &str, uid: u32| {
+        let start_ns = T0 + after_ms * 1_000_000;
+        let seen = record::ProcessSeen { pid: 7, start_ns, exe: exe.to_owned(), uid: Some(uid), ..Default::default() };
+        store.ingest().record(Record::Process(seen));
+        store.flush(PATIENCE).unwrap();
+        let conn = store.reader().unwrap();
+        let rows =
+            "SELECT group_concat(exe || ' ' || ((start_ns - 1767225600000000000) / 1000000), ', ') FROM processes";
+        conn.query_row(rows, [], |row| row.get::<_, String>(0)).unwrap()
+    };
+    assert_eq!(T0, 1_767_225_600_000_000_000);
+    began(0, "/bin/a", 1);
+    assert_eq!(began(500, "/bin/b", 1), "/bin/a 0, /bin/b 500", "it was exec'd meanwhile");
+    // A new session knows of no exec, and measures the time of the boot anew.
+    assert_eq!(began(3, "/bin/b", 1), "/bin/a 0, /bin/b 500");
+    // Another program than the last that was seen: it began before it was seen now.
+    let rows = began(0, "/bin/c", 1);
+    assert!(rows.starts_with("/bin/a 0, /bin/b 500, /bin/c ") && !rows.ends_with("/bin/c 0"), "{rows}");
+    assert_eq!(began(0, "/bin/c", 1), rows);
+    assert_eq!(began(0, "/bin/c", 2).matches("/bin/c").count(), 2, "another user's is another");
+}
+
+#[test]
 fn records_arrive_without_a_flush() {
     let (_dir, store) = fresh();
     store.ingest().record(Record::Collective(collective(0)));
