@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # none of them is needed to ask
     import polars
     import pyarrow
 
-Value = Union[None, int, float, str]
+Value = Union[None, int, float, str, bytes]
 
 #: Rows of a table in a notebook; all of them are in ``rows``.
 SHOWN_ROWS = 50
@@ -68,7 +68,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Result:
-    """Rows with their columns. Integers are exact, of 64 bits; a blob is its SQL literal, ``x'00ff'``."""
+    """Rows with their columns. Integers are exact, of 64 bits; a blob is ``bytes``; in a text that is not UTF-8 each wrong
+    byte is a surrogate (``errors="surrogateescape"``)."""
 
     columns: Tuple[Column, ...]
     rows: List[Tuple[Value, ...]]
@@ -94,7 +95,7 @@ class Result:
         """
         import pyarrow
 
-        kinds = {"int": pyarrow.int64(), "float": pyarrow.float64(), "str": pyarrow.string()}
+        kinds = {"int": pyarrow.int64(), "float": pyarrow.float64(), "str": pyarrow.string(), "bytes": pyarrow.binary()}
         arrays = [pyarrow.array(values, kinds[kind]) for kind, values in self._typed()]
         return pyarrow.table(arrays, names=self._names())
 
@@ -102,7 +103,7 @@ class Result:
         """As a ``polars.DataFrame``; raises as :meth:`arrow`."""
         import polars
 
-        kinds = {"int": polars.Int64, "float": polars.Float64, "str": polars.String}
+        kinds = {"int": polars.Int64, "float": polars.Float64, "str": polars.String, "bytes": polars.Binary}
         columns = zip(self._names(), self._typed())
         return polars.DataFrame([polars.Series(name, values, kinds[kind]) for name, (kind, values) in columns])
 
@@ -111,9 +112,10 @@ class Result:
         :meth:`arrow`."""
         import pandas
 
-        kinds = {"int": "Int64", "float": "Float64", "str": "string"}
-        columns = zip(self._names(), self._typed())
-        return pandas.DataFrame({name: pandas.array(values, dtype=kinds[kind]) for name, (kind, values) in columns})
+        kinds = {"int": "Int64", "float": "Float64", "str": "string", "bytes": "object"}
+        columns = {name: pandas.array(values, dtype=kinds[kind]) for name, (kind, values) in zip(self._names(), self._typed())}
+        # A frame without columns keeps its number of rows.
+        return pandas.DataFrame(columns, index=range(len(self.rows)))
 
     def _names(self) -> List[str]:
         names: List[str] = []
@@ -128,10 +130,6 @@ class Result:
         for at, column in enumerate(self.columns):
             values = [row[at] for row in self.rows]
             kinds = {type(value).__name__ for value in values if value is not None}
-            if "float" in kinds and "str" in kinds and {v for v in values if isinstance(v, str)} <= {"Inf", "-Inf"}:
-                # JSON has no number for them.
-                values = [float(value) if isinstance(value, str) else value for value in values]
-                kinds.discard("str")
             if kinds == {"int", "float"}:
                 if any(isinstance(value, int) and abs(value) > 1 << 53 for value in values):
                     raise TypeError(f"column {column.name}: integers that no float can hold, and floats; say CAST")
@@ -151,6 +149,17 @@ class Result:
         more = len(self.rows) - SHOWN_ROWS
         rest = f"<p>… and {more} rows more</p>" if more > 0 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}{self.coverage._repr_html_()}"
+
+
+def _value(json: Any) -> Value:
+    """A value of JSON; what JSON has no form for is an object there."""
+    if not isinstance(json, dict):
+        return json  # type: ignore[no-any-return]
+    if "blob" in json:
+        return bytes.fromhex(json["blob"])
+    if "real" in json:
+        return float(json["real"])
+    return bytes.fromhex(json["text"]).decode("utf-8", "surrogateescape")
 
 
 def _declared(decl_type: str) -> str:

@@ -5,10 +5,11 @@ import os
 import shutil
 import subprocess
 import sysconfig
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
-from ._answers import Column, Coverage, Explanation, Result, Stacks, Verdict
+from ._answers import Column, Coverage, Explanation, Result, Stacks, Value, Verdict, _value
 
 _Answer = TypeVar("_Answer", Result, Verdict, Explanation, Stacks)
 PathLike = Union[str, "os.PathLike[str]"]
@@ -47,7 +48,7 @@ def connect(
     via: Optional[str] = None,
     identity: Optional[PathLike] = None,
     db: Union[None, PathLike, Iterable[PathLike]] = None,
-    timeout: float = 10.0,
+    timeout: Union[float, timedelta] = 10.0,
     nodes: Sequence[str] = (),
     labels: Optional[Mapping[str, str]] = None,
     allow_partial: bool = False,
@@ -59,7 +60,7 @@ def connect(
     :param socket: of this host's agent, where it is not in its usual place
     :param via: another host's agent, over the mesh; needs ``identity``, a directory of ``rankmesh identity issue``
     :param db: no agent, but these trace stores; a directory means all stores in it
-    :param timeout: each question's deadline, seconds
+    :param timeout: each question's deadline: seconds, or a ``timedelta``
     :param nodes: only these nodes
     :param labels: only nodes with all these labels
     :param allow_partial: take answers that lack nodes, which raise :class:`Partial` otherwise
@@ -94,6 +95,39 @@ def _program(binary: Optional[PathLike]) -> str:
     return found
 
 
+def _ns(value: timedelta) -> int:
+    return (value.days * 86_400 + value.seconds) * 1_000_000_000 + value.microseconds * 1_000
+
+
+def _json(value: Any) -> Any:
+    """A parameter as JSON has it."""
+    if isinstance(value, timedelta):
+        return _ns(value)
+    if isinstance(value, datetime):
+        # without a zone it is of this host's, as everywhere in Python
+        return _ns(value.astimezone(timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc))
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"blob": bytes(value).hex()}
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return {"real": "Inf" if value > 0 else "-Inf"}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        if value != value:
+            raise WrongQuestion("NaN is no value of SQLite's: None is NULL")
+        return value
+    if hasattr(value, "item"):  # a number of NumPy's
+        return _json(value.item())
+    raise WrongQuestion(f"{type(value).__name__} is no value of SQL: a number, str, bytes, None, datetime or timedelta")
+
+
+def _text(value: Any) -> str:
+    """A time or a parameter of a saved investigation, in words."""
+    if isinstance(value, timedelta):
+        return f"{max(1, -(-_ns(value) // 1_000_000))}ms"  # a millisecond is the shortest that the program takes
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return str(value)
+
+
 class Mesh:
     """Whom to ask. Made by :func:`connect`."""
 
@@ -102,7 +136,7 @@ class Mesh:
         program: str,
         flags: List[str],
         job: Optional[str],
-        timeout: float,
+        timeout: Union[float, timedelta],
         nodes: Tuple[str, ...],
         labels: Mapping[str, str],
         allow_partial: bool,
@@ -122,37 +156,44 @@ class Mesh:
     def sql(
         self,
         sql: str,
+        parameters: Optional[Mapping[str, Value]] = None,
         *,
-        timeout: Optional[float] = None,
+        timeout: Union[None, float, timedelta] = None,
         nodes: Optional[Sequence[str]] = None,
         per_node: bool = False,
         allow_partial: Optional[bool] = None,
     ) -> Result:
         """Asks SQL (SQLite's dialect) over the stores of all nodes, as if they were one database.
 
+        :param parameters: values by name, which ``:name`` in the SQL stands for: ``{"rank": 5}``; also ``datetime``, and
+            ``timedelta`` (both as nanoseconds)
         :param per_node: run it on each node as it stands; ``node`` is the first column
         :raises WrongQuestion: the SQL is wrong
         :raises Partial: nodes are missing, and that was not allowed
         :raises Failed: nobody answered
         """
-        more = ["--format", "json"] + (["--per-node"] if per_node else []) + ["--", "-"]
+        more = ["--format", "json", "--input", "json"] + (["--per-node"] if per_node else []) + ["--", "-"]
+        values = {name: _json(value) for name, value in (parameters or {}).items()}
+        text = json.dumps({"sql": sql, "parameters": values})
         # A store of one file has no coverage to tell, and no job.
         job = [] if self._job is None or "--db" in self._flags else ["--job", self._job]
-        return self._rows(job + self._whom(timeout, nodes) + more, timeout, sql, allow_partial)
+        return self._rows(job + self._whom(timeout, nodes) + more, timeout, text, allow_partial)
 
-    def _rows(self, arguments: List[str], timeout: Optional[float], sql: Optional[str], allow_partial: Optional[bool]) -> Result:
-        found, partial = self._ask("query", arguments, timeout, sql)
+    def _rows(
+        self, arguments: List[str], timeout: Union[None, float, timedelta], text: Optional[str], allow_partial: Optional[bool]
+    ) -> Result:
+        found, partial = self._ask("query", arguments, timeout, text)
         columns = tuple(Column(column["name"], column["type"]) for column in found["columns"])
-        rows = [tuple(row) for row in found["rows"]]
+        rows = [tuple(_value(value) for value in row) for row in found["rows"]]
         result = Result(columns, rows, Coverage._of(found.get("coverage")), found["elapsed_ms"])
         return self._checked(result, partial, allow_partial)
 
     def saved(
         self,
         name: str,
-        parameters: Optional[Mapping[str, Union[str, int, float]]] = None,
+        parameters: Optional[Mapping[str, Union[str, int, float, timedelta, datetime]]] = None,
         *,
-        timeout: Optional[float] = None,
+        timeout: Union[None, float, timedelta] = None,
         nodes: Optional[Sequence[str]] = None,
         allow_partial: Optional[bool] = None,
     ) -> Result:
@@ -164,9 +205,24 @@ class Mesh:
         """
         more = ["--format", "json", f"--saved={name}"]
         for key, value in (parameters or {}).items():
-            more.append(f"--param={key}={value}")
+            more.append(f"--param={key}={_text(value)}")
         job = [] if self._job is None or "--db" in self._flags else ["--job", self._job]
         return self._rows(job + self._whom(timeout, nodes) + more, timeout, None, allow_partial)
+
+    def nodes(self) -> List[Dict[str, Any]]:
+        """The hosts of the mesh, one dict each: ``name``, ``state``, ``ranks``, ``capture``, ``store_span_ns`` …
+
+        :raises Failed: nobody answered
+        """
+        if "--db" in self._flags:
+            raise WrongQuestion("stores have no mesh: ask an agent, without db")
+        found, _ = self._ask("nodes", [*self._flags, "--format", "json"], None)
+        return list(found)
+
+    def schema(self) -> List[Dict[str, Any]]:
+        """The tables, one dict each: ``name``, ``about``, and ``columns`` with ``name``, ``type`` and ``meaning``."""
+        found, _ = self._ask("schema", ["--format", "json"], None)
+        return list(found)
 
     def stacks(
         self,
@@ -176,7 +232,7 @@ class Mesh:
         children: bool = False,
         all_threads: bool = False,
         job: Optional[Union[str, int]] = None,
-        timeout: Optional[float] = None,
+        timeout: Union[None, float, timedelta] = None,
         nodes: Optional[Sequence[str]] = None,
         allow_partial: Optional[bool] = None,
     ) -> Stacks:
@@ -200,15 +256,16 @@ class Mesh:
     def stragglers(
         self,
         *,
-        since: Optional[str] = None,
-        until: Optional[str] = None,
+        since: Union[None, str, timedelta, datetime] = None,
+        until: Union[None, str, datetime] = None,
         job: Optional[Union[str, int]] = None,
-        timeout: Optional[float] = None,
+        timeout: Union[None, float, timedelta] = None,
         allow_partial: Optional[bool] = None,
     ) -> Verdict:
         """Which rank holds the others up.
 
-        :param since: from then on, ``10m``, ``14:05`` or ``2026-11-22T03:00``; else what stands now
+        :param since: from then on: ``10m``, ``14:05``, ``2026-11-22T03:00``, a ``timedelta`` (ago), a ``datetime``; else what
+            stands now
         :raises Partial, Failed, WrongQuestion: as :meth:`sql`
         """
         arguments = self._whom(timeout, None) + self._when(since, until) + self._of_job(job) + ["--format", "json"]
@@ -219,10 +276,10 @@ class Mesh:
         self,
         finding: Optional[int] = None,
         *,
-        since: Optional[str] = None,
-        until: Optional[str] = None,
+        since: Union[None, str, timedelta, datetime] = None,
+        until: Union[None, str, datetime] = None,
         job: Optional[Union[str, int]] = None,
-        timeout: Optional[float] = None,
+        timeout: Union[None, float, timedelta] = None,
         allow_partial: Optional[bool] = None,
     ) -> Explanation:
         """A verdict with the chain behind it: where, how, since when, what was ruled out, its cost.
@@ -240,11 +297,16 @@ class Mesh:
         return [] if wanted is None else ["--job", wanted]
 
     @staticmethod
-    def _when(since: Optional[str], until: Optional[str]) -> List[str]:
-        return [f"--since={since}"] * (since is not None) + [f"--until={until}"] * (until is not None)
+    def _when(since: Union[None, str, timedelta, datetime], until: Union[None, str, datetime]) -> List[str]:
+        flags = (("--since", since), ("--until", until))
+        return [f"{flag}={_text(when)}" for flag, when in flags if when is not None]
 
-    def _whom(self, timeout: Optional[float], nodes: Optional[Sequence[str]]) -> List[str]:
-        seconds = self._timeout if timeout is None else timeout
+    def _seconds(self, timeout: Union[None, float, timedelta]) -> float:
+        wanted = self._timeout if timeout is None else timeout
+        return wanted.total_seconds() if isinstance(wanted, timedelta) else float(wanted)
+
+    def _whom(self, timeout: Union[None, float, timedelta], nodes: Optional[Sequence[str]]) -> List[str]:
+        seconds = self._seconds(timeout)
         flags = [*self._flags, "--timeout", f"{max(1, round(seconds * 1000))}ms"]
         for node in self._nodes if nodes is None else nodes:
             flags += ["--nodes", node]
@@ -253,10 +315,10 @@ class Mesh:
         return flags
 
     def _ask(
-        self, command: str, arguments: List[str], timeout: Optional[float], text: Optional[str] = None
+        self, command: str, arguments: List[str], timeout: Union[None, float, timedelta], text: Optional[str] = None
     ) -> Tuple[Any, bool]:
         """The document, and whether it lacks nodes."""
-        beyond = (self._timeout if timeout is None else timeout) + _BEYOND_S
+        beyond = self._seconds(timeout) + _BEYOND_S
         try:
             # The question goes by standard input: arguments are seen by every user of the host.
             ran = subprocess.run(

@@ -28,7 +28,7 @@ pub fn parameters(sql: &str) -> Result<Vec<String>, QueryError> {
 ///
 /// # Errors
 /// A parameter has no value, a value no parameter; a value cannot be written as a literal (a text
-/// with a NUL, a number that is not finite); the text cannot be cut into tokens.
+/// with a NUL, NaN); the text cannot be cut into tokens.
 pub fn with_values(sql: &str, values: &BTreeMap<String, Value>) -> Result<String, QueryError> {
     let (mut filled, mut after) = (String::with_capacity(sql.len()), 0);
     let places = places(sql)?;
@@ -76,7 +76,9 @@ fn literal(name: &str, value: &Value) -> Result<String, QueryError> {
         Value::Null => Ok("NULL".to_owned()),
         Value::Integer(integer) => Ok(integer.to_string()),
         Value::Real(real) if real.is_finite() => Ok(format!("{real:?}")),
-        Value::Real(_) => Err(QueryError::wrong(format!(":{name}: a number has to be finite"))),
+        Value::Real(real) if real.is_nan() => Err(QueryError::wrong(format!(":{name}: NaN is no value of SQLite's"))),
+        // Too large for a real: SQLite reads it as infinity.
+        Value::Real(real) => Ok(if *real > 0.0 { "9e999" } else { "-9e999" }.to_owned()),
         Value::Text(text) => match std::str::from_utf8(text) {
             Ok(text) if !text.contains('\0') => Ok(format!("'{}'", text.replace('\'', "''"))),
             _ => Err(QueryError::wrong(format!(":{name}: a text is UTF-8 without NUL"))),
@@ -116,7 +118,8 @@ mod tests {
         assert!(message(with_values("SELECT :y", &one(Value::Null))).contains(":y has no value"));
         assert!(message(with_values("SELECT 1", &one(Value::Null))).contains("no such parameter"));
         assert!(message(with_values("SELECT :x", &one(text("a\0b")))).contains("NUL"));
-        assert!(message(with_values("SELECT :x", &one(Value::Real(f64::INFINITY)))).contains("finite"));
+        assert!(message(with_values("SELECT :x", &one(Value::Real(f64::NAN)))).contains("NaN"));
+        assert_eq!(with_values("SELECT :x", &one(Value::Real(f64::NEG_INFINITY))).unwrap(), "SELECT  -9e999 ");
     }
 
     proptest! {

@@ -26,6 +26,19 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
+/// Text of bytes; those that are no UTF-8 are written as `\xff`.
+#[must_use]
+pub fn text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            text.push_str(&format!(r"\x{byte:02x}"));
+        }
+    }
+    text
+}
+
 /// The same for text of several lines, which stay lines.
 #[must_use]
 pub fn printable_lines(text: &str) -> String {

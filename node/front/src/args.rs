@@ -30,8 +30,9 @@ pub struct AskSavedArgs {
     /// Ask this saved investigation (`rankmesh saved` lists them)
     #[arg(long, value_name = "NAME", conflicts_with = "sql")]
     pub saved: Option<String>,
-    /// Value of one of its parameters (repeatable)
-    #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", requires = "saved")]
+    /// Value of one of its parameters, or of `:NAME` in the SQL (repeatable); in SQL a number, null,
+    /// true, false, and else a text
+    #[arg(short = 'p', long = "param", value_name = "NAME=VALUE")]
     pub param: Vec<String>,
     /// The site's own investigations, NAME.sql each
     #[arg(long, value_name = "DIR", default_value = SITE_INVESTIGATIONS)]
@@ -59,10 +60,23 @@ pub struct QueryArgs {
     /// A saved investigation in place of SQL.
     #[command(flatten)]
     pub saved: AskSavedArgs,
+    /// What standard input has: the SQL, or JSON with `sql` or `saved`, and `parameters`, as
+    /// `POST query` takes it
+    #[arg(long, value_enum, default_value_t = Input::Sql, value_name = "FORM")]
+    pub input: Input,
     /// The question; '-' reads it from standard input; without one a terminal becomes `rankmesh
     /// shell`
     #[arg(value_name = "SQL")]
     pub sql: Option<String>,
+}
+
+/// Forms of a question on standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Input {
+    /// One SELECT.
+    Sql,
+    /// `{"sql": …, "parameters": {…}}`.
+    Json,
 }
 
 impl QueryArgs {

@@ -22,6 +22,7 @@ pub mod mark;
 pub mod nodes;
 pub mod perfetto;
 pub mod query;
+pub mod question;
 pub mod rates;
 mod recorded;
 pub mod report;

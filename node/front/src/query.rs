@@ -11,29 +11,20 @@ use model::{Coverage, Question};
 use query_planner::{ColumnMeta, LocalError, Value};
 use store::file::FileError;
 
-use super::args::{Explain, QueryArgs};
+use super::args::{Explain, Input, QueryArgs};
+use super::question::Sql;
+
+/// Bytes of a question on standard input; what is longer is refused as too long.
+const MOST_INPUT: u64 = 1 << 20;
 
 /// Asks the question and prints the answer.
 ///
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(args: QueryArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    let sql = match (args.sql.as_deref(), args.saved.saved.as_deref()) {
-        (None, Some(name)) => args.saved.sql(name, &args.target.target(connector)?)?,
-        (Some("-"), _) => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("reading the question from standard input")?;
-            text
-        }
-        (Some(sql), _) => sql.to_owned(),
-        (None, None) if args.per_node || args.explain.is_some() => {
-            return Err(UsageError("--per-node and --explain are about a question: give it, too".to_owned()).into());
-        }
-        (None, None) => {
-            let message = "no question: give it as an argument, or - to read it from standard input";
-            return Err(UsageError(message.to_owned()).into());
-        }
-    };
+    let question = question(&args)?;
+    let target = || args.target.target(connector);
+    let sql = question.filled(&target()?, &args.saved.investigations)?;
     match args.target.db.as_slice() {
         // A single file is asked, so there is no coverage to print.
         [file]
@@ -45,6 +36,35 @@ pub fn run(args: QueryArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
             one_file(file, &sql, &args)
         }
         _ => nodes(sql, &args, connector),
+    }
+}
+
+/// What is asked, by arguments or on standard input.
+fn question(args: &QueryArgs) -> anyhow::Result<Sql> {
+    let read = || {
+        let mut text = Vec::new();
+        std::io::stdin().take(MOST_INPUT).read_to_end(&mut text).context("reading the question from standard input")?;
+        anyhow::Ok(text)
+    };
+    let wrong = |message: &str| UsageError(message.to_owned());
+    match (args.sql.as_deref(), args.saved.saved.as_deref()) {
+        (None, Some(name)) => Ok(Sql::saved(name, &args.saved.param)?),
+        (Some("-"), _) if args.input == Input::Json => {
+            if !args.saved.param.is_empty() {
+                return Err(wrong("--input json has parameters of its own: leave out --param").into());
+            }
+            Ok(Sql::parsed(&read()?)?)
+        }
+        (_, _) if args.input == Input::Json => Err(wrong("--input is about standard input: give - as question").into()),
+        (Some("-"), _) => {
+            let text = String::from_utf8(read()?).map_err(|_| wrong("the SQL is not UTF-8"))?;
+            Ok(Sql::with(text, &args.saved.param)?)
+        }
+        (Some(sql), _) => Ok(Sql::with(sql, &args.saved.param)?),
+        (None, None) if args.per_node || args.explain.is_some() => {
+            Err(wrong("--per-node and --explain are about a question: give it, too").into())
+        }
+        (None, None) => Err(wrong("no question: give it as an argument, or - to read it from standard input").into()),
     }
 }
 

@@ -81,16 +81,24 @@ impl AskSavedArgs {
     /// There is none of that name, a value is missing or wrong ([`UsageError`]), or a site's file
     /// cannot be read.
     pub fn sql(&self, name: &str, target: &Target) -> anyhow::Result<String> {
-        let mut given = BTreeMap::new();
-        for param in &self.param {
-            let pair = param.split_once('=');
-            let (name, value) = pair.ok_or_else(|| UsageError(format!("'{param}' is not NAME=VALUE")))?;
-            if given.insert(name.to_owned(), value.to_owned()).is_some() {
-                return Err(UsageError(format!("{name} is given twice")).into());
-            }
-        }
-        Ok(named(&self.investigations, name)?.filled(target, &given)?)
+        Ok(named(&self.investigations, name)?.filled(target, &pairs(&self.param)?)?)
     }
+}
+
+/// Values by name, of `NAME=VALUE`.
+///
+/// # Errors
+/// One has no name, or a name comes twice.
+pub(crate) fn pairs(params: &[String]) -> Result<BTreeMap<String, String>, UsageError> {
+    let mut given = BTreeMap::new();
+    for param in params {
+        let pair = param.split_once('=');
+        let (name, value) = pair.ok_or_else(|| UsageError(format!("'{param}' is not NAME=VALUE")))?;
+        if given.insert(name.to_owned(), value.to_owned()).is_some() {
+            return Err(UsageError(format!("{name} is given twice")));
+        }
+    }
+    Ok(given)
 }
 
 /// Type of a parameter.

@@ -3,6 +3,7 @@
 SOCKET is an agent's whose mesh has lost a node."""
 
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "python"))
@@ -24,12 +25,22 @@ answer = rm.sql("SELECT node, count(*) AS n, NULL AS empty FROM collectives GROU
 assert answer.rows == [("n0", 400, None), ("n1", 400, None)], answer.rows
 assert [column.name for column in answer.columns] == ["node", "n", "empty"] and len(answer) == 2
 assert answer.coverage.asked == 2 and answer.coverage.is_complete and answer.dicts()[1]["n"] == 400
-assert rm.sql("SELECT 9223372036854775807, 0.1, x'00ff' -- ;").rows == [(2**63 - 1, 0.1, "x'00ff'")]
+values = rm.sql("SELECT 9223372036854775807, 0.1, x'00ff', CAST(x'61ff' AS TEXT), 9e999, 'Inf' -- ;").rows
+assert values == [(2**63 - 1, 0.1, b"\x00\xff", "a\udcff", float("inf"), "Inf")], values
+# What goes in comes out.
+given = {"a": 7, "b": 0.5, "c": "it's :a", "d": b"\x00\xff", "e": None, "f": True, "g": float("-inf"), "h": timedelta(minutes=1)}
+asked = rm.sql("SELECT :a, :b, :c, :d, :e, :f, :g, :h", given).rows
+assert asked == [(7, 0.5, "it's :a", b"\x00\xff", None, 1, float("-inf"), 60_000_000_000)], asked
+assert rm.sql("SELECT count(*) FROM collectives WHERE rank = :r AND ts_ns > :t", {"r": 3, "t": datetime(2020, 1, 1)}).rows == [(100,)]
+assert "no value" in str(fails(lambda: rm.sql("SELECT :x", {"x": object()}), rankmesh.WrongQuestion))
+assert "x" in str(fails(lambda: rm.sql("SELECT :x"), rankmesh.WrongQuestion))
+assert any(column["name"] == "ts_ns" for table in rm.schema() if table["name"] == "collectives" for column in table["columns"])
 assert rm.sql("SELECT '--help'").rows == [("--help",)]
 # What a process called itself is text in a notebook, too.
 page = rm.sql("SELECT comm FROM processes WHERE rank = 5")._repr_html_()
 assert "&lt;img" in page and "<img" not in page, page
 
+assert rm.stragglers(since=timedelta(seconds=60)).kind == "rank"
 verdict = rm.stragglers(since="60s")
 assert verdict.kind == "rank" and verdict.rank == 5 and "rank 5 on n1" in str(verdict), verdict
 assert verdict.ranks().rows[0][1] == 5 and verdict["verdict"]["node"] == "n1"
@@ -44,7 +55,8 @@ fails(lambda: rankmesh.connect(db=db, socket=socket, binary=binary), rankmesh.Wr
 fails(lambda: rankmesh.connect(db="/nowhere", binary=binary).sql("SELECT 1"), rankmesh.Failed)
 fails(lambda: rankmesh.connect(db=db, binary="/nowhere").sql("SELECT 1"), rankmesh.Failed)
 
-live = rankmesh.connect(socket=socket, binary=binary, timeout=60)
+live = rankmesh.connect(socket=socket, binary=binary, timeout=timedelta(minutes=1))
+assert {node["name"]: node["state"] for node in live.nodes()}["a"] == "live", live.nodes()
 assert rm.saved("durations-by-rank", {"since": "1h", "job": "4711"}).rows[5][:2] == (5, 100)
 assert "no parameter" in str(fails(lambda: rm.saved("jobs", {"nonsense": 1}), rankmesh.WrongQuestion))
 assert "agent" in str(fails(rm.stacks, rankmesh.WrongQuestion))
@@ -76,6 +88,9 @@ if "frames" in sys.argv:
     assert str(frame.seq.dtype) == "Int64" and frame.seq.sum() == 45 and frame.empty_.isna().all(), frame.dtypes
     large = rm.sql("SELECT 9223372036854775807 AS x UNION ALL SELECT NULL")
     assert large.pandas().x.max() == 2**63 - 1 and large.polars()["x"].max() == 2**63 - 1
+    blobs = rm.sql("SELECT x'00ff' AS x UNION ALL SELECT NULL")
+    assert blobs.arrow().column("x").to_pylist() == [b"\x00\xff", None] == blobs.polars()["x"].to_list()
+    assert blobs.pandas().x[0] == b"\x00\xff"
     mixed = rm.sql("SELECT 1 AS x UNION ALL SELECT 'a'")
     assert "CAST" in str(fails(mixed.pandas, TypeError)) and mixed.rows == [(1,), ("a",)]
     twice = rm.sql("SELECT 1 AS x, 2 AS x")

@@ -51,11 +51,10 @@ fn every_path_of_the_description_answers_as_described() {
             }
             assert_eq!(operation["responses"]["429"].is_object(), operation["security"] != json!([{}]), "{path}");
             // No parameter but those described; and each of those is known.
-            if !parameters.is_empty() {
-                let unknown = server.send_until(&method, &format!("{asked}&nonsense=1"), &headers, body, |_| true);
-                assert_eq!(unknown.status, 400, "{path}: {}", unknown.text());
-                assert_eq!(unknown.header("content-type"), Some("application/problem+json"));
-            }
+            let unknown = server.send_until(&method, &format!("{asked}&nonsense=1"), &headers, body, |_| true);
+            assert_eq!(unknown.status, 400, "{path}: {}", unknown.text());
+            assert_eq!(unknown.header("content-type"), Some("application/problem+json"));
+            assert!(unknown.text().contains("no parameter nonsense"), "{path}: {}", unknown.text());
             for parameter in &parameters {
                 let name = parameter["name"].as_str().expect("a name");
                 let given = server.send_until(&method, &format!("{asked}&{name}=%00"), &headers, body, |_| true);
@@ -185,7 +184,7 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     let saved = body(r#"{"saved":"durations-by-rank","parameters":{"since":"1h","job":"4711"}}"#);
     assert_eq!(saved.json()["rows"].as_array().map(Vec::len), Some(8), "{}", saved.text());
     for (wrong, expected) in [
-        (r#"{"sql":"SELECT :x"}"#, "cannot be bound"),
+        (r#"{"sql":"SELECT :x"}"#, ":x has no value"),
         (r#"{"sql":"SELECT :x","parameters":{"y":1}}"#, ":x has no value"),
         (r#"{"sql":"SELECT 1","saved":"jobs"}"#, "one of them"),
         (r#"{"saved":"../jobs"}"#, "no investigation"),
@@ -201,6 +200,64 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     assert_eq!((long.status, long.header("rankmesh-coverage"), long.complete), (200, Some("at-end"), true));
     assert_eq!(long.text().lines().count(), 40_001);
     assert!(long.text().lines().last().expect("a line").contains("\"answered\":2"));
+}
+
+#[test]
+fn forms_are_negotiated_and_what_is_known_is_not_sent_again() {
+    let lab = Lab::new();
+    let server = of_stores(&stores(&lab));
+    let bearer = format!("Bearer {}", server.token);
+    let asked = |sql: &[u8], more: &[(&str, &str)]| {
+        let headers = [&[("authorization", bearer.as_str())], more].concat();
+        server.send("POST", "/api/v1/query", &headers, sql)
+    };
+    let kind = |accept: &str| {
+        let answer = asked(b"SELECT 1", &[("accept", accept)]);
+        (answer.status, answer.header("content-type").unwrap_or_default().to_owned())
+    };
+    assert_eq!(kind("application/json;q=0.1, text/csv").1, "text/csv; charset=utf-8");
+    assert_eq!(kind("text/csv;q=0, */*;q=0.5").1, "application/json");
+    assert_eq!(kind("text/html, */*;q=0.8").1, "application/json");
+    assert_eq!(kind("text/html").0, 406);
+    // Rows are compressed where they are many.
+    let many = b"SELECT ts_ns, rank, seq FROM collectives ORDER BY 1, 2, 3";
+    let (plain, gzip) = (asked(many, &[]), asked(many, &[("accept-encoding", "gzip")]));
+    assert_eq!((plain.header("content-encoding"), gzip.header("content-encoding")), (None, Some("gzip")));
+    assert!(gzip.body.len() * 2 < plain.body.len(), "{} of {}", gzip.body.len(), plain.body.len());
+    // What does not change has a tag.
+    for path in ["/", "/page/main.js", "/api/v1/openapi.json"] {
+        let first = server.send("GET", path, &[], b"");
+        let tag = first.header("etag").unwrap_or_else(|| panic!("{path} has no tag")).to_owned();
+        let again = server.send("GET", path, &[("if-none-match", &tag)], b"");
+        assert_eq!((first.status, again.status, again.body.len()), (200, 304, 0), "{path}");
+    }
+    // No value can be taken for another, and what goes in comes out.
+    let values = asked(b"SELECT x'00ff', CAST(x'ff' AS TEXT), 'x''00ff''', 9e999, 'Inf'", &[]).json();
+    let expected = json!([{"blob": "00ff"}, {"text": "ff"}, "x'00ff'", {"real": "Inf"}, "Inf"]);
+    assert_eq!(values["rows"][0], expected);
+    let parameters = json!({ "a": {"blob": "00ff"}, "b": {"real": "-Inf"} });
+    let body = json!({ "sql": "SELECT :a, :b", "parameters": parameters }).to_string();
+    let given = asked(body.as_bytes(), &[("content-type", "application/json")]).json();
+    assert_eq!(given["rows"][0], json!([{"blob": "00ff"}, {"real": "-Inf"}]));
+    let wrong = asked(b"[1]", &[("content-type", "application/json")]);
+    assert!(wrong.status == 400 && wrong.text().contains("a list where an object is wanted"), "{}", wrong.text());
+}
+
+#[cfg(feature = "mcp")]
+#[test]
+fn an_assistants_protocol_is_spoken_to_whoever_accepts_anything() {
+    let lab = Lab::new();
+    let server = of_stores(&stores(&lab));
+    let bearer = format!("Bearer {}", server.token);
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } } });
+    for accept in [None, Some("*/*"), Some("application/json, text/event-stream")] {
+        let mut headers = vec![("authorization", bearer.as_str()), ("content-type", "application/json")];
+        headers.extend(accept.map(|accept| ("accept", accept)));
+        let answer = server.send("POST", "/mcp", &headers, hello.to_string().as_bytes());
+        assert_eq!(answer.status, 200, "{accept:?}: {}", answer.text());
+        assert_eq!(answer.json()["result"]["serverInfo"]["name"], "rankmesh", "{accept:?}");
+    }
 }
 
 #[test]

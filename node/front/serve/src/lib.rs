@@ -14,6 +14,7 @@
 //! - `alerts`, `notify`: alerts for receivers, and sending them; `post`: outgoing HTTP requests.
 //! - `postgres`: another protocol for the same questions.
 
+mod accept;
 mod alerts;
 mod api;
 mod attended;
@@ -35,6 +36,7 @@ mod series;
 mod sessions;
 mod snapshot;
 pub mod tokens;
+mod unchanging;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,6 +57,8 @@ use metrics::MostSeries;
 use notify::Receiver;
 use sessions::Sessions;
 use tokens::Tokens;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
 
 /// Flags of `rankmesh serve`.
 #[derive(Debug, Args)]
@@ -257,6 +261,10 @@ async fn listening(args: &ServeArgs, gateway: Arc<Gateway>, tls: Option<listen::
     let router = router(&gateway, &guard).layer(axum::Extension(MostSeries(args.series)));
     #[cfg(feature = "mcp")]
     let router = router.merge(mcp(&gateway));
+    // Not of events, which are sent as they come, and not of what is small or compressed already.
+    let worth =
+        SizeAbove::new(1_024).and(NotForContentType::SSE).and(NotForContentType::new("application/vnd.apache.parquet"));
+    let router = router.layer(CompressionLayer::new().compress_when(worth));
     let app = guard::around(router, Arc::clone(&guard));
     tokio::select! {
         served = listen::serve(listener, tls, app) => served,
@@ -272,6 +280,15 @@ fn mcp(gateway: &Gateway) -> Router {
         |mut request: axum::extract::Request| async {
             if let Some(behalf) = request.extensions().get::<gateway::Who>().map(gateway::Who::behalf) {
                 request.extensions_mut().insert(behalf);
+            }
+            // The protocol's server wants both forms named; who accepts them by a range, or says
+            // nothing, accepts them, too.
+            let forms = [("application/json", ()), ("text/event-stream", ())];
+            let accepts =
+                |form: &(&str, ())| accept::preferred(request.headers(), std::slice::from_ref(form)).is_some();
+            if forms.iter().all(accepts) {
+                let both = axum::http::HeaderValue::from_static("application/json, text/event-stream");
+                request.headers_mut().insert(axum::http::header::ACCEPT, both);
             }
             request
         },

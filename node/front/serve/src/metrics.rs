@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ask::output::printable;
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Extension, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use prometheus_client::encoding::text::encode;
@@ -19,6 +19,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Deserialize;
 
+use super::api::Params;
 use super::gateway::{Shared, Who};
 use super::problem::Problem;
 use super::series::{Kind, Labels, METRICS, Series};
@@ -90,9 +91,8 @@ pub(super) async fn metrics(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
     Extension(MostSeries(most)): Extension<MostSeries>,
-    params: Result<Query<MetricsParams>, axum::extract::rejection::QueryRejection>,
+    Params(MetricsParams { own }): Params<MetricsParams>,
 ) -> Result<Response, Problem> {
-    let Query(MetricsParams { own }) = params.map_err(|error| Problem::wrong(error.body_text()))?;
     let snapshot = gateway.ask(&who, move |target| Snapshot::gather(target, own)).await?;
     let text = text(&Series::of(&snapshot, most)).map_err(|error| Problem::internal(error.to_string()))?;
     Ok(([(CONTENT_TYPE, MEDIA_TYPE)], text).into_response())

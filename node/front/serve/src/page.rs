@@ -3,11 +3,12 @@
 
 use axum::Router;
 use axum::extract::Path;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use super::problem::Problem;
+use super::unchanging::unchanging;
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
@@ -38,21 +39,19 @@ const FILES: [(&str, &str, &str); 15] = [
 /// Its paths.
 pub(super) fn router() -> Router {
     Router::new()
-        .route("/", get(|| async { file("text/html; charset=utf-8", INDEX) }))
+        .route("/", get(|headers: HeaderMap| async move { file(&headers, "text/html; charset=utf-8", INDEX) }))
         .route("/page/{name}", get(named))
 }
 
-async fn named(Path(name): Path<String>) -> Response {
+async fn named(Path(name): Path<String>, headers: HeaderMap) -> Response {
     match FILES.iter().find(|(known, ..)| *known == name) {
-        Some((_, kind, content)) => file(kind, content),
+        Some((_, kind, content)) => file(&headers, kind, content),
         None => Problem::new(StatusCode::NOT_FOUND, "wrong", "there is no such file of the page").into_response(),
     }
 }
 
-fn file(kind: &'static str, content: &'static str) -> Response {
-    // Not cached by the browser: another release's page would send requests that this one does not
-    // know.
-    ([(header::CONTENT_TYPE, kind), (header::CONTENT_SECURITY_POLICY, POLICY)], content).into_response()
+fn file(request: &HeaderMap, kind: &'static str, content: &'static str) -> Response {
+    ([(header::CONTENT_SECURITY_POLICY, POLICY)], unchanging(request, kind, content)).into_response()
 }
 
 #[cfg(test)]

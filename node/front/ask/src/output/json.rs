@@ -74,24 +74,48 @@ pub(super) fn write_lines(columns: &[ColumnMeta], rows: &[Vec<Value>], out: &mut
     Ok(())
 }
 
-/// A SQLite value as JSON: integers stay integers; a blob is its SQL literal as a string; an
-/// infinity is the string `"Inf"` or `"-Inf"`, since JSON has no number for it.
+/// A SQLite value as JSON: integers stay integers. What JSON has no form for is an object, which no
+/// text can be taken for: `{"blob": "00ff"}`, `{"text": "61ff"}` for a text that is not UTF-8, both
+/// in hexadecimal digits, and `{"real": "Inf"}` or `"-Inf"`.
 pub fn value_to_json(value: &Value) -> serde_json::Value {
     match value {
         Value::Null => serde_json::Value::Null,
         Value::Integer(integer) => json!(integer),
         Value::Real(real) => match serde_json::Number::from_f64(*real) {
             Some(number) => serde_json::Value::Number(number),
-            None => json!(super::real_text(*real)),
+            None => json!({ "real": super::real_text(*real) }),
         },
-        Value::Text(text) => json!(String::from_utf8_lossy(text)),
-        Value::Blob(bytes) => json!(format!("x'{}'", hex(bytes))),
+        Value::Text(text) => {
+            std::str::from_utf8(text).map_or_else(|_| json!({ "text": hex(text) }), |text| json!(text))
+        }
+        Value::Blob(bytes) => json!({ "blob": hex(bytes) }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_values_are_the_same_json() {
+        let values = [
+            Value::Blob(vec![0xff]),
+            Value::Blob(vec![0xfe]),
+            Value::Text(vec![0xff]),
+            Value::Text(vec![0xfe]),
+            Value::Text(b"x'ff'".to_vec()),
+            Value::Text(b"\xef\xbf\xbd".to_vec()),
+            Value::Text(b"Inf".to_vec()),
+            Value::Real(f64::INFINITY),
+            Value::Real(f64::NEG_INFINITY),
+            Value::Integer(1),
+            Value::Real(1.0),
+            Value::Null,
+        ];
+        let written: std::collections::BTreeSet<String> =
+            values.iter().map(|value| value_to_json(value).to_string()).collect();
+        assert_eq!(written.len(), values.len(), "{written:?}");
+    }
 
     #[test]
     fn what_steers_a_terminal_is_escaped_and_means_the_same() {

@@ -123,7 +123,7 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&out).expect("valid JSON");
         assert_eq!(value["columns"][0], serde_json::json!({"name": "k", "type": "INTEGER"}));
         assert_eq!(value["rows"][0], serde_json::json!([i64::MAX, 1.0]));
-        assert_eq!(value["rows"][2], serde_json::json!([-1, "x'00ff'"]));
+        assert_eq!(value["rows"][2], serde_json::json!([-1, {"blob": "00ff"}]));
         assert_eq!(value["coverage"], serde_json::json!({"asked": 1, "answered": 1, "missing": [], "notes": []}));
         assert!(value["elapsed_ms"].is_number());
         assert_eq!(err, "");

@@ -97,7 +97,7 @@ pub fn cell_text(value: &Value) -> String {
         Value::Null => String::new(),
         Value::Integer(integer) => integer.to_string(),
         Value::Real(real) => real_text(*real),
-        Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        Value::Text(text) => record::text(text),
         Value::Blob(bytes) => format!("x'{}'", hex(bytes)),
     }
 }

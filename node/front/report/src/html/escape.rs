@@ -43,7 +43,7 @@ pub(super) fn value(value: &Value) -> String {
         Value::Null => String::new(),
         Value::Integer(int) => int.to_string(),
         Value::Real(real) => real.to_string(),
-        Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        Value::Text(text) => record::text(text),
         Value::Blob(bytes) => bytes.iter().fold(String::from("x"), |mut out, byte| {
             let _ = write!(out, "{byte:02x}");
             out

@@ -298,7 +298,9 @@ fn array(field: &Field, rows: &[Vec<Value>], at: usize) -> Result<ArrayRef, Stri
             values()
                 .map(|value| match value {
                     Value::Null => Ok(None),
-                    Value::Text(text) => Ok(Some(String::from_utf8_lossy(text))),
+                    Value::Text(text) => std::str::from_utf8(text).map(Some).map_err(|_| {
+                        format!("column {} holds a text that is not UTF-8: CAST it AS BLOB", field.name())
+                    }),
                     value => Err(other(value)),
                 })
                 .collect::<Result<Vec<_>, _>>()?

@@ -7,7 +7,7 @@ use ask::UsageError;
 use ask::times::When;
 use ask::values::{millis, parse_hash, parse_ranks};
 use axum::Json;
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use front::rates::Priced;
 use front::report::asking::Asking;
@@ -24,14 +24,8 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::gateway::{Shared, Who};
 use super::super::problem::Problem;
 use super::super::snapshot;
-use super::params::{OfTime, Span, document, duration_of, status, timeout_ms, when};
+use super::params::{Nothing, OfTime, Params, Span, document, duration_of, status, timeout_ms, when};
 use super::shapes;
-
-type Given<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
-
-fn given<T>(params: Given<T>) -> Result<T, Problem> {
-    params.map(|Query(params)| params).map_err(|error| Problem::wrong(error.body_text()))
-}
 
 /// Which rank holds a job up.
 #[utoipa::path(get, path = "/api/v1/stragglers", params(OfTime), responses(
@@ -42,9 +36,8 @@ fn given<T>(params: Given<T>) -> Result<T, Problem> {
 pub(super) async fn stragglers(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Given<OfTime>,
+    Params(params): Params<OfTime>,
 ) -> Result<Response, Problem> {
-    let params = given(params)?;
     if params.finding.is_some() {
         return Err(Problem::wrong("finding is for explain"));
     }
@@ -90,9 +83,8 @@ pub(super) async fn stragglers(
 pub(super) async fn explain(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Given<OfTime>,
+    Params(params): Params<OfTime>,
 ) -> Result<Response, Problem> {
-    let params = given(params)?;
     let (timeout_ms, require_all) = (timeout_ms(&gateway, params.timeout)?, params.require_all);
     let (json, coverage) = gateway
         .ask(&who, move |target| {
@@ -160,9 +152,8 @@ pub(super) struct StacksParams {
 pub(super) async fn stacks(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Given<StacksParams>,
+    Params(params): Params<StacksParams>,
 ) -> Result<Response, Problem> {
-    let params = given(params)?;
     let ranks = params.ranks.map(|ranks| parse_ranks(&ranks)).transpose().map_err(Problem::wrong)?;
     let every = duration_of(params.every)?.unwrap_or(Duration::from_millis(50));
     let request = LocalRequest::Stacks(StacksQuestion {
@@ -198,7 +189,11 @@ pub(super) async fn stacks(
     (status = 200, description = "As rankmesh nodes --format json: a list", body = Vec<shapes::Node>),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
-pub(super) async fn nodes(State(gateway): State<Shared>, Extension(who): Extension<Who>) -> Result<Response, Problem> {
+pub(super) async fn nodes(
+    State(gateway): State<Shared>,
+    Extension(who): Extension<Who>,
+    Params(Nothing {}): Params<Nothing>,
+) -> Result<Response, Problem> {
     let json = gateway.ask(&who, |target| target.document(LocalRequest::Nodes)).await?;
     document(json, &Coverage::default(), false)
 }
@@ -208,7 +203,11 @@ pub(super) async fn nodes(State(gateway): State<Shared>, Extension(who): Extensi
     (status = 200, description = "A list of tables: name, kind, about, columns with name, type and meaning", body = Vec<shapes::Table>),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
-pub(super) async fn schema(State(gateway): State<Shared>, Extension(who): Extension<Who>) -> Result<Response, Problem> {
+pub(super) async fn schema(
+    State(gateway): State<Shared>,
+    Extension(who): Extension<Who>,
+    Params(Nothing {}): Params<Nothing>,
+) -> Result<Response, Problem> {
     let tables = gateway.ask(&who, |target| target.tables()).await?;
     let described = tables.iter().map(|table| {
         let page = documented::of(&table.name);
@@ -238,7 +237,10 @@ pub(super) async fn schema(State(gateway): State<Shared>, Extension(who): Extens
     (status = 200, description = "What may be asked with POST query and {\"saved\": NAME}; and files of the site that are none, with the reason", body = Investigations),
     (status = "default", description = "No answer", body = Problem, content_type = "application/problem+json"),
 ))]
-pub(super) async fn investigations(State(gateway): State<Shared>) -> Result<Json<Investigations>, Problem> {
+pub(super) async fn investigations(
+    State(gateway): State<Shared>,
+    Params(Nothing {}): Params<Nothing>,
+) -> Result<Json<Investigations>, Problem> {
     let site = gateway.investigations().to_owned();
     let read = tokio::task::spawn_blocking(move || saved::all(&site)).await;
     let read = read.map_err(|error| Problem::internal(error.to_string()))?;
@@ -265,9 +267,8 @@ pub(super) struct Investigations {
 pub(super) async fn watch(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Given<WatchOfParams>,
+    Params(params): Params<WatchOfParams>,
 ) -> Result<Response, Problem> {
-    let params = given(params)?;
     let of = OfTime { since: params.since, until: params.until, ..OfTime::default() };
     let watched = gateway
         .ask(&who, move |target| {
@@ -319,9 +320,8 @@ pub(super) struct WatchOfParams {
 pub(super) async fn step(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Given<StepParams>,
+    Params(params): Params<StepParams>,
 ) -> Result<Response, Problem> {
-    let params = given(params)?;
     let timeout_ms = timeout_ms(&gateway, duration_of(params.timeout)?)?;
     let comm = parse_hash(&params.comm).map_err(Problem::wrong)?.cast_signed();
     let of = steps::Collective { comm, func: params.func, seq: params.seq, at_ns: params.at_ns };
@@ -382,9 +382,8 @@ pub(super) struct CostParams {
 pub(super) async fn cost(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Given<CostParams>,
+    Params(params): Params<CostParams>,
 ) -> Result<Response, Problem> {
-    let params = given(params)?;
     let (since, timeout) = (duration_of(params.since)?, gateway.timeout(duration_of(params.timeout)?)?);
     let rate = gateway.rate().clone();
     let asked = gateway.ask(&who, move |target| {
@@ -431,9 +430,8 @@ pub(super) struct BoardParams {
 pub(super) async fn board(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Given<BoardParams>,
+    Params(params): Params<BoardParams>,
 ) -> Result<Response, Problem> {
-    let params = given(params)?;
     let timeout = duration_of(params.timeout)?;
     let known = match params.known.as_deref().map(|known| known.split_once(',')) {
         None => None,

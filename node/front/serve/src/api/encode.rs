@@ -4,13 +4,13 @@ use std::io;
 
 use ask::output::{Format, Printer, quiet};
 use axum::http::HeaderMap;
-use axum::http::header::ACCEPT;
 use model::Coverage;
 use query_planner::{ColumnMeta, Value};
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
+use super::super::accept::preferred;
 use super::super::problem::Problem;
 use super::arrow::{Arrow, Container};
 
@@ -39,20 +39,14 @@ impl Form {
         if let Some(named) = named {
             return Ok(named);
         }
-        let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let accepted: Vec<&str> = values.flat_map(|value| value.split(',')).collect();
-        if accepted.is_empty() {
-            return Ok(Self::Json);
-        }
-        let of = |range: &&str| match range.split(';').next().unwrap_or_default().trim() {
-            "application/json" | "*/*" | "application/*" => Some(Self::Json),
-            "application/x-ndjson" => Some(Self::Ndjson),
-            "text/csv" | "text/*" => Some(Self::Csv),
-            "application/vnd.apache.arrow.stream" => Some(Self::Arrow),
-            "application/vnd.apache.parquet" => Some(Self::Parquet),
-            _ => None,
-        };
-        accepted.iter().find_map(of).ok_or_else(|| {
+        let forms = [
+            ("application/json", Self::Json),
+            ("application/x-ndjson", Self::Ndjson),
+            ("text/csv", Self::Csv),
+            ("application/vnd.apache.arrow.stream", Self::Arrow),
+            ("application/vnd.apache.parquet", Self::Parquet),
+        ];
+        preferred(headers, &forms).ok_or_else(|| {
             let known =
                 "there are application/json, application/x-ndjson, text/csv, application/vnd.apache.arrow.stream and \
                  application/vnd.apache.parquet";

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use ask::Piece;
 use ask::output::{quiet, value_to_json};
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +22,7 @@ use utoipa::IntoParams;
 use super::super::findings::{Following, after_ns};
 use super::super::gateway::{Shared, Who, send_blocking};
 use super::super::problem::Problem;
-use super::params::{document, duration_of};
+use super::params::{Nothing, Params, document, duration_of};
 use super::shapes;
 
 /// Time between two requests for findings.
@@ -50,9 +50,8 @@ pub(super) struct FindingsParams {
 pub(super) async fn findings(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Result<Query<FindingsParams>, axum::extract::rejection::QueryRejection>,
+    Params(params): Params<FindingsParams>,
 ) -> Result<Response, Problem> {
-    let Query(params) = params.map_err(|error| Problem::wrong(error.body_text()))?;
     let wait = duration_of(params.wait)?.unwrap_or_default();
     if wait > Duration::from_secs(60) {
         return Err(Problem::wrong("a long poll waits 60s at most"));
@@ -81,6 +80,7 @@ pub(super) async fn findings_events(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
     headers: HeaderMap,
+    Params(Nothing {}): Params<Nothing>,
 ) -> Result<Response, Problem> {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<i64>().ok());
     let (to, events) = mpsc::channel(16);
@@ -128,9 +128,8 @@ pub(super) struct WatchParams {
 pub(super) async fn watch_events(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Result<Query<WatchParams>, axum::extract::rejection::QueryRejection>,
+    Params(params): Params<WatchParams>,
 ) -> Result<Response, Problem> {
-    let Query(params) = params.map_err(|error| Problem::wrong(error.body_text()))?;
     let job = params.job.clone();
     gateway.ask(&who, move |target| Ok(target.check_job(job.as_deref())?)).await?;
     let (to, events) = mpsc::channel(2);

@@ -15,7 +15,7 @@ mod shapes;
 use std::sync::Arc;
 
 use axum::extract::{Extension, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ use utoipa_axum::routes;
 use super::gateway::Shared;
 use super::guard::{Guard, Peer};
 use super::problem::Problem;
+use super::unchanging::unchanging;
+use params::Nothing;
+pub(super) use params::Params;
 
 /// The description apart from paths.
 #[derive(OpenApi)]
@@ -105,11 +108,16 @@ pub(super) fn router(gateway: &Shared, guard: &Arc<Guard>) -> Router {
     with_problems(&mut description);
     let signing: Router =
         Router::new().route("/api/v1/session", axum::routing::post(sign_in)).with_state(Arc::clone(guard));
-    let json = serde_json::to_value(&description).unwrap_or_default();
+    let json = axum::body::Bytes::from(serde_json::to_vec(&description).unwrap_or_default());
     asking
         .with_state(Arc::clone(gateway))
         .merge(signing)
-        .route("/api/v1/openapi.json", get(move || async move { Json(json) }))
+        .route(
+            "/api/v1/openapi.json",
+            get(move |headers: HeaderMap, Params(Nothing {}): Params<Nothing>| async move {
+                unchanging(&headers, "application/json", json)
+            }),
+        )
         .fallback(|| async {
             Problem::new(StatusCode::NOT_FOUND, "wrong", "there is no such path: see /api/v1/openapi.json")
         })
@@ -139,7 +147,7 @@ fn described() -> OpenApiRouter<Shared> {
 
 /// Whether this process answers; it asks nobody.
 #[utoipa::path(get, path = "/healthz", security(()), responses((status = 200, body = Health)))]
-async fn healthz() -> Json<Health> {
+async fn healthz(Params(Nothing {}): Params<Nothing>) -> Json<Health> {
     Json(Health { status: "ok".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 
@@ -169,6 +177,7 @@ struct Session {
 async fn sign_in(
     State(guard): State<Arc<Guard>>,
     Extension(peer): Extension<Peer>,
+    Params(Nothing {}): Params<Nothing>,
     Json(given): Json<SignIn>,
 ) -> Result<Json<Session>, Problem> {
     guard.sign_in(peer, &given.secret).map(|token| Json(Session { token }))

@@ -6,14 +6,64 @@ use ask::Target;
 use ask::output::quiet;
 use ask::times::{When, parse_when_or_ns};
 use ask::values::{millis, parse_duration, parse_hash, parse_label};
+use axum::extract::{FromRequestParts, Query};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use model::Coverage;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use utoipa::IntoParams;
 
 use super::super::gateway::Gateway;
 use super::super::problem::Problem;
+
+/// The parameters of a path; those that are not known are refused.
+#[derive(Debug)]
+pub(in super::super) struct Params<T>(pub(in super::super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let read = Query::<T>::try_from_uri(&parts.uri);
+        read.map(|Query(read)| Self(read)).map_err(|error| Problem::wrong(in_words(&error.body_text())))
+    }
+}
+
+/// Of a path without parameters.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Nothing {}
+
+/// What is wrong with a parameter, without the words of the library that read it.
+fn in_words(text: &str) -> String {
+    let text = text.rsplit_once("Failed to deserialize query string: ").map_or(text, |(_, why)| why);
+    let quotes = |text: &str| text.replace('`', "");
+    if let Some((_, rest)) = text.split_once("unknown field `") {
+        let (name, known) = rest.split_once('`').unwrap_or((rest, ""));
+        let name: String = record::printable(name).chars().take(40).collect();
+        let known = known.split_once("expected ").map_or("", |(_, known)| known);
+        let known = known.trim_start_matches("one of ");
+        return match known {
+            "" => format!("there is no parameter {name}: this path takes none"),
+            known => format!("there is no parameter {name}; there are {}", quotes(known)),
+        };
+    }
+    if let Some((_, rest)) = text.split_once("duplicate field `") {
+        return format!("{} is given twice", quotes(rest));
+    }
+    // NAME: what is wrong
+    let (name, why) = text.split_once(": ").unwrap_or(("a parameter", text));
+    let why = match why {
+        "provided string was not `true` or `false`" => "true or false is wanted".to_owned(),
+        why if why.contains("invalid digit") || why.contains("number too large") || why.contains("empty string") => {
+            "an integer is wanted".to_owned()
+        }
+        why => quotes(&why.replace("unknown variant", "there is no").replace(", expected one of", "; there are")),
+    };
+    format!("{name}: {why}")
+}
 
 /// Of which time and job, which nodes, and how long.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -142,4 +192,45 @@ fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
 fn labels<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, String)>, D::Error> {
     let split = |text: &str| text.split(',').filter(|part| !part.is_empty()).map(parse_label).collect();
     parsed(from, split).map(Option::unwrap_or_default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::encode::Form;
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Some {
+        #[serde(default, deserialize_with = "duration")]
+        _timeout: Option<Duration>,
+        _after: Option<i64>,
+        _form: Option<Form>,
+        _all: Option<bool>,
+    }
+
+    fn refused<T: DeserializeOwned + std::fmt::Debug>(query: &str) -> String {
+        let uri = format!("/x?{query}").parse().unwrap();
+        in_words(&Query::<T>::try_from_uri(&uri).unwrap_err().body_text())
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_words() {
+        assert_eq!(refused::<Nothing>("sinc=1"), "there is no parameter sinc: this path takes none");
+        assert!(refused::<Some>("sinc=1").starts_with("there is no parameter sinc; there are _timeout, _after"));
+        assert_eq!(refused::<Some>("_after=x"), "_after: an integer is wanted");
+        assert_eq!(refused::<Some>("_all=maybe"), "_all: true or false is wanted");
+        assert_eq!(refused::<Some>("_after=1&_after=2"), "_after is given twice");
+        assert!(
+            refused::<Some>("_form=xml").contains("there is no xml; there are json"),
+            "{}",
+            refused::<Some>("_form=xml")
+        );
+        assert!(refused::<Some>("_timeout=long").contains("write 500ms"));
+        for query in ["sinc=1", "_after=x", "_all=maybe", "_form=xml", "_after=1&_after=2"] {
+            for word in ["serial", "field", "variant", "expected"] {
+                assert!(!refused::<Some>(query).contains(word), "{}", refused::<Some>(query));
+            }
+        }
+    }
 }

@@ -1,20 +1,17 @@
 //! SQL. The status of an answer that fits into [`BUFFERED_BYTES`] shows whether it is complete; a
 //! larger one is sent as it comes, with its coverage at the end.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use anyhow::bail;
 use ask::values::parse_label;
-use ask::{Piece, Reply, Target, UsageError};
+use ask::{Piece, Reply};
 use axum::body::{Body, Bytes};
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use front::saved;
+use front::question::Sql;
 use futures::stream;
 use model::{Coverage, Question};
-use query_planner::{ColumnMeta, Value, with_values};
+use query_planner::{ColumnMeta, Value};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -24,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::gateway::{Shared, Who, send_blocking};
 use super::super::problem::Problem;
 use super::encode::{Encoder, Form};
-use super::params::{duration_of, status, timeout_ms};
+use super::params::{Params, duration_of, status, timeout_ms};
 use super::shapes;
 
 /// Bytes of an answer that are buffered until it is known whether it is complete.
@@ -66,65 +63,6 @@ pub(super) enum Explained {
     Analyze,
 }
 
-/// A question as JSON has it: `sql` or `saved`.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Sql {
-    /// One SELECT, in SQLite's dialect; `:name` stands where a value of `parameters` goes.
-    sql: Option<String>,
-    /// The name of a saved investigation (`GET investigations`).
-    saved: Option<String>,
-    /// Values by name, as literals and nothing else: numbers, texts, null. Those of a saved
-    /// investigation may all be texts (`10m`, `now`, `5`): it declares their types, and defaults.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    parameters: BTreeMap<String, serde_json::Value>,
-}
-
-impl Sql {
-    /// The text that is asked.
-    fn filled(self, target: &Target, investigations: &Path) -> anyhow::Result<String> {
-        let wrong = |message: String| UsageError(message);
-        match (self.sql, self.saved) {
-            (Some(sql), None) => {
-                let values: Result<BTreeMap<String, Value>, UsageError> = self
-                    .parameters
-                    .into_iter()
-                    .map(|(name, value)| Ok((name.clone(), plain(&name, &value)?)))
-                    .collect();
-                match values? {
-                    values if values.is_empty() => Ok(sql),
-                    values => Ok(with_values(&sql, &values).map_err(|error| wrong(error.to_string()))?),
-                }
-            }
-            (None, Some(name)) => {
-                let text = |value: serde_json::Value| match value {
-                    serde_json::Value::String(text) => text,
-                    other => other.to_string(),
-                };
-                let given = self.parameters.into_iter().map(|(name, value)| (name, text(value))).collect();
-                Ok(saved::named(investigations, &name)?.filled(target, &given)?)
-            }
-            _ => Err(wrong("the body has sql, or saved: one of them".to_owned()).into()),
-        }
-    }
-}
-
-/// A JSON value as SQL has it.
-fn plain(name: &str, value: &serde_json::Value) -> Result<Value, UsageError> {
-    match value {
-        serde_json::Value::Null => Ok(Value::Null),
-        serde_json::Value::Bool(is) => Ok(Value::Integer((*is).into())),
-        serde_json::Value::String(text) => Ok(Value::Text(text.clone().into_bytes())),
-        serde_json::Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(integer), _) => Ok(Value::Integer(integer)),
-            (None, Some(real)) if !number.is_u64() => Ok(Value::Real(real)),
-            _ => Err(UsageError(format!("{name}: {number} is no integer of 64 bits"))),
-        },
-        _ => Err(UsageError(format!("{name}: a value is a number, a text, true, false or null"))),
-    }
-}
-
 /// Asks SQL: one SELECT over the stores of all nodes, as if they were one database.
 #[utoipa::path(post, path = "/api/v1/query", params(QueryParams),
     request_body(content((String = "application/sql"), (Sql = "application/json"))),
@@ -136,11 +74,10 @@ fn plain(name: &str, value: &serde_json::Value) -> Result<Value, UsageError> {
 pub(super) async fn query(
     State(gateway): State<Shared>,
     Extension(who): Extension<Who>,
-    params: Result<Query<QueryParams>, axum::extract::rejection::QueryRejection>,
+    Params(params): Params<QueryParams>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let Query(params) = params.map_err(|error| Problem::wrong(error.body_text()))?;
     let form = Form::chosen(params.format, &headers)?;
     let parts = |text: &Option<String>| -> Vec<String> {
         text.iter().flat_map(|text| text.split(',')).filter(|part| !part.is_empty()).map(str::to_owned).collect()
@@ -185,11 +122,10 @@ pub(super) async fn query(
 fn sql(headers: &HeaderMap, body: &[u8]) -> Result<Sql, Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-        return serde_json::from_slice(body)
-            .map_err(|error| Problem::wrong(format!("the body is not {{\"sql\": …}} or {{\"saved\": …}}: {error}")));
+        return Sql::parsed(body).map_err(|error| Problem::wrong(format!("the body is {error}")));
     }
     match std::str::from_utf8(body) {
-        Ok(sql) if !sql.trim().is_empty() => Ok(Sql { sql: Some(sql.to_owned()), ..Sql::default() }),
+        Ok(sql) if !sql.trim().is_empty() => Ok(Sql::of(sql)),
         Ok(_) => Err(Problem::wrong("no question: the body is SQL, or JSON {\"sql\": …}")),
         Err(_) => Err(Problem::wrong("the SQL is not UTF-8")),
     }

@@ -10,6 +10,15 @@ export const element = (name, text, className) => {
   return made;
 };
 
+/** A value of an answer as text; what JSON has no form for is an object there. */
+export const valueText = (value) => {
+  if (value === null || value === undefined) return "";
+  if (typeof value !== "object") return String(value);
+  if (value.blob !== undefined) return `x'${value.blob}'`;
+  if (value.real !== undefined) return value.real;
+  return `text x'${value.text}'`;
+};
+
 /**
  * Shows rows in `place`.
  * @param columns names
@@ -47,7 +56,7 @@ export function table(place, columns, rows, options = {}) {
       const line = element("tr", undefined, options.mark ? options.mark(row) : "");
       columns.forEach((_, at) => {
         const value = row[at];
-        const cell = element("td", value === null || value === undefined ? "" : String(value), numeric[at] ? "n" : "");
+        const cell = element("td", valueText(value), numeric[at] ? "n" : "");
         cell.title = cell.textContent;
         line.append(cell);
       });

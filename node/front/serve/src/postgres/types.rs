@@ -145,6 +145,10 @@ pub(super) fn encode(encoder: &mut DataRowEncoder, field: &FieldInfo, value: &Va
         (value, &Type::TEXT) => {
             // PostgreSQL's texts cannot contain NUL, and its clients do not expect it.
             let text = ask::output::cell_text(value);
+            if matches!(value, Value::Text(bytes) if std::str::from_utf8(bytes).is_err()) {
+                let message = format!("a value of column {} is not UTF-8: ask for hex() of it", field.name());
+                return Err(errors::data(message));
+            }
             if text.contains('\0') {
                 return Err(errors::data(format!(
                     "a value of column {} holds a NUL: ask for hex() of it",
