@@ -50,7 +50,7 @@ impl EmptyProbes {
         let answer = answer.map_err(|refusal| fail(refusal.to_string()))?;
         let Answer::Exports(elf) = &*answer else { return Err(fail("it was asked something else".to_owned())) };
         let found = elf.symbols.iter().find(|found| found.name == symbol);
-        let found = found.and_then(|found| elf.file_offset(found.address));
+        let found = found.and_then(|found| elf.file_offset(found.probe));
         let file_offset = found.ok_or_else(|| fail(format!("it exports no {symbol}")))?;
         let refused = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(refused)?;

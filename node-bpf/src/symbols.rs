@@ -43,7 +43,7 @@ pub(crate) fn targets(elf: &Elf, library: Library) -> Vec<Target> {
             let Some(symbol) = elf.symbols.iter().find(|s| s.name == name) else {
                 continue;
             };
-            let Some(file_offset) = elf.file_offset(symbol.address) else {
+            let Some(file_offset) = elf.file_offset(symbol.probe) else {
                 continue;
             };
             if found.iter().all(|target| target.file_offset != file_offset) {

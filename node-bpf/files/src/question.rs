@@ -104,6 +104,9 @@ pub struct Symbol {
     pub name: String,
     /// Address in the file's own address space.
     pub address: u64,
+    /// The address of the instruction at which a probe sees the function's entry at the least cost:
+    /// arguments and stack are as at `address`.
+    pub probe: u64,
 }
 
 /// A load segment.

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_said() {
-        let symbol = Symbol { name: "x".repeat(200), address: 7 };
+        let symbol = Symbol { name: "x".repeat(200), address: 7, probe: 7 };
         let many = Answer::Exports(Elf { symbols: vec![symbol.clone(); 2_000], segments: vec![] });
         let answer = decode::<Response>(&response(Ok(many))).unwrap();
         assert!(answer.unwrap_err().contains("larger"));

@@ -48,7 +48,7 @@ pub(crate) fn targets(elf: &Elf, api: Api) -> Vec<Target> {
     for symbol in &elf.symbols {
         let base = base_name(&symbol.name);
         let function = FUNCTIONS.iter().position(|f| f.api == api && f.name == base);
-        let (Some(index), Some(file_offset)) = (function, elf.file_offset(symbol.address)) else { continue };
+        let (Some(index), Some(file_offset)) = (function, elf.file_offset(symbol.probe)) else { continue };
         if found.iter().all(|target| target.file_offset != file_offset) {
             let (symbol, cookie) = (symbol.name.clone().into(), functions::cookie(index));
             found.push(Target { symbol, file_offset, cookie, semaphore: 0 });

@@ -2,6 +2,7 @@
 
 use object::{Object as _, ObjectSymbol};
 
+use super::entry;
 use super::sections::Object;
 use crate::question::{Elf, Symbol};
 
@@ -21,7 +22,8 @@ pub(super) fn read(object: &Object<'_>, prefixes: &[String]) -> Result<Elf, Stri
         if symbols.len() >= MOST_SYMBOLS {
             return Err(format!("it exports more than {MOST_SYMBOLS} such functions: no library does"));
         }
-        symbols.push(Symbol { name: name.to_owned(), address: symbol.address() });
+        let (address, bytes) = (symbol.address(), symbol.size());
+        symbols.push(Symbol { name: name.to_owned(), address, probe: entry::probe_at(object, address, bytes) });
     }
     Ok(Elf { symbols, segments: object.segments.clone() })
 }

@@ -2,6 +2,7 @@
 //! in the confined process (`child`), where too much memory or time ends it.
 
 mod demangle;
+mod entry;
 mod exits;
 mod exports;
 mod interpreter;
