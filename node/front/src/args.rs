@@ -148,6 +148,9 @@ pub struct StragglersArgs {
     /// All rows of long tables, not the worst eight and the median
     #[arg(long)]
     pub all: bool,
+    /// Also print what the verdict rests on: what was looked at, and what could not be seen
+    #[arg(long)]
+    pub evidence: bool,
     /// Ask again every two seconds and redraw
     #[arg(long, conflicts_with_all = ["between", "until", "db", "archive"])]
     pub watch: bool,

@@ -1,6 +1,6 @@
 //! `rankmesh stragglers`: which rank holds the others up.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -26,7 +26,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(mut args: StragglersArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     if !args.recorded.is_empty() {
-        return super::recorded::run(&args.recorded, args.format, args.all);
+        return super::recorded::run(&args);
     }
     let target = args.target.of_any_job(&mut args.job, connector)?;
     let exit = once(&args, &target)?;
@@ -71,6 +71,7 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
     let text = answer.as_object_mut().and_then(|object| object.remove("text"));
     let all = answer.as_object_mut().and_then(|object| object.remove("all"));
     let text = all.filter(|_| args.all).or(text);
+    let evidence = answer.as_object_mut().and_then(|object| object.remove("evidence_text"));
     let sql = answer.as_object_mut().and_then(|object| object.remove("sql"));
     if args.show_sql && args.format == ReportFormat::Json {
         answer["sql"] = sql.clone().unwrap_or_default();
@@ -87,7 +88,12 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
                 // Clears the screen and goes to its top left corner.
                 write!(out, "\u{1b}[2J\u{1b}[H")?;
             }
-            writeln!(out, "{}", printable_lines(text.as_ref().and_then(Value::as_str).unwrap_or_default()).trim_end())?;
+            let text = printable_lines(text.as_ref().and_then(Value::as_str).unwrap_or_default());
+            writeln!(out, "{}", painted(text.trim_end(), out.is_terminal()))?;
+            if args.evidence {
+                let evidence = evidence.as_ref().and_then(Value::as_str).unwrap_or_default();
+                writeln!(out, "\n{}", printable_lines(evidence).trim_end())?;
+            }
             if let Some(money) = money {
                 writeln!(out, "{}", printable(&money.text()))?;
             }
@@ -109,6 +115,24 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
     }
     out.flush()?;
     Ok(if coverage.is_complete() { Exit::Complete } else { Exit::Partial })
+}
+
+/// A report's text as a terminal shows it: the verdict in bold, the culprit's row in red. Elsewhere,
+/// and where NO_COLOR is set (<https://no-color.org>), as it is.
+pub(super) fn painted(text: &str, is_terminal: bool) -> String {
+    if !is_terminal || std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()) {
+        return text.to_owned();
+    }
+    let mut in_verdict = true;
+    let lines = text.lines().map(|line| {
+        in_verdict &= !line.is_empty() && !line.starts_with("Cost: ");
+        match line {
+            line if in_verdict => format!("\u{1b}[1m{line}\u{1b}[0m"),
+            line if line.ends_with(" culprit") => format!("\u{1b}[31m{line}\u{1b}[0m"),
+            line => line.to_owned(),
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The report carries the coverage as `{"asked","answered","missing":[[node, reason]],"notes"}`.

@@ -55,6 +55,8 @@ pub struct StragglersAnswer {
     /// The same with all rows, where that is more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all: Option<String>,
+    /// What the verdict rests on and what was not visible, as text.
+    pub evidence_text: String,
     /// Findings that agents wrote in the span; empty of the standing verdict.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<PastFinding>,
@@ -253,6 +255,7 @@ async fn from_stores(
     let (text, all) = texts(&report, &after);
     let sql = verdicts::show_sql(&report);
     Ok(StragglersAnswer {
+        evidence_text: verdicts::evidence(&report),
         report,
         standing: None,
         other_jobs: Vec::new(),
@@ -329,9 +332,10 @@ async fn ended(
 /// The report as text with what follows it, and where that differs, the same with all rows of its
 /// tables.
 fn texts(report: &Report, after: &str) -> (String, Option<String>) {
+    let after = verdicts::wrapped(after);
     let (text, all) = (verdicts::text(report), verdicts::text_of_all(report));
-    let all = (all != text).then(|| all + after);
-    (text + after, all)
+    let all = (all != text).then(|| all + &after);
+    (text + &after, all)
 }
 
 /// The worst step as an example.
@@ -386,7 +390,18 @@ async fn from_standing(
     }
     differing(&mut after, &about);
     let mut other_jobs = Vec::new();
-    for other in others {
+    let (ended, running): (Vec<Current>, Vec<Current>) =
+        others.into_iter().partition(|other| ::standing::has_ended(&other.standing.report.verdict));
+    if !ended.is_empty() {
+        let names: Vec<String> = ended.iter().map(|other| other.name.to_string()).collect();
+        let _ = writeln!(after, "\nEnded: {}.", names.join(", "));
+        other_jobs.extend(
+            ended
+                .iter()
+                .map(|other| OtherJob { verdict: other.standing.report.verdict.clone(), standing: other.about() }),
+        );
+    }
+    for other in running {
         let (report, about) = (&other.standing.report, other.about());
         let sentence = if other.is_well() { explain::watched::sentence(report) } else { verdicts::text(report) };
         let _ = writeln!(after, "\n{}:\n{}", other.name, sentence.trim_end());
@@ -400,6 +415,7 @@ async fn from_standing(
         }
     }
     StragglersAnswer {
+        evidence_text: verdicts::evidence(&report),
         report,
         standing: Some(about),
         other_jobs,

@@ -7,7 +7,6 @@ mod pickle;
 mod table;
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use ask::Exit;
@@ -15,27 +14,33 @@ use ask::args::ReportFormat;
 use ask::output::{printable, quiet};
 use verdicts::{Report, Rules, analyse};
 
+use super::args::StragglersArgs;
+
 use files::{Recording, recordings};
 
 /// Kinds of recordings, for messages.
 const WANTED: &str = "tables of operations (.csv, .parquet) and PyTorch flight recorder dumps (pickle or .json)";
 
 /// Judge each recording found; one report each, in order of their names.
-pub(crate) fn run(paths: &[PathBuf], format: ReportFormat, all: bool) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &StragglersArgs) -> anyhow::Result<Exit> {
     let mut found = Vec::new();
-    for path in paths {
+    for path in &args.recorded {
         files::collect(path, &mut found)?;
     }
     let recordings = recordings(&found)?;
     if recordings.is_empty() {
         bail!("no recording there: wanted are {WANTED}, or directories of them");
     }
-    let text = if all { verdicts::text_of_all } else { verdicts::text };
+    let text = |report: &Report| {
+        let text = if args.all { verdicts::text_of_all(report) } else { verdicts::text(report) };
+        let evidence = if args.evidence { format!("\n{}", verdicts::evidence(report)) } else { String::new() };
+        text + &evidence
+    };
     let mut out = std::io::stdout().lock();
     let several = recordings.len() > 1;
     for (name, recording) in recordings {
         let report = judged(recording);
-        match format {
+        match args.format {
             ReportFormat::Json => {
                 let mut json = serde_json::to_value(&report).context("writing the report as JSON")?;
                 if let Some(object) = json.as_object_mut() {

@@ -47,7 +47,7 @@ pub(super) fn sentence(report: &Report, culprit: &Culprit, out: &mut String) {
     };
     let _ = writeln!(
         out,
-        "Rank {} on host {} holds up {victims}: {how}, {} of the time,\n{since}, {until}.",
+        "Rank {} on host {} holds up {victims}: {how}, {} of the time, {since}, {until}.",
         culprit.rank,
         culprit.node,
         percent(culprit.share),

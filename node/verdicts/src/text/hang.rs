@@ -9,12 +9,10 @@ use observed::{
     units::{clock, duration},
 };
 
+use super::layout::line;
 use super::{PARTS_OF_A_LIST, Rows, ranks};
 use crate::hang::{Absence, Call, Difference, DifferentCall, Differing, Edge, Hang, Missing, NotHeard, Waiting};
 use crate::report::Report;
-
-/// Columns of a line.
-const COLUMNS: usize = 80;
 
 pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut String) {
     let who: BTreeSet<&RankRef> = hang.waiting.iter().map(|w| &w.who).collect();
@@ -83,29 +81,6 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
         let rest: usize = calls[shown..].iter().map(Vec::len).sum();
         line(out, 2, &format!("… and {rest} waits more, in {} calls (--all)", calls.len() - shown));
     }
-}
-
-/// A line, broken at spaces where it is too long; what follows is indented further.
-fn line(out: &mut String, indent: usize, text: &str) {
-    let mut width = 0;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if width > 0 && width + 1 + length > COLUMNS {
-            out.push('\n');
-            width = 0;
-            let _ = write!(out, "{:1$}", "", indent + 2);
-            width += indent + 2;
-        } else if width > 0 {
-            out.push(' ');
-            width += 1;
-        } else {
-            let _ = write!(out, "{:1$}", "", indent);
-            width += indent;
-        }
-        out.push_str(word);
-        width += length;
-    }
-    out.push('\n');
 }
 
 /// "1st", "2nd", "11th", "101st" of a position, which counts from 0.
@@ -303,12 +278,5 @@ mod tests {
     fn positions_are_said_from_one_on() {
         let said: Vec<String> = [0, 1, 2, 3, 10, 11, 12, 20, 100, 111].into_iter().map(ordinal).collect();
         assert_eq!(said.join(" "), "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 112th");
-    }
-
-    #[test]
-    fn long_lines_are_broken() {
-        let mut out = String::new();
-        line(&mut out, 2, &"word ".repeat(40));
-        assert!(out.lines().count() > 2 && out.lines().all(|line| line.chars().count() <= COLUMNS), "{out}");
     }
 }

@@ -5,6 +5,7 @@
 
 mod culprit;
 mod hang;
+mod layout;
 mod table;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use record::printable;
 use super::hostlist::{first_parts, fold_names, fold_ranges};
 use super::point_to_point;
 use super::report::{Basis, Report, Verdict};
+pub use layout::wrapped;
 use table::{BAR, bar};
 
 /// Rows of a table before the rest is summed up.
@@ -60,9 +62,9 @@ pub fn text_of_all(report: &Report) -> String {
 }
 
 fn render(report: &Report, rows: Rows) -> String {
-    let mut out = String::new();
-    sentence(report, rows, &mut out);
-    end(report, &mut out);
+    let mut head = String::new();
+    sentence(report, rows, &mut head);
+    end(report, &mut head);
     let mut why = String::new();
     if let Some(cause) = &report.cause {
         self::cause(cause, &mut why);
@@ -71,25 +73,62 @@ fn render(report: &Report, rows: Rows) -> String {
         let _ = writeln!(why, "Next: {next}.");
     }
     if !why.is_empty() {
-        out.push('\n');
-        out.push_str(&why);
+        head.push('\n');
+        head.push_str(&why);
     }
+    let mut out = wrapped(&head);
     // Where nothing moves it does not matter who was late before.
     let hangs = matches!(&report.verdict, Verdict::Hang(_));
+    let mut tables = String::new();
     if let Some(about) = report.point_to_point.as_ref().filter(|_| !hangs) {
-        out.push('\n');
-        point_to_point::table(about, &mut out);
+        tables.push('\n');
+        point_to_point::table(about, &mut tables);
     }
     let compared = if hangs { Vec::new() } else { table::shown(report) };
     for comm in compared {
-        out.push('\n');
+        tables.push('\n');
         let own = matches!(&report.verdict, Verdict::Rank { culprit, .. } if culprit.basis == Basis::OwnTime);
-        table::table(comm, own, rows, &mut out);
+        table::table(comm, own, rows, &mut tables);
     }
-    out.push('\n');
-    evidence(report, &mut out);
     // Names come from processes of other people: none may drive the terminal.
-    out.lines().map(|line| printable(line) + "\n").collect()
+    out.extend(tables.lines().map(|line| printable(line) + "\n"));
+    out.push('\n');
+    let mut foot = String::new();
+    in_short(report, &mut foot);
+    out.push_str(&wrapped(&foot));
+    out
+}
+
+/// What a verdict rests on, what was looked at, and what could not be seen; lines of 80 columns.
+#[must_use]
+pub fn evidence(report: &Report) -> String {
+    let mut out = String::new();
+    rests_on(report, &mut out);
+    if let Some(cause) = &report.cause {
+        if let Some(peer) = &cause.peer {
+            let _ = writeln!(
+                out,
+                "Compared with rank {} on {}: longer in {} of {} intervals between collectives, by {} together.",
+                peer.rank,
+                peer.node,
+                cause.late_intervals,
+                cause.intervals,
+                duration(cause.excess_ns),
+            );
+        }
+        if !cause.looked_at.is_empty() {
+            let _ = writeln!(out, "Looked at: {}.", cause.looked_at.join(", "));
+        }
+    }
+    for unseen in not_visible(report) {
+        let _ = writeln!(out, "Not visible: {unseen}.");
+    }
+    wrapped(&out)
+}
+
+fn not_visible(report: &Report) -> impl Iterator<Item = &String> {
+    let of_cause = report.cause.iter().flat_map(|cause| &cause.not_visible);
+    of_cause.chain(&report.evidence.not_visible)
 }
 
 /// What to look at next.
@@ -157,8 +196,8 @@ fn sentence(report: &Report, rows: Rows, out: &mut String) {
         Verdict::StageImbalance { ranks: stage, ratio, share, stages } => {
             let _ = writeln!(
                 out,
-                "No rank is slow, but one stage has more to do: {} need {ratio:.2} times the compute time of the other stages,\n\
-                 {} of wall time more.",
+                "No rank is slow, but one stage has more to do: {} need {ratio:.2} times the compute time of the other \
+                 stages, {} of wall time more.",
                 ranks(stage),
                 percent(*share)
             );
@@ -176,15 +215,15 @@ fn sentence(report: &Report, rows: Rows, out: &mut String) {
             let _ = writeln!(
                 out,
                 "No rank is slow, but somebody always is: {taking_turns} ranks take turns at being late, which costs {} of \
-                 the time.\nUneven data would look like this, and so would noise.",
+                 the time. Uneven data would look like this, and so would noise.",
                 percent(*share)
             );
         }
         Verdict::WorkImbalance { ranks: most, ratio, share } => {
             let _ = writeln!(
                 out,
-                "Work imbalance: {}, {ratio:.2} times the compute time of the other ranks, which wait in sends, receives\n\
-                 and waits meanwhile ({} of the time). Nothing seen makes it slow: it has more to do, or always was slower.",
+                "Work imbalance: {}, {ratio:.2} times the compute time of the other ranks, which wait in sends, receives and \
+                 waits meanwhile ({} of the time). Nothing seen makes it slow: it has more to do, or always was slower.",
                 ranks(most),
                 percent(*share)
             );
@@ -216,26 +255,9 @@ fn sentence(report: &Report, rows: Rows, out: &mut String) {
 /// Why.
 fn cause(cause: &Cause, out: &mut String) {
     let _ = writeln!(out, "Cause: {}.", cause.summary);
-    if let Some(peer) = &cause.peer {
-        let _ = writeln!(
-            out,
-            "  (compared with rank {} on {}: longer in {} of {} intervals between collectives, by {} together)",
-            peer.rank,
-            printable(&peer.node),
-            cause.late_intervals,
-            cause.intervals,
-            duration(cause.excess_ns),
-        );
-    }
     for part in cause.parts.iter().filter(|part| !part.named && part.share >= Rules::CAUSE_PART).take(PARTS) {
         let what = part.what.first().map_or_else(String::new, |what| format!(": {}", printable(&what.name)));
         let _ = writeln!(out, "  seen: {} {}{what}", part.kind.name(), percent(part.share));
-    }
-    if !cause.looked_at.is_empty() {
-        let _ = writeln!(out, "  looked at: {}", cause.looked_at.join(", "));
-    }
-    for unseen in &cause.not_visible {
-        let _ = writeln!(out, "  not visible: {}", printable(unseen));
     }
 }
 
@@ -244,8 +266,8 @@ fn network_sentence(network: &Network, out: &mut String) {
         network.node.as_deref().map_or_else(String::new, |node| format!(" to and from host {}", printable(node)));
     let _ = writeln!(
         out,
-        "No rank is slow, but the network{whose} loses segments: {} of {} collectives waited until some were sent again,\n\
-         {} instead of {} after everybody had entered, {} of the time.",
+        "No rank is slow, but the network{whose} loses segments: {} of {} collectives waited until some were sent \
+         again, {} instead of {} after everybody had entered, {} of the time.",
         network.with_retransmissions,
         network.collectives,
         duration(network.slow_ns),
@@ -297,42 +319,56 @@ fn ranks_on<'a>(list: impl IntoIterator<Item = (i32, &'a str)>) -> String {
     format!("{many} {}", each.collect::<Vec<_>>().join(", "))
 }
 
-fn evidence(report: &Report, out: &mut String) {
+/// What the verdict rests on in one line, who was not heard, and the notes.
+fn in_short(report: &Report, out: &mut String) {
     let e = &report.evidence;
+    let (answered, asked) = (report.coverage.answered, report.coverage.asked);
+    let of = if e.of_dumps {
+        format!("the dumps of {answered} of {asked} ranks")
+    } else {
+        let nodes = if asked == 1 { "1 node".to_owned() } else { format!("{asked} nodes") };
+        format!("tier {}, {} collectives, {}, {answered} of {nodes}", e.tier, e.matched, clocks(report))
+    };
+    let unseen = match not_visible(report).count() {
+        0 => String::new(),
+        1 => "; 1 thing not visible".to_owned(),
+        several => format!("; {several} things not visible"),
+    };
+    let _ = writeln!(out, "Evidence: {of}{unseen} (--evidence).");
+    if !e.of_dumps {
+        for (node, reason) in &report.coverage.missing {
+            let _ = writeln!(out, "Not heard: {node} ({reason}).");
+        }
+    }
+    for note in report.coverage.notes.iter().chain(&e.notes) {
+        let _ = writeln!(out, "Note: {note}.");
+    }
+}
+
+fn clocks(report: &Report) -> String {
+    match report.evidence.clock_bound_ns {
+        Some(0) => "one clock".to_owned(),
+        Some(bound) => format!("clocks ±{}", duration(bound)),
+        None => "not all clocks known".to_owned(),
+    }
+}
+
+fn rests_on(report: &Report, out: &mut String) {
+    let e = &report.evidence;
+    let (answered, asked) = (report.coverage.answered, report.coverage.asked);
     if e.of_dumps {
-        let _ =
-            writeln!(out, "Evidence: the dumps of {} of {} ranks.", report.coverage.answered, report.coverage.asked);
-        notes(report, out);
+        let _ = writeln!(out, "Evidence: the dumps of {answered} of {asked} ranks.");
         return;
     }
     let complete = if e.complete == e.matched { String::new() } else { format!(" ({} with every rank)", e.complete) };
-    let clocks = match e.clock_bound_ns {
-        Some(0) => "one clock".to_owned(),
-        Some(bound) => format!("clocks aligned within ±{}", duration(bound)),
-        None => "not all clocks known".to_owned(),
-    };
     let _ = writeln!(
         out,
-        "Evidence: tier {}, {} collectives matched{complete} in {} windows, {clocks}, {} of {} nodes answered.",
-        e.tier, e.matched, e.windows, report.coverage.answered, report.coverage.asked
+        "Evidence: tier {}, {} collectives matched{complete} in {} windows, {}, {answered} of {asked} nodes answered.",
+        e.tier,
+        e.matched,
+        e.windows,
+        clocks(report)
     );
-    for (node, reason) in &report.coverage.missing {
-        let _ = writeln!(out, "Not heard: {node} ({reason}).");
-    }
-    notes(report, out);
-}
-
-fn notes(report: &Report, out: &mut String) {
-    let e = &report.evidence;
-    for note in &report.coverage.notes {
-        let _ = writeln!(out, "Note: {note}.");
-    }
-    for note in &e.notes {
-        let _ = writeln!(out, "Note: {note}.");
-    }
-    for unseen in &e.not_visible {
-        let _ = writeln!(out, "Not visible: {unseen}.");
-    }
 }
 
 /// That a job has ended, or makes no calls any more, and since when; of dumps which are not there.
@@ -352,7 +388,7 @@ fn end(report: &Report, out: &mut String) {
         let before = duration(e.until_ns.saturating_sub(last_ns));
         let _ = writeln!(
             out,
-            "Its last call ended at {at}, {before} before the end of this time:\nit had ended or stood still."
+            "Its last call ended at {at}, {before} before the end of this time: it had ended or stood still."
         );
     }
 }
@@ -387,7 +423,8 @@ mod tests {
             Evidence { last_call_ns: Some(3_605_000_000_000), until_ns: 3_700_000_000_000, ..Evidence::default() };
         let of = |evidence: Evidence| {
             let text = text(&Report { verdict: Verdict::None, evidence, ..Report::default() });
-            text.lines().skip(1).take_while(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>().join(" ")
+            let lines = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
+            lines.split_once("). ").map(|(_, rest)| rest.to_owned()).unwrap_or_default()
         };
         assert_eq!(of(evidence.clone()), "");
         assert_eq!(

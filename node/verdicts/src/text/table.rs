@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use observed::units::duration;
 
 use super::Rows;
+use super::layout::line;
 use crate::report::{CommReport, RankScore, Report, Role, Verdict};
 use crate::tally::Waits;
 use crate::windows::WindowKind;
@@ -53,13 +54,13 @@ pub(super) fn table(comm: &CommReport, own: bool, rows: Rows, out: &mut String) 
         }
         None => "no windows".to_owned(),
     };
-    let _ = writeln!(
-        out,
+    let about = format!(
         "communicator {}, {}, {heard}, a collective every {}, {windows}",
         comm.comm_hash,
         comm.library,
         duration(comm.period_ns)
     );
+    line(out, 0, &about);
     let mut ranks: Vec<&RankScore> = comm.ranks.iter().collect();
     ranks.sort_by_key(|r| (r.role != Role::Culprit, std::cmp::Reverse(lateness(comm, r, own))));
     // Where nobody is noticeably late, no bar is long.
