@@ -130,7 +130,7 @@ fn every_agent_names_the_late_rank_by_itself_and_reports_it_once() {
     });
     // A verdict on the past lists them.
     let output = lab.ask("m3", "stragglers", &["--since", "5m"]);
-    let text = stdout(&output);
+    let text = stdout(&output).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("Findings of this time") && text.contains("rank, rank 3 on m2"), "{text}");
     wait_for("the command", || {
         let findings = std::fs::read_to_string(lab.path("findings")).map_err(|error| error.to_string())?;
@@ -173,7 +173,7 @@ fn the_end_of_a_job_ends_what_is_said_of_its_ranks() {
         });
     }
     eprintln!("every agent knows of the end after {:?}", ended.elapsed());
-    let text = stdout(&lab.ask("m1", "stragglers", &[]));
+    let text = stdout(&lab.ask("m1", "stragglers", &[])).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("the job's 8 ranks have ended") && !text.contains("still does"), "{text}");
     // So does a verdict on the past, once no host states ranks any more.
     wait_for("the stores' verdict has the note", || {
