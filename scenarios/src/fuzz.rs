@@ -23,6 +23,8 @@ use store::ServedDb;
 pub enum Target {
     /// Libraries and programs of other users.
     Elf,
+    /// The memory of a process with a Python interpreter.
+    Python,
     /// Frames and messages of questions.
     Frames,
     /// Gossip messages.
@@ -57,8 +59,9 @@ pub enum Target {
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Elf,
+        Self::Python,
         Self::Frames,
         Self::Gossip,
         Self::GossipStates,
@@ -81,6 +84,7 @@ impl Target {
     pub fn name(self) -> &'static str {
         match self {
             Self::Elf => "elf",
+            Self::Python => "python",
             Self::Frames => "frames",
             Self::Gossip => "gossip",
             Self::GossipStates => "gossip-states",
@@ -113,6 +117,7 @@ impl Target {
         let ca = ca()?;
         let mut seeds = match self {
             Self::Elf => elf::seeds(),
+            Self::Python => explain::stacks::python::images(),
             Self::Frames => vec![
                 frame::encode(&Request::Ping)?,
                 frame::encode(&Request::Renew { csr: vec![7; 40] })?,
@@ -156,6 +161,7 @@ impl Target {
         let ca = ca()?;
         match self {
             Self::Elf => elf::feed(input),
+            Self::Python => drop(explain::stacks::python::read_image(input)),
             Self::Frames => {
                 let runtime = runtime();
                 runtime.block_on(async {

@@ -9,7 +9,7 @@ use scenarios::fuzz::{Target, start};
 fn changed(target: Target) -> usize {
     match target {
         Target::Elf | Target::Frames | Target::Gossip | Target::Records | Target::Facts => 2_000,
-        Target::Trust | Target::Csr | Target::Tasks | Target::GossipStates | Target::Published => 300,
+        Target::Trust | Target::Csr | Target::Python | Target::Tasks | Target::GossipStates | Target::Published => 300,
         Target::Tokens | Target::Sql | Target::ForeignDb | Target::Catalogs | Target::Local | Target::Verdicts => 60,
     }
 }

@@ -166,7 +166,7 @@ fn line_table(memory: &Memory, layout: &Layout, address: u64) -> Result<Option<V
 /// A string object. CPython keeps one, two or four bytes a character behind a head of one of two
 /// sizes.
 fn text(memory: &Memory, layout: &Layout, address: u64) -> Result<Option<String>, Errno> {
-    let head_bytes = usize::try_from(layout.string_state + 8).unwrap_or(0);
+    let head_bytes = usize::try_from(layout.string_state.max(layout.string_length) + 8).unwrap_or(0);
     let Some(head) = some_mapped(memory.read(address, head_bytes))? else { return Ok(None) };
     let length = word_at(&head, layout.string_length);
     let state = int_at(&head, layout.string_state).cast_unsigned();

@@ -4,7 +4,7 @@
 //! `_Py_DebugOffsets` at the start of `_PyRuntime`, in an order that differs between versions. A
 //! version that is not listed is refused.
 
-mod offsets;
+pub(super) mod offsets;
 
 /// A version of CPython.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,11 +2,13 @@
 
 mod code;
 mod find;
+mod image;
 mod layout;
 pub mod lines;
 mod walk;
 
 pub(crate) use find::{Interpreter, find};
+pub use image::{images, read_image};
 pub use layout::LineTable;
 pub(crate) use layout::{Layout, Version};
 
@@ -25,6 +27,8 @@ use super::types::{Frame, Limits, ThreadStack, ThreadState, Trust, shorten};
 
 /// Most interpreters of one process (subinterpreters included) that are read.
 const MAX_INTERPRETERS: usize = 64;
+/// Most thread states of one process that are looked at: a process can make a list of any length.
+const MAX_STATES: usize = 65_536;
 /// Where C libraries keep a thread's kernel id, counted from its `pthread_t`: glibc and musl on
 /// x86-64.
 const PTHREAD_TID_OFFSETS: [u64; 2] = [720, 48];
@@ -71,7 +75,7 @@ impl PythonReader {
 
     /// Whether an interpreter has been started in the process.
     pub(crate) fn is_started(&self) -> bool {
-        let head = self.memory.word(self.interpreter.runtime + self.interpreter.layout.interpreters_head);
+        let head = self.memory.word(self.interpreter.runtime.wrapping_add(self.interpreter.layout.interpreters_head));
         head.is_ok_and(|head| head != 0)
     }
 
@@ -145,13 +149,13 @@ impl PythonReader {
         let mut threads = Vec::new();
         let mut left_out = 0;
         let mut seen = HashSet::new();
-        let mut interpreter = self.memory.word(self.interpreter.runtime + layout.interpreters_head)?;
+        let mut interpreter = self.memory.word(self.interpreter.runtime.wrapping_add(layout.interpreters_head))?;
         for _ in 0..MAX_INTERPRETERS {
             if interpreter == 0 {
                 break;
             }
             let mut state = self.memory.word(interpreter.wrapping_add(layout.threads_head))?;
-            while state != 0 && seen.insert(state) {
+            while state != 0 && seen.len() < MAX_STATES && seen.insert(state) {
                 let bytes = match self.memory.read(state, thread_head_bytes(&layout)) {
                     Ok(bytes) => bytes,
                     Err(Errno::EFAULT) => break,

@@ -3,7 +3,7 @@
 
 /// The structures of a version's `_Py_DebugOffsets` after its cookie, version and build kind, up to
 /// the last field used here; `None` for a version not known here.
-pub(super) fn of(minor: u8) -> Option<&'static [Group]> {
+pub(in super::super) fn of(minor: u8) -> Option<&'static [Group]> {
     match minor {
         13 => Some(OFFSETS_3_13),
         14 => Some(OFFSETS_3_14),
@@ -13,7 +13,7 @@ pub(super) fn of(minor: u8) -> Option<&'static [Group]> {
 }
 
 /// One structure with its fields in order, each a 64-bit word.
-pub(super) type Group = (&'static str, &'static str);
+pub(in super::super) type Group = (&'static str, &'static str);
 
 /// The word of a field, named as `structure.field`.
 pub(super) fn position(groups: &[Group], name: &str) -> Option<usize> {
