@@ -37,6 +37,10 @@ pub struct Member {
     pub facts: Arc<NodeFacts>,
     /// Whether it is this node.
     pub is_self: bool,
+    /// Where another life with this name and identity is alive at the same time: a copied identity
+    /// (a cloned image). Only one of the two is asked.
+    #[serde(default)]
+    pub double: Option<SocketAddr>,
 }
 
 /// Encodes a shared value as if it were not shared.
@@ -80,5 +84,6 @@ pub(crate) fn test_member(n: u16, state: MemberState) -> Member {
         state,
         facts: Arc::default(),
         is_self: n == 1,
+        double: None,
     }
 }

@@ -31,6 +31,8 @@ struct Seen {
     facts: Arc<NodeFacts>,
     /// The facts were read anew since the last look.
     fresh: bool,
+    /// It has been known for so long that an earlier life of its name would not look alive any more.
+    settled: bool,
     /// Its state in the list after the last look; `None`: not listed yet, or not under a good seal.
     standing: Option<MemberState>,
 }
@@ -106,6 +108,8 @@ impl Directory {
             };
             changed |= std::mem::take(&mut seen.fresh) || standing != seen.standing;
             seen.standing = standing;
+            let settled = now.duration_since(seen.first) >= self.patience;
+            changed |= std::mem::replace(&mut seen.settled, settled) != settled;
             let above_self = id.node_id == self.self_id.node_id && id.generation_id > self.self_id.generation_id;
             if above_self && standing == Some(MemberState::Dead) {
                 outranked_by = outranked_by.max(Some(id.generation_id));
@@ -146,13 +150,31 @@ impl Directory {
                 newest.insert(&id.node_id, (id, seen, standing));
             }
         }
-        let mut members: Vec<Member> =
-            newest.into_values().map(|(id, seen, state)| seen.member(id, state, *id == self.self_id)).collect();
+        let mut alive: FastMap<&str, u32> = FastMap::default();
+        for (id, _) in self.seen.iter().filter(|(_, seen)| seen.is_surely_alive()) {
+            *alive.entry(&id.node_id).or_default() += 1;
+        }
+        let mut members: Vec<Member> = newest
+            .into_values()
+            .map(|(id, seen, state)| {
+                let double = alive.get(&*id.node_id).filter(|lives| **lives > 1).and_then(|_| self.double(id, seen));
+                Member { double, ..seen.member(id, state, *id == self.self_id) }
+            })
+            .collect();
         if !self.remembered.is_empty() {
             members.extend(self.remembered.members().cloned());
             members.sort_by(|a, b| a.name.cmp(&b.name));
         }
         members
+    }
+}
+
+impl Directory {
+    /// Where another life of this one's name lives beside it.
+    fn double(&self, of: &ChitchatId, seen: &Seen) -> Option<SocketAddr> {
+        let is_another = |id: &ChitchatId| id.node_id == of.node_id && id != of && seen.is_surely_alive();
+        let others = self.seen.iter().filter(|(id, other)| is_another(id) && other.is_surely_alive());
+        others.map(|(id, _)| id.gossip_advertise_addr).min()
     }
 }
 
@@ -167,6 +189,7 @@ impl Seen {
             left: false,
             facts: Arc::default(),
             fresh: false,
+            settled: false,
             standing: None,
         }
     }
@@ -195,6 +218,10 @@ impl Seen {
         }
     }
 
+    fn is_surely_alive(&self) -> bool {
+        self.settled && self.standing == Some(MemberState::Live)
+    }
+
     fn member(&self, id: &ChitchatId, state: MemberState, is_self: bool) -> Member {
         Member {
             name: id.node_id.to_string(),
@@ -203,6 +230,7 @@ impl Seen {
             state,
             facts: Arc::clone(&self.facts),
             is_self,
+            double: None,
         }
     }
 }

@@ -92,6 +92,7 @@ mod tests {
             state: MemberState::Live,
             facts: std::sync::Arc::default(),
             is_self: n == 1,
+            double: None,
         }
     }
 

@@ -74,6 +74,18 @@ impl Cluster {
         self.nodes.insert(n, Gossip::start(cfg, link, rx, facts).await.unwrap());
     }
 
+    /// Starts node `n` under a name that is another's.
+    async fn start_as(&mut self, name: &str, n: u16, generation: u64, seeds: &[u16]) {
+        let (tx, rx) = mpsc::channel(256);
+        self.net.listeners.lock().unwrap().insert(addr(n), tx);
+        let mut cfg = GossipConfig::new(self.mesh.as_str(), name, generation, addr(n));
+        cfg.seeds = seeds.iter().map(|s| addr(*s)).collect();
+        cfg.interval = Duration::from_millis(40);
+        cfg.dead_after = self.dead_after;
+        let link = Arc::new(MemLink { net: self.net.clone(), own: addr(n) });
+        self.nodes.insert(n, Gossip::start(cfg, link, rx, facts("1")).await.unwrap());
+    }
+
     /// Starts `count` nodes that know only the first and waits until all know all.
     async fn grown(net: &Arc<Net>, mesh: &str, nodes: std::ops::Range<u16>) -> Self {
         Self::new(net, mesh).grow(nodes).await
@@ -336,4 +348,29 @@ async fn a_node_whose_clock_was_set_back_rises_above_its_earlier_life() {
             find(list, 2).is_some_and(|m| m.generation == 51 && m.is_live() && m.facts.version == "7")
         })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_with_one_identity_are_said_to_be_two_and_one_that_starts_again_is_not() {
+    let net = Arc::new(Net::default());
+    let mut cluster = Cluster::grown(&net, "m", 0..3).await;
+    let doubled = |list: &[Member]| list.iter().filter_map(|m| Some((m.name.clone(), m.double?))).collect::<Vec<_>>();
+    // A clone of n2 runs on another host.
+    cluster.start_as("n2", 7, 1, &[0]).await;
+    let (of_all, both) = (names(&[0, 1, 2]), [addr(2), addr(7)]);
+    cluster
+        .eventually("n2 is two", |list| {
+            let found = doubled(list);
+            lives(list) == of_all && matches!(&found[..], [(name, at)] if name == "n2" && both.contains(at))
+        })
+        .await;
+    cluster.kill(7);
+    cluster.eventually("n2 is one again", |list| doubled(list).is_empty()).await;
+    cluster.kill(2);
+    cluster.start(2, 9, &[0], facts("again")).await;
+    let again = |list: &[Member]| find(list, 2).is_some_and(|m| m.generation == 9 && m.is_live());
+    cluster.eventually("it is back", again).await;
+    for gossip in cluster.nodes.values() {
+        assert!(doubled(&gossip.members()).is_empty());
+    }
 }

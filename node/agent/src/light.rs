@@ -76,6 +76,7 @@ impl LightAgent {
             state: MemberState::Live,
             facts: Arc::new(facts),
             is_self: false,
+            double: None,
         })
     }
 

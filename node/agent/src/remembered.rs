@@ -151,7 +151,15 @@ mod tests {
             ..NodeFacts::default()
         };
         let address = ([127, 0, 0, 1], n).into();
-        Member { name: format!("n{n}"), address, generation: 3, state, facts: facts.into(), is_self: n == 1 }
+        Member {
+            name: format!("n{n}"),
+            address,
+            generation: 3,
+            state,
+            facts: facts.into(),
+            is_self: n == 1,
+            double: None,
+        }
     }
 
     #[test]

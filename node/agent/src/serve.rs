@@ -404,6 +404,7 @@ mod tests {
             state: MemberState::Live,
             facts: Arc::new(NodeFacts::default()),
             is_self,
+            double: None,
         };
         let leaf = |node: &str, port| Leaf { node: node.to_owned(), address: address(port) };
         let members = [member("me", 1, true), member("a", 2, false)];

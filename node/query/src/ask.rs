@@ -475,5 +475,18 @@ fn covered(
     );
     missing.sort_by(|a, b| a.node.cmp(&b.node));
     let asked = asked.len() + unknown.len();
-    Coverage { asked, answered: asked - missing.len(), missing, notes: share.into_iter().collect() }
+    let notes = share.into_iter().chain(doubles(members.iter().copied())).collect();
+    Coverage { asked, answered: asked - missing.len(), missing, notes }
+}
+
+/// What to say of members that are two hosts with one identity: only one of them is in the answer.
+pub fn doubles<'m>(members: impl IntoIterator<Item = &'m Member>) -> Vec<String> {
+    let note = |member: &Member| {
+        let (name, address, other) = (&member.name, member.address, member.double?);
+        Some(format!(
+            "{name} is two agents with one identity, at {address} and at {other}, and only the first was asked: a cloned \
+             image? Remove the identity directory of one and let it join anew"
+        ))
+    };
+    members.into_iter().filter_map(note).collect()
 }

@@ -120,6 +120,7 @@ fn over(opened: Vec<(NodeName, Opened)>, views: &'static [View]) -> Result<Coord
             state: MemberState::Live,
             facts: Arc::new(facts),
             is_self: false,
+            double: None,
         });
     }
     if nodes.executors.is_empty() {

@@ -149,6 +149,7 @@ mod tests {
             state: MemberState::Live,
             facts: Arc::new(NodeFacts { extra, ..NodeFacts::default() }),
             is_self: false,
+            double: None,
         }
     }
 

@@ -101,7 +101,7 @@ mod tests {
         let extra = jobs.map(|text| (JOBS.to_owned(), text.to_owned())).into_iter().collect();
         let facts = Arc::new(NodeFacts { extra, ..NodeFacts::default() });
         let address = "127.0.0.1:1".parse().unwrap();
-        Member { name: name.into(), address, generation: 1, state, facts, is_self: name == "me" }
+        Member { name: name.into(), address, generation: 1, state, facts, is_self: name == "me", double: None }
     }
 
     #[test]

@@ -78,7 +78,8 @@ fn published(minor: u8) -> Vec<u8> {
     let mut table = b"xdebugpy".to_vec();
     table.extend((u64::from(minor) << 16 | 3 << 24 | 0xF0).to_le_bytes());
     table.extend(0u64.to_le_bytes());
-    let fields: usize = offsets::of(minor).unwrap_or_default().iter().map(|(_, fields)| fields.split(' ').count()).sum();
+    let fields: usize =
+        offsets::of(minor).unwrap_or_default().iter().map(|(_, fields)| fields.split(' ').count()).sum();
     table.extend((0..fields as u64).flat_map(|field| (0x400 + 8 * field).to_le_bytes()));
     table
 }
