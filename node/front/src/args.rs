@@ -88,7 +88,12 @@ impl QueryArgs {
 
     /// What a shell takes of them.
     pub fn into_shell(self) -> ShellArgs {
-        ShellArgs { target: self.target, job: self.job, format: self.format, bail: false }
+        ShellArgs {
+            target: self.target,
+            job: self.job,
+            format: if self.format == Format::Table { Format::Auto } else { self.format },
+            bail: false,
+        }
     }
 }
 
@@ -102,7 +107,7 @@ pub struct ShellArgs {
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["socket", "via", "db", "archive"])]
     pub job: Option<String>,
     /// How answers are printed (`.mode` changes it)
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
     pub format: Format,
     /// Statements from standard input: end at the first that fails
     #[arg(long)]

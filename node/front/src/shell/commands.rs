@@ -20,20 +20,21 @@ pub(super) const COMMANDS: [Listed; 8] = [
         about: "the plan of a question; analyze runs it and says what each node shipped",
     },
     Listed { name: ".help", arguments: "", about: "this list" },
-    Listed { name: ".mode", arguments: "table|csv|json|ndjson|line", about: "how answers are printed" },
+    Listed { name: ".mode", arguments: "auto|table|csv|json|ndjson|line", about: "how answers are printed" },
     Listed { name: ".once", arguments: "FILE", about: "write the next answer's rows into a file" },
     Listed { name: ".quit", arguments: "", about: "end (as Ctrl-D does)" },
     Listed { name: ".schema", arguments: "[TABLE]", about: "what tables and columns hold, with their units" },
     Listed { name: ".tables", arguments: "[PREFIX]", about: "tables and views that can be asked for" },
     Listed {
         name: ".timer",
-        arguments: "on|off",
+        arguments: "[on|off]",
         about: "say how long each question took, from typing to the last row",
     },
 ];
 
 /// Ways of printing, by name.
-pub(super) const MODES: [(&str, Format); 5] = [
+pub(super) const MODES: [(&str, Format); 6] = [
+    ("auto", Format::Auto),
     ("table", Format::Table),
     ("csv", Format::Csv),
     ("json", Format::Json),
@@ -44,14 +45,20 @@ pub(super) const MODES: [(&str, Format); 5] = [
 /// A line of input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Command {
-    Explain { sql: String, analyze: bool },
+    Explain {
+        sql: String,
+        analyze: bool,
+    },
     Help,
     Mode(Format),
     Once(PathBuf),
     Quit,
     Schema(Option<String>),
     Tables(String),
-    Timer(bool),
+    /// On or off; the other where nothing is said.
+    Timer(Option<bool>),
+    /// A line a value (on), a table (off), or by the width; the other where nothing is said.
+    Expanded(Option<Format>),
 }
 
 impl Command {
@@ -85,14 +92,42 @@ impl Command {
             ".quit" | ".exit" | ".q" => none(Self::Quit),
             ".schema" => Ok(Self::Schema(Some(argument.to_owned()).filter(|table| !table.is_empty()))),
             ".tables" => Ok(Self::Tables(argument.to_owned())),
-            ".timer" => match some()? {
-                "on" => Ok(Self::Timer(true)),
-                "off" => Ok(Self::Timer(false)),
+            ".timer" => match argument {
+                "" => Ok(Self::Timer(None)),
+                "on" => Ok(Self::Timer(Some(true))),
+                "off" => Ok(Self::Timer(Some(false))),
                 _ => Err(usage(name)),
+            },
+            "\\x" => match argument {
+                "" => Ok(Self::Expanded(None)),
+                "on" => Ok(Self::Expanded(Some(Format::Line))),
+                "off" => Ok(Self::Expanded(Some(Format::Table))),
+                "auto" => Ok(Self::Expanded(Some(Format::Auto))),
+                _ => Err("write \\x, \\x on, \\x off or \\x auto".to_owned()),
             },
             _ => Err(format!("{name} is no command; .help lists them")),
         }
     }
+}
+
+/// A line as a command, also as psql and other clients write it; none where it is SQL.
+pub(super) fn of_line(line: &str) -> Option<String> {
+    let plain = line.trim().trim_end_matches(';').trim_end();
+    if plain.starts_with('.') {
+        return Some(line.to_owned());
+    }
+    let words: Vec<String> = plain.split_whitespace().map(str::to_ascii_lowercase).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let last = plain.split_whitespace().last().unwrap_or_default();
+    Some(match words[..] {
+        ["exit" | "quit" | "\\q"] => ".quit".to_owned(),
+        ["help" | "\\?" | "\\h"] => ".help".to_owned(),
+        ["\\d" | "\\d+" | "\\dt" | "\\dt+" | "\\dv" | "\\dv+"] | ["show", "tables"] => ".tables".to_owned(),
+        ["\\d" | "\\d+" | "describe" | "desc", _] | ["describe" | "desc", "table", _] => format!(".schema {last}"),
+        ["\\timing", ref state @ ..] => format!(".timer {}", state.join(" ")),
+        [word, ..] if word.starts_with('\\') => plain.to_owned(),
+        _ => return None,
+    })
 }
 
 fn usage(name: &str) -> String {
@@ -110,7 +145,8 @@ pub(super) fn help() -> String {
     let line = |command: &Listed| format!("{:<9} {:<28} {}\n", command.name, command.arguments, command.about);
     let commands: String = COMMANDS.iter().map(line).collect();
     format!(
-        "{commands}Everything else is SQL, over as many lines as it takes, up to a semicolon. Ctrl-C stops a question.\n"
+        "{commands}Also \\d, \\dt, \\x, \\timing, \\q, exit and show tables. Everything else is SQL, over\n\
+         as many lines as it takes, up to a semicolon. Ctrl-C stops a question.\n"
     )
 }
 
@@ -127,10 +163,33 @@ mod tests {
         assert_eq!(Command::parse(".once 'a b.csv'"), Ok(Command::Once(PathBuf::from("a b.csv"))));
         assert_eq!(Command::parse(".schema"), Ok(Command::Schema(None)));
         assert_eq!(Command::parse(".schema offcpu;"), Ok(Command::Schema(Some("offcpu".to_owned()))));
-        assert_eq!(Command::parse(".timer off"), Ok(Command::Timer(false)));
+        assert_eq!(Command::parse(".timer off"), Ok(Command::Timer(Some(false))));
+        assert_eq!(Command::parse("\\x auto"), Ok(Command::Expanded(Some(Format::Auto))));
         assert_eq!(Command::parse(".exit"), Ok(Command::Quit));
-        for wrong in [".", ".nosuch", ".mode", ".mode xml", ".timer", ".timer 1", ".once", ".quit 3", ".explain"] {
+        for wrong in
+            [".", ".nosuch", ".mode", ".mode xml", ".timer 1", "\\x 1", "\\nosuch", ".once", ".quit 3", ".explain"]
+        {
             assert!(Command::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn other_clients_words_are_commands_and_sql_is_none() {
+        let of = |line: &str| of_line(line).map(|line| Command::parse(&line));
+        for line in ["exit", "QUIT;", "\\q", ".quit"] {
+            assert_eq!(of(line), Some(Ok(Command::Quit)), "{line}");
+        }
+        for line in ["\\dt", "\\d", "show tables;", "SHOW TABLES"] {
+            assert_eq!(of(line), Some(Ok(Command::Tables(String::new()))), "{line}");
+        }
+        for line in ["\\d collectives", "DESCRIBE collectives;", "desc table collectives"] {
+            assert_eq!(of(line), Some(Ok(Command::Schema(Some("collectives".to_owned())))), "{line}");
+        }
+        assert_eq!(of("\\timing"), Some(Ok(Command::Timer(None))));
+        assert_eq!(of("\\x"), Some(Ok(Command::Expanded(None))));
+        assert!(of("\\copy x").is_some_and(|read| read.is_err()));
+        for line in ["SELECT 1;", "", "helpful", "show me", "explain SELECT 1", "exit 1", "-- .quit"] {
+            assert_eq!(of(line), None, "{line}");
         }
     }
 

@@ -89,9 +89,9 @@ impl Session {
                 }
                 Typed::End => return Ok(Exit::Complete),
             };
-            if buffer.is_empty() && line.trim_start().starts_with('.') {
+            if let Some(command) = commands::of_line(&line).filter(|_| buffer.is_empty()) {
                 editor.remember(line.trim());
-                match self.command(&line) {
+                match self.command(&command) {
                     Ok(Next::Quit) => return Ok(Exit::Complete),
                     Ok(Next::More(_)) => {}
                     Err(error) => print_error(&error),
@@ -117,8 +117,9 @@ impl Session {
         loop {
             line.clear();
             let ended = from.read_line(&mut line).context("reading statements from standard input")? == 0;
-            let outcomes = if buffer.is_empty() && line.trim_start().starts_with('.') {
-                match self.command(&line) {
+            let command = commands::of_line(&line).filter(|_| buffer.is_empty());
+            let outcomes = if let Some(command) = command {
+                match self.command(&command) {
                     Ok(Next::Quit) => return Ok(worst),
                     Ok(Next::More(exit)) => vec![Ok(exit)],
                     Err(error) => vec![Err(error)],
@@ -203,7 +204,11 @@ impl Session {
             Command::Quit => return Ok(Next::Quit),
             Command::Help => write!(out, "{}", commands::help())?,
             Command::Mode(format) => self.format = format,
-            Command::Timer(on) => self.timer = on,
+            Command::Timer(on) => self.timer = on.unwrap_or(!self.timer),
+            Command::Expanded(format) => {
+                let other = if self.format == Format::Line { Format::Table } else { Format::Line };
+                self.format = format.unwrap_or(other);
+            }
             Command::Once(path) => {
                 let file = File::create(&path).with_context(|| format!("writing {}", path.display()))?;
                 self.once = Some((path, file));

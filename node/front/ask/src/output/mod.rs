@@ -34,6 +34,8 @@ pub enum Format {
     Csv,
     /// A line a value, `column = value`, for wide rows.
     Line,
+    /// A table; where its rows are wider than the terminal, a line a value.
+    Auto,
 }
 
 /// A result to print.

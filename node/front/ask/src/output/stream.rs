@@ -26,6 +26,8 @@ pub struct Printer {
     /// Rows of a table that are not laid out yet.
     waiting: Vec<Vec<Value>>,
     layout: Option<table::Layout>,
+    /// Rows that are wider than this are not laid out as a table.
+    most_columns: Option<usize>,
 }
 
 impl Printer {
@@ -33,7 +35,10 @@ impl Printer {
     #[must_use]
     pub fn new(format: Format, columns: Vec<ColumnMeta>) -> Self {
         let on_terminal = io::stdout().is_terminal();
-        Self { format, columns, on_terminal, started: false, rows: 0, waiting: Vec::new(), layout: None }
+        let width = (format == Format::Auto && on_terminal).then(terminal_size::terminal_size).flatten();
+        let most_columns = width.map(|(width, _)| usize::from(width.0));
+        let format = if format == Format::Auto { Format::Table } else { format };
+        Self { format, columns, on_terminal, started: false, rows: 0, waiting: Vec::new(), layout: None, most_columns }
     }
 
     /// A printer for output that no terminal shows.
@@ -50,7 +55,7 @@ impl Printer {
         let before = self.rows;
         self.rows += rows.len() as u64;
         match self.format {
-            Format::Table => {
+            Format::Table | Format::Auto => {
                 self.waiting.extend(rows);
                 if self.waiting.len() >= TABLE_ROWS { self.lay_out(out) } else { Ok(()) }
             }
@@ -90,7 +95,7 @@ impl Printer {
         err: &mut dyn Write,
     ) -> io::Result<()> {
         match self.format {
-            Format::Table | Format::Line => {
+            Format::Table | Format::Auto | Format::Line => {
                 if self.format == Format::Table && (self.layout.is_none() || !self.waiting.is_empty()) {
                     self.lay_out(out)?;
                 }
@@ -130,7 +135,7 @@ impl Printer {
         match self.format {
             Format::Json => json::write_begin(&self.columns, out),
             Format::Csv => csv::write_header(&self.columns, self.on_terminal, out),
-            Format::Table | Format::Ndjson | Format::Line => Ok(()),
+            Format::Table | Format::Auto | Format::Ndjson | Format::Line => Ok(()),
         }
     }
 
@@ -139,8 +144,14 @@ impl Printer {
         match &mut self.layout {
             Some(layout) => layout.go_on(&rows, out),
             None => {
-                self.layout = Some(table::Layout::begin(&self.columns, &rows, out)?);
-                Ok(())
+                let mut laid_out = Vec::new();
+                let layout = table::Layout::begin(&self.columns, &rows, &mut laid_out)?;
+                if self.most_columns.is_some_and(|most| layout.width() > most) && !rows.is_empty() {
+                    self.format = Format::Line;
+                    return table::write_lines(&self.columns, &rows, 0, out);
+                }
+                self.layout = Some(layout);
+                out.write_all(&laid_out)
             }
         }
     }

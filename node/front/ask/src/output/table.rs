@@ -28,6 +28,12 @@ impl Layout {
         Ok(Self { right, widths: table.column_max_content_widths() })
     }
 
+    /// Characters of a line so far.
+    pub(super) fn width(&self) -> usize {
+        let between = 2 * self.widths.len().saturating_sub(1);
+        self.widths.iter().map(|width| usize::from(*width)).sum::<usize>() + between
+    }
+
     /// Prints further rows below.
     pub(super) fn go_on(&mut self, rows: &[Vec<Value>], out: &mut dyn Write) -> io::Result<()> {
         // A header as wide as the lines above, which is not printed.
