@@ -3,8 +3,8 @@
 //!
 //! Its collectives take one argument, the address of their options (`gloo/allreduce.h` and its
 //! like). The positions of their members are those of libstdc++ on 64-bit machines; they were the
-//! same in Debian's libgloo of 2022 and in PyTorch 1.13 to 2.15. Exceptions leave these functions,
-//! so that they have no return probe: their ends are probed.
+//! same in Debian's libgloo of 2022 and in PyTorch 2.15; of versions between none was run.
+//! Exceptions leave these functions, so that they have no return probe: their ends are probed.
 
 use std::sync::Arc;
 
