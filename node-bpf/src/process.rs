@@ -335,6 +335,9 @@ impl Processes {
 
     /// The process as it was read last; this, if that is another one or another program.
     pub(crate) fn newest(&self, process: Arc<Process>) -> Arc<Process> {
+        if process.of_libc.is_none() {
+            return process; // nothing was left to be read
+        }
         self.recent(process.seen.pid).filter(|newer| newer.seen.start_ns == process.seen.start_ns).unwrap_or(process)
     }
 

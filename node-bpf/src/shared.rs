@@ -103,7 +103,7 @@ impl Shared {
     pub(crate) fn announced(&self, found: Option<(Arc<Process>, bool)>) -> Option<Arc<Process>> {
         let (process, new) = found?;
         if new {
-            self.deliver(Record::Process(process.seen.clone()));
+            self.report(&process);
         }
         Some(process)
     }
@@ -146,12 +146,15 @@ impl Shared {
 
     /// Reports again the processes whose environment has been found since.
     pub(crate) fn read_environments(&self) {
-        for process in self.processes.read_environments() {
-            if let Some(why) = process.no_rank_because() {
-                self.problem(Some(process.user), &why);
-            }
-            self.deliver(Record::Process(process.seen.clone()));
+        self.processes.read_environments().iter().for_each(|process| self.report(process));
+    }
+
+    /// Reports a process, and why its rank is not known.
+    pub(crate) fn report(&self, process: &Process) {
+        if let Some(why) = process.no_rank_because() {
+            self.problem(Some(process.user), &why);
         }
+        self.deliver(Record::Process(process.seen.clone()));
     }
 
     /// Tells the programs of processes whose files have been read.

@@ -298,7 +298,7 @@ impl Reader {
         if waiting > 0 {
             self.release_held(Some(raw.pid)); // it has had its share
         }
-        self.call(raw, process.as_ref());
+        self.call_of(raw, process);
     }
 
     /// Whether what a call lacks will be known when a file has been read.
@@ -342,7 +342,7 @@ impl Reader {
         }
     }
 
-    /// A call that has waited, by what is known of its process now.
+    /// A call by what is known of its process now: another thread may have read it meanwhile.
     fn call_of(&mut self, raw: Box<RawCall>, process: Option<Arc<Process>>) {
         let process = process.map(|process| self.shared.processes.newest(process));
         self.call(raw, process.as_ref());

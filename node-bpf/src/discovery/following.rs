@@ -15,7 +15,6 @@ use crate::maps;
 use crate::procfs::{self, cgroup_path};
 use crate::signals::kernel_names;
 use crate::wire;
-use record::Record;
 
 impl Discovery {
     pub(super) fn wanted(&self, pid: u32) -> bool {
@@ -44,7 +43,7 @@ impl Discovery {
             self.shared.meet(Arc::clone(&process), false);
         }
         if new {
-            self.shared.deliver(Record::Process(process.seen.clone()));
+            self.shared.report(&process);
         }
     }
 
