@@ -139,7 +139,8 @@ fn a_rank_that_has_changed_its_title_is_the_rank_that_it_was() {
         wait_for("the process to be reported with its rank", || {
             recorder.so_far().iter().any(|r| matches!(r, Record::Process(p) if p.pid == pid && p.rank == Some(3)))
         });
-        assert_eq!(recorder.status().problems, Vec::<String>::new());
+        let problems = recorder.status().problems;
+        assert!(!problems.iter().any(|problem| problem.contains("setproctitle")), "{problems:?}");
     }
 }
 
