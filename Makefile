@@ -3,7 +3,7 @@ CARGO ?= cargo
 # The agent of benches on real programs.
 OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 
-.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -159,6 +159,10 @@ bench-crowd: deps ## 200 heavy questions at once beside ingest: answered or refu
 bench-load: deps ## every call of a heavy load stored or counted as lost; the agent's CPU (root, about two minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-load
 	target/release/bench-load
+
+bench-cost: deps ## what recording costs OpenFOAM, LAMMPS, an mpi4py loop and NCCL's stand-in, in turns with and without (root, nothing else running; COST_PROGRAM, ROUNDS; COMMAND='mpirun …' for one of your own)
+	$(CARGO) build --locked --release -p rankmesh
+	ROUNDS='$(or $(ROUNDS),10)' COMMAND='$(COMMAND)' scripts/bench-cost.py $(OPTIMISED) $(COST_PROGRAM)
 
 bench-slurm: deps ## slurm up for 4 and 32 nodes on one machine's Slurm; the MPI shim's cost a call beside uprobes (root)
 	@scripts/deps.sh --test

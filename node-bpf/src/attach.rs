@@ -287,8 +287,18 @@ fn attach_for(
 /// Tries the mode on a function of our own that nobody calls: old kernels load some of the programs
 /// and then refuse the link.
 pub(crate) fn probe(object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> {
+    attach_to_self(object, CALL, mode, never_called).map(drop)
+}
+
+/// Attaches to a function of this process, in this process alone.
+pub(crate) fn attach_to_self(
+    object: &Object,
+    family: &str,
+    mode: AttachMode,
+    function: extern "C" fn(),
+) -> libbpf_rs::Result<Vec<Link>> {
     let text = std::fs::read("/proc/self/maps")?;
-    let address = never_called as *const () as u64;
+    let address = function as *const () as u64;
     let mapping = maps::mappings(&text).find(|m| m.start <= address && address < m.end);
     let mapping = mapping.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
     let file_offset = address - mapping.start + mapping.offset;
@@ -297,7 +307,7 @@ pub(crate) fn probe(object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> 
     // without CAP_SYS_ADMIN and CAP_CHECKPOINT_RESTORE those links cannot be followed
     let path = if direct.metadata().is_ok() { direct } else { PathBuf::from(OsStr::from_bytes(mapping.path)) };
     let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
-    attach_for(object, CALL, mode, &path, &[target], own_pid).map(drop)
+    attach_for(object, family, mode, &path, &[target], own_pid)
 }
 
 #[inline(never)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use files::{Answer, Files, Question};
-use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenObject};
 
 use crate::attach;
 use crate::config::AttachMode;
@@ -15,6 +15,22 @@ use crate::lookup::Aligned;
 use crate::symbols::Target;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/empty.bpf.o")));
+
+/// The beginning of the names of the programs that do nothing.
+pub(crate) const EMPTY: &str = "empty";
+
+/// The programs that do nothing, loaded.
+pub(crate) fn empty_programs(mode: AttachMode) -> libbpf_rs::Result<Object> {
+    load(ObjectBuilder::default().open_memory(&OBJECT.0)?, EMPTY, mode)
+}
+
+fn load(mut open: OpenObject, family: &str, mode: AttachMode) -> libbpf_rs::Result<Object> {
+    for mut program in open.progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        program.set_autoload(name.starts_with(family) && mode.suits(&name));
+    }
+    open.load()
+}
 
 /// How long reading the file is waited for.
 const MOST_OF_A_FILE: Duration = Duration::from_secs(60);
@@ -53,12 +69,8 @@ impl EmptyProbes {
         let found = found.and_then(|found| elf.file_offset(found.probe));
         let file_offset = found.ok_or_else(|| fail(format!("it exports no {symbol}")))?;
         let refused = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
-        let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(refused)?;
-        for mut program in open.progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            program.set_autoload(name.starts_with(floor.family()) && mode.suits(&name));
-        }
-        let object = open.load().map_err(refused)?;
+        let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(refused)?;
+        let object = load(open, floor.family(), mode).map_err(refused)?;
         let target = Target { symbol: symbol.to_owned().into(), file_offset, cookie: 0, semaphore: 0 };
         let attached = attach::attach(&object, floor.family(), mode, path, &[target]).map_err(refused)?;
         if let Some((_, reason)) = attached.refused.into_iter().next() {
@@ -80,7 +92,7 @@ impl Floor {
     /// The beginning of the programs' names.
     fn family(self) -> &'static str {
         match self {
-            Floor::Nothing => "empty",
+            Floor::Nothing => EMPTY,
             Floor::Record => "least",
         }
     }

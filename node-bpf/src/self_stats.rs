@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::bytes::Reader;
+use crate::cost::RecordingCost;
 use crate::loader::ProbeStatus;
 use crate::signals::wire::Tuning;
 use crate::tally::RowRule;
@@ -52,6 +53,7 @@ impl SelfStats {
         rules: &[RowRule],
         tuning: Tuning,
         processes: usize,
+        cost: Option<RecordingCost>,
     ) -> Vec<SelfStat> {
         let mut all: Vec<(String, f64, &'static str)> = vec![];
         for probe in probes {
@@ -77,6 +79,10 @@ impl SelfStats {
         all.push(("capture.offcpu_min".to_owned(), tuning.offcpu_min_ns as f64, "ns"));
         all.push(("capture.block_min".to_owned(), tuning.block_min_ns as f64, "ns"));
         all.push(("capture.point_to_point_shed".to_owned(), f64::from(u8::from(tuning.shed_p2p)), "count"));
+        if let Some(cost) = cost {
+            all.push(("capture.call_cost".to_owned(), cost.call_ns as f64, "ns"));
+            all.push(("capture.rank_share".to_owned(), cost.share_ppm as f64, "ppm"));
+        }
         self.changed(ts_ns, all)
     }
 
@@ -92,6 +98,15 @@ impl SelfStats {
         }
         stats
     }
+}
+
+/// How often a program has run, and how long in all, nanoseconds.
+pub(crate) fn program_time(programs: &MapHandle, name: &str) -> (u64, f64) {
+    let slot = PROGRAMS.iter().position(|known| *known == name).and_then(|slot| u32::try_from(slot).ok());
+    slot.map_or((0, 0.0), |slot| {
+        let time = ProgramTime::read(programs, slot);
+        (time.runs, time.cpu_ns())
+    })
 }
 
 /// `struct rm_program_time`, all CPUs together.

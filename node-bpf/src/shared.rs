@@ -12,6 +12,7 @@ use record::{Record, printable};
 use crate::classes::{self, CLASSES, ClassStatus, ProbeClass};
 use crate::clock::Clock;
 use crate::config::AttachMode;
+use crate::cost::{Costs, RecordingCost};
 use crate::decode;
 use crate::functions::Api;
 use crate::groups::Groups;
@@ -54,6 +55,9 @@ pub struct CaptureStatus {
     pub problems: Vec<String>,
     /// Which classes are recorded, and why others are not.
     pub classes: Vec<ClassStatus>,
+    /// What it took of the processes that make calls, in the last ten seconds that are over; none
+    /// before, and where it was not measured.
+    pub cost: Option<RecordingCost>,
 }
 
 /// Where records go.
@@ -78,6 +82,8 @@ pub(crate) struct Shared {
     pub(crate) probed: Mutex<Vec<(MappedAs, AttachedFile)>>,
     /// How many problems each user had.
     pub(crate) noted: Mutex<HashMap<Option<u32>, usize>>,
+    /// Who makes calls, and what they cost.
+    pub(crate) costs: Mutex<Costs>,
     /// Rows of off-CPU stretches and block requests so far.
     pub(crate) rows: AtomicU64,
     /// The probes are gone: no records come after those in the ring now.

@@ -55,8 +55,8 @@ fn an_agent_tells_of_its_host_its_ranks_waits_and_its_own_cost() {
     wait_until(
         &lab,
         "the agent's own cost",
-        "SELECT count(DISTINCT name) = 5 FROM self_stats WHERE value > 0 AND name IN ('agent.cpu', 'agent.rss', \
-         'store.stored', 'program.on_switch.cpu', 'probe.libnccl:ncclAllReduce.hits')",
+        "SELECT count(DISTINCT name) = 7 FROM self_stats WHERE value > 0 AND name IN ('agent.cpu', 'agent.rss', \
+         'store.stored', 'capture.call_cost', 'capture.rank_share', 'program.on_switch.cpu', 'probe.libnccl:ncclAllReduce.hits')",
     );
     // The call that each rank died in is a row without an end, and in no sum.
     drop(job);

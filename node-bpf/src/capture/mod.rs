@@ -21,6 +21,7 @@ use reader::RingReader;
 use crate::cgroup::Cgroup;
 use crate::clock::{self, Clock};
 use crate::config::CaptureConfig;
+use crate::cost::{self, Costs};
 use crate::decode;
 use crate::discovery::Discovery;
 use crate::error::Error;
@@ -124,10 +125,12 @@ impl Capture {
                 processes: 0,
                 problems: vec![],
                 classes,
+                cost: None,
             }),
             meeting: Mutex::default(),
             probed: Mutex::default(),
             noted: Mutex::default(),
+            costs: Mutex::new(Costs::new(cost::trap_ns(mode))),
             rows: AtomicU64::new(0),
             detached: AtomicBool::new(false),
         });

@@ -11,6 +11,7 @@ use libbpf_rs::MapHandle;
 use super::{Wake, loss};
 use crate::attach;
 use crate::clock;
+use crate::cost::Programs;
 use crate::discovery::Discovery;
 use crate::loader::{self, ProbeStatus};
 use crate::open_calls::OpenCalls;
@@ -82,6 +83,8 @@ impl Watcher {
                 // from here on, not from before: counting takes a while under load
                 next_count = Instant::now() + self.until_next_second();
                 if now >= next_self {
+                    let cost = self.shared.costs.lock().tell(Programs::read(&self.programs));
+                    self.shared.status().cost = cost;
                     self.observe_self();
                     next_self = now + SELF_INTERVAL;
                 }
@@ -122,7 +125,8 @@ impl Watcher {
         let processes = self.shared.processes.pids().len();
         let tuning = self.shedding.tuning();
         let rules = self.shared.status().rows.clone();
-        for stat in self.self_stats.look(ts_ns, &self.programs, &self.counted, &rules, tuning, processes) {
+        let cost = self.shared.status().cost;
+        for stat in self.self_stats.look(ts_ns, &self.programs, &self.counted, &rules, tuning, processes, cost) {
             self.shared.deliver(Record::Host(HostRecord::SelfStat(stat)));
         }
     }
@@ -174,6 +178,9 @@ impl Watcher {
         let process = |pid| shared.processes.recent(pid).or_else(|| runs(pid).then(|| shared.process(pid)).flatten());
         let records = self.tallies.read(ts_ns, |pid| process(pid).and_then(|process| process.seen.rank));
         for record in records {
+            if let Record::CallTally(tally) = &record {
+                self.shared.costs.lock().made(tally.pid, tally.count);
+            }
             self.shared.deliver(record);
         }
         let (counted, rows) = self.tallies.status();

@@ -64,7 +64,7 @@ pub(super) async fn own(shared: &Shared, reach: &[String], deadline: Instant) ->
     });
     let mut reached: Vec<Reached> = tried.collect::<FuturesUnordered<_>>().collect().await;
     reached.sort_by(|a, b| a.node.cmp(&b.node));
-    let identity = shared.mesh.identity();
+    let (identity, cost) = (shared.mesh.identity(), shared.recording.cost());
     Health {
         node: identity.node().to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -73,6 +73,9 @@ pub(super) async fn own(shared: &Shared, reach: &[String], deadline: Instant) ->
         kernel: nix::sys::utsname::uname()
             .map_or_else(|_| String::new(), |uname| uname.release().to_string_lossy().into_owned()),
         capture: shared.recording.state.clone(),
+        recording_ppm: cost.map(|cost| cost.share_ppm),
+        recorded_call_ns: cost.map(|cost| cost.call_ns),
+        recorded_calls_per_second: cost.map(|cost| cost.calls_per_second),
         certificate_ends_ns: unix_ns(identity.not_after()),
         certificate_renews_ns: unix_ns(identity.renew_at()),
         now_ns: unix_now_ns(),

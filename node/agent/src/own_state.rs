@@ -11,7 +11,7 @@ use super::Shared;
 /// The state now; counts are since the agent's start.
 pub(super) fn own_state(shared: &Shared) -> AgentNow {
     let used = ProcessUse::of_self();
-    let mesh = shared.mesh.stats();
+    let (mesh, cost) = (shared.mesh.stats(), shared.recording.cost());
     let store = match shared.source.as_ref() {
         Source::Store(store) => Some(store.ingest()),
         Source::Served(_) | Source::External(_) => None,
@@ -35,5 +35,7 @@ pub(super) fn own_state(shared: &Shared) -> AgentNow {
         store_queued: health.as_ref().map(|health| health.queued as u64),
         store_bytes: store.map(|store| store.file_bytes()).map(|(file, log)| file + log),
         capture_lost: shared.recording.lost_by_probes(),
+        recording_ppm: cost.map(|cost| cost.share_ppm),
+        recorded_call_ns: cost.map(|cost| cost.call_ns),
     }
 }

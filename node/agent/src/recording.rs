@@ -9,8 +9,8 @@ use model::NOT_RECORDED;
 use model::wire::OpenCall;
 use node_bpf::rings::Rings;
 use node_bpf::{
-    AfterRead, Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, ProcessSeen, Record, Sampler,
-    SamplerConfig, SelfStat, Watch,
+    AfterRead, Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, ProcessSeen, Record, RecordingCost,
+    Sampler, SamplerConfig, SelfStat, Watch,
 };
 use parking_lot::Mutex;
 use store::{Ingest, Source};
@@ -190,6 +190,11 @@ impl Recording {
         let running = self.running.lock();
         let probes = running.as_ref()?.status().probes;
         Some(probes.iter().map(|probe| probe.lost_ring + probe.lost_map).sum())
+    }
+
+    /// What recording takes of those who make calls; none where it is not measured.
+    pub(super) fn cost(&self) -> Option<RecordingCost> {
+        self.running.lock().as_ref()?.status().cost
     }
 
     /// Takes in what was recorded up to now and is on its way.

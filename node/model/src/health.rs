@@ -23,6 +23,13 @@ pub struct Health {
     pub kernel: String,
     /// State of its capture: "on", "off" or why it failed.
     pub capture: String,
+    /// What recording took of the process that makes most calls, in millionths of its time, in the
+    /// last ten seconds; none where it is not measured.
+    pub recording_ppm: Option<u64>,
+    /// What a recorded call costs there, nanoseconds,
+    pub recorded_call_ns: Option<u64>,
+    /// and how many a second there are.
+    pub recorded_calls_per_second: Option<u64>,
     /// When its certificate ends, Unix nanoseconds.
     pub certificate_ends_ns: i64,
     /// When it should have been renewed, Unix nanoseconds.

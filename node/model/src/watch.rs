@@ -75,6 +75,11 @@ pub struct AgentNow {
     pub store_bytes: Option<u64>,
     /// Events that probes could not hand over; none where nothing is captured by probes.
     pub capture_lost: Option<u64>,
+    /// What recording took of the process that makes most calls, in millionths of its time, in the
+    /// last ten seconds; none where it is not measured.
+    pub recording_ppm: Option<u64>,
+    /// What a recorded call costs, nanoseconds.
+    pub recorded_call_ns: Option<u64>,
 }
 
 /// A job and its verdict.

@@ -176,6 +176,8 @@ mod tests {
             cpu_ns: Some(1_500_000_000),
             memory_bytes: Some(31 << 20),
             gossip_sent: 9,
+            recording_ppm: Some(4_000),
+            recorded_call_ns: Some(1_500),
             question_memory_most_bytes: 640 << 20,
             ..AgentNow::default()
         };

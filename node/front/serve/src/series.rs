@@ -33,7 +33,7 @@ const fn metric(name: &'static str, kind: Kind, help: &'static str) -> Metric {
 }
 
 /// The metrics, each with its description.
-pub(super) const METRICS: [Metric; 36] = [
+pub(super) const METRICS: [Metric; 38] = [
     metric("rankmesh_up", Gauge, "The agent answers"),
     metric("rankmesh_agent_info", Gauge, "The agent that answers, and its release"),
     metric("rankmesh_agent_cpu_seconds_total", Counter, "Processor time that the agent has used"),
@@ -50,6 +50,8 @@ pub(super) const METRICS: [Metric; 36] = [
     metric("rankmesh_store_queued_records", Gauge, "Records that wait for the agent's store"),
     metric("rankmesh_store_bytes", Gauge, "Size of the agent's store"),
     metric("rankmesh_capture_lost_events_total", Counter, "Events that the agent's probes could not hand over"),
+    metric("rankmesh_recording_share_ratio", Gauge, "Part of its time that recording takes of who makes most calls"),
+    metric("rankmesh_recorded_call_seconds", Gauge, "What a recorded call costs who makes it"),
     metric("rankmesh_nodes", Gauge, "Nodes of the mesh by state"),
     metric("rankmesh_node_clock_bound_seconds", Gauge, "How far a node's clock may be wrong against the reference"),
     metric("rankmesh_node_store_rows", Gauge, "Rows of a node's store"),
@@ -196,6 +198,12 @@ fn put_agent(all: &mut Series, agent: &str, own: &AgentNow) {
     ];
     if let Some(cpu_ns) = own.cpu_ns {
         all.put("rankmesh_agent_cpu_seconds_total", &[node], cpu_ns as f64 / 1e9);
+    }
+    if let Some(share) = own.recording_ppm {
+        all.put("rankmesh_recording_share_ratio", &[node], share as f64 / 1e6);
+    }
+    if let Some(call_ns) = own.recorded_call_ns {
+        all.put("rankmesh_recorded_call_seconds", &[node], call_ns as f64 / 1e9);
     }
     for (metric, value) in values {
         if let Some(value) = value {

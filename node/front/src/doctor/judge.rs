@@ -210,6 +210,9 @@ fn port(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(_, port)| port)
 }
 
+/// From where on recording is dear for a rank, millionths of its time.
+const DEAR_PPM: u64 = 20_000;
+
 /// What a node says of itself alone.
 fn of_itself(member: &Examined, health: &Health, findings: &mut Vec<Finding>) {
     let node = &member.name;
@@ -231,6 +234,18 @@ fn of_itself(member: &Examined, health: &Health, findings: &mut Vec<Finding>) {
     if !["on", "off"].contains(&health.capture.as_str()) {
         let remedy = format!("rankmesh check on {node} says what it takes");
         findings.push(Finding::warning(node, "recording", health.capture.clone(), remedy));
+    }
+    if let Some(taken) = health.recording_ppm.filter(|ppm| *ppm > DEAR_PPM) {
+        let detail = format!(
+            "recording takes {:.1} % of the time of the rank that makes most calls ({} calls a second on the host, \
+             {:.1} us each)",
+            taken as f64 / 1e4,
+            health.recorded_calls_per_second.unwrap_or_default(),
+            health.recorded_call_ns.unwrap_or_default() as f64 / 1e3,
+        );
+        let remedy =
+            "an agent without root records ranks under eval \"$(rankmesh env)\" from inside, without traps".to_owned();
+        findings.push(Finding::warning(node, "cost", detail, remedy));
     }
 }
 

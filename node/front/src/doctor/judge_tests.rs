@@ -156,6 +156,17 @@ fn what_nodes_say_of_themselves_is_judged() {
 }
 
 #[test]
+fn recording_that_is_dear_is_said_with_its_price() {
+    let mut examination = healthy();
+    health(&mut examination, "a").recording_ppm = Some(9_000);
+    let b = health(&mut examination, "b");
+    (b.recording_ppm, b.recorded_calls_per_second, b.recorded_call_ns) = (Some(82_000), Some(33_000), Some(1_500));
+    let findings = judge(&examination);
+    assert_eq!(whats(&examination), [("b".to_owned(), "cost")]);
+    assert!(findings[0].detail.contains("8.2 %") && findings[0].detail.contains("33000 calls"), "{findings:?}");
+}
+
+#[test]
 fn ways_clocks_releases_and_names_are_judged() {
     let mut examination = healthy();
     let change = |examination: &mut Examination, of: &dyn Fn(&mut PathSeen)| {
