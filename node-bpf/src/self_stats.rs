@@ -52,8 +52,7 @@ impl SelfStats {
         probes: &[ProbeStatus],
         rules: &[RowRule],
         tuning: Tuning,
-        processes: usize,
-        cost: Option<RecordingCost>,
+        (processes, cost): (usize, Option<RecordingCost>),
     ) -> Vec<SelfStat> {
         let mut all: Vec<(String, f64, &'static str)> = vec![];
         for probe in probes {

@@ -126,7 +126,7 @@ impl Watcher {
         let tuning = self.shedding.tuning();
         let rules = self.shared.status().rows.clone();
         let cost = self.shared.status().cost;
-        for stat in self.self_stats.look(ts_ns, &self.programs, &self.counted, &rules, tuning, processes, cost) {
+        for stat in self.self_stats.look(ts_ns, &self.programs, &self.counted, &rules, tuning, (processes, cost)) {
             self.shared.deliver(Record::Host(HostRecord::SelfStat(stat)));
         }
     }
