@@ -233,7 +233,7 @@ fn slot_name(slot: u8) -> Option<String> {
                 Api::Mpi => "libmpi",
                 Api::Gloo => "libgloo",
             };
-            format!("{library}:{}", function.symbols[0])
+            format!("{library}:{}", function.symbols.first()?)
         }
     })
 }

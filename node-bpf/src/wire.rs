@@ -36,6 +36,8 @@ pub(crate) const NO_POSITION: u64 = u64::MAX;
 /// `RM_TRACKED`, the value of the map `tracked`.
 pub(crate) const TRACKED: u32 = 1;
 
+/// `RM_COMM_BEGINS`.
+const COMM_BEGINS: u32 = 8;
 const CALL_BYTES: usize = 176;
 /// Of a call with few arguments (`RM_SHORT_CALL`): the others read as 0.
 const SHORT_CALL_BYTES: usize = 136;
@@ -112,6 +114,8 @@ pub(crate) struct RawTcp {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RawRecord {
     Call(Box<RawCall>),
+    /// A process is a member of a communicator that it has just made.
+    CommBegins(Box<RawCall>),
     OffCpu(RawOffCpu),
     Tcp(RawTcp),
     Host(RawHost),
@@ -139,8 +143,8 @@ pub(crate) enum RawRecord {
 pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
     let kind = Reader::new(bytes).u32()?;
     let want = match kind {
-        1 if bytes.len() == SHORT_CALL_BYTES => SHORT_CALL_BYTES,
-        1 => CALL_BYTES,
+        1 | COMM_BEGINS if bytes.len() == SHORT_CALL_BYTES => SHORT_CALL_BYTES,
+        1 | COMM_BEGINS => CALL_BYTES,
         2 => OFFCPU_BYTES,
         3 => TCP_BYTES,
         4..=7 => PROCESS_BYTES,
@@ -152,12 +156,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
     }
     let mut r = Reader::new(bytes.get(4..)?);
     Some(match kind {
-        1 => {
+        1 | COMM_BEGINS => {
             let func = r.u8()?;
             let flags = r.u8()?;
             let site_high = r.u16()?;
             let site_low;
-            RawRecord::Call(Box::new(RawCall {
+            let call = Box::new(RawCall {
                 func,
                 flags,
                 enter_ns: r.u64()?,
@@ -178,7 +182,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
                     args
                 },
                 site: u64::from(site_high) << 32 | u64::from(site_low),
-            }))
+            });
+            if kind == 1 { RawRecord::Call(call) } else { RawRecord::CommBegins(call) }
         }
         2 => {
             let (iowait, throttled);

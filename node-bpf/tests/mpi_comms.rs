@@ -174,6 +174,21 @@ fn assert_as_said(calls: &[Collective], said: &[Said], nameless: &[u64]) {
     }
 }
 
+/// Every rank is said to be a member of its communicators when these are made, once for each.
+fn assert_members(calls: &[Collective], said: &[Said], nameless: &[u64]) {
+    let made = said.iter().filter(|s| !["world", "self"].contains(&&*s.name) && !nameless.contains(&s.label));
+    for s in made {
+        let is_on = |c: &&Collective| c.pid == s.pid && c.func == "all_reduce" && c.count == Some(s.label);
+        let first = calls.iter().find(is_on).unwrap();
+        let begins = |c: &&Collective| c.func == "comm_begin" && (c.pid, c.comm_hash) == (s.pid, first.comm_hash);
+        let begun: Vec<_> = calls.iter().filter(begins).collect();
+        assert_eq!(begun.len(), 1, "{s:?}: {begun:?}");
+        let (begun, member) = (begun[0], (Some(s.rank), Some(s.size), Some(0), None));
+        assert_eq!((begun.rank, begun.nranks, begun.seq, begun.comm_seq), member, "{s:?}: {begun:?}");
+        assert!(begun.ts_ns <= first.ts_ns, "{begun:?} after {first:?}");
+    }
+}
+
 /// Calls that make communicators are calls of one themselves, at a position that is the same on all
 /// ranks, as nonblocking collectives are.
 fn assert_makers_and_begun(calls: &[Collective]) {
@@ -243,6 +258,7 @@ fn by_ebpf(mpi: Mpi, nameless: &[u64]) {
     fs::write(&go_on, "").unwrap();
     assert!(job.0.wait().unwrap().success());
     assert_as_said(&made, &said, nameless);
+    assert_members(&made, &said, nameless);
     assert_waits(mpi, &open, &made);
     assert_makers_and_begun(&made);
     wait_for("every rank's end", || {
@@ -332,6 +348,7 @@ fn by_the_shim(mpi: Mpi) {
     fs::write(&go_on, "").unwrap();
     assert!(job.0.wait().unwrap().success());
     assert_as_said(&calls, &said, &[]);
+    assert_members(&calls, &said, &[]);
     assert_waits(mpi, &open, &calls);
     assert_makers_and_begun(&calls);
     until(&records, &mut calls, "finalize", RANKS);

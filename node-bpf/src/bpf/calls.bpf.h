@@ -411,7 +411,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       emit_process(RM_MPI_BEGAN, pid);
       break;
     case RM_ROLE_MPI_MAKES:
-      if (ret == 0) mpi_made(state, pid);
+      if (ret == 0) mpi_made(state, pid, now, end.site);
       emit_call(state, task, &end);
       break;
     case RM_ROLE_MPI_FREE:

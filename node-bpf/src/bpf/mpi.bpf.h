@@ -279,8 +279,37 @@ static __always_inline bool has_room(struct rm_mpi *mpi, __u32 func) {
   return true;
 }
 
+/* Says that the process is a member of what it has just made. */
+static __always_inline void emit_begin(struct thread_state *state, __u64 handle, const struct rm_comm *info, __u64 now,
+                                       __u64 site) {
+  struct rm_inflight *call = &state->call;
+  __u64 thread = bpf_get_current_pid_tgid();
+  struct rm_call *out = bpf_ringbuf_reserve(&events, RM_SHORT_CALL, 0);
+  if (!out) {
+    COUNT(call->func, lost_ring);
+    return;
+  }
+  out->kind = RM_COMM_BEGINS;
+  out->func = call->func;
+  out->flags = RM_HAVE_SEQ | (info->flags & (RM_HAVE_HASH | RM_HAVE_RANK));
+  out->site_high = site >> 32;
+  out->site_low = site;
+  out->enter_ns = out->exit_ns = now;
+  out->pid = thread >> 32;
+  out->tid = thread;
+  out->cgroup_id = call->cgroup_id;
+  out->comm_hash = info->hash;
+  out->seq = 0;
+  out->comm_seq = RM_NO_POSITION;
+  out->rank = info->rank;
+  out->nranks = info->nranks;
+  out->ret = 0;
+  for (int i = 0; i < RM_SHORT_ARGS; i++) out->args[i] = i ? 0 : handle;
+  bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
+}
+
 /* A call has returned that makes a communicator (or a window). */
-static __noinline int mpi_made(struct thread_state *state, __u32 pid) {
+static __noinline int mpi_made(struct thread_state *state, __u32 pid, __u64 now, __u64 site) {
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie, flags = cookie >> 32;
   __u32 kind = (__u8)(cookie >> 48), where = cookie >> 56;
@@ -304,6 +333,7 @@ static __noinline int mpi_made(struct thread_state *state, __u32 pid) {
   bool again = bpf_map_lookup_elem(&comms, &key); /* its end was not seen */
   if (!again && !has_room(mpi, call->func)) return 0;
   if (!remember_comm(&key, &info)) COUNT(call->func, lost_map);
+  if (info.hash) emit_begin(state, key.handle, &info, now, site);
   return 0;
 }
 

@@ -7,7 +7,18 @@
 /* kind: first word of every record */
 /* RM_FOUND: the first traced call of a process begins; user space is to read who it is while it lives. */
 /* RM_MPI_BEGAN: MPI_Init has returned: user space is to see where its library keeps what. */
-enum rm_kind { RM_CALL = 1, RM_OFFCPU = 2, RM_TCP = 3, RM_EXEC = 4, RM_EXIT = 5, RM_FOUND = 6, RM_MPI_BEGAN = 7 };
+/* RM_COMM_BEGINS: a struct rm_call of the call that has made a communicator of MPI, about that one: its identity, rank and size,
+ * its handle as the only argument. So its members are known before their first call on it. */
+enum rm_kind {
+  RM_CALL = 1,
+  RM_OFFCPU = 2,
+  RM_TCP = 3,
+  RM_EXEC = 4,
+  RM_EXIT = 5,
+  RM_FOUND = 6,
+  RM_MPI_BEGAN = 7,
+  RM_COMM_BEGINS = 8
+};
 
 /* The attach cookie says all the programs need to know of a function, one byte each from the low end:
  * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to

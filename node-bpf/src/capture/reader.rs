@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::{Wake, loss};
 use crate::config::AfterRead;
 use crate::decode;
-use crate::functions::Api;
+use crate::functions::{self, Api};
 use crate::process::Process;
 use crate::ring::{Ring, RingSignal};
 use crate::shared::Shared;
@@ -216,6 +216,11 @@ impl Reader {
         }
         let record = match wire::parse(bytes) {
             Some(RawRecord::Call(raw)) => {
+                let process = self.process(raw.pid);
+                return self.take_call(raw, process);
+            }
+            Some(RawRecord::CommBegins(mut raw)) => {
+                raw.func = functions::comm_begin();
                 let process = self.process(raw.pid);
                 return self.take_call(raw, process);
             }

@@ -105,7 +105,12 @@ const fn unnumbered(function: Function) -> Function {
     Function { numbered: Numbered::No, ..function }
 }
 
+/// No function: a row that says that a process is a member of a communicator it has just made
+/// (`RM_COMM_BEGINS`).
+pub(super) const COMM_BEGIN: &str = "comm_begin";
+
 pub(super) const FUNCTIONS: &[Function] = &[
+    unnumbered(mpi(&[], COMM_BEGIN, 0, 0, 0)),
     op(4, mpi(named!("Allreduce"), "all_reduce", 2, 3, 5)),
     root(3, mpi(named!("Bcast"), "broadcast", 1, 2, 4)),
     op(4, root(5, mpi(named!("Reduce"), "reduce", 2, 3, 6))),

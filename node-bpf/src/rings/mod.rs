@@ -29,7 +29,7 @@ use self::scheduling::Scheduling;
 use crate::clock::{self, Clock};
 use crate::decode;
 use crate::error::Error;
-use crate::functions::{Api, FUNCTIONS};
+use crate::functions::{self, Api, FUNCTIONS};
 use crate::process::{Process, Processes};
 use crate::sites::Sites;
 use crate::wire::{
@@ -408,8 +408,17 @@ impl Ring {
 
     /// A call, and where it was made.
     fn call(&self, bytes: &[u8], clock: &Clock) -> Option<(Collective, u64)> {
-        let Some(RawRecord::Call(mut raw)) = wire::parse(bytes) else { return None };
-        raw.func = (*self.header.functions.get(usize::from(raw.func))?)?;
+        let mut raw = match wire::parse(bytes)? {
+            RawRecord::Call(mut raw) => {
+                raw.func = (*self.header.functions.get(usize::from(raw.func))?)?;
+                raw
+            }
+            RawRecord::CommBegins(mut raw) => {
+                raw.func = functions::comm_begin();
+                raw
+            }
+            _ => return None,
+        };
         raw.pid = self.header.pid;
         raw.cgroup_id = self.process().seen.cgroup_id.unwrap_or(0);
         let timed = is_nccl(raw.func) && raw.flags & DEVICE_TIMES != 0;

@@ -238,7 +238,7 @@ static int traced(int func, function call, const word *a, word site) {
     word made = result == 0 && known[func].made >= 0 ? handle_at(a[known[func].made]) : 0;
     if (thread) __atomic_store_n(&thread->func, 0, __ATOMIC_RELEASE);
     if (role == INIT && result == 0) comms_begin();
-    if (role == MAKES) comm_made(known[func].kind, comm, record.comm_seq, a, made);
+    if (role == MAKES) comm_made(known[func].kind, comm, &record, a, made);
     if (role == BEGINS) request_begins(made, &record);
     if (role == GROUP && made && known[func].kind != RM_GROUP_FREE) group_made(known[func].kind, comm, a, made);
     if (role != GROUP) ring_write(&record);

@@ -172,6 +172,10 @@ impl Report<'_> {
             Why::Circle(_) if self.edges().next().is_none() => return Some("they wait in a circle".to_owned()),
             Why::Circle(_) => {}
         }
+        // The making of every communicator was recorded, so its members are known.
+        if let Some(not_heard) = list(self.verdict, "not_heard").first() {
+            return Some(format!("which rank it is that was not heard: {not_heard}"));
+        }
         // Everybody who is in a call is spoken of.
         let spoken: BTreeSet<usize> = self.in_calls().filter_map(|(who, _)| self.rank(who)).collect();
         let silent = (0..self.truth.ranks).find(|rank| self.notes[*rank].is_call() && !spoken.contains(rank));

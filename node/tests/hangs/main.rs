@@ -42,6 +42,7 @@ const BY_EBPF: &[Case] = &[
     (Language::C, Mpi::Mpich, "split"),
     (Language::C, Mpi::Open, "cart"),
     (Language::C, Mpi::Mpich, "create"),
+    (Language::C, Mpi::Open, "rings"),
     (Language::C, Mpi::Open, "used-rings"),
     (Language::C, Mpi::Mpich, "two-comms"),
     (Language::C, Mpi::Open, "wrong-tag"),
@@ -65,6 +66,8 @@ const BY_EBPF: &[Case] = &[
 const BY_SHIM: &[Case] = &[
     (Language::C, Mpi::Open, "first-barrier"),
     (Language::C, Mpi::Mpich, "order"),
+    (Language::C, Mpi::Open, "create"),
+    (Language::C, Mpi::Mpich, "rings"),
     (Language::C, Mpi::Open, "split"),
     (Language::Fortran, Mpi::Mpich, "wrong-tag"),
     (Language::Python, Mpi::Open, "pipe"),
