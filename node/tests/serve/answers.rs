@@ -119,7 +119,7 @@ fn a_verdict_is_that_of_the_command_line() {
     let mut served = answer.json();
     assert!(served["text"].as_str().expect("text").contains("Rank 5 on host n1"), "{served}");
     for document in [&mut printed, &mut served] {
-        for field in ["text", "all", "sql", "elapsed_ms"] {
+        for field in ["text", "all", "evidence_text", "sql", "elapsed_ms"] {
             document.as_object_mut().expect("an object").remove(field);
         }
     }
