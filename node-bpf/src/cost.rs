@@ -10,20 +10,7 @@ use libbpf_rs::MapHandle;
 use crate::attach;
 use crate::config::AttachMode;
 use crate::measure;
-use crate::self_stats::program_time;
-
-/// What recording took lately.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RecordingCost {
-    /// A probed call, traps and programs together, nanoseconds.
-    pub call_ns: u64,
-    /// Probed calls a second on this host.
-    pub calls_per_second: u64,
-    /// The process that makes most of them,
-    pub pid: u32,
-    /// and how much of its time recording takes, in millionths.
-    pub share_ppm: u64,
-}
+use crate::self_stats::{RecordingCost, program_time};
 
 /// Calls of a batch, and batches: the middle one counts, for a batch may be disturbed.
 const CALLS: u32 = 500;

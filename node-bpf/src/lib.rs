@@ -65,7 +65,6 @@ pub use capture::{Capture, prepare, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
 pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
 pub use config::{AfterRead, AttachMode, CaptureConfig};
-pub use cost::RecordingCost;
 pub use error::Error;
 pub use host::Host;
 pub use loader::{ProbeStatus, kernel_objects};
@@ -77,6 +76,7 @@ pub use record::{
     LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, SelfStat, SymbolCall,
 };
 pub use sampling::{ProcessUse, Sampler, SamplerConfig, Watch};
+pub use self_stats::RecordingCost;
 pub use shared::{AttachedFile, CaptureStatus};
 pub use shedding::Backlog;
 pub use survey::{LibraryInUse, Survey, survey};

@@ -11,7 +11,6 @@ use std::collections::HashMap;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::bytes::Reader;
-use crate::cost::RecordingCost;
 use crate::loader::ProbeStatus;
 use crate::signals::wire::Tuning;
 use crate::tally::RowRule;
@@ -97,6 +96,19 @@ impl SelfStats {
         }
         stats
     }
+}
+
+/// What recording took lately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordingCost {
+    /// A probed call, traps and programs together, nanoseconds.
+    pub call_ns: u64,
+    /// Probed calls a second on this host.
+    pub calls_per_second: u64,
+    /// The process that makes most of them,
+    pub pid: u32,
+    /// and how much of its time recording takes, in millionths.
+    pub share_ppm: u64,
 }
 
 /// How often a program has run, and how long in all, nanoseconds.

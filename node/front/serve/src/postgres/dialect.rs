@@ -7,8 +7,7 @@ pub(super) mod moments;
 mod times;
 
 use super::infer::{Columns, Inferred, operand_before, texts};
-use super::rewrite::strings;
-use super::tokens::{Kind, Token, closing, joined};
+use super::tokens::{Kind, Token, closing, joined, strings};
 use moments::{interval, moment};
 
 /// The statement in SQLite's forms; none where it has no other.

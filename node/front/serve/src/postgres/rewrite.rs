@@ -2,7 +2,7 @@
 //! expressions, arrays. SQLite refuses what is not rewritten, and `catalog` handles that.
 
 use super::dialect;
-use super::tokens::{Kind, Token, closing, joined, opening};
+use super::tokens::{Kind, Token, closing, joined, opening, strings};
 
 /// Casts that look something up; all others do not change the catalogue's values.
 const LOOK_UPS: &[&str] = &["regclass", "regtype", "regproc", "regnamespace", "regrole"];
@@ -73,18 +73,6 @@ fn search_path(tokens: &mut Vec<Token>) {
             }
         }
         at += 1;
-    }
-}
-
-/// Strings with escapes or dollar quotes, as plain ones.
-pub(super) fn strings(tokens: &mut [Token]) {
-    for token in tokens {
-        if token.kind == Kind::Text
-            && !token.text.starts_with('\'')
-            && let Some(inner) = token.string()
-        {
-            token.text = format!("'{}'", inner.replace('\'', "''"));
-        }
     }
 }
 

@@ -256,6 +256,18 @@ pub(super) fn opening(tokens: &[Token], close: usize) -> Option<usize> {
     None
 }
 
+/// Strings with escapes or dollar quotes, as plain ones.
+pub(super) fn strings(tokens: &mut [Token]) {
+    for token in tokens {
+        if token.kind == Kind::Text
+            && !token.text.starts_with('\'')
+            && let Some(inner) = token.string()
+        {
+            token.text = format!("'{}'", inner.replace('\'', "''"));
+        }
+    }
+}
+
 /// As one line of SQL.
 pub(super) fn joined(tokens: &[Token]) -> String {
     tokens.iter().map(|token| token.text.as_str()).collect::<Vec<_>>().join(" ")
