@@ -8,7 +8,7 @@ processes() {
     for process in /proc/[0-9]*; do
         pid=${process#/proc/}
         [ "$pid" != "$$" ] || continue
-        command=$(tr '\0' ' ' <"$process/cmdline" 2>/dev/null) || continue
+        command=$({ tr '\0' ' ' <"$process/cmdline"; } 2>/dev/null) || continue
         case "$command $(readlink "$process/cwd" 2>/dev/null || true)" in
         *left-behind.sh*) ;;
         *"$folder"*) echo "process $pid: $command" ;;
