@@ -167,9 +167,7 @@ impl Directory {
         }
         members
     }
-}
 
-impl Directory {
     /// Where another life of this one's name lives beside it.
     fn double(&self, of: &ChitchatId, seen: &Seen) -> Option<SocketAddr> {
         let is_another = |id: &ChitchatId| id.node_id == of.node_id && id != of && seen.is_surely_alive();

@@ -119,7 +119,7 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
 
 /// A report's text as a terminal shows it: the verdict in bold, the culprit's row in red. Elsewhere,
 /// and where NO_COLOR is set (<https://no-color.org>), as it is.
-pub(super) fn painted(text: &str, is_terminal: bool) -> String {
+fn painted(text: &str, is_terminal: bool) -> String {
     if !is_terminal || std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()) {
         return text.to_owned();
     }

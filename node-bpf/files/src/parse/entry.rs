@@ -53,7 +53,7 @@ fn may_be_passed(instruction: &Instruction) -> bool {
             instruction.op0_kind() == OpKind::Register && holds_no_argument(instruction.op0_register())
         }
         Mnemonic::Xor => {
-            // of a register with itself, which makes it zero
+            // mostly of a register with itself, which makes it zero
             instruction.op0_kind() == OpKind::Register
                 && instruction.op1_kind() == OpKind::Register
                 && holds_no_argument(instruction.op0_register())

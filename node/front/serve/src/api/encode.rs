@@ -39,13 +39,9 @@ impl Form {
         if let Some(named) = named {
             return Ok(named);
         }
-        let forms = [
-            ("application/json", Self::Json),
-            ("application/x-ndjson", Self::Ndjson),
-            ("text/csv", Self::Csv),
-            ("application/vnd.apache.arrow.stream", Self::Arrow),
-            ("application/vnd.apache.parquet", Self::Parquet),
-        ];
+        // (Without parameters, as ranges have none.)
+        let named = |form: Self| (form.media_type().split(';').next().unwrap_or_default(), form);
+        let forms = [Self::Json, Self::Ndjson, Self::Csv, Self::Arrow, Self::Parquet].map(named);
         preferred(headers, &forms).ok_or_else(|| {
             let known =
                 "there are application/json, application/x-ndjson, text/csv, application/vnd.apache.arrow.stream and \

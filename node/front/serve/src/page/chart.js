@@ -1,7 +1,7 @@
 // A result as a chart: lines and bars by the vendored uPlot, heat on a canvas of its own.
 "use strict";
 
-import { element } from "./table.js";
+import { element, valueText } from "./table.js";
 
 const MOST_SERIES = 40;
 
@@ -35,7 +35,7 @@ export function chart(place, kind, columns, given) {
   const bars = kind === "bar" ? { paths: window.uPlot.paths.bars({ size: [0.8, 60] }) } : {};
   const ink = getComputedStyle(document.body).color;
   const axis = { stroke: ink, ticks: { stroke: ink } };
-  const names = named ? { values: (_, at) => at.map((x) => (Number.isInteger(x) && sorted[x] ? String(sorted[x][0]) : "")) } : {};
+  const names = named ? { values: (_, at) => at.map((x) => (Number.isInteger(x) && sorted[x] ? valueText(sorted[x][0]) : "")) } : {};
   new window.uPlot({
     width: Math.max(300, place.clientWidth), height: 320, scales: { x: { time: Boolean(time) } }, axes: [{ ...axis, ...names }, axis],
     series: [{ label: columns[0] }, ...ys.map((at, index) => ({ label: columns[at], stroke: colour(index), fill: kind === "bar" ? colour(index) : undefined, ...bars }))],

@@ -7,7 +7,7 @@ pub(super) mod moments;
 mod times;
 
 use super::infer::{Columns, Inferred, operand_before, texts};
-use super::tokens::{Kind, Token, closing, joined, strings};
+use super::tokens::{Kind, Token, closing, is_at, joined, parts, past_type, strings};
 use moments::{interval, moment};
 
 /// The statement in SQLite's forms; none where it has no other.
@@ -60,10 +60,6 @@ pub(super) fn with_moments(tokens: &[Token], columns: &Columns) -> Option<Vec<To
         }
     }
     (new != tokens).then_some(new)
-}
-
-fn is_at(tokens: &[Token], at: usize, text: &str) -> bool {
-    tokens.get(at).is_some_and(|token| token.is(text))
 }
 
 fn text_at(tokens: &[Token], at: usize) -> Option<String> {
@@ -127,51 +123,17 @@ fn words(tokens: &mut [Token]) {
     }
 }
 
-/// The index after a type's name.
-pub(super) fn past_type(tokens: &[Token], at: usize) -> usize {
-    let mut end = at + 1;
-    while is_at(tokens, end, ".") {
-        end += 2;
-    }
-    while ["precision", "varying"].iter().any(|word| is_at(tokens, end, word)) {
-        end += 1;
-    }
-    if is_at(tokens, end, "(") {
-        end = closing(tokens, end).map_or(tokens.len(), |close| close + 1);
-    }
-    if ["with", "without"].iter().any(|word| is_at(tokens, end, word)) && is_at(tokens, end + 1, "time") {
-        end += 3;
-    }
-    while is_at(tokens, end, "[") && is_at(tokens, end + 1, "]") {
-        end += 2;
-    }
-    end.min(tokens.len())
-}
-
 /// `x::type`, from left to right.
 fn casts(tokens: &mut Vec<Token>) -> Result<(), String> {
     while let Some(at) = tokens.iter().position(|token| token.is("::")) {
         let end = past_type(tokens, at + 1);
-        let from =
-            at.checked_sub(1).filter(|before| ends_value(&tokens[*before])).and_then(|_| operand_before(tokens, at));
-        let from = from.ok_or("`::` has no value before it")?;
+        let from = operand_before(tokens, at).ok_or("`::` has no value before it")?;
         let place = tokens[from].at;
         let value = tokens[from..at].to_vec();
         let cast = cast(&value, &tokens[at + 1..end], place)?;
         tokens.splice(from..end, cast);
     }
     Ok(())
-}
-
-/// Whether a value can end with it.
-fn ends_value(token: &Token) -> bool {
-    const KEYWORDS: &[&str] =
-        &["select", "where", "and", "or", "not", "in", "on", "then", "else", "when", "case", "by", "as"];
-    match token.kind {
-        Kind::Other => token.is(")") || token.is("]"),
-        Kind::Word => !KEYWORDS.iter().any(|word| token.is(word)),
-        _ => true,
-    }
 }
 
 /// `CAST(value AS type)` in SQLite's types, with PostgreSQL's rounding.
@@ -368,21 +330,6 @@ fn is_name(token: &Token) -> bool {
         "fetch",
     ];
     token.kind == Kind::Quoted || (token.kind == Kind::Word && !KEYWORDS.iter().any(|word| token.is(word)))
-}
-
-/// What lies between commas.
-fn parts(tokens: &[Token], from: usize, to: usize) -> Vec<(usize, usize)> {
-    let (mut parts, mut begin, mut at) = (Vec::new(), from, from);
-    while at < to {
-        if is_at(tokens, at, ",") {
-            parts.push((begin, at));
-            begin = at + 1;
-        }
-        let opens = is_at(tokens, at, "(") || is_at(tokens, at, "[");
-        at = if opens { closing(tokens, at).map_or(to, |close| close + 1) } else { at + 1 };
-    }
-    parts.push((begin, to));
-    parts
 }
 
 /// `LIMIT ALL`, `OFFSET` without a limit, `FETCH FIRST 5 ROWS ONLY`.

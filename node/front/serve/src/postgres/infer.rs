@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 
-use super::tokens::{Kind, Token, closing, opening};
+use super::tokens::{Kind, Token, closing, opening, parts};
 
 /// The type of an expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,9 +122,11 @@ pub(super) fn texts(tokens: &[Token], columns: &Columns) -> Vec<(usize, Inferred
     all.filter_map(|(at, _)| Some((at, look.parameter(at)?))).collect()
 }
 
-/// Where the operand begins that ends before `end`.
+/// Where the operand begins that ends before `end`; none where no value ends there.
 pub(super) fn operand_before(tokens: &[Token], end: usize) -> Option<usize> {
-    Look::new(tokens, &Columns::new()).operand_before(end)
+    let columns = Columns::new();
+    let look = Look::new(tokens, &columns);
+    end.checked_sub(1).filter(|last| look.ends_value(*last)).and_then(|_| look.operand_before(end))
 }
 
 /// The types of a SELECT's columns; none of what cannot be told. None at all where its list has a
@@ -277,7 +279,7 @@ impl<'a> Look<'a> {
         let end = self.top_level(begin, self.tokens.len(), |token| ends.iter().any(|word| token.is(word)));
         let end = end.unwrap_or(self.tokens.len());
         let mut all = Vec::new();
-        for (from, to) in self.parts(begin, end) {
+        for (from, to) in parts(self.tokens, begin, end) {
             if to > from && self.is(to - 1, "*") && (to - from == 1 || self.is(to - 2, ".")) {
                 return None;
             }
@@ -307,17 +309,6 @@ impl<'a> Look<'a> {
         None
     }
 
-    /// What lies between commas.
-    fn parts(&self, from: usize, to: usize) -> Vec<(usize, usize)> {
-        let (mut parts, mut begin) = (Vec::new(), from);
-        while let Some(comma) = self.top_level(begin, to, |token| token.is(",")) {
-            parts.push((begin, comma));
-            begin = comma + 1;
-        }
-        parts.push((begin, to));
-        parts
-    }
-
     /// The end of a result column's expression, before `AS name` or a bare name.
     fn without_alias(&self, from: usize, to: usize) -> usize {
         if to >= from + 3 && self.is(to - 2, "as") {
@@ -325,13 +316,7 @@ impl<'a> Look<'a> {
         }
         let is_name =
             |at: usize| self.tokens.get(at).is_some_and(|token| matches!(token.kind, Kind::Word | Kind::Quoted));
-        let ends_value = |at: usize| {
-            let token = &self.tokens[at];
-            matches!(token.kind, Kind::Number | Kind::Text | Kind::Param | Kind::Quoted)
-                || (token.kind == Kind::Word && !is_operator_word(token))
-                || token.is(")")
-        };
-        let is_alias = to >= from + 2 && is_name(to - 1) && !self.is(to - 1, "end") && ends_value(to - 2);
+        let is_alias = to >= from + 2 && is_name(to - 1) && !self.is(to - 1, "end") && self.ends_value(to - 2);
         if is_alias { to - 1 } else { to }
     }
 
@@ -451,11 +436,11 @@ impl<'a> Look<'a> {
             return Some(Inferred::Text).filter(|_| self.is_any(at - 1, &["select", ","]));
         }
         // More parentheses around one value.
-        if self.parts(open + 1, close).len() == 1 && !self.is_name_of_function(before) {
+        if parts(self.tokens, open + 1, close).len() == 1 && !self.is_name_of_function(before) {
             return self.beside(open, close + 1);
         }
         let name = self.tokens[before].name()?.to_ascii_lowercase();
-        let parts = self.parts(open + 1, close);
+        let parts = parts(self.tokens, open + 1, close);
         let place = parts.iter().position(|&(from, to)| (from..to).contains(&at))?;
         match name.as_str() {
             "coalesce" | "ifnull" | "nullif" | "min" | "max" | "greatest" | "least" => {
@@ -677,7 +662,7 @@ impl<'a> Look<'a> {
         if TEXTS.contains(&name) {
             return Some(Inferred::Text);
         }
-        let parts = self.parts(open + 1, close);
+        let parts = parts(self.tokens, open + 1, close);
         if name == "iif" {
             return parts.iter().skip(1).filter_map(|&(from, to)| self.expression(from, to)).next();
         }
@@ -722,135 +707,4 @@ fn is_operator_word(token: &Token) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::tokens::tokens;
-    use super::*;
-    use proptest::prelude::*;
-
-    fn known() -> Columns {
-        columns(
-            [
-                ("ts_ns", "INTEGER"),
-                ("duration_ns", "INTEGER"),
-                ("rank", "INTEGER"),
-                ("func", "TEXT"),
-                ("node", "TEXT"),
-                ("util", "REAL"),
-                ("payload", "BLOB"),
-                ("both", "TEXT"),
-                ("both", "INTEGER"),
-            ]
-            .into_iter(),
-        )
-    }
-
-    fn of(sql: &str) -> Parameter {
-        parameters(&tokens(sql).unwrap(), &known(), 1)[0]
-    }
-
-    #[test]
-    fn a_parameter_takes_its_type_from_where_it_stands() {
-        use Inferred::{Blob, Integer, Real, Text};
-        for (sql, kind) in [
-            ("SELECT rank FROM collectives GROUP BY rank HAVING count(*) > $1", Integer),
-            ("SELECT 1 FROM collectives WHERE duration_ns / 1000 > $1", Integer),
-            ("SELECT 1 FROM collectives WHERE duration_ns / 1e6 > $1", Real),
-            ("SELECT 1 FROM collectives WHERE ts_ns >= $1", Integer),
-            ("SELECT 1 FROM collectives c WHERE c.ts_ns >= $1", Integer),
-            ("SELECT 1 FROM collectives c WHERE \"c\".\"ts_ns\" >= $1", Integer),
-            ("SELECT 1 FROM collectives WHERE $1 < ts_ns", Integer),
-            ("SELECT 1 FROM collectives WHERE func = $1", Text),
-            ("SELECT 1 FROM collectives WHERE lower(func) = $1", Text),
-            ("SELECT 1 FROM collectives WHERE func || 'x' = $1", Text),
-            ("SELECT 1 FROM collectives WHERE func LIKE $1", Text),
-            ("SELECT 1 FROM collectives WHERE func NOT LIKE $1", Text),
-            ("SELECT 1 FROM collectives WHERE rank IN (1, $1)", Integer),
-            ("SELECT 1 FROM collectives WHERE func NOT IN ($1, 'x')", Text),
-            ("SELECT 1 FROM collectives WHERE ts_ns BETWEEN $1 AND 5", Integer),
-            ("SELECT 1 FROM collectives WHERE ts_ns BETWEEN 5 AND $1 AND rank = 1", Integer),
-            ("SELECT 1 FROM collectives WHERE rank = 1 AND func = $1", Text),
-            ("SELECT 1 FROM collectives LIMIT $1", Integer),
-            ("SELECT 1 FROM collectives LIMIT 5 OFFSET $1", Integer),
-            ("SELECT $1::bigint", Integer),
-            ("SELECT CAST($1 AS REAL)", Real),
-            ("SELECT rank + $1 FROM collectives", Real),
-            ("SELECT $1", Text),
-            ("SELECT $1 AS x FROM collectives", Text),
-            ("SELECT 1, $1, 2", Text),
-            ("SELECT max(rank), $1 FROM collectives", Text),
-            ("SELECT coalesce(rank, $1) FROM collectives", Integer),
-            ("SELECT max(duration_ns, $1) FROM collectives", Integer),
-            ("SELECT CASE WHEN rank = 1 THEN $1 ELSE duration_ns END FROM collectives", Integer),
-            ("SELECT rank, count(*) AS n FROM collectives GROUP BY rank HAVING n > $1", Integer),
-            ("SELECT 1 FROM gpu_samples WHERE util > $1", Real),
-            ("SELECT 1 FROM t WHERE payload = $1", Blob),
-            ("SELECT 1 FROM t WHERE (rank) = ($1)", Integer),
-            ("SELECT 1 FROM t WHERE rank = -$1", Integer),
-            ("SELECT 1 FROM t WHERE sum(duration_ns) FILTER (WHERE rank = 1) > $1", Integer),
-            ("SELECT 1 FROM t WHERE (SELECT max(rank) FROM t) > $1", Integer),
-            ("SELECT substr(func, $1, 2) FROM t", Integer),
-            ("SELECT approx_quantile(duration_ns, $1) FROM t", Real),
-            ("SELECT 1 FROM t WHERE rank IS NOT DISTINCT FROM $1", Integer),
-            ("SELECT 1 FROM t WHERE avg(rank) OVER (ORDER BY ts_ns) > $1", Real),
-        ] {
-            assert_eq!(of(sql), Parameter::Is(kind), "{sql}");
-        }
-    }
-
-    #[test]
-    fn nothing_is_guessed() {
-        for sql in [
-            "SELECT 1 FROM t WHERE $1 IS NULL",
-            "SELECT 1 FROM t WHERE no_such > $1",
-            "SELECT 1 FROM t WHERE both = $1",
-            "SELECT no_function($1)",
-            "SELECT 1 FROM t WHERE $1 = $2",
-        ] {
-            assert_eq!(of(sql), Parameter::Unknown, "{sql}");
-        }
-        assert_eq!(of("SELECT 1 FROM t WHERE rank = $1 OR func = $1"), Parameter::Differs);
-        assert_eq!(of("SELECT 1 FROM t WHERE rank = $1 OR util = $1"), Parameter::Is(Inferred::Real));
-    }
-
-    #[test]
-    fn computed_columns_have_types_before_there_are_rows() {
-        use Inferred::{Integer, Real, Text};
-        let of = |sql: &str| results(&tokens(sql).unwrap(), &known());
-        assert_eq!(
-            of(
-                "SELECT node, count(*) AS n, sum(duration_ns) s, avg(rank), max(func), duration_ns / 1000, rank = 1, 'x' || rank \
-                FROM collectives WHERE rank > $1 GROUP BY node"
-            ),
-            Some(vec![
-                Some(Text),
-                Some(Integer),
-                Some(Integer),
-                Some(Real),
-                Some(Text),
-                Some(Integer),
-                Some(Integer),
-                Some(Text)
-            ])
-        );
-        assert_eq!(of("WITH x AS (SELECT 1) SELECT round(util, 2) FROM x"), Some(vec![Some(Real)]));
-        assert_eq!(of("SELECT *, count(*) FROM t"), None);
-        assert_eq!(of("SELECT t.*, 1 FROM t"), None);
-        assert_eq!(of("SELECT no_such FROM t"), Some(vec![None]));
-        assert_eq!(of("VALUES (1)"), None);
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_ends_it(words in proptest::collection::vec(prop_oneof![
-            Just("$1"), Just("("), Just(")"), Just("select"), Just("case"), Just("end"), Just("then"), Just("between"), Just("and"),
-            Just("not"), Just("in"), Just(","), Just("::"), Just("as"), Just("n"), Just("rank"), Just("="), Just("-"), Just("||"),
-            Just("over"), Just("count"), Just("."), Just("is"), Just("distinct"), Just("from"), Just("cast"), Just("1.5")
-        ], 0..24)) {
-            let sql = words.join(" ");
-            if let Ok(tokens) = tokens(&sql) {
-                let _ = parameters(&tokens, &known(), 1);
-                let _ = results(&tokens, &known());
-            }
-        }
-    }
-}
+mod tests;

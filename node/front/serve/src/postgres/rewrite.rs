@@ -2,12 +2,10 @@
 //! expressions, arrays. SQLite refuses what is not rewritten, and `catalog` handles that.
 
 use super::dialect;
-use super::tokens::{Kind, Token, closing, joined, opening, strings};
+use super::tokens::{Kind, Token, closing, is_at, joined, opening, past_type, strings};
 
 /// Casts that look something up; all others do not change the catalogue's values.
 const LOOK_UPS: &[&str] = &["regclass", "regtype", "regproc", "regnamespace", "regrole"];
-/// Second and further words of types.
-const TYPE_WORDS: &[&str] = &["precision", "varying", "with", "without", "time", "zone"];
 /// Functions that SQLite has by another name.
 const RENAMED: &[(&str, &str)] = &[
     ("json_build_object", "json_object"),
@@ -49,10 +47,6 @@ fn other(text: &str, at: usize) -> Token {
 
 fn word(text: &str, at: usize) -> Token {
     Token::new(Kind::Word, text, at)
-}
-
-fn is_at(tokens: &[Token], at: usize, text: &str) -> bool {
-    tokens.get(at).is_some_and(|token| token.is(text))
 }
 
 /// The search path, as elements (Grafana splits it): there is one schema.
@@ -170,20 +164,10 @@ fn casts(tokens: &mut Vec<Token>) {
         at += 1;
     }
     while let Some(at) = tokens.iter().position(|token| token.is("::")) {
-        let mut end = at + 1;
-        let kind = tokens.get(end).and_then(Token::name).unwrap_or_default();
-        end += 1;
-        while tokens.get(end).is_some_and(|token| TYPE_WORDS.iter().any(|word| token.is(word))) {
-            end += 1;
-        }
-        if is_at(tokens, end, "(") {
-            end = closing(tokens, end).map_or(tokens.len(), |close| close + 1);
-        }
-        while is_at(tokens, end, "[") && is_at(tokens, end + 1, "]") {
-            end += 2;
-        }
+        let kind = tokens.get(at + 1).and_then(Token::name).unwrap_or_default();
+        let end = past_type(tokens, at + 1);
         let place = tokens[at].at;
-        tokens.drain(at..end.min(tokens.len()));
+        tokens.drain(at..end);
         if LOOK_UPS.contains(&kind.as_str())
             && let Some(begin) = operand(tokens, at)
         {

@@ -256,6 +256,47 @@ pub(super) fn opening(tokens: &[Token], close: usize) -> Option<usize> {
     None
 }
 
+/// Whether this keyword, or these signs, stand there.
+pub(super) fn is_at(tokens: &[Token], at: usize, text: &str) -> bool {
+    tokens.get(at).is_some_and(|token| token.is(text))
+}
+
+/// What lies between the commas of `from..to` that are in no parentheses.
+pub(super) fn parts(tokens: &[Token], from: usize, to: usize) -> Vec<(usize, usize)> {
+    let (mut parts, mut begin, mut at) = (Vec::new(), from, from);
+    while at < to {
+        if is_at(tokens, at, ",") {
+            parts.push((begin, at));
+            begin = at + 1;
+        }
+        let opens = is_at(tokens, at, "(") || is_at(tokens, at, "[");
+        at = if opens { closing(tokens, at).map_or(to, |close| close + 1) } else { at + 1 };
+    }
+    parts.push((begin, to));
+    parts
+}
+
+/// The index after a type's name.
+pub(super) fn past_type(tokens: &[Token], at: usize) -> usize {
+    let mut end = at + 1;
+    while is_at(tokens, end, ".") {
+        end += 2;
+    }
+    while ["precision", "varying"].iter().any(|word| is_at(tokens, end, word)) {
+        end += 1;
+    }
+    if is_at(tokens, end, "(") {
+        end = closing(tokens, end).map_or(tokens.len(), |close| close + 1);
+    }
+    if ["with", "without"].iter().any(|word| is_at(tokens, end, word)) && is_at(tokens, end + 1, "time") {
+        end += 3;
+    }
+    while is_at(tokens, end, "[") && is_at(tokens, end + 1, "]") {
+        end += 2;
+    }
+    end.min(tokens.len())
+}
+
 /// Strings with escapes or dollar quotes, as plain ones.
 pub(super) fn strings(tokens: &mut [Token]) {
     for token in tokens {

@@ -2,8 +2,7 @@
 //! (<https://www.postgresql.org/docs/current/queries-select-lists.html#QUERIES-COLUMN-LABELS>), so
 //! that clients find a column whose expression has become another.
 
-use super::super::tokens::{Kind, Token, closing};
-use super::{is_at, past_type};
+use super::super::tokens::{Kind, Token, closing, is_at, past_type};
 
 /// Functions that are rewritten; a column of one has its name.
 const FUNCTIONS: &[&str] = &["extract", "date_part", "date_trunc", "to_timestamp", "now"];

@@ -1,7 +1,7 @@
 //! Functions of times, on integers of nanoseconds.
 
-use super::super::tokens::{Kind, Token, closing, joined};
-use super::{is_at, made, parts};
+use super::super::tokens::{Kind, Token, closing, is_at, joined, parts};
+use super::made;
 
 /// Functions that give the time at which a statement begins.
 const NOW: &[&str] = &["now", "transaction_timestamp", "statement_timestamp", "clock_timestamp"];

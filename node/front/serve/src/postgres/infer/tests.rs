@@ -1,0 +1,130 @@
+use super::super::tokens::tokens;
+use super::*;
+use proptest::prelude::*;
+
+fn known() -> Columns {
+    columns(
+        [
+            ("ts_ns", "INTEGER"),
+            ("duration_ns", "INTEGER"),
+            ("rank", "INTEGER"),
+            ("func", "TEXT"),
+            ("node", "TEXT"),
+            ("util", "REAL"),
+            ("payload", "BLOB"),
+            ("both", "TEXT"),
+            ("both", "INTEGER"),
+        ]
+        .into_iter(),
+    )
+}
+
+fn of(sql: &str) -> Parameter {
+    parameters(&tokens(sql).unwrap(), &known(), 1)[0]
+}
+
+#[test]
+fn a_parameter_takes_its_type_from_where_it_stands() {
+    use Inferred::{Blob, Integer, Real, Text};
+    for (sql, kind) in [
+        ("SELECT rank FROM collectives GROUP BY rank HAVING count(*) > $1", Integer),
+        ("SELECT 1 FROM collectives WHERE duration_ns / 1000 > $1", Integer),
+        ("SELECT 1 FROM collectives WHERE duration_ns / 1e6 > $1", Real),
+        ("SELECT 1 FROM collectives WHERE ts_ns >= $1", Integer),
+        ("SELECT 1 FROM collectives c WHERE c.ts_ns >= $1", Integer),
+        ("SELECT 1 FROM collectives c WHERE \"c\".\"ts_ns\" >= $1", Integer),
+        ("SELECT 1 FROM collectives WHERE $1 < ts_ns", Integer),
+        ("SELECT 1 FROM collectives WHERE func = $1", Text),
+        ("SELECT 1 FROM collectives WHERE lower(func) = $1", Text),
+        ("SELECT 1 FROM collectives WHERE func || 'x' = $1", Text),
+        ("SELECT 1 FROM collectives WHERE func LIKE $1", Text),
+        ("SELECT 1 FROM collectives WHERE func NOT LIKE $1", Text),
+        ("SELECT 1 FROM collectives WHERE rank IN (1, $1)", Integer),
+        ("SELECT 1 FROM collectives WHERE func NOT IN ($1, 'x')", Text),
+        ("SELECT 1 FROM collectives WHERE ts_ns BETWEEN $1 AND 5", Integer),
+        ("SELECT 1 FROM collectives WHERE ts_ns BETWEEN 5 AND $1 AND rank = 1", Integer),
+        ("SELECT 1 FROM collectives WHERE rank = 1 AND func = $1", Text),
+        ("SELECT 1 FROM collectives LIMIT $1", Integer),
+        ("SELECT 1 FROM collectives LIMIT 5 OFFSET $1", Integer),
+        ("SELECT $1::bigint", Integer),
+        ("SELECT CAST($1 AS REAL)", Real),
+        ("SELECT rank + $1 FROM collectives", Real),
+        ("SELECT $1", Text),
+        ("SELECT $1 AS x FROM collectives", Text),
+        ("SELECT 1, $1, 2", Text),
+        ("SELECT max(rank), $1 FROM collectives", Text),
+        ("SELECT coalesce(rank, $1) FROM collectives", Integer),
+        ("SELECT max(duration_ns, $1) FROM collectives", Integer),
+        ("SELECT CASE WHEN rank = 1 THEN $1 ELSE duration_ns END FROM collectives", Integer),
+        ("SELECT rank, count(*) AS n FROM collectives GROUP BY rank HAVING n > $1", Integer),
+        ("SELECT 1 FROM gpu_samples WHERE util > $1", Real),
+        ("SELECT 1 FROM t WHERE payload = $1", Blob),
+        ("SELECT 1 FROM t WHERE (rank) = ($1)", Integer),
+        ("SELECT 1 FROM t WHERE rank = -$1", Integer),
+        ("SELECT 1 FROM t WHERE sum(duration_ns) FILTER (WHERE rank = 1) > $1", Integer),
+        ("SELECT 1 FROM t WHERE (SELECT max(rank) FROM t) > $1", Integer),
+        ("SELECT substr(func, $1, 2) FROM t", Integer),
+        ("SELECT approx_quantile(duration_ns, $1) FROM t", Real),
+        ("SELECT 1 FROM t WHERE rank IS NOT DISTINCT FROM $1", Integer),
+        ("SELECT 1 FROM t WHERE avg(rank) OVER (ORDER BY ts_ns) > $1", Real),
+    ] {
+        assert_eq!(of(sql), Parameter::Is(kind), "{sql}");
+    }
+}
+
+#[test]
+fn nothing_is_guessed() {
+    for sql in [
+        "SELECT 1 FROM t WHERE $1 IS NULL",
+        "SELECT 1 FROM t WHERE no_such > $1",
+        "SELECT 1 FROM t WHERE both = $1",
+        "SELECT no_function($1)",
+        "SELECT 1 FROM t WHERE $1 = $2",
+    ] {
+        assert_eq!(of(sql), Parameter::Unknown, "{sql}");
+    }
+    assert_eq!(of("SELECT 1 FROM t WHERE rank = $1 OR func = $1"), Parameter::Differs);
+    assert_eq!(of("SELECT 1 FROM t WHERE rank = $1 OR util = $1"), Parameter::Is(Inferred::Real));
+}
+
+#[test]
+fn computed_columns_have_types_before_there_are_rows() {
+    use Inferred::{Integer, Real, Text};
+    let of = |sql: &str| results(&tokens(sql).unwrap(), &known());
+    assert_eq!(
+        of(
+            "SELECT node, count(*) AS n, sum(duration_ns) s, avg(rank), max(func), duration_ns / 1000, rank = 1, 'x' || rank \
+            FROM collectives WHERE rank > $1 GROUP BY node"
+        ),
+        Some(vec![
+            Some(Text),
+            Some(Integer),
+            Some(Integer),
+            Some(Real),
+            Some(Text),
+            Some(Integer),
+            Some(Integer),
+            Some(Text)
+        ])
+    );
+    assert_eq!(of("WITH x AS (SELECT 1) SELECT round(util, 2) FROM x"), Some(vec![Some(Real)]));
+    assert_eq!(of("SELECT *, count(*) FROM t"), None);
+    assert_eq!(of("SELECT t.*, 1 FROM t"), None);
+    assert_eq!(of("SELECT no_such FROM t"), Some(vec![None]));
+    assert_eq!(of("VALUES (1)"), None);
+}
+
+proptest! {
+    #[test]
+    fn no_text_ends_it(words in proptest::collection::vec(prop_oneof![
+        Just("$1"), Just("("), Just(")"), Just("select"), Just("case"), Just("end"), Just("then"), Just("between"), Just("and"),
+        Just("not"), Just("in"), Just(","), Just("::"), Just("as"), Just("n"), Just("rank"), Just("="), Just("-"), Just("||"),
+        Just("over"), Just("count"), Just("."), Just("is"), Just("distinct"), Just("from"), Just("cast"), Just("1.5")
+    ], 0..24)) {
+        let sql = words.join(" ");
+        if let Ok(tokens) = tokens(&sql) {
+            let _ = parameters(&tokens, &known(), 1);
+            let _ = results(&tokens, &known());
+        }
+    }
+}
