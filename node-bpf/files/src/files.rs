@@ -308,7 +308,7 @@ fn read(reader: &mut Option<Reader>, file: &File, id: FileId, question: Question
     let mut outcome = running.ask(file, id, question).map(Arc::new);
     // Of one that has ended the time cannot be told any more: it is not more than passed.
     let spent = running.cpu_time().checked_sub(before).unwrap_or_else(|| began.elapsed());
-    if matches!(outcome, Err(Refusal::Slow | Refusal::Ended(_) | Refusal::NotConfined(_))) {
+    if matches!(outcome, Err(Refusal::Late | Refusal::Slow | Refusal::Ended(_) | Refusal::NotConfined(_))) {
         *reader = None;
     }
     if FileId::of(file).ok() != Some(id) {

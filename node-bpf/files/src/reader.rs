@@ -27,6 +27,9 @@ pub enum Refusal {
     /// It has not what was asked for, or is damaged, or larger than such files are.
     #[error("{0}")]
     Wrong(String),
+    /// There was no answer in time: its disk is slow, or hangs.
+    #[error("its disk gives no answer within {} s", MOST_TIME.as_secs())]
+    Late,
     /// Reading it took more than a library's takes.
     #[error("reading it takes longer than {} s: no library does", MOST_CPU.as_secs())]
     Slow,
@@ -46,7 +49,8 @@ pub enum Refusal {
 
 impl Refusal {
     /// Whether the same file will not be answered otherwise.
-    pub(crate) fn is_final(&self) -> bool {
+    #[must_use]
+    pub fn is_final(&self) -> bool {
         matches!(self, Refusal::Wrong(_) | Refusal::Slow | Refusal::Ended(_))
     }
 }
@@ -85,7 +89,7 @@ impl Reader {
         }
         let bytes = match wire::receive(self.socket.as_fd(), &mut self.buffer) {
             Ok((bytes @ 1.., None)) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Refusal::Slow),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Refusal::Late),
             _ => return Err(self.end()),
         };
         let response: Response = wire::decode(&self.buffer[..bytes])

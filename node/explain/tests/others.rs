@@ -193,13 +193,13 @@ fn a_program_that_links_python_and_does_not_start_it_is_read_as_native() {
     let mut child = Command::new(&program).spawn().unwrap();
     let pid = child.id();
     let mut reader = StackReader::new(Limits::default());
+    // Until the loader has begun main, its own frames are all there is.
+    let is_main = |frame: &Frame| matches!(frame, Frame::Native { function, .. } if function == "main");
     let read = eventually(|| match reader.read(pid) {
-        Ok(stacks) if stacks.threads.iter().any(|thread| !thread.frames.is_empty()) => Ok(stacks),
+        Ok(stacks) if stacks.threads.iter().any(|thread| thread.frames.iter().any(is_main)) => Ok(stacks),
         other => Err(format!("{other:?}")),
     });
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(read.runtime, "native");
-    let is_main = |frame: &Frame| matches!(frame, Frame::Native { function, .. } if function == "main");
-    assert!(read.threads[0].frames.iter().any(is_main), "{read:?}");
 }

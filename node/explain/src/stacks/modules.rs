@@ -10,7 +10,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::files::{Answer, Question, Segment};
+use ::files::{Answer, Outcome, Question, Refusal, Segment};
 use nix::errno::Errno;
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, SectionHeader, SectionTable};
@@ -94,10 +94,12 @@ pub(crate) fn open(pid: u32, mapping: &Mapping) -> Option<File> {
 const MOST_OF_A_FILE: Duration = Duration::from_secs(20);
 
 /// Asks about a mapping's file, which is read by a process without rights.
-pub(crate) fn ask(files: &::files::Files, pid: u32, mapping: &Mapping, question: Question) -> Option<Answer> {
-    let (user, file) = user_of(pid).zip(open(pid, mapping))?;
-    let answer = files.answer(user, &file, question, Instant::now() + MOST_OF_A_FILE);
-    Some((*answer.ok()?).clone())
+///
+/// # Errors
+/// Why there is no answer; [`Refusal::Busy`] where the process or its file cannot be looked at now.
+pub(crate) fn ask(files: &::files::Files, pid: u32, mapping: &Mapping, question: Question) -> Outcome {
+    let (user, file) = user_of(pid).zip(open(pid, mapping)).ok_or(Refusal::Busy)?;
+    files.answer(user, &file, question, Instant::now() + MOST_OF_A_FILE)
 }
 
 /// The addresses for which an ELF file was linked, and the interpreter's symbols in it.
@@ -139,9 +141,9 @@ pub(crate) struct UnwindSections {
 }
 
 impl UnwindSections {
-    /// Of the file of a mapping. `None` where it has none or is not readable.
-    fn of(pid: u32, mapping: &Mapping, room: u64) -> Option<UnwindSections> {
-        let data = ReadCache::new(open(pid, mapping)?);
+    /// Of a file. `None` where it has none or is not readable.
+    fn of(file: File, room: u64) -> Option<UnwindSections> {
+        let data = ReadCache::new(file);
         let header = FileHeader64::<LittleEndian>::parse(&data).ok()?;
         let sections = header.sections(LE, &data).ok()?;
         let (frames_at, frames) = section(&sections, &data, b".eh_frame", room)?;
@@ -178,8 +180,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The facts of a mapping's file; those of a file that is no ELF file or cannot be opened are
-    /// empty.
+    /// The facts of a mapping's file. They are empty where it is no ELF file, and as long as it
+    /// cannot be read.
     pub(crate) fn facts(&mut self, pid: u32, mapping: &Mapping) -> Arc<ElfFacts> {
         let Some(key) = mapping.file else { return Arc::default() };
         if let Some(facts) = self.facts.get(&key) {
@@ -189,14 +191,18 @@ impl Files {
             self.facts.clear();
         }
         let question = Question::Interpreter { deep: mapping.path.contains("python") };
-        let facts = Arc::new(match ask(&self.reading, pid, mapping, question) {
-            Some(Answer::Interpreter(found)) => ElfFacts {
-                loads: found.segments,
+        let outcome = ask(&self.reading, pid, mapping, question);
+        let facts = Arc::new(match outcome.as_deref() {
+            Ok(Answer::Interpreter(found)) => ElfFacts {
+                loads: found.segments.clone(),
                 runtime: found.runtime,
                 version: found.version,
                 code_type: found.code_type,
             },
-            _ => ElfFacts::default(),
+            Ok(_) => ElfFacts::default(),
+            Err(refusal) if refusal.is_final() => ElfFacts::default(),
+            // A disk that is slow now may answer the next time.
+            Err(_) => return Arc::default(),
         });
         self.facts.insert(key, facts.clone());
         facts
@@ -220,7 +226,7 @@ impl Files {
         if self.unwind.len() >= MAX_FILES || kept > MOST_KEPT_BYTES {
             self.unwind.clear();
         }
-        let sections = UnwindSections::of(pid, mapping, *room).map(Arc::new);
+        let sections = UnwindSections::of(open(pid, mapping)?, *room).map(Arc::new);
         *room = room.saturating_sub(sections.as_ref().map_or(0, |sections| sections.bytes()));
         self.unwind.insert(key, sections.clone());
         sections

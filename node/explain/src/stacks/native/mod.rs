@@ -16,7 +16,7 @@ use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as UnwindModule, 
 use nix::errno::Errno;
 use record::ThreadWalk;
 
-use self::symbols::{KnownFunctions, functions};
+use self::symbols::{KnownFunctions, functions, unnamed};
 use super::memory::{Memory, word_at};
 use super::modules::{Files, Mapping, UnwindSections, mappings};
 use super::own::{Asked, OwnWalks};
@@ -312,7 +312,7 @@ impl NativeReader {
             let module = &self.modules[index];
             let bias = module.bias;
             let in_file: Vec<u64> = addresses.iter().map(|address| address.wrapping_sub(bias)).collect();
-            let found = functions(&self.reading, self.pid, &module.mapping, &in_file);
+            let Some(found) = functions(&self.reading, self.pid, &module.mapping, &in_file) else { continue };
             for ((address, in_file), function) in addresses.into_iter().zip(in_file).zip(found) {
                 self.functions.keep(address, in_file, function, limits.name_bytes);
             }
@@ -324,8 +324,10 @@ impl NativeReader {
             stack.frames.push(Frame::ReturnProbe);
         }
         stack.frames.extend(found.addresses.iter().rev().filter_map(|address| {
-            let (function, module) = (self.functions.name(*address)?, self.module(*address)?);
-            Some(Frame::Native { function: function.to_owned(), module: module.name.clone() })
+            let module = self.module(*address)?;
+            let named = self.functions.name(*address).map(ToOwned::to_owned);
+            let function = named.unwrap_or_else(|| unnamed(address.wrapping_sub(module.bias)));
+            Some(Frame::Native { function, module: module.name.clone() })
         }));
         stack
     }

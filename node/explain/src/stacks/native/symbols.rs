@@ -17,6 +17,11 @@ pub(crate) struct Function {
     pub(crate) name: String,
 }
 
+/// How an address of a file is shown for which no function is known.
+pub(crate) fn unnamed(in_file: u64) -> String {
+    format!("+{in_file:#x}")
+}
+
 /// The functions of a process that were found, by their start in memory: a program that computes is
 /// at another address of the same few in each sample.
 #[derive(Debug, Default)]
@@ -38,7 +43,7 @@ impl KnownFunctions {
                 range: range.start.wrapping_add(bias)..range.end.wrapping_add(bias),
                 name: shorten(&name, name_bytes, false),
             },
-            None => Function { range: address..address.saturating_add(1), name: format!("+{in_file:#x}") },
+            None => Function { range: address..address.saturating_add(1), name: unnamed(in_file) },
         };
         self.0.insert(function.range.start, function.clone());
         // Another function may begin within this one.
@@ -56,16 +61,22 @@ impl KnownFunctions {
     }
 }
 
-/// The functions that contain these addresses (as in the file, ascending), in their order.
-pub(crate) fn functions(files: &Files, pid: u32, mapping: &Mapping, addresses: &[u64]) -> Vec<Option<Function>> {
-    let unknown = vec![None; addresses.len()];
+/// The functions that contain these addresses (as in the file, ascending), in their order. `None`
+/// where the file cannot be read now.
+pub(crate) fn functions(
+    files: &Files,
+    pid: u32,
+    mapping: &Mapping,
+    addresses: &[u64],
+) -> Option<Vec<Option<Function>>> {
     let question = Question::Functions { addresses: addresses.to_vec() };
-    let Some(Answer::Functions(found)) = ask(files, pid, mapping, question) else { return unknown };
-    let function = |found: Option<files::Function>| {
-        found.map(|files::Function { start, end, name }| Function { range: start..end, name })
+    let found = match ask(files, pid, mapping, question).as_deref() {
+        Ok(Answer::Functions(found)) if found.len() == addresses.len() => found.clone(),
+        Err(refusal) if !refusal.is_final() => return None,
+        _ => vec![None; addresses.len()],
     };
-    let found: Vec<_> = found.into_iter().map(function).collect();
-    if found.len() == addresses.len() { found } else { unknown }
+    let function = |files::Function { start, end, name }| Function { range: start..end, name };
+    Some(found.into_iter().map(|found| found.map(function)).collect())
 }
 
 #[cfg(test)]
