@@ -56,6 +56,8 @@ fn thread_cpu_ns() -> u64 {
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".p2align 4",
+    ".globl rankmesh_called", // the compiler may put the caller into another object file
+    ".hidden rankmesh_called",
     ".type rankmesh_called, @function",
     "rankmesh_called:",
     "push rbp",
@@ -66,6 +68,8 @@ std::arch::global_asm!(
 #[cfg(target_arch = "aarch64")]
 std::arch::global_asm!(
     ".p2align 4",
+    ".globl rankmesh_called", // the compiler may put the caller into another object file
+    ".hidden rankmesh_called",
     ".type rankmesh_called, %function",
     "rankmesh_called:",
     "stp x29, x30, [sp, #-16]!",
