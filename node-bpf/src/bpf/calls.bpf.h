@@ -70,7 +70,7 @@ static __always_inline void take_numbers(struct thread_state *state, __u32 pid, 
     comm = bpf_map_lookup_elem(&comms, &key);
     if (!comm) return;
   }
-  if ((flags & RM_COOKIE_MPI) && !KNOWN_ALL(comm->info.flags)) mpi_look_again(pid, handle, flags, comm);
+  if ((flags & RM_COOKIE_MPI) && !KNOWN_ALL(comm->info.flags)) mpi_look_again(state, &key, flags, comm);
   if (!(flags & RM_COOKIE_UNNUMBERED) && !(comm->info.flags & RM_UNCOUNTED) && counter < RM_COUNTERS) {
     call->have_seq = TAKE_NUMBER(&comm->seqs[counter], &call->seq);
     if (!(flags & RM_COOKIE_P2P) && !TAKE_NUMBER(&comm->position, &call->comm_seq)) call->comm_seq = RM_NO_POSITION;
@@ -405,10 +405,11 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       if (state->group_depth && --state->group_depth == 0) emit_call(state, task, &end);
       break;
     case RM_ROLE_MPI_INIT:
+      if (ret == 0) {
+        mark_process(pid, true);
+        emit_process(RM_MPI_BEGAN, pid); /* whoever has the call's record shall know what this brings */
+      }
       emit_call(state, task, &end);
-      if (ret) break;
-      mark_process(pid, true);
-      emit_process(RM_MPI_BEGAN, pid);
       break;
     case RM_ROLE_MPI_MAKES:
       if (ret == 0) mpi_made(state, pid, now, end.site);

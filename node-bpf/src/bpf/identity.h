@@ -51,11 +51,11 @@ enum rm_groups {
 /* Of grids no more dimensions. */
 #define RM_MOST_DIMS 8
 
-/* Takes a word into an identity. */
+/* Takes a word into an identity. Neither is the other's equal: the identities of the first communicators of a job are made of
+ * numbers as small as RM_WORLD. (The steps are those of splitmix64.) */
 static inline __attribute__((always_inline)) unsigned long long rm_mix(unsigned long long identity, unsigned long long word) {
-  identity = (identity ^ word) * 0x9e3779b97f4a7c15ull;
-  identity ^= identity >> 29;
-  identity *= 0xbf58476d1ce4e5b9ull;
+  identity = (identity + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
+  identity = ((identity ^ identity >> 29) ^ word) * 0x94d049bb133111ebull;
   return identity ^ identity >> 32;
 }
 

@@ -44,6 +44,19 @@ struct {
   __type(value, struct mpi_begun);
 } mpi_begun SEC(".maps");
 
+/* Communicators whose identity needs the library's structures and that were made before it is known where these lie, a moment
+ * after the first MPI_Init with a library: what they are made of. They get it at a call on them. */
+struct mpi_unnamed {
+  __u64 identity, parent;
+  __u32 kind, word; /* of RM_MAKES_CART_PART: the kept dimensions, a bit each; of RM_MAKES_INTER: the tag */
+};
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, 1024);
+  __type(key, struct rm_comm_key);
+  __type(value, struct mpi_unnamed);
+} mpi_unnamed SEC(".maps");
+
 /* Handles of MPICH and its kin. */
 #define MPICH_WORLD 0x44000000u
 #define MPICH_SELF 0x44000001u
@@ -178,26 +191,36 @@ static __always_inline __u64 count_alike(__u32 pid, __u64 identity, __u32 func) 
   return 0;
 }
 
-/* The part of a grid that a rank is in when some dimensions are dropped: its coordinates in these. Ranks are numbered along the
- * last dimension first. 0: not known. */
-static __noinline __u64 grid_part(struct rm_inflight *call, __u32 pid, __u64 made) {
-  struct rm_comm_key key = {.pid = pid, .handle = call->handle};
+/* The dimensions that MPI_Cart_sub keeps, a bit each. (Not static, as the next: see `mix_list`.) */
+__noinline __u32 kept_dimensions(__u32 pid, __u64 parent, __u64 where) {
+  struct rm_comm_key key = {.pid = pid, .handle = parent};
   struct mpi_grid *grid = bpf_map_lookup_elem(&mpi_grids, &key);
-  if (!grid || !(call->comm_flags & RM_HAVE_RANK)) return 0;
-  __u32 ndims = grid->ndims, rank = call->rank, kept[RM_MOST_DIMS] = {};
+  __u32 kept[RM_MOST_DIMS] = {}, ndims = grid ? grid->ndims : 0, bits = 0;
   if (ndims > RM_MOST_DIMS) return 0;
-  if (ndims && bpf_probe_read_user(kept, ndims * 4, (const void *)call->args[1])) return 0;
+  if (ndims && bpf_probe_read_user(kept, ndims * 4, (const void *)where)) return 0;
+  for (int i = 0; i < RM_MOST_DIMS; i++) bits |= !!kept[i] << i;
+  return bits;
+}
+
+/* The part of a grid that its `rank` is in when all dimensions but those `kept` are dropped: the coordinates in these. Ranks are
+ * numbered along the last dimension first. 0: not known. */
+__noinline __u64 grid_part(__u32 pid, __u64 parent, __u64 made, __u32 rank, __u32 kept) {
+  struct rm_comm_key key = {.pid = pid, .handle = parent};
+  struct mpi_grid *grid = bpf_map_lookup_elem(&mpi_grids, &key);
+  if (!grid) return 0;
+  __u32 ndims = grid->ndims;
+  if (ndims > RM_MOST_DIMS) return 0;
   struct mpi_grid part = {};
   __u64 identity = RM_SALT_GROUP;
   for (int i = RM_MOST_DIMS - 1; i >= 0; i--) {
     __u32 size = grid->dims[i];
     if (i >= ndims || !size) continue;
-    if (!kept[i]) identity = rm_mix(identity, (__u64)i << 32 | rank % size);
+    if (!(kept >> i & 1)) identity = rm_mix(identity, (__u64)i << 32 | rank % size);
     rank /= size;
   }
   for (int i = 0; i < RM_MOST_DIMS; i++) {
     __u32 next = part.ndims;
-    if (i >= ndims || !kept[i]) continue;
+    if (i >= ndims || !(kept >> i & 1)) continue;
     barrier_var(next); /* else the compiler adds it to the address in a way that the verifier refuses */
     part.dims[next & (RM_MOST_DIMS - 1)] = grid->dims[i];
     part.ndims++;
@@ -226,6 +249,13 @@ static __noinline int grid_copied(struct rm_inflight *call, __u32 pid, __u64 mad
   return 0;
 }
 
+static __noinline __u64 inter_identity(const struct rm_mpi *mpi, __u32 pid, __u64 made, __u32 tag, __u32 func) {
+  __u64 groups = both_groups(mpi, made);
+  if (!groups) return 0;
+  __u64 identity = rm_mix(rm_mix(RM_SALT_INTER, groups), tag);
+  return rm_mix(identity, count_alike(pid, identity, func));
+}
+
 /* The identity of what a call has made; 0: it has none. */
 static __noinline __u64 identity_of_made(struct thread_state *state, __u32 pid, __u64 made, const struct rm_mpi *mpi) {
   struct rm_inflight *call = &state->call;
@@ -236,10 +266,7 @@ static __noinline __u64 identity_of_made(struct thread_state *state, __u32 pid, 
   switch (kind) {
     case RM_MAKES_NAMELESS: return 0;
     case RM_MAKES_INTER:
-      more = mpi && !(flags & RM_COOKIE_INT_HANDLES) ? both_groups(mpi, made) : 0;
-      if (!more) return 0;
-      identity = rm_mix(rm_mix(RM_SALT_INTER, more), (__u32)call->args[4]);
-      return rm_mix(identity, count_alike(pid, identity, call->func));
+      return mpi && !(flags & RM_COOKIE_INT_HANDLES) ? inter_identity(mpi, pid, made, call->args[4], call->func) : 0;
     case RM_MAKES_OF_GROUP:
       more = group_known(pid, handle_of(call->args[0], flags));
       if (more) more = mix_text(rm_mix(RM_SALT_ALONE, more), call->args[1]);
@@ -262,9 +289,45 @@ static __noinline __u64 identity_of_made(struct thread_state *state, __u32 pid, 
       more = group_known(pid, handle_of(call->args[1], flags));
       return more ? rm_mix(identity, more) : 0;
     case RM_MAKES_CART_PART:
-      more = grid_part(call, pid, made);
+      if (!(call->comm_flags & RM_HAVE_RANK)) return 0;
+      more = grid_part(pid, call->handle, made, call->rank, kept_dimensions(pid, call->handle, call->args[1]));
       return more ? rm_mix(identity, more) : 0;
   }
+  return identity;
+}
+
+/* What has no identity yet, as the library's structures are not known. */
+static __noinline int keep_unnamed(struct thread_state *state, const struct rm_comm_key *key) {
+  struct rm_inflight *call = &state->call;
+  __u64 cookie = state->cookie;
+  __u32 kind = (__u8)(cookie >> 48);
+  struct mpi_unnamed unnamed = {.parent = call->handle, .kind = kind};
+  if (kind == RM_MAKES_INTER && !(cookie >> 32 & RM_COOKIE_INT_HANDLES)) {
+    unnamed.word = call->args[4];
+  } else if (kind == RM_MAKES_CART_PART && call->comm_flags & RM_HAVE_HASH && call->comm_seq != RM_NO_POSITION) {
+    unnamed.identity = rm_mix(call->hash, call->comm_seq);
+    unnamed.word = kept_dimensions(key->pid, call->handle, call->args[1]);
+  } else {
+    return 0;
+  }
+  bpf_map_update_elem(&mpi_unnamed, key, &unnamed, BPF_ANY);
+  return 0;
+}
+
+/* The identity of such a one, by what is known now; 0: still none. */
+static __noinline __u64 name_late(const struct rm_mpi *mpi, const struct rm_comm_key *key, __u64 flags, __u32 func) {
+  struct mpi_unnamed *unnamed = bpf_map_lookup_elem(&mpi_unnamed, key);
+  if (!unnamed) return 0;
+  __u64 identity = 0;
+  if (unnamed->kind == RM_MAKES_INTER) {
+    identity = inter_identity(mpi, key->pid, key->handle, unnamed->word, func);
+  } else {
+    struct rm_comm parent = {};
+    if (mpi_facts(mpi, unnamed->parent, flags, &parent))
+      identity = grid_part(key->pid, unnamed->parent, key->handle, parent.rank, unnamed->word);
+    if (identity) identity = rm_mix(unnamed->identity, identity);
+  }
+  if (identity) bpf_map_delete_elem(&mpi_unnamed, key);
   return identity;
 }
 
@@ -321,6 +384,7 @@ static __noinline int mpi_made(struct thread_state *state, __u32 pid, __u64 now,
   struct rm_comm info = {.rank = -1, .nranks = -1};
   info.hash = identity_of_made(state, pid, key.handle, mpi);
   if (info.hash) info.flags = RM_HAVE_HASH;
+  else if (mpi && !mpi->rank_at) keep_unnamed(state, &key);
   if (kind == RM_MAKES_COPY) {
     info.rank = call->rank;
     info.nranks = call->nranks;
@@ -342,6 +406,7 @@ static __noinline int mpi_freed(struct thread_state *state, __u32 pid) {
   struct rm_comm_key key = {.pid = pid, .handle = state->call.handle};
   if (bpf_map_delete_elem(&comms, &key)) return 0;
   bpf_map_delete_elem(&mpi_grids, &key);
+  bpf_map_delete_elem(&mpi_unnamed, &key);
   struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
   if (mpi && mpi->comms) __sync_fetch_and_add(&mpi->comms, -1);
   comms_change();
@@ -383,26 +448,36 @@ static __noinline int mpi_group(struct thread_state *state, __u32 pid) {
   return 0;
 }
 
-/* What MPI_COMM_WORLD, MPI_COMM_SELF are, and what is read of others. False when nothing is known that was not before. */
-static __noinline int mpi_learn(struct rm_mpi *mpi, __u64 handle, __u64 flags, struct rm_comm *info) {
+enum mpi_predefined { MPI_NONE_OF_THEM, MPI_WORLD, MPI_SELF };
+static __always_inline enum mpi_predefined predefined(const struct rm_mpi *mpi, __u64 handle, __u64 flags) {
   bool ints = flags & RM_COOKIE_INT_HANDLES;
   __u64 world = ints ? MPICH_WORLD : mpi ? mpi->world : 0, self = ints ? MPICH_SELF : mpi ? mpi->self : 0;
+  if (world && handle == world) return MPI_WORLD;
+  return self && handle == self ? MPI_SELF : MPI_NONE_OF_THEM;
+}
+
+/* What MPI_COMM_WORLD, MPI_COMM_SELF are, and what is read of others. False when nothing is known that was not before. */
+static __noinline int mpi_learn(struct rm_mpi *mpi, __u64 handle, __u64 flags, struct rm_comm *info) {
   __u32 before = info->flags;
   if (mpi && !(info->flags & RM_HAVE_RANK)) mpi_facts(mpi, handle, flags, info);
-  if (world && handle == world) {
-    info->hash = RM_WORLD;
-    info->flags |= RM_HAVE_HASH;
-  } else if (self && handle == self) {
-    struct rm_comm of_world = {};
-    if (mpi && mpi_facts(mpi, world, flags, &of_world)) {
-      info->hash = rm_mix(RM_SALT_SELF, of_world.rank);
+  switch (predefined(mpi, handle, flags)) {
+    case MPI_WORLD:
+      info->hash = RM_WORLD;
       info->flags |= RM_HAVE_HASH;
+      break;
+    case MPI_SELF: {
+      struct rm_comm of_world = {};
+      __u64 world = flags & RM_COOKIE_INT_HANDLES ? MPICH_WORLD : mpi ? mpi->world : 0;
+      if (mpi && mpi_facts(mpi, world, flags, &of_world)) {
+        info->hash = rm_mix(RM_SALT_SELF, of_world.rank);
+        info->flags |= RM_HAVE_HASH;
+      }
+      info->rank = 0;
+      info->nranks = 1;
+      info->flags |= RM_HAVE_RANK;
+      break;
     }
-    info->rank = 0;
-    info->nranks = 1;
-    info->flags |= RM_HAVE_RANK;
-  } else if (!before) {
-    info->flags |= RM_UNCOUNTED; /* it was made before we came, or with another job */
+    case MPI_NONE_OF_THEM:;
   }
   return info->flags != before;
 }
@@ -413,6 +488,8 @@ static __noinline int mpi_meet(struct thread_state *state, __u32 pid, __u64 hand
   struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
   struct rm_comm info = {.rank = -1, .nranks = -1};
   mpi_learn(mpi, handle, flags, &info);
+  /* Of others it was made before we came, or with another job. */
+  if (predefined(mpi, handle, flags) == MPI_NONE_OF_THEM) info.flags |= RM_UNCOUNTED;
   if (!state->mpi_started) {
     __u32 *process = bpf_map_lookup_elem(&tracked, &pid);
     if (process && *process & RM_MPI_STARTED) state->mpi_started = 1;
@@ -429,11 +506,21 @@ static __noinline int mpi_meet(struct thread_state *state, __u32 pid, __u64 hand
 }
 
 /* Something was not known of it when it was met. */
-static __noinline int mpi_look_again(__u32 pid, __u64 handle, __u64 flags, struct rm_comm_entry *entry) {
-  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
+static __noinline int mpi_look_again(struct thread_state *state, const struct rm_comm_key *key, __u64 flags,
+                                     struct rm_comm_entry *entry) {
+  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &key->pid);
   if (!mpi) return 0;
   struct rm_comm info = entry->info;
-  if (mpi_learn(mpi, handle, flags, &info)) entry->info = info;
+  bool news = mpi_learn(mpi, key->handle, flags, &info);
+  if (mpi->rank_at && !(info.flags & (RM_HAVE_HASH | RM_UNCOUNTED))) {
+    info.hash = name_late(mpi, key, flags, state->call.func);
+    if (info.hash) {
+      info.flags |= RM_HAVE_HASH;
+      news = true;
+      emit_begin(state, key->handle, &info, state->call.enter_ns, 0);
+    }
+  }
+  if (news) entry->info = info;
   return 0;
 }
 

@@ -13,9 +13,8 @@ pub(crate) fn communicator(user: u32, namespace: &str, relative: u64) -> u64 {
 
 /// `rm_mix`.
 fn mix(identity: u64, word: u64) -> u64 {
-    let mut identity = (identity ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    identity ^= identity >> 29;
-    identity = identity.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let identity = identity.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let identity = ((identity ^ identity >> 29) ^ word).wrapping_mul(0x94d0_49bb_1331_11eb);
     identity ^ identity >> 32
 }
 
@@ -45,5 +44,32 @@ mod tests {
             communicator(8, "4711", WORLD),
         ];
         assert!(all.iter().enumerate().all(|(at, hash)| !all[at + 1..].contains(hash)), "{all:x?}");
+    }
+
+    /// Those of the first calls on the world and on its children: a job's positions and colours are
+    /// small numbers, as the world is.
+    #[test]
+    fn no_two_ways_to_a_communicator_make_one_identity() {
+        let mut all = std::collections::HashMap::from([(WORLD, "the world".to_owned()), (0, "none".to_owned())]);
+        let mut parents = vec![(WORLD, String::new())];
+        for depth in 0..2 {
+            let mut children = vec![];
+            for (parent, way) in &parents {
+                for position in 0..12 {
+                    let whole = mix(*parent, position);
+                    // At one position there is one call: a copy, or a split.
+                    if (position + depth) % 2 == 0 {
+                        children.push((whole, format!("{way}/{position}")));
+                    } else {
+                        let split = |colour| (mix(whole, colour), format!("{way}/{position}:{colour}"));
+                        children.extend((0..12).map(split));
+                    }
+                }
+            }
+            for (identity, way) in &children {
+                assert_eq!(all.insert(*identity, way.clone()), None, "{way}, depth {depth}");
+            }
+            parents = children;
+        }
     }
 }

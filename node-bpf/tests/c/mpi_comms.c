@@ -35,9 +35,20 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(w, &world_rank);
   int r = world_rank;
+  /* at once, by the first calls on the world */
+  int early_dims[] = {2, 2}, kept[] = {1, 0};
+  MPI_Comm early_dup, early_split, early_cart, early_part;
+  MPI_Comm_dup(w, &early_dup);
+  MPI_Comm_split(w, r % 2, r, &early_split);
+  MPI_Cart_create(w, 2, early_dims, early_dims, 0, &early_cart);
+  MPI_Cart_sub(early_cart, kept, &early_part);
   while (argc > 2 && access(argv[2], F_OK)) usleep(1000);
   use("world", 100, w, -1);
   use("self", 101, MPI_COMM_SELF, -1);
+  use("dup at once", 124, early_dup, -1);
+  use("split at once", 125, early_split, -1);
+  use("cart at once", 126, early_cart, -1);
+  use("cart_sub at once", 127, early_part, -1);
   MPI_Comm_dup(w, &dup);
   use("dup", 102, dup, -1);
   MPI_Comm_dup_with_info(dup, MPI_INFO_NULL, &info);
