@@ -6,8 +6,9 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use common::job_stores::{EndedJob, T0};
 use common::jobs::{Cgroups, mpi_job};
-use common::{Lab, can_capture, rankmesh, stderr, stdout, wait_for};
+use common::{Lab, can_capture, rankmesh, run, stderr, stdout, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -232,4 +233,54 @@ fn without_an_agent_or_a_terminal_it_says_what_to_do() {
     assert!(text.contains("no agent answers on") && text.contains("rankmesh up"), "{text}");
     let output = rankmesh().args(["top", "--once", "--db", &nowhere]).output().expect("runs");
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+}
+
+#[test]
+fn of_a_span_with_several_jobs_one_is_shown_and_the_others_are_named() {
+    let lab = Lab::new();
+    let dir = lab.path("jobs");
+    std::fs::create_dir(&dir).expect("a directory");
+    EndedJob::small().write(&dir);
+    // Four minutes later another one, on one of the hosts.
+    let later = EndedJob {
+        hosts: 1,
+        late: Some((2, 100_000_000)),
+        id: "812",
+        from_ns: T0 + 240_000_000_000,
+        ..EndedJob::small()
+    };
+    later.write(&dir);
+    let db = dir.display().to_string();
+    let ask = |command: &str, more: &[&str]| {
+        let output = run(&[&[command, "--db", &db], more].concat());
+        assert!(output.status.success(), "{command} {more:?}: {}", stderr(&output));
+        (stdout(&output), stderr(&output))
+    };
+    let first = ["--between", "2026-01-01T00:00Z", "2026-01-01T00:01Z"];
+
+    let (shown, said) = ask("top", &["--once"]);
+    assert!(shown.contains("job 812") && shown.contains("rank 2 on n0") && !shown.contains("n1"), "{shown}");
+    assert!(said.contains("also in this time: job 4711 (--job 4711 shows it)"), "{said}");
+    let (jobs, _) = ask("top", &["--once", "--view", "jobs"]);
+    assert!(jobs.contains("job 812*") && jobs.contains("job 4711 ") && jobs.contains("not judged"), "{jobs}");
+    let (then, said) = ask("top", &[&["--once"], first.as_slice()].concat());
+    assert!(then.contains("job 4711") && then.contains("rank 5 on n1") && !said.contains("also"), "{then}{said}");
+    let (since, _) = ask("top", &["--once", "--since", "2026-01-01T00:00Z", "--until", "2026-01-01T00:01Z"]);
+    assert_eq!(since, then);
+
+    // The other commands take times of the same form.
+    let (jobs, _) = ask("jobs", &first);
+    assert!(jobs.contains("4711") && !jobs.contains("812"), "{jobs}");
+    let (all, _) = ask("cost", &["--timeout", "60s"]);
+    let (part, _) = ask("cost", &[&["--timeout", "60s"], first.as_slice()].concat());
+    assert_ne!(all, part);
+
+    let page = lab.path("page.html").display().to_string();
+    let (_, said) = ask("report", &["-o", &page, "--timeout", "60s"]);
+    assert!(said.contains("not on the page: others of this time: job 4711 (--job 4711 shows it)"), "{said}");
+    let html = std::fs::read_to_string(&page).expect("a page");
+    assert!(html.contains("<h1>Job 812</h1>") && html.contains("others of this time: job 4711"), "{html}");
+    let (_, said) = ask("report", &[&["-o", &page, "--timeout", "60s"], first.as_slice()].concat());
+    let html = std::fs::read_to_string(&page).expect("a page");
+    assert!(html.contains("<h1>Job 4711</h1>") && !said.contains("others"), "{said}");
 }

@@ -3,8 +3,8 @@
 //!
 //! Owns the records that capture (`node-bpf`) makes, the activity of a process that makes no
 //! progress ([`Activity`]), the clock of all times ([`unix_now_ns`]) and one that is never stepped
-//! ([`steady_now_ns`]), which tables a probe's loss leaves gaps in ([`tables`]), and how text that
-//! programs chose is shown ([`printable`]). Does not own how records are made (`node-bpf`), how
+//! ([`steady_now_ns`]), which tables a probe's loss leaves gaps in ([`tables`]), how figures are shown ([`units`])
+//! and how text that programs chose is ([`printable`]). Does not own how records are made (`node-bpf`), how
 //! they are stored (`store`) nor how they travel (`model`).
 //!
 //! The way of a record: capture makes a [`Record`] of the bytes in a ring and passes it to a
@@ -22,6 +22,7 @@ mod now;
 mod printable;
 mod steady;
 pub mod tables;
+pub mod units;
 mod walks;
 
 pub use activity::Activity;

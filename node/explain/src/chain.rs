@@ -10,6 +10,7 @@ use std::sync::Arc;
 use causes::{Cause, Collective, Gap, Recorded, Stretch};
 use model::explanation::{Example, Link};
 use record::printable;
+use record::units::duration;
 use verdicts::Kind;
 
 /// Steps that are shown.
@@ -198,20 +199,6 @@ fn median(values: impl Iterator<Item = i64>) -> Option<i64> {
     let mut values: Vec<i64> = values.collect();
     values.sort_unstable();
     values.get(values.len() / 2).copied()
-}
-
-/// A length of time with three digits.
-#[must_use]
-pub fn duration(ns: i64) -> String {
-    let (scale, unit) = match ns.unsigned_abs() {
-        0..1_000 => return format!("{ns} ns"),
-        1_000..1_000_000 => (1e3, "µs"),
-        1_000_000..1_000_000_000 => (1e6, "ms"),
-        _ => (1e9, "s"),
-    };
-    let value = ns as f64 / scale;
-    let digits = if value.abs() >= 99.95 { 0 } else { 1 };
-    format!("{value:.digits$} {unit}")
 }
 
 #[cfg(test)]

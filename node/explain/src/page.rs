@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use model::explanation::{Example, Explanation, Link};
 use record::{printable, printable_lines};
 
-use crate::chain::duration;
+use record::units::duration;
 
 /// Links of one step, events of a host: more are counted.
 const LINES: usize = 12;

@@ -6,10 +6,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::bail;
-use ask::args::{ReportFormat, TargetArgs};
+use ask::args::{ReportFormat, SpanArgs, TargetArgs};
 use ask::output::{printable, quiet, render};
 use ask::rows::Client;
-use ask::values::parse_duration;
 use ask::{Connector, Exit, Target, UsageError};
 use clap::Args;
 use explain::cost::{Money, Waste, amount};
@@ -37,9 +36,9 @@ pub struct CostArgs {
     /// Only this job; of a Slurm job with a mesh of its own, that mesh
     #[arg(long, value_name = "ID")]
     job: Option<String>,
-    /// How far back [default: all that the stores have]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    since: Option<Duration>,
+    /// Of which time; without it all that the stores have.
+    #[command(flatten)]
+    span: SpanArgs,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
     format: ReportFormat,
@@ -67,7 +66,7 @@ pub fn run(mut args: CostArgs, connector: &dyn Connector) -> anyhow::Result<Exit
     let target = args.target.of_any_job(&mut args.job, connector)?;
     let priced = Priced::of(&args.rate, &target)?;
     let client = Client::of(&target, &args.target);
-    let mut bill = bill(args.job, args.since, target.now_ns(), &client)?;
+    let mut bill = bill(args.job, args.span.resolved_ns(&target)?, &client)?;
     let complete = bill.is_complete();
     if args.target.ask.require_all && !complete {
         bail!("the answer is partial and --require-all was given: nothing is printed");
@@ -92,11 +91,11 @@ pub fn run(mut args: CostArgs, connector: &dyn Connector) -> anyhow::Result<Exit
 pub fn of(
     target: &Target,
     job: Option<String>,
-    since: Option<Duration>,
+    span_ns: Option<(i64, i64)>,
     timeout: Duration,
     rate: &RateArgs,
 ) -> anyhow::Result<Bill> {
-    let mut bill = bill(job, since, target.now_ns(), &Client::of_all(target, timeout))?;
+    let mut bill = bill(job, span_ns, &Client::of_all(target, timeout))?;
     price(&mut bill, Priced::of(rate, target)?.as_ref());
     Ok(bill)
 }
@@ -111,7 +110,7 @@ pub fn so_far(target: &Target, place: &Place, patience: Duration, priced: Option
         place.pid
     ));
     let job = jobs.ok()?.rows.first().map(|row| text(row, 0))?;
-    let mut bill = bill(Some(job), None, target.now_ns(), &client).ok()?;
+    let mut bill = bill(Some(job), None, &client).ok()?;
     price(&mut bill, priced);
     (bill.waited.asked_since_ns < bill.until_ns).then_some(bill)
 }
@@ -144,13 +143,12 @@ impl Bill {
     }
 }
 
-fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, client: &Client<'_>) -> anyhow::Result<Bill> {
+fn bill(job: Option<String>, span_ns: Option<(i64, i64)>, client: &Client<'_>) -> anyhow::Result<Bill> {
     let of_job = job.as_ref().map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
-    let back = |since: Duration| now_ns.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
-    let since_ns = since.map_or(0, back);
+    let (since_ns, until_ns) = span_ns.unwrap_or((0, i64::MAX));
     let comms = client.ask(format!(
         "SELECT comm_hash, min(ts_ns), max(ts_ns), count(*) FROM collectives \
-         WHERE ts_ns >= {since_ns} AND comm_hash IS NOT NULL{of_job} GROUP BY comm_hash"
+         WHERE ts_ns >= {since_ns} AND ts_ns < {until_ns} AND comm_hash IS NOT NULL{of_job} GROUP BY comm_hash"
     ))?;
     let mut coverage = comms.coverage;
     let hashes: Vec<String> =
@@ -159,8 +157,8 @@ fn bill(job: Option<String>, since: Option<Duration>, now_ns: i64, client: &Clie
         let whose = job.as_ref().map_or_else(String::new, |job| format!(" of job {job}"));
         return Err(UsageError(format!("no collectives{whose} are stored in this time")).into());
     }
-    let first_ns = comms.rows.iter().filter_map(|row| integer(row, 1)).min().unwrap_or(now_ns).max(since_ns);
-    let last_ns = comms.rows.iter().filter_map(|row| integer(row, 2)).max().unwrap_or(now_ns);
+    let first_ns = comms.rows.iter().filter_map(|row| integer(row, 1)).min().unwrap_or(since_ns);
+    let last_ns = comms.rows.iter().filter_map(|row| integer(row, 2)).max().unwrap_or(since_ns);
     let calls = comms.rows.iter().filter_map(|row| integer(row, 3)).sum();
     let of = Calls { comms: hashes, span_ns: (first_ns, last_ns), calls };
     let waited = waits::waited(client, &of, &Named::ask(client), &mut coverage)?;

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use ask::output::printable;
 use ask::rows::Rows;
 use ask::values::Ranks;
-use ask::{Connector, Exit, Span, Target, UsageError};
+use ask::{Connector, Exit, Target, UsageError};
 use model::cells::{integer_of, text_of};
 use model::{Coverage, StragglersQuestion};
 use query_planner::Value;
@@ -124,16 +124,12 @@ fn only(args: &ExportArgs, who: &HashMap<(String, i64), Who>) -> Option<BTreeSet
 
 /// The span that is asked for, on the clock of the target.
 fn span(args: &ExportArgs, target: &Target) -> anyhow::Result<(i64, i64)> {
-    let now_ns = target.now_ns();
-    let since_ns = match args.span.resolved(target)? {
-        Span::Between(since_ns, until_ns) => return Ok((since_ns, until_ns)),
-        Span::Back(ms) => now_ns.saturating_sub_unsigned(ms.saturating_mul(1_000_000)),
-        Span::Last => {
-            eprintln!("the last minute; --since TIME or --between A B for more");
-            now_ns.saturating_sub(BACK_NS)
-        }
-    };
-    Ok((since_ns.max(0), now_ns))
+    let (since_ns, until_ns) = args.span.resolved_ns(target)?.unwrap_or_else(|| {
+        eprintln!("the last minute; --since TIME or --between A B for more");
+        let now_ns = target.now_ns();
+        (now_ns.saturating_sub(BACK_NS), now_ns)
+    });
+    Ok((since_ns.max(0), until_ns))
 }
 
 /// What a question is about.

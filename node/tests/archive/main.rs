@@ -19,7 +19,14 @@ use store::{Finding, Store, StoreConfig};
 
 /// Two hosts, eight ranks, two hours and a half.
 fn job() -> EndedJob {
-    EndedJob { hosts: 2, local: 4, steps: 900, step_ns: 10_000_000_000, late: Some((5, 100_000_000)) }
+    EndedJob {
+        hosts: 2,
+        local: 4,
+        steps: 900,
+        step_ns: 10_000_000_000,
+        late: Some((5, 100_000_000)),
+        ..EndedJob::small()
+    }
 }
 
 /// A question of docs/investigations that other engines can be asked, too.

@@ -30,12 +30,20 @@ pub struct EndedJob {
     pub step_ns: i64,
     /// The late rank, and by how much, from the middle of the job on.
     pub late: Option<(u32, i64)>,
+    pub id: &'static str,
+    /// When it begins, Unix nanoseconds.
+    pub from_ns: i64,
 }
 
 impl EndedJob {
     /// Eight ranks on two hosts for half a minute, rank 5 late.
     pub fn small() -> Self {
-        Self { hosts: 2, local: 4, steps: 100, step_ns: 200 * MS, late: Some((5, 100 * MS)) }
+        Self { hosts: 2, local: 4, steps: 100, step_ns: 200 * MS, late: Some((5, 100 * MS)), id: "4711", from_ns: T0 }
+    }
+
+    /// Its number among jobs that begin one after the other, minutes apart.
+    fn number(&self) -> u64 {
+        u64::try_from((self.from_ns - T0) / (60 * SECOND)).expect("none is earlier")
     }
 
     fn late_ns(&self, rank: u32, step: i64) -> i64 {
@@ -47,7 +55,7 @@ impl EndedJob {
 
     /// When the last step ends.
     pub fn until_ns(&self) -> i64 {
-        T0 + self.begin_ns(self.steps)
+        self.from_ns + self.begin_ns(self.steps)
     }
 
     fn begin_ns(&self, step: i64) -> i64 {
@@ -78,19 +86,19 @@ impl EndedJob {
     /// When a rank enters the collective of a step.
     fn entry_ns(&self, rank: u32, step: i64) -> i64 {
         let compute = 150 * MS + i64::from((rank * 7 + u32::try_from(step).expect("few") * 13) % 11) * MS / 5;
-        T0 + self.begin_ns(step) + compute + self.late_ns(rank, step)
+        self.from_ns + self.begin_ns(step) + compute + self.late_ns(rank, step)
     }
 
     fn rank(&self, ingest: &Ingest, rank: u32, local: u32, lasts: &[i64]) {
-        let pid = 1_000 + local;
+        let pid = 1_000 + 100 * u32::try_from(self.number()).expect("few jobs") + local;
         let is_late = self.late.is_some_and(|(late, _)| late == rank);
         ingest.record(Record::Process(ProcessSeen {
             pid,
-            start_ns: T0,
+            start_ns: self.from_ns,
             comm: if is_late { HOSTILE.to_owned() } else { "python".to_owned() },
             rank: i32::try_from(rank).ok(),
             local_rank: i32::try_from(local).ok(),
-            job_id: Some("4711".to_owned()),
+            job_id: Some(self.id.to_owned()),
             ..ProcessSeen::default()
         }));
         for step in 0..self.steps {
@@ -104,7 +112,7 @@ impl EndedJob {
                 rank: i32::try_from(rank).ok(),
                 local_rank: i32::try_from(local).ok(),
                 nranks: i32::try_from(self.hosts * self.local).ok(),
-                comm_hash: Some(0xFEDC_0000_0000_0001),
+                comm_hash: Some(0xFEDC_0000_0000_0001 + self.number()),
                 func: "all_reduce",
                 seq,
                 comm_seq: seq,
@@ -116,7 +124,7 @@ impl EndedJob {
                 tier: 1,
                 ret: Some(0),
                 cgroup_id: 1,
-                job_id: Some("4711".into()),
+                job_id: Some(self.id.into()),
                 ..Collective::default()
             }));
             ingest.record(Record::CudaCall(CudaCall {
@@ -155,7 +163,7 @@ impl EndedJob {
         // Two requests at once, neither of them within the other; a fault; the end.
         for (begin, length) in [(10, 20), (20, 25)] {
             ingest.record(Record::Host(HostRecord::Block(BlockIo {
-                ts_ns: T0 + begin * MS,
+                ts_ns: self.from_ns + begin * MS,
                 duration_ns: length * MS,
                 queue_ns: Some(MS),
                 pid,
@@ -169,7 +177,7 @@ impl EndedJob {
             })));
         }
         ingest.record(Record::Host(HostRecord::Memory(MemoryEvent {
-            ts_ns: T0 + 50 * MS,
+            ts_ns: self.from_ns + 50 * MS,
             duration_ns: Some(3 * MS),
             count: 1,
             event: "major_fault",
@@ -194,10 +202,10 @@ impl EndedJob {
     }
 
     fn host(&self, ingest: &Ingest, host: u32) {
-        let seconds = (self.until_ns() - T0) / SECOND;
+        let seconds = (self.until_ns() - self.from_ns) / SECOND;
         let every = usize::try_from(1 + seconds / 50_000).expect("few");
         for second in (0..seconds).step_by(every) {
-            let ts_ns = T0 + second * SECOND;
+            let ts_ns = self.from_ns + second * SECOND;
             let throttled = host == 1 && second % 10 == 3;
             ingest.record(Record::Host(HostRecord::Gpu(GpuSample {
                 ts_ns,
@@ -215,7 +223,7 @@ impl EndedJob {
         }
         if host == 0 {
             ingest.annotation(Annotation {
-                ts_ns: T0 + 2 * SECOND,
+                ts_ns: self.from_ns + 2 * SECOND,
                 text: format!("epoch 2 {HOSTILE}"),
                 attributes: r#"{"epoch":"2"}"#.to_owned(),
                 uid: Some(1_000),
@@ -223,7 +231,7 @@ impl EndedJob {
             if let Some((rank, by_ns)) = self.late {
                 ingest.finding(Finding {
                     ts_ns: self.until_ns(),
-                    since_ns: T0 + self.begin_ns(self.steps / 2),
+                    since_ns: self.from_ns + self.begin_ns(self.steps / 2),
                     until_ns: self.until_ns(),
                     verdict: "rank".to_owned(),
                     rank: i32::try_from(rank).ok(),
@@ -235,7 +243,7 @@ impl EndedJob {
             }
         }
         ingest.record(Record::Net(NetEvent {
-            ts_ns: T0 + 70 * MS,
+            ts_ns: self.from_ns + 70 * MS,
             event: "tcp_retransmit_skb",
             pid: None,
             rank: None,

@@ -128,7 +128,7 @@ impl Around<'_> {
                     text(row, 0),
                     integer(row, 1).unwrap_or(0),
                     explain::page::clock(integer(row, 2).unwrap_or(0)),
-                    explain::chain::duration(integer(row, 3).unwrap_or(0))
+                    record::units::duration(integer(row, 3).unwrap_or(0))
                 )
             })
             .collect())

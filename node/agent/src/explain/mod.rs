@@ -213,8 +213,8 @@ fn ruled_out(cause: &Cause) -> Vec<String> {
         format!(
             "{}: {} in its late intervals, {} of its peer",
             part.kind.name(),
-            chain::duration(part.culprit_ns),
-            chain::duration(part.peer_ns)
+            record::units::duration(part.culprit_ns),
+            record::units::duration(part.peer_ns)
         )
     });
     let named: Vec<&str> = cause.named.iter().map(|kind| chain::table(*kind)).collect();

@@ -154,8 +154,8 @@ pub(super) fn network(network: &Network, found: &mut Explanation) {
             "{} of {} collectives had such segments and took {} instead of {}; longer by",
             network.with_retransmissions,
             network.collectives,
-            explain::chain::duration(network.slow_ns),
-            explain::chain::duration(network.usual_ns)
+            record::units::duration(network.slow_ns),
+            record::units::duration(network.usual_ns)
         ),
         evidence: "collectives".to_owned(),
         tier: Some(1),

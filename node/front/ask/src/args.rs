@@ -71,7 +71,8 @@ pub struct TargetArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub struct SpanArgs {
     /// From then on: 10m (ago; of --db before its newest row), 14:05, 2026-11-22T03:00 (this host's
-    /// zone) [default: the standing verdict, which every agent keeps; of --db the last minute]
+    /// zone) [default: what stands now, of --db its last minute; for jobs and cost all there is, for
+    /// a report that of --db, or an agent's last ten minutes]
     #[arg(long, value_name = "TIME", value_parser = parse_when)]
     pub since: Option<When>,
     /// With --since: up to then

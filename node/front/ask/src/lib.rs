@@ -27,7 +27,7 @@ mod wait;
 
 pub use backend::{Backend, Connector, NoAnswer, Piece, Reply, Stopped, Take};
 pub use exit::{Exit, RanOnNode, UsageError, is_broken_pipe};
-pub use jobs::UnknownJob;
+pub use jobs::{Chosen, JobSeen, UnknownJob};
 pub use socket::SocketBackend;
 pub use target::{Span, Target};
 pub use wait::{Deadline, deliver, run_until_stopped};

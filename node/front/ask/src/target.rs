@@ -308,6 +308,21 @@ impl SpanArgs {
             }
         }
     }
+
+    /// The span as Unix nanoseconds, of lengths up to [`Target::now_ns`]; none where none was given.
+    ///
+    /// # Errors
+    /// As [`Self::resolved`].
+    pub fn resolved_ns(&self, target: &Target) -> Result<Option<(i64, i64)>, UsageError> {
+        Ok(match self.resolved(target)? {
+            Span::Last => None,
+            Span::Back(ms) => {
+                let now_ns = target.now_ns();
+                Some((now_ns.saturating_sub_unsigned(ms.saturating_mul(1_000_000)), now_ns))
+            }
+            Span::Between(since_ns, until_ns) => Some((since_ns, until_ns)),
+        })
+    }
 }
 
 /// Says on standard error which span was meant, where the text left the zone to this host.

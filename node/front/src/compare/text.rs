@@ -1,8 +1,8 @@
 //! A comparison as text: a table of figures, then what each side was like.
 
 use ask::output::render;
-use explain::chain::duration;
 use explain::compare::{Change, Outcome};
+use record::units::duration;
 
 use super::Comparison;
 

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use ask::output::{printable, render};
 use model::health::Health;
+use record::units::duration;
 
 use super::judge::{Examination, Examined, Finding, State};
 
@@ -36,8 +37,6 @@ fn row(examination: &Examination, member: &Examined) -> Vec<String> {
         .and_then(|health| health.reached.iter().find(|reached| reached.node == member.name))
         .and_then(|reached| reached.way);
     let health = |of: fn(&Health) -> String| member.health.as_ref().map_or_else(|| "?".to_owned(), of);
-    #[allow(clippy::cast_precision_loss)] // for people
-    let ms = |ns: i64| format!("{:.2} ms", ns as f64 / 1e6);
     let name = match (&member.by_way_of, member.name == examination.asked_by) {
         (_, true) => format!("{} (this node)", member.name),
         (Some(by), _) => format!("{} (by way of {by})", member.name),
@@ -50,8 +49,8 @@ fn row(examination: &Examination, member: &Examined) -> Vec<String> {
         member.version.clone(),
         health(|health| health.kernel.clone()),
         health(|health| health.capture.clone()),
-        way.map_or_else(String::new, |way| format!("{} ± {}", ms(way.offset_ns), ms(way.bound_ns))),
-        way.map_or_else(String::new, |way| ms(way.rtt_ns)),
+        way.map_or_else(String::new, |way| format!("{} ± {}", duration(way.offset_ns), duration(way.bound_ns))),
+        way.map_or_else(String::new, |way| duration(way.rtt_ns)),
         way.map_or_else(String::new, |way| way.mtu.to_string()),
         health(|health| match (health.certificate_ends_ns - health.now_ns) / 3_600_000_000_000 {
             _ if health.certificate_ends_ns == 0 => "?".to_owned(),

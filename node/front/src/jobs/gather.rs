@@ -1,7 +1,6 @@
 //! The questions that a list of jobs is made of.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use ask::UsageError;
 use ask::rows::Client;
@@ -22,18 +21,12 @@ const CYCLE_CALLS: usize = 4_096;
 ///
 /// # Errors
 /// As [`Client::ask`]; no job is stored of that time.
-pub(super) fn jobs(
-    job: Option<&str>,
-    since: Option<Duration>,
-    now_ns: i64,
-    client: &Client<'_>,
-) -> anyhow::Result<Jobs> {
-    let back = |since: Duration| now_ns.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
-    let since_ns = since.map_or(i64::MIN, back);
+pub(super) fn jobs(job: Option<&str>, span_ns: Option<(i64, i64)>, client: &Client<'_>) -> anyhow::Result<Jobs> {
+    let (since_ns, until_ns) = span_ns.unwrap_or((i64::MIN, i64::MAX));
     let of_job = job.map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
     let calls = client.ask(format!(
         "SELECT job_id, node, pid, comm_hash, func, count(*), min(ts_ns), max(ts_ns + ifnull(duration_ns, 0)), \
-         max(nranks) FROM collectives WHERE ts_ns >= {since_ns}{of_job} GROUP BY job_id, node, pid, comm_hash, func"
+         max(nranks) FROM collectives WHERE ts_ns >= {since_ns} AND ts_ns < {until_ns}{of_job} GROUP BY job_id, node, pid, comm_hash, func"
     ))?;
     let mut coverage = calls.coverage;
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
@@ -54,7 +47,7 @@ pub(super) fn jobs(
     }
     let findings = client.ask(format!(
         "SELECT {NAMED}, verdict, cause, cost_gpu_s FROM findings WHERE verdict NOT IN {NO_VERDICTS} \
-         AND until_ns >= {since_ns} ORDER BY ts_ns"
+         AND until_ns >= {since_ns} AND since_ns < {until_ns} ORDER BY ts_ns"
     ));
     let findings = match findings {
         Ok(found) => {

@@ -8,13 +8,11 @@ mod print;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::bail;
-use ask::args::{ReportFormat, TargetArgs};
+use ask::args::{ReportFormat, SpanArgs, TargetArgs};
 use ask::output::{printable, quiet};
 use ask::rows::Client;
-use ask::values::parse_duration;
 use ask::{Connector, Exit};
 use clap::{Args, ValueEnum};
 use explain::repeat::Suspect;
@@ -38,9 +36,9 @@ pub struct JobsArgs {
     /// Only this job; of a Slurm job with a mesh of its own, that mesh
     #[arg(long, value_name = "ID")]
     job: Option<String>,
-    /// Jobs that made calls so far back [default: all that the stores have]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    since: Option<Duration>,
+    /// Jobs that made calls in that time; without it all that the stores have.
+    #[command(flatten)]
+    span: SpanArgs,
     /// Ask Slurm's accounting about the jobs: auto where this host has sacct
     #[arg(long, value_enum, default_value_t = Sacct::Auto)]
     sacct: Sacct,
@@ -142,7 +140,7 @@ pub fn run(mut args: JobsArgs, connector: &dyn Connector) -> anyhow::Result<Exit
     let target = args.target.of_any_job(&mut args.job, connector)?;
     let priced = Priced::of(&args.rate, &target)?;
     let client = Client::of(&target, &args.target);
-    let mut jobs = gather::jobs(args.job.as_deref(), args.since, target.now_ns(), &client)?;
+    let mut jobs = gather::jobs(args.job.as_deref(), args.span.resolved_ns(&target)?, &client)?;
     let complete = jobs.is_complete();
     if args.target.ask.require_all && !complete {
         bail!("the answer is partial and --require-all was given: nothing is printed");

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ask::UsageError;
 use ask::output::{printable, render};
-use explain::chain::duration;
 use explain::cost::amount;
+use record::units::duration;
 use rusqlite::{Connection, params};
 use serde::Serialize;
 use store::exchange::{ExchangeError, Export, export};

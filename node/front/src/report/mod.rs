@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use ask::args::{SpanArgs, TargetArgs};
 use ask::output::printable;
-use ask::{Connector, Exit, Span};
+use ask::{Chosen, Connector, Exit};
 use clap::Args;
 use model::board::{Board, BoardQuestion};
 use model::cells::{integer_of, text_of};
@@ -58,7 +58,8 @@ pub struct ReportArgs {
     /// What a GPU costs.
     #[command(flatten)]
     rate: RateArgs,
-    /// Only this job; of a Slurm job with a mesh of its own, that mesh
+    /// This job [default: the one that called last]; of a Slurm job with a mesh of its own, that
+    /// mesh
     #[arg(long, value_name = "ID")]
     job: Option<String>,
     /// The page to write; one that is there is replaced
@@ -72,16 +73,16 @@ pub struct ReportArgs {
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(mut args: ReportArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     let target = args.target.of_any_job(&mut args.job, connector)?;
-    let span_ns = match args.span.resolved(&target)? {
-        Span::Between(since_ns, until_ns) => (since_ns, until_ns),
-        Span::Back(ms) => (target.now_ns().saturating_sub_unsigned(ms.saturating_mul(1_000_000)), target.now_ns()),
-        Span::Last => match target.stored_ns() {
-            Some((oldest_ns, newest_ns)) => (oldest_ns, newest_ns + 1),
-            None => (target.now_ns() - BACK_NS, target.now_ns()),
-        },
-    };
+    let span_ns = args.span.resolved_ns(&target)?.unwrap_or_else(|| match target.stored_ns() {
+        Some((oldest_ns, newest_ns)) => (oldest_ns, newest_ns + 1),
+        None => (target.now_ns() - BACK_NS, target.now_ns()),
+    });
     let mut asking = Asking::of(&target, &args.target);
-    let page = page(&mut asking, &args, span_ns)?;
+    let chosen =
+        Chosen::of(&target.jobs_in(span_ns, asking.timeout_ms).context("asking for jobs")?, args.job.as_deref());
+    args.job = chosen.job;
+    let mut page = page(&mut asking, &args, span_ns)?;
+    page.lacking.extend(chosen.others.map(|others| ("others of this time".to_owned(), others)));
     let complete = page.coverage.is_complete();
     for line in page.coverage.lines() {
         eprintln!("{}", printable(&line));
@@ -132,7 +133,7 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
         span_ns: (start_ns, ended_ns.max(start_ns + 1)),
         ..Page::default()
     };
-    page.job = job_of(asking, args)?;
+    page.job = args.job.clone().unwrap_or_default();
     match board(asking, args, page.span_ns, ranks) {
         Ok(board) => page.board = Some(board),
         Err(error) => page.lacking.push(("heat map".to_owned(), format!("{error:#}"))),
@@ -166,19 +167,6 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
     page.asked = std::mem::take(&mut asking.asked);
     page.coverage = asking.coverage.clone();
     Ok(page)
-}
-
-/// The job's name; empty where there are several, or none is known.
-fn job_of(asking: &mut Asking<'_>, args: &ReportArgs) -> anyhow::Result<String> {
-    if let Some(job) = &args.job {
-        return Ok(job.clone());
-    }
-    let sql = "SELECT DISTINCT job_id FROM processes WHERE job_id IS NOT NULL LIMIT 2".to_owned();
-    let jobs = asking.try_ask("jobs", sql)?.rows;
-    Ok(match jobs.as_slice() {
-        [job] => job.first().and_then(text_of).unwrap_or_default(),
-        _ => String::new(),
-    })
 }
 
 /// What ranks did, in windows as short as the map has room for.

@@ -12,7 +12,7 @@ mod terminal;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use ask::args::SocketArg;
+use ask::args::{SocketArg, SpanArgs};
 use ask::{Connector, Exit, Target, UsageError};
 use clap::{Args, ValueEnum};
 use top::{Colours, Look, View};
@@ -31,6 +31,9 @@ pub struct TopArgs {
     /// cluster
     #[arg(long, value_name = "ID")]
     job: Option<String>,
+    /// Of which time; without it what stands now, of --db its last minute.
+    #[command(flatten)]
+    span: SpanArgs,
     /// The view to begin with
     #[arg(long, value_enum, default_value_t = View::Ranks)]
     view: View,

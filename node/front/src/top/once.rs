@@ -21,8 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const WIDTH: u16 = 120;
 
 pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<Exit> {
-    let watched = if target.is_stores() {
-        past::watched(&target, args.job.as_deref().map(past::job_id), None)?
+    let span_ns = args.span.resolved_ns(&target)?;
+    let is_past = target.is_stores() || span_ns.is_some();
+    let watched = if is_past {
+        past::watched(&target, args.job.as_deref().map(past::job_id), span_ns)?
     } else {
         first(&target, args)?
     };
@@ -38,19 +40,26 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
         return Ok(exit);
     }
     let mut data = Data::of(target.description(), target.is_stores());
-    data.show_at = target.is_stores().then_some(watched.at_ns);
+    data.show_at = is_past.then_some(watched.at_ns);
     let at_ns = watched.at_ns;
+    // Of the past the job that was chosen there, else as it was asked.
+    let job = if is_past { watched.job.as_ref().and_then(|job| job.id.clone()) } else { args.job.clone() };
+    if let Some(job) = watched.job.as_ref().filter(|_| is_past) {
+        for note in job.notes.iter().filter(|note| note.starts_with(past::ALSO)) {
+            eprintln!("{}", ask::output::printable(note));
+        }
+    }
     data.watch(watched, 0);
     let mut app = App::at(args.view);
-    let fetcher = Fetcher::new(&target, args.job.as_deref().map(past::job_id).map(str::to_owned));
+    let fetcher = Fetcher::new(&target, job.as_deref().map(past::job_id).map(str::to_owned));
     let needs_board = matches!(app.view(), View::Ranks | View::Heat | View::Rank);
     if needs_board {
-        let board = if target.is_stores() {
-            past::board(&target, args.job.as_deref().map(past::job_id), at_ns)
+        let board = if is_past {
+            past::board(&target, job.as_deref(), at_ns)
         } else {
             let since_ns = Some(at_ns.saturating_sub(source::LAST_MINUTE_NS));
             target.board(BoardQuestion {
-                job: args.job.clone(),
+                job: job.clone(),
                 since_ns,
                 timeout_ms: source::millis(PATIENCE),
                 ..BoardQuestion::default()

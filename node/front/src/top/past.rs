@@ -2,10 +2,10 @@
 //! current state: the same screens show both.
 
 use anyhow::Context;
-use ask::Target;
+use ask::{Chosen, JobSeen, Target};
 use explain::watched;
 use model::board::{Board, BoardQuestion};
-use model::watch::{NodeNow, WATCH_VERSION, Watched};
+use model::watch::{JobNow, NodeNow, WATCH_VERSION, Watched};
 use model::{Coverage, LocalRequest, Missing, StragglersQuestion};
 use serde_json::Value;
 use verdicts::Report;
@@ -18,6 +18,9 @@ const LAST_MS: u64 = 60_000;
 const WINDOWS_NS: i64 = 120_000_000_000;
 /// Time for one question.
 const TIMEOUT_MS: u64 = 60_000;
+
+/// How the note on other jobs of the time begins.
+pub(super) const ALSO: &str = "also in this time: ";
 
 /// The id of a job in the stores' rows: those do not distinguish its steps.
 pub(super) fn job_id(job: &str) -> &str {
@@ -32,14 +35,18 @@ pub(super) fn before(at_ns: i64) -> (i64, i64) {
     (at_ns.saturating_sub(LOOKBACK_NS), at_ns)
 }
 
-/// The state by the calls of a span; without one at the end of the last calls in the stores.
+/// The state by the calls of a span; without one at the end of the last calls in the stores. Of
+/// several jobs that of `job`, or of the one that called last.
 ///
 /// # Errors
 /// The stores give no answer.
 pub fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> anyhow::Result<Watched> {
+    let time = span.or_else(|| target.stored_ns().map(|(oldest_ns, newest_ns)| (oldest_ns, newest_ns + 1)));
+    let seen = time.map(|time| target.jobs_in(time, TIMEOUT_MS)).transpose()?.unwrap_or_default();
+    let Chosen { job, others } = Chosen::of(&seen, job);
     let question = StragglersQuestion {
         since_ms: Some(LAST_MS),
-        job: job.map(str::to_owned),
+        job: job.clone(),
         comm: None,
         timeout_ms: TIMEOUT_MS,
         nodes: Vec::new(),
@@ -53,15 +60,18 @@ pub fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> 
         report.evidence.until_ns.min(last_ns)
     });
     let mut shown = watched::job(&report, None);
-    shown.name = job.map_or_else(|| "all jobs of the stores".to_owned(), |job| format!("job {job}"));
-    shown.id = job.map(str::to_owned);
+    shown.name = job.as_ref().map_or_else(|| "calls that name no job".to_owned(), |job| format!("job {job}"));
+    shown.id = job;
     shown.until_ns = end_ns;
+    shown.notes.extend(others.map(|others| format!("{ALSO}{others}")));
+    let rest = seen.iter().filter(|seen| seen.id.is_some() && seen.id != shown.id).map(not_judged);
+    let jobs = std::iter::once(shown.clone()).chain(rest).collect();
     let judged = &report.coverage;
     Ok(Watched {
         version: WATCH_VERSION,
         agent: String::new(),
         at_ns: end_ns,
-        jobs: vec![shown.clone()],
+        jobs,
         job: Some(shown),
         ranks: watched::ranks(&report),
         brief: None,
@@ -78,6 +88,19 @@ pub fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> 
         },
         own: None,
     })
+}
+
+/// A job that made calls in the time and is not the one that is shown.
+fn not_judged(seen: &JobSeen) -> JobNow {
+    let ran = record::units::duration(seen.span_ns.1 - seen.span_ns.0);
+    JobNow {
+        name: seen.id.as_ref().map(|id| format!("job {id}")).unwrap_or_default(),
+        id: seen.id.clone(),
+        verdict: "not judged".to_owned(),
+        sentence: format!("{} calls in {ran} of this time; Enter judges it", seen.calls),
+        until_ns: seen.span_ns.1,
+        ..JobNow::default()
+    }
 }
 
 /// The windows up to `at_ns`, out of the stores.

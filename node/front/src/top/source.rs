@@ -71,6 +71,8 @@ struct Wanted {
     number: AtomicU64,
     /// The time that is shown; none: now.
     at_ns: Mutex<Option<i64>>,
+    /// The span that the command names: it is judged as a whole at its end.
+    span_ns: Option<(i64, i64)>,
     /// The job that was shown when another time was chosen, where none was named.
     shown: Mutex<Option<String>>,
 }
@@ -105,13 +107,14 @@ pub(super) fn explained(error: anyhow::Error) -> anyhow::Error {
 }
 
 impl Source {
-    /// Starts fetching for `job`; events go to `to`.
-    pub(super) fn start(target: Target, job: Option<String>, to: Sender<Event>) -> Self {
-        let wanted = Arc::new(Wanted { job: Mutex::new(job), ..Wanted::default() });
+    /// Starts fetching for `job`, with a span at its end; events go to `to`.
+    pub(super) fn start(target: Target, job: Option<String>, span_ns: Option<(i64, i64)>, to: Sender<Event>) -> Self {
+        let wanted = Arc::new(Wanted { job: Mutex::new(job), span_ns, ..Wanted::default() });
         let source = Self { target: Arc::new(target), wanted, to };
-        if source.target.is_stores() {
-            source.show(None, true);
-        } else {
+        if source.target.is_stores() || span_ns.is_some() {
+            source.show(span_ns.map(|(_, until_ns)| until_ns), true);
+        }
+        if !source.target.is_stores() {
             source.spawn(watch);
             source.spawn(windows);
         }
@@ -157,8 +160,14 @@ impl Source {
                 return;
             }
             let job = wanted.job_of_past();
-            let found = past::watched(target, job.as_deref(), at_ns.map(past::before)).and_then(|watched| {
-                let board = (windows && is_wanted()).then(|| past::board(target, job.as_deref(), watched.at_ns));
+            let span_ns = at_ns.map(|at_ns| match wanted.span_ns {
+                Some(span_ns) if span_ns.1 == at_ns => span_ns,
+                _ => past::before(at_ns),
+            });
+            let found = past::watched(target, job.as_deref(), span_ns).and_then(|watched| {
+                // Of the same job as the verdict.
+                let job = watched.job.as_ref().and_then(|job| job.id.as_deref());
+                let board = (windows && is_wanted()).then(|| past::board(target, job, watched.at_ns));
                 Ok((Box::new(watched), board.transpose()?.map(Box::new)))
             });
             let _ = to.send(Event::Past(number, found.map_err(|error| format!("{error:#}"))));

@@ -87,14 +87,18 @@ fn leave() {
 pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<Exit> {
     let (to, from) = mpsc::channel();
     listen_to_signals(to.clone())?;
-    let data = Data::of(target.description(), target.is_stores());
+    let span_ns = args.span.resolved_ns(&target)?;
+    let mut data = Data::of(target.description(), target.is_stores());
+    if let Some((_, until_ns)) = span_ns {
+        (data.show_at, data.is_loading) = (Some(until_ns), true);
+    }
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         leave();
         before(info);
     }));
     let mut screen = Screen::take()?;
-    let source = Source::start(target, args.job.clone(), forward(to.clone()));
+    let source = Source::start(target, args.job.clone(), span_ns, forward(to.clone()));
     read_keys(to);
     let ended =
         Session { app: App::at(args.view), data, look, source, started: Instant::now() }.run(&mut screen, &from);

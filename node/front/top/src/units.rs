@@ -5,23 +5,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use record::printable;
 
-/// A length of time in at most six columns: `340us`, `12.3ms`, `1.20s`, `3m05s`, `2h10m`.
-pub(crate) fn duration(ns: i64) -> String {
-    let sign = if ns < 0 { "-" } else { "" };
-    let us = ns.unsigned_abs() / 1_000;
-    let body = match us {
-        0..1_000 => format!("{us}us"),
-        1_000..10_000 => format!("{:.1}ms", us as f64 / 1e3),
-        10_000..1_000_000 => format!("{}ms", us / 1_000),
-        1_000_000..10_000_000 => format!("{:.2}s", us as f64 / 1e6),
-        10_000_000..100_000_000 => format!("{:.1}s", us as f64 / 1e6),
-        100_000_000..6_000_000_000 => format!("{}m{:02}s", us / 60_000_000, us / 1_000_000 % 60),
-        _ => format!("{}h{:02}m", us / 3_600_000_000, us / 60_000_000 % 60),
-    };
-    format!("{sign}{body}")
-}
+pub(crate) use record::units::short_duration as duration;
 
-/// The same; `-` where it is not known.
+/// A length of time; `-` where it is not known.
 pub(crate) fn maybe(ns: Option<i64>) -> String {
     ns.map_or_else(|| "-".to_owned(), duration)
 }
@@ -29,7 +15,13 @@ pub(crate) fn maybe(ns: Option<i64>) -> String {
 /// A share as per cent.
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
-    if percent.abs() >= 9.95 { format!("{percent:.0}%") } else { format!("{percent:.1}%") }
+    if percent.abs() >= 9.95 { format!("{percent:.0}%") } else { format!("{}%", tenths(percent)) }
+}
+
+/// A figure with one decimal; what rounds to nothing has no sign.
+pub(crate) fn tenths(figure: f64) -> String {
+    let figure = if figure.abs() < 0.05 { 0.0 } else { figure };
+    format!("{figure:.1}")
 }
 
 /// A count in at most five columns: `950`, `12.3k`, `4.0M`.
@@ -94,12 +86,7 @@ mod tests {
 
     #[test]
     fn figures_fit_their_columns() {
-        let texts = [0, 999_999, 1_234_000, 56_700_000, 999_999_999, 1_234_000_000, 59_900_000_000, 185_000_000_000];
-        let texts: Vec<String> = texts.into_iter().map(duration).collect();
-        assert_eq!(texts, ["0us", "999us", "1.2ms", "56ms", "999ms", "1.23s", "59.9s", "3m05s"]);
-        assert_eq!(duration(-1_500_000), "-1.5ms");
-        assert_eq!(duration(7_800_000_000_000), "2h10m");
-        assert_eq!([percent(0.034), percent(0.42), percent(-0.2)], ["3.4%", "42%", "-20%"]);
+        assert_eq!([percent(0.034), percent(0.42), percent(-0.2), percent(-0.0004)], ["3.4%", "42%", "-20%", "0.0%"]);
         assert_eq!([count(950), count(12_345), count(4_000_000)], ["950", "12.3k", "4.0M"]);
         assert_eq!(ranges(&[0, 1, 2, 3, 7, 9, 10]), "0-3,7,9-10");
         assert_eq!(ranges(&[]), "");

@@ -126,7 +126,7 @@ fn phrase(part: &Part, cause: &Cause) -> String {
 
 fn named(what: &What, part: &Part) -> String {
     let share = what.ns as f64 / part.culprit_ns.max(1) as f64;
-    let bytes = what.bytes.map_or_else(String::new, |bytes| format!(", {}", size(bytes)));
+    let bytes = what.bytes.map_or_else(String::new, |bytes| format!(", {}", record::units::bytes(bytes)));
     let part = if share < 0.95 { format!(" for {} of it", percent(share)) } else { String::new() };
     format!("{}{part}{bytes}", printable(&what.name))
 }
@@ -135,15 +135,4 @@ fn named(what: &What, part: &Part) -> String {
 #[must_use]
 pub fn advice(cause: &Cause) -> Option<&'static str> {
     cause.named.first().copied().map(next)
-}
-
-/// Bytes in the unit that suits.
-pub(crate) fn size(bytes: i64) -> String {
-    let value = bytes as f64;
-    match value {
-        v if v >= 1e9 => format!("{:.1} GB", v / 1e9),
-        v if v >= 1e6 => format!("{:.1} MB", v / 1e6),
-        v if v >= 1e3 => format!("{:.1} kB", v / 1e3),
-        _ => format!("{bytes} B"),
-    }
 }

@@ -8,7 +8,8 @@ use model::board::Board;
 use super::escape::text;
 use super::parts::{lacks, named};
 use super::sections::date;
-use super::{Lane, Mark, Page, Step, clock, duration};
+use super::{Lane, Mark, Page, Step, clock};
+use record::units::duration;
 
 /// Width of a drawing, and of the names at its left.
 const WIDTH: f64 = 960.0;

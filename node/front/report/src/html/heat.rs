@@ -8,7 +8,8 @@ use model::board::{Board, BoardWindow, Time};
 use serde_json::{Value as Json, json};
 
 use super::parts::{lacks, named};
-use super::{Page, clock, duration, escape};
+use super::{Page, clock, escape};
+use record::units::duration;
 
 /// A rank's sums over the whole board.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

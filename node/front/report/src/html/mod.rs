@@ -197,8 +197,3 @@ pub fn render(page: &Page) -> String {
 fn clock(unix_ns: i64) -> String {
     explain::page::clock(unix_ns)
 }
-
-/// A length of time with three digits.
-fn duration(ns: i64) -> String {
-    explain::chain::duration(ns)
-}

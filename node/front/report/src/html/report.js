@@ -7,10 +7,10 @@
 
   // A length of time in microseconds, with three digits.
   const shown = (us) => {
-    for (const [scale, unit] of [[1e6, "s"], [1e3, "ms"]]) {
-      if (us >= scale) return (us / scale).toFixed(us / scale >= 99.95 ? 0 : 1) + " " + unit;
+    for (const [scale, unit] of [[1e6, "s"], [1e3, "ms"], [1, "µs"]]) {
+      const size = us / scale;
+      if (size >= 0.9995 || unit === "µs") return size.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2) + " " + unit;
     }
-    return Math.round(us) + " µs";
   };
 
   const board = JSON.parse($("board").textContent);

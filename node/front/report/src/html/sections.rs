@@ -9,7 +9,8 @@ use verdicts::{RankScore, Role};
 use super::escape::{csv, text, value};
 use super::heat::{Sums, by_lateness, sums};
 use super::parts::{lacks, named};
-use super::{Asked, Page, clock, duration};
+use super::{Asked, Page, clock};
+use record::units::duration;
 
 /// The title and summary of the page.
 pub(super) fn lead(page: &Page) -> String {

@@ -273,16 +273,10 @@ pub(super) async fn watch(
     let watched = gateway
         .ask(&who, move |target| {
             target.check_job(params.job.as_deref())?;
-            let span = match of.span(target)? {
-                Span::Standing if target.is_stores() => None,
-                Span::Standing => return snapshot::first(target, params.job),
-                Span::Back(back_ms) => {
-                    let until_ns = target.now_ns();
-                    let back_ns = i64::try_from(back_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-                    Some((until_ns.saturating_sub(back_ns), until_ns))
-                }
-                Span::Between(since_ns, until_ns) => Some((since_ns, until_ns)),
-            };
+            let span = of.span_ns(target)?;
+            if span.is_none() && !target.is_stores() {
+                return snapshot::first(target, params.job);
+            }
             front::top::past::watched(target, params.job.as_deref(), span)
         })
         .await?;
@@ -364,8 +358,15 @@ pub(super) struct StepParams {
 pub(super) struct CostParams {
     /// Only this job.
     job: Option<String>,
-    /// How far back, as `10m` [default: all that the stores have].
-    since: Option<String>,
+    /// From then on: `60s` (ago), a date and time with its zone, or Unix nanoseconds [default: all
+    /// that the stores have].
+    #[serde(default, deserialize_with = "when")]
+    #[param(value_type = Option<String>)]
+    since: Option<When>,
+    /// With `since`: up to then [default: now].
+    #[serde(default, deserialize_with = "when")]
+    #[param(value_type = Option<String>)]
+    until: Option<When>,
     /// The time for it, as `10s` [default: 10s].
     timeout: Option<String>,
     /// Nothing (503) instead of an answer that lacks nodes (206).
@@ -384,11 +385,12 @@ pub(super) async fn cost(
     Extension(who): Extension<Who>,
     Params(params): Params<CostParams>,
 ) -> Result<Response, Problem> {
-    let (since, timeout) = (duration_of(params.since)?, gateway.timeout(duration_of(params.timeout)?)?);
+    let timeout = gateway.timeout(duration_of(params.timeout)?)?;
+    let of = OfTime { since: params.since, until: params.until, ..OfTime::default() };
     let rate = gateway.rate().clone();
     let asked = gateway.ask(&who, move |target| {
         target.check_job(params.job.as_deref())?;
-        bill::of(target, params.job, since, timeout, &rate)
+        bill::of(target, params.job, of.span_ns(target)?, timeout, &rate)
     });
     let bill = asked.await?;
     let status = match (bill.is_complete(), params.require_all) {

@@ -130,6 +130,21 @@ impl OfTime {
             }
         })
     }
+
+    /// The same as Unix nanoseconds, of lengths up to now; none where none was given.
+    ///
+    /// # Errors
+    /// As [`Self::span`].
+    pub(super) fn span_ns(&self, target: &Target) -> anyhow::Result<Option<(i64, i64)>> {
+        Ok(match self.span(target)? {
+            Span::Standing => None,
+            Span::Back(back_ms) => {
+                let now_ns = target.now_ns();
+                Some((now_ns.saturating_sub_unsigned(back_ms.saturating_mul(1_000_000)), now_ns))
+            }
+            Span::Between(since_ns, until_ns) => Some((since_ns, until_ns)),
+        })
+    }
 }
 
 /// The time limit of a question, milliseconds.

@@ -184,7 +184,7 @@ export class Heat {
     if (!this.at) return;
     const place = this.order[this.at[0]], rank = this.ranks[place], window = this.windows[this.at[1]];
     if (!rank || !window) return;
-    const part = (name, words) => `${words} ${window[name][place] >= 0 ? `${Math.round(window[name][place])} µs` : "not known"}`;
+    const part = (name, words) => `${words} ${window[name][place] >= 0 ? duration(1e3 * window[name][place]) : "not known"}`;
     this.tell(`${timeOfDay(window.end_ns, 1)}, rank ${rank.rank} on ${rank.node}: ` +
       [part("late", "late by"), part("wait", "waited"), part("compute", "computed")].join(", "));
   }

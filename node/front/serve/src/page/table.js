@@ -79,7 +79,8 @@ export function table(place, columns, rows, options = {}) {
 export function duration(ns) {
   if (ns === null || ns === undefined) return "not known";
   for (const [scale, unit] of [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]]) {
-    if (Math.abs(ns) >= scale) return `${(ns / scale).toPrecision(3)} ${unit}`;
+    const size = Math.abs(ns) / scale;
+    if (size >= 0.9995) return `${(ns / scale).toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2)} ${unit}`;
   }
-  return `${ns} ns`;
+  return `${Math.round(ns)} ns`;
 }

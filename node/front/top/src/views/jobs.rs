@@ -14,7 +14,7 @@ use crate::units::{harmless, maybe};
 pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
     let Some(watched) = data.watched.as_ref() else { return };
     let columns: [Column; 6] =
-        [("job", 24), ("ranks", 5), ("step", 6), ("GPUs lost", 9), ("verdict", 12), ("in words", 0)];
+        [("job", 24), ("ranks", 5), ("step", 7), ("GPUs lost", 9), ("verdict", 12), ("in words", 0)];
     let order = app.jobs(data);
     let selected = app.selected().min(order.len().saturating_sub(1));
     let range = table::shown(selected, order.len(), area);

@@ -10,7 +10,7 @@ use super::table::{self, Column, right};
 use crate::app::App;
 use crate::data::{Data, Figure, figure_us};
 use crate::look::Look;
-use crate::units::{harmless, maybe, percent};
+use crate::units::{harmless, maybe, percent, tenths};
 
 /// Windows of a minute.
 const MINUTE: usize = 120;
@@ -18,13 +18,13 @@ const MINUTE: usize = 120;
 pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
     let Some(watched) = data.watched.as_ref() else { return };
     let wide = area.width >= 110;
-    let spark = usize::from(area.width.saturating_sub(if wide { 88 } else { 64 })).clamp(12, 60);
+    let spark = usize::from(area.width.saturating_sub(if wide { 90 } else { 66 })).clamp(12, 60);
     let mut columns: Vec<Column> = vec![
         ("rank", 6),
         ("host", if wide { 16 } else { 10 }),
         ("role", 8),
-        ("late", 6),
-        ("wait", 6),
+        ("late", 7),
+        ("wait", 7),
         ("lost", 5),
         ("z", 5),
     ];
@@ -47,7 +47,7 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
             right(shown),
             right(maybe(rank.wait_ns)),
             right(percent(rank.share)),
-            right(rank.z.map_or_else(|| "-".to_owned(), |z| format!("{z:.1}"))),
+            right(rank.z.map_or_else(|| "-".to_owned(), tenths)),
         ];
         if wide {
             cells.push(right(rank.pid.to_string()));
