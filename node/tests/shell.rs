@@ -95,6 +95,43 @@ fn on_a_terminal_questions_are_typed_completed_stopped_and_remembered() {
     assert_eq!(again.ends(), Some(0));
 }
 
+#[test]
+fn long_answers_go_to_the_pager_and_notes_stand_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let stores = dir.path().join("job");
+    std::fs::create_dir(&stores).expect("a directory");
+    common::job_stores::EndedJob { steps: 40, ..common::job_stores::EndedJob::small() }.write(&stores);
+    let mut script = Command::new("script");
+    script.env("XDG_STATE_HOME", dir.path()).env("PAGER", "sed s/^/paged:/");
+    let shell = format!("{} shell --db {}", env!("CARGO_BIN_EXE_rankmesh"), stores.display());
+    let mut terminal = Terminal::open(script, &format!("sh -c 'stty rows 24 cols 80; exec {shell}'"));
+    terminal.see("rankmesh> ");
+    terminal.press("SELECT 6 * 7 AS answer;\n");
+    terminal.see("42");
+    terminal.press("SELECT ts_ns FROM collectives LIMIT 30;\n");
+    terminal.see("paged:");
+    terminal.see("answered, 30 rows in");
+    terminal.press("\\pset pager off\nSELECT 'plain' || rank FROM collectives LIMIT 30;\n");
+    terminal.see("answered, 30 rows in");
+    let shown = terminal.shown();
+    terminal.press(".quit\n");
+    assert_eq!(terminal.ends(), Some(0));
+    // A note stands once in a session.
+    let other = Connection::open(stores.join("other.db")).expect("a file");
+    other.execute_batch("CREATE TABLE other (x INTEGER)").expect("made");
+    let noted = piped(
+        &["--db", &stores.display().to_string()],
+        "SELECT min(rank) FROM collectives;\nSELECT max(rank) FROM collectives;\n",
+    );
+    let said = stderr(&noted);
+    assert_eq!(
+        (said.matches("3 of 3 nodes answered").count(), said.matches("has no table collectives").count()),
+        (2, 1),
+        "{said}"
+    );
+    assert!(shown.contains("plain") && !shown.contains("paged:plain") && !shown.contains("paged:42"), "{shown}");
+}
+
 /// Statements on standard input.
 fn piped(arguments: &[&str], statements: &str) -> std::process::Output {
     let mut child = rankmesh()

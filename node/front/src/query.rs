@@ -1,5 +1,6 @@
 //! `rankmesh query`: a SQL question to the mesh, or to one file.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -78,22 +79,33 @@ fn nodes(sql: String, args: &QueryArgs, connector: &dyn Connector) -> anyhow::Re
         ..args.target.question(sql)
     };
     let mut out = std::io::stdout().lock();
-    let asked = ask_and_print(&target, question, args.format, args.target.ask.require_all, &mut out);
+    let to = To { out: &mut out, err: &mut std::io::stderr().lock(), noted: None };
+    let asked = ask_and_print(&target, question, args.format, args.target.ask.require_all, to);
     asked.inspect_err(print_coverage)
 }
 
-/// Asks a question and prints its answer, rows to `out` as they come and coverage to standard
-/// error.
+/// Where an answer goes.
+pub struct To<'a> {
+    /// Rows, as they come.
+    pub out: &'a mut dyn Write,
+    /// Coverage, at the end.
+    pub err: &'a mut dyn Write,
+    /// Notes that were printed before in this session and are not again; none: all are printed.
+    pub noted: Option<&'a mut HashSet<String>>,
+}
+
+/// Asks a question and prints its answer.
 ///
 /// # Errors
-/// As [`Target::query`]; `out` cannot be written, or with `require_all` the answer is partial.
+/// As [`Target::query`]; the output cannot be written, or with `require_all` the answer is partial.
 pub fn ask_and_print(
     target: &Target,
     question: Question,
     format: Format,
     require_all: bool,
-    out: &mut dyn Write,
+    to: To<'_>,
 ) -> anyhow::Result<Exit> {
+    let To { out, err, noted } = to;
     let analyze = question.analyze;
     let mut answer =
         Answer { format, printer: None, rows_wanted: !analyze, buffered: require_all.then(|| (Vec::new(), 0)) };
@@ -103,9 +115,12 @@ pub fn ask_and_print(
             writeln!(out, "{}", printable_lines(&plan).trim_end())?;
             Ok(Exit::Complete)
         }
-        Reply::Result { coverage, elapsed_ms, explained } => {
+        Reply::Result { mut coverage, elapsed_ms, explained } => {
             let complete = coverage.is_complete();
-            let mut err = std::io::stderr().lock();
+            // (A document has all of them: it is read alone.)
+            if let Some(noted) = noted.filter(|_| format != Format::Json) {
+                coverage.notes.retain(|note| noted.insert(note.clone()));
+            }
             if !complete && require_all {
                 for line in coverage.lines() {
                     writeln!(err, "{}", printable(&line))?;
@@ -118,7 +133,7 @@ pub fn ask_and_print(
                     writeln!(err, "{}", printable(&line))?;
                 }
             } else {
-                answer.end(&coverage, elapsed_ms, out, &mut err)?;
+                answer.end(&coverage, elapsed_ms, out, err)?;
             }
             Ok(if complete { Exit::Complete } else { Exit::Partial })
         }

@@ -13,7 +13,7 @@ pub(super) struct Listed {
 }
 
 /// All of them.
-pub(super) const COMMANDS: [Listed; 8] = [
+pub(super) const COMMANDS: [Listed; 9] = [
     Listed {
         name: ".explain",
         arguments: "[analyze] SQL",
@@ -22,6 +22,7 @@ pub(super) const COMMANDS: [Listed; 8] = [
     Listed { name: ".help", arguments: "", about: "this list" },
     Listed { name: ".mode", arguments: "auto|table|csv|json|ndjson|line", about: "how answers are printed" },
     Listed { name: ".once", arguments: "FILE", about: "write the next answer's rows into a file" },
+    Listed { name: ".pager", arguments: "[on|off]", about: "show long answers in $PAGER, else less" },
     Listed { name: ".quit", arguments: "", about: "end (as Ctrl-D does)" },
     Listed { name: ".schema", arguments: "[TABLE]", about: "what tables and columns hold, with their units" },
     Listed { name: ".tables", arguments: "[PREFIX]", about: "tables and views that can be asked for" },
@@ -52,6 +53,8 @@ pub(super) enum Command {
     Help,
     Mode(Format),
     Once(PathBuf),
+    /// On or off; the other where nothing is said.
+    Pager(Option<bool>),
     Quit,
     Schema(Option<String>),
     Tables(String),
@@ -72,6 +75,12 @@ impl Command {
         let argument = argument.trim().trim_end_matches(';').trim_end();
         let none = |command| if argument.is_empty() { Ok(command) } else { Err(format!("{name} takes no argument")) };
         let some = || if argument.is_empty() { Err(usage(name)) } else { Ok(argument) };
+        let switch = || match argument {
+            "" => Ok(None),
+            "on" => Ok(Some(true)),
+            "off" => Ok(Some(false)),
+            _ => Err(usage(name)),
+        };
         match name {
             ".explain" => {
                 let sql = some()?;
@@ -92,12 +101,8 @@ impl Command {
             ".quit" | ".exit" | ".q" => none(Self::Quit),
             ".schema" => Ok(Self::Schema(Some(argument.to_owned()).filter(|table| !table.is_empty()))),
             ".tables" => Ok(Self::Tables(argument.to_owned())),
-            ".timer" => match argument {
-                "" => Ok(Self::Timer(None)),
-                "on" => Ok(Self::Timer(Some(true))),
-                "off" => Ok(Self::Timer(Some(false))),
-                _ => Err(usage(name)),
-            },
+            ".timer" => switch().map(Self::Timer),
+            ".pager" => switch().map(Self::Pager),
             "\\x" => match argument {
                 "" => Ok(Self::Expanded(None)),
                 "on" => Ok(Self::Expanded(Some(Format::Line))),
@@ -124,6 +129,7 @@ pub(super) fn of_line(line: &str) -> Option<String> {
         ["help" | "\\?" | "\\h"] => ".help".to_owned(),
         ["\\d" | "\\d+" | "\\dt" | "\\dt+" | "\\dv" | "\\dv+"] | ["show", "tables"] => ".tables".to_owned(),
         ["\\d" | "\\d+" | "describe" | "desc", _] | ["describe" | "desc", "table", _] => format!(".schema {last}"),
+        ["\\pset", "pager", ref state @ ..] => format!(".pager {}", state.join(" ")),
         ["\\timing", ref state @ ..] => format!(".timer {}", state.join(" ")),
         [word, ..] if word.starts_with('\\') => plain.to_owned(),
         _ => return None,
@@ -186,6 +192,7 @@ mod tests {
             assert_eq!(of(line), Some(Ok(Command::Schema(Some("collectives".to_owned())))), "{line}");
         }
         assert_eq!(of("\\timing"), Some(Ok(Command::Timer(None))));
+        assert_eq!(of("\\pset pager off"), Some(Ok(Command::Pager(Some(false)))));
         assert_eq!(of("\\x"), Some(Ok(Command::Expanded(None))));
         assert!(of("\\copy x").is_some_and(|read| read.is_err()));
         for line in ["SELECT 1;", "", "helpful", "show me", "explain SELECT 1", "exit 1", "-- .quit"] {

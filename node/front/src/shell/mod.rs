@@ -5,6 +5,7 @@
 //! the session, which executes the input. Without a terminal statements are read from standard
 //! input.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
@@ -19,19 +20,21 @@ use query_planner::ColumnMeta;
 use tokio_util::sync::CancellationToken;
 
 use super::args::ShellArgs;
-use super::query::{ask_and_print, print_coverage};
+use super::query::{To, ask_and_print, print_coverage};
 use super::schema::{self, Documented, Meaning};
 
 mod commands;
 mod complete;
 mod editor;
 mod interrupts;
+mod pager;
 mod statements;
 
 use commands::Command;
 use complete::Names;
 use editor::{LineEditor, Typed};
 use interrupts::Interrupts;
+use pager::{Paged, Pager};
 use statements::take_statements;
 
 /// Reads statements and asks them one after the other.
@@ -40,7 +43,16 @@ use statements::take_statements;
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(args: ShellArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     let target = args.target.of_slurm_job(args.job.as_deref(), connector)?;
-    let mut session = Session { target, args: args.target, format: args.format, timer: false, once: None, stop: None };
+    let mut session = Session {
+        target,
+        args: args.target,
+        format: args.format,
+        timer: false,
+        once: None,
+        stop: None,
+        pager: Pager::default(),
+        noted: HashSet::new(),
+    };
     if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
         session.interactive()
     } else {
@@ -56,6 +68,9 @@ struct Session {
     /// Where the next answer goes.
     once: Option<(PathBuf, File)>,
     stop: Option<Interrupts>,
+    pager: Pager,
+    /// Notes that were printed.
+    noted: HashSet<String>,
 }
 
 /// Whether to go on.
@@ -68,6 +83,7 @@ impl Session {
     /// Lines from a terminal, until Ctrl-D or `.quit`.
     fn interactive(&mut self) -> anyhow::Result<Exit> {
         let tables = self.tables()?;
+        self.pager = Pager::of_environment();
         println!("rankmesh {}, asking {}; .help lists commands", env!("CARGO_PKG_VERSION"), self.target.description());
         let history = match paths::user_state_dir() {
             Ok(directory) => Some(directory.join("history")),
@@ -175,12 +191,22 @@ impl Session {
         self.begin();
         let began = Instant::now();
         let require_all = self.args.ask.require_all;
+        let (mut err, noted) = (Vec::new(), Some(&mut self.noted));
         let asked = match self.once.take() {
-            None => ask_and_print(&self.target, question, self.format, require_all, &mut std::io::stdout().lock()),
-            Some((path, mut file)) => ask_and_print(&self.target, question, self.format, require_all, &mut file)
-                .and_then(|exit| Ok(file.sync_all().map(|()| exit)?))
-                .with_context(|| format!("writing {}", path.display())),
+            None => {
+                let mut out = self.pager.output();
+                let to = To { out: &mut out, err: &mut err, noted };
+                let asked = ask_and_print(&self.target, question, self.format, require_all, to);
+                paged(asked, out)
+            }
+            Some((path, mut file)) => {
+                let to = To { out: &mut file, err: &mut err, noted };
+                ask_and_print(&self.target, question, self.format, require_all, to)
+                    .and_then(|exit| Ok(file.sync_all().map(|()| exit)?))
+                    .with_context(|| format!("writing {}", path.display()))
+            }
         };
+        std::io::stderr().write_all(&err)?;
         if self.timer {
             eprintln!("Run time: {:.3} s", began.elapsed().as_secs_f64());
         }
@@ -199,11 +225,20 @@ impl Session {
     fn command(&mut self, line: &str) -> anyhow::Result<Next> {
         self.begin();
         let command = Command::parse(line).map_err(UsageError)?;
-        let mut out = std::io::stdout();
+        let mut out = self.pager.output();
+        let written = self.obey(command, &mut out);
+        match written {
+            Ok(next @ (Next::Quit | Next::More(_))) => paged(Ok(Exit::Complete), out).map(|_| next),
+            Err(error) => paged(Err(error), out).map(Next::More),
+        }
+    }
+
+    fn obey(&mut self, command: Command, out: &mut dyn Write) -> anyhow::Result<Next> {
         match command {
             Command::Quit => return Ok(Next::Quit),
             Command::Help => write!(out, "{}", commands::help())?,
             Command::Mode(format) => self.format = format,
+            Command::Pager(on) => self.pager.is_on = on.unwrap_or(!self.pager.is_on),
             Command::Timer(on) => self.timer = on.unwrap_or(!self.timer),
             Command::Expanded(format) => {
                 let other = if self.format == Format::Line { Format::Table } else { Format::Line };
@@ -285,6 +320,15 @@ impl Session {
             Ok(())
         })?;
         Ok(columns)
+    }
+}
+
+/// Waits for the pager; who leaves it before the end wants no more of the answer.
+fn paged(asked: anyhow::Result<Exit>, out: Paged) -> anyhow::Result<Exit> {
+    match (asked, out.finish()) {
+        (Err(error), Ok(true)) if ask::is_broken_pipe(&error) => Ok(Exit::Complete),
+        (Ok(exit), Err(error)) => Err(error).map(|()| exit).map_err(Into::into),
+        (asked, _) => asked,
     }
 }
 
