@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// The URI scheme of the name inside certificates.
 const SCHEME: &str = "rankmesh://";
-/// The longest name, in bytes. Names go into every gossip message and into file names.
-const MAX_NAME_BYTES: usize = 63;
+/// The longest name, in bytes: what Linux has as a host's name. Names go into every gossip message and into file names.
+const MAX_NAME_BYTES: usize = 64;
 
 /// A text that is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,7 @@ pub struct NameError {
 /// Returns what is wrong with `text` as a name, if anything is.
 fn check(text: &str) -> Result<(), &'static str> {
     if text.is_empty() || text.len() > MAX_NAME_BYTES {
-        return Err("a name has 1 to 63 characters");
+        return Err("a name has 1 to 64 characters");
     }
     if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')) {
         return Err("a name is made of letters, digits, '.', '_' and '-'");
@@ -97,12 +97,12 @@ macro_rules! name {
 }
 
 name!(
-    /// The name of a mesh: 1 to 63 of `[A-Za-z0-9._-]`, not starting with `.` or `-`. Case matters.
+    /// The name of a mesh: 1 to 64 of `[A-Za-z0-9._-]`, not starting with `.` or `-`. Case matters.
     MeshName,
     "mesh"
 );
 name!(
-    /// The name of a node within its mesh: 1 to 63 of `[A-Za-z0-9._-]`, not starting with `.` or
+    /// The name of a node within its mesh: 1 to 64 of `[A-Za-z0-9._-]`, not starting with `.` or
     /// `-`. Case matters.
     NodeName,
     "node"
@@ -188,12 +188,12 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_name() {
-        let too_long = "x".repeat(64);
+        let too_long = "x".repeat(65);
         for bad in ["", "a b", "a/b", "ä", "-a", ".", "..", "a\n", "a\0", too_long.as_str()] {
             assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
             assert!(bad.parse::<MeshName>().is_err(), "{bad:?}");
         }
-        for good in ["a", "_x", "gpu-01.rack_3.example.org", &"x".repeat(63)] {
+        for good in ["a", "_x", "gpu-01.rack_3.example.org", &"x".repeat(64)] {
             assert_eq!(good.parse::<NodeName>().unwrap().as_str(), good);
         }
     }

@@ -4,7 +4,7 @@
 //! # Text form
 //!
 //! One line of URL-safe base64 without padding, over: version (1 byte, 1), SHA-256 of the CA's
-//! certificate (32 bytes), secret (32), expiry (8, Unix seconds, big-endian), mesh name (1 to 63),
+//! certificate (32 bytes), secret (32), expiry (8, Unix seconds, big-endian), mesh name (1 to 64),
 //! check (4: the first bytes of the SHA-256 of all before, so that a line cut short or mistyped is
 //! recognised without asking anybody).
 

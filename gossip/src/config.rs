@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::member::Member;
 use crate::seal::Sealer;
 
-/// Longest node or mesh name, bytes. Names travel with every digest, so they are kept short: at 63
+/// Longest node or mesh name, bytes. Names travel with every digest, so they are kept short: at 64
 /// bytes a digest of 600 nodes fills a message.
-const MAX_NAME_BYTES: usize = 63;
+const MAX_NAME_BYTES: usize = 64;
 
 /// How one node gossips.
 #[derive(Clone)]
@@ -168,7 +168,7 @@ mod tests {
         assert!(refused(|c| c.advertise = ([0, 0, 0, 0], 7117).into()));
         assert!(refused(|c| c.advertise = ([127, 0, 0, 1], 0).into()));
         assert!(refused(|c| c.node = String::new()));
-        assert!(refused(|c| c.mesh = "x".repeat(64)));
+        assert!(refused(|c| c.mesh = "x".repeat(65)));
         assert!(refused(|c| c.dead_after = c.interval));
     }
 }

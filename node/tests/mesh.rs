@@ -224,6 +224,75 @@ fn founding_and_joining_by_the_printed_line() {
     founder.0.kill().expect("kill");
 }
 
+/// `rankmesh up` with an identity, a store and a socket of its own in `lab`; its log is `NAME.log`.
+fn up(lab: &Lab, name: &str, listen: &str, more: &[&str]) -> Killed {
+    let mut command = rankmesh();
+    command.args(["up", "--name", name, "--listen", listen, "--capture", "off"]).args(more);
+    command.arg("--identity").arg(lab.path(&format!("{name}.id"))).arg("--store").arg(lab.path(&format!("{name}.db")));
+    command.arg("--socket").arg(lab.socket(name));
+    command.stdout(std::fs::File::create(lab.path(&format!("{name}.out"))).expect("a file"));
+    command.stderr(std::fs::File::create(lab.path(&format!("{name}.log"))).expect("a file"));
+    Killed(command.spawn().expect("starts"))
+}
+
+/// A mesh's CA in the identity directory of a node that is not started yet, and a token.
+fn token_of(lab: &Lab, name: &str) -> String {
+    let directory = lab.path(&format!("{name}.id")).display().to_string();
+    assert!(run(&["identity", "init", "--dir", &directory]).status.success());
+    let made = run(&["identity", "token", "--dir", &directory]);
+    stdout(&made).split_whitespace().next().expect("a token").to_owned()
+}
+
+#[test]
+fn hosts_join_by_names_and_wait_until_one_answers() {
+    for (any, loopback) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "[::1]")] {
+        let Ok(free) = std::net::UdpSocket::bind(any) else {
+            eprintln!("skipped: hosts_join_by_names_and_wait_until_one_answers: no {loopback} on this host");
+            continue;
+        };
+        let port = free.local_addr().expect("its address").port();
+        drop(free);
+        let lab = Lab::new();
+        let token = token_of(&lab, "f");
+        // As long as a host's name may be on Linux; it starts before whom it is to join.
+        let long = "j".repeat(64);
+        let by_name = if loopback == "[::1]" { "[::1]" } else { "localhost" };
+        let join = format!("nowhere.invalid,{by_name}:{port}");
+        let _joiner = up(&lab, &long, any, &["--join", &join, "--token", &token]);
+        wait_for("it waits, and says for whom", || {
+            let log = lab.log(&long);
+            let waits =
+                log.contains("trying again") && log.contains("nowhere.invalid") && log.contains(&port.to_string());
+            if waits { Ok(()) } else { Err(log) }
+        });
+        let _founder = up(&lab, "f", &format!("{loopback}:{port}"), &[]);
+        lab.wait_for_members(&["f", &long]);
+    }
+}
+
+#[test]
+fn a_place_or_name_that_cannot_be_says_what_to_write() {
+    let refused = |flags: &[&str], words: &str| {
+        let output = run(&[&["up", "--socket", "/nonexistent/s"], flags].concat());
+        let text = stderr(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {text}");
+        assert!(text.contains(words), "{flags:?}: {text}");
+    };
+    refused(&["--join", "10.0.0"], "an IPv4 address has four numbers up to 255");
+    refused(&["--join", "gpu-1,fd00::7:port"], "an IPv6 address with a port is written [ADDRESS]:PORT");
+    refused(&["--join", "https://gpu-1"], "write HOST or HOST:PORT");
+    refused(&["--join", "gpu-1:70000"], "a port is a number from 1 to 65535");
+    refused(&["--name", &"n".repeat(65)], "a name has 1 to 64 characters");
+    // A mesh that is reached by the other kind of address alone.
+    let lab = Lab::new();
+    let token = token_of(&lab, "f");
+    let _joiner = up(&lab, "j", "127.0.0.1:0", &["--join", "[::1]:7", "--token", &token]);
+    wait_for("it says which address to listen at", || {
+        let log = lab.log("j");
+        if log.contains("give --listen '[::]:0'") { Ok(()) } else { Err(log) }
+    });
+}
+
 /// So the start after it is the founding one, which prints the line for the next host.
 #[test]
 fn a_start_that_cannot_listen_founds_no_mesh() {

@@ -79,7 +79,7 @@ impl Cluster {
     async fn one_by_one((dir, configs): (TempDir, Vec<AgentConfig>), wait: Duration) -> anyhow::Result<Self> {
         let mut agents: Vec<Agent> = Vec::with_capacity(configs.len());
         for mut config in configs {
-            config.join = agents.first().map(|first| first.shared().advertise).into_iter().collect();
+            config.join = agents.first().map(|first| first.shared().advertise.into()).into_iter().collect();
             agents.push(start(config).await?);
         }
         let cluster = Self { agents, _dir: dir };
@@ -96,7 +96,7 @@ impl Cluster {
         let (dir, configs) = configs(databases, &[])?;
         let mut configs = configs.into_iter();
         let seed = start(configs.next().context("no database")?).await?;
-        let join = vec![seed.shared().advertise];
+        let join = vec![seed.shared().advertise.into()];
         let began = Instant::now();
         let others = configs.map(|config| tokio::spawn(start(AgentConfig { join: join.clone(), ..config })));
         // Spawned, all of them, before the first is waited for.

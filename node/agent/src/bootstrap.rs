@@ -1,15 +1,21 @@
 //! How an agent gets its identity: it has one, it founds a mesh, or it joins one with a token.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use certs::{Identity, Issuer, JoinToken, MeshName, Reissue};
-use mesh::join;
+use mesh::join::{self, JoinError};
 use rand::RngExt;
 
 use super::config::AgentConfig;
 
+/// Pauses between attempts to join.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Attempts after which the same reason is printed again.
+const SAID_EVERY: u32 = 12;
 /// Validity of the token that a founding agent prints.
 const FIRST_TOKEN_TTL: Duration = Duration::from_secs(24 * 3_600);
 
@@ -112,18 +118,93 @@ async fn join_mesh(config: &AgentConfig) -> anyhow::Result<Identity> {
         );
     };
     let token: JoinToken = token.parse().context("reading the token")?;
-    let mut failures = Vec::new();
-    for peer in &config.join {
-        match join::join(*peer, &token, &config.name).await {
-            Ok(identity) => {
-                identity
-                    .save(&config.identity)
-                    .with_context(|| format!("saving the identity in {}", config.identity.display()))?;
-                tracing::info!("joined the mesh {} through {peer}", identity.mesh());
-                return Ok(identity);
+    let mut waiting = Waiting::default();
+    loop {
+        let (peers, mut failures) = addresses(config).await;
+        let mut may_come = !failures.is_empty();
+        for peer in peers {
+            match join::join(peer, &token, &config.name).await {
+                Ok(identity) => {
+                    identity
+                        .save(&config.identity)
+                        .with_context(|| format!("saving the identity in {}", config.identity.display()))?;
+                    tracing::info!("joined the mesh {} through {peer}", identity.mesh());
+                    return Ok(identity);
+                }
+                Err(error) => {
+                    let is_final = !matches!(error, JoinError::Unreachable(_) | JoinError::NoCa);
+                    may_come |= matches!(error, JoinError::Unreachable(_));
+                    failures.push(format!("{peer}: {error:#}"));
+                    if is_final {
+                        bail!("joining failed: {}", failures.join("; "));
+                    }
+                }
             }
-            Err(error) => failures.push(format!("{peer}: {error:#}")),
+        }
+        if !may_come {
+            bail!("joining failed: {}", failures.join("; "));
+        }
+        waiting.until_next(&failures.join("; ")).await;
+    }
+}
+
+/// The addresses of the nodes to join, as far as this one's socket reaches them; and why others
+/// have none, as text.
+async fn addresses(config: &AgentConfig) -> (Vec<SocketAddr>, Vec<String>) {
+    let (mut found, mut failures) = (Vec::new(), Vec::new());
+    for place in &config.join {
+        match place.addresses().await {
+            Ok(addresses) => {
+                // (A socket of IPv6 reaches both.)
+                let reached = |address: &SocketAddr| config.listen.is_ipv6() || address.is_ipv4();
+                if !addresses.iter().any(reached) {
+                    failures.push(format!(
+                        "{place} is reached by IPv6 alone, and this node listens on {}: give --listen '[::]:{}'",
+                        config.listen,
+                        config.listen.port()
+                    ));
+                }
+                found.extend(addresses.into_iter().filter(reached));
+            }
+            Err(error) => failures.push(format!("{place}: {error}")),
         }
     }
-    bail!("joining failed: {}", failures.join("; "))
+    (found, failures)
+}
+
+/// The addresses whom a member calls first. Where it knows nobody from before, it waits until one
+/// of the names has an address.
+pub(crate) async fn seeds(config: &AgentConfig, knows_others: bool) -> Vec<SocketAddr> {
+    let mut waiting = Waiting::default();
+    loop {
+        let (found, failures) = addresses(config).await;
+        let why = failures.join("; ");
+        if !found.is_empty() || knows_others || config.join.is_empty() {
+            if !why.is_empty() {
+                tracing::warn!("{why}");
+            }
+            return found;
+        }
+        waiting.until_next(&why).await;
+    }
+}
+
+/// Pauses between attempts, longer each time.
+#[derive(Debug, Default)]
+struct Waiting {
+    attempts: u32,
+    /// What was printed last.
+    said: String,
+}
+
+impl Waiting {
+    async fn until_next(&mut self, why: &str) {
+        if self.said != why || self.attempts.is_multiple_of(SAID_EVERY) {
+            tracing::warn!("no node to join answers yet, trying again (Ctrl-C ends it): {why}");
+            why.clone_into(&mut self.said);
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.attempts.min(4)).min(LONGEST_PAUSE);
+        self.attempts += 1;
+        tokio::time::sleep(pause).await;
+    }
 }

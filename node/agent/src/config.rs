@@ -22,7 +22,7 @@ pub struct AgentConfig {
     /// Address to give to others, when it differs.
     pub advertise: Option<SocketAddr>,
     /// Nodes to join.
-    pub join: Vec<SocketAddr>,
+    pub join: Vec<mesh::Place>,
     /// Join token.
     pub token: Option<String>,
     /// Identity directory.

@@ -185,14 +185,15 @@ impl Agent {
             join_host,
             runtime: Arc::new(quinn::TokioRuntime),
         })?;
-        let advertise = config::advertised(config.advertise, mesh.local_addr()?, &config.join)?;
+        let known = remembered::read_in(&config.identity, identity.mesh().as_str());
+        let seeds = bootstrap::seeds(&config, !known.is_empty()).await;
+        let advertise = config::advertised(config.advertise, mesh.local_addr()?, &seeds)?;
 
         let own_facts = facts::of(&config, &own.executor, &own.source, &own.recording)?;
-        let known = remembered::read_in(&config.identity, identity.mesh().as_str());
         let generation = gossip::next_generation(&config.identity.join("generation")).context("counting this start")?;
         let gossip = Gossip::start(
             GossipConfig {
-                seeds: config.join.clone(),
+                seeds,
                 remembered: remembered::silences(&known),
                 ..GossipConfig::new(identity.mesh().as_str(), name, generation, advertise)
             }

@@ -17,6 +17,7 @@
 //!   certificate does.
 //! - `idle`: which connections are kept, by their `usage`. `serve`: what happens on an open
 //!   connection. `ask`: asking a peer. `error`: why it did not answer. `outbox`: outgoing gossip.
+//! - `place`: where a node is reached, as people write it.
 //! - [`via`]: asking an agent from a machine without one.
 //! - [`join`]: how a host without a certificate gets one, both sides.
 //! - `callers`: who started handshakes. `reach`: whether a peer is reached, and over what path.
@@ -33,6 +34,7 @@ mod error;
 mod idle;
 pub mod join;
 mod outbox;
+mod place;
 mod pool;
 mod probe;
 mod quota;
@@ -62,6 +64,7 @@ pub use drift::{ClockTrack, Estimate};
 pub use endpoint::udp_socket;
 pub use error::AskError;
 pub use idle::ConnectionPolicy;
+pub use place::{Place, PlaceError};
 pub use serve::{Responder, SendError};
 
 /// Gossip messages that may wait for the gossiper.

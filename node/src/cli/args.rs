@@ -7,6 +7,7 @@ use std::time::Duration;
 use ask::args::ReportFormat;
 use ask::values::{parse_duration, parse_label, parse_validity};
 use clap::{Args, ValueEnum};
+use mesh::Place;
 
 /// Flags of `rankmesh up`.
 #[derive(Debug, Args)]
@@ -21,10 +22,11 @@ pub(super) struct UpArgs {
     /// address]
     #[arg(long, value_name = "IP:PORT")]
     pub(super) advertise: Option<SocketAddr>,
-    /// A node of the mesh to join (repeatable); without it and without an identity a new mesh is
-    /// founded
-    #[arg(long, value_name = "IP:PORT")]
-    pub(super) join: Vec<SocketAddr>,
+    /// A node of the mesh to join, by name or address (repeatable, or by commas; port 7117 unless
+    /// given); while none answers it is tried again. Without it and without an identity a new mesh
+    /// is founded
+    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',')]
+    pub(super) join: Vec<Place>,
     /// Join token that the founding node printed; needed once, until this node has its identity.
     /// Other users may see it in the process list for a moment: --token-file, or RANKMESH_TOKEN in
     /// the environment, keep it from them

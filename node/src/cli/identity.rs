@@ -88,10 +88,7 @@ fn execute(command: Command, out: &mut impl Write, note: &mut impl Write) -> any
                 Some(n) => format!("{n} hosts"),
             };
             let (mesh, until) = (token.mesh(), utc(token.expires()));
-            writeln!(
-                note,
-                "Admits {admits} to mesh {mesh} until {until}: rankmesh up --join IP:PORT --token-file FILE"
-            )?;
+            writeln!(note, "Admits {admits} to mesh {mesh} until {until}: rankmesh up --join HOST --token-file FILE")?;
         }
         Command::Revoke { dir, which, name } => {
             let dir = dir.resolve()?;

@@ -1,18 +1,15 @@
 //! The agent of another host, asked over the mesh with a person's certificate (`--via`).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ask::{Backend, Deadline, Reply, Take, deliver, run_until_stopped};
-use mesh::via;
+use ask::{Backend, Deadline, Reply, Take, UsageError, deliver, run_until_stopped};
+use mesh::{Place, via};
 use model::{LocalRequest, OnBehalf};
 use tokio_util::sync::CancellationToken;
 
 use super::person;
-
-/// The port of an agent that was not given another.
-const DEFAULT_PORT: u16 = 7117;
 
 /// The agent of a host.
 pub(super) struct Via {
@@ -78,12 +75,8 @@ impl Backend for Via {
     }
 }
 
-/// The address of `HOST`, `HOST:PORT`, `IP`, `IP:PORT` or `[IPv6]:PORT`.
+/// The addresses of a host, with or without a port.
 pub(super) async fn addresses(host: &str) -> anyhow::Result<Vec<SocketAddr>> {
-    if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Ok(vec![(ip, DEFAULT_PORT).into()]);
-    }
-    let with_port = if host.contains(':') { host.to_owned() } else { format!("{host}:{DEFAULT_PORT}") };
-    let found = tokio::net::lookup_host(&with_port).await.with_context(|| format!("--via {host}"))?;
-    Ok(found.collect())
+    let place: Place = host.parse().map_err(|error| UsageError(format!("--via {host}: {error}")))?;
+    place.addresses().await.with_context(|| format!("--via {host}"))
 }

@@ -267,7 +267,7 @@ fn recorded(agent: &mut mesh::Agent) -> anyhow::Result<u64> {
 /// An agent of this process, and rows for its store.
 async fn recording_agent(child: ChildArgs) -> anyhow::Result<()> {
     let agent = Agent::start(AgentConfig {
-        join: child.join,
+        join: child.join.into_iter().map(Into::into).collect(),
         socket: Some(child.dir.join("socket")),
         ..AgentConfig::new(
             child.name.parse()?,

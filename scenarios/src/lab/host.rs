@@ -106,7 +106,7 @@ impl Host {
         let config = AgentConfig {
             listen: own,
             advertise: Some(address),
-            join,
+            join: join.into_iter().map(Into::into).collect(),
             ..AgentConfig::new(
                 name_of(self.id).parse()?,
                 self.identity.clone(),

@@ -114,6 +114,7 @@ fn config(
     join: Vec<SocketAddr>,
     cert_validity: Duration,
 ) -> AgentConfig {
+    let join = join.into_iter().map(Into::into).collect();
     AgentConfig { join, cert_validity, ..AgentConfig::new(name.clone(), identity.to_owned(), source) }
 }
 

@@ -65,7 +65,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "HOST[:PORT]")]
         via: String,
     },
-    /// Print a token with which hosts join: `rankmesh up --join IP:PORT --token TOKEN`
+    /// Print a token with which hosts join: `rankmesh up --join HOST --token TOKEN`
     Token {
         #[command(flatten)]
         dir: DirArg,

@@ -197,16 +197,17 @@ fn is_missing(error: &anyhow::Error) -> bool {
 }
 
 fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
-    let name = match args.name {
-        Some(name) => name,
-        None => nix::unistd::gethostname()
-            .context("reading the host name")?
-            .into_string()
-            .map_err(|name| UsageError(format!("the host name {} is not a node name; give --name", name.display())))?,
+    let name: NodeName = match args.name {
+        Some(name) => name.parse().map_err(|error| UsageError(format!("--name: {error}")))?,
+        None => {
+            let name = nix::unistd::gethostname().context("reading the host name")?;
+            let name = name.to_string_lossy();
+            name.parse()
+                .map_err(|error| UsageError(format!("this host's name cannot be the node's ({error}): give --name")))?
+        }
     };
-    let name: NodeName = name.parse().map_err(|error| UsageError(format!("--name {name}: {error}")))?;
     if (args.token.is_some() || args.token_file.is_some()) && args.join.is_empty() {
-        return Err(UsageError("a token needs --join IP:PORT: the node that admits this one".into()).into());
+        return Err(UsageError("a token needs --join HOST: the node that admits this one".into()).into());
     }
     let identity = match args.identity {
         Some(dir) => dir,
