@@ -268,7 +268,7 @@ async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
         let identity = dir.join(format!("{name}.id"));
         authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
         let config = AgentConfig {
-            join: agents.first().map(|first| first.shared().advertise).into_iter().collect(),
+            join: agents.first().map(|first| first.shared().advertise.into()).into_iter().collect(),
             capture: CaptureChoice::Auto {
                 cgroup: Some(cgroups.0[n + 1].clone()),
                 probes: Vec::new(),
