@@ -181,6 +181,51 @@ fn from_job_to_rank_to_step_and_saved_questions_of_a_time() {
     }
 }
 
+/// Lines of an element's text, and whether some of a canvas is painted.
+const LINES: &str =
+    "((of) => new Set([...document.querySelector(of).getClientRects()].map((box) => Math.round(box.top))).size)";
+const PAINTED: &str = "((id) => { const of = document.getElementById(id); \
+    return [...of.getContext('2d').getImageData(0, 0, of.width, of.height).data].some((byte) => byte > 0); })";
+
+#[test]
+fn on_a_phone_the_verdict_is_three_lines_and_the_map_has_names_and_a_legend() {
+    const TEST: &str = "on_a_phone_the_verdict_is_three_lines_and_the_map_has_names_and_a_legend";
+    let lab = Lab::new();
+    let dir = stores(&lab, EndedJob { steps: 60, ..EndedJob::small() });
+    for dark in [false, true] {
+        let server = of_stores(&dir, &[]);
+        let Some(mut browser) = browser(TEST, &server.link, 390, dark) else { return };
+        browser.wait_until("document.getElementById('headline').textContent.includes('Rank 5 on host n1')");
+        let lines = browser.evaluate(&format!("{LINES}('#headline strong')"));
+        assert!((1..=3).contains(&lines.as_i64().expect("lines")), "{lines}");
+        assert_eq!(browser.evaluate(&format!("{LINES}('#headline .rest')")), 0, "the rest is behind a button");
+        picture(&mut browser, if dark { "jobs-390-dark" } else { "jobs-390-light" });
+        click(&mut browser, "headline-more");
+        browser.wait_until(&format!("{LINES}('#headline .rest') > 0"));
+        click(&mut browser, "tab-ranks");
+        browser.wait_until("document.getElementById('map-note').textContent.startsWith('8 ranks')");
+        browser.wait_until(&format!("{PAINTED}('map-labels')"));
+        let legend = text(&mut browser, "scale");
+        assert!(
+            legend.starts_with("Colour: waited less than others by 0 ns") && legend.ends_with("not known"),
+            "{legend}"
+        );
+        assert_eq!(browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), true);
+        picture(&mut browser, if dark { "ranks-390-dark" } else { "ranks-390-light" });
+    }
+}
+
+#[test]
+fn where_nothing_is_recorded_the_page_says_so_and_what_to_do() {
+    const TEST: &str = "where_nothing_is_recorded_the_page_says_so_and_what_to_do";
+    let mut lab = Lab::new();
+    lab.start("m1", &[]);
+    let server = Server::start(&["--socket", &lab.socket("m1").display().to_string()]);
+    let Some(mut browser) = browser(TEST, &server.link, 1280, false) else { return };
+    browser.wait_until("document.getElementById('headline').textContent.startsWith('No node records')");
+    assert!(text(&mut browser, "headline").contains("rankmesh check"), "{}", text(&mut browser, "headline"));
+}
+
 #[test]
 fn a_damaged_node_is_shown_as_missing_in_every_view() {
     const TEST: &str = "a_damaged_node_is_shown_as_missing_in_every_view";
@@ -227,7 +272,8 @@ fn what_agents_record_is_shown_live_and_a_lost_one_is_missed() {
     start_agents(&mut lab, &cgroups, &agents);
     let server = Server::start(&["--socket", &lab.socket("m1").display().to_string()]);
     let Some(mut browser) = browser(TEST, &server.link, 1280, false) else { return };
-    browser.wait_until("document.getElementById('headline').textContent.startsWith('No verdict stands')");
+    browser
+        .wait_until("document.getElementById('headline').textContent.startsWith('No job makes calls now. Start one')");
     // What a program is called is its users' choice.
     let named = lab.path("job").join("<img src=x>");
     let program = workloads(&lab).join("mpi-ranks");

@@ -80,7 +80,7 @@ fn in_a_browser_the_map_is_drawn_nothing_fails_and_nothing_is_loaded() {
     const TEST: &str = "in_a_browser_the_map_is_drawn_nothing_fails_and_nothing_is_loaded";
     let lab = Lab::new();
     let out = page(&lab, EndedJob::small());
-    for (name, width, dark) in [("light", 1200, false), ("dark", 1200, true), ("narrow", 420, false)] {
+    for (name, width, dark) in [("light", 1200, false), ("dark", 1200, true), ("narrow", 390, false)] {
         let mut browser = match Chromium::open(&out, width, dark) {
             Ok(browser) => browser,
             Err(why) => {
@@ -95,6 +95,16 @@ fn in_a_browser_the_map_is_drawn_nothing_fails_and_nothing_is_loaded() {
         // The page does not scroll sideways, the culprit is on top.
         assert_eq!(browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), true, "{name}");
         assert_eq!(browser.evaluate("document.querySelector('#rank-table tbody tr').cells[0].textContent"), "5");
+        let lines = browser.evaluate(
+            "new Set([...document.querySelector('.headline strong').getClientRects()].map((box) => Math.round(box.top))).size",
+        );
+        assert!((1..=3).contains(&lines.as_i64().expect("lines")), "{name}: {lines}");
+        let painted = "(() => { const of = document.getElementById('map-labels'); \
+            return [...of.getContext('2d').getImageData(0, 0, of.width, of.height).data].some((byte) => byte > 0); })()";
+        assert_eq!(browser.evaluate(painted), true, "{name}: names of ranks");
+        let legend = "document.querySelector('.scale').textContent";
+        let legend = browser.evaluate(legend).as_str().expect("text").to_owned();
+        assert!(legend.starts_with("Colour: the others waited longer by 0.00 µs"), "{name}: {legend}");
         // Of the culprit's row, which is the first, the second half has another colour than its
         // beginning and than the other rows.
         let colours = "(() => { const map = document.getElementById('map'), of = map.getContext('2d'), \

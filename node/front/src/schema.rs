@@ -15,7 +15,7 @@ use super::args::SchemaArgs;
 /// with name and meaning for each column.
 const PAGE: &str = include_str!("../../../docs/schema.md");
 /// Columns of text on a terminal.
-const WIDTH: usize = 100;
+const WIDTH: usize = 80;
 
 /// A table or view as it is documented.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -69,7 +69,7 @@ fn documented(page: &str) -> Vec<Documented> {
         }
         let Some(table) = all.last_mut() else { continue };
         if let Some((name, rest)) = line.strip_prefix("| `").and_then(|rest| rest.split_once('`')) {
-            let meaning = rest.trim().trim_start_matches('|').trim_end_matches('|').trim().to_owned();
+            let meaning = without_links(rest.trim().trim_start_matches('|').trim_end_matches('|').trim());
             let types = declared.get(&table.name).into_iter().flatten();
             let decl_type = types.filter(|(column, _)| column == name).map(|(_, decl_type)| decl_type.clone()).next();
             let decl_type = decl_type.unwrap_or_default();
@@ -78,7 +78,7 @@ fn documented(page: &str) -> Vec<Documented> {
             if !table.about.is_empty() {
                 table.about.push(' ');
             }
-            table.about.push_str(line.trim());
+            table.about.push_str(&without_links(line.trim()));
         }
     }
     for table in &mut all {
@@ -87,6 +87,28 @@ fn documented(page: &str) -> Vec<Documented> {
         }
     }
     all
+}
+
+/// Markdown's links as the path of the page that they name: who reads it is not on that page.
+fn without_links(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, link)) = rest.split_once('[') {
+        out.push_str(before);
+        match link.split_once("](").and_then(|(words, after)| Some((words, after.split_once(')')?))) {
+            Some((words, (path, after))) if !words.contains(']') => {
+                let page = if path.contains("://") { path.to_owned() } else { format!("docs/{path}") };
+                let shown = if path.ends_with(words) { page } else { format!("{words} ({page})") };
+                out.push_str(&shown);
+                rest = after;
+            }
+            _ => {
+                out.push('[');
+                rest = link;
+            }
+        }
+    }
+    out + rest
 }
 
 /// Prints the descriptions of tables and columns.
@@ -176,6 +198,14 @@ mod tests {
             let typed = table.columns.iter().all(|column| !column.decl_type.is_empty());
             assert!(typed || table.kind == "view", "{table:?}");
         }
+    }
+
+    #[test]
+    fn links_are_paths() {
+        assert_eq!(without_links("see [history.md](history.md), x[1]"), "see docs/history.md, x[1]");
+        assert_eq!(without_links("[the page](sql.md) and [i] (j)"), "the page (docs/sql.md) and [i] (j)");
+        let raw = |text: &str| text.contains("](");
+        assert!(!DOCUMENTED.iter().any(|table| raw(&table.about) || table.columns.iter().any(|of| raw(&of.meaning))));
     }
 
     #[test]

@@ -170,9 +170,9 @@ pub(super) fn section(page: &Page) -> String {
          <label><input type=\"radio\" name=\"metric\" value=\"wait\"> how long they waited</label>\n\
          <label><input type=\"radio\" name=\"metric\" value=\"compute\"> how long they computed</label>\n</fieldset>\n</div>\n\
          <div class=\"needs-script\" hidden>\n\
-         <canvas id=\"map\" tabindex=\"0\" role=\"img\" aria-label=\"Heat map, a row a rank, from {} to {}\" aria-describedby=\"heat-words cell\"></canvas>\n\
-         <p class=\"scale\"><span id=\"scale-low\">0</span> <canvas id=\"scale\" width=\"240\" height=\"10\" aria-hidden=\"true\"></canvas> \
-         <span id=\"scale-high\"></span> a window; hatched: not known</p>\n\
+         <div id=\"map-frame\"><canvas id=\"map-labels\" aria-hidden=\"true\"></canvas><canvas id=\"map\" tabindex=\"0\" role=\"img\" aria-label=\"Heat map, a row a rank, from {} to {}\" aria-describedby=\"heat-words cell\"></canvas></div>\n\
+         <p class=\"scale\">Colour: <span id=\"scale-means\"></span> <span id=\"scale-low\">0</span> <canvas id=\"scale\" width=\"240\" height=\"10\" aria-hidden=\"true\"></canvas> \
+         <span id=\"scale-high\"></span> in a window; hatched: not known</p>\n\
          <p id=\"cell\" role=\"status\" aria-live=\"polite\">Point at a cell, or go there with the arrow keys.</p>\n</div>\n\
          <noscript><p>The map is drawn by a script, which is not allowed to run here; the table of ranks has the sums.</p></noscript>",
         escape::text(&words),

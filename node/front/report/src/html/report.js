@@ -48,6 +48,22 @@
       return [metric === "compute" ? known[Math.floor(known.length * 0.01)] || 0 : 0, high];
     };
 
+    // Who each row is, as far as there is room for text.
+    const name = (lane) => {
+      const labels = $("map-labels"), ratio = window.devicePixelRatio || 1, row = lane * ratio * map.clientHeight / (lane * rows);
+      const wide = Math.max(1, Math.round(labels.clientWidth * ratio)), high = Math.max(1, Math.round(map.clientHeight * ratio));
+      Object.assign(labels, { width: wide, height: high });
+      labels.style.height = map.style.height;
+      const text = labels.getContext("2d"), every = Math.max(1, Math.ceil(14 * ratio / row));
+      Object.assign(text, { font: `${11 * ratio}px system-ui, sans-serif`, textAlign: "right", textBaseline: "middle" });
+      const style = getComputedStyle(document.documentElement);
+      for (let at = 0; at < rows; at += every) {
+        text.fillStyle = style.getPropertyValue(at < board.named ? "--bad" : "--ink");
+        text.fillText(`${board.ranks[at][0]} ${board.ranks[at][1]}`, wide - 5 * ratio, (at + 0.5) * row, wide - 8 * ratio);
+      }
+    };
+    const means = { late: "entered late by", held: "the others waited longer by", wait: "waited for", compute: "computed for" };
+
     const draw = () => {
       const wide = Math.max(1, Math.round(map.clientWidth * (window.devicePixelRatio || 1)));
       const lane = Math.max(2, Math.min(18, Math.floor(640 / rows)));
@@ -85,6 +101,8 @@
         scale.fillStyle = "rgb(" + colour(x / 239).join(",") + ")";
         scale.fillRect(x, 0, 1, 10);
       }
+      name(lane);
+      $("scale-means").textContent = means[metric];
       $("scale-low").textContent = shown(low);
       $("scale-high").textContent = shown(high);
     };

@@ -43,17 +43,31 @@ pub(super) fn date(unix_ns: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {}", time.split('.').next().unwrap_or(&time))
 }
 
+/// The first paragraph of a text of lines of 80 columns, a line a sentence.
+fn sentences(text: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for line in text.lines().map(str::trim).take_while(|line| !line.is_empty()) {
+        match all.last_mut().filter(|last| !last.ends_with(['.', ':'])) {
+            Some(last) => *last = format!("{last} {line}"),
+            None => all.push(line.to_owned()),
+        }
+    }
+    all
+}
+
 /// The verdict as text.
 pub(super) fn verdict(page: &Page) -> String {
     let mut out = String::new();
-    let mut lines = page.text.lines().map(str::trim).take_while(|line| !line.is_empty());
-    match lines.next() {
+    let mut sentences = sentences(&page.text).into_iter();
+    match sentences.next() {
         Some(first) => {
-            let _ = write!(out, "<p class=\"headline\">{}", text(first));
-            lines.for_each(|line| {
-                let _ = write!(out, "<br>{}", text(line));
+            // Who and by how much at a glance, then the rest.
+            let end = first.find([',', ';']).map_or(first.len(), |at| at + 1);
+            let (who, rest) = first.split_at(end);
+            let _ = write!(out, "<p class=\"headline\"><strong>{}</strong>{}</p>", text(who), text(rest));
+            sentences.for_each(|sentence| {
+                let _ = write!(out, "<p>{}</p>", text(&sentence));
             });
-            out.push_str("</p>");
         }
         None => {
             let _ = write!(out, "<p class=\"headline\">{}</p>", lacks(page, "verdict", "There is no verdict."));

@@ -8,6 +8,9 @@ import { clock, timeOfDay } from "./time.js";
 /** Windows that are shown: as many as judges keep. */
 const MOST_WINDOWS = 1200;
 
+/** What the colour of a figure says of a rank. */
+const MEANS = { late: "entered late by", held: "waited less than others by", wait: "waited for", compute: "computed for" };
+
 /** 256 colours of the style, as pixels. */
 function palette() {
   const style = getComputedStyle(document.documentElement), colours = new Uint32Array(256), bytes = new Uint8Array(colours.buffer);
@@ -23,8 +26,8 @@ function palette() {
 }
 
 export class Heat {
-  constructor(frame, canvas, tell, pick) {
-    Object.assign(this, { frame, canvas, tell, pick, ranks: [], order: [], windows: [], metric: "late", epoch: null });
+  constructor(frame, canvas, labels, tell, pick) {
+    Object.assign(this, { frame, canvas, labels, tell, pick, ranks: [], order: [], windows: [], metric: "late", epoch: null });
     this.view = { x: 0, y: 0, scale: 1 };
     this.image = document.createElement("canvas");
     let from = null, moved = false;
@@ -142,16 +145,37 @@ export class Heat {
     const { x, y, scale } = this.view;
     this.axis();
     context.drawImage(image, x * image.width, y * image.height, image.width / scale, image.height / scale, 0, 0, wide, high);
+    this.name();
+  }
+
+  /** Who each row is, as far as there is room for text. */
+  name() {
+    const ratio = window.devicePixelRatio || 1, { labels, order, ranks } = this, { y, scale } = this.view;
+    const wide = Math.max(1, Math.round(labels.clientWidth * ratio)), high = Math.max(1, Math.round(labels.clientHeight * ratio));
+    Object.assign(labels, { width: wide, height: high });
+    const context = labels.getContext("2d"), row = high * scale / order.length, every = Math.max(1, Math.ceil(15 * ratio / row));
+    const style = getComputedStyle(document.documentElement);
+    Object.assign(context, { font: `${12 * ratio}px system-ui, sans-serif`, fillStyle: style.getPropertyValue("--ink"), textAlign: "right", textBaseline: "middle" });
+    const first = Math.floor(y * order.length);
+    this.shownNames = [];
+    for (let at = first - (first % every); at < order.length; at += every) {
+      const middle = (at + 0.5) * row - y * high * scale, rank = ranks[order[at]];
+      if (middle < 0 || middle > high) continue;
+      const name = `${rank.rank} ${rank.node}`;
+      this.shownNames.push(name);
+      context.fillText(name, wide - 5 * ratio, middle, wide - 8 * ratio);
+    }
   }
 
   /** The time that is in sight, and what colours mean. */
   axis() {
     const { x, scale } = this.view, last = this.windows.length - 1, at = (part) => this.windows[Math.max(0, Math.min(last, Math.floor(part * (last + 1))))].end_ns;
-    const [low, high] = this.scale, said = [clock(at(x)), duration(low * 1e3), `${duration(high * 1e3)} a window`, timeOfDay(at(x + 1 / scale - 1e-9))];
+    const [low, high] = this.scale, end = `${duration(high * 1e3)} in a window of ${duration(this.window_ns)}; without colour: not known`;
+    const said = [clock(at(x)), timeOfDay(at(x + 1 / scale - 1e-9)), `Colour: ${MEANS[this.metric]} ${duration(low * 1e3)}`, end];
     if (String(this.said) === String(said)) return;
     this.said = said;
-    const words = this.frame.nextElementSibling, [from, ramp, to] = words.children;
-    [from, ramp.children[0], ramp.children[2], to].forEach((place, part) => { place.textContent = said[part]; });
+    const words = this.frame.nextElementSibling, legend = words.nextElementSibling;
+    [...words.children, legend.children[0], legend.children[2]].forEach((place, part) => { place.textContent = said[part]; });
   }
 
   redraw() {
@@ -186,6 +210,6 @@ export class Heat {
     if (!rank || !window) return;
     const part = (name, words) => `${words} ${window[name][place] >= 0 ? duration(1e3 * window[name][place]) : "not known"}`;
     this.tell(`${timeOfDay(window.end_ns, 1)}, rank ${rank.rank} on ${rank.node}: ` +
-      [part("late", "late by"), part("wait", "waited"), part("compute", "computed")].join(", "));
+      [part("late", "late by"), part("held", "waited less than others by"), part("wait", "waited"), part("compute", "computed")].join(", "));
   }
 }

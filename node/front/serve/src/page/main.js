@@ -17,7 +17,7 @@ const WINDOW_MS = [500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 30
 let watched = null, heard = 0, job = null, stop = null, kept = null;
 
 const time = new TimePicker(() => { heat.clear(); follow(); timeChanged(time.given); showFindings(); });
-const heat = new Heat($("map-frame"), $("map"), (text) => { $("cell").textContent = text; }, (rank) => rank && pick(rank));
+const heat = new Heat($("map-frame"), $("map"), $("map-labels"), (text) => { $("cell").textContent = text; }, (rank) => rank && pick(rank));
 const nodes = new NodeMap($("nodes-frame"), $("nodes-map"), (text) => { $("node-said").textContent = text; }, (node) => showNode(node));
 
 function tab(name) {
@@ -39,11 +39,13 @@ function show() {
   time.endsAt(watched.at_ns, ofStores && !time.given);
   time.resolve(watched.at_ns);
   const whose = now && now.name ? `${/^(all jobs|job )/.test(now.name) ? "" : "Job "}${now.name}: ` : "";
-  const said = now ? `${whose}${now.sentence}${now.cause ? ` Cause: ${now.cause}` : ""}` : "No verdict stands on any job.";
+  const said = now ? `${whose}${now.sentence}${now.cause ? ` Cause: ${now.cause}` : ""}` : nothing();
   // Who and by how much at a glance, then the rest.
   const end = /[.,;](?= )|(?= \()/.exec(said.slice(whose.length)), first = end ? whose.length + end.index + end[0].length : said.length;
-  $("headline").replaceChildren(element("strong", said.slice(0, first)), said.slice(first));
-  $("headline").className = `headline ${now && now.is_ill ? "ill" : "well"}`;
+  const rest = element("span", said.slice(first), "rest"), open = $("headline-more").getAttribute("aria-expanded") === "true" ? "open" : "";
+  $("headline").replaceChildren(element("strong", said.slice(0, first)), rest);
+  $("headline").className = `headline ${now ? (now.is_ill ? "ill" : "well") : "doubt"} ${open}`;
+  $("headline-more").hidden = !rest.textContent;
   const missing = gone(watched.coverage);
   $("partial").textContent = missing.length ? `PARTIAL: ${watched.coverage.answered} of ${watched.coverage.asked} nodes answered; missing ${missing.join("; ")}` : "";
   $("state").textContent = [`${ofStores ? "stores" : watched.agent}, ${time.given ? "up to" : "at"} ${clock(watched.at_ns)}`,
@@ -52,13 +54,27 @@ function show() {
     watched.jobs.map((of) => [of.name, of.nranks, of.verdict, of.culprits[0]?.rank ?? "", of.culprits[0]?.node ?? "", of.gpus_lost === null ? null : Number(of.gpus_lost.toPrecision(3)), of.step_ns ? duration(of.step_ns) : "", of.sentence, of]),
     { caption: "Those that are not well first; click one to follow it", mark: (row) => (row[8].is_ill ? "culprit" : ""), pick: (row) => { job = row[8].id; heat.clear(); follow(); tab("ranks"); } });
   table($("rank-table"), ["rank", "host", "pid", "role", "late", "waits", "excess", "z", "windows"],
-    watched.ranks.map((rank) => [rank.rank, rank.node, rank.pid, rank.role, duration(rank.late_ns), duration(rank.wait_ns), duration(rank.excess_ns), rank.z === null ? "" : rank.z.toFixed(1), `${rank.flagged}/${rank.windows}`, rank]),
+    watched.ranks.map((rank) => [rank.rank, rank.node, rank.pid, rank.role, duration(rank.late_ns), duration(rank.wait_ns), duration(rank.excess_ns), rank.z === null ? "" : rank.z.toFixed(1).replace(/^-0\.0$/, "0.0"), `${rank.flagged}/${rank.windows}`, rank]),
     { caption: `${watched.ranks.length} ranks, worst first; click one for its steps`, mark: (row) => (row[3] === "culprit" ? "culprit" : ""), pick: (row) => pick(row[9]) });
   nodes.show(watched);
   $("nodes-summary").textContent = nodes.summary();
   table($("node-table"), ["node", "state", "recording", "ranks", "rows", "clock bound", "release"],
     watched.nodes.map((node) => [node.name, watched.coverage.missing.some((of) => of.node === node.name) ? `${node.state}, missing` : node.state, node.recording, node.ranks.join(","), node.rows, duration(node.clock_bound_ns), node.version]),
     { caption: `${watched.nodes.length} nodes`, mark: (row) => (row[1] === "dead" || row[1].includes("missing") ? "culprit" : "") });
+}
+
+/** Why there is no verdict, and what to do. */
+function nothing() {
+  const all = watched.nodes, off = all.filter((node) => node.recording !== "on");
+  if (watched.agent && all.length && off.length === all.length) {
+    const why = [...new Set(off.map((node) => node.recording).filter((state) => state && state !== "off"))].join("; ");
+    return `No node records${why ? ` (${why})` : ""}. Start agents as root and without --capture off; rankmesh check on a host says what is lacking.`;
+  }
+  if (!watched.ranks.length && !watched.jobs.length) {
+    return watched.agent ? "No job makes calls now. Start one (mpirun, torchrun, srun), or choose a time of the past above." :
+      "No job made calls at this time. Choose another above.";
+  }
+  return "No verdict yet: a job is judged when its ranks have met a few times, which takes some seconds.";
 }
 
 function showNode(node) {
@@ -227,6 +243,11 @@ $("tabs").addEventListener("keydown", (event) => {
   const next = all[(all.indexOf(document.activeElement) + step + all.length) % all.length];
   next.focus();
   tab(next.getAttribute("aria-controls"));
+});
+$("headline-more").addEventListener("click", () => {
+  const open = $("headline").classList.toggle("open");
+  $("headline-more").setAttribute("aria-expanded", String(open));
+  $("headline-more").textContent = open ? "Less" : "More";
 });
 $("metric").addEventListener("change", () => heat.choose($("metric").value));
 $("explain").addEventListener("click", explain);
