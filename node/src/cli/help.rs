@@ -13,12 +13,17 @@ use clap_complete::Shell;
 use super::groups::root;
 
 /// Pages of docs/ that users need besides the flags: name, title, text.
-const TOPICS: [(&str, &str, &str); 13] = [
+const TOPICS: [(&str, &str, &str); 14] = [
     ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
     (
         "tables",
         "the trace store's file, tables and columns (rankmesh schema lists them)",
         include_str!("../../../docs/schema.md"),
+    ),
+    (
+        "other-tools",
+        "what py-spy, nvidia-smi, NCCL_DEBUG, clush and others answer, asked here",
+        include_str!("../../../docs/from-another-tool.md"),
     ),
     ("verdicts", "how a rank comes to be named", include_str!("../../../docs/verdicts.md")),
     ("screens", "rankmesh top: its keys, and what each column means", include_str!("../../../docs/top.md")),
