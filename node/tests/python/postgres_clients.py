@@ -67,6 +67,29 @@ def of_psycopg():
         conn.rollback()
         assert conn.execute("SELECT 1").fetchone() == (1,)
         conn.rollback()
+        # A part of a transaction that fails is taken back, and the transaction goes on.
+        with conn.transaction():
+            conn.execute("SET statement_timeout = '4s'")
+            with conn.transaction(force_rollback=True):
+                conn.execute("SET statement_timeout = '5s'")
+            with conn.transaction() as inner:
+                fails(lambda: conn.execute("SELECT no_such"), psycopg.Error)
+                raise psycopg.Rollback(inner)
+            assert conn.execute("SHOW statement_timeout").fetchone() == ("4000ms",)
+            fails(lambda: conn.execute("ROLLBACK TO nowhere"), psycopg.errors.InvalidSavepointSpecification)
+            raise psycopg.Rollback()
+        assert conn.execute("SHOW statement_timeout").fetchone() == ("10000ms",)
+        # Lists are one parameter.
+        for binary in (False, True):
+            with conn.cursor(binary=binary) as cursor:
+                of = lambda where, *values: cursor.execute(f"SELECT count(*) FROM collectives WHERE {where}", values).fetchone()[0]
+                assert of("rank = ANY(%s)", [0, 3, 77]) == 200
+                assert of("rank <> ALL(%s)", [0, 3]) == 600
+                assert of("node = ANY(%s) AND rank = %s", ["n1", "it's, \"x\""], 5) == 100
+                assert of("rank = ANY(%s::bigint[])", []) == 0
+        message = fails(lambda: conn.execute("SELECT 1 FROM collectives WHERE rank = ANY(%s)", [["a"]]), psycopg.Error)
+        assert "is an array of" in message or "is no integer" in message, message
+        conn.rollback()
         # A cursor at the server, and an answer as one stream.
         with conn.cursor("some rows") as cursor:
             cursor.execute("SELECT rank, seq FROM collectives ORDER BY rank, seq")
@@ -74,6 +97,12 @@ def of_psycopg():
             assert len(cursor.fetchall()) == 797
         with conn.cursor().copy("COPY (SELECT rank, count(*) FROM collectives GROUP BY rank ORDER BY rank) TO STDOUT") as copy:
             assert list(copy.rows())[:2] == [("0", "100"), ("1", "100")]
+        # As PostgreSQL has it, the binary form's header comes with the first row: ADBC reads it there.
+        with conn.cursor().copy("COPY (SELECT 7 AS n) TO STDOUT (FORMAT binary)") as copy:
+            first = bytes(copy.read())
+            assert first.startswith(b"PGCOPY\n") and len(first) > 19, first
+            assert bytes(copy.read()) == b"\xff\xff"
+            assert not copy.read()
         conn.execute("SET LOCAL statement_timeout = '3s'")
         conn.commit()
         assert conn.execute("SHOW statement_timeout").fetchone() == ("10000ms",)
@@ -87,6 +116,9 @@ async def of_asyncpg():
             ranks = "SELECT rank, count(*) AS n FROM collectives GROUP BY rank HAVING count(*) > $1 ORDER BY rank LIMIT $2"
             assert [tuple(row) for row in await conn.fetch(ranks, 0, 2)] == [(0, 100), (1, 100)]
             assert await conn.fetch(ranks, 100, 2) == []
+            some = "SELECT count(*) FROM collectives WHERE rank = ANY($1) AND node = ANY($2::text[])"
+            assert await conn.fetchval(some, [0, 5, 77], ["n0", "n1"]) == 200
+            assert await conn.fetchval(some, [], ["n0"]) == 0
             calls = "SELECT count(*) FROM collectives WHERE duration_ns / 1000 > $1"
             assert await conn.fetchval(calls, 0) > 0
             types = (await conn.prepare("SELECT sum(seq), avg(seq) FROM collectives WHERE rank = $1")).get_attributes()
@@ -117,6 +149,7 @@ def of_pg8000():
     conn = pg8000.native.Connection(to.username, password=to.password, host=to.hostname, port=to.port, database="rankmesh")
     assert conn.run("SELECT count(*) FROM (SELECT rank FROM collectives GROUP BY rank HAVING count(*) > :n)", n=0) == [[8]]
     assert conn.run("SELECT count(*) FROM collectives WHERE func = :f AND rank = :r", f="all_reduce", r=3) == [[100]]
+    assert conn.run("SELECT count(*) FROM collectives WHERE rank = ANY(:r)", r=[1, 2]) == [[200]]
     conn.close()
 
 

@@ -186,6 +186,32 @@ fn is_integer(value: &[Token]) -> bool {
     literal || value.first().is_some_and(|first| first.is("count"))
 }
 
+/// `= ANY ($1)` as [`members`] has it, and nothing else: for statements that are not those of nodes.
+pub(super) fn with_array_parameters(tokens: &[Token]) -> Option<Vec<Token>> {
+    let mut all = tokens.to_vec();
+    let mut at = 0;
+    while at + 4 < all.len() {
+        let is_array = is_at(&all, at, "=") && is_at(&all, at + 1, "any") && is_at(&all, at + 2, "(");
+        if is_array
+            && all[at + 3].kind == Kind::Param
+            && let Some(end) = closing(&all, at + 2)
+        {
+            let list = array_parameter(&all[at + 3..end]);
+            let place = all[at].at;
+            all.splice(at..=end, made(&format!("IN ({list})"), place));
+        }
+        at += 1;
+    }
+    (all.len() != tokens.len()).then_some(all)
+}
+
+/// A parameter whose value is a list, which `with` of a statement knows by the brackets; in them the
+/// type of its elements, where it is told.
+fn array_parameter(inside: &[Token]) -> String {
+    let of = inside.get(2).filter(|_| inside.len() > 2).and_then(Token::name).unwrap_or_default();
+    format!("{}[{of}]", inside[0].text)
+}
+
 /// `= ANY (ARRAY[…])`, `<> ALL ('{…}')`.
 fn members(tokens: &mut Vec<Token>) -> Result<(), String> {
     let mut at = 0;
@@ -200,9 +226,12 @@ fn members(tokens: &mut Vec<Token>) -> Result<(), String> {
             let uncast = inside.iter().position(|token| token.is("::")).map_or(inside, |cast| &inside[..cast]);
             let list = match uncast {
                 [array, open, list @ .., close] if array.is("array") && open.is("[") && close.is("]") => joined(list),
+                [param] if param.kind == Kind::Param => array_parameter(inside),
                 [text] if text.kind == Kind::Text => array(&text.string().unwrap_or_default())?,
                 [first, ..] if first.is("select") || first.is("values") => joined(inside),
-                _ => return Err("= ANY takes ARRAY[…], '{…}' or a SELECT here; IN takes a list".to_owned()),
+                _ => {
+                    return Err("= ANY takes a parameter, ARRAY[…], '{…}' or a SELECT here; IN takes a list".to_owned());
+                }
             };
             let place = tokens[at].at;
             let word = if any { "IN" } else { "NOT IN" };

@@ -40,6 +40,11 @@ pub(super) fn no_transaction(message: &str) -> PgWireError {
     error("25P01", message.to_owned(), None)
 }
 
+/// A savepoint that is not there (invalid_savepoint_specification).
+pub(super) fn savepoint(message: String) -> PgWireError {
+    error("3B001", message, None)
+}
+
 /// The deadline has passed (query_canceled).
 pub(super) fn timed_out(after: std::time::Duration) -> PgWireError {
     error("57014", format!("canceling statement due to statement timeout: {} ms", after.as_millis()), None)

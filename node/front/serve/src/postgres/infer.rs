@@ -329,6 +329,10 @@ impl<'a> Look<'a> {
         if at >= 2 && self.is(at - 1, "(") && self.is(at - 2, "cast") && self.is(at + 1, "as") {
             return self.named_type(at + 2);
         }
+        // An array of values of a type that is told, or that stands beside it.
+        if self.is(at + 1, "[") {
+            return if self.is(at + 2, "]") { self.beside(at, at + 3) } else { self.named_type(at + 2) };
+        }
         self.beside(at, at + 1)
     }
 

@@ -6,9 +6,11 @@ use pgwire::api::portal::Portal;
 use pgwire::error::{PgWireError, PgWireResult};
 
 use super::dialect::moments;
-use super::infer::Parameter;
+use super::infer::{Inferred, Parameter};
 use super::statement::Statement;
 use super::{errors, types};
+
+mod arrays;
 
 /// The values of a portal's parameters, as literals of SQLite.
 ///
@@ -16,18 +18,65 @@ use super::{errors, types};
 /// A value is none of its type, or its type is not known here; its type is neither sent nor told by
 /// its place, or they contradict each other.
 pub(super) fn literals(portal: &Portal<Statement>, inferred: &[Parameter]) -> PgWireResult<Vec<String>> {
-    let kinds = parameter_types(&portal.statement.parameter_types, inferred)?;
-    kinds.into_iter().enumerate().map(|(at, kind)| literal(portal, at, kind)).collect()
+    let statement = &portal.statement.statement;
+    let kinds = parameter_types(&portal.statement.parameter_types, inferred, statement)?;
+    kinds.into_iter().enumerate().map(|(at, kind)| value(portal, at, &kind)).collect()
+}
+
+/// A parameter's value: a literal, or of an array its elements by commas.
+fn value(portal: &Portal<Statement>, at: usize, kind: &Type) -> PgWireResult<String> {
+    let Some(Some(bytes)) = portal.parameters.get(at) else { return Ok("NULL".to_owned()) };
+    let is_binary = matches!(&portal.parameter_format, pgwire::api::portal::Format::UnifiedBinary)
+        || matches!(&portal.parameter_format, pgwire::api::portal::Format::Individual(codes) if codes.get(at) == Some(&1));
+    let Some(element) = types::element_of(kind) else { return literal(bytes, is_binary, at, kind) };
+    let wrong = || errors::data(format!("parameter ${}: is no array of one dimension", at + 1));
+    let elements =
+        if is_binary { arrays::binary(bytes) } else { std::str::from_utf8(bytes).ok().and_then(arrays::text) };
+    let one = |element_bytes: Option<Vec<u8>>| match element_bytes {
+        Some(bytes) => literal(&bytes, is_binary, at, &element),
+        None => Ok("NULL".to_owned()),
+    };
+    let list: PgWireResult<Vec<String>> = elements.ok_or_else(wrong)?.into_iter().map(one).collect();
+    Ok(list?.join(", "))
 }
 
 /// The types of parameters: as the client says, else as their places say.
 ///
 /// # Errors
 /// Neither says, or they contradict each other.
-pub(super) fn parameter_types(given: &[Option<Type>], inferred: &[Parameter]) -> PgWireResult<Vec<Type>> {
+pub(super) fn parameter_types(
+    given: &[Option<Type>],
+    inferred: &[Parameter],
+    statement: &Statement,
+) -> PgWireResult<Vec<Type>> {
     let of = |(at, inferred): (usize, &Parameter)| {
         let number = at + 1;
         let given = given.get(at).cloned().flatten().filter(|kind| *kind != Type::UNKNOWN);
+        if let Some(element) = given.as_ref().and_then(types::element_of) {
+            let is_number = !is_text(&element);
+            return match *inferred {
+                _ if statement.array(at).is_none() => {
+                    Err(errors::operator(format!("parameter ${number} is an array: it goes with = ANY (${number})")))
+                }
+                Parameter::Is(wanted) if wanted.is_number() != is_number && wanted != Inferred::Blob => {
+                    Err(errors::operator(format!(
+                        "parameter ${number} is an array of {} where {} is compared: send another, or write ${number}::{}[]",
+                        element.name(),
+                        wanted.name(),
+                        types::of(wanted).name()
+                    )))
+                }
+                _ => Ok(given.unwrap_or(Type::UNKNOWN)),
+            };
+        }
+        if let Some(named) = statement.array(at) {
+            let element = match *inferred {
+                _ if let Some(element) = types::named(&named) => element,
+                Parameter::Is(kind) => types::of(kind),
+                _ => Type::TEXT,
+            };
+            return Ok(types::array_of(&element));
+        }
         match (given, *inferred) {
             (Some(kind), Parameter::Is(wanted)) if is_text(&kind) && wanted.is_number() => {
                 Err(errors::operator(format!(
@@ -52,11 +101,8 @@ fn is_text(kind: &Type) -> bool {
     [Type::TEXT, Type::VARCHAR, Type::BPCHAR, Type::NAME].contains(kind)
 }
 
-fn literal(portal: &Portal<Statement>, at: usize, kind: Type) -> PgWireResult<String> {
-    let Some(Some(bytes)) = portal.parameters.get(at) else { return Ok("NULL".to_owned()) };
+fn literal(bytes: &[u8], is_binary: bool, at: usize, kind: &Type) -> PgWireResult<String> {
     let wrong = |error: &dyn std::fmt::Display| errors::data(format!("parameter ${}: {error}", at + 1));
-    let is_binary = matches!(&portal.parameter_format, pgwire::api::portal::Format::UnifiedBinary)
-        || matches!(&portal.parameter_format, pgwire::api::portal::Format::Individual(codes) if codes.get(at) == Some(&1));
     // Times are integers here: nanoseconds since 1970.
     let moment = |ns: Option<i64>| ns.map(integer_literal).ok_or_else(|| wrong(&"is no time between 1677 and 2262"));
     let number = |real: f64| if real.is_finite() { format!("{real:?}") } else { infinite(real) };
@@ -67,7 +113,7 @@ fn literal(portal: &Portal<Statement>, at: usize, kind: Type) -> PgWireResult<St
             all[8 - bytes.len()..].copy_from_slice(bytes);
             Ok(i64::from_be_bytes(all))
         };
-        return match kind {
+        return match *kind {
             Type::INT2 => sized(2).and_then(|()| integer()).map(integer_literal),
             Type::INT4 => sized(4).and_then(|()| integer()).map(integer_literal),
             Type::INT8 => sized(8).and_then(|()| integer()).map(integer_literal),
@@ -95,11 +141,11 @@ fn literal(portal: &Portal<Statement>, at: usize, kind: Type) -> PgWireResult<St
             Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN | Type::JSON => {
                 std::str::from_utf8(bytes).map_err(|error| wrong(&error)).and_then(|text| quoted(text, at))
             }
-            other => Err(wrong(&format!("{} in binary form is not read here: send text", other.name()))),
+            ref other => Err(wrong(&format!("{} in binary form is not read here: send text", other.name()))),
         };
     }
     let text = std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
-    match kind {
+    match *kind {
         Type::TIMESTAMP | Type::TIMESTAMPTZ | Type::DATE => moment(moments::moment(text)),
         Type::INTERVAL => moments::interval(text).map(integer_literal).map_err(|error| wrong(&error)),
         // Programs that send times and truths without a type write them as texts.

@@ -5,6 +5,7 @@ mod cursors;
 mod extended;
 mod settings;
 
+use bytes::{Bytes, BytesMut};
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -191,6 +192,23 @@ impl Handler {
                 session.cursors.lock().await.end(committed);
                 if committed { "COMMIT" } else { "ROLLBACK" }
             }
+            Class::Savepoint(name) => {
+                if status == TransactionStatus::Idle {
+                    return Err(errors::no_transaction("SAVEPOINT can only be used in transaction blocks"));
+                }
+                session.settings.lock().savepoint(name)?;
+                "SAVEPOINT"
+            }
+            Class::Release(name) => {
+                session.settings.lock().release(name)?;
+                "RELEASE"
+            }
+            Class::RollbackTo(name) => {
+                session.settings.lock().rollback_to(name)?;
+                // The transaction goes on, also where it had failed.
+                client.set_transaction_status(TransactionStatus::Transaction);
+                "ROLLBACK"
+            }
             Class::Set(name, value, local) => {
                 let longest_ms = u64::try_from(self.asking.gateway.longest().as_millis()).unwrap_or(u64::MAX);
                 let said = session.settings.lock().set(name, value, *local, longest_ms)?;
@@ -258,15 +276,28 @@ impl Handler {
         let begun = CopyOutResponse::new(form, columns, vec![i16::from(form); fields.len()]);
         client.feed(PgWireBackendMessage::CopyOutResponse(begun)).await?;
         let data = |bytes| PgWireBackendMessage::CopyData(CopyData::new(bytes));
-        if let Some(first) = copy.begin(&fields) {
-            client.feed(data(first)).await?;
+        // As PostgreSQL sends it: the binary form's header comes with the first row, or with the end;
+        // ADBC reads it there.
+        let mut head = BytesMut::new();
+        match copy.begin(&fields) {
+            Some(first) if is_binary => head.extend_from_slice(&first),
+            Some(first) => client.feed(data(first)).await?,
+            None => {}
         }
+        let mut with_head = |bytes: Bytes| {
+            if head.is_empty() {
+                return bytes;
+            }
+            head.extend_from_slice(&bytes);
+            head.split().freeze()
+        };
         let mut encoder = DataRowEncoder::new(Arc::clone(&fields));
         let mut rows = 0;
         loop {
             match running.next(&mut cancelled).await? {
                 Next::Row(row) => {
-                    client.feed(data(copy.row(&mut encoder, &fields, &row)?)).await?;
+                    let row = copy.row(&mut encoder, &fields, &row)?;
+                    client.feed(data(with_head(row))).await?;
                     rows += 1;
                 }
                 Next::End(coverage) => {
@@ -283,7 +314,7 @@ impl Handler {
             }
         }
         if let Some(last) = copy.end() {
-            client.feed(data(last)).await?;
+            client.feed(data(with_head(last))).await?;
         }
         client.feed(PgWireBackendMessage::CopyDone(CopyDone::new())).await?;
         Ok(Tag::new("COPY").with_rows(rows))
@@ -335,7 +366,7 @@ impl Handler {
     /// In a failed transaction only its end is accepted.
     fn check<C: ClientInfo>(client: &C, statement: &Statement) -> PgWireResult<()> {
         if client.transaction_status() == TransactionStatus::Error
-            && !matches!(statement.class, Class::Commit | Class::Rollback | Class::Done("ROLLBACK"))
+            && !matches!(statement.class, Class::Commit | Class::Rollback | Class::RollbackTo(_))
         {
             return Err(errors::failed_transaction());
         }

@@ -13,6 +13,10 @@ pub(super) enum Class {
     Begin,
     Commit,
     Rollback,
+    /// SAVEPOINT, RELEASE and ROLLBACK TO, with the name.
+    Savepoint(String),
+    Release(String),
+    RollbackTo(String),
     /// `SET name = value`, `SET name TO value`; whether it is `SET LOCAL`.
     Set(String, String, bool),
     /// Back to how a session begins.
@@ -93,6 +97,12 @@ impl Statement {
         let from = match own_forms.class {
             Class::Nodes => 0,
             Class::Explain(at, _) => at,
+            Class::Catalog => {
+                return match dialect::with_array_parameters(&own_forms.tokens) {
+                    Some(tokens) => own_forms.of_tokens(&tokens),
+                    None => Ok(own_forms),
+                };
+            }
             _ => return Ok(own_forms),
         };
         let begin = own_forms.tokens.partition_point(|token| token.at < from);
@@ -129,6 +139,26 @@ impl Statement {
         numbers.filter_map(|token| token.text[1..].parse().ok()).max().unwrap_or(0)
     }
 
+    /// Of a parameter, from 0, that is an array, whose value is a list, the name of its elements'
+    /// type, empty where none is told; none of another.
+    pub(super) fn array(&self, number: usize) -> Option<String> {
+        let is_it = |token: &Token| token.kind == Kind::Param && token.text[1..].parse() == Ok(number + 1);
+        let (at, _) =
+            self.tokens.iter().enumerate().find(|(at, token)| is_it(token) && self.brackets_after(*at) > 0)?;
+        Some(self.tokens[at + 2].name().unwrap_or_default())
+    }
+
+    /// Tokens of the brackets that mark a parameter as an array.
+    fn brackets_after(&self, at: usize) -> usize {
+        let is = |offset: usize, text: &str| self.tokens.get(at + offset).is_some_and(|token| token.is(text));
+        match () {
+            () if !is(1, "[") => 0,
+            () if is(2, "]") => 2,
+            () if is(3, "]") => 3,
+            () => 0,
+        }
+    }
+
     /// The SQL with values in place of its parameters, as literals; `public.` is removed.
     ///
     /// # Errors
@@ -145,7 +175,7 @@ impl Statement {
                 let literal = literal.ok_or_else(|| errors::syntax(format!("there is no value for {}", token.text)))?;
                 sql.push_str(&self.sql[copied..token.at]);
                 sql.push_str(literal);
-                at += 1;
+                at += 1 + self.brackets_after(at);
                 copied = self.tokens.get(at).map_or(self.sql.len(), |next| next.at);
                 sql.push(' ');
                 continue;
@@ -172,10 +202,10 @@ fn class(sql: &str, tokens: &[Token]) -> Class {
     match name(0).as_str() {
         "begin" | "start" => Class::Begin,
         "commit" | "end" => Class::Commit,
-        "rollback" if tokens.iter().any(|token| token.is("to")) => Class::Done("ROLLBACK"),
+        "rollback" if tokens.iter().any(|token| token.is("to")) => Class::RollbackTo(last_name(tokens)),
         "rollback" | "abort" => Class::Rollback,
-        "savepoint" => Class::Done("SAVEPOINT"),
-        "release" => Class::Done("RELEASE"),
+        "savepoint" => Class::Savepoint(last_name(tokens)),
+        "release" => Class::Release(last_name(tokens)),
         "deallocate" => Class::Done("DEALLOCATE"),
         "discard" if name(1) == "all" => Class::DiscardAll,
         "discard" => Class::Done("DISCARD"),
@@ -240,6 +270,11 @@ fn sleep(tokens: &[Token]) -> Class {
         }
         _ => Class::Refused("pg_sleep takes a number of seconds, and stands alone: SELECT pg_sleep(0.5)"),
     }
+}
+
+/// The name at the end: SAVEPOINT name, ROLLBACK WORK TO SAVEPOINT name.
+fn last_name(tokens: &[Token]) -> String {
+    tokens.last().and_then(Token::name).unwrap_or_default()
 }
 
 fn shown(tokens: &[Token]) -> String {

@@ -93,6 +93,24 @@ pub(super) fn of(inferred: Inferred) -> Type {
     }
 }
 
+/// A type by PostgreSQL's name of it.
+pub(super) fn named(name: &str) -> Option<Type> {
+    let known = ALL.iter().find(|kind| kind.name == name || kind.long == name)?;
+    Type::from_oid(u32::try_from(known.oid).ok()?)
+}
+
+/// The type of an array's elements; none of what is no array.
+pub(super) fn element_of(array: &Type) -> Option<Type> {
+    let known = ALL.iter().find(|kind| kind.array > 0 && kind.array == i64::from(array.oid()))?;
+    Type::from_oid(u32::try_from(known.oid).ok()?)
+}
+
+/// The type of arrays of these; text's where there is none.
+pub(super) fn array_of(element: &Type) -> Type {
+    let known = ALL.iter().find(|kind| kind.oid == i64::from(element.oid())).map(|kind| kind.array);
+    known.and_then(|oid| Type::from_oid(u32::try_from(oid).ok()?)).unwrap_or(Type::TEXT_ARRAY)
+}
+
 /// The type of a column: the declared one, if the first values agree, else theirs. In SQLite values
 /// have types, columns only an affinity.
 pub(super) fn seen<'a>(decl_type: &str, values: impl Iterator<Item = &'a Value>) -> Type {

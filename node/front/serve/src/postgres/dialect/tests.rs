@@ -93,7 +93,8 @@ fn lists_series_and_limits() {
     becomes("rank = ANY('{1,2}'::int[]) AND f <> ALL (ARRAY['a', 'b'])", "rank IN(1, 2) AND f NOT IN('a', 'b')");
     assert_eq!(array("{a,\"b, \\\"c\",NULL}").unwrap(), "'a', 'b, \"c', NULL");
     assert!(array("1,2").is_err() && array("{\"a").is_err() && array("{{1}}").is_err());
-    assert!(refused("WHERE x = ANY($1)").contains("IN takes a list"));
+    becomes("rank = ANY($1) AND f <> ALL ($2::text[])", "rank IN($1[]) AND f NOT IN($2[text])");
+    assert!(refused("WHERE x = ANY(y)").contains("IN takes a list"));
     becomes(
         "SELECT i FROM generate_series(1, 3) AS i",
         "SELECT i FROM(WITH RECURSIVE pg_series(v) AS(SELECT 1 WHERE 1 <= 3 UNION ALL SELECT v + 1 FROM pg_series WHERE v + 1 <= 3) \

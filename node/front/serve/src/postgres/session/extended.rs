@@ -98,7 +98,7 @@ impl ExtendedQueryHandler for Handler {
     {
         let statement = &target.statement;
         let count = statement.parameters();
-        let parameters = parameter_types(&target.parameter_types, &self.inferred(client, statement).await?)?;
+        let parameters = parameter_types(&target.parameter_types, &self.inferred(client, statement).await?, statement)?;
         if !has_rows(statement) {
             return Ok(DescribeStatementResponse::new(parameters, Vec::new()));
         }

@@ -21,11 +21,22 @@ pub(super) struct Settings {
     others: HashMap<String, String>,
     /// Those before the transaction that the session is in, and names that `SET LOCAL` changed.
     before: Option<(Box<Settings>, BTreeSet<String>)>,
+    /// Those at each savepoint of the transaction, the last at the end.
+    savepoints: Vec<(String, Settings)>,
 }
+
+/// Savepoints of a transaction at most.
+const MOST_SAVEPOINTS: usize = 64;
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { require_all: false, timeout_ms: DEFAULT_MS, others: HashMap::new(), before: None }
+        Self {
+            require_all: false,
+            timeout_ms: DEFAULT_MS,
+            others: HashMap::new(),
+            before: None,
+            savepoints: Vec::new(),
+        }
     }
 }
 
@@ -135,9 +146,51 @@ impl Settings {
         }
     }
 
+    /// Keeps the settings as they are under a name.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(super) fn savepoint(&mut self, name: &str) -> PgWireResult<()> {
+        if self.savepoints.len() >= MOST_SAVEPOINTS {
+            return Err(errors::unsupported(format!("a transaction has {MOST_SAVEPOINTS} savepoints at most")));
+        }
+        let now = Self { savepoints: Vec::new(), ..self.clone() };
+        self.savepoints.push((name.to_owned(), now));
+        Ok(())
+    }
+
+    /// Forgets a savepoint and those after it.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub(super) fn release(&mut self, name: &str) -> PgWireResult<()> {
+        let at = self.at_savepoint(name)?;
+        self.savepoints.truncate(at);
+        Ok(())
+    }
+
+    /// Takes back what was set since a savepoint, which stays.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub(super) fn rollback_to(&mut self, name: &str) -> PgWireResult<()> {
+        let at = self.at_savepoint(name)?;
+        self.savepoints.truncate(at + 1);
+        let savepoints = std::mem::take(&mut self.savepoints);
+        *self = savepoints[at].1.clone();
+        self.savepoints = savepoints;
+        Ok(())
+    }
+
+    fn at_savepoint(&self, name: &str) -> PgWireResult<usize> {
+        let found = self.savepoints.iter().rposition(|(known, _)| known == name);
+        found.ok_or_else(|| errors::savepoint(format!("savepoint \"{}\" does not exist", record::printable(name))))
+    }
+
     /// A transaction ends: what was set in it stays where it is committed, but for what was set
     /// locally.
     pub(super) fn end(&mut self, committed: bool) {
+        self.savepoints.clear();
         let Some((before, locals)) = self.before.take() else { return };
         if !committed {
             *self = *before;
@@ -193,6 +246,14 @@ mod tests {
         assert!(settings.value("work_mem").is_err());
         settings.begin();
         set(&mut settings, "statement_timeout", "7s", false);
+        settings.savepoint("a").unwrap();
+        set(&mut settings, "statement_timeout", "8s", false);
+        settings.savepoint("b").unwrap();
+        settings.rollback_to("a").unwrap();
+        assert_eq!(settings.timeout_ms, 7_000);
+        assert!(settings.rollback_to("b").is_err());
+        settings.release("a").unwrap();
+        assert!(settings.rollback_to("a").is_err());
         settings.end(false);
         assert_eq!(settings.value("statement_timeout").unwrap(), "5000ms");
         settings.reset("all");
