@@ -119,7 +119,10 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
     );
     let calls = asking.ask("calls of each process", calls).context("asking how much was recorded")?;
     if calls.rows.is_empty() {
-        bail!("no collectives were recorded in that time{}", if args.job.is_some() { " by that job" } else { "" });
+        let whose = if args.job.is_some() { " by that job" } else { "" };
+        bail!(
+            "no collectives were recorded in that time{whose}: give --since or --between (rankmesh jobs lists when jobs ran)"
+        );
     }
     let all = |column: usize| calls.rows.iter().filter_map(move |row| integer_of(row.get(column)?));
     let (count, ranks) = (all(2).sum::<i64>(), i64::try_from(calls.rows.len()).unwrap_or(i64::MAX));

@@ -93,6 +93,11 @@ fn nothing_yet_and_nobody_there_say_so() {
             screen(&mut app(view, &data), &data, &look(true, Colours::None), SMALL, 0).contains("No verdict stands")
         );
     }
+    for node in data.watched.iter_mut().flat_map(|watched| &mut watched.nodes) {
+        node.recording = "off".to_owned();
+    }
+    let silent = shown(&data);
+    assert!(silent.contains("no node records") && silent.contains("rankmesh check"), "{silent}");
 }
 
 #[test]

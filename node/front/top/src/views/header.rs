@@ -1,6 +1,6 @@
 //! The verdict, always on top: who, where, since when, what it costs, why; and its age.
 
-use model::watch::{CulpritNow, JobNow};
+use model::watch::{CulpritNow, JobNow, Watched};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -27,9 +27,14 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &App, data: &Data, look: &L
             lines.push(who(job, look, data, width));
             lines.push(cause(job, look, width));
         }
+        (None, Some(watched), _) if !data.is_stores && records_nowhere(watched) => {
+            lines.push(Line::styled("No verdict stands: no node records", look.faint()));
+            lines.push(Line::raw("Start agents as root (no --capture off); rankmesh check says what a host lacks"));
+            lines.push(Line::raw(""));
+        }
         (None, Some(_), _) => {
             lines.push(Line::styled("No verdict stands: no job with ranks is known here", look.faint()));
-            lines.push(Line::raw("Ranks are seen once they call NCCL, RCCL or MPI where an agent records"));
+            lines.push(Line::raw("Ranks are seen once they call NCCL, RCCL or MPI; [ goes back in time"));
             lines.push(Line::raw(""));
         }
         (None, None, Some(error)) => {
@@ -46,6 +51,11 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &App, data: &Data, look: &L
     for (line, y) in lines.into_iter().zip(area.top()..area.bottom()) {
         line.render(Rect { y, height: 1, ..area }, to);
     }
+}
+
+/// Whether no node has ranks to show because none records.
+fn records_nowhere(watched: &Watched) -> bool {
+    !watched.nodes.is_empty() && watched.nodes.iter().all(|node| node.recording != "on")
 }
 
 pub(super) fn style(job: &JobNow, look: &Look) -> Style {
