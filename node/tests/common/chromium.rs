@@ -42,6 +42,8 @@ impl Chromium {
         let mut child = Command::new("sh")
             .args(["-c", command])
             .arg(profile.path())
+            // It leaves folders there when it is killed.
+            .env("TMPDIR", profile.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
