@@ -83,7 +83,8 @@ pub(crate) fn number(input: &mut Input) -> Numbered {
         };
         for mut calls in ranks.into_values() {
             calls.sort_by_key(|seen| seen.entry_ns);
-            match reference.as_ref().and_then(|reference| reference.align(&calls, &syncs, input)) {
+            let by_ends = reference.as_ref().and_then(|reference| reference.align(&calls, &syncs, input));
+            match by_ends.or_else(|| reference.as_ref().and_then(|reference| reference.overlap(&calls, input))) {
                 Some(numbers) => {
                     for (mut seen, seq) in calls.into_iter().zip(numbers) {
                         if let Some(seq) = seq {
@@ -142,11 +143,19 @@ fn ends(calls: &[Observation], syncs: &Syncs, input: &Input) -> Vec<(i64, usize)
     ends
 }
 
+/// From when to when a call lasted, on the coordinator's clock.
+fn span_of(seen: &Observation, input: &Input) -> (i64, i64) {
+    let align = |ns: i64| input.clocks.get(&*seen.node).map_or(ns, |c| c.align(ns));
+    (align(seen.entry_ns), align(seen.entry_ns.saturating_add(seen.duration_ns.max(0))))
+}
+
 /// The calls of a rank by which the others' are numbered.
 struct Reference {
     node: Arc<str>,
     /// By how many calls share the end after it: ends with numbers, in order.
     ends: BTreeMap<usize, Ends>,
+    /// Beginning, end and number of each call, in order; empty where calls only enqueue.
+    calls: Vec<(i64, i64, u64)>,
     period_ns: f64,
 }
 
@@ -159,14 +168,58 @@ impl Reference {
         }
         by_place.values_mut().for_each(|ends| ends.sort_unstable());
         let period_ns = median(by_place.get(&0)?.windows(2).map(|w| (w[1].0 - w[0].0) as f64))?;
-        Some(Self { node, ends: by_place, period_ns })
+        let waits = calls.iter().all(|seen| seen.tier > 0);
+        let of_calls = calls.iter().filter(|_| waits).map(|seen| {
+            let (start, end) = span_of(seen, input);
+            (start, end, seen.seq)
+        });
+        Some(Self { node, ends: by_place, calls: of_calls.collect(), period_ns })
+    }
+
+    /// What the clocks of this rank's host and another may be apart.
+    fn bound_ns(&self, node: &str, input: &Input) -> i64 {
+        let bound = |node: &str| input.clocks.get(node).map_or(0, |c| c.bound_within(input.since_ns, input.until_ns));
+        if node == &*self.node { 0 } else { bound(node).saturating_add(bound(&self.node)) }
+    }
+
+    /// The numbers of one rank's calls where it made the same calls as this one, one after the other:
+    /// in a call in which all meet nobody leaves before all have entered, so the calls of one
+    /// collective overlap, however late a rank gets its CPU back to leave. None where a record is
+    /// lost, where calls overlap likewise when they are counted differently, or where the clocks may
+    /// be apart by as much as calls are.
+    fn overlap(&self, calls: &[Observation], input: &Input) -> Option<Vec<Option<u64>>> {
+        let node = &calls.first()?.node;
+        let bound_ns = self.bound_ns(node, input);
+        if calls.iter().any(|seen| seen.tier == 0) || 4.0 * bound_ns as f64 > self.period_ns {
+            return None;
+        }
+        let overlaps = |seen: &Observation, of: &(i64, i64, u64)| {
+            let (start, end) = span_of(seen, input);
+            of.0.saturating_sub(bound_ns) <= end && start <= of.1.saturating_add(bound_ns)
+        };
+        // The first that overlaps with several of these says by how many calls they may be apart.
+        let (first_at, first) =
+            calls.iter().enumerate().find(|(_, seen)| self.calls.iter().any(|of| overlaps(seen, of)))?;
+        let of_first = self.calls.iter().enumerate().filter(|(_, of)| overlaps(first, of)).map(|(at, _)| at);
+        let all_overlap = |at: &usize| {
+            let mut pairs = calls.iter().skip(first_at).zip(self.calls.iter().skip(*at));
+            pairs.all(|(seen, of)| overlaps(seen, of))
+        };
+        let mut fitting = of_first.filter(all_overlap);
+        let (at, None) = (fitting.next()?, fitting.next()) else { return None };
+        let numbers = calls.iter().enumerate().map(|(place, _)| {
+            let of = (place + at).checked_sub(first_at)?;
+            self.calls.get(of).map(|(.., number)| *number)
+        });
+        let numbers: Vec<Option<u64>> = numbers.collect();
+        let met = numbers.iter().flatten().count();
+        (met >= Rules::FEW_COLLECTIVES).then_some(numbers)
     }
 
     /// The numbers of one rank's calls; none when they do not coincide with these.
     fn align(&self, calls: &[Observation], syncs: &Syncs, input: &Input) -> Option<Vec<Option<u64>>> {
         let node = &calls.first()?.node;
-        let bound = |node: &str| input.clocks.get(node).map_or(0, |c| c.bound_within(input.since_ns, input.until_ns));
-        let bound_ns = if *node == self.node { 0 } else { bound(node).saturating_add(bound(&self.node)) };
+        let bound_ns = self.bound_ns(node, input);
         let close = (Rules::ENDS_CLOSE * self.period_ns).max(bound_ns as f64);
         // Where collectives follow each other as closely as the clocks are uncertain, nothing can
         // be distinguished.
@@ -195,5 +248,87 @@ impl Reference {
             })
             .collect();
         (inside > 0 && met as f64 >= Rules::CALLS_COINCIDE * inside as f64).then_some(numbers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use observed::ClockOffset;
+
+    /// Two ranks of one host that meet every so often; the second enters late, and either may get
+    /// its CPU back late to leave. Lost records are left out.
+    fn input(steps: &[(i64, [i64; 2], [bool; 2])]) -> Input {
+        let mut input = Input { until_ns: i64::MAX, ..Input::default() };
+        input.clocks.insert("n".to_owned(), ClockOffset::default());
+        let mut at = [1_000_000; 2];
+        for (step, (late_ns, leaves_ns, lost)) in steps.iter().enumerate() {
+            let entries = [at[0], at[1] + late_ns];
+            let met = entries[0].max(entries[1]) + 1_000;
+            for rank in 0..2 {
+                let exit = met + leaves_ns[rank];
+                at[rank] = exit + 50_000;
+                if !lost[rank] {
+                    input.unnumbered.push(Observation {
+                        node: "n".into(),
+                        pid: rank as i64,
+                        rank: rank as i32,
+                        comm_hash: 7,
+                        func: "all_reduce".into(),
+                        entry_ns: entries[rank],
+                        duration_ns: exit - entries[rank],
+                        tier: 1,
+                        seq: step as u64, // to be found
+                        ..Observation::default()
+                    });
+                }
+            }
+        }
+        input
+    }
+
+    proptest! {
+        /// However late ranks leave, each two calls of one step meet, or none do.
+        #[test]
+        fn calls_that_overlap_one_after_the_other_are_of_one_step(
+            steps in prop::collection::vec(
+                (
+                    5_000i64..200_000,
+                    prop::array::uniform2(prop_oneof![8 => 0i64..20_000, 1 => 0i64..300_000]),
+                    Just([false; 2]),
+                ),
+                20..200,
+            )
+        ) {
+            let mut found = input(&steps);
+            let truth: BTreeMap<(i64, i64), u64> =
+                found.unnumbered.iter().map(|seen| ((seen.pid, seen.entry_ns), seen.seq)).collect();
+            let numbered = number(&mut found);
+            let mut steps_of: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+            for seen in &found.observations {
+                steps_of.entry(seen.seq).or_default().push(truth[&(seen.pid, seen.entry_ns)]);
+            }
+            prop_assert!(steps_of.values().all(|of| of.iter().all(|step| *step == of[0])), "{steps_of:?}");
+            let both = steps_of.values().filter(|of| of.len() == 2).count();
+            prop_assert!(both == steps.len() || both * 10 >= steps.len() * 9, "{both} of {}, {numbered:?}", steps.len());
+        }
+    }
+
+    #[test]
+    fn where_a_record_is_lost_nothing_is_guessed() {
+        let lost = |step: i64| (20_000, [step * 977 % 60_000 + 5_000, 0], [step == 20, false]);
+        let mut found = input(&(0..50).map(lost).collect::<Vec<_>>());
+        assert_eq!(number(&mut found).left_out, 49);
+    }
+
+    #[test]
+    fn calls_that_only_enqueue_are_not_matched_so() {
+        let steps: Vec<_> = (0..50).map(|step| (20_000, [step * 977 % 90_000, 0], [false; 2])).collect();
+        let mut found = input(&steps);
+        found.unnumbered.iter_mut().for_each(|seen| seen.tier = 0);
+        let numbered = number(&mut found);
+        assert_eq!(numbered.left_out, 50, "{numbered:?}");
     }
 }
