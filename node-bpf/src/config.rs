@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::budget::Budget;
 use crate::shedding::Backlog;
 use crate::symbol_probes::ProbeSpec;
 
@@ -82,6 +83,9 @@ pub struct CaptureConfig {
     /// Record only this user's processes. Without root's rights that is always so, for the user
     /// that runs this process: see [`privileges::only_user`](crate::privileges::only_user).
     pub only_user: Option<u32>,
+    /// What recording calls may take of ranks and of this process's own core; none: each is
+    /// recorded, whatever that takes.
+    pub budget: Option<Budget>,
     /// The way of attaching; none takes the best the kernel supports.
     pub attach_mode: Option<AttachMode>,
 }
@@ -106,6 +110,7 @@ impl Default for CaptureConfig {
             backlog: Backlog::default(),
             after_read: AfterRead::default(),
             only_user: None,
+            budget: None,
             attach_mode: None,
         }
     }

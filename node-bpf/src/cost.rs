@@ -93,13 +93,37 @@ pub(crate) struct Programs {
 impl Programs {
     /// Since capture started.
     pub(crate) fn read(programs: &MapHandle) -> Self {
+        let entries = ["call_enter", "cuda_enter", "symbol_enter", "symbol_point"];
+        Self::sum(programs, &entries, &["call_return", "cuda_return", "symbol_return"])
+    }
+
+    /// Those at communication calls alone.
+    pub(crate) fn of_calls(programs: &MapHandle) -> Self {
+        Self::sum(programs, &["call_enter"], &["call_return"])
+    }
+
+    fn sum(programs: &MapHandle, entries: &[&str], returns: &[&str]) -> Self {
         let sum = |names: &[&str]| {
             let times = names.iter().map(|name| program_time(programs, name));
             times.fold((0, 0.0), |(runs, ns), time| (runs + time.0, ns + time.1))
         };
-        let (entries, enter_ns) = sum(&["call_enter", "cuda_enter", "symbol_enter", "symbol_point"]);
-        let (_, return_ns) = sum(&["call_return", "cuda_return", "symbol_return"]);
+        let ((entries, enter_ns), (_, return_ns)) = (sum(entries), sum(returns));
         Self { entries, cpu_ns: enter_ns + return_ns }
+    }
+
+    /// What came since `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        let entries = self.entries.saturating_sub(before.entries);
+        Self { entries, cpu_ns: (self.cpu_ns - before.cpu_ns).max(0.0) }
+    }
+
+    pub(crate) fn entries(self) -> u64 {
+        self.entries
+    }
+
+    /// What these took of those who called, with two traps of `trap_ns` each time.
+    pub(crate) fn taken_ns(self, trap_ns: u64) -> f64 {
+        self.entries as f64 * trap_ns as f64 + self.cpu_ns
     }
 }
 
@@ -127,19 +151,14 @@ impl Costs {
         let elapsed = self.since.elapsed();
         self.since = Instant::now();
         let (calls, before) = (std::mem::take(&mut self.calls), std::mem::replace(&mut self.before, programs));
-        let since = Programs {
-            entries: programs.entries.saturating_sub(before.entries),
-            cpu_ns: programs.cpu_ns - before.cpu_ns,
-        };
-        Some(cost(self.trap_ns?, since, &calls, elapsed))
+        Some(cost(self.trap_ns?, programs.since(before), &calls, elapsed))
     }
 }
 
 /// The programs ran for calls that made no record, too (one inside another, left out, lost): these
 /// are shared out as the others.
 fn cost(trap_ns: u64, programs: Programs, calls: &HashMap<u32, u64>, elapsed: Duration) -> RecordingCost {
-    let Programs { entries, cpu_ns } = programs;
-    let taken_ns = entries as f64 * trap_ns as f64 + cpu_ns;
+    let (entries, taken_ns) = (programs.entries, programs.taken_ns(trap_ns));
     let per = |all: f64, of: f64| if of > 0.0 { all / of } else { 0.0 };
     let recorded: u64 = calls.values().sum();
     let (pid, most) = calls.iter().map(|(pid, calls)| (*pid, *calls)).max_by_key(|of| of.1).unwrap_or_default();

@@ -9,6 +9,7 @@
 mod attaching;
 mod following;
 mod mapped;
+mod probes;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -34,6 +35,7 @@ use crate::wire;
 use attaching::{Asked, AskedLayout, Probed, Probes};
 use files::Files;
 use mapped::MappedFiles;
+use probes::FileProbes;
 use record::Library;
 
 /// Times after its exec at which a new program is looked at: the loader maps libraries within
@@ -48,8 +50,14 @@ const MOST_PENDING: usize = 4096;
 pub(crate) struct Discovery {
     object: Object,
     mode: AttachMode,
-    /// Of classes, and of files that were attached ahead.
+    /// Of classes.
     links: Vec<Link>,
+    /// Of files that were attached ahead.
+    held: Vec<FileProbes>,
+    /// Probes at frequent functions come and go …
+    slices: bool,
+    /// … and are away.
+    frequent_away: bool,
     shared: Arc<Shared>,
     cgroup: Option<Cgroup>,
     /// The only user whose processes are followed.
@@ -113,6 +121,7 @@ impl Discovery {
         (cgroup, only_user): (Option<Cgroup>, Option<u32>),
         probes: Vec<ProbeSpec>,
         files: Files,
+        slices: bool,
     ) -> Result<Self, Error> {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let tracked = lookup::map(&object, "tracked").map_err(failed)?;
@@ -134,6 +143,9 @@ impl Discovery {
             object,
             mode,
             links,
+            held: vec![],
+            slices,
+            frequent_away: false,
             shared,
             cuda,
             verbs,
@@ -323,6 +335,7 @@ impl Discovery {
 
     pub(crate) fn detach(&mut self) {
         self.links.clear();
+        self.held.clear();
         self.mapped.clear();
     }
 }

@@ -12,6 +12,7 @@
 //! probes are.
 
 mod attach;
+mod budget;
 mod bytes;
 mod capture;
 mod cgroup;
@@ -61,6 +62,7 @@ mod unprobed;
 mod verbs;
 mod wire;
 
+pub use budget::{Budget, KeptBudget};
 pub use capture::{Capture, prepare, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
 pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};

@@ -193,7 +193,12 @@ fn open(
         block_min_ns: u64::try_from(config.block_min.as_nanos()).unwrap_or(u64::MAX),
         queue_first: classes::queue_before_request(),
     };
-    let tuning = Tuning { offcpu_min_ns: raw.offcpu_min_ns, block_min_ns: raw.block_min_ns, shed_p2p: false };
+    let tuning = Tuning {
+        offcpu_min_ns: raw.offcpu_min_ns,
+        block_min_ns: raw.block_min_ns,
+        shed_p2p: false,
+        missed_until_ns: 0,
+    };
     for mut map in open.maps_mut() {
         if map.name() == "events" {
             map.set_max_entries(ring_bytes)?;

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use crate::budget::KeptBudget;
 use crate::bytes::Reader;
 use crate::loader::ProbeStatus;
 use crate::signals::wire::Tuning;
@@ -51,7 +52,7 @@ impl SelfStats {
         probes: &[ProbeStatus],
         rules: &[RowRule],
         tuning: Tuning,
-        (processes, cost): (usize, Option<RecordingCost>),
+        (processes, cost, budget): (usize, Option<RecordingCost>, Option<KeptBudget>),
     ) -> Vec<SelfStat> {
         let mut all: Vec<(String, f64, &'static str)> = vec![];
         for probe in probes {
@@ -80,6 +81,11 @@ impl SelfStats {
         if let Some(cost) = cost {
             all.push(("capture.call_cost".to_owned(), cost.call_ns as f64, "ns"));
             all.push(("capture.rank_share".to_owned(), cost.share_ppm as f64, "ppm"));
+        }
+        if let Some(KeptBudget { budget, own_ppm, recorded_ppm }) = budget {
+            all.push(("capture.budget".to_owned(), f64::from(budget.ppm()), "ppm"));
+            all.push(("capture.own_share".to_owned(), own_ppm as f64, "ppm"));
+            all.push(("capture.recorded_share".to_owned(), recorded_ppm as f64, "ppm"));
         }
         self.changed(ts_ns, all)
     }

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use record::{Record, printable};
 
+use crate::budget::KeptBudget;
 use crate::classes::{self, CLASSES, ClassStatus, ProbeClass};
 use crate::clock::Clock;
 use crate::config::AttachMode;
@@ -59,6 +60,8 @@ pub struct CaptureStatus {
     /// What it took of the processes that make calls, in the last ten seconds that are over; none
     /// before, and where it was not measured.
     pub cost: Option<RecordingCost>,
+    /// How the budget was kept; none: all is recorded, whatever it takes.
+    pub budget: Option<KeptBudget>,
 }
 
 /// Where records go.
@@ -85,6 +88,12 @@ pub(crate) struct Shared {
     pub(crate) noted: Mutex<HashMap<Option<u32>, usize>>,
     /// Who makes calls, and what they cost.
     pub(crate) costs: Mutex<Costs>,
+    /// Calls that came as records since it was last looked, by process; counted where there is a
+    /// budget.
+    pub(crate) callers: Mutex<HashMap<u32, u64>>,
+    pub(crate) has_budget: bool,
+    /// Records delivered so far.
+    pub(crate) delivered: AtomicU64,
     /// Rows of off-CPU stretches and block requests so far.
     pub(crate) rows: AtomicU64,
     /// The probes are gone: no records come after those in the ring now.
@@ -99,7 +108,21 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     pub(crate) fn deliver(&self, record: Record) {
+        self.delivered.fetch_add(1, Ordering::Relaxed);
         (self.sink.lock())(record);
+    }
+
+    /// Records delivered so far.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
+    /// A call of a process came as a record.
+    pub(crate) fn called(&self, pid: u32) {
+        self.costs.lock().made(pid, 1);
+        if self.has_budget {
+            *self.callers.lock().entry(pid).or_default() += 1;
+        }
     }
 
     /// The process of a record; announced to the sink before its first record.

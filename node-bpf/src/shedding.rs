@@ -59,7 +59,8 @@ pub(crate) struct Shedding {
 impl Shedding {
     pub(crate) fn new(offcpu_min: Duration, block_min: Duration) -> Self {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let base = Tuning { offcpu_min_ns: ns(offcpu_min), block_min_ns: ns(block_min), shed_p2p: false };
+        let (offcpu_min_ns, block_min_ns) = (ns(offcpu_min), ns(block_min));
+        let base = Tuning { offcpu_min_ns, block_min_ns, shed_p2p: false, missed_until_ns: 0 };
         Shedding { base, level: 0, calm: 0 }
     }
 
@@ -72,6 +73,7 @@ impl Shedding {
             offcpu_min_ns: longer(self.base.offcpu_min_ns),
             block_min_ns: longer(self.base.block_min_ns),
             shed_p2p: self.level >= POINT_TO_POINT,
+            missed_until_ns: 0,
         }
     }
 

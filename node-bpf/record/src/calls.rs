@@ -229,11 +229,13 @@ pub struct ProcessSeen {
 /// Records lost since the last count, for one probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossCount {
-    /// When it was counted.
+    /// When it was counted; up to when it happened, where `since_ns` is known.
     pub ts_ns: i64,
+    /// Since when it happened, where that is known.
+    pub since_ns: Option<i64>,
     /// Probe or program name.
     pub probe: String,
-    /// Where: "ringbuf", "map_full", "queue", "parse".
+    /// Where: "ringbuf", "map_full", "queue", "parse", "budget".
     pub reason: String,
     /// How many.
     pub lost: u64,

@@ -71,7 +71,8 @@ static __always_inline void take_numbers(struct thread_state *state, __u32 pid, 
     if (!comm) return;
   }
   if ((flags & RM_COOKIE_MPI) && !KNOWN_ALL(comm->info.flags)) mpi_look_again(state, &key, flags, comm);
-  if (!(flags & RM_COOKIE_UNNUMBERED) && !(comm->info.flags & RM_UNCOUNTED) && counter < RM_COUNTERS) {
+  bool counted = !(comm->info.flags & RM_UNCOUNTED) && comm->counted_from_ns >= tuning.missed_until_ns;
+  if (!(flags & RM_COOKIE_UNNUMBERED) && counted && counter < RM_COUNTERS) {
     call->have_seq = TAKE_NUMBER(&comm->seqs[counter], &call->seq);
     if (!(flags & RM_COOKIE_P2P) && !TAKE_NUMBER(&comm->position, &call->comm_seq)) call->comm_seq = RM_NO_POSITION;
   }
@@ -95,6 +96,13 @@ static __always_inline void on_communicator(struct thread_state *state, __u32 pi
     handle = handle_of(call->args[comm_arg], flags);
   }
   if (handle) take_numbers(state, pid, handle, flags, (__u8)(cookie >> 40));
+}
+
+/* Whether the end of a call was missed, or may have been: its probes were taken away meanwhile (src/budget.rs). */
+static __always_inline bool end_missed(const struct thread_state *state) {
+  const struct rm_inflight *call = &state->call;
+  if (call->enter_ns >= tuning.missed_until_ns || state->cookie >> 32 & RM_COOKIE_GLOO) return false;
+  return call->role == RM_ROLE_CALL || call->role == RM_ROLE_MPI_BEGINS;
 }
 
 /* Returns 1 when the return of this call is of no interest. */
@@ -125,6 +133,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
     }
   }
   struct rm_inflight *call = &state->call;
+  if (call->enter_ns && end_missed(state)) call->enter_ns = 0;
   if (call->enter_ns) {
     bool nested = sp < call->sp || (sp == call->sp && func != call->func);
     if (nested) {
@@ -303,7 +312,7 @@ full:
 /* The thread ends: the call that it is in will not return, nor will its group start what was called in it. */
 static __always_inline void call_never_returns(struct thread_state *state, struct task_struct *task) {
   struct rm_inflight *call = &state->call;
-  if (!call->enter_ns) return;
+  if (!call->enter_ns || end_missed(state)) return;
   if (call->role == RM_ROLE_GROUP_END) state->group_depth = 0;
   if (state->cookie >> 32 & RM_COOKIE_GLOO) {
     COUNT(call->func, unmatched); /* left by an exception, perhaps long ago */

@@ -47,7 +47,10 @@ static const struct rm_comm_entry new_entry = {.info = {.rank = -1, .nranks = -1
 static __always_inline bool remember_comm(const struct rm_comm_key *key, const struct rm_comm *info) {
   bool done = bpf_map_update_elem(&comms, key, &new_entry, BPF_ANY) == 0;
   struct rm_comm_entry *entry = done ? bpf_map_lookup_elem(&comms, key) : 0;
-  if (entry) entry->info = *info;
+  if (entry) {
+    entry->info = *info;
+    entry->counted_from_ns = bpf_ktime_get_ns();
+  }
   comms_change();
   return entry;
 }
@@ -66,7 +69,11 @@ static __noinline int find_pending(__u32 pid, __u64 handle) {
     if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) return 0;
     list->at[i].where = 0;
     struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
-    if (entry) entry->info = info;
+    if (entry) {
+      entry->info = info;
+      /* When it came is not known: there may have been calls on it when some were missed. */
+      entry->counted_from_ns = tuning.missed_until_ns ? 0 : bpf_ktime_get_ns();
+    }
     comms_change();
     return entry != 0;
   }

@@ -79,7 +79,8 @@ struct task_struct {
   struct signal_struct *signal;
   unsigned in_iowait : 1;
   int exit_code;
-  struct task_struct *real_parent;
+  struct task_struct *real_parent, *group_leader;
+  __u64 start_time;
   struct css_set *cgroups;
   unsigned int flags;
   const struct cred *real_cred;

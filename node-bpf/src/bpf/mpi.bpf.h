@@ -35,6 +35,7 @@ struct {
 /* Collectives that have begun and were not waited for, by process and request. */
 struct mpi_begun {
   __u64 hash, comm_seq;
+  __u64 at_ns;
   __s32 rank, nranks;
 };
 struct {
@@ -501,7 +502,10 @@ static __noinline int mpi_meet(struct thread_state *state, __u32 pid, __u64 hand
   if (error == -7 /* E2BIG */) COUNT(state->call.func, lost_map);
   if (error) return 0;
   struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
-  if (entry) entry->info = info;
+  if (entry) {
+    entry->info = info;
+    entry->counted_from_ns = BPF_CORE_READ(this_task(), group_leader, start_time);
+  }
   return 0;
 }
 
@@ -533,7 +537,8 @@ static __noinline int mpi_begins(struct thread_state *state, __u32 pid) {
   if (where >= RM_MAX_ARGS || flags & RM_COOKIE_INT_HANDLES || !(call->comm_flags & RM_HAVE_HASH)) return 0;
   struct rm_comm_key key = {.pid = pid, .handle = handle_at(call->args[where], flags)};
   if (!key.handle) return 0;
-  struct mpi_begun begun = {.hash = call->hash, .comm_seq = call->comm_seq, .rank = call->rank, .nranks = call->nranks};
+  struct mpi_begun begun = {
+      .hash = call->hash, .comm_seq = call->comm_seq, .at_ns = call->enter_ns, .rank = call->rank, .nranks = call->nranks};
   bpf_map_update_elem(&mpi_begun, &key, &begun, BPF_ANY);
   state->begins_collectives = 1;
   return 0;
@@ -549,7 +554,7 @@ static __noinline int mpi_awaits(struct thread_state *state, __u32 pid, __u32 ma
     if (i >= n) break;
     struct rm_comm_key key = {.pid = pid, .handle = user_word(at + i * 8)};
     struct mpi_begun *begun = key.handle ? bpf_map_lookup_elem(&mpi_begun, &key) : 0;
-    if (!begun) continue;
+    if (!begun || begun->at_ns < tuning.missed_until_ns) continue; /* the request may be another's by now */
     call->hash = begun->hash;
     call->comm_seq = begun->comm_seq;
     call->rank = begun->rank;

@@ -12,7 +12,7 @@ int open_calls(struct bpf_iter__task *ctx) {
   struct task_struct *task = ctx->task;
   if (!task) return 0; /* the end */
   struct thread_state *state = thread_of(task);
-  if (!state || !state->call.enter_ns || !may_see(task)) return 0;
+  if (!state || !state->call.enter_ns || end_missed(state) || !may_see(task)) return 0;
   struct rm_open_call out = {.pid = task->tgid, .tid = task->pid, .call = state->call};
   barrier();
   /* It runs on meanwhile: what was copied may be of two calls. The one is over then, the other has just begun. */

@@ -245,6 +245,7 @@ struct rm_mpi {
 #define RM_COUNTERS 96
 struct rm_comm_entry {
   struct rm_comm info;
+  unsigned long long counted_from_ns; /* no call on it was made before */
   unsigned long long position; /* collectives so far, over all functions */
   unsigned long long seqs[RM_COUNTERS]; /* calls so far, by the counter that the cookie names */
 };

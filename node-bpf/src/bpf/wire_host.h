@@ -96,6 +96,9 @@ struct rm_tuning {
   unsigned long long block_min_ns;  /* shorter requests are shed */
   unsigned int shed_p2p;            /* 1: no rows of point-to-point calls */
   unsigned int pad;
+  /* Calls of frequent functions were missed up to this time (kernel time; the largest number: they are being missed now; 0:
+   * none were). */
+  unsigned long long missed_until_ns;
 };
 
 _Static_assert(sizeof(struct rm_block) == 80, "src/host/wire.rs reads 80 bytes");
@@ -103,6 +106,6 @@ _Static_assert(sizeof(struct rm_memory) == 56, "src/signals/wire.rs reads 56 byt
 _Static_assert(sizeof(struct rm_burst) == 48, "src/signals/bursts.rs reads 48 bytes");
 _Static_assert(sizeof(struct rm_life) == 56, "src/host/wire.rs reads 56 bytes");
 _Static_assert(sizeof(struct rm_verbs) == 104, "src/verbs/mod.rs reads 104 bytes");
-_Static_assert(sizeof(struct rm_tuning) == 24, "src/host/wire.rs writes 24 bytes");
+_Static_assert(sizeof(struct rm_tuning) == 32, "src/host/wire.rs writes 32 bytes");
 
 #endif

@@ -3,6 +3,7 @@
 //! deliver to one sink.
 
 mod reader;
+mod slices;
 mod watcher;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use reader::RingReader;
+use slices::Pacer;
 
+use crate::budget::{KeptBudget, Slices};
 use crate::cgroup::Cgroup;
 use crate::clock::{self, Clock};
 use crate::config::CaptureConfig;
@@ -103,6 +106,7 @@ impl Capture {
             lookup::map(&object, "mpi_processes").map_err(failed)?,
             lookup::map(&object, "comms").map_err(failed)?,
         );
+        let trap_ns = cost::trap_ns(mode);
         let (wake, woken) = mpsc::channel();
         let files = Files::new({
             let wake = wake.clone();
@@ -126,17 +130,28 @@ impl Capture {
                 problems: vec![],
                 classes,
                 cost: None,
+                budget: config.budget.map(|budget| KeptBudget { budget, own_ppm: 0, recorded_ppm: 1_000_000 }),
             }),
             meeting: Mutex::default(),
             probed: Mutex::default(),
             noted: Mutex::default(),
-            costs: Mutex::new(Costs::new(cost::trap_ns(mode))),
+            costs: Mutex::new(Costs::new(trap_ns)),
+            callers: Mutex::default(),
+            has_budget: config.budget.is_some(),
+            delivered: AtomicU64::new(0),
             rows: AtomicU64::new(0),
             detached: AtomicBool::new(false),
         });
         let tallies = Tallies::new(&object, Arc::clone(&shared.counted), shared.clock.now_unix_ns()).map_err(failed)?;
-        let mut discovery =
-            Discovery::new(object, mode, Arc::clone(&shared), (cgroup, only_user), config.probes, files.clone())?;
+        let mut discovery = Discovery::new(
+            object,
+            mode,
+            Arc::clone(&shared),
+            (cgroup, only_user),
+            config.probes,
+            files.clone(),
+            config.budget.is_some(),
+        )?;
         for path in &config.libraries {
             discovery.attach_ahead(path)?;
         }
@@ -159,6 +174,8 @@ impl Capture {
         })?;
         capture.spawn("capture-find", {
             let (shared, open_calls) = (Arc::clone(&capture.shared), Arc::clone(&capture.open_calls));
+            let slices = config.budget.map(|budget| Slices::new(budget, shared.clock.now_unix_ns()));
+            let pacer = slices.map(|slices| Pacer::new(slices, trap_ns));
             move || {
                 watcher::Watcher {
                     open_calls,
@@ -175,6 +192,7 @@ impl Capture {
                     shed_at: Instant::now(),
                     self_stats: SelfStats::default(),
                     fault_times: FaultTimes::default(),
+                    pacer,
                     shared,
                 }
                 .run(&woken, config.rescan)
@@ -257,5 +275,5 @@ impl Drop for Capture {
 }
 
 fn loss(ts_ns: i64, probe: &str, reason: &str, lost: u64) -> Record {
-    Record::Loss(LossCount { ts_ns, probe: probe.to_owned(), reason: reason.to_owned(), lost })
+    Record::Loss(LossCount { ts_ns, since_ns: None, probe: probe.to_owned(), reason: reason.to_owned(), lost })
 }

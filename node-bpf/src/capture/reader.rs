@@ -295,7 +295,7 @@ impl Reader {
 
     /// Takes in a call, or keeps it back until its process's files are read; in their order.
     fn take_call(&mut self, raw: Box<RawCall>, process: Option<Arc<Process>>) {
-        self.shared.costs.lock().made(raw.pid, 1);
+        self.shared.called(raw.pid);
         let waiting = self.held.iter().filter(|held| held.raw.pid == raw.pid).count();
         let room = self.held.len() < MOST_HELD && waiting < MOST_HELD_OF_ONE;
         if room && (waiting > 0 || self.is_awaited(&raw, process.as_ref())) {

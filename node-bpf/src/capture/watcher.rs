@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
 
+use super::slices::Pacer;
 use super::{Wake, loss};
 use crate::attach;
 use crate::clock;
@@ -20,6 +21,7 @@ use crate::self_stats::SelfStats;
 use crate::shared::Shared;
 use crate::shedding::{Backlog, Second, Shedding};
 use crate::signals::fault_times::FaultTimes;
+use crate::signals::wire::Tuning;
 use crate::tally::Tallies;
 use record::HostRecord;
 use record::Record;
@@ -43,6 +45,7 @@ pub(super) struct Watcher {
     pub(super) shed_at: Instant,
     pub(super) self_stats: SelfStats,
     pub(super) fault_times: FaultTimes,
+    pub(super) pacer: Option<Pacer>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -60,6 +63,7 @@ impl Watcher {
         loop {
             let due = self.discovery.next_due().into_iter().chain([next_rescan, next_count]).min();
             let wait = due.map_or(rescan, |due| due.saturating_duration_since(Instant::now()));
+            let wait = self.pacer.as_ref().map_or(wait, |pacer| pacer.due_in(&self.shared).min(wait));
             match woken.recv_timeout(wait) {
                 Ok(Wake::Answers) => self.discovery.take_answers(),
                 Ok(Wake::Exec(pid)) => self.discovery.on_exec(pid),
@@ -67,6 +71,7 @@ impl Watcher {
                 Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
+            self.keep_budget();
             self.discovery.look_at_new();
             let now = Instant::now();
             if now >= next_rescan {
@@ -85,6 +90,9 @@ impl Watcher {
                 if now >= next_self {
                     let cost = self.shared.costs.lock().tell(Programs::read(&self.programs));
                     self.shared.status().cost = cost;
+                    let budget = self.shared.status().budget;
+                    let kept = self.pacer.as_mut().zip(budget).map(|(pacer, of)| pacer.tell(of.budget));
+                    self.shared.status().budget = kept;
                     self.observe_self();
                     next_self = now + SELF_INTERVAL;
                 }
@@ -125,10 +133,27 @@ impl Watcher {
         let processes = self.shared.processes.pids().len();
         let tuning = self.shedding.tuning();
         let rules = self.shared.status().rows.clone();
-        let cost = self.shared.status().cost;
-        for stat in self.self_stats.look(ts_ns, &self.programs, &self.counted, &rules, tuning, (processes, cost)) {
+        let costs = {
+            let status = self.shared.status();
+            (processes, status.cost, status.budget)
+        };
+        for stat in self.self_stats.look(ts_ns, &self.programs, &self.counted, &rules, tuning, costs) {
             self.shared.deliver(Record::Host(HostRecord::SelfStat(stat)));
         }
+    }
+
+    /// Takes probes away, or puts them back, as the budget asks for it.
+    fn keep_budget(&mut self) {
+        let Some(pacer) = &mut self.pacer else { return };
+        if pacer.due_in(&self.shared) > Duration::ZERO {
+            return;
+        }
+        let (tuning, map) = (self.shedding.tuning(), &self.tuning);
+        pacer.look(&self.programs, &mut self.discovery, &self.shared, |missed_until_ns| {
+            if let Err(error) = (Tuning { missed_until_ns, ..tuning }).apply(map) {
+                tracing::warn!(%error, "cannot change what is recorded");
+            }
+        });
     }
 
     /// Leaves out more when there is too much, and less again.
@@ -141,7 +166,8 @@ impl Watcher {
         self.rows = rows;
         self.shed_at = Instant::now();
         let Some(tuning) = self.shedding.after(second) else { return };
-        match tuning.apply(&self.tuning) {
+        let missed_until_ns = self.pacer.as_ref().map_or(0, |pacer| pacer.missed_until_ns);
+        match (Tuning { missed_until_ns, ..tuning }).apply(&self.tuning) {
             Ok(()) => tracing::warn!(
                 offcpu_min_ms = tuning.offcpu_min_ns / 1_000_000,
                 block_min_ms = tuning.block_min_ns / 1_000_000,

@@ -16,17 +16,19 @@ use libbpf_rs::Link;
 
 use super::Discovery;
 use super::mapped::{Key, MOST_OF_USER, MappedFiles};
+use super::probes::FileProbes;
 use crate::attach::{self, Attached};
 use crate::cuda;
 use crate::cuda::functions::Api;
 use crate::error::Error;
+use crate::functions;
 use crate::gloo;
 use crate::late;
 use crate::libraries::library_of;
 use crate::maps;
 use crate::shared::AttachedFile;
 use crate::symbol_probes;
-use crate::symbols;
+use crate::symbols::{self, Target};
 use crate::verbs;
 use record::{Library, printable};
 
@@ -71,7 +73,7 @@ pub(super) enum Probes {
     /// It is being read.
     Asked,
     /// There are these (none where it has none of the functions, or is attached ahead).
-    Attached(Vec<Link>),
+    Attached(FileProbes),
     /// There are none yet, after so many attempts.
     Failed(u32),
 }
@@ -188,7 +190,7 @@ impl Discovery {
         let Some(file) = maps::open(pid, mapping) else { return true };
         let shown = PathBuf::from(OsStr::from_bytes(mapping.path));
         if self.is_ahead(&file, probed) {
-            known_as(&mut self.mapped, &key, probed, Probes::Attached(vec![]));
+            known_as(&mut self.mapped, &key, probed, Probes::Attached(FileProbes::default()));
             return true;
         }
         let tickets =
@@ -229,7 +231,7 @@ impl Discovery {
             let busy = outcomes.iter().any(|outcome| matches!(outcome, Err(Refusal::Busy | Refusal::Changed)));
             let attached = self.attach_answered(&file, &shown, probed, Some(user), outcomes);
             let state = match attached {
-                Ok(links) => Probes::Attached(links),
+                Ok(probes) => Probes::Attached(probes),
                 Err(_) if busy => Probes::Failed(attempts),
                 Err(reason) => {
                     tracing::debug!(reason = %printable(&reason), "cannot probe a library yet");
@@ -240,7 +242,7 @@ impl Discovery {
                 }
             };
             let hides_gloo = probed == Probed::Collectives(Library::Gloo)
-                && matches!(&state, Probes::Attached(links) if links.is_empty());
+                && matches!(&state, Probes::Attached(probes) if probes.is_empty());
             if hides_gloo || matches!(state, Probes::Failed(attempts) if attempts < MOST_ATTEMPTS) {
                 // to be looked at again at the next rescan
                 let pids = self.mapped.pids(&key);
@@ -309,8 +311,8 @@ impl Discovery {
         let until = Instant::now() + MOST_OF_A_FILE;
         let answer = |question| self.files.answer(metadata.uid(), &file, question, until);
         let outcomes = self.questions(probed).into_iter().map(answer).collect();
-        let links = self.attach_answered(&file, path, probed, None, outcomes)?;
-        self.links.extend(links);
+        let probes = self.attach_answered(&file, path, probed, None, outcomes)?;
+        self.held.push(probes);
         self.ahead.insert(identity);
         Ok(())
     }
@@ -323,16 +325,17 @@ impl Discovery {
         probed: Probed,
         user: Option<u32>,
         outcomes: Vec<Outcome>,
-    ) -> Result<Vec<Link>, String> {
+    ) -> Result<FileProbes, String> {
         let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let path = opened.as_path();
         if let Probed::Named(index) = probed {
             let answer = outcomes.into_iter().next().ok_or("it was not asked")?;
-            return self.attach_named(path, shown, index, answer);
+            return self.attach_named(path, shown, index, answer).map(FileProbes::from);
         }
         if probed == Probed::Collectives(Library::Gloo) {
             let answers: Result<Vec<Arc<Answer>>, Refusal> = outcomes.into_iter().collect();
-            return self.attach_gloo(file, shown, &answers.map_err(|refusal| refusal.to_string())?);
+            let answers = answers.map_err(|refusal| refusal.to_string())?;
+            return self.attach_gloo(file, shown, &answers).map(FileProbes::from);
         }
         let mut targets = vec![];
         for outcome in outcomes {
@@ -347,15 +350,35 @@ impl Discovery {
             }
         }
         if targets.is_empty() {
-            return Ok(vec![]);
+            return Ok(FileProbes::default());
         }
         let family = match probed {
             Probed::Cuda(_) => attach::CUDA,
             Probed::Verbs => attach::VERBS,
             Probed::Collectives(_) | Probed::Named(_) => attach::CALL,
         };
-        let attached = attach::attach(&self.object, family, self.mode, path, &targets);
-        let Attached { links, refused } = attached.map_err(|e| format!("{e:#}"))?;
+        let apart = self.slices && matches!(probed, Probed::Collectives(_));
+        let (often, seldom): (Vec<Target>, Vec<Target>) =
+            targets.iter().cloned().partition(|target| apart && functions::is_frequent(target.cookie));
+        let (mut probes, mut refused) = (FileProbes::default(), vec![]);
+        for (targets, come_and_go) in [(seldom, false), (often, true)] {
+            if targets.is_empty() {
+                continue;
+            }
+            let attached = attach::attach(&self.object, family, self.mode, path, &targets);
+            let Attached { links, refused: others } = attached.map_err(|e| format!("{e:#}"))?;
+            if come_and_go {
+                let is_there = |target: &Target| others.iter().all(|(symbol, _)| *symbol != target.symbol);
+                let there = targets.into_iter().filter(is_there).collect();
+                probes.come_and_go(file.try_clone().map_err(|e| e.to_string())?, there, links);
+            } else {
+                probes = FileProbes::from(links);
+            }
+            refused.extend(others);
+        }
+        if self.frequent_away {
+            probes.go();
+        }
         for (symbol, reason) in &refused {
             let shown = shown.display();
             self.shared
@@ -367,7 +390,26 @@ impl Discovery {
         let shown_path = printable(&shown.to_string_lossy());
         tracing::info!(path = %shown_path, library, probes = symbols.len(), "probing a library");
         self.note_attached(file, AttachedFile { path: shown.to_owned(), library, symbols });
-        Ok(links)
+        Ok(probes)
+    }
+
+    /// Takes the probes at frequent functions away.
+    pub(crate) fn take_frequent_away(&mut self) {
+        self.frequent_away = true;
+        all_probes(&mut self.mapped, &mut self.held).for_each(FileProbes::go);
+    }
+
+    /// Puts them back; a file that refuses that is a problem.
+    pub(crate) fn put_frequent_back(&mut self) {
+        self.frequent_away = false;
+        let (object, mode) = (&self.object, self.mode);
+        let all = all_probes(&mut self.mapped, &mut self.held);
+        let failed = all.filter_map(|probes| probes.come(object, mode).err());
+        let failed: Vec<String> = failed.map(|error| format!("{error:#}")).collect();
+        for reason in failed {
+            let problem = format!("a library whose calls are recorded in slices cannot be probed again ({reason})");
+            self.shared.problem(None, &problem);
+        }
     }
 
     fn note_attached(&self, file: &fs::File, attached: AttachedFile) {
@@ -436,6 +478,18 @@ impl Discovery {
     pub(crate) fn attach_fault_begins(&self) -> libbpf_rs::Result<Vec<Link>> {
         attach::attach_fault_begins(&self.object)
     }
+}
+
+/// Those of all files.
+fn all_probes<'a>(
+    mapped: &'a mut MappedFiles<Probed, Probes>,
+    held: &'a mut [FileProbes],
+) -> impl Iterator<Item = &'a mut FileProbes> {
+    let of_mapped = mapped.kinds_mut().filter_map(|kind| match kind {
+        Probes::Attached(probes) => Some(probes),
+        Probes::Asked | Probes::Failed(_) => None,
+    });
+    of_mapped.chain(held)
 }
 
 fn known_as(mapped: &mut MappedFiles<Probed, Probes>, key: &Key, probed: Probed, state: Probes) {

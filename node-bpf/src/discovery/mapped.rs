@@ -66,6 +66,11 @@ impl<K: Eq + Hash, S> MappedFiles<K, S> {
         self.files.get_mut(key)
     }
 
+    /// What was done, of all files.
+    pub(super) fn kinds_mut(&mut self) -> impl Iterator<Item = &mut S> {
+        self.files.values_mut().flat_map(|file| file.kinds.values_mut())
+    }
+
     /// The processes that map a file.
     pub(super) fn pids(&self, key: &Key) -> Vec<u32> {
         self.files.get(key).map(|file| file.pids.iter().copied().collect()).unwrap_or_default()

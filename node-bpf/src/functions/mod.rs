@@ -74,6 +74,13 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
     u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counter(function), kind, made_at])
 }
 
+/// Whether programs may call a function often: not those that make or free communicators, which are
+/// few, and without which the others' calls have no place.
+pub(crate) fn is_frequent(cookie: u64) -> bool {
+    let role = cookie.to_le_bytes()[1];
+    role == Role::Call as u8 || role == Role::MpiBegins as u8
+}
+
 /// Which of a communicator's counters counts a function: those of one name share one. Calls without
 /// a communicator, and those that are not numbered, have none.
 fn counter(function: &Function) -> u8 {

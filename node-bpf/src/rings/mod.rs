@@ -338,6 +338,7 @@ impl Reader {
         if lost > 0 {
             let ts_ns = self.shared.clock.now_unix_ns();
             (self.sink)(Record::Loss(LossCount {
+                since_ns: None,
                 ts_ns,
                 probe: format!("shim:{pid}"),
                 reason: reason.to_owned(),

@@ -134,6 +134,9 @@ pub(crate) struct Tuning {
     pub(crate) offcpu_min_ns: u64,
     pub(crate) block_min_ns: u64,
     pub(crate) shed_p2p: bool,
+    /// Calls of frequent functions were missed up to this kernel time; the largest: they are being
+    /// missed.
+    pub(crate) missed_until_ns: u64,
 }
 
 impl Tuning {
@@ -142,11 +145,12 @@ impl Tuning {
         map.update(&0u32.to_ne_bytes(), &self.to_bytes(), MapFlags::ANY)
     }
 
-    pub(crate) fn to_bytes(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
+    pub(crate) fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&self.offcpu_min_ns.to_ne_bytes());
         bytes[8..16].copy_from_slice(&self.block_min_ns.to_ne_bytes());
         bytes[16..20].copy_from_slice(&u32::from(self.shed_p2p).to_ne_bytes());
+        bytes[24..].copy_from_slice(&self.missed_until_ns.to_ne_bytes());
         bytes
     }
 }

@@ -19,7 +19,7 @@ use verdicts::{RankWindows, rank_windows};
 
 use super::asking::Asking;
 use super::board_window::packed;
-use super::stragglers::{calls_of, clocks, span_of};
+use super::stragglers::{calls_of, clocks, missed, span_of};
 
 /// Length of the span that is fetched at a time.
 const STRETCH_NS: i64 = 60_000_000_000;
@@ -106,11 +106,21 @@ pub async fn board(
         let to = last.min(from + stretch - 1);
         let lead_from_ns = from.saturating_mul(window_ns).saturating_sub(LEAD_NS);
         let asked = span_of(&question, &clocks, lead_from_ns, (to + 1).saturating_mul(window_ns));
+        let missed = missed(asking, &question, &asked, &clocks).await;
         let (input, coverage) = calls_of(asking, &question, &asked, clocks.clone()).await?;
         // Computed on a blocking thread.
         let found = tokio::task::spawn_blocking(move || rank_windows(input, window_ns)).await;
         let failed = |message: String| AskError::Failed { message, coverage: None };
-        gathered.add(found.map_err(|error| failed(error.to_string()))?, from..=to);
+        let mut found = found.map_err(|error| failed(error.to_string()))?;
+        // Where calls were missed, times between them say nothing; nor does the first after it.
+        let is_whole = |window: i64| {
+            let (begin_ns, end_ns) = (window.saturating_mul(window_ns), (window + 1).saturating_mul(window_ns));
+            missed
+                .iter()
+                .all(|(since_ns, until_ns)| *since_ns >= end_ns || until_ns.saturating_add(window_ns) <= begin_ns)
+        };
+        found.windows.retain(|window, _| is_whole(*window));
+        gathered.add(found, from..=to);
         gathered.coverage.also(coverage);
         if gathered.cells > MOST_CELLS {
             return Err(AskError::Wrong(format!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use certs::NodeName;
-use node_bpf::ProbeSpec;
+use node_bpf::{Budget, ProbeSpec};
 use store::StoreConfig;
 
 use super::access::SocketAccess;
@@ -102,6 +102,8 @@ pub enum CaptureChoice {
         /// Where ranks with the MPI shim or the NCCL plugin leave their rings, read where there is
         /// no eBPF.
         rings: Option<PathBuf>,
+        /// What recording calls may take; none: each is recorded.
+        budget: Option<Budget>,
     },
     /// Do not record.
     Off,

@@ -192,7 +192,7 @@ mod tests {
         assert!(!times.admits_of_rank(&call(0, Some(0))) && !times.leaves_out(&call(0, Some(0))), "times of the host");
         let lost = |pid| {
             let (probe, reason) = (format!("shim:{pid}"), "ring".to_owned());
-            Record::Loss(record::LossCount { ts_ns: 0, probe, reason, lost: 3 })
+            Record::Loss(record::LossCount { ts_ns: 0, since_ns: None, probe, reason, lost: 3 })
         };
         assert!(!times.admits_of_rank(&lost(7)), "of calls that eBPF has");
         assert!(

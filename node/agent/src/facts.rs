@@ -37,7 +37,7 @@ pub(super) fn of(
         store_rows: store.tables.iter().map(|table| table.rows).sum(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         schema_hash: executor.catalog()?.hash(),
-        capture: recording.state.clone(),
+        capture: recording.shown(),
         ..NodeFacts::default()
     })
 }

@@ -72,7 +72,7 @@ pub(super) async fn own(shared: &Shared, reach: &[String], deadline: Instant) ->
         schema: store::SCHEMA_VERSION,
         kernel: nix::sys::utsname::uname()
             .map_or_else(|_| String::new(), |uname| uname.release().to_string_lossy().into_owned()),
-        capture: shared.recording.state.clone(),
+        capture: shared.recording.shown(),
         recording_ppm: cost.map(|cost| cost.share_ppm),
         recorded_call_ns: cost.map(|cost| cost.call_ns),
         recorded_calls_per_second: cost.map(|cost| cost.calls_per_second),

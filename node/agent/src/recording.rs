@@ -92,7 +92,9 @@ impl Recording {
     /// function or point that cannot be probed.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
         let not = |state: String| Self { state, asks_nccl: config.asks_nccl, ..Self::off() };
-        let CaptureChoice::Auto { cgroup, probes, job, rings } = &config.capture else { return Ok(not("off".into())) };
+        let CaptureChoice::Auto { cgroup, probes, job, rings, budget } = &config.capture else {
+            return Ok(not("off".into()));
+        };
         if let Some(why) = unwritable {
             return Ok(not(format!("failed: {why}")));
         }
@@ -108,10 +110,10 @@ impl Recording {
         let sampler = sample(ingest.clone(), backlog.clone())
             .inspect_err(|error| tracing::warn!("the host is not sampled: {error}"))
             .ok();
-        let (cgroup, probes) = (cgroup.clone(), probes.clone());
+        let (cgroup, probes, budget) = (cgroup.clone(), probes.clone(), *budget);
         let committing = ingest.clone();
         let after_read = AfterRead::new(move || committing.batch_is_over());
-        let capture_config = CaptureConfig { cgroup, probes, backlog, after_read, ..CaptureConfig::default() };
+        let capture_config = CaptureConfig { cgroup, probes, backlog, after_read, budget, ..CaptureConfig::default() };
         let reported = Mutex::new(Some((ingest.clone(), 0)));
         let devices = Arc::new(DeviceTimes::default());
         let mut store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref());
@@ -178,6 +180,17 @@ impl Recording {
     /// What eBPF records here, and how; none where it does not.
     pub fn status(&self) -> Option<node_bpf::CaptureStatus> {
         self.running.lock().as_ref().map(Capture::status)
+    }
+
+    /// The state as it is shown: with the budget, and the share of the time in which calls are
+    /// recorded where that is not all of it.
+    pub(super) fn shown(&self) -> String {
+        let Some(kept) = self.status().and_then(|status| status.budget) else { return self.state.clone() };
+        let budget = f64::from(kept.budget.ppm()) / 1e4;
+        if kept.recorded_ppm == 1_000_000 {
+            return format!("{} (budget {budget} %)", self.state);
+        }
+        format!("{}, in slices: {:.1} % of the time (budget {budget} %)", self.state, kept.recorded_ppm as f64 / 1e4)
     }
 
     /// Whether capture runs.

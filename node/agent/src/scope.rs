@@ -146,7 +146,7 @@ mod tests {
         assert!(scope.admits(&process(ours, Some("7"))));
         assert!(!scope.admits(&process(theirs, Some("8"))));
         assert!(!scope.admits(&process(nobodys, None)));
-        let stat = node_bpf::LossCount { ts_ns: 0, probe: "p".into(), reason: "r".into(), lost: 1 };
+        let stat = node_bpf::LossCount { ts_ns: 0, since_ns: None, probe: "p".into(), reason: "r".into(), lost: 1 };
         assert!(scope.admits(&Record::Loss(stat)), "a loss of the host's capture concerns every job");
         assert!(scope.is_of(ours) && !scope.is_of(theirs) && !scope.is_of(1));
         assert!(!scope.admits(&process(ours, Some("8"))), "another process has the pid now");

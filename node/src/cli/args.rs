@@ -8,6 +8,7 @@ use ask::args::ReportFormat;
 use ask::values::{parse_duration, parse_label, parse_validity};
 use clap::{Args, ValueEnum};
 use mesh::Place;
+use node_bpf::Budget;
 
 /// Flags of `rankmesh up`.
 #[derive(Debug, Args)]
@@ -88,6 +89,11 @@ pub(super) struct UpArgs {
     /// Record only tasks in this cgroup (v2) and below
     #[arg(long, value_name = "PATH")]
     pub(super) cgroup: Option<PathBuf>,
+    /// What recording calls may take of a rank's time, and the threads that record of one core: a
+    /// share such as 1%, or none. Where calls come too fast for it they are recorded in time
+    /// slices (docs/capture.md)
+    #[arg(long, value_name = "SHARE", default_value = "none", value_parser = parse_budget)]
+    pub(super) budget: Share,
     /// Shell command to run when the standing verdict changes: the finding as JSON on its standard
     /// input and in RANKMESH_VERDICT, RANKMESH_RANK, RANKMESH_NODE, RANKMESH_TEXT, …; one at a
     /// time, killed after 30 s
@@ -125,6 +131,19 @@ pub(super) struct UpArgs {
     /// Label of this node (repeatable), usable with --label in questions
     #[arg(long, value_name = "K=V", value_parser = parse_label)]
     pub(super) label: Vec<(String, String)>,
+}
+
+/// A budget; none is without bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Share(pub(super) Option<Budget>);
+
+fn parse_budget(text: &str) -> Result<Share, String> {
+    if text == "none" {
+        return Ok(Share(None));
+    }
+    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
+    let budget = percent.and_then(Budget::percent);
+    budget.map(|budget| Share(Some(budget))).ok_or_else(|| format!("{text:?} is no share such as 1% and not \"none\""))
 }
 
 /// Whether to record.

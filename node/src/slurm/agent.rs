@@ -91,6 +91,7 @@ fn configure(run_dir: &RunDir, charter: &Charter, node: &str) -> anyhow::Result<
                 probes: vec![],
                 job: Some(JobScope { ids, node: node.to_owned() }),
                 rings: Some(run_dir::ring_dir(Some(&charter.job.run_name()))),
+                budget: None,
             }
         } else {
             CaptureChoice::Off

@@ -90,6 +90,24 @@ pub const UNFILLED: &str = "nothing records into this table yet";
 /// The end of the note of a table whose oldest rows are gone.
 pub const DROPPED: &str = " were dropped by retention";
 
+/// The reason of losses between the time slices in which a budget lets calls be recorded.
+const BUDGET: &str = "budget";
+
+/// What is said of such.
+fn slices_note(loss: &LossFact) -> String {
+    let seconds = |ns: i64| ns as f64 / 1e9;
+    let all_ns = loss.until_ns.saturating_sub(loss.since_ns);
+    format!(
+        "{}: recorded in slices (up --budget): {:.1} of the {:.1} s between {} and {}, about {} calls left out",
+        loss.probe,
+        seconds(all_ns.saturating_sub(loss.missed_ns).max(0)),
+        seconds(all_ns),
+        show_time(loss.since_ns),
+        show_time(loss.until_ns),
+        loss.lost
+    )
+}
+
 /// The facts in memory.
 #[derive(Debug, Default)]
 pub(crate) struct FactsState {
@@ -181,6 +199,10 @@ impl FactsState {
             let table = self.tables.iter().map(|t| t.name.as_str()).find(|name| *name == loss.probe);
             let hit = table.map(|table| vec![table]).or_else(|| record::tables_of_probe(&loss.probe));
             if hit.is_none_or(|tables| tables.iter().any(|table| is_read(table, is_asked))) {
+                if loss.reason == BUDGET {
+                    notes.push(slices_note(&loss));
+                    continue;
+                }
                 let how = match loss.reason.as_str() {
                     "shed" => "left out under load".to_owned(),
                     reason => format!("lost ({reason})"),

@@ -22,7 +22,7 @@ use super::columnar::{Appender, COLUMNAR, Compactor, MOST_ROWS, MOST_SPAN_NS, Ro
 use super::facts::{FactsState, read_table};
 use super::hold::Hold;
 use super::losslog::{LossWriter, LossesWritten};
-use super::queue::{Losses, Queue, merge_loss};
+use super::queue::{Losses, Lost, Queue, merge_loss};
 use super::retention::{self, Limits};
 use super::rollups::{RollupWriter, Rollups};
 use super::rows::{self, Annotation, Audit, ClockOffsetSeen, Finding, Item, Kind, StackSeen, Statements, Stored};
@@ -437,8 +437,8 @@ impl<'c> Writer<'c> {
             let now_ns = unix_now_ns();
             let before_ns = std::mem::replace(&mut self.drained_ns, now_ns);
             self.unsettled_since_ns.get_or_insert(before_ns.min(now_ns));
-            for ((probe, reason), (ts_ns, lost)) in drained.losses {
-                merge_loss(&mut self.losses, probe, reason, ts_ns, lost);
+            for ((probe, reason), lost) in drained.losses {
+                merge_loss(&mut self.losses, probe, reason, lost);
             }
             for kind in Kind::ALL {
                 self.lose(kind, "queue", drained.dropped[kind as usize], now_ns);
@@ -483,7 +483,8 @@ impl<'c> Writer<'c> {
     fn lose(&mut self, kind: Kind, reason: &str, lost: u64, now_ns: i64) {
         if lost > 0 {
             self.shared.health().lost += lost;
-            merge_loss(&mut self.losses, kind.table().to_owned(), reason.to_owned(), now_ns, lost);
+            let lost = Lost { since_ns: None, ts_ns: now_ns, count: lost };
+            merge_loss(&mut self.losses, kind.table().to_owned(), reason.to_owned(), lost);
         }
     }
 
@@ -572,7 +573,8 @@ impl<'c> Writer<'c> {
         for kind in Kind::ALL {
             let lost = invalid[kind as usize];
             if lost > 0 {
-                merge_loss(&mut losses, kind.table().to_owned(), "invalid".to_owned(), now_ns, lost);
+                let lost = Lost { since_ns: None, ts_ns: now_ns, count: lost };
+                merge_loss(&mut losses, kind.table().to_owned(), "invalid".to_owned(), lost);
             }
         }
         let unsettled_ns = self.unsettled_since_ns.unwrap_or(self.drained_ns);

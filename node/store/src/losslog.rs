@@ -17,8 +17,8 @@ const ROW_SPAN_NS: i64 = 10_000_000_000;
 const COUNTED_NS: i64 = 10_000_000_000;
 
 /// Intervals kept per probe in memory; beyond, neighbours are merged (the interval grows, the count
-/// stays exact).
-const MOST_INTERVALS: usize = 512;
+/// stays exact). Two days of one every ten seconds, as the slices of a budget leave them.
+const MOST_INTERVALS: usize = 16_384;
 
 /// Loss of one probe for one reason over a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct LossFact {
     pub until_ns: i64,
     /// How many records.
     pub lost: u64,
+    /// In how much of that time, nanoseconds.
+    pub missed_ns: i64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +42,20 @@ struct Interval {
     since_ns: i64,
     until_ns: i64,
     lost: u64,
+    /// Less than its length where others were merged into it.
+    missed_ns: i64,
+}
+
+impl Interval {
+    fn new(since_ns: i64, until_ns: i64, lost: u64) -> Self {
+        Self { since_ns, until_ns, lost, missed_ns: until_ns.saturating_sub(since_ns) }
+    }
+
+    /// How much of it lies within others' bounds.
+    fn missed_within(&self, since_ns: i64, until_ns: i64) -> i64 {
+        let within = self.until_ns.min(until_ns).saturating_sub(self.since_ns.max(since_ns));
+        within.clamp(0, self.missed_ns.max(0))
+    }
 }
 
 /// The digest.
@@ -65,11 +81,10 @@ impl LossLog {
         let intervals = self.by_probe.entry((probe, reason)).or_default();
         match intervals.last_mut() {
             Some(last) if until_ns.saturating_sub(last.since_ns) <= ROW_SPAN_NS => {
-                last.since_ns = last.since_ns.min(since_ns);
-                last.until_ns = last.until_ns.max(until_ns);
-                last.lost = last.lost.saturating_add(lost);
+                let all = last.lost.saturating_add(lost);
+                *last = Interval::new(last.since_ns.min(since_ns), last.until_ns.max(until_ns), all);
             }
-            _ => intervals.push(Interval { since_ns, until_ns, lost }),
+            _ => intervals.push(Interval::new(since_ns, until_ns, lost)),
         }
         if intervals.len() > MOST_INTERVALS {
             *intervals = intervals
@@ -78,6 +93,7 @@ impl LossLog {
                     since_ns: pair.iter().map(|i| i.since_ns).min().unwrap_or(i64::MIN),
                     until_ns: pair.iter().map(|i| i.until_ns).max().unwrap_or(i64::MAX),
                     lost: pair.iter().fold(0, |sum: u64, i| sum.saturating_add(i.lost)),
+                    missed_ns: pair.iter().fold(0, |sum: i64, i| sum.saturating_add(i.missed_ns)),
                 })
                 .collect();
         }
@@ -96,6 +112,7 @@ impl LossLog {
                     since_ns: hit.iter().map(|i| i.since_ns).min()?,
                     until_ns: hit.iter().map(|i| i.until_ns).max()?,
                     lost: hit.iter().fold(0, |sum: u64, i| sum.saturating_add(i.lost)),
+                    missed_ns: hit.iter().fold(0, |sum, i| sum.saturating_add(i.missed_within(since_ns, until_ns))),
                 })
             })
             .collect()
@@ -140,13 +157,14 @@ impl LossWriter {
         unsettled_ns: i64,
     ) -> rusqlite::Result<LossesWritten> {
         let mut written = Vec::with_capacity(losses.len());
-        for ((probe, reason), &(ts_ns, lost)) in losses {
+        for ((probe, reason), lost) in losses {
+            let ts_ns = lost.ts_ns;
             let open = self.open.get(&(probe.clone(), reason.clone()));
             let ours = matches!(reason.as_str(), "queue" | "store" | "invalid");
             let counted_ns = unsettled_ns.saturating_sub(COUNTED_NS);
             let before_ns = open.map_or(session.start_ns, |o| o.until_ns).max(counted_ns);
-            let since_ns = if ours { unsettled_ns } else { before_ns }.min(ts_ns);
-            let count = i64::try_from(lost).unwrap_or(i64::MAX);
+            let since_ns = lost.since_ns.unwrap_or(if ours { unsettled_ns } else { before_ns }).min(ts_ns);
+            let count = i64::try_from(lost.count).unwrap_or(i64::MAX);
             let mut row = OpenRow { rowid: 0, since_ns, until_ns: ts_ns };
             if let Some(open) = open.filter(|o| ts_ns.saturating_sub(o.since_ns) <= ROW_SPAN_NS) {
                 let changed = conn
@@ -166,7 +184,9 @@ impl LossWriter {
                 .execute(params![since_ns, ts_ns, probe, reason, count])?;
                 row.rowid = conn.last_insert_rowid();
             }
-            let fact = LossFact { probe: probe.clone(), reason: reason.clone(), since_ns, until_ns: ts_ns, lost };
+            let (probe, reason) = (probe.clone(), reason.clone());
+            let missed_ns = ts_ns.saturating_sub(since_ns);
+            let fact = LossFact { probe, reason, since_ns, until_ns: ts_ns, lost: lost.count, missed_ns };
             written.push((fact, row));
         }
         Ok(LossesWritten(written))
@@ -184,6 +204,7 @@ impl LossWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::Lost;
 
     const S: i64 = 1_000_000_000;
 
@@ -198,7 +219,10 @@ mod tests {
         for (reason, earliest_ns) in
             [("ringbuf", drained_ns - COUNTED_NS), ("queue", drained_ns), ("store", drained_ns)]
         {
-            let losses = Losses::from([(("calls".to_owned(), reason.to_owned()), (now_ns, 7))]);
+            let losses = Losses::from([(
+                ("calls".to_owned(), reason.to_owned()),
+                Lost { since_ns: None, ts_ns: now_ns, count: 7 },
+            )]);
             let (mut writer, mut log) = (LossWriter::default(), LossLog::default());
             let written = writer.write(&conn, &losses, session, drained_ns).unwrap();
             writer.committed(written, &mut log);

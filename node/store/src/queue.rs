@@ -12,8 +12,19 @@ use record::LossCount;
 
 use super::rows::{Item, Kind};
 
-/// Loss not yet written: (probe, reason) -> when last counted and how many.
-pub(crate) type Losses = BTreeMap<(String, String), (i64, u64)>;
+/// Loss not yet written, by probe and reason.
+pub(crate) type Losses = BTreeMap<(String, String), Lost>;
+
+/// Records that were lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Since when, where that is known.
+    pub(crate) since_ns: Option<i64>,
+    /// When last counted.
+    pub(crate) ts_ns: i64,
+    /// How many.
+    pub(crate) count: u64,
+}
 
 /// Distinct (probe, reason) pairs kept apart; more (only a fault could make them) are summed under
 /// one name, so that memory stays bounded.
@@ -101,7 +112,8 @@ impl Queue {
             return;
         }
         let mut state = self.lock();
-        merge_loss(&mut state.losses, loss.probe, loss.reason, loss.ts_ns, loss.lost);
+        let lost = Lost { since_ns: loss.since_ns, ts_ns: loss.ts_ns, count: loss.lost };
+        merge_loss(&mut state.losses, loss.probe, loss.reason, lost);
         state.first_at.get_or_insert_with(Instant::now);
     }
 
@@ -208,14 +220,15 @@ impl Queue {
 }
 
 /// Add to `losses`, within its bound.
-pub(crate) fn merge_loss(losses: &mut Losses, probe: String, reason: String, ts_ns: i64, lost: u64) {
+pub(crate) fn merge_loss(losses: &mut Losses, probe: String, reason: String, lost: Lost) {
     let mut key = (probe, reason);
     if losses.len() >= MOST_LOSS_KINDS && !losses.contains_key(&key) {
         key = ("(many probes)".to_owned(), "various".to_owned());
     }
-    let entry = losses.entry(key).or_insert((ts_ns, 0));
-    entry.0 = entry.0.max(ts_ns);
-    entry.1 = entry.1.saturating_add(lost);
+    let entry = losses.entry(key).or_insert(Lost { count: 0, ..lost });
+    entry.since_ns = entry.since_ns.zip(lost.since_ns).map(|(one, other)| one.min(other));
+    entry.ts_ns = entry.ts_ns.max(lost.ts_ns);
+    entry.count = entry.count.saturating_add(lost.count);
 }
 
 #[cfg(test)]
@@ -245,6 +258,7 @@ mod tests {
         let queue = Queue::new(1);
         for i in 0..10_000_u64 {
             queue.push_loss(LossCount {
+                since_ns: None,
                 ts_ns: i.cast_signed(),
                 probe: format!("p{}", i % 5000),
                 reason: "ringbuf".to_owned(),
@@ -253,7 +267,7 @@ mod tests {
         }
         let drained = queue.drain(Duration::ZERO, Duration::ZERO);
         assert!(drained.losses.len() <= MOST_LOSS_KINDS + 1);
-        assert_eq!(drained.losses.values().map(|l| l.1).sum::<u64>(), 20_000);
+        assert_eq!(drained.losses.values().map(|l| l.count).sum::<u64>(), 20_000);
     }
 
     #[test]

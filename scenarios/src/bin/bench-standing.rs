@@ -274,6 +274,7 @@ async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
                 probes: Vec::new(),
                 job: None,
                 rings: None,
+                budget: None,
             },
             ..AgentConfig::new(
                 name.parse()?,

@@ -257,6 +257,7 @@ fn once(day: &Day, ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
         let (probe, reason) = [("sched_switch", "ringbuf"), ("collectives", "map_full")][rng.random_range(0..2)];
         let lost = rng.random_range(1..5_000);
         made.push(Made::Record(Record::Loss(LossCount {
+            since_ns: None,
             ts_ns,
             probe: probe.to_owned(),
             reason: reason.to_owned(),

@@ -67,7 +67,15 @@ struct State {
     jobs: HashMap<u32, u64>,
     /// What these are called.
     job_names: BTreeMap<u64, JobName>,
+    /// Processes of which calls were missed between the slices of a budget: how far they are, and
+    /// where their time went, is not known any more.
+    missed: BTreeSet<u32>,
+    /// Up to when calls were missed, Unix nanoseconds.
+    missed_until_ns: i64,
 }
+
+/// The reason of losses between the slices of a budget.
+const BUDGET: &str = "budget";
 
 impl State {
     fn name(&mut self, name: &'static str) -> Arc<str> {
@@ -77,6 +85,24 @@ impl State {
     /// Of which job a process is; [`NO_JOB`] where that is not known.
     fn job_of(&self, pid: u32) -> u64 {
         self.jobs.get(&pid).copied().unwrap_or(NO_JOB)
+    }
+
+    /// Calls of this host's processes are missed up to a time: they are in digests no more.
+    fn misses(&mut self, until_ns: i64) {
+        self.missed_until_ns = self.missed_until_ns.max(until_ns);
+        self.missed.retain(|pid| runs(*pid));
+        self.missed.extend(self.collector.pids().chain(self.jobs.keys().copied()));
+        (self.collector, self.meter) = (Collector::default(), self.meter.without_processes());
+    }
+
+    /// Of which process a record is that goes into digests.
+    fn pid_of(record: &Record) -> Option<u32> {
+        match record {
+            Record::OffCpu(off) => Some(off.pid),
+            Record::Collective(call) => Some(call.pid),
+            Record::CudaCall(call) => Some(call.pid),
+            _ => None,
+        }
     }
 
     /// Forgets processes that are gone, where there are many.
@@ -97,11 +123,19 @@ impl Feed {
 
     /// Take in a record; what is no collective call or loss is none of a digest's business.
     pub(crate) fn record(&self, record: &Record) {
+        if State::pid_of(record).is_some_and(|pid| self.state().missed.contains(&pid)) {
+            return;
+        }
         match record {
             Record::Process(seen) => {
                 let mut state = self.state();
                 // Its pid may have been another's.
                 state.jobs.remove(&seen.pid);
+                state.missed.remove(&seen.pid);
+                if seen.start_ns < state.missed_until_ns {
+                    state.missed.insert(seen.pid);
+                    return;
+                }
                 if let (Some(rank), Some(nranks @ 2..)) = (seen.rank, seen.world_size) {
                     let job = time_use::job_key(seen.uid, seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
                     state.meter.process(seen.pid, job, rank, nranks);
@@ -193,6 +227,7 @@ impl Feed {
                     self.state().collector.resent(at_ns, from, to);
                 }
             }
+            Record::Loss(loss) if loss.reason == BUDGET => self.state().misses(loss.ts_ns),
             Record::Loss(loss) => self.state().collector.lost(loss.lost),
             _ => {}
         }
@@ -286,5 +321,66 @@ impl Feed {
         state.collector.gone(&gone, &mut digest);
         let speaks = state.collector.pids().next().is_some() || !digest.lanes.is_empty() || !digest.gone.is_empty();
         speaks.then_some(digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use node_bpf::{Collective, LossCount, ProcessSeen};
+    use record::{steady_now_ns, unix_now_ns};
+
+    use super::*;
+
+    /// A process of this job that runs: this one.
+    fn process(start_ns: i64) -> Record {
+        let (rank, world_size) = (Some(0), Some(2));
+        Record::Process(ProcessSeen { pid: std::process::id(), start_ns, rank, world_size, ..ProcessSeen::default() })
+    }
+
+    fn call() -> Record {
+        Record::Collective(Collective {
+            ts_ns: unix_now_ns() - 2_000_000,
+            duration_ns: 1_000_000,
+            pid: std::process::id(),
+            rank: Some(0),
+            nranks: Some(2),
+            comm_hash: Some(7),
+            func: "all_reduce",
+            seq: Some(3),
+            comm_seq: Some(3),
+            tier: 1,
+            ret: Some(0),
+            ..Collective::default()
+        })
+    }
+
+    fn lanes(feed: &Feed) -> usize {
+        let window = digest::window_of(steady_now_ns()) + 1;
+        let digest = feed.close(window, &InCalls::now(Vec::new, Vec::new));
+        digest.map_or(0, |digest| digest.lanes.len())
+    }
+
+    #[test]
+    fn a_process_of_which_calls_were_missed_is_in_digests_no_more() {
+        let (feed, now_ns) = (Feed::default(), unix_now_ns());
+        feed.record(&process(now_ns - 60_000_000_000));
+        feed.record(&call());
+        assert_eq!(lanes(&feed), 1);
+        feed.record(&call());
+        let missed = |ts_ns: i64| {
+            let (probe, reason) = ("collectives".to_owned(), "budget".to_owned());
+            Record::Loss(LossCount { ts_ns, since_ns: Some(now_ns), probe, reason, lost: 9 })
+        };
+        feed.record(&missed(now_ns));
+        feed.record(&call());
+        assert_eq!(lanes(&feed), 0, "how far it is, is not known");
+        // It is seen anew, and is still one that began before.
+        feed.record(&process(now_ns - 1));
+        feed.record(&call());
+        assert_eq!(lanes(&feed), 0);
+        // One that began after the calls were missed.
+        feed.record(&process(now_ns + 1));
+        feed.record(&call());
+        assert_eq!(lanes(&feed), 1);
     }
 }

@@ -297,6 +297,14 @@ impl Current {
         }
     }
 
+    /// Whether it lacks what some host, or any, recorded of late.
+    #[must_use]
+    pub fn misses_hosts(&self) -> bool {
+        matches!(self.standing.report.verdict, Verdict::Unknown { .. })
+            || self.standing.heard == 0
+            || !self.standing.silent.is_empty()
+    }
+
     /// Whether the job is well, as far as is known.
     #[must_use]
     pub fn is_well(&self) -> bool {

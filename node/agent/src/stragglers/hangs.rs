@@ -30,7 +30,15 @@ const EVERY_MS: u32 = 10;
 
 /// How far processes got on the communicators where somebody waits for long; nothing where nobody
 /// does.
-pub(super) async fn add_progress(asking: Asking<'_>, question: &StragglersQuestion, span: &Span, input: &mut Input) {
+///
+/// Counts begin after `counted_from_ns`, where calls were missed before.
+pub(super) async fn add_progress(
+    asking: Asking<'_>,
+    question: &StragglersQuestion,
+    span: &Span,
+    counted_from_ns: Option<i64>,
+    input: &mut Input,
+) {
     let long = |since_ns: i64| span.until_ns.saturating_sub(since_ns) >= LONG_NS;
     let waits = input.in_calls.iter().any(|call| long(call.since_ns));
     if !waits && !input.syncing.iter().any(|sync| long(sync.start_ns)) {
@@ -43,7 +51,7 @@ pub(super) async fn add_progress(asking: Asking<'_>, question: &StragglersQuesti
     let of_these = calls.filter(|seen| anywhere.contains(&(&seen.node, seen.pid))).map(|seen| seen.comm_hash);
     let comms: BTreeSet<u64> = of_these.chain(input.in_calls.iter().filter_map(|call| call.comm_hash)).collect();
     let comms: Vec<u64> = comms.into_iter().collect();
-    let since_ns = span.until_ns.saturating_sub(BACK_NS);
+    let since_ns = span.until_ns.saturating_sub(BACK_NS).max(counted_from_ns.unwrap_or(i64::MIN));
     let mut reaching = Reaching::default();
     match asking.rows_for(question, reached_sql(&comms, since_ns)).await {
         Ok((rows, _)) => rows.iter().for_each(|row| reaching.reached(row)),

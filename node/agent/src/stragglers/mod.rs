@@ -6,6 +6,7 @@
 
 mod calls;
 mod hangs;
+mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -21,6 +22,7 @@ use query::access::Caller;
 use query::ask::AskError;
 use record::unix_now_ns;
 use serde::Serialize;
+pub(super) use slices::missed;
 use tokio_util::sync::CancellationToken;
 use verdicts::{Input, Process, Report, Rules, Span, Verdict};
 
@@ -87,11 +89,18 @@ async fn standing_or_recent(
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
     // The standing verdicts are of everybody's jobs.
+    let mut misses = false;
     let takes_standing = question.takes_standing() && caller.access.viewer().is_none();
     if takes_standing {
         let mut all = shared.standing.all();
         all.retain(|current| question.job.as_ref().is_none_or(|job| current.name.is(job)));
-        if !all.is_empty() {
+        if all.first().is_some_and(Current::misses_hosts) {
+            let asking = Asking { coordinator: &shared.coordinator, caller, deadline, cancelled: &cancelled };
+            let (missed, from_ns) = (slices::missed_until(asking, &question, unix_now_ns()).await, ago_ns(SINCE_MS));
+            misses = missed.values().any(|until_ns| *until_ns > from_ns);
+        }
+        // Digests do not tell of ranks whose calls are recorded in slices.
+        if !all.is_empty() && !misses {
             let first = all.remove(0);
             return Ok(from_standing(shared, first, all, started, deadline, &cancelled).await);
         }
@@ -100,17 +109,21 @@ async fn standing_or_recent(
         let since_ns = ago_ns(question.since_ms.unwrap_or(SINCE_MS));
         return from_stores(Asked::mesh(shared), &question, caller, since_ns, None, started, &cancelled).await;
     }
+    let mut asked_ms = if misses { SINCE_MS } else { RECENT_MS };
     let mut answer =
-        from_stores(Asked::mesh(shared), &question, caller, ago_ns(RECENT_MS), None, started, &cancelled).await?;
-    let mut asked_ms = RECENT_MS;
-    if matches!(answer.report.verdict, Verdict::Unknown { .. }) {
+        from_stores(Asked::mesh(shared), &question, caller, ago_ns(asked_ms), None, started, &cancelled).await?;
+    if !misses && matches!(answer.report.verdict, Verdict::Unknown { .. }) {
         answer =
             from_stores(Asked::mesh(shared), &question, caller, ago_ns(SINCE_MS), None, started, &cancelled).await?;
         asked_ms = SINCE_MS;
     }
+    let why = if misses {
+        "calls were recorded in slices (up --budget)"
+    } else {
+        "no call was recorded that its communicator's start tells the number of"
+    };
     let note = format!(
-        "There is no standing verdict: no call was recorded that its communicator's start tells the number of. These are the \
-         stores' last {} s; for more: --since 5m\n",
+        "There is no standing verdict: {why}. These are the stores' last {} s; for more: --since 5m\n",
         asked_ms / 1_000
     );
     for text in std::iter::once(&mut answer.text).chain(&mut answer.all) {
@@ -212,6 +225,12 @@ async fn from_stores(
     let until_ns = until_ns.unwrap_or_else(unix_now_ns);
     let clocks = calls::clocks(coordinator, Some((since_ns, until_ns)), deadline).await;
     let span = calls::span_of(question, &clocks, since_ns, until_ns);
+    let slices = slices::within(asking, question, &span, &clocks).await;
+    let span = match slices {
+        Some(of) => calls::span_of(question, &clocks, of.since_ns, of.until_ns),
+        None => span,
+    };
+    let is_now = is_now && span.until_ns == until_ns;
     let (mut input, _) = calls::calls_of(asking, question, &span, clocks).await?;
     let live = live.filter(|_| is_now);
     let (open, waits) = match live {
@@ -219,7 +238,13 @@ async fn from_stores(
         None => (Vec::new(), Vec::new()),
     };
     (input.in_calls, input.syncing) = (open, waits);
-    hangs::add_progress(asking, question, &span, &mut input).await;
+    let missed_until = slices::missed_until(asking, question, span.until_ns).await;
+    let untold = match live {
+        Some(_) => slices::leave_out_what_cannot_be_told(asking, question, &missed_until, &mut input).await,
+        None => None,
+    };
+    let counted_from_ns = missed_until.values().copied().max();
+    hangs::add_progress(asking, question, &span, counted_from_ns, &mut input).await;
     if let Some(shared) = live {
         input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     }
@@ -234,6 +259,7 @@ async fn from_stores(
     };
     let (analysed, (blind_spots, ended, (findings, more))) = tokio::join!(analysis, rest);
     let mut report = analysed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
+    report.coverage.notes.extend(slices.map(|of| of.note()).into_iter().chain(untold));
     report.coverage.notes.extend(blind_spots);
     report.set_ended(&ended, !processes.is_empty() && ended.len() == processes.len());
     // Of such calls only the entries count, and those of different hosts cannot be compared.

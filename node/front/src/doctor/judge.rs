@@ -231,7 +231,8 @@ fn of_itself(member: &Examined, health: &Health, findings: &mut Vec<Finding>) {
         findings.push(Finding::warning(node, "certificate", detail, remedy));
     }
     // Off is what somebody asked for.
-    if !["on", "off"].contains(&health.capture.as_str()) {
+    let is_on = health.capture == "on" || health.capture.starts_with("on (") || health.capture.starts_with("on, ");
+    if !is_on && health.capture != "off" {
         let remedy = format!("rankmesh check on {node} says what it takes");
         findings.push(Finding::warning(node, "recording", health.capture.clone(), remedy));
     }
@@ -243,8 +244,8 @@ fn of_itself(member: &Examined, health: &Health, findings: &mut Vec<Finding>) {
             health.recorded_calls_per_second.unwrap_or_default(),
             health.recorded_call_ns.unwrap_or_default() as f64 / 1e3,
         );
-        let remedy =
-            "an agent without root records ranks under eval \"$(rankmesh env)\" from inside, without traps".to_owned();
+        let remedy = "up --budget 1% bounds it (docs/capture.md); ".to_owned()
+            + "an agent without root records ranks under eval \"$(rankmesh env)\" from inside, without traps";
         findings.push(Finding::warning(node, "cost", detail, remedy));
     }
 }

@@ -269,9 +269,13 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         },
         socket: Some(args.socket.unwrap_or_else(paths::default_socket)),
         capture: match args.capture {
-            CaptureMode::Auto => {
-                CaptureChoice::Auto { cgroup: args.cgroup, probes, job: None, rings: Some(run_dir::ring_dir(None)) }
-            }
+            CaptureMode::Auto => CaptureChoice::Auto {
+                cgroup: args.cgroup,
+                probes,
+                job: None,
+                rings: Some(run_dir::ring_dir(None)),
+                budget: args.budget.0,
+            },
             CaptureMode::Off => CaptureChoice::Off,
         },
         on_finding: args.on_finding,

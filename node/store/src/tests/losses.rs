@@ -45,7 +45,7 @@ fn loss_reported_by_capture_is_kept_and_noted_where_it_matters() {
     let began = unix_now_ns();
     for lost in [5, 7] {
         let (probe, reason) = ("sched_switch".to_owned(), "ringbuf".to_owned());
-        store.ingest().record(Record::Loss(LossCount { ts_ns: unix_now_ns(), probe, reason, lost }));
+        store.ingest().record(Record::Loss(LossCount { ts_ns: unix_now_ns(), since_ns: None, probe, reason, lost }));
         store.flush(PATIENCE).unwrap();
     }
     let conn = store.reader().unwrap();
@@ -64,6 +64,41 @@ fn loss_reported_by_capture_is_kept_and_noted_where_it_matters() {
     // The digest is the same after a restart.
     let store = open(&path);
     assert_eq!(store.facts().losses[0].lost, 12);
+}
+
+#[test]
+fn calls_recorded_in_slices_are_noted_with_the_share_that_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let store = open(&path);
+    let (second, began) = (1_000_000_000, unix_now_ns() / 10_000_000_000 * 10_000_000_000);
+    for slice in 0..600 {
+        // Ten seconds each, of which one is recorded; of the third the end came late.
+        let since_ns = began + slice * 10 * second + second;
+        let until_ns = began + (slice + 1) * 10 * second;
+        let late_ns = if slice == 3 { second / 2 } else { 0 };
+        for (since_ns, until_ns) in [(since_ns, until_ns), (until_ns, until_ns + late_ns)] {
+            let (probe, reason) = ("collectives".to_owned(), "budget".to_owned());
+            let loss = LossCount { ts_ns: until_ns, since_ns: Some(since_ns), probe, reason, lost: 100 };
+            if until_ns > since_ns {
+                store.ingest().record(Record::Loss(loss));
+                store.flush(PATIENCE).unwrap();
+            }
+        }
+    }
+    let rows = "SELECT count(*) FROM capture_loss WHERE reason = 'budget' AND ts_ns - since_ns = 9000000000";
+    let conn = store.reader().unwrap();
+    assert_eq!((int(&conn, rows), lost(&conn)), (599, 60_100));
+    let in_the_second = began + 11 * second..began + 20 * second;
+    let note = |store: &Store, range| store.notes(&["collectives"], range);
+    assert!(note(&store, in_the_second)[0].contains("in slices (up --budget): 0.0 of the 9.0 s"));
+    let all = format!("collectives: recorded in slices (up --budget): {:.1} of the {:.1} s", 598.5, 5_999.0);
+    assert!(note(&store, ALL_TIME)[0].starts_with(&all), "{:?}", note(&store, ALL_TIME));
+    assert!(store.notes(&["call_rollups"], ALL_TIME)[0].starts_with(&all), "the sums miss them, too");
+    assert_eq!(store.notes(&["offcpu"], ALL_TIME), Vec::<String>::new());
+    drop((conn, store));
+    let again = open(&path);
+    assert!(note(&again, ALL_TIME)[0].starts_with(&all), "{:?}", note(&again, ALL_TIME));
 }
 
 #[test]

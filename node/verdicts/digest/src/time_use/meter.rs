@@ -63,6 +63,12 @@ impl Meter {
         self.sees_off_cpu = sees;
     }
 
+    /// One that knows of no process.
+    #[must_use]
+    pub fn without_processes(&self) -> Self {
+        Self { sees_off_cpu: self.sees_off_cpu, ..Self::default() }
+    }
+
     /// Say which rank of which job a process is.
     pub fn process(&mut self, pid: u32, job: u64, rank: i32, nranks: i32) {
         self.processes.entry(pid).or_default().who = Some((job, rank, nranks));

@@ -1,0 +1,228 @@
+//! A bound on what recording calls takes: a small state machine. Frequent functions are probed from
+//! the beginning of each period until the period's allowance is spent, and then not until the next
+//! one. So slices begin at the same instants on all hosts, shorter ones lie within longer ones, and
+//! where calls are few there is no slice: all is recorded. What was spent beyond an allowance is
+//! owed by the next ones.
+//!
+//! Does no I/O: `capture::slices` measures and attaches.
+
+use std::time::Duration;
+
+/// Slices begin at multiples of it, Unix time.
+pub(crate) const PERIOD_NS: i64 = 10_000_000_000;
+/// Time between two looks at what was spent: as long as what is left lasts at the last rate, within
+/// these bounds.
+const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+/// A period with less than this part of its allowance left has no slice.
+const LEAST: f64 = 0.2;
+
+/// What recording may take, in millionths: of the busiest rank's time, and, by the threads that
+/// record, of one core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    ppm: u32,
+}
+
+impl Budget {
+    /// A share in percent, above 0 and up to 100; none for another.
+    #[must_use]
+    pub fn percent(percent: f64) -> Option<Self> {
+        let ppm = percent * 1e4;
+        (1.0..=1e6).contains(&ppm).then_some(Self { ppm: ppm as u32 })
+    }
+
+    /// Millionths.
+    #[must_use]
+    pub fn ppm(self) -> u32 {
+        self.ppm
+    }
+
+    fn allowance_ns(self) -> f64 {
+        PERIOD_NS as f64 * f64::from(self.ppm) / 1e6
+    }
+}
+
+/// How a budget was kept in the last ten seconds that are over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptBudget {
+    /// What recording may take.
+    pub budget: Budget,
+    /// What the threads that record took of a core, in millionths.
+    pub own_ppm: u64,
+    /// For how much of the time frequent calls were recorded, in millionths.
+    pub recorded_ppm: u64,
+}
+
+/// What calls took since the last look, nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Spent {
+    /// Of the rank that makes most of them.
+    pub(crate) rank_ns: f64,
+    /// Of the threads that record.
+    pub(crate) own_ns: f64,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Take the probes at frequent functions away; they come back at this time (Unix nanoseconds).
+    Off { until_ns: i64 },
+    /// Put them back.
+    On,
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub(crate) struct Slices {
+    budget: Budget,
+    period: i64,
+    left: Spent,
+    off_until_ns: Option<i64>,
+    looked_ns: i64,
+    /// How long what is left lasts, as of the last look.
+    lasts: Duration,
+}
+
+impl Slices {
+    pub(crate) fn new(budget: Budget, now_ns: i64) -> Self {
+        let all = budget.allowance_ns();
+        let left = Spent { rank_ns: all, own_ns: all };
+        let period = now_ns.div_euclid(PERIOD_NS);
+        Self { budget, period, left, off_until_ns: None, looked_ns: now_ns, lasts: LOOK.0 }
+    }
+
+    /// When it is to be asked again.
+    pub(crate) fn next_look_ns(&self) -> i64 {
+        let look = i64::try_from((self.lasts / 2).clamp(LOOK.0, LOOK.1).as_nanos()).unwrap_or(PERIOD_NS);
+        self.off_until_ns.unwrap_or_else(|| self.looked_ns.saturating_add(look))
+    }
+
+    /// So much was spent up to now.
+    pub(crate) fn after(&mut self, now_ns: i64, spent: Spent) -> Option<Change> {
+        let period = now_ns.div_euclid(PERIOD_NS);
+        // A clock that was set back begins anew.
+        let periods = if period < self.period { 1 } else { period - self.period };
+        let since_ns = now_ns.saturating_sub(self.looked_ns);
+        (self.period, self.looked_ns) = (period, now_ns);
+        let all = self.budget.allowance_ns();
+        let mut lasts_ns = f64::INFINITY;
+        for (left, spent) in [(&mut self.left.rank_ns, spent.rank_ns), (&mut self.left.own_ns, spent.own_ns)] {
+            *left = (*left - spent + all * periods as f64).min(all);
+            if spent > 0.0 {
+                lasts_ns = lasts_ns.min(left.max(0.0) * since_ns.max(1) as f64 / spent);
+            }
+        }
+        self.lasts = Duration::from_nanos(lasts_ns.min(PERIOD_NS as f64) as u64);
+        let left = self.left.rank_ns.min(self.left.own_ns);
+        match self.off_until_ns {
+            None if left <= 0.0 => {
+                let periods = ((LEAST * all - left) / all).ceil().max(1.0) as i64;
+                let until_ns = period.saturating_add(periods).saturating_mul(PERIOD_NS);
+                self.off_until_ns = Some(until_ns);
+                Some(Change::Off { until_ns })
+            }
+            // (Or the clock was set back.)
+            Some(until_ns) if now_ns >= until_ns || until_ns - now_ns > 100 * PERIOD_NS => {
+                self.off_until_ns = None;
+                Some(Change::On)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+    const PERCENT: f64 = 1.0;
+
+    /// A rank that loses `share(t)` of its time while its calls are recorded. Returns when slices
+    /// began and ended, and what was taken in each.
+    fn run(until_ns: i64, percent: f64, share: impl Fn(i64) -> f64) -> Vec<(i64, i64, f64)> {
+        let mut slices = Slices::new(Budget::percent(percent).unwrap(), 0);
+        let (mut now, mut on, mut all) = (0, true, vec![(0, 0, 0.0)]);
+        while now < until_ns {
+            let next = slices.next_look_ns().max(now + MS);
+            let rank_ns = if on { (next - now) as f64 * share(now) } else { 0.0 };
+            now = next;
+            let of = all.last_mut().unwrap();
+            if on {
+                (of.1, of.2) = (now, of.2 + rank_ns);
+            }
+            match slices.after(now, Spent { rank_ns, own_ns: rank_ns / 2.0 }) {
+                Some(Change::Off { until_ns }) => {
+                    assert!(until_ns > now && until_ns % PERIOD_NS == 0);
+                    on = false;
+                }
+                Some(Change::On) => {
+                    on = true;
+                    all.push((now, now, 0.0));
+                }
+                None => {}
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn what_is_under_the_budget_is_recorded_throughout() {
+        let all = run(100 * PERIOD_NS, PERCENT, |_| 0.0099);
+        assert_eq!(all.len(), 1, "{all:?}");
+    }
+
+    #[test]
+    fn slices_begin_with_periods_and_shorter_ones_lie_within_longer_ones() {
+        let (busy, busier) = (run(30 * PERIOD_NS, PERCENT, |_| 0.1), run(30 * PERIOD_NS, PERCENT, |_| 0.3));
+        assert!(busy[1..].iter().chain(&busier[1..]).all(|slice| slice.0 % PERIOD_NS == 0));
+        let length = |of: &[(i64, i64, f64)]| of[1..].iter().map(|slice| slice.1 - slice.0).sum::<i64>();
+        assert!(length(&busy) > 25 * PERIOD_NS / 10 && length(&busier) < length(&busy), "{busy:?}");
+        assert!(busier.len() > 25, "a slice in nearly every period: {}", busier.len());
+    }
+
+    #[test]
+    fn a_hundredfold_rate_is_bounded_at_once_and_the_old_one_recorded_again() {
+        let at = |now: i64| if (200..400).contains(&(now / 1_000 / MS)) { 0.5 } else { 0.005 };
+        let all = run(600_000 * MS, PERCENT, at);
+        let taken = |from: i64, to: i64| {
+            all.iter().filter(|slice| (from..to).contains(&(slice.0 / 1_000 / MS))).map(|slice| slice.2).sum::<f64>()
+        };
+        let first = all[0].1;
+        assert!(first < 201_000 * MS, "off within a second: {first}");
+        assert!(taken(210, 400) < 0.012 * 190e9, "{}", taken(210, 400));
+        let last = all.last().unwrap();
+        assert!(last.0 <= 420_000 * MS && last.1 >= 600_000 * MS, "{last:?}");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_ends_no_recording_for_good() {
+        let mut slices = Slices::new(Budget::percent(PERCENT).unwrap(), 5_000 * PERIOD_NS);
+        let much = Spent { rank_ns: 2e8, own_ns: 0.0 };
+        assert!(matches!(slices.after(5_000 * PERIOD_NS + MS, much), Some(Change::Off { .. })));
+        assert_eq!(slices.after(MS, Spent::default()), Some(Change::On));
+    }
+
+    #[test]
+    fn a_budget_is_a_share() {
+        assert_eq!(Budget::percent(1.0).map(Budget::ppm), Some(10_000));
+        for none in [0.0, -1.0, 101.0, f64::NAN] {
+            assert_eq!(Budget::percent(none), None);
+        }
+    }
+
+    proptest! {
+        /// Whatever the rate does, what is taken stays within the budget and what one look may
+        /// overspend.
+        #[test]
+        fn the_budget_holds(shares in prop::collection::vec(0.0f64..1.0, 40), percent in 0.5f64..20.0) {
+            let at = |now: i64| shares[(now / (5 * PERIOD_NS)) as usize % shares.len()];
+            let until = 200 * PERIOD_NS;
+            let taken: f64 = run(until, percent, at).iter().map(|slice| slice.2).sum();
+            let bound = until as f64 * percent / 100.0 + PERIOD_NS as f64 * percent / 100.0 + LOOK.1.as_nanos() as f64;
+            prop_assert!(taken <= bound, "{taken} of {bound}");
+        }
+    }
+}

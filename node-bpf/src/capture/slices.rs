@@ -1,0 +1,224 @@
+//! Keeps a budget: measures what calls take, and has the probes at frequent functions taken away
+//! and put back when [`Slices`] says so. What is missed meanwhile is reported as a loss with the
+//! time that it was lost in.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::MapHandle;
+use record::{LossCount, Record};
+
+use crate::budget::{Budget, Change, KeptBudget, Slices, Spent};
+use crate::clock;
+use crate::cost::Programs;
+use crate::discovery::Discovery;
+use crate::shared::Shared;
+
+/// What is missed between slices is reported as lost by this.
+const TABLE: &str = "collectives";
+/// And for this reason.
+const REASON: &str = "budget";
+/// Taken for the two traps of a call where that could not be measured.
+const UNMEASURED_TRAP_NS: u64 = 3_000;
+/// How often it is looked which threads record.
+const LOOK_FOR_THREADS: Duration = Duration::from_secs(10);
+
+/// While calls are being missed, all that is known of communicators' counts is void.
+const BEING_MISSED: u64 = u64::MAX;
+
+/// Of the time since it was told last how the budget is kept.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    since: Instant,
+    own_ns: u64,
+    /// Calls were recorded for so long before the present slice, and that one counts from here on.
+    recorded: Duration,
+    from: Instant,
+}
+
+impl Told {
+    fn new() -> Self {
+        Self { since: Instant::now(), own_ns: 0, recorded: Duration::ZERO, from: Instant::now() }
+    }
+}
+
+/// Measures, and does what the state machine says.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    slices: Slices,
+    trap_ns: u64,
+    programs: Programs,
+    threads: RecordingThreads,
+    delivered: u64,
+    /// The part of all calls that the process makes which makes most of them, as last seen.
+    busiest: f64,
+    /// Of the present slice: since when, and calls.
+    since: Instant,
+    calls: u64,
+    /// Calls a second in the last slice.
+    rate: f64,
+    off_until_ns: Option<i64>,
+    /// What taking probes away and putting them back took since it was last counted: meanwhile ranks
+    /// wait for their memory maps.
+    switching: Duration,
+    told: Told,
+    /// See `Tuning`.
+    pub(super) missed_until_ns: u64,
+}
+
+impl Pacer {
+    pub(super) fn new(slices: Slices, trap_ns: Option<u64>) -> Self {
+        Self {
+            slices,
+            trap_ns: trap_ns.unwrap_or(UNMEASURED_TRAP_NS),
+            programs: Programs::default(),
+            threads: RecordingThreads::default(),
+            delivered: 0,
+            busiest: 1.0,
+            since: Instant::now(),
+            calls: 0,
+            rate: 0.0,
+            off_until_ns: None,
+            switching: Duration::ZERO,
+            told: Told::new(),
+            missed_until_ns: 0,
+        }
+    }
+
+    /// Time until it is to look again.
+    pub(super) fn due_in(&self, shared: &Shared) -> Duration {
+        let ns = self.slices.next_look_ns().saturating_sub(shared.clock.now_unix_ns());
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
+    }
+
+    /// Looks at what was spent, and does what follows. `apply` tells the programs up to when calls
+    /// were missed: before probes go, and after they came.
+    pub(super) fn look(
+        &mut self,
+        programs: &MapHandle,
+        discovery: &mut Discovery,
+        shared: &Shared,
+        apply: impl Fn(u64),
+    ) {
+        let spent = self.spent(programs, shared);
+        let began = thread_time();
+        match self.slices.after(shared.clock.now_unix_ns(), spent) {
+            None => return,
+            Some(Change::Off { until_ns }) => {
+                let since_ns = shared.clock.now_unix_ns();
+                self.missed_until_ns = BEING_MISSED;
+                apply(self.missed_until_ns);
+                discovery.take_frequent_away();
+                let seconds = self.since.elapsed().as_secs_f64();
+                self.rate = if seconds > 0.0 { self.calls as f64 / seconds } else { 0.0 };
+                self.off_until_ns = Some(until_ns);
+                self.told.recorded += self.told.from.elapsed();
+                self.missed(shared, since_ns, until_ns);
+            }
+            Some(Change::On) => {
+                discovery.put_frequent_back();
+                self.missed_until_ns = clock::kernel_now_ns();
+                apply(self.missed_until_ns);
+                let now_ns = shared.clock.now_unix_ns();
+                if let Some(until_ns) = self.off_until_ns.take().filter(|until_ns| *until_ns < now_ns) {
+                    self.missed(shared, until_ns, now_ns);
+                }
+                (self.since, self.calls) = (Instant::now(), 0);
+                self.told.from = self.since;
+            }
+        }
+        self.switching = thread_time().saturating_sub(began);
+        tracing::debug!(took_us = self.switching.as_micros(), on = self.off_until_ns.is_none(), "slice");
+    }
+
+    /// How the budget was kept since the last time.
+    pub(super) fn tell(&mut self, budget: Budget) -> KeptBudget {
+        let Told { since, own_ns, mut recorded, from } = std::mem::replace(&mut self.told, Told::new());
+        if self.off_until_ns.is_none() {
+            recorded += from.elapsed();
+        }
+        let ppm = |ns: f64| (ns * 1e6 / since.elapsed().as_nanos().max(1) as f64) as u64;
+        let recorded_ppm = ppm(recorded.as_nanos() as f64).min(1_000_000);
+        KeptBudget { budget, own_ppm: ppm(own_ns as f64), recorded_ppm }
+    }
+
+    /// Reports a stretch of time in which frequent calls were not recorded, and about how many.
+    fn missed(&self, shared: &Shared, since_ns: i64, until_ns: i64) {
+        let lost = ((until_ns - since_ns) as f64 / 1e9 * self.rate) as u64;
+        let (probe, reason) = (TABLE.to_owned(), REASON.to_owned());
+        shared.deliver(Record::Loss(LossCount {
+            ts_ns: until_ns,
+            since_ns: Some(since_ns),
+            probe,
+            reason,
+            lost: lost.max(1),
+        }));
+    }
+
+    /// What calls took since the last time.
+    fn spent(&mut self, programs: &MapHandle, shared: &Shared) -> Spent {
+        let now = Programs::of_calls(programs);
+        let since = now.since(std::mem::replace(&mut self.programs, now));
+        self.calls += since.entries();
+        let callers = std::mem::take(&mut *shared.callers.lock());
+        let calls: u64 = callers.values().sum();
+        if let Some(most) = callers.values().max().filter(|_| calls > 0) {
+            self.busiest = *most as f64 / calls as f64;
+        }
+        let all = shared.delivered();
+        let delivered = all - std::mem::replace(&mut self.delivered, all);
+        let own_ns = self.threads.cpu_ns();
+        self.told.own_ns += own_ns;
+        let part = if delivered > 0 { (calls as f64 / delivered as f64).min(1.0) } else { 0.0 };
+        let switching_ns = std::mem::take(&mut self.switching).as_nanos() as f64;
+        Spent { rank_ns: since.taken_ns(self.trap_ns) * self.busiest + switching_ns, own_ns: own_ns as f64 * part }
+    }
+}
+
+/// The threads of this process that record: capture's and the store's.
+#[derive(Debug, Default)]
+struct RecordingThreads {
+    looked: Option<Instant>,
+    /// Their files with the time on a CPU, and what these last said.
+    threads: Vec<(String, u64)>,
+}
+
+impl RecordingThreads {
+    /// Time on a CPU since the last time, nanoseconds.
+    fn cpu_ns(&mut self) -> u64 {
+        if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_FOR_THREADS) {
+            self.looked = Some(Instant::now());
+            self.look();
+        }
+        let mut sum = 0;
+        for (path, before) in &mut self.threads {
+            let now = on_cpu_ns(path).unwrap_or(*before);
+            sum += now.saturating_sub(std::mem::replace(before, now));
+        }
+        sum
+    }
+
+    fn look(&mut self) {
+        let known = std::mem::take(&mut self.threads);
+        for entry in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+            let at = entry.path();
+            let name = fs::read_to_string(at.join("comm")).unwrap_or_default();
+            if name.starts_with("capture-") || name.starts_with("store") {
+                let path = at.join("schedstat").to_string_lossy().into_owned();
+                let before = known.iter().find(|(of, _)| *of == path).map(|(_, ns)| *ns);
+                let before = before.or_else(|| on_cpu_ns(&path)).unwrap_or(0);
+                self.threads.push((path, before));
+            }
+        }
+    }
+}
+
+/// Time of this thread on a CPU.
+fn thread_time() -> Duration {
+    Duration::from_nanos(u64::try_from(record::read_clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)).unwrap_or(0))
+}
+
+/// The first number of a thread's schedstat.
+fn on_cpu_ns(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.split(' ').next()?.parse().ok()
+}

@@ -1,0 +1,207 @@
+//! Calls that were recorded in time slices only (`rankmesh up --budget`): which stretch of a span all
+//! hosts recorded, and of which ranks it is not known what they are in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use model::StragglersQuestion;
+use model::cells::{integer, text};
+use query_planner::Value;
+use verdicts::{ClockOffset, Input, Process, Span};
+
+use super::super::asking::Asking;
+
+/// How far back it is looked for calls that were missed: a rank may be in one since then.
+const BACK_NS: i64 = 24 * 3_600_000_000_000;
+
+/// Of a span in which calls were missed, the stretch to be judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slices {
+    pub(super) since_ns: i64,
+    pub(super) until_ns: i64,
+    /// In all stretches together.
+    recorded_ns: i64,
+    all_ns: i64,
+}
+
+impl Slices {
+    /// What is said of it.
+    pub(super) fn note(&self) -> String {
+        let seconds = |ns: i64| ns as f64 / 1e9;
+        format!(
+            "by slices: {:.1} of {:.1} s recorded on all hosts (up --budget); this is of the last, {:.2} s until {}",
+            seconds(self.recorded_ns),
+            seconds(self.all_ns),
+            seconds(self.until_ns - self.since_ns),
+            store::show_time(self.until_ns)
+        )
+    }
+
+    /// Of a span and the stretches in which hosts missed calls, on one clock. None where they missed
+    /// none; an empty stretch where all hosts never recorded at once.
+    fn of(span: (i64, i64), mut missed: Vec<(i64, i64)>) -> Option<Self> {
+        let (since_ns, until_ns) = span;
+        missed.retain(|(from, to)| *to > since_ns && *from < until_ns);
+        if missed.is_empty() {
+            return None;
+        }
+        missed.sort_unstable();
+        let (mut stretches, mut at) = (Vec::new(), since_ns);
+        for (from, to) in missed {
+            if from > at {
+                stretches.push((at, from));
+            }
+            at = at.max(to);
+        }
+        if at < until_ns {
+            stretches.push((at, until_ns));
+        }
+        let length = |(from, to): &(i64, i64)| to - from;
+        // One that has just begun tells less than the one before.
+        let last = match stretches.as_slice() {
+            [.., before, last] if 2 * length(last) < length(before) => Some(before),
+            all => all.last(),
+        };
+        let (from, to) = last.copied().unwrap_or((until_ns, until_ns));
+        let recorded_ns = stretches.iter().map(length).sum();
+        Some(Self { since_ns: from, until_ns: to, recorded_ns, all_ns: until_ns - since_ns })
+    }
+}
+
+/// The stretch of a span that is to be judged; none where all of it was recorded.
+pub(super) async fn within(
+    asking: Asking<'_>,
+    question: &StragglersQuestion,
+    span: &Span,
+    clocks: &BTreeMap<String, ClockOffset>,
+) -> Option<Slices> {
+    Slices::of((span.since_ns, span.until_ns), missed(asking, question, span, clocks).await)
+}
+
+/// The stretches in which hosts missed calls, on this node's clock.
+pub(in super::super) async fn missed(
+    asking: Asking<'_>,
+    question: &StragglersQuestion,
+    span: &Span,
+    clocks: &BTreeMap<String, ClockOffset>,
+) -> Vec<(i64, i64)> {
+    let (since_ns, until_ns) =
+        (span.since_ns.saturating_sub(span.slack_ns), span.until_ns.saturating_add(span.slack_ns));
+    let sql = format!(
+        "SELECT node, since_ns, ts_ns FROM capture_loss WHERE reason = 'budget' AND ts_ns > {since_ns} \
+         AND since_ns < {until_ns}"
+    );
+    let rows = asking.rows_for(question, sql).await.map(|(rows, _)| rows).unwrap_or_default();
+    let missed = rows.iter().filter_map(|row| {
+        let clock = clocks.get(&text(row, 0));
+        let aligned = |ns: i64| clock.map_or(ns, |clock| clock.align(ns));
+        Some((aligned(integer(row, 1)?), aligned(integer(row, 2)?)))
+    });
+    missed.collect()
+}
+
+/// Up to when each host missed calls, Unix nanoseconds of its own clock.
+pub(super) async fn missed_until(
+    asking: Asking<'_>,
+    question: &StragglersQuestion,
+    until_ns: i64,
+) -> BTreeMap<String, i64> {
+    let back_ns = until_ns.saturating_sub(BACK_NS);
+    let sql = format!(
+        "SELECT node, max(ts_ns) FROM capture_loss WHERE reason = 'budget' AND ts_ns > {back_ns} GROUP BY node"
+    );
+    let rows = asking.rows_for(question, sql).await.map(|(rows, _)| rows).unwrap_or_default();
+    rows.iter().filter_map(|row| Some((text(row, 0), integer(row, 1)?))).collect()
+}
+
+/// Where some rank may be in a call whose beginning was missed, nothing can be said of who waits for
+/// whom: takes what is known out of the input, and says why.
+pub(super) async fn leave_out_what_cannot_be_told(
+    asking: Asking<'_>,
+    question: &StragglersQuestion,
+    missed_until: &BTreeMap<String, i64>,
+    input: &mut Input,
+) -> Option<String> {
+    if missed_until.is_empty() {
+        return None;
+    }
+    let back_ns = input.until_ns.saturating_sub(BACK_NS);
+    let asked = [
+        "SELECT node, pid, max(start_ns) FROM processes WHERE rank IS NOT NULL AND world_size > 1 GROUP BY node, pid"
+            .to_owned(),
+        format!(
+            "SELECT node, pid, max(ts_ns) FROM process_events WHERE event IN ('exit', 'oom_killed') AND ts_ns >= {back_ns} \
+             GROUP BY node, pid"
+        ),
+        format!(
+            "SELECT node, pid, max(ts_ns) FROM collectives WHERE ts_ns >= {} GROUP BY node, pid",
+            missed_until.values().min().copied().unwrap_or(back_ns)
+        ),
+    ];
+    let mut of_each = Vec::new();
+    for sql in asked {
+        of_each.push(asking.rows_for(question, sql).await.map(|(rows, _)| times(&rows)).unwrap_or_default());
+    }
+    let [began, ended, called] = of_each.as_slice() else { return None };
+    let in_calls: BTreeSet<Process> = input.in_calls.iter().map(|call| (Arc::clone(&call.node), call.pid)).collect();
+    let is_unknown = |process: &Process, began_ns: i64| {
+        let Some(missed_ns) = missed_until.get(&*process.0) else { return false };
+        let since = |times: &Times, ns: i64| times.get(process).is_some_and(|at_ns| *at_ns >= ns);
+        began_ns < *missed_ns && !since(ended, began_ns) && !since(called, *missed_ns) && !in_calls.contains(process)
+    };
+    let unknown = began.iter().filter(|(process, ns)| is_unknown(process, **ns)).count();
+    if unknown == 0 {
+        return None;
+    }
+    (input.in_calls, input.syncing) = (Vec::new(), Vec::new());
+    Some(format!(
+        "calls were recorded in slices (up --budget), and {unknown} processes have ended no call in the present one: \
+         whether ranks hang in calls that began before cannot be told (rankmesh stacks shows where they are)"
+    ))
+}
+
+/// A time of each process.
+type Times = BTreeMap<Process, i64>;
+
+fn times(rows: &[Vec<Value>]) -> Times {
+    let time = |row: &Vec<Value>| Some(((text(row, 0).as_str().into(), integer(row, 1)?), integer(row, 2)?));
+    rows.iter().filter_map(time).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    fn of(missed: &[(i64, i64)]) -> Option<(i64, i64, i64)> {
+        let missed = missed.iter().map(|(from, to)| (from * S, to * S)).collect();
+        Slices::of((0, 60 * S), missed).map(|of| (of.since_ns / S, of.until_ns / S, of.recorded_ns / S))
+    }
+
+    #[test]
+    fn what_no_host_missed_is_judged() {
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[(60, 70), (-10, 0)]), None, "outside the span");
+        // Two hosts: the shorter slices lie within the longer ones.
+        let two = [(2, 10), (3, 10), (12, 20), (13, 20), (22, 50), (23, 50), (52, 61)];
+        assert_eq!(of(&two), Some((50, 52, 8)));
+    }
+
+    #[test]
+    fn a_slice_that_has_just_begun_tells_less_than_the_one_before() {
+        assert_eq!(of(&[(30, 50), (55, 59)]), Some((50, 55, 36)), "nor does a long one that is long ago count");
+        assert_eq!(of(&[(4, 50), (54, 57)]), Some((57, 60, 11)), "half of it");
+    }
+
+    #[test]
+    fn hosts_that_never_recorded_at_once_have_an_empty_stretch() {
+        assert_eq!(of(&[(-5, 30), (30, 70)]), Some((60, 60, 0)));
+    }
+
+    #[test]
+    fn the_note_says_the_share() {
+        let slices = Slices::of((0, 100 * S), vec![(2 * S, 50 * S), (52 * S, 100 * S)]).unwrap();
+        assert!(slices.note().starts_with("by slices: 4.0 of 100.0 s recorded"), "{}", slices.note());
+    }
+}
