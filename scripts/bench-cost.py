@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What recording costs a program: runs in turns without an agent, with its probes alone (the agent
-is stopped, so its threads take nothing and its ring fills) and with the agent. Printed are the
-medians of the ratios within each turn, with the interval that holds the median with 95 %, the
-agent's share of a core, and the calls a second that it stored and lost.
+is stopped, so its threads take nothing and its ring fills), with an agent that keeps a budget of
+1 %, and with one that records each call. Printed are the medians of the ratios within each turn,
+with the interval that holds the median with 95 %, the agent's share of a core, the calls a second
+that it stored and lost, and the part of the time in which it recorded calls.
 
     bench-cost.py RANKMESH [openfoam] [lammps] [mpi4py] [nccl]   (root; those that are installed)
     COMMAND='mpirun -np 2 ./mine' ROUNDS=10 bench-cost.py RANKMESH
@@ -15,7 +16,8 @@ from pathlib import Path
 ROUNDS = int(os.environ.get("ROUNDS", 10))
 MPIRUN = ["mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", "2"]
 FOAM = Path("/usr/share/openfoam")
-WAYS = ["without", "probes", "agent"]
+WAYS = ["without", "probes", "1%", "none"]
+AGENTS = ["1%", "none"]
 
 
 def openfoam(work):
@@ -30,7 +32,7 @@ def openfoam(work):
             boundary (lid { type wall; faces ((3 7 6 2)); }
                       walls { type wall; faces ((0 4 7 3) (2 6 5 1) (1 5 4 0) (0 3 2 1) (4 5 6 7)); });""",
         "system/controlDict": """application icoFoam; startFrom startTime; startTime 0; stopAt endTime;
-            endTime 0.01; deltaT 0.0001; writeControl timeStep; writeInterval 1000000;""",
+            endTime 0.06; deltaT 0.0001; writeControl timeStep; writeInterval 1000000;""",
         "system/fvSchemes": """ddtSchemes { default Euler; } gradSchemes { default Gauss linear; }
             divSchemes { default none; div(phi,U) Gauss linear; }
             laplacianSchemes { default Gauss linear orthogonal; } interpolationSchemes { default linear; }
@@ -89,12 +91,12 @@ def nccl(work):
 
 
 class Agent:
-    def __init__(self, binary, work):
+    def __init__(self, binary, work, budget):
         self.binary, self.at = binary, Path(tempfile.mkdtemp(dir=work))
         at = str(self.at)
         self.process = subprocess.Popen(
             [binary, "up", "--name", "cost", "--listen", "127.0.0.1:0", "--identity", at + "/id",
-             "--socket", at + "/sock", "--store", at + "/db"],
+             "--socket", at + "/sock", "--store", at + "/db", "--budget", budget],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while self.ask("SELECT 1") is None:
             if self.process.poll() is not None:
@@ -132,19 +134,25 @@ def interval(values):
 
 
 def measure(name, command, binary, work):
-    took, shares, stored, lost = {way: [] for way in WAYS}, [], [], []
+    took, of = {way: [] for way in WAYS}, {way: [] for way in AGENTS}
     run(command)
     for turn in range(ROUNDS):
-        for way in WAYS[turn % 3:] + WAYS[:turn % 3]:
-            agent = None if way == "without" else Agent(binary, work)
+        for way in WAYS[turn % len(WAYS):] + WAYS[:turn % len(WAYS)]:
+            agent = None if way == "without" else Agent(binary, work, way if way in AGENTS else "none")
             if way == "probes":
                 agent.process.send_signal(signal.SIGSTOP)
             before = agent.cpu() if agent else 0
             took[way].append(run(command))
-            if way == "agent":
-                shares.append((agent.cpu() - before) / took[way][-1])
-                stored.append((agent.ask("SELECT count(*) FROM collectives") or 0) / took[way][-1])
-                lost.append((agent.ask("SELECT coalesce(sum(lost), 0) FROM capture_loss") or 0) / took[way][-1])
+            if way in AGENTS:
+                s = took[way][-1]
+                missed = "SELECT coalesce(sum(ts_ns - since_ns), 0) FROM capture_loss WHERE reason = 'budget' AND ts_ns < " \
+                    "(SELECT max(ts_ns) FROM collectives)"
+                of[way].append([
+                    (agent.cpu() - before) / s,
+                    (agent.ask("SELECT count(*) FROM collectives") or 0) / s,
+                    (agent.ask("SELECT coalesce(sum(lost), 0) FROM capture_loss WHERE reason <> 'budget'") or 0) / s,
+                    1 - min((agent.ask(missed) or 0) / 1e9 / s, 1),
+                ])
             if agent:
                 agent.end()
     print(f"{name}: {statistics.median(took['without']):.2f} s without an agent, {ROUNDS} turns")
@@ -153,8 +161,10 @@ def measure(name, command, binary, work):
         low, high = interval(ratios)
         what = "95 %" if ROUNDS >= 6 else "all"  # fewer turns have no such interval
         print(f"  {way:7} {statistics.median(ratios):.3f} times as long  ({what}: {low:.3f} to {high:.3f})")
-    print(f"  agent   {statistics.median(shares):.1%} of a core; {statistics.median(stored):,.0f} calls/s stored, "
-          f"{statistics.median(lost):,.0f} lost", flush=True)
+    for way in AGENTS:
+        share, stored, lost, time_share = [statistics.median(values) for values in zip(*of[way])]
+        print(f"  agent at {way}: {share:.1%} of a core; {stored:,.0f} calls/s stored, {lost:,.0f} lost; "
+              f"calls recorded in {time_share:.0%} of the time", flush=True)
 
 
 def main():
