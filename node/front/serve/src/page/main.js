@@ -65,7 +65,7 @@ function show() {
 
 /** Why there is no verdict, and what to do. */
 function nothing() {
-  const all = watched.nodes, off = all.filter((node) => node.recording !== "on");
+  const all = watched.nodes, off = all.filter((node) => !node.recording.startsWith("on"));
   if (watched.agent && all.length && off.length === all.length) {
     const why = [...new Set(off.map((node) => node.recording).filter((state) => state && state !== "off"))].join("; ");
     return `No node records${why ? ` (${why})` : ""}. Start agents as root and without --capture off; rankmesh check on a host says what is lacking.`;

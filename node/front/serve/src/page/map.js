@@ -49,7 +49,7 @@ export class NodeMap {
   kind(node) {
     if (node.named) return "named";
     if (node.state === "dead" || node.missing) return "gone";
-    return this.ofStores || (node.state === "live" && node.recording === "on") ? "well" : "doubt";
+    return this.ofStores || (node.state === "live" && node.recording.startsWith("on")) ? "well" : "doubt";
   }
 
   summary() {

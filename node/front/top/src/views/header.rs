@@ -55,7 +55,7 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &App, data: &Data, look: &L
 
 /// Whether no node has ranks to show because none records.
 fn records_nowhere(watched: &Watched) -> bool {
-    !watched.nodes.is_empty() && watched.nodes.iter().all(|node| node.recording != "on")
+    !watched.nodes.is_empty() && watched.nodes.iter().all(|node| !node.recording.starts_with("on"))
 }
 
 pub(super) fn style(job: &JobNow, look: &Look) -> Style {
