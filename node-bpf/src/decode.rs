@@ -38,6 +38,7 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         bytes: None,
         reduce_op: None,
         root: argument(raw, function.root).map(|value| value as u32 as i32).filter(|root| *root >= 0),
+        tag: argument(raw, function.tag).map(|value| value as u32 as i32).filter(|tag| *tag >= 0),
         stream: argument(raw, function.stream),
         library: Library::Nccl,
         tier: 0,
@@ -63,6 +64,18 @@ pub(crate) fn is_mpi(raw: &RawCall) -> bool {
 /// What it returned; none when its thread ended in it.
 pub(crate) fn returned(raw: &RawCall) -> Option<i32> {
     (raw.flags & wire::NOT_RETURNED == 0).then_some(raw.ret)
+}
+
+/// The requests that a call of MPI waits for: the address of the first, and how many.
+pub(crate) fn requests(raw: &RawCall) -> Option<(u64, usize)> {
+    let function = FUNCTIONS.get(usize::from(raw.func))?;
+    match (function.api, function.comm, function.kind?) {
+        (Api::Mpi, Comm::None, functions::REQUEST) if function.role == Role::Call => Some((raw.args[0], 1)),
+        (Api::Mpi, Comm::None, functions::REQUESTS) if function.role == Role::Call => {
+            Some((raw.args[1], usize::try_from(raw.args[0] as u32 as i32).ok()?))
+        }
+        _ => None,
+    }
 }
 
 /// Not a call of its own: the end of a group, which starts the calls made in it.
@@ -132,7 +145,14 @@ fn mpi(out: &mut Collective, raw: &RawCall, function: &Function, process: Option
         set_datatype(out, argument(raw, function.datatype).and_then(|value| names.datatype(value)));
     }
     out.reduce_op = argument(raw, function.op).and_then(|value| names.op(value));
+    let is_from_any = argument(raw, function.root).is_some_and(|peer| names.is_any_source(peer));
+    if function.tag.is_some() && is_from_any {
+        out.root = Some(ANY_SOURCE);
+    }
 }
+
+/// `Collective::root` of a receive from any rank.
+const ANY_SOURCE: i32 = -1;
 
 /// MPI_IN_PLACE (1 in Open MPI, -1 in MPICH) as a buffer whose count and datatype are then ignored.
 fn in_place(raw: &RawCall, function: &Function) -> bool {

@@ -147,6 +147,11 @@ impl Shared {
         }
     }
 
+    /// The messages that an MPI call waits for which has not returned.
+    pub(crate) fn awaited(&self, call: &RawCall) -> Vec<RawCall> {
+        decode::requests(call).map(|requests| self.mpi.awaited(call, requests)).unwrap_or_default()
+    }
+
     /// A process is gone, or runs another program.
     pub(crate) fn forget_libraries(&self, pid: u32) {
         self.late.forget(pid);

@@ -16,6 +16,13 @@ truth: ssend-ring       circle=0>1>2>3   everybody sends, synchronously, and nob
 truth: irecv            cause=1          asleep; a receive that was begun waits for its message
 truth: iallreduce       cause=0          asleep; a nonblocking reduction
 truth: exit             cause=1          its process has ended
+truth: irecv-circle     circle=2>3 by=ebpf  a receive that was begun, whose sender waits for the receiver elsewhere
+truth: waitall          circle=2>1 by=ebpf  one of a ring of neighbours does not send to the next
+truth: any-source       circle=0>1|0>2|0>3  receives from anybody, while the others receive from it
+truth: started          cause=0 by=ebpf  asleep; a persistent receive that was started waits for its message
+truth: neighbours       cause=3          asleep; a collective of neighbours on a grid
+truth: wrong-part       circle=2>1       receives with another tag than what is sent, while it sends to a third
+truth: inter            cause=2          asleep; a barrier between two groups
 """
 import os
 import sys
@@ -123,6 +130,43 @@ elif mode == "iallreduce":
         sleep_on()
     request = world.Iallreduce(a, b)
     note("wait"); request.Wait()
+elif mode == "irecv-circle":
+    if rank == 2:
+        request = world.Irecv(b, source=3, tag=5)
+        note("wait"); request.Wait()
+    note("barrier"); world.Barrier()
+elif mode == "waitall":
+    requests = [world.Irecv(b, source=before, tag=1)]
+    if rank != 1:
+        requests.append(world.Isend(a, dest=after, tag=1))
+    note("wait_all"); MPI.Request.Waitall(requests)
+    note("barrier"); world.Barrier()
+elif mode == "any-source":
+    note("recv"); world.Recv(b, source=MPI.ANY_SOURCE if rank == 0 else 0, tag=rank)
+elif mode == "started":
+    if rank == 0:
+        sleep_on()
+    if rank == 1:
+        request = world.Recv_init(b, source=0, tag=3)
+        request.Start()
+        note("wait"); request.Wait()
+    note("barrier"); world.Barrier()
+elif mode == "neighbours":
+    grid = world.Create_cart([size], [True])
+    if rank == 3:
+        sleep_on()
+    note("neighbor_all_to_all"); grid.Neighbor_alltoall(array("d", [1] * 2), array("d", [0] * 2))
+    note("barrier"); world.Barrier()
+elif mode == "wrong-part":
+    tag = 99 if rank == 2 else before
+    note("send_recv"); world.Sendrecv(a, dest=after, sendtag=rank, recvbuf=b, source=before, recvtag=tag)
+    note("barrier"); world.Barrier()
+elif mode == "inter":
+    half = world.Split(rank % 2, rank)
+    both = half.Create_intercomm(0, world, 1 - rank % 2, tag=7)
+    if rank == 2:
+        sleep_on()
+    note("barrier"); both.Barrier()
 elif mode == "exit":
     if rank == 1:
         note("ended"); os._exit(0)

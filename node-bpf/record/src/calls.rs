@@ -75,8 +75,13 @@ pub struct Collective {
     pub bytes: Option<u64>,
     /// Reduction ("sum", "max", …) when known.
     pub reduce_op: Option<&'static str>,
-    /// Root or peer rank, where the call has one.
+    /// Root or peer rank, where the call has one; -1 of a receive from any rank. Of a call that
+    /// sends and receives, whom it receives from.
     pub root: Option<i32>,
+    /// The tag of a point-to-point call of MPI, where it asks for one. It is not stored: it is there
+    /// for calls that have not returned.
+    #[serde(skip)]
+    pub tag: Option<i32>,
     /// CUDA/HIP stream handle as passed.
     pub stream: Option<u64>,
     /// The library.

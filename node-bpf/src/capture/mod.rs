@@ -225,7 +225,8 @@ impl Capture {
     }
 
     /// The calls that were entered and have not returned, each with its duration so far and `ret`
-    /// 0: what ranks wait in now.
+    /// 0: what ranks wait in now. Of waits for requests that have lasted, also the messages that
+    /// these are for, where the library's memory tells (`irecv`, `isend`).
     pub fn in_flight(&self) -> Vec<Collective> {
         let now_ns = clock::kernel_now_ns();
         let mut calls = vec![];
@@ -236,7 +237,9 @@ impl Capture {
             }
             let process = self.shared.processes.known(call.pid);
             self.shared.complete(&mut call);
-            calls.extend(decode::call(&call, &self.shared.clock, process.as_ref()));
+            let awaited = self.shared.awaited(&call);
+            let all = std::iter::once(call).chain(awaited);
+            calls.extend(all.filter_map(|call| decode::call(&call, &self.shared.clock, process.as_ref())));
         }
         calls
     }

@@ -54,7 +54,10 @@ pub(crate) struct Function {
     pub(crate) count: Option<u8>,
     pub(crate) datatype: Option<u8>,
     pub(crate) op: Option<u8>,
+    /// Root, or peer: of a call that sends and receives, whom it receives from.
     pub(crate) root: Option<u8>,
+    /// The tag; where it sends and receives, that of what it receives.
+    pub(crate) tag: Option<u8>,
     pub(crate) stream: Option<u8>,
     /// Whether every rank of the communicator makes the call, or its calls are matched otherwise.
     pub(crate) numbered: Numbered,
@@ -103,6 +106,7 @@ pub(super) const NONE: Function = Function {
     datatype: None,
     op: None,
     root: None,
+    tag: None,
     stream: None,
     numbered: Numbered::Collective,
     kind: None,

@@ -8,6 +8,7 @@ mod mpi;
 mod nccl;
 
 pub(crate) use function::{Api, Comm, Function, Numbered, Role};
+pub(crate) use mpi::{REQUEST, REQUESTS};
 pub(crate) use nccl::{datatype as nccl_datatype, reduction as nccl_op};
 
 /// All of them. At most `RM_SLOT_OFFCPU`. Those of one name in one API count their calls together.
@@ -30,7 +31,16 @@ pub(crate) static FUNCTIONS: &[Function] = &{
 
 /// The index of the entry for what is said of a communicator that was just made.
 pub(crate) fn comm_begin() -> u8 {
-    FUNCTIONS.iter().position(|function| function.name == mpi::COMM_BEGIN).map_or(u8::MAX, |at| at as u8)
+    index_of(mpi::COMM_BEGIN)
+}
+
+/// The index of the entry for a message that a request is for.
+pub(crate) fn message_of_request(sends: bool) -> u8 {
+    index_of(if sends { mpi::ISEND } else { mpi::IRECV })
+}
+
+fn index_of(name: &str) -> u8 {
+    FUNCTIONS.iter().position(|function| function.name == name).map_or(u8::MAX, |at| at as u8)
 }
 
 /// Flags of the cookie (`RM_COOKIE_…`).
@@ -101,7 +111,7 @@ mod tests {
     use super::*;
     use crate::wire::{COUNTERS, MAX_ARGS, SLOT_OFFCPU};
 
-    fn index_of(symbol: &str) -> usize {
+    fn index_of_symbol(symbol: &str) -> usize {
         FUNCTIONS.iter().position(|f| f.symbols.contains(&symbol)).unwrap()
     }
 
@@ -109,9 +119,9 @@ mod tests {
     fn every_position_is_among_the_recorded_arguments() {
         assert!(FUNCTIONS.len() <= usize::from(SLOT_OFFCPU));
         for f in FUNCTIONS {
-            assert!(!f.symbols.is_empty() || f.name == mpi::COMM_BEGIN, "{}", f.name);
+            assert!(!f.symbols.is_empty() || [mpi::COMM_BEGIN, mpi::IRECV, mpi::ISEND].contains(&f.name), "{}", f.name);
             assert!(usize::from(f.args) <= MAX_ARGS, "{}", f.name);
-            let positions = [f.comm.at(), f.count, f.datatype, f.op, f.root, f.stream, f.made_at];
+            let positions = [f.comm.at(), f.count, f.datatype, f.op, f.root, f.tag, f.stream, f.made_at];
             for at in positions.into_iter().flatten() {
                 assert!(at < f.args, "{}: argument {at} of {}", f.name, f.args);
             }
@@ -125,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_cookie_of_a_call_that_makes_a_communicator() {
-        let split = index_of("MPI_Comm_split");
+        let split = index_of_symbol("MPI_Comm_split");
         let [func, role, args, comm, flags, counter, kind, made_at] = cookie(split, 0).to_le_bytes();
         assert_eq!((usize::from(func), role, args, comm), (split, Role::MpiMakes as u8, 4, 0));
         assert_eq!((flags, kind, made_at), (COOKIE_MPI, mpi::BY_COLOUR, 3));
@@ -134,7 +144,7 @@ mod tests {
 
     #[test]
     fn names_of_one_operation_count_together() {
-        let counts_as = |symbol: &str| cookie(index_of(symbol), 0).to_le_bytes()[5];
+        let counts_as = |symbol: &str| cookie(index_of_symbol(symbol), 0).to_le_bytes()[5];
         assert_eq!(counts_as("ncclBcast"), counts_as("ncclBroadcast"));
         assert_eq!(counts_as("ncclAllReduceConfig"), counts_as("ncclAllReduce"));
         assert_ne!(counts_as("MPI_Allreduce"), counts_as("MPI_Bcast"));

@@ -31,8 +31,8 @@ const GROUP_FREE: u8 = 10;
 
 /// How requests are passed: argument 0 is the address of one; or their number, and argument 1 the
 /// address of the first.
-const REQUEST: u8 = 0;
-const REQUESTS: u8 = 1;
+pub(crate) const REQUEST: u8 = 0;
+pub(crate) const REQUESTS: u8 = 1;
 
 /// The two names of a function.
 macro_rules! named {
@@ -52,9 +52,16 @@ const fn mpi(symbols: &'static [&'static str], name: &'static str, count: u8, da
     }
 }
 
-/// A point-to-point call.
-const fn message(symbols: &'static [&'static str], name: &'static str, count: u8, datatype: u8, comm: u8) -> Function {
-    point_to_point(mpi(symbols, name, count, datatype, comm))
+/// A point-to-point call; its tag follows its peer, `root`.
+const fn message(
+    symbols: &'static [&'static str],
+    name: &'static str,
+    (count, datatype): (u8, u8),
+    peer: u8,
+    comm: u8,
+) -> Function {
+    let call = root(peer, point_to_point(mpi(symbols, name, count, datatype, comm)));
+    Function { tag: Some(peer + 1), ..call }
 }
 
 /// A nonblocking collective: its request follows the communicator.
@@ -109,8 +116,14 @@ const fn unnumbered(function: Function) -> Function {
 /// (`RM_COMM_BEGINS`).
 pub(super) const COMM_BEGIN: &str = "comm_begin";
 
+/// No functions either: the messages that the requests of a wait are for (`crate::mpi::structures`).
+pub(crate) const IRECV: &str = "irecv";
+pub(crate) const ISEND: &str = "isend";
+
 pub(super) const FUNCTIONS: &[Function] = &[
     unnumbered(mpi(&[], COMM_BEGIN, 0, 0, 0)),
+    message(&[], IRECV, (1, 2), 3, 5),
+    message(&[], ISEND, (1, 2), 3, 5),
     op(4, mpi(named!("Allreduce"), "all_reduce", 2, 3, 5)),
     root(3, mpi(named!("Bcast"), "broadcast", 1, 2, 4)),
     op(4, root(5, mpi(named!("Reduce"), "reduce", 2, 3, 6))),
@@ -155,14 +168,14 @@ pub(super) const FUNCTIONS: &[Function] = &[
     begins(named!("Ineighbor_alltoall"), "ineighbor_all_to_all", 1, 2, 6),
     begins(named!("Ineighbor_alltoallv"), "ineighbor_all_to_all_v", 0, 3, 8),
     begins(named!("Ineighbor_alltoallw"), "ineighbor_all_to_all_w", 0, 0, 8),
-    root(3, message(named!("Send"), "send", 1, 2, 5)),
-    root(3, message(named!("Ssend"), "ssend", 1, 2, 5)),
-    root(3, message(named!("Recv"), "recv", 1, 2, 5)),
-    root(3, message(named!("Sendrecv"), "send_recv", 1, 2, 10)),
-    root(3, message(named!("Rsend"), "rsend", 1, 2, 5)),
-    root(3, message(named!("Sendrecv_replace"), "send_recv_replace", 1, 2, 7)),
-    root(0, message(named!("Probe"), "probe", 0, 0, 2)),
-    root(0, message(named!("Mprobe"), "mprobe", 0, 0, 2)),
+    message(named!("Send"), "send", (1, 2), 3, 5),
+    message(named!("Ssend"), "ssend", (1, 2), 3, 5),
+    message(named!("Recv"), "recv", (1, 2), 3, 5),
+    message(named!("Sendrecv"), "send_recv", (1, 2), 8, 10),
+    message(named!("Rsend"), "rsend", (1, 2), 3, 5),
+    message(named!("Sendrecv_replace"), "send_recv_replace", (1, 2), 5, 7),
+    message(named!("Probe"), "probe", (0, 0), 0, 2),
+    message(named!("Mprobe"), "mprobe", (0, 0), 0, 2),
     wait(named!("Mrecv"), "mrecv"),
     requests(REQUEST, wait(named!("Wait"), "wait")),
     requests(REQUESTS, wait(named!("Waitall"), "wait_all")),

@@ -205,6 +205,13 @@ impl MpiNames {
         self.handles().meanings.get(&comm) == Some(&Meaning::World)
     }
 
+    /// Whether a peer is MPI_ANY_SOURCE: -1 in Open MPI, -2 in MPICH, where the other one is
+    /// MPI_PROC_NULL.
+    pub(crate) fn is_any_source(&self, peer: u64) -> bool {
+        let any = if self.handles().meanings.is_empty() { -2 } else { -1 };
+        peer as u32 as i32 == any
+    }
+
     /// Name and size of a predefined datatype; the name is empty when only the size is known.
     pub(crate) fn datatype(&self, datatype: u64) -> Option<(&'static str, u64)> {
         if self.handles().meanings.is_empty() {

@@ -11,6 +11,7 @@
 mod mpich;
 mod open_mpi;
 mod place;
+mod requests;
 
 use std::collections::HashMap;
 
@@ -18,6 +19,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use super::{Objects, identity};
+use crate::functions;
 use crate::libraries;
 use crate::maps;
 use crate::memory::Memory;
@@ -26,6 +28,7 @@ use crate::wire::{self, HAVE_HASH, HAVE_RANK, RawCall, RawMpi};
 use mpich::Tables;
 use open_mpi::Offsets;
 use place::Known;
+use requests::Message;
 
 /// A process of an MPI job, as far as its environment and its handles tell.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +62,13 @@ struct Files {
 }
 
 type File = (u32, Vec<u8>, u64);
+
+/// So long a wait for requests has to last before these are looked at.
+const LASTED_NS: u64 = 500_000_000;
+/// Most requests of one wait that are looked at.
+const MOST_REQUESTS: usize = 64;
+/// Open MPI's MPI_ANY_SOURCE, as an argument.
+const ANY_SOURCE: u64 = -1i32 as u32 as u64;
 
 /// The mapped MPI library of a process.
 struct Mapped {
@@ -97,6 +107,41 @@ impl MpiStructures {
             (call.rank, call.nranks) = (rank, nranks);
             call.flags |= HAVE_RANK;
         }
+    }
+
+    /// The messages that the `count` requests at an address are for, by the memory of a process that
+    /// has waited for them for a while in `wait`: calls of the functions `irecv` and `isend`, entered
+    /// when the wait was. None of another library than Open MPI.
+    pub(crate) fn awaited(&self, wait: &RawCall, (first, count): (u64, usize)) -> Vec<RawCall> {
+        if wait.exit_ns.saturating_sub(wait.enter_ns) < LASTED_NS {
+            return vec![];
+        }
+        let Some(raw) = self.known.lock().get(&wait.pid).copied().filter(|raw| raw.world != 0) else { return vec![] };
+        let memory = Memory::of(wait.pid);
+        let size_of = |comm| open_mpi::place(memory, &raw, comm).map(|(_, size)| size);
+        let requests = (0..count.min(MOST_REQUESTS) as u64).map_while(|at| memory.word(first.checked_add(at * 8)?));
+        let messages = requests.filter_map(|request| requests::message(memory, request, size_of));
+        messages.map(|message| self.call_of(wait, &raw, message)).collect()
+    }
+
+    fn call_of(&self, wait: &RawCall, raw: &RawMpi, message: Message) -> RawCall {
+        let Message { sends, comm, buffer, count, datatype, peer, tag } = message;
+        let func = functions::message_of_request(sends);
+        let mut call =
+            RawCall { func, flags: 0, comm_seq: wire::NO_POSITION, args: [0; wire::MAX_ARGS], ..wait.clone() };
+        let peer = if peer < 0 { ANY_SOURCE } else { u64::from(peer.unsigned_abs()) };
+        let tag = u64::from(tag.cast_unsigned());
+        call.args[..6].copy_from_slice(&[buffer, count, datatype, peer, tag, comm]);
+        if let Some((rank, nranks)) = open_mpi::place(Memory::of(wait.pid), raw, comm) {
+            (call.rank, call.nranks) = (rank, nranks);
+            call.flags |= HAVE_RANK;
+        }
+        let entry = self.comms.lookup(&wire::comm_key(wait.pid, comm), MapFlags::ANY).ok().flatten();
+        if let Some(hash) = entry.as_deref().and_then(wire::comm_hash).filter(|hash| *hash != 0) {
+            call.comm_hash = hash;
+            call.flags |= HAVE_HASH;
+        }
+        call
     }
 
     /// A process has an MPI library: the programs get what is known of it by now.

@@ -31,6 +31,7 @@ pub(super) fn open_call(wait: &node_bpf::DeviceWait) -> OpenCall {
         tier: 0,
         library: LIBRARY.to_owned(),
         root: None,
+        tag: None,
         job_id: None,
         comm_seq: None,
         bytes: None,

@@ -18,7 +18,7 @@ pub(super) fn in_call(node: &Arc<str>, call: &OpenCall) -> Option<InCall> {
         nranks: call.nranks,
         comm_seq: call.comm_seq,
         root: call.root,
-        tag: None,
+        tag: call.tag,
         payload: Payload {
             bytes: call.bytes,
             datatype: call.datatype.as_deref().map(Arc::from),

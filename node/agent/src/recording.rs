@@ -266,6 +266,7 @@ impl Recording {
                 tier: call.tier,
                 library: call.library.name().to_owned(),
                 root: call.root,
+                tag: call.tag,
                 job_id: call.job_id.as_deref().map(str::to_owned),
                 comm_seq: call.comm_seq,
                 bytes: call.bytes,

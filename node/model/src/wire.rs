@@ -298,8 +298,10 @@ pub struct OpenCall {
     pub tier: u8,
     /// "nccl", "rccl" or "mpi".
     pub library: String,
-    /// Root or peer rank, where the call has one.
+    /// Root or peer rank, where the call has one; -1 of a receive from any rank.
     pub root: Option<i32>,
+    /// The tag of a point-to-point call, where it asks for one that is known.
+    pub tag: Option<i32>,
     /// Job, when known.
     pub job_id: Option<String>,
     /// Its position on the communicator over all functions, when it has one that is known.

@@ -51,6 +51,8 @@ pub(crate) struct Truth {
     pub(crate) mode: String,
     pub(crate) ranks: usize,
     pub(crate) why: Why,
+    /// The shim does not see it: its rank waits for a message that was begun before.
+    pub(crate) by_ebpf_only: bool,
 }
 
 /// The table of a source.
@@ -67,8 +69,9 @@ pub(crate) fn truth(language: Language, mode: &str) -> Truth {
 fn parse(row: &str) -> Truth {
     let mut words = row.split_whitespace();
     let mode = words.next().expect("a mode").to_owned();
-    let (key, value) = words.next().and_then(|word| word.split_once('=')).expect("what is true of it");
-    let ranks = words.next().and_then(|word| word.strip_prefix("ranks=")).map_or(4, |n| n.parse().expect("a number"));
+    let words: Vec<&str> = words.collect();
+    let (key, value) = words.first().and_then(|word| word.split_once('=')).expect("what is true of it");
+    let ranks = words.iter().find_map(|word| word.strip_prefix("ranks=")).map_or(4, |n| n.parse().expect("a number"));
     let number = |word: &str| word.parse::<usize>().expect("a rank");
     let list = || value.split(',').map(number).collect();
     let why = match key {
@@ -77,7 +80,7 @@ fn parse(row: &str) -> Truth {
         "circle" => Why::Circle(value.split('|').flat_map(edges).collect()),
         _ => panic!("{row}: what is {key}?"),
     };
-    Truth { mode, ranks, why }
+    Truth { mode, ranks, why, by_ebpf_only: words.contains(&"by=ebpf") }
 }
 
 /// `A>B>C`: each waits for the next, and the last for the first.

@@ -161,6 +161,7 @@ impl Step {
                     bytes: Some(if func == "barrier" { 0 } else { count * float.1 }),
                     reduce_op: func.contains("reduce").then_some("sum"),
                     root: root.then(|| (rank ^ 1).cast_signed()),
+                    tag: None,
                     stream: (job.library != Library::Mpi).then_some(0x7F00_0000_1000 + u64::from(local)),
                     library: job.library,
                     tier: job.tier,

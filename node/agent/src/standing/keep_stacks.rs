@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn of_a_hang_who_is_waited_for_and_one_that_waits_are_kept() {
         let who = |rank| RankRef { rank, node: "a".into(), pid: 100 + i64::from(rank) };
-        let call = || Call { func: "barrier".into(), comm_hash: None, position: Some(1), peer: None, tag: None };
+        let call = || Call { func: "barrier".into(), comm_hash: None, position: Some(1), ..Call::default() };
         let missing = Missing {
             who: who(3),
             absence: Absence::NotEntered,

@@ -49,12 +49,18 @@ pub enum Absence {
 pub struct Call {
     /// The function.
     pub func: String,
+    /// Of a wait for a message: the call that began it ("irecv"), of which the rest is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<String>,
     /// The communicator, where it is known.
     pub comm_hash: Option<String>,
     /// Its position on the communicator, from 0; none of calls to one rank.
     pub position: Option<u64>,
     /// Whom it sends to or receives from, or its root, where that rank is known; else none.
     pub peer: Option<RankRef>,
+    /// It receives from any rank.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub from_any: bool,
     /// The tag, where it has one that is known.
     pub tag: Option<i32>,
 }

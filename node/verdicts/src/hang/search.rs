@@ -195,7 +195,7 @@ impl<'a> Search<'a> {
     fn call_of(&self, wait: &Wait<'_>) -> Call {
         match wait.call {
             Some(call) => {
-                let mut found = self.call(call);
+                let mut found = self.call(wait.who, call);
                 if let Some((comm, position)) = wait.place.filter(|_| call.comm_seq.is_none()) {
                     (found.comm_hash, found.position) = (Some(hex(comm)), Some(position));
                 }
@@ -213,15 +213,27 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn call(&self, call: &InCall) -> Call {
-        let peer = call.comm_hash.zip(call.root).and_then(|at| self.people.at.get(&at));
+    /// A call that a process is in; of a wait for a message, with that.
+    fn call(&self, who: Who, call: &InCall) -> Call {
+        let awaited = self.awaited(who, call).next();
+        let of = awaited.unwrap_or(call);
+        let peer = of.comm_hash.zip(of.root).and_then(|at| self.people.at.get(&at));
         Call {
             func: call.func.to_string(),
-            comm_hash: call.comm_hash.map(hex),
-            position: call.comm_seq,
+            begun: awaited.map(|of| of.func.to_string()),
+            comm_hash: of.comm_hash.map(hex),
+            position: of.comm_seq,
             peer: peer.map(|who| self.people.refs[*who].clone()),
-            tag: call.tag,
+            from_any: of.root.is_some_and(|peer| peer < 0),
+            tag: of.tag,
         }
+    }
+
+    /// The messages that a process waits for in a call that waits for what was begun before.
+    fn awaited(&self, who: Who, call: &InCall) -> impl Iterator<Item = &'a InCall> {
+        let waits = Meeting::of(&call.func) == Meeting::Wait && call.comm_seq.is_none();
+        let calls = self.people.calls.get(&who).filter(|_| waits).into_iter().flatten().copied();
+        calls.filter(|of| Meeting::of(&of.func) == Meeting::Pending)
     }
 
     /// The function of the collective of a position, by those who wait in it, else by those who
@@ -279,8 +291,8 @@ impl<'a> Search<'a> {
             .map(|(who, call)| Missing {
                 who: self.people.refs[*who].clone(),
                 absence: Absence::Stopped,
-                call: self.call(call),
-                inside: Some(self.call(call)),
+                call: self.call(*who, call),
+                inside: Some(self.call(*who, call)),
                 activity: self.people.doing.get(who).copied(),
                 line: None,
                 holds_up: 0,
@@ -305,13 +317,15 @@ impl<'a> Search<'a> {
                 waiting
             });
             let Some((absence, call)) = self.absence(who) else { continue };
-            let inside = self.people.calls.get(&who).and_then(|calls| calls.iter().max_by_key(|call| call.since_ns));
+            let inside = self.people.calls.get(&who).into_iter().flatten();
+            let inside = inside.filter(|call| Meeting::of(&call.func) != Meeting::Pending);
+            let inside = inside.max_by_key(|call| call.since_ns);
             let absence = if self.people.gone.contains(&who) { Absence::Gone } else { absence };
             found.push(Missing {
                 who: self.people.refs[who].clone(),
                 absence,
                 call,
-                inside: inside.map(|call| self.call(call)),
+                inside: inside.map(|call| self.call(who, call)),
                 activity: self.people.doing.get(&who).copied(),
                 line: None,
                 holds_up,
@@ -362,7 +376,9 @@ impl<'a> Search<'a> {
         let direct = self.waits.all.iter().filter(|wait| wait.leads_to.iter().any(|to| points.contains(to)));
         let wait = direct.min_by_key(|wait| (!wait.is_long, wait.since_ns))?;
         let func = wait.call.map(|call| &*call.func).or(wait.pair.map(|(_, func)| func));
+        let sends = |call: &InCall| self.awaited(wait.who, call).next().is_some_and(|of| of.func.ends_with("send"));
         let absence = match func.map(Meeting::of) {
+            Some(Meeting::Wait) if wait.call.is_some_and(sends) => Absence::NotReceived,
             Some(Meeting::Receive | Meeting::Wait) => Absence::NotSent,
             Some(Meeting::Send) => Absence::NotReceived,
             _ => Absence::NotEntered,

@@ -107,13 +107,17 @@ fn place(comm_hash: Option<&String>, position: Option<u64>) -> String {
 
 /// A call with whom it is to and where.
 fn call(of: &Call) -> String {
-    let peer = of.peer.as_ref().filter(|_| of.position.is_none()).map_or_else(String::new, |peer| {
-        let word = if of.func.contains("recv") || of.func.contains("probe") { "from" } else { "to" };
-        format!(" {word} rank {}", peer.rank)
-    });
+    let moves = of.begun.as_ref().unwrap_or(&of.func);
+    let peer = match of.peer.as_ref().filter(|_| of.position.is_none()) {
+        _ if of.from_any => " from any rank".to_owned(),
+        Some(peer) if moves.contains("recv") || moves.contains("probe") => format!(" from rank {}", peer.rank),
+        Some(peer) => format!(" to rank {}", peer.rank),
+        None => String::new(),
+    };
     let tag = of.tag.map_or_else(String::new, |tag| format!(" (tag {tag})"));
     let place = place(of.comm_hash.as_ref(), of.position);
-    format!("{}{peer}{tag}{}", of.func, place.trim_end_matches(','))
+    let begun = of.begun.as_ref().map_or_else(String::new, |begun| format!(" ({begun})"));
+    format!("{}{begun}{peer}{tag}{}", of.func, place.trim_end_matches(','))
 }
 
 /// Those who wait in the same call and do the same there, longest first.
@@ -182,12 +186,12 @@ fn circle(edges: &[Edge], rows: Rows, out: &mut String) {
     let shown = rows.of(edges.len());
     for edge in &edges[..shown] {
         let at = edge.line.as_ref().map_or_else(String::new, |at| format!(", at {at}"));
-        let text = format!(
-            "{} waits in {} for {}{at}",
-            ranks([&edge.who]),
-            call(&Call { peer: None, ..edge.call.clone() }),
-            ranks([&edge.waits_for]),
-        );
+        let (who, waits_for) = (ranks([&edge.who]), ranks([&edge.waits_for]));
+        let call = call(&Call { peer: None, ..edge.call.clone() });
+        let text = match edge.call.from_any {
+            true => format!("{who} waits in {call}, {waits_for} among them{at}"),
+            false => format!("{who} waits in {call} for {waits_for}{at}"),
+        };
         line(out, 2, &text);
     }
     if shown < edges.len() {
