@@ -143,8 +143,9 @@ pub(crate) enum RawRecord {
 pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
     let kind = Reader::new(bytes).u32()?;
     let want = match kind {
-        1 | COMM_BEGINS if bytes.len() == SHORT_CALL_BYTES => SHORT_CALL_BYTES,
-        1 | COMM_BEGINS => CALL_BYTES,
+        1 if bytes.len() == SHORT_CALL_BYTES => SHORT_CALL_BYTES,
+        1 => CALL_BYTES,
+        COMM_BEGINS => SHORT_CALL_BYTES,
         2 => OFFCPU_BYTES,
         3 => TCP_BYTES,
         4..=7 => PROCESS_BYTES,
@@ -479,9 +480,15 @@ mod tests {
         fn any_bytes_are_a_record_of_the_right_size_or_none(kind in 0u32..20, exact: bool, rest in prop::collection::vec(any::<u8>(), 0..256)) {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);
-            let sizes = [0, CALL_BYTES, OFFCPU_BYTES, TCP_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES, PROCESS_BYTES];
-            let others = if kind == verbs::KIND { Some(verbs::BYTES) } else { signals::size_of(kind) };
-            let size = sizes.get(kind as usize).copied().or(others).unwrap_or(0);
+            let size = match kind {
+                1 => CALL_BYTES,
+                2 => OFFCPU_BYTES,
+                3 => TCP_BYTES,
+                4..=7 => PROCESS_BYTES,
+                COMM_BEGINS => SHORT_CALL_BYTES,
+                verbs::KIND => verbs::BYTES,
+                other => signals::size_of(other).unwrap_or(0),
+            };
             bytes.resize(if exact { size.max(4) } else { bytes.len() }, 0);
             let short = kind == 1 && bytes.len() == SHORT_CALL_BYTES;
             prop_assert_eq!(parse(&bytes).is_some(), bytes.len() == size || short);
