@@ -143,9 +143,8 @@ pub(crate) enum RawRecord {
 pub(crate) fn parse(bytes: &[u8]) -> Option<RawRecord> {
     let kind = Reader::new(bytes).u32()?;
     let want = match kind {
-        1 if bytes.len() == SHORT_CALL_BYTES => SHORT_CALL_BYTES,
-        1 => CALL_BYTES,
-        COMM_BEGINS => SHORT_CALL_BYTES,
+        1 | COMM_BEGINS if bytes.len() == SHORT_CALL_BYTES => SHORT_CALL_BYTES,
+        1 | COMM_BEGINS => CALL_BYTES, // the shim's are of this size
         2 => OFFCPU_BYTES,
         3 => TCP_BYTES,
         4..=7 => PROCESS_BYTES,
@@ -481,16 +480,15 @@ mod tests {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);
             let size = match kind {
-                1 => CALL_BYTES,
+                1 | COMM_BEGINS => CALL_BYTES,
                 2 => OFFCPU_BYTES,
                 3 => TCP_BYTES,
                 4..=7 => PROCESS_BYTES,
-                COMM_BEGINS => SHORT_CALL_BYTES,
                 verbs::KIND => verbs::BYTES,
                 other => signals::size_of(other).unwrap_or(0),
             };
             bytes.resize(if exact { size.max(4) } else { bytes.len() }, 0);
-            let short = kind == 1 && bytes.len() == SHORT_CALL_BYTES;
+            let short = [1, COMM_BEGINS].contains(&kind) && bytes.len() == SHORT_CALL_BYTES;
             prop_assert_eq!(parse(&bytes).is_some(), bytes.len() == size || short);
         }
     }
