@@ -307,6 +307,6 @@ mod tests {
     #[test]
     fn lengths_have_three_digits() {
         let all = [0, 999, 1_500, 290 * MS, 1_200 * MS].map(duration);
-        assert_eq!(all, ["0 ns", "999 ns", "1.5 µs", "290 ms", "1.2 s"]);
+        assert_eq!(all, ["0 ns", "999 ns", "1.50 µs", "290 ms", "1.20 s"]);
     }
 }
