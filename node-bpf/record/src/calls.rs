@@ -240,10 +240,15 @@ pub struct LossCount {
     pub since_ns: Option<i64>,
     /// Probe or program name.
     pub probe: String,
-    /// Where: "ringbuf", "map_full", "queue", "parse", "budget".
+    /// Where: "ringbuf", "map_full", "queue", "parse", [`Self::BUDGET`].
     pub reason: String,
     /// How many.
     pub lost: u64,
+}
+
+impl LossCount {
+    /// The reason of calls that were missed between the time slices of a budget.
+    pub const BUDGET: &str = "budget";
 }
 
 /// One call of CUDA or HIP that is worth a row: slow for its function, or a synchronisation after a

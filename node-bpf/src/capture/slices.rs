@@ -16,8 +16,6 @@ use crate::shared::Shared;
 
 /// What is missed between slices is reported as lost by this.
 const TABLE: &str = "collectives";
-/// And for this reason.
-const REASON: &str = "budget";
 /// Taken for the two traps of a call where that could not be measured.
 const UNMEASURED_TRAP_NS: u64 = 3_000;
 /// How often it is looked which threads record.
@@ -145,7 +143,7 @@ impl Pacer {
     /// Reports a stretch of time in which frequent calls were not recorded, and about how many.
     fn missed(&self, shared: &Shared, since_ns: i64, until_ns: i64) {
         let lost = ((until_ns - since_ns) as f64 / 1e9 * self.rate) as u64;
-        let (probe, reason) = (TABLE.to_owned(), REASON.to_owned());
+        let (probe, reason) = (TABLE.to_owned(), LossCount::BUDGET.to_owned());
         shared.deliver(Record::Loss(LossCount {
             ts_ns: until_ns,
             since_ns: Some(since_ns),

@@ -118,24 +118,27 @@ impl MpiStructures {
         }
         let Some(raw) = self.known.lock().get(&wait.pid).copied().filter(|raw| raw.world != 0) else { return vec![] };
         let memory = Memory::of(wait.pid);
-        let size_of = |comm| open_mpi::place(memory, &raw, comm).map(|(_, size)| size);
+        let place_of = |comm| open_mpi::place(memory, &raw, comm);
         let requests = (0..count.min(MOST_REQUESTS) as u64).map_while(|at| memory.word(first.checked_add(at * 8)?));
-        let messages = requests.filter_map(|request| requests::message(memory, request, size_of));
-        messages.map(|message| self.call_of(wait, &raw, message)).collect()
+        let messages = requests.filter_map(|request| requests::message(memory, request, place_of));
+        messages.map(|message| self.call_of(wait, message)).collect()
     }
 
-    fn call_of(&self, wait: &RawCall, raw: &RawMpi, message: Message) -> RawCall {
-        let Message { sends, comm, buffer, count, datatype, peer, tag } = message;
+    fn call_of(&self, wait: &RawCall, message: Message) -> RawCall {
+        let Message { sends, comm, place: (rank, nranks), buffer, count, datatype, peer, tag } = message;
         let func = functions::message_of_request(sends);
-        let mut call =
-            RawCall { func, flags: 0, comm_seq: wire::NO_POSITION, args: [0; wire::MAX_ARGS], ..wait.clone() };
+        let mut call = RawCall {
+            func,
+            flags: HAVE_RANK,
+            rank,
+            nranks,
+            comm_seq: wire::NO_POSITION,
+            args: [0; wire::MAX_ARGS],
+            ..wait.clone()
+        };
         let peer = if peer < 0 { ANY_SOURCE } else { u64::from(peer.unsigned_abs()) };
         let tag = u64::from(tag.cast_unsigned());
         call.args[..6].copy_from_slice(&[buffer, count, datatype, peer, tag, comm]);
-        if let Some((rank, nranks)) = open_mpi::place(Memory::of(wait.pid), raw, comm) {
-            (call.rank, call.nranks) = (rank, nranks);
-            call.flags |= HAVE_RANK;
-        }
         let entry = self.comms.lookup(&wire::comm_key(wait.pid, comm), MapFlags::ANY).ok().flatten();
         if let Some(hash) = entry.as_deref().and_then(wire::comm_hash).filter(|hash| *hash != 0) {
             call.comm_hash = hash;

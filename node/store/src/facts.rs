@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use record::unix_now_ns;
+use record::{LossCount, unix_now_ns};
 use rusqlite::{Connection, OptionalExtension};
 use time::OffsetDateTime;
 
@@ -90,10 +90,7 @@ pub const UNFILLED: &str = "nothing records into this table yet";
 /// The end of the note of a table whose oldest rows are gone.
 pub const DROPPED: &str = " were dropped by retention";
 
-/// The reason of losses between the time slices in which a budget lets calls be recorded.
-const BUDGET: &str = "budget";
-
-/// What is said of such.
+/// What is said of losses for [`LossCount::BUDGET`].
 fn slices_note(loss: &LossFact) -> String {
     let seconds = |ns: i64| ns as f64 / 1e9;
     let all_ns = loss.until_ns.saturating_sub(loss.since_ns);
@@ -199,7 +196,7 @@ impl FactsState {
             let table = self.tables.iter().map(|t| t.name.as_str()).find(|name| *name == loss.probe);
             let hit = table.map(|table| vec![table]).or_else(|| record::tables_of_probe(&loss.probe));
             if hit.is_none_or(|tables| tables.iter().any(|table| is_read(table, is_asked))) {
-                if loss.reason == BUDGET {
+                if loss.reason == LossCount::BUDGET {
                     notes.push(slices_note(&loss));
                     continue;
                 }

@@ -30,8 +30,9 @@ const ANY: i32 = -1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) sends: bool,
-    /// Handle of the communicator.
+    /// Handle of the communicator, and this process's rank in it and its size.
     pub(super) comm: u64,
+    pub(super) place: (i32, i32),
     pub(super) buffer: u64,
     pub(super) count: u64,
     /// Handle of the datatype.
@@ -41,9 +42,9 @@ pub(super) struct Message {
     pub(super) tag: i32,
 }
 
-/// What a request is for, where it is under way. `size_of`: the size of a communicator by its handle,
-/// where it is one.
-pub(super) fn message(memory: Memory, request: u64, size_of: impl Fn(u64) -> Option<i32>) -> Option<Message> {
+/// What a request is for, where it is under way. `place_of`: rank and size in a communicator by its
+/// handle, where it is one.
+pub(super) fn message(memory: Memory, request: u64, place_of: impl Fn(u64) -> Option<(i32, i32)>) -> Option<Message> {
     let bytes = memory.bytes(request, BYTES)?;
     let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
     let word = |at: usize| words.get(at).copied().unwrap_or_default();
@@ -61,7 +62,7 @@ pub(super) fn message(memory: Memory, request: u64, size_of: impl Fn(u64) -> Opt
         return None;
     }
     let comm = word(comm_at);
-    let size = size_of(comm)?;
+    let place = place_of(comm)?;
     let is_twice = |at: &usize| {
         let (buffer, count) = (word(*at), word(at + 1));
         let convertor = comm_at + 4..at.saturating_sub(1);
@@ -69,10 +70,11 @@ pub(super) fn message(memory: Memory, request: u64, size_of: impl Fn(u64) -> Opt
     };
     let buffer_at = (comm_at + 4..words.len().saturating_sub(2)).find(is_twice)?;
     let (peer, tag) = (low(buffer_at + 2).cast_signed(), high(buffer_at + 2).cast_signed());
-    let is_sane = (0..size).contains(&peer) || peer == ANY && kind == RECV;
+    let is_sane = (0..place.1).contains(&peer) || peer == ANY && kind == RECV;
     (is_sane && tag >= ANY).then_some(Message {
         sends: kind == SEND,
         comm,
+        place,
         buffer: word(buffer_at),
         count: word(buffer_at + 1),
         datatype: word(comm_at + 1),
@@ -110,8 +112,8 @@ mod tests {
     }
 
     fn read(words: &[u64]) -> Option<Message> {
-        let size_of = |comm| (comm == COMM).then_some(4);
-        message(Memory::of(std::process::id()), words.as_ptr() as u64, size_of)
+        let place_of = |comm| (comm == COMM).then_some((0, 4));
+        message(Memory::of(std::process::id()), words.as_ptr() as u64, place_of)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use digest::time_use::{self, EVERY_WINDOWS, Meter, TimeUse};
 use digest::{Collector, Digest, NodeDigests, ReferenceClock, end_of};
 use model::wire::OpenCall;
-use node_bpf::{Record, runs};
+use node_bpf::{LossCount, Record, runs};
 use parking_lot::{Mutex, MutexGuard};
 use record::{steady_shift_now_ns, steady_shift_ns};
 use standing::{JobName, NO_JOB};
@@ -73,9 +73,6 @@ struct State {
     /// Up to when calls were missed, Unix nanoseconds.
     missed_until_ns: i64,
 }
-
-/// The reason of losses between the slices of a budget.
-const BUDGET: &str = "budget";
 
 impl State {
     fn name(&mut self, name: &'static str) -> Arc<str> {
@@ -227,7 +224,7 @@ impl Feed {
                     self.state().collector.resent(at_ns, from, to);
                 }
             }
-            Record::Loss(loss) if loss.reason == BUDGET => self.state().misses(loss.ts_ns),
+            Record::Loss(loss) if loss.reason == LossCount::BUDGET => self.state().misses(loss.ts_ns),
             Record::Loss(loss) => self.state().collector.lost(loss.lost),
             _ => {}
         }
@@ -326,7 +323,7 @@ impl Feed {
 
 #[cfg(test)]
 mod tests {
-    use node_bpf::{Collective, LossCount, ProcessSeen};
+    use node_bpf::{Collective, ProcessSeen};
     use record::{steady_now_ns, unix_now_ns};
 
     use super::*;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use model::StragglersQuestion;
 use model::cells::{integer, text};
 use query_planner::Value;
+use record::LossCount;
 use verdicts::{ClockOffset, Input, Process, Span};
 
 use super::super::asking::Asking;
@@ -88,8 +89,9 @@ pub(in super::super) async fn missed(
     let (since_ns, until_ns) =
         (span.since_ns.saturating_sub(span.slack_ns), span.until_ns.saturating_add(span.slack_ns));
     let sql = format!(
-        "SELECT node, since_ns, ts_ns FROM capture_loss WHERE reason = 'budget' AND ts_ns > {since_ns} \
-         AND since_ns < {until_ns}"
+        "SELECT node, since_ns, ts_ns FROM capture_loss WHERE reason = '{}' AND ts_ns > {since_ns} \
+         AND since_ns < {until_ns}",
+        LossCount::BUDGET
     );
     let rows = asking.rows_for(question, sql).await.map(|(rows, _)| rows).unwrap_or_default();
     let missed = rows.iter().filter_map(|row| {
@@ -108,7 +110,8 @@ pub(super) async fn missed_until(
 ) -> BTreeMap<String, i64> {
     let back_ns = until_ns.saturating_sub(BACK_NS);
     let sql = format!(
-        "SELECT node, max(ts_ns) FROM capture_loss WHERE reason = 'budget' AND ts_ns > {back_ns} GROUP BY node"
+        "SELECT node, max(ts_ns) FROM capture_loss WHERE reason = '{}' AND ts_ns > {back_ns} GROUP BY node",
+        LossCount::BUDGET
     );
     let rows = asking.rows_for(question, sql).await.map(|(rows, _)| rows).unwrap_or_default();
     rows.iter().filter_map(|row| Some((text(row, 0), integer(row, 1)?))).collect()

@@ -1,5 +1,5 @@
-//! Which jobs a target knows, and which made calls in a time: a job that nobody knows is a mistake of who asks, and not a job that
-//! does nothing.
+//! Which jobs a target knows, and which made calls in a time: a job that nobody knows is a mistake of
+//! who asks, and not a job that does nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
