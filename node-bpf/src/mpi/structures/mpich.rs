@@ -4,7 +4,9 @@
 //!
 //! Found by: the entry of MPI_COMM_WORLD followed by that of MPI_COMM_SELF, so many bytes later as
 //! an entry has; in an entry the remote size and directly behind it the rank (n and r in the world,
-//! 1 and 0 in MPI_COMM_SELF), and the local size; the description of the other tables by the kind
+//! 1 and 0 in MPI_COMM_SELF), and the local size; in MPICH 5 the rank and directly behind it the
+//! local size. Of rank 0 both may be found in either, so the third word decides: the number of the
+//! world's context, 0, and in MPICH 5 flags of which some are set. The description of the other tables by the kind
 //! of objects, the same number of bytes, and the address of the second table.
 
 use super::place::{Known, sane};
@@ -64,7 +66,7 @@ pub(super) fn place(memory: Memory, raw: &RawMpi, handle: u64) -> Option<(i32, i
         let entry = table.checked_add(index * u64::from(raw.entry_bytes))?;
         (u64::from(number(entry)?.cast_unsigned()) == handle).then_some(entry)
     };
-    // the pointer to the blocks: up to MPICH 3, and from 4 on
+    // the pointer to the blocks: up to MPICH 3, from 4 on, and since 4.2 or 4.3
     let in_block = |before: u64| {
         let block = memory.word(raw.indirect.checked_sub(before)?)?.checked_add((index >> 12) * 8)?;
         entry(memory.word(block)?, index & 0xfff)
@@ -72,7 +74,7 @@ pub(super) fn place(memory: Memory, raw: &RawMpi, handle: u64) -> Option<(i32, i
     let entry = match handle >> 30 {
         1 => entry(raw.builtin, index)?,
         2 => entry(raw.direct, index)?,
-        3 => in_block(12).or_else(|| in_block(20))?,
+        3 => [12, 20, 24].into_iter().find_map(in_block)?,
         _ => return None,
     };
     let number = |at: u32| number(entry.checked_add(u64::from(at))?);
@@ -86,8 +88,16 @@ fn tables(words: &[u32], from: u64, world: usize, entry: usize, known: Known) ->
     let pair = |words: &[u32], at: usize| (words[at], words[at + 1]);
     let last = entry / 4 - 1;
     // the first where it fits: of rank 0 more may
-    let remote = (0..last).find(|&at| pair(of_world, at) == (known.size, known.rank) && pair(of_own, at) == (1, 0))?;
-    let size = (remote + 2..last).find(|&at| of_world[at] == known.size && of_own[at] == 1)?;
+    let find = |world: (u32, u32), own: (u32, u32)| {
+        (3..last).find(|&at| pair(of_world, at) == world && pair(of_own, at) == own)
+    };
+    let (rank, size) = if of_world[2] == 0 {
+        let remote = find((known.size, known.rank), (1, 0))?;
+        (remote + 1, (remote + 2..last).find(|&at| of_world[at] == known.size && of_own[at] == 1)?)
+    } else {
+        let rank = find((known.rank, known.size), (0, 1))?;
+        (rank, rank + 1)
+    };
     let address = |at: usize| Some(u64::from(*words.get(at)?) | u64::from(*words.get(at + 1)?) << 32);
     let (direct, indirect) = (8..words.len()).find_map(|at| {
         if words[at - 1] != KIND || words[at] as usize != entry {
@@ -105,7 +115,40 @@ fn tables(words: &[u32], from: u64, world: usize, entry: usize, known: Known) ->
         direct,
         indirect,
         entry_bytes: u32::try_from(entry).ok()?,
-        rank_at: u32::try_from((remote + 1) * 4).ok()?,
+        rank_at: u32::try_from(rank * 4).ok()?,
         size_at: u32::try_from(size * 4).ok()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An entry's first words as MPICH fills them: rank and size in `before` 5, and in 5.
+    fn entry(handle: u32, before: bool, (rank, size): (u32, u32)) -> Vec<u32> {
+        let mut words = vec![0; 458];
+        (words[0], words[1]) = (handle, 1);
+        if before {
+            [words[16], words[17], words[21]] = [size, rank, size];
+        } else {
+            [words[2], words[5], words[6], words[30], words[31], words[32]] = [6, rank, size, 12, rank, size];
+        }
+        words
+    }
+
+    #[test]
+    fn rank_and_size_of_mpich_5_and_before() {
+        const AT: u64 = 0x7000_0000_0000;
+        for (before, places) in [(true, (17, 21)), (false, (5, 6))] {
+            for rank in 0..4 {
+                let mut words = entry(WORLD, before, (rank, 4));
+                words.extend(entry(OWN, before, (0, 1)));
+                // no communicator made so far, and the description of the tables
+                let direct = AT + words.len() as u64 * 4;
+                words.extend([0, 0, 0, 0, KIND, 458 * 4, direct as u32, (direct >> 32) as u32]);
+                let found = tables(&words, AT, 0, 458 * 4, Known { rank, size: 4, job: None }).expect("its places");
+                assert_eq!((found.rank_at / 4, found.size_at / 4), places, "rank {rank}, before 5: {before}");
+            }
+        }
+    }
 }

@@ -11,6 +11,8 @@ use crate::wire::RawMpi;
 const COMM_BYTES: usize = 512;
 const GROUP_BYTES: usize = 64;
 const MEMBER_BYTES: usize = 128;
+/// Of so many members one is looked for that has been used.
+const MOST_OTHERS: u32 = 64;
 /// MPI_PROC_NULL.
 const NOBODY: u32 = -2i32 as u32;
 
@@ -88,17 +90,30 @@ pub(super) fn place(memory: Memory, raw: &RawMpi, comm: u64) -> Option<(i32, i32
 
 /// The members in a group, as an index of addresses, and the name in a member: this process is the
 /// first of its own group and as its rank says in the world's, and its name is its job and rank.
+/// Where no launcher says the job (Open MPI 5), another member has the same one before its own rank.
 fn members(memory: Memory, of_world: &[u64], of_own: &[u64], known: Known) -> Option<(usize, u32)> {
-    let job = known.job?;
-    let name = u64::from(known.rank) << 32 | u64::from(job);
     of_own.iter().zip(of_world).enumerate().find_map(|(at, (own, world))| {
         let me = memory.word(*own)?;
-        let in_world = memory.word(world.checked_add(u64::from(known.rank) * 8)?)?;
-        if me != in_world || me & 1 == 1 {
+        let in_world = |rank: u32| memory.word(world.checked_add(u64::from(rank) * 8)?);
+        if me != in_world(known.rank)? || me & 1 == 1 {
             return None;
         }
-        let bytes = memory.bytes(me, MEMBER_BYTES)?;
-        let name_at = addresses(&bytes).iter().position(|word| *word == name)?;
+        let words = |member: u64| memory.bytes(member, MEMBER_BYTES).map(|bytes| addresses(&bytes));
+        let mine = words(me)?;
+        let is_named = |word: u64, rank: u32, job: u64| word == u64::from(rank) << 32 | job;
+        let name_at = match known.job {
+            Some(job) => mine.iter().position(|word| is_named(*word, known.rank, job.into()))?,
+            None => {
+                let others = (0..known.size.min(MOST_OTHERS)).filter(|rank| *rank != known.rank);
+                let used = |rank: &u32| in_world(*rank).is_some_and(|member| member & 1 == 0);
+                let other = others.into_iter().find(used)?;
+                let theirs = words(in_world(other)?)?;
+                mine.iter().zip(&theirs).position(|(mine, theirs)| {
+                    let job = mine & u64::from(u32::MAX);
+                    job != 0 && is_named(*mine, known.rank, job) && is_named(*theirs, other, job)
+                })?
+            }
+        };
         Some((at, u32::try_from(name_at * 8).ok()?))
     })
 }
