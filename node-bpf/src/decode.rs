@@ -31,7 +31,8 @@ pub(crate) fn call(raw: &RawCall, clock: &Clock, process: Option<&Arc<Process>>)
         seq: (raw.flags & wire::HAVE_SEQ != 0).then_some(raw.seq),
         comm_seq: (raw.comm_seq != wire::NO_POSITION).then_some(raw.comm_seq),
         count: argument(raw, function.count).and_then(|value| match function.api {
-            Api::Nccl | Api::Gloo => Some(value),                // size_t
+            Api::Nccl | Api::Gloo => Some(value), // size_t
+            Api::Mpi if raw.flags & wire::LARGE_COUNTS != 0 => u64::try_from(value.cast_signed()).ok(), // MPI_Count
             Api::Mpi => u64::try_from(value as u32 as i32).ok(), // int
         }),
         datatype: None,

@@ -109,6 +109,7 @@ const OF_PROCESSES: &[&str] = &[
     "mpi_groups",
     "mpi_grids",
     "mpi_begun",
+    "mpi_persistent",
 ];
 
 impl Discovery {

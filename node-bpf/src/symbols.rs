@@ -27,7 +27,7 @@ pub(crate) fn question(library: Library) -> Question {
     let of = |prefixes: &[&str]| Question::Exports {
         prefixes: prefixes.iter().map(|prefix| (*prefix).to_owned()).collect(),
     };
-    if library == Library::Mpi { of(&["MPI_", "PMPI_", OPEN_MPI]) } else { of(&["nccl", "pnccl"]) }
+    if library == Library::Mpi { of(&["MPI_", "PMPI_", "MPIX_", "PMPIX_", OPEN_MPI]) } else { of(&["nccl", "pnccl"]) }
 }
 
 /// The probes for a file by what it exports; empty when it has none of the functions.
@@ -47,7 +47,8 @@ pub(crate) fn targets(elf: &Elf, library: Library) -> Vec<Target> {
                 continue;
             };
             if found.iter().all(|target| target.file_offset != file_offset) {
-                let cookie = functions::cookie(index, 0) | u64::from(flags) << 32;
+                let large = if api == Api::Mpi && name.ends_with("_c") { functions::COOKIE_LARGE_COUNTS } else { 0 };
+                let cookie = functions::cookie(index, 0) | u64::from(flags | large) << 32;
                 found.push(Target { symbol: name.into(), file_offset, cookie, semaphore: 0 });
             }
         }

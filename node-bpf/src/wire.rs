@@ -22,6 +22,8 @@ pub(crate) const HAVE_HASH: u8 = 1;
 pub(crate) const HAVE_SEQ: u8 = 2;
 pub(crate) const HAVE_RANK: u8 = 4;
 pub(crate) const FROM_RCCL: u8 = 8;
+/// Of a call of MPI, the same bit: its counts are words of 64 bits.
+pub(crate) const LARGE_COUNTS: u8 = FROM_RCCL;
 pub(crate) const IN_GROUP: u8 = 16;
 pub(crate) const CAPTURED: u8 = 32;
 pub(crate) const CAPTURE_KNOWN: u8 = 64;
@@ -29,7 +31,7 @@ pub(crate) const CAPTURE_KNOWN: u8 = 64;
 pub(crate) const NOT_RETURNED: u8 = 128;
 /// `RM_ROLE_GROUP_END`, and the roles whose calls become records (`MAKES_RECORD`).
 const ROLE_GROUP_END: u8 = 10;
-const RECORDED_ROLES: [u8; 6] = [0, 7, ROLE_GROUP_END, 11, 12, 14];
+const RECORDED_ROLES: [u8; 7] = [0, 7, ROLE_GROUP_END, 11, 12, 14, 15];
 /// `RM_NO_POSITION`.
 pub(crate) const NO_POSITION: u64 = u64::MAX;
 
@@ -268,7 +270,7 @@ impl RawInFlight {
         let (seq, comm_seq, comm_hash, cgroup_id) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
         let [func, role, have_seq, _have_hash] = r.array()?;
         let (rank, nranks) = (r.u32()? as i32, r.u32()? as i32);
-        let comm_flags = r.u32()? as u8 & (HAVE_HASH | HAVE_RANK);
+        let comm_flags = r.u32()? as u8 & (HAVE_HASH | HAVE_RANK | FROM_RCCL);
         let _handle = r.u64()?;
         let mut args = [0; MAX_ARGS];
         for arg in &mut args {

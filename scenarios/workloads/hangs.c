@@ -38,6 +38,7 @@
  * truth: isend-big        circle=0>1       a large message that was begun and nobody receives
  * truth: halo             cause=1          asleep before its part of an exchange of neighbours
  * truth: iallreduce       cause=3          asleep; a nonblocking reduction
+ * truth: persistent       cause=2          asleep; a persistent reduction that the others have started once more
  * truth: ibarrier         differs=0        a nonblocking barrier where the others are in a blocking one
  * truth: exit             cause=2          its process has ended
  * truth: killed           cause=1          its process was killed
@@ -48,6 +49,10 @@
  */
 #define _GNU_SOURCE
 #include <mpi.h>
+#if defined OMPI_MAJOR_VERSION && OMPI_MAJOR_VERSION < 5
+#include <mpi-ext.h>
+#define MPI_Allreduce_init MPIX_Allreduce_init
+#endif
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -290,6 +295,17 @@ int main(int argc, char **argv) {
     MPI_Request request;
     if (rank == 3) sleep_on();
     MPI_Iallreduce(a, b, SMALL, MPI_DOUBLE, MPI_SUM, world, &request);
+    AT("wait"); MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+  MODE("persistent") {
+    MPI_Request request;
+    MPI_Allreduce_init(a, b, SMALL, MPI_DOUBLE, MPI_SUM, world, MPI_INFO_NULL, &request);
+    for (int i = 0; i < 20; i++) {
+      MPI_Start(&request);
+      MPI_Wait(&request, MPI_STATUS_IGNORE);
+    }
+    if (rank == 2) sleep_on();
+    MPI_Start(&request);
     AT("wait"); MPI_Wait(&request, MPI_STATUS_IGNORE);
   }
   MODE("ibarrier") {

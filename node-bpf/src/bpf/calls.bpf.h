@@ -34,6 +34,17 @@ static __always_inline void read_args(struct pt_regs *ctx, __u64 *args, __u32 na
   __builtin_memcpy(&args[REGISTER_ARGS + 1], words, sizeof words);
 }
 
+/* Where a function was called, at its entry. */
+static __always_inline __u64 caller_of(struct pt_regs *ctx) {
+#if defined(__TARGET_ARCH_x86)
+  __u64 site = 0;
+  bpf_probe_read_user(&site, sizeof site, (const void *)PT_REGS_SP(ctx));
+  return site;
+#else
+  return PT_REGS_RET(ctx);
+#endif
+}
+
 /* Byte 3 of the cookie. The barrier keeps the compiler from testing it unshifted, which the verifier cannot follow. */
 static __always_inline __u32 comm_arg_of(__u64 cookie) {
   __u32 comm_arg = (cookie >> 24) & 0xff;
@@ -149,6 +160,11 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
     call->enter_ns = 0;
   }
   if (role == RM_ROLE_UNIQUE_ID) return 1;
+  if (role == RM_ROLE_MPI_STARTS || role == RM_ROLE_MPI_REQUEST_FREE) {
+    __u64 first[2] = {PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx)};
+    mpi_of_requests(state, cookie, first, now, caller_of(ctx));
+    return 1;
+  }
   follow_once(state, true);
   COUNT(func, hits);
   state->cookie = cookie;
@@ -174,6 +190,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
       /* fall through */
     case RM_ROLE_MPI_MAKES:
     case RM_ROLE_MPI_BEGINS:
+    case RM_ROLE_MPI_PERSISTS:
       on_communicator(state, pid_of(task), cookie);
       break;
     case RM_ROLE_MPI_FREE: {
@@ -196,6 +213,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
       call->rank = (__s32)call->args[2];
       break;
   }
+  if (flags & RM_COOKIE_RCCL) call->comm_flags |= RM_FROM_RCCL;
   barrier();
   call->enter_ns = now; /* user space reads along: it is a call from here on */
   return 0;
@@ -307,7 +325,7 @@ full:
 /* Whether calls of a role become records of their own. */
 #define MAKES_RECORD(role)                                                                                                  \
   ((role) == RM_ROLE_CALL || (role) == RM_ROLE_GROUP_END || (role) == RM_ROLE_MPI_INIT || (role) == RM_ROLE_MPI_MAKES ||    \
-   (role) == RM_ROLE_MPI_FREE || (role) == RM_ROLE_MPI_BEGINS)
+   (role) == RM_ROLE_MPI_FREE || (role) == RM_ROLE_MPI_BEGINS || (role) == RM_ROLE_MPI_PERSISTS)
 
 /* The thread ends: the call that it is in will not return, nor will its group start what was called in it. */
 static __always_inline void call_never_returns(struct thread_state *state, struct task_struct *task) {
@@ -329,12 +347,7 @@ static __always_inline int call_left(struct pt_regs *ctx) {
   struct thread_state *state = current_thread(task);
   if (!state || !state->call.enter_ns || PT_REGS_SP(ctx) != state->call.sp || state->call.role != RM_ROLE_CALL) return 0;
   if (!(state->cookie >> 32 & RM_COOKIE_GLOO)) return 0;
-  struct call_end end = {.now = bpf_ktime_get_ns(), .site = 0, .ret = 0};
-#if defined(__TARGET_ARCH_x86)
-  bpf_probe_read_user(&end.site, sizeof end.site, (const void *)PT_REGS_SP(ctx));
-#else
-  end.site = PT_REGS_RET(ctx);
-#endif
+  struct call_end end = {.now = bpf_ktime_get_ns(), .site = caller_of(ctx), .ret = 0};
   emit_call(state, task, &end);
   state->call.enter_ns = 0;
   return 0;
@@ -430,6 +443,10 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       break;
     case RM_ROLE_MPI_BEGINS:
       if (ret == 0) mpi_begins(state, pid);
+      emit_call(state, task, &end);
+      break;
+    case RM_ROLE_MPI_PERSISTS:
+      if (ret == 0) mpi_persists(state, pid, now, end.site);
       emit_call(state, task, &end);
       break;
     case RM_ROLE_MPI_GROUP:

@@ -45,6 +45,22 @@ struct {
   __type(value, struct mpi_begun);
 } mpi_begun SEC(".maps");
 
+/* Persistent collectives, by process and request. */
+struct mpi_persistent {
+  struct rm_comm info; /* what its starts are counted on */
+  __u64 parent; /* handle of the communicator that it was made on */
+  __u64 started, made_ns;
+  __u64 args[RM_MAX_ARGS];
+  __u8 func, said; /* of the records of its starts */
+  __u8 pad[6];
+};
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 4096);
+  __type(key, struct rm_comm_key);
+  __type(value, struct mpi_persistent);
+} mpi_persistent SEC(".maps");
+
 /* Communicators whose identity needs the library's structures and that were made before it is known where these lie, a moment
  * after the first MPI_Init with a library: what they are made of. They get it at a call on them. */
 struct mpi_unnamed {
@@ -99,16 +115,21 @@ static __always_inline __u64 mpich_entry(__u64 table, __u64 index, const struct 
   return bpf_probe_read_user(&there, sizeof there, (const void *)table) || there != handle ? 0 : table;
 }
 
+static __always_inline __u64 mpich_in_block(const struct rm_mpi *mpi, __u32 before, __u32 handle) {
+  __u64 index = handle & 0x3ffffff;
+  return mpich_entry(user_word(user_word(mpi->indirect - before) + (index >> 12) * 8), index & 0xfff, mpi, handle);
+}
+
 static __always_inline __u64 mpich_structure(const struct rm_mpi *mpi, __u32 handle) {
   __u64 index = handle & 0x3ffffff, entry;
   switch (handle >> 30) {
     case 1: return mpich_entry(mpi->builtin, index, mpi, handle);
     case 2: return mpich_entry(mpi->direct, index, mpi, handle);
     case 3:
-      /* The pointer to the blocks: up to MPICH 3, and from 4 on. */
-      entry = mpich_entry(user_word(user_word(mpi->indirect - 12) + (index >> 12) * 8), index & 0xfff, mpi, handle);
-      if (entry) return entry;
-      return mpich_entry(user_word(user_word(mpi->indirect - 20) + (index >> 12) * 8), index & 0xfff, mpi, handle);
+      /* The pointer to the blocks: up to MPICH 3, from 4 on, and since 4.2 or 4.3. */
+      entry = mpich_in_block(mpi, 12, handle);
+      if (!entry) entry = mpich_in_block(mpi, 20, handle);
+      return entry ? entry : mpich_in_block(mpi, 24, handle);
   }
   return 0;
 }
@@ -544,23 +565,130 @@ static __noinline int mpi_begins(struct thread_state *state, __u32 pid) {
   return 0;
 }
 
-/* A thread waits for requests: is one of the first of them a collective? `many`: argument 0 is their number, 1 the first. */
+/* Of several requests so many are looked at. */
 #define MOST_REQUESTS 16
+
+/* Bytes of a handle in the library's lists. */
+static __always_inline __u32 handle_bytes(__u64 flags) { return flags & RM_COOKIE_INT_HANDLES ? 4 : 8; }
+
+/* A persistent collective was made: making it is a collective of the communicator, and each start is a nonblocking one, `func`
+ * in the cookie, on a communicator of its own: a copy, as starts have no place in the order of the other. */
+static __noinline int mpi_persists(struct thread_state *state, __u32 pid, __u64 now, __u64 site) {
+  struct rm_inflight *call = &state->call;
+  __u64 cookie = state->cookie, flags = cookie >> 32;
+  __u32 where = cookie >> 56;
+  if (where >= RM_MAX_ARGS || !(call->comm_flags & RM_HAVE_HASH) || call->comm_seq == RM_NO_POSITION) return 0;
+  struct rm_comm_key key = {.pid = pid, .handle = handle_at(call->args[where], flags)};
+  if (!key.handle) return 0;
+  struct rm_comm info = {.hash = rm_mix(call->hash, call->comm_seq), .rank = call->rank, .nranks = call->nranks};
+  info.flags = call->comm_flags & (RM_HAVE_HASH | RM_HAVE_RANK);
+  struct mpi_persistent made = {.info = info, .parent = call->handle, .made_ns = now, .func = cookie >> 48};
+  made.said = call->comm_flags & RM_LARGE_COUNTS;
+  __builtin_memcpy(made.args, call->args, sizeof made.args);
+  bool again = bpf_map_lookup_elem(&mpi_persistent, &key); /* its end was not seen */
+  if (!again && !has_room(bpf_map_lookup_elem(&mpi_processes, &pid), call->func)) return 0;
+  if (bpf_map_update_elem(&mpi_persistent, &key, &made, BPF_ANY)) COUNT(call->func, lost_map);
+  state->begins_collectives = 1;
+  emit_begin(state, key.handle, &info, now, site);
+  return 0;
+}
+
+/* That of a request; 0: the request is for something else, or it is not known what for. */
+static __always_inline struct mpi_persistent *persistent_of(const struct rm_comm_key *key) {
+  struct mpi_persistent *of = key->handle ? bpf_map_lookup_elem(&mpi_persistent, key) : 0;
+  return of && of->made_ns >= tuning.missed_until_ns ? of : 0;
+}
+
+static __always_inline void emit_start(struct thread_state *state, struct mpi_persistent *of, __u64 now, __u64 site) {
+  __u64 thread = bpf_get_current_pid_tgid(), number = 0;
+  bool counted = TAKE_NUMBER(&of->started, &number);
+  COUNT(of->func, hits);
+  struct rm_call *out = bpf_ringbuf_reserve(&events, sizeof *out, 0);
+  if (!out) {
+    COUNT(of->func, lost_ring);
+    return;
+  }
+  out->kind = RM_CALL;
+  out->func = of->func;
+  out->flags = of->said | of->info.flags | (counted ? RM_HAVE_SEQ : 0);
+  out->site_high = site >> 32;
+  out->site_low = site;
+  out->enter_ns = out->exit_ns = now;
+  out->pid = thread >> 32;
+  out->tid = thread;
+  out->cgroup_id = cgroup_of(this_task());
+  out->comm_hash = of->info.hash;
+  out->seq = number;
+  out->comm_seq = counted ? number : RM_NO_POSITION;
+  out->rank = of->info.rank;
+  out->nranks = of->info.nranks;
+  out->ret = 0;
+  __builtin_memcpy(out->args, of->args, sizeof out->args);
+  bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
+}
+
+/* A persistent collective ends. */
+static __always_inline void persistent_ends(const struct rm_comm_key *key) {
+  if (!key->handle || bpf_map_delete_elem(&mpi_persistent, key)) return;
+  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &key->pid);
+  if (mpi && mpi->comms) __sync_fetch_and_add(&mpi->comms, -1);
+}
+
+/* MPI_Start, MPI_Startall, MPI_Request_free: mostly of messages, of which nothing is kept. They return at once, so all is done at
+ * the entry. `args`: their first two arguments. */
+static __noinline int mpi_of_requests(struct thread_state *state, __u64 cookie, const __u64 *args, __u64 now, __u64 site) {
+  __u64 flags = cookie >> 32;
+  bool many = (__u8)(cookie >> 48) == 1;
+  __u32 n = many ? args[0] : 1;
+  __u64 at = many ? args[1] : args[0];
+  struct rm_comm_key key = {.pid = bpf_get_current_pid_tgid() >> 32};
+  for (int i = 0; i < MOST_REQUESTS; i++) {
+    if (i >= n) break;
+    key.handle = handle_at(at + i * handle_bytes(flags), flags);
+    if ((__u8)(cookie >> 8) == RM_ROLE_MPI_REQUEST_FREE) {
+      persistent_ends(&key);
+      continue;
+    }
+    struct mpi_persistent *of = persistent_of(&key);
+    if (!of) continue;
+    if (!(of->info.flags & RM_HAVE_RANK)) { /* it was made before the library's structures were known */
+      struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &key.pid);
+      if (mpi) mpi_facts(mpi, of->parent, flags, &of->info);
+    }
+    follow_once(state, true);
+    state->begins_collectives = 1;
+    emit_start(state, of, now, site);
+  }
+  return 0;
+}
+
+/* A thread waits for requests: is one of the first of them a collective? `many`: argument 0 is their number, 1 the first. */
 static __noinline int mpi_awaits(struct thread_state *state, __u32 pid, __u32 many) {
   struct rm_inflight *call = &state->call;
+  __u64 flags = state->cookie >> 32;
   __u64 at = many ? call->args[1] : call->args[0];
   __u32 n = many ? call->args[0] : 1;
   for (int i = 0; i < MOST_REQUESTS; i++) {
     if (i >= n) break;
-    struct rm_comm_key key = {.pid = pid, .handle = user_word(at + i * 8)};
+    struct rm_comm_key key = {.pid = pid, .handle = handle_at(at + i * handle_bytes(flags), flags)};
+    struct mpi_persistent *of = persistent_of(&key);
+    if (of && of->started) { /* the last time; a nonblocking one may have had the request before */
+      call->hash = of->info.hash;
+      call->comm_seq = of->started - 1;
+      call->rank = of->info.rank;
+      call->nranks = of->info.nranks;
+      call->comm_flags = of->info.flags;
+      return 0;
+    }
     struct mpi_begun *begun = key.handle ? bpf_map_lookup_elem(&mpi_begun, &key) : 0;
-    if (!begun || begun->at_ns < tuning.missed_until_ns) continue; /* the request may be another's by now */
-    call->hash = begun->hash;
-    call->comm_seq = begun->comm_seq;
-    call->rank = begun->rank;
-    call->nranks = begun->nranks;
-    call->comm_flags = RM_HAVE_HASH | (begun->rank >= 0 ? RM_HAVE_RANK : 0);
-    return 0;
+    if (begun && begun->at_ns >= tuning.missed_until_ns) { /* else the request may be another's by now */
+      call->hash = begun->hash;
+      call->comm_seq = begun->comm_seq;
+      call->rank = begun->rank;
+      call->nranks = begun->nranks;
+      call->comm_flags = RM_HAVE_HASH | (begun->rank >= 0 ? RM_HAVE_RANK : 0);
+      return 0;
+    }
   }
   return 0;
 }

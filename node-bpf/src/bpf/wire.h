@@ -23,7 +23,8 @@ enum rm_kind {
 /* The attach cookie says all the programs need to know of a function, one byte each from the low end:
  * func (index of the function table in src/functions.rs, also its statistics slot), role, number of arguments to
  * record, index of the communicator argument (RM_NO_ARG: none), flags, the counter of its communicator that counts it,
- * index of the stream argument (RM_NO_ARG: none; of MPI, which has no streams, enum rm_makes or rm_groups), index of the
+ * index of the stream argument (RM_NO_ARG: none; of MPI, which has no streams, enum rm_makes or rm_groups, or of what makes a persistent collective the `func` of its
+ * starts), index of the
  * argument with the address of what is made, or of gloo's functions the place of the tag (gloo.bpf.h). */
 enum rm_role {
   RM_ROLE_CALL = 0,       /* a collective or point-to-point call: becomes a record */
@@ -43,6 +44,9 @@ enum rm_role {
   RM_ROLE_MPI_FREE = 12,  /* a record, and the end of one; its handle is where the first argument points to */
   RM_ROLE_MPI_GROUP = 13, /* a group of MPI: enum rm_groups */
   RM_ROLE_MPI_BEGINS = 14, /* a record, and a request that MPI_Wait and its like wait for */
+  RM_ROLE_MPI_PERSISTS = 15, /* a record, and a persistent collective */
+  RM_ROLE_MPI_STARTS = 16, /* a record of each persistent collective that it starts, as of a nonblocking one */
+  RM_ROLE_MPI_REQUEST_FREE = 17, /* no record: a persistent collective ends */
 };
 #define RM_NO_ARG 0xff
 #define RM_WORLD_ARG 0xfe /* in place of the communicator's argument: it is MPI_COMM_WORLD */
@@ -51,7 +55,7 @@ enum rm_role {
 #define RM_COOKIE_GLOO_VTABLE 1 /* with it: this gloo's Context begins with the address of its functions, not with its rank */
 #define RM_COOKIE_HASH_MIX 1 /* this NCCL hashes ids with its mixing hash, not with DJB2a (src/nccl_hash.rs) */
 #define RM_COOKIE_MPI 2
-#define RM_COOKIE_RCCL 4
+#define RM_COOKIE_RCCL 4 /* of MPI: its counts are words of 64 bits */
 #define RM_COOKIE_INT_HANDLES 0x10 /* this MPI's handles are ints (MPICH and its kin), not addresses */
 #define RM_COOKIE_UNNUMBERED 0x20 /* not every rank of the communicator makes it: it has no numbers */
 #define RM_COOKIE_P2P 0x40 /* point-to-point: no position, and its rows may be shed under load (struct rm_tuning) */
@@ -69,6 +73,7 @@ enum rm_role {
 #define RM_HAVE_SEQ 2
 #define RM_HAVE_RANK 4
 #define RM_FROM_RCCL 8
+#define RM_LARGE_COUNTS RM_FROM_RCCL /* of MPI: its counts are words of 64 bits */
 #define RM_IN_GROUP 16
 #define RM_CAPTURED 32      /* its stream was being captured into a graph */
 #define RM_CAPTURE_KNOWN 64

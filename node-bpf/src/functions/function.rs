@@ -19,6 +19,9 @@ pub(crate) enum Role {
     MpiFree = 12,
     MpiGroup = 13,
     MpiBegins = 14,
+    MpiPersists = 15,
+    MpiStarts = 16,
+    MpiRequestFree = 17,
     GlooConnect = 20,
     GlooGone = 21,
 }
@@ -26,7 +29,10 @@ pub(crate) enum Role {
 impl Role {
     /// Whether its calls become records.
     pub(crate) fn is_recorded(self) -> bool {
-        matches!(self, Role::Call | Role::MpiInit | Role::MpiMakes | Role::MpiFree | Role::MpiBegins)
+        matches!(
+            self,
+            Role::Call | Role::MpiInit | Role::MpiMakes | Role::MpiFree | Role::MpiBegins | Role::MpiPersists
+        )
     }
 }
 
@@ -64,6 +70,9 @@ pub(crate) struct Function {
     /// Byte 6 of an MPI function's cookie: `enum rm_makes`, `enum rm_groups`, or how requests are
     /// passed.
     pub(crate) kind: Option<u8>,
+    /// Of what makes a persistent collective, in place of a kind: the name of the nonblocking one that
+    /// each start is.
+    pub(crate) starts: Option<&'static str>,
     /// The argument with the address of what the call makes.
     pub(crate) made_at: Option<u8>,
 }
@@ -110,6 +119,7 @@ pub(super) const NONE: Function = Function {
     stream: None,
     numbered: Numbered::Collective,
     kind: None,
+    starts: None,
     made_at: None,
 };
 

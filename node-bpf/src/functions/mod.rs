@@ -47,6 +47,8 @@ fn index_of(name: &str) -> u8 {
 pub(crate) const COOKIE_HASH_MIX: u8 = 1;
 pub(crate) const COOKIE_MPI: u8 = 2;
 pub(crate) const COOKIE_RCCL: u8 = 4;
+/// Of MPI: its counts are words of 64 bits.
+pub(crate) const COOKIE_LARGE_COUNTS: u8 = 4;
 pub(crate) const COOKIE_SPLIT_TEXT: u8 = 8;
 pub(crate) const COOKIE_INT_HANDLES: u8 = 0x10;
 pub(crate) const COOKIE_UNNUMBERED: u8 = 0x20;
@@ -79,7 +81,8 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
         Comm::At(position) => position,
         Comm::World => WORLD_ARG,
     };
-    let kind = function.kind.or(function.stream).unwrap_or(NO_ARG);
+    let starts = function.starts.map(index_of);
+    let kind = function.kind.or(function.stream).or(starts).unwrap_or(NO_ARG);
     let made_at = function.made_at.unwrap_or(NO_ARG);
     u64::from_le_bytes([index as u8, function.role as u8, function.args, comm, flags, counter(function), kind, made_at])
 }
@@ -88,7 +91,7 @@ pub(crate) fn cookie(index: usize, file_flags: u8) -> u64 {
 /// few, and without which the others' calls have no place.
 pub(crate) fn is_frequent(cookie: u64) -> bool {
     let role = cookie.to_le_bytes()[1];
-    role == Role::Call as u8 || role == Role::MpiBegins as u8
+    [Role::Call, Role::MpiBegins, Role::MpiStarts].iter().any(|frequent| role == *frequent as u8)
 }
 
 /// Which of a communicator's counters counts a function: those of one name share one. Calls without

@@ -41,6 +41,28 @@ macro_rules! named {
     };
 }
 
+/// Those of a function that also has a form with 64-bit counts (MPI 4): the same arguments, each in a
+/// word (`symbols` notes it in the cookie).
+macro_rules! counted {
+    ($name:literal) => {
+        &[concat!("MPI_", $name), concat!("PMPI_", $name), concat!("MPI_", $name, "_c"), concat!("PMPI_", $name, "_c")]
+    };
+}
+
+/// The names of a call that makes a persistent collective: MPI 4's, and before these Open MPI's.
+macro_rules! persistent {
+    ($name:literal) => {
+        &[
+            concat!("MPI_", $name, "_init"),
+            concat!("PMPI_", $name, "_init"),
+            concat!("MPI_", $name, "_init_c"),
+            concat!("PMPI_", $name, "_init_c"),
+            concat!("MPIX_", $name, "_init"),
+            concat!("PMPIX_", $name, "_init"),
+        ]
+    };
+}
+
 /// A call; `count` 0 means it has none (position 0 is always a buffer).
 const fn mpi(symbols: &'static [&'static str], name: &'static str, count: u8, datatype: u8, comm: u8) -> Function {
     Function {
@@ -96,6 +118,24 @@ const fn makes(symbols: &'static [&'static str], name: &'static str, kind: u8, c
     }
 }
 
+/// A persistent collective is made, which is a collective itself: `begins` is the nonblocking one that
+/// each start is. Its request follows an info object behind the communicator.
+const fn persists(symbols: &'static [&'static str], begins: &'static str, comm: u8) -> Function {
+    let role = Role::MpiPersists;
+    Function {
+        role,
+        args: comm + 3,
+        made_at: Some(comm + 2),
+        starts: Some(begins),
+        ..mpi(symbols, PERSISTS, 0, 0, comm)
+    }
+}
+
+/// Starts what is persistent.
+const fn starts(symbols: &'static [&'static str], kind: u8) -> Function {
+    unnumbered(requests(kind, Function { api: Api::Mpi, ..state(symbols, "start", Role::MpiStarts, 0) }))
+}
+
 const fn frees(symbols: &'static [&'static str], name: &'static str) -> Function {
     // its argument is the address of the handle
     Function { api: Api::Mpi, comm: Comm::At(0), ..state(symbols, name, Role::MpiFree, 1) }
@@ -112,6 +152,9 @@ const fn unnumbered(function: Function) -> Function {
     Function { numbered: Numbered::No, ..function }
 }
 
+/// One name for all calls that make a persistent collective: they are counted together.
+const PERSISTS: &str = "collective_init";
+
 /// No function: a row that says that a process is a member of a communicator it has just made
 /// (`RM_COMM_BEGINS`).
 pub(super) const COMM_BEGIN: &str = "comm_begin";
@@ -124,59 +167,59 @@ pub(super) const FUNCTIONS: &[Function] = &[
     unnumbered(mpi(&[], COMM_BEGIN, 0, 0, 0)),
     message(&[], IRECV, (1, 2), 3, 5),
     message(&[], ISEND, (1, 2), 3, 5),
-    op(4, mpi(named!("Allreduce"), "all_reduce", 2, 3, 5)),
-    root(3, mpi(named!("Bcast"), "broadcast", 1, 2, 4)),
-    op(4, root(5, mpi(named!("Reduce"), "reduce", 2, 3, 6))),
-    mpi(named!("Allgather"), "all_gather", 1, 2, 6),
-    mpi(named!("Allgatherv"), "all_gather_v", 1, 2, 7),
-    mpi(named!("Alltoall"), "all_to_all", 1, 2, 6),
-    mpi(named!("Alltoallv"), "all_to_all_v", 0, 3, 8),
+    op(4, mpi(counted!("Allreduce"), "all_reduce", 2, 3, 5)),
+    root(3, mpi(counted!("Bcast"), "broadcast", 1, 2, 4)),
+    op(4, root(5, mpi(counted!("Reduce"), "reduce", 2, 3, 6))),
+    mpi(counted!("Allgather"), "all_gather", 1, 2, 6),
+    mpi(counted!("Allgatherv"), "all_gather_v", 1, 2, 7),
+    mpi(counted!("Alltoall"), "all_to_all", 1, 2, 6),
+    mpi(counted!("Alltoallv"), "all_to_all_v", 0, 3, 8),
     mpi(named!("Barrier"), "barrier", 0, 0, 0),
-    op(4, mpi(named!("Reduce_scatter"), "reduce_scatter", 0, 3, 5)),
-    op(4, mpi(named!("Reduce_scatter_block"), "reduce_scatter_block", 2, 3, 5)),
-    mpi(named!("Alltoallw"), "all_to_all_w", 0, 0, 8),
-    root(6, mpi(named!("Gather"), "gather", 1, 2, 7)),
-    root(7, mpi(named!("Gatherv"), "gather_v", 1, 2, 8)),
-    root(6, mpi(named!("Scatter"), "scatter", 4, 5, 7)),
-    root(7, mpi(named!("Scatterv"), "scatter_v", 5, 6, 8)),
-    op(4, mpi(named!("Scan"), "scan", 2, 3, 5)),
-    op(4, mpi(named!("Exscan"), "exscan", 2, 3, 5)),
-    mpi(named!("Neighbor_allgather"), "neighbor_all_gather", 1, 2, 6),
-    mpi(named!("Neighbor_allgatherv"), "neighbor_all_gather_v", 1, 2, 7),
-    mpi(named!("Neighbor_alltoall"), "neighbor_all_to_all", 1, 2, 6),
-    mpi(named!("Neighbor_alltoallv"), "neighbor_all_to_all_v", 0, 3, 8),
-    mpi(named!("Neighbor_alltoallw"), "neighbor_all_to_all_w", 0, 0, 8),
-    op(4, begins(named!("Iallreduce"), "iall_reduce", 2, 3, 5)),
-    root(3, begins(named!("Ibcast"), "ibroadcast", 1, 2, 4)),
-    op(4, root(5, begins(named!("Ireduce"), "ireduce", 2, 3, 6))),
-    begins(named!("Iallgather"), "iall_gather", 1, 2, 6),
-    begins(named!("Iallgatherv"), "iall_gather_v", 1, 2, 7),
-    begins(named!("Ialltoall"), "iall_to_all", 1, 2, 6),
-    begins(named!("Ialltoallv"), "iall_to_all_v", 0, 3, 8),
-    begins(named!("Ialltoallw"), "iall_to_all_w", 0, 0, 8),
+    op(4, mpi(counted!("Reduce_scatter"), "reduce_scatter", 0, 3, 5)),
+    op(4, mpi(counted!("Reduce_scatter_block"), "reduce_scatter_block", 2, 3, 5)),
+    mpi(counted!("Alltoallw"), "all_to_all_w", 0, 0, 8),
+    root(6, mpi(counted!("Gather"), "gather", 1, 2, 7)),
+    root(7, mpi(counted!("Gatherv"), "gather_v", 1, 2, 8)),
+    root(6, mpi(counted!("Scatter"), "scatter", 4, 5, 7)),
+    root(7, mpi(counted!("Scatterv"), "scatter_v", 5, 6, 8)),
+    op(4, mpi(counted!("Scan"), "scan", 2, 3, 5)),
+    op(4, mpi(counted!("Exscan"), "exscan", 2, 3, 5)),
+    mpi(counted!("Neighbor_allgather"), "neighbor_all_gather", 1, 2, 6),
+    mpi(counted!("Neighbor_allgatherv"), "neighbor_all_gather_v", 1, 2, 7),
+    mpi(counted!("Neighbor_alltoall"), "neighbor_all_to_all", 1, 2, 6),
+    mpi(counted!("Neighbor_alltoallv"), "neighbor_all_to_all_v", 0, 3, 8),
+    mpi(counted!("Neighbor_alltoallw"), "neighbor_all_to_all_w", 0, 0, 8),
+    op(4, begins(counted!("Iallreduce"), "iall_reduce", 2, 3, 5)),
+    root(3, begins(counted!("Ibcast"), "ibroadcast", 1, 2, 4)),
+    op(4, root(5, begins(counted!("Ireduce"), "ireduce", 2, 3, 6))),
+    begins(counted!("Iallgather"), "iall_gather", 1, 2, 6),
+    begins(counted!("Iallgatherv"), "iall_gather_v", 1, 2, 7),
+    begins(counted!("Ialltoall"), "iall_to_all", 1, 2, 6),
+    begins(counted!("Ialltoallv"), "iall_to_all_v", 0, 3, 8),
+    begins(counted!("Ialltoallw"), "iall_to_all_w", 0, 0, 8),
     begins(named!("Ibarrier"), "ibarrier", 0, 0, 0),
-    op(4, begins(named!("Ireduce_scatter"), "ireduce_scatter", 0, 3, 5)),
-    op(4, begins(named!("Ireduce_scatter_block"), "ireduce_scatter_block", 2, 3, 5)),
-    root(6, begins(named!("Igather"), "igather", 1, 2, 7)),
-    root(7, begins(named!("Igatherv"), "igather_v", 1, 2, 8)),
-    root(6, begins(named!("Iscatter"), "iscatter", 4, 5, 7)),
-    root(7, begins(named!("Iscatterv"), "iscatter_v", 5, 6, 8)),
-    op(4, begins(named!("Iscan"), "iscan", 2, 3, 5)),
-    op(4, begins(named!("Iexscan"), "iexscan", 2, 3, 5)),
-    begins(named!("Ineighbor_allgather"), "ineighbor_all_gather", 1, 2, 6),
-    begins(named!("Ineighbor_allgatherv"), "ineighbor_all_gather_v", 1, 2, 7),
-    begins(named!("Ineighbor_alltoall"), "ineighbor_all_to_all", 1, 2, 6),
-    begins(named!("Ineighbor_alltoallv"), "ineighbor_all_to_all_v", 0, 3, 8),
-    begins(named!("Ineighbor_alltoallw"), "ineighbor_all_to_all_w", 0, 0, 8),
-    message(named!("Send"), "send", (1, 2), 3, 5),
-    message(named!("Ssend"), "ssend", (1, 2), 3, 5),
-    message(named!("Recv"), "recv", (1, 2), 3, 5),
-    message(named!("Sendrecv"), "send_recv", (1, 2), 8, 10),
-    message(named!("Rsend"), "rsend", (1, 2), 3, 5),
-    message(named!("Sendrecv_replace"), "send_recv_replace", (1, 2), 5, 7),
+    op(4, begins(counted!("Ireduce_scatter"), "ireduce_scatter", 0, 3, 5)),
+    op(4, begins(counted!("Ireduce_scatter_block"), "ireduce_scatter_block", 2, 3, 5)),
+    root(6, begins(counted!("Igather"), "igather", 1, 2, 7)),
+    root(7, begins(counted!("Igatherv"), "igather_v", 1, 2, 8)),
+    root(6, begins(counted!("Iscatter"), "iscatter", 4, 5, 7)),
+    root(7, begins(counted!("Iscatterv"), "iscatter_v", 5, 6, 8)),
+    op(4, begins(counted!("Iscan"), "iscan", 2, 3, 5)),
+    op(4, begins(counted!("Iexscan"), "iexscan", 2, 3, 5)),
+    begins(counted!("Ineighbor_allgather"), "ineighbor_all_gather", 1, 2, 6),
+    begins(counted!("Ineighbor_allgatherv"), "ineighbor_all_gather_v", 1, 2, 7),
+    begins(counted!("Ineighbor_alltoall"), "ineighbor_all_to_all", 1, 2, 6),
+    begins(counted!("Ineighbor_alltoallv"), "ineighbor_all_to_all_v", 0, 3, 8),
+    begins(counted!("Ineighbor_alltoallw"), "ineighbor_all_to_all_w", 0, 0, 8),
+    message(counted!("Send"), "send", (1, 2), 3, 5),
+    message(counted!("Ssend"), "ssend", (1, 2), 3, 5),
+    message(counted!("Recv"), "recv", (1, 2), 3, 5),
+    message(counted!("Sendrecv"), "send_recv", (1, 2), 8, 10),
+    message(counted!("Rsend"), "rsend", (1, 2), 3, 5),
+    message(counted!("Sendrecv_replace"), "send_recv_replace", (1, 2), 5, 7),
     message(named!("Probe"), "probe", (0, 0), 0, 2),
     message(named!("Mprobe"), "mprobe", (0, 0), 0, 2),
-    wait(named!("Mrecv"), "mrecv"),
+    wait(counted!("Mrecv"), "mrecv"),
     requests(REQUEST, wait(named!("Wait"), "wait")),
     requests(REQUESTS, wait(named!("Waitall"), "wait_all")),
     requests(REQUESTS, wait(named!("Waitany"), "wait_any")),
@@ -204,11 +247,36 @@ pub(super) const FUNCTIONS: &[Function] = &[
     makes(named!("Comm_spawn_multiple"), "comm_spawn_multiple", NAMELESS, 6, 7),
     makes(named!("Comm_accept"), "comm_accept", NAMELESS, 3, 4),
     makes(named!("Comm_connect"), "comm_connect", NAMELESS, 3, 4),
+    persists(persistent!("Allreduce"), "iall_reduce", 5),
+    persists(persistent!("Bcast"), "ibroadcast", 4),
+    persists(persistent!("Reduce"), "ireduce", 6),
+    persists(persistent!("Allgather"), "iall_gather", 6),
+    persists(persistent!("Allgatherv"), "iall_gather_v", 7),
+    persists(persistent!("Alltoall"), "iall_to_all", 6),
+    persists(persistent!("Alltoallv"), "iall_to_all_v", 8),
+    persists(persistent!("Alltoallw"), "iall_to_all_w", 8),
+    persists(persistent!("Barrier"), "ibarrier", 0),
+    persists(persistent!("Reduce_scatter"), "ireduce_scatter", 5),
+    persists(persistent!("Reduce_scatter_block"), "ireduce_scatter_block", 5),
+    persists(persistent!("Gather"), "igather", 7),
+    persists(persistent!("Gatherv"), "igather_v", 8),
+    persists(persistent!("Scatter"), "iscatter", 7),
+    persists(persistent!("Scatterv"), "iscatter_v", 8),
+    persists(persistent!("Scan"), "iscan", 5),
+    persists(persistent!("Exscan"), "iexscan", 5),
+    persists(persistent!("Neighbor_allgather"), "ineighbor_all_gather", 6),
+    persists(persistent!("Neighbor_allgatherv"), "ineighbor_all_gather_v", 7),
+    persists(persistent!("Neighbor_alltoall"), "ineighbor_all_to_all", 6),
+    persists(persistent!("Neighbor_alltoallv"), "ineighbor_all_to_all_v", 8),
+    persists(persistent!("Neighbor_alltoallw"), "ineighbor_all_to_all_w", 8),
+    starts(named!("Start"), REQUEST),
+    starts(named!("Startall"), REQUESTS),
+    unnumbered(Function { api: Api::Mpi, ..state(named!("Request_free"), "request_free", Role::MpiRequestFree, 1) }),
     frees(named!("Comm_free"), "comm_free"),
     frees(named!("Comm_disconnect"), "comm_disconnect"),
-    makes(named!("Win_create"), "win_create", COPY, 4, 5),
-    makes(named!("Win_allocate"), "win_allocate", COPY, 3, 5),
-    makes(named!("Win_allocate_shared"), "win_allocate_shared", COPY, 3, 5),
+    makes(counted!("Win_create"), "win_create", COPY, 4, 5),
+    makes(counted!("Win_allocate"), "win_allocate", COPY, 3, 5),
+    makes(counted!("Win_allocate_shared"), "win_allocate_shared", COPY, 3, 5),
     makes(named!("Win_create_dynamic"), "win_create_dynamic", COPY, 1, 2),
     frees(named!("Win_free"), "win_free"),
     mpi(named!("Win_fence"), "win_fence", 0, 0, 1),

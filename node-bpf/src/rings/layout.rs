@@ -3,7 +3,7 @@
 
 use crate::bytes::Reader;
 use crate::functions::FUNCTIONS;
-use crate::wire::{HAVE_HASH, HAVE_RANK, MAX_ARGS};
+use crate::wire::{HAVE_HASH, HAVE_RANK, LARGE_COUNTS, MAX_ARGS};
 
 /// `RM_RING_MAGIC`.
 const MAGIC: u64 = 0x3147_4e49_5253_4d52;
@@ -83,7 +83,7 @@ impl InCall {
         let (tid, func, enter_ns, seq) = (r.u32()?, r.u32()?, r.u64()?, r.u64()?);
         let (comm_seq, comm_hash) = (r.u64()?, r.u64()?);
         let (rank, nranks) = (r.u32()? as i32, r.u32()? as i32);
-        let (flags, _pad) = (r.u32()? as u8 & (HAVE_HASH | HAVE_RANK), r.u32()?);
+        let (flags, _pad) = (r.u32()? as u8 & (HAVE_HASH | HAVE_RANK | LARGE_COUNTS), r.u32()?);
         let mut args = [0; MAX_ARGS];
         for arg in &mut args {
             *arg = r.u64()?;

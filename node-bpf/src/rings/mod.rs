@@ -33,7 +33,8 @@ use crate::functions::{self, Api, FUNCTIONS};
 use crate::process::{Process, Processes};
 use crate::sites::Sites;
 use crate::wire::{
-    self, CAPTURE_KNOWN, CAPTURED, FROM_RCCL, HAVE_HASH, HAVE_RANK, HAVE_SEQ, NOT_RETURNED, RawCall, RawRecord,
+    self, CAPTURE_KNOWN, CAPTURED, FROM_RCCL, HAVE_HASH, HAVE_RANK, HAVE_SEQ, LARGE_COUNTS, NOT_RETURNED, RawCall,
+    RawRecord,
 };
 use parking_lot::{Mutex, MutexGuard};
 use record::{Collective, LossCount, Record};
@@ -425,7 +426,7 @@ impl Ring {
         let timed = is_nccl(raw.func) && raw.flags & DEVICE_TIMES != 0;
         raw.flags &= match is_nccl(raw.func) {
             true => HAVE_SEQ | HAVE_HASH | HAVE_RANK | FROM_RCCL | CAPTURED | CAPTURE_KNOWN,
-            false => HAVE_SEQ | HAVE_HASH | HAVE_RANK,
+            false => HAVE_SEQ | HAVE_HASH | HAVE_RANK | LARGE_COUNTS,
         };
         let mut call = self.decode(&raw, clock)?;
         if timed {

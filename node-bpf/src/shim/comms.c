@@ -245,6 +245,20 @@ static word identity_of_made(int kind, const struct comm *parent, word position,
   return identity;
 }
 
+/* Says that the process is a member of what the call of a record has made. */
+static void say_member(word hash, int rank, int nranks, const struct rm_call *maker, word made) {
+  struct rm_call begin = {.kind = RM_COMM_BEGINS, .pid = maker->pid, .tid = maker->tid, .comm_seq = RM_NO_POSITION};
+  begin.flags = RM_HAVE_SEQ | RM_HAVE_HASH | (rank >= 0 ? RM_HAVE_RANK : 0);
+  begin.site_high = maker->site_high;
+  begin.site_low = maker->site_low;
+  begin.enter_ns = begin.exit_ns = maker->exit_ns;
+  begin.comm_hash = hash;
+  begin.rank = rank;
+  begin.nranks = nranks;
+  begin.args[0] = made;
+  ring_write(&begin);
+}
+
 /* `maker`: the record of the call. */
 static void comm_made(int kind, const struct comm *parent, const struct rm_call *maker, const word *a, word made) {
   int rank = -1, nranks = -1;
@@ -259,17 +273,7 @@ static void comm_made(int kind, const struct comm *parent, const struct rm_call 
   word hash = identity_of_made(kind, parent, maker->comm_seq, a, made);
   comm_make(made, hash, rank, nranks, 1);
   unlock_comms();
-  if (!hash) return;
-  struct rm_call begin = {.kind = RM_COMM_BEGINS, .pid = maker->pid, .tid = maker->tid, .comm_seq = RM_NO_POSITION};
-  begin.flags = RM_HAVE_SEQ | RM_HAVE_HASH | (rank >= 0 ? RM_HAVE_RANK : 0);
-  begin.site_high = maker->site_high;
-  begin.site_low = maker->site_low;
-  begin.enter_ns = begin.exit_ns = maker->exit_ns;
-  begin.comm_hash = hash;
-  begin.rank = rank;
-  begin.nranks = nranks;
-  begin.args[0] = made;
-  ring_write(&begin);
+  if (hash) say_member(hash, rank, nranks, maker, made);
 }
 
 static void comm_ends(struct comm *comm) {

@@ -23,8 +23,9 @@ typedef int (*function)(word, word, word, word, word, word, word, word, word, wo
 /* X(name, role, index of the communicator among the arguments or WORLD or NONE, what more is to be known of the role, index of
  * the argument with the address of what is made). Roles: of calls that are numbered by communicator and function, COLLECTIVE
  * and BEGINS (nonblocking) also by position, MESSAGE not; LOCAL calls have no numbers; MAKES: enum rm_makes; GROUP: enum
- * rm_groups. */
-enum role { COLLECTIVE, MESSAGE, LOCAL, BEGINS, MAKES, FREES, GROUP, INIT };
+ * rm_groups; PERSISTS: the nonblocking collective that
+ * each start is (of all that make a persistent collective, one with the communicator in that place). */
+enum role { COLLECTIVE, MESSAGE, LOCAL, BEGINS, MAKES, FREES, GROUP, INIT, PERSISTS, STARTS, REQUEST_FREE };
 enum { NONE = -1, WORLD = -2 };
 #define FUNCTIONS(X)                                                                                                   \
   X(Allreduce, COLLECTIVE, 5, 0, NONE) X(Bcast, COLLECTIVE, 4, 0, NONE) X(Reduce, COLLECTIVE, 6, 0, NONE)               \
@@ -56,6 +57,10 @@ enum { NONE = -1, WORLD = -2 };
   X(Intercomm_create, MAKES, 0, RM_MAKES_INTER, 5) X(Intercomm_merge, MAKES, 0, RM_MAKES_ONE, 2)                        \
   X(Comm_spawn, MAKES, 5, RM_MAKES_NAMELESS, 6) X(Comm_spawn_multiple, MAKES, 6, RM_MAKES_NAMELESS, 7)                  \
   X(Comm_accept, MAKES, 3, RM_MAKES_NAMELESS, 4) X(Comm_connect, MAKES, 3, RM_MAKES_NAMELESS, 4)                        \
+  X(Barrier_init, PERSISTS, 0, F_Ibarrier, 2) X(Bcast_init, PERSISTS, 4, F_Ibcast, 6)                                  \
+  X(Allreduce_init, PERSISTS, 5, F_Iallreduce, 7) X(Allgather_init, PERSISTS, 6, F_Iallgather, 8)                      \
+  X(Gather_init, PERSISTS, 7, F_Igather, 9) X(Gatherv_init, PERSISTS, 8, F_Igatherv, 10)                               \
+  X(Start, STARTS, NONE, 0, NONE) X(Startall, STARTS, NONE, 1, NONE) X(Request_free, REQUEST_FREE, NONE, 0, NONE)       \
   X(Comm_free, FREES, 0, 0, NONE) X(Comm_disconnect, FREES, 0, 0, NONE)                                                 \
   X(Win_create, MAKES, 4, RM_MAKES_COPY, 5) X(Win_allocate, MAKES, 3, RM_MAKES_COPY, 5)                                 \
   X(Win_allocate_shared, MAKES, 3, RM_MAKES_COPY, 5) X(Win_create_dynamic, MAKES, 1, RM_MAKES_COPY, 2)                  \
@@ -70,6 +75,32 @@ enum { NONE = -1, WORLD = -2 };
   X(Group_difference, GROUP, NONE, RM_GROUP_DIFFERENCE, 2)                                                              \
   X(Group_from_session_pset, GROUP, NONE, RM_GROUP_OF_SET, 2) X(Group_free, GROUP, NONE, RM_GROUP_FREE, 0)              \
   X(Init, INIT, WORLD, 0, NONE) X(Init_thread, INIT, WORLD, 0, NONE) X(Finalize, COLLECTIVE, WORLD, 0, NONE)
+
+/* X(name, the one above that is alike, the nonblocking collective that each start is): all that make a persistent collective of
+ * elements; there is also MPI_Barrier_init. */
+#define PERSISTENT_ALIKE(X)                                                                                            \
+  X(Reduce_scatter, Allreduce, Ireduce_scatter) X(Reduce_scatter_block, Allreduce, Ireduce_scatter_block)              \
+  X(Scan, Allreduce, Iscan) X(Exscan, Allreduce, Iexscan) X(Reduce, Allgather, Ireduce)                                \
+  X(Alltoall, Allgather, Ialltoall) X(Neighbor_allgather, Allgather, Ineighbor_allgather)                              \
+  X(Neighbor_alltoall, Allgather, Ineighbor_alltoall) X(Scatter, Gather, Iscatter)                                     \
+  X(Allgatherv, Gather, Iallgatherv) X(Neighbor_allgatherv, Gather, Ineighbor_allgatherv)                              \
+  X(Scatterv, Gatherv, Iscatterv) X(Alltoallv, Gatherv, Ialltoallv) X(Alltoallw, Gatherv, Ialltoallw)                  \
+  X(Neighbor_alltoallv, Gatherv, Ineighbor_alltoallv) X(Neighbor_alltoallw, Gatherv, Ineighbor_alltoallw)
+#define PERSISTENT(X)                                                                                                  \
+  X(Bcast, Bcast, Ibcast) X(Allreduce, Allreduce, Iallreduce) X(Allgather, Allgather, Iallgather)                      \
+  X(Gather, Gather, Igather) X(Gatherv, Gatherv, Igatherv)                                                             \
+  PERSISTENT_ALIKE(X)
+
+/* Those that also have a form with 64-bit counts (MPI 4), with the same arguments. */
+#define LARGE(X)                                                                                                       \
+  X(Allreduce) X(Bcast) X(Reduce) X(Allgather) X(Allgatherv) X(Alltoall) X(Alltoallv) X(Reduce_scatter)                 \
+  X(Reduce_scatter_block) X(Alltoallw) X(Gather) X(Gatherv) X(Scatter) X(Scatterv) X(Scan) X(Exscan)                    \
+  X(Neighbor_allgather) X(Neighbor_allgatherv) X(Neighbor_alltoall) X(Neighbor_alltoallv) X(Neighbor_alltoallw)         \
+  X(Iallreduce) X(Ibcast) X(Ireduce) X(Iallgather) X(Iallgatherv) X(Ialltoall) X(Ialltoallv) X(Ialltoallw)              \
+  X(Ireduce_scatter) X(Ireduce_scatter_block) X(Igather) X(Igatherv) X(Iscatter) X(Iscatterv) X(Iscan) X(Iexscan)       \
+  X(Ineighbor_allgather) X(Ineighbor_allgatherv) X(Ineighbor_alltoall) X(Ineighbor_alltoallv) X(Ineighbor_alltoallw)    \
+  X(Send) X(Ssend) X(Rsend) X(Recv) X(Sendrecv) X(Sendrecv_replace) X(Mrecv)                                            \
+  X(Win_create) X(Win_allocate) X(Win_allocate_shared)
 
 enum {
 #define X(name, role, comm, kind, made) F_##name,
@@ -166,14 +197,97 @@ static void request_begins(word request, const struct rm_call *call) {
   any_begun = 1;
 }
 
-/* For whom is waited, when one of the first requests is a collective's. */
 #define MOST_REQUESTS 16
-static void show_awaited(struct rm_ring_thread *thread, word many, const word *a) {
-  const word *first = (const word *)(many ? a[1] : a[0]);
+static word request_at(word where, int i) { return handle_at(where ? where + (word)i * (int_handles ? 4 : 8) : 0); }
+
+/* Persistent collectives, by request. Starts are counted on what is a copy of the communicator; `func`: the nonblocking
+ * collective that each is. Looked up as communicators are (comms.c). */
+#define PERSISTENTS 1024
+static struct persistent {
+  word request;
+  word hash, started;
+  int rank, nranks;
+  unsigned char func, large;
+  word args[RM_MAX_ARGS];
+} persistents[PERSISTENTS];
+
+static struct persistent *persistent_of(word request) {
+  for (unsigned int step = 0, at = first_step(request); request > ENDED && step < MOST_STEPS; step++) {
+    struct persistent *of = &persistents[(at + step) % PERSISTENTS];
+    word found = __atomic_load_n(&of->request, __ATOMIC_ACQUIRE);
+    if (found == request) return of;
+    if (!found) return NULL;
+  }
+  return NULL;
+}
+
+static void persistent_made(int starts, word request, const struct rm_call *maker) {
+  if (!request || !(maker->flags & RM_HAVE_HASH) || maker->comm_seq == RM_NO_POSITION) return;
+  word hash = rm_mix(maker->comm_hash, maker->comm_seq);
+  lock_comms();
+  struct persistent *of = persistent_of(request); /* its end was not seen */
+  for (unsigned int step = 0, at = first_step(request); !of && step < MOST_STEPS; step++)
+    if (persistents[(at + step) % PERSISTENTS].request <= ENDED) of = &persistents[(at + step) % PERSISTENTS];
+  if (of) {
+    __atomic_store_n(&of->request, ENDED, __ATOMIC_RELEASE);
+    of->hash = hash;
+    of->started = 0;
+    of->rank = maker->rank;
+    of->nranks = maker->nranks;
+    of->func = (unsigned char)starts;
+    of->large = maker->flags & RM_LARGE_COUNTS;
+    memcpy(of->args, maker->args, sizeof of->args);
+    __atomic_store_n(&of->request, request, __ATOMIC_RELEASE);
+  }
+  unlock_comms();
+  any_begun = 1;
+  if (of) say_member(hash, maker->rank, maker->nranks, maker, request);
+}
+
+static void persistent_ends(word request) {
+  lock_comms();
+  struct persistent *of = persistent_of(request);
+  if (of) __atomic_store_n(&of->request, ENDED, __ATOMIC_RELEASE);
+  unlock_comms();
+}
+
+/* MPI_Start, MPI_Startall: a record of each persistent collective among the first requests. */
+static void persistent_start(int many, const word *a, word site) {
   int n = many ? (int)a[0] : 1;
   for (int i = 0; i < n && i < MOST_REQUESTS; i++) {
-    unsigned int at = first_step(first[i]) % BEGUN;
-    if (!first[i] || __atomic_load_n(&begun[at].request, __ATOMIC_ACQUIRE) != first[i]) continue;
+    struct persistent *of = persistent_of(request_at(many ? a[1] : a[0], i));
+    if (!of) continue;
+    struct rm_call start = {.kind = RM_CALL, .func = of->func, .rank = of->rank, .nranks = of->nranks};
+    ring_own_thread();
+    start.flags = RM_HAVE_HASH | RM_HAVE_SEQ | (of->rank >= 0 ? RM_HAVE_RANK : 0) | of->large;
+    start.site_high = (unsigned short)(site >> 32);
+    start.site_low = (unsigned int)site;
+    start.pid = ring->pid;
+    start.tid = ring_tid;
+    start.enter_ns = start.exit_ns = now_ns();
+    start.comm_hash = of->hash;
+    start.seq = start.comm_seq = __atomic_fetch_add(&of->started, 1, __ATOMIC_RELAXED);
+    memcpy(start.args, of->args, sizeof start.args);
+    ring_write(&start);
+  }
+}
+
+/* For whom is waited, when one of the first requests is a collective's. */
+static void show_awaited(struct rm_ring_thread *thread, word many, const word *a) {
+  int n = many ? (int)a[0] : 1;
+  for (int i = 0; i < n && i < MOST_REQUESTS; i++) {
+    word request = request_at(many ? a[1] : a[0], i);
+    struct persistent *of = persistent_of(request);
+    if (of && of->started) { /* the last time */
+      thread->comm_hash = of->hash;
+      thread->comm_seq = of->started - 1;
+      thread->rank = of->rank;
+      thread->nranks = of->nranks;
+      thread->flags = RM_HAVE_HASH | (of->rank >= 0 ? RM_HAVE_RANK : 0);
+      return;
+    }
+    unsigned int at = first_step(request) % BEGUN;
+    if (!request || __atomic_load_n(&begun[at].request, __ATOMIC_ACQUIRE) != request) continue;
     thread->comm_hash = begun[at].hash;
     thread->comm_seq = begun[at].comm_seq;
     thread->rank = begun[at].rank;
@@ -195,21 +309,31 @@ static struct comm *identify(int func, const word *a, struct rm_call *record) {
   if (comm->hash) record->flags |= RM_HAVE_HASH;
   if (comm->rank >= 0) record->flags |= RM_HAVE_RANK;
   if (!comm->counted || role == LOCAL || role == GROUP || known[func].kind == RM_MAKES_ALONE) return comm;
-  record->seq = __atomic_fetch_add(&comm->seqs[func], 1, __ATOMIC_RELAXED);
+  int counts_as = role == PERSISTS ? F_Barrier_init : func; /* these have one name */
+  record->seq = __atomic_fetch_add(&comm->seqs[counts_as], 1, __ATOMIC_RELAXED);
   record->flags |= RM_HAVE_SEQ;
   if (role != MESSAGE) record->comm_seq = __atomic_fetch_add(&comm->position, 1, __ATOMIC_RELAXED);
   return comm;
 }
 
-/* `site`: where it was called, which is where it returns to. */
-static int traced(int func, function call, const word *a, word site) {
+/* `site`: where it was called, which is where it returns to. `large`: RM_LARGE_COUNTS or 0. `starts`: of a
+ * persistent collective. */
+static int traced(int func, function call, const word *a, word site, unsigned char large, int starts) {
   int result, role = known[func].role;
   if (depth) return call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
   ring_once(make_ring);
   if (!ring) return call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
   depth = 1;
+  if (role == STARTS || role == REQUEST_FREE) {
+    if (role == REQUEST_FREE) persistent_ends(request_at(a[0], 0));
+    else persistent_start(known[func].kind, a, site);
+    result = call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
+    depth = 0;
+    return result;
+  }
   struct rm_ring_thread *thread = ring_own_thread();
   struct rm_call record = {.kind = RM_CALL, .func = (unsigned char)func, .rank = -1, .nranks = -1, .comm_seq = RM_NO_POSITION};
+  record.flags = large;
   struct comm *comm = identify(func, a, &record);
   record.site_high = (unsigned short)(site >> 32);
   record.site_low = (unsigned int)site;
@@ -224,7 +348,7 @@ static int traced(int func, function call, const word *a, word site) {
     thread->comm_hash = record.comm_hash;
     thread->rank = record.rank;
     thread->nranks = record.nranks;
-    thread->flags = record.flags & (RM_HAVE_HASH | RM_HAVE_RANK);
+    thread->flags = record.flags & (RM_HAVE_HASH | RM_HAVE_RANK | RM_LARGE_COUNTS);
     memcpy(thread->args, a, sizeof thread->args);
     if (any_begun && role == LOCAL && func >= F_Wait && func <= F_Waitsome) show_awaited(thread, (word)known[func].kind, a);
     __atomic_store_n(&thread->func, (unsigned int)func + 1, __ATOMIC_RELEASE);
@@ -240,6 +364,7 @@ static int traced(int func, function call, const word *a, word site) {
     if (role == INIT && result == 0) comms_begin();
     if (role == MAKES) comm_made(known[func].kind, comm, &record, a, made);
     if (role == BEGINS) request_begins(made, &record);
+    if (role == PERSISTS) persistent_made(starts, made, &record);
     if (role == GROUP && made && known[func].kind != RM_GROUP_FREE) group_made(known[func].kind, comm, a, made);
     if (role != GROUP) ring_write(&record);
   }
@@ -247,12 +372,28 @@ static int traced(int func, function call, const word *a, word site) {
   return result;
 }
 
-#define WRAP(symbol, func)                                                                                             \
+#define WRAP(symbol, func, large, starts)                                                                              \
   __attribute__((visibility("default"))) int symbol(word a, word b, word c, word d, word e, word f, word g, word h,    \
                                                     word i, word j, word k, word l) {                                  \
     static function next;                                                                                              \
     const word args[] = {a, b, c, d, e, f, g, h, i, j, k, l};                                                          \
-    return traced(func, next_of(#symbol, &next), args, (word)__builtin_return_address(0));                             \
+    return traced(func, next_of(#symbol, &next), args, (word)__builtin_return_address(0), large, starts);              \
   }
-#define X(name, role, comm, kind, made) WRAP(MPI_##name, F_##name) WRAP(PMPI_##name, F_##name)
+#define WRAP_BOTH(name, func, large, starts) WRAP(MPI_##name, func, large, starts) WRAP(PMPI_##name, func, large, starts)
+#define X(name, role, comm, kind, made) WRAP_BOTH(name, F_##name, 0, kind)
 FUNCTIONS(X)
+#undef X
+#define X(name) WRAP_BOTH(name##_c, F_##name, RM_LARGE_COUNTS, 0)
+LARGE(X)
+#undef X
+#define X(name, like, starts) WRAP_BOTH(name##_init, F_##like##_init, 0, F_##starts)
+PERSISTENT_ALIKE(X)
+#undef X
+#define X(name, like, starts) WRAP_BOTH(name##_init_c, F_##like##_init, RM_LARGE_COUNTS, F_##starts)
+PERSISTENT(X)
+#undef X
+/* Open MPI 4 has them by other names. */
+#define X(name, like, starts)                                                                                          \
+  WRAP(MPIX_##name##_init, F_##like##_init, 0, F_##starts) WRAP(PMPIX_##name##_init, F_##like##_init, 0, F_##starts)
+PERSISTENT(X)
+X(Barrier, Barrier, Ibarrier)

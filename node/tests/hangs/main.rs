@@ -49,6 +49,8 @@ const BY_EBPF: &[Case] = &[
     (Language::C, Mpi::Mpich, "ssend-ring"),
     (Language::C, Mpi::Open, "exit"),
     (Language::C, Mpi::Mpich, "stopped"),
+    (Language::C, Mpi::Open, "persistent"),
+    (Language::C, Mpi::Mpich, "persistent"),
     (Language::Fortran, Mpi::Open, "one-more"),
     (Language::Fortran, Mpi::Mpich, "split"),
     (Language::Fortran, Mpi::Mpich, "busy"),
@@ -73,6 +75,7 @@ const BY_SHIM: &[Case] = &[
     (Language::C, Mpi::Open, "create"),
     (Language::C, Mpi::Mpich, "rings"),
     (Language::C, Mpi::Open, "split"),
+    (Language::C, Mpi::Mpich, "persistent"),
     (Language::Fortran, Mpi::Mpich, "wrong-tag"),
     (Language::Python, Mpi::Open, "pipe"),
 ];
