@@ -318,7 +318,7 @@ static __noinline __u64 identity_of_made(struct thread_state *state, __u32 pid, 
   return identity;
 }
 
-/* What has no identity yet, as the library's structures are not known. */
+/* What has no identity yet: the library's structures were not known when the call began. */
 static __noinline int keep_unnamed(struct thread_state *state, const struct rm_comm_key *key) {
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie;
@@ -406,7 +406,7 @@ static __noinline int mpi_made(struct thread_state *state, __u32 pid, __u64 now,
   struct rm_comm info = {.rank = -1, .nranks = -1};
   info.hash = identity_of_made(state, pid, key.handle, mpi);
   if (info.hash) info.flags = RM_HAVE_HASH;
-  else if (mpi && !mpi->rank_at) keep_unnamed(state, &key);
+  else keep_unnamed(state, &key);
   if (kind == RM_MAKES_COPY) {
     info.rank = call->rank;
     info.nranks = call->nranks;
