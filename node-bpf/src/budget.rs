@@ -16,8 +16,8 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mi
 /// A period with less than this part of its allowance left has no slice.
 const LEAST: f64 = 0.2;
 
-/// What recording may take, in millionths: of the busiest rank's time, and, by the threads that
-/// record, of one core.
+/// What recording may take, in millionths of a core: in the rank that makes most calls, and in the
+/// threads that record, together. Where ranks fill all cores, those threads run instead of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     ppm: u32,
@@ -53,15 +53,6 @@ pub struct KeptBudget {
     pub recorded_ppm: u64,
 }
 
-/// What calls took since the last look, nanoseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Spent {
-    /// Of the rank that makes most of them.
-    pub(crate) rank_ns: f64,
-    /// Of the threads that record.
-    pub(crate) own_ns: f64,
-}
-
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -76,7 +67,8 @@ pub(crate) enum Change {
 pub(crate) struct Slices {
     budget: Budget,
     period: i64,
-    left: Spent,
+    /// Of the allowance, nanoseconds; below 0 it is owed.
+    left_ns: f64,
     off_until_ns: Option<i64>,
     looked_ns: i64,
     /// How long what is left lasts, as of the last look.
@@ -85,10 +77,8 @@ pub(crate) struct Slices {
 
 impl Slices {
     pub(crate) fn new(budget: Budget, now_ns: i64) -> Self {
-        let all = budget.allowance_ns();
-        let left = Spent { rank_ns: all, own_ns: all };
-        let period = now_ns.div_euclid(PERIOD_NS);
-        Self { budget, period, left, off_until_ns: None, looked_ns: now_ns, lasts: LOOK.0 }
+        let (left_ns, period) = (budget.allowance_ns(), now_ns.div_euclid(PERIOD_NS));
+        Self { budget, period, left_ns, off_until_ns: None, looked_ns: now_ns, lasts: LOOK.0 }
     }
 
     /// When it is to be asked again.
@@ -97,23 +87,18 @@ impl Slices {
         self.off_until_ns.unwrap_or_else(|| self.looked_ns.saturating_add(look))
     }
 
-    /// So much was spent up to now.
-    pub(crate) fn after(&mut self, now_ns: i64, spent: Spent) -> Option<Change> {
+    /// So much was spent since the last look.
+    pub(crate) fn after(&mut self, now_ns: i64, spent_ns: f64) -> Option<Change> {
         let period = now_ns.div_euclid(PERIOD_NS);
         // A clock that was set back begins anew.
         let periods = if period < self.period { 1 } else { period - self.period };
         let since_ns = now_ns.saturating_sub(self.looked_ns);
         (self.period, self.looked_ns) = (period, now_ns);
         let all = self.budget.allowance_ns();
-        let mut lasts_ns = f64::INFINITY;
-        for (left, spent) in [(&mut self.left.rank_ns, spent.rank_ns), (&mut self.left.own_ns, spent.own_ns)] {
-            *left = (*left - spent + all * periods as f64).min(all);
-            if spent > 0.0 {
-                lasts_ns = lasts_ns.min(left.max(0.0) * since_ns.max(1) as f64 / spent);
-            }
-        }
+        self.left_ns = (self.left_ns - spent_ns + all * periods as f64).min(all);
+        let left = self.left_ns;
+        let lasts_ns = if spent_ns > 0.0 { left.max(0.0) * since_ns.max(1) as f64 / spent_ns } else { f64::INFINITY };
         self.lasts = Duration::from_nanos(lasts_ns.min(PERIOD_NS as f64) as u64);
-        let left = self.left.rank_ns.min(self.left.own_ns);
         match self.off_until_ns {
             None if left <= 0.0 => {
                 let periods = ((LEAST * all - left) / all).ceil().max(1.0) as i64;
@@ -140,20 +125,20 @@ mod tests {
     const MS: i64 = 1_000_000;
     const PERCENT: f64 = 1.0;
 
-    /// A rank that loses `share(t)` of its time while its calls are recorded. Returns when slices
+    /// Recording that takes `share(t)` of a core while it is on. Returns when slices
     /// began and ended, and what was taken in each.
     fn run(until_ns: i64, percent: f64, share: impl Fn(i64) -> f64) -> Vec<(i64, i64, f64)> {
         let mut slices = Slices::new(Budget::percent(percent).unwrap(), 0);
         let (mut now, mut on, mut all) = (0, true, vec![(0, 0, 0.0)]);
         while now < until_ns {
             let next = slices.next_look_ns().max(now + MS);
-            let rank_ns = if on { (next - now) as f64 * share(now) } else { 0.0 };
+            let spent_ns = if on { (next - now) as f64 * share(now) } else { 0.0 };
             now = next;
             let of = all.last_mut().unwrap();
             if on {
-                (of.1, of.2) = (now, of.2 + rank_ns);
+                (of.1, of.2) = (now, of.2 + spent_ns);
             }
-            match slices.after(now, Spent { rank_ns, own_ns: rank_ns / 2.0 }) {
+            match slices.after(now, spent_ns) {
                 Some(Change::Off { until_ns }) => {
                     assert!(until_ns > now && until_ns % PERIOD_NS == 0);
                     on = false;
@@ -200,9 +185,8 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_back_ends_no_recording_for_good() {
         let mut slices = Slices::new(Budget::percent(PERCENT).unwrap(), 5_000 * PERIOD_NS);
-        let much = Spent { rank_ns: 2e8, own_ns: 0.0 };
-        assert!(matches!(slices.after(5_000 * PERIOD_NS + MS, much), Some(Change::Off { .. })));
-        assert_eq!(slices.after(MS, Spent::default()), Some(Change::On));
+        assert!(matches!(slices.after(5_000 * PERIOD_NS + MS, 2e8), Some(Change::Off { .. })));
+        assert_eq!(slices.after(MS, 0.0), Some(Change::On));
     }
 
     #[test]

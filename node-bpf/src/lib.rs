@@ -68,6 +68,7 @@ pub use cgroup::mount_point as cgroup_mount_point;
 pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};
 pub use config::{AfterRead, AttachMode, CaptureConfig};
 pub use error::Error;
+pub use functions::call_name;
 pub use host::Host;
 pub use loader::{ProbeStatus, kernel_objects};
 pub use nccl_hash::{HashStyle, comm_hash, split_hash, split_hash_text};

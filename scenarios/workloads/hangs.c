@@ -46,6 +46,9 @@
  * truth: fence            cause=1          asleep; the others are in a fence
  * truth: post             cause=1          asleep, and does not open its window for the one that starts
  * truth: win-making       cause=3          asleep, where the others make a window
+ * truth: self-send        circle=2         a synchronous send to itself
+ * truth: file-open        cause=3          asleep, where the others open a file
+ * truth: file-write       cause=1          asleep, where the others write to one
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -98,6 +101,14 @@ __attribute__((noinline)) static void read_pipe(void) {
 }
 
 static void reduce_all(MPI_Comm c) { AT("all_reduce"); MPI_Allreduce(a, b, SMALL, MPI_DOUBLE, MPI_SUM, c); }
+
+static MPI_File open_file(void) {
+  char path[4096];
+  MPI_File file;
+  snprintf(path, sizeof path, "%s/data", directory);
+  AT("file_open"); MPI_File_open(world, path, MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &file);
+  return file;
+}
 
 int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
@@ -355,6 +366,20 @@ int main(int argc, char **argv) {
     MPI_Win window;
     if (rank == 3) sleep_on();
     AT("win_create"); MPI_Win_create(a, sizeof a, sizeof *a, MPI_INFO_NULL, world, &window);
+  }
+  MODE("self-send") {
+    if (rank == 2) { AT("ssend"); MPI_Ssend(a, SMALL, MPI_DOUBLE, 2, 5, world); }
+    AT("barrier"); MPI_Barrier(world);
+  }
+  MODE("file-open") {
+    if (rank == 3) sleep_on();
+    open_file();
+  }
+  MODE("file-write") {
+    MPI_File file = open_file();
+    if (rank == 1) sleep_on();
+    AT("file_write_at_all"); MPI_File_write_at_all(file, rank * SMALL, a, SMALL, MPI_DOUBLE, MPI_STATUS_IGNORE);
+    AT("file_close"); MPI_File_close(&file);
   }
   if (!known) {
     fprintf(stderr, "hangs: no mode %s\n", argv[1]);

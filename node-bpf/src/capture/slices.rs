@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::MapHandle;
 use record::{LossCount, Record};
 
-use crate::budget::{Budget, Change, KeptBudget, Slices, Spent};
+use crate::budget::{Budget, Change, KeptBudget, Slices};
 use crate::clock;
 use crate::cost::Programs;
 use crate::discovery::Discovery;
@@ -153,8 +153,8 @@ impl Pacer {
         }));
     }
 
-    /// What calls took since the last time.
-    fn spent(&mut self, programs: &MapHandle, shared: &Shared) -> Spent {
+    /// What calls took since the last time, nanoseconds.
+    fn spent(&mut self, programs: &MapHandle, shared: &Shared) -> f64 {
         let now = Programs::of_calls(programs);
         let since = now.since(std::mem::replace(&mut self.programs, now));
         self.calls += since.entries();
@@ -169,7 +169,7 @@ impl Pacer {
         self.told.own_ns += own_ns;
         let part = if delivered > 0 { (calls as f64 / delivered as f64).min(1.0) } else { 0.0 };
         let switching_ns = std::mem::take(&mut self.switching).as_nanos() as f64;
-        Spent { rank_ns: since.taken_ns(self.trap_ns) * self.busiest + switching_ns, own_ns: own_ns as f64 * part }
+        since.taken_ns(self.trap_ns) * self.busiest + switching_ns + own_ns as f64 * part
     }
 }
 

@@ -43,6 +43,14 @@ fn index_of(name: &str) -> u8 {
     FUNCTIONS.iter().position(|function| function.name == name).map_or(u8::MAX, |at| at as u8)
 }
 
+/// The name that the `collectives` table has for calls of a library's function, by its symbol: where
+/// a stack has it, the thread is in such a call.
+#[must_use]
+pub fn call_name(symbol: &str) -> Option<&'static str> {
+    let function = FUNCTIONS.iter().find(|function| function.symbols.contains(&symbol))?;
+    function.role.is_recorded().then_some(function.name)
+}
+
 /// Flags of the cookie (`RM_COOKIE_…`).
 pub(crate) const COOKIE_HASH_MIX: u8 = 1;
 pub(crate) const COOKIE_MPI: u8 = 2;
@@ -158,6 +166,13 @@ mod tests {
         for api in [Api::Nccl, Api::Mpi, Api::Gloo] {
             assert!(counters(api).all(|counter| counter < COUNTERS || counter == NO_ARG));
         }
+    }
+
+    #[test]
+    fn calls_are_known_by_their_symbols() {
+        let names = ["MPI_Barrier", "PMPI_Allreduce", "ncclBcast", "MPI_Waitall"].map(call_name);
+        assert_eq!(names, [Some("barrier"), Some("all_reduce"), Some("broadcast"), Some("wait_all")]);
+        assert_eq!(["main", "MPI_Comm_group", "ncclGetUniqueId"].map(call_name), [None; 3]);
     }
 
     #[test]

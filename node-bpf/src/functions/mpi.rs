@@ -136,6 +136,11 @@ const fn starts(symbols: &'static [&'static str], kind: u8) -> Function {
     unnumbered(requests(kind, Function { api: Api::Mpi, ..state(symbols, "start", Role::MpiStarts, 0) }))
 }
 
+/// A collective on an open file, argument 0.
+const fn on_file(symbols: &'static [&'static str], name: &'static str, count: u8, datatype: u8) -> Function {
+    Function { args: if datatype == 0 { 1 } else { datatype + 1 }, ..mpi(symbols, name, count, datatype, 0) }
+}
+
 const fn frees(symbols: &'static [&'static str], name: &'static str) -> Function {
     // its argument is the address of the handle
     Function { api: Api::Mpi, comm: Comm::At(0), ..state(symbols, name, Role::MpiFree, 1) }
@@ -290,6 +295,19 @@ pub(super) const FUNCTIONS: &[Function] = &[
     unnumbered(mpi(named!("Win_unlock_all"), "win_unlock_all", 0, 0, 0)),
     root(0, unnumbered(mpi(named!("Win_flush"), "win_flush", 0, 0, 1))),
     unnumbered(mpi(named!("Win_flush_all"), "win_flush_all", 0, 0, 0)),
+    makes(named!("File_open"), "file_open", COPY, 0, 4),
+    frees(named!("File_close"), "file_close"),
+    on_file(named!("File_set_view"), "file_set_view", 0, 0),
+    on_file(named!("File_set_size"), "file_set_size", 0, 0),
+    on_file(named!("File_preallocate"), "file_preallocate", 0, 0),
+    on_file(named!("File_set_atomicity"), "file_set_atomicity", 0, 0),
+    on_file(named!("File_sync"), "file_sync", 0, 0),
+    on_file(named!("File_read_all"), "file_read_all", 2, 3),
+    on_file(named!("File_write_all"), "file_write_all", 2, 3),
+    on_file(named!("File_read_at_all"), "file_read_at_all", 3, 4),
+    on_file(named!("File_write_at_all"), "file_write_at_all", 3, 4),
+    on_file(named!("File_read_ordered"), "file_read_ordered", 2, 3),
+    on_file(named!("File_write_ordered"), "file_write_ordered", 2, 3),
     group(named!("Comm_group"), GROUP_OF_COMM, 1),
     group(named!("Comm_remote_group"), GROUP_OF_REMOTE, 1),
     group(named!("Group_incl"), GROUP_INCL, 3),

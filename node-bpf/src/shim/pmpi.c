@@ -68,6 +68,12 @@ enum { NONE = -1, WORLD = -2 };
   X(Win_start, LOCAL, 2, 0, NONE) X(Win_complete, LOCAL, 0, 0, NONE) X(Win_wait, LOCAL, 0, 0, NONE)                     \
   X(Win_lock, LOCAL, 3, 0, NONE) X(Win_lock_all, LOCAL, 1, 0, NONE) X(Win_unlock, LOCAL, 1, 0, NONE)                    \
   X(Win_unlock_all, LOCAL, 0, 0, NONE) X(Win_flush, LOCAL, 1, 0, NONE) X(Win_flush_all, LOCAL, 0, 0, NONE)              \
+  X(File_open, MAKES, 0, RM_MAKES_COPY, 4) X(File_close, FREES, 0, 0, NONE) X(File_set_view, COLLECTIVE, 0, 0, NONE)    \
+  X(File_set_size, COLLECTIVE, 0, 0, NONE) X(File_preallocate, COLLECTIVE, 0, 0, NONE)                                  \
+  X(File_set_atomicity, COLLECTIVE, 0, 0, NONE) X(File_sync, COLLECTIVE, 0, 0, NONE)                                    \
+  X(File_read_all, COLLECTIVE, 0, 0, NONE) X(File_write_all, COLLECTIVE, 0, 0, NONE)                                    \
+  X(File_read_at_all, COLLECTIVE, 0, 0, NONE) X(File_write_at_all, COLLECTIVE, 0, 0, NONE)                              \
+  X(File_read_ordered, COLLECTIVE, 0, 0, NONE) X(File_write_ordered, COLLECTIVE, 0, 0, NONE)                            \
   X(Comm_group, GROUP, 0, RM_GROUP_OF_COMM, 1) X(Comm_remote_group, GROUP, 0, RM_GROUP_OF_REMOTE, 1)                    \
   X(Group_incl, GROUP, NONE, RM_GROUP_INCL, 3) X(Group_excl, GROUP, NONE, RM_GROUP_EXCL, 3)                             \
   X(Group_range_incl, GROUP, NONE, RM_GROUP_RANGE_INCL, 3) X(Group_range_excl, GROUP, NONE, RM_GROUP_RANGE_EXCL, 3)     \

@@ -29,7 +29,7 @@ const PORT: u16 = 28028;
 /// Longest that an answer is waited for: the job's processes have two seconds of it.
 const PATIENCE: Duration = Duration::from_secs(6);
 /// What `annotations.attributes` calls the source of these notes.
-pub(super) const SOURCE: &str = "nccl-ras";
+const SOURCE: &str = "nccl-ras";
 /// Longest note, bytes.
 const MOST_NOTE: usize = 4_096;
 
@@ -55,6 +55,15 @@ pub(super) async fn keep(shared: &Shared, report: &Report, stop: &CancellationTo
     text.truncate(MOST_NOTE); // it is ASCII
     let attributes = json!({"source": SOURCE, "rank": who.rank, "pid": pid}).to_string();
     store.ingest().annotation(Annotation { ts_ns: unix_now_ns(), text, attributes, uid: None });
+}
+
+/// Asks for what was kept of a hang since `since_ns` of a process: when, and what NCCL said.
+pub(super) fn kept_sql(pid: i64, since_ns: i64) -> String {
+    // notes of people have their user
+    format!(
+        "SELECT ts_ns, text FROM annotations WHERE ts_ns >= {since_ns} AND uid IS NULL AND \
+         json_extract(attributes, '$.source') = '{SOURCE}' AND json_extract(attributes, '$.pid') = {pid} ORDER BY ts_ns LIMIT 1"
+    )
 }
 
 fn said(status: &Status) -> String {

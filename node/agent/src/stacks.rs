@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use explain::stacks::{self, MemberStacks, OwnWalks, Plan, ProcessProfile, Sampler, ShortReason, StacksAnswer, Unread};
+use explain::stacks::{self, Limits, MemberStacks, OwnWalks, Plan, ProcessProfile, Sampler, ShortReason, StacksAnswer, Unread};
 use futures::StreamExt;
 use gossip::Member;
 use model::wire::{Request, Response};
@@ -61,12 +61,16 @@ struct RankProfile {
 pub(super) struct Stacks {
     recording: Arc<Recording>,
     sampler: Arc<Mutex<(Sampler, Walks)>>,
+    /// For native frames of all programs.
+    native: Arc<Mutex<(Sampler, Walks)>>,
     one_at_a_time: Semaphore,
 }
 
 impl Stacks {
     pub(super) fn new(recording: Arc<Recording>) -> Self {
-        Self { recording, sampler: Arc::default(), one_at_a_time: Semaphore::new(1) }
+        let native = Sampler::new(Limits { native: true, ..Limits::default() });
+        let native = Arc::new(Mutex::new((native, Walks::default())));
+        Self { recording, sampler: Arc::default(), native, one_at_a_time: Semaphore::new(1) }
     }
 
     /// The response to [`Request::Stacks`] of a requester who may see the processes of `viewer`, or
@@ -132,7 +136,7 @@ impl Stacks {
         // Dropped with the request, it ends the thread below.
         let stop = cancelled.child_token();
         let _stop_on_return = stop.clone().drop_guard();
-        let sampler = Arc::clone(&self.sampler);
+        let sampler = Arc::clone(if wanted.native { &self.native } else { &self.sampler });
         let until = deadline.checked_sub(WAY_BACK).unwrap_or(deadline);
         let sampled = tokio::task::spawn_blocking(move || {
             let over = || stop.is_cancelled() || Instant::now() >= until;

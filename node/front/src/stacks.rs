@@ -25,6 +25,7 @@ pub fn run(mut args: StacksArgs, connector: &dyn Connector) -> anyhow::Result<Ex
             ranks: args.ranks.clone().map(|ranks| ranks.0).unwrap_or_default(),
             children: args.children,
             all_threads: args.all_threads,
+            native: false,
             samples: args.samples,
             every_ms: u32::try_from(millis(args.every)).unwrap_or(u32::MAX),
         },

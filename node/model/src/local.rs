@@ -227,6 +227,9 @@ pub struct StacksWanted {
     pub children: bool,
     /// All threads, not the first of each process only.
     pub all_threads: bool,
+    /// Of programs in Python, too, the functions of C, … and not those of Python.
+    #[serde(default)]
+    pub native: bool,
     /// Samples of each process.
     pub samples: u32,
     /// Time between two samples, milliseconds.

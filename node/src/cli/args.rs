@@ -89,7 +89,7 @@ pub(super) struct UpArgs {
     /// Record only tasks in this cgroup (v2) and below
     #[arg(long, value_name = "PATH")]
     pub(super) cgroup: Option<PathBuf>,
-    /// What recording calls may take of a rank's time, and the threads that record of one core: a
+    /// What recording calls may take of one core, in the busiest rank and in the agent together: a
     /// share such as 1%, or none. Where calls come too fast for it they are recorded in time
     /// slices (docs/capture.md)
     #[arg(long, value_name = "SHARE", default_value = "none", value_parser = parse_budget)]

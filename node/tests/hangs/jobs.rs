@@ -2,11 +2,13 @@
 //! where a host is a cgroup; without root by the shim, where it is a directory of rings.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::common::jobs::{Cgroups, workloads_in};
 use crate::common::{Lab, rankmesh, stderr, stdout, wait_for};
+use crate::ras;
 use crate::truth::{Language, Truth};
 
 pub(crate) const AGENTS: [&str; 2] = ["h1", "h2"];
@@ -41,6 +43,8 @@ pub(crate) struct Hosts {
     seen: Seen,
     cgroups: Cgroups,
     programs: PathBuf,
+    /// Where what stands in for NCCL's RAS answers.
+    ras: SocketAddr,
 }
 
 impl Hosts {
@@ -54,7 +58,7 @@ impl Hosts {
             Seen::ByEbpf => crate::common::jobs::start_agents(&mut lab, &cgroups, &AGENTS),
             Seen::ByShim => start_without_root(&mut lab),
         }
-        let hosts = Self { lab, seen, cgroups, programs };
+        let hosts = Self { lab, seen, cgroups, programs, ras: ras::start() };
         hosts.compile();
         hosts
     }
@@ -127,6 +131,7 @@ impl Hosts {
         command.args(["-c", &exec, "sh"]).args(launcher(language, mpi)).args([&ranks.to_string(), "sh", "-c", &script]);
         // What waits in MPI lets others have the CPU.
         command.env("OMPI_MCA_mpi_yield_when_idle", "1").env("MPIR_CVAR_POLLS_BEFORE_YIELD", "1");
+        command.env("NCCL_RAS_ADDR", self.ras.to_string());
         command.env("NCCL_SIM_TIMEOUT_MS", "3600000").env("HOME", &directory).env("TMPDIR", &directory);
         let log = File::create(directory.join("log")).expect("a file");
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);

@@ -69,14 +69,7 @@ pub(super) async fn hang(requester: &Requester<'_>, hang: &Hang, is_now: bool, f
 
 /// What NCCL itself said of a hang since `since_ns`, where it was asked in a rank's process.
 async fn of_nccl(requester: &Requester<'_>, who: &RankRef, since_ns: i64) -> Option<Link> {
-    let source = crate::ras::SOURCE;
-    // notes of people have their user
-    let sql = format!(
-        "SELECT ts_ns, text FROM annotations WHERE ts_ns >= {since_ns} AND uid IS NULL AND \
-         json_extract(attributes, '$.source') = '{source}' AND json_extract(attributes, '$.pid') = {} ORDER BY ts_ns LIMIT 1",
-        who.pid
-    );
-    let rows = requester.shown(sql, &who.node).await.ok()?;
+    let rows = requester.shown(crate::ras::kept_sql(who.pid, since_ns), &who.node).await.ok()?;
     match rows.first()?.as_slice() {
         [Value::Integer(ts_ns), Value::Text(text)] => Some(Link {
             at_ns: Some(*ts_ns),

@@ -168,7 +168,9 @@ impl Feed {
             Record::Collective(call) if call.ret.is_none() => {}
             Record::Collective(call) => {
                 let mut state = self.state();
-                if call.tier > 0 {
+                if time_use::starts_or_ends(call.func) {
+                    // Nothing is told of it by when ranks enter it.
+                } else if call.tier > 0 {
                     let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
                     let entry_ns = call.ts_ns.saturating_sub(shift_ns);
                     let rank = call.rank.filter(|_| call.comm_hash.is_some());
@@ -179,7 +181,7 @@ impl Feed {
                     state.meter.enqueued(call.pid, pair);
                 }
                 let (Some(rank), Some(comm_hash)) = (call.rank, call.comm_hash) else {
-                    if time_use::names_no_communicator(call.func) {
+                    if time_use::names_no_communicator(call.func) || time_use::starts_or_ends(call.func) {
                         return;
                     }
                     state.collector.unplaced();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use digest::time_use::job_key;
 use explain::difference::program_place;
 use explain::stacks::MemberStacks;
+use model::cells::text;
 use model::{StacksWanted, StragglersQuestion};
 use query_planner::Value;
 use verdicts::tail::{Reaching, pairs_sql, reached_sql};
@@ -14,7 +15,7 @@ use verdicts::{Input, JobRank, RankRef, Report, Span, Verdict, point_to_point};
 
 use super::super::asking::Asking;
 use super::super::explain::sees_processes;
-use super::super::{Shared, stacks};
+use super::super::{Shared, ras, stacks};
 
 /// Below this waiting time nothing is asked.
 const LONG_NS: i64 = 1_000_000_000;
@@ -23,10 +24,10 @@ const BACK_NS: i64 = 24 * 3_600_000_000_000;
 /// Ranks whose places are asked for, at most.
 const MOST_PLACES: usize = 16;
 /// Longest that these are waited for.
-const PATIENCE: Duration = Duration::from_millis(1_500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(1_500);
 /// Samples of ranks that do not move, and the time between two of them, milliseconds.
 const SAMPLES: u32 = 2;
-const EVERY_MS: u32 = 10;
+pub(super) const EVERY_MS: u32 = 10;
 
 /// How far processes got on the communicators where somebody waits for long; nothing where nobody
 /// does.
@@ -112,11 +113,12 @@ fn ranks(rows: &[Vec<Value>], job: Option<&str>) -> Vec<JobRank> {
     last.into_values().collect()
 }
 
-/// Where the ranks that a hang is about stand in their programs, and where calls that do not belong
-/// together were made.
-pub(super) async fn add_places(asking: Asking<'_>, live: Option<&Shared>, report: &mut Report) {
+/// Where the ranks that a hang is about stand in their programs, where calls that do not belong
+/// together were made, and what NCCL said.
+pub(super) async fn add_witnesses(asking: Asking<'_>, live: Option<&Shared>, report: &mut Report) {
     let Verdict::Hang(hang) = &mut report.verdict else { return };
     let asking = asking.within(PATIENCE);
+    let mut inside: Vec<bool> = Vec::new();
     if let Some(of) = &mut hang.differing
         && let Ok(comm) = u64::from_str_radix(&of.comm_hash, 16)
     {
@@ -129,17 +131,25 @@ pub(super) async fn add_places(asking: Asking<'_>, live: Option<&Shared>, report
         let mut sites: BTreeMap<(String, i64), String> = BTreeMap::new();
         for row in &rows {
             if let [Value::Text(node), Value::Integer(pid), Value::Text(site)] = row.as_slice() {
-                let text = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
-                sites.insert((text(node), *pid), text(site));
+                let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+                sites.insert((shown(node), *pid), shown(site));
             }
         }
         for call in &mut of.calls {
             call.site = call.ranks.iter().find_map(|who| sites.get(&(who.node.clone(), who.pid)).cloned());
         }
+        // Where who has left the call stands now is not where it was made.
+        inside = of.calls.iter().map(|call| call.site.is_none()).collect();
+        of.calls.iter_mut().for_each(|call| call.site = call.site.take().filter(|site| !is_bare_address(site)));
+    }
+    if let Some(waiting) = hang.waiting.first() {
+        let sql = ras::kept_sql(waiting.who.pid, hang.since_ns.unwrap_or(0));
+        let rows = asking.rows(sql, std::slice::from_ref(&waiting.who.node)).await.map(|(rows, _)| rows);
+        hang.nccl = rows.unwrap_or_default().first().map(|row| text(row, 1));
     }
     let Some(shared) = live.filter(|_| sees_processes(asking.caller)) else { return };
-    let without_site = hang.differing.iter().flat_map(|of| &of.calls).filter(|call| call.site.is_none());
-    let of_calls = without_site.filter_map(|call| call.ranks.first());
+    let of_calls = hang.differing.iter().flat_map(|of| &of.calls).zip(&inside).filter(|(_, inside)| **inside);
+    let of_calls = of_calls.filter_map(|(call, _)| call.ranks.first());
     let edges = hang.circles.iter().flatten().map(|edge| &edge.who);
     let who = of_calls.chain(hang.missing.iter().map(|m| &m.who)).chain(edges);
     let who: BTreeSet<RankRef> = who.take(MOST_PLACES).cloned().collect();
@@ -147,26 +157,41 @@ pub(super) async fn add_places(asking: Asking<'_>, live: Option<&Shared>, report
     let at = |who: &RankRef| places.get(&(who.node.clone(), who.pid)).cloned();
     hang.missing.iter_mut().for_each(|m| m.line = at(&m.who));
     hang.circles.iter_mut().flatten().for_each(|edge| edge.line = at(&edge.who));
-    for call in hang.differing.iter_mut().flat_map(|of| &mut of.calls).filter(|call| call.site.is_none()) {
+    let differing = hang.differing.iter_mut().flat_map(|of| &mut of.calls).zip(&inside);
+    for (call, _) in differing.filter(|(_, inside)| **inside) {
         call.site = call.ranks.first().and_then(at);
     }
 }
 
-/// Where processes stand, by node and process.
-async fn places(asking: Asking<'_>, shared: &Shared, who: &BTreeSet<RankRef>) -> BTreeMap<(String, i64), String> {
-    let mut nodes: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-    for of in who {
-        nodes.entry(&of.node).or_default().extend(u32::try_from(of.rank));
-    }
+/// A place in a library without symbols, such as a language's bindings: no line of the program.
+fn is_bare_address(site: &str) -> bool {
+    site.contains(".so") && !site.contains('(')
+}
+
+/// The stacks of ranks of some nodes; what cannot be had is left out.
+pub(super) async fn stacks_of(
+    asking: Asking<'_>,
+    shared: &Shared,
+    wanted: BTreeMap<&str, StacksWanted>,
+) -> Vec<MemberStacks> {
     let viewer = asking.caller.access.viewer();
-    let asked = nodes.into_iter().map(|(node, ranks)| async move {
-        let wanted = StacksWanted { samples: SAMPLES, every_ms: EVERY_MS, ranks, ..StacksWanted::default() };
+    let asked = wanted.into_iter().map(|(node, wanted)| async move {
         stacks::of_node(shared, node, &wanted, viewer, asking.deadline, asking.cancelled).await.unwrap_or_default()
     });
-    let found = futures::future::join_all(asked).await.into_iter().flatten();
+    futures::future::join_all(asked).await.into_iter().flatten().collect()
+}
+
+/// Where processes stand, by node and process.
+async fn places(asking: Asking<'_>, shared: &Shared, who: &BTreeSet<RankRef>) -> BTreeMap<(String, i64), String> {
+    let mut nodes: BTreeMap<&str, StacksWanted> = BTreeMap::new();
+    for of in who {
+        let few = || StacksWanted { samples: SAMPLES, every_ms: EVERY_MS, ..StacksWanted::default() };
+        nodes.entry(&of.node).or_insert_with(few).ranks.extend(u32::try_from(of.rank));
+    }
+    let found = stacks_of(asking, shared, nodes).await;
     let place = |of: MemberStacks| {
         let stack = of.stacks.iter().max_by_key(|stack| stack.count)?;
         Some(((of.member.node.clone(), i64::from(of.member.pid)), program_place(&stack.frames)?))
     };
-    found.filter_map(place).collect()
+    found.into_iter().filter_map(place).collect()
 }

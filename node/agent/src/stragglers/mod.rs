@@ -240,7 +240,7 @@ async fn from_stores(
     (input.in_calls, input.syncing) = (open, waits);
     let missed_until = slices::missed_until(asking, question, span.until_ns).await;
     let untold = match live {
-        Some(_) => slices::leave_out_what_cannot_be_told(asking, question, &missed_until, &mut input).await,
+        Some(shared) => slices::add_missed_calls(asking, shared, question, &missed_until, &mut input).await,
         None => None,
     };
     let counted_from_ns = missed_until.values().copied().max();
@@ -276,7 +276,7 @@ async fn from_stores(
     }
     let silent = BTreeSet::new();
     let gathered = add_causes(asking, &mut report, &silent).await;
-    hangs::add_places(asking, live, &mut report).await;
+    hangs::add_witnesses(asking, live, &mut report).await;
     let after = example(&report, gathered.as_ref()) + &past_findings::lines(&findings, more);
     let (text, all) = texts(&report, &after);
     let sql = verdicts::show_sql(&report);
@@ -393,7 +393,7 @@ async fn from_standing(
     let silent = shared.standing.silent_judges(current.job);
     let asking = Asking { coordinator: &shared.coordinator, caller: &Caller::agent(), deadline, cancelled };
     let gathered = add_causes(asking.within(CAUSE_PATIENCE), &mut report, &silent).await;
-    hangs::add_places(asking.within(CAUSE_PATIENCE), Some(shared), &mut report).await;
+    hangs::add_witnesses(asking.within(CAUSE_PATIENCE), Some(shared), &mut report).await;
     let about = current.about();
     report.coverage.notes.extend(silent.iter().map(|judge| format!("{judge}, a judge of the job, does not answer")));
     let mut after = example(&report, gathered.as_ref());

@@ -4,13 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::StragglersQuestion;
+use explain::stacks::{CountedStack, Frame, MemberStacks};
 use model::cells::{integer, text};
+use model::{StacksWanted, StragglersQuestion};
 use query_planner::Value;
 use record::LossCount;
-use verdicts::{ClockOffset, Input, Process, Span};
+use verdicts::{ClockOffset, InCall, Input, Process, Rules, Span};
 
+use super::super::Shared;
 use super::super::asking::Asking;
+use super::super::explain::sees_processes;
+use super::hangs::{EVERY_MS, PATIENCE, stacks_of};
 
 /// How far back it is looked for calls that were missed: a rank may be in one since then.
 const BACK_NS: i64 = 24 * 3_600_000_000_000;
@@ -117,10 +121,12 @@ pub(super) async fn missed_until(
     rows.iter().filter_map(|row| Some((text(row, 0), integer(row, 1)?))).collect()
 }
 
-/// Where some rank may be in a call whose beginning was missed, nothing can be said of who waits for
-/// whom: takes what is known out of the input, and says why.
-pub(super) async fn leave_out_what_cannot_be_told(
+/// Adds the calls whose beginnings were missed: where a process has ended none since the present
+/// slice began, its stack says which call it is in. Where that cannot be had, nothing can be said of
+/// who waits for whom: takes what is known out of the input. What is to be said of either.
+pub(super) async fn add_missed_calls(
     asking: Asking<'_>,
+    shared: &Shared,
     question: &StragglersQuestion,
     missed_until: &BTreeMap<String, i64>,
     input: &mut Input,
@@ -128,6 +134,42 @@ pub(super) async fn leave_out_what_cannot_be_told(
     if missed_until.is_empty() {
         return None;
     }
+    let silent = silent(asking, question, missed_until, input).await?;
+    if silent.is_empty() {
+        return None;
+    }
+    let long = |missed_ns: &i64| input.until_ns.saturating_sub(*missed_ns) >= Rules::default().hang_ns;
+    let mut unread = silent.len();
+    if silent.values().all(long) && sees_processes(asking.caller) {
+        let calls = calls_by_stacks(asking, shared, question, &silent).await;
+        unread -= calls.len();
+        if unread == 0 {
+            let since_ns = silent.values().copied().max().unwrap_or_default();
+            let found = calls.into_iter().flatten();
+            input.in_calls.extend(found);
+            return Some(format!(
+                "calls were recorded in slices (up --budget): what {} processes are in is by their stacks, and began \
+                 before {}",
+                silent.len(),
+                store::show_time(since_ns)
+            ));
+        }
+    }
+    (input.in_calls, input.syncing) = (Vec::new(), Vec::new());
+    Some(format!(
+        "calls were recorded in slices (up --budget), and {unread} processes have ended no call in the present one: \
+         whether ranks hang in calls that began before cannot be told yet (rankmesh stacks shows where they are)"
+    ))
+}
+
+/// The ranks' processes that have ended no call since the present slice began, and are in none that
+/// began in it; and when it began. None where that cannot be asked.
+async fn silent(
+    asking: Asking<'_>,
+    question: &StragglersQuestion,
+    missed_until: &BTreeMap<String, i64>,
+    input: &Input,
+) -> Option<BTreeMap<Process, i64>> {
     let back_ns = input.until_ns.saturating_sub(BACK_NS);
     let asked = [
         "SELECT node, pid, max(start_ns) FROM processes WHERE rank IS NOT NULL AND world_size > 1 GROUP BY node, pid"
@@ -147,20 +189,65 @@ pub(super) async fn leave_out_what_cannot_be_told(
     }
     let [began, ended, called] = of_each.as_slice() else { return None };
     let in_calls: BTreeSet<Process> = input.in_calls.iter().map(|call| (Arc::clone(&call.node), call.pid)).collect();
-    let is_unknown = |process: &Process, began_ns: i64| {
-        let Some(missed_ns) = missed_until.get(&*process.0) else { return false };
+    let missed_by = |(process, began_ns): (&Process, &i64)| {
+        let missed_ns = *missed_until.get(&*process.0)?;
         let since = |times: &Times, ns: i64| times.get(process).is_some_and(|at_ns| *at_ns >= ns);
-        began_ns < *missed_ns && !since(ended, began_ns) && !since(called, *missed_ns) && !in_calls.contains(process)
+        let is_silent = *began_ns < missed_ns && !since(ended, *began_ns) && !since(called, missed_ns);
+        (is_silent && !in_calls.contains(process)).then(|| (process.clone(), missed_ns))
     };
-    let unknown = began.iter().filter(|(process, ns)| is_unknown(process, **ns)).count();
-    if unknown == 0 {
-        return None;
+    Some(began.iter().filter_map(missed_by).collect())
+}
+
+/// Of those whose stacks can be read: the call that each is in, none where it is in none.
+async fn calls_by_stacks(
+    asking: Asking<'_>,
+    shared: &Shared,
+    question: &StragglersQuestion,
+    silent: &BTreeMap<Process, i64>,
+) -> Vec<Option<InCall>> {
+    let all = || StacksWanted {
+        job: question.job.clone(),
+        all_threads: true,
+        native: true,
+        samples: 1,
+        every_ms: EVERY_MS,
+        ..StacksWanted::default()
+    };
+    let nodes = silent.keys().map(|(node, _)| (&**node, all())).collect();
+    let threads = stacks_of(asking.within(PATIENCE), shared, nodes).await;
+    let mut by_process: BTreeMap<(&str, i64), Vec<&MemberStacks>> = BTreeMap::new();
+    for thread in &threads {
+        by_process.entry((&thread.member.node, i64::from(thread.member.pid))).or_default().push(thread);
     }
-    (input.in_calls, input.syncing) = (Vec::new(), Vec::new());
-    Some(format!(
-        "calls were recorded in slices (up --budget), and {unknown} processes have ended no call in the present one: \
-         whether ranks hang in calls that began before cannot be told (rankmesh stacks shows where they are)"
-    ))
+    let call = |((node, pid), since_ns): (&Process, &i64)| {
+        let func = call_by_stacks(by_process.get(&(&**node, *pid))?)?;
+        Some(func.map(|func| InCall {
+            node: Arc::clone(node),
+            pid: *pid,
+            func: func.into(),
+            since_ns: *since_ns,
+            ..InCall::default()
+        }))
+    };
+    silent.iter().filter_map(call).collect()
+}
+
+/// The call that a process is in by the stacks of its threads; the inner none where it is in none,
+/// the outer one where the stack of its first thread says nothing for certain.
+fn call_by_stacks(threads: &[&MemberStacks]) -> Option<Option<&'static str>> {
+    let frames = threads.iter().flat_map(|thread| &thread.stacks).flat_map(|stack| &stack.frames);
+    let call = |frame: &Frame| match frame {
+        Frame::Native { function, .. } => node_bpf::call_name(function),
+        Frame::Python { .. } | Frame::ReturnProbe => None,
+    };
+    if let Some(func) = frames.into_iter().find_map(call) {
+        return Some(Some(func));
+    }
+    let is_whole = |stack: &CountedStack| {
+        !stack.inner_missing && !stack.outer_missing && !stack.frames.contains(&Frame::ReturnProbe)
+    };
+    let first = threads.iter().find(|thread| thread.member.tid == thread.member.pid)?;
+    (!first.stacks.is_empty() && first.stacks.iter().all(is_whole)).then_some(None)
 }
 
 /// A time of each process.

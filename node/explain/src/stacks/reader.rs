@@ -110,7 +110,9 @@ impl StackReader {
                 reason: "it has no memory of its own (a kernel thread)".into(),
             });
         }
-        if let Some(interpreter) = find(pid, &mappings, &mut self.files)? {
+        if !self.limits.native
+            && let Some(interpreter) = find(pid, &mappings, &mut self.files)?
+        {
             let reader = PythonReader::new(pid, interpreter);
             // Programs link libpython and never start it, as LAMMPS does.
             if reader.is_started() {

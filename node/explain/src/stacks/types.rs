@@ -15,11 +15,13 @@ pub struct Limits {
     pub name_bytes: usize,
     /// Different stacks kept of one thread in a profile.
     pub stacks: usize,
+    /// Of programs in Python, too, the functions of C, … and not those of Python.
+    pub native: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { frames: 256, threads: 256, name_bytes: 256, stacks: 64 }
+        Limits { frames: 256, threads: 256, name_bytes: 256, stacks: 64, native: false }
     }
 }
 

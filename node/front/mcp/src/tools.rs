@@ -270,6 +270,7 @@ impl Toolbox {
             ranks: ranks.map(|ranks| ranks.0).unwrap_or_default(),
             children: asked.children,
             all_threads: false,
+            native: false,
             samples: 20,
             every_ms: 50,
         };

@@ -69,7 +69,7 @@ impl<'a> Circles<'a> {
                 }
                 if vertex >= self.people {
                     next.extend(&self.leads_to[vertex]);
-                } else if vertex != who {
+                } else if vertex != who || self.waits[at].leads_to.contains(&who) {
                     steps.push((at, vertex));
                 }
             }

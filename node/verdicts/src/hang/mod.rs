@@ -219,6 +219,9 @@ pub struct Hang {
     /// Ranks that wait in calls of which it is not known for whom, and that others wait for.
     #[serde(default)]
     pub unclear: Vec<Waiting>,
+    /// What NCCL itself says of its communicators, where it was asked: a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nccl: Option<String>,
     /// The ranks that wait, longest first.
     pub waiting: Vec<Waiting>,
     /// Since when nothing moves: the latest of the waits' beginnings, Unix nanoseconds of the

@@ -133,6 +133,7 @@ impl<'a> Search<'a> {
             not_heard: not_heard.collect(),
             jammed: jams,
             unclear,
+            nccl: None,
             since_ns: all.iter().filter_map(|w| w.since_ns).max(),
             waiting: all,
         })

@@ -180,9 +180,8 @@ impl<'a> Waits<'a> {
         }
         self.waiting.insert(wait.who);
         match people.at.get(&(comm, peer)) {
-            Some(other) if *other != wait.who => wait.leads_to.push(*other),
-            // To itself.
-            Some(_) => return false,
+            // A message to itself leads to itself.
+            Some(other) => wait.leads_to.push(*other),
             None => {
                 self.for_absent.insert(wait.who);
                 if wait.is_long {

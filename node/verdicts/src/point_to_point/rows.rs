@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use causes::off_cpu_kinds;
-use digest::time_use::{Call, Enqueued, Meter, job_key, names_no_communicator};
+use digest::time_use::{Call, Enqueued, Meter, job_key, names_no_communicator, starts_or_ends};
 use observed::{ClockOffset, Coupling, Input, Kind, Names, RankRef, SyncCall, TimeUse, parallel, quoted};
 use query_planner::Value;
 
@@ -75,6 +75,9 @@ impl Rows {
             return true;
         };
         let func = String::from_utf8_lossy(func);
+        if starts_or_ends(&func) {
+            return func != "init";
+        }
         if integer(Some(tier)).unwrap_or(0) == 0 {
             let pair = Coupling::of(&func) == Coupling::Pair;
             self.unscored |= pair;

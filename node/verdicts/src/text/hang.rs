@@ -72,6 +72,9 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
         ));
         line(out, 0, &text);
     }
+    if let Some(said) = &hang.nccl {
+        line(out, 0, &format!("{said}."));
+    }
     let calls = grouped(&hang.waiting);
     let shown = rows.of(calls.len());
     for waits in &calls[..shown] {
@@ -182,7 +185,8 @@ fn what(of: &DifferentCall) -> String {
 
 /// Ranks that wait for each other.
 fn circle(edges: &[Edge], rows: Rows, out: &mut String) {
-    line(out, 0, "They wait for each other in a circle:");
+    let head = if edges.len() == 1 { "A rank waits for itself:" } else { "They wait for each other in a circle:" };
+    line(out, 0, head);
     let shown = rows.of(edges.len());
     for edge in &edges[..shown] {
         let at = edge.line.as_ref().map_or_else(String::new, |at| format!(", at {at}"));

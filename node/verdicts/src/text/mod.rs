@@ -384,7 +384,7 @@ fn end(report: &Report, out: &mut String) {
     let at = clock(last_ns);
     if e.ended {
         let _ = writeln!(out, "The job has ended: its last call ended at {at}.");
-    } else if e.is_silent {
+    } else if e.is_silent && !matches!(report.verdict, Verdict::Hang(_)) {
         let before = duration(e.until_ns.saturating_sub(last_ns));
         let _ = writeln!(
             out,

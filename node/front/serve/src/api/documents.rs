@@ -162,6 +162,7 @@ pub(super) async fn stacks(
             ranks: ranks.map(|ranks| ranks.0).unwrap_or_default(),
             children: params.children,
             all_threads: params.all_threads,
+            native: false,
             samples: params.samples.unwrap_or(20),
             every_ms: u32::try_from(millis(every)).unwrap_or(u32::MAX),
         },

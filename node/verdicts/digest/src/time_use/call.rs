@@ -35,6 +35,13 @@ impl Call {
     }
 }
 
+/// Whether a call starts or ends the library: time in it is neither the program's own nor spent
+/// waiting for a message.
+#[must_use]
+pub fn starts_or_ends(func: &str) -> bool {
+    matches!(func, "init" | "finalize")
+}
+
 /// Whether a call names no communicator: it waits for what others began. Names as the `collectives`
 /// table has them.
 #[must_use]

@@ -10,7 +10,7 @@ mod codec;
 mod enqueued;
 mod meter;
 
-pub use call::{Call, names_no_communicator};
+pub use call::{Call, names_no_communicator, starts_or_ends};
 pub use codec::{decode, encode};
 pub use enqueued::Enqueued;
 pub use meter::{Meter, job_key};
