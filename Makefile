@@ -3,7 +3,7 @@ CARGO ?= cargo
 # The agent of benches on real programs.
 OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 
-.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis # The demo's binary has no servers and no archives, two fifths of what there is to compile. With the servers' own features # (`every-server`) all that it shares with other builds is compiled as there: `make test` compiles no dependency again. DEMO_BUILD = --workspace --no-default-features --features every-server --bin rankmesh test-clients
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ test-mpis: deps ## communicators, persistent collectives and hangs on Open MPI 5
 test-upgrade: deps ## agents of the release before (FROM=COMMIT; built once) and of this one in one mesh, 3 + 3 under questions, up and back down
 	RANKMESH_PREVIOUS=$$(CARGO="$(CARGO)" scripts/previous.sh $(FROM)) && export RANKMESH_PREVIOUS && \
 	$(CARGO) test --locked --workspace --test upgrade -- --nocapture
+
+test-clients: deps ## clients of PostgreSQL's protocol that `make test` leaves out: ADBC, pgcli, DuckDB's ATTACH (from PyPI, in target/clients)
+	RANKMESH_CLIENTS=$$(scripts/other-clients.sh $(or $(CARGO_TARGET_DIR),target)/clients) && export RANKMESH_CLIENTS && \
+	$(CARGO) test --locked --workspace --test postgres -- --ignored --exact adbc_pgcli_and_duckdb_read_tables --nocapture
 
 test-slt: deps ## SQLite's sqllogictest corpus (SLT=DIRECTORY) over three nodes: in SQLite's tables, in column segments of 1, 7 and 64 rows, every tenth file over QUIC (hours; QUERIES=N a file)
 	$(CARGO) run --locked --release -p scenarios --bin slt -- $(if $(QUERIES),--max-queries $(QUERIES)) --segment-rows 1,7,64 --quic-every 10 $(or $(SLT),$(error say SLT=DIRECTORY, a copy of the corpus))

@@ -63,6 +63,8 @@ fn psql_asks_describes_and_reads_errors() {
         "9223372036854775807|-9223372036854775808\n"
     );
     assert_eq!(served.rows("SELECT count(*) FROM public.collectives"), "800\n");
+    // A keyword of SQLite as a name, as DuckDB has it where it lists tables.
+    assert_eq!(served.rows("SELECT count(*) AS notnull FROM pg_class WHERE relname = 'collectives'"), "1\n");
     // Two statements of one text, and what psql sets at the beginning of scripts.
     assert_eq!(
         served.rows("SET application_name = 'x'; SHOW require_all; SELECT 2; BEGIN; COMMIT"),
@@ -160,6 +162,22 @@ fn drivers_ask_with_parameters_stream_and_cancel() {
         Command::new(interpreter).arg(python::script("postgres_clients.py")).arg(&served.url).output().expect("runs");
     assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
     assert_eq!(stdout(&ran).trim(), "psycopg asyncpg pg8000 sqlalchemy pandas");
+}
+
+/// Clients that are large, or whose files are not at every hand: `make test-clients` fetches them.
+#[test]
+#[ignore = "make test-clients"]
+fn adbc_pgcli_and_duckdb_read_tables() {
+    let interpreter = std::env::var_os("RANKMESH_CLIENTS").expect("the Python of scripts/other-clients.sh");
+    let (_lab, served) = ended_job();
+    let script = python::script("other_clients.py");
+    let ran = Command::new(interpreter).arg(script).arg(&served.url).output().expect("runs");
+    assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
+    eprint!("{}", stderr(&ran));
+    // (DuckDB's own extension cannot be fetched everywhere, and then says so on standard error.)
+    let went_well = stdout(&ran);
+    assert!(went_well.starts_with("adbc pgcli"), "{went_well}");
+    assert_eq!(went_well.contains("duckdb"), !stderr(&ran).contains("skipped: duckdb"), "{went_well}");
 }
 
 #[test]

@@ -354,12 +354,11 @@ fn substrings(tokens: &mut [Token]) {
     }
 }
 
-/// Names of columns that are keywords of SQLite.
+/// PostgreSQL takes each keyword as a name after AS, SQLite only quoted ones (`AS notnull`).
 fn names(tokens: &mut [Token]) {
     for at in 1..tokens.len() {
-        if is_at(tokens, at - 1, "as")
-            && ["default", "collate", "table", "index", "check"].iter().any(|name| tokens[at].is(name))
-        {
+        let is_name = tokens[at].kind == Kind::Word && !tokens[at].is("materialized") && !tokens[at].is("not");
+        if is_name && is_at(tokens, at - 1, "as") {
             tokens[at] = Token::new(Kind::Quoted, format!("\"{}\"", tokens[at].text), tokens[at].at);
         }
     }
@@ -415,26 +414,28 @@ mod tests {
             "current_setting ( 'server_version_num' ) / 100"
         );
         assert_eq!(
-            of("SELECT d.datcollate AS collate, substring(a.b for 128), substring(x from 2 for 3) AS default"),
-            "SELECT d . datcollate AS \"collate\" , substring ( a . b , 1 , 128 ) , substring ( x , 2 , 3 ) AS \"default\""
+            of(
+                "SELECT d.datcollate AS collate, a.attnotnull AS notnull, substring(a.b for 128), substring(x from 2 for 3) AS default"
+            ),
+            "SELECT d . datcollate AS \"collate\" , a . attnotnull AS \"notnull\" , substring ( a . b , 1 , 128 ) , substring ( x , 2 , 3 ) AS \"default\""
         );
         assert_eq!(
             of("SELECT * FROM unnest(current_schemas(true))"),
-            "SELECT * FROM ( SELECT value AS unnest FROM json_each ( pg_array ( current_schemas ( true ) ) ) )"
+            "SELECT * FROM ( SELECT value AS \"unnest\" FROM json_each ( pg_array ( current_schemas ( true ) ) ) )"
         );
         assert_eq!(
             of("SELECT a FROM (VALUES ('x', 1)) s(a, b)"),
-            "SELECT a FROM ( SELECT column1 AS a , column2 AS b FROM ( VALUES ( 'x' , 1 ) ) ) s"
+            "SELECT a FROM ( SELECT column1 AS \"a\" , column2 AS \"b\" FROM ( VALUES ( 'x' , 1 ) ) ) s"
         );
         assert_eq!(of("(parse_ident('t'))[2]"), "pg_at ( ( parse_ident ( 't' ) ) , 2 )");
         assert_eq!(of("a::character varying(10)[] = E'\\\\d'"), "a = '\\d'");
         assert_eq!(
             of("array_to_string(array(select 'a' || x from unnest(t.o) x), ',')"),
-            "array_to_string ( ( select pg_literal ( json_group_array ( 'a' || x ) ) from ( SELECT value AS x FROM json_each ( \
+            "array_to_string ( ( select pg_literal ( json_group_array ( 'a' || x ) ) from ( SELECT value AS \"x\" FROM json_each ( \
              pg_array ( t . o ) ) ) x ) , ',' )"
         );
         assert_eq!(of("SELECT current_user, t.user"), "SELECT pg_user() , t . user");
-        assert_eq!(of("CAST(CAST('a' AS REGCLASS) AS OID)"), "CAST ( regclass ( 'a' ) AS OID )");
+        assert_eq!(of("CAST(CAST('a' AS REGCLASS) AS OID)"), "CAST ( regclass ( 'a' ) AS \"OID\" )");
         assert_eq!(of("json_build_object('a', b)"), "json_object ( 'a' , b )");
         assert_eq!(of("to_regclass('a')::oid::regclass"), "regclass ( to_regclass ( 'a' ) )");
     }
