@@ -268,6 +268,19 @@ fn of_a_span_with_several_jobs_one_is_shown_and_the_others_are_named() {
     let (since, _) = ask("top", &["--once", "--since", "2026-01-01T00:00Z", "--until", "2026-01-01T00:01Z"]);
     assert_eq!(since, then);
 
+    // Each is judged by itself: the one that ran last in full, the one that had ended in a line.
+    let (both, _) = ask("stragglers", &["--since", "10m"]);
+    assert!(both.starts_with("job 812:\nRank 2 on host n0 holds up the other 3 ranks"), "{both}");
+    let ended = "job 4711, ended 2026-01-01T00:00:24Z: rank 5 on n1 held it up, 99.8 ms late\n  (--job 4711 shows it)";
+    assert!(both.contains(ended), "{both}");
+    let (json, _) = ask("stragglers", &["--since", "10m", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let other = &json["other_jobs"][0];
+    assert_eq!((&json["job"], &other["job"], &other["ended"]), (&"812".into(), &"4711".into(), &true.into()), "{json}");
+    assert_eq!((&json["verdict"]["rank"], &other["verdict"]["rank"]), (&2.into(), &5.into()), "{json}");
+    let (one, _) = ask("stragglers", &["--since", "10m", "--job", "4711"]);
+    assert!(one.starts_with("Rank 5 on host n1") && !one.contains("812"), "{one}");
+
     // The other commands take times of the same form.
     let (jobs, _) = ask("jobs", &first);
     assert!(jobs.contains("4711") && !jobs.contains("812"), "{jobs}");

@@ -1,9 +1,11 @@
-//! `rankmesh stragglers`: which rank holds the others up.
+//! `rankmesh stragglers`: which rank holds the others up. `jobs`: a span in which several jobs ran.
+
+mod jobs;
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use ask::args::ReportFormat;
 use ask::output::{printable, printable_lines, quiet};
 use ask::values::millis;
@@ -12,7 +14,6 @@ use model::{Coverage, Missing, StragglersQuestion};
 use serde_json::Value;
 
 use super::args::StragglersArgs;
-use super::query::print_coverage;
 use super::rates::Priced;
 
 /// How far back `--show-sql` looks without `--since`.
@@ -59,18 +60,17 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
         nodes: ask.nodes.clone(),
         labels: ask.label.clone(),
     };
-    let json = target.stragglers(question, between).inspect_err(print_coverage)?;
-    let mut answer: Value = serde_json::from_str(&json).context("reading the agent's verdict")?;
-    let coverage = coverage(&answer["coverage"]).context("reading the agent's coverage")?;
+    let jobs::Judged { mut answer, coverage, others } = jobs::judge(target, &question, between, args.all)?;
     if ask.require_all && !coverage.is_complete() {
         for line in coverage.lines() {
             eprintln!("{}", printable(&line));
         }
         bail!("the answer is partial and --require-all was given: nothing is printed");
     }
-    let text = answer.as_object_mut().and_then(|object| object.remove("text"));
-    let all = answer.as_object_mut().and_then(|object| object.remove("all"));
-    let text = all.filter(|_| args.all).or(text);
+    let text = format!("{}\n{others}", jobs::text(&answer, args.all).trim_end());
+    for part in ["text", "all"] {
+        answer.as_object_mut().and_then(|object| object.remove(part));
+    }
     let evidence = answer.as_object_mut().and_then(|object| object.remove("evidence_text"));
     let sql = answer.as_object_mut().and_then(|object| object.remove("sql"));
     if args.show_sql && args.format == ReportFormat::Json {
@@ -88,8 +88,7 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
                 // Clears the screen and goes to its top left corner.
                 write!(out, "\u{1b}[2J\u{1b}[H")?;
             }
-            let text = printable_lines(text.as_ref().and_then(Value::as_str).unwrap_or_default());
-            writeln!(out, "{}", painted(text.trim_end(), out.is_terminal()))?;
+            writeln!(out, "{}", painted(printable_lines(&text).trim_end(), out.is_terminal()))?;
             if args.evidence {
                 let evidence = evidence.as_ref().and_then(Value::as_str).unwrap_or_default();
                 writeln!(out, "\n{}", printable_lines(evidence).trim_end())?;

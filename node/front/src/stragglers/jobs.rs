@@ -1,0 +1,133 @@
+//! A span with several jobs: each is judged by itself, those that run first and in full, those that
+//! have ended in a line each.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use ask::Target;
+use ask::utc::utc;
+use model::{Coverage, StragglersQuestion};
+use record::units::duration;
+use serde_json::{Value, json};
+use verdicts::{Report, Verdict};
+
+use super::coverage;
+
+/// Most jobs of a span that are judged: those that called last.
+const MOST: usize = 8;
+
+/// A verdict on one job, or on all that made calls.
+pub(super) struct Judged {
+    /// The agent's answer.
+    pub(super) answer: Value,
+    pub(super) coverage: Coverage,
+    /// The other jobs, as text below the verdict; empty where there is one.
+    pub(super) others: String,
+}
+
+/// One of several jobs.
+struct OfJob {
+    id: String,
+    report: Report,
+    judged: Judged,
+}
+
+impl OfJob {
+    /// It made no call for long before the end of the span, or its processes are known to have ended.
+    fn has_ended(&self) -> bool {
+        self.report.evidence.ended || self.report.evidence.is_silent
+    }
+
+    fn line(&self) -> String {
+        let verdict = match &self.report.verdict {
+            Verdict::Rank { culprit, .. } => {
+                let late = duration(culprit.late_by_ns);
+                format!("rank {} on {} held it up, {late} late", culprit.rank, culprit.node)
+            }
+            Verdict::Hang(_) => "it hung".to_owned(),
+            Verdict::None => "nobody held it up".to_owned(),
+            Verdict::Unknown { .. } => "who held it up cannot be told".to_owned(),
+            _ => explain::watched::job(&self.report, None).verdict.replace('_', " "),
+        };
+        let last_ns = self.report.evidence.last_call_ns.and_then(|at| u64::try_from(at).ok()).unwrap_or(0);
+        let last = utc(SystemTime::UNIX_EPOCH + Duration::from_nanos(last_ns));
+        format!("job {}, ended {last}: {verdict}", self.id)
+    }
+
+    fn in_json(&self) -> Value {
+        let verdict = &self.judged.answer["verdict"];
+        let last_call_ns = self.report.evidence.last_call_ns;
+        json!({"job": self.id, "ended": self.has_ended(), "last_call_ns": last_call_ns, "verdict": verdict})
+    }
+}
+
+/// Asks for the verdict; of a span with several jobs where the question names none, for that of
+/// each.
+///
+/// # Errors
+/// Nobody answers.
+pub(super) fn judge(
+    target: &Target,
+    question: &StragglersQuestion,
+    between: Option<(i64, i64)>,
+    all_rows: bool,
+) -> anyhow::Result<Judged> {
+    let now_ns = target.now_ns();
+    let back_ns = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    let span_ns = between.or(question.since_ms.map(|ms| (now_ns.saturating_sub(back_ns(ms)), now_ns)));
+    let jobs = match span_ns {
+        // (Stores of another version do not know jobs: then there is one.)
+        Some(span_ns) if question.job.is_none() && question.comm.is_none() => {
+            target.jobs_in(span_ns, question.timeout_ms).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    };
+    let ids: Vec<&str> = jobs.iter().filter_map(|seen| seen.id.as_deref()).collect();
+    if ids.len() < 2 {
+        return one(target, question.clone(), between);
+    }
+    let of = |id: &&str| -> anyhow::Result<OfJob> {
+        let judged = one(target, StragglersQuestion { job: Some((*id).to_owned()), ..question.clone() }, between)?;
+        let report: Report = serde_json::from_value(judged.answer.clone()).context("reading the agent's verdict")?;
+        Ok(OfJob { id: (*id).to_owned(), report, judged })
+    };
+    let mut judged: Vec<OfJob> = ids.iter().take(MOST).map(of).collect::<anyhow::Result<_>>()?;
+    judged.sort_by_key(OfJob::has_ended);
+    let mut rest = judged.into_iter();
+    let Some(mut first) = rest.next() else { anyhow::bail!("no job was judged") };
+    let mut others = String::new();
+    let mut in_json = Vec::new();
+    for other in rest {
+        if other.has_ended() {
+            let _ = writeln!(others, "\n{}\n  (--job {} shows it)", other.line(), other.id);
+        } else {
+            let _ = writeln!(others, "\njob {}:\n{}", other.id, text(&other.judged.answer, all_rows).trim_end());
+        }
+        in_json.push(other.in_json());
+        first.judged.coverage.also(other.judged.coverage);
+    }
+    if ids.len() > MOST {
+        let _ = writeln!(others, "\n{} more jobs called before these: rankmesh jobs lists them", ids.len() - MOST);
+    }
+    first.judged.answer["job"] = first.id.clone().into();
+    first.judged.answer["other_jobs"] = in_json.into();
+    for name in ["text", "all"] {
+        if let Some(text) = first.judged.answer[name].as_str().map(|text| format!("job {}:\n{text}", first.id)) {
+            first.judged.answer[name] = text.into();
+        }
+    }
+    Ok(Judged { others, ..first.judged })
+}
+
+/// An answer's text, with all rows of its tables where that is wanted.
+pub(super) fn text(answer: &Value, all_rows: bool) -> &str {
+    answer["all"].as_str().filter(|_| all_rows).or(answer["text"].as_str()).unwrap_or_default()
+}
+
+fn one(target: &Target, question: StragglersQuestion, between: Option<(i64, i64)>) -> anyhow::Result<Judged> {
+    let json = target.stragglers(question, between).inspect_err(crate::query::print_coverage)?;
+    let answer: Value = serde_json::from_str(&json).context("reading the agent's verdict")?;
+    let coverage = coverage(&answer["coverage"]).context("reading the agent's coverage")?;
+    Ok(Judged { answer, coverage, others: String::new() })
+}
