@@ -8,7 +8,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use explain::stacks::{self, Limits, MemberStacks, OwnWalks, Plan, ProcessProfile, Sampler, ShortReason, StacksAnswer, Unread};
+use explain::stacks::{
+    self, Limits, MemberStacks, OwnWalks, Plan, ProcessProfile, Sampler, ShortReason, StacksAnswer, Unread,
+};
 use futures::StreamExt;
 use gossip::Member;
 use model::wire::{Request, Response};
