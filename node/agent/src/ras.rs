@@ -30,6 +30,8 @@ const PORT: u16 = 28028;
 const PATIENCE: Duration = Duration::from_secs(6);
 /// What `annotations.attributes` calls the source of these notes.
 const SOURCE: &str = "nccl-ras";
+/// Processes that are looked for: those that wait longest.
+const MOST_PIDS: usize = 1_024;
 /// Longest note, bytes.
 const MOST_NOTE: usize = 4_096;
 
@@ -57,12 +59,15 @@ pub(super) async fn keep(shared: &Shared, report: &Report, stop: &CancellationTo
     store.ingest().annotation(Annotation { ts_ns: unix_now_ns(), text, attributes, uid: None });
 }
 
-/// Asks for what was kept of a hang since `since_ns` of a process: when, and what NCCL said.
-pub(super) fn kept_sql(pid: i64, since_ns: i64) -> String {
+/// Asks for what was kept of a hang since `since_ns`: when, and what NCCL said. One of those that
+/// wait was asked, the first when the hang was found.
+pub(super) fn kept_sql(pids: impl IntoIterator<Item = i64>, since_ns: i64) -> String {
+    let pids: Vec<String> = pids.into_iter().take(MOST_PIDS).map(|pid| pid.to_string()).collect();
+    let pids = pids.join(", ");
     // notes of people have their user
     format!(
         "SELECT ts_ns, text FROM annotations WHERE ts_ns >= {since_ns} AND uid IS NULL AND \
-         json_extract(attributes, '$.source') = '{SOURCE}' AND json_extract(attributes, '$.pid') = {pid} ORDER BY ts_ns LIMIT 1"
+         json_extract(attributes, '$.source') = '{SOURCE}' AND json_extract(attributes, '$.pid') IN ({pids}) ORDER BY ts_ns LIMIT 1"
     )
 }
 

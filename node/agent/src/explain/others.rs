@@ -69,7 +69,7 @@ pub(super) async fn hang(requester: &Requester<'_>, hang: &Hang, is_now: bool, f
 
 /// What NCCL itself said of a hang since `since_ns`, where it was asked in a rank's process.
 async fn of_nccl(requester: &Requester<'_>, who: &RankRef, since_ns: i64) -> Option<Link> {
-    let rows = requester.shown(crate::ras::kept_sql(who.pid, since_ns), &who.node).await.ok()?;
+    let rows = requester.shown(crate::ras::kept_sql([who.pid], since_ns), &who.node).await.ok()?;
     match rows.first()?.as_slice() {
         [Value::Integer(ts_ns), Value::Text(text)] => Some(Link {
             at_ns: Some(*ts_ns),

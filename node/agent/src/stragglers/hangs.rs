@@ -142,9 +142,11 @@ pub(super) async fn add_witnesses(asking: Asking<'_>, live: Option<&Shared>, rep
         inside = of.calls.iter().map(|call| call.site.is_none()).collect();
         of.calls.iter_mut().for_each(|call| call.site = call.site.take().filter(|site| !is_bare_address(site)));
     }
-    if let Some(waiting) = hang.waiting.first() {
-        let sql = ras::kept_sql(waiting.who.pid, hang.since_ns.unwrap_or(0));
-        let rows = asking.rows(sql, std::slice::from_ref(&waiting.who.node)).await.map(|(rows, _)| rows);
+    if !hang.waiting.is_empty() {
+        // It may have been asked before the last of them came to wait.
+        let first_ns = hang.waiting.iter().filter_map(|of| of.since_ns).min().unwrap_or(0);
+        let sql = ras::kept_sql(hang.waiting.iter().map(|of| of.who.pid), first_ns);
+        let rows = asking.rows(sql, &[]).await.map(|(rows, _)| rows);
         hang.nccl = rows.unwrap_or_default().first().map(|row| text(row, 1));
     }
     let Some(shared) = live.filter(|_| sees_processes(asking.caller)) else { return };
