@@ -8,7 +8,7 @@
 //! its user: the kernel's table of sockets says whose each is. Within 6 s and 16 MiB; the agent
 //! sends four fixed lines.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -16,11 +16,12 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use explain::ras::{self, Status};
+use model::cells::quoted;
 use record::unix_now_ns;
 use serde_json::json;
 use store::{Annotation, Source};
 use tokio_util::sync::CancellationToken;
-use verdicts::{Report, Verdict};
+use verdicts::{Hang, Report, Verdict};
 
 use super::Shared;
 
@@ -30,8 +31,8 @@ const PORT: u16 = 28028;
 const PATIENCE: Duration = Duration::from_secs(6);
 /// What `annotations.attributes` calls the source of these notes.
 const SOURCE: &str = "nccl-ras";
-/// Processes that are looked for: those that wait longest.
-const MOST_PIDS: usize = 1_024;
+/// Processes of which it is looked for a note: those that wait longest.
+const MOST_ASKED: usize = 1_024;
 /// Longest note, bytes.
 const MOST_NOTE: usize = 4_096;
 
@@ -59,16 +60,22 @@ pub(super) async fn keep(shared: &Shared, report: &Report, stop: &CancellationTo
     store.ingest().annotation(Annotation { ts_ns: unix_now_ns(), text, attributes, uid: None });
 }
 
-/// Asks for what was kept of a hang since `since_ns`: when, and what NCCL said. One of those that
-/// wait was asked, the first when the hang was found.
-pub(super) fn kept_sql(pids: impl IntoIterator<Item = i64>, since_ns: i64) -> String {
-    let pids: Vec<String> = pids.into_iter().take(MOST_PIDS).map(|pid| pid.to_string()).collect();
-    let pids = pids.join(", ");
+/// Asks for what was kept of a hang: when, what NCCL said, and the node and process that was asked;
+/// and the nodes to ask. One of the ranks that wait was asked, perhaps before the last of them came
+/// to wait. None where nobody waits.
+pub(super) fn kept_sql(hang: &Hang) -> Option<(String, Vec<String>)> {
+    let since_ns = hang.waiting.iter().filter_map(|of| of.since_ns).min().unwrap_or(0);
+    let of = || hang.waiting.iter().take(MOST_ASKED).map(|of| &of.who);
+    let nodes: BTreeSet<String> = of().map(|who| who.node.clone()).collect();
+    let processes: Vec<String> = of().map(|who| quoted(&format!("{} {}", who.node, who.pid))).collect();
     // notes of people have their user
-    format!(
-        "SELECT ts_ns, text FROM annotations WHERE ts_ns >= {since_ns} AND uid IS NULL AND \
-         json_extract(attributes, '$.source') = '{SOURCE}' AND json_extract(attributes, '$.pid') IN ({pids}) ORDER BY ts_ns LIMIT 1"
-    )
+    let sql = format!(
+        "SELECT ts_ns, text, node, json_extract(attributes, '$.pid') FROM annotations WHERE ts_ns >= {since_ns} \
+         AND uid IS NULL AND json_extract(attributes, '$.source') = '{SOURCE}' \
+         AND node || ' ' || json_extract(attributes, '$.pid') IN ({}) ORDER BY ts_ns LIMIT 1",
+        processes.join(", ")
+    );
+    (!processes.is_empty()).then(|| (sql, nodes.into_iter().collect()))
 }
 
 fn said(status: &Status) -> String {
@@ -249,6 +256,20 @@ mod tests {
         let status = ras::parse(&answer_of(address, soon()).unwrap()).unwrap();
         assert!(super::said(&status).ends_with("have launched the same operations"));
         asked.join().unwrap();
+    }
+
+    #[test]
+    fn what_was_kept_is_looked_for_at_all_who_wait_and_nobody_else() {
+        let waiting = |node: &str, pid: i64, since_ns: i64| {
+            let who = verdicts::RankRef { rank: 0, node: node.to_owned(), pid };
+            let call = verdicts::Call::default();
+            verdicts::Waiting { who, call, since_ns: Some(since_ns), activity: None }
+        };
+        let hang = Hang { waiting: vec![waiting("b", 7, 30), waiting("a", 8, 20)], ..Hang::default() };
+        let (sql, nodes) = kept_sql(&hang).unwrap();
+        assert_eq!(nodes, ["a", "b"]);
+        assert!(sql.contains("ts_ns >= 20 ") && sql.contains("IN ('b 7', 'a 8')"), "{sql}");
+        assert_eq!(kept_sql(&Hang::default()), None, "nobody is asked for nothing");
     }
 
     #[test]

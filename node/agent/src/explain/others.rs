@@ -7,6 +7,7 @@ use causes::Network;
 use explain::difference::{difference, of_children, place};
 use explain::stacks::{CountedStack, Member, MemberStacks};
 use model::StacksWanted;
+use model::cells::{integer, text};
 use model::explanation::{Explanation, Link, Place};
 use query_planner::Value;
 use verdicts::Kind;
@@ -62,25 +63,22 @@ pub(super) async fn hang(requester: &Requester<'_>, hang: &Hang, is_now: bool, f
             Err(why) => found.not_visible.push(format!("where rank {} stands: {why}", who.rank)),
         }
     }
-    if let Some(waiting) = hang.waiting.first() {
-        found.chain.extend(of_nccl(requester, &waiting.who, hang.since_ns.unwrap_or(0)).await);
-    }
+    found.chain.extend(of_nccl(requester, hang).await);
 }
 
-/// What NCCL itself said of a hang since `since_ns`, where it was asked in a rank's process.
-async fn of_nccl(requester: &Requester<'_>, who: &RankRef, since_ns: i64) -> Option<Link> {
-    let rows = requester.shown(crate::ras::kept_sql([who.pid], since_ns), &who.node).await.ok()?;
-    match rows.first()?.as_slice() {
-        [Value::Integer(ts_ns), Value::Text(text)] => Some(Link {
-            at_ns: Some(*ts_ns),
-            duration_ns: None,
-            node: who.node.clone(),
-            what: String::from_utf8_lossy(text).into_owned(),
-            evidence: format!("NCCL's RAS, asked in process {}", who.pid),
-            tier: None,
-        }),
-        _ => None,
-    }
+/// What NCCL itself said of a hang, where it was asked in a rank's process.
+async fn of_nccl(requester: &Requester<'_>, hang: &Hang) -> Option<Link> {
+    let (sql, nodes) = crate::ras::kept_sql(hang)?;
+    let (rows, _) = requester.asking(requester.caller).rows(sql, &nodes).await.ok()?;
+    let row = rows.first()?;
+    Some(Link {
+        at_ns: integer(row, 0),
+        duration_ns: None,
+        node: text(row, 2),
+        what: text(row, 1),
+        evidence: format!("NCCL's RAS, asked in process {}", integer(row, 3)?),
+        tier: None,
+    })
 }
 
 /// What ranks wait for, where that is no rank: calls that do not belong together, or each other.

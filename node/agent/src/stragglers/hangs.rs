@@ -7,7 +7,7 @@ use std::time::Duration;
 use digest::time_use::job_key;
 use explain::difference::program_place;
 use explain::stacks::MemberStacks;
-use model::cells::text;
+use model::cells::{integer, text};
 use model::{StacksWanted, StragglersQuestion};
 use query_planner::Value;
 use verdicts::tail::{Reaching, pairs_sql, reached_sql};
@@ -128,13 +128,8 @@ pub(super) async fn add_witnesses(asking: Asking<'_>, live: Option<&Shared>, rep
             of.position
         );
         let rows = asking.rows(sql, &[]).await.map(|(rows, _)| rows).unwrap_or_default();
-        let mut sites: BTreeMap<(String, i64), String> = BTreeMap::new();
-        for row in &rows {
-            if let [Value::Text(node), Value::Integer(pid), Value::Text(site)] = row.as_slice() {
-                let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
-                sites.insert((shown(node), *pid), shown(site));
-            }
-        }
+        let site = |row: &Vec<Value>| Some(((text(row, 0), integer(row, 1)?), text(row, 2)));
+        let sites: BTreeMap<(String, i64), String> = rows.iter().filter_map(site).collect();
         for call in &mut of.calls {
             call.site = call.ranks.iter().find_map(|who| sites.get(&(who.node.clone(), who.pid)).cloned());
         }
@@ -142,11 +137,8 @@ pub(super) async fn add_witnesses(asking: Asking<'_>, live: Option<&Shared>, rep
         inside = of.calls.iter().map(|call| call.site.is_none()).collect();
         of.calls.iter_mut().for_each(|call| call.site = call.site.take().filter(|site| !is_bare_address(site)));
     }
-    if !hang.waiting.is_empty() {
-        // It may have been asked before the last of them came to wait.
-        let first_ns = hang.waiting.iter().filter_map(|of| of.since_ns).min().unwrap_or(0);
-        let sql = ras::kept_sql(hang.waiting.iter().map(|of| of.who.pid), first_ns);
-        let rows = asking.rows(sql, &[]).await.map(|(rows, _)| rows);
+    if let Some((sql, nodes)) = ras::kept_sql(hang) {
+        let rows = asking.rows(sql, &nodes).await.map(|(rows, _)| rows);
         hang.nccl = rows.unwrap_or_default().first().map(|row| text(row, 1));
     }
     let Some(shared) = live.filter(|_| sees_processes(asking.caller)) else { return };
