@@ -3,6 +3,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+/// How a report says what it answers.
+pub(crate) const SAID: &str = "NCCL 2.29.1 itself (RAS) says";
+
 const STATUS: &str = r#"{"nccl_version": "2.29.1", "communicators": []}"#;
 
 /// Answers until the test ends.
