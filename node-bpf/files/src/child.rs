@@ -52,7 +52,6 @@ fn serve() -> c_int {
         let (bytes, file) = match wire::receive(socket, &mut buffer) {
             Ok((0, _)) => return 0,
             Ok((bytes, file)) => (bytes, file),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(_) => return 1,
         };
         let answer = answer(&buffer[..bytes], file);

@@ -25,6 +25,8 @@ const AT_ONCE: Duration = Duration::from_secs(30);
 const SHARE: f64 = 0.05;
 /// Bytes of answers that are kept.
 const MOST_KEPT_BYTES: usize = 8 << 20;
+/// A question about a file that has ended so many processes is not asked again.
+const MOST_ENDED: u32 = 3;
 
 /// The outcome of a question.
 pub type Outcome = Result<Arc<Answer>, Refusal>;
@@ -177,9 +179,36 @@ struct Kept {
     answers: HashMap<(FileId, Question), (Outcome, usize)>,
     order: VecDeque<(FileId, Question)>,
     bytes: usize,
+    /// How many processes a question has ended that has no answer yet.
+    ended: HashMap<(FileId, Question), u32>,
 }
 
 impl Kept {
+    /// Keeps the outcome where the same file will not be answered otherwise, and returns it: one that
+    /// ends each process that reads it is refused for good.
+    fn settle(&mut self, key: (FileId, Question), outcome: Outcome) -> Outcome {
+        const MOST_COUNTED: usize = 4_096;
+        let outcome = match outcome {
+            Err(refusal) if refusal.ended_reader() => {
+                if self.ended.len() >= MOST_COUNTED {
+                    self.ended.clear();
+                }
+                let times = self.ended.entry(key.clone()).or_default();
+                *times += 1;
+                if *times < MOST_ENDED {
+                    return Err(refusal);
+                }
+                Err(Refusal::Wrong(format!("{refusal}, {times} times of {times}")))
+            }
+            other => other,
+        };
+        if outcome.as_ref().map_or_else(Refusal::is_final, |_| true) {
+            self.ended.remove(&key);
+            self.add(key, outcome.clone());
+        }
+        outcome
+    }
+
     fn add(&mut self, key: (FileId, Question), outcome: Outcome) {
         let bytes = outcome.as_ref().ok().and_then(|answer| wire::encode(&**answer)).map_or(0, |bytes| bytes.len());
         let bytes = bytes + 512; // the key, and what a map takes
@@ -211,7 +240,7 @@ impl Files {
     /// wait for it.
     #[must_use]
     pub fn ask(&self, user: u32, file: &File, question: Question) -> Ticket {
-        let unreadable = |error: std::io::Error| Ticket::of(Err(Refusal::Wrong(error.to_string())));
+        let unreadable = |error: std::io::Error| Ticket::of(Err(Refusal::Unreadable(error.to_string())));
         let (id, file) = match FileId::of(file).and_then(|id| Ok((id, file.try_clone()?))) {
             Ok(opened) => opened,
             Err(error) => return unreadable(error),
@@ -283,9 +312,7 @@ fn work(shared: &Shared) {
             user.busy = false;
             user.left = user.left.saturating_sub(spent);
         }
-        if outcome.as_ref().map_or_else(Refusal::is_final, |_| true) {
-            state.kept.add((id, question), outcome.clone());
-        }
+        let outcome = state.kept.settle((id, question), outcome);
         drop(state);
         ticket.give(outcome);
         (shared.on_answer)();
@@ -315,4 +342,25 @@ fn read(reader: &mut Option<Reader>, file: &File, id: FileId, question: Question
         outcome = Err(Refusal::Changed);
     }
     (outcome, spent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_ends_its_reader_once_is_asked_again_and_one_that_always_does_is_refused() {
+        let id = |inode| FileId { device: 1, inode, changed: (0, 0), bytes: 9 };
+        let mut kept = Kept::default();
+        let killed = || Err(Refusal::Ended("signal 9".to_owned()));
+        for outcome in [killed(), Err(Refusal::Slow), Err(Refusal::Late), Err(Refusal::Changed)] {
+            assert_eq!(kept.settle((id(1), Question::NcclBuild), outcome.clone()), outcome);
+            assert!(kept.answers.is_empty(), "{outcome:?} is kept");
+        }
+        let last = kept.settle((id(1), Question::NcclBuild), killed());
+        assert!(matches!(&last, Err(Refusal::Wrong(why)) if why.contains("signal 9") && why.contains("3 times")));
+        assert_eq!(kept.answers[&(id(1), Question::NcclBuild)].0, last);
+        let _ = kept.settle((id(2), Question::NcclBuild), killed());
+        assert!(!kept.answers.contains_key(&(id(2), Question::NcclBuild)), "another file");
+    }
 }

@@ -27,6 +27,9 @@ pub enum Refusal {
     /// It has not what was asked for, or is damaged, or larger than such files are.
     #[error("{0}")]
     Wrong(String),
+    /// It cannot be opened or looked at now.
+    #[error("it cannot be read now: {0}")]
+    Unreadable(String),
     /// There was no answer in time: its disk is slow, or hangs.
     #[error("its disk gives no answer within {} s", MOST_TIME.as_secs())]
     Late,
@@ -51,7 +54,13 @@ impl Refusal {
     /// Whether the same file will not be answered otherwise.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        matches!(self, Refusal::Wrong(_) | Refusal::Slow | Refusal::Ended(_))
+        matches!(self, Refusal::Wrong(_))
+    }
+
+    /// Whether the process that read the file did not live to answer. The file may be made for that,
+    /// or the process had bad luck: the kernel was short of memory, or somebody killed it.
+    pub(crate) fn ended_reader(&self) -> bool {
+        matches!(self, Refusal::Slow | Refusal::Ended(_))
     }
 }
 

@@ -56,7 +56,12 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd
     let descriptors: Vec<i32> = file.iter().map(AsRawFd::as_raw_fd).collect();
     let control = [ControlMessage::ScmRights(&descriptors)];
     let control = if descriptors.is_empty() { &[][..] } else { &control[..] };
-    let sent = sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, MsgFlags::MSG_NOSIGNAL, None)?;
+    let sent = loop {
+        match sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, MsgFlags::MSG_NOSIGNAL, None) {
+            Err(Errno::EINTR) => {}
+            sent => break sent?,
+        }
+    };
     if sent == bytes.len() { Ok(()) } else { Err(Errno::EMSGSIZE.into()) }
 }
 
@@ -65,7 +70,13 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(
     let mut control = cmsg_space!([i32; 1]);
     let mut into = [IoSliceMut::new(buffer)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut into, Some(&mut control), flags)?;
+    let message = loop {
+        // The kernel does not go on by itself after a signal, where the socket has a time limit.
+        match recvmsg::<()>(socket.as_raw_fd(), &mut into, Some(&mut control), flags) {
+            Err(Errno::EINTR) => {}
+            message => break message?,
+        }
+    };
     let mut file = None;
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(descriptors) = control {

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,15 +80,12 @@ pub(crate) fn mappings(pid: u32) -> Result<Vec<Mapping>, StacksError> {
 }
 
 /// Opens the file of a mapping.
-pub(crate) fn open(pid: u32, mapping: &Mapping) -> Option<File> {
+pub(crate) fn open(pid: u32, mapping: &Mapping) -> io::Result<File> {
     let by_range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    if let Ok(file) = File::open(by_range) {
-        return Some(file);
+    match File::open(by_range) {
+        Err(_) if !mapping.path.ends_with(" (deleted)") => File::open(format!("/proc/{pid}/root{}", mapping.path)),
+        opened => opened,
     }
-    if mapping.path.ends_with(" (deleted)") {
-        return None;
-    }
-    File::open(format!("/proc/{pid}/root{}", mapping.path)).ok()
 }
 
 /// How long one file is waited for.
@@ -96,9 +94,11 @@ const MOST_OF_A_FILE: Duration = Duration::from_secs(20);
 /// Asks about a mapping's file, which is read by a process without rights.
 ///
 /// # Errors
-/// Why there is no answer; [`Refusal::Busy`] where the process or its file cannot be looked at now.
+/// Why there is no answer; [`Refusal::Unreadable`] where the process or its file cannot be looked at
+/// now.
 pub(crate) fn ask(files: &::files::Files, pid: u32, mapping: &Mapping, question: Question) -> Outcome {
-    let (user, file) = user_of(pid).zip(open(pid, mapping)).ok_or(Refusal::Busy)?;
+    let file = open(pid, mapping).map_err(|error| Refusal::Unreadable(error.to_string()))?;
+    let user = user_of(pid).ok_or_else(|| Refusal::Unreadable("its process ends".to_owned()))?;
     files.answer(user, &file, question, Instant::now() + MOST_OF_A_FILE)
 }
 
@@ -112,6 +112,8 @@ pub(crate) struct ElfFacts {
     pub version: Option<u64>,
     /// Of `PyCode_Type`.
     pub code_type: Option<u64>,
+    /// Why all of this is empty.
+    pub refusal: Option<Refusal>,
 }
 
 impl ElfFacts {
@@ -141,15 +143,15 @@ pub(crate) struct UnwindSections {
 }
 
 impl UnwindSections {
-    /// Of a file. `None` where it has none or is not readable.
-    fn of(file: File, room: u64) -> Option<UnwindSections> {
+    /// Of a file; `None` where it has none, or larger ones. An error where the file cannot be read.
+    fn of(file: File, room: u64) -> object::Result<Option<UnwindSections>> {
         let data = ReadCache::new(file);
-        let header = FileHeader64::<LittleEndian>::parse(&data).ok()?;
-        let sections = header.sections(LE, &data).ok()?;
-        let (frames_at, frames) = section(&sections, &data, b".eh_frame", room)?;
-        let index = section(&sections, &data, b".eh_frame_hdr", room);
+        let header = FileHeader64::<LittleEndian>::parse(&data)?;
+        let sections = header.sections(LE, &data)?;
+        let Some((frames_at, frames)) = section(&sections, &data, b".eh_frame", room)? else { return Ok(None) };
+        let index = section(&sections, &data, b".eh_frame_hdr", room)?;
         let (index_at, index) = index.map_or((0, None), |(at, bytes)| (at, Some(bytes)));
-        Some(UnwindSections { frames, frames_at, index, index_at })
+        Ok(Some(UnwindSections { frames, frames_at, index, index_at }))
     }
 
     fn bytes(&self) -> u64 {
@@ -162,12 +164,12 @@ fn section<'a, R: ReadRef<'a>>(
     data: R,
     name: &[u8],
     room: u64,
-) -> Option<(u64, Arc<[u8]>)> {
-    let (_, section) = sections.section_by_name(LE, name)?;
-    if section.sh_size(LE) > MAX_SECTION_BYTES.min(room) {
-        return None;
-    }
-    Some((section.sh_addr(LE), section.data(LE, data).ok()?.into()))
+) -> object::Result<Option<(u64, Arc<[u8]>)>> {
+    let found = sections.section_by_name(LE, name).map(|(_, section)| section);
+    let Some(section) = found.filter(|section| section.sh_size(LE) <= MAX_SECTION_BYTES.min(room)) else {
+        return Ok(None);
+    };
+    Ok(Some((section.sh_addr(LE), section.data(LE, data)?.into())))
 }
 
 /// Facts of ELF files, kept by file: many processes of a host map the same ones.
@@ -198,13 +200,15 @@ impl Files {
                 runtime: found.runtime,
                 version: found.version,
                 code_type: found.code_type,
+                refusal: None,
             },
             Ok(_) => ElfFacts::default(),
-            Err(refusal) if refusal.is_final() => ElfFacts::default(),
-            // A disk that is slow now may answer the next time.
-            Err(_) => return Arc::default(),
+            Err(refusal) => ElfFacts { refusal: Some(refusal.clone()), ..ElfFacts::default() },
         });
-        self.facts.insert(key, facts.clone());
+        // A disk that is slow now may answer the next time.
+        if facts.refusal.as_ref().is_none_or(Refusal::is_final) {
+            self.facts.insert(key, facts.clone());
+        }
         facts
     }
 
@@ -226,7 +230,7 @@ impl Files {
         if self.unwind.len() >= MAX_FILES || kept > MOST_KEPT_BYTES {
             self.unwind.clear();
         }
-        let sections = UnwindSections::of(open(pid, mapping)?, *room).map(Arc::new);
+        let sections = UnwindSections::of(open(pid, mapping).ok()?, *room).ok()?.map(Arc::new);
         *room = room.saturating_sub(sections.as_ref().map_or(0, |sections| sections.bytes()));
         self.unwind.insert(key, sections.clone());
         sections

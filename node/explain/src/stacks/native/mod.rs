@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use files::Refusal;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as UnwindModule, Unwinder};
 use nix::errno::Errno;
@@ -32,6 +33,8 @@ const MAPS_AGE: Duration = Duration::from_secs(2);
 const RUNNING: &str = "running: its native stack is not readable from outside";
 /// Bytes of unwind tables of one process: those of a framework's libraries have some 100 MiB.
 const MOST_UNWIND_BYTES: u64 = 512 << 20;
+/// A note's length.
+const NOTE_BYTES: usize = 300;
 /// The longest call instruction.
 const CALL_BYTES: u64 = 7;
 
@@ -43,6 +46,8 @@ pub(crate) struct NativeReader {
     unwinder: UnwinderX86_64<Arc<[u8]>>,
     cache: CacheX86_64,
     modules: Vec<Module>,
+    /// Code whose file is not known, and why.
+    refused: Vec<(Mapping, Refusal)>,
     probes: Option<(u64, u64)>,
     mapped_at: Instant,
     functions: KnownFunctions,
@@ -70,6 +75,8 @@ struct Addresses {
     addresses: Vec<u64>,
     outer_missing: bool,
     return_probe: bool,
+    /// Where the stack goes on that ends because code is not known.
+    unknown: Option<u64>,
 }
 
 impl NativeReader {
@@ -82,6 +89,7 @@ impl NativeReader {
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new(),
             modules: Vec::new(),
+            refused: Vec::new(),
             probes: None,
             mapped_at: Instant::now(),
             functions: KnownFunctions::default(),
@@ -99,13 +107,17 @@ impl NativeReader {
     fn take_modules(&mut self, mappings: &[Mapping], files: &mut Files) {
         self.unwinder = UnwinderX86_64::new();
         self.modules.clear();
+        self.refused.clear();
         self.functions = KnownFunctions::default();
         self.mapped_at = Instant::now();
         self.probes = mappings.iter().find(|mapping| mapping.path == "[uprobes]").map(|m| (m.start, m.end));
         let mut room = MOST_UNWIND_BYTES;
         for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some()) {
             let facts = files.facts(self.pid, mapping);
-            let Some(bias) = facts.bias(mapping) else { continue };
+            let Some(bias) = facts.bias(mapping) else {
+                self.refused.extend(facts.refusal.clone().map(|refusal| (mapping.clone(), refusal)));
+                continue;
+            };
             let name = mapping.path.rsplit('/').next().unwrap_or_default().to_owned();
             if let Some(sections) = files.unwind_sections(self.pid, mapping, &mut room) {
                 let UnwindSections { frames, frames_at, index, index_at } = &*sections;
@@ -252,7 +264,7 @@ impl NativeReader {
             if self.module(at.address_for_lookup()).is_none() {
                 // Code without a file: made at run time, or a list of mapped files that is out of
                 // date.
-                found.outer_missing = true;
+                (found.outer_missing, found.unknown) = (true, Some(at.address_for_lookup()));
                 self.mapped_at = self.mapped_at.checked_sub(MAPS_AGE).unwrap_or(self.mapped_at);
                 return found;
             }
@@ -283,7 +295,7 @@ impl NativeReader {
         let calls = pieces.iter().take_while(|piece| ends_with_call(&piece.bytes)).count();
         if calls < wanted.len() {
             found.addresses.truncate(calls + 1);
-            (found.outer_missing, found.return_probe) = (true, false);
+            (found.outer_missing, found.return_probe, found.unknown) = (true, false, None);
         }
     }
 
@@ -329,6 +341,13 @@ impl NativeReader {
             let function = named.unwrap_or_else(|| unnamed(address.wrapping_sub(module.bias)));
             Some(Frame::Native { function, module: module.name.clone() })
         }));
+        let is_in = |at: u64| move |(mapping, _): &&(Mapping, Refusal)| (mapping.start..mapping.end).contains(&at);
+        if let Some((mapping, refusal)) = found.unknown.and_then(|at| self.refused.iter().find(is_in(at)))
+            && stack.note.is_none()
+        {
+            let note = format!("its outer functions are missing: {}: {refusal}", mapping.path);
+            stack.note = Some(shorten(&note, NOTE_BYTES, false));
+        }
         stack
     }
 }
