@@ -202,6 +202,11 @@ for step in range(50):
 for _ in range(5):
     dist.all_reduce(torch.ones(3), group=pairs[rank // 2])
 print(json.dumps({"world": made[0], "pair": 5}), flush=True)
+sys.stdin.readline()
+for _ in range(5):
+    dist.all_reduce(torch.ones(3))
+    dist.all_reduce(torch.ones(3), group=pairs[rank // 2])
+print(json.dumps({"world": made[0] + 5, "pair": 10}), flush=True)
 sys.stdin.read()
 "#;
 
@@ -239,6 +244,15 @@ fn a_pytorch_job_on_gloo_is_recorded_completely() {
         calls.count()
     };
     wait_for("all reductions to be recorded", || reductions() >= made.iter().sum());
+    // another recorder comes while the job runs
+    let late = Recorder::start(cgroup.capturing([]));
+    wait_for("gloo to be probed by the late one", || late.status().files.len() >= recorder.status().files.len());
+    say_go(&mut ranks);
+    ranks.iter_mut().for_each(|rank| drop(rank.line()));
+    let of_late = || late.so_far().into_iter().filter(|record| matches!(record, Record::Collective(_))).count();
+    wait_for("the last reductions to be recorded", || of_late() >= 10 * ranks.len());
+    let made: Vec<usize> = made.iter().map(|made| made + 10).collect();
+    wait_for("the first one to have them too", || reductions() >= made.iter().sum());
     let pids: Vec<u32> = ranks.iter().map(Rank::pid).collect();
     ranks.into_iter().for_each(Rank::end);
     let recorded = recorder.stop();
@@ -266,5 +280,17 @@ fn a_pytorch_job_on_gloo_is_recorded_completely() {
             of_ranks[0][worlds.first().unwrap()].iter().map(|call| (call.comm_seq.unwrap(), call.func)).collect();
         theirs.sort_unstable();
         assert_eq!(numbers, theirs, "the same operations in the same order");
+    }
+    // gloo keeps what names a communicator since 2025
+    let keeps = is_probed(&late, "libtorch_cpu");
+    let late = late.stop();
+    assert_eq!(late.calls().len(), 10 * pids.len());
+    for seen in late.calls() {
+        assert_eq!((seen.seq, seen.comm_seq.is_some()), (None, true), "there were calls before: {seen:?}");
+        let of = &of_ranks[pids.iter().position(|pid| *pid == seen.pid).unwrap()];
+        let is_it = |call: &&&Collective| (call.nranks, call.comm_seq) == (seen.nranks, seen.comm_seq);
+        let known = of.values().flatten().find(is_it).unwrap_or_else(|| panic!("the first one has it not: {seen:?}"));
+        assert_eq!((seen.func, seen.rank, seen.count), (known.func, known.rank, known.count));
+        assert_eq!(seen.comm_hash, known.comm_hash.filter(|_| keeps), "{seen:?}");
     }
 }

@@ -72,11 +72,8 @@ static __always_inline void take_numbers(struct thread_state *state, __u32 pid, 
   }
   struct rm_comm_entry *comm = bpf_map_lookup_elem(&comms, &key);
   if (!comm) {
-    if (flags & RM_COOKIE_GLOO) {
-      gloo_rank(call, handle, flags);
-      return;
-    }
-    if (flags & RM_COOKIE_MPI) mpi_meet(state, pid, handle, flags);
+    if (flags & RM_COOKIE_GLOO) gloo_meet(pid, handle, flags);
+    else if (flags & RM_COOKIE_MPI) mpi_meet(state, pid, handle, flags);
     else if (known || !find_pending(pid, handle)) return;
     comm = bpf_map_lookup_elem(&comms, &key);
     if (!comm) return;

@@ -41,11 +41,6 @@ static __always_inline bool gloo_read_rank(__u64 context, __u64 flags, __s32 *ra
   return true;
 }
 
-/* Of a call in a communicator whose beginning was not seen. */
-static __always_inline void gloo_rank(struct rm_inflight *call, __u64 context, __u64 flags) {
-  if (gloo_read_rank(context, flags, &call->rank, &call->nranks)) call->comm_flags = RM_HAVE_RANK;
-}
-
 #define FNV_BASIS 0xcbf29ce484222325ull
 #define FNV_PRIME 0x00000100000001b3ull
 /* Of a longer name the first so many bytes and its length count. */
@@ -125,6 +120,39 @@ static __noinline int gloo_name(struct gloo_chain *chain) {
     if (!gloo_add_store(chain)) break;
   chain->hash = (chain->hash & ~1ull) | (chain->path & 1);
   return chain->names;
+}
+
+/* What names a communicator that is connected already: gloo's TCP keeps the store since 2025, behind its device, which the
+ * communicator has, too. */
+#define GLOO_TRANSPORT_WORDS 48
+static __noinline int gloo_kept_store(struct gloo_chain *chain, __u64 numbers) {
+  __u64 of_context[3], here = 0, next = 0; /* std::shared_ptr of the device, then that of the transport's communicator */
+  if (!chain || bpf_probe_read_user(of_context, sizeof of_context, (const void *)(numbers + 16)) || !of_context[0]) return 0;
+  __u64 at = 0;
+  for (int i = 3; i < GLOO_TRANSPORT_WORDS; i++) {
+    if (bpf_probe_read_user(&next, sizeof next, (const void *)(of_context[2] + i * 8))) return 0;
+    if (here == of_context[0] && next == of_context[1]) at = of_context[2] + (i + 1) * 8;
+    here = next;
+  }
+  return at && !bpf_probe_read_user(&chain->at, sizeof chain->at, (const void *)at) && chain->at;
+}
+
+/* The first call in a communicator whose beginning was not seen: there were calls before. (Not static: kernels then verify it
+ * once, and not on each way to it.) */
+__noinline int gloo_meet(__u32 pid, __u64 context, __u64 flags) {
+  struct rm_comm_key key = {.pid = pid, .handle = context};
+  struct rm_comm info = {.flags = RM_HAVE_RANK | RM_UNCOUNTED};
+  if (!gloo_read_rank(context, flags, &info.rank, &info.nranks)) return 0;
+  struct gloo_chain chain = {.hash = FNV_BASIS};
+  if (gloo_kept_store(&chain, context + (flags & RM_COOKIE_GLOO_VTABLE ? 8 : 0)) && gloo_name(&chain)) {
+    info.hash = chain.hash;
+    info.flags |= RM_HAVE_HASH;
+  }
+  /* Of several threads that look at the same moment one makes the entry. */
+  if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) return 0;
+  struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
+  if (entry) entry->info = info;
+  return 0;
 }
 
 /* A communicator begins or ends. (Neither is a call of ours: both may be left by an exception.) */
