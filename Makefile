@@ -3,6 +3,10 @@ CARGO ?= cargo
 # The agent of benches on real programs.
 OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 
+# The demo's binary has no servers and no archives, two fifths of what there is to compile. With the servers' own features
+# (`every-server`) all that it shares with other builds is compiled as there: `make test` compiles no dependency again.
+DEMO_BUILD = --workspace --no-default-features --features every-server --bin rankmesh
+
 .PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis test-clients
 
 help: ## this list
@@ -16,8 +20,8 @@ build: deps ## the release binary: target/release/rankmesh
 	RANKMESH_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) $(CARGO) build --locked --release -p rankmesh
 
 demo: deps ## the main job on this machine: four agents, eight ranks, one of them late
-	@scripts/expect.sh debug $(or $(CARGO_TARGET_DIR),target)
-	$(CARGO) build --locked --workspace --bin rankmesh
+	@scripts/expect.sh demo $(or $(CARGO_TARGET_DIR),target)
+	$(CARGO) build --locked $(DEMO_BUILD)
 	$(or $(CARGO_TARGET_DIR),target)/debug/rankmesh demo
 
 test: ## every test; as root also those that need eBPF

@@ -1,12 +1,15 @@
-//! Compiles the BPF programs with clang for the target's argument-passing convention. libbpf-cargo
-//! supplies libbpf's headers; src/loader.rs embeds the objects. Also compiles the MPI shim and the
-//! NCCL plugin, shared libraries of plain C, which src/rings embeds.
+//! Compiles the BPF programs with clang for the target's argument-passing convention, against
+//! libbpf's own headers; src/loader.rs embeds the objects. Also compiles the MPI shim and the NCCL
+//! plugin, shared libraries of plain C, which src/rings embeds.
+//!
+//! (Not by libbpf-cargo, whose command line and log would be a tenth of a first build.)
 
 use std::env;
+use std::ffi::CString;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-use libbpf_cargo::SkeletonBuilder;
+use std::process::Command;
 
 /// The BPF objects: name, source, and macros defined for it.
 const OBJECTS: &[(&str, &str, &str)] = &[
@@ -23,6 +26,11 @@ fn main() {
     let target = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     // The programs' line information names no folder of the machine that built them.
     let here = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let headers = out.join("libbpf");
+    if let Err(error) = write_headers(&headers) {
+        eprintln!("node-bpf: libbpf's headers cannot be written to {}: {error}", headers.display());
+        std::process::exit(1);
+    }
     // Both, so that a change on one kind of machine does not break the other unnoticed; ours is the
     // one embedded.
     for (rust_name, kernel_name) in [("x86_64", "x86"), ("aarch64", "arm64")] {
@@ -32,19 +40,18 @@ fn main() {
                 false => format!("{object}-{kernel_name}.bpf.o"),
             };
             let file = out.join(name);
-            let built = SkeletonBuilder::new()
-                .source(format!("src/bpf/{source}.bpf.c"))
-                .obj(&file)
-                .clang_args([
-                    "-mcpu=v3",
-                    "-Wall",
-                    define,
-                    &format!("-D__TARGET_ARCH_{kernel_name}"),
-                    &format!("-ffile-prefix-map={here}=node-bpf"),
-                ])
-                .build();
-            let packed =
-                built.map_err(|error| format!("{error:?}")).and_then(|()| pack(&file).map_err(|e| e.to_string()));
+            let flags = [
+                "-mcpu=v3",
+                "-Wall",
+                define,
+                &format!("-D__TARGET_ARCH_{kernel_name}"),
+                &format!("-ffile-prefix-map={here}=node-bpf"),
+                &format!("-ffile-prefix-map={}=libbpf", headers.display()),
+                "-I",
+                &headers.to_string_lossy(),
+            ];
+            let built = compile(&format!("src/bpf/{source}.bpf.c"), &flags, &file);
+            let packed = built.and_then(|()| pack(&file).map_err(|error| error.to_string()));
             if let Err(error) = packed {
                 eprintln!("node-bpf: the BPF programs do not compile for {rust_name}: {error}");
                 eprintln!("node-bpf: needed: apt-get install clang libelf-dev zlib1g-dev (clang 14 or later)");
@@ -57,6 +64,51 @@ fn main() {
         eprintln!("node-bpf: capture is written for x86_64 and aarch64, not for {target}");
         std::process::exit(1);
     }
+}
+
+/// Writes the headers of the libbpf that loads the programs, for `#include <bpf/…>`.
+fn write_headers(folder: &Path) -> std::io::Result<()> {
+    let below = folder.join("bpf");
+    std::fs::create_dir_all(&below)?;
+    libbpf_sys::API_HEADERS.iter().try_for_each(|(name, text)| std::fs::write(below.join(name), text))
+}
+
+/// Compiles one program. libbpf's linker then leaves out DWARF, and with it the names of folders.
+fn compile(source: &str, flags: &[&str], object: &Path) -> Result<(), String> {
+    let raw = object.with_extension("unlinked");
+    let made = Command::new("clang")
+        .args(flags)
+        .args(["-fno-stack-protector", "-g", "-O2", "-target", "bpf", "-c", source, "-o"])
+        .arg(&raw)
+        .status()
+        .map_err(|error| format!("clang: {error}"))?;
+    if !made.success() {
+        return Err(format!("clang ended with {made}"));
+    }
+    link(&raw, object)?;
+    std::fs::remove_file(&raw).map_err(|error| error.to_string())
+}
+
+/// Writes an object as libbpf's linker does.
+fn link(raw: &Path, object: &Path) -> Result<(), String> {
+    let name = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string());
+    let (from, to) = (name(raw)?, name(object)?);
+    // SAFETY: both names end with a zero and outlive the calls, null stands for the default options,
+    // and the linker is used until it is freed.
+    let failed = unsafe {
+        let linker = libbpf_sys::bpf_linker__new(to.as_ptr(), std::ptr::null_mut());
+        if linker.is_null() {
+            return Err(format!("{}: {}", object.display(), std::io::Error::last_os_error()));
+        }
+        let added = libbpf_sys::bpf_linker__add_file(linker, from.as_ptr(), std::ptr::null());
+        let linked = if added == 0 { libbpf_sys::bpf_linker__finalize(linker) } else { added };
+        libbpf_sys::bpf_linker__free(linker);
+        linked
+    };
+    if failed == 0 {
+        return Ok(());
+    }
+    Err(format!("linking {}: {}", object.display(), std::io::Error::from_raw_os_error(-failed)))
 }
 
 /// Compresses an object into a file in its directory: the large ones go into the binary that way.
@@ -87,7 +139,7 @@ fn shim(out: &std::path::Path) {
         first.push("-mno-outline-atomics"); // these are libgcc's
     }
     for (source, library) in [("src/shim/pmpi.c", "librankmesh_pmpi.so"), ("src/shim/nccl.c", "librankmesh_nccl.so")] {
-        let made = std::process::Command::new(program)
+        let made = Command::new(program)
             .args(&first)
             // -g0: zig adds debug information by itself, and with it the name of this folder
             .args(["-shared", "-fPIC", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])

@@ -1,13 +1,11 @@
 #!/bin/sh
-# Says before a build what it will take, where nothing is built yet: how many crates, and minutes by what two cores took.
-#     expect.sh debug|release FOLDER
+# Says before a build what it will take, where nothing is built yet: minutes by what two cores took.
+#     expect.sh demo|release FOLDER
 set -eu
-cd "$(dirname "$0")/.."
-[ ! -e "$2/$1/rankmesh" ] || exit 0
-crates=$(grep -c '^name = ' Cargo.lock)
 cores=$(nproc 2>/dev/null || echo 2)
 case $1 in
-debug) minutes=11 ;;   # of one core
-release) minutes=50 ;;
+demo) folder=debug minutes=11 what="what the demo needs (no servers, no archives)" ;; # minutes of one core
+release) folder=release minutes=50 what="$(grep -c '^name = ' "$(dirname "$0")/../Cargo.lock") crates" ;;
 esac
-echo "Building $crates crates, once: about $(((minutes + cores - 1) / cores)) minutes on $cores cores. Later builds take seconds." >&2
+[ ! -e "$2/$folder/rankmesh" ] || exit 0
+echo "Building $what, once: about $(((minutes + cores - 1) / cores)) minutes on $cores cores. Later builds take seconds." >&2

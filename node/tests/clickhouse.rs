@@ -1,5 +1,6 @@
 //! Rows pushed into ClickHouse: its real engine (chDB) behind a small HTTP front, which fails in
 //! every way that a server can; nothing is lost and nothing is counted twice.
+#![cfg(feature = "archive")]
 
 mod common;
 

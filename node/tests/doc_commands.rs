@@ -2,6 +2,7 @@
 //! (listed in `docs/not-run.txt`); each command line runs on two agents with the rows of a job, or
 //! on its stores, or is listed there with the reason why not. Every entry of the lists must match
 //! something.
+#![cfg(feature = "archive")]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! `rankmesh archive`: hours of trace stores as Parquet, into a directory or bucket; or their rows
-//! as they come, into ClickHouse.
+//! as they come, into ClickHouse. `asked` and `mesh_rows`: an archive that a question reads.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -17,6 +17,9 @@ use clap::Args;
 use record::unix_now_ns;
 
 use crate::privileges::{self, Plan};
+
+pub(super) mod asked;
+pub(super) mod mesh_rows;
 
 /// Flags of `rankmesh archive`.
 #[derive(Debug, Args)]

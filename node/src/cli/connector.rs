@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ask::{Backend, Connector, Exit, RanOnNode, Target};
+use ask::{Backend, Connector, Exit, RanOnNode};
 
-use super::mesh_rows::Hosts;
 use super::stores::Stores;
 use super::via::Via;
 use crate::slurm::ask::{Reach, is_known, reach};
@@ -24,14 +23,26 @@ impl Connector for LocalConnector {
         Ok(Arc::new(Stores::open(paths)?))
     }
 
+    #[cfg(feature = "archive")]
     fn archive(
         &self,
         paths: &[PathBuf],
         archive: &str,
         live: Option<(Arc<dyn Backend>, Duration)>,
     ) -> anyhow::Result<Arc<dyn Backend>> {
-        let hosts = live.map(|(mesh, timeout)| Hosts::ask(&Target::of(mesh), timeout)).transpose()?;
-        Ok(Arc::new(Stores::with_archive(paths, archive, hosts)?))
+        use super::archive::{asked, mesh_rows::Hosts};
+        let hosts = live.map(|(mesh, timeout)| Hosts::ask(&ask::Target::of(mesh), timeout)).transpose()?;
+        Ok(Arc::new(asked::open(paths, archive, hosts)?))
+    }
+
+    #[cfg(not(feature = "archive"))]
+    fn archive(
+        &self,
+        _: &[PathBuf],
+        _: &str,
+        _: Option<(Arc<dyn Backend>, Duration)>,
+    ) -> anyhow::Result<Arc<dyn Backend>> {
+        Err(super::without_archives())
     }
 
     fn slurm_job(&self, job: &str) -> anyhow::Result<PathBuf> {

@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(listed.len(), once.len(), "a command is listed twice");
         assert!(has.is_subset(&once), "not listed: {:?}", has.difference(&once));
         // (A build without front ends has fewer.)
-        if cfg!(all(feature = "serve", feature = "mcp")) {
+        if cfg!(all(feature = "archive", feature = "serve", feature = "mcp")) {
             assert_eq!(has, once);
         }
     }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use ask::{Exit, RanOnNode, UsageError, is_broken_pipe};
 use clap::{FromArgMatches, Parser, Subcommand};
 
+#[cfg(feature = "archive")]
 mod archive;
 mod args;
 mod check;
@@ -20,7 +21,6 @@ mod groups;
 mod help;
 pub mod identity;
 mod import;
-mod mesh_rows;
 mod person;
 mod replace;
 mod secret;
@@ -96,6 +96,7 @@ enum Command {
     /// Write rows into a plain SQLite, CSV or Parquet file, or as a trace for Perfetto
     Export(ExportArgs),
     /// Write hours of trace stores as Parquet into a directory or bucket, for any engine
+    #[cfg(feature = "archive")]
     Archive(archive::ArchiveArgs),
     /// Write a job's report: one HTML file with verdict, heat map, steps, ranks and causes
     Report(report::ReportArgs),
@@ -114,6 +115,15 @@ enum Command {
     Completions(help::CompletionsArgs),
     /// Write manual pages
     Man(help::ManArgs),
+}
+
+/// What a build without the feature `archive` says where one is asked for.
+#[cfg(not(feature = "archive"))]
+fn without_archives() -> anyhow::Error {
+    UsageError(
+        "this build reads and writes no archive: build it with the feature `archive` (`make build` does)".to_owned(),
+    )
+    .into()
 }
 
 /// Runs the command and gives the process's exit code.
@@ -156,6 +166,7 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Export(args) => export::run(args, &connector),
+        #[cfg(feature = "archive")]
         Command::Archive(args) => archive::run(args),
         Command::Report(args) => report::run(args, &connector),
         Command::Import(args) => import::run(args),

@@ -1,30 +1,21 @@
 //! Stores without agents: trace stores, exports and served databases on disk, asked in this process
 //! with the requests that an agent takes. Each file is a node.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::ask::{Backend, NoAnswer, Piece, Reply, Stopped, Take, UsageError};
 use agent::board_of_stores::{self, BoardSpan};
 use agent::stragglers::{self, Asked};
 use agent::{explain, facts};
-use archive::history::NodeHistory;
-use archive::holdings::Archive;
-use archive::live::{Live, LiveStore};
-use archive::place::{Place, Settings};
-use certs::NodeName;
 use model::{LocalRequest, OnBehalf, Question};
 use query::Coordinator;
 use query::access::{Access, Caller};
 use query::ask::{self, AskError, QueryOutcome, RowChunk};
+use query::files::FilesError;
 use serde::Serialize;
-use store::{ServedDb, Source};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
-
-use super::mesh_rows::Hosts;
 
 /// Time for reading the files' tables.
 const FOR_TABLES: Duration = Duration::from_secs(10);
@@ -44,78 +35,22 @@ impl Stores {
     /// A directory cannot be read or holds none, or not one of the files can be read.
     pub(super) fn open(paths: &[PathBuf]) -> anyhow::Result<Self> {
         let files = query::files::expand(paths)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let coordinator = {
-            let _in_runtime = runtime.enter();
-            query::files::coordinator(&files, verdicts::VIEWS)?
-        };
-        Ok(Self { runtime: Some(runtime), coordinator, paths: paths.to_vec() })
+        Self::over(paths.to_vec(), || query::files::coordinator(&files, verdicts::VIEWS))
     }
 
-    /// The nodes of an archive, each with its store where that is among those that `paths` mean;
-    /// the other stores as nodes of their own. With a mesh the live hosts in the stores' place.
+    /// Stores read from `paths`, over which `make` makes a coordinator.
     ///
     /// # Errors
-    /// The archive cannot be read, or holds nothing; as [`Self::open`].
-    pub(super) fn with_archive(paths: &[PathBuf], archive: &str, mesh: Option<Hosts>) -> anyhow::Result<Self> {
-        let files = if paths.is_empty() { Vec::new() } else { query::files::expand(paths)? };
-        let hours = Arc::new(Archive::open(Place::open(archive, &Settings::of_environment())?)?);
-        let mut taken: BTreeSet<NodeName> = BTreeSet::new();
-        let mut live: BTreeMap<String, Arc<dyn LiveStore>> = BTreeMap::new();
-        let mut sources: Vec<(NodeName, Result<Source, String>)> = Vec::new();
-        for node in hours.stores().keys().map(|store| store.node.as_str()).collect::<BTreeSet<_>>() {
-            let name: NodeName = node.parse().map_err(|error| anyhow::anyhow!("{archive}: node {node}: {error}"))?;
-            taken.insert(name);
-        }
-        for file in &files {
-            let opened = Live::open(file);
-            let known = opened.as_ref().ok().and_then(|live| {
-                let birth_ns = live.birth_ns()?;
-                hours.stores().keys().find(|store| store.birth_ns == birth_ns)
-            });
-            match (opened, known) {
-                (Ok(opened), Some(store)) if !live.contains_key(&store.node) => {
-                    live.insert(store.node.clone(), Arc::new(opened));
-                }
-                (_, Some(store)) => {
-                    let file = file.display();
-                    return Err(UsageError(format!(
-                        "{file} is another copy of the store of {}: its rows would count twice",
-                        store.node
-                    ))
-                    .into());
-                }
-                (_, None) => {
-                    let served = ServedDb::open_recorded(file).map(Source::Served).map_err(|error| error.to_string());
-                    sources.push((query::files::name_of(file, &mut taken), served));
-                }
-            }
-        }
-        let mut nodes: BTreeSet<String> = hours.stores().keys().map(|store| store.node.clone()).collect();
-        if let Some(mut hosts) = mesh {
-            for host in std::mem::take(&mut hosts.all) {
-                let of_host = hours.stores().iter().filter(|(store, _)| store.node == host.name);
-                let archived_until_ns = of_host.map(|(_, hours)| hours.until_ns).max();
-                match (&host.lost, archived_until_ns) {
-                    (Some(why), None) => sources.push((host.name.parse()?, Err(why.clone()))),
-                    _ => {
-                        let (name, until_ns) = (host.name.clone(), archived_until_ns.unwrap_or(i64::MIN));
-                        live.insert(name.clone(), Arc::new(hosts.store(host, until_ns)));
-                        nodes.insert(name);
-                    }
-                }
-            }
-        }
-        for node in &nodes {
-            let history = NodeHistory::new(Arc::clone(&hours), node, live.remove(node));
-            sources.push((node.parse()?, Ok(Source::External(Box::new(history)))));
-        }
+    /// As `make`.
+    pub(super) fn over(
+        paths: Vec<PathBuf>,
+        make: impl FnOnce() -> Result<Coordinator, FilesError>,
+    ) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let coordinator = {
             let _in_runtime = runtime.enter();
-            query::files::coordinator_of(sources, verdicts::VIEWS)?
+            make()?
         };
-        let paths = paths.iter().cloned().chain([PathBuf::from(archive)]).collect();
         Ok(Self { runtime: Some(runtime), coordinator, paths })
     }
 }

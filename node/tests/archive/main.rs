@@ -1,6 +1,7 @@
 //! Hours of a job's stores in an archive: the same answers from the stores, from the archive, from
 //! both, and from DuckDB and ClickHouse's local engine over the archive's files. Here is what all
 //! of these tests use.
+#![cfg(feature = "archive")]
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -41,6 +41,10 @@ pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
     .into_iter()
     .flatten()
     .collect();
+    #[cfg(not(feature = "archive"))]
+    if !kept.is_empty() {
+        return Err(super::without_archives());
+    }
     let config = resolve(args)?;
     // As late as possible: until this agent records, none does.
     if let Some(socket) = config.socket.as_deref().filter(|_| replace)

@@ -29,7 +29,7 @@ const WAITING: usize = 4;
 
 /// A host of the mesh.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(in crate::cli) struct Host {
     pub(super) name: String,
     /// Its store's number; none where it is not reached.
     pub(super) birth_ns: Option<i64>,
@@ -42,7 +42,7 @@ pub(super) struct Host {
 
 /// The hosts that an agent lists, and their tables.
 #[derive(Debug)]
-pub(super) struct Hosts {
+pub(in crate::cli) struct Hosts {
     pub(super) all: Vec<Host>,
     mesh: Target,
     timeout: Duration,
@@ -54,7 +54,7 @@ impl Hosts {
     ///
     /// # Errors
     /// It does not answer.
-    pub(super) fn ask(mesh: &Target, timeout: Duration) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn ask(mesh: &Target, timeout: Duration) -> anyhow::Result<Self> {
         let nodes: Vec<Json> =
             serde_json::from_str(&mesh.document(LocalRequest::Nodes)?).context("reading the agent's list of nodes")?;
         let named = |table: TableSeen| {
@@ -93,7 +93,7 @@ impl Hosts {
     }
 
     /// One of them as the store of a node whose archive ends at `archived_until_ns`.
-    pub(super) fn store(&self, host: Host, archived_until_ns: i64) -> HostStore {
+    pub(in crate::cli) fn store(&self, host: Host, archived_until_ns: i64) -> HostStore {
         HostStore {
             host,
             archived_until_ns,
@@ -138,7 +138,7 @@ fn rows(
 
 /// A host's store, asked over the mesh.
 #[derive(Debug)]
-pub(super) struct HostStore {
+pub(in crate::cli) struct HostStore {
     host: Host,
     archived_until_ns: i64,
     mesh: Target,
