@@ -7,7 +7,7 @@ OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 # (`every-server`) all that it shares with other builds is compiled as there: `make test` compiles no dependency again.
 DEMO_BUILD = --workspace --no-default-features --features every-server --bin rankmesh
 
-.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis test-clients
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis test-fresh test-clients
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -223,6 +223,9 @@ test-card: ## the card for Open OnDemand, drawn by Ruby's ERB (needs ruby)
 
 test-doctor: deps ## what the doctor finds between hosts in network namespaces: blocks, MTU, loss, a killed agent (root, minutes)
 	$(CARGO) test --locked --workspace --test operating -- --ignored --nocapture
+
+test-fresh: ## README's first steps on fresh systems, in roots made by debootstrap: Debian 12, Ubuntu 24.04 (root, network, minutes; BUILD=no without the clone, BINARY=FILE its demo, ON="noble" only there)
+	scripts/test-fresh.sh $(or $(CARGO_TARGET_DIR),target)/fresh $(ON)
 
 test-reproducible: ## the x86_64 binary built twice in different folders: the same hash (half an hour)
 	@scripts/deps.sh --dist
