@@ -100,7 +100,8 @@ pub struct App {
     pub(crate) prompt: Option<Prompt>,
     pub(crate) filter: String,
     pub(crate) sort: Sort,
-    pub(crate) figure: Figure,
+    /// The figure of the heat map that was chosen.
+    figure: Option<Figure>,
     zoom: usize,
     pub(crate) is_paused: bool,
     /// State of each view.
@@ -128,7 +129,7 @@ impl Default for App {
             prompt: None,
             filter: String::new(),
             sort: Sort::Worst,
-            figure: Figure::Late,
+            figure: None,
             zoom: 0,
             is_paused: false,
             selected: [0; View::ALL.len()],
@@ -184,6 +185,11 @@ impl App {
         ZOOMS[self.zoom]
     }
 
+    /// The figure of the heat map.
+    pub(crate) fn figure(&self, data: &Data) -> Figure {
+        self.figure.unwrap_or_else(|| data.windows().lateness())
+    }
+
     pub(crate) fn selected(&self) -> usize {
         self.selected[self.view.index()]
     }
@@ -214,11 +220,12 @@ impl App {
             Key::Char(':') => (self.prompt, self.recalled) = (Some(Prompt::Sql(String::new())), self.typed.len()),
             Key::Char('s') => self.sort = self.sort.next(),
             Key::Char('m') => {
-                self.figure = match self.figure {
-                    Figure::Late => Figure::Wait,
+                self.figure = Some(match self.figure(data) {
+                    Figure::Late => Figure::Held,
+                    Figure::Held => Figure::Wait,
                     Figure::Wait => Figure::Compute,
                     Figure::Compute => Figure::Late,
-                }
+                });
             }
             Key::Char('+' | '=') => self.zoom = self.zoom.saturating_sub(1),
             Key::Char('-') => self.zoom = (self.zoom + 1).min(ZOOMS.len() - 1),

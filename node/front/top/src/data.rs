@@ -107,6 +107,8 @@ pub(crate) struct Medians {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Figure {
     Late,
+    /// How much less than the others it waited: its lateness, by no clock but each host's own.
+    Held,
     Wait,
     Compute,
 }
@@ -206,6 +208,11 @@ impl Windows {
         }
     }
 
+    /// The figure that tells who is late: entries need the clocks of all hosts, waits need none.
+    pub(crate) fn lateness(&self) -> Figure {
+        if self.clock_bound_ns.is_some() { Figure::Late } else { Figure::Held }
+    }
+
     /// The index of a process.
     pub(crate) fn place(&self, node: &str, pid: i64) -> Option<usize> {
         self.places.get(&(node.to_owned(), pid)).copied()
@@ -242,7 +249,7 @@ impl Medians {
     fn figure(&self, figure: Figure) -> Option<u64> {
         match figure {
             Figure::Late => self.late,
-            Figure::Wait => self.wait,
+            Figure::Held | Figure::Wait => self.wait,
             Figure::Compute => self.compute,
         }
     }
@@ -252,7 +259,7 @@ impl Medians {
 pub(crate) fn figure_us(window: &BoardWindow, place: usize, figure: Figure) -> Option<u64> {
     let times = match figure {
         Figure::Late => &window.late,
-        Figure::Wait => &window.wait,
+        Figure::Held | Figure::Wait => &window.wait,
         Figure::Compute => &window.compute,
     };
     times.get(place)?.us()
@@ -267,10 +274,11 @@ pub(crate) fn excess<'a>(
     window_ns: i64,
 ) -> Option<f64> {
     let (mut known, mut excess_us) = (0u32, 0.0);
+    let sign = if figure == Figure::Held { -1.0 } else { 1.0 };
     for (window, medians) in windows {
         if let (Some(us), Some(median)) = (figure_us(window, place, figure), medians.figure(figure)) {
             known += 1;
-            excess_us += us as f64 - median as f64;
+            excess_us += sign * (us as f64 - median as f64);
         }
     }
     (known > 0).then(|| excess_us * 1_000.0 / (f64::from(known) * window_ns as f64))
@@ -334,5 +342,6 @@ mod tests {
         assert_eq!(of(1), Some(0.0), "of two the later is the median");
         assert!(of(0).unwrap() < -0.19);
         assert_eq!(excess(data.windows().until(None), 0, Figure::Wait, 1), None);
+        assert_eq!(excess(data.windows().until(None), 0, Figure::Held, 1), None);
     }
 }

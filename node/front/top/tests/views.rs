@@ -4,9 +4,10 @@
 mod common;
 
 use model::Missing;
+use model::board::Time;
 use top::{Answer, App, Colours, Data, Key, View, plain};
 
-use common::{data, look, screen, watched};
+use common::{MS, board, data, look, screen, watched};
 
 const SMALL: (u16, u16) = (80, 24);
 const LARGE: (u16, u16) = (160, 40);
@@ -54,6 +55,37 @@ fn help_and_answers_lie_over_the_view() {
         notes: vec!["2 rows in 3.1 ms".to_owned(), "2 of 2 nodes answered".to_owned()],
     });
     insta::assert_snapshot!("answer", screen(&mut app, &data, &look(true, Colours::None), SMALL, 1_200));
+}
+
+#[test]
+fn the_heat_map_goes_by_waits_where_clocks_are_not_known() {
+    let mut data = data(16, 5, 240);
+    let mut unknown = board(16, 5, 240);
+    (unknown.epoch, unknown.clock_bound_ns) = (2, None);
+    // Entries of other hosts are off by what their clocks are off: they say nothing.
+    for window in &mut unknown.windows {
+        window.late.iter_mut().take(4).for_each(|late| *late = Time::of_ns(Some(400 * MS)));
+    }
+    data.board(unknown);
+    let mut shown = app(View::Heat, &data);
+    insta::assert_snapshot!(
+        "heat_map_clocks_unknown",
+        screen(&mut shown, &data, &look(true, Colours::None), SMALL, 1_200)
+    );
+    let ranks = screen(&mut App::default(), &data, &look(true, Colours::None), SMALL, 1_200);
+    let minute = |rank: &str| {
+        ranks
+            .lines()
+            .find(|line| line.trim_start().starts_with(&format!("{rank} gpu")))
+            .and_then(|line| line.chars().last())
+    };
+    assert_eq!((minute("5"), minute("1")), (Some('+'), Some('_')), "{ranks}");
+    for figure in ["waiting above", "compute time above", "lateness above", "waiting below"] {
+        shown.key(Key::Char('m'), &data);
+        let screen = screen(&mut shown, &data, &look(true, Colours::None), SMALL, 1_200);
+        assert!(screen.contains(figure), "{screen}");
+        assert_eq!(screen.contains("clocks unknown, by host"), figure.starts_with("late"), "{screen}");
+    }
 }
 
 #[test]

@@ -19,7 +19,8 @@ enter      a rank from ranks or heat map; a job's ranks; a host's ranks;
 esc        back; clears the filter
 /          filter: a rank's number, or a part of a host's name or role
 s          sort ranks: worst first, by rank, host, lateness, wait
-m          heat map of lateness, waiting or compute time
+m          heat map of lateness, how much longer others wait (needs no clocks),
+           waiting or compute time
 + -        fewer or more windows in a column of the heat map
 space      pause: nothing new is taken in
 [ ]        a window back and on in time;  { }  ten windows

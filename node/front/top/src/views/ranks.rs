@@ -1,5 +1,7 @@
 //! Ranks, worst first, with a sparkline of how late they were in the last minute.
 
+use std::iter;
+
 use model::board::BoardWindow;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -8,7 +10,7 @@ use ratatui::text::Line;
 
 use super::table::{self, Column, right};
 use crate::app::App;
-use crate::data::{Data, Figure, figure_us};
+use crate::data::{Data, Figure, Medians, excess, figure_us};
 use crate::look::Look;
 use crate::units::{harmless, maybe, percent, tenths};
 
@@ -103,12 +105,15 @@ impl Minute {
     /// Late shares of a rank's windows, oldest first; blank where there is no value.
     pub(super) fn line(&self, data: &Data, place: Option<usize>, look: &Look) -> String {
         let Some(place) = place else { return String::new() };
-        let window_us = data.window_ns() as f64 / 1e3;
-        let windows: Vec<&BoardWindow> =
-            data.windows().until(data.show_at).take(self.columns * self.each).map(|(window, _)| window).collect();
-        let column = |of: &[&BoardWindow]| {
-            let worst = of.iter().filter_map(|window| figure_us(window, place, Figure::Late)).max()?;
-            Some((worst as f64 / window_us / FULL).clamp(0.0, 1.0))
+        let (figure, window_ns) = (data.windows().lateness(), data.window_ns());
+        let windows: Vec<_> = data.windows().until(data.show_at).take(self.columns * self.each).collect();
+        let share = |window: &(BoardWindow, Medians)| match figure {
+            Figure::Late => figure_us(&window.0, place, figure).map(|us| us as f64 * 1e3 / window_ns as f64),
+            _ => excess(iter::once(window), place, figure, window_ns),
+        };
+        let column = |of: &[&(BoardWindow, Medians)]| {
+            let worst = of.iter().filter_map(|window| share(window)).max_by(f64::total_cmp)?;
+            Some((worst / FULL).clamp(0.0, 1.0))
         };
         let mut line: Vec<char> = windows.chunks(self.each).map(|of| look.spark(column(of))).collect();
         line.resize(self.columns, ' ');
