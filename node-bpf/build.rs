@@ -139,19 +139,22 @@ fn shim(out: &std::path::Path) {
         first.push("-mno-outline-atomics"); // these are libgcc's
     }
     for (source, library) in [("src/shim/pmpi.c", "librankmesh_pmpi.so"), ("src/shim/nccl.c", "librankmesh_nccl.so")] {
-        let made = Command::new(program)
-            .args(&first)
-            // -g0: zig adds debug information by itself, and with it the name of this folder
-            .args(["-shared", "-fPIC", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o"])
-            .arg(out.join(library))
-            .args(["-nostdlib", "-U_FORTIFY_SOURCE", "-fno-stack-protector"])
-            // NCCL unloads its plugin with its last communicator, and loads it again with the next:
-            // it stays as it is
-            .args([source, "-Wl,-z,nodelete"])
-            .status();
-        if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            eprintln!("node-bpf: {compiler} does not compile {source} ({made:?}); needed: apt-get install gcc");
-            std::process::exit(1);
+        let (object, library) = (out.join(library).with_extension("o"), out.join(library));
+        // (Each step by itself: zig knows no headers of libc where it is told to link none. -g0: it
+        // adds debug information by itself, and with it the name of this folder.)
+        let mut compile = Command::new(program);
+        compile.args(&first).args(["-c", "-fPIC", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]);
+        compile.args(["-U_FORTIFY_SOURCE", "-fno-stack-protector", source, "-o"]).arg(&object);
+        // NCCL unloads its plugin with its last communicator, and loads it again with the next: it
+        // stays as it is.
+        let mut link = Command::new(program);
+        link.args(&first).args(["-shared", "-nostdlib", "-g0", "-Wl,-z,nodelete", "-o"]).arg(&library).arg(&object);
+        for mut step in [compile, link] {
+            let made = step.status();
+            if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {
+                eprintln!("node-bpf: {compiler} does not compile {source} ({made:?}); needed: apt-get install gcc");
+                std::process::exit(1);
+            }
         }
     }
 }
