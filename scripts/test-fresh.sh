@@ -4,7 +4,8 @@
 # `make demo`; and from files that were built before (`make dist`, `make wheel`), where there are some, the tarball's install.sh
 # and `pip install` of the wheel, each followed by `rankmesh demo`. Prints the time of each step, and says what it could not do.
 #     test-fresh.sh DIR [bookworm|noble|rocky…]
-# BUILD=no leaves the clone out (two cores take some minutes for it, and 4 GB); BINARY=FILE runs that binary's demo, too.
+# BUILD=no leaves the clone out (two cores take some minutes for it, and 4 GB); BINARY=FILE runs that binary's demo, too;
+# RUSTUP_INIT=URL is where rustup's installer comes from, MIRROR=URL where the packages do.
 # Mounts are in a namespace of this script's own: nothing of them is left, however it ends.
 set -euo pipefail
 [ "$(id -u)" = 0 ] || { echo "test-fresh.sh needs root (chroot)" >&2; exit 1; }
@@ -98,10 +99,8 @@ tools() {
         cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 }
 rustup() {
-    in_root bash -c 'set -o pipefail
-        for url in https://sh.rustup.rs https://static.rust-lang.org/rustup/rustup-init.sh; do
-            curl --proto =https -sSf "$url" | sh -s -- -y --profile minimal && exit 0
-        done; exit 1'
+    local url=${RUSTUP_INIT:-https://static.rust-lang.org/rustup/dist/$(uname -m)-unknown-linux-gnu/rustup-init}
+    in_root curl --proto =https -sSf -o /tmp/rustup-init "$url" && in_root bash -c 'chmod +x /tmp/rustup-init && /tmp/rustup-init -y --profile minimal'
 }
 # What is committed of this clone.
 clone() {
