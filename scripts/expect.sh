@@ -4,7 +4,7 @@
 set -eu
 cores=$(nproc 2>/dev/null || echo 2)
 case $1 in
-demo) folder=debug minutes=11 what="what the demo needs (no servers, no archives)" ;; # minutes of one core
+demo) folder=debug minutes=9 what="what the demo needs (no servers, no archives)" ;; # minutes of one core
 release) folder=release minutes=50 what="$(grep -c '^name = ' "$(dirname "$0")/../Cargo.lock") crates" ;;
 esac
 [ ! -e "$2/$folder/rankmesh" ] || exit 0
