@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use observed::{Coupling, Input, Observation, Rules, Sampled, Totals, hex};
+use observed::{Coupling, Input, Observation, Rules, Sampled, Totals, hex, units::duration};
 use stats::median;
 
 use super::comm::Comm;
+use super::hang::Early;
 use super::report::Verdict;
 use super::score::Scored;
 use super::suspects::Findings;
@@ -108,6 +109,24 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         doubts.push("only one rank of each communicator was heard: nobody to compare it with".to_owned());
     }
     if doubts.is_empty() { Verdict::None } else { Verdict::Unknown { why: doubts.join("; ") } }
+}
+
+/// Ranks wait in calls that may just take long.
+pub(crate) fn too_early(early: &Early) -> Verdict {
+    let Early { ranks, func, for_ns, hang_ns } = early;
+    let (who, still) = if *ranks == 1 {
+        ("1 rank waits".to_owned(), "it still does")
+    } else {
+        (format!("{ranks} ranks wait, the first"), "they still do")
+    };
+    Verdict::Unknown {
+        why: format!(
+            "{who} in {func} for {} so far, which may just take long: if {still} after {}, it is a hang; ask again \
+             then",
+            duration(*for_ns),
+            duration(*hang_ns)
+        ),
+    }
 }
 
 /// The share of the time that every rank in the data waits: the shortest of each collective's waits.

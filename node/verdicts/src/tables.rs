@@ -3,7 +3,7 @@
 use observed::{InCall, Progress};
 use stats::Population;
 
-use super::hang::find;
+use super::hang::{Found, find};
 use super::{Input, Observation, Rules, analyse};
 
 const MS: i64 = 1_000_000;
@@ -71,7 +71,7 @@ fn those_behind_are_missing_and_not_those_ahead() {
     };
     let in_calls = [12, 13].map(ahead).into();
     let input = Input { progress, in_calls, until_ns: 60_000 * MS, ..Input::default() };
-    let hang = find(&input, &Rules::default()).unwrap();
+    let Found::Hang(hang) = find(&input, &Rules::default()) else { panic!("no hang") };
     let missing: Vec<i32> = hang.missing.iter().map(|m| m.who.rank).collect();
     assert_eq!(missing.len(), 30);
     assert!(!missing.contains(&12) && !missing.contains(&13));

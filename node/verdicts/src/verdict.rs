@@ -11,7 +11,7 @@ use super::ahead::settle_ahead;
 use super::clocks::{by_calls, refined};
 use super::comm::Comm;
 use super::cycle::per_step;
-use super::doubts::nobody;
+use super::doubts::{nobody, too_early};
 use super::ending;
 use super::hang;
 use super::matching::communicators;
@@ -118,13 +118,15 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     evidence.notes.extend(hosts(&scored, &named));
     let per_comm = comm_reports(&scored, &thin, &named, &findings.held_up, rules);
     let mut culprits = named.into_iter().map(|f| f.culprit);
-    let hang = hang::find(input, rules);
-    let verdict = match culprits.next() {
-        _ if hang.is_some() => hang.map_or(Verdict::None, Verdict::Hang),
-        Some(culprit) => Verdict::Rank { culprit, also: culprits.collect(), held_up: findings.held_up },
-        None => stage_imbalance(&scored, &thin, &job_rank, rules)
+    let verdict = match (hang::find(input, rules), culprits.next()) {
+        (hang::Found::Hang(hang), _) => Verdict::Hang(*hang),
+        (_, Some(culprit)) => Verdict::Rank { culprit, also: culprits.collect(), held_up: findings.held_up },
+        (hang, None) => stage_imbalance(&scored, &thin, &job_rank, rules)
             .or_else(|| rotation.and_then(|r| r.verdict(&scored, rules)))
-            .unwrap_or_else(|| nobody(input, &scored, &thin, findings, rules)),
+            .unwrap_or_else(|| match hang {
+                hang::Found::Early(early) => too_early(&early),
+                _ => nobody(input, &scored, &thin, findings, rules),
+            }),
     };
     if !matches!(verdict, Verdict::Rank { .. } | Verdict::Hang(_)) {
         evidence.notes.extend(slower(&scored));

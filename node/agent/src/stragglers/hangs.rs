@@ -135,7 +135,7 @@ pub(super) async fn add_witnesses(asking: Asking<'_>, live: Option<&Shared>, rep
         }
         // Where who has left the call stands now is not where it was made.
         inside = of.calls.iter().map(|call| call.site.is_none()).collect();
-        of.calls.iter_mut().for_each(|call| call.site = call.site.take().filter(|site| !is_bare_address(site)));
+        of.calls.iter_mut().for_each(|call| call.site = call.site.take().filter(|site| !is_in_bindings(site)));
     }
     if let Some((sql, nodes)) = ras::kept_sql(hang) {
         let rows = asking.rows(sql, &nodes).await.map(|(rows, _)| rows);
@@ -157,9 +157,11 @@ pub(super) async fn add_witnesses(asking: Asking<'_>, live: Option<&Shared>, rep
     }
 }
 
-/// A place in a library without symbols, such as a language's bindings: no line of the program.
-fn is_bare_address(site: &str) -> bool {
-    site.contains(".so") && !site.contains('(')
+/// A place in a language's bindings to MPI, which are libraries without symbols or MPI's own: no
+/// line of the program.
+fn is_in_bindings(site: &str) -> bool {
+    let is_bare_address = site.contains(".so") && !site.contains('(');
+    is_bare_address || site.contains("(libmpi")
 }
 
 /// The stacks of ranks of some nodes; what cannot be had is left out.

@@ -24,6 +24,31 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use search::find;
 
+/// What a look for a hang has found.
+#[derive(Debug, Default)]
+pub(crate) enum Found {
+    /// Nobody waits for long, or those that are waited for make calls up to the end.
+    #[default]
+    Nothing,
+    /// Ranks wait in calls that may just take long.
+    Early(Early),
+    /// A hang.
+    Hang(Box<Hang>),
+}
+
+/// Ranks that wait in calls which all have entered, or which do not show for whom they wait.
+#[derive(Debug)]
+pub(crate) struct Early {
+    /// How many.
+    pub(crate) ranks: usize,
+    /// The call of who has waited longest.
+    pub(crate) func: String,
+    /// How long that is so far, nanoseconds.
+    pub(crate) for_ns: i64,
+    /// After how long it is a hang, nanoseconds.
+    pub(crate) hang_ns: i64,
+}
+
 /// Why a rank that everybody waits for is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

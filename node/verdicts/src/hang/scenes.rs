@@ -400,6 +400,13 @@ fn requests_whose_partners_are_not_known_are_no_circle() {
     let said = scene.said();
     assert!(!said.contains("circle") && said.contains("for whom is not known"), "{said}");
     insta::assert_snapshot!("requests", said);
+    // That others wait for it shows at once; where nobody's call shows for whom, it may take long.
+    scene.input.until_ns = 24 * S;
+    assert_eq!(scene.said().replace("(4.00 s)", "(40.0 s)"), said);
+    let barriers: Vec<InCall> = scene.input.in_calls.drain(..2).collect();
+    insta::assert_snapshot!("too_early", scene.said());
+    scene.input.in_calls.splice(0..0, barriers);
+    scene.input.until_ns = 60 * S;
     // Where its receives are known it is said whom it waits for.
     scene.with_peer(2, "irecv", 0, 5);
     let edges: Vec<_> = scene.hang().circles[0].iter().map(|edge| (edge.who.rank, edge.waits_for.rank)).collect();

@@ -15,21 +15,21 @@ use super::graph::{Reach, Vertex};
 use super::meeting::Meeting;
 use super::people::{People, Who};
 use super::waits::{Jammed, Wait, Waits};
-use super::{Absence, Call, Differing, Edge, Hang, Jam, Missing, NotHeard, Waiting};
+use super::{Absence, Call, Differing, Early, Edge, Found, Hang, Jam, Missing, NotHeard, Waiting};
 
 /// Look for a hang: somebody has waited for longer than `rules.hang_ns` up to the end of the span.
 ///
 /// Where all have entered the same call and none of them is stopped, it is a hang after longer, and
 /// nobody is named. Where those that are waited for make calls up to the end, it is none.
-pub(crate) fn find(input: &Input, rules: &Rules) -> Option<Hang> {
+pub(crate) fn find(input: &Input, rules: &Rules) -> Found {
     if input.in_calls.is_empty() && input.syncing.is_empty() {
-        return None;
+        return Found::Nothing;
     }
     let mut people = People::of(input);
     let waits = Waits::of(input, &mut people, rules);
     let long: BTreeSet<Who> = waits.all.iter().filter(|wait| wait.is_long).map(|wait| wait.who).collect();
     if long.is_empty() && waits.stopped.is_empty() {
-        return None;
+        return Found::Nothing;
     }
     let (leads_to, comes_from) = waits.graph.neighbours();
     Search { input, rules, people: &people, waits: &waits, long, leads_to, comes_from, names: RefCell::default() }
@@ -50,7 +50,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn hang(&self) -> Option<Hang> {
+    fn hang(&self) -> Found {
         let count = self.people.refs.len();
         let mut waited_for = vec![false; self.leads_to.len()];
         Reach::new(&self.leads_to).visit(self.long.iter().copied(), |vertex| waited_for[vertex] = true);
@@ -82,7 +82,7 @@ impl<'a> Search<'a> {
             // Nobody waits: all are stopped.
         } else if nobody {
             if !blamed.is_empty() {
-                return None;
+                return Found::Nothing;
             }
             jams.extend(self.waits.jammed.iter().filter(|(_, jam)| self.lasts(jam)).map(|(place, jam)| Jam {
                 comm_hash: hex(place.0),
@@ -93,9 +93,10 @@ impl<'a> Search<'a> {
             let unclear_ns = self.rules.hang_ns.saturating_mul(Rules::JAM_TIMES);
             let waits = |wait: &&Wait<'_>| self.waits.unclear.contains(&wait.who);
             let long = |wait: &Wait<'_>| self.input.until_ns.saturating_sub(wait.since_ns) >= unclear_ns;
-            let is_unclear = self.waits.all.iter().filter(waits).any(long);
+            let holds_up = |wait: &Wait<'_>| wait.is_long && self.holds_up_clearly(wait.who);
+            let is_unclear = self.waits.all.iter().filter(waits).any(|wait| long(wait) || holds_up(wait));
             if jams.is_empty() && !is_unclear {
-                return None;
+                return self.early(unclear_ns).map_or(Found::Nothing, Found::Early);
             }
         }
         let mut missing = self.missing(&still);
@@ -105,7 +106,7 @@ impl<'a> Search<'a> {
         if nobody && self.long.is_empty() {
             missing = self.stopped();
             if missing.is_empty() {
-                return None;
+                return Found::Nothing;
             }
         }
         let stuck: BTreeSet<&RankRef> = missing.iter().map(|m| &m.who).collect();
@@ -126,7 +127,7 @@ impl<'a> Search<'a> {
             let among = self.people.comms.get(comm).and_then(|of| of.among.clone());
             NotHeard { among, ..NotHeard::new(hex(*comm), ranks.clone()) }
         });
-        Some(Hang {
+        Found::Hang(Box::new(Hang {
             missing,
             differing,
             circles,
@@ -136,6 +137,27 @@ impl<'a> Search<'a> {
             nccl: None,
             since_ns: all.iter().filter_map(|w| w.since_ns).max(),
             waiting: all,
+        }))
+    }
+
+    /// Whether somebody waits for this process for long in a call that shows it.
+    fn holds_up_clearly(&self, who: Who) -> bool {
+        let mut clearly = false;
+        Reach::new(&self.comes_from).visit([who], |other| {
+            clearly |= other != who && self.long.contains(&other) && !self.waits.unclear.contains(&other);
+        });
+        clearly
+    }
+
+    /// Waits that are not long enough to be a hang. Those for devices are left out: these compute.
+    fn early(&self, hang_ns: i64) -> Option<Early> {
+        let calls = || self.waits.all.iter().filter(|wait| wait.is_long && wait.call.is_some());
+        let first = calls().min_by_key(|wait| wait.since_ns)?;
+        Some(Early {
+            ranks: calls().map(|wait| wait.who).collect::<BTreeSet<_>>().len(),
+            func: self.call_of(first).func,
+            for_ns: self.input.until_ns.saturating_sub(first.since_ns),
+            hang_ns,
         })
     }
 

@@ -60,7 +60,14 @@ fn find_in(stands: Vec<Stand>, until_ns: i64) -> Option<Hang> {
 fn with(stands: Vec<Stand>, doing: &[(i32, Activity)], until_ns: i64) -> Option<Hang> {
     let doing =
         doing.iter().map(|(rank, activity)| Doing { node: format!("n{rank}").into(), pid: 1, activity: *activity });
-    find(&Input { doing: doing.collect(), ..input_of(stands, until_ns) }, &Rules::default())
+    hang_in(&Input { doing: doing.collect(), ..input_of(stands, until_ns) })
+}
+
+fn hang_in(input: &Input) -> Option<Hang> {
+    match find(input, &Rules::default()) {
+        Found::Hang(hang) => Some(*hang),
+        Found::Nothing | Found::Early(_) => None,
+    }
 }
 
 fn not_heard(comm: u64, rank: i32) -> NotHeard {
@@ -111,7 +118,12 @@ fn who_is_in_but_never_leaves_is_stuck() {
 fn a_call_that_all_have_entered_and_none_leaves_is_a_hang_of_nobody_known() {
     let job = || (0..4).map(|rank| at(rank, 1, 118, 117)).collect::<Vec<_>>();
     // It may take long.
-    assert_eq!(find_in(job(), 14 * S), None);
+    let early = |until_s: i64| match find(&input_of(job(), until_s * S), &Rules::default()) {
+        Found::Early(Early { ranks, func, for_ns, hang_ns }) => Some((ranks, func, for_ns / S, hang_ns / S)),
+        Found::Nothing | Found::Hang(_) => None,
+    };
+    assert_eq!(early(12), None);
+    assert_eq!(early(14), Some((4, "all_reduce".to_owned(), 4, 9)));
     let hang = find_in(job(), 20 * S).unwrap();
     assert_eq!((hang.missing.len(), hang.waiting.len(), hang.since_ns), (0, 4, Some(10 * S)));
     let jam = Jam { comm_hash: hex(1), func: "all_reduce".into(), position: 118, ranks: 4 };
@@ -122,7 +134,7 @@ fn a_call_that_all_have_entered_and_none_leaves_is_a_hang_of_nobody_known() {
         let wait =
             |call: &InCall| SyncCall { node: Arc::clone(&call.node), pid: 1, start_ns: call.since_ns, duration_ns: 0 };
         input.syncing = std::mem::take(&mut input.in_calls).iter().map(wait).collect();
-        find(&input, &Rules::default())
+        hang_in(&input)
     };
     assert_eq!(devices(60 * S), None);
     assert_eq!(devices(71 * S).unwrap().jammed.len(), 1);
@@ -201,12 +213,12 @@ fn progress_comes_from_finished_and_open_calls() {
     input.in_calls = open.iter().map(InCall::of).collect();
     input.progress = progress_of(&input.observations, &input.in_calls);
     assert_eq!(input.progress.len(), 8);
-    let hang = find(&input, &Rules::default()).unwrap();
+    let hang = hang_in(&input).unwrap();
     assert_eq!(missing(&hang), [3]);
     assert_eq!((hang.missing[0].call.position.unwrap(), hang.waiting.len(), hang.missing[0].holds_up), (60, 7, 7));
     input.in_calls.clear();
     input.progress = progress_of(&input.observations, &[]);
-    assert_eq!(find(&input, &Rules::default()), None);
+    assert_eq!(hang_in(&input), None);
 }
 
 /// Who waits for whom by the rule's words alone, pair by pair: who is to blame, and how many wait

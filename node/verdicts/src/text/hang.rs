@@ -75,7 +75,8 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
     if let Some(said) = &hang.nccl {
         line(out, 0, &format!("{said}."));
     }
-    let calls = grouped(&hang.waiting);
+    let circled: BTreeSet<(&RankRef, &Call)> = hang.circles.iter().flatten().map(|of| (&of.who, &of.call)).collect();
+    let calls = grouped(hang.waiting.iter().filter(|wait| !circled.contains(&(&wait.who, &wait.call))));
     let shown = rows.of(calls.len());
     for waits in &calls[..shown] {
         line(out, 2, &waiting(waits));
@@ -124,12 +125,12 @@ fn call(of: &Call) -> String {
 }
 
 /// Those who wait in the same call and do the same there, longest first.
-fn grouped(waiting: &[Waiting]) -> Vec<Vec<&Waiting>> {
-    let mut calls: BTreeMap<(&Call, Option<&str>), Vec<&Waiting>> = BTreeMap::new();
+fn grouped<'a>(waiting: impl IntoIterator<Item = &'a Waiting>) -> Vec<Vec<&'a Waiting>> {
+    let mut calls: BTreeMap<(&Call, Option<&str>), Vec<&'a Waiting>> = BTreeMap::new();
     for wait in waiting {
         calls.entry((&wait.call, wait.activity.map(Activity::words))).or_default().push(wait);
     }
-    let mut calls: Vec<Vec<&Waiting>> = calls.into_values().collect();
+    let mut calls: Vec<Vec<&'a Waiting>> = calls.into_values().collect();
     calls.sort_by_key(|waits| (since(waits).unwrap_or(i64::MAX), std::cmp::Reverse(waits.len())));
     calls
 }
