@@ -1,5 +1,5 @@
-//! A span with several jobs: each is judged by itself, those that run first and in full, those that
-//! have ended in a line each.
+//! A span with several jobs: each is judged by itself, those that run first (one that hangs before
+//! the others) and in full, those that have ended or are silent in a line each.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -34,9 +34,14 @@ struct OfJob {
 }
 
 impl OfJob {
-    /// It made no call for long before the end of the span, or its processes are known to have ended.
-    fn has_ended(&self) -> bool {
-        self.report.evidence.ended || self.report.evidence.is_silent
+    /// It is found to stand still: no call ends while it hangs.
+    fn hangs(&self) -> bool {
+        matches!(self.report.verdict, Verdict::Hang(_)) && !self.report.evidence.ended
+    }
+
+    /// Its processes are known to have ended, or it made no call for long before the end of the span.
+    fn is_over(&self) -> bool {
+        self.report.evidence.ended || self.report.evidence.is_silent && !self.hangs()
     }
 
     fn line(&self) -> String {
@@ -52,13 +57,16 @@ impl OfJob {
         };
         let last_ns = self.report.evidence.last_call_ns.and_then(|at| u64::try_from(at).ok()).unwrap_or(0);
         let last = utc(SystemTime::UNIX_EPOCH + Duration::from_nanos(last_ns));
-        format!("job {}, ended {last}: {verdict}", self.id)
+        let how = if self.report.evidence.ended { "ended" } else { "last call" };
+        format!("job {}, {how} {last}: {verdict}", self.id)
     }
 
     fn in_json(&self) -> Value {
         let verdict = &self.judged.answer["verdict"];
         let last_call_ns = self.report.evidence.last_call_ns;
-        json!({"job": self.id, "ended": self.has_ended(), "last_call_ns": last_call_ns, "verdict": verdict})
+        let evidence = &self.report.evidence;
+        let (ended, silent) = (evidence.ended, evidence.is_silent);
+        json!({"job": self.id, "ended": ended, "silent": silent, "last_call_ns": last_call_ns, "verdict": verdict})
     }
 }
 
@@ -93,13 +101,13 @@ pub(super) fn judge(
         Ok(OfJob { id: (*id).to_owned(), report, judged })
     };
     let mut judged: Vec<OfJob> = ids.iter().take(MOST).map(of).collect::<anyhow::Result<_>>()?;
-    judged.sort_by_key(OfJob::has_ended);
+    judged.sort_by_key(|of| (of.is_over(), !of.hangs()));
     let mut rest = judged.into_iter();
     let Some(mut first) = rest.next() else { anyhow::bail!("no job was judged") };
     let mut others = String::new();
     let mut in_json = Vec::new();
     for other in rest {
-        if other.has_ended() {
+        if other.is_over() {
             let _ = writeln!(others, "\n{}\n  (--job {} shows it)", other.line(), other.id);
         } else {
             let _ = writeln!(others, "\njob {}:\n{}", other.id, text(&other.judged.answer, all_rows).trim_end());
@@ -130,4 +138,30 @@ fn one(target: &Target, question: StragglersQuestion, between: Option<(i64, i64)
     let answer: Value = serde_json::from_str(&json).context("reading the agent's verdict")?;
     let coverage = coverage(&answer["coverage"]).context("reading the agent's coverage")?;
     Ok(Judged { answer, coverage, others: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_hangs_makes_no_calls_and_is_first_and_never_over() {
+        let of = |verdict: Verdict, ended: bool, is_silent: bool| {
+            let mut report = Report { verdict, ..Report::default() };
+            (report.evidence.ended, report.evidence.is_silent) = (ended, is_silent);
+            let judged = Judged { answer: Value::Null, coverage: Coverage::default(), others: String::new() };
+            OfJob { id: "7".to_owned(), report, judged }
+        };
+        let hang = || Verdict::Hang(verdicts::Hang::default());
+        let hanging = of(hang(), false, true);
+        assert!(hanging.hangs() && !hanging.is_over());
+        let running = of(Verdict::None, false, false);
+        assert!(!running.hangs() && !running.is_over());
+        let ended = of(hang(), true, true);
+        assert!(!ended.hangs() && ended.is_over());
+        assert_eq!(ended.line(), "job 7, ended 1970-01-01T00:00:00Z: it hung");
+        let silent = of(Verdict::None, false, true);
+        assert!(silent.is_over());
+        assert_eq!(silent.line(), "job 7, last call 1970-01-01T00:00:00Z: nobody held it up");
+    }
 }
