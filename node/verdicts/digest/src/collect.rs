@@ -114,6 +114,7 @@ impl Collector {
         let key = (pid, call.comm_hash, Arc::clone(&call.func));
         let track = self.tracks.entry(key).or_insert_with(|| Track::new(&call));
         track.late = true;
+        track.made(&call);
         let number = if needed(&call.func) { Number::Missing } else { Number::Found };
         if number == Number::Found {
             call.seq = track.counted;

@@ -256,3 +256,19 @@ fn rows_tell_each_wait_of_a_step() {
 fn calls_a_step(func: &str) -> u64 {
     if func == "all_reduce" { 1 } else { 4 }
 }
+
+/// A recorder that came late finds positions without numbers (PyTorch's gloo): how far a process is,
+/// is known at once, and does not wait for its calls' numbers.
+#[test]
+fn a_call_without_a_number_may_have_a_position() {
+    let mut collector = Collector::default();
+    let window = 1_000;
+    for position in 900..=905 {
+        let entry_ns = window * WINDOW_NS + i64::try_from(position).unwrap() * MS / 10;
+        let call = Observation { comm_seq: Some(position), ..enqueued_call(2, 4, "all_reduce", 0, entry_ns) };
+        collector.push_unnumbered(Observation { tier: 1, ..call });
+    }
+    let digest = collector.close(window);
+    let places: Vec<_> = digest.lanes.iter().map(|lane| (&*lane.func, lane.place)).collect();
+    assert_eq!(places, [("all_reduce", Some(905))]);
+}

@@ -76,22 +76,29 @@ impl Track {
     pub(super) fn take(&mut self, call: &Observation) {
         self.calls += 1;
         self.nranks = self.nranks.max(call.nranks);
-        if self.last_seq.is_some_and(|last| call.seq <= last) {
+        if !self.late && self.last_seq.is_some_and(|last| call.seq <= last) {
             // The communicator was made anew.
             (self.place, self.peers) = (None, Some(BTreeMap::new()));
             self.recent.clear();
         }
-        self.place = self.place.max(call.comm_seq);
-        if let Some(position) = call.comm_seq {
-            if self.recent.len() == RECENT_CALLS {
-                self.recent.pop_front();
-            }
-            let (func, payload) = (Arc::clone(&call.func), call.payload.clone());
-            self.recent.push_back(Made { position, func, root: call.root, payload });
-        }
+        self.made(call);
         if call.tier == 0 && Coupling::of(&call.func) == Coupling::Pair {
             self.peer(call);
         }
+    }
+
+    /// A call has ended: how far its process is on the communicator, where it has a position there.
+    /// (It may have one and no number.)
+    pub(super) fn made(&mut self, call: &Observation) {
+        let Some(position) = call.comm_seq.filter(|at| self.recent.iter().all(|made| made.position != *at)) else {
+            return;
+        };
+        self.place = self.place.max(Some(position));
+        if self.recent.len() == RECENT_CALLS {
+            self.recent.pop_front();
+        }
+        let (func, payload) = (Arc::clone(&call.func), call.payload.clone());
+        self.recent.push_back(Made { position, func, root: call.root, payload });
     }
 
     /// Counts a send or receive, where none is missing.
