@@ -126,7 +126,8 @@ pub(crate) fn decide(input: &Input, rules: &Rules, report: &mut Report) {
         }
         return;
     };
-    let (about, finding) = judge(&series, rules, only_enqueued(input));
+    let waits = Waits::of(input);
+    let (about, finding) = judge(&series, rules, waits);
     // Where hardly any time is spent in such calls they say nothing against the rank that
     // collectives show.
     let little = matches!(report.verdict, Verdict::Rank { .. }) && about.unscored_share < rules.effect;
@@ -160,9 +161,11 @@ pub(crate) fn decide(input: &Input, rules: &Rules, report: &mut Report) {
         // own division: what tells the two apart was not found.
         (Verdict::Rank { culprit, .. }, Finding::Nobody | Finding::Unknown(_)) => {
             let why = format!(
-                "rank {} on {} is late for collectives, but ranks spend more time in sends, receives and waits, by which \
-                 it does not stand out, or not for long enough",
-                culprit.rank, culprit.node
+                "rank {} on {} is late for collectives, but ranks spend more time {}, by which it does not stand out, or \
+                 not for long enough",
+                culprit.rank,
+                culprit.node,
+                waits.words()
             );
             report.cost = Cost::default();
             report.verdict = Verdict::Unknown { why };
@@ -196,10 +199,37 @@ fn calls(input: &Input) -> impl Iterator<Item = (Coupling, u8, u64)> {
     seen.chain(lanes.map(|lane| (Coupling::of(&lane.func), lane.tier, lane.calls)))
 }
 
-/// Whether the sends and receives only enqueue, and hosts wait for them later.
-fn only_enqueued(input: &Input) -> bool {
-    let mut pairs = calls(input).filter(|(coupling, ..)| *coupling == Coupling::Pair).peekable();
-    pairs.peek().is_some() && pairs.all(|(_, tier, _)| tier == 0)
+/// In what ranks wait for each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// In sends and receives, and in waits for them.
+    Pairs,
+    /// For their devices: sends and receives only enqueue.
+    Devices,
+    /// In calls on communicators that are not known.
+    Unknown,
+}
+
+impl Waits {
+    fn of(input: &Input) -> Self {
+        let mut pairs = calls(input).filter(|(coupling, ..)| *coupling == Coupling::Pair).peekable();
+        let only_enqueued = pairs.peek().is_some() && pairs.all(|(_, tier, _)| tier == 0);
+        if only_enqueued {
+            Self::Devices
+        } else if calls(input).next().is_none() && !input.unplaced.is_empty() {
+            Self::Unknown
+        } else {
+            Self::Pairs
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Pairs => "in sends, receives and waits",
+            Self::Devices => "waiting for their devices after sends and receives",
+            Self::Unknown => "in calls on communicators that are not known",
+        }
+    }
 }
 
 /// Why "nobody" cannot be said where most calls are not compared, and how long ranks were in them
@@ -228,22 +258,23 @@ fn not_seen(input: &Input, report: &Report) -> Option<String> {
 
 /// The finding of the first episode in which a rank stands out; where there is none, of the whole
 /// span.
-fn judge(series: &Series, rules: &Rules, enqueued: bool) -> (PointToPoint, Finding) {
+fn judge(series: &Series, rules: &Rules, waits: Waits) -> (PointToPoint, Finding) {
     let all = [EXCESS, HELD_EXCESS].into_iter().flat_map(|by| episodes(series, by));
     let lasting = all.filter(|found| found.windows.len() >= LASTS);
-    let finding = |found| judge_episode(series, rules, enqueued, found);
+    let finding = |found| judge_episode(series, rules, waits, found);
     let stands_out =
         |judged: &(PointToPoint, Finding)| matches!(judged.1, Finding::Named(_) | Finding::Imbalance { .. });
     lasting.map(|found| finding(Some(found))).find(stands_out).unwrap_or_else(|| finding(None))
 }
 
-fn judge_episode(series: &Series, rules: &Rules, enqueued: bool, found: Option<Episode>) -> (PointToPoint, Finding) {
+fn judge_episode(series: &Series, rules: &Rules, waits: Waits, found: Option<Episode>) -> (PointToPoint, Finding) {
     let windows = found.as_ref().map_or(0..series.windows(), |found| found.windows.clone());
     let sums = series.sums(windows.clone());
     let compute: Vec<f64> = sums.iter().map(Sum::compute).collect();
     let blamed = blame(&nodes(series, &sums));
-    let about = PointToPoint { enqueued, ..about(series, &windows, &sums, &blamed) };
-    let of_time = waiting(enqueued);
+    let (enqueued, unknown) = (waits == Waits::Devices, waits == Waits::Unknown);
+    let about = PointToPoint { enqueued, unknown, ..about(series, &windows, &sums, &blamed) };
+    let of_time = waits.words();
     let in_calls = median(sums.iter().map(|sum| 1.0 - sum.compute())).unwrap_or(0.0);
     let missing = usize::try_from(series.nranks).unwrap_or(0).saturating_sub(series.who.len());
     let longest = compute.iter().copied().max_by(f64::total_cmp);
@@ -253,9 +284,14 @@ fn judge_episode(series: &Series, rules: &Rules, enqueued: bool, found: Option<E
     let quiet = || match missing {
         0 if in_calls < WAITED || (even && in_calls < MOSTLY_WAITED) => Finding::Nobody,
         0 => Finding::Unknown(format!(
-            "ranks spend {:.0} % of their time {of_time}, where no call makes all of them meet, and none computes longer than \
-             the others by enough to be the one that they wait for",
-            100.0 * in_calls
+            "ranks spend {:.0} % of their time {of_time}, {}, and none computes longer than the others by enough to be the one \
+             that they wait for",
+            100.0 * in_calls,
+            if unknown {
+                "so that it does not show who enters them last"
+            } else {
+                "where no call makes all of them meet"
+            }
         )),
         _ if in_calls < rules.effect => Finding::Nobody,
         _ => Finding::Unknown(format!(
@@ -321,11 +357,6 @@ fn judge_episode(series: &Series, rules: &Rules, enqueued: bool, found: Option<E
     };
     let cause = cause(held.as_deref(), is_held, excess, &found);
     (about, Finding::Named(Box::new(Named { culprit, cause, cost })))
-}
-
-/// What ranks do while they wait.
-fn waiting(enqueued: bool) -> &'static str {
-    if enqueued { "waiting for their devices after sends and receives" } else { "in sends, receives and waits" }
 }
 
 /// The wait-for graph.
@@ -436,6 +467,7 @@ fn about(series: &Series, windows: &Range<usize>, sums: &[Sum], blamed: &[f64]) 
     };
     PointToPoint {
         enqueued: false,
+        unknown: false,
         heard: series.who.len(),
         nranks: series.nranks,
         unscored_share: share(|sum| sum.unscored),

@@ -42,6 +42,9 @@ pub struct PointToPoint {
     /// them.
     #[serde(default)]
     pub enqueued: bool,
+    /// Which communicators the calls are on is not known, and that is why they are not compared.
+    #[serde(default)]
+    pub unknown: bool,
     /// Share of the ranks' time in calls that are not compared call by call.
     pub unscored_share: f64,
     /// Share of the ranks' time in calls that are.

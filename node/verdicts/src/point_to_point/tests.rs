@@ -251,6 +251,29 @@ fn much_waiting_without_a_longest_is_never_nobody() {
     assert!(why.contains("ranks spend 50 % of their time in sends, receives and waits"), "{why}");
 }
 
+/// A gloo that keeps no store, its recorder late: collectives alone, on communicators without a name.
+#[test]
+fn calls_on_unknown_communicators_are_not_called_sends_and_receives() {
+    let report = |ranks: &[Rank]| {
+        let mut times = Vec::new();
+        seconds(0..10, ranks, &mut times);
+        times.iter_mut().for_each(|time| time.peers.clear());
+        let unplaced = BTreeMap::from([("rank, communicator or number not known".to_owned(), 900)]);
+        let mut report = Report::default();
+        decide(&Input { times, unplaced, ..Input::default() }, &Rules::default(), &mut report);
+        report
+    };
+    let uneven = report(&[rank(0.8, &[]), rank(0.8, &[]), rank(0.15, &[]), rank(0.8, &[])]);
+    assert!(matches!(uneven.verdict, Verdict::WorkImbalance { .. }), "{:#?}", uneven.verdict);
+    let alike = report(&[rank(0.6, &[]), rank(0.6, &[]), rank(0.6, &[]), rank(0.6, &[])]);
+    assert!(matches!(alike.verdict, Verdict::Unknown { .. }), "{:#?}", alike.verdict);
+    for report in [uneven, alike] {
+        let text = text(&report).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("calls on communicators that are not known") && !text.contains("sends"), "{text}");
+        assert!(!text.contains("no call makes all of them meet"), "{text}");
+    }
+}
+
 #[test]
 fn a_slow_rank_of_a_halo_exchange_is_the_sink_of_what_all_wait_for() {
     let mut ranks = vec![rank(0.6, &[(Kind::CpuStolen, 0.01)]); 8];

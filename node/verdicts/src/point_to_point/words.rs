@@ -28,7 +28,11 @@ pub(crate) fn table(about: &PointToPoint, out: &mut String) {
     let _ = writeln!(
         out,
         "{}, {of}: {} of their time; {} in calls in which all meet",
-        if about.enqueued { "waits for devices after sends and receives" } else { "sends, receives and waits" },
+        match (about.enqueued, about.unknown) {
+            (true, _) => "waits for devices after sends and receives",
+            (_, true) => "calls on communicators that are not known",
+            _ => "sends, receives and waits",
+        },
         percent(about.unscored_share),
         percent(about.scored_share)
     );

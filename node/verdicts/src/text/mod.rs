@@ -220,11 +220,13 @@ fn sentence(report: &Report, rows: Rows, out: &mut String) {
             );
         }
         Verdict::WorkImbalance { ranks: most, ratio, share } => {
+            let unknown = report.point_to_point.as_ref().is_some_and(|about| about.unknown);
             let _ = writeln!(
                 out,
-                "Work imbalance: {}, {ratio:.2} times the compute time of the other ranks, which wait in sends, receives and \
-                 waits meanwhile ({} of the time). Nothing seen makes it slow: it has more to do, or always was slower.",
+                "Work imbalance: {}, {ratio:.2} times the compute time of the other ranks, which wait in {} meanwhile ({} of \
+                 the time). Nothing seen makes it slow: it has more to do, or always was slower.",
                 ranks(most),
+                if unknown { "calls on communicators that are not known" } else { "sends, receives and waits" },
                 percent(*share)
             );
         }
