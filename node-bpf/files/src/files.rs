@@ -240,10 +240,14 @@ impl Files {
     /// wait for it.
     #[must_use]
     pub fn ask(&self, user: u32, file: &File, question: Question) -> Ticket {
-        let unreadable = |error: std::io::Error| Ticket::of(Err(Refusal::Unreadable(error.to_string())));
+        let refused = |error: std::io::Error| match error.kind() {
+            // No regular file, now and later: a device must not be opened again and again.
+            std::io::ErrorKind::InvalidInput => Refusal::Wrong(error.to_string()),
+            _ => Refusal::Unreadable(error.to_string()),
+        };
         let (id, file) = match FileId::of(file).and_then(|id| Ok((id, file.try_clone()?))) {
             Ok(opened) => opened,
-            Err(error) => return unreadable(error),
+            Err(error) => return Ticket::of(Err(refused(error))),
         };
         let shared = &self.0.0;
         let mut state = shared.state.lock();
@@ -362,5 +366,13 @@ mod tests {
         assert_eq!(kept.answers[&(id(1), Question::NcclBuild)].0, last);
         let _ = kept.settle((id(2), Question::NcclBuild), killed());
         assert!(!kept.answers.contains_key(&(id(2), Question::NcclBuild)), "another file");
+    }
+
+    #[test]
+    fn a_device_is_refused_for_good() {
+        let device = File::open("/dev/null").unwrap();
+        let ticket = Files::default().ask(0, &device, Question::NcclBuild);
+        let refusal = ticket.outcome().unwrap().as_ref().unwrap_err();
+        assert!(refusal.is_final(), "{refusal:?}");
     }
 }
