@@ -101,7 +101,7 @@ fn a_job_that_has_ended_is_diagnosed() {
         assert!(answer["steps"][6]["text"].as_str().expect("a resource").contains("next_comm"));
         assert!(answer["steps"][7]["text"].as_str().expect("a prompt").contains("diagnose with job=4711"));
         for (step, expected) in
-            [(8, "ask an agent"), (9, "SELECT"), (10, "unknown field `limits`"), (11, "yesterday-ish")]
+            [(8, "ask an agent"), (9, "SELECT"), (10, "there is no argument limits"), (11, "yesterday-ish")]
         {
             let step = &answer["steps"][step];
             assert_eq!(step["is_error"], true, "{step}");

@@ -11,7 +11,8 @@ use record::units::duration;
 /// Links of one step, events of a host: more are counted.
 const LINES: usize = 12;
 
-/// Renders an explanation. `with_sql` adds the questions that give its figures again.
+/// Renders an explanation in lines of 80 columns. `with_sql` adds the questions that give its
+/// figures again, which are not broken: they are to be copied.
 #[must_use]
 pub fn text(found: &Explanation, with_sql: bool) -> String {
     let mut out = format!("{}\n", found.what.trim_end());
@@ -73,13 +74,13 @@ pub fn text(found: &Explanation, with_sql: bool) -> String {
             cost.gpus_lost
         );
     }
-    if with_sql {
-        for (title, sql) in &found.sql {
-            let _ = if sql.is_empty() { writeln!(out, "\n-- {title}") } else { writeln!(out, "\n-- {title}\n{sql};") };
-        }
-    }
     // Names come from processes of other people: none may control the terminal.
-    printable_lines(&out) + "\n"
+    let mut page = verdicts::wrapped(&out);
+    for (title, sql) in found.sql.iter().filter(|_| with_sql) {
+        let question = if sql.is_empty() { format!("-- {title}") } else { format!("-- {title}\n{sql};") };
+        let _ = writeln!(page, "\n{}", printable_lines(&question));
+    }
+    page
 }
 
 /// A step in one sentence, for the end of another report. None where its host recorded no link.
@@ -158,7 +159,7 @@ mod tests {
             clock_bound_ns: Some(400_000),
             since: Some(Since { last_in: 33, collectives: 33, ongoing: true, ..Since::default() }),
             changed: (0..LINES + 2).map(|i| format!("process {i} started")).collect(),
-            not_visible: vec!["GPU clocks".into()],
+            not_visible: vec!["GPU clocks".into(), "slow calls and synchronisations ".repeat(6).trim_end().into()],
             cost: Some(model::explanation::Cost {
                 gpu_seconds: 66.9,
                 gpus_lost: 6.7,
@@ -190,6 +191,7 @@ mod tests {
         assert!(!text.contains('\u{1b}') && text.contains("… and 2 more"), "{text}");
         assert!(text.contains("00:00:00.290 node-3: rank 5 entered, 240 ms  [collectives, tier 1]"), "{text}");
         assert!(!self::text(&found(), false).contains("SELECT 1"));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

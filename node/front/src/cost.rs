@@ -185,10 +185,10 @@ fn price(bill: &mut Bill, priced: Option<&Priced>) {
 
 fn printed(bill: &Bill) -> String {
     let seconds = (bill.until_ns - bill.waited.asked_since_ns) as f64 / 1e9;
-    let mut out = format!(
-        "In {seconds:.0} s ranks waited {:.1} rank-seconds in {} collectives for the one that came last.\n",
+    let mut out = verdicts::wrapped(&format!(
+        "In {seconds:.0} s ranks waited {:.1} rank-seconds in {} collectives for the one that came last.",
         bill.waited.rank_seconds, bill.waited.collectives
-    );
+    ));
     if let Some(money) = &bill.money {
         out.push_str(&money.text());
         out.push('\n');
@@ -220,13 +220,14 @@ fn printed(bill: &Bill) -> String {
     }
     if bill.waited.asked_since_ns > bill.since_ns {
         let left = (bill.waited.asked_since_ns - bill.since_ns) as f64 / 1e9;
-        out.push_str(&format!("The time was up: {left:.0} s before that are not in it (give --timeout or --since)\n"));
+        let words = format!("The time was up: {left:.0} s before that are not in it (give --timeout or --since)");
+        out.push_str(&verdicts::wrapped(&words));
     }
     if bill.waited.without_waits > 0 {
-        out.push_str(&format!(
-            "{} collectives were calls that only enqueue: what their ranks waited is not in these figures\n",
+        out.push_str(&verdicts::wrapped(&format!(
+            "{} collectives were calls that only enqueue: what their ranks waited is not in these figures",
             bill.waited.without_waits
-        ));
+        )));
     }
     out
 }
@@ -261,6 +262,7 @@ mod tests {
             coverage: Coverage::default(),
         };
         let plain = printed(&bill);
+        assert!(plain.lines().all(|line| line.chars().count() <= 80), "{plain}");
         assert!(
             plain.contains("10 s before that are not in it") && plain.contains("2 collectives were calls that only"),
             "{plain}"

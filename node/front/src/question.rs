@@ -121,7 +121,7 @@ impl Sql {
 }
 
 /// What a JSON value is.
-fn kind(value: &serde_json::Value) -> &'static str {
+pub fn kind(value: &serde_json::Value) -> &'static str {
     match value {
         serde_json::Value::Null => "null",
         serde_json::Value::Bool(_) => "a truth",

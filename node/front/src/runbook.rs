@@ -36,11 +36,7 @@ pub struct RunbookArgs {
 pub fn run(args: RunbookArgs) -> anyhow::Result<Exit> {
     let mut out = std::io::stdout().lock();
     let Some(kind) = &args.kind else {
-        for (kind, built_in) in RUNBOOKS {
-            let text = of_site(&args.dir, kind)?;
-            let own = if text.is_some() { " (the site's own)" } else { "" };
-            writeln!(out, "{kind:<16} {}{own}", title(text.as_deref().unwrap_or(built_in)))?;
-        }
+        write!(out, "{}", listed(&args.dir)?)?;
         return Ok(Exit::Complete);
     };
     let values = args.values.iter().map(|text| value(text)).collect::<Result<Values, _>>()?;
@@ -50,6 +46,18 @@ pub fn run(args: RunbookArgs) -> anyhow::Result<Exit> {
     })?;
     writeln!(out, "{}", printable_lines(&filled(&text, &values)))?;
     Ok(Exit::Complete)
+}
+
+/// Kinds with the titles of their pages, in lines of 80 columns.
+fn listed(site: &Path) -> anyhow::Result<String> {
+    let title_of = |(kind, built_in): &(&str, &str)| -> anyhow::Result<String> {
+        let text = of_site(site, kind)?;
+        let own = if text.is_some() { " (the site's own)" } else { "" };
+        Ok(title(text.as_deref().unwrap_or(built_in)).to_owned() + own)
+    };
+    let titles = RUNBOOKS.iter().map(title_of).collect::<anyhow::Result<Vec<_>>>()?;
+    let kinds = RUNBOOKS.iter().map(|(kind, _)| *kind);
+    Ok(crate::schema::list(&kinds.zip(titles.iter().map(String::as_str)).collect::<Vec<_>>()))
 }
 
 /// The page of a kind: the site's, or the one built in.
@@ -126,6 +134,9 @@ mod tests {
         std::fs::write(site.path().join("hang.md"), "# Call the desk\n\n```sh\necho \"$PID\"\n```\n").unwrap();
         let own = text(site.path(), "hang").unwrap().unwrap();
         assert_eq!(title(&own), "Call the desk");
+        let list = listed(site.path()).unwrap();
+        assert!(list.contains("Call the desk (the site's own)") && list.contains("file_wait"), "{list}");
+        assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
         assert_eq!(text(site.path(), "no-such-kind").unwrap(), None);
         assert_eq!(text(site.path(), "../hang").unwrap(), None);
         assert!(value("PID=1").is_ok() && value("PIT=1").is_err() && value("PID").is_err());

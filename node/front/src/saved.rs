@@ -372,14 +372,19 @@ pub fn run(args: &SavedArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Complete);
     }
     let (found, unread) = all(&args.investigations)?;
-    for of in &found {
-        let own = if of.of_site { " (the site's own)" } else { "" };
-        writeln!(out, "{:<22}  {}{own}", of.name, printable(&of.title))?;
-    }
+    write!(out, "{}", listed(&found))?;
     for Unread { name, reason } in &unread {
         eprintln!("{}", printable(&format!("{name}: not an investigation: {reason}")));
     }
     Ok(if unread.is_empty() { Exit::Complete } else { Exit::Partial })
+}
+
+/// Names with their titles, in lines of 80 columns.
+fn listed(all: &[Investigation]) -> String {
+    let own = |of: &Investigation| if of.of_site { " (the site's own)" } else { "" };
+    let titles: Vec<String> = all.iter().map(|of| printable(&of.title) + own(of)).collect();
+    let names = all.iter().map(|of| of.name.as_str());
+    crate::schema::list(&names.zip(titles.iter().map(String::as_str)).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -402,6 +407,8 @@ mod tests {
 
     #[test]
     fn every_file_that_ships_is_listed_and_every_one_that_is_listed_ships() {
+        let (every, _) = all(Path::new("/nonexistent")).expect("built in");
+        assert!(listed(&every).lines().all(|line| line.chars().count() <= 80), "{}", listed(&every));
         let (found, unread) = all(Path::new("/nowhere")).unwrap();
         assert_eq!((found.len(), unread.len()), (SHIPPED.len(), 0));
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/investigations");

@@ -17,12 +17,12 @@ const TOPICS: [(&str, &str, &str); 14] = [
     ("sql", "what can be asked, functions, what an answer means", include_str!("../../../docs/sql.md")),
     (
         "tables",
-        "the trace store's file, tables and columns (rankmesh schema lists them)",
+        "the trace store's file, tables and columns (or: rankmesh schema)",
         include_str!("../../../docs/schema.md"),
     ),
     (
         "other-tools",
-        "what py-spy, nvidia-smi, NCCL_DEBUG, clush and others answer, asked here",
+        "what py-spy, nvidia-smi, clush and others answer, asked here",
         include_str!("../../../docs/from-another-tool.md"),
     ),
     ("verdicts", "how a rank comes to be named", include_str!("../../../docs/verdicts.md")),
@@ -181,6 +181,7 @@ mod tests {
     #[test]
     fn no_topic_hides_a_command() {
         assert!(TOPICS.iter().all(|(topic, ..)| root().find_subcommand(topic).is_none()));
+        assert!(TOPICS.iter().all(|(_, about, _)| about.len() + 15 <= 80), "the list fits 80 columns");
     }
 
     #[test]

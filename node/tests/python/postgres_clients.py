@@ -4,7 +4,6 @@ import asyncio
 import io
 import sys
 import threading
-import time
 import urllib.parse
 
 import asyncpg
@@ -53,13 +52,11 @@ def of_psycopg():
         # A question that takes long ends when it is cancelled, and its deadline holds.
         long = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
         threading.Timer(0.5, conn.cancel).start()
-        begun = time.monotonic()
-        fails(lambda: conn.execute(long), psycopg.errors.QueryCanceled)
-        assert time.monotonic() - begun < 8, "the cancel was not heard"
+        message = fails(lambda: conn.execute(long), psycopg.errors.QueryCanceled)
+        assert "timeout" not in message, message
         conn.execute("SET statement_timeout = '300ms'")
-        begun = time.monotonic()
-        fails(lambda: conn.execute(long), psycopg.Error)
-        assert time.monotonic() - begun < 8, "the deadline was not held"
+        message = fails(lambda: conn.execute(long), psycopg.Error)
+        assert "within 300 ms" in message, message
     # In a transaction that failed only its end is listened to.
     with psycopg.connect(url) as conn:
         fails(lambda: conn.execute("SELECT no_such"), psycopg.Error)

@@ -46,6 +46,9 @@ fn who_is_not_known_or_comes_from_elsewhere_gets_nothing() {
         let body = json!({ "secret": secret }).to_string();
         server.send("POST", "/api/v1/session", &[("content-type", "application/json")], body.as_bytes()).status
     };
+    let unread = server.send("POST", "/api/v1/session", &[("content-type", "application/json")], b"{\"key\":1}");
+    assert_eq!((unread.status, unread.header("content-type")), (422, Some("application/problem+json")));
+    assert!(unread.text().contains("secret") && !unread.text().contains("deserialize"), "{}", unread.text());
     let secret = server.link.split("#k=").nth(1).expect("a secret").to_owned();
     assert_eq!(sign_in(&secret), 200);
     let statuses: Vec<u16> = (0..12).map(|_| sign_in(&secret)).collect();

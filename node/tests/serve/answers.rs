@@ -258,6 +258,10 @@ fn an_assistants_protocol_is_spoken_to_whoever_accepts_anything() {
         assert_eq!(answer.status, 200, "{accept:?}: {}", answer.text());
         assert_eq!(answer.json()["result"]["serverInfo"]["name"], "rankmesh", "{accept:?}");
     }
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    let unread = server.send("POST", "/mcp", &headers, b"{\"jsonrpc\":\"2.0\"}");
+    assert_eq!(unread.header("content-type"), Some("application/problem+json"), "{}", unread.text());
+    assert!(!unread.text().contains("deserialize"), "{}", unread.text());
 }
 
 #[test]

@@ -50,6 +50,9 @@ impl Toolbox {
     /// # Errors
     /// Arguments are wrong, or there is no answer; see [`failure`].
     pub(super) fn call(&self, name: &str, arguments: Arguments) -> Option<anyhow::Result<String>> {
+        if let Err(error) = definitions::check(name, &arguments) {
+            return Some(Err(error.into()));
+        }
         Some(match name {
             "diagnose" => parsed(arguments).map_err(Into::into).and_then(|asked| self.diagnose(asked)),
             "ranks" => parsed(arguments).map_err(Into::into).and_then(|asked| self.ranks(asked)),

@@ -48,3 +48,35 @@ pub(super) async fn until_left(target: Target, after: Duration, listens: bool) -
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ask::SocketBackend;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_only_sends_ends_when_its_agent_has_been_gone_for_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("agent.sock");
+        let agent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let target = Target::of(Arc::new(SocketBackend::at(Some(socket))));
+        let after = Duration::from_millis(20);
+        let left = tokio::spawn(until_left(target.clone(), after, false));
+        // As long as the agent can be reached it stays: the agent has been asked again and again by now.
+        for _ in 0..5 {
+            let _asked = tokio::task::spawn_blocking({
+                let agent = agent.try_clone().unwrap();
+                move || agent.accept().unwrap()
+            })
+            .await
+            .unwrap();
+            assert!(!left.is_finished());
+        }
+        drop(agent);
+        let left = left.await.unwrap();
+        assert!(left.to_string().contains("has not answered for") && left.to_string().contains("ended"), "{left}");
+    }
+}

@@ -275,24 +275,38 @@ async fn listening(args: &ServeArgs, gateway: Arc<Gateway>, tls: Option<listen::
 /// The Model Context Protocol at `/mcp`.
 #[cfg(feature = "mcp")]
 fn mcp(gateway: &Gateway) -> Router {
+    use axum::http::{StatusCode, header};
+    use axum::response::{IntoResponse, Response};
+
     let service = ::mcp::http::service(gateway.target(), gateway.usual());
-    Router::new().route_service("/mcp", service).layer(axum::middleware::map_request(
-        |mut request: axum::extract::Request| async {
-            if let Some(behalf) = request.extensions().get::<gateway::Who>().map(gateway::Who::behalf) {
-                request.extensions_mut().insert(behalf);
-            }
-            // The protocol's server wants both forms named; who accepts them by a range, or says
-            // nothing, accepts them, too.
-            let forms = [("application/json", ()), ("text/event-stream", ())];
-            let accepts =
-                |form: &(&str, ())| accept::preferred(request.headers(), std::slice::from_ref(form)).is_some();
-            if forms.iter().all(accepts) {
-                let both = axum::http::HeaderValue::from_static("application/json, text/event-stream");
-                request.headers_mut().insert(axum::http::header::ACCEPT, both);
-            }
-            request
-        },
-    ))
+    // What is no message of the protocol is answered as on every other path.
+    let refused = |response: Response| async move {
+        let status = response.status();
+        if !status.is_client_error() || response.headers().contains_key(header::CONTENT_TYPE) {
+            return response;
+        }
+        let words = match status {
+            StatusCode::METHOD_NOT_ALLOWED => "messages come by POST",
+            StatusCode::NOT_ACCEPTABLE => "answers are application/json or text/event-stream",
+            _ => "a JSON-RPC message of the Model Context Protocol is wanted, as application/json",
+        };
+        problem::Problem::new(status, "wrong", words).into_response()
+    };
+    let router = Router::new().route_service("/mcp", service).layer(axum::middleware::map_response(refused));
+    router.layer(axum::middleware::map_request(|mut request: axum::extract::Request| async {
+        if let Some(behalf) = request.extensions().get::<gateway::Who>().map(gateway::Who::behalf) {
+            request.extensions_mut().insert(behalf);
+        }
+        // The protocol's server wants both forms named; who accepts them by a range, or says
+        // nothing, accepts them, too.
+        let forms = [("application/json", ()), ("text/event-stream", ())];
+        let accepts = |form: &(&str, ())| accept::preferred(request.headers(), std::slice::from_ref(form)).is_some();
+        if forms.iter().all(accepts) {
+            let both = axum::http::HeaderValue::from_static("application/json, text/event-stream");
+            request.headers_mut().insert(axum::http::header::ACCEPT, both);
+        }
+        request
+    }))
 }
 
 /// Serves PostgreSQL's protocol, if that was asked for.

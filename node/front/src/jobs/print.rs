@@ -32,8 +32,8 @@ pub(super) fn text(jobs: &Jobs) -> String {
     let right: Vec<bool> =
         columns.iter().enumerate().map(|(at, _)| [2, 4, 5, 6, 7, 10].contains(&at.wrapping_sub(of_account))).collect();
     let rows = jobs.jobs.iter().map(|job| row(job, is_accounted, money.is_some()));
-    let mut out = render(&columns, rows, &right);
-    out.push('\n');
+    let table = render(&columns, rows, &right);
+    let mut out = String::new();
     let unfinished = jobs.jobs.iter().filter(|job| job.waited.as_ref().is_none_or(|w| w.asked_since_ns > job.first_ns));
     let unfinished = unfinished.count();
     // Writing to a string cannot fail.
@@ -57,7 +57,7 @@ pub(super) fn text(jobs: &Jobs) -> String {
     for culprit in jobs.repeat_culprits.iter().take(REPEATED) {
         let _ = writeln!(out, "{}", printable(&culprit.sentence()));
     }
-    out
+    format!("{table}\n{}", verdicts::wrapped(&out))
 }
 
 fn row(job: &Job, is_accounted: bool, has_money: bool) -> Vec<String> {

@@ -375,6 +375,9 @@ mod tests {
         let collectives = report.classes.iter().find(|class| class.name == "collectives").expect("the class");
         assert_eq!(collectives.state, "waiting");
         assert!(collectives.why.as_deref().is_some_and(|why| why.contains("libnccl.so")));
+        let text = super::super::text::text(&report);
+        assert!(text.contains("(cuda_calls, call_rollups)"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

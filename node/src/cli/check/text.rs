@@ -1,6 +1,5 @@
 //! `rankmesh check` for people: the verdict, the findings, what is recorded, the libraries in use,
-//! what to do.
-//! use, what to do.
+//! what to do. Lines have 80 columns, but for paths and for what is to be copied.
 
 use std::fmt::Write;
 
@@ -19,21 +18,31 @@ pub(super) fn text(report: &Report) -> String {
             writeln!(out, "This host can record (uprobes: {}{}).", attach.unwrap_or("?"), whose.unwrap_or_default())
         }
     };
-    let findings = report.findings.iter().map(|finding| {
-        let state = match finding.state {
-            State::Ok => "ok",
-            State::Warning => "less",
-            State::Missing => "no",
-        };
-        vec![finding.what.to_owned(), state.to_owned(), printable(&finding.detail)]
-    });
-    let _ = writeln!(out, "\n{}", render(&["what", "", "detail"], findings, &[]));
-    let classes = report.classes.iter().map(|class| {
-        let state = class.state.replace('_', " ");
-        let detail = class.why.as_deref().unwrap_or(class.records);
-        vec![class.name.to_owned(), state, class.tables.join(", "), printable(detail)]
-    });
-    let _ = writeln!(out, "\n{}", render(&["recorded", "", "tables", "detail"], classes, &[]));
+    let findings: Vec<(String, String)> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            let state = match finding.state {
+                State::Ok => "ok",
+                State::Warning => "less",
+                State::Missing => "no",
+            };
+            (format!("{:<22}  {state:<4}", finding.what), printable(&finding.detail))
+        })
+        .collect();
+    let _ = writeln!(out, "\n{}", listed(&findings));
+    let classes: Vec<(String, String)> = report
+        .classes
+        .iter()
+        .map(|class| {
+            let state = class.state.replace('_', " ");
+            let detail = class.why.as_deref().unwrap_or(class.records);
+            let tables =
+                if class.tables.is_empty() { String::new() } else { format!(" ({})", class.tables.join(", ")) };
+            (format!("{:<14}  {state:<10}", class.name), printable(detail) + &tables)
+        })
+        .collect();
+    let _ = writeln!(out, "\nRecorded (into which tables):\n{}", listed(&classes));
     if !report.libraries.is_empty() {
         let libraries = report.libraries.iter().map(|library| {
             vec![
@@ -57,4 +66,9 @@ pub(super) fn text(report: &Report) -> String {
         }
     }
     out
+}
+
+fn listed(all: &[(String, String)]) -> String {
+    let all: Vec<(&str, &str)> = all.iter().map(|(name, about)| (name.as_str(), about.as_str())).collect();
+    front::schema::list(&all)
 }

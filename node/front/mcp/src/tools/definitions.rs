@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use ask::UsageError;
+use front::question::kind;
+use record::printable;
 use rmcp::model::{Tool, ToolAnnotations};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 /// Rows of an answer unless more are asked for.
 pub(super) const ROWS: usize = 200;
@@ -78,6 +81,39 @@ pub(crate) fn list() -> Vec<Tool> {
             &[],
         ),
     ]
+}
+
+/// Checks arguments against a tool's definition, in words for who wrote them. Of an unknown tool
+/// nothing is wanted.
+///
+/// # Errors
+/// One is missing, not known, or of another type.
+pub(super) fn check(name: &str, arguments: &Map<String, Value>) -> Result<(), UsageError> {
+    let Some(tool) = list().into_iter().find(|tool| tool.name == name) else { return Ok(()) };
+    let empty = Map::new();
+    let known = tool.input_schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+    for (name, value) in arguments {
+        let Some(about) = known.get(name) else {
+            let name: String = printable(name).chars().take(40).collect();
+            let all: Vec<&str> = known.keys().map(String::as_str).collect();
+            return Err(UsageError(format!("there is no argument {name}; there are {}", all.join(", "))));
+        };
+        let (fits, wanted) = match about["type"].as_str() {
+            Some("string") => (value.is_string(), "a text"),
+            Some("boolean") => (value.is_boolean(), "true or false"),
+            Some("integer") if about["minimum"].is_number() => (value.is_u64(), "a whole number, not below zero"),
+            Some("integer") => (value.is_i64(), "a whole number"),
+            _ => (value.as_array().is_some_and(|all| all.iter().all(Value::is_string)), "a list of texts"),
+        };
+        if !fits && !value.is_null() {
+            return Err(UsageError(format!("{name} is {}: {wanted} is wanted", kind(value))));
+        }
+    }
+    let required = tool.input_schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    match required.filter_map(Value::as_str).find(|name| arguments.get(*name).is_none_or(Value::is_null)) {
+        Some(missing) => Err(UsageError(format!("{missing} is missing"))),
+        None => Ok(()),
+    }
 }
 
 #[derive(Deserialize)]
@@ -156,5 +192,29 @@ mod tests {
             let hints = tool.annotations.as_ref().unwrap();
             assert_eq!((hints.read_only_hint, hints.open_world_hint), (Some(true), Some(false)), "{}", tool.name);
         }
+    }
+
+    #[test]
+    fn wrong_arguments_are_told_in_words_of_the_protocol() {
+        let refused = |tool: &str, arguments: Value| {
+            check(tool, arguments.as_object().unwrap()).err().map(|error| error.to_string())
+        };
+        for (tool, arguments, words) in [
+            ("query", json!({}), "sql is missing"),
+            ("query", json!({"sql": 5}), "sql is a number: a text is wanted"),
+            (
+                "query",
+                json!({"sql": "SELECT 1", "limit": -1}),
+                "limit is a number: a whole number, not below zero is wanted",
+            ),
+            ("query", json!({"sql": "SELECT 1", "nodes": [1]}), "nodes is a list: a list of texts is wanted"),
+            ("stacks", json!({"children": "yes"}), "children is a text: true or false is wanted"),
+            ("nodes", json!({"x\u{1b}": 1}), "there is no argument x\\x1b; there are offset"),
+        ] {
+            assert_eq!(refused(tool, arguments).as_deref(), Some(words));
+        }
+        let all = json!({"sql": "SELECT 1", "limit": 5, "offset": 0, "nodes": ["a"], "plan": null});
+        assert_eq!(refused("query", all), None);
+        assert_eq!(refused("diagnose", json!({"finding": -5})), None);
     }
 }

@@ -14,6 +14,7 @@ mod shapes;
 
 use std::sync::Arc;
 
+use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
@@ -178,8 +179,11 @@ async fn sign_in(
     State(guard): State<Arc<Guard>>,
     Extension(peer): Extension<Peer>,
     Params(Nothing {}): Params<Nothing>,
-    Json(given): Json<SignIn>,
+    given: Result<Json<SignIn>, JsonRejection>,
 ) -> Result<Json<Session>, Problem> {
+    let Json(given) = given.map_err(|rejection| {
+        Problem::new(rejection.status(), "wrong", "the body is {\"secret\": \"…\"}, as application/json")
+    })?;
     guard.sign_in(peer, &given.secret).map(|token| Json(Session { token }))
 }
 

@@ -357,8 +357,12 @@ impl<'a> Look<'a> {
         {
             return Some(Inferred::Text);
         }
-        if self.is_any(before, ARITHMETIC) || self.is_any(to, ARITHMETIC) {
-            return Some(Inferred::Real);
+        // A number as the other side is: an integer beside integers, whose division gives integers.
+        if self.is_any(before, ARITHMETIC) {
+            return Some(number_of(self.ending_at(before), Some(Inferred::Integer)));
+        }
+        if self.is_any(to, ARITHMETIC) {
+            return Some(number_of(self.beginning_at(to + 1), Some(Inferred::Integer)));
         }
         if self.is_any(before, &["limit", "offset"]) {
             return Some(Inferred::Integer);
@@ -678,17 +682,16 @@ impl<'a> Look<'a> {
         None
     }
 
-    /// The type of a name that a result column has: `count(*) AS n`.
+    /// The type of a name that a result column has: `count(*) AS n`, `count(*) n`.
     fn alias(&self, name: &str) -> Option<Inferred> {
-        let is_it = |at: &usize| {
-            self.is(*at - 1, "as") && self.tokens[*at].name().is_some_and(|it| it.eq_ignore_ascii_case(name))
-        };
-        let at = (2..self.tokens.len()).find(is_it)?;
-        let begin = self.operand_before(at - 1)?;
+        let is_it = |at: usize| self.tokens[at].name().is_some_and(|it| it.eq_ignore_ascii_case(name));
+        let end = (1..self.tokens.len()).filter(|at| is_it(*at)).find_map(|at| {
+            let bare = self.ends_value(at - 1) && self.is_any(at + 1, &[",", "from"]);
+            if self.is(at - 1, "as") { Some(at - 1) } else { bare.then_some(at) }
+        })?;
+        let begin = self.operand_before(end)?;
         // (An expression that names itself would have no end.)
-        let names_itself =
-            self.tokens[begin..at - 1].iter().any(|token| token.name().is_some_and(|it| it.eq_ignore_ascii_case(name)));
-        if names_itself { None } else { self.ending_at(at - 1) }
+        if (begin..end).any(is_it) { None } else { self.ending_at(end) }
     }
 }
 

@@ -5,7 +5,7 @@ use super::dialect;
 use super::tokens::{Kind, Token, closing, is_at, joined, opening, past_type, strings};
 
 /// Casts that look something up; all others do not change the catalogue's values.
-const LOOK_UPS: &[&str] = &["regclass", "regtype", "regproc", "regnamespace", "regrole"];
+pub(super) const LOOK_UPS: &[&str] = &["regclass", "regtype", "regproc", "regnamespace", "regrole"];
 /// Functions that SQLite has by another name.
 const RENAMED: &[(&str, &str)] = &[
     ("json_build_object", "json_object"),

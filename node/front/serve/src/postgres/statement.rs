@@ -3,6 +3,7 @@
 use pgwire::error::PgWireResult;
 
 use super::copy::Copy;
+use super::rewrite::LOOK_UPS;
 use super::session::CursorStatement;
 use super::tokens::{Kind, Token, joined, statements, tokens};
 use super::{dialect, errors};
@@ -292,7 +293,12 @@ fn is_catalog(tokens: &[Token]) -> bool {
         ["select", "with", "values", "table"].iter().any(|word| tokens.first().is_some_and(|token| token.is(word)));
     is_read
         && tokens.iter().enumerate().any(|(at, token)| {
-            let Some(name) = token.name() else { return !has_from && token.is("::") };
+            let Some(name) = token.name() else {
+                // A cast that looks something up, or to an array.
+                let is_of = |kind: &Token| kind.name().is_some_and(|name| LOOK_UPS.contains(&name.as_str()));
+                let looks_up = tokens.get(at + 1).is_some_and(is_of) || tokens.get(at + 2).is_some_and(|t| t.is("["));
+                return !has_from && token.is("::") && looks_up;
+            };
             let is_call = tokens.get(at + 1).is_some_and(|next| next.is("("));
             name.starts_with("pg_")
                 || name == "information_schema"
@@ -314,12 +320,14 @@ mod tests {
     fn kinds_of_statements_are_recognised() {
         let class = |sql: &str| one(sql).class;
         assert_eq!(class("SELECT count(*) FROM collectives"), Class::Nodes);
+        assert_eq!(class("SELECT now()::text, 1::int"), Class::Nodes);
         assert_eq!(class("INSERT INTO t VALUES (1)"), Class::Nodes);
         assert_eq!(class("SELECT pg_sleep(0.5)"), Class::Sleep(500));
         assert_eq!(class("select pg_catalog.pg_sleep(1)"), Class::Sleep(1_000));
         assert!(matches!(class("SELECT pg_sleep(x) FROM t"), Class::Refused(_)));
         for sql in [
-            "SELECT 1::int",
+            "SELECT 'collectives'::regclass",
+            "SELECT '{1}'::int[]",
             "select version()",
             "SELECT current_user",
             "SELECT * FROM information_schema.tables",
