@@ -99,6 +99,8 @@ fn psql_asks_describes_and_reads_errors() {
     let wrong = failed("SELECT ts_ns::timestamp FROM collectives");
     assert!(wrong.contains("42601") && wrong.contains("The dialect is SQLite's"), "{wrong}");
     assert!(failed("SELECT no_such FROM collectives").contains("no_such"));
+    // It reads no table of the catalogue: no rows would be taken for an answer.
+    assert!(failed("SELECT version(), no_such(1)").contains("no such function: no_such"));
     assert!(failed("INSERT INTO collectives VALUES (1)").contains("ERROR"));
     assert!(failed("COPY collectives FROM STDIN").contains("0A000"));
     assert_eq!(served.rows("COPY (SELECT 1, NULL, 'a b') TO STDOUT"), "1\t\\N\ta b\n");
@@ -240,6 +242,7 @@ fn postgresqls_forms_are_rewritten() {
         ),
         ("SELECT rank FROM collectives GROUP BY rank ORDER BY rank OFFSET 6 ROWS FETCH NEXT 1 ROW ONLY", "6"),
         ("SELECT pg_sleep(0.01)", ""),
+        ("SELECT length(now()::text)", "19"),
     ] {
         assert_eq!(served.rows(sql).trim(), expected, "{sql}");
     }

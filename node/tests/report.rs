@@ -104,7 +104,7 @@ fn in_a_browser_the_map_is_drawn_nothing_fails_and_nothing_is_loaded() {
         assert_eq!(browser.evaluate(painted), true, "{name}: names of ranks");
         let legend = "document.querySelector('.scale').textContent";
         let legend = browser.evaluate(legend).as_str().expect("text").to_owned();
-        assert!(legend.starts_with("Colour: the others waited longer by 0.00 µs"), "{name}: {legend}");
+        assert!(legend.starts_with("Colour: the others waited longer by 0 ns"), "{name}: {legend}");
         // Of the culprit's row, which is the first, the second half has another colour than its
         // beginning and than the other rows.
         let colours = "(() => { const map = document.getElementById('map'), of = map.getContext('2d'), \

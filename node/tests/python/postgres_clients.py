@@ -118,6 +118,11 @@ async def of_asyncpg():
             assert await conn.fetchval(some, [], ["n0"]) == 0
             calls = "SELECT count(*) FROM collectives WHERE duration_ns / 1000 > $1"
             assert await conn.fetchval(calls, 0) > 0
+            # Integers beside integers: times keep their nanoseconds, and division gives whole numbers.
+            last = await conn.fetchval("SELECT max(ts_ns) FROM collectives")
+            assert await conn.fetchval("SELECT max(ts_ns) - $1 FROM collectives", 1) == last - 1
+            seconds = await conn.fetch("SELECT ts_ns / $1 AS s, count(*) FROM collectives GROUP BY 1", 10**9)
+            assert 2 < len(seconds) < 100 and all(isinstance(row["s"], int) for row in seconds), seconds
             types = (await conn.prepare("SELECT sum(seq), avg(seq) FROM collectives WHERE rank = $1")).get_attributes()
             assert [column.type.name for column in types] == ["int8", "float8"], types
             assert tuple(await conn.fetchrow("SELECT sum(seq), avg(seq) FROM collectives WHERE rank = $1", 77)) == (None, None)

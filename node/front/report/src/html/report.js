@@ -9,8 +9,9 @@
   const shown = (us) => {
     for (const [scale, unit] of [[1e6, "s"], [1e3, "ms"], [1, "µs"]]) {
       const size = us / scale;
-      if (size >= 0.9995 || unit === "µs") return size.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2) + " " + unit;
+      if (size >= 0.9995) return size.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2) + " " + unit;
     }
+    return Math.round(us * 1e3) + " ns";
   };
 
   const board = JSON.parse($("board").textContent);

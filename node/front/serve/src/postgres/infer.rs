@@ -504,10 +504,20 @@ impl<'a> Look<'a> {
             Some(sign) if self.is(sign, "||") => Some(Inferred::Text),
             Some(sign) if self.is_any(sign, ARITHMETIC) => {
                 let left = if sign > 0 && self.ends_value(sign - 1) { self.ending_at(sign) } else { operand };
-                Some(number_of(left, operand))
+                Some(self.of_arithmetic((left, sign.saturating_sub(1)), (operand, begin)))
             }
             _ => operand,
         }
+    }
+
+    /// The type of what arithmetic makes of two sides, with the places of what stands beside the
+    /// operator: a parameter is as the other side is.
+    fn of_arithmetic(&self, left: (Option<Inferred>, usize), right: (Option<Inferred>, usize)) -> Inferred {
+        let or_as = |of: (Option<Inferred>, usize), other: Option<Inferred>| {
+            let is_parameter = self.tokens.get(of.1).is_some_and(|token| token.kind == Kind::Param);
+            of.0.or_else(|| other.filter(|_| is_parameter))
+        };
+        number_of(or_as(left, right.0), or_as(right, left.0))
     }
 
     /// The type of the expression that begins at `begin`.
@@ -525,7 +535,7 @@ impl<'a> Look<'a> {
             return Some(Inferred::Text);
         }
         if self.is_any(end, ARITHMETIC) {
-            return Some(number_of(operand, self.beginning_at(end + 1)));
+            return Some(self.of_arithmetic((operand, end - 1), (self.beginning_at(end + 1), end + 1)));
         }
         operand
     }

@@ -116,6 +116,8 @@ fn computed_columns_have_types_before_there_are_rows() {
             Some(Text)
         ])
     );
+    let kinds = of("SELECT max(ts_ns) - $1, ts_ns / $2 AS s, $3 + rank * 2, util * $4, $5 - $6 FROM collectives");
+    assert_eq!(kinds, Some(vec![Some(Integer), Some(Integer), Some(Integer), Some(Real), Some(Real)]));
     assert_eq!(of("WITH x AS (SELECT 1) SELECT round(util, 2) FROM x"), Some(vec![Some(Real)]));
     assert_eq!(of("SELECT *, count(*) FROM t"), None);
     assert_eq!(of("SELECT t.*, 1 FROM t"), None);
