@@ -21,7 +21,8 @@ struct Postgres {
 impl Postgres {
     fn start(flags: &[&str]) -> Self {
         let mut command = rankmesh();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--postgres", "127.0.0.1:0"]).args(flags);
+        // Alone, without HTTP.
+        command.args(["serve", "--listen", "none", "--postgres", "127.0.0.1:0"]).args(flags);
         let mut served = Served::start(command);
         let url = served.line("psql ");
         Self { _served: served, url }

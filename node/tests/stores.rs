@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{run, stderr, stdout};
+use common::{rankmesh, run, stderr, stdout};
 use record::{Collective, ProcessSeen, Record};
 use store::{ClockOffsetSeen, Store, StoreConfig};
 
@@ -177,6 +177,13 @@ fn a_damaged_store_is_a_missing_node_of_every_command() {
         let output = run(&command);
         assert_eq!(output.status.code(), Some(3), "{command:?}: {}{}", stdout(&output), stderr(&output));
         assert!(stderr(&output).contains("missing gpu2: failed: "), "{command:?}: {}", stderr(&output));
+        // A reader that goes away, as `2>&1 | head` does, is no fault.
+        let (reader, closed) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let unread = rankmesh().args(&command).stderr(closed.try_clone().expect("a copy")).output().expect("runs");
+        assert_eq!(unread.status.code(), Some(0), "{command:?}: {}", stdout(&unread));
+        let unread = rankmesh().args(&command).stdout(closed).output().expect("runs");
+        assert!(unread.status.success() && !stderr(&unread).contains("panicked"), "{command:?}: {}", stderr(&unread));
     }
     let live = run(&["stacks", "--db", &path]);
     assert_eq!(live.status.code(), Some(2), "stacks are of running processes: {}", stderr(&live));

@@ -2,6 +2,7 @@
 
 mod jobs;
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -88,7 +89,8 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
                 // Clears the screen and goes to its top left corner.
                 write!(out, "\u{1b}[2J\u{1b}[H")?;
             }
-            writeln!(out, "{}", painted(printable_lines(&text).trim_end(), out.is_terminal()))?;
+            let is_coloured = has_colour(out.is_terminal(), std::env::var_os("NO_COLOR").as_deref());
+            writeln!(out, "{}", painted(printable_lines(&text).trim_end(), is_coloured))?;
             if args.evidence {
                 let evidence = evidence.as_ref().and_then(Value::as_str).unwrap_or_default();
                 writeln!(out, "\n{}", printable_lines(evidence).trim_end())?;
@@ -116,10 +118,14 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
     Ok(if coverage.is_complete() { Exit::Complete } else { Exit::Partial })
 }
 
-/// A report's text as a terminal shows it: the verdict in bold, the culprit's row in red. Elsewhere,
-/// and where NO_COLOR is set (<https://no-color.org>), as it is.
-fn painted(text: &str, is_terminal: bool) -> String {
-    if !is_terminal || std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()) {
+/// Whether there is colour: on terminals, unless NO_COLOR is set (<https://no-color.org>).
+fn has_colour(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
+    is_terminal && no_color.is_none_or(OsStr::is_empty)
+}
+
+/// A report's text as a terminal shows it: the verdict in bold, the culprit's row in red.
+fn painted(text: &str, is_coloured: bool) -> String {
+    if !is_coloured {
         return text.to_owned();
     }
     let mut in_verdict = true;
@@ -150,4 +156,20 @@ pub fn coverage(value: &Value) -> Option<Coverage> {
         missing: missing.collect::<Option<_>>()?,
         notes: texts(&value["notes"])?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_a_terminal_the_verdict_is_bold_and_the_culprit_red_unless_no_color_is_set() {
+        let text = "Rank 5 holds up the others.\nCost: much.\n\n rank\n    5  n1  culprit\n    1  n0";
+        let shown = painted(text, true);
+        assert!(shown.starts_with("\u{1b}[1mRank 5 holds up the others.\u{1b}[0m\nCost: much.\n"), "{shown}");
+        assert!(shown.contains("\u{1b}[31m    5  n1  culprit\u{1b}[0m\n    1  n0"), "{shown}");
+        assert_eq!(painted(text, false), text);
+        assert!(has_colour(true, None) && has_colour(true, Some(OsStr::new(""))));
+        assert!(!has_colour(true, Some(OsStr::new("1"))) && !has_colour(false, None));
+    }
 }

@@ -22,6 +22,7 @@ mod help;
 pub mod identity;
 mod import;
 mod person;
+mod pipes;
 mod replace;
 mod secret;
 mod slurm;
@@ -131,7 +132,7 @@ pub fn run() -> ExitCode {
     // Exits with 2 on a usage error.
     let cli = Cli::from_arg_matches(&groups::root().get_matches()).unwrap_or_else(|error| error.exit());
     let Some(command) = cli.command else {
-        eprint!("{}", groups::without_command());
+        pipes::say(&groups::without_command());
         return ExitCode::from(Exit::Usage as u8);
     };
     start_logging(match &command {
@@ -140,7 +141,7 @@ pub fn run() -> ExitCode {
         _ => false,
     });
     let connector = LocalConnector;
-    let outcome = match command {
+    let outcome = pipes::while_read(|| match command {
         Command::Up(args) => up::run(*args),
         Command::Query(args) if args.wants_shell() => shell::run(args.into_shell(), &connector),
         Command::Query(args) => query::run(args, &connector),
@@ -176,7 +177,7 @@ pub fn run() -> ExitCode {
         Command::Help(args) => help::help(&args),
         Command::Completions(args) => help::completions(&args),
         Command::Man(args) => help::man(&args),
-    };
+    });
     match outcome {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(error) => {
@@ -188,7 +189,7 @@ pub fn run() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             // It may contain text of others: of a node, of a file.
-            eprintln!("{}", ask::output::printable_lines(&format!("rankmesh: {error:#}")));
+            pipes::say(&format!("{}\n", ask::output::printable_lines(&format!("rankmesh: {error:#}"))));
             ExitCode::from(if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed } as u8)
         }
     }

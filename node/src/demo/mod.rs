@@ -44,17 +44,18 @@ const SQL: &str = "SELECT node, rank, count(*) AS calls, round(avg(duration_ns) 
 /// Something could not be started, or the verdict is not what was injected.
 pub async fn show(replay: bool, record: Option<&Path>) -> anyhow::Result<()> {
     let live = if replay { Err("asked for with --replay".to_owned()) } else { lab::can_capture() };
-    match &live {
-        Ok(()) => println!(
+    let how = match &live {
+        Ok(()) => format!(
             "Live: {} agents on loopback record {RANKS} ranks with eBPF; rank {LATE_RANK} enters every collective {LATE_MS} ms late.",
             AGENTS.len()
         ),
-        Err(why) => println!(
+        Err(why) => format!(
             "Replay: live capture is not possible here ({why}); {} agents answer from a trace that this demo recorded earlier \
              (rank {LATE_RANK} {LATE_MS} ms late).",
             AGENTS.len()
         ),
-    }
+    };
+    print!("{}", verdicts::wrapped(&how));
     let mut lab = Lab::new()?;
     if live.is_ok() {
         lab.make_cgroups(&AGENTS)?;

@@ -18,31 +18,22 @@ pub(super) fn text(report: &Report) -> String {
             writeln!(out, "This host can record (uprobes: {}{}).", attach.unwrap_or("?"), whose.unwrap_or_default())
         }
     };
-    let findings: Vec<(String, String)> = report
-        .findings
-        .iter()
-        .map(|finding| {
-            let state = match finding.state {
-                State::Ok => "ok",
-                State::Warning => "less",
-                State::Missing => "no",
-            };
-            (format!("{:<22}  {state:<4}", finding.what), printable(&finding.detail))
-        })
-        .collect();
-    let _ = writeln!(out, "\n{}", listed(&findings));
-    let classes: Vec<(String, String)> = report
-        .classes
-        .iter()
-        .map(|class| {
-            let state = class.state.replace('_', " ");
-            let detail = class.why.as_deref().unwrap_or(class.records);
-            let tables =
-                if class.tables.is_empty() { String::new() } else { format!(" ({})", class.tables.join(", ")) };
-            (format!("{:<14}  {state:<10}", class.name), printable(detail) + &tables)
-        })
-        .collect();
-    let _ = writeln!(out, "\nRecorded (into which tables):\n{}", listed(&classes));
+    let findings = report.findings.iter().map(|finding| {
+        let state = match finding.state {
+            State::Ok => "ok",
+            State::Warning => "less",
+            State::Missing => "no",
+        };
+        (finding.what, state.to_owned(), printable(&finding.detail))
+    });
+    let _ = write!(out, "\n{}", listed(findings.collect()));
+    let classes = report.classes.iter().map(|class| {
+        let state = class.state.replace('_', " ");
+        let detail = class.why.as_deref().unwrap_or(class.records);
+        let tables = if class.tables.is_empty() { String::new() } else { format!(" ({})", class.tables.join(", ")) };
+        (class.name, state, printable(detail) + &tables)
+    });
+    let _ = write!(out, "\nRecorded (into which tables):\n{}", listed(classes.collect()));
     if !report.libraries.is_empty() {
         let libraries = report.libraries.iter().map(|library| {
             vec![
@@ -68,7 +59,11 @@ pub(super) fn text(report: &Report) -> String {
     out
 }
 
-fn listed(all: &[(String, String)]) -> String {
-    let all: Vec<(&str, &str)> = all.iter().map(|(name, about)| (name.as_str(), about.as_str())).collect();
-    front::schema::list(&all)
+/// Names, states and what they mean, in columns.
+fn listed(all: Vec<(&str, String, String)>) -> String {
+    let widest = all.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
+    let heads: Vec<String> = all.iter().map(|(name, state, _)| format!("{name:<widest$}  {state}")).collect();
+    front::schema::list(
+        &heads.iter().zip(&all).map(|(head, (.., about))| (head.as_str(), about.as_str())).collect::<Vec<_>>(),
+    )
 }
