@@ -3,7 +3,9 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
 
 use common::{Lab, run, stderr, stdout, wait_for};
 
@@ -29,6 +31,22 @@ fn a_founder_prints_no_token_into_the_journal() {
     let issued = run(&["identity", "token", "--dir", &own.display().to_string()]);
     assert!(issued.status.success(), "{}", stderr(&issued));
     assert!(!printed.contains(stdout(&issued).trim()), "{printed}");
+}
+
+#[test]
+fn an_agent_goes_on_where_nobody_reads_what_it_says() {
+    let lab = Lab::new();
+    let (reader, closed) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut founder = common::rankmesh();
+    founder.args(["up", "--name", "f", "--listen", "127.0.0.1:0", "--capture", "off", "--identity"]);
+    founder.arg(lab.path("own")).arg("--store").arg(lab.path("f.db")).arg("--socket").arg(lab.socket("f"));
+    let mut founder = common::Killed(founder.stdout(Stdio::piped()).stderr(closed).spawn().expect("starts"));
+    // The line for the next host comes after the greeting, which nobody can read.
+    let mut line = String::new();
+    BufReader::new(founder.0.stdout.take().expect("its output")).read_line(&mut line).expect("readable");
+    assert!(line.starts_with("rankmesh up --join "), "{line}");
+    lab.wait_for_members(&["f"]);
 }
 
 #[test]

@@ -204,6 +204,8 @@ fn start_logging(agent: bool) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_target(false)
+        // (It would say that by eprintln!, which panics where standard error is a closed pipe.)
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
 }

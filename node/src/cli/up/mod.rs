@@ -1,5 +1,6 @@
 //! `rankmesh up`: run the agent until Ctrl-C or SIGTERM.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::args::{CaptureMode, UpArgs};
-use super::secret;
+use super::{pipes, secret};
 use crate::privileges::{self, Plan};
 use crate::slurm::run_dir;
 
@@ -98,15 +99,16 @@ async fn serve(config: AgentConfig, kept: Vec<ArchiveChoice>) -> anyhow::Result<
         _ = terminate.recv() => return leave(agent, &mut terminate, &mut interrupt).await,
         _ = interrupt.recv() => return leave(agent, &mut terminate, &mut interrupt).await,
     }
-    eprintln!("{}", greeting(shared, &config).text());
+    // An agent goes on where nobody reads that.
+    pipes::say(&format!("{}\n", greeting(shared, &config).text()));
     if founding && goes_to_the_journal() {
         tracing::info!(
             "founded a new mesh; a token for the next host: rankmesh identity token --dir {}",
             config.identity.display()
         );
     } else if founding && let Some(token) = bootstrap::first_token(&config)? {
-        eprintln!("This node founded a new mesh. On the next host run:");
-        println!("rankmesh up --join {} --token {token}", shared.advertise);
+        pipes::say("This node founded a new mesh. On the next host run:\n");
+        let _ = writeln!(std::io::stdout(), "rankmesh up --join {} --token {token}", shared.advertise);
     }
     let stop = CancellationToken::new();
     let keep = |choice| tokio::spawn(archiver::keep(Arc::clone(shared), choice, stop.clone()));
