@@ -7,7 +7,7 @@ OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 # (`every-server`) all that it shares with other builds is compiled as there: `make test` compiles no dependency again.
 DEMO_BUILD = --workspace --no-default-features --features every-server --bin rankmesh
 
-.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis test-fresh test-clients
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis test-fresh test-clients pictures
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -160,6 +160,12 @@ test-pythons: deps ## stacks of CPythons newer than this machine's: Debian unsta
 bench-page: deps ## the page with 8,192 ranks and 1,000 nodes in Chromium: first paint, frames while panning (minutes)
 	@scripts/deps.sh --test
 	$(CARGO) test --locked --workspace --test page -- --ignored --nocapture
+
+pictures: deps ## the page's views and a report as pictures: 1280, 800 and 390 pixels, light and dark (OUT=target/pictures; Chromium)
+	@scripts/deps.sh --test
+	mkdir -p $(or $(OUT),target/pictures)
+	RANKMESH_PAGE_OUT=$(abspath $(or $(OUT),target/pictures)) RANKMESH_REPORT_OUT=$(abspath $(or $(OUT),target/pictures)) \
+	$(CARGO) test --locked --workspace --test page --test report
 
 bench-flow: deps ## ten million rows read at 1 MB/s: what client, asked agent and leaves hold (about five minutes)
 	$(CARGO) build --locked --release -p rankmesh -p scenarios --bin rankmesh --bin bench-flow

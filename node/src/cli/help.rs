@@ -185,6 +185,13 @@ mod tests {
     }
 
     #[test]
+    fn each_page_begins_with_an_example() {
+        for (topic, _, text) in TOPICS {
+            assert!(text.lines().take(25).any(|line| line.starts_with("    ")), "{topic}");
+        }
+    }
+
+    #[test]
     fn flags_are_well_formed() {
         root().debug_assert();
     }
