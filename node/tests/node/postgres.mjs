@@ -19,6 +19,8 @@ const began = new Date(Number(BigInt(first) / 1000000n));
 assert.equal((await ask("SELECT count(*) AS n FROM collectives WHERE ts_ns >= $1", [began]))[0].n, "800");
 assert.equal((await ask("SELECT count(*) AS n FROM collectives WHERE ts_ns < $1", [began]))[0].n, "0");
 assert.equal((await ask("SELECT count(*) AS n FROM collectives WHERE rank = $1::int AND func ILIKE $2", [3, "ALL_%"]))[0].n, "100");
+assert.equal((await ask("SELECT count(*) AS n FROM collectives WHERE ts_ns > now() - $1::interval", ["5 minutes"]))[0].n, "0");
+assert.equal((await ask("SELECT (max(ts_ns) - $1) - max(ts_ns) AS x FROM collectives", ["1 second"]))[0].x, "-1000000000");
 assert.deepEqual(await ask("SELECT $1::text AS a, $2::float8 AS b, $3::bool AS c", ["x", 1.5, true]), [{ a: "x", b: 1.5, c: "1" }]);
 await assert.rejects(ask("SELECT 1 FROM collectives WHERE $1 IS NULL", [null]), (error) => error.code === "42P18");
 await assert.rejects(ask("SELECT count(*) FROM collectives WHERE rank > $1", ["x"]), (error) => error.code === "22000");

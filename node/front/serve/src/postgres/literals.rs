@@ -153,7 +153,8 @@ fn literal(bytes: &[u8], is_binary: bool, at: usize, kind: &Type) -> PgWireResul
         Type::INT8 if text == "false" => Ok("0".to_owned()),
         Type::INT8 if moments::moment(text).is_some() => moment(moments::moment(text)),
         Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => {
-            text.trim().parse::<i64>().map(integer_literal).map_err(|_| {
+            let span = || moments::interval(text).ok().filter(|_| text.contains(|c: char| c.is_ascii_alphabetic()));
+            text.trim().parse::<i64>().ok().or_else(span).map(integer_literal).ok_or_else(|| {
                 let text: String = record::printable(text).chars().take(40).collect();
                 wrong(&format!("{text:?} is no integer (times are integers: nanoseconds since 1970)"))
             })
