@@ -54,6 +54,20 @@ public class Postgres {
             rows.next();
             same(rows.getLong(1), 100);
         }
+        try (PreparedStatement statement = connection.prepareStatement("SELECT count(*) FROM collectives WHERE func <> ?")) {
+            for (int time = 0; time < 8; time++) { // as text, and later in binary form
+                statement.setObject(1, java.util.UUID.fromString("01234567-89ab-cdef-0123-456789abcdef"));
+                ResultSet rows = statement.executeQuery();
+                rows.next();
+                same(rows.getLong(1), 800);
+            }
+        }
+        try (PreparedStatement statement = connection.prepareStatement("SELECT CAST(? AS TEXT)")) {
+            statement.setObject(1, java.util.UUID.fromString("01234567-89ab-cdef-0123-456789abcdef"));
+            ResultSet rows = statement.executeQuery();
+            rows.next();
+            same(rows.getString(1), "01234567-89ab-cdef-0123-456789abcdef");
+        }
         try (PreparedStatement statement = connection.prepareStatement("SELECT count(*) FROM collectives WHERE rank > ?")) {
             statement.setString(1, "7"); // a text beside a number
             try {

@@ -112,9 +112,7 @@ fn a_full_disk_is_waited_out_and_accounted_for() {
     // It still answers, and notes that it lags.
     assert!(int(&store.reader().unwrap(), "SELECT count(*) FROM collectives") > 0);
     assert!(store.notes(&[], ALL_TIME).iter().any(|n| n.contains("not stored")));
-    let began = Instant::now();
     store.close();
-    assert!(began.elapsed() < PATIENCE);
     let health = store.health();
     assert_eq!(health.state, StoreState::Closed);
     let stored = int(&store.reader().unwrap(), "SELECT count(*) FROM collectives");

@@ -98,7 +98,7 @@ pub(super) fn parameter_types(
 }
 
 fn is_text(kind: &Type) -> bool {
-    [Type::TEXT, Type::VARCHAR, Type::BPCHAR, Type::NAME].contains(kind)
+    [Type::TEXT, Type::VARCHAR, Type::BPCHAR, Type::NAME, Type::UUID].contains(kind)
 }
 
 fn literal(bytes: &[u8], is_binary: bool, at: usize, kind: &Type) -> PgWireResult<String> {
@@ -128,6 +128,7 @@ fn literal(bytes: &[u8], is_binary: bool, at: usize, kind: &Type) -> PgWireResul
                 number(f64::from_be_bytes(all))
             }),
             Type::BYTEA => Ok(blob(bytes)),
+            Type::UUID => sized(16).map(|()| format!("'{}'", uuid(bytes))),
             Type::NUMERIC => {
                 let text = decimal(bytes).ok_or_else(|| wrong(&"is no numeric in binary form"))?;
                 decimal_literal(&text).ok_or_else(|| wrong(&"is no number"))
@@ -236,6 +237,12 @@ fn infinite(real: f64) -> String {
         _ => "-9e999",
     }
     .to_owned()
+}
+
+/// A UUID as PostgreSQL writes it.
+fn uuid(bytes: &[u8]) -> String {
+    let digits = ask::output::hex(bytes);
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }
 
 fn blob(bytes: &[u8]) -> String {
