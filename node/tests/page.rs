@@ -224,6 +224,13 @@ fn where_nothing_is_recorded_the_page_says_so_and_what_to_do() {
     let Some(mut browser) = browser(TEST, &server.link, 1280, false) else { return };
     browser.wait_until("document.getElementById('headline').textContent.startsWith('No node records')");
     assert!(text(&mut browser, "headline").contains("rankmesh check"), "{}", text(&mut browser, "headline"));
+    // Stores of hosts on which no job ran.
+    let dir = lab.path("idle");
+    std::fs::create_dir(&dir).expect("a directory");
+    store::Store::open(dir.join("n0.db"), store::StoreConfig::default()).expect("a store").close();
+    let server = of_stores(&dir, &[]);
+    let Some(mut browser) = self::browser(TEST, &server.link, 1280, false) else { return };
+    browser.wait_until("document.getElementById('headline').textContent.startsWith('No job made calls at this time')");
 }
 
 #[test]

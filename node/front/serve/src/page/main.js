@@ -35,7 +35,9 @@ const gone = (coverage) => coverage.missing.map((of) => `${of.node}: ${of.reason
 
 /** What stands, or stood. */
 function show() {
-  const now = watched.job, ofStores = watched.agent === "";
+  // (Of stores without a call the verdict is of no job.)
+  const isOfSome = watched.ranks.length || watched.job?.nranks || watched.job?.is_ill;
+  const now = isOfSome ? watched.job : null, ofStores = watched.agent === "";
   time.endsAt(watched.at_ns, ofStores && !time.given);
   time.resolve(watched.at_ns);
   const whose = now && now.name ? `${/^(all jobs|job )/.test(now.name) ? "" : "Job "}${now.name}: ` : "";
@@ -70,7 +72,7 @@ function nothing() {
     const why = [...new Set(off.map((node) => node.recording).filter((state) => state && state !== "off"))].join("; ");
     return `No node records${why ? ` (${why})` : ""}. Start agents as root and without --capture off; rankmesh check on a host says what is lacking.`;
   }
-  if (!watched.ranks.length && !watched.jobs.length) {
+  if (!watched.ranks.length && watched.jobs.every((job) => !job.nranks)) {
     return watched.agent ? "No job makes calls now. Start one (mpirun, torchrun, srun), or choose a time of the past above." :
       "No job made calls at this time. Choose another above.";
   }
