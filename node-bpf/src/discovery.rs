@@ -317,7 +317,7 @@ impl Discovery {
                     Probed::Collectives(Library::Gloo) => gloo.push(mapping.clone()),
                     Probed::Cuda(_) | Probed::Verbs | Probed::Named(_) => {}
                 }
-                seen.insert((mapping.device.to_vec(), mapping.inode));
+                seen.insert(mapping.key());
                 done &= user.is_none_or(|user| self.attach_mapped(pid, user, &mapping, probed));
             }
         }

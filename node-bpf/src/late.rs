@@ -4,14 +4,16 @@
 //! programs add it to every later call, and drop it with the communicator.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
-use files::{Answer, CommLayout, Question, Ticket};
+use files::{Answer, CommLayout, Files, Question, Ticket};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
+use crate::maps::{self, FileKey, Mapping};
 use crate::memory::Memory;
 use crate::wire::{self, RawCall};
-use crate::{libraries, maps, procfs};
+use crate::{libraries, procfs};
 use record::Library;
 
 /// `NCCL_MAGIC`: the value of `startMagic` in a communicator that is alive (2.20 and later).
@@ -27,89 +29,99 @@ pub(crate) struct CommFacts {
     pub(crate) hash: Option<u64>,
 }
 
-/// Layouts by process, and the map for the results.
+/// The layouts in processes' libraries, and the map for the results.
 #[derive(Debug)]
 pub(crate) struct LateComms {
     learnt: MapHandle,
-    known: Mutex<Known>,
+    files: Files,
+    of_process: Mutex<HashMap<u32, Looked>>,
 }
 
-/// A file as maps show it: device and inode.
-pub(crate) type MappedAs = (Vec<u8>, u64);
-
-#[derive(Debug, Default)]
-struct Known {
-    /// None: not found.
-    of_process: HashMap<u32, Option<Ticket>>,
-    /// Of the files that processes have mapped now.
-    of_file: HashMap<MappedAs, Ticket>,
+/// What one process's libraries have been asked.
+#[derive(Debug)]
+struct Looked {
+    /// A process may have several that could contain NCCL: PyTorch's own, and the one it calls.
+    tickets: Vec<(FileKey, Ticket)>,
+    at: Instant,
 }
 
-/// What is asked of a library file.
-pub(crate) fn question() -> Question {
-    Question::CommLayout
+/// Libraries of one process that are asked.
+const MOST_LIBRARIES: usize = 16;
+/// Time before a process is looked at again whose libraries were not found, or could not be read
+/// then.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl Looked {
+    fn new() -> Looked {
+        Looked { tickets: vec![], at: Instant::now() }
+    }
+
+    fn is_due(&self) -> bool {
+        let may_change =
+            |(_, ticket): &(_, Ticket)| matches!(ticket.outcome(), Some(Err(refusal)) if !refusal.is_final());
+        (self.tickets.is_empty() || self.tickets.iter().any(may_change)) && self.at.elapsed() >= AGAIN
+    }
+
+    fn layout(&self) -> Option<CommLayout> {
+        self.tickets.iter().find_map(|(_, ticket)| match ticket.outcome()? {
+            Ok(answer) if let Answer::CommLayout(layout) = &**answer => Some(*layout),
+            _ => None,
+        })
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.layout().is_none() && self.tickets.iter().any(|(_, ticket)| ticket.outcome().is_none())
+    }
 }
 
 impl LateComms {
-    pub(crate) fn new(learnt: MapHandle) -> Self {
-        LateComms { learnt, known: Mutex::default() }
+    pub(crate) fn new(learnt: MapHandle, files: Files) -> Self {
+        LateComms { learnt, files, of_process: Mutex::default() }
     }
 
-    fn known(&self) -> parking_lot::MutexGuard<'_, Known> {
-        self.known.lock()
+    /// Asks a library file that `pid`, a process of `user`, has mapped for its layout; none where it
+    /// cannot be opened.
+    pub(crate) fn ask(&self, pid: u32, user: u32, mapping: &Mapping<'_>) -> Option<Ticket> {
+        let file = maps::open(pid, mapping)?;
+        let ticket = self.files.ask(user, &file, Question::CommLayout);
+        let mut of_process = self.of_process.lock();
+        let looked = of_process.entry(pid).or_insert_with(Looked::new);
+        let key = mapping.key();
+        looked.tickets.retain(|(of, _)| *of != key);
+        looked.tickets.truncate(MOST_LIBRARIES - 1);
+        looked.tickets.push((key, ticket.clone()));
+        Some(ticket)
     }
 
-    /// Records that `pid` has this library file mapped, of which was asked.
-    pub(crate) fn maps(&self, pid: u32, file: MappedAs, ticket: Ticket) {
-        let mut known = self.known();
-        known.of_process.insert(pid, Some(ticket.clone()));
-        known.of_file.insert(file, ticket);
-    }
-
-    /// Records that nobody has this file mapped any more.
-    pub(crate) fn unmapped(&self, file: &MappedAs) {
-        self.known().of_file.remove(file);
-    }
-
-    /// The answer of the library that `pid` calls. Discovery has asked, unless the process is very
-    /// young: then another's with the same file is of use.
-    fn ticket(&self, pid: u32) -> Option<Ticket> {
-        if let Some(looked) = self.known().of_process.get(&pid) {
-            return looked.clone();
+    /// What is known of a process's libraries. Discovery has asked them, unless the process calls at
+    /// once after its start: then they are asked here.
+    fn of<T>(&self, pid: u32, what: impl Fn(&Looked) -> T) -> T {
+        if let Some(looked) = self.of_process.lock().get(&pid).filter(|looked| !looked.is_due()) {
+            return what(looked);
         }
-        let text = procfs::read(pid, "maps").ok()?;
-        let of_nccl = |m: &maps::Mapping<'_>| {
+        let (Ok(text), Some(user)) = (procfs::read(pid, "maps"), procfs::user_of(pid)) else {
+            return what(&Looked::new()); // it has ended: nothing is kept of it
+        };
+        let of_nccl = |m: &Mapping<'_>| {
             m.executable && matches!(libraries::library_of(m.file_name()), Some(Library::Nccl | Library::Rccl))
         };
-        let mut known = self.known();
-        let of_file = |m: maps::Mapping<'_>| known.of_file.get(&(m.device.to_vec(), m.inode)).cloned();
-        let found = maps::mappings(&text).filter(of_nccl).find_map(of_file)?;
-        known.of_process.insert(pid, Some(found.clone()));
-        Some(found)
-    }
-
-    /// The layout of the library that `pid` calls, when it is known.
-    fn layout(&self, pid: u32) -> Option<CommLayout> {
-        let ticket = self.ticket(pid)?;
-        let Some(Ok(answer)) = ticket.outcome() else { return None };
-        let Answer::CommLayout(layout) = &**answer else { return None };
-        Some(*layout)
+        for mapping in maps::mappings(&text).filter(of_nccl) {
+            let _ = self.ask(pid, user, &mapping); // kept with the process
+        }
+        let mut of_process = self.of_process.lock();
+        let looked = of_process.entry(pid).or_insert_with(Looked::new);
+        looked.at = Instant::now();
+        what(looked)
     }
 
     /// Whether a call lacks what will be known when the library's file has been read.
     pub(crate) fn is_awaited(&self, call: &RawCall, handle: u64) -> bool {
         let all = wire::HAVE_HASH | wire::HAVE_RANK;
-        handle != 0
-            && call.flags & all != all
-            && self
-                .known()
-                .of_process
-                .get(&call.pid)
-                .is_some_and(|of| of.as_ref().is_some_and(|t| t.outcome().is_none()))
+        handle != 0 && call.flags & all != all && self.of(call.pid, Looked::is_awaited)
     }
 
     pub(crate) fn forget(&self, pid: u32) {
-        self.known().of_process.remove(&pid);
+        self.of_process.lock().remove(&pid);
     }
 
     /// Completes a call of NCCL or RCCL that lacks its rank or its communicator's hash.
@@ -118,7 +130,9 @@ impl LateComms {
         if handle == 0 || call.flags & all == all {
             return;
         }
-        let Some(facts) = self.layout(call.pid).and_then(|layout| read(call.pid, handle, &layout)) else { return };
+        let Some(facts) = self.of(call.pid, Looked::layout).and_then(|layout| read(call.pid, handle, &layout)) else {
+            return;
+        };
         call.rank = facts.rank;
         call.nranks = facts.nranks;
         call.flags |= wire::HAVE_RANK;
@@ -183,5 +197,20 @@ mod tests {
         assert_eq!(read(pid, good.as_ptr() as u64, &blind).unwrap().hash, None);
         assert_eq!(read(pid, 8, &layout), None, "nothing is mapped there");
         assert_eq!(read(pid, u64::MAX - 3, &layout), None);
+    }
+    #[test]
+    fn one_library_of_several_has_the_layout_and_what_may_be_read_later_is_asked_again() {
+        let layout = CommLayout { rank: 1000, nranks: 1004, hash: Some(992), magic: Some(0) };
+        let ticket = |inode, outcome| ((vec![], inode), Ticket::of(outcome));
+        let none = || Err(files::Refusal::Wrong("no debug information".to_owned()));
+        let found = ticket(2, Ok(std::sync::Arc::new(Answer::CommLayout(layout))));
+        let long_ago = Instant::now().checked_sub(AGAIN).unwrap();
+        let looked = |tickets| Looked { tickets, at: long_ago };
+        let both = looked(vec![ticket(1, none()), found, ticket(3, none())]);
+        assert_eq!((both.layout(), both.is_awaited(), both.is_due()), (Some(layout), false, false));
+        let busy = looked(vec![ticket(1, none()), ticket(2, Err(files::Refusal::Late))]);
+        assert_eq!((busy.layout(), busy.is_due()), (None, true));
+        assert!(!looked(vec![ticket(1, none())]).is_due(), "its content does not change");
+        assert!(looked(vec![]).is_due() && !Looked::new().is_due(), "it may be mapped later");
     }
 }

@@ -21,7 +21,14 @@ pub(crate) struct Mapping<'a> {
     pub(crate) path: &'a [u8],
 }
 
+/// A file as maps show it: device and inode.
+pub(crate) type FileKey = (Vec<u8>, u64);
+
 impl Mapping<'_> {
+    pub(crate) fn key(&self) -> FileKey {
+        (self.device.to_vec(), self.inode)
+    }
+
     /// The path's last component, without " (deleted)".
     pub(crate) fn file_name(&self) -> &[u8] {
         let path = self.path.strip_suffix(b" (deleted)").unwrap_or(self.path);

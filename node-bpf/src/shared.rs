@@ -17,8 +17,9 @@ use crate::cost::Costs;
 use crate::decode;
 use crate::functions::Api;
 use crate::groups::Groups;
-use crate::late::{LateComms, MappedAs};
+use crate::late::LateComms;
 use crate::loader::ProbeStatus;
+use crate::maps::FileKey;
 use crate::mpi::structures::MpiStructures;
 use crate::process::{Process, Processes};
 use crate::self_stats::RecordingCost;
@@ -83,7 +84,7 @@ pub(crate) struct Shared {
     /// returned.
     pub(crate) meeting: Mutex<Vec<(Arc<Process>, bool)>>,
     /// The files probed, by what maps show.
-    pub(crate) probed: Mutex<Vec<(MappedAs, AttachedFile)>>,
+    pub(crate) probed: Mutex<Vec<(FileKey, AttachedFile)>>,
     /// How many problems each user had.
     pub(crate) noted: Mutex<HashMap<Option<u32>, usize>>,
     /// Who makes calls, and what they cost.
@@ -211,13 +212,13 @@ impl Shared {
     }
 
     /// A file is probed now; the key is its device and inode, as maps show them.
-    pub(crate) fn attached(&self, key: MappedAs, file: AttachedFile) {
+    pub(crate) fn attached(&self, key: FileKey, file: AttachedFile) {
         self.probed.lock().push((key, file.clone()));
         self.status().files.push(file);
     }
 
     /// A file is not probed any more.
-    pub(crate) fn detached_from(&self, key: &MappedAs) {
+    pub(crate) fn detached_from(&self, key: &FileKey) {
         for (_, file) in self.probed.lock().extract_if(.., |(of, _)| of == key) {
             let mut status = self.status();
             if let Some(at) = status.files.iter().position(|known| *known == file) {

@@ -125,7 +125,7 @@ fn libraries_in_use() -> (Vec<LibraryInUse>, usize) {
         let mut counted: Vec<(Vec<u8>, u64)> = vec![];
         for mapping in maps::mappings(&text).filter(|mapping| mapping.executable) {
             let Some((kind, class)) = kind_of(mapping.file_name()) else { continue };
-            let identity = (mapping.device.to_vec(), mapping.inode);
+            let identity = mapping.key();
             if counted.contains(&identity) {
                 continue;
             }

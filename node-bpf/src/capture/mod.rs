@@ -101,7 +101,6 @@ impl Capture {
         let programs = lookup::map(&object, "program_times").map_err(failed)?;
         let open_calls = Arc::new(OpenCalls::attach(&object).map_err(failed)?);
         let waiting = lookup::map(&object, "waiting").map_err(failed)?;
-        let late = LateComms::new(lookup::map(&object, "learnt").map_err(failed)?);
         let mpi = MpiStructures::new(
             lookup::map(&object, "mpi_processes").map_err(failed)?,
             lookup::map(&object, "comms").map_err(failed)?,
@@ -112,6 +111,7 @@ impl Capture {
             let wake = wake.clone();
             move || drop(wake.send(Wake::Answers)) // the other side ends only with capture
         });
+        let late = LateComms::new(lookup::map(&object, "learnt").map_err(failed)?, files.clone());
         let shared = Arc::new(Shared {
             sink: Mutex::new(sink),
             processes: Processes::new(files.clone()),

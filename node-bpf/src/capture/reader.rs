@@ -160,10 +160,11 @@ struct Held {
     since: Instant,
 }
 
-/// Most calls that wait so, of all processes and of one, and how long.
+/// Most calls that wait so, of all processes and of one, and how long: as long as a file may take to
+/// be read (a disk that others use, too, may keep its readers waiting for half a minute).
 const MOST_HELD: usize = 65_536;
 const MOST_HELD_OF_ONE: usize = 8_192;
-const LONGEST_HELD: Duration = Duration::from_secs(10);
+const LONGEST_HELD: Duration = Duration::from_secs(60);
 /// The same at the end of capture.
 const LAST_HELD: Duration = Duration::from_secs(10);
 

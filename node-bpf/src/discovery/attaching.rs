@@ -15,7 +15,7 @@ use files::{Answer, Outcome, Question, Refusal, Ticket};
 use libbpf_rs::Link;
 
 use super::Discovery;
-use super::mapped::{Key, MOST_OF_USER, MappedFiles};
+use super::mapped::{MOST_OF_USER, MappedFiles};
 use super::probes::FileProbes;
 use crate::attach::{self, Attached};
 use crate::cuda;
@@ -23,9 +23,8 @@ use crate::cuda::functions::Api;
 use crate::error::Error;
 use crate::functions;
 use crate::gloo;
-use crate::late;
 use crate::libraries::library_of;
-use crate::maps;
+use crate::maps::{self, FileKey};
 use crate::shared::AttachedFile;
 use crate::symbol_probes;
 use crate::symbols::{self, Target};
@@ -81,7 +80,7 @@ pub(super) enum Probes {
 /// A file that is being read for a kind of probes.
 #[derive(Debug)]
 pub(super) struct Asked {
-    key: Key,
+    key: FileKey,
     user: u32,
     probed: Probed,
     /// Kept open: the process that led to it may end before everything is attached.
@@ -170,7 +169,7 @@ impl Discovery {
 
     /// Asks the file, and attaches when it has answered. False when it is to be tried again.
     pub(super) fn attach_mapped(&mut self, pid: u32, user: u32, mapping: &maps::Mapping<'_>, probed: Probed) -> bool {
-        let key = (mapping.device.to_vec(), mapping.inode);
+        let key = mapping.key();
         let Some(known) = self.mapped.mapped(&key, pid, user) else {
             self.shared.problem(
                 Some(user),
@@ -278,7 +277,6 @@ impl Discovery {
     pub(super) fn give_back(&mut self) {
         let (unused, again) = self.mapped.take_unused(Instant::now());
         for (key, file) in unused {
-            self.shared.late.unmapped(&key);
             self.shared.detached_from(&key);
             drop(file);
         }
@@ -287,9 +285,7 @@ impl Discovery {
 
     /// So that communicators made before we came can be read.
     pub(super) fn learn_layout(&mut self, pid: u32, user: Option<u32>, mapping: &maps::Mapping<'_>) {
-        let Some(file) = maps::open(pid, mapping) else { return };
-        let ticket = self.files.ask(user.unwrap_or(0), &file, late::question());
-        self.shared.late.maps(pid, (mapping.device.to_vec(), mapping.inode), ticket.clone());
+        let Some(ticket) = self.shared.late.ask(pid, user.unwrap_or(0), mapping) else { return };
         // no error for the many files that only might contain NCCL
         if !mapping.file_name().starts_with(b"libtorch") {
             let shown = String::from_utf8_lossy(mapping.path).into_owned();
@@ -492,7 +488,7 @@ fn all_probes<'a>(
     of_mapped.chain(held)
 }
 
-fn known_as(mapped: &mut MappedFiles<Probed, Probes>, key: &Key, probed: Probed, state: Probes) {
+fn known_as(mapped: &mut MappedFiles<Probed, Probes>, key: &FileKey, probed: Probed, state: Probes) {
     if let Some(file) = mapped.file(key) {
         file.kinds.insert(probed, state);
     }

@@ -9,8 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// A file as maps show it: device and inode.
-pub(super) type Key = (Vec<u8>, u64);
+use crate::maps::FileKey;
 
 /// Files of one user, and of root, whose containers and libraries all are counted to it.
 pub(super) const MOST_OF_USER: usize = 64;
@@ -30,14 +29,14 @@ pub(super) struct MappedFile<K, S> {
 /// All of them.
 #[derive(Debug)]
 pub(super) struct MappedFiles<K, S> {
-    files: HashMap<Key, MappedFile<K, S>>,
-    by_pid: HashMap<u32, HashSet<Key>>,
+    files: HashMap<FileKey, MappedFile<K, S>>,
+    by_pid: HashMap<u32, HashSet<FileKey>>,
     /// Processes with files for which there was no room.
     turned_away: HashSet<(u32, u32)>,
 }
 
 /// A file with what it is known by.
-pub(super) type KeyedFile<K, S> = (Key, MappedFile<K, S>);
+pub(super) type KeyedFile<K, S> = (FileKey, MappedFile<K, S>);
 
 impl<K, S> Default for MappedFiles<K, S> {
     fn default() -> Self {
@@ -47,7 +46,7 @@ impl<K, S> Default for MappedFiles<K, S> {
 
 impl<K: Eq + Hash, S> MappedFiles<K, S> {
     /// The file, which this process of this user maps; none where the user has too many.
-    pub(super) fn mapped(&mut self, key: &Key, pid: u32, user: u32) -> Option<&mut MappedFile<K, S>> {
+    pub(super) fn mapped(&mut self, key: &FileKey, pid: u32, user: u32) -> Option<&mut MappedFile<K, S>> {
         let most = if user == 0 { MOST_OF_ROOT } else { MOST_OF_USER };
         let known = self.files.contains_key(key);
         if !known && self.files.values().filter(|file| file.user == user).count() >= most {
@@ -62,7 +61,7 @@ impl<K: Eq + Hash, S> MappedFiles<K, S> {
         Some(file)
     }
 
-    pub(super) fn file(&mut self, key: &Key) -> Option<&mut MappedFile<K, S>> {
+    pub(super) fn file(&mut self, key: &FileKey) -> Option<&mut MappedFile<K, S>> {
         self.files.get_mut(key)
     }
 
@@ -72,14 +71,14 @@ impl<K: Eq + Hash, S> MappedFiles<K, S> {
     }
 
     /// The processes that map a file.
-    pub(super) fn pids(&self, key: &Key) -> Vec<u32> {
+    pub(super) fn pids(&self, key: &FileKey) -> Vec<u32> {
         self.files.get(key).map(|file| file.pids.iter().copied().collect()).unwrap_or_default()
     }
 
     /// A process maps these files now, and of those known no others.
-    pub(super) fn maps_only(&mut self, pid: u32, keys: &HashSet<Key>, now: Instant) {
+    pub(super) fn maps_only(&mut self, pid: u32, keys: &HashSet<FileKey>, now: Instant) {
         let Some(of_pid) = self.by_pid.get_mut(&pid) else { return };
-        let left: Vec<Key> = of_pid.extract_if(|key| !keys.contains(key)).collect();
+        let left: Vec<FileKey> = of_pid.extract_if(|key| !keys.contains(key)).collect();
         if of_pid.is_empty() {
             self.by_pid.remove(&pid);
         }
@@ -123,7 +122,7 @@ impl<K: Eq + Hash, S> MappedFiles<K, S> {
 mod tests {
     use super::*;
 
-    fn key(n: usize) -> Key {
+    fn key(n: usize) -> FileKey {
         (b"08:01".to_vec(), n as u64)
     }
 

@@ -152,7 +152,7 @@ impl MpiNames {
         for mapping in maps::mappings(&text) {
             let is_exe = mapping.path == exe.as_os_str().as_encoded_bytes();
             let is_library = libraries::library_of(mapping.file_name()) == Some(crate::Library::Mpi);
-            let identity = (mapping.device.to_vec(), mapping.inode);
+            let identity = mapping.key();
             if (is_exe || is_library) && !seen.contains(&identity) {
                 seen.push(identity); // the first mapping of a file is its lowest
                 found.push((is_exe, mapping));
