@@ -36,6 +36,8 @@ pub(crate) struct Cell {
     pub(crate) entry_ns: i64,
     /// Time in the call; where the host's wait for it was seen, until the end of that.
     pub(crate) duration_ns: i64,
+    /// Of the recorded time in the call: its thread was halted.
+    pub(crate) halted_ns: i64,
     /// Time in the call itself.
     pub(crate) called_ns: i64,
     /// Compute time since this rank left the previous collective of the communicator, on its own

@@ -235,7 +235,9 @@ mod tests {
 
     /// Collectives of two ranks every 10 ms, whose synchronise calls take so long.
     fn waiting(shortest_ms: i64, lifted: bool) -> Scored {
-        let cell = |duration_ns| Some(Cell { entry_ns: 0, duration_ns, called_ns: 0, compute_ns: None, unsure: None });
+        let cell = |duration_ns| {
+            Some(Cell { entry_ns: 0, duration_ns, halted_ns: 0, called_ns: 0, compute_ns: None, unsure: None })
+        };
         let met = (0..20).map(|i| Met {
             at_ns: i * 10_000_000,
             func: "all_reduce".into(),

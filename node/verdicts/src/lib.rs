@@ -10,7 +10,7 @@
 //!
 //! `clocks` refines clocks by when calls ended, `number` numbers calls whose start was not seen, `positions` finds their places,
 //! `matching` brings cells together into communicators (`comm`; with `classes`: who does the same
-//! work), `windows` cuts time, `score` sums up (`tally`) and `rating` rates ranks, `suspects` looks
+//! work), `halts` takes time in which ranks were stopped for their own, `windows` cuts time, `score` sums up (`tally`) and `rating` rates ranks, `suspects` looks
 //! for episodes, `stages` for imbalances, `slower` whether the whole job became slower, `hang` for
 //! who is waited for, `cycle` tells steps, `verdict` decides, `doubts` says why nobody can be named, `ending` that
 //! a job makes no calls any more,
@@ -26,6 +26,7 @@ mod comm;
 mod cycle;
 mod doubts;
 mod ending;
+mod halts;
 mod hang;
 pub mod hostlist;
 mod matching;
@@ -54,6 +55,7 @@ mod views;
 mod windows;
 
 pub use cycle::cycle_of;
+pub use halts::{halts_sql, take_halts};
 pub use hang::{Absence, Call, Difference, DifferentCall, Differing, Edge, Hang, Jam, Missing, NotHeard, Waiting};
 pub use observed::{
     Activity, COLUMNS, ClockOffset, Coupling, Doing, Gone, InCall, Input, JobRank, Kind, Made, Names, NodeCoverage,

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::classes::{classes, refine};
 use super::comm::{Cell, Comm, Member, Met};
+use super::halts::settle_halts;
 use digest::of_rows;
 use observed::{ClockOffset, Input, LaneTotal, Process, Rules, Sampled, Totals, parallel, places::Places};
 
@@ -105,7 +106,9 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
             let called_ns = if run.waited { 0 } else { run.duration_ns };
             let duration_ns = if comm.lifted { run.duration_ns } else { called_ns };
             let entry_ns = clock.map_or(run.entry_ns, |clock| clock.align(run.entry_ns));
-            let cell = Cell { entry_ns, duration_ns, called_ns, compute_ns: run.compute_ns, unsure: run.unsure };
+            let halted_ns = run.halted_ns;
+            let (compute_ns, unsure) = (run.compute_ns, run.unsure);
+            let cell = Cell { entry_ns, duration_ns, halted_ns, called_ns, compute_ns, unsure };
             let at = keys.of((&of.func, run.seq));
             if at == meetings.len() {
                 meetings.push(Meeting::default());
@@ -145,6 +148,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
     // The same order for every coordinator, also where two begin at the same time.
     all_met.sort_by_key(|(key, m): &((&str, u64), Met)| (m.at_ns, *key));
     comm.met = all_met.into_iter().map(|(_, m)| m).collect();
+    settle_halts(&mut comm);
     comm
 }
 

@@ -160,6 +160,7 @@ impl Recorder<'_> {
             comm_seq: position.filter(|_| !late),
             entry_ns,
             duration_ns: left_ns - made.entry_ns,
+            halted_ns: 0,
             tier: 1,
             library: "mpi".into(),
             root: peer.map(|peer| place(Some(peer))),

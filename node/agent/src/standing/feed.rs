@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use digest::time_use::{self, EVERY_WINDOWS, Meter, TimeUse};
-use digest::{Collector, Digest, NodeDigests, ReferenceClock, end_of};
+use digest::{Collector, Digest, Halts, NodeDigests, ReferenceClock, end_of};
 use model::wire::OpenCall;
 use node_bpf::{LossCount, Record, runs};
 use parking_lot::{Mutex, MutexGuard};
@@ -61,6 +61,7 @@ pub(crate) struct Feed {
 struct State {
     collector: Collector,
     meter: Meter,
+    halts: Halts,
     /// Names, once each.
     names: HashMap<&'static str, Arc<str>>,
     /// Of which job processes are.
@@ -159,6 +160,7 @@ impl Feed {
                 let mut state = self.state();
                 for (kind, ns) in kinds {
                     state.meter.off_cpu(off.pid, off.tid, at_ns, ns, kind);
+                    state.halts.off_cpu((off.pid, off.tid), at_ns, ns, kind);
                     at_ns = at_ns.saturating_add(ns);
                 }
             }
@@ -168,11 +170,15 @@ impl Feed {
             Record::Collective(call) if call.ret.is_none() => {}
             Record::Collective(call) => {
                 let mut state = self.state();
+                let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
+                let entry_ns = call.ts_ns.saturating_sub(shift_ns);
+                let halted_ns = match call.tier {
+                    1 => state.halts.in_call((call.pid, call.tid), entry_ns, call.duration_ns),
+                    _ => 0, // it waits outside the call, or that was not timed by the host
+                };
                 if time_use::starts_or_ends(call.func) {
                     // Nothing is told of it by when ranks enter it.
                 } else if call.tier > 0 {
-                    let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
-                    let entry_ns = call.ts_ns.saturating_sub(shift_ns);
                     let rank = call.rank.filter(|_| call.comm_hash.is_some());
                     let of = time_use::Call::new(call.func, call.tid, entry_ns, call.duration_ns, rank, call.root);
                     state.meter.call(call.pid, of);
@@ -188,7 +194,6 @@ impl Feed {
                     return;
                 };
                 let node = state.name("");
-                let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
                 let (func, library) = (state.name(call.func), state.name(call.library.name()));
                 let mut name = |name: Option<&'static str>| name.map(|name| state.name(name));
                 let (datatype, reduce_op) = (name(call.datatype), name(call.reduce_op));
@@ -200,8 +205,9 @@ impl Feed {
                     comm_hash,
                     func,
                     seq: call.seq.unwrap_or(0),
-                    entry_ns: call.ts_ns.saturating_sub(shift_ns),
+                    entry_ns,
                     duration_ns: call.duration_ns,
+                    halted_ns,
                     tier: call.tier,
                     library,
                     root: call.root,

@@ -99,6 +99,11 @@ pub(in super::super) async fn calls_of(
         }
         input.drop_waits_of_devices();
     }
+    // If they cannot be read, time in which a rank was stopped in a call counts as a wait.
+    match asking.rows_for(question, verdicts::halts_sql(span)).await {
+        Ok((rows, _)) => verdicts::take_halts(&mut input, &rows),
+        Err(error) => tracing::debug!("halts of processes: {error}"),
+    }
     input.times = times(asking, question, rows, &input).await;
     Ok((input, coverage))
 }

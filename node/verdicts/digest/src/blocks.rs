@@ -22,6 +22,7 @@ pub(super) struct Point {
     pub(super) exit_us: i64,
     pub(super) duration_us: u64,
     pub(super) compute_us: Option<u64>,
+    pub(super) halted_us: u64,
     /// Its figures count: not where it only enqueued, and a later call of its communicator was
     /// waited for with it.
     pub(super) counts: bool,
@@ -110,7 +111,8 @@ fn run(points: &[Point], start: u64, level: u8, waited: bool, blocks: &mut Vec<B
     let enough = known > 0 && (size - known) * MISSING <= size * 2;
     let compute_us = enough.then(|| own / known.max(1));
     let (exit_us, duration_us) = (exits_us >> level, durations_us / present);
-    blocks.push(Block { start, level, exit_us, duration_us, compute_us, waited: None });
+    let halted_us = points.iter().map(|p| p.halted_us).sum::<u64>() / present;
+    blocks.push(Block { start, level, exit_us, duration_us, compute_us, waited: None, halted_us });
 }
 
 /// Means over the calls of a run that were waited for; none where there is none.
@@ -122,7 +124,7 @@ fn of_waited(points: &[Point], start: u64, level: u8) -> Option<Block> {
     let own: Option<u64> = counted().map(|p| p.compute_us).sum();
     let compute_us = own.map(|own| own / count.unsigned_abs());
     let waited = u32::try_from(count).ok();
-    Some(Block { start, level, exit_us, duration_us, compute_us, waited })
+    Some(Block { start, level, exit_us, duration_us, compute_us, waited, halted_us: 0 })
 }
 
 /// Exits of the missing calls: on the line between their neighbours, or through the nearest two.
@@ -154,6 +156,7 @@ pub(super) struct Sum {
     pub(super) calls: u64,
     exits_us: i128,
     durations_us: u128,
+    halted_us: u128,
     compute_us: u128,
     compute_unknown: bool,
 }
@@ -170,20 +173,23 @@ impl Sum {
         }
         self.exits_us += (exit_us + i128::from(base_us)) * i128::from(size);
         self.durations_us += u128::from(duration_us) * u128::from(size);
+        self.halted_us += u128::from(block.halted_us.min(duration_us)) * u128::from(size);
         match block.compute_us {
             Some(own) => self.compute_us += u128::from(own) * u128::from(size),
             None => self.compute_unknown = true,
         }
     }
 
-    /// Mean entry, mean duration and mean compute time, nanoseconds; none where a time does not
-    /// fit.
-    pub(super) fn means(&self) -> Option<(i64, i64, Option<i64>)> {
+    /// Mean entry, duration, time halted in it and compute time, nanoseconds; none where a time does
+    /// not fit.
+    pub(super) fn means(&self) -> Option<(i64, i64, i64, Option<i64>)> {
         let calls = i128::from(self.calls.max(1));
         let duration = i128::try_from(self.durations_us).ok()?.checked_mul(1_000)? / calls;
+        let halted = i128::try_from(self.halted_us).ok()?.checked_mul(1_000)? / calls;
         let exit = self.exits_us.checked_mul(1_000)? / calls;
         let own = i128::try_from(self.compute_us).ok()?.checked_mul(1_000)? / calls;
         let own = if self.compute_unknown { None } else { Some(i64::try_from(own).ok()?) };
-        Some((i64::try_from(exit - duration).ok()?, i64::try_from(duration).ok()?, own))
+        let entry = i64::try_from(exit - duration).ok()?;
+        Some((entry, i64::try_from(duration).ok()?, i64::try_from(halted).ok()?, own))
     }
 }

@@ -489,6 +489,7 @@ impl Collector {
                 exit_us: call.entry_ns.saturating_add(call.duration_ns) / 1_000,
                 duration_us: micros(call.duration_ns),
                 compute_us: compute_ns.map(micros),
+                halted_us: micros(call.halted_ns.min(call.duration_ns)),
                 counts: true,
             });
         }

@@ -13,7 +13,7 @@
 //! The way of the data: `collect` makes digests of calls (`track`: of a lane's; `follow` and `steps`
 //! follow what a process does between calls and in each step; `waits` takes calls that only enqueue
 //! together with the synchronise calls after them; `late` numbers those whose communicator's start
-//! was not seen; `blocks` cuts and merges runs; `resent`: segments sent again), `codec` writes and
+//! was not seen; `halts`: how long a call's thread was stopped in it; `blocks` cuts and merges runs; `resent`: segments sent again), `codec` writes and
 //! reads them (bounded, hostile bytes refused), `input` makes an input of many nodes' digests
 //! (`step_times`: compute times from steps), `rows` cells of rows. `split` splits a host's digest
 //! by jobs. `time_use` adds up where the time of processes went, which travels beside digests.
@@ -22,6 +22,7 @@ mod blocks;
 mod codec;
 mod collect;
 mod follow;
+mod halts;
 mod input;
 mod late;
 mod resent;
@@ -45,6 +46,7 @@ pub(crate) use codec::text;
 pub use codec::text::{from_text, to_text};
 pub use codec::{DecodeError, decode, encode, encode_within};
 pub use collect::Collector;
+pub use halts::{Halts, is_halt};
 pub use input::{LaneReached, NodeDigests, Reached, to_input, without_progress};
 pub use rows::of_rows;
 pub use split::by_job;
@@ -342,6 +344,8 @@ pub struct Block {
     /// own: the figures are of these alone, and reach to its end. None where the figures are those
     /// of the calls.
     pub waited: Option<u32>,
+    /// Of the time in the calls: the thread was halted (see [`Halts`]).
+    pub halted_us: u64,
 }
 
 impl Block {

@@ -283,7 +283,16 @@ impl<'a> Stepped<'a> {
 fn run(number: u64, step: &Step<'_>, own: Option<&StepWait>) -> Run {
     let (compute_ns, unsure) = own.map(StepWait::compute_ns).unzip();
     let entry_ns = step.end_ns;
-    Run { seq: number, entry_ns, duration_ns: 0, compute_ns, unsure, weight: 1 << step.level, waited: false }
+    Run {
+        seq: number,
+        entry_ns,
+        duration_ns: 0,
+        halted_ns: 0,
+        compute_ns,
+        unsure,
+        weight: 1 << step.level,
+        waited: false,
+    }
 }
 
 /// By number and process: the steps of which it is known for whom the process waited.

@@ -29,6 +29,7 @@ fn too_large_a_digest_is_cut_and_says_so() {
             duration_us: 55_555 + i,
             compute_us: Some(33_333),
             waited: None,
+            halted_us: i,
         };
         digest.lanes.push(lane(pid as usize, (0..6).map(block).collect()));
     }
@@ -67,6 +68,7 @@ fn points(present: &[bool]) -> Vec<Point> {
         exit_us: i as i64 * 500,
         duration_us: 100 + i as u64 % 7,
         compute_us: Some(400),
+        halted_us: i as u64 % 5,
         counts: true,
     })
     .collect()
@@ -103,11 +105,12 @@ proptest! {
         };
         let mut rng = StdRng::seed_from_u64(seed);
         let means = |level, rng: &mut StdRng| sum(cut(&all, level, false), rng).means().expect("means");
-        let ((entry, duration, own), other) = (means(a, &mut rng), means(b, &mut rng));
-        prop_assert_eq!((entry, duration, own), means(a, &mut rng), "in another order");
+        let ((entry, duration, halted, own), other) = (means(a, &mut rng), means(b, &mut rng));
+        prop_assert_eq!((entry, duration, halted, own), means(a, &mut rng), "in another order");
         // Means are kept in whole microseconds.
         prop_assert!((entry - other.0).abs() <= 2_000 && (duration - other.1).abs() <= 1_000);
-        prop_assert!(own.zip(other.2).is_some_and(|(a, b)| (a - b).abs() <= 1_000));
+        prop_assert!((halted - other.2).abs() <= 1_000);
+        prop_assert!(own.zip(other.3).is_some_and(|(a, b)| (a - b).abs() <= 1_000));
     }
 
     #[test]
@@ -156,6 +159,7 @@ proptest! {
             duration_us: 1_000 + rank,
             compute_us: i.checked_sub(1).map(|_| 99_000 - rank),
             waited: None,
+            halted_us: 0,
         });
         let process = |pid| Process { pid, ..Process::default() };
         let lanes = (0..2).map(|rank| lane(rank, blocks(rank as u64).collect())).collect();
@@ -184,7 +188,8 @@ proptest! {
                 let start = start & !7;
                 let block = |start, level, compute_us: Option<u64>| {
                     let waited = compute_us.filter(|own| *own > 9).map(|own| (own % (1u64 << level)) as u32 + 1);
-                    Block { start, level, exit_us: -5 - start as i64, duration_us: start + 9, compute_us, waited }
+                    let halted_us = if waited.is_some() { start / 3 } else { 0 };
+                    Block { start, level, exit_us: -5 - start as i64, duration_us: start + 9, compute_us, waited, halted_us }
                 };
                 Lane {
                     process,

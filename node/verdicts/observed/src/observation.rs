@@ -97,6 +97,9 @@ pub struct Observation {
     pub entry_ns: i64,
     /// Time inside the call.
     pub duration_ns: i64,
+    /// Of that: its thread was halted, that is stopped (by a signal, a debugger or a freezer) or
+    /// without the CPU time that its cgroup allows. 0 where it is not known.
+    pub halted_ns: i64,
     /// Evidence tier of the duration (0: the call only enqueues; 1: it returns after the ranks have
     /// met).
     pub tier: u8,
@@ -324,6 +327,7 @@ impl Observation {
             seq: seq.unwrap_or(0).cast_unsigned(),
             entry_ns,
             duration_ns: duration_ns.max(0),
+            halted_ns: 0,
             tier: small(row, 9)?.and_then(|t| u8::try_from(t).ok()).unwrap_or(0),
             library: name(row, 10, names)?,
             root: small(row, 11)?,

@@ -205,10 +205,11 @@ impl Coder<'_> {
         let runs = lane.blocks.iter().map(|b| (b.start, b.level));
         let alike = !lane.blocks.is_empty() && runs.eq(before.blocks.iter().map(|b| (b.start, b.level)));
         let waited = lane.blocks.iter().any(|block| block.waited.is_some());
-        let flags = [lane.place.is_some(), lane.last_seq.is_some(), alike, waited, same];
+        let halted = lane.blocks.iter().any(|block| block.halted_us > 0);
+        let flags = [lane.place.is_some(), lane.last_seq.is_some(), alike, waited, same, halted];
         let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
-        let what = self.unsigned((if alike { 0 } else { lane.blocks.len() as u64 }) << 5 | flags)?;
-        let [placed, last, alike, waited, same] = std::array::from_fn(|place| what >> place & 1 != 0);
+        let what = self.unsigned((if alike { 0 } else { lane.blocks.len() as u64 }) << 6 | flags)?;
+        let [placed, last, alike, waited, same, halted] = std::array::from_fn(|place| what >> place & 1 != 0);
         if same {
             let like = like.ok_or(DecodeError::Value("lane"))?;
             (lane.calls, lane.last_seq, lane.place) = of(like);
@@ -223,7 +224,7 @@ impl Coder<'_> {
         }
         before.last_seq = lane.last_seq.unwrap_or(before.last_seq);
         before.place = lane.place.unwrap_or(before.place);
-        let count = if alike { before.blocks.len() as u64 } else { what >> 5 };
+        let count = if alike { before.blocks.len() as u64 } else { what >> 6 };
         if count > MOST_BLOCKS {
             return Err(DecodeError::Length);
         }
@@ -259,6 +260,12 @@ impl Coder<'_> {
                 let calls = fewer.map(|fewer| block.size().checked_sub(fewer).filter(|calls| *calls > 0));
                 let calls = calls.map(|calls| calls.and_then(|calls| u32::try_from(calls).ok()));
                 block.waited = calls.map(|calls| calls.ok_or(DecodeError::Value("number of calls"))).transpose()?;
+            }
+            if halted {
+                block.halted_us = coder.unsigned(block.halted_us)?;
+                if block.halted_us > block.duration_us {
+                    return Err(DecodeError::Value("time halted"));
+                }
             }
             Ok(())
         })?;

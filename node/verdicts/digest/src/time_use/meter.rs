@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use observed::{HELD, Kind, TimeUse};
 
+use super::super::halts::is_halt;
 use super::call::Call;
 use super::enqueued::Enqueued;
 
@@ -166,7 +167,7 @@ impl Track {
             .collect();
         held.sort_unstable();
         // What halts the process halts it in calls, too, where it then holds up who waits for it.
-        let halts = |place: usize| matches!(HELD.get(place), Some(Kind::Stopped | Kind::CpuThrottled));
+        let halts = |place: usize| HELD.get(place).copied().is_some_and(is_halt);
         let halted = union(held.iter().filter(|(_, place)| halts(*place)).map(|(stretch, _)| *stretch));
         let mut time = TimeUse {
             node: "".into(),

@@ -1,0 +1,192 @@
+//! Halts within calls: a rank that is stopped, or without CPU time, in a collective that it could
+//! leave does not wait for the others; the time is its own, and makes it late for the next.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use causes::off_cpu_kinds;
+use digest::is_halt;
+use observed::{Input, Process, Span};
+use query_planner::Value;
+
+use crate::comm::{Comm, Met};
+
+/// From and to, Unix nanoseconds of the node's own clock.
+type Stretch = (i64, i64);
+
+/// Rows of halts that are asked for, at most: the latest.
+const MOST_ROWS: usize = 100_000;
+
+/// The question for the halts of the threads that make calls (as far as rows tell: calls have no
+/// thread there, and mostly the main thread makes them). Hand its answer to [`take_halts`].
+#[must_use]
+pub fn halts_sql(span: &Span) -> String {
+    format!(
+        "SELECT node, pid, ts_ns, duration_ns, voluntary, reason, run_delay_ns, next_pid, next_comm FROM offcpu \
+         WHERE ts_ns >= {} AND ts_ns < {} AND tid = pid \
+         AND (reason IN ('stopped', 'throttled') OR (NOT voluntary AND next_pid = 0)) \
+         ORDER BY ts_ns DESC LIMIT {MOST_ROWS}",
+        span.since_ns.saturating_sub(span.slack_ns),
+        span.until_ns.saturating_add(span.slack_ns)
+    )
+}
+
+/// Notes with each blocking call how long its process was halted in it, by the rows of
+/// [`halts_sql`]; what is no such row is left out.
+pub fn take_halts(input: &mut Input, rows: &[Vec<Value>]) {
+    let mut halts: HashMap<Process, Vec<Stretch>> = HashMap::new();
+    for row in rows {
+        let [
+            Value::Text(node),
+            Value::Integer(pid),
+            Value::Integer(at_ns),
+            Value::Integer(duration_ns),
+            voluntary,
+            Value::Text(reason),
+            run_delay_ns,
+            next_pid,
+            next_comm,
+        ] = row.as_slice()
+        else {
+            continue;
+        };
+        let number = |value: &Value| if let Value::Integer(number) = value { Some(*number) } else { None };
+        let words = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        let next_comm = if let Value::Text(comm) = next_comm { words(comm) } else { String::new() };
+        let queued_ns = number(run_delay_ns).unwrap_or(0);
+        let voluntary = number(voluntary) != Some(0);
+        let kinds = off_cpu_kinds(voluntary, &words(reason), *duration_ns, queued_ns, number(next_pid), &next_comm);
+        let halted_ns: i64 = kinds.iter().filter(|(kind, _)| is_halt(*kind)).map(|(_, ns)| ns).sum();
+        let of = halts.entry((words(node).into(), *pid)).or_default();
+        of.push((*at_ns, at_ns.saturating_add(halted_ns.max(0))));
+    }
+    halts.values_mut().for_each(|of| of.sort_unstable());
+    for call in input.observations.iter_mut().chain(&mut input.unnumbered).filter(|call| call.tier == 1) {
+        let Some(of) = halts.get(&(Arc::clone(&call.node), call.pid)) else { continue };
+        let (entry_ns, end_ns) = (call.entry_ns, call.entry_ns.saturating_add(call.duration_ns));
+        // A thread is off its CPU once at a time: they do not overlap, and end in their order.
+        let first = of.partition_point(|(_, end)| *end <= entry_ns);
+        let within = of[first..].iter().take_while(|(start, _)| *start < end_ns);
+        call.halted_ns = within.map(|(start, end)| (*end).min(end_ns) - (*start).max(entry_ns)).sum();
+    }
+}
+
+/// Counts the time that ranks were halted in collectives as their own: not as a wait for the others,
+/// and as compute time before the next. While others are still to enter, a rank has to wait anyhow:
+/// of that nothing is taken. Where clocks are not known, all that it was halted is its own.
+pub(crate) fn settle_halts(comm: &mut Comm) {
+    let members = comm.members.len();
+    let mut carried_ns = vec![0; members];
+    for at in 0..comm.met.len() {
+        for (place, carried) in carried_ns.iter_mut().enumerate() {
+            let Some(cell) = comm.met[at].cells[place] else { continue };
+            let own_ns = own_part(comm, &comm.met[at], place);
+            if let Some(cell) = &mut comm.met[at].cells[place] {
+                cell.compute_ns = cell.compute_ns.map(|ns| ns.saturating_add(*carried));
+            }
+            *carried = own_ns.min(cell.duration_ns);
+        }
+        // Only now: what a cell is compared with is as it was recorded.
+        for (cell, own_ns) in comm.met[at].cells.iter_mut().zip(&carried_ns) {
+            if let Some(cell) = cell {
+                cell.duration_ns -= own_ns;
+            }
+        }
+    }
+}
+
+/// Which part of the time that a rank was halted in a collective nobody else made it wait.
+fn own_part(comm: &Comm, met: &Met, place: usize) -> i64 {
+    let Some(cell) = met.cells[place].filter(|cell| cell.halted_ns > 0) else { return 0 };
+    let me = &comm.members[place];
+    let others = met.cells.iter().zip(&comm.members).enumerate().filter(|(other, _)| *other != place);
+    let entered = others.filter_map(|(_, (other, member))| Some(other.as_ref()?.entry_ns - me.bound_to(member)?));
+    let awaited_ns = entered.max().map_or(0, |last| last.saturating_sub(cell.entry_ns).max(0));
+    cell.halted_ns.min(cell.duration_ns.saturating_sub(awaited_ns)).max(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use observed::{ClockOffset, Observation, Rules};
+
+    use super::*;
+    use crate::{Verdict, analyse};
+
+    const MS: i64 = 1_000_000;
+
+    /// Four ranks of one host with a barrier every 10 ms; one in ten that rank 2 takes part in, it is
+    /// stopped for 35 ms when all have come, and comes late to the next by as much. `known`: its
+    /// halts are.
+    fn stopped_within(known: bool, hosts: bool) -> Input {
+        let mut input = Input { since_ns: 0, until_ns: 60_000 * MS, ..Input::default() };
+        let mut begins = [0i64; 4];
+        for seq in 0..1_000u64 {
+            let jitter = |rank: u64| i64::try_from((seq * 7 + rank * 13) % 5).unwrap() * MS / 20;
+            let entries: Vec<i64> = (0..4u64).zip(begins).map(|(rank, at)| at + 9 * MS + jitter(rank)).collect();
+            let met = entries.iter().max().unwrap() + MS / 10;
+            for (rank, entry_ns) in entries.iter().enumerate() {
+                let halted_ns = if rank == 2 && seq % 10 == 3 { 35 * MS } else { 0 };
+                begins[rank] = met + halted_ns;
+                let call = Observation::test_call(rank as i32, 7, "barrier", seq, *entry_ns, begins[rank] - entry_ns);
+                let node = if hosts { call.node.clone() } else { "n".into() };
+                let halted_ns = if known { halted_ns } else { 0 };
+                let pid = 100 + rank as i64;
+                input.observations.push(Observation { node, pid, nranks: Some(4), halted_ns, ..call });
+            }
+        }
+        input.clocks = (0..4).map(|host| (format!("n{host}"), ClockOffset::steady(0, MS / 10))).collect();
+        input.clocks.insert("n".into(), ClockOffset::steady(0, 0));
+        input
+    }
+
+    #[test]
+    fn a_rank_that_is_stopped_within_its_calls_is_named() {
+        for hosts in [false, true] {
+            let named = |known| analyse(&stopped_within(known, hosts), &Rules::default()).verdict.named_ranks();
+            assert_eq!((named(true), named(false)), (vec![2], vec![]), "what it takes here, it waits less there");
+        }
+    }
+
+    #[test]
+    fn who_is_stopped_while_others_are_still_to_come_holds_nobody_up() {
+        // Rank 2 is late by 20 ms each time; rank 1 is stopped while it waits for it.
+        let mut input = stopped_within(false, false);
+        input.observations.clear();
+        for seq in 0..400i64 {
+            for rank in 0..4 {
+                let entry_ns = seq * 40 * MS + if rank == 2 { 20 * MS } else { rank * MS / 50 };
+                let left_ns = seq * 40 * MS + 20 * MS + MS / 10;
+                let call = Observation::test_call(rank as i32, 7, "barrier", seq as u64, entry_ns, left_ns - entry_ns);
+                let halted_ns = if rank == 1 { 15 * MS } else { 0 };
+                let node = "n".into();
+                input.observations.push(Observation { node, pid: 100 + rank, nranks: Some(4), halted_ns, ..call });
+            }
+        }
+        let report = analyse(&input, &Rules::default());
+        assert!(matches!(&report.verdict, Verdict::Rank { culprit, also, .. } if culprit.rank == 2 && also.is_empty()));
+    }
+
+    #[test]
+    fn rows_say_how_long_a_call_was_halted() {
+        let mut input = stopped_within(false, false);
+        input.observations.truncate(4); // of ranks 0 to 3, from 9 ms on
+        let (from, ends) = (input.observations[1].entry_ns, input.observations[1].duration_ns);
+        let word = |text: &str| Value::Text(text.as_bytes().to_vec());
+        let row = |pid: i64, at_ns: i64, length_ns: i64, reason: &str| {
+            let of = [word("n"), Value::Integer(pid), Value::Integer(at_ns), Value::Integer(length_ns)];
+            let what = [Value::Integer(0), word(reason), Value::Null, Value::Integer(9), word("hog")];
+            of.into_iter().chain(what).collect::<Vec<Value>>()
+        };
+        let rows = [
+            row(101, from - 5, 10, "stopped"),
+            row(101, from + 20, 10, "throttled"),
+            row(101, from + 40, 10, "preempted"),
+            row(101, from + ends - 3, 10, "stopped"),
+            row(555, from, 10, "stopped"),
+            vec![Value::Null],
+        ];
+        take_halts(&mut input, &rows);
+        let halted: Vec<i64> = input.observations.iter().map(|call| call.halted_ns).collect();
+        assert_eq!(halted, [0, 5 + 10 + 3, 0, 0]);
+    }
+}
