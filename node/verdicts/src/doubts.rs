@@ -105,6 +105,7 @@ pub(crate) fn nobody(input: &Input, scored: &[Scored], thin: &[Comm], findings: 
         doubts.extend(silent(input, scored, rules));
     }
     doubts.extend(on_devices(scored));
+    doubts.extend(halted(scored, rules));
     if scored.iter().all(|s| s.comm.members.len() < 2) {
         doubts.push("only one rank of each communicator was heard: nobody to compare it with".to_owned());
     }
@@ -191,6 +192,36 @@ fn on_devices(scored: &[Scored]) -> Option<String> {
             "no rank enters its collectives late, but every rank spends {:.0} % of its time waiting for its GPU after them, and a GPU \
              that takes longer than the others shows in the times of the device alone (`rankmesh env`: NCCL's profiler plugin)",
             100.0 * most
+        )
+    })
+}
+
+/// A rank was halted in its collectives for a part of the time that matters, and the others were not:
+/// where ranks wait for each other in turns anyhow, what that costs them need not stand out.
+fn halted(scored: &[Scored], rules: &Rules) -> Option<String> {
+    let met = || scored.iter().flat_map(|s| &s.comm.met).map(|met| met.at_ns);
+    let all_ns = met().max()?.saturating_sub(met().min()?) as f64;
+    let mut of_process: BTreeMap<(&str, i64), (i32, f64)> = BTreeMap::new();
+    // Its rank in the largest communicator.
+    let mut comms: Vec<&Comm> = scored.iter().map(|s| &s.comm).collect();
+    comms.sort_by_key(|comm| std::cmp::Reverse(comm.members.len()));
+    for comm in comms {
+        for (place, member) in comm.members.iter().enumerate() {
+            let cells =
+                comm.met.iter().filter_map(|met| Some(met.cells[place]?.halted_ns as f64 * f64::from(met.weight)));
+            of_process.entry((&member.node, member.pid)).or_insert((member.rank, 0.0)).1 += cells.sum::<f64>();
+        }
+    }
+    let ((node, pid), (rank, most)) = of_process.iter().max_by(|a, b| a.1.1.total_cmp(&b.1.1))?;
+    let others = of_process.iter().filter(|(process, _)| **process != (*node, *pid)).map(|(_, (_, ns))| *ns);
+    let others = median(others)?;
+    (all_ns > 0.0 && most - others >= rules.effect * all_ns).then(|| {
+        format!(
+            "rank {rank} on {node} was stopped, or without the CPU time that its cgroup allows, for {} of {} within its \
+             collectives (the others for {}, median): it may hold them up, though it is not usually late",
+            duration(*most as i64),
+            duration(all_ns as i64),
+            duration(others as i64)
         )
     })
 }

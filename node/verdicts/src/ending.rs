@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use observed::{Input, Process};
+use observed::{Input, Process, Run, Sampled};
 
 use super::report::{Report, Verdict};
 
@@ -28,12 +28,26 @@ pub(crate) fn settle(input: &Input, report: &mut Report) {
     }
 }
 
-/// When each call ended, on the coordinator's clock.
+/// When each call ended, on the coordinator's clock; of runs of calls, when they did on average, and
+/// the last of the last run.
 fn ends(input: &Input) -> impl Iterator<Item = i64> {
-    input.observations.iter().chain(&input.unnumbered).map(|seen| {
-        let end_ns = seen.entry_ns.saturating_add(seen.duration_ns);
-        input.clocks.get(&*seen.node).map_or(end_ns, |clock| clock.align(end_ns))
-    })
+    let aligned = |node: &str, end_ns: i64| input.clocks.get(node).map_or(end_ns, |clock| clock.align(end_ns));
+    let calls = input.observations.iter().chain(&input.unnumbered);
+    let calls = calls.map(move |seen| aligned(&seen.node, seen.entry_ns.saturating_add(seen.duration_ns)));
+    let runs = input.sampled.iter().flat_map(move |of| run_ends(of).map(move |end_ns| aligned(&of.node, end_ns)));
+    calls.chain(runs)
+}
+
+/// The mean end of each run, and the end of the last call of the last one: the calls of a run are taken
+/// to lie as far apart as they do from the run before to it.
+fn run_ends(of: &Sampled) -> impl Iterator<Item = i64> {
+    let end = |run: &Run| run.entry_ns.saturating_add(run.duration_ns);
+    let last = of.runs.last_chunk().map(|[before, last]: &[Run; 2]| {
+        let apart = end(last).saturating_sub(end(before)).max(0) as f64;
+        let (calls, of_last) = (f64::from(before.weight) + f64::from(last.weight), f64::from(last.weight));
+        end(last).saturating_add((apart / calls.max(1.0) * (of_last - 1.0)) as i64)
+    });
+    of.runs.iter().map(end).chain(last)
 }
 
 impl Report {
@@ -76,6 +90,20 @@ mod tests {
         assert_eq!(of(&[100, 120, 140], 190), (Some(140), false), "its steps take 20 s");
         assert_eq!(of(&[100, 120, 140], 200), (Some(140), true));
         assert_eq!(of(&[], 200), (None, false));
+    }
+
+    #[test]
+    fn runs_of_calls_tell_when_the_last_one_ended() {
+        // Runs of 10 calls, one each 100 ms: the last call of the last one ends half a second after its
+        // mean.
+        let run = |at: i64| Run { seq: 0, entry_ns: at * S, weight: 10, ..Run::default() };
+        let of = |until_s: i64| {
+            let sampled = vec![Sampled { runs: vec![run(100), run(101), run(102)], ..Sampled::default() }];
+            let mut report = Report::default();
+            settle(&Input { sampled, until_ns: until_s * S, ..Input::default() }, &mut report);
+            (report.evidence.last_call_ns.map(|at| at / (S / 100)), report.evidence.is_silent)
+        };
+        assert_eq!((of(112), of(113)), ((Some(10_245), false), (Some(10_245), true)));
     }
 
     #[test]

@@ -167,6 +167,30 @@ mod tests {
     }
 
     #[test]
+    fn where_nobody_stands_out_a_rank_that_was_stopped_is_a_doubt() {
+        // Three ranks come late in turns by 5 ms each 10; rank 1 is stopped for 2 ms in each of its waits.
+        let input = |halted_ns: i64| {
+            let mut input = Input { since_ns: 0, until_ns: 60_000 * MS, ..Input::default() };
+            for seq in 0..600i64 {
+                for rank in 0..3 {
+                    let entry_ns = seq * 10 * MS + if rank == seq % 3 { 5 * MS } else { rank * MS / 50 };
+                    let left_ns = seq * 10 * MS + 5 * MS + MS / 10;
+                    let call =
+                        Observation::test_call(rank as i32, 7, "barrier", seq as u64, entry_ns, left_ns - entry_ns);
+                    let halted_ns = if rank == 1 && seq % 3 != 1 { halted_ns } else { 0 };
+                    let node = "n".into();
+                    input.observations.push(Observation { node, pid: 100 + rank, nranks: Some(3), halted_ns, ..call });
+                }
+            }
+            input
+        };
+        let verdict = |halted_ns| analyse(&input(halted_ns), &Rules::default()).verdict;
+        assert_eq!(verdict(0), Verdict::None);
+        let Verdict::Unknown { why } = verdict(2 * MS) else { panic!("{:?}", verdict(2 * MS)) };
+        assert!(why.starts_with("rank 1 on n was stopped,") && why.contains("for 800 ms of 5.99 s"), "{why}");
+    }
+
+    #[test]
     fn rows_say_how_long_a_call_was_halted() {
         let mut input = stopped_within(false, false);
         input.observations.truncate(4); // of ranks 0 to 3, from 9 ms on

@@ -295,7 +295,7 @@ pub struct Evidence {
     pub since_ns: i64,
     /// End of the asked span.
     pub until_ns: i64,
-    /// When the last call ended, where calls were looked at one by one.
+    /// When the last call ended; of digests, as far as the means of runs of calls tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_call_ns: Option<i64>,
     /// No call was made for long before the end of the span: the job had ended or stood still.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Runs of consecutive calls of one rank, of one function in one communicator, by their means.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sampled {
     /// The node that recorded it.
     pub node: Arc<str>,
@@ -28,7 +28,7 @@ pub struct Sampled {
 }
 
 /// A run of consecutive calls, by their means. Nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Run {
     /// Number of its first call.
     pub seq: u64,

@@ -233,13 +233,14 @@ fn sentence(report: &Report, rows: Rows, out: &mut String) {
         Verdict::Network(network) => network_sentence(network, out),
         Verdict::None if point_to_point::summary(report).is_some() => {
             let compared = point_to_point::summary(report).unwrap_or_default();
-            let _ = writeln!(out, "No rank holds the others up ({compared}, {}).", span(report));
+            let _ = writeln!(out, "No rank {} the others up ({compared}, {}).", holds(report), span(report));
         }
         Verdict::None => {
             let ranks = report.per_comm.iter().map(|c| c.heard).max().unwrap_or(0);
             let _ = writeln!(
                 out,
-                "No rank holds the others up ({ranks} ranks compared over {} collectives, {}).",
+                "No rank {} the others up ({ranks} ranks compared over {} collectives, {}).",
+                holds(report),
                 report.evidence.matched,
                 span(report)
             );
@@ -373,6 +374,11 @@ fn rests_on(report: &Report, out: &mut String) {
     );
 }
 
+/// Of a job that makes no calls any more nothing is said in the present.
+fn holds(report: &Report) -> &'static str {
+    if report.evidence.ended || report.evidence.is_silent { "held" } else { "holds" }
+}
+
 /// That a job has ended, or makes no calls any more, and since when; of dumps which are not there.
 fn end(report: &Report, out: &mut String) {
     let e = &report.evidence;
@@ -429,6 +435,9 @@ mod tests {
             lines.split_once("). ").map(|(_, rest)| rest.to_owned()).unwrap_or_default()
         };
         assert_eq!(of(evidence.clone()), "");
+        let silent = Evidence { is_silent: true, ..evidence.clone() };
+        let held = text(&Report { verdict: Verdict::None, evidence: silent, ..Report::default() });
+        assert!(held.starts_with("No rank held the others up"), "{held}");
         assert_eq!(
             of(Evidence { is_silent: true, ..evidence.clone() }),
             "Its last call ended at 01:00:05 UTC, 95.0 s before the end of this time: it had ended or stood still."
