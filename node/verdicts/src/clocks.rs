@@ -212,6 +212,7 @@ mod tests {
                     entry_ns: mean(of, |call| call.entry_ns),
                     duration_ns: mean(of, |call| call.duration_ns),
                     halted_ns: 0,
+                    held_ns: 0,
                     compute_ns: None,
                     unsure: None,
                     weight: of.len() as u32,

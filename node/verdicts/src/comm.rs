@@ -38,6 +38,8 @@ pub(crate) struct Cell {
     pub(crate) duration_ns: i64,
     /// Of the recorded time in the call: its thread was halted.
     pub(crate) halted_ns: i64,
+    /// Since the previous collective: it was held off its CPU outside calls.
+    pub(crate) held_ns: i64,
     /// Time in the call itself.
     pub(crate) called_ns: i64,
     /// Compute time since this rank left the previous collective of the communicator, on its own

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use observed::{Coupling, Input, Observation, Rules, Sampled, Totals, hex, units::duration};
 use stats::median;
 
-use super::comm::Comm;
+use super::comm::{Cell, Comm};
 use super::hang::Early;
 use super::report::Verdict;
 use super::score::Scored;
@@ -196,34 +196,59 @@ fn on_devices(scored: &[Scored]) -> Option<String> {
     })
 }
 
-/// A rank was halted in its collectives for a part of the time that matters, and the others were not:
-/// where ranks wait for each other in turns anyhow, what that costs them need not stand out.
+/// A rank was halted in its collectives for a part of the time that matters, or held off its CPU for
+/// much of it, and the others were not: where ranks wait for each other in turns anyhow, what that
+/// costs them need not stand out.
 fn halted(scored: &[Scored], rules: &Rules) -> Option<String> {
     let met = || scored.iter().flat_map(|s| &s.comm.met).map(|met| met.at_ns);
     let all_ns = met().max()?.saturating_sub(met().min()?) as f64;
-    let mut of_process: BTreeMap<(&str, i64), (i32, f64)> = BTreeMap::new();
+    if all_ns <= 0.0 {
+        return None;
+    }
+    // Rank, time halted, time held at all.
+    let mut of_process: BTreeMap<(&str, i64), (i32, f64, f64)> = BTreeMap::new();
     // Its rank in the largest communicator.
     let mut comms: Vec<&Comm> = scored.iter().map(|s| &s.comm).collect();
     comms.sort_by_key(|comm| std::cmp::Reverse(comm.members.len()));
     for comm in comms {
         for (place, member) in comm.members.iter().enumerate() {
-            let cells =
-                comm.met.iter().filter_map(|met| Some(met.cells[place]?.halted_ns as f64 * f64::from(met.weight)));
-            of_process.entry((&member.node, member.pid)).or_insert((member.rank, 0.0)).1 += cells.sum::<f64>();
+            let sum = |ns: fn(&Cell) -> i64| {
+                let cells = comm.met.iter().filter_map(|met| Some((met.weight, met.cells[place]?)));
+                cells.map(|(weight, cell)| f64::from(weight) * ns(&cell) as f64).sum::<f64>()
+            };
+            let (halted, held) = (sum(|cell| cell.halted_ns), sum(|cell| cell.held_ns));
+            let of = of_process.entry((&member.node, member.pid)).or_insert((member.rank, 0.0, 0.0));
+            // Halts are of each communicator's own calls; held between two calls it is for each of them.
+            of.1 += halted;
+            of.2 = held.max(of.2);
         }
     }
-    let ((node, pid), (rank, most)) = of_process.iter().max_by(|a, b| a.1.1.total_cmp(&b.1.1))?;
-    let others = of_process.iter().filter(|(process, _)| **process != (*node, *pid)).map(|(_, (_, ns))| *ns);
-    let others = median(others)?;
-    (all_ns > 0.0 && most - others >= rules.effect * all_ns).then(|| {
-        format!(
-            "rank {rank} on {node} was stopped, or without the CPU time that its cgroup allows, for {} of {} within its \
-             collectives (the others for {}, median): it may hold them up, though it is not usually late",
-            duration(*most as i64),
-            duration(all_ns as i64),
-            duration(others as i64)
-        )
-    })
+    // The one with most, what it has, and what the others have (median).
+    let most = |ns: fn(&(i32, f64, f64)) -> f64| {
+        let (most, of) = of_process.iter().max_by(|a, b| ns(a.1).total_cmp(&ns(b.1)))?;
+        let others = median(of_process.iter().filter(|(process, _)| *process != most).map(|(_, of)| ns(of)))?;
+        Some((format!("rank {} on {}", of.0, most.0), ns(of), others))
+    };
+    let time = |ns: f64| duration(ns as i64);
+    if let Some((who, most, others)) =
+        most(|of| of.1).filter(|(_, most, others)| most - others >= rules.effect * all_ns)
+    {
+        return Some(format!(
+            "{who} was stopped, or without the CPU time that its cgroup allows, for {} of {} within its collectives (the \
+             others for {}, median): it may hold them up, though it is not usually late",
+            time(most),
+            time(all_ns),
+            time(others)
+        ));
+    }
+    let (who, most, others) = most(|of| of.2).filter(|(_, most, others)| most - others >= Rules::HELD_MUCH * all_ns)?;
+    Some(format!(
+        "{who} was held off its CPU for {} of {} between its collectives (the others for {}, median): it may hold them up, \
+         though it is not usually late",
+        time(most),
+        time(all_ns),
+        time(others)
+    ))
 }
 
 /// Calls only enqueue: a rank that is not in the data cannot be seen by what the others wait.
@@ -262,12 +287,20 @@ fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::{Cell, Met};
+    use crate::comm::Met;
 
     /// Collectives of two ranks every 10 ms, whose synchronise calls take so long.
     fn waiting(shortest_ms: i64, lifted: bool) -> Scored {
         let cell = |duration_ns| {
-            Some(Cell { entry_ns: 0, duration_ns, halted_ns: 0, called_ns: 0, compute_ns: None, unsure: None })
+            Some(Cell {
+                entry_ns: 0,
+                duration_ns,
+                halted_ns: 0,
+                held_ns: 0,
+                called_ns: 0,
+                compute_ns: None,
+                unsure: None,
+            })
         };
         let met = (0..20).map(|i| Met {
             at_ns: i * 10_000_000,

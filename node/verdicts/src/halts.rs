@@ -6,68 +6,145 @@ use std::sync::Arc;
 
 use causes::off_cpu_kinds;
 use digest::is_halt;
-use observed::{Input, Process, Span};
+use digest::time_use::Call;
+use observed::{HELD, Input, Kind, Names, Observation, Process, Span};
 use query_planner::Value;
 
 use crate::comm::{Comm, Met};
+use crate::point_to_point::Rows;
 
 /// From and to, Unix nanoseconds of the node's own clock.
 type Stretch = (i64, i64);
 
+/// Waits for a CPU that are asked for, of stretches that a program began itself: from so long on.
+const QUEUED_NS: i64 = 1_000_000;
 /// Rows of halts that are asked for, at most: the latest.
 const MOST_ROWS: usize = 100_000;
 
-/// The question for the halts of the threads that make calls (as far as rows tell: calls have no
-/// thread there, and mostly the main thread makes them). Hand its answer to [`take_halts`].
+/// The question for what held the threads that make calls off their CPUs (as far as rows tell: calls
+/// have no thread there, and mostly the main thread makes them). Hand its answer to [`take_halts`].
 #[must_use]
 pub fn halts_sql(span: &Span) -> String {
     format!(
         "SELECT node, pid, ts_ns, duration_ns, voluntary, reason, run_delay_ns, next_pid, next_comm FROM offcpu \
          WHERE ts_ns >= {} AND ts_ns < {} AND tid = pid \
-         AND (reason IN ('stopped', 'throttled') OR (NOT voluntary AND next_pid = 0)) \
+         AND (NOT voluntary OR reason IN ('stopped', 'throttled', 'io', 'fault') OR run_delay_ns >= {QUEUED_NS}) \
          ORDER BY ts_ns DESC LIMIT {MOST_ROWS}",
         span.since_ns.saturating_sub(span.slack_ns),
         span.until_ns.saturating_add(span.slack_ns)
     )
 }
 
-/// Notes with each blocking call how long its process was halted in it, by the rows of
-/// [`halts_sql`]; what is no such row is left out.
-pub fn take_halts(input: &mut Input, rows: &[Vec<Value>]) {
-    let mut halts: HashMap<Process, Vec<Stretch>> = HashMap::new();
+/// Notes with each blocking call how long its process was halted in it, and how long it was held
+/// outside calls since the one before, by the rows of [`halts_sql`]; what is no such row is left out.
+/// `calls`: the calls of processes, also such that are not observed.
+pub fn take_halts(input: &mut Input, rows: &[Vec<Value>], calls: &Rows) {
+    let mut stretches: HashMap<Process, Vec<(Stretch, bool)>> = HashMap::new();
+    let mut names = Names::default();
     for row in rows {
-        let [
-            Value::Text(node),
-            Value::Integer(pid),
-            Value::Integer(at_ns),
-            Value::Integer(duration_ns),
-            voluntary,
-            Value::Text(reason),
-            run_delay_ns,
-            next_pid,
-            next_comm,
-        ] = row.as_slice()
-        else {
-            continue;
-        };
-        let number = |value: &Value| if let Value::Integer(number) = value { Some(*number) } else { None };
-        let words = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
-        let next_comm = if let Value::Text(comm) = next_comm { words(comm) } else { String::new() };
-        let queued_ns = number(run_delay_ns).unwrap_or(0);
-        let voluntary = number(voluntary) != Some(0);
-        let kinds = off_cpu_kinds(voluntary, &words(reason), *duration_ns, queued_ns, number(next_pid), &next_comm);
-        let halted_ns: i64 = kinds.iter().filter(|(kind, _)| is_halt(*kind)).map(|(_, ns)| ns).sum();
-        let of = halts.entry((words(node).into(), *pid)).or_default();
-        of.push((*at_ns, at_ns.saturating_add(halted_ns.max(0))));
+        let Some((process, at_ns, kinds)) = stretch_of(row, &mut names) else { continue };
+        let of = stretches.entry(process).or_default();
+        let mut at_ns = at_ns;
+        for (kind, ns) in kinds {
+            let until_ns = at_ns.saturating_add(ns.max(0));
+            if HELD.contains(&kind) && until_ns > at_ns {
+                of.push(((at_ns, until_ns), is_halt(kind)));
+            }
+            at_ns = until_ns;
+        }
     }
-    halts.values_mut().for_each(|of| of.sort_unstable());
+    let mut observed: HashMap<Process, Vec<&mut Observation>> = HashMap::new();
     for call in input.observations.iter_mut().chain(&mut input.unnumbered).filter(|call| call.tier == 1) {
-        let Some(of) = halts.get(&(Arc::clone(&call.node), call.pid)) else { continue };
-        let (entry_ns, end_ns) = (call.entry_ns, call.entry_ns.saturating_add(call.duration_ns));
-        // A thread is off its CPU once at a time: they do not overlap, and end in their order.
-        let first = of.partition_point(|(_, end)| *end <= entry_ns);
-        let within = of[first..].iter().take_while(|(start, _)| *start < end_ns);
-        call.halted_ns = within.map(|(start, end)| (*end).min(end_ns) - (*start).max(entry_ns)).sum();
+        let process: Process = (Arc::clone(&call.node), call.pid);
+        if stretches.contains_key(&process) {
+            observed.entry(process).or_default().push(call);
+        }
+    }
+    for (process, mut seen) in observed {
+        let of = stretches.remove(&process).unwrap_or_default();
+        let halts = Summed::of(of.iter().filter(|(_, halts)| *halts).map(|(stretch, _)| *stretch).collect());
+        let held = Summed::of(outside(of.into_iter().map(|(stretch, _)| stretch).collect(), calls.in_calls(&process)));
+        seen.sort_by_key(|call| call.entry_ns);
+        let mut before: Option<i64> = None;
+        for call in seen {
+            let end_ns = call.entry_ns.saturating_add(call.duration_ns);
+            call.halted_ns = halts.between(call.entry_ns, end_ns);
+            call.held_ns = before.map_or(0, |before| held.between(before, call.entry_ns));
+            before = Some(call.entry_ns);
+        }
+    }
+}
+
+/// A row: process, start, and what it was in the order of its parts.
+fn stretch_of(row: &[Value], names: &mut Names) -> Option<(Process, i64, [(Kind, i64); 2])> {
+    let [
+        Value::Text(node),
+        Value::Integer(pid),
+        Value::Integer(at_ns),
+        Value::Integer(duration_ns),
+        voluntary,
+        Value::Text(reason),
+        run_delay_ns,
+        next_pid,
+        next_comm,
+    ] = row
+    else {
+        return None;
+    };
+    let number = |value: &Value| if let Value::Integer(number) = value { Some(*number) } else { None };
+    let words = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+    let next_comm = if let Value::Text(comm) = next_comm { words(comm) } else { String::new() };
+    let queued_ns = number(run_delay_ns).unwrap_or(0);
+    let voluntary = number(voluntary) != Some(0);
+    let kinds = off_cpu_kinds(voluntary, &words(reason), *duration_ns, queued_ns, number(next_pid), &next_comm);
+    Some(((names.keep(node), *pid), *at_ns, kinds))
+}
+
+/// Of stretches what lies in none of the calls.
+fn outside(mut stretches: Vec<Stretch>, calls: &[Call]) -> Vec<Stretch> {
+    let mut calls: Vec<Stretch> = calls.iter().map(|call| (call.start_ns, call.end_ns)).collect();
+    calls.sort_unstable();
+    stretches.sort_unstable();
+    let (mut left, mut next) = (Vec::with_capacity(stretches.len()), 0);
+    for (start, end) in stretches {
+        let mut at = start;
+        while calls.get(next).is_some_and(|(_, call_end)| *call_end <= start) {
+            next += 1;
+        }
+        for (call_start, call_end) in calls[next..].iter().take_while(|(call_start, _)| *call_start < end) {
+            if *call_start > at {
+                left.push((at, *call_start));
+            }
+            at = at.max(*call_end);
+        }
+        if at < end {
+            left.push((at, end));
+        }
+    }
+    left
+}
+
+/// Stretches in order, with how long those before each are together. (A thread is off its CPU once at a
+/// time: they do not overlap.)
+struct Summed(Vec<(Stretch, i64)>);
+
+impl Summed {
+    fn of(mut stretches: Vec<Stretch>) -> Summed {
+        stretches.sort_unstable();
+        let before = stretches.iter().scan(0, |sum, (start, end)| Some(std::mem::replace(sum, *sum + end - start)));
+        let before: Vec<i64> = before.collect();
+        Summed(stretches.into_iter().zip(before).collect())
+    }
+
+    /// How long they are together up to a time.
+    fn up_to(&self, at_ns: i64) -> i64 {
+        let after = self.0.partition_point(|((start, _), _)| *start < at_ns);
+        let last = after.checked_sub(1).and_then(|last| self.0.get(last));
+        last.map_or(0, |((start, end), before)| before + at_ns.min(*end) - start)
+    }
+
+    fn between(&self, from_ns: i64, to_ns: i64) -> i64 {
+        (self.up_to(to_ns) - self.up_to(from_ns)).max(0)
     }
 }
 
@@ -107,7 +184,7 @@ fn own_part(comm: &Comm, met: &Met, place: usize) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use observed::{ClockOffset, Observation, Rules};
+    use observed::{ClockOffset, Rules};
 
     use super::*;
     use crate::{Verdict, analyse};
@@ -167,6 +244,41 @@ mod tests {
     }
 
     #[test]
+    fn a_late_rank_that_nobody_compares_with_is_named_where_it_was_held_off_its_cpu() {
+        // Ranks 0 and 1 of two pools do not do the same: rank 0 has calls with others, too. Rank 1 comes
+        // 5 ms late to each barrier, and has been held off its CPU for 4 ms, or has not.
+        let input = |held_ns: i64| {
+            let mut input = Input { since_ns: 0, until_ns: 60_000 * MS, ..Input::default() };
+            for seq in 0..1_500u64 {
+                let at_ns = i64::try_from(seq).unwrap() * 20 * MS;
+                let late_ns = 5 * MS + i64::try_from(seq * 7 % 5).unwrap() * MS / 20;
+                for rank in 0..2 {
+                    let entry_ns = at_ns + i64::from(rank) * late_ns;
+                    let call =
+                        Observation::test_call(rank, 7, "barrier", seq, entry_ns, at_ns + late_ns + MS / 10 - entry_ns);
+                    let held_ns = i64::from(rank) * held_ns;
+                    input.observations.push(Observation {
+                        node: "n".into(),
+                        pid: 100 + i64::from(rank),
+                        nranks: Some(2),
+                        held_ns,
+                        ..call
+                    });
+                }
+                for (rank, comm, pid) in [(0, 8, 100), (1, 8, 102), (0, 9, 101), (1, 9, 103)] {
+                    let (func, entry_ns) = (["gather", "broadcast"][comm as usize - 8], at_ns + 12 * MS);
+                    let call = Observation::test_call(rank, comm, func, seq, entry_ns, MS);
+                    input.observations.push(Observation { node: "n".into(), pid, nranks: Some(2), ..call });
+                }
+            }
+            input
+        };
+        let verdict = |held_ns| analyse(&input(held_ns), &Rules::default()).verdict;
+        assert_eq!(verdict(4 * MS).named_ranks(), [1], "{:?}", verdict(4 * MS));
+        assert!(matches!(verdict(MS), Verdict::Unknown { .. }), "{:?}", verdict(MS));
+    }
+
+    #[test]
     fn where_nobody_stands_out_a_rank_that_was_stopped_is_a_doubt() {
         // Three ranks come late in turns by 5 ms each 10; rank 1 is stopped for 2 ms in each of its waits.
         let input = |halted_ns: i64| {
@@ -209,8 +321,21 @@ mod tests {
             row(555, from, 10, "stopped"),
             vec![Value::Null],
         ];
-        take_halts(&mut input, &rows);
+        take_halts(&mut input, &rows, &Rows::default());
         let halted: Vec<i64> = input.observations.iter().map(|call| call.halted_ns).collect();
         assert_eq!(halted, [0, 5 + 10 + 3, 0, 0]);
+    }
+
+    #[test]
+    fn held_is_what_lies_outside_calls() {
+        let call = |start_ns, end_ns| Call { tid: 0, start_ns, end_ns, scored: true, peer: None };
+        let calls = [call(10, 20), call(12, 15), call(30, 40), call(100, 200)];
+        let left = outside(vec![(0, 5), (8, 12), (18, 32), (35, 38), (39, 41), (50, 60)], &calls);
+        assert_eq!(left, [(0, 5), (8, 10), (20, 30), (40, 41), (50, 60)]);
+        let held = Summed::of(left);
+        assert_eq!(
+            (held.between(0, 10), held.between(4, 25), held.between(55, 1_000), held.between(70, 90)),
+            (7, 8, 5, 0)
+        );
     }
 }

@@ -106,9 +106,9 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
             let called_ns = if run.waited { 0 } else { run.duration_ns };
             let duration_ns = if comm.lifted { run.duration_ns } else { called_ns };
             let entry_ns = clock.map_or(run.entry_ns, |clock| clock.align(run.entry_ns));
-            let halted_ns = run.halted_ns;
+            let (halted_ns, held_ns) = (run.halted_ns, run.held_ns);
             let (compute_ns, unsure) = (run.compute_ns, run.unsure);
-            let cell = Cell { entry_ns, duration_ns, halted_ns, called_ns, compute_ns, unsure };
+            let cell = Cell { entry_ns, duration_ns, halted_ns, held_ns, called_ns, compute_ns, unsure };
             let at = keys.of((&of.func, run.seq));
             if at == meetings.len() {
                 meetings.push(Meeting::default());

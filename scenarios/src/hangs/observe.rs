@@ -161,6 +161,7 @@ impl Recorder<'_> {
             entry_ns,
             duration_ns: left_ns - made.entry_ns,
             halted_ns: 0,
+            held_ns: 0,
             tier: 1,
             library: "mpi".into(),
             root: peer.map(|peer| place(Some(peer))),

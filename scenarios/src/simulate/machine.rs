@@ -292,6 +292,7 @@ impl<'a> Machine<'a> {
             entry_ns: self.on_clock(node, entry),
             duration_ns: left.map_or(0, |left| left - entry),
             halted_ns: 0,
+            held_ns: 0,
             tier: u8::from(!self.job.enqueues),
             library: if self.job.enqueues { "nccl" } else { "mpi" }.into(),
             root: peer.and_then(|peer| group.place(peer)),

@@ -172,10 +172,9 @@ impl Feed {
                 let mut state = self.state();
                 let shift_ns = steady_shift_ns(call.ts_ns.saturating_add(call.duration_ns));
                 let entry_ns = call.ts_ns.saturating_sub(shift_ns);
-                let halted_ns = match call.tier {
-                    1 => state.halts.in_call((call.pid, call.tid), entry_ns, call.duration_ns),
-                    _ => 0, // it waits outside the call, or that was not timed by the host
-                };
+                let thread = (call.pid, call.tid);
+                // What only enqueues is waited for outside calls, and devices time what they do.
+                let halted_ns = (call.tier == 1).then(|| state.halts.call(thread, entry_ns, call.duration_ns));
                 if time_use::starts_or_ends(call.func) {
                     // Nothing is told of it by when ranks enter it.
                 } else if call.tier > 0 {
@@ -207,7 +206,8 @@ impl Feed {
                     seq: call.seq.unwrap_or(0),
                     entry_ns,
                     duration_ns: call.duration_ns,
-                    halted_ns,
+                    halted_ns: halted_ns.unwrap_or(0),
+                    held_ns: halted_ns.map_or(0, |_| state.halts.held(thread)),
                     tier: call.tier,
                     library,
                     root: call.root,

@@ -23,6 +23,7 @@ pub(super) struct Point {
     pub(super) duration_us: u64,
     pub(super) compute_us: Option<u64>,
     pub(super) halted_us: u64,
+    pub(super) held_us: u64,
     /// Its figures count: not where it only enqueued, and a later call of its communicator was
     /// waited for with it.
     pub(super) counts: bool,
@@ -112,7 +113,8 @@ fn run(points: &[Point], start: u64, level: u8, waited: bool, blocks: &mut Vec<B
     let compute_us = enough.then(|| own / known.max(1));
     let (exit_us, duration_us) = (exits_us >> level, durations_us / present);
     let halted_us = points.iter().map(|p| p.halted_us).sum::<u64>() / present;
-    blocks.push(Block { start, level, exit_us, duration_us, compute_us, waited: None, halted_us });
+    let held_us = points.iter().map(|p| p.held_us).sum::<u64>() / present;
+    blocks.push(Block { start, level, exit_us, duration_us, compute_us, waited: None, halted_us, held_us });
 }
 
 /// Means over the calls of a run that were waited for; none where there is none.
@@ -124,7 +126,7 @@ fn of_waited(points: &[Point], start: u64, level: u8) -> Option<Block> {
     let own: Option<u64> = counted().map(|p| p.compute_us).sum();
     let compute_us = own.map(|own| own / count.unsigned_abs());
     let waited = u32::try_from(count).ok();
-    Some(Block { start, level, exit_us, duration_us, compute_us, waited, halted_us: 0 })
+    Some(Block { start, level, exit_us, duration_us, compute_us, waited, halted_us: 0, held_us: 0 })
 }
 
 /// Exits of the missing calls: on the line between their neighbours, or through the nearest two.
@@ -157,6 +159,7 @@ pub(super) struct Sum {
     exits_us: i128,
     durations_us: u128,
     halted_us: u128,
+    held_us: u128,
     compute_us: u128,
     compute_unknown: bool,
 }
@@ -174,22 +177,37 @@ impl Sum {
         self.exits_us += (exit_us + i128::from(base_us)) * i128::from(size);
         self.durations_us += u128::from(duration_us) * u128::from(size);
         self.halted_us += u128::from(block.halted_us.min(duration_us)) * u128::from(size);
+        self.held_us += u128::from(block.held_us) * u128::from(size);
         match block.compute_us {
             Some(own) => self.compute_us += u128::from(own) * u128::from(size),
             None => self.compute_unknown = true,
         }
     }
 
-    /// Mean entry, duration, time halted in it and compute time, nanoseconds; none where a time does
-    /// not fit.
-    pub(super) fn means(&self) -> Option<(i64, i64, i64, Option<i64>)> {
+    /// The means; none where a time does not fit.
+    pub(super) fn means(&self) -> Option<Means> {
         let calls = i128::from(self.calls.max(1));
-        let duration = i128::try_from(self.durations_us).ok()?.checked_mul(1_000)? / calls;
-        let halted = i128::try_from(self.halted_us).ok()?.checked_mul(1_000)? / calls;
-        let exit = self.exits_us.checked_mul(1_000)? / calls;
-        let own = i128::try_from(self.compute_us).ok()?.checked_mul(1_000)? / calls;
-        let own = if self.compute_unknown { None } else { Some(i64::try_from(own).ok()?) };
-        let entry = i64::try_from(exit - duration).ok()?;
-        Some((entry, i64::try_from(duration).ok()?, i64::try_from(halted).ok()?, own))
+        let mean = |sum: i128| Some(sum.checked_mul(1_000)? / calls);
+        let length = |sum: u128| mean(i128::try_from(sum).ok()?);
+        let nanoseconds = |ns: i128| i64::try_from(ns).ok();
+        let duration = length(self.durations_us)?;
+        let own = length(self.compute_us)?;
+        Some(Means {
+            entry_ns: nanoseconds(mean(self.exits_us)? - duration)?,
+            duration_ns: nanoseconds(duration)?,
+            halted_ns: nanoseconds(length(self.halted_us)?)?,
+            held_ns: nanoseconds(length(self.held_us)?)?,
+            compute_ns: if self.compute_unknown { None } else { Some(nanoseconds(own)?) },
+        })
     }
+}
+
+/// Means over the calls of runs, nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Means {
+    pub(super) entry_ns: i64,
+    pub(super) duration_ns: i64,
+    pub(super) halted_ns: i64,
+    pub(super) held_ns: i64,
+    pub(super) compute_ns: Option<i64>,
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use observed::{Activity, Coupling, InCall, Observation, Rules, SyncCall};
 
 use super::blocks::Point;
-use super::follow::Follower;
+use super::follow::{Follower, Since};
 use super::late::{Kept, Key, LateLanes, Number, needed};
 use super::resent;
 use super::steps::Stepping;
@@ -447,6 +447,7 @@ impl Collector {
         self.unplaced += 1;
         let process = self.processes.entry(pid).or_default();
         process.own.busy(call.entry_ns, left_ns);
+        process.own.held(call.held_ns);
         process.steps.interrupt();
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
@@ -459,7 +460,7 @@ impl Collector {
         let Ok(pid) = u32::try_from(call.pid) else { return };
         let left_ns = call.entry_ns.saturating_add(call.duration_ns);
         let process = self.processes.entry(pid).or_default();
-        let (compute_ns, gap_since_ns) = process.own.next(call);
+        let Since { compute_ns, held_ns, gap_since_ns } = process.own.next(call);
         process.steps.take(call, process.own.outside_ns(), self.every_call);
         let left = self.left_ns.entry(pid).or_insert(i64::MIN);
         *left = left_ns.max(*left);
@@ -490,6 +491,7 @@ impl Collector {
                 duration_us: micros(call.duration_ns),
                 compute_us: compute_ns.map(micros),
                 halted_us: micros(call.halted_ns.min(call.duration_ns)),
+                held_us: micros(held_ns),
                 counts: true,
             });
         }

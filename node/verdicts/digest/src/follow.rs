@@ -11,14 +11,15 @@ use observed::{Coupling, Observation};
 pub(super) struct Follower {
     busy_until_ns: Option<i64>,
     outside_ns: i64,
+    held_ns: i64,
     /// Calls so far.
     place: u64,
     /// Place of the last call before which a record was missing that may hold a wait.
     gap_at: u64,
     /// Its waits for its device are seen.
     synced: bool,
-    /// By communicator: place of its last coupling call, and time outside up to then.
-    previous: HashMap<u64, (u64, i64)>,
+    /// By communicator: place of its last coupling call, and time outside and held up to then.
+    previous: HashMap<u64, (u64, i64, i64)>,
     /// By communicator and function: last number, and its call's entry.
     last_of: HashMap<(u64, Arc<str>), (u64, i64)>,
     /// The largest communicator in which it met others: size and hash.
@@ -27,13 +28,22 @@ pub(super) struct Follower {
     openers: HashMap<Arc<str>, u64>,
 }
 
+/// What is known of the time before a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Since {
+    pub(super) compute_ns: Option<i64>,
+    pub(super) held_ns: i64,
+    pub(super) gap_since_ns: Option<i64>,
+}
+
 impl Follower {
     /// Takes the next call, in order of entry; gives the compute time before it where it is a
     /// coupling one, and that is known: not before the first, and not where a record is missing.
     /// Where one is, gives also since when it may be: no compute time of the process that ends
     /// after that is known.
-    pub(super) fn next(&mut self, seen: &Observation) -> (Option<i64>, Option<i64>) {
+    pub(super) fn next(&mut self, seen: &Observation) -> Since {
         self.place += 1;
+        self.held_ns = self.held_ns.saturating_add(seen.held_ns);
         self.busy(seen.entry_ns, seen.entry_ns.saturating_add(seen.duration_ns));
         let before = self.last_of.insert((seen.comm_hash, Arc::clone(&seen.func)), (seen.seq, seen.entry_ns));
         // A call that only enqueues holds no wait: where these are seen in synchronise calls, one that
@@ -44,10 +54,12 @@ impl Follower {
         if since_ns.is_some() {
             self.gap_at = self.place;
         }
-        (self.compute_ns(seen), since_ns)
+        let (compute_ns, held_ns) = self.since_previous(seen);
+        Since { compute_ns, held_ns, gap_since_ns: since_ns }
     }
 
-    fn compute_ns(&mut self, seen: &Observation) -> Option<i64> {
+    /// Compute time, where it is known, and time held since the previous coupling call of the communicator.
+    fn since_previous(&mut self, seen: &Observation) -> (Option<i64>, i64) {
         let comm = (seen.nranks, seen.comm_hash);
         match Coupling::of(&seen.func) {
             Coupling::All => {
@@ -56,12 +68,13 @@ impl Follower {
             }
             Coupling::Pair if std::mem::take(&mut self.met) => {
                 *self.openers.entry(Arc::clone(&seen.func)).or_default() += 1;
-                return None;
+                return (None, 0);
             }
-            _ => return None,
+            _ => return (None, 0),
         }
-        let (place, outside_ns) = self.previous.insert(seen.comm_hash, (self.place, self.outside_ns))?;
-        (place >= self.gap_at).then(|| self.outside_ns - outside_ns)
+        let now = (self.place, self.outside_ns, self.held_ns);
+        let Some((place, outside_ns, held_ns)) = self.previous.insert(seen.comm_hash, now) else { return (None, 0) };
+        ((place >= self.gap_at).then(|| self.outside_ns - outside_ns), self.held_ns - held_ns)
     }
 
     /// It waited for its device in a synchronise call.
@@ -76,6 +89,11 @@ impl Follower {
         let until_ns = self.busy_until_ns.unwrap_or(i64::MAX);
         self.outside_ns = self.outside_ns.saturating_add(start_ns.saturating_sub(until_ns).max(0));
         self.busy_until_ns = self.busy_until_ns.max(Some(end_ns));
+    }
+
+    /// It was held off its CPU outside calls.
+    pub(super) fn held(&mut self, ns: i64) {
+        self.held_ns = self.held_ns.saturating_add(ns);
     }
 
     /// Time outside calls so far.
@@ -121,7 +139,7 @@ mod tests {
                 ..Default::default()
             };
             if seq % 7 != 3 {
-                found.push(follower.next(&Observation { entry_ns: now_ns, duration_ns: 1_000, ..call }).0);
+                found.push(follower.next(&Observation { entry_ns: now_ns, duration_ns: 1_000, ..call }).compute_ns);
             }
             if seq % 10 == 9 {
                 if waits {

@@ -12,7 +12,7 @@ use observed::{
     Totals, is_counted, parallel, places::Places,
 };
 
-use super::blocks::Sum;
+use super::blocks::{Means, Sum};
 use super::step_times::StepTimes;
 use super::{Block, Digest, Lane, ReferenceClock, WINDOW_NS, end_of};
 
@@ -394,9 +394,10 @@ fn sampled(lanes: &[Track<'_>]) -> Vec<Sampled> {
     let run = |(start, level, sum): (u64, u8, Sum)| {
         // A run that came twice, or only a part of it, is left out.
         let calls_in_all = if waited { most(start).map_or(0, |(calls, _)| *calls) } else { 1 << level };
-        let (entry_ns, duration_ns, halted_ns, compute_ns) = sum.means().filter(|_| sum.calls == calls_in_all)?;
+        let means = sum.means().filter(|_| sum.calls == calls_in_all)?;
+        let Means { entry_ns, duration_ns, halted_ns, held_ns, compute_ns } = means;
         let weight = u32::try_from(calls_in_all).unwrap_or(u32::MAX);
-        Some(Run { seq: start, entry_ns, duration_ns, halted_ns, compute_ns, unsure: None, weight, waited })
+        Some(Run { seq: start, entry_ns, duration_ns, halted_ns, held_ns, compute_ns, unsure: None, weight, waited })
     };
     let of_lane = |(track, own): (&Track<'_>, Vec<(u64, u8, Sum)>)| Sampled {
         node: Arc::clone(track.node),

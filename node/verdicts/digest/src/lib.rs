@@ -346,6 +346,8 @@ pub struct Block {
     pub waited: Option<u32>,
     /// Of the time in the calls: the thread was halted (see [`Halts`]).
     pub halted_us: u64,
+    /// Held off the CPU outside calls, since the call before of the communicator.
+    pub held_us: u64,
 }
 
 impl Block {

@@ -288,6 +288,7 @@ fn run(number: u64, step: &Step<'_>, own: Option<&StepWait>) -> Run {
         entry_ns,
         duration_ns: 0,
         halted_ns: 0,
+        held_ns: 0,
         compute_ns,
         unsure,
         weight: 1 << step.level,

@@ -30,6 +30,7 @@ fn too_large_a_digest_is_cut_and_says_so() {
             compute_us: Some(33_333),
             waited: None,
             halted_us: i,
+            held_us: 2 * i,
         };
         digest.lanes.push(lane(pid as usize, (0..6).map(block).collect()));
     }
@@ -69,6 +70,7 @@ fn points(present: &[bool]) -> Vec<Point> {
         duration_us: 100 + i as u64 % 7,
         compute_us: Some(400),
         halted_us: i as u64 % 5,
+        held_us: i as u64 % 3,
         counts: true,
     })
     .collect()
@@ -105,12 +107,13 @@ proptest! {
         };
         let mut rng = StdRng::seed_from_u64(seed);
         let means = |level, rng: &mut StdRng| sum(cut(&all, level, false), rng).means().expect("means");
-        let ((entry, duration, halted, own), other) = (means(a, &mut rng), means(b, &mut rng));
-        prop_assert_eq!((entry, duration, halted, own), means(a, &mut rng), "in another order");
+        let (one, other) = (means(a, &mut rng), means(b, &mut rng));
+        prop_assert_eq!(one, means(a, &mut rng), "in another order");
         // Means are kept in whole microseconds.
-        prop_assert!((entry - other.0).abs() <= 2_000 && (duration - other.1).abs() <= 1_000);
-        prop_assert!((halted - other.2).abs() <= 1_000);
-        prop_assert!(own.zip(other.3).is_some_and(|(a, b)| (a - b).abs() <= 1_000));
+        let near = |a: i64, b: i64| (a - b).abs() <= 1_000;
+        prop_assert!((one.entry_ns - other.entry_ns).abs() <= 2_000 && near(one.duration_ns, other.duration_ns));
+        prop_assert!(near(one.halted_ns, other.halted_ns) && near(one.held_ns, other.held_ns));
+        prop_assert!(one.compute_ns.zip(other.compute_ns).is_some_and(|(a, b)| near(a, b)));
     }
 
     #[test]
@@ -160,6 +163,7 @@ proptest! {
             compute_us: i.checked_sub(1).map(|_| 99_000 - rank),
             waited: None,
             halted_us: 0,
+            held_us: 0,
         });
         let process = |pid| Process { pid, ..Process::default() };
         let lanes = (0..2).map(|rank| lane(rank, blocks(rank as u64).collect())).collect();
@@ -189,7 +193,7 @@ proptest! {
                 let block = |start, level, compute_us: Option<u64>| {
                     let waited = compute_us.filter(|own| *own > 9).map(|own| (own % (1u64 << level)) as u32 + 1);
                     let halted_us = if waited.is_some() { start / 3 } else { 0 };
-                    Block { start, level, exit_us: -5 - start as i64, duration_us: start + 9, compute_us, waited, halted_us }
+                    Block { start, level, exit_us: -5 - start as i64, duration_us: start + 9, compute_us, waited, halted_us, held_us: compute_us.unwrap_or(0) }
                 };
                 Lane {
                     process,

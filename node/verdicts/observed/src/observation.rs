@@ -100,6 +100,9 @@ pub struct Observation {
     /// Of that: its thread was halted, that is stopped (by a signal, a debugger or a freezer) or
     /// without the CPU time that its cgroup allows. 0 where it is not known.
     pub halted_ns: i64,
+    /// Since its thread's last call: it was held off its CPU ([`HELD`](crate::HELD)). 0 where it is
+    /// not known.
+    pub held_ns: i64,
     /// Evidence tier of the duration (0: the call only enqueues; 1: it returns after the ranks have
     /// met).
     pub tier: u8,
@@ -328,6 +331,7 @@ impl Observation {
             entry_ns,
             duration_ns: duration_ns.max(0),
             halted_ns: 0,
+            held_ns: 0,
             tier: small(row, 9)?.and_then(|t| u8::try_from(t).ok()).unwrap_or(0),
             library: name(row, 10, names)?,
             root: small(row, 11)?,

@@ -176,6 +176,11 @@ impl Rules {
     /// The evidence tier from which on times are the device's.
     pub const OF_DEVICE: u8 = 3;
 
+    /// Held off its CPU for so much more of the time than the others (median), outside calls, a rank is
+    /// a doubt where nobody is named. Ranks that share CPUs are held in turns, and by as much only
+    /// where one has another program beside it.
+    pub const HELD_MUCH: f64 = 0.2;
+
     /// From which share of its time on, spent by every rank waiting for its device after collectives
     /// that only enqueue, nobody's lateness at the host clears anybody: most of it. (Four ranks on
     /// an H100, one with three more matrix products on it in each step: all entered within 1 ms.)

@@ -38,6 +38,8 @@ pub struct Run {
     pub duration_ns: i64,
     /// Of that: its thread was halted.
     pub halted_ns: i64,
+    /// Since the call before of the communicator: it was held off its CPU, outside calls.
+    pub held_ns: i64,
     /// Compute time before a call, computed where all calls were seen; none when it is not known.
     pub compute_ns: Option<i64>,
     /// Compute time was derived from when all ranks entered: how far the clocks' bounds leave it

@@ -159,6 +159,7 @@ pub fn of_operations(rows: impl Iterator<Item = Result<Operation, ImportError>>)
             entry_ns: start_ns,
             duration_ns: if pair { 0 } else { duration_ns },
             halted_ns: 0,
+            held_ns: 0,
             tier: 3,
             library: "nccl".into(),
             root: None,

@@ -122,6 +122,12 @@ impl Rows {
         }
     }
 
+    /// A process's calls, as they came.
+    pub(crate) fn in_calls(&self, (node, pid): &observed::Process) -> &[Call] {
+        let key = u32::try_from(*pid).ok().map(|pid| (Arc::clone(node), pid));
+        key.and_then(|key| self.calls.get(&key)).map_or(&[], Vec::as_slice)
+    }
+
     /// Whether there are calls that are not compared one by one: then [`PROCESSES_SQL`] is worth
     /// asking.
     #[must_use]

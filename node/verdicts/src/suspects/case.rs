@@ -13,7 +13,7 @@ use super::excess::{
     steadiness, telling,
 };
 use super::{Elsewhere, Findings, Found};
-use crate::comm::Met;
+use crate::comm::{Cell, Met};
 use crate::rating::{Flags, Rating, Score, unsure};
 use crate::report::{Basis, Culprit};
 use crate::score::Scored;
@@ -83,6 +83,8 @@ impl<'a> Case<'a> {
         let own = tally.more_compute.mean().filter(|_| tally.more_compute.n >= Rules::COMPUTE_SEEN);
         let explained = self.explained(basis, &run);
         let not_own = explained.is_some_and(|explained| explained < rules.compute_share);
+        // What held it off its CPU is not its program's doing, and compares whatever ranks do.
+        let held = basis == Basis::Waits && self.held(&run) >= rules.compute_share;
         // Told from entries, the clocks may make it.
         let unsure = if s.comm.reconstructed { unsure(&tallies, &s.comm.members, m) } else { 0.0 };
         let open = !not_own && own.is_some_and(|own| own - unsure < rules.compute_share * rating.excess_ns);
@@ -96,11 +98,13 @@ impl<'a> Case<'a> {
             return None;
         }
         if !by_entries {
-            if open {
+            if open && !held {
                 findings.alone.push(self.me.clone());
                 return None;
             }
-            if s.comm.mixed() {
+            if held && own.is_none() {
+                // Neither what it does nor whom it waits for elsewhere matters: it was held.
+            } else if s.comm.mixed() {
                 // Stages come at different times by design. Here only compute time tells, and it
                 // has to be consistent.
                 if own.is_none() {
@@ -146,6 +150,25 @@ impl<'a> Case<'a> {
             own_ns += own.min(late.max(0.0));
         }
         (known >= Rules::COMPUTE_SEEN && late_ns > 0.0).then(|| own_ns / late_ns)
+    }
+
+    /// Which part of its lateness over an episode is time in which it was held off its CPU, more than
+    /// the others were (median).
+    fn held(&self, run: &Range<usize>) -> f64 {
+        let (mut late_ns, mut held_ns) = (0.0, 0.0);
+        for met in of_run(self.s, run) {
+            let (Some(mine), weight) = (met.cells[self.m], f64::from(met.weight)) else { continue };
+            let others = || met.cells.iter().enumerate().filter(|(r, _)| *r != self.m).filter_map(|(_, cell)| *cell);
+            let held = |cell: Cell| cell.held_ns.saturating_add(cell.halted_ns) as f64;
+            let (Some(waited), Some(usual)) =
+                (median(others().map(|o| o.duration_ns as f64)), median(others().map(held)))
+            else {
+                continue;
+            };
+            late_ns += weight * (waited - mine.duration_ns as f64);
+            held_ns += weight * (held(mine) - usual);
+        }
+        if late_ns > 0.0 { held_ns / late_ns } else { 0.0 }
     }
 
     /// It takes more time of its own than the others of its class.

@@ -206,10 +206,11 @@ impl Coder<'_> {
         let alike = !lane.blocks.is_empty() && runs.eq(before.blocks.iter().map(|b| (b.start, b.level)));
         let waited = lane.blocks.iter().any(|block| block.waited.is_some());
         let halted = lane.blocks.iter().any(|block| block.halted_us > 0);
-        let flags = [lane.place.is_some(), lane.last_seq.is_some(), alike, waited, same, halted];
+        let held = lane.blocks.iter().any(|block| block.held_us > 0);
+        let flags = [lane.place.is_some(), lane.last_seq.is_some(), alike, waited, same, halted, held];
         let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
-        let what = self.unsigned((if alike { 0 } else { lane.blocks.len() as u64 }) << 6 | flags)?;
-        let [placed, last, alike, waited, same, halted] = std::array::from_fn(|place| what >> place & 1 != 0);
+        let what = self.unsigned((if alike { 0 } else { lane.blocks.len() as u64 }) << 7 | flags)?;
+        let [placed, last, alike, waited, same, halted, held] = std::array::from_fn(|place| what >> place & 1 != 0);
         if same {
             let like = like.ok_or(DecodeError::Value("lane"))?;
             (lane.calls, lane.last_seq, lane.place) = of(like);
@@ -224,7 +225,7 @@ impl Coder<'_> {
         }
         before.last_seq = lane.last_seq.unwrap_or(before.last_seq);
         before.place = lane.place.unwrap_or(before.place);
-        let count = if alike { before.blocks.len() as u64 } else { what >> 6 };
+        let count = if alike { before.blocks.len() as u64 } else { what >> 7 };
         if count > MOST_BLOCKS {
             return Err(DecodeError::Length);
         }
@@ -265,6 +266,12 @@ impl Coder<'_> {
                 block.halted_us = coder.unsigned(block.halted_us)?;
                 if block.halted_us > block.duration_us {
                     return Err(DecodeError::Value("time halted"));
+                }
+            }
+            if held {
+                block.held_us = coder.unsigned(block.held_us)?;
+                if block.held_us > LARGEST {
+                    return Err(DecodeError::Value("time held"));
                 }
             }
             Ok(())
