@@ -22,6 +22,8 @@ fn all_reduce(rank: usize, seq: u64, entry_ns: i64, duration_ns: i64) -> Observa
         seq,
         entry_ns,
         duration_ns,
+        halted_ns: 0,
+        held_ns: 0,
         tier: 0,
         library: "nccl".into(),
         root: None,
