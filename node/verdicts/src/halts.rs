@@ -75,8 +75,11 @@ pub fn take_halts(input: &mut Input, rows: &[Vec<Value>], calls: &Rows) {
     }
 }
 
-/// A row: process, start, and what it was in the order of its parts.
-fn stretch_of(row: &[Value], names: &mut Names) -> Option<(Process, i64, [(Kind, i64); 2])> {
+/// What a stretch off the CPU was, in the order of its parts, with their lengths.
+type Parts = [(Kind, i64); 2];
+
+/// A row: process, start and parts.
+fn stretch_of(row: &[Value], names: &mut Names) -> Option<(Process, i64, Parts)> {
     let [
         Value::Text(node),
         Value::Integer(pid),
