@@ -60,7 +60,7 @@ pub use hang::{Absence, Call, Difference, DifferentCall, Differing, Edge, Hang, 
 pub use observed::{
     Activity, COLUMNS, ClockOffset, Coupling, Doing, Gone, InCall, Input, JobRank, Kind, Made, Names, NodeCoverage,
     Observation, Pair, Payload, Process, Progress, RankRef, Ranks, Row, RowError, Rules, Run, Sampled, Span, SyncCall,
-    Totals, last_sql, progress_of, sql, syncs_sql, tail,
+    Totals, last_sql, losses_sql, progress_of, sql, syncs_sql, tail,
 };
 pub use peer::{peer, peer_of_hosts};
 pub use rank_windows::{RankWindows, Spent, SpentWindow, WindowRank, rank_windows};

@@ -2,7 +2,8 @@
 //! common with a process of which it is known, or with the one of which most calls are.
 //!
 //! `number` says which calls of a function are one collective. From the last of these on a process's
-//! collectives are counted, whatever their functions: so it has a position, too.
+//! collectives are counted, whatever their functions: so it has a position, too, unless records were
+//! lost meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,6 +47,9 @@ fn of_comm(all: &mut Input, comm: u64) {
         .filter(|(seen, numbered)| *numbered && Coupling::of(&seen.func) == Coupling::All)
         .filter_map(|(seen, _)| Some(((Arc::clone(&seen.func), seen.seq), seen.comm_seq?)))
         .collect();
+    let entered: BTreeMap<u64, i64> =
+        theirs.iter().filter_map(|(seen, _)| Some((seen.comm_seq?, seen.entry_ns))).collect();
+    let is_lost = |node: &Arc<str>, since_ns: i64| all.lost_until_ns.get(node).is_some_and(|at| *at >= since_ns);
     let mut last = BTreeMap::new();
     for (process, own) in &mut calls {
         let known = own.iter().rposition(|(seen, numbered)| {
@@ -55,6 +59,11 @@ fn of_comm(all: &mut Input, comm: u64) {
         let at =
             own[known].0.comm_seq.or_else(|| places.get(&(Arc::clone(&own[known].0.func), own[known].0.seq)).copied());
         let Some(at) = at else { continue };
+        // What is counted from here on may be one too few, here or there.
+        let there = entered.get(&at).is_some_and(|entry_ns| is_lost(&reference.0, *entry_ns));
+        if there || is_lost(&process.0, own[known].0.entry_ns) {
+            continue;
+        }
         let place = |of: usize| (at + of as u64).checked_sub(known as u64);
         // Between calls whose positions are known records may be lost.
         own.iter_mut().enumerate().skip(known).for_each(|(of, (seen, _))| seen.comm_seq = place(of));

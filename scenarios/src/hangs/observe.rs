@@ -170,6 +170,8 @@ impl Recorder<'_> {
         // Agents know how far a process got also where a record of it was lost.
         known.push(seen.clone());
         if self.rng.random_bool(self.drawn.seen.loss) {
+            let until_ns = self.input.lost_until_ns.entry(Arc::clone(&seen.node)).or_insert(seen.entry_ns);
+            *until_ns = seen.entry_ns.max(*until_ns);
             return;
         }
         if late { self.input.unnumbered.push(seen) } else { self.input.observations.push(seen) }

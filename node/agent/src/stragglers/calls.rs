@@ -91,6 +91,13 @@ pub(in super::super) async fn calls_of(
         until_ns: span.until_ns,
         ..input
     };
+    if !input.unnumbered.is_empty() {
+        // If they cannot be read, none is taken to be lost.
+        match asking.rows_for(question, verdicts::losses_sql(span)).await {
+            Ok((rows, _)) => rows.iter().for_each(|row| input.push_loss_row(row)),
+            Err(error) => tracing::debug!("lost records: {error}"),
+        }
+    }
     if input.enqueues() {
         // If they cannot be read, the verdict rests on entries, which it notes.
         match asking.rows_for(question, verdicts::syncs_sql(span)).await {

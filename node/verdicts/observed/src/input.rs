@@ -2,6 +2,7 @@
 //! is known of them.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use query_planner::Value;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,9 @@ pub struct Input {
     /// Calls whose communicator's start was not seen: `seq` says nothing. They are matched by when
     /// they ended, where that is possible.
     pub unnumbered: Vec<Observation>,
+    /// Up to when records of calls were lost, by node: Unix nanoseconds of its own clock. A node that is
+    /// not here lost none.
+    pub lost_until_ns: BTreeMap<Arc<str>, i64>,
     /// Runs of calls out of digests. A process's calls are either here or above.
     pub sampled: Vec<Sampled>,
     /// Of processes of `sampled` whose hosts run ahead, single steps.
@@ -121,6 +125,17 @@ impl Input {
         {
             let node = String::from_utf8_lossy(node).as_ref().into();
             self.syncs.push(SyncCall { node, pid: *pid, start_ns: *start_ns, duration_ns: *duration_ns });
+        }
+    }
+
+    /// Take in one row of the answer to [`losses_sql`](super::losses_sql); what is no such row is left
+    /// out.
+    pub fn push_loss_row(&mut self, row: &[Value]) {
+        if let [Value::Text(node), Value::Integer(until_ns)] = row
+            && TIMES.contains(until_ns)
+        {
+            let until = self.lost_until_ns.entry(String::from_utf8_lossy(node).as_ref().into()).or_insert(*until_ns);
+            *until = (*until_ns).max(*until);
         }
     }
 

@@ -32,8 +32,8 @@ pub use input::{Input, NodeCoverage};
 pub use kind::Kind;
 pub use names::Names;
 pub use observation::{
-    COLUMNS, ClockOffset, Coupling, Observation, Process, Row, RowError, Span, SyncCall, hex, last_sql, quoted, sql,
-    syncs_sql,
+    COLUMNS, ClockOffset, Coupling, Observation, Process, Row, RowError, Span, SyncCall, hex, last_sql, losses_sql,
+    quoted, sql, syncs_sql,
 };
 pub use payload::Payload;
 pub use progress::{Gone, InCall, JobRank, Made, Pair, Progress, RECENT_CALLS, is_counted, progress_of};

@@ -247,6 +247,17 @@ pub fn syncs_sql(span: &Span) -> String {
     )
 }
 
+/// The question for when each node last lost records of calls: ask it where calls have no numbers, and
+/// hand each row to [`Input::push_loss_row`](super::Input::push_loss_row).
+#[must_use]
+pub fn losses_sql(span: &Span) -> String {
+    format!(
+        "SELECT node, max(ts_ns) FROM capture_loss WHERE ts_ns >= {} AND reason NOT IN ('budget', 'shed') \
+         AND (probe LIKE 'lib%' OR probe IN ('collectives', 'ring')) GROUP BY node",
+        span.since_ns.saturating_sub(span.slack_ns)
+    )
+}
+
 /// Times that a row may hold: 1970 to 2096. What lies beyond would overflow differences.
 pub(crate) const TIMES: std::ops::Range<i64> = 0..4_000_000_000_000_000_000;
 /// Longest call: a year.
