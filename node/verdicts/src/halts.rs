@@ -19,7 +19,7 @@ type Stretch = (i64, i64);
 /// Waits for a CPU that are asked for, of stretches that a program began itself: from so long on.
 const QUEUED_NS: i64 = 1_000_000;
 /// Rows of halts that are asked for, at most: the latest.
-const MOST_ROWS: usize = 100_000;
+const MOST_ROWS: usize = 20_000;
 
 /// The question for what held the threads that make calls off their CPUs (as far as rows tell: calls
 /// have no thread there, and mostly the main thread makes them). Hand its answer to [`take_halts`].

@@ -106,11 +106,13 @@ pub(in super::super) async fn calls_of(
         }
         input.drop_waits_of_devices();
     }
-    // If they cannot be read, time in which a rank was stopped in a call counts as a wait, and what
-    // held it off its CPU is not known.
-    match asking.rows_for(question, verdicts::halts_sql(span)).await {
-        Ok((stretches, _)) => verdicts::take_halts(&mut input, &stretches, &rows),
-        Err(error) => tracing::debug!("halts of processes: {error}"),
+    if input.observations.iter().chain(&input.unnumbered).any(|seen| seen.tier == 1) {
+        // If they cannot be read, time in which a rank was stopped in a call counts as a wait, and what
+        // held it off its CPU is not known.
+        match asking.rows_for(question, verdicts::halts_sql(span)).await {
+            Ok((stretches, _)) => verdicts::take_halts(&mut input, &stretches, &rows),
+            Err(error) => tracing::debug!("halts of processes: {error}"),
+        }
     }
     input.times = times(asking, question, rows, &input).await;
     Ok((input, coverage))
