@@ -1,7 +1,8 @@
 //! Communicators whose start was not seen, or whose start does not contain their rank (splits):
 //! read from the memory of the process, where NCCL keeps them, by the layout in its library file
-//! (which the crate `files` reads). The result goes into the kernel's map `learnt`, so that the
-//! programs add it to every later call, and drop it with the communicator.
+//! (which the crate `files` reads), or in a process with a stripped library by the place at which a
+//! communicator of it holds what its init was given. The result goes into the kernel's map `learnt`,
+//! so that the programs add it to every later call, and drop it with the communicator.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -29,9 +30,16 @@ pub(crate) struct CommFacts {
     pub(crate) hash: Option<u64>,
 }
 
-/// The layouts in processes' libraries, and the map for the results.
+/// So much of a communicator is searched: that of NCCL 2.32 has its rank at 1.1 MiB.
+const MOST_SEARCHED: u64 = 4 << 20;
+/// Memory is readable by pages.
+const PAGE: u64 = 4096;
+
+/// The layouts in processes' libraries, and the maps of communicators: those whose start was seen,
+/// and the results.
 #[derive(Debug)]
 pub(crate) struct LateComms {
+    comms: MapHandle,
     learnt: MapHandle,
     files: Files,
     of_process: Mutex<HashMap<u32, Looked>>,
@@ -43,6 +51,9 @@ struct Looked {
     /// A process may have several that could contain NCCL: PyTorch's own, and the one it calls.
     tickets: Vec<(FileKey, Ticket)>,
     at: Instant,
+    /// The layout that was found in its memory, and when that was last looked for.
+    found: Option<CommLayout>,
+    searched: Option<Instant>,
 }
 
 /// Libraries of one process that are asked.
@@ -53,7 +64,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 impl Looked {
     fn new() -> Looked {
-        Looked { tickets: vec![], at: Instant::now() }
+        Looked { tickets: vec![], at: Instant::now(), found: None, searched: None }
     }
 
     fn is_due(&self) -> bool {
@@ -63,10 +74,17 @@ impl Looked {
     }
 
     fn layout(&self) -> Option<CommLayout> {
-        self.tickets.iter().find_map(|(_, ticket)| match ticket.outcome()? {
+        let described = self.tickets.iter().find_map(|(_, ticket)| match ticket.outcome()? {
             Ok(answer) if let Answer::CommLayout(layout) = &**answer => Some(*layout),
             _ => None,
-        })
+        });
+        described.or(self.found)
+    }
+
+    /// Whether its memory is to be searched now: no file of it describes the layout.
+    fn is_to_be_searched(&self) -> bool {
+        let refused = !self.tickets.is_empty() && self.tickets.iter().all(|(_, t)| matches!(t.outcome(), Some(Err(_))));
+        refused && self.layout().is_none() && self.searched.is_none_or(|at| at.elapsed() >= AGAIN)
     }
 
     fn is_awaited(&self) -> bool {
@@ -75,8 +93,8 @@ impl Looked {
 }
 
 impl LateComms {
-    pub(crate) fn new(learnt: MapHandle, files: Files) -> Self {
-        LateComms { learnt, files, of_process: Mutex::default() }
+    pub(crate) fn new(comms: MapHandle, learnt: MapHandle, files: Files) -> Self {
+        LateComms { comms, learnt, files, of_process: Mutex::default() }
     }
 
     /// Asks a library file that `pid`, a process of `user`, has mapped for its layout; none where it
@@ -130,6 +148,9 @@ impl LateComms {
         if handle == 0 || call.flags & all == all {
             return;
         }
+        if self.of(call.pid, Looked::is_to_be_searched) {
+            self.search(call.pid);
+        }
         let Some(facts) = self.of(call.pid, Looked::layout).and_then(|layout| read(call.pid, handle, &layout)) else {
             return;
         };
@@ -145,6 +166,44 @@ impl LateComms {
             tracing::debug!(%error, "a communicator is not remembered"); // the next call is completed again
         }
     }
+}
+
+impl LateComms {
+    /// Looks for the layout in a process's communicators of which all is known.
+    fn search(&self, pid: u32) {
+        let of_process = |key: &Vec<u8>| wire::comm_of_key(key).filter(|(of, _)| *of == pid);
+        let found = self.comms.keys().filter_map(|key| Some((of_process(&key)?.1, key))).find_map(|(handle, key)| {
+            let entry = self.comms.lookup(&key, MapFlags::ANY).ok()??;
+            search(Memory::of(pid), handle, wire::comm_facts(&entry)?)
+        });
+        if let Some(looked) = self.of_process.lock().get_mut(&pid) {
+            (looked.found, looked.searched) = (found, Some(Instant::now()));
+        }
+    }
+}
+
+/// Where the structure at `handle` holds a communicator's hash, rank and size, which are next to each
+/// other in this order in NCCL 2.18 to 2.32. None where it holds them nowhere, or at two places.
+fn search(memory: Memory, handle: u64, (hash, rank, nranks): (u64, i32, i32)) -> Option<CommLayout> {
+    const LONG: usize = 16;
+    let wanted = [&hash.to_ne_bytes()[..], &rank.to_ne_bytes(), &nranks.to_ne_bytes()].concat();
+    // The last bytes of the page before come first: what is looked for may lie in both.
+    let (mut bytes, mut from, mut places) = (Vec::new(), handle, Vec::new());
+    let until = handle.checked_add(MOST_SEARCHED)?;
+    let mut at = handle;
+    while at < until {
+        let next = (at / PAGE + 1) * PAGE;
+        let Some(page) = usize::try_from(next - at).ok().and_then(|count| memory.bytes(at, count)) else { break };
+        bytes.extend(page);
+        let fits = bytes.windows(LONG).enumerate().filter(|(_, window)| **window == wanted);
+        places.extend(fits.map(|(place, _)| from - handle + place as u64));
+        let kept = bytes.len().min(LONG - 1);
+        bytes.drain(..bytes.len() - kept);
+        (from, at) = (next - kept as u64, next);
+    }
+    let [place] = places[..] else { return None };
+    let magic = (memory.word(handle) == Some(MAGIC)).then_some(0);
+    Some(CommLayout { rank: place + 8, nranks: place + 12, hash: Some(place), magic })
 }
 
 /// Reads the structure at `handle`; none when the process is gone, or there is no living
@@ -198,6 +257,32 @@ mod tests {
         assert_eq!(read(pid, 8, &layout), None, "nothing is mapped there");
         assert_eq!(read(pid, u64::MAX - 3, &layout), None);
     }
+
+    #[test]
+    fn a_layout_is_found_by_what_a_communicator_holds_also_across_pages() {
+        let (hash, memory) = (0xfeed_0000_0000_0001, Memory::of(std::process::id()));
+        for before in [992, 4096 - 8, 3 * 4096 + 16] {
+            let layout = CommLayout { rank: before + 8, nranks: before + 12, hash: Some(before), magic: Some(0) };
+            let mut bytes = vec![0u8; 8 * 4096];
+            let start = bytes.as_ptr().align_offset(4096);
+            let of = &mut bytes[start..];
+            of[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+            let at = before as usize;
+            let put = |of: &mut [u8], at: usize| {
+                of[at..at + 8].copy_from_slice(&u64::to_ne_bytes(hash));
+                of[at + 8..at + 12].copy_from_slice(&5i32.to_ne_bytes());
+                of[at + 12..at + 16].copy_from_slice(&8i32.to_ne_bytes());
+            };
+            put(of, at);
+            let handle = of.as_ptr() as u64;
+            assert_eq!(search(memory, handle, (hash, 5, 8)), Some(layout));
+            assert_eq!(search(memory, handle, (hash, 4, 8)), None, "another rank");
+            put(of, at + 64);
+            assert_eq!(search(memory, handle, (hash, 5, 8)), None, "at two places");
+        }
+        assert_eq!(search(memory, 8, (hash, 5, 8)), None, "nothing is mapped there");
+    }
+
     #[test]
     fn one_library_of_several_has_the_layout_and_what_may_be_read_later_is_asked_again() {
         let layout = CommLayout { rank: 1000, nranks: 1004, hash: Some(992), magic: Some(0) };
@@ -205,7 +290,7 @@ mod tests {
         let none = || Err(files::Refusal::Wrong("no debug information".to_owned()));
         let found = ticket(2, Ok(std::sync::Arc::new(Answer::CommLayout(layout))));
         let long_ago = Instant::now().checked_sub(AGAIN).unwrap();
-        let looked = |tickets| Looked { tickets, at: long_ago };
+        let looked = |tickets| Looked { tickets, at: long_ago, ..Looked::new() };
         let both = looked(vec![ticket(1, none()), found, ticket(3, none())]);
         assert_eq!((both.layout(), both.is_awaited(), both.is_due()), (Some(layout), false, false));
         let busy = looked(vec![ticket(1, none()), ticket(2, Err(files::Refusal::Late))]);

@@ -334,6 +334,20 @@ pub(crate) fn comm_key(pid: u32, handle: u64) -> [u8; 16] {
     key
 }
 
+/// Process and handle of a `struct rm_comm_key`.
+pub(crate) fn comm_of_key(key: &[u8]) -> Option<(u32, u64)> {
+    let (pid, handle) = (key.first_chunk()?, key.get(8..)?.first_chunk()?);
+    Some((u32::from_ne_bytes(*pid), u64::from_ne_bytes(*handle)))
+}
+
+/// Hash, rank and size in a `struct rm_comm_entry`, where all of them are known.
+pub(crate) fn comm_facts(entry: &[u8]) -> Option<(u64, i32, i32)> {
+    let number = |at: usize| entry.get(at..)?.first_chunk().copied().map(i32::from_ne_bytes);
+    let flags = number(16)?.cast_unsigned();
+    let all = u32::from(HAVE_HASH | HAVE_RANK);
+    Some((comm_hash(entry)?, number(8)?, number(12)?)).filter(|_| flags & all == all)
+}
+
 /// The hash in a `struct rm_comm_entry`, or in a `struct rm_comm`.
 pub(crate) fn comm_hash(entry: &[u8]) -> Option<u64> {
     entry.first_chunk().copied().map(u64::from_ne_bytes)

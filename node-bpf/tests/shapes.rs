@@ -95,11 +95,11 @@ fn init_all_knows_each_communicator() {
 
 /// The shape "split": its process lives until all of its calls are here and can be looked up in its
 /// memory.
-fn trace_splits(version: &str) -> Option<Recorded> {
+fn trace_splits(version: &str, debug: &str) -> Option<Recorded> {
     if !can_capture() {
         return None;
     }
-    let built = compile(version);
+    let built = compile_with(version, debug);
     let cgroup = Cgroup::new();
     let recorder = Recorder::start(config(&cgroup, Some(built.join("libnccl.so.2"))));
     let mut child = shape(&built, &cgroup, "split").stdin(Stdio::piped()).spawn().unwrap();
@@ -112,8 +112,8 @@ fn trace_splits(version: &str) -> Option<Recorded> {
 }
 
 /// The splits of one communicator by two colors: the hash each should have, from the parent's.
-fn splits(version: &str, first: impl Fn(u64) -> Option<u64>, second: impl Fn(u64) -> Option<u64>) {
-    let Some(recorded) = trace_splits(version) else { return };
+fn splits((version, debug): (&str, &str), first: impl Fn(u64) -> Option<u64>, second: impl Fn(u64) -> Option<u64>) {
+    let Some(recorded) = trace_splits(version, debug) else { return };
     let of = |func: &str| recorded.calls().into_iter().filter(|c| c.func == func).cloned().collect::<Vec<_>>();
     let parent = of("reduce")[0].comm_hash.unwrap();
     let (in_first, in_second) = (of("all_reduce"), of("broadcast"));
@@ -134,13 +134,19 @@ fn splits(version: &str, first: impl Fn(u64) -> Option<u64>, second: impl Fn(u64
 
 #[test]
 fn a_split_has_the_hash_its_nccl_gives_it() {
-    splits("2.27.5", |p| Some(split_hash(p, 1, 7012)), |p| Some(split_hash(p, 2, 0)));
-    splits("2.21.5", |p| Some(split_hash_text(p, 7012)), |p| Some(split_hash_text(p, 0)));
+    splits(("2.27.5", "-g"), |p| Some(split_hash(p, 1, 7012)), |p| Some(split_hash(p, 2, 0)));
+    splits(("2.21.5", "-g"), |p| Some(split_hash_text(p, 7012)), |p| Some(split_hash_text(p, 0)));
 }
 
 #[test]
 fn a_split_hashed_in_a_way_not_known_has_what_its_memory_says() {
-    splits("2.24.3", |_| None, |_| None);
+    splits(("2.24.3", "-g"), |_| None, |_| None);
+}
+
+#[test]
+fn a_split_of_a_stripped_library_has_what_its_memory_says() {
+    splits(("2.27.5", "-s"), |p| Some(split_hash(p, 1, 7012)), |p| Some(split_hash(p, 2, 0)));
+    splits(("2.24.3", "-s"), |_| None, |_| None);
 }
 
 #[test]

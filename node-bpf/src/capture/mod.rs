@@ -111,7 +111,8 @@ impl Capture {
             let wake = wake.clone();
             move || drop(wake.send(Wake::Answers)) // the other side ends only with capture
         });
-        let late = LateComms::new(lookup::map(&object, "learnt").map_err(failed)?, files.clone());
+        let map = |name| lookup::map(&object, name).map_err(failed);
+        let late = LateComms::new(map("comms")?, map("learnt")?, files.clone());
         let shared = Arc::new(Shared {
             sink: Mutex::new(sink),
             processes: Processes::new(files.clone()),

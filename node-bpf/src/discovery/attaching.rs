@@ -255,8 +255,8 @@ impl Discovery {
             self.shared.problem(
                 user,
                 &format!(
-                    "{shown}: {reason}, so rank, size and hash of communicators that were made before the recorder came, and \
-                     the rank in those made by a split, stay unknown"
+                    "{shown}: {reason}, so rank, size and hash of communicators that were made before the recorder came \
+                     stay unknown"
                 ),
             );
         }

@@ -225,6 +225,19 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// From now on its processes have the CPU only where nobody else wants it: ranks that wait take
+    /// all there is.
+    pub(crate) fn stands_still(&self) {
+        for cgroup in &self.cgroups {
+            let pids = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+            for pid in pids.lines() {
+                // (One that has ended needs none.)
+                let chrt = Command::new("chrt").args(["--idle", "--all-tasks", "--pid", "0", pid]).output();
+                chrt.expect("chrt, of util-linux, runs");
+            }
+        }
+    }
+
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }

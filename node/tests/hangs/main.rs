@@ -112,6 +112,7 @@ fn hang(hosts: &Hosts, (language, mpi, mode): Case) -> Result<(), String> {
     // (On a busy machine its ranks take long to come to where they hang.)
     let until = Instant::now() + 4 * common::PATIENCE;
     let (mut right, mut last) = ([0; FORMS.len()], "nothing was asked".to_owned());
+    let (began, mut stands_still) = (Instant::now(), None);
     while right.iter().any(|right| *right < IN_A_ROW) {
         if Instant::now() >= until {
             return Err(format!("{name}: {last}"));
@@ -124,6 +125,10 @@ fn hang(hosts: &Hosts, (language, mpi, mode): Case) -> Result<(), String> {
                 continue;
             }
         };
+        stands_still.get_or_insert_with(|| {
+            job.stands_still();
+            began.elapsed()
+        });
         for (form, right) in FORMS.iter().zip(&mut right) {
             let (verdict, text) = match report(hosts, &name, form) {
                 Ok(report) => report,
@@ -145,6 +150,8 @@ fn hang(hosts: &Hosts, (language, mpi, mode): Case) -> Result<(), String> {
             }
         }
     }
+    let all = began.elapsed();
+    eprintln!("right: {name}: stood still after {:.1?}, told after {all:.1?}", stands_still.unwrap_or_default());
     Ok(())
 }
 
@@ -157,7 +164,7 @@ fn run(seen: Seen, cases: &[Case]) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     match hang(&hosts, *case) {
-                        Ok(()) => eprintln!("right: {case:?}, {seen:?}"),
+                        Ok(()) => {}
                         Err(why) => {
                             eprintln!("wrong: {case:?}, {seen:?}");
                             failed.lock().expect("no panic").push(why);

@@ -92,7 +92,7 @@ fn between(a: &Compared<'_>, b: &Compared<'_>, is_open: bool) -> Option<Differen
         "all_reduce" | "allreduce" | "reduce" | "broadcast" | "bcast" | "reduce_scatter_block" => true,
         "reduce_scatter" => false,
         // In place a rank may give any size, mostly 0.
-        "all_gather" | "allgather" | "all_to_all" | "alltoall" => sizes.0 > 0 && sizes.1 > 0,
+        "gather" | "all_gather" | "allgather" | "all_to_all" | "alltoall" => sizes.0 > 0 && sizes.1 > 0,
         _ => false,
     };
     alike.then_some(Difference::Size)

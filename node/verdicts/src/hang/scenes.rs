@@ -334,11 +334,13 @@ fn other_sizes_roots_types_and_reductions_are_findings() {
     let op = differ([(None, payload(64, "double")), (None, max)], "all_reduce").unwrap();
     assert_eq!(op.0, Difference::ReduceOp);
     // These may differ between ranks.
-    for func in ["all_gather_v", "gather", "scatter", "all_to_all_v", "reduce_scatter"] {
+    for func in ["all_gather_v", "gather_v", "gather", "scatter", "all_to_all_v", "reduce_scatter"] {
         assert_eq!(differ([(Some(0), payload(64, "double")), (Some(0), payload(0, "double"))], func), None, "{func}");
     }
     let in_place = [(None, payload(0, "double")), (None, payload(64, "double"))];
     assert_eq!(differ(in_place, "all_gather"), None);
+    let gathered = differ([(Some(0), payload(64, "double")), (Some(0), payload(128, "double"))], "gather").unwrap();
+    assert_eq!(gathered.0, Difference::Size);
 }
 
 #[test]
