@@ -153,12 +153,36 @@ fn demo(arguments: &[&str]) -> String {
     text
 }
 
+/// The README shows what this prints: each of its lines up to the verdict's cost begins as one does
+/// here, but for figures and times.
+fn has_readmes_screen(printed: &str) {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(readme).expect("the README");
+    let (_, screen) = readme.split_once("    Live: ").expect("a screen of the demo");
+    let screen = format!("Live: {screen}");
+    let shown = screen.lines().map(str::trim).take_while(|line| !line.starts_with("Cause:"));
+    // Words wrap where figures have other lengths.
+    let words = |text: &str| {
+        let words = text.split_whitespace().filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let printed = words(printed).join(" ");
+    for line in shown.filter(|line| line.starts_with("Live:") || line.starts_with("$ ") || line.starts_with("Rank ")) {
+        let line = words(line).join(" ");
+        assert!(printed.contains(&line), "README shows: {line}\n{printed}");
+    }
+    assert!(
+        ["$ rankmesh stragglers", "Cost:", " rank host late by waits z flagged"].iter().all(|of| printed.contains(of))
+    );
+}
+
 #[test]
 fn the_demo_names_the_late_rank_and_leaves_nothing_behind() {
     // Without root it replays, which is as good a test of everything but capture.
     let text = demo(&[]);
     if can_capture("the live form of the demo") {
         assert!(text.starts_with("Live:"), "{text}");
+        has_readmes_screen(&text);
     } else {
         assert!(text.starts_with("Replay:"), "{text}");
     }

@@ -108,3 +108,63 @@ fn packages_come_from_the_registry_under_licences_that_are_allowed() {
         );
     }
 }
+
+/// The text of a file below the project's root.
+fn text(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn only_named_dependencies_are_optimised_for_tests() {
+    let manifest = text("Cargo.toml");
+    let mut optimised = Vec::new();
+    for profile in manifest.split("\n[profile.dev").skip(1) {
+        let (name, settings) = profile.split_once(']').expect("a profile's name");
+        let settings = settings.split("\n[").next().unwrap_or_default();
+        if settings.lines().any(|line| line.starts_with("opt-level = ") && line != "opt-level = 0") {
+            optimised.push(name.trim_start_matches(".package.").to_owned());
+        }
+    }
+    // A pattern would optimise procedural macros and build scripts, too.
+    assert!(!optimised.is_empty() && optimised.iter().all(|name| !name.contains('*')), "{optimised:?}");
+}
+
+#[test]
+fn the_demo_is_built_without_what_only_servers_and_archives_need() {
+    let makefile = text("Makefile");
+    let features = makefile.lines().find_map(|line| line.strip_prefix("DEMO_BUILD = ")).expect("what the demo builds");
+    assert!(features.contains("--no-default-features"), "{features}");
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--offline", "-p", "rankmesh", "--no-default-features", "--edges", "normal"])
+        .args(["--prefix", "none"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .output()
+        .expect("cargo runs");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let tree = String::from_utf8_lossy(&tree.stdout);
+    let crates: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(crates.contains(&"rusqlite"), "{crates:?}");
+    for name in ["axum", "arrow-select", "object_store", "parquet", "pgwire", "reqwest", "rmcp"] {
+        assert!(!crates.contains(&name), "{name}");
+    }
+}
+
+#[test]
+fn a_build_says_before_it_begins_what_it_will_take() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let said = |what: &str, folder: &Path| {
+        let output = Command::new(root.join("scripts/expect.sh")).arg(what).arg(folder).output().expect("runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let folder = std::env::temp_dir().join(format!("rankmesh-expect-{}", std::process::id()));
+    for (what, built) in [("demo", "debug"), ("release", "release")] {
+        let line = said(what, &folder);
+        assert!(line.starts_with("Building ") && line.contains(" minutes on "), "{line}");
+        std::fs::create_dir_all(folder.join(built)).expect("a directory");
+        std::fs::write(folder.join(built).join("rankmesh"), "").expect("written");
+        assert_eq!(said(what, &folder), "", "built already");
+    }
+    std::fs::remove_dir_all(&folder).expect("removed");
+}

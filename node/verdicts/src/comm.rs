@@ -30,7 +30,7 @@ impl Member {
 }
 
 /// One rank's part in a collective.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Cell {
     /// Entry on the coordinator's clock (on the node's own where that is not known).
     pub(crate) entry_ns: i64,

@@ -205,8 +205,7 @@ fn halted(scored: &[Scored], rules: &Rules) -> Option<String> {
     if all_ns <= 0.0 {
         return None;
     }
-    // Rank, time halted, time held at all.
-    let mut of_process: BTreeMap<(&str, i64), (i32, f64, f64)> = BTreeMap::new();
+    let mut of_process: BTreeMap<(&str, i64), OffCpu> = BTreeMap::new();
     // Its rank in the largest communicator.
     let mut comms: Vec<&Comm> = scored.iter().map(|s| &s.comm).collect();
     comms.sort_by_key(|comm| std::cmp::Reverse(comm.members.len()));
@@ -217,38 +216,41 @@ fn halted(scored: &[Scored], rules: &Rules) -> Option<String> {
                 cells.map(|(weight, cell)| f64::from(weight) * ns(&cell) as f64).sum::<f64>()
             };
             let (halted, held) = (sum(|cell| cell.halted_ns), sum(|cell| cell.held_ns));
-            let of = of_process.entry((&member.node, member.pid)).or_insert((member.rank, 0.0, 0.0));
+            let new = OffCpu { rank: member.rank, halted_ns: 0.0, held_ns: 0.0 };
+            let of = of_process.entry((&member.node, member.pid)).or_insert(new);
             // Halts are of each communicator's own calls; held between two calls it is for each of them.
-            of.1 += halted;
-            of.2 = held.max(of.2);
+            of.halted_ns += halted;
+            of.held_ns = held.max(of.held_ns);
         }
     }
     // The one with most, what it has, and what the others have (median).
-    let most = |ns: fn(&(i32, f64, f64)) -> f64| {
+    let most = |ns: fn(&OffCpu) -> f64| {
         let (most, of) = of_process.iter().max_by(|a, b| ns(a.1).total_cmp(&ns(b.1)))?;
         let others = median(of_process.iter().filter(|(process, _)| *process != most).map(|(_, of)| ns(of)))?;
-        Some((format!("rank {} on {}", of.0, most.0), ns(of), others))
+        Some((format!("rank {} on {}", of.rank, most.0), ns(of), others))
     };
-    let time = |ns: f64| duration(ns as i64);
-    if let Some((who, most, others)) =
-        most(|of| of.1).filter(|(_, most, others)| most - others >= rules.effect * all_ns)
-    {
-        return Some(format!(
-            "{who} was stopped, or without the CPU time that its cgroup allows, for {} of {} within its collectives (the \
-             others for {}, median): it may hold them up, though it is not usually late",
-            time(most),
-            time(all_ns),
-            time(others)
-        ));
-    }
-    let (who, most, others) = most(|of| of.2).filter(|(_, most, others)| most - others >= Rules::HELD_MUCH * all_ns)?;
-    Some(format!(
-        "{who} was held off its CPU for {} of {} between its collectives (the others for {}, median): it may hold them up, \
-         though it is not usually late",
-        time(most),
-        time(all_ns),
-        time(others)
-    ))
+    let said = |(who, most, others): (String, f64, f64), how: &str, when: &str| {
+        let [most, all, others] = [most, all_ns, others].map(|ns| duration(ns as i64));
+        format!(
+            "{who} was {how} for {most} of {all} {when} its collectives (the others for {others}, median): it may hold \
+             them up, though it is not usually late"
+        )
+    };
+    let by = |share: f64| move |(_, most, others): &(String, f64, f64)| most - others >= share * all_ns;
+    let halted = most(|of| of.halted_ns).filter(by(rules.effect));
+    let held = || most(|of| of.held_ns).filter(by(Rules::HELD_MUCH));
+    halted
+        .map(|of| said(of, "stopped, or without the CPU time that its cgroup allows,", "within"))
+        .or_else(|| held().map(|of| said(of, "held off its CPU", "between")))
+}
+
+/// How long a process's calling threads were off their CPUs, nanoseconds.
+struct OffCpu {
+    rank: i32,
+    /// Halted in calls.
+    halted_ns: f64,
+    /// Held off between calls.
+    held_ns: f64,
 }
 
 /// Calls only enqueue: a rank that is not in the data cannot be seen by what the others wait.
@@ -291,17 +293,7 @@ mod tests {
 
     /// Collectives of two ranks every 10 ms, whose synchronise calls take so long.
     fn waiting(shortest_ms: i64, lifted: bool) -> Scored {
-        let cell = |duration_ns| {
-            Some(Cell {
-                entry_ns: 0,
-                duration_ns,
-                halted_ns: 0,
-                held_ns: 0,
-                called_ns: 0,
-                compute_ns: None,
-                unsure: None,
-            })
-        };
+        let cell = |duration_ns| Some(Cell { duration_ns, ..Cell::default() });
         let met = (0..20).map(|i| Met {
             at_ns: i * 10_000_000,
             func: "all_reduce".into(),
@@ -311,6 +303,48 @@ mod tests {
         });
         let comm = Comm { lifted, met: met.collect(), ..Comm::default() };
         Scored::test_of(comm, Waits::Seen)
+    }
+
+    /// Twenty collectives of three ranks every 10 ms, of which rank 1 has these times off its CPU.
+    fn off_cpu(halted_ns: i64, held_ns: i64) -> Scored {
+        let member = |rank: i32| {
+            let (node, pid) = ("n1".into(), i64::from(rank) + 100);
+            crate::comm::Member { rank, node, pid, clock: None, class: 0 }
+        };
+        let met = (0..20).map(|i| Met {
+            at_ns: i * 10_000_000,
+            func: "all_reduce".into(),
+            seq: i.unsigned_abs(),
+            weight: 1,
+            cells: vec![
+                Some(Cell::default()),
+                Some(Cell { halted_ns, held_ns, ..Cell::default() }),
+                Some(Cell::default()),
+            ],
+        });
+        Scored::test_of(
+            Comm { members: (0..3).map(member).collect(), met: met.collect(), ..Comm::default() },
+            Waits::Seen,
+        )
+    }
+
+    #[test]
+    fn who_was_off_its_cpu_much_more_than_the_others_is_not_cleared() {
+        const MS: i64 = 1_000_000;
+        let doubt = |halted_ms, held_ms| halted(&[off_cpu(halted_ms * MS, held_ms * MS)], &Rules::default());
+        let within = doubt(2, 0).unwrap();
+        assert_eq!(
+            within,
+            "rank 1 on n1 was stopped, or without the CPU time that its cgroup allows, for 40.0 ms of 190 ms within its \
+             collectives (the others for 0 ns, median): it may hold them up, though it is not usually late"
+        );
+        let between = doubt(0, 3).unwrap();
+        assert_eq!(
+            between,
+            "rank 1 on n1 was held off its CPU for 60.0 ms of 190 ms between its collectives (the others for 0 ns, median): \
+             it may hold them up, though it is not usually late"
+        );
+        assert_eq!(doubt(0, 1), None, "a tenth of the time is what a busy host does");
     }
 
     #[test]

@@ -261,17 +261,7 @@ mod tests {
     #[test]
     fn what_a_rank_that_runs_ahead_costs_is_what_it_adds() {
         let scored = |lateness_ms: &[i64]| {
-            let cell = |entry_ns| {
-                Some(Cell {
-                    entry_ns,
-                    duration_ns: 0,
-                    halted_ns: 0,
-                    held_ns: 0,
-                    called_ns: 0,
-                    compute_ns: None,
-                    unsure: None,
-                })
-            };
+            let cell = |entry_ns| Some(Cell { entry_ns, ..Cell::default() });
             let met = lateness_ms.iter().zip(0..).map(|(late_ms, seq): (&i64, i64)| {
                 let at_ns = seq * 100_000_000;
                 let cells = vec![cell(at_ns), cell(at_ns + late_ms * 1_000_000), cell(at_ns)];
