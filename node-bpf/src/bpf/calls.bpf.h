@@ -73,12 +73,12 @@ static __always_inline void take_numbers(struct thread_state *state, __u32 pid, 
   struct rm_comm_entry *comm = bpf_map_lookup_elem(&comms, &key);
   if (!comm) {
     if (flags & RM_COOKIE_GLOO) gloo_meet(pid, handle, flags);
-    else if (flags & RM_COOKIE_MPI) mpi_meet(state, pid, handle, flags);
+    else if (flags & RM_COOKIE_MPI) mpi_meet(pid, handle, flags);
     else if (known || !find_pending(pid, handle)) return;
     comm = bpf_map_lookup_elem(&comms, &key);
     if (!comm) return;
   }
-  if ((flags & RM_COOKIE_MPI) && !KNOWN_ALL(comm->info.flags)) mpi_look_again(state, &key, flags, comm);
+  if ((flags & RM_COOKIE_MPI) && !KNOWN_ALL(comm->info.flags)) mpi_look_again(pid, handle, flags);
   bool counted = !(comm->info.flags & RM_UNCOUNTED) && comm->counted_from_ns >= tuning.missed_until_ns;
   if (!(flags & RM_COOKIE_UNNUMBERED) && counted && counter < RM_COUNTERS) {
     call->have_seq = TAKE_NUMBER(&comm->seqs[counter], &call->seq);
@@ -92,18 +92,15 @@ static __always_inline void take_numbers(struct thread_state *state, __u32 pid, 
   if (KNOWN_ALL(comm->info.flags)) remember_for_thread(remembered, handle, generation, &comm->info);
 }
 
-/* The communicator among a call's arguments. */
-static __always_inline void on_communicator(struct thread_state *state, __u32 pid, __u64 cookie) {
-  struct rm_inflight *call = &state->call;
+/* The communicator among a call's arguments; 0: none. */
+static __always_inline __u64 communicator_of(const struct rm_inflight *call, __u32 pid, __u64 cookie) {
   __u32 comm_arg = comm_arg_of(cookie);
-  __u64 flags = cookie >> 32, handle = 0;
+  __u64 flags = cookie >> 32;
   if (comm_arg == RM_WORLD_ARG) {
     struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
-    handle = flags & RM_COOKIE_INT_HANDLES ? MPICH_WORLD : mpi ? mpi->world : 0;
-  } else if (comm_arg < RM_MAX_ARGS) {
-    handle = handle_of(call->args[comm_arg], flags);
+    return flags & RM_COOKIE_INT_HANDLES ? MPICH_WORLD : mpi ? mpi->world : 0;
   }
-  if (handle) take_numbers(state, pid, handle, flags, (__u8)(cookie >> 40));
+  return comm_arg < RM_MAX_ARGS ? handle_of(call->args[comm_arg], flags) : 0;
 }
 
 /* Whether the end of a call was missed, or may have been: its probes were taken away meanwhile (src/budget.rs). */
@@ -158,8 +155,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   }
   if (role == RM_ROLE_UNIQUE_ID) return 1;
   if (role == RM_ROLE_MPI_STARTS || role == RM_ROLE_MPI_REQUEST_FREE) {
-    __u64 first[2] = {PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx)};
-    mpi_of_requests(state, cookie, first, now, caller_of(ctx));
+    mpi_of_requests(cookie, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), now, caller_of(ctx));
     return 1;
   }
   follow_once(state, true);
@@ -176,25 +172,20 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   call->cgroup_id = cgroup_of(task);
   if (flags & RM_COOKIE_GLOO) gloo_options(ctx, call->args, cookie);
   else read_args(ctx, call->args, nargs, first_on_stack);
+  __u64 handle = 0;
   switch (role) {
-    case RM_ROLE_CALL:
-      on_communicator(state, pid_of(task), cookie);
-      if (state->begins_collectives && comm_arg == RM_NO_ARG && flags & RM_COOKIE_MPI && (__u8)(cookie >> 48) != RM_NO_ARG)
-        mpi_awaits(state, pid_of(task), (__u8)(cookie >> 48));
-      break;
     case RM_ROLE_MPI_GROUP:
       if ((__u8)(cookie >> 48) == RM_GROUP_FREE) mpi_group_ends(state, pid_of(task));
       /* fall through */
+    case RM_ROLE_CALL:
     case RM_ROLE_MPI_MAKES:
     case RM_ROLE_MPI_BEGINS:
     case RM_ROLE_MPI_PERSISTS:
-      on_communicator(state, pid_of(task), cookie);
+      handle = communicator_of(call, pid_of(task), cookie);
       break;
-    case RM_ROLE_MPI_FREE: {
-      __u64 handle = handle_at(call->args[0], flags);
-      if (handle) take_numbers(state, pid_of(task), handle, flags, (__u8)(cookie >> 40));
+    case RM_ROLE_MPI_FREE:
+      handle = handle_at(call->args[0], flags);
       break;
-    }
     case RM_ROLE_INIT_RANK:
       /* The id is by value: on the stack (x86-64), where rank is the third register; behind x2, rank in w3 (aarch64). */
 #if defined(__TARGET_ARCH_x86)
@@ -210,6 +201,10 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
       call->rank = (__s32)call->args[2];
       break;
   }
+  if (handle) take_numbers(state, pid_of(task), handle, flags, (__u8)(cookie >> 40));
+  else if (role == RM_ROLE_CALL && state->begins_collectives && comm_arg == RM_NO_ARG && flags & RM_COOKIE_MPI &&
+           (__u8)(cookie >> 48) != RM_NO_ARG)
+    mpi_awaits(pid_of(task), (__u8)(cookie >> 48));
   if (flags & RM_COOKIE_RCCL) call->comm_flags |= RM_FROM_RCCL;
   barrier();
   call->enter_ns = now; /* user space reads along: it is a call from here on */
@@ -228,8 +223,9 @@ static __always_inline bool learn_comm(__u32 pid, __u32 func, __u64 where, const
 /* Loops are in functions of their own: inlined, the compiler may enter one in its middle, which kernels before 6.3
  * refuse ("back-edge"). */
 
-/* The communicators of ncclCommInitAll, at most 32; the top bit of n says that the hash is known. */
-static __noinline int learn_comms(__u32 pid, __u32 func, __u64 where, __u64 hash, __u32 n) {
+/* The communicators of ncclCommInitAll, at most 32; the top bit of n says that the hash is known. (Not static: see
+ * `this_thread`.) */
+__noinline int learn_comms(__u32 pid, __u32 func, __u64 where, __u64 hash, __u32 n) {
   struct rm_comm info = {.hash = hash, .flags = RM_HAVE_RANK | (n >> 31 ? RM_HAVE_HASH : 0)};
   info.nranks = n & 0x7fffffff;
   for (int i = 0; i < 32; i++) {
@@ -366,18 +362,16 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   __u64 now = bpf_ktime_get_ns();
   __s32 ret = (__s32)PT_REGS_RC(ctx);
   struct call_end end = {.now = now, .site = PT_REGS_IP(ctx), .ret = ret};
-  if (call->role == RM_ROLE_CALL) {
-    if (!(flags & RM_COOKIE_MPI)) device_enqueues(state);
-    /* What it waited for is said while it waits: it is the communicator's call, and this one is not. */
-    else if (comm_arg_of(cookie) == RM_NO_ARG) call->comm_flags = call->hash = 0, call->comm_seq = RM_NO_POSITION;
-    emit_call(state, task, &end);
-    call->enter_ns = 0;
-    return 0;
-  }
   __u32 pid = pid_of(task);
   struct rm_comm info = {.hash = call->hash, .rank = call->rank, .nranks = (__s32)call->args[1]};
   info.flags = RM_HAVE_RANK | (call->have_hash ? RM_HAVE_HASH : 0);
+  bool emits = MAKES_RECORD(call->role);
   switch (call->role) {
+    case RM_ROLE_CALL:
+      if (!(flags & RM_COOKIE_MPI)) device_enqueues(state);
+      /* What it waited for is said while it waits: it is the communicator's call, and this one is not. */
+      else if (comm_arg_of(cookie) == RM_NO_ARG) call->comm_flags = call->hash = 0, call->comm_seq = RM_NO_POSITION;
+      break;
     case RM_ROLE_INIT_RANK:
     case RM_ROLE_INIT_SCALABLE:
       /* 7: ncclInProgress */
@@ -421,35 +415,31 @@ static __always_inline int call_return(struct pt_regs *ctx) {
       if (ret == 0) state->group_depth++;
       break;
     case RM_ROLE_GROUP_END:
-      if (state->group_depth && --state->group_depth == 0) emit_call(state, task, &end);
+      emits = state->group_depth && --state->group_depth == 0;
       break;
     case RM_ROLE_MPI_INIT:
       if (ret == 0) {
         mark_process(pid, true);
         emit_process(RM_MPI_BEGAN, pid); /* whoever has the call's record shall know what this brings */
       }
-      emit_call(state, task, &end);
       break;
     case RM_ROLE_MPI_MAKES:
-      if (ret == 0) mpi_made(state, pid, now, end.site);
-      emit_call(state, task, &end);
+      if (ret == 0) mpi_made(pid, now, end.site);
       break;
     case RM_ROLE_MPI_FREE:
-      mpi_freed(state, pid);
-      emit_call(state, task, &end);
+      mpi_freed(pid);
       break;
     case RM_ROLE_MPI_BEGINS:
-      if (ret == 0) mpi_begins(state, pid);
-      emit_call(state, task, &end);
+      if (ret == 0) mpi_begins(pid);
       break;
     case RM_ROLE_MPI_PERSISTS:
-      if (ret == 0) mpi_persists(state, pid, now, end.site);
-      emit_call(state, task, &end);
+      if (ret == 0) mpi_persists(pid, now, end.site);
       break;
     case RM_ROLE_MPI_GROUP:
-      if (ret == 0 && (__u8)(cookie >> 48) != RM_GROUP_FREE) mpi_group(state, pid);
+      if (ret == 0 && (__u8)(cookie >> 48) != RM_GROUP_FREE) mpi_group(pid);
       break;
   }
+  if (emits) emit_call(state, task, &end);
   call->enter_ns = 0;
   return 0;
 }

@@ -55,8 +55,8 @@ static __always_inline bool remember_comm(const struct rm_comm_key *key, const s
   return entry;
 }
 
-/* The first call with a handle that is not known: is it one that was to come? */
-static __noinline int find_pending(__u32 pid, __u64 handle) {
+/* The first call with a handle that is not known: is it one that was to come? (Not static: see `this_thread`.) */
+__noinline int find_pending(__u32 pid, __u64 handle) {
   struct pending_comms *list = bpf_map_lookup_elem(&pending, &pid);
   if (!list) return 0;
   for (int i = 0; i < PENDING_COMMS; i++) {

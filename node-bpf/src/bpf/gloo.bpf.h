@@ -55,22 +55,19 @@ struct gloo_chain {
   __u32 path; /* one of them is a file's */
 };
 
-/* Adds a name (FNV-1a over its length and its bytes); 0 when it is none. */
-static __noinline int gloo_add_name(struct gloo_chain *chain, __u64 text, __u64 length) {
+/* Takes a name (its length and its bytes) into a hash (FNV-1a); 0 when it is none. (Not static: see `this_thread`.) */
+__noinline __u64 gloo_hash_name(__u64 hash, __u64 text, __u64 length) {
   char name[GLOO_NAME];
-  if (!chain || !length) return 0;
+  if (!length) return 0;
   __u32 bytes = length < sizeof name ? length : sizeof name;
   if (bpf_probe_read_user(name, bytes, (const void *)text)) return 0;
-  __u64 hash = (chain->hash ^ length) * FNV_PRIME;
+  hash = (hash ^ length) * FNV_PRIME;
   for (int i = 0; i < GLOO_NAME; i++) {
     if (i >= bytes) break;
     if ((__u8)name[i] < ' ') return 0;
     hash = (hash ^ (__u8)name[i]) * FNV_PRIME;
   }
-  chain->hash = hash;
-  chain->names++;
-  if (name[0] == '/') chain->path = 1;
-  return 1;
+  return hash;
 }
 
 /* A std::string of libstdc++ among a store's first words: address, length, and then capacity or the text itself. Its word,
@@ -108,46 +105,50 @@ static __noinline int gloo_add_store(struct gloo_chain *chain) {
   bool last = bpf_probe_read_user(&inner, sizeof inner, (const void *)next) || inner < 1 << 16;
   char first = 0;
   if (text) bpf_probe_read_user(&first, 1, (const void *)text);
-  if (text && (!last || first == '/') && !gloo_add_name(chain, text, length)) return 0;
+  if (text && (!last || first == '/')) {
+    __u64 hash = gloo_hash_name(chain->hash, text, length);
+    if (!hash) return 0;
+    chain->hash = hash;
+    chain->names++;
+    if (first == '/') chain->path = 1;
+  }
   chain->at = next;
   return !last && first != '/';
 }
 
-/* What its stores call a communicator; the lowest bit says that this holds the path of a file. */
-static __noinline int gloo_name(struct gloo_chain *chain) {
-  if (!chain) return 0;
+/* What the stores from this address on call a communicator; 0: nothing. The lowest bit says that this holds the path of a file.
+ * (Not static: see `this_thread`.) */
+__noinline __u64 gloo_name(__u64 store) {
+  struct gloo_chain chain = {.at = store, .hash = FNV_BASIS};
   for (int i = 0; i < GLOO_STORES; i++)
-    if (!gloo_add_store(chain)) break;
-  chain->hash = (chain->hash & ~1ull) | (chain->path & 1);
-  return chain->names;
+    if (!gloo_add_store(&chain)) break;
+  return chain.names ? (chain.hash & ~1ull) | (chain.path & 1) : 0;
 }
 
-/* What names a communicator that is connected already: gloo's TCP keeps the store since 2025, behind its device, which the
- * communicator has, too. */
+/* The address of the store that names a communicator which is connected already: gloo's TCP keeps it since 2025, behind its
+ * device, which the communicator has, too. 0: it is not kept. (Not static: see `this_thread`.) */
 #define GLOO_TRANSPORT_WORDS 48
-static __noinline int gloo_kept_store(struct gloo_chain *chain, __u64 numbers) {
+__noinline __u64 gloo_kept_store(__u64 numbers) {
   __u64 of_context[3], here = 0, next = 0; /* std::shared_ptr of the device, then that of the transport's communicator */
-  if (!chain || bpf_probe_read_user(of_context, sizeof of_context, (const void *)(numbers + 16)) || !of_context[0]) return 0;
-  __u64 at = 0;
+  if (bpf_probe_read_user(of_context, sizeof of_context, (const void *)(numbers + 16)) || !of_context[0]) return 0;
+  __u64 at = 0, store = 0;
   for (int i = 3; i < GLOO_TRANSPORT_WORDS; i++) {
     if (bpf_probe_read_user(&next, sizeof next, (const void *)(of_context[2] + i * 8))) return 0;
     if (here == of_context[0] && next == of_context[1]) at = of_context[2] + (i + 1) * 8;
     here = next;
   }
-  return at && !bpf_probe_read_user(&chain->at, sizeof chain->at, (const void *)at) && chain->at;
+  if (at) bpf_probe_read_user(&store, sizeof store, (const void *)at);
+  return store;
 }
 
-/* The first call in a communicator whose beginning was not seen: there were calls before. (Not static: kernels then verify it
- * once, and not on each way to it.) */
+/* The first call in a communicator whose beginning was not seen: there were calls before. (Not static: see `this_thread`.) */
 __noinline int gloo_meet(__u32 pid, __u64 context, __u64 flags) {
   struct rm_comm_key key = {.pid = pid, .handle = context};
   struct rm_comm info = {.flags = RM_HAVE_RANK | RM_UNCOUNTED};
   if (!gloo_read_rank(context, flags, &info.rank, &info.nranks)) return 0;
-  struct gloo_chain chain = {.hash = FNV_BASIS};
-  if (gloo_kept_store(&chain, context + (flags & RM_COOKIE_GLOO_VTABLE ? 8 : 0)) && gloo_name(&chain)) {
-    info.hash = chain.hash;
-    info.flags |= RM_HAVE_HASH;
-  }
+  __u64 store = gloo_kept_store(context + (flags & RM_COOKIE_GLOO_VTABLE ? 8 : 0));
+  if (store) info.hash = gloo_name(store);
+  if (info.hash) info.flags |= RM_HAVE_HASH;
   /* Of several threads that look at the same moment one makes the entry. */
   if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) return 0;
   struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
@@ -172,13 +173,11 @@ static __always_inline int gloo_change(struct pt_regs *ctx) {
   struct rm_comm info = {};
   if (!gloo_read_rank(key.handle, cookie >> 32, &info.rank, &info.nranks)) return 0;
   info.flags = RM_HAVE_RANK;
-  struct gloo_chain chain = {.at = PT_REGS_PARM2(ctx), .hash = FNV_BASIS};
+  __u64 store = PT_REGS_PARM2(ctx);
   /* byte 2: the store comes by the address of a std::shared_ptr */
-  if (cookie >> 16 & 1) bpf_probe_read_user(&chain.at, sizeof chain.at, (const void *)chain.at);
-  if (gloo_name(&chain)) {
-    info.hash = chain.hash;
-    info.flags |= RM_HAVE_HASH;
-  }
+  if (cookie >> 16 & 1) bpf_probe_read_user(&store, sizeof store, (const void *)store);
+  info.hash = gloo_name(store);
+  if (info.hash) info.flags |= RM_HAVE_HASH;
   if (!remember_comm(&key, &info)) COUNT((__u8)cookie, lost_map);
   struct thread_state *state = current_thread(task);
   if (!state) state = new_thread();

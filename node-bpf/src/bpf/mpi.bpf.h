@@ -169,8 +169,7 @@ static __always_inline __u64 both_groups(const struct rm_mpi *mpi, __u64 comm) {
   return a < b ? rm_mix(a, b) : rm_mix(b, a); /* the same on both sides */
 }
 
-/* Takes a list of numbers into an identity, 0 when it cannot be read. Not static, as the next: the verifier looks at it once, and
- * not in each place that calls it. */
+/* Takes a list of numbers into an identity, 0 when it cannot be read. (Not static, as the next: see `this_thread`.) */
 __noinline __u64 mix_list(__u64 identity, __u64 where, __u32 n) {
   if (n > RM_MOST_LISTED) n = RM_MOST_LISTED;
   for (__u32 i = 0; i < RM_MOST_LISTED / 16; i++) {
@@ -213,7 +212,7 @@ static __always_inline __u64 count_alike(__u32 pid, __u64 identity, __u32 func) 
   return 0;
 }
 
-/* The dimensions that MPI_Cart_sub keeps, a bit each. (Not static, as the next: see `mix_list`.) */
+/* The dimensions that MPI_Cart_sub keeps, a bit each. (Not static, as the next: see `this_thread`.) */
 __noinline __u32 kept_dimensions(__u32 pid, __u64 parent, __u64 where) {
   struct rm_comm_key key = {.pid = pid, .handle = parent};
   struct mpi_grid *grid = bpf_map_lookup_elem(&mpi_grids, &key);
@@ -393,8 +392,10 @@ static __always_inline void emit_begin(struct thread_state *state, __u64 handle,
   bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
 }
 
-/* A call has returned that makes a communicator (or a window). */
-static __noinline int mpi_made(struct thread_state *state, __u32 pid, __u64 now, __u64 site) {
+/* A call has returned that makes a communicator (or a window). (Not static, as those that follow: see `this_thread`.) */
+__noinline int mpi_made(__u32 pid, __u64 now, __u64 site) {
+  struct thread_state *state = this_thread();
+  if (!state) return 0;
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie, flags = cookie >> 32;
   __u32 kind = (__u8)(cookie >> 48), where = cookie >> 56;
@@ -424,7 +425,9 @@ static __noinline int mpi_made(struct thread_state *state, __u32 pid, __u64 now,
 }
 
 /* A communicator or window ends. */
-static __noinline int mpi_freed(struct thread_state *state, __u32 pid) {
+__noinline int mpi_freed(__u32 pid) {
+  struct thread_state *state = this_thread();
+  if (!state) return 0;
   struct rm_comm_key key = {.pid = pid, .handle = state->call.handle};
   if (bpf_map_delete_elem(&comms, &key)) return 0;
   bpf_map_delete_elem(&mpi_grids, &key);
@@ -441,7 +444,9 @@ static __always_inline void mpi_group_ends(struct thread_state *state, __u32 pid
 }
 
 /* A group was made. */
-static __noinline int mpi_group(struct thread_state *state, __u32 pid) {
+__noinline int mpi_group(__u32 pid) {
+  struct thread_state *state = this_thread();
+  if (!state) return 0;
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie, flags = cookie >> 32, group = 0, other;
   __u32 kind = (__u8)(cookie >> 48), where = cookie >> 56;
@@ -505,7 +510,9 @@ static __noinline int mpi_learn(struct rm_mpi *mpi, __u64 handle, __u64 flags, s
 }
 
 /* The first call with a handle. */
-static __noinline int mpi_meet(struct thread_state *state, __u32 pid, __u64 handle, __u64 flags) {
+__noinline int mpi_meet(__u32 pid, __u64 handle, __u64 flags) {
+  struct thread_state *state = this_thread();
+  if (!state) return 0;
   struct rm_comm_key key = {.pid = pid, .handle = handle};
   struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
   struct rm_comm info = {.rank = -1, .nranks = -1};
@@ -531,18 +538,21 @@ static __noinline int mpi_meet(struct thread_state *state, __u32 pid, __u64 hand
 }
 
 /* Something was not known of it when it was met. */
-static __noinline int mpi_look_again(struct thread_state *state, const struct rm_comm_key *key, __u64 flags,
-                                     struct rm_comm_entry *entry) {
-  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &key->pid);
-  if (!mpi) return 0;
+__noinline int mpi_look_again(__u32 pid, __u64 handle, __u64 flags) {
+  struct thread_state *state = this_thread();
+  if (!state) return 0;
+  struct rm_comm_key key = {.pid = pid, .handle = handle};
+  struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
+  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
+  if (!mpi || !entry) return 0;
   struct rm_comm info = entry->info;
-  bool news = mpi_learn(mpi, key->handle, flags, &info);
+  bool news = mpi_learn(mpi, handle, flags, &info);
   if (mpi->rank_at && !(info.flags & (RM_HAVE_HASH | RM_UNCOUNTED))) {
-    info.hash = name_late(mpi, key, flags, state->call.func);
+    info.hash = name_late(mpi, &key, flags, state->call.func);
     if (info.hash) {
       info.flags |= RM_HAVE_HASH;
       news = true;
-      emit_begin(state, key->handle, &info, state->call.enter_ns, 0);
+      emit_begin(state, handle, &info, state->call.enter_ns, 0);
     }
   }
   if (news) entry->info = info;
@@ -551,7 +561,9 @@ static __noinline int mpi_look_again(struct thread_state *state, const struct rm
 
 /* A nonblocking collective has begun: what its request is for. Only where requests are addresses: Open MPI's are of collectives
  * or of messages for good, those of MPICH may be of a message the next time, which is not seen. */
-static __noinline int mpi_begins(struct thread_state *state, __u32 pid) {
+__noinline int mpi_begins(__u32 pid) {
+  struct thread_state *state = this_thread();
+  if (!state) return 0;
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie, flags = cookie >> 32;
   __u32 where = cookie >> 56;
@@ -573,7 +585,9 @@ static __always_inline __u32 handle_bytes(__u64 flags) { return flags & RM_COOKI
 
 /* A persistent collective was made: making it is a collective of the communicator, and each start is a nonblocking one, `func`
  * in the cookie, on a communicator of its own: a copy, as starts have no place in the order of the other. */
-static __noinline int mpi_persists(struct thread_state *state, __u32 pid, __u64 now, __u64 site) {
+__noinline int mpi_persists(__u32 pid, __u64 now, __u64 site) {
+  struct thread_state *state = this_thread();
+  if (!state) return 0;
   struct rm_inflight *call = &state->call;
   __u64 cookie = state->cookie, flags = cookie >> 32;
   __u32 where = cookie >> 56;
@@ -635,12 +649,14 @@ static __always_inline void persistent_ends(const struct rm_comm_key *key) {
 }
 
 /* MPI_Start, MPI_Startall, MPI_Request_free: mostly of messages, of which nothing is kept. They return at once, so all is done at
- * the entry. `args`: their first two arguments. */
-static __noinline int mpi_of_requests(struct thread_state *state, __u64 cookie, const __u64 *args, __u64 now, __u64 site) {
+ * the entry. `first`, `second`: their first two arguments. */
+__noinline int mpi_of_requests(__u64 cookie, __u64 first, __u64 second, __u64 now, __u64 site) {
+  struct thread_state *state = this_thread();
+  if (!state) return 0;
   __u64 flags = cookie >> 32;
   bool many = (__u8)(cookie >> 48) == 1;
-  __u32 n = many ? args[0] : 1;
-  __u64 at = many ? args[1] : args[0];
+  __u32 n = many ? first : 1;
+  __u64 at = many ? second : first;
   struct rm_comm_key key = {.pid = bpf_get_current_pid_tgid() >> 32};
   for (int i = 0; i < MOST_REQUESTS; i++) {
     if (i >= n) break;
@@ -663,7 +679,9 @@ static __noinline int mpi_of_requests(struct thread_state *state, __u64 cookie, 
 }
 
 /* A thread waits for requests: is one of the first of them a collective? `many`: argument 0 is their number, 1 the first. */
-static __noinline int mpi_awaits(struct thread_state *state, __u32 pid, __u32 many) {
+__noinline int mpi_awaits(__u32 pid, __u32 many) {
+  struct thread_state *state = this_thread();
+  if (!state) return 0;
   struct rm_inflight *call = &state->call;
   __u64 flags = state->cookie >> 32;
   __u64 at = many ? call->args[1] : call->args[0];

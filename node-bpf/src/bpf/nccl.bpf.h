@@ -50,8 +50,9 @@ static __always_inline __u64 hash_split(__u64 parent, __u32 child, __u32 color) 
   return mix_digest(&m);
 }
 
-/* Up to 2.22: DJB2a over the text "%016lx-%d" of the parent's hash and the color, in 128 bytes filled up with zeros. */
-static __noinline __u64 hash_split_text(__u64 parent, __u32 color) {
+/* Up to 2.22: DJB2a over the text "%016lx-%d" of the parent's hash and the color, in 128 bytes filled up with zeros.
+ * (Not static: see `this_thread`.) */
+__noinline __u64 hash_split_text(__u64 parent, __u32 color) {
   __u64 hash = 5381;
   __u32 divisor = 1000000000;
   int written = 17;

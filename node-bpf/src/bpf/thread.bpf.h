@@ -76,6 +76,10 @@ static __always_inline struct thread_state *thread_of(struct task_struct *task) 
 /* `task`: this_task(). */
 static __always_inline struct thread_state *current_thread(struct task_struct *task) { return kept_of_current(&threads, task); }
 
+/* For functions that the verifier looks at once, and not in each place that calls them: they are not static, and take numbers
+ * alone. */
+static __always_inline struct thread_state *this_thread(void) { return current_thread(this_task()); }
+
 static __always_inline struct thread_state *new_thread(void) { return made_for_this_thread(&threads, &new_thread_state); }
 
 /* off_start.followed: the process is followed, and of this thread also the sleeps. */
