@@ -169,16 +169,23 @@ static __always_inline __u64 both_groups(const struct rm_mpi *mpi, __u64 comm) {
   return a < b ? rm_mix(a, b) : rm_mix(b, a); /* the same on both sides */
 }
 
-/* Takes a list of numbers into an identity, 0 when it cannot be read. (Not static, as the next: see `this_thread`.) */
+/* Takes a piece of a list of numbers into an identity, 0 when it cannot be read. (Not static, as the next: see `this_thread`.) */
+#define LISTED_PIECE 16
+__noinline __u64 mix_piece(__u64 identity, __u64 where, __u32 n) {
+  __u32 piece[LISTED_PIECE] = {};
+  if (n > LISTED_PIECE) n = LISTED_PIECE;
+  if (bpf_probe_read_user(piece, n * 4, (const void *)where)) return 0;
+  for (int k = 0; k < LISTED_PIECE; k += 2) identity = rm_mix(identity, (__u64)piece[k] << 32 | piece[k + 1]);
+  return identity;
+}
+
+/* Takes a list of numbers into an identity, 0 when it cannot be read. */
 __noinline __u64 mix_list(__u64 identity, __u64 where, __u32 n) {
   if (n > RM_MOST_LISTED) n = RM_MOST_LISTED;
-  for (__u32 i = 0; i < RM_MOST_LISTED / 16; i++) {
-    __u32 piece[16] = {};
-    __u32 left = n - i * 16;
-    if (i * 16 >= n) break;
-    if (left > 16) left = 16;
-    if (bpf_probe_read_user(piece, left * 4, (const void *)(where + i * 64))) return 0;
-    for (int k = 0; k < 16; k += 2) identity = rm_mix(identity, (__u64)piece[k] << 32 | piece[k + 1]);
+  for (__u32 i = 0; i < RM_MOST_LISTED; i += LISTED_PIECE) {
+    if (i >= n) break;
+    identity = mix_piece(identity, where + i * 4, n - i);
+    if (!identity) return 0;
   }
   return rm_mix(identity, n);
 }
@@ -648,32 +655,37 @@ static __always_inline void persistent_ends(const struct rm_comm_key *key) {
   if (mpi && mpi->comms) __sync_fetch_and_add(&mpi->comms, -1);
 }
 
-/* MPI_Start, MPI_Startall, MPI_Request_free: mostly of messages, of which nothing is kept. They return at once, so all is done at
- * the entry. `first`, `second`: their first two arguments. */
-__noinline int mpi_of_requests(__u64 cookie, __u64 first, __u64 second, __u64 now, __u64 site) {
+/* One request of such a call. */
+__noinline int mpi_of_request(__u64 cookie, __u64 handle, __u64 now, __u64 site) {
   struct thread_state *state = this_thread();
   if (!state) return 0;
+  struct rm_comm_key key = {.pid = bpf_get_current_pid_tgid() >> 32, .handle = handle};
+  if ((__u8)(cookie >> 8) == RM_ROLE_MPI_REQUEST_FREE) {
+    persistent_ends(&key);
+    return 0;
+  }
+  struct mpi_persistent *of = persistent_of(&key);
+  if (!of) return 0;
+  if (!(of->info.flags & RM_HAVE_RANK)) { /* it was made before the library's structures were known */
+    struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &key.pid);
+    if (mpi) mpi_facts(mpi, of->parent, cookie >> 32, &of->info);
+  }
+  follow_once(state, true);
+  state->begins_collectives = 1;
+  emit_start(state, of, now, site);
+  return 0;
+}
+
+/* MPI_Start, MPI_Startall, MPI_Request_free: mostly of messages, of which nothing is kept. They return at once, so all is done at
+ * the entry. `first`, `second`: their first two arguments. */
+static __noinline int mpi_of_requests(__u64 cookie, __u64 first, __u64 second, __u64 now, __u64 site) {
   __u64 flags = cookie >> 32;
   bool many = (__u8)(cookie >> 48) == 1;
   __u32 n = many ? first : 1;
   __u64 at = many ? second : first;
-  struct rm_comm_key key = {.pid = bpf_get_current_pid_tgid() >> 32};
   for (int i = 0; i < MOST_REQUESTS; i++) {
     if (i >= n) break;
-    key.handle = handle_at(at + i * handle_bytes(flags), flags);
-    if ((__u8)(cookie >> 8) == RM_ROLE_MPI_REQUEST_FREE) {
-      persistent_ends(&key);
-      continue;
-    }
-    struct mpi_persistent *of = persistent_of(&key);
-    if (!of) continue;
-    if (!(of->info.flags & RM_HAVE_RANK)) { /* it was made before the library's structures were known */
-      struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &key.pid);
-      if (mpi) mpi_facts(mpi, of->parent, flags, &of->info);
-    }
-    follow_once(state, true);
-    state->begins_collectives = 1;
-    emit_start(state, of, now, site);
+    mpi_of_request(cookie, handle_at(at + i * handle_bytes(flags), flags), now, site);
   }
   return 0;
 }
