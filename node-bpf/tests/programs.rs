@@ -181,3 +181,27 @@ fn two_programs_of_one_process_are_two_rows() {
     assert!(calls[0].ts_ns < last.1 && last.1 <= calls[1].ts_ns, "the second began with its exec: {rows:?}");
     assert!(first.1 <= calls[0].ts_ns);
 }
+
+/// Of what one program may take of the verifier: a fifth of the limit of a million.
+const MOST_VERIFIED: u64 = 200_000;
+
+#[test]
+fn programs_are_far_from_what_the_verifier_looks_at_at_most() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let recorder = Recorder::start(cgroup.capturing([]));
+    // Descriptors of programs say it (Linux 5.16 and later).
+    let of_descriptor = |entry: std::io::Result<fs::DirEntry>| -> Option<u64> {
+        let text = fs::read_to_string(entry.ok()?.path()).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("verified_insns:")?.trim().parse().ok())
+    };
+    let mut verified: Vec<u64> = fs::read_dir("/proc/self/fdinfo").unwrap().filter_map(of_descriptor).collect();
+    drop(recorder);
+    verified.sort_unstable();
+    if verified.is_empty() {
+        return eprintln!("skipped: what the verifier looked at: this kernel does not say");
+    }
+    assert!(verified.len() > 10 && verified.iter().all(|of| *of < MOST_VERIFIED), "{verified:?}");
+}
