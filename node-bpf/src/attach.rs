@@ -123,26 +123,6 @@ pub(crate) struct Attached {
     pub(crate) refused: Vec<(String, String)>,
 }
 
-/// So many threads take probes away.
-const DETACHING: usize = 32;
-
-/// Takes probes away. Where each has a link of its own, the kernel ends each only when no CPU can be
-/// in its program any more, after some 10 to 100 ms: several threads wait for that at the same time.
-pub(crate) fn detach(mut links: Vec<Link>) {
-    let each = links.len().div_ceil(DETACHING);
-    if each < 2 {
-        return;
-    }
-    std::thread::scope(|scope| {
-        while !links.is_empty() {
-            let some = links.split_off(links.len().saturating_sub(each));
-            let thread = std::thread::Builder::new().name("capture-detach".to_owned());
-            // Where there can be no thread they end here, with what was to run in it.
-            let _ = thread.spawn_scoped(scope, move || drop(some));
-        }
-    });
-}
-
 /// Attaches to all targets in a file, or to those that can be probed: one that cannot would prevent
 /// the others.
 pub(crate) fn attach(

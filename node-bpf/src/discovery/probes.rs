@@ -45,7 +45,7 @@ impl FileProbes {
 
     /// Takes those away that come and go.
     pub(super) fn go(&mut self) {
-        self.frequent.iter_mut().for_each(|frequent| attach::detach(std::mem::take(&mut frequent.links)));
+        self.frequent.iter_mut().for_each(|frequent| frequent.links.clear());
     }
 
     /// Puts them back.
@@ -56,12 +56,5 @@ impl FileProbes {
             *links = attach::attach(object, attach::CALL, mode, &path, targets)?.links;
         }
         Ok(())
-    }
-}
-
-impl Drop for FileProbes {
-    fn drop(&mut self) {
-        self.go();
-        attach::detach(std::mem::take(&mut self.links));
     }
 }
