@@ -48,6 +48,7 @@ mod ring;
 pub mod rings;
 mod sampling;
 mod self_stats;
+mod serving;
 mod shared;
 mod shedding;
 mod signals;
@@ -80,6 +81,7 @@ pub use record::{
 };
 pub use sampling::{ProcessUse, Sampler, SamplerConfig, Watch};
 pub use self_stats::RecordingCost;
+pub use serving::{OnServer, ServeError, ServeRule, Served, Serving, ServingConfig, ServingStatus};
 pub use shared::{AttachedFile, CaptureStatus};
 pub use shedding::Backlog;
 pub use survey::{LibraryInUse, Survey, survey};
