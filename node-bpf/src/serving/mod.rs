@@ -332,7 +332,7 @@ impl Recorder {
         let Some(server) = self.servers.get_mut(&raw.pid) else {
             return self.lose("process_gone", 1);
         };
-        let line = if raw.protocol == Protocol::Http1 { http::request_line(&raw.head) } else { None };
+        let line = if raw.protocol == Protocol::Http1 { http::request_line(raw.head()) } else { None };
         let route = line.as_ref().filter(|_| self.paths).map(|line| match server.routes.get(&line.route) {
             Some(known) => Arc::clone(known),
             None => {
@@ -364,7 +364,7 @@ impl Recorder {
             sent_tid: raw.first_ns.map(|_| raw.sent_tid),
             status: http::status(&raw.answer).filter(|_| raw.first_ns.is_some() && raw.protocol == Protocol::Http1),
             port: raw.port,
-            peer: raw.peer.clone(),
+            peer: None, // written out where it becomes a row
             connection: raw.connection,
             number: raw.number,
             bytes_in: raw.bytes_in,
@@ -376,7 +376,8 @@ impl Recorder {
             kept: "",
             stands_for: 0,
         };
-        if let Some(kept) = self.sums.add(seen) {
+        if let Some(mut kept) = self.sums.add(seen) {
+            kept.peer = raw.peer.map(|peer| peer.to_string());
             (self.sink)(Record::Request(Box::new(kept)));
         }
     }

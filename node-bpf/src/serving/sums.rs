@@ -68,6 +68,8 @@ struct Service {
     /// Requests of the second before, and of this one.
     before: u64,
     count: u64,
+    /// The request of this second that is the next sample.
+    next_sample: u64,
     slow: u32,
     failed: u32,
     routes: HashMap<Arc<str>, ()>,
@@ -89,6 +91,13 @@ impl Service {
         });
         self.slow_from_ns = at.filter(|_| all >= LEAST_KNOWN).map(|(at, _)| middle(*at));
         (self.before, self.count, self.slow, self.failed) = (self.count, 0, 0, 0);
+        self.next_sample = self.one_in();
+    }
+
+    /// Of so many requests one is a sample: by those of the second before, or by this one's so far
+    /// where these are more, so that the first second of a burst makes no more rows than others.
+    fn one_in(&self) -> u64 {
+        self.before.max(self.count).div_ceil(FEW).max(1)
     }
 
     /// Why a request becomes a row, and how many it stands for; none where it does not.
@@ -108,8 +117,12 @@ impl Service {
             self.slow += 1;
             return (self.slow <= MOST_SLOW).then_some(("slow", 1));
         }
-        let one_in = self.before.div_ceil(FEW).max(1);
-        self.count.is_multiple_of(one_in).then_some(("sample", u32::try_from(one_in).unwrap_or(u32::MAX)))
+        if self.count < self.next_sample {
+            return None;
+        }
+        let one_in = self.one_in();
+        self.next_sample = self.count + one_in;
+        Some(("sample", u32::try_from(one_in).unwrap_or(u32::MAX)))
     }
 }
 
@@ -300,6 +313,15 @@ mod tests {
         }
         assert_eq!((slow, failed), (20 * 20, 20));
         assert!((38_000..=40_000).contains(&stood_for), "{stood_for} for about 39,580");
+    }
+
+    #[test]
+    fn the_first_second_of_a_burst_makes_few_rows_and_they_stand_for_all_of_it() {
+        let mut all = Sums::default();
+        let kept: Vec<RequestSeen> = (0..100_000).filter_map(|_| all.add(request(0, 1_000_000))).collect();
+        assert!(kept.len() < 300, "{} rows", kept.len());
+        let stood_for: u64 = kept.iter().map(|kept| u64::from(kept.stands_for)).sum();
+        assert!((90_000..=110_000).contains(&stood_for), "{stood_for}");
     }
 
     #[test]

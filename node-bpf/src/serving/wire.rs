@@ -1,6 +1,6 @@
 //! The bytes that the programs on requests exchange with us. `bpf/requests.h` defines them.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::bytes::Reader;
 
@@ -86,10 +86,18 @@ pub(super) struct RawRequest {
     pub(super) opaque: bool,
     pub(super) port: Option<u16>,
     /// The client's address; none of Unix sockets.
-    pub(super) peer: Option<String>,
+    pub(super) peer: Option<IpAddr>,
     pub(super) protocol: Protocol,
     pub(super) answer: [u8; 16],
-    pub(super) head: Vec<u8>,
+    head: [u8; 128],
+    head_bytes: usize,
+}
+
+impl RawRequest {
+    /// The first bytes of the request.
+    pub(super) fn head(&self) -> &[u8] {
+        self.head.get(..self.head_bytes).unwrap_or_default()
+    }
 }
 
 /// One record of the ring, or the beginning of a connection's entry. None where it is none.
@@ -107,8 +115,8 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
     let (peer, answer, head): ([u8; 16], [u8; 16], [u8; 128]) = (r.array()?, r.array()?, r.array()?);
     let head_bytes = r.u32()? as usize;
     let peer = match family {
-        2 => Some(Ipv4Addr::new(peer[0], peer[1], peer[2], peer[3]).to_string()),
-        10 => Some(Ipv6Addr::from(peer).to_canonical().to_string()),
+        2 => Some(Ipv4Addr::new(peer[0], peer[1], peer[2], peer[3]).into()),
+        10 => Some(Ipv6Addr::from(peer).to_canonical()),
         _ => None,
     };
     let one_thread = flags & (ONE_THREAD | OTHER_THREAD) == ONE_THREAD;
@@ -139,7 +147,8 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
             _ => Protocol::Other,
         },
         answer,
-        head: head.get(..head_bytes)?.to_vec(),
+        head,
+        head_bytes,
     })
 }
 
@@ -200,8 +209,8 @@ pub(super) mod tests {
         assert_eq!((raw.begin_ns, raw.first_ns, raw.last_ns, raw.gap_ns), (1_000, Some(1_500), 3_000, 700));
         assert_eq!((raw.bytes_in, raw.bytes_out, raw.sends), (90, 4_000, 3));
         assert_eq!((raw.of_thread, raw.ticks, raw.jiffies), (Some((250, 30)), Some(4), 77));
-        assert_eq!((raw.port, raw.peer.as_deref(), raw.protocol), (Some(8000), Some("127.0.0.1"), Protocol::Http1));
-        assert_eq!((raw.head.as_slice(), raw.opaque), (&b"GET / HTTP/1.1\r\n"[..], false));
+        assert_eq!((raw.port, raw.peer, raw.protocol), (Some(8000), Some(Ipv4Addr::LOCALHOST.into()), Protocol::Http1));
+        assert_eq!((raw.head(), raw.opaque), (&b"GET / HTTP/1.1\r\n"[..], false));
         let two = parse(&record(b"", ONE_THREAD | OTHER_THREAD, 1)).unwrap();
         assert_eq!((two.of_thread, two.ticks, two.peer), (None, None, None), "two threads have sent");
         assert_eq!(parse(&record(b"", 0, 2)[..200]), None);
