@@ -6,6 +6,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::jobs::Cgroups;
 use common::{Killed, Lab, can_capture, has, stdout, wait_for};
@@ -48,13 +49,16 @@ fn ask(connection: &mut TcpStream, path: &str) {
     assert!(answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(b"ok"), "{:?}", String::from_utf8_lossy(&answer));
 }
 
+/// Agents, the cgroups of their hosts, and the servers with their ports.
+type Hosts = (Lab, Cgroups, Vec<(Killed, u16)>);
+
 /// Two hosts, each with a server of the service "chat".
-fn hosts(test: &str) -> Option<(Lab, Cgroups, Vec<(Killed, u16)>)> {
+fn hosts(test: &str) -> Option<Hosts> {
     if !can_capture(test) || !has("python3", test) || !has("taskset", test) {
         return None;
     }
     let mut lab = Lab::new();
-    let cgroups = Cgroups::new("tail", &["n1", "n2"]);
+    let cgroups = Cgroups::new(test, &["n1", "n2"]);
     let servers = ["n1", "n2"].map(|host| serve(&cgroups, host)).into();
     for host in ["n1", "n2"] {
         let cgroup = cgroups.path(host).display().to_string();
@@ -84,9 +88,11 @@ fn every_request_of_both_hosts_is_counted_and_the_slowest_slept() {
     };
     for (_, port) in &servers {
         let mut connection = TcpStream::connect(("127.0.0.1", *port)).expect("connected");
+        // What is slow is known from the seconds before.
         for n in 0..500 {
-            let kind = if n % 50 == 49 { "sleep" } else { "0" };
+            let kind = if n >= 250 && n % 25 == 24 { "sleep" } else { "0" };
             ask(&mut connection, &format!("/{kind}/{n}"));
+            std::thread::sleep(Duration::from_millis(8));
         }
     }
     let answer = tail(&lab, 1_000, &[]);
@@ -123,24 +129,24 @@ fn a_program_on_the_servers_core_is_what_the_slowest_waited_for() {
         return;
     };
     let mut connection = TcpStream::connect(("127.0.0.1", servers[0].1)).expect("connected");
-    for n in 0..590 {
-        ask(&mut connection, &format!("/8/{n}"));
+    for n in 0..1_170 {
+        ask(&mut connection, &format!("/4/{n}"));
     }
     let hog =
         Command::new("taskset").args(["-c", "0", "sh", "-c", "while :; do :; done"]).spawn().expect("a hog starts");
     let hog = Killed(hog);
-    for n in 0..10 {
+    for n in 0..30 {
         ask(&mut connection, &format!("/40/{n}"));
     }
     drop(hog);
-    let answer = tail(&lab, 600, &["--service", "chat"]);
+    let answer = tail(&lab, 1_200, &["--service", "chat"]);
     let chat = &answer["services"][0];
     let parts = chat["slowest"]["excess"]["parts"].as_array().expect("what they have more of");
     let of = |kind: &str| -> f64 {
         let of_kind = parts.iter().filter(|more| more["part"]["kind"] == kind);
         of_kind.filter_map(|more| more["share"].as_f64()).sum()
     };
-    // 40 ms of their own work in place of 8, and as much for the other program.
+    // 40 ms of their own work in place of 4, and as much for the other program.
     assert!(of("cpu_taken") > 0.25 && of("on_cpu") > 0.1 && of("asleep") < 0.25, "{chat}");
     assert!(parts.iter().any(|more| more["part"]["of"] == "sh"), "it is not named: {chat}");
 }
