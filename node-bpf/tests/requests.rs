@@ -160,6 +160,9 @@ fn every_request_is_seen_once_with_its_times_and_its_route() {
     wait_for("the last requests", || recorder.rows().iter().filter(|row| row.number == 100).count() == 4);
     let large = vec![b'y'; 300_000];
     let posted = ask(&mut connections[0], "POST /upload", &large);
+    // The client has its answer before the server's call has returned.
+    let uploaded = |row: &RequestSeen| row.of.route.as_deref() == Some("/upload");
+    wait_for("the upload", || recorder.rows().iter().any(uploaded));
     drop(connections);
     let (rows, sums, lost) = recorder.stop();
     assert_eq!(sums.iter().map(|sum| sum.count).sum::<u64>(), 401, "every request, and once");

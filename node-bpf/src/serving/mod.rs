@@ -276,6 +276,8 @@ impl Recorder {
     fn second(&mut self, last: bool) {
         self.clock.refresh();
         self.deliver_quiet(last);
+        // Of a connection that closed meanwhile it is in the ring.
+        self.read();
         let lost = self.programs.as_mut().map(Programs::lost);
         if let Some(lost) = lost {
             self.lose("ringbuf", lost.ring);
