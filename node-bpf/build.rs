@@ -18,6 +18,7 @@ const OBJECTS: &[(&str, &str, &str)] = &[
     ("stub", "stub", "-DRM_BASIC"),
     ("empty", "empty", "-DRM_FULL"),
     ("python", "python", "-DRM_FULL"),
+    ("requests", "requests", "-DRM_FULL"),
 ];
 
 fn main() {

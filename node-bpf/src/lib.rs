@@ -48,6 +48,7 @@ mod ring;
 pub mod rings;
 mod sampling;
 mod self_stats;
+mod serving;
 mod shared;
 mod shedding;
 mod signals;
@@ -76,10 +77,12 @@ pub use procfs::runs;
 pub use python_walks::PythonWalks;
 pub use record::{
     BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,
-    LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, SelfStat, SymbolCall,
+    LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, RequestOf, RequestSeen, RequestSum,
+    SelfStat, SymbolCall,
 };
 pub use sampling::{ProcessUse, Sampler, SamplerConfig, Watch};
 pub use self_stats::RecordingCost;
+pub use serving::{OnServer, ServeError, ServeRule, Served, Serving, ServingConfig, ServingStatus};
 pub use shared::{AttachedFile, CaptureStatus};
 pub use shedding::Backlog;
 pub use survey::{LibraryInUse, Survey, survey};

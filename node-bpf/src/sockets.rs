@@ -54,7 +54,8 @@ impl Sockets {
     }
 }
 
-fn sockets_of(pid: u32) -> Vec<u64> {
+/// The inodes of the sockets that a process has open.
+pub(crate) fn sockets_of(pid: u32) -> Vec<u64> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return vec![];
     };

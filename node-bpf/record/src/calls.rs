@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::host::HostRecord;
+use crate::requests::{RequestSeen, RequestSum};
 
 /// Which library a collective call belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -354,6 +355,10 @@ pub enum Record {
     SymbolCall(SymbolCall),
     /// Calls that were counted.
     CallTally(CallTally),
+    /// A request that a server answered.
+    Request(Box<RequestSeen>),
+    /// The requests of a second.
+    RequestSum(Box<RequestSum>),
     /// Loss.
     Loss(LossCount),
 }

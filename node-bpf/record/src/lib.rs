@@ -13,6 +13,7 @@
 //! - `calls`: calls of libraries, threads off the CPU, processes, losses, and [`Record`], which is
 //!   any of them.
 //! - `host`: signals and samples of the host.
+//! - `requests`: requests that servers answer, and sums of them.
 //! - `walks`: requests to threads for their stacks, and the answers.
 
 mod activity;
@@ -20,6 +21,7 @@ mod calls;
 mod host;
 mod now;
 mod printable;
+mod requests;
 mod steady;
 pub mod tables;
 pub mod units;
@@ -32,6 +34,7 @@ pub use calls::{
 pub use host::{BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
 pub use now::unix_now_ns;
 pub use printable::{printable, printable_lines, steers, text};
+pub use requests::{RequestOf, RequestSeen, RequestSum};
 pub use steady::{
     measured_offset_ns, read_clock_ns, steady_now_ns, steady_shift_now_ns, steady_shift_ns, wall_ahead_ns,
     wall_offset_ns,

@@ -20,6 +20,8 @@ pub const PROCESS_EVENTS: &[&str] = &["process_events"];
 pub const BLOCK: &[&str] = &["block_io"];
 /// Page faults and reclaim.
 pub const MEMORY: &[&str] = &["memory_events"];
+/// Requests that servers answer.
+pub const REQUESTS: &[&str] = &["requests", "request_rollups"];
 /// Ranks that the kernel kills for want of memory.
 pub const OOM: &[&str] = &["memory_events", "process_events"];
 
@@ -38,6 +40,7 @@ pub fn tables_of_probe(probe: &str) -> Option<Vec<&'static str>> {
         "oom_kill" => &[OOM],
         "process_events" => &[PROCESS_EVENTS],
         "calls" => &[COLLECTIVES],
+        "requests" => &[REQUESTS],
         // The name of a call is its library's and its own.
         _ => match probe.split_once(':')?.0 {
             "libnccl" | "libmpi" => &[COLLECTIVES],

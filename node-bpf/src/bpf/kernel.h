@@ -71,7 +71,12 @@ struct mm_flags { unsigned long bits; };
 struct mm_struct___bitmap { struct mm_flags flags; };
 /* with CONFIG_CFS_BANDWIDTH */
 struct cfs_rq { int throttle_count; };
-struct sched_entity { struct cfs_rq *cfs_rq; };
+struct sched_entity {
+  struct cfs_rq *cfs_rq;
+  __u64 sum_exec_runtime;
+};
+/* with CONFIG_SCHED_INFO */
+struct sched_info { unsigned long long run_delay; };
 struct task_struct {
   int pid, tgid;
   char comm[16];
@@ -86,6 +91,7 @@ struct task_struct {
   const struct cred *real_cred;
   struct mm_struct *mm;
   struct sched_entity se;
+  struct sched_info sched_info;
 };
 /* from Linux 6.18 on a throttled task is taken off its run queue by itself */
 struct task_struct___throttled { bool throttled; };
@@ -115,7 +121,11 @@ struct sock_common {
   volatile unsigned char skc_state;
 };
 struct inode { unsigned long i_ino; };
-struct socket { short type; };
+struct sock;
+struct socket {
+  short type;
+  struct sock *sk;
+};
 struct socket_alloc { struct socket socket; struct inode vfs_inode; };
 struct sock {
   struct sock_common __sk_common;

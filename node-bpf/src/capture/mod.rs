@@ -77,6 +77,8 @@ enum Wake {
     Answers,
     Exec(u32),
     Exit(u32),
+    /// A server was found.
+    Serves(u32),
     Stop,
 }
 
@@ -206,6 +208,13 @@ impl Capture {
         let spawned = thread::Builder::new().name(name.to_owned()).spawn(run);
         self.threads.push(spawned.map_err(|source| Error::Os { doing: "starting a capture thread", source })?);
         Ok(())
+    }
+
+    /// Makes capture follow a server that it finds nothing to probe in, as it follows ranks: its time
+    /// off the CPU, requests to disks, faults. What is returned may outlive capture.
+    pub fn follower(&self) -> impl Fn(u32) + Send + use<> {
+        let wake = self.wake.clone();
+        move |pid| drop(wake.send(Wake::Serves(pid))) // the other side ends only with capture
     }
 
     /// Delivers what is in the ring buffer now, from the caller's thread.

@@ -68,6 +68,7 @@ impl Watcher {
                 Ok(Wake::Answers) => self.discovery.take_answers(),
                 Ok(Wake::Exec(pid)) => self.discovery.on_exec(pid),
                 Ok(Wake::Exit(pid)) => self.discovery.on_exit(pid),
+                Ok(Wake::Serves(pid)) => self.discovery.follow_server(pid),
                 Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }

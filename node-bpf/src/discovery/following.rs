@@ -47,6 +47,20 @@ impl Discovery {
         }
     }
 
+    /// Follows a process that serves, whatever it has mapped.
+    pub(crate) fn follow_server(&self, pid: u32) {
+        if !self.wanted(pid) {
+            return;
+        }
+        // Only when it is not there, as above. A process that has ended meanwhile is found by a sweep.
+        let _ = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST);
+        self.keep_of_main_thread(pid);
+        kernel_names::read_ahead();
+        if let Some((process, true)) = self.shared.processes.look(pid) {
+            self.shared.report(&process);
+        }
+    }
+
     /// Whether a process has a library mapped that makes it one to be followed.
     fn uses_library(&self, pid: u32) -> bool {
         let text = procfs::read(pid, "maps").unwrap_or_default();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use certs::NodeName;
-use node_bpf::{Budget, ProbeSpec};
+use node_bpf::{Budget, ProbeSpec, ServingConfig};
 use store::StoreConfig;
 
 use super::access::SocketAccess;
@@ -104,6 +104,8 @@ pub enum CaptureChoice {
         rings: Option<PathBuf>,
         /// What recording calls may take; none: each is recorded.
         budget: Option<Budget>,
+        /// Whose requests are recorded; none: nobody's. (Its cgroup is the one above.)
+        serving: Option<ServingConfig>,
     },
     /// Do not record.
     Off,

@@ -10,7 +10,7 @@ use model::wire::OpenCall;
 use node_bpf::rings::Rings;
 use node_bpf::{
     AfterRead, Backlog, CLASSES, Capture, CaptureConfig, ClassState, ClassStatus, ProcessSeen, Record, RecordingCost,
-    Sampler, SamplerConfig, SelfStat, Watch,
+    Sampler, SamplerConfig, SelfStat, Serving, ServingConfig, ServingStatus, Watch,
 };
 use parking_lot::Mutex;
 use store::{Ingest, Source};
@@ -65,6 +65,8 @@ pub struct Recording {
     reported: Mutex<Option<(Ingest, usize)>>,
     /// Whether NCCL's RAS of its ranks is asked in a hang.
     asks_nccl: bool,
+    /// Requests that servers answer, and how many of its problems were reported.
+    serving: Mutex<Option<(Serving, usize)>>,
 }
 
 impl Recording {
@@ -81,6 +83,7 @@ impl Recording {
             devices: Arc::default(),
             reported: Mutex::default(),
             asks_nccl: false,
+            serving: Mutex::default(),
         }
     }
 
@@ -92,7 +95,7 @@ impl Recording {
     /// function or point that cannot be probed.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
         let not = |state: String| Self { state, asks_nccl: config.asks_nccl, ..Self::off() };
-        let CaptureChoice::Auto { cgroup, probes, job, rings, budget } = &config.capture else {
+        let CaptureChoice::Auto { cgroup, probes, job, rings, budget, serving } = &config.capture else {
             return Ok(not("off".into()));
         };
         if let Some(why) = unwritable {
@@ -110,6 +113,7 @@ impl Recording {
         let sampler = sample(ingest.clone(), backlog.clone())
             .inspect_err(|error| tracing::warn!("the host is not sampled: {error}"))
             .ok();
+        let serving = serving.clone().map(|serving| ServingConfig { cgroup: cgroup.clone(), ..serving });
         let (cgroup, probes, budget) = (cgroup.clone(), probes.clone(), *budget);
         let committing = ingest.clone();
         let after_read = AfterRead::new(move || committing.batch_is_over());
@@ -132,6 +136,13 @@ impl Recording {
             _ => None,
         };
         store.not_recorded(gaps(&started, rings.is_some()));
+        let serving = match (&started, serving) {
+            (Ok(capture), Some(serving)) => {
+                let requests = sink(ingest.clone(), &seen, &feed, scope.as_ref());
+                serves(serving, requests, capture, &ingest)
+            }
+            _ => None,
+        };
         if started.is_ok() || rings.is_some() {
             store.recording_began(record::unix_now_ns());
         }
@@ -149,7 +160,8 @@ impl Recording {
                 feed.sees_off_cpu(!capture.status().classes.iter().any(|class| named(class) && off(class)));
                 let rings = Mutex::new(rings);
                 let running = Mutex::new(Some(capture));
-                Self { running, rings, ranks: seen, feed, scope, devices, reported, ..not("on".into()) }
+                let serving = Mutex::new(serving.map(|serving| (serving, 0)));
+                Self { running, rings, ranks: seen, feed, scope, devices, reported, serving, ..not("on".into()) }
             }
             // what was asked for by name is not left out silently
             Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
@@ -175,6 +187,17 @@ impl Recording {
             ingest.also_not_recorded(vec!["collectives", "call_rollups"], problem);
             *count += 1;
         }
+        let mut serving = self.serving.lock();
+        let Some((serving, count)) = serving.as_mut() else { return };
+        for problem in serving.status().problems.into_iter().skip(*count) {
+            ingest.also_not_recorded(record::tables::REQUESTS.to_vec(), problem);
+            *count += 1;
+        }
+    }
+
+    /// Whose requests are recorded here; none where it was not asked for or cannot be.
+    pub fn serving(&self) -> Option<ServingStatus> {
+        self.serving.lock().as_ref().map(|(serving, _)| serving.status())
     }
 
     /// What eBPF records here, and how; none where it does not.
@@ -297,12 +320,29 @@ impl Recording {
 
     /// Detaches every probe. What was recorded stays.
     pub fn stop(&self) {
+        drop(self.serving.lock().take());
         drop(self.sampler.lock().take());
         drop(self.rings.lock().take());
         if let Some(capture) = self.running.lock().take() {
             capture.stop();
         }
     }
+}
+
+/// Records requests; none, and what is said of it in answers, where that cannot be.
+fn serves(
+    config: ServingConfig,
+    sink: Box<dyn FnMut(Record) + Send>,
+    capture: &Capture,
+    ingest: &Ingest,
+) -> Option<Serving> {
+    let started = Serving::start(config, sink, Box::new(capture.follower()));
+    started
+        .inspect_err(|error| {
+            tracing::warn!("requests are not recorded: {error}");
+            ingest.also_not_recorded(record::tables::REQUESTS.to_vec(), format!("no request is {NOT_RECORDED}{error}"));
+        })
+        .ok()
 }
 
 /// Whether `viewer` may see this process; without a viewer, every process.

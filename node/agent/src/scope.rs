@@ -56,6 +56,8 @@ impl Scope {
             Record::CudaCall(call) => call.pid,
             Record::SymbolCall(call) => call.pid,
             Record::CallTally(tally) => tally.pid,
+            Record::Request(request) => request.of.pid,
+            Record::RequestSum(sum) => sum.of.pid,
             Record::Host(HostRecord::Block(request)) => request.pid,
             Record::Host(HostRecord::Memory(event)) => event.pid,
             Record::Host(HostRecord::Life(event)) => event.pid,

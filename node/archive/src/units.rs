@@ -10,7 +10,7 @@ pub(crate) fn unit(column: &str) -> Option<&'static str> {
         _ if column.ends_with("_ns") => "ns",
         _ if column.ends_with("_us") => "us",
         _ if column.ends_with("_ms") => "ms",
-        _ if column.ends_with("_bytes") || column == "bytes" => "B",
+        _ if column.ends_with("_bytes") || ["bytes", "bytes_in", "bytes_out"].contains(&column) => "B",
         _ if column.ends_with("_kib") => "KiB",
         _ if column.ends_with("_mhz") => "MHz",
         _ if column.ends_with("_mw") => "mW",
@@ -18,7 +18,7 @@ pub(crate) fn unit(column: &str) -> Option<&'static str> {
         _ if column.ends_with("_pct") => "%",
         _ if column.ends_with("_ppb") => "parts in a billion",
         "cost_gpu_s" => "GPU-seconds",
-        "comm_hash" | "cgroup_id" | "stream" => "bit pattern of an unsigned 64-bit number",
+        "comm_hash" | "cgroup_id" | "stream" | "connection" => "bit pattern of an unsigned 64-bit number",
         _ => return None,
     })
 }

@@ -6,7 +6,8 @@
 //! `serve` and `mcp`; they take questions from here.
 //!
 //! - [`query`], [`shell`], [`saved`], [`schema`]: SQL; [`stragglers`], [`explain`], [`stacks`],
-//!   `recorded`: verdicts; [`cost`], [`jobs`], [`compare`]: over many verdicts; [`top`],
+//!   `recorded`: verdicts; [`cost`], [`jobs`], [`compare`]: over many verdicts;
+//!   [`tail`]: requests that servers answer; [`top`],
 //!   [`report`], [`perfetto`]: pictures; [`nodes`], [`doctor`], [`mark`]: the mesh; [`runbook`]:
 //!   what to do.
 //! - [`args`]: their flags; [`rates`], `waits`: prices and waiting, for several of them;
@@ -33,5 +34,6 @@ pub mod shell;
 pub mod slurm_command;
 pub mod stacks;
 pub mod stragglers;
+pub mod tail;
 pub mod top;
 mod waits;

@@ -10,7 +10,7 @@ use query_planner::Plan;
 use crate::admission::Requester;
 
 /// Columns that show other users' processes: table or view, column (`*`: all of them).
-const HIDDEN: [(&str, &str); 18] = [
+const HIDDEN: [(&str, &str); 23] = [
     ("processes", "exe"),
     ("processes", "comm"),
     ("processes", "container_id"),
@@ -24,6 +24,11 @@ const HIDDEN: [(&str, &str); 18] = [
     ("events", "comm"),
     ("events", "details"),
     ("block_io", "comm"),
+    ("requests", "route"),
+    ("requests", "peer"),
+    ("requests", "tenant"),
+    ("request_rollups", "route"),
+    ("request_rollups", "tenant"),
     ("annotations", "uid"),
     ("stacks", "*"),
     ("audit", "*"),

@@ -111,6 +111,17 @@ pub(super) struct UpArgs {
     /// Record each passing of a USDT point, too (repeatable)
     #[arg(long, value_name = "LIB:PROVIDER:NAME")]
     pub(super) usdt: Vec<String>,
+    /// Record the requests that these processes answer (repeatable): those of the executable, of the
+    /// systemd unit, or that listen on the TCP port. Model servers are found without it, and their
+    /// HTTP/1.x requests recorded (docs/serving.md)
+    #[arg(long, value_name = "NAME=exe:GLOB|port:N|unit:UNIT")]
+    pub(super) serve: Vec<String>,
+    /// Record no requests but those of --serve
+    #[arg(long)]
+    pub(super) no_detect: bool,
+    /// Record no paths of requests, not even with their numbers and names of things left out
+    #[arg(long)]
+    pub(super) no_paths: bool,
     /// Write each hour that is over as Parquet into this directory, or s3://BUCKET/PREFIX: history
     /// for any engine (docs/history.md)
     #[arg(long, value_name = "DIR|URL", conflicts_with = "serve_db")]

@@ -54,6 +54,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 6] = [
     (
         "Explain",
         &[
+            ("tail", "which requests to servers are slow, where, and why"),
             ("stacks", "where ranks are: their call stacks, in classes"),
             ("compare", "two spans, or two sets of stores: what changed"),
             ("cost", "what waiting for late ranks cost"),

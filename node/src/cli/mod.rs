@@ -36,7 +36,7 @@ use connector::LocalConnector;
 use front::args::{ExportArgs, NodesArgs, QueryArgs, SchemaArgs, ShellArgs, StacksArgs, StragglersArgs};
 use front::{
     compare, cost, doctor, explain, jobs, mark, nodes, query, report, runbook, saved, schema, shell, stacks,
-    stragglers, top,
+    stragglers, tail, top,
 };
 
 /// Which rank holds the job up, and why: ask any host.
@@ -64,6 +64,8 @@ enum Command {
     Stragglers(StragglersArgs),
     /// Watch a job live on the terminal: verdict, ranks, heat map; also of the past, and of stores
     Top(top::TopArgs),
+    /// Say how long servers' requests take, and what makes the slowest 1 % slow
+    Tail(tail::TailArgs),
     /// Explain a verdict: where, how, since when, what was ruled out, what it costs, what to do
     Explain(explain::ExplainArgs),
     /// Show where ranks are: their call stacks, in classes
@@ -150,6 +152,7 @@ pub fn run() -> ExitCode {
         Command::Schema(args) => schema::run(&args),
         Command::Stragglers(args) => stragglers::run(args, &connector),
         Command::Top(args) => top::run(args, &connector),
+        Command::Tail(args) => tail::run(args, &connector),
         Command::Explain(args) => explain::run(args, &connector),
         Command::Stacks(args) => stacks::run(args, &connector),
         #[cfg(feature = "mcp")]

@@ -12,6 +12,7 @@ use agent::scope::{JobScope, job_cgroup};
 use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, config};
 use anyhow::{Context, bail};
 use gossip::MemberState;
+use node_bpf::ServingConfig;
 use store::StoreConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -92,6 +93,7 @@ fn configure(run_dir: &RunDir, charter: &Charter, node: &str) -> anyhow::Result<
                 job: Some(JobScope { ids, node: node.to_owned() }),
                 rings: Some(run_dir::ring_dir(Some(&charter.job.run_name()))),
                 budget: None,
+                serving: Some(ServingConfig::default()),
             }
         } else {
             CaptureChoice::Off

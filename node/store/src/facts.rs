@@ -72,6 +72,7 @@ fn is_raw(table: &str) -> bool {
         table,
         "processes"
             | "call_rollups"
+            | "request_rollups"
             | "capture_loss"
             | "findings"
             | "self_stats"

@@ -219,7 +219,7 @@ fn is_readable(context: &AuthContext<'_>, store: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use record::{HostRecord, ProcessEvent, ProcessSeen, Record};
+    use record::{HostRecord, ProcessEvent, ProcessSeen, Record, RequestOf, RequestSeen, RequestSum};
 
     use super::super::testing::{PATIENCE, T0, collective, connect, int, offcpu};
     use super::super::{Store, StoreConfig};
@@ -238,6 +238,57 @@ mod tests {
             comm: "rank".into(),
             ..ProcessSeen::default()
         })
+    }
+
+    /// A request to a server, and the sum of its second.
+    fn request(pid: u32, ts_ns: i64) -> [Record; 2] {
+        let of = RequestOf {
+            pid,
+            service: "chat".into(),
+            tenant: "job:7".into(),
+            protocol: "http/1",
+            method: Some("GET"),
+            route: Some("/secret".into()),
+            cgroup_id: 1,
+        };
+        let seen = RequestSeen {
+            ts_ns,
+            duration_ns: Some(1_000),
+            first_byte_ns: Some(900),
+            queued_ns: None,
+            of: of.clone(),
+            tid: pid,
+            sent_tid: Some(pid),
+            status: Some(200),
+            port: Some(80),
+            peer: Some("10.0.0.1".to_owned()),
+            connection: 1,
+            number: 1,
+            bytes_in: 1,
+            bytes_out: 1,
+            sends: 1,
+            gap_ns: None,
+            cpu_ns: Some(1),
+            run_delay_ns: Some(0),
+            kept: "all",
+            stands_for: 1,
+        };
+        let sum = RequestSum {
+            ts_ns: ts_ns / 1_000_000_000 * 1_000_000_000,
+            of,
+            count: 1,
+            errors: 0,
+            unanswered: 0,
+            sum_ns: 1_000,
+            min_ns: 1_000,
+            max_ns: 1_000,
+            queued_ns: 0,
+            bytes_in: 1,
+            bytes_out: 1,
+            durations: vec![(1_000, 1)],
+            first_bytes: vec![(900, 1)],
+        };
+        [Record::Request(Box::new(seen)), Record::RequestSum(Box::new(sum))]
     }
 
     /// Pid 100 is Ada's for a second, then Bob's; 9 is Bob's; 8 Ada's.
@@ -260,6 +311,9 @@ mod tests {
         }
         ingest.record(offcpu(T0 + 5, 10)); // Ada's, pushed off by Bob's 9
         ingest.record(offcpu(later + 5, 10)); // Bob's
+        for pid in [8, 9, 77] {
+            request(pid, T0 + 5).into_iter().for_each(|record| ingest.record(record)); // Ada's, Bob's, nobody's
+        }
         store.flush(PATIENCE).unwrap();
         let plain = connect(store.path());
         for job in ["7", "8", "9"] {
@@ -292,6 +346,8 @@ mod tests {
             ("SELECT count(DISTINCT id) FROM events WHERE id LIKE 'collectives:%'", hers),
             ("SELECT count(*) FROM offcpu", 1),
             ("SELECT count(*) FROM processes", 3),
+            ("SELECT count(*) FROM requests WHERE pid = 8 OR route = '/secret'", 1),
+            ("SELECT ifnull(sum(count), 0) FROM request_rollups WHERE sketch IS NOT NULL", 1),
             ("SELECT count(*) FROM findings", 1),
             ("SELECT count(*) FROM audit", 0),
             ("SELECT count(*) FROM collectives c JOIN processes p ON p.pid = c.pid AND p.start_ns <= c.ts_ns", hers),

@@ -41,7 +41,7 @@ pub(crate) struct Limits {
 /// How much longer than raw rows a table's rows are kept, as a factor on age.
 fn patience(table: &str) -> i64 {
     match table {
-        "call_rollups" => 4,
+        "call_rollups" | "request_rollups" => 4,
         "processes" | "findings" | "audit" | "annotations" | "stacks" => 8,
         _ => 1,
     }

@@ -95,6 +95,11 @@ impl Counts {
         self.put(bucket, count);
     }
 
+    /// As it is stored, with the least and the greatest of the durations.
+    pub(crate) fn stored(&self, range: (u64, u64)) -> Vec<u8> {
+        stored(range, self.zeros, &self.buckets)
+    }
+
     fn put(&mut self, bucket: u16, count: u64) {
         match self.buckets.binary_search_by_key(&bucket, |(bucket, _)| *bucket) {
             Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(count),
@@ -416,7 +421,7 @@ impl RollupWriter {
 /// In the order of the schema.
 fn push(key: &RollupKey, sum: &Sum, columns: &mut RowColumns) {
     let range = (sum.min_ns.max(0).cast_unsigned(), sum.max_ns.max(0).cast_unsigned());
-    let sketch = sum.sketch.as_ref().map(|counts| stored(range, counts.zeros, &counts.buckets));
+    let sketch = sum.sketch.as_ref().map(|counts| counts.stored(range));
     columns
         .integer(key.bucket_ns)
         .text(&*key.source)

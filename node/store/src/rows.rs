@@ -3,6 +3,7 @@
 //! (`ingest`) nor the rollups' arithmetic (`rollups`).
 
 mod host;
+mod requests;
 
 use record::{BlockIo, CallTally, Collective, CudaCall, HostRecord, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall};
 use rusqlite::{Connection, OptionalExtension, Statement, params};
@@ -173,10 +174,12 @@ pub(crate) enum Kind {
     Annotation,
     Stack,
     Clock,
+    Request,
+    RequestSum,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Collective,
         Self::OffCpu,
         Self::Net,
@@ -196,6 +199,8 @@ impl Kind {
         Self::Annotation,
         Self::Stack,
         Self::Clock,
+        Self::Request,
+        Self::RequestSum,
     ];
 
     /// The table its rows go to; also the probe name under which their loss is counted.
@@ -220,6 +225,8 @@ impl Kind {
             Self::Annotation => "annotations",
             Self::Stack => "stacks",
             Self::Clock => "clock_offsets",
+            Self::Request => "requests",
+            Self::RequestSum => "request_rollups",
         }
     }
 }
@@ -236,6 +243,8 @@ impl Item {
             Self::Record(Record::CudaCall(_)) => Kind::CudaCall,
             Self::Record(Record::CallTally(_)) => Kind::CallTally,
             Self::Record(Record::SymbolCall(_)) => Kind::SymbolCall,
+            Self::Record(Record::Request(_)) => Kind::Request,
+            Self::Record(Record::RequestSum(_)) => Kind::RequestSum,
             Self::Record(Record::Loss(_)) => return None,
             Self::Finding(_) => Kind::Finding,
             Self::Audit(_) => Kind::Audit,
@@ -430,6 +439,8 @@ pub(crate) fn time_of(record: &Record) -> i64 {
         Record::Net(n) => n.ts_ns,
         Record::CudaCall(c) => c.ts_ns,
         Record::SymbolCall(c) => c.ts_ns,
+        Record::Request(r) => r.ts_ns,
+        Record::RequestSum(s) => s.ts_ns,
         Record::Host(HostRecord::Block(b)) => b.ts_ns,
         _ => 0,
     }
@@ -450,6 +461,8 @@ pub(crate) fn push(record: &Record, rows: &mut RowColumns, rollups: &mut Rollups
         {
             block(b, rows);
         }
+        Record::Request(r) => return requests::request(r, rows),
+        Record::RequestSum(s) => return requests::request_sum(s, rows),
         _ => return false,
     }
     true

@@ -42,6 +42,8 @@ pub const TIMED_TABLES: &[(&str, &str)] = &[
     ("self_stats", "ts_ns"),
     ("processes", "seen_ns"),
     ("call_rollups", "bucket_ns"),
+    ("requests", "ts_ns"),
+    ("request_rollups", "bucket_ns"),
     ("capture_loss", "ts_ns"),
     ("findings", "ts_ns"),
     ("audit", "ts_ns"),
@@ -61,6 +63,11 @@ pub(crate) const CHOSEN_TABLES: &[(&str, &str)] = &[
          cuda_driver, hip)",
     ),
     ("symbol_calls", "where calls were too many, the slowest only; call_rollups counts every call (source symbol)"),
+    (
+        "requests",
+        "of more than 20 a second in a service the slow and the failed ones and a sample (kept, stands_for); \
+         request_rollups counts every request",
+    ),
 ];
 
 /// Tables that are equal on every node.
@@ -99,6 +106,10 @@ const LADDER: &[Step] = &[
         columnar::add_column(tx, "collectives", "site TEXT")
     },
     |tx| columnar::add_column(tx, "collectives", "comm_seq INTEGER"),
+    |tx| {
+        tx.execute_batch(include_str!("schema_v13.sql"))?;
+        columnar::make_new_columnar(tx, &["requests", "request_rollups"])
+    },
 ];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its

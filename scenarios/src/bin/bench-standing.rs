@@ -275,6 +275,7 @@ async fn start(dir: &Path, cgroups: &Cgroups) -> anyhow::Result<Vec<Agent>> {
                 job: None,
                 rings: None,
                 budget: None,
+                serving: None,
             },
             ..AgentConfig::new(
                 name.parse()?,

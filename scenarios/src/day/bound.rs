@@ -12,6 +12,8 @@ const TIMED: &[(&str, &str)] = &[
     ("net_events", "ts_ns"),
     ("cuda_calls", "ts_ns"),
     ("symbol_calls", "ts_ns"),
+    ("requests", "ts_ns"),
+    ("request_rollups", "bucket_ns"),
     ("block_io", "ts_ns"),
     ("memory_events", "ts_ns"),
     ("process_events", "ts_ns"),

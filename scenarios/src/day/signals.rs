@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use node_bpf::{
     BlockIo, CallTally, FabricCounter, GpuSample, HostRecord, HostSample, LossCount, MemoryEvent, NetEvent,
-    ProcessEvent, Record, SelfStat, SymbolCall,
+    ProcessEvent, Record, RequestOf, RequestSeen, RequestSum, SelfStat, SymbolCall,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -147,6 +147,61 @@ fn counters(day: &Day, burst: u64, ts_ns: i64, rng: &mut StdRng, made: &mut Vec<
     }
 }
 
+/// A request to a server of models that a rank's process is, too, and the sum of its second.
+fn request(ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
+    let (pid, _) = process(rng);
+    let duration_ns = rng.random_range(1_000_000..900_000_000_i64);
+    let answered = rng.random_bool(0.95);
+    let of = RequestOf {
+        pid,
+        service: ["chat", "embed"][rng.random_range(0..2)].into(),
+        tenant: "job:train-7".into(),
+        protocol: "http/1",
+        method: Some("POST"),
+        route: rng.random_bool(0.9).then(|| "/v1/completions".into()),
+        cgroup_id: 0x100 + 4000,
+    };
+    made.push(Made::Record(Record::Request(Box::new(RequestSeen {
+        ts_ns,
+        duration_ns: answered.then_some(duration_ns),
+        first_byte_ns: answered.then_some(duration_ns / 3),
+        queued_ns: Some(4_000_000 * rng.random_range(0..3)),
+        of: of.clone(),
+        tid: pid,
+        sent_tid: answered.then_some(pid),
+        status: answered.then_some(200),
+        port: Some(8000),
+        peer: Some("10.0.9.1".to_owned()),
+        connection: rng.random_range(1..9_000),
+        number: rng.random_range(1..50),
+        bytes_in: 900,
+        bytes_out: 12_000,
+        sends: 40,
+        gap_ns: answered.then_some(duration_ns / 20),
+        cpu_ns: answered.then_some(duration_ns / 4),
+        run_delay_ns: answered.then_some(duration_ns / 50),
+        kept: "all",
+        stands_for: 1,
+    }))));
+    let count = u64::from(answered);
+    let ns = if answered { duration_ns.unsigned_abs() } else { 0 };
+    made.push(Made::Record(Record::RequestSum(Box::new(RequestSum {
+        ts_ns: ts_ns / 1_000_000_000 * 1_000_000_000,
+        of,
+        count: 1,
+        errors: 1 - count,
+        unanswered: 1 - count,
+        sum_ns: ns,
+        min_ns: ns,
+        max_ns: ns,
+        queued_ns: 0,
+        bytes_in: 900,
+        bytes_out: 12_000,
+        durations: if answered { vec![(ns, 1)] } else { vec![] },
+        first_bytes: if answered { vec![(ns / 3, 1)] } else { vec![] },
+    }))));
+}
+
 /// What happens now and then in a step: requests, faults, retransmissions, children, probed
 /// functions.
 fn rare(day: &Day, ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
@@ -182,6 +237,10 @@ fn rare(day: &Day, ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
             ret: rng.random_bool(0.5).then(|| rng.random_range(0..100)),
             cgroup_id,
         })));
+    }
+    if rng.random_bool(0.05) {
+        let ts_ns = at(rng);
+        request(ts_ns, rng, made);
     }
     if rng.random_bool(0.03) {
         let (pid, rank) = process(rng);

@@ -11,7 +11,7 @@ use agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig, bootstrap};
 use anyhow::{Context, bail};
 use ask::{Exit, UsageError, paths};
 use certs::NodeName;
-use node_bpf::ProbeSpec;
+use node_bpf::{ProbeSpec, ServeRule, ServingConfig};
 use store::StoreConfig;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -242,6 +242,13 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
     if !probes.is_empty() && args.capture == CaptureMode::Off {
         return Err(UsageError("--probe and --usdt record: they do not go with --capture off".into()).into());
     }
+    let mut rules = vec![];
+    for typed in &args.serve {
+        rules.push(ServeRule::parse(typed).map_err(|error| UsageError(format!("--serve {error}")))?);
+    }
+    if !rules.is_empty() && args.capture == CaptureMode::Off {
+        return Err(UsageError("--serve records: it does not go with --capture off".into()).into());
+    }
     let source = match args.serve_db {
         Some(path) => SourceConfig::Served { path, replicated: args.replicated },
         None => {
@@ -281,6 +288,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
                 job: None,
                 rings: Some(run_dir::ring_dir(None)),
                 budget: args.budget.0,
+                serving: Some(ServingConfig { rules, detect: !args.no_detect, paths: !args.no_paths, cgroup: None }),
             },
             CaptureMode::Off => CaptureChoice::Off,
         },

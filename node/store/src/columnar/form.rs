@@ -16,7 +16,13 @@ pub(crate) const COLUMNAR: &[(&str, &str)] = &[
     ("symbol_calls", "ts_ns"),
     ("block_io", "ts_ns"),
     ("call_rollups", "bucket_ns"),
+    ("requests", "ts_ns"),
+    ("request_rollups", "bucket_ns"),
 ];
+
+/// Those that version 5 made columnar.
+const FREQUENT_OF_VERSION_5: &[&str] =
+    &["offcpu", "net_events", "cuda_calls", "symbol_calls", "block_io", "call_rollups"];
 
 /// The tables of the file that hold segments: no tables to ask for.
 pub const OWN_TABLES: &[&str] = &["segments", "segment_columns"];
@@ -44,10 +50,16 @@ pub(crate) fn make_frequent_columnar(tx: &Transaction<'_>) -> rusqlite::Result<(
     if is_plain(tx)? {
         return Ok(());
     }
-    COLUMNAR
-        .iter()
-        .filter(|(table, _)| *table != "collectives")
-        .try_for_each(|(table, time)| move_rows(tx, table, time, MOST_ROWS))
+    FREQUENT_OF_VERSION_5.iter().try_for_each(|table| move_rows(tx, table, time_of(table), MOST_ROWS))
+}
+
+/// Make new, empty tables columnar. (In a store of plain form they become so as a whole,
+/// afterwards.)
+pub(crate) fn make_new_columnar(tx: &Transaction<'_>, tables: &[&str]) -> rusqlite::Result<()> {
+    if is_plain(tx)? {
+        return Ok(());
+    }
+    tables.iter().try_for_each(|table| move_rows(tx, table, time_of(table), MOST_ROWS))
 }
 
 /// Version 7: a call in which its process ended has neither a duration nor a return code. Segments

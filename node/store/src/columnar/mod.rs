@@ -33,7 +33,7 @@ pub use encode::values_read;
 pub use form::OWN_TABLES;
 pub(crate) use form::{
     COLUMNAR, add_column, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
-    make_frequent_columnar, make_plain,
+    make_frequent_columnar, make_new_columnar, make_plain,
 };
 pub use scan::{ColumnExecutor, understands};
 pub(crate) use segment::{

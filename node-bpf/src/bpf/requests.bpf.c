@@ -1,0 +1,354 @@
+/* Requests that servers answer, seen at their sockets: what is received after an answer begins a request, what is sent after
+ * that is its answer. An object apart from capture's, loaded while a followed process listens. Its programs are at tracepoints
+ * (Linux 6.3), and return at once where the process is not followed. Only sockets that were accepted count. */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "requests.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define SOCK_STREAM 1
+#define AF_UNIX 1
+#define AF_INET 2
+#define AF_INET6 10
+#define TCP_SYN_SENT 2
+#define TCP_FIN_WAIT1 4
+#define TCP_CLOSE 7
+#define TCP_LAST_ACK 9
+#define TCP_LISTEN 10
+#define MSG_PEEK 2
+#define MSG_ERRQUEUE 0x2000
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct unix_address { int len; };
+struct unix_sock { struct unix_address *addr; };
+struct icsk_ack_times { __u32 lrcvtime; };
+struct inet_connection_sock { struct icsk_ack_times icsk_ack; };
+
+#pragma clang attribute pop
+
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 1024);
+  __type(key, __u32);
+  __type(value, struct rm_server);
+} servers SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 16384);
+  __type(key, __u64); /* cookie of the socket: no other has it as long as the kernel runs */
+  __type(value, struct rm_connection);
+} connections SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_RINGBUF);
+  __uint(max_entries, 4 << 20);
+} requests SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, RM_REQUEST_LOSSES);
+  __type(key, __u32);
+  __type(value, __u64);
+} request_losses SEC(".maps");
+
+static const struct rm_connection new_connection;
+
+static __always_inline void lost(__u32 place) {
+  __u64 *count = bpf_map_lookup_elem(&request_losses, &place);
+  if (count) __sync_fetch_and_add(count, 1);
+}
+
+static __always_inline struct rm_server *server_of_this(void) {
+  __u32 pid = bpf_get_current_pid_tgid() >> 32;
+  return bpf_map_lookup_elem(&servers, &pid);
+}
+
+/* What a thread passed to the system call that it is in: where its bytes lie. */
+enum rm_bytes_at { RM_BYTES_UNKNOWN, RM_BYTES_DIRECT, RM_BYTES_VECTOR, RM_BYTES_MESSAGE };
+
+#if defined(__TARGET_ARCH_x86)
+static __always_inline __u32 bytes_at(struct pt_regs *regs, __u64 *second) {
+  *second = regs->si;
+  switch (regs->orig_ax) {
+  case 0: case 1: case 44: case 45: return RM_BYTES_DIRECT; /* read, write, sendto, recvfrom */
+  case 19: case 20: return RM_BYTES_VECTOR;                 /* readv, writev */
+  case 46: case 47: return RM_BYTES_MESSAGE;                /* sendmsg, recvmsg */
+  }
+  return RM_BYTES_UNKNOWN;
+}
+#else
+struct pt_regs___all {
+  __u64 regs[31];
+  int syscallno;
+} __attribute__((preserve_access_index));
+static __always_inline __u32 bytes_at(struct pt_regs *regs, __u64 *second) {
+  struct pt_regs___all *all = (void *)regs;
+  *second = BPF_CORE_READ(all, regs[1]);
+  switch (BPF_CORE_READ(all, syscallno)) {
+  case 63: case 64: case 206: case 207: return RM_BYTES_DIRECT;
+  case 65: case 66: return RM_BYTES_VECTOR;
+  case 211: case 212: return RM_BYTES_MESSAGE;
+  }
+  return RM_BYTES_UNKNOWN;
+}
+#endif
+
+#define MESSAGE_VECTOR_AT 16 /* of msg_iov in struct user_msghdr */
+
+/* The address of the first byte that was received or sent; 0: not known (sendfile, io_uring). */
+static __always_inline __u64 buffer_of_this(void) {
+  struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+  __u64 at = 0, first = 0;
+  __u32 how = bytes_at(regs, &at);
+  if (how == RM_BYTES_UNKNOWN || how == RM_BYTES_DIRECT) return how == RM_BYTES_DIRECT ? at : 0;
+  if (how == RM_BYTES_MESSAGE && bpf_probe_read_user(&at, sizeof at, (void *)(at + MESSAGE_VECTOR_AT))) return 0;
+  return bpf_probe_read_user(&first, sizeof first, (void *)at) ? 0 : first;
+}
+
+static __always_inline bool is_stream(struct sock *sk) { return BPF_CORE_READ(sk, sk_socket, type) == SOCK_STREAM; }
+
+/* Whether the socket was made by accepting: it has the port, or the name, of one that listens. */
+static __always_inline bool was_accepted(const struct rm_server *server, struct sock *sk) {
+  __u16 family = BPF_CORE_READ(sk, __sk_common.skc_family);
+  if (family == AF_UNIX) {
+    struct unix_sock *of_unix = (void *)sk;
+    return (server->flags & RM_SERVER_UNIX) && BPF_CORE_READ(of_unix, addr) != 0;
+  }
+  if (family != AF_INET && family != AF_INET6) return false;
+  __u16 port = BPF_CORE_READ(sk, __sk_common.skc_num);
+  for (int i = 0; i < RM_SERVER_PORTS; i++)
+    if (i < server->count && server->ports[i] == port) return true;
+  return server->flags & RM_SERVER_ALL_PORTS;
+}
+
+static __always_inline void emit(struct rm_connection *connection) {
+  struct rm_request *out = bpf_ringbuf_reserve(&requests, sizeof *out, 0);
+  if (!out) {
+    lost(RM_REQUEST_LOST_RING);
+    return;
+  }
+  __builtin_memcpy(out, &connection->request, sizeof *out);
+  /* The reader looks every now and then anyway. */
+  bool much = bpf_ringbuf_query(&requests, BPF_RB_AVAIL_DATA) > (1 << 20);
+  bpf_ringbuf_submit(out, much ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+}
+
+/* What is known of a connection that is first seen now. */
+static __always_inline struct rm_connection *opened(struct sock *sk, __u64 key, __u64 now) {
+  if (bpf_map_update_elem(&connections, &key, &new_connection, BPF_ANY)) {
+    lost(RM_REQUEST_LOST_MAP);
+    return 0;
+  }
+  struct rm_connection *made = bpf_map_lookup_elem(&connections, &key);
+  if (!made) return 0;
+  struct rm_request *request = &made->request;
+  request->connection = key;
+  request->opened_ns = now;
+  request->family = BPF_CORE_READ(sk, __sk_common.skc_family);
+  if (request->family == AF_UNIX) return made;
+  request->port = BPF_CORE_READ(sk, __sk_common.skc_num);
+  request->peer_port = __builtin_bswap16(BPF_CORE_READ(sk, __sk_common.skc_dport));
+  if (request->family == AF_INET6) {
+    struct sock___v6 *v6 = (void *)sk;
+    BPF_CORE_READ_INTO(&request->peer, v6, __sk_common.skc_v6_daddr);
+  } else {
+    __u32 peer = BPF_CORE_READ(sk, __sk_common.skc_daddr);
+    __builtin_memcpy(request->peer, &peer, sizeof peer);
+  }
+  return made;
+}
+
+#define FOUR(a, b, c, d) ((__u32)(a) | (__u32)(b) << 8 | (__u32)(c) << 16 | (__u32)(d) << 24)
+
+/* What a connection speaks, by the first bytes of a request. */
+static __always_inline __u16 protocol_of(const __u8 *head, __u32 bytes) {
+  if (bytes < 4) return RM_OTHER;
+  switch (FOUR(head[0], head[1], head[2], head[3])) {
+  case FOUR('G', 'E', 'T', ' '):
+  case FOUR('P', 'O', 'S', 'T'):
+  case FOUR('P', 'U', 'T', ' '):
+  case FOUR('H', 'E', 'A', 'D'):
+  case FOUR('D', 'E', 'L', 'E'):
+  case FOUR('P', 'A', 'T', 'C'):
+  case FOUR('O', 'P', 'T', 'I'):
+  case FOUR('T', 'R', 'A', 'C'):
+  case FOUR('C', 'O', 'N', 'N'):
+    return RM_HTTP1;
+  case FOUR('P', 'R', 'I', ' '):
+    return RM_HTTP2;
+  }
+  return head[0] == 0x16 && head[1] == 3 ? RM_TLS : RM_OTHER;
+}
+
+/* How long the bytes that are read now had lain there: the kernel notes in ticks when the last ones came. */
+static __always_inline void note_ticks(struct rm_request *request, struct sock *sk) {
+  struct inet_connection_sock *of_tcp = (void *)sk;
+  if (request->family == AF_UNIX || !bpf_core_field_exists(of_tcp->icsk_ack.lrcvtime)) return;
+  __u32 came = BPF_CORE_READ(of_tcp, icsk_ack.lrcvtime);
+  request->jiffies = bpf_jiffies64();
+  if (!came || (__s32)(request->jiffies - came) < 0) return;
+  request->ticks = request->jiffies - came;
+  request->flags |= RM_REQUEST_TICKS;
+}
+
+static __always_inline __u64 run_delay_of(struct task_struct *task) {
+  return bpf_core_field_exists(task->sched_info) ? BPF_CORE_READ(task, sched_info.run_delay) : 0;
+}
+
+static __always_inline void begins(struct rm_connection *connection, struct sock *sk, __u64 buffer, __u32 bytes, __u64 now) {
+  struct rm_request *request = &connection->request;
+  struct task_struct *task = (void *)bpf_get_current_task();
+  __u64 thread = bpf_get_current_pid_tgid();
+  request->pid = thread >> 32;
+  request->read_tid = thread;
+  request->sent_tid = 0;
+  request->number++;
+  request->begin_ns = now;
+  request->first_ns = request->last_ns = request->gap_ns = 0;
+  request->bytes_in = bytes;
+  request->bytes_out = 0;
+  request->sends = 0;
+  request->flags = 0;
+  request->ticks = 0;
+  request->cpu_ns = request->run_delay_ns = 0;
+  request->cgroup_id = bpf_get_current_cgroup_id();
+  request->answer[0] = 0;
+  request->head_bytes = 0;
+  __u32 copied = bytes < RM_HEAD ? bytes : RM_HEAD;
+  if (request->protocol == RM_HTTP1 && buffer && copied && !bpf_probe_read_user(request->head, copied, (void *)buffer))
+    request->head_bytes = copied;
+  note_ticks(request, sk);
+  connection->cpu_begin_ns = BPF_CORE_READ(task, se.sum_exec_runtime);
+  connection->run_delay_begin_ns = run_delay_of(task);
+  connection->state = RM_READING;
+}
+
+/* The first bytes of a connection, or of what follows an answer. */
+static __always_inline int received_anew(const struct rm_server *server, struct rm_connection *connection, struct sock *sk,
+                                         __u32 bytes, __u64 now) {
+  struct rm_request *request = &connection->request;
+  __u64 buffer = buffer_of_this();
+  __u8 first[4] = {};
+  if (buffer && bytes >= sizeof first) bpf_probe_read_user(first, sizeof first, (void *)buffer);
+  __u16 protocol = protocol_of(first, bytes);
+  if (request->protocol == RM_PROTOCOL_UNKNOWN) {
+    request->protocol = protocol;
+    bool looked_into = protocol == RM_HTTP1 || (protocol == RM_OTHER && (server->flags & RM_SERVER_ANY));
+    if (!looked_into) {
+      request->pid = bpf_get_current_pid_tgid() >> 32;
+      request->begin_ns = now;
+      request->flags = RM_REQUEST_OPAQUE;
+      connection->state = RM_IGNORED;
+      emit(connection);
+      return 0;
+    }
+  } else if (request->protocol == RM_HTTP1 && protocol != RM_HTTP1 && bytes >= 4) {
+    request->bytes_in += bytes; /* more of the one that is being answered */
+    return 0;
+  }
+  if (connection->state == RM_ANSWERING) emit(connection);
+  begins(connection, sk, buffer, bytes, now);
+  return 0;
+}
+
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(on_receive, struct sock *sk, int got, int flags) {
+  struct rm_server *server = server_of_this();
+  if (!server || got < 0 || flags & (MSG_PEEK | MSG_ERRQUEUE) || !is_stream(sk)) return 0;
+  __u64 key = bpf_get_socket_cookie(sk);
+  struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
+  if (got == 0) { /* the client has closed */
+    if (connection && connection->state == RM_ANSWERING) {
+      emit(connection);
+      connection->state = RM_IDLE;
+    }
+    return 0;
+  }
+  __u64 now = bpf_ktime_get_ns();
+  if (!connection) {
+    if (!was_accepted(server, sk)) return 0;
+    connection = opened(sk, key, now);
+    if (!connection) return 0;
+  }
+  if (connection->state == RM_IGNORED) return 0;
+  if (connection->state == RM_READING) {
+    connection->request.bytes_in += got;
+    return 0;
+  }
+  return received_anew(server, connection, sk, got, now);
+}
+
+/* "HTTP/1.1 100 Continue" and its like are no answer; 101 is: what follows is another protocol's. */
+static __always_inline bool is_interim(const __u8 *answer) {
+  return answer[0] == 'H' && answer[4] == '/' && answer[9] == '1' && answer[11] != '1';
+}
+
+/* The first send of an answer has ended. False where it is not the answer yet. */
+static __always_inline bool answers(struct rm_request *request, __u32 bytes, __u64 now) {
+  __builtin_memset(request->answer, 0, sizeof request->answer);
+  if (request->protocol == RM_HTTP1 && bytes >= RM_ANSWER) {
+    __u64 buffer = buffer_of_this();
+    if (buffer) bpf_probe_read_user(request->answer, sizeof request->answer, (void *)buffer);
+    if (is_interim(request->answer)) return false;
+  }
+  request->sent_tid = bpf_get_current_pid_tgid();
+  request->first_ns = now;
+  return true;
+}
+
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(on_send, struct sock *sk, int sent) {
+  if (sent <= 0 || !server_of_this() || !is_stream(sk)) return 0;
+  __u64 key = bpf_get_socket_cookie(sk);
+  struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
+  if (!connection) return 0;
+  struct rm_request *request = &connection->request;
+  __u64 now = bpf_ktime_get_ns();
+  if (connection->state == RM_READING) {
+    if (!answers(request, sent, now)) return 0;
+    connection->state = RM_ANSWERING;
+  } else if (connection->state != RM_ANSWERING) {
+    return 0;
+  } else if (now - request->last_ns > request->gap_ns) {
+    request->gap_ns = now - request->last_ns;
+  }
+  request->last_ns = now;
+  request->bytes_out += sent;
+  request->sends++;
+  if (request->read_tid == (__u32)bpf_get_current_pid_tgid()) {
+    struct task_struct *task = (void *)bpf_get_current_task();
+    request->cpu_ns = BPF_CORE_READ(task, se.sum_exec_runtime) - connection->cpu_begin_ns;
+    request->run_delay_ns = run_delay_of(task) - connection->run_delay_begin_ns;
+    request->flags |= RM_REQUEST_ONE_THREAD;
+  } else {
+    request->flags |= RM_REQUEST_OTHER_THREAD;
+  }
+  return 0;
+}
+
+/* A TCP connection is closed by us, or is gone. (Of Unix sockets user space finds the old ones.) */
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
+  if (state != TCP_FIN_WAIT1 && state != TCP_LAST_ACK && state != TCP_CLOSE) return 0;
+  if (before == TCP_LISTEN || before == TCP_SYN_SENT) return 0;
+  __u64 key = bpf_get_socket_cookie(sk);
+  struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
+  if (!connection) return 0;
+  if (connection->state == RM_READING || connection->state == RM_ANSWERING) emit(connection);
+  connection->state = RM_IGNORED; /* what may still be read is no request */
+  if (state == TCP_CLOSE) bpf_map_delete_elem(&connections, &key);
+  return 0;
+}
+
+/* Another program, perhaps another user's: user space looks at it anew. */
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(server_execs, struct task_struct *task) {
+  __u32 pid = task->tgid;
+  bpf_map_delete_elem(&servers, &pid);
+  return 0;
+}

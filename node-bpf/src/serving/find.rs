@@ -1,0 +1,296 @@
+//! Which processes are servers: those that listen, and are named by a rule or have a library mapped
+//! with which models are computed. Knows nothing of requests; `programs` follows what is found here.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::spec::{By, ServeRule, matches};
+use super::wire::Listens;
+use crate::cgroup::Cgroup;
+use crate::maps;
+use crate::procfs::{self, cgroup_path};
+use crate::sockets::sockets_of;
+
+/// Beginnings of the names of libraries with which a server computes models.
+pub(super) const LIBRARIES: &[&str] = &[
+    "libcuda.so",
+    "libcudart",
+    "libamdhip64",
+    "libnccl.so",
+    "librccl.so",
+    "libtorch",
+    "libonnxruntime",
+    "onnxruntime_pybind11_state",
+    "libnvinfer.so",
+    "libllama",
+    "libggml",
+];
+
+/// A process that may serve is asked for its sockets at each look while it is younger than this …
+const YOUNG: Duration = Duration::from_secs(60);
+/// … and this often later.
+const OLDER_EVERY: Duration = Duration::from_secs(10);
+/// Most servers of a host.
+pub(super) const MOST_SERVERS: usize = 1_024;
+
+/// A process that serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) pid: u32,
+    /// The rule's name; none where the process was detected by its libraries.
+    pub(super) name: Option<String>,
+    pub(super) listens: Listens,
+}
+
+/// Why a process may be a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum May {
+    Named(String),
+    HasLibrary,
+    /// Where it listens on the port of a rule.
+    ByPort,
+}
+
+#[derive(Debug)]
+struct Looked {
+    code_kb: u64,
+    may: Option<May>,
+    first: Instant,
+    sockets_at: Option<Instant>,
+    found: Option<Found>,
+}
+
+/// Looks through the host's processes.
+#[derive(Debug)]
+pub(super) struct Finder {
+    rules: Vec<ServeRule>,
+    /// Also those with a library.
+    detect: bool,
+    cgroup: Option<Cgroup>,
+    only_user: Option<u32>,
+    looked: HashMap<u32, Looked>,
+    /// They have no code, and are half of the processes of many hosts.
+    kernel_threads: HashSet<u32>,
+    /// There were more servers than are followed.
+    pub(super) too_many: bool,
+}
+
+impl Finder {
+    pub(super) fn new(rules: Vec<ServeRule>, detect: bool, cgroup: Option<Cgroup>, only_user: Option<u32>) -> Self {
+        Finder {
+            rules,
+            detect,
+            cgroup,
+            only_user,
+            looked: HashMap::new(),
+            kernel_threads: HashSet::new(),
+            too_many: false,
+        }
+    }
+
+    /// A process runs another program, or has ended.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.looked.remove(&pid);
+    }
+
+    /// The servers that run now.
+    pub(super) fn look(&mut self) -> Vec<Found> {
+        let Ok(entries) = fs::read_dir("/proc") else { return vec![] };
+        let own = std::process::id();
+        let mut alive = HashSet::new();
+        let mut listening = HashMap::new();
+        for entry in entries.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            if pid == own {
+                continue;
+            }
+            alive.insert(pid);
+            if self.kernel_threads.contains(&pid) {
+                continue;
+            }
+            let Some(code_kb) = procfs::code_kb(pid) else {
+                if procfs::is_kernel_thread(pid) {
+                    self.kernel_threads.insert(pid);
+                }
+                self.looked.remove(&pid);
+                continue;
+            };
+            self.look_at(pid, code_kb, &mut listening);
+        }
+        self.looked.retain(|pid, _| alive.contains(pid));
+        self.kernel_threads.retain(|pid| alive.contains(pid));
+        let mut found: Vec<Found> = self.looked.values().filter_map(|looked| looked.found.clone()).collect();
+        found.sort_by_key(|found| found.pid);
+        self.too_many = found.len() > MOST_SERVERS;
+        found.truncate(MOST_SERVERS);
+        found
+    }
+
+    fn look_at(&mut self, pid: u32, code_kb: u64, listening: &mut HashMap<u64, Listening>) {
+        let now = Instant::now();
+        if self.looked.get(&pid).is_none_or(|looked| looked.code_kb != code_kb) {
+            let may = self.may_serve(pid);
+            let first = self.looked.get(&pid).map_or(now, |looked| looked.first);
+            let found = self.looked.remove(&pid).and_then(|looked| looked.found).filter(|_| may.is_some());
+            self.looked.insert(pid, Looked { code_kb, may, first, sockets_at: None, found });
+        }
+        let Some(looked) = self.looked.get_mut(&pid) else { return };
+        let Some(may) = &looked.may else { return };
+        let young = now.duration_since(looked.first) < YOUNG && looked.found.is_none();
+        if !young && looked.sockets_at.is_some_and(|at| now.duration_since(at) < OLDER_EVERY) {
+            return;
+        }
+        looked.sockets_at = Some(now);
+        let all = listens(pid, listening);
+        looked.found = found(pid, may, &self.rules, all);
+    }
+
+    fn may_serve(&self, pid: u32) -> Option<May> {
+        if self.only_user.is_some_and(|user| !procfs::is_all_of_user(pid, user)) {
+            return None;
+        }
+        let cgroups = procfs::read(pid, "cgroup").unwrap_or_default();
+        let cgroups = String::from_utf8_lossy(&cgroups);
+        let path = cgroup_path(&cgroups);
+        if self.cgroup.as_ref().is_some_and(|cgroup| !cgroup.contains(path)) {
+            return None;
+        }
+        let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let exe = exe.to_string_lossy();
+        let exe = exe.strip_suffix(" (deleted)").unwrap_or(&exe);
+        let named = self.rules.iter().find(|rule| match &rule.by {
+            By::Exe(pattern) => matches(pattern, exe) || matches(pattern, exe.rsplit('/').next().unwrap_or(exe)),
+            By::Unit(unit) => path.split('/').any(|part| part == unit || part.strip_suffix(".service") == Some(unit)),
+            By::Port(_) => false,
+        });
+        if let Some(rule) = named {
+            return Some(May::Named(rule.name.clone()));
+        }
+        let text = if self.detect { procfs::read(pid, "maps").unwrap_or_default() } else { vec![] };
+        let has_library = maps::mappings(&text).filter(|mapping| mapping.executable).any(|mapping| {
+            let name = String::from_utf8_lossy(mapping.file_name());
+            LIBRARIES.iter().any(|library| name.starts_with(library))
+        });
+        let by_port = self.rules.iter().any(|rule| matches!(rule.by, By::Port(_)));
+        match (by_port, has_library) {
+            // A rule's port comes first; what else it listens on is then a detected server's.
+            (_, true) => Some(May::HasLibrary),
+            (true, false) => Some(May::ByPort),
+            (false, false) => None,
+        }
+    }
+}
+
+/// What a process is that may serve, by where it listens.
+fn found(pid: u32, may: &May, rules: &[ServeRule], mut listens: Listens) -> Option<Found> {
+    if listens.ports.is_empty() && !listens.unix {
+        return None;
+    }
+    let by_port = rules.iter().find_map(|rule| match rule.by {
+        By::Port(port) if listens.ports.contains(&port) => Some((rule, port)),
+        _ => None,
+    });
+    let name = match (may, by_port) {
+        (May::Named(name), _) => Some(name.clone()),
+        (_, Some((rule, port))) => {
+            (listens.ports, listens.unix) = (vec![port], false);
+            Some(rule.name.clone())
+        }
+        (May::HasLibrary, None) => None,
+        (May::ByPort, None) => return None,
+    };
+    listens.any_protocol = name.is_some();
+    Some(Found { pid, name, listens })
+}
+
+/// The listening sockets of a network namespace: inodes, with the port of TCP.
+type Listening = HashMap<u64, Option<u16>>;
+
+/// Where a process listens. `listening` has what was read of namespaces in this look.
+fn listens(pid: u32, listening: &mut HashMap<u64, Listening>) -> Listens {
+    let sockets = sockets_of(pid);
+    let mut listens = Listens::default();
+    if sockets.is_empty() {
+        return listens;
+    }
+    let namespace = fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let namespace =
+        namespace.as_deref().and_then(|link| link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok());
+    let all = listening.entry(namespace.unwrap_or(0)).or_insert_with(|| listening_of(pid));
+    for kind in sockets.iter().filter_map(|inode| all.get(inode)) {
+        match kind {
+            Some(port) => listens.ports.push(*port),
+            None => listens.unix = true,
+        }
+    }
+    listens.ports.sort_unstable();
+    listens.ports.dedup();
+    listens
+}
+
+fn listening_of(pid: u32) -> Listening {
+    let read = |name| String::from_utf8_lossy(&procfs::read(pid, name).unwrap_or_default()).into_owned();
+    let tcp = [read("net/tcp"), read("net/tcp6")];
+    let tcp = tcp.iter().flat_map(|text| text.lines()).filter_map(listening_tcp);
+    let unix = read("net/unix");
+    let unix = unix.lines().filter_map(|line| Some((listening_unix(line)?, None)));
+    tcp.map(|(inode, port)| (inode, Some(port))).chain(unix).collect()
+}
+
+/// `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode …` of a socket that
+/// listens.
+fn listening_tcp(line: &str) -> Option<(u64, u16)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    if *words.get(3)? != "0A" {
+        return None;
+    }
+    let port = words.get(1)?.rsplit(':').next()?;
+    Some((words.get(9)?.parse().ok()?, u16::from_str_radix(port, 16).ok()?))
+}
+
+/// `Num RefCount Protocol Flags Type St Inode Path` of a stream socket that listens.
+fn listening_unix(line: &str) -> Option<u64> {
+    const LISTENS: u32 = 0x0001_0000;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let flags = u32::from_str_radix(words.get(3)?, 16).ok()?;
+    (flags & LISTENS != 0 && *words.get(4)? == "0001").then(|| words.get(6)?.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_that_listen() {
+        let listens =
+            "   0: 0100007F:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 30211 1 x";
+        assert_eq!(listening_tcp(listens), Some((30_211, 8_000)));
+        assert_eq!(listening_tcp(&listens.replace(" 0A ", " 01 ")), None, "a connection");
+        let unix = "0000000000000000: 00000002 00000000 00010000 0001 01 25213 /run/x.sock";
+        assert_eq!(listening_unix(unix), Some(25_213));
+        assert_eq!(listening_unix(&unix.replace("00010000", "00000000")), None);
+        assert_eq!((listening_tcp("  sl  local"), listening_unix("Num RefCount")), (None, None));
+    }
+
+    #[test]
+    fn a_rule_names_and_bounds_what_counts() {
+        let listens = Listens { ports: vec![80, 9_000], unix: true, any_protocol: false };
+        let rules = [ServeRule::parse("web=port:80").unwrap()];
+        let web = found(7, &May::ByPort, &rules, listens.clone()).unwrap();
+        assert_eq!((web.name.as_deref(), &*web.listens.ports, web.listens.unix), (Some("web"), &[80][..], false));
+        assert!(web.listens.any_protocol);
+        assert_eq!(found(7, &May::ByPort, &[], listens.clone()), None);
+        let detected = found(7, &May::HasLibrary, &[], listens.clone()).unwrap();
+        assert_eq!((detected.name, detected.listens.any_protocol), (None, false));
+        assert_eq!(found(7, &May::HasLibrary, &rules, Listens::default()), None, "it does not listen");
+    }
+
+    #[test]
+    fn our_own_listening_socket_is_found_by_its_rule_and_only_by_it() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let all = listens(std::process::id(), &mut HashMap::new());
+        assert!(all.ports.contains(&port), "{all:?}");
+    }
+}

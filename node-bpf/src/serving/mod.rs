@@ -1,0 +1,524 @@
+//! Requests that servers on this host answer: who serves, what the programs at their sockets see,
+//! and what becomes of it. One thread; it loads the programs when the first server is found, and
+//! takes them away with the last.
+//!
+//! `spec` has the rules for servers as typed, `find` finds servers, `programs` owns the BPF object,
+//! `wire` parses its bytes, `http` reads first lines, `sums` sums up and chooses rows.
+
+mod find;
+mod http;
+mod programs;
+mod spec;
+mod sums;
+mod wire;
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use record::{LossCount, ProcessSeen, Record, RequestOf, RequestSeen};
+
+use crate::cgroup::Cgroup;
+use crate::clock::{self, Clock};
+use crate::error::Error;
+use crate::process::Processes;
+use crate::{loader, privileges};
+use files::Files;
+use find::{Finder, Found};
+use programs::Programs;
+use sums::Sums;
+use wire::{Open, Protocol, RawRequest, State};
+
+pub use spec::{ServeError, ServeRule};
+
+/// Time between two reads of the ring.
+const READ_EVERY: Duration = Duration::from_millis(200);
+/// Time between two looks for servers.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// An answer is over when nothing was sent for so long: its connection may stay open for hours.
+const QUIET_NS: u64 = 3_000_000_000;
+/// A Unix socket is let go after so long without a byte.
+const FORGOTTEN_NS: u64 = 600_000_000_000;
+/// Requests that were found quiet, and may come again with the next of their connection.
+const MOST_QUIET: usize = 65_536;
+/// The probe under which losses are counted.
+const PROBE: &str = "requests";
+
+/// Whose requests are recorded, and what of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServingConfig {
+    /// Servers by name.
+    pub rules: Vec<ServeRule>,
+    /// Also those that listen and have a library for models mapped; of these HTTP/1.x only.
+    pub detect: bool,
+    /// Record routes.
+    pub paths: bool,
+    /// Only processes of this cgroup v2 directory and its descendants.
+    pub cgroup: Option<PathBuf>,
+}
+
+impl Default for ServingConfig {
+    fn default() -> Self {
+        ServingConfig { rules: vec![], detect: true, paths: true, cgroup: None }
+    }
+}
+
+/// A server whose requests are recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    /// Its process.
+    pub pid: u32,
+    /// The service's name.
+    pub service: String,
+    /// TCP ports that it listens on.
+    pub ports: Vec<u16>,
+}
+
+/// What is recorded of requests, and what cannot be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServingStatus {
+    /// Servers that run now.
+    pub servers: Vec<Served>,
+    /// What is not recorded, and why; each once.
+    pub problems: Vec<String>,
+}
+
+/// What is done with a server that is newly found: capture follows it, too.
+pub type OnServer = Box<dyn FnMut(u32) + Send>;
+
+/// Recording of requests. Stops when dropped, after what is known was handed on.
+#[derive(Debug)]
+pub struct Serving {
+    status: Arc<Mutex<ServingStatus>>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Serving {
+    /// Starts looking for servers. `sink` gets [`Record::Request`], [`Record::RequestSum`],
+    /// [`Record::Process`] and [`Record::Loss`], from one thread.
+    ///
+    /// # Errors
+    /// The host or this process cannot capture; the cgroup does not exist.
+    pub fn start(
+        config: ServingConfig,
+        sink: Box<dyn FnMut(Record) + Send>,
+        on_server: OnServer,
+    ) -> Result<Serving, Error> {
+        loader::check_host()?;
+        let cgroup = config.cgroup.as_deref().map(Cgroup::open).transpose()?;
+        let status = Arc::new(Mutex::new(ServingStatus::default()));
+        let mut recorder = Recorder {
+            finder: Finder::new(config.rules, config.detect, cgroup, privileges::only_user()),
+            paths: config.paths,
+            programs: None,
+            refused: false,
+            servers: HashMap::new(),
+            processes: Processes::new(Files::new(|| {})),
+            clock: Clock::measure(),
+            sums: Sums::default(),
+            quiet: HashMap::new(),
+            tick: Tick::default(),
+            status: Arc::clone(&status),
+            sink,
+            on_server,
+        };
+        let (stop, stopped) = mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().name("serving".into()).spawn(move || {
+            let (mut look_at, mut second_at) = (Instant::now(), Instant::now());
+            loop {
+                let now = Instant::now();
+                if now >= look_at {
+                    recorder.look();
+                    look_at = now + LOOK_EVERY;
+                }
+                recorder.read();
+                if now >= second_at {
+                    recorder.second(false);
+                    second_at = now + Duration::from_secs(1);
+                }
+                let wait = if recorder.programs.is_some() { READ_EVERY } else { LOOK_EVERY };
+                if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                    recorder.read();
+                    return recorder.second(true);
+                }
+            }
+        });
+        let thread = thread.map_err(|source| Error::Os { doing: "starting the thread for requests", source })?;
+        Ok(Serving { status, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Whose requests are recorded now, and what is not.
+    #[must_use]
+    pub fn status(&self) -> ServingStatus {
+        self.status.lock().clone()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic in it was reported when it happened
+        }
+    }
+}
+
+/// What is known of a server.
+struct Server {
+    service: Arc<str>,
+    tenant: Arc<str>,
+    /// Its routes and no others are kept as texts.
+    routes: HashMap<String, Arc<str>>,
+    /// Protocols of connections that are not looked into, and were reported.
+    opaque: HashSet<Protocol>,
+}
+
+struct Recorder {
+    finder: Finder,
+    paths: bool,
+    programs: Option<Programs>,
+    /// The kernel has refused the programs: they are not tried again.
+    refused: bool,
+    servers: HashMap<u32, Server>,
+    processes: Processes,
+    clock: Clock,
+    sums: Sums,
+    /// Requests that were delivered because their answers seemed over, by connection: the number
+    /// on it, and the sends up to then.
+    quiet: HashMap<u64, (u32, u32)>,
+    tick: Tick,
+    status: Arc<Mutex<ServingStatus>>,
+    sink: Box<dyn FnMut(Record) + Send>,
+    on_server: OnServer,
+}
+
+impl Recorder {
+    /// Looks for servers, and follows them.
+    fn look(&mut self) {
+        let mut found = self.finder.look();
+        if found.is_empty() && self.programs.is_some() {
+            self.read();
+            self.programs = None;
+            self.servers.clear();
+        }
+        if self.finder.too_many {
+            self.problem(format!("requests of more than {} servers on a host are not recorded", find::MOST_SERVERS));
+        }
+        if !found.is_empty() && self.programs.is_none() && !self.refused {
+            match Programs::load() {
+                Ok(programs) => self.programs = Some(programs),
+                Err(error) => {
+                    self.refused = true;
+                    self.problem(format!("no request is recorded: {error}"));
+                }
+            }
+        }
+        let Some(programs) = &mut self.programs else { return };
+        // The programs let go of a process that begins another program: who it is is to be asked anew.
+        found.retain(|found| {
+            let began_another = self.servers.contains_key(&found.pid) && !programs.is_followed(found.pid);
+            if began_another {
+                self.servers.remove(&found.pid);
+                self.processes.forget(found.pid);
+                self.finder.forget(found.pid);
+            }
+            !began_another
+        });
+        let pids: HashSet<u32> = found.iter().map(|found| found.pid).collect();
+        programs.keep_only(|pid| pids.contains(&pid));
+        for server in &found {
+            if self.servers.contains_key(&server.pid) {
+                programs.follow(server.pid, &server.listens);
+                continue;
+            }
+            let Some((process, _)) = self.processes.look(server.pid) else { continue };
+            if !programs.follow(server.pid, &server.listens) {
+                continue;
+            }
+            let service: Arc<str> = service_name(server, &process.seen).into();
+            tracing::info!("requests of {service} are recorded: process {}, {:?}", server.pid, server.listens);
+            (self.sink)(Record::Process(process.seen.clone()));
+            (self.on_server)(server.pid);
+            let tenant = tenant_of(&process.seen).into();
+            let (routes, opaque) = (HashMap::new(), HashSet::new());
+            self.servers.insert(server.pid, Server { service, tenant, routes, opaque });
+        }
+        // Requests of one that has ended may still be in the ring.
+        self.read();
+        for pid in self.servers.extract_if(|pid, _| !pids.contains(pid)).map(|(pid, _)| pid) {
+            self.processes.forget(pid);
+        }
+        let names: HashSet<Arc<str>> = self.servers.values().map(|server| Arc::clone(&server.service)).collect();
+        self.sums.keep_services(|name| names.contains(name));
+        let of = |found: &Found| {
+            let service = self.servers.get(&found.pid)?.service.to_string();
+            Some(Served { pid: found.pid, service, ports: found.listens.ports.clone() })
+        };
+        self.status.lock().servers = found.iter().filter_map(of).collect();
+    }
+
+    /// Takes what is in the ring.
+    fn read(&mut self) {
+        let Some(mut programs) = self.programs.take() else { return };
+        programs.ring.consume(|bytes| match wire::parse(bytes) {
+            Some(raw) => self.take(raw),
+            None => self.lose("parse", 1),
+        });
+        self.programs = Some(programs);
+    }
+
+    /// What is due once a second.
+    fn second(&mut self, last: bool) {
+        self.clock.refresh();
+        self.deliver_quiet(last);
+        // Of a connection that closed meanwhile it is in the ring.
+        self.read();
+        let lost = self.programs.as_mut().map(Programs::lost);
+        if let Some(lost) = lost {
+            self.lose("ringbuf", lost.ring);
+            self.lose("map_full", lost.map);
+        }
+        let now_ns = self.clock.now_unix_ns();
+        self.sums.take(now_ns, last).into_iter().for_each(|sum| (self.sink)(sum));
+    }
+
+    /// Delivers requests whose answers seem over, or all answered ones; and lets go of Unix sockets
+    /// that have long been silent, whose end nothing tells.
+    fn deliver_quiet(&mut self, all: bool) {
+        let Some(programs) = &self.programs else { return };
+        let now_ns = clock::kernel_now_ns();
+        let open = programs.open();
+        if self.quiet.len() > MOST_QUIET {
+            let there: HashSet<u64> = open.iter().map(|open| open.request.connection).collect();
+            self.quiet.retain(|connection, _| there.contains(connection));
+        }
+        let silent_ns = |raw: &RawRequest| now_ns.saturating_sub(raw.last_ns.max(raw.begin_ns));
+        let old = |open: &&Open| open.request.port.is_none() && silent_ns(&open.request) >= FORGOTTEN_NS;
+        open.iter().filter(old).for_each(|open| programs.forget(open.request.connection));
+        for Open { request: raw, state } in open {
+            let delivered = self.quiet.get(&raw.connection).is_some_and(|(number, _)| *number == raw.number);
+            let is_over = match state {
+                State::Answering => all || silent_ns(&raw) >= QUIET_NS,
+                State::Reading => raw.port.is_none() && silent_ns(&raw) >= FORGOTTEN_NS,
+                State::Other => false,
+            };
+            if is_over && !delivered {
+                self.request(&raw);
+                self.quiet.insert(raw.connection, (raw.number, raw.sends));
+            }
+        }
+    }
+
+    /// A record of the ring.
+    fn take(&mut self, raw: RawRequest) {
+        if raw.opaque {
+            return self.opaque(&raw);
+        }
+        match self.quiet.remove(&raw.connection) {
+            Some((number, sends)) if number == raw.number => {
+                if sends != raw.sends {
+                    self.lose("answers that went on after 3 s of silence: the rest of them", 1);
+                }
+            }
+            _ => self.request(&raw),
+        }
+    }
+
+    fn request(&mut self, raw: &RawRequest) {
+        let queued_ns = self.tick.queued_ns(raw);
+        let Some(server) = self.servers.get_mut(&raw.pid) else {
+            return self.lose("process_gone", 1);
+        };
+        let line = if raw.protocol == Protocol::Http1 { http::request_line(raw.head()) } else { None };
+        let route = line.as_ref().filter(|_| self.paths).map(|line| match server.routes.get(&line.route) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let route: Arc<str> = line.route.as_str().into();
+                if server.routes.len() < 1_024 {
+                    server.routes.insert(line.route.clone(), Arc::clone(&route));
+                }
+                route
+            }
+        });
+        let begin_ns = raw.begin_ns.saturating_sub(queued_ns.unwrap_or(0));
+        let since = |ns: u64| i64::try_from(ns.saturating_sub(begin_ns)).unwrap_or(i64::MAX);
+        let amount = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let seen = RequestSeen {
+            ts_ns: self.clock.unix_ns(begin_ns),
+            duration_ns: raw.first_ns.map(|_| since(raw.last_ns)),
+            first_byte_ns: raw.first_ns.map(since),
+            queued_ns: queued_ns.map(amount),
+            of: RequestOf {
+                pid: raw.pid,
+                service: Arc::clone(&server.service),
+                tenant: Arc::clone(&server.tenant),
+                protocol: if raw.protocol == Protocol::Http1 { "http/1" } else { "other" },
+                method: line.map(|line| line.method),
+                route,
+                cgroup_id: raw.cgroup_id,
+            },
+            tid: raw.read_tid,
+            sent_tid: raw.first_ns.map(|_| raw.sent_tid),
+            status: http::status(&raw.answer).filter(|_| raw.first_ns.is_some() && raw.protocol == Protocol::Http1),
+            port: raw.port,
+            peer: None, // written out where it becomes a row
+            connection: raw.connection,
+            number: raw.number,
+            bytes_in: raw.bytes_in,
+            bytes_out: raw.bytes_out,
+            sends: raw.sends,
+            gap_ns: (raw.sends > 1).then(|| amount(raw.gap_ns)),
+            cpu_ns: raw.of_thread.map(|(cpu_ns, _)| amount(cpu_ns)),
+            run_delay_ns: raw.of_thread.map(|(_, delay_ns)| amount(delay_ns)),
+            kept: "",
+            stands_for: 0,
+        };
+        if let Some(mut kept) = self.sums.add(seen) {
+            kept.peer = raw.peer.map(|peer| peer.to_string());
+            (self.sink)(Record::Request(Box::new(kept)));
+        }
+    }
+
+    /// A connection that is not looked into: said once for each server and protocol.
+    fn opaque(&mut self, raw: &RawRequest) {
+        let Some(server) = self.servers.get_mut(&raw.pid) else { return };
+        let what = match raw.protocol {
+            Protocol::Http2 => "HTTP/2: its streams are not told apart",
+            Protocol::Tls => "TLS: what it carries is not seen",
+            _ => return, // of a server that was not named: it may be anything
+        };
+        if server.opaque.insert(raw.protocol) {
+            let service = Arc::clone(&server.service);
+            self.problem(format!("connections of {service} speak {what}; their requests are not recorded"));
+        }
+    }
+
+    fn problem(&self, text: String) {
+        let mut status = self.status.lock();
+        if !status.problems.contains(&text) {
+            tracing::warn!("{text}");
+            status.problems.push(text);
+        }
+    }
+
+    fn lose(&mut self, reason: &str, lost: u64) {
+        if lost > 0 {
+            let (ts_ns, probe, reason) = (self.clock.now_unix_ns(), PROBE.to_owned(), reason.to_owned());
+            (self.sink)(Record::Loss(LossCount { ts_ns, since_ns: None, probe, reason, lost }));
+        }
+    }
+}
+
+/// A detected service: its unit's name, else its program's with the port.
+fn service_name(found: &Found, process: &ProcessSeen) -> String {
+    if let Some(name) = &found.name {
+        return name.clone();
+    }
+    if let Some(unit) = unit_of(&process.cgroup_path).and_then(|unit| unit.strip_suffix(".service")) {
+        return record::printable(unit);
+    }
+    let exe = process.exe.strip_suffix(" (deleted)").unwrap_or(&process.exe);
+    let program = record::printable(exe.rsplit('/').next().unwrap_or(exe));
+    found.listens.ports.first().map_or(program.clone(), |port| format!("{program}:{port}"))
+}
+
+/// Whose server it is, by the narrowest name that there is.
+fn tenant_of(process: &ProcessSeen) -> String {
+    let named = |kind: &str, name: &str| format!("{kind}:{}", record::printable(name));
+    if let Some(job) = &process.job_id {
+        return named("job", job);
+    }
+    if let Some(pod) = &process.pod {
+        return named("pod", pod);
+    }
+    if let Some(container) = &process.container_id {
+        return named("container", &container.chars().take(12).collect::<String>());
+    }
+    match unit_of(&process.cgroup_path) {
+        Some(unit) => named("unit", unit),
+        None => named("user", &process.user),
+    }
+}
+
+/// The innermost service of systemd in a cgroup's path.
+fn unit_of(path: &str) -> Option<&str> {
+    path.rsplit('/').find(|part| part.ends_with(".service"))
+}
+
+/// The length of the kernel's tick, measured between requests: 1, 3.33, 4 or 10 ms.
+#[derive(Debug, Default)]
+struct Tick {
+    first: Option<(u32, u64)>,
+    ns: Option<u64>,
+}
+
+impl Tick {
+    /// Ticks between the two requests by which it is measured, at least.
+    const LONG_ENOUGH_NS: u64 = 2_000_000_000;
+
+    /// How long a request had lain unread, at least. The bytes came at some time in the tick that
+    /// is noted, so one tick more may be none.
+    fn queued_ns(&mut self, raw: &RawRequest) -> Option<u64> {
+        let ticks = raw.ticks?;
+        let first = *self.first.get_or_insert((raw.jiffies, raw.begin_ns));
+        if self.ns.is_none() {
+            let (jiffies, ns) = (raw.jiffies.wrapping_sub(first.0), raw.begin_ns.saturating_sub(first.1));
+            if ns >= Self::LONG_ENOUGH_NS && jiffies > 0 {
+                let measured = ns / u64::from(jiffies);
+                self.ns = [1_000_000, 3_333_333, 4_000_000, 10_000_000]
+                    .into_iter()
+                    .min_by_key(|tick| measured.abs_diff(*tick));
+            }
+        }
+        let more = u64::from(ticks.saturating_sub(1));
+        if more == 0 { Some(0) } else { self.ns.map(|tick| more * tick) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tick_is_measured_and_a_wait_is_never_overstated() {
+        let mut tick = Tick::default();
+        let mut raw = wire::parse(&wire::tests::record(b"", 8, 2)).unwrap();
+        let mut queued = |ticks, jiffies: u32, ns| {
+            (raw.ticks, raw.jiffies, raw.begin_ns) = (Some(ticks), jiffies, ns);
+            tick.queued_ns(&raw)
+        };
+        assert_eq!((queued(0, u32::MAX - 100, 0), queued(1, u32::MAX - 90, 40_000_000)), (Some(0), Some(0)));
+        assert_eq!(queued(9, u32::MAX - 80, 80_000_000), None, "the tick is not known yet");
+        assert_eq!(queued(9, 650, 3_004_000_000), Some(32_000_000), "4 ms, over the counter's end");
+    }
+
+    #[test]
+    fn services_and_tenants_have_names_that_are_the_same_on_all_hosts() {
+        let found = |name: Option<&str>| Found {
+            pid: 7,
+            name: name.map(str::to_owned),
+            listens: wire::Listens { ports: vec![8000], ..wire::Listens::default() },
+        };
+        let mut process =
+            ProcessSeen { exe: "/usr/bin/python3.11".into(), user: "ada".into(), ..ProcessSeen::default() };
+        assert_eq!(service_name(&found(Some("chat")), &process), "chat");
+        assert_eq!(
+            (service_name(&found(None), &process), tenant_of(&process)),
+            ("python3.11:8000".into(), "user:ada".into())
+        );
+        process.cgroup_path = "/system.slice/vllm.service".into();
+        assert_eq!(
+            (service_name(&found(None), &process), tenant_of(&process)),
+            ("vllm".into(), "unit:vllm.service".into())
+        );
+        process.container_id = Some("0123456789abcdef".into());
+        assert_eq!(tenant_of(&process), "container:0123456789ab");
+        process.job_id = Some("42".into());
+        assert_eq!(tenant_of(&process), "job:42");
+    }
+}

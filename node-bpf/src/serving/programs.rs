@@ -1,0 +1,122 @@
+//! The programs on requests (`bpf/requests.bpf.c`): loaded while there are servers, and what user
+//! space has to do with their maps.
+
+use std::collections::HashMap;
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Typedef;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+
+use super::wire::{self, Listens, Open};
+use crate::error::Error;
+use crate::lookup::{self, Aligned};
+use crate::ring::Ring;
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/requests.bpf.o")));
+
+/// The tracepoints at sockets, which kernels have from Linux 6.3 on.
+const TRACEPOINTS: [&str; 2] = ["btf_trace_sock_recv_length", "btf_trace_sock_send_length"];
+
+/// The loaded programs. They are detached when dropped, and their maps are gone.
+#[derive(Debug)]
+pub(super) struct Programs {
+    _object: Object,
+    _links: Vec<Link>,
+    servers: MapHandle,
+    connections: MapHandle,
+    losses: MapHandle,
+    lost: [u64; 2],
+    pub(super) ring: Ring,
+    followed: HashMap<u32, Listens>,
+}
+
+/// What the programs could not hand over since the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lost {
+    pub(super) ring: u64,
+    pub(super) map: u64,
+}
+
+impl Programs {
+    /// # Errors
+    /// What the kernel refuses.
+    pub(super) fn load() -> Result<Programs, Error> {
+        let failed = |error: libbpf_rs::Error| Error::Load { reason: format!("requests: {error:#}") };
+        let kernel = Btf::from_vmlinux().map_err(failed)?;
+        if TRACEPOINTS.iter().any(|name| kernel.type_by_name::<Typedef<'_>>(name).is_none()) {
+            let reason =
+                "requests: the tracepoints sock_recv_length and sock_send_length came with Linux 6.3".to_owned();
+            return Err(Error::Load { reason });
+        }
+        let open = ObjectBuilder::default().name("requests").and_then(|builder| builder.open_memory(&OBJECT.0));
+        let object = open.and_then(|open| open.load()).map_err(failed)?;
+        let map = |name| lookup::map(&object, name).map_err(failed);
+        let (servers, connections, losses) = (map("servers")?, map("connections")?, map("request_losses")?);
+        let ring = Ring::open(&map("requests")?);
+        let ring = ring.map_err(|source| Error::Os { doing: "mapping the ring of requests", source })?;
+        let mut links = vec![];
+        for program in object.progs_mut() {
+            links.push(program.attach().map_err(failed)?);
+        }
+        Ok(Programs {
+            _object: object,
+            _links: links,
+            servers,
+            connections,
+            losses,
+            lost: [0; 2],
+            ring,
+            followed: HashMap::new(),
+        })
+    }
+
+    /// Follows a process, or follows it as it listens now. False where there is no room.
+    pub(super) fn follow(&mut self, pid: u32, listens: &Listens) -> bool {
+        // The programs let go of what begins another program: it is told again at each look.
+        let known = self.followed.get(&pid) == Some(listens) && self.is_followed(pid);
+        if !known && self.servers.update(&pid.to_ne_bytes(), &listens.to_bytes(), MapFlags::ANY).is_err() {
+            return false;
+        }
+        self.followed.insert(pid, listens.clone());
+        true
+    }
+
+    /// Whether the programs follow a process.
+    pub(super) fn is_followed(&self, pid: u32) -> bool {
+        self.servers.lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok().flatten().is_some()
+    }
+
+    /// Follows none but these.
+    pub(super) fn keep_only(&mut self, keeps: impl Fn(u32) -> bool) {
+        for pid in self.followed.extract_if(|pid, _| !keeps(*pid)).map(|(pid, _)| pid) {
+            let _ = self.servers.delete(&pid.to_ne_bytes()); // gone already is as good
+        }
+    }
+
+    /// The open connections, each with the request under way or its last one.
+    pub(super) fn open(&self) -> Vec<Open> {
+        let entries = self.connections.keys().filter_map(|key| {
+            let entry = self.connections.lookup(&key, MapFlags::ANY).ok()??; // it may be closed meanwhile
+            wire::open(&entry)
+        });
+        entries.collect()
+    }
+
+    /// Lets go of a connection. (If it goes on, it is seen as a new one.)
+    pub(super) fn forget(&self, connection: u64) {
+        let _ = self.connections.delete(&connection.to_ne_bytes()); // gone already is as good
+    }
+
+    /// What was lost since the last time.
+    pub(super) fn lost(&mut self) -> Lost {
+        let mut since = [0; 2];
+        for (place, since) in since.iter_mut().enumerate() {
+            let found = self.losses.lookup(&(place as u32).to_ne_bytes(), MapFlags::ANY).ok().flatten();
+            let now =
+                found.and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?))).unwrap_or(self.lost[place]);
+            *since = now.saturating_sub(self.lost[place]);
+            self.lost[place] = now;
+        }
+        Lost { ring: since[0], map: since[1] }
+    }
+}

@@ -1,0 +1,235 @@
+//! The bytes that the programs on requests exchange with us. `bpf/requests.h` defines them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::bytes::Reader;
+
+/// `struct rm_request`, and `struct rm_connection`, which begins with one.
+pub(super) const REQUEST_BYTES: usize = 296;
+pub(super) const CONNECTION_BYTES: usize = 320;
+/// Where the state lies in a connection.
+const STATE_AT: usize = REQUEST_BYTES + 16;
+/// `RM_SERVER_PORTS`.
+pub(super) const MOST_PORTS: usize = 8;
+
+/// `RM_SERVER_ANY`, `RM_SERVER_UNIX`, `RM_SERVER_ALL_PORTS`.
+const SERVER_ANY: u32 = 1;
+const SERVER_UNIX: u32 = 2;
+const SERVER_ALL_PORTS: u32 = 4;
+
+/// `RM_REQUEST_OPAQUE` and its kin.
+const OPAQUE: u32 = 1;
+const ONE_THREAD: u32 = 2;
+const OTHER_THREAD: u32 = 4;
+const HAVE_TICKS: u32 = 8;
+
+/// What a connection speaks (`enum rm_protocol`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Protocol {
+    Http1,
+    Http2,
+    Tls,
+    Other,
+}
+
+/// Where a process listens, and what counts as its requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Listens {
+    /// Ascending.
+    pub(super) ports: Vec<u16>,
+    pub(super) unix: bool,
+    /// Also what is not HTTP/1.x.
+    pub(super) any_protocol: bool,
+}
+
+impl Listens {
+    /// `struct rm_server`.
+    pub(super) fn to_bytes(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        let all = self.ports.len() > MOST_PORTS;
+        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+        let flags = flag(self.any_protocol, SERVER_ANY) | flag(self.unix, SERVER_UNIX) | flag(all, SERVER_ALL_PORTS);
+        let count = self.ports.len().min(MOST_PORTS) as u32;
+        bytes[..4].copy_from_slice(&flags.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&count.to_ne_bytes());
+        for (at, port) in self.ports.iter().take(MOST_PORTS).enumerate() {
+            bytes[8 + 2 * at..10 + 2 * at].copy_from_slice(&port.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+/// A request as the programs saw it; times are kernel times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RawRequest {
+    pub(super) pid: u32,
+    pub(super) read_tid: u32,
+    pub(super) sent_tid: u32,
+    pub(super) number: u32,
+    pub(super) connection: u64,
+    pub(super) begin_ns: u64,
+    /// None: it was not answered.
+    pub(super) first_ns: Option<u64>,
+    pub(super) last_ns: u64,
+    pub(super) gap_ns: u64,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    /// CPU time, and time runnable without a CPU, of the one thread that read it and sent the
+    /// answer.
+    pub(super) of_thread: Option<(u64, u64)>,
+    pub(super) cgroup_id: u64,
+    pub(super) sends: u32,
+    /// Ticks that it had lain unread, and the kernel's tick when it was read.
+    pub(super) ticks: Option<u32>,
+    pub(super) jiffies: u32,
+    /// A connection that is not looked into.
+    pub(super) opaque: bool,
+    pub(super) port: Option<u16>,
+    /// The client's address; none of Unix sockets.
+    pub(super) peer: Option<IpAddr>,
+    pub(super) protocol: Protocol,
+    pub(super) answer: [u8; 16],
+    head: [u8; 128],
+    head_bytes: usize,
+}
+
+impl RawRequest {
+    /// The first bytes of the request.
+    pub(super) fn head(&self) -> &[u8] {
+        self.head.get(..self.head_bytes).unwrap_or_default()
+    }
+}
+
+/// One record of the ring, or the beginning of a connection's entry. None where it is none.
+pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
+    if bytes.len() < REQUEST_BYTES {
+        return None;
+    }
+    let mut r = Reader::new(bytes);
+    let (pid, read_tid, sent_tid, number) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+    let (connection, _opened_ns, begin_ns) = (r.u64()?, r.u64()?, r.u64()?);
+    let (first_ns, last_ns, gap_ns, bytes_in, bytes_out) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+    let (cpu_ns, run_delay_ns, cgroup_id) = (r.u64()?, r.u64()?, r.u64()?);
+    let (sends, ticks, jiffies, flags) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+    let (family, port, _peer_port, protocol) = (r.u16()?, r.u16()?, r.u16()?, r.u16()?);
+    let (peer, answer, head): ([u8; 16], [u8; 16], [u8; 128]) = (r.array()?, r.array()?, r.array()?);
+    let head_bytes = r.u32()? as usize;
+    let peer = match family {
+        2 => Some(Ipv4Addr::new(peer[0], peer[1], peer[2], peer[3]).into()),
+        10 => Some(Ipv6Addr::from(peer).to_canonical()),
+        _ => None,
+    };
+    let one_thread = flags & (ONE_THREAD | OTHER_THREAD) == ONE_THREAD;
+    Some(RawRequest {
+        pid,
+        read_tid,
+        sent_tid,
+        number,
+        connection,
+        begin_ns,
+        first_ns: (first_ns != 0).then_some(first_ns),
+        last_ns,
+        gap_ns,
+        bytes_in,
+        bytes_out,
+        of_thread: one_thread.then_some((cpu_ns, run_delay_ns)),
+        cgroup_id,
+        sends,
+        ticks: (flags & HAVE_TICKS != 0).then_some(ticks),
+        jiffies,
+        opaque: flags & OPAQUE != 0,
+        port: (port != 0).then_some(port),
+        peer,
+        protocol: match protocol {
+            1 => Protocol::Http1,
+            2 => Protocol::Http2,
+            3 => Protocol::Tls,
+            _ => Protocol::Other,
+        },
+        answer,
+        head,
+        head_bytes,
+    })
+}
+
+/// An entry of `connections`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Open {
+    /// The request under way, or the last one.
+    pub(super) request: RawRequest,
+    pub(super) state: State,
+}
+
+/// What a connection does (`enum rm_connection_state`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Reading,
+    Answering,
+    /// Its last request is over, or it is not looked into.
+    Other,
+}
+
+/// None where the bytes are no entry.
+pub(super) fn open(entry: &[u8]) -> Option<Open> {
+    if entry.len() != CONNECTION_BYTES {
+        return None;
+    }
+    let state = match Reader::new(entry.get(STATE_AT..)?).u32()? {
+        1 => State::Reading,
+        2 => State::Answering,
+        _ => State::Other,
+    };
+    Some(Open { request: parse(entry)?, state })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A record of the ring with these first bytes, flags and family.
+    pub(in crate::serving) fn record(head: &[u8], flags: u32, family: u16) -> Vec<u8> {
+        let mut bytes: Vec<u8> = [7_u32, 8, 9, 2].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let words = [0xffff_0000_u64, 100, 1_000, 1_500, 3_000, 700, 90, 4_000, 250, 30, 5];
+        bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend([3_u32, 4, 77, flags].iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend([family, 8000, 40_000, 1].iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend([127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend(*b"HTTP/1.1 200 OK\r");
+        let mut all = [0; 128];
+        all[..head.len()].copy_from_slice(head);
+        bytes.extend(all);
+        bytes.extend([head.len() as u32, 0].iter().flat_map(|word| word.to_ne_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn a_record_is_read_field_by_field() {
+        let raw = parse(&record(b"GET / HTTP/1.1\r\n", ONE_THREAD | HAVE_TICKS, 2)).unwrap();
+        assert_eq!((raw.pid, raw.read_tid, raw.sent_tid, raw.number), (7, 8, 9, 2));
+        assert_eq!((raw.begin_ns, raw.first_ns, raw.last_ns, raw.gap_ns), (1_000, Some(1_500), 3_000, 700));
+        assert_eq!((raw.bytes_in, raw.bytes_out, raw.sends), (90, 4_000, 3));
+        assert_eq!((raw.of_thread, raw.ticks, raw.jiffies), (Some((250, 30)), Some(4), 77));
+        assert_eq!((raw.port, raw.peer, raw.protocol), (Some(8000), Some(Ipv4Addr::LOCALHOST.into()), Protocol::Http1));
+        assert_eq!((raw.head(), raw.opaque), (&b"GET / HTTP/1.1\r\n"[..], false));
+        let two = parse(&record(b"", ONE_THREAD | OTHER_THREAD, 1)).unwrap();
+        assert_eq!((two.of_thread, two.ticks, two.peer), (None, None, None), "two threads have sent");
+        assert_eq!(parse(&record(b"", 0, 2)[..200]), None);
+    }
+
+    #[test]
+    fn an_entry_is_a_request_with_a_state() {
+        let entry = |state: u32| [record(b"x", 0, 2), vec![0; 16], [state, 0].map(u32::to_ne_bytes).concat()].concat();
+        let states: Vec<State> = (0..4).filter_map(|state| Some(open(&entry(state))?.state)).collect();
+        assert_eq!(states, [State::Other, State::Reading, State::Answering, State::Other]);
+        assert_eq!(open(&record(b"x", 0, 2)), None);
+    }
+
+    #[test]
+    fn what_the_programs_are_told_of_a_server() {
+        let listens = Listens { ports: vec![80, 8000], unix: true, any_protocol: true };
+        let bytes = listens.to_bytes();
+        assert_eq!((bytes[0], bytes[4], &bytes[8..12]), (3, 2, &[80_u16, 8000].map(u16::to_ne_bytes).concat()[..]));
+        let many = Listens { ports: (1..20).collect(), ..Listens::default() };
+        assert_eq!((many.to_bytes()[0], many.to_bytes()[4]), (4, 8));
+    }
+}

@@ -1,0 +1,300 @@
+//! `rankmesh tail`: how long requests take on each host, and what the slowest have more of than
+//! ordinary ones.
+//!
+//! Owns the questions. `figures` has what is known of a service, and which host is slower than its
+//! peers; `parts` where a request's time went; `text` prints it.
+
+mod figures;
+mod parts;
+mod text;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+
+use anyhow::bail;
+use ask::args::{ReportFormat, SpanArgs, TargetArgs};
+use ask::output::{printable, quiet};
+use ask::rows::Client;
+use ask::{Connector, Exit, UsageError};
+use clap::{Args, ValueEnum};
+use model::Coverage;
+use model::cells::{integer, quoted, text};
+use query_planner::Value;
+use serde::Serialize;
+
+use figures::{Figures, Group, Service, Slowest};
+use parts::{Request, Stretch, Stretches};
+
+/// Looked at, where no time is given.
+const DEFAULT_NS: i64 = 600_000_000_000;
+/// Rows of slow requests, and of ordinary ones, that are looked into.
+const MOST_SLOW: usize = 1_000;
+const MOST_ORDINARY: usize = 4_000;
+/// Fewer tell nothing.
+const LEAST_SLOW: usize = 5;
+const LEAST_ORDINARY: usize = 20;
+/// Stretches off the CPU that are looked into, the newest first.
+const MOST_STRETCHES: usize = 200_000;
+/// Services that are looked into, those with the most requests first.
+const MOST_SERVICES: usize = 16;
+/// Examples of a service.
+const EXAMPLES: usize = 3;
+
+/// Flags of `rankmesh tail`.
+#[derive(Debug, Args)]
+pub struct TailArgs {
+    /// Whom to ask.
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Only this service
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// Only this tenant, as in `requests.tenant`: job:42, unit:vllm.service, user:ada …
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Only this route, as in `requests.route`
+    #[arg(long, value_name = "PATH")]
+    route: Option<String>,
+    /// Break each service down by this
+    #[arg(long, value_enum, default_value_t = By::Host)]
+    by: By,
+    /// Of which time; without it the last ten minutes.
+    #[command(flatten)]
+    span: SpanArgs,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    format: ReportFormat,
+}
+
+/// What a service's requests are grouped by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum By {
+    /// Its hosts, compared with each other.
+    Host,
+    /// Whose servers they are.
+    Tenant,
+    /// Method and path.
+    Route,
+}
+
+impl By {
+    fn column(self) -> &'static str {
+        match self {
+            By::Host => "node",
+            By::Tenant => "tenant",
+            By::Route => "ifnull(method || ' ', '') || ifnull(route, '(no path)')",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            By::Host => "host",
+            By::Tenant => "tenant",
+            By::Route => "route",
+        }
+    }
+}
+
+/// What `--format json` prints.
+#[derive(Debug, Serialize)]
+struct Tail {
+    version: u32,
+    since_ns: i64,
+    until_ns: i64,
+    by: By,
+    /// Those with the most requests first.
+    services: Vec<Service>,
+    /// Services that are not among them, since there were too many.
+    left_out: usize,
+    coverage: Coverage,
+}
+
+/// Prints how long requests take, and what the slowest have more.
+///
+/// # Errors
+/// Nobody answers, the flags are wrong, nothing is stored of that time, or the output cannot be
+/// written.
+pub fn run(args: TailArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
+    let target = args.target.target(connector)?;
+    let client = Client::of(&target, &args.target);
+    let span_ns = match args.span.resolved_ns(&target)? {
+        Some(span_ns) => span_ns,
+        None => {
+            let now_ns = target.now_ns();
+            (now_ns.saturating_sub(DEFAULT_NS), now_ns.saturating_add(1))
+        }
+    };
+    let tail = asked(&client, &Asked { args: &args, span_ns })?;
+    let complete = tail.coverage.is_complete();
+    if args.target.ask.require_all && !complete {
+        bail!("the answer is partial and --require-all was given: nothing is printed");
+    }
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        ReportFormat::Json => writeln!(out, "{}", quiet(&serde_json::to_string(&tail)?))?,
+        ReportFormat::Table => {
+            write!(out, "{}", text::printed(&tail))?;
+            tail.coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+        }
+    }
+    out.flush()?;
+    Ok(if complete { Exit::Complete } else { Exit::Partial })
+}
+
+/// What is asked about.
+struct Asked<'a> {
+    args: &'a TailArgs,
+    span_ns: (i64, i64),
+}
+
+impl Asked<'_> {
+    /// Conditions on a table's rows, by its column of time.
+    fn conditions(&self, time: &str, service: Option<&str>) -> String {
+        let (since_ns, until_ns) = self.span_ns;
+        // A second's sum is of the span where its second begins in it.
+        let mut sql = format!("{time} >= {since_ns} AND {time} < {until_ns}");
+        let named =
+            [("service", service), ("tenant", self.args.tenant.as_deref()), ("route", self.args.route.as_deref())];
+        for (column, name) in named {
+            if let Some(name) = name {
+                sql.push_str(&format!(" AND {column} = {}", quoted(name)));
+            }
+        }
+        sql
+    }
+}
+
+fn asked(client: &Client<'_>, of: &Asked<'_>) -> anyhow::Result<Tail> {
+    let (by, only) = (of.args.by, of.args.service.as_deref());
+    let rolled = of.conditions("bucket_ns", only);
+    let whole = client.ask(format!(
+        "SELECT service, '', {} FROM request_rollups WHERE {rolled} GROUP BY service ORDER BY sum(count) DESC",
+        figures::COLUMNS
+    ))?;
+    let mut coverage = whole.coverage;
+    if whole.rows.is_empty() {
+        let what = only.map_or_else(String::new, |name| format!(" of {name}"));
+        let words = "up --serve NAME=port:N names a server; docs/serving.md says which are found without it";
+        coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+        return Err(UsageError(format!("no requests{what} are stored of this time ({words})")).into());
+    }
+    let groups = client.ask(format!(
+        "SELECT service, {0} AS of, {1} FROM request_rollups WHERE {rolled} GROUP BY service, of ORDER BY sum(count) DESC",
+        by.column(),
+        figures::COLUMNS
+    ))?;
+    coverage.also(groups.coverage);
+    let mut by_service: BTreeMap<String, Vec<Group>> = BTreeMap::new();
+    for row in &groups.rows {
+        let group = Group { of: text(row, 1), figures: Figures::of(row), compared: None };
+        by_service.entry(text(row, 0)).or_default().push(group);
+    }
+    let left_out = whole.rows.len().saturating_sub(MOST_SERVICES);
+    let mut services = vec![];
+    for row in whole.rows.iter().take(MOST_SERVICES) {
+        let name = text(row, 0);
+        let mut groups = by_service.remove(&name).unwrap_or_default();
+        if by == By::Host {
+            figures::compare(&mut groups);
+        }
+        let figures = Figures::of(row);
+        let slowest = slowest(client, of, &name, &figures, &mut coverage)?;
+        services.push(Service { service: name, figures, groups, slowest });
+    }
+    let (since_ns, until_ns) = of.span_ns;
+    Ok(Tail { version: 1, since_ns, until_ns, by, services, left_out, coverage })
+}
+
+/// What the slowest hundredth of a service's requests have more of.
+fn slowest(
+    client: &Client<'_>,
+    of: &Asked<'_>,
+    service: &str,
+    figures: &Figures,
+    coverage: &mut Coverage,
+) -> anyhow::Result<Slowest> {
+    let Some(from_ns) = figures.p99_ns else { return Ok(Slowest::unknown("none of them was answered")) };
+    let asked = |route: &str, condition: &str, order: &str, most: usize| {
+        client.ask(format!(
+            "SELECT node, pid, tid, ts_ns, duration_ns, ifnull(queued_ns, 0), cpu_ns, run_delay_ns, \
+             {route}, status, stands_for FROM requests \
+             WHERE {} AND {condition} ORDER BY {order} DESC LIMIT {most}",
+            of.conditions("ts_ns", Some(service))
+        ))
+    };
+    // Who may not see other users' processes may not ask for their paths.
+    let rows = |condition: String, order: &str, most: usize| {
+        asked(By::Route.column(), &condition, order, most).or_else(|_| asked("''", &condition, order, most))
+    };
+    let slow = rows(format!("duration_ns >= {from_ns}"), "duration_ns", MOST_SLOW)?;
+    let ordinary = rows(format!("duration_ns < {from_ns}"), "ts_ns", MOST_ORDINARY)?;
+    let of_rows = |rows: &[Vec<Value>]| rows.iter().map(|row| request(row)).collect::<Vec<Request>>();
+    let (slow_rows, ordinary_rows) = (of_rows(&slow.rows), of_rows(&ordinary.rows));
+    coverage.also(slow.coverage);
+    coverage.also(ordinary.coverage);
+    if slow_rows.len() < LEAST_SLOW || ordinary_rows.len() < LEAST_ORDINARY {
+        let (slow, ordinary) = (slow_rows.len(), ordinary_rows.len());
+        return Ok(Slowest::unknown(&format!(
+            "there are rows of {slow} slow and {ordinary} ordinary requests; {LEAST_SLOW} and {LEAST_ORDINARY} are needed"
+        )));
+    }
+    let (stretches, all_stretches) = stretches(client, &slow_rows, &ordinary_rows, coverage)?;
+    Ok(figures::slowest(from_ns, slow_rows, &ordinary_rows, &stretches, all_stretches, EXAMPLES))
+}
+
+fn request(row: &[Value]) -> Request {
+    let number = |column| integer(row, column).unwrap_or(0);
+    Request {
+        node: text(row, 0),
+        pid: number(1),
+        tid: number(2),
+        ts_ns: number(3),
+        duration_ns: number(4),
+        queued_ns: number(5),
+        of_thread: integer(row, 6).zip(integer(row, 7)),
+        route: text(row, 8),
+        status: integer(row, 9),
+        weight: number(10) as f64,
+    }
+}
+
+/// The stretches off the CPU of the threads of these requests, in the time of the requests; false
+/// where these are not all that there are.
+fn stretches(
+    client: &Client<'_>,
+    slow: &[Request],
+    ordinary: &[Request],
+    coverage: &mut Coverage,
+) -> anyhow::Result<(Stretches, bool)> {
+    let all = || slow.iter().chain(ordinary);
+    let pids: BTreeSet<i64> = all().map(|request| request.pid).collect();
+    let first_ns = all().map(|request| request.ts_ns).min().unwrap_or(0);
+    let last_ns = all().map(|request| request.ts_ns.saturating_add(request.duration_ns)).max().unwrap_or(0);
+    // One that a request ends may have begun before it.
+    let longest_ns = all().map(|request| request.duration_ns).max().unwrap_or(0);
+    let pids = pids.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+    let asked = |taken_by: &str| {
+        client.ask(format!(
+            "SELECT node, tid, ts_ns, duration_ns, voluntary, reason, {taken_by}, ifnull(run_delay_ns, 0) FROM offcpu \
+             WHERE ts_ns >= {} AND ts_ns < {last_ns} AND pid IN ({pids}) ORDER BY ts_ns DESC LIMIT {MOST_STRETCHES}",
+            first_ns.saturating_sub(longest_ns)
+        ))
+    };
+    // As above: who took the CPU is another user's process.
+    let found = asked("next_comm").or_else(|_| asked("''"))?;
+    coverage.also(found.coverage);
+    let mut stretches = Stretches::new();
+    for row in found.rows.iter().rev() {
+        let Some(tid) = integer(row, 1) else { continue };
+        stretches.entry((text(row, 0), tid)).or_default().push(Stretch {
+            ts_ns: integer(row, 2).unwrap_or(0),
+            duration_ns: integer(row, 3).unwrap_or(0),
+            voluntary: integer(row, 4) == Some(1),
+            reason: text(row, 5),
+            taken_by: text(row, 6),
+            run_delay_ns: integer(row, 7).unwrap_or(0),
+        });
+    }
+    Ok((stretches, found.rows.len() < MOST_STRETCHES))
+}

@@ -1,0 +1,244 @@
+//! What `rankmesh tail` prints for people: in 80 columns, the most important first.
+
+use ask::output::{printable, render};
+use record::units::{duration, short_duration};
+
+use super::figures::{Example, Figures, Service, Slowest};
+use super::{By, Tail};
+
+/// Groups listed of a service.
+const ROWS: usize = 20;
+/// Parts with less of what slow requests take longer are left out.
+const LEAST_SHARE: f64 = 0.03;
+/// Widest name in a table.
+const WIDEST: usize = 28;
+
+pub(super) fn printed(tail: &Tail) -> String {
+    let mut out = String::new();
+    for service in &tail.services {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        out.push_str(&of_service(service, tail.by));
+    }
+    if tail.left_out > 0 {
+        out.push_str(&format!("\n… and {} more services (--service NAME asks for one)\n", tail.left_out));
+    }
+    out
+}
+
+fn time(ns: Option<i64>) -> String {
+    ns.map_or_else(|| "-".to_owned(), short_duration)
+}
+
+fn of_service(service: &Service, by: By) -> String {
+    let figures = &service.figures;
+    let mut out = verdicts::wrapped(&format!(
+        "{}: {} requests, p50 {}, p90 {}, p99 {}, p99.9 {}, longest {}",
+        printable(&service.service),
+        figures.count,
+        time(figures.p50_ns),
+        time(figures.p90_ns),
+        time(figures.p99_ns),
+        time(figures.p999_ns),
+        time(figures.max_ns)
+    ));
+    out.push_str(&verdicts::wrapped(&beside(figures)));
+    for group in &service.groups {
+        if let Some(slower) = &group.compared {
+            let z = slower.z.map_or_else(String::new, |z| format!(" (robust z {z:.1})"));
+            out.push_str(&verdicts::wrapped(&format!(
+                "{} serves {} {:.1} times slower than its peers{z}.",
+                printable(&group.of),
+                slower.quantile,
+                slower.times
+            )));
+        }
+    }
+    out.push('\n');
+    out.push_str(&table(service, by));
+    out.push('\n');
+    out.push_str(&of_slowest(&service.slowest));
+    out
+}
+
+/// What is said of a service in a second line.
+fn beside(figures: &Figures) -> String {
+    let share = |part: i64| part as f64 / figures.count.max(1) as f64 * 100.0;
+    let mut words =
+        vec![format!("first byte p50 {}, p99 {}", time(figures.first_byte_p50_ns), time(figures.first_byte_p99_ns))];
+    if figures.errors > 0 {
+        words.push(format!(
+            "{} failed ({:.2} %), of these {} not answered",
+            figures.errors,
+            share(figures.errors),
+            figures.unanswered
+        ));
+    }
+    if figures.unread_share >= 0.01 {
+        words.push(format!("{:.0} % of their time they lay unread", figures.unread_share * 100.0));
+    }
+    words.join("; ")
+}
+
+fn table(service: &Service, by: By) -> String {
+    let rows = service.groups.iter().take(ROWS).map(|group| {
+        let figures = &group.figures;
+        vec![
+            cut(&printable(&group.of)),
+            figures.count.to_string(),
+            figures.errors.to_string(),
+            time(figures.p50_ns),
+            time(figures.p90_ns),
+            time(figures.p99_ns),
+            time(figures.p999_ns),
+            time(figures.max_ns),
+        ]
+    });
+    let columns = [by.title(), "requests", "failed", "p50", "p90", "p99", "p99.9", "max"];
+    let mut out = render(&columns, rows, &[false, true, true, true, true, true, true, true]);
+    out.push('\n');
+    if service.groups.len() > ROWS {
+        out.push_str(&format!("… and {} more (--format json has all)\n", service.groups.len() - ROWS));
+    }
+    out
+}
+
+fn cut(name: &str) -> String {
+    if name.chars().count() <= WIDEST {
+        return name.to_owned();
+    }
+    name.chars().take(WIDEST - 1).chain(['…']).collect()
+}
+
+fn of_slowest(slowest: &Slowest) -> String {
+    let mut out = String::new();
+    if let Some(excess) = &slowest.excess {
+        out.push_str(&verdicts::wrapped(&format!(
+            "The slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}. What they have more of:",
+            duration(slowest.from_ns),
+            slowest.rows,
+            duration(excess.slow_ns),
+            duration(excess.ordinary_ns)
+        )));
+        for more in excess.parts.iter().filter(|more| more.share >= LEAST_SHARE) {
+            out.push_str(&format!(
+                "  {:>4.0} %  {:>7}  {}\n",
+                more.share * 100.0,
+                short_duration(more.more_ns),
+                printable(&more.part.words())
+            ));
+        }
+    }
+    for shared in &slowest.shared {
+        out.push_str(&verdicts::wrapped(&format!(
+            "{:.0} % of them are of {} {} ({:.0} % of the ordinary ones).",
+            shared.share * 100.0,
+            shared.what,
+            printable(&shared.of),
+            shared.ordinary_share * 100.0
+        )));
+    }
+    for why in &slowest.cannot_be_told {
+        let what =
+            if slowest.excess.is_some() { "Cannot be told" } else { "What makes the slowest slow cannot be told" };
+        out.push_str(&verdicts::wrapped(&format!("{what}: {why}.")));
+    }
+    if !slowest.examples.is_empty() {
+        out.push_str("Examples:\n");
+        slowest.examples.iter().for_each(|example| out.push_str(&of_example(example)));
+    }
+    out
+}
+
+fn of_example(example: &Example) -> String {
+    let parts: Vec<String> = example
+        .parts
+        .iter()
+        .take(3)
+        .map(|(part, ns)| format!("{} {}", short_duration(*ns), printable(&part.words())))
+        .collect();
+    let status = example.status.map_or_else(String::new, |status| format!(" {status}"));
+    verdicts::wrapped(&format!(
+        "- {} {}{status} on {} (pid {}, thread {}, ts_ns {}): {}",
+        short_duration(example.duration_ns),
+        printable(&example.route),
+        printable(&example.node),
+        example.pid,
+        example.tid,
+        example.ts_ns,
+        parts.join("; ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use model::Coverage;
+
+    use super::super::figures::{Group, Slower, slowest};
+    use super::super::parts::{Request, Stretch};
+    use super::*;
+
+    #[test]
+    fn what_is_printed_fits_80_columns_and_begins_with_the_figures() {
+        const MS: i64 = 1_000_000;
+        let request = |n: i64, duration_ns: i64, delay_ns: i64| Request {
+            node: "gpu-node-with-a-long-name-7.cluster.example.org".into(),
+            pid: 4_711,
+            tid: 4_712,
+            ts_ns: 1_796_000_000_000_000_000 + n * 100 * MS,
+            duration_ns,
+            of_thread: Some((2 * MS, delay_ns)),
+            route: "POST /v1/chat/completions/{number}/with/a/long/path/{uuid}".into(),
+            status: Some(200),
+            weight: 1.0,
+            ..Request::default()
+        };
+        let slow: Vec<Request> = (0..9).map(|n| request(n, 62 * MS, 60 * MS)).collect();
+        let ordinary: Vec<Request> = (20..60).map(|n| request(n, 2 * MS, 0)).collect();
+        let hog = Stretch {
+            ts_ns: slow[0].ts_ns,
+            duration_ns: 50 * MS,
+            voluntary: false,
+            reason: "preempted".into(),
+            taken_by: "stress-ng-cpu".into(),
+            run_delay_ns: 0,
+        };
+        let stretches = BTreeMap::from([((slow[0].node.clone(), 4_712), vec![hog])]);
+        let found = slowest(50 * MS, slow, &ordinary, &stretches, false, 2);
+        let figures = Figures {
+            count: 123_456,
+            errors: 12,
+            unanswered: 2,
+            p50_ns: Some(2 * MS),
+            p99_ns: Some(60 * MS),
+            unread_share: 0.02,
+            ..Figures::default()
+        };
+        let compared = Some(Slower { quantile: "p99", times: 2.3, z: Some(7.1) });
+        let group =
+            Group { of: "gpu-node-with-a-long-name-7.cluster.example.org".into(), figures: figures.clone(), compared };
+        let service = Service { service: "chat".into(), figures, groups: vec![group], slowest: found };
+        let services = vec![service];
+        let tail = Tail {
+            version: 1,
+            since_ns: 0,
+            until_ns: 1,
+            by: By::Host,
+            services,
+            left_out: 0,
+            coverage: Coverage::default(),
+        };
+        let text = printed(&tail);
+        assert!(text.starts_with("chat: 123456 requests, p50 2.00ms"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in
+            ["2.3 times slower than its peers", "taken by stress-ng-cpu", "Cannot be told: there are more", "Examples:"]
+        {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+    }
+}
