@@ -148,12 +148,9 @@ impl LateComms {
         if handle == 0 || call.flags & all == all {
             return;
         }
-        if self.of(call.pid, Looked::is_to_be_searched) {
-            self.search(call.pid);
-        }
-        let Some(facts) = self.of(call.pid, Looked::layout).and_then(|layout| read(call.pid, handle, &layout)) else {
-            return;
-        };
+        let (layout, to_be_searched) = self.of(call.pid, |looked| (looked.layout(), looked.is_to_be_searched()));
+        let layout = if to_be_searched { self.search(call.pid) } else { layout };
+        let Some(facts) = layout.and_then(|layout| read(call.pid, handle, &layout)) else { return };
         call.rank = facts.rank;
         call.nranks = facts.nranks;
         call.flags |= wire::HAVE_RANK;
@@ -166,11 +163,9 @@ impl LateComms {
             tracing::debug!(%error, "a communicator is not remembered"); // the next call is completed again
         }
     }
-}
 
-impl LateComms {
     /// Looks for the layout in a process's communicators of which all is known.
-    fn search(&self, pid: u32) {
+    fn search(&self, pid: u32) -> Option<CommLayout> {
         let of_process = |key: &Vec<u8>| wire::comm_of_key(key).filter(|(of, _)| *of == pid);
         let found = self.comms.keys().filter_map(|key| Some((of_process(&key)?.1, key))).find_map(|(handle, key)| {
             let entry = self.comms.lookup(&key, MapFlags::ANY).ok()??;
@@ -179,6 +174,7 @@ impl LateComms {
         if let Some(looked) = self.of_process.lock().get_mut(&pid) {
             (looked.found, looked.searched) = (found, Some(Instant::now()));
         }
+        found
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 /// What requests are summed up by: whose they are.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestOf {
     /// The server's process.
     pub pid: u32,
@@ -71,7 +71,7 @@ pub struct RequestSeen {
 }
 
 /// The requests of a second with the same [`RequestOf`].
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RequestSum {
     /// The second's beginning.
     pub ts_ns: i64,

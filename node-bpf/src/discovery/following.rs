@@ -12,6 +12,7 @@ use super::Discovery;
 use super::attaching::Probed;
 use crate::config::AttachMode;
 use crate::maps;
+use crate::process::Process;
 use crate::procfs::{self, cgroup_path};
 use crate::signals::kernel_names;
 use crate::wire;
@@ -29,21 +30,15 @@ impl Discovery {
     }
 
     pub(super) fn follow(&self, pid: u32, mpi: bool) {
-        // only when it is not there: the programs keep more in the value
-        let follows = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST).is_ok();
-        self.keep_of_main_thread(pid);
         // It may have ended, or begun another program, since its mappings were read: the programs
         // have reported that already, and would not undo a later entry. From here on they do.
-        if follows && !self.uses_library(pid) {
+        if self.enter(pid) && !self.uses_library(pid) {
             return self.unfollow(pid);
         }
-        kernel_names::read_ahead();
-        let Some((process, new)) = self.shared.processes.look(pid) else { return };
-        if mpi {
-            self.shared.meet(Arc::clone(&process), false);
-        }
-        if new {
-            self.shared.report(&process);
+        if let Some(process) = self.made_known(pid)
+            && mpi
+        {
+            self.shared.meet(process, false);
         }
     }
 
@@ -52,13 +47,26 @@ impl Discovery {
         if !self.wanted(pid) {
             return;
         }
-        // Only when it is not there, as above. A process that has ended meanwhile is found by a sweep.
-        let _ = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST);
+        self.enter(pid); // a process that has ended meanwhile is found by a sweep
+        self.made_known(pid);
+    }
+
+    /// Enters a process into the programs' maps; true where it was not there. (Only then: the programs
+    /// keep more in the value.)
+    fn enter(&self, pid: u32) -> bool {
+        let new = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST).is_ok();
         self.keep_of_main_thread(pid);
+        new
+    }
+
+    /// A followed process, reported where it is new; none where it has ended.
+    fn made_known(&self, pid: u32) -> Option<Arc<Process>> {
         kernel_names::read_ahead();
-        if let Some((process, true)) = self.shared.processes.look(pid) {
+        let (process, new) = self.shared.processes.look(pid)?;
+        if new {
             self.shared.report(&process);
         }
+        Some(process)
     }
 
     /// Whether a process has a library mapped that makes it one to be followed.

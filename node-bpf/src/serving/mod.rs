@@ -172,8 +172,6 @@ impl Drop for Serving {
 struct Server {
     service: Arc<str>,
     tenant: Arc<str>,
-    /// Its routes and no others are kept as texts.
-    routes: HashMap<String, Arc<str>>,
     /// Protocols of connections that are not looked into, and were reported.
     opaque: HashSet<Protocol>,
 }
@@ -245,8 +243,7 @@ impl Recorder {
             (self.sink)(Record::Process(process.seen.clone()));
             (self.on_server)(server.pid);
             let tenant = tenant_of(&process.seen).into();
-            let (routes, opaque) = (HashMap::new(), HashSet::new());
-            self.servers.insert(server.pid, Server { service, tenant, routes, opaque });
+            self.servers.insert(server.pid, Server { service, tenant, opaque: HashSet::new() });
         }
         // Requests of one that has ended may still be in the ring.
         self.read();
@@ -335,16 +332,7 @@ impl Recorder {
             return self.lose("process_gone", 1);
         };
         let line = if raw.protocol == Protocol::Http1 { http::request_line(raw.head()) } else { None };
-        let route = line.as_ref().filter(|_| self.paths).map(|line| match server.routes.get(&line.route) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let route: Arc<str> = line.route.as_str().into();
-                if server.routes.len() < 1_024 {
-                    server.routes.insert(line.route.clone(), Arc::clone(&route));
-                }
-                route
-            }
-        });
+        let route = line.as_ref().filter(|_| self.paths).map(|line| Arc::from(line.route.as_str()));
         let begin_ns = raw.begin_ns.saturating_sub(queued_ns.unwrap_or(0));
         let since = |ns: u64| i64::try_from(ns.saturating_sub(begin_ns)).unwrap_or(i64::MAX);
         let amount = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);

@@ -2,7 +2,7 @@
 //! are few; else the slow ones, those that failed, and some of the others. Knows neither programs nor
 //! processes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use record::{Record, RequestOf, RequestSeen, RequestSum};
@@ -72,7 +72,7 @@ struct Service {
     next_sample: u64,
     slow: u32,
     failed: u32,
-    routes: HashMap<Arc<str>, ()>,
+    routes: HashSet<Arc<str>>,
 }
 
 impl Service {
@@ -134,11 +134,18 @@ pub(super) struct Sums {
     turned_ns: i64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sum {
-    of: Option<Box<RequestSum>>,
+    of: RequestSum,
     durations: Histogram,
     first_bytes: Histogram,
+}
+
+impl Sum {
+    fn new((ts_ns, of): (i64, RequestOf)) -> Sum {
+        let of = RequestSum { ts_ns, of, min_ns: u64::MAX, ..RequestSum::default() };
+        Sum { of, durations: Histogram::default(), first_bytes: Histogram::default() }
+    }
 }
 
 impl Sums {
@@ -146,10 +153,10 @@ impl Sums {
     pub(super) fn add(&mut self, mut request: RequestSeen) -> Option<RequestSeen> {
         let service = self.services.entry(Arc::clone(&request.of.service)).or_default();
         if let Some(route) = &request.of.route
-            && !service.routes.contains_key(route)
+            && !service.routes.contains(route)
         {
             if service.routes.len() < MOST_ROUTES {
-                service.routes.insert(Arc::clone(route), ());
+                service.routes.insert(Arc::clone(route));
             } else {
                 request.of.route = Some(Arc::from("(other)"));
             }
@@ -170,24 +177,8 @@ impl Sums {
         if self.sums.len() >= MOST_KEYS && !self.sums.contains_key(&key) {
             key.1.route = request.of.route.as_ref().map(|_| Arc::from("(other)"));
         }
-        let sum = self.sums.entry(key.clone()).or_default();
-        let of = sum.of.get_or_insert_with(|| {
-            Box::new(RequestSum {
-                ts_ns,
-                of: key.1,
-                count: 0,
-                errors: 0,
-                unanswered: 0,
-                sum_ns: 0,
-                min_ns: u64::MAX,
-                max_ns: 0,
-                queued_ns: 0,
-                bytes_in: 0,
-                bytes_out: 0,
-                durations: vec![],
-                first_bytes: vec![],
-            })
-        });
+        let sum = self.sums.entry(key.clone()).or_insert_with(|| Sum::new(key));
+        let of = &mut sum.of;
         of.count += 1;
         of.errors += u64::from(failed);
         of.unanswered += u64::from(unanswered);
@@ -211,11 +202,11 @@ impl Sums {
         let over = |ts_ns: i64| all || ts_ns.saturating_add(SECOND_NS + SETTLED_NS) <= now_ns;
         let mut taken: Vec<((i64, RequestOf), Sum)> = self.sums.extract_if(|(ts_ns, _), _| over(*ts_ns)).collect();
         taken.sort_by(|a, b| a.0.cmp(&b.0));
-        let records = taken.into_iter().filter_map(|(_, sum)| {
-            let mut of = sum.of?;
+        let records = taken.into_iter().map(|(_, sum)| {
+            let mut of = sum.of;
             (of.durations, of.first_bytes) = (sum.durations.pairs(), sum.first_bytes.pairs());
             of.min_ns = of.min_ns.min(of.max_ns);
-            Some(Record::RequestSum(of))
+            Record::RequestSum(Box::new(of))
         });
         records.collect()
     }

@@ -11,6 +11,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use causes::Cause;
 use digest::WINDOW_NS;
 use explain::cost::Money;
 use explain::watched::sentence;
@@ -34,7 +35,7 @@ pub(super) const WAITING: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time for finding out what was written last.
 const KNOWN: Duration = Duration::from_secs(2);
-/// Time for finding the cause.
+/// Time for finding the cause, and before it is looked for once more.
 const CAUSE: Duration = Duration::from_secs(5);
 
 /// Publishes what arrives until `stop`.
@@ -79,13 +80,7 @@ async fn one(
     }
     let writes = current.judge == own;
     if writes || command.is_some() {
-        let asking = Asking {
-            coordinator: &shared.coordinator,
-            caller: &query::access::Caller::agent(),
-            deadline: Instant::now() + CAUSE,
-            cancelled: stop,
-        };
-        report.cause = super::super::causes::cause(asking, &report).await;
+        report.cause = cause(shared, &report, stop).await;
     }
     let money = super::money::of_site(shared, &report);
     let finding = finding(&current, &report, money.as_ref());
@@ -101,6 +96,26 @@ async fn one(
     {
         tracing::warn!("--on-finding: {why}");
     }
+}
+
+/// The cause of a verdict, asked for once more where none was found: a finding is written once, hosts
+/// store what they sample some seconds after the calls, and a loaded one answers late.
+async fn cause(shared: &Shared, report: &Report, stop: &CancellationToken) -> Option<Cause> {
+    let asked = async || {
+        let asking = Asking {
+            coordinator: &shared.coordinator,
+            caller: &query::access::Caller::agent(),
+            deadline: Instant::now() + CAUSE,
+            cancelled: stop,
+        };
+        super::super::causes::cause(asking, report).await
+    };
+    let first = asked().await;
+    if first.as_ref().is_none_or(Cause::is_attributed) {
+        return first;
+    }
+    tokio::time::sleep(CAUSE).await;
+    asked().await.filter(Cause::is_attributed).or(first)
 }
 
 /// What makes two findings in a row the same one.

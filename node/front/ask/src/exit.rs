@@ -24,6 +24,12 @@ pub struct UsageError(pub String);
 #[error("the command ran on a node of the job")]
 pub struct RanOnNode(pub Exit);
 
+/// Whether the caller may not ask for what was asked: the first words of such an answer are a
+/// contract (docs/api.md).
+pub fn is_forbidden(error: &anyhow::Error) -> bool {
+    (error.is::<UsageError>() || error.is::<crate::NoAnswer>()) && error.to_string().starts_with("not allowed")
+}
+
 /// Whether a reader that went away (`… | head`) ended the work.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {

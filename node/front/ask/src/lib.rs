@@ -26,7 +26,7 @@ pub mod values;
 mod wait;
 
 pub use backend::{Backend, Connector, NoAnswer, Piece, Reply, Stopped, Take};
-pub use exit::{Exit, RanOnNode, UsageError, is_broken_pipe};
+pub use exit::{Exit, RanOnNode, UsageError, is_broken_pipe, is_forbidden};
 pub use jobs::{Chosen, JobSeen, UnknownJob};
 pub use socket::SocketBackend;
 pub use target::{Span, Target};

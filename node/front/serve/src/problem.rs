@@ -62,11 +62,9 @@ impl Problem {
     /// The problem for an error of a question.
     pub(super) fn of(error: &anyhow::Error) -> Self {
         let detail = format!("{error:#}");
-        if error.is::<UsageError>() {
-            return match detail.starts_with("not allowed") {
-                true => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
-                false => Self::wrong(detail),
-            };
+        let forbidden = ask::is_forbidden(error);
+        if error.is::<UsageError>() && !forbidden {
+            return Self::wrong(detail);
         }
         if error.is::<UnknownJob>() {
             return Self::new(StatusCode::NOT_FOUND, "unknown", detail);
@@ -77,7 +75,7 @@ impl Problem {
         // The first word of an agent's message is its kind (docs/api.md).
         let begins = |word: &str| detail.starts_with(word);
         let mut problem = match error.downcast_ref::<NoAnswer>() {
-            Some(_) if begins("not allowed") => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
+            _ if forbidden => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
             Some(_) if begins("busy") => Self::busy(detail, 3),
             _ if begins("timeout") => Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", detail),
             Some(_) => Self::new(StatusCode::BAD_GATEWAY, "failed", detail),

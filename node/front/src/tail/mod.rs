@@ -14,7 +14,7 @@ use std::io::Write;
 use anyhow::bail;
 use ask::args::{ReportFormat, SpanArgs, TargetArgs};
 use ask::output::{printable, quiet};
-use ask::rows::Client;
+use ask::rows::{Client, Rows};
 use ask::{Connector, Exit, UsageError};
 use clap::{Args, ValueEnum};
 use model::Coverage;
@@ -215,17 +215,15 @@ fn slowest(
     coverage: &mut Coverage,
 ) -> anyhow::Result<Slowest> {
     let Some(from_ns) = figures.p99_ns else { return Ok(Slowest::unknown("none of them was answered")) };
-    let asked = |route: &str, condition: &str, order: &str, most: usize| {
-        client.ask(format!(
-            "SELECT node, pid, tid, ts_ns, duration_ns, ifnull(queued_ns, 0), cpu_ns, run_delay_ns, \
-             {route}, status, stands_for FROM requests \
-             WHERE {} AND {condition} ORDER BY {order} DESC LIMIT {most}",
-            of.conditions("ts_ns", Some(service))
-        ))
-    };
-    // Who may not see other users' processes may not ask for their paths.
     let rows = |condition: String, order: &str, most: usize| {
-        asked(By::Route.column(), &condition, order, most).or_else(|_| asked("''", &condition, order, most))
+        allowed(client, By::Route.column(), |route| {
+            format!(
+                "SELECT node, pid, tid, ts_ns, duration_ns, ifnull(queued_ns, 0), cpu_ns, run_delay_ns, \
+                 {route}, status, stands_for FROM requests \
+                 WHERE {} AND {condition} ORDER BY {order} DESC LIMIT {most}",
+                of.conditions("ts_ns", Some(service))
+            )
+        })
     };
     let slow = rows(format!("duration_ns >= {from_ns}"), "duration_ns", MOST_SLOW)?;
     let ordinary = rows(format!("duration_ns < {from_ns}"), "ts_ns", MOST_ORDINARY)?;
@@ -241,6 +239,15 @@ fn slowest(
     }
     let (stretches, all_stretches) = stretches(client, &slow_rows, &ordinary_rows, coverage)?;
     Ok(figures::slowest(from_ns, slow_rows, &ordinary_rows, &stretches, all_stretches, EXAMPLES))
+}
+
+/// Asks with a column that tells on other users, or with '' in its place where the caller may not ask
+/// for it.
+fn allowed(client: &Client<'_>, column: &str, question: impl Fn(&str) -> String) -> anyhow::Result<Rows> {
+    client.ask(question(column)).or_else(|error| match ask::is_forbidden(&error) {
+        true => client.ask(question("''")),
+        false => Err(error),
+    })
 }
 
 fn request(row: &[Value]) -> Request {
@@ -274,15 +281,13 @@ fn stretches(
     // One that a request ends may have begun before it.
     let longest_ns = all().map(|request| request.duration_ns).max().unwrap_or(0);
     let pids = pids.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
-    let asked = |taken_by: &str| {
-        client.ask(format!(
+    let found = allowed(client, "next_comm", |taken_by| {
+        format!(
             "SELECT node, tid, ts_ns, duration_ns, voluntary, reason, {taken_by}, ifnull(run_delay_ns, 0) FROM offcpu \
              WHERE ts_ns >= {} AND ts_ns < {last_ns} AND pid IN ({pids}) ORDER BY ts_ns DESC LIMIT {MOST_STRETCHES}",
             first_ns.saturating_sub(longest_ns)
-        ))
-    };
-    // As above: who took the CPU is another user's process.
-    let found = asked("next_comm").or_else(|_| asked("''"))?;
+        )
+    })?;
     coverage.also(found.coverage);
     let mut stretches = Stretches::new();
     for row in found.rows.iter().rev() {
