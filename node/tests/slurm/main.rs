@@ -22,8 +22,16 @@ fn json(output: &std::process::Output) -> Result<Value, String> {
 
 /// The rank that a verdict names.
 fn named(slurm: &Slurm, job: u32) -> Result<Value, String> {
-    let answer = json(&slurm.rankmesh(&["stragglers", "--job", &job.to_string(), "--format", "json"]))?;
-    if answer["verdict"]["kind"] == "rank" { Ok(answer["verdict"].clone()) } else { Err(answer["verdict"].to_string()) }
+    let job = job.to_string();
+    let answer = json(&slurm.rankmesh(&["stragglers", "--job", &job, "--format", "json"]))?;
+    if answer["verdict"]["kind"] == "rank" {
+        return Ok(answer["verdict"].clone());
+    }
+    // what was recorded, for whoever reads why the test failed
+    let sql = "SELECT node, pid, rank, func, comm_hash, nranks, count(*), min(seq), max(seq), min(start_ns), max(start_ns) \
+               FROM collectives GROUP BY node, pid, rank, func, comm_hash, nranks ORDER BY rank";
+    let recorded = slurm.rankmesh(&["query", "--job", &job, sql]);
+    Err(format!("{}\n{}{}\n{}", answer["verdict"], stdout(&recorded), stderr(&recorded), answer["coverage"]))
 }
 
 /// Directory that `nobody` may write into.

@@ -282,6 +282,39 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_without_its_cpu_for_single_strokes_is_named_for_their_sum() {
+        // Two ranks meet every 0.6 ms, either first by up to 0.2 ms. Now and then one of them has another
+        // program on its CPU for 6 ms, one step in about eleven of its own and one in `other` of the other's.
+        let input = |other: u64, held: bool| {
+            let mut input = Input { since_ns: 0, until_ns: 60_000 * MS, ..Input::default() };
+            let mut at_ns = 0;
+            for seq in 0..12_000u64 {
+                let random = seq.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+                let strokes = [random % 11 == 3, random % other == 5];
+                let jitter = [(random >> 8) % 200, (random >> 16) % 200].map(|us| us as i64 * MS / 1_000);
+                let off = strokes.map(|stroke| if stroke { 6 * MS } else { 0 });
+                let entries = [0, 1].map(|rank| at_ns + MS / 2 + jitter[rank] + off[1 - rank]);
+                let left_ns = entries[0].max(entries[1]) + MS / 100;
+                for rank in 0..2 {
+                    let place = rank as usize;
+                    let duration_ns = left_ns - entries[place];
+                    let call = Observation::test_call(rank, 7, "all_reduce", seq, entries[place], duration_ns);
+                    let held_ns = if held { off[1 - place] } else { 0 };
+                    let pid = 100 + i64::from(rank);
+                    let of = Observation { node: "n".into(), pid, nranks: Some(2), held_ns, ..call };
+                    input.observations.push(of);
+                }
+                at_ns = left_ns;
+            }
+            input
+        };
+        let verdict = |other, held| analyse(&input(other, held), &Rules::default()).verdict;
+        assert_eq!(verdict(1_000_000, true).named_ranks(), [1], "{:?}", verdict(1_000_000, true));
+        let alike = verdict(12, true);
+        assert!(alike.named_ranks().is_empty(), "both lose their CPUs in turns: {alike:?}");
+    }
+
+    #[test]
     fn where_nobody_stands_out_a_rank_that_was_stopped_is_a_doubt() {
         // Three ranks come late in turns by 5 ms each 10; rank 1 is stopped for 2 ms in each of its waits.
         let input = |halted_ns: i64| {

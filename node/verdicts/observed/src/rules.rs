@@ -176,6 +176,9 @@ impl Rules {
     /// The evidence tier from which on times are the device's.
     pub const OF_DEVICE: u8 = 3;
 
+    /// Times that a rank had no CPU while all others waited for it alone, for these to be no chance.
+    pub const STROKES: f64 = 10.0;
+
     /// Held off its CPU for so much more of the time than the others (median), outside calls, a rank is
     /// a doubt where nobody is named. Ranks that share CPUs are held in turns, and by as much only
     /// where one has another program beside it.

@@ -9,8 +9,8 @@ use stats::{Moments, median};
 
 use super::episodes::{episode, steady_runs};
 use super::excess::{
-    added, autocorrelation, by_member, effective, excesses, independent, is_numbered_less, late_by, of_run, order,
-    steadiness, telling,
+    added, autocorrelation, by_member, effective, excesses, independent, is_numbered_less, kept_waiting, late_by,
+    of_run, order, steadiness, telling,
 };
 use super::{Elsewhere, Findings, Found};
 use crate::comm::{Cell, Met};
@@ -184,6 +184,42 @@ impl<'a> Case<'a> {
         let run = self.first_that_holds(&candidates, peers, Basis::OwnTime, |score| score.compute, findings)?;
         let (_, scores) = self.s.pooled(run.clone(), self.rules);
         Some(self.found(Basis::OwnTime, &scores[self.m].compute, &flags, run))
+    }
+
+    /// It was held off its CPU or halted, and the others waited for it alone at that time: what counts
+    /// is the sum. Another program has the CPU for some milliseconds at a time, so that of short steps
+    /// one in ten takes many times as long and the others are as ever: it is not usually late then, and
+    /// what its program does need not be compared with anybody.
+    pub(super) fn by_held(&self) -> Option<Found> {
+        let (s, m, rules) = (self.s, self.m, self.rules);
+        if s.waits != Waits::Seen || s.comm.members.len() < 2 {
+            return None;
+        }
+        let of_window = |r: usize, window: usize| -> f64 {
+            s.comm.met[s.windows[window].met.clone()].iter().filter_map(|met| Some(kept_waiting(r, met)?.held_ns)).sum()
+        };
+        let share = |r: usize, windows: &Range<usize>| {
+            let wall_ns: f64 = s.windows[windows.clone()].iter().map(|w| w.wall_ns).sum();
+            windows.clone().map(|window| of_window(r, window)).sum::<f64>() / wall_ns.max(1.0)
+        };
+        let flags: Vec<bool> =
+            (0..s.windows.len()).map(|window| share(m, &(window..window + 1)) >= rules.effect).collect();
+        let run = episode(&flags, rules)?;
+        let others: Vec<f64> = (0..s.comm.members.len()).filter(|r| *r != m).map(|r| share(r, &run)).collect();
+        let (mine, usual) = (share(m, &run), median(others.iter().copied())?);
+        let (mut alone_ns, mut sum, mut squares) = (0.0, 0.0, 0.0);
+        for kept in of_run(s, &run).iter().filter_map(|met| kept_waiting(m, met)) {
+            alone_ns += kept.alone_ns;
+            sum += kept.held_ns;
+            squares += kept.held_ns * kept.held_ns;
+        }
+        // As many strokes of one length would spread as far.
+        let enough = sum * sum >= Rules::STROKES * squares && sum >= rules.compute_share * alone_ns;
+        if !enough || mine - usual < rules.effect || mine < rules.ratio * usual {
+            return None;
+        }
+        let rating = Rating { share: mine, ..Rating::default() };
+        Some(self.found(Basis::Waits, &rating, &flags, run))
     }
 
     /// Episodes to be tried in turn; last the stretches of the first in which it is steadily late.

@@ -66,6 +66,29 @@ pub(super) fn late_by(s: &Scored, m: usize, basis: Basis, run: &Range<usize>) ->
     (typical.map_or(0, |v| *v as i64), last_in, met.len())
 }
 
+/// How long all other ranks of a collective waited for one alone, nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeptWaiting {
+    /// From the entry of the last of them until its own.
+    pub(super) alone_ns: f64,
+    /// Of that what would not have been, had it had its CPU as the last of them had: no longer than it
+    /// was held off its CPU or halted more than that one since the collective before.
+    pub(super) held_ns: f64,
+}
+
+/// How long the others waited for `m` alone; where ranks leave together, who entered last is who waits
+/// least. None where it is not in the collective, or alone.
+pub(super) fn kept_waiting(m: usize, met: &Met) -> Option<KeptWaiting> {
+    let mine = met.cells[m]?;
+    let others = met.cells.iter().enumerate().filter(|(r, _)| *r != m).filter_map(|(_, cell)| *cell);
+    let last = others.min_by_key(|other| other.duration_ns)?;
+    let off_cpu_ns = |cell: Cell| cell.held_ns.saturating_add(cell.halted_ns);
+    let alone_ns = last.duration_ns.saturating_sub(mine.duration_ns).max(0);
+    let held_ns = alone_ns.min(off_cpu_ns(mine).saturating_sub(off_cpu_ns(last))).max(0);
+    let all = |ns: i64| f64::from(met.weight) * ns as f64;
+    Some(KeptWaiting { alone_ns: all(alone_ns), held_ns: all(held_ns) })
+}
+
 /// Enqueue times only: whether the rank's calls are numbered less than the others'. Then its lateness
 /// says nothing. It enters about as often before as after the others (median) enter a later
 /// collective, and hardly apart from them. Where hosts run ahead a rank may come after the next

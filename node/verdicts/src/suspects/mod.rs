@@ -148,7 +148,7 @@ pub(crate) fn suspects(
             (Some(late), Some(own)) if own.culprit.share <= Rules::COMPUTE_OVER_LATENESS * late.culprit.share => {
                 Some(late)
             }
-            (late, own) => own.or(late),
+            (late, own) => own.or(late).or_else(|| case.by_held()),
         });
     }
 }
