@@ -191,7 +191,7 @@ pub(crate) fn attach_places(
     }
 }
 
-/// Attaches to gloo's functions, in the same order.
+/// Attaches to gloo's functions, in the same order; what makes communicators last (`symbols::targets`).
 pub(crate) fn attach_gloo(
     object: &Object,
     mode: AttachMode,
@@ -200,7 +200,7 @@ pub(crate) fn attach_gloo(
 ) -> libbpf_rs::Result<Vec<Link>> {
     let gloo::Places { entries, exits, changes } = places;
     let mut links = vec![];
-    for (program, targets) in [("call_change", changes), ("call_exit", exits), ("call_entry", entries)] {
+    for (program, targets) in [("call_exit", exits), ("call_entry", entries), ("call_change", changes)] {
         if !targets.is_empty() {
             links.extend(attach_points(object, program, mode, path, targets)?);
         }

@@ -30,7 +30,9 @@ pub(crate) fn question(library: Library) -> Question {
     if library == Library::Mpi { of(&["MPI_", "PMPI_", "MPIX_", "PMPIX_", OPEN_MPI]) } else { of(&["nccl", "pnccl"]) }
 }
 
-/// The probes for a file by what it exports; empty when it has none of the functions.
+/// The probes for a file by what it exports, those that make communicators last: the kernel arms one
+/// after the other, and of whoever was seen to make a communicator no call on it may be missed. Empty
+/// when it has none of the functions.
 pub(crate) fn targets(elf: &Elf, library: Library) -> Vec<Target> {
     let api = if library == Library::Mpi { Api::Mpi } else { Api::Nccl };
     let mut flags = 0;
@@ -53,6 +55,7 @@ pub(crate) fn targets(elf: &Elf, library: Library) -> Vec<Target> {
             }
         }
     }
+    found.sort_by_key(|target| !functions::is_frequent(target.cookie));
     found
 }
 
@@ -70,5 +73,30 @@ pub(crate) fn note_build(targets: &mut [Target], library: Library, build: NcclBu
     }
     for target in targets {
         target.cookie |= u64::from(flags) << 32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use files::{Segment, Symbol};
+
+    use super::*;
+
+    #[test]
+    fn what_makes_communicators_is_probed_last() {
+        let names = ["MPI_Init", "MPI_Comm_split", "MPI_Allreduce", "MPI_Comm_free", "MPI_Barrier"];
+        let symbols = names.iter().zip(1..).map(|(name, at)| {
+            let address = 0x100 * at;
+            Symbol { name: (*name).to_owned(), address, probe: address }
+        });
+        let segments = vec![Segment { address: 0, file_offset: 0, file_bytes: 0x1000 }];
+        let targets = targets(&Elf { symbols: symbols.collect(), segments }, Library::Mpi);
+        let order: Vec<&str> = targets.iter().map(|target| &*target.symbol).collect();
+        let place = |name: &str| order.iter().position(|of| *of == name).unwrap();
+        for call in ["MPI_Allreduce", "MPI_Barrier"] {
+            for maker in ["MPI_Init", "MPI_Comm_split"] {
+                assert!(place(call) < place(maker), "{order:?}");
+            }
+        }
     }
 }
