@@ -17,6 +17,8 @@ pub(super) struct Member<'a> {
     pub(super) rank: i32,
     /// Collectives that it has entered; none where that is not known.
     pub(super) entered: Option<u64>,
+    /// Of one whose process has ended: collectives of which it is known that it has left them.
+    pub(super) left: u64,
     /// What is known of it there; none where it made no call on the communicator.
     pub(super) progress: Option<&'a Progress>,
 }
@@ -118,7 +120,7 @@ impl<'a> People<'a> {
             let comm = comms.entry(p.comm_hash).or_default();
             comm.size = comm.size.max(p.nranks.unwrap_or(0));
             let entered = (!p.uncounted).then(|| p.entered.map_or(0, |last| last.saturating_add(1)));
-            comm.add(Member { who, rank: p.rank, entered, progress: Some(p) });
+            comm.add(Member { who, rank: p.rank, entered, left: 0, progress: Some(p) });
             comms_of.entry(who).or_default().push(p.comm_hash);
         }
         let mut calls: BTreeMap<Who, Vec<&InCall>> = BTreeMap::new();
@@ -150,6 +152,14 @@ impl<'a> People<'a> {
             doing.insert(who, of.activity);
             if of.activity == Activity::Ended {
                 gone.insert(who);
+            }
+        }
+        for call in input.observations.iter().filter(|call| !gone.is_empty() && call.tier > 0) {
+            let who = find(&call.node, call.pid).filter(|who| gone.contains(who));
+            if let (Some(who), Some(position)) = (who, call.comm_seq)
+                && let Some(member) = comms.get_mut(&call.comm_hash).and_then(|comm| comm.member_mut(who))
+            {
+                member.left = member.left.max(position.saturating_add(1));
             }
         }
         let align = |node: &str, at_ns: i64| input.clocks.get(node).map_or(at_ns, |clock| clock.align(at_ns));
@@ -204,7 +214,7 @@ impl<'a> People<'a> {
         };
         for (rank, who) in found {
             self.at.insert((hash, rank), who);
-            comm.add(Member { who, rank, entered: Some(0), progress: None });
+            comm.add(Member { who, rank, entered: Some(0), left: 0, progress: None });
         }
         let known: BTreeSet<i32> = comm.members.iter().map(|m| m.rank).collect();
         comm.absent = Ranks::all_but(&known, comm.size);

@@ -363,7 +363,8 @@ impl<'a> Search<'a> {
         let calls = || self.people.calls.get(&who).into_iter().flatten();
         let comms = self.waits.furthest.iter().filter_map(|(hash, furthest)| {
             let comm = self.people.comms.get(hash)?;
-            let entered = comm.member(who)?.entered?;
+            let member = comm.member(who)?;
+            let entered = member.entered?;
             let inside = calls().find(|call| {
                 call.comm_hash == Some(*hash) && call.comm_seq.is_some_and(|at| Some(at) == entered.checked_sub(1))
             });
@@ -372,7 +373,7 @@ impl<'a> Search<'a> {
             let of = match (halted, inside) {
                 (Some(position), _) if is_in(position) => (Absence::Stopped, position),
                 (_, Some(_)) if is_in(entered) => (Absence::Stuck, entered - 1),
-                _ if self.people.gone.contains(&who) && entered > 0 && entered - 1 == *furthest => {
+                _ if self.people.gone.contains(&who) && member.left < entered && entered - 1 == *furthest => {
                     (Absence::NotEntered, entered - 1)
                 }
                 _ if is_in(entered) => (Absence::NotEntered, entered),

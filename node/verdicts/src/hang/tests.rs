@@ -175,6 +175,19 @@ fn a_process_that_is_stopped_in_the_call_that_all_have_entered_is_named() {
 }
 
 #[test]
+fn who_ended_after_it_had_left_the_call_that_others_wait_in_is_not_to_blame() {
+    // Rank 0 has not come to the reduction, from which ranks 1 and 3 went on, as all but its root may.
+    // Rank 1 has ended since.
+    let stands = vec![at(0, 1, 7, 7), at(1, 1, 8, 8), at(2, 1, 8, 7), at(3, 1, 8, 8)];
+    let doing = vec![Doing { node: "n1".into(), pid: 1, activity: Activity::Ended }];
+    let mut input = Input { doing, ..input_of(stands, 60 * S) };
+    assert_eq!(missing(&hang_in(&input).unwrap()), [0, 1], "it may have ended in it");
+    let made = Observation::test_call(1, 1, "reduce", 8, 9 * S, S / 1_000);
+    input.observations.push(Observation { comm_seq: Some(8), ..made });
+    assert_eq!(missing(&hang_in(&input).unwrap()), [0]);
+}
+
+#[test]
 fn who_is_in_a_call_that_nobody_leaves_is_not_to_blame_elsewhere() {
     let job = |since_ns: i64| {
         let mut in_pair = [pair(at(2, 2, 5, 4)), pair(at(3, 2, 5, 4))];

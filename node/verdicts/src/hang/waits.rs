@@ -355,7 +355,7 @@ impl Levels {
             let inside = calls.is_some_and(|calls| {
                 calls.iter().any(|call| (call.comm_hash, call.comm_seq) == (Some(comm), Some(last)))
             });
-            if people.gone.contains(&member.who) || inside && people.is_halted(member.who) {
+            if people.gone.contains(&member.who) && member.left < entered || inside && people.is_halted(member.who) {
                 let vertex = *levels.out_at.entry(last).or_insert_with(|| graph.vertex());
                 graph.edge(vertex, member.who);
             }
