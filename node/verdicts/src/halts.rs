@@ -37,8 +37,9 @@ pub fn halts_sql(span: &Span) -> String {
 
 /// Notes with each blocking call how long its process was halted in it, and how long it was held
 /// outside calls since the one before, by the rows of [`halts_sql`]; what is no such row is left out.
-/// `calls`: the calls of processes, also such that are not observed.
-pub fn take_halts(input: &mut Input, rows: &[Vec<Value>], calls: &Rows) {
+/// `calls`: the calls of processes, also such that are not observed. A note where there may be more rows
+/// than were asked for.
+pub fn take_halts(input: &mut Input, rows: &[Vec<Value>], calls: &Rows) -> Option<String> {
     let mut stretches: HashMap<Process, Vec<(Stretch, bool)>> = HashMap::new();
     let mut names = Names::default();
     for row in rows {
@@ -73,6 +74,12 @@ pub fn take_halts(input: &mut Input, rows: &[Vec<Value>], calls: &Rows) {
             before = Some(call.entry_ns);
         }
     }
+    (rows.len() >= MOST_ROWS).then(|| {
+        format!(
+            "what held ranks off their CPUs is known of the latest {MOST_ROWS} stretches alone: ask for a shorter time to have \
+             all"
+        )
+    })
 }
 
 /// What a stretch off the CPU was, in the order of its parts, with their lengths.
@@ -357,9 +364,11 @@ mod tests {
             row(555, from, 10, "stopped"),
             vec![Value::Null],
         ];
-        take_halts(&mut input, &rows, &Rows::default());
+        assert_eq!(take_halts(&mut input, &rows, &Rows::default()), None);
         let halted: Vec<i64> = input.observations.iter().map(|call| call.halted_ns).collect();
         assert_eq!(halted, [0, 5 + 10 + 3, 0, 0]);
+        let cut = take_halts(&mut input, &vec![vec![Value::Null]; MOST_ROWS], &Rows::default());
+        assert!(cut.is_some_and(|note| note.contains("the latest 20000 stretches")));
     }
 
     #[test]

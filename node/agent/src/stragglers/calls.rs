@@ -110,7 +110,10 @@ pub(in super::super) async fn calls_of(
         // If they cannot be read, time in which a rank was stopped in a call counts as a wait, and what
         // held it off its CPU is not known.
         match asking.rows_for(question, verdicts::halts_sql(span)).await {
-            Ok((stretches, _)) => verdicts::take_halts(&mut input, &stretches, &rows),
+            Ok((stretches, _)) => {
+                let cut = verdicts::take_halts(&mut input, &stretches, &rows);
+                input.coverage.notes.extend(cut);
+            }
             Err(error) => tracing::debug!("halts of processes: {error}"),
         }
     }
