@@ -176,6 +176,10 @@ impl Rules {
     /// The evidence tier from which on times are the device's.
     pub const OF_DEVICE: u8 = 3;
 
+    /// Shorter episodes name nobody: a host's other work holds a rank up for half a second as easily as
+    /// its program does.
+    pub const LEAST_EPISODE_NS: i64 = 1_000_000_000;
+
     /// Times that a rank had no CPU while all others waited for it alone, for these to be no chance.
     pub const STROKES: f64 = 10.0;
 

@@ -249,7 +249,11 @@ impl<'a> Case<'a> {
         findings: &mut Findings,
     ) -> Option<Range<usize>> {
         let rating = |run: &Range<usize>| of(&self.s.pooled(run.clone(), self.rules).1[self.m]);
-        let holds = candidates.iter().find(|run| self.is_sure(&rating(run), peers, run, basis));
+        let windows = &self.s.windows;
+        let is_long = |run: &Range<usize>| {
+            windows[run.end - 1].end_ns.saturating_sub(windows[run.start].start_ns) >= Rules::LEAST_EPISODE_NS
+        };
+        let holds = candidates.iter().find(|run| is_long(run) && self.is_sure(&rating(run), peers, run, basis));
         let collectives = self.s.comm.met.len();
         let few = holds.is_none() && collectives < Rules::FEW_COLLECTIVES;
         if few && candidates.first().is_some_and(|run| self.stands_out(&rating(run))) {
