@@ -50,6 +50,13 @@ pub(crate) struct Cell {
     pub(crate) unsure: Option<Unsure>,
 }
 
+impl Cell {
+    /// How long it had no CPU, in the call and since the collective before.
+    pub(crate) fn off_cpu_ns(&self) -> i64 {
+        self.held_ns.saturating_add(self.halted_ns)
+    }
+}
+
 /// One collective, matched.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Met {

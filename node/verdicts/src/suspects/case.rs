@@ -159,7 +159,7 @@ impl<'a> Case<'a> {
         for met in of_run(self.s, run) {
             let (Some(mine), weight) = (met.cells[self.m], f64::from(met.weight)) else { continue };
             let others = || met.cells.iter().enumerate().filter(|(r, _)| *r != self.m).filter_map(|(_, cell)| *cell);
-            let held = |cell: Cell| cell.held_ns.saturating_add(cell.halted_ns) as f64;
+            let held = |cell: Cell| cell.off_cpu_ns() as f64;
             let (Some(waited), Some(usual)) =
                 (median(others().map(|o| o.duration_ns as f64)), median(others().map(held)))
             else {
@@ -202,8 +202,14 @@ impl<'a> Case<'a> {
             let wall_ns: f64 = s.windows[windows.clone()].iter().map(|w| w.wall_ns).sum();
             windows.clone().map(|window| of_window(r, window)).sum::<f64>() / wall_ns.max(1.0)
         };
-        let flags: Vec<bool> =
-            (0..s.windows.len()).map(|window| share(m, &(window..window + 1)) >= rules.effect).collect();
+        // Who had its CPU kept nobody waiting so: only of others it is worked out, which takes all ranks.
+        let may = |window: usize| {
+            let of = &s.windows[window];
+            let off_cpu = |met: &Met| Some(f64::from(met.weight) * met.cells[m]?.off_cpu_ns() as f64);
+            s.comm.met[of.met.clone()].iter().filter_map(off_cpu).sum::<f64>() >= rules.effect * of.wall_ns.max(1.0)
+        };
+        let costs = |window: usize| may(window) && share(m, &(window..window + 1)) >= rules.effect;
+        let flags: Vec<bool> = (0..s.windows.len()).map(costs).collect();
         let run = episode(&flags, rules)?;
         let others: Vec<f64> = (0..s.comm.members.len()).filter(|r| *r != m).map(|r| share(r, &run)).collect();
         let (mine, usual) = (share(m, &run), median(others.iter().copied())?);

@@ -82,9 +82,8 @@ pub(super) fn kept_waiting(m: usize, met: &Met) -> Option<KeptWaiting> {
     let mine = met.cells[m]?;
     let others = met.cells.iter().enumerate().filter(|(r, _)| *r != m).filter_map(|(_, cell)| *cell);
     let last = others.min_by_key(|other| other.duration_ns)?;
-    let off_cpu_ns = |cell: Cell| cell.held_ns.saturating_add(cell.halted_ns);
     let alone_ns = last.duration_ns.saturating_sub(mine.duration_ns).max(0);
-    let held_ns = alone_ns.min(off_cpu_ns(mine).saturating_sub(off_cpu_ns(last))).max(0);
+    let held_ns = alone_ns.min(mine.off_cpu_ns().saturating_sub(last.off_cpu_ns())).max(0);
     let all = |ns: i64| f64::from(met.weight) * ns as f64;
     Some(KeptWaiting { alone_ns: all(alone_ns), held_ns: all(held_ns) })
 }
