@@ -57,7 +57,7 @@ struct gloo_chain {
 
 /* Takes a name (its length and its bytes) into a hash (FNV-1a); 0 when it is none. (Not static: see `this_thread`.) */
 __noinline __u64 gloo_hash_name(__u64 hash, __u64 text, __u64 length) {
-  char name[GLOO_NAME];
+  char name[GLOO_NAME] = {}; /* kernels before 6.3 refuse to read a variable number of bytes into a stack without values */
   if (!length) return 0;
   __u32 bytes = length < sizeof name ? length : sizeof name;
   if (bpf_probe_read_user(name, bytes, (const void *)text)) return 0;

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use front::slurm_command::plain;
@@ -62,6 +63,22 @@ pub(super) fn on_one_node(id: u32, node: Option<&str>) -> Command {
     command
 }
 
+/// Slurm's own default for [`kill_wait`] (slurm.conf(5)).
+const KILL_WAIT: Duration = Duration::from_secs(30);
+
+/// How long this cluster's Slurm lets a step that ends live on after SIGTERM (KillWait in slurm.conf).
+pub(super) fn kill_wait() -> Duration {
+    let shown = plain("scontrol").args(["show", "config"]).stdin(Stdio::null()).output();
+    shown.ok().and_then(|shown| kill_wait_in(&String::from_utf8_lossy(&shown.stdout))).unwrap_or(KILL_WAIT)
+}
+
+/// That in the output of `scontrol show config`: a line `KillWait                = 30 sec`.
+fn kill_wait_in(shown: &str) -> Option<Duration> {
+    let line = shown.lines().find_map(|line| line.trim().strip_prefix("KillWait"))?;
+    let seconds = line.trim_start().strip_prefix('=')?.trim().strip_suffix("sec")?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
 /// scontrol's description of a job: `id` as users write it (`4711`, `4700_3`).
 ///
 /// # Errors
@@ -77,4 +94,17 @@ pub(super) fn job(id: &str) -> anyhow::Result<Job> {
     }
     let job = Job::from_scontrol(&String::from_utf8_lossy(&shown.stdout));
     job.with_context(|| format!("job {id}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_to_end_is_read_from_what_scontrol_shows() {
+        let shown = "Configuration data as of 2026-11-29T09:00:00\nKillOnBadExit           = 0\nKillWait                = 45 sec\n";
+        assert_eq!(kill_wait_in(shown), Some(Duration::from_secs(45)));
+        assert_eq!(kill_wait_in("KillWait = soon"), None);
+        assert_eq!(kill_wait_in(""), None);
+    }
 }

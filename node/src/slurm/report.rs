@@ -1,6 +1,6 @@
 //! The report of a job that ends: its first node's agent writes it into the job's directory, once
-//! the others have closed their stores. Slurm gives a step that ends some time for that (KillWait,
-//! 30 seconds by default); what takes longer is not written.
+//! the others have closed their stores. Slurm gives a step that ends some time for that (KillWait in
+//! slurm.conf); what takes longer is not written.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,13 +10,23 @@ use anyhow::{Context, ensure};
 
 use super::run_dir::{Charter, RunDir};
 
-/// How long the other agents have to close their stores.
-const OTHERS: Duration = Duration::from_secs(5);
-/// How long the report may take.
-const MOST: Duration = Duration::from_secs(20);
-/// How long one of its questions may take.
-const QUESTION: &str = "5s";
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How the time between SIGTERM and SIGKILL is spent. The last sixth is left.
+struct Times {
+    /// For the other agents to close their stores.
+    others: Duration,
+    /// For the report.
+    report: Duration,
+    /// For one of its questions.
+    question: Duration,
+}
+
+impl Times {
+    fn of(kill_wait: Duration) -> Self {
+        Self { others: kill_wait / 6, report: kill_wait * 2 / 3, question: kill_wait / 6 }
+    }
+}
 
 /// Writes it; if that fails the log `report` has the reason.
 ///
@@ -26,27 +36,32 @@ pub(super) fn write(run_dir: &RunDir, charter: &Charter) -> anyhow::Result<PathB
     let stores: Vec<PathBuf> = charter.job.nodes.iter().map(|node| run_dir.store(charter, node)).collect();
     // A store that is closed has no log of its own any more.
     let is_open = |store: &PathBuf| PathBuf::from(format!("{}-wal", store.display())).exists();
-    let until = Instant::now() + OTHERS;
+    let times = Times::of(charter.kill_wait);
+    let until = Instant::now() + times.others;
     while stores.iter().any(is_open) && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
     let (page, log) = (run_dir.path().join("report.html"), run_dir.log("report"));
     let errors = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
     let mut command = Command::new(std::env::current_exe().context("finding this program's file")?);
-    command.args(["report", "--timeout", QUESTION, "-o"]).arg(&page);
+    command.args(["report", "--timeout", &format!("{}ms", times.question.as_millis()), "-o"]).arg(&page);
     for store in &stores {
         command.arg("--db").arg(store);
     }
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn().context("starting the report")?;
-    let until = Instant::now() + MOST;
+    let until = Instant::now() + times.report;
     let status = loop {
         match child.try_wait().context("waiting for the report")? {
             Some(status) => break status,
             None if Instant::now() >= until => {
                 let _ = child.kill();
                 let _ = child.wait();
-                anyhow::bail!("the report was not done within {} s", MOST.as_secs());
+                anyhow::bail!(
+                    "it was not done within {} s, two thirds of Slurm's KillWait: rankmesh report --db {} makes it",
+                    times.report.as_secs(),
+                    run_dir.path().display()
+                );
             }
             None => std::thread::sleep(LOOK),
         }

@@ -14,6 +14,7 @@
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use ask::paths;
@@ -43,6 +44,8 @@ pub struct Charter {
     /// Whether a report is written when the job ends.
     #[serde(default)]
     pub report: bool,
+    /// How long Slurm lets a step that ends live on (KillWait).
+    pub kill_wait: Duration,
 }
 
 /// The directory of one run of a job: this user's, and nobody else can change it or put another in
@@ -350,6 +353,7 @@ mod tests {
             labels: vec![("a".into(), "b".into())],
             store_dir: None,
             report: true,
+            kill_wait: Duration::from_secs(30),
         };
         assert!(!run_dir.has_charter());
         run_dir.write_charter(&charter).unwrap();
@@ -379,6 +383,7 @@ mod tests {
             labels: vec![],
             store_dir: None,
             report: false,
+            kill_wait: Duration::from_secs(30),
         })
         .unwrap();
         let sockets = dir.path().join("rankmesh-7");

@@ -238,6 +238,7 @@ fn charter(job: &Job, wanted: &Wanted, run_dir: &RunDir) -> anyhow::Result<()> {
         labels: wanted.labels.clone(),
         store_dir,
         report: wanted.report,
+        kill_wait: commands::kill_wait(),
     })
 }
 

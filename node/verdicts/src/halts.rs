@@ -292,10 +292,10 @@ mod tests {
     fn a_rank_without_its_cpu_for_single_strokes_is_named_for_their_sum() {
         // Two ranks meet every 0.6 ms, either first by up to 0.2 ms. Now and then one of them has another
         // program on its CPU for 6 ms, one step in about eleven of its own and one in `other` of the other's.
-        let input = |other: u64, held: bool| {
+        let input = |calls: u64, other: u64, held: bool| {
             let mut input = Input { since_ns: 0, until_ns: 60_000 * MS, ..Input::default() };
             let mut at_ns = 0;
-            for seq in 0..12_000u64 {
+            for seq in 0..calls {
                 let random = seq.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
                 let strokes = [random % 11 == 3, random % other == 5];
                 let jitter = [(random >> 8) % 200, (random >> 16) % 200].map(|us| us as i64 * MS / 1_000);
@@ -315,9 +315,13 @@ mod tests {
             }
             input
         };
-        let verdict = |other, held| analyse(&input(other, held), &Rules::default()).verdict;
-        assert_eq!(verdict(1_000_000, true).named_ranks(), [1], "{:?}", verdict(1_000_000, true));
-        let alike = verdict(12, true);
+        let verdict = |calls, other, held| analyse(&input(calls, other, held), &Rules::default()).verdict;
+        assert_eq!(verdict(12_000, 1_000_000, true).named_ranks(), [1], "{:?}", verdict(12_000, 1_000_000, true));
+        let short = verdict(700, 1_000_000, true);
+        assert!(short.named_ranks().is_empty(), "0.8 s name nobody: {short:?}");
+        let all_of_it = Input { until_ns: 800 * MS, ..input(700, 1_000_000, true) };
+        assert_eq!(analyse(&all_of_it, &Rules::default()).verdict.named_ranks(), [1], "unless nobody asked for more");
+        let alike = verdict(12_000, 12, true);
         assert!(alike.named_ranks().is_empty(), "both lose their CPUs in turns: {alike:?}");
     }
 

@@ -77,6 +77,7 @@ fn scores(input: &Input, rules: &Rules) -> (Vec<Scored>, Vec<Comm>) {
 }
 
 fn judge(input: &Input, rules: &Rules) -> Report {
+    let rules = &rules.within(input.until_ns.saturating_sub(input.since_ns));
     let (mut scored, mut thin) = scores(input, rules);
     let contradicts = |s: &Scored| s.waits == Waits::Inconsistent;
     let by_runs = !input.sampled.is_empty() && scored.iter().any(contradicts);

@@ -46,6 +46,9 @@ pub struct Rules {
     pub window_ns: i64,
     /// Shortest window, taken when the asked span holds fewer than five of the longest.
     pub short_window_ns: i64,
+    /// Shorter episodes name nobody: a host's other work holds a rank up for half a second as easily as
+    /// its program does.
+    pub least_episode_ns: i64,
     /// Fewest collectives in a time window; where they come rarer, windows count collectives
     /// instead.
     pub window_collectives: usize,
@@ -59,6 +62,13 @@ impl Rules {
     #[must_use]
     pub fn with_windows(window_ns: i64) -> Self {
         Self { window_ns, short_window_ns: window_ns, ..Self::default() }
+    }
+
+    /// These rules for a span of this length, nanoseconds: who asks for less than two seconds, or can have
+    /// no more (calls recorded in slices), is told what held for half of it.
+    #[must_use]
+    pub fn within(self, span_ns: i64) -> Self {
+        Self { least_episode_ns: self.least_episode_ns.min(span_ns / 2), ..self }
     }
 }
 
@@ -175,10 +185,6 @@ impl Rules {
 
     /// The evidence tier from which on times are the device's.
     pub const OF_DEVICE: u8 = 3;
-
-    /// Shorter episodes name nobody: a host's other work holds a rank up for half a second as easily as
-    /// its program does.
-    pub const LEAST_EPISODE_NS: i64 = 1_000_000_000;
 
     /// Times that a rank had no CPU while all others waited for it alone, for these to be no chance.
     pub const STROKES: f64 = 10.0;
@@ -347,6 +353,7 @@ impl Default for Rules {
             compute_share: 0.5,
             window_ns: 1_000_000_000,
             short_window_ns: 500_000_000,
+            least_episode_ns: 1_000_000_000,
             window_collectives: 3,
             present: 0.9,
         }

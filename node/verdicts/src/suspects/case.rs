@@ -210,7 +210,7 @@ impl<'a> Case<'a> {
         };
         let costs = |window: usize| may(window) && share(m, &(window..window + 1)) >= rules.effect;
         let flags: Vec<bool> = (0..s.windows.len()).map(costs).collect();
-        let run = episode(&flags, rules)?;
+        let run = episode(&flags, rules).filter(|run| self.lasts(run))?;
         let others: Vec<f64> = (0..s.comm.members.len()).filter(|r| *r != m).map(|r| share(r, &run)).collect();
         let (mine, usual) = (share(m, &run), median(others.iter().copied())?);
         let (mut alone_ns, mut sum, mut squares) = (0.0, 0.0, 0.0);
@@ -255,17 +255,19 @@ impl<'a> Case<'a> {
         findings: &mut Findings,
     ) -> Option<Range<usize>> {
         let rating = |run: &Range<usize>| of(&self.s.pooled(run.clone(), self.rules).1[self.m]);
-        let windows = &self.s.windows;
-        let is_long = |run: &Range<usize>| {
-            windows[run.end - 1].end_ns.saturating_sub(windows[run.start].start_ns) >= Rules::LEAST_EPISODE_NS
-        };
-        let holds = candidates.iter().find(|run| is_long(run) && self.is_sure(&rating(run), peers, run, basis));
+        let holds = candidates.iter().find(|run| self.lasts(run) && self.is_sure(&rating(run), peers, run, basis));
         let collectives = self.s.comm.met.len();
         let few = holds.is_none() && collectives < Rules::FEW_COLLECTIVES;
         if few && candidates.first().is_some_and(|run| self.stands_out(&rating(run))) {
             findings.few.push((self.me.clone(), collectives));
         }
         holds.cloned()
+    }
+
+    /// The episode is long enough to name somebody for it.
+    fn lasts(&self, run: &Range<usize>) -> bool {
+        let windows = &self.s.windows;
+        windows[run.end - 1].end_ns.saturating_sub(windows[run.start].start_ns) >= self.rules.least_episode_ns
     }
 
     /// It stands out of the others over an episode, and costs enough.
