@@ -54,6 +54,8 @@ mod shedding;
 mod signals;
 mod sites;
 mod sockets;
+#[cfg(test)]
+mod stack_depth;
 mod stubs;
 mod survey;
 mod symbol_probes;

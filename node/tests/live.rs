@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::jobs::{Cgroups, Job, mpi_job, process_of_rank, workloads};
-use common::{Lab, can_capture, rankmesh, stderr, stdout, wait_for};
+use common::jobs::{Cgroups, Job, mpi_job, mpi_script, process_of_rank, workloads};
+use common::{Lab, can_capture, has, rankmesh, stderr, stdout, wait_for};
 use serde_json::Value;
 
 const AGENTS: [&str; 4] = ["m1", "m2", "m3", "m4"];
@@ -143,6 +143,50 @@ fn a_stopped_rank_is_reported_as_a_hang_by_its_name() {
 }
 
 /// Runs the demo in a temporary directory of its own and checks that nothing is left there.
+/// `MPI_Barrier` for ever; after 50 a file `called` followed by the rank.
+const BARRIERS: &str = "
+import sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+for step in range(1000000):
+    world.Barrier()
+    if step == 50:
+        open(sys.argv[1] + str(world.rank), 'w').close()
+    time.sleep(0.01)
+";
+
+#[test]
+fn ranks_that_call_while_the_agents_have_no_cpu_are_numbered_from_their_first_call_on() {
+    const TEST: &str = "ranks_that_call_while_the_agents_have_no_cpu_are_numbered_from_their_first_call_on";
+    if !can_capture(TEST) || !has("mpirun", TEST) {
+        return;
+    }
+    let mut lab = Lab::new();
+    let cgroups = Cgroups::new("early", &AGENTS);
+    common::jobs::start_agents(&mut lab, &cgroups, &AGENTS[..2]);
+    let agents = AGENTS[..2].iter().map(|name| nix::unistd::Pid::from_raw(lab.pid(name).cast_signed()));
+    let signal_all = |signal| agents.clone().for_each(|pid| nix::sys::signal::kill(pid, signal).expect("signalled"));
+    signal_all(nix::sys::signal::Signal::SIGSTOP);
+    let (program, called) = (lab.path("barriers.py"), lab.path("called"));
+    std::fs::write(&program, BARRIERS).expect("written");
+    let command = format!("/usr/bin/python3 {} {}", program.display(), called.display());
+    let _job = mpi_script(&lab, &cgroups, 4, &command);
+    wait_for("every rank has called", || {
+        let missing = (0..4).map(|rank| lab.path(&format!("called{rank}"))).find(|path| !path.exists());
+        let log = || std::fs::read_to_string(lab.path("mpi.log")).unwrap_or_default();
+        missing.map_or(Ok(()), |path| Err(format!("no {}: {}", path.display(), log())))
+    });
+    signal_all(nix::sys::signal::Signal::SIGCONT);
+    let sql = "SELECT pid, max(rank), max(seq) - count(*) + 1, count(*) > 200 AND count(comm_hash) > 0, \
+               count(*) - count(seq) FROM collectives WHERE func = 'barrier' GROUP BY pid ORDER BY 2";
+    wait_for("every rank's calls have their numbers", || {
+        let (answer, _) = lab.query("m1", sql, &[]);
+        let rows = answer["rows"].as_array().cloned().unwrap_or_default();
+        let is_right = |(rank, row): (i64, &Value)| row[1] == rank && row[2] == 0 && row[3] == 1 && row[4] == 0;
+        if rows.len() == 4 && (0..).zip(&rows).all(is_right) { Ok(()) } else { Err(answer.to_string()) }
+    });
+}
+
 fn demo(arguments: &[&str]) -> String {
     let temporary = tempfile::tempdir().expect("a directory");
     let output = rankmesh().arg("demo").args(arguments).env("TMPDIR", temporary.path()).output().expect("runs");

@@ -45,6 +45,7 @@ static __always_inline bool gloo_read_rank(__u64 context, __u64 flags, __s32 *ra
 #define FNV_PRIME 0x00000100000001b3ull
 /* Of a longer name the first so many bytes and its length count. */
 #define GLOO_NAME 128
+#define GLOO_PIECE 16
 #define GLOO_STORES 12
 
 /* The chain of stores: where the next one is, and the names so far. */
@@ -57,15 +58,19 @@ struct gloo_chain {
 
 /* Takes a name (its length and its bytes) into a hash (FNV-1a); 0 when it is none. (Not static: see `this_thread`.) */
 __noinline __u64 gloo_hash_name(__u64 hash, __u64 text, __u64 length) {
-  char name[GLOO_NAME] = {}; /* kernels before 6.3 refuse to read a variable number of bytes into a stack without values */
+  char piece[GLOO_PIECE] = {}; /* kernels before 6.3 refuse to read a variable number of bytes into a stack without values */
   if (!length) return 0;
-  __u32 bytes = length < sizeof name ? length : sizeof name;
-  if (bpf_probe_read_user(name, bytes, (const void *)text)) return 0;
   hash = (hash ^ length) * FNV_PRIME;
-  for (int i = 0; i < GLOO_NAME; i++) {
-    if (i >= bytes) break;
-    if ((__u8)name[i] < ' ') return 0;
-    hash = (hash ^ (__u8)name[i]) * FNV_PRIME;
+  for (int at = 0; at < GLOO_NAME; at += GLOO_PIECE) {
+    if (at >= length) break;
+    __u64 bytes = length - at;
+    if (bytes > GLOO_PIECE) bytes = GLOO_PIECE;
+    if (bpf_probe_read_user(piece, bytes, (const void *)(text + at))) return 0;
+    for (int i = 0; i < GLOO_PIECE; i++) {
+      if (i >= bytes) break;
+      if ((__u8)piece[i] < ' ') return 0;
+      hash = (hash ^ (__u8)piece[i]) * FNV_PRIME;
+    }
   }
   return hash;
 }

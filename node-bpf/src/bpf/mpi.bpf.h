@@ -190,13 +190,25 @@ __noinline __u64 mix_list(__u64 identity, __u64 where, __u32 n) {
   return rm_mix(identity, n);
 }
 
+/* Takes a text into an identity, in pieces: the kernel's stack has no room for all of it (src/stack_depth.rs). Behind the end there
+ * are zeros, and the last byte is always one. */
+#define TEXT_PIECE 16
 __noinline __u64 mix_text(__u64 identity, __u64 where) {
-  char text[RM_MOST_TEXT] = {};
-  if (bpf_probe_read_user_str(text, sizeof text, (const void *)where) <= 0) return 0;
-  for (int i = 0; i < RM_MOST_TEXT / 8; i++) {
-    __u64 word;
-    __builtin_memcpy(&word, text + i * 8, 8);
-    identity = rm_mix(identity, word);
+  bool ended = false;
+  for (int at = 0; at < RM_MOST_TEXT; at += TEXT_PIECE) {
+    char piece[TEXT_PIECE + 8] = {};
+    /* what is read ends with a zero: that of the text, or one more */
+    if (!ended) {
+      __u32 bytes = at + TEXT_PIECE < RM_MOST_TEXT ? TEXT_PIECE + 1 : TEXT_PIECE;
+      long with_end = bpf_probe_read_user_str(piece, bytes, (const void *)(where + at));
+      if (with_end <= 0) return 0;
+      ended = with_end <= TEXT_PIECE;
+    }
+    for (int i = 0; i < TEXT_PIECE / 8; i++) {
+      __u64 word;
+      __builtin_memcpy(&word, piece + i * 8, 8);
+      identity = rm_mix(identity, word);
+    }
   }
   return identity;
 }
@@ -230,6 +242,8 @@ __noinline __u32 kept_dimensions(__u32 pid, __u64 parent, __u64 where) {
   return bits;
 }
 
+static const struct mpi_grid new_grid = {};
+
 /* The part of a grid that its `rank` is in when all dimensions but those `kept` are dropped: the coordinates in these. Ranks are
  * numbered along the last dimension first. 0: not known. */
 __noinline __u64 grid_part(__u32 pid, __u64 parent, __u64 made, __u32 rank, __u32 kept) {
@@ -238,7 +252,6 @@ __noinline __u64 grid_part(__u32 pid, __u64 parent, __u64 made, __u32 rank, __u3
   if (!grid) return 0;
   __u32 ndims = grid->ndims;
   if (ndims > RM_MOST_DIMS) return 0;
-  struct mpi_grid part = {};
   __u64 identity = RM_SALT_GROUP;
   for (int i = RM_MOST_DIMS - 1; i >= 0; i--) {
     __u32 size = grid->dims[i];
@@ -246,15 +259,19 @@ __noinline __u64 grid_part(__u32 pid, __u64 parent, __u64 made, __u32 rank, __u3
     if (!(kept >> i & 1)) identity = rm_mix(identity, (__u64)i << 32 | rank % size);
     rank /= size;
   }
+  /* Filled in where it is kept: the kernel's stack has no room for it. */
+  key.handle = made;
+  bpf_map_update_elem(&mpi_grids, &key, &new_grid, BPF_ANY);
+  struct mpi_grid *part = bpf_map_lookup_elem(&mpi_grids, &key);
+  if (!part) return identity;
+  __u32 next = 0;
   for (int i = 0; i < RM_MOST_DIMS; i++) {
-    __u32 next = part.ndims;
     if (i >= ndims || !(kept >> i & 1)) continue;
     barrier_var(next); /* else the compiler adds it to the address in a way that the verifier refuses */
-    part.dims[next & (RM_MOST_DIMS - 1)] = grid->dims[i];
-    part.ndims++;
+    part->dims[next & (RM_MOST_DIMS - 1)] = grid->dims[i];
+    next++;
   }
-  key.handle = made;
-  bpf_map_update_elem(&mpi_grids, &key, &part, BPF_ANY);
+  part->ndims = next;
   return identity;
 }
 
@@ -516,6 +533,18 @@ static __noinline int mpi_learn(struct rm_mpi *mpi, __u64 handle, __u64 flags, s
   return info->flags != before;
 }
 
+/* A communicator that was met without having been seen made: all calls on it were seen only if it is a predefined one. Which one,
+ * user space tells once it has read the library; until then its calls are counted. */
+static __always_inline void settle_uncounted(const struct rm_mpi *mpi, __u64 handle, __u64 flags, struct rm_comm *info) {
+  if (!(flags & RM_COOKIE_INT_HANDLES) && !(mpi && mpi->world)) {
+    info->flags |= RM_MET_EARLY;
+    return;
+  }
+  info->flags &= ~RM_MET_EARLY;
+  /* Of others it was made before we came, or with another job. */
+  if (predefined(mpi, handle, flags) == MPI_NONE_OF_THEM) info->flags |= RM_UNCOUNTED;
+}
+
 /* The first call with a handle. */
 __noinline int mpi_meet(__u32 pid, __u64 handle, __u64 flags) {
   struct thread_state *state = this_thread();
@@ -524,8 +553,7 @@ __noinline int mpi_meet(__u32 pid, __u64 handle, __u64 flags) {
   struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
   struct rm_comm info = {.rank = -1, .nranks = -1};
   mpi_learn(mpi, handle, flags, &info);
-  /* Of others it was made before we came, or with another job. */
-  if (predefined(mpi, handle, flags) == MPI_NONE_OF_THEM) info.flags |= RM_UNCOUNTED;
+  settle_uncounted(mpi, handle, flags, &info);
   if (!state->mpi_started) {
     __u32 *process = bpf_map_lookup_elem(&tracked, &pid);
     if (process && *process & RM_MPI_STARTED) state->mpi_started = 1;
@@ -553,7 +581,8 @@ __noinline int mpi_look_again(__u32 pid, __u64 handle, __u64 flags) {
   struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
   if (!mpi || !entry) return 0;
   struct rm_comm info = entry->info;
-  bool news = mpi_learn(mpi, handle, flags, &info);
+  if (info.flags & RM_MET_EARLY) settle_uncounted(mpi, handle, flags, &info);
+  bool news = mpi_learn(mpi, handle, flags, &info) || info.flags != entry->info.flags;
   if (mpi->rank_at && !(info.flags & (RM_HAVE_HASH | RM_UNCOUNTED))) {
     info.hash = name_late(mpi, &key, flags, state->call.func);
     if (info.hash) {
@@ -590,6 +619,8 @@ __noinline int mpi_begins(__u32 pid) {
 /* Bytes of a handle in the library's lists. */
 static __always_inline __u32 handle_bytes(__u64 flags) { return flags & RM_COOKIE_INT_HANDLES ? 4 : 8; }
 
+static const struct mpi_persistent new_persistent = {};
+
 /* A persistent collective was made: making it is a collective of the communicator, and each start is a nonblocking one, `func`
  * in the cookie, on a communicator of its own: a copy, as starts have no place in the order of the other. */
 __noinline int mpi_persists(__u32 pid, __u64 now, __u64 site) {
@@ -603,12 +634,22 @@ __noinline int mpi_persists(__u32 pid, __u64 now, __u64 site) {
   if (!key.handle) return 0;
   struct rm_comm info = {.hash = rm_mix(call->hash, call->comm_seq), .rank = call->rank, .nranks = call->nranks};
   info.flags = call->comm_flags & (RM_HAVE_HASH | RM_HAVE_RANK);
-  struct mpi_persistent made = {.info = info, .parent = call->handle, .made_ns = now, .func = cookie >> 48};
-  made.said = call->comm_flags & RM_LARGE_COUNTS;
-  __builtin_memcpy(made.args, call->args, sizeof made.args);
   bool again = bpf_map_lookup_elem(&mpi_persistent, &key); /* its end was not seen */
   if (!again && !has_room(bpf_map_lookup_elem(&mpi_processes, &pid), call->func)) return 0;
-  if (bpf_map_update_elem(&mpi_persistent, &key, &made, BPF_ANY)) COUNT(call->func, lost_map);
+  /* Filled in where it is kept: the kernel's stack has no room for it. */
+  bpf_map_update_elem(&mpi_persistent, &key, &new_persistent, BPF_ANY);
+  struct mpi_persistent *made = bpf_map_lookup_elem(&mpi_persistent, &key);
+  if (made) {
+    made->info = info;
+    made->parent = call->handle;
+    made->started = 0;
+    made->made_ns = now;
+    made->func = cookie >> 48;
+    made->said = call->comm_flags & RM_LARGE_COUNTS;
+    __builtin_memcpy(made->args, call->args, sizeof made->args);
+  } else {
+    COUNT(call->func, lost_map);
+  }
   state->begins_collectives = 1;
   emit_begin(state, key.handle, &info, now, site);
   return 0;

@@ -227,10 +227,11 @@ struct rm_comm_key {
 struct rm_comm {
   unsigned long long hash;
   int rank, nranks;
-  unsigned int flags;    /* RM_HAVE_HASH, RM_HAVE_RANK, RM_UNCOUNTED */
+  unsigned int flags;    /* RM_HAVE_HASH, RM_HAVE_RANK, RM_UNCOUNTED, RM_MET_EARLY */
   unsigned int children; /* NCCL's splits made of it */
 };
 #define RM_UNCOUNTED 256 /* there were calls before those that were seen: they have no numbers */
+#define RM_MET_EARLY 512 /* the first call came before user space had told which handle is MPI_COMM_WORLD */
 
 /* `mpi_processes`: what user space knows of a process's MPI library (src/mpi/): handles, and where the library keeps rank and
  * size of a communicator. Open MPI's handle is the address of a structure; MPICH's leads to an entry of a table. */
