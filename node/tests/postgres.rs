@@ -112,6 +112,10 @@ fn psql_asks_describes_and_reads_errors() {
         ),
         "BEGIN\nDECLARE CURSOR\n0\n0\nCLOSE CURSOR ALL\nCOMMIT\n"
     );
+    let all = served.psql(&["-At", "-c", "SET application_name = 'mine'; SHOW ALL"]);
+    let all = stdout(&all);
+    let has = |line: &str| all.lines().any(|of| of == line);
+    assert!(has("application_name|mine|") && has("require_all|off|") && has("timezone|UTC|"), "{all}");
     // More than the server gives: the most, and a warning.
     let longest = served.psql(&["-At", "-c", "SET statement_timeout = '1h'; SHOW statement_timeout"]);
     assert_eq!(stdout(&longest), "SET\n120000ms\n");

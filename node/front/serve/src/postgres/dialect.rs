@@ -3,6 +3,7 @@
 //! integers of nanoseconds. A form without an exact counterpart is refused.
 
 mod aliases;
+mod functions;
 pub(super) mod moments;
 mod times;
 
@@ -21,6 +22,7 @@ pub(super) fn rewritten(tokens: &[Token]) -> Result<Option<Vec<Token>>, String> 
     constants(&mut new)?;
     words(&mut new);
     times::functions(&mut new)?;
+    functions::functions(&mut new)?;
     series(&mut new)?;
     members(&mut new)?;
     casts(&mut new)?;

@@ -161,6 +161,13 @@ impl Handler {
             Class::Cursor(CursorStatement::Fetch { name, rows }) => {
                 session.cursors.lock().await.fetch(name, *rows, cancelled).await
             }
+            Class::Show(name) if name == "all" => {
+                let columns = ["name", "setting", "description"]
+                    .map(|name| ColumnMeta { name: name.to_owned(), decl_type: "TEXT".to_owned() });
+                let text = |text: String| Value::Text(text.into_bytes());
+                let row = |(name, value)| vec![text(name), text(value), text(String::new())];
+                Ok(Running::of_rows(&columns, session.settings.lock().all().into_iter().map(row).collect()))
+            }
             Class::Show(name) => {
                 let value = session.settings.lock().value(name)?;
                 let column = ColumnMeta { name: name.clone(), decl_type: "TEXT".to_owned() };

@@ -5,7 +5,22 @@
 use super::super::tokens::{Kind, Token, closing, is_at, past_type};
 
 /// Functions that are rewritten; a column of one has its name.
-const FUNCTIONS: &[&str] = &["extract", "date_part", "date_trunc", "to_timestamp", "now"];
+const FUNCTIONS: &[&str] = &[
+    "extract",
+    "date_part",
+    "date_trunc",
+    "to_timestamp",
+    "now",
+    "greatest",
+    "least",
+    "left",
+    "right",
+    "position",
+    "strpos",
+    "char_length",
+    "character_length",
+    "to_char",
+];
 /// Types that PostgreSQL calls otherwise than the standard does.
 const OWN_NAMES: &[(&str, &str)] = &[
     ("bigint", "int8"),

@@ -124,3 +124,48 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn functions_are_written_with_those_that_sqlite_has() {
+    becomes(
+        "SELECT greatest(a, b, 3) FROM t",
+        "SELECT max(coalesce(a, b, 3), coalesce(b, 3, a), coalesce(3, a, b)) AS \"greatest\" FROM t",
+    );
+    becomes("WHERE x < least(max(y), 2)", "WHERE x < min(coalesce(max(y), 2), coalesce(2, max(y)))");
+    becomes("WHERE position('a' || 'b' IN func) > 0", "WHERE instr(func, 'a' || 'b') > 0");
+    becomes("WHERE strpos(func, 'a') = char_length(func)", "WHERE instr(func, 'a') = length(func)");
+    becomes(
+        "SELECT to_char(ts_ns, 'YYYY-MM-DD\"T\"HH24:MI:SS.MS') AS t",
+        "SELECT (strftime('%Y-%m-%dT%H:%M:%S.', (ts_ns) / 1000000000, 'unixepoch') || \
+         substr('00' || ((ts_ns) % 1000000000 / 1000000), -3)) AS t",
+    );
+    assert!(refused("SELECT to_char(ts_ns, 'Day')").contains("YYYY"));
+    assert!(refused("SELECT to_char(ts_ns, x)").contains("as a text"));
+    assert!(refused("SELECT position('a')").contains("IN func"));
+    assert_eq!(rewritten(&tokens("SELECT t.left, left FROM t LEFT JOIN u").unwrap()), Ok(None));
+}
+
+/// What is written for `left` and `right` gives what PostgreSQL gives.
+#[test]
+fn ends_of_texts_are_postgresqls() {
+    let sqlite = rusqlite::Connection::open_in_memory().unwrap();
+    let of_sqlite = |sql: &str| -> Option<String> { sqlite.query_row(&of(sql), [], |row| row.get(0)).unwrap() };
+    for (call, expected) in [
+        ("left('abcde', 2)", "ab"),
+        ("left('abcde', 9)", "abcde"),
+        ("left('abcde', 0)", ""),
+        ("left('abcde', -2)", "abc"),
+        ("left('abcde', -9)", ""),
+        ("right('abcde', 2)", "de"),
+        ("right('abcde', 9)", "abcde"),
+        ("right('abcde', 0)", ""),
+        ("right('abcde', -2)", "cde"),
+        ("right('abcde', -9)", ""),
+        ("greatest('a', NULL, 'c', 'b')", "c"),
+        ("to_char(1704110400123456789, 'HH24:MI:SS.US')", "12:00:00.123456"),
+    ] {
+        assert_eq!(of_sqlite(&format!("SELECT {call}")).as_deref(), Some(expected), "{call}");
+    }
+    assert_eq!(of_sqlite("SELECT left(NULL, 2)"), None);
+    assert_eq!(of_sqlite("SELECT least(NULL, NULL)"), None);
+}

@@ -1,7 +1,7 @@
 //! Settings of a session: `SET`, `RESET`, `SHOW` and `DISCARD`, and what of them a transaction
 //! takes back at its end (<https://www.postgresql.org/docs/current/sql-set.html>).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use pgwire::error::PgWireResult;
 
@@ -56,6 +56,13 @@ impl Settings {
         set.or_else(|| catalog::setting(&name).map(str::to_owned)).ok_or_else(|| {
             errors::setting(format!("unrecognized configuration parameter \"{}\"", record::printable(&name)))
         })
+    }
+
+    /// What `SHOW ALL` gives: name and value of each.
+    pub(super) fn all(&self) -> BTreeMap<String, String> {
+        let known = catalog::SETTINGS.iter().map(|(name, _)| *name).chain(["require_all", "statement_timeout"]);
+        let names: BTreeSet<String> = known.map(str::to_owned).chain(self.others.keys().cloned()).collect();
+        names.into_iter().filter_map(|name| self.value(&name).ok().map(|value| (name, value))).collect()
     }
 
     /// Sets a value, until the end of the transaction if `local`. Settings that have no effect here
