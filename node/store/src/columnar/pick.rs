@@ -4,7 +4,8 @@
 
 use super::Kind;
 use super::bits::BLOCK;
-use super::encode::{Cell, Encoded};
+use super::cell::Cell;
+use super::encoded::Encoded;
 use super::segment::{Segment, SegmentError};
 
 /// What a condition admits.

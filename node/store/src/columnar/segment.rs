@@ -18,8 +18,10 @@ use serde::{Deserialize, Serialize};
 use self::header::ColumnHeader;
 use super::Kind;
 use super::cache::{self, FileId, Kept};
+use super::cell::{Cell, Scalar};
 use super::elsewhere::{Part, PartColumn, PartValues};
-use super::encode::{Cell, Column, Decoded, Encoded, Form, Scalar};
+use super::encode::{Column, Form};
+use super::encoded::{Decoded, Encoded};
 use crate::StoreError;
 
 /// Rows of a segment at most.

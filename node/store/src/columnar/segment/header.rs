@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::Kind;
-use super::super::encode::{Form, Scalar};
+use super::super::cell::Scalar;
+use super::super::encode::Form;
 
 /// A column of a segment.
 #[derive(Debug, Clone, Serialize, Deserialize)]

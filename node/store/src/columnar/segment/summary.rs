@@ -11,7 +11,8 @@ use query_planner::states::{Buckets, Quantiles};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
-use super::super::encode::{Column, Scalar};
+use super::super::cell::Scalar;
+use super::super::encode::Column;
 use super::{Segment, SegmentError, checksum, column_id};
 use crate::FastMap;
 
