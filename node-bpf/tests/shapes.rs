@@ -93,16 +93,16 @@ fn init_all_knows_each_communicator() {
     }
 }
 
-/// The shape "split": its process lives until all of its calls are here and can be looked up in its
-/// memory.
-fn trace_splits(version: &str, debug: &str) -> Option<Recorded> {
+/// The shape "split" or "resized": its process lives until all of its calls are here and can be looked
+/// up in its memory.
+fn trace_children(version: &str, debug: &str, name: &str) -> Option<Recorded> {
     if !can_capture() {
         return None;
     }
     let built = compile_with(version, debug);
     let cgroup = Cgroup::new();
     let recorder = Recorder::start(config(&cgroup, Some(built.join("libnccl.so.2"))));
-    let mut child = shape(&built, &cgroup, "split").stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = shape(&built, &cgroup, name).stdin(Stdio::piped()).spawn().unwrap();
     let complete = |r: &Record| matches!(r, Record::Collective(c) if c.rank.is_some() && c.comm_hash.is_some());
     wait_for("3 + 3 + 2 calls", || recorder.so_far().iter().filter(|r| complete(r)).count() == 8);
     drop(child.stdin.take());
@@ -111,9 +111,16 @@ fn trace_splits(version: &str, debug: &str) -> Option<Recorded> {
     Some(recorder.stop())
 }
 
+/// Rank, size and number of each call, by rank.
+fn ranks(calls: &[Collective]) -> Vec<(i32, i32, u64)> {
+    let mut ranks: Vec<_> = calls.iter().map(|c| (c.rank.unwrap(), c.nranks.unwrap(), c.seq.unwrap())).collect();
+    ranks.sort_unstable();
+    ranks
+}
+
 /// The splits of one communicator by two colors: the hash each should have, from the parent's.
 fn splits((version, debug): (&str, &str), first: impl Fn(u64) -> Option<u64>, second: impl Fn(u64) -> Option<u64>) {
-    let Some(recorded) = trace_splits(version, debug) else { return };
+    let Some(recorded) = trace_children(version, debug, "split") else { return };
     let of = |func: &str| recorded.calls().into_iter().filter(|c| c.func == func).cloned().collect::<Vec<_>>();
     let parent = of("reduce")[0].comm_hash.unwrap();
     let (in_first, in_second) = (of("all_reduce"), of("broadcast"));
@@ -121,11 +128,6 @@ fn splits((version, debug): (&str, &str), first: impl Fn(u64) -> Option<u64>, se
     assert!(in_first.iter().all(|c| first(parent).is_none_or(|hash| c.comm_hash == Some(hash))), "{version}");
     assert!(in_second.iter().all(|c| second(parent).is_none_or(|hash| c.comm_hash == Some(hash))), "{version}");
     // ranks in a split depend on what the others passed: read from the communicators
-    let ranks = |calls: &[Collective]| {
-        let mut ranks: Vec<_> = calls.iter().map(|c| (c.rank.unwrap(), c.nranks.unwrap(), c.seq.unwrap())).collect();
-        ranks.sort_unstable();
-        ranks
-    };
     assert_eq!(ranks(&in_first), [(0, 3, 0), (1, 3, 0), (2, 3, 0)]);
     assert_eq!(ranks(&in_second), [(0, 2, 0), (1, 2, 0)]);
     let hashes: HashSet<_> = in_second.iter().map(|c| c.comm_hash).collect();
@@ -147,6 +149,21 @@ fn a_split_hashed_in_a_way_not_known_has_what_its_memory_says() {
 fn a_split_of_a_stripped_library_has_what_its_memory_says() {
     splits(("2.27.5", "-s"), |p| Some(split_hash(p, 1, 7012)), |p| Some(split_hash(p, 2, 0)));
     splits(("2.24.3", "-s"), |_| None, |_| None);
+}
+
+#[test]
+fn a_communicator_made_smaller_or_larger_has_what_its_memory_says() {
+    for debug in ["-g", "-s"] {
+        let Some(recorded) = trace_children("2.27.5", debug, "resized") else { return };
+        let of = |func: &str| recorded.calls().into_iter().filter(|c| c.func == func).cloned().collect::<Vec<_>>();
+        let (all, fewer, more) = (of("reduce"), of("broadcast"), of("all_reduce"));
+        assert_eq!(ranks(&fewer), [(0, 2, 0), (1, 2, 0)], "{debug}");
+        assert_eq!(ranks(&more), [(0, 3, 0), (1, 3, 0), (2, 3, 0)], "{debug}");
+        let hashes = |calls: &[Collective]| calls.iter().map(|c| c.comm_hash.unwrap()).collect::<HashSet<_>>();
+        let each = [&all, &fewer, &more].map(|calls| hashes(calls));
+        assert!(each.iter().all(|hashes| hashes.len() == 1), "{debug}: {each:?}");
+        assert_eq!(each.iter().flatten().collect::<HashSet<_>>().len(), 3, "{debug}: {each:?}");
+    }
 }
 
 #[test]

@@ -152,6 +152,38 @@ SIM_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclC
 SIM_ALIAS(ncclCommSplit)
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 
+/* Every rank but the excluded ones calls it; those that stay keep their order. */
+SIM_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
+                                       int flags) {
+  (void)config, (void)flags;
+  if (!comm || !newcomm || count < 0 || (count && !excluded)) return ncclInvalidArgument;
+  *newcomm = NULL;
+  if (sim_in_group()) return ncclInvalidUsage;
+  sim_device_wait();
+  int rank = comm->rank;
+  for (int i = 0; i < count; i++) {
+    if (excluded[i] == comm->rank) return ncclInvalidUsage;
+    rank -= excluded[i] < comm->rank;
+  }
+  uint32_t child = ++comm->children;
+  uint64_t derived[2] = {comm->key[0] ^ (0x9e3779b97f4a7c15ull * child), comm->key[1] - 1};
+  uint64_t hash = sim_split_hash(comm->commHash, (int)child, 0);
+  return init_with_key(newcomm, comm->nRanks - count, derived, hash, rank, comm->device);
+}
+SIM_ALIAS(ncclCommShrink)
+ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config, int flags);
+
+/* Ranks of a communicator keep theirs and say -1; those that come say which they are, and have no communicator. */
+SIM_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                                     ncclConfig_t *config) {
+  (void)config;
+  if (!comm == (rank < 0)) return ncclInvalidArgument;
+  return init_with_id(newcomm, nranks, id, comm ? comm->rank : rank, comm ? comm->device : local_rank(rank));
+}
+SIM_ALIAS(ncclCommGrow)
+ncclResult_t pncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                           ncclConfig_t *config);
+
 SIM_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) { return comm ? ncclSuccess : ncclInvalidArgument; }
 SIM_ALIAS(ncclCommFinalize) ncclResult_t pncclCommFinalize(ncclComm_t comm);
 

@@ -63,6 +63,10 @@ NCCL_SIM_API(ncclResult_t, ncclCommInitRankScalable, ncclComm_t *comm, int nrank
 NCCL_SIM_API(ncclResult_t, ncclCommInitAll, ncclComm_t *comms, int ndev, const int *devices);
 NCCL_SIM_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
              ncclConfig_t *config);
+NCCL_SIM_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
+             ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags);
+NCCL_SIM_API(ncclResult_t, ncclCommGrow, ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
+             ncclComm_t *newcomm, ncclConfig_t *config);
 NCCL_SIM_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm);
 NCCL_SIM_API(ncclResult_t, ncclCommDestroy, ncclComm_t comm);
 NCCL_SIM_API(ncclResult_t, ncclCommAbort, ncclComm_t comm);

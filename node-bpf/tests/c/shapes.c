@@ -1,6 +1,6 @@
-/* Ways of using NCCL that nccl-ranks does not have: one process with several communicators, a split, the other init
- * calls, a call left by a jump, and a process that waits between init and its calls. The test that starts it is
- * ../shapes.rs. */
+/* Ways of using NCCL that nccl-ranks does not have: one process with several communicators, splits, communicators that are
+ * made smaller and larger, the other init calls, a call left by a jump, and a process that waits between init and its calls.
+ * The test that starts it is ../shapes.rs. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -47,6 +47,21 @@ static void *split_and_reduce(void *arg) {
   return NULL;
 }
 
+/* Rank 0 leaves, and comes back as the last one. */
+static ncclUniqueId of_grown;
+static void *resize_and_reduce(void *arg) {
+  long rank = (long)arg;
+  int excluded = 0;
+  ncclComm_t fewer = NULL, more;
+  if (rank != 0) {
+    check(ncclCommShrink(comms[rank], &excluded, 1, &fewer, NULL, 0));
+    check(ncclBroadcast(buffer[rank], result[rank], 16, ncclInt8, 1, fewer, NULL));
+  }
+  check(ncclCommGrow(fewer, N, &of_grown, fewer ? -1 : N - 1, &more, NULL));
+  check(ncclAllReduce(buffer[rank], result[rank], 16, ncclFloat32, ncclSum, more, NULL));
+  return NULL;
+}
+
 static void *naps(void *arg) {
   for (int i = 0; i < 10; i++) usleep(10000);
   return arg;
@@ -88,13 +103,14 @@ int main(int argc, char **argv) {
     for (int i = 0; i < N; i++)
       check(ncclAllReduce(buffer[i], result[i], 16, ncclFloat16, ncclMin, comms[i], NULL));
     check(ncclGroupEnd());
-  } else if (!strcmp(shape, "split")) {
+  } else if (!strcmp(shape, "split") || !strcmp(shape, "resized")) {
     pthread_t thread[N];
+    check(ncclGetUniqueId(&of_grown));
     check(ncclCommInitAll(comms, N, NULL));
     check(ncclGroupStart());
     for (int i = 0; i < N; i++) check(ncclReduce(buffer[i], result[i], 16, ncclFloat32, ncclSum, 0, comms[i], NULL));
     check(ncclGroupEnd());
-    for (long i = 0; i < N; i++) pthread_create(&thread[i], NULL, split_and_reduce, (void *)i);
+    for (long i = 0; i < N; i++) pthread_create(&thread[i], NULL, *shape == 's' ? split_and_reduce : resize_and_reduce, (void *)i);
     for (int i = 0; i < N; i++) pthread_join(thread[i], NULL);
     while (getchar() != EOF) {} /* its communicators are to be read while they live */
   } else if (!strcmp(shape, "inits")) { /* config, scalable; then a handle used again */
