@@ -42,7 +42,7 @@ SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=10000,defer_batch=0,bf_interval=1
 ReturnToService=2
-KillWait=120
+KillWait=60
 FirstJobId=$((1000 + RANDOM * 60))
 JobRequeue=1
 SlurmctldTimeout=60
