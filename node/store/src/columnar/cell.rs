@@ -37,7 +37,7 @@ pub(crate) enum Cell<'a> {
 
 impl Cell<'_> {
     /// Bytes of a text.
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Null | Self::Integer(_) => 0,
             Self::Text(text) => text.len(),
