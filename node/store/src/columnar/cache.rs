@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rusqlite::{Connection, MAIN_DB};
 
-use super::encoded::Encoded;
+use super::encode::Encoded;
 use super::segment::header::ColumnHeader;
 use crate::FastMap;
 

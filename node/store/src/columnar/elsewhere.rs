@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
-use super::encoded::{Encoded, Entries};
+use super::encode::{Encoded, Entries};
 use crate::StoreError;
 
 /// The module of the virtual tables over an archive.

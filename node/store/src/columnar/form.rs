@@ -4,8 +4,7 @@
 use rusqlite::{Connection, Transaction, types::ValueRef};
 
 use super::append::table_columns;
-use super::cell::Scalar;
-use super::encode::Column;
+use super::encode::{Column, Scalar};
 use super::segment::{self, MOST_ROWS};
 
 /// Columnar tables, with the column that carries their time.

@@ -12,11 +12,9 @@
 mod append;
 mod bits;
 mod cache;
-mod cell;
 mod compact;
 mod elsewhere;
 mod encode;
-mod encoded;
 mod form;
 mod pick;
 mod scan;
@@ -31,7 +29,7 @@ pub use cache::let_go_of_segments;
 pub(crate) use compact::Compactor;
 pub use elsewhere::{ARCHIVED_MODULE, ColumnsElsewhere, Part, PartColumn, PartValues, register_columns};
 #[cfg(any(test, debug_assertions))]
-pub use encoded::values_read;
+pub use encode::values_read;
 pub use form::OWN_TABLES;
 pub(crate) use form::{
     COLUMNAR, add_column, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,

@@ -4,8 +4,7 @@
 
 use super::Kind;
 use super::bits::BLOCK;
-use super::cell::Cell;
-use super::encoded::Encoded;
+use super::encode::{Cell, Encoded};
 use super::segment::{Segment, SegmentError};
 
 /// What a condition admits.

@@ -18,10 +18,8 @@ use serde::{Deserialize, Serialize};
 use self::header::ColumnHeader;
 use super::Kind;
 use super::cache::{self, FileId, Kept};
-use super::cell::{Cell, Scalar};
 use super::elsewhere::{Part, PartColumn, PartValues};
-use super::encode::{Column, Form};
-use super::encoded::{Decoded, Encoded};
+use super::encode::{Cell, Column, Decoded, Encoded, Form, Scalar};
 use crate::StoreError;
 
 /// Rows of a segment at most.

@@ -8,8 +8,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Statement};
 
 use super::super::Kind;
-use super::super::cell::{Cell, Scalar};
-use super::super::encoded::Encoded;
+use super::super::encode::{Cell, Encoded, Scalar};
 use super::super::pick::{Admits, Pick, TextTest, Verdict, holds, most_telling_first, united, verdict};
 use super::super::segment::{Segment, SegmentError};
 

@@ -9,8 +9,7 @@ use query_planner::scan::Operand;
 use query_planner::{NodeError, Value};
 
 use super::super::Kind;
-use super::super::cell::Cell;
-use super::super::encoded::{Encoded, Entries};
+use super::super::encode::{Cell, Encoded, Entries};
 use super::super::segment::InMemory;
 use super::compute::Vector;
 use super::values::{Morsel, Values};

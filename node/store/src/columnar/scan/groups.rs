@@ -16,7 +16,7 @@ use query_planner::states::{Bracket, Buckets};
 use query_planner::{NodeError, Value};
 
 use super::super::Kind;
-use super::super::cell::Scalar;
+use super::super::encode::Scalar;
 use super::super::pick::Pick;
 use super::super::segment::Segment;
 use super::keys::KeyCodes;

@@ -11,7 +11,7 @@ use query_planner::scan::{
 use query_planner::{NodeError, Value};
 
 use super::super::Kind;
-use super::super::encoded::{Encoded, Entries};
+use super::super::encode::{Encoded, Entries};
 use super::super::segment::{InMemory, Segment};
 use super::compute::{Vector, compute};
 use super::gather::{Gathered, gather};

@@ -3,8 +3,7 @@
 
 use query_planner::scan::Operand;
 
-use super::super::cell::{Cell, Scalar};
-use super::super::encoded::Entries;
+use super::super::encode::{Cell, Entries, Scalar};
 use super::super::segment::Segment;
 use super::values::{Morsel, Values};
 use super::{Failure, Work};

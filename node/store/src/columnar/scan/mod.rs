@@ -32,7 +32,7 @@ use query_planner::{Answered, Batch, Catalog, Fragment, FragmentExecutor, NodeEr
 use rusqlite::Connection;
 
 use super::elsewhere::{self, ARCHIVED_MODULE};
-use super::encoded::Encoded;
+use super::encode::Encoded;
 use super::form::time_of;
 use super::pick::{Pick, admitted};
 use super::segment::{Directory, Segment, SegmentError};

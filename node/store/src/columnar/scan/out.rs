@@ -2,7 +2,7 @@
 
 use query_planner::{Batch, NodeError, Value};
 
-use super::super::cell::Scalar;
+use super::super::encode::Scalar;
 use super::Emit;
 
 /// Rows of a batch.

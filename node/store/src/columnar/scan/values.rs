@@ -5,8 +5,7 @@
 use query_planner::Value;
 use query_planner::scan::Operand;
 
-use super::super::cell::{Cell, Scalar};
-use super::super::encoded::{Encoded, Entries};
+use super::super::encode::{Cell, Encoded, Entries, Scalar};
 use super::super::pick::read_rows;
 use super::super::segment::Segment;
 use super::compute::{Vector, compute, reals};

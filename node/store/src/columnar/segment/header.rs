@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::Kind;
-use super::super::cell::Scalar;
-use super::super::encode::Form;
+use super::super::encode::{Form, Scalar};
 
 /// A column of a segment.
 #[derive(Debug, Clone, Serialize, Deserialize)]

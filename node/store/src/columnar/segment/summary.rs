@@ -11,8 +11,7 @@ use query_planner::states::{Buckets, Quantiles};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
-use super::super::cell::Scalar;
-use super::super::encode::Column;
+use super::super::encode::{Column, Scalar};
 use super::{Segment, SegmentError, checksum, column_id};
 use crate::FastMap;
 

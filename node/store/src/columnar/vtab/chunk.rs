@@ -11,8 +11,7 @@ use rusqlite::{Connection, Error, Result, ffi};
 
 use super::super::Kind;
 use super::super::bits::BLOCK;
-use super::super::cell::{Cell, Scalar};
-use super::super::encoded::{Encoded, Entries};
+use super::super::encode::{Cell, Encoded, Entries, Scalar};
 use super::super::pick::{Admits, Pick, Verdict, admitted, most_telling_first, read_rows, verdict};
 use super::super::segment::Segment;
 

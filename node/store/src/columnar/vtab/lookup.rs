@@ -12,7 +12,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Result};
 
 use super::super::Kind;
-use super::super::cell::Cell;
+use super::super::encode::Cell;
 use super::super::pick::{Admits, TextTest, united};
 use super::super::segment::checksum;
 use super::choice::{KEPT_BYTES, Operator, Term};

@@ -13,8 +13,7 @@ use query_planner::memory::Reservation;
 use rusqlite::{Connection, Result};
 
 use super::super::bits::BLOCK;
-use super::super::cell::Cell;
-use super::super::encoded::Encoded;
+use super::super::encode::{Cell, Encoded};
 use super::super::pick::Admits;
 use super::super::segment::Segment;
 use super::chunk::{Chunk, Open, no_memory, open_segment};

@@ -4,7 +4,7 @@
 use query_planner::scan::{By, Groups};
 use rusqlite::types::ValueRef;
 
-use super::super::super::cell::Scalar;
+use super::super::super::encode::Scalar;
 use super::super::{Failure, StepAside, Work};
 use super::states::State;
 use crate::FastMap;

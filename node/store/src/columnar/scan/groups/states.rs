@@ -6,7 +6,7 @@ use query_planner::scan::{Function, Operand};
 use query_planner::states::{Bracket, Buckets, Quantiles, Sum, read_stored, runs_state};
 use query_planner::{NodeError, Value};
 
-use super::super::super::cell::{Cell, Scalar};
+use super::super::super::encode::{Cell, Scalar};
 use super::super::compute::Vector;
 use super::super::values::Values;
 use super::super::{Failure, StepAside};
