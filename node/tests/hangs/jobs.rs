@@ -40,7 +40,7 @@ pub(crate) enum Seen {
 /// Two agents that see what jobs do.
 pub(crate) struct Hosts {
     pub(crate) lab: Lab,
-    seen: Seen,
+    pub(crate) seen: Seen,
     cgroups: Cgroups,
     programs: PathBuf,
     /// Where what stands in for NCCL's RAS answers.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::jobs::Seen;
 use crate::truth::{Note, Truth, Why};
 
 /// What a report was worth.
@@ -18,14 +19,14 @@ pub(crate) enum Judged {
 }
 
 /// Judges `rankmesh stragglers`' answer as JSON, with the words that go with it.
-pub(crate) fn judge(truth: &Truth, notes: &[Note], verdict: &Value, words: &str) -> Judged {
+pub(crate) fn judge(seen: Seen, truth: &Truth, notes: &[Note], verdict: &Value, words: &str) -> Judged {
     match verdict["kind"].as_str() {
         Some("hang") => {}
         // It does not stand still for long.
         Some(early @ ("none" | "unknown")) => return Judged::Lacks(format!("it says {early}")),
         other => return Judged::False(format!("it says {other:?}")),
     }
-    let report = Report { truth, notes, verdict, words };
+    let report = Report { seen, truth, notes, verdict, words };
     match (report.falsely(), report.lacks()) {
         (Some(why), _) => Judged::False(why),
         (None, Some(why)) => Judged::Lacks(why),
@@ -34,6 +35,7 @@ pub(crate) fn judge(truth: &Truth, notes: &[Note], verdict: &Value, words: &str)
 }
 
 struct Report<'a> {
+    seen: Seen,
     truth: &'a Truth,
     notes: &'a [Note],
     verdict: &'a Value,
@@ -193,6 +195,8 @@ impl Report<'_> {
             let at_line = told.split(note.line.as_str()).skip(1).any(|rest| !rest.starts_with(char::is_numeric));
             let function = match note.what.as_str() {
                 "asleep" => "sleep_on",
+                // Without root nobody reads the stack of a thread that runs: what to run instead is said.
+                "running" if self.seen == Seen::ByShim => "gdb -p",
                 "running" => "compute",
                 "io" => "read_pipe",
                 _ => return true,

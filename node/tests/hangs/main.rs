@@ -139,7 +139,7 @@ fn hang(hosts: &Hosts, (language, mpi, mode): Case) -> Result<(), String> {
             };
             let places: Vec<String> = notes.iter().map(|note| format!("{} {}", note.what, note.line)).collect();
             let shown = |what: String| format!("{what}\nin truth: {:?}, {places:?}\n{text}\n{verdict}", truth.why);
-            match judge(&truth, &notes, &verdict, &text) {
+            match judge(hosts.seen, &truth, &notes, &verdict, &text) {
                 // Words may be on two lines.
                 Judged::Right if language == Language::Nccl && !unfolded(&text).contains(ras::SAID) => {
                     (*right, last) = (0, shown("what NCCL itself says is not said".to_owned()));
