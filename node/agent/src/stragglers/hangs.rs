@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use digest::time_use::job_key;
 use explain::difference::program_place;
 use explain::stacks::MemberStacks;
 use model::cells::{integer, text};
 use model::{StacksWanted, StragglersQuestion};
 use query_planner::Value;
+use verdicts::point_to_point::{self, RankRow};
 use verdicts::tail::{Reaching, pairs_sql, reached_sql};
-use verdicts::{Input, JobRank, RankRef, Report, Span, Verdict, point_to_point};
+use verdicts::{Input, JobRank, RankRef, Report, Span, Verdict};
 
 use super::super::asking::Asking;
 use super::super::explain::sees_processes;
@@ -89,26 +89,13 @@ pub(super) async fn add_progress(
 
 /// The ranks of jobs, of rows of [`point_to_point::PROCESSES_SQL`]: of each rank its last process.
 fn ranks(rows: &[Vec<Value>], job: Option<&str>) -> Vec<JobRank> {
-    let text = |value: &Value| match value {
-        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        _ => None,
-    };
-    let small = |value: &Value| match value {
-        Value::Integer(value) => i32::try_from(*value).ok(),
-        _ => None,
-    };
     let mut last: BTreeMap<(u64, i32), JobRank> = BTreeMap::new();
-    for row in rows {
-        let [node, Value::Integer(pid), rank, nranks, job_id, step_id] = row.as_slice() else { continue };
-        let (Some(node), Some(rank), Some(nranks), job_id) = (text(node), small(rank), small(nranks), text(job_id))
-        else {
-            continue;
-        };
+    for RankRow { node, pid, rank, nranks, job_id, job: key } in rows.iter().filter_map(|row| RankRow::read(row)) {
         if job.is_some() && job != job_id.as_deref() {
             continue;
         }
-        let job = job_key(None, job_id.as_deref(), text(step_id).as_deref(), nranks);
-        last.insert((job, rank), JobRank { node: node.into(), pid: *pid, job, rank, nranks });
+        let node = String::from_utf8_lossy(&node).into();
+        last.insert((key, rank), JobRank { node, pid: pid.into(), job: key, rank, nranks });
     }
     last.into_values().collect()
 }

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use judge::WAITED;
 pub(crate) use judge::decide;
-pub use rows::{OFF_CPU_COLUMNS, PROCESSES_SQL, Rows};
+pub use rows::{OFF_CPU_COLUMNS, PROCESSES_SQL, RankRow, Rows};
 pub(crate) use words::{summary, table};
 
 /// How the ranks of a job that meet in point-to-point calls spent the time that a verdict is about.

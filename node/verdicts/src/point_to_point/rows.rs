@@ -11,8 +11,8 @@ use query_planner::Value;
 
 use super::judge;
 
-/// Says which rank of which job each process is.
-pub const PROCESSES_SQL: &str = "SELECT node, pid, rank, world_size, job_id, step_id FROM processes \
+/// Says which rank of which user's job each process is: rows of [`RankRow`].
+pub const PROCESSES_SQL: &str = "SELECT node, pid, rank, world_size, job_id, step_id, uid FROM processes \
     WHERE rank IS NOT NULL AND world_size > 1 ORDER BY start_ns";
 /// The columns of [`Rows::off_cpu_sql`].
 pub const OFF_CPU_COLUMNS: &str =
@@ -42,6 +42,37 @@ pub struct Rows {
     /// From here on it is known; none where it is not.
     known_from_ns: Option<i64>,
     unscored: bool,
+}
+
+/// A row of the answer to [`PROCESSES_SQL`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankRow {
+    /// Its host's name, in UTF-8.
+    pub node: Vec<u8>,
+    /// Its process there.
+    pub pid: u32,
+    /// Its rank.
+    pub rank: i32,
+    /// Ranks of its job.
+    pub nranks: i32,
+    /// The job's id, as the process says it.
+    pub job_id: Option<String>,
+    /// The job's [`job_key`]: another user's process of the same id has another.
+    pub job: u64,
+}
+
+impl RankRow {
+    /// None where the row has other columns or types.
+    #[must_use]
+    pub fn read(row: &[Value]) -> Option<Self> {
+        let [Value::Text(node), pid, rank, nranks, job_id, step_id, uid] = row else { return None };
+        let small = |value| integer(Some(value)).and_then(|value| i32::try_from(value).ok());
+        let (pid, rank, nranks) = (u32::try_from(integer(Some(pid))?).ok()?, small(rank)?, small(nranks)?);
+        let (job_id, step_id) = (text(Some(job_id)), text(Some(step_id)));
+        let uid = integer(Some(uid)).and_then(|uid| u32::try_from(uid).ok());
+        let job = job_key(uid, job_id.as_deref(), step_id.as_deref(), nranks);
+        Some(Self { node: node.clone(), pid, rank, nranks, job_id, job })
+    }
 }
 
 fn integer(value: Option<&Value>) -> Option<i64> {
@@ -137,11 +168,9 @@ impl Rows {
 
     /// Take in one row of the answer to [`PROCESSES_SQL`].
     pub fn process(&mut self, row: &[Value]) {
-        let small = |at: usize| integer(row.get(at)).and_then(|value| i32::try_from(value).ok());
-        if let (Some(key), Some(rank), Some(nranks)) = (self.key(row), small(2), small(3)) {
-            let job = job_key(None, text(row.get(4)).as_deref(), text(row.get(5)).as_deref(), nranks);
+        if let Some(of) = RankRow::read(row) {
             // The latest of a process id that was used again.
-            self.ranks.insert(key, (job, rank, nranks));
+            self.ranks.insert((self.names.keep(&of.node), of.pid), (of.job, of.rank, of.nranks));
         }
     }
 
@@ -259,7 +288,7 @@ mod tests {
         }
         for (node, rank) in [("a", 0), ("b", 1)] {
             let int = Value::Integer;
-            rows.process(&[word(node), int(7), int(rank), int(2), word("job"), Value::Null]);
+            rows.process(&[word(node), int(7), int(rank), int(2), word("job"), Value::Null, int(0)]);
         }
         rows
     }
@@ -291,7 +320,7 @@ mod tests {
             rows.call(&row);
         }
         rows.call(&call("a", 0, 0)[..4]);
-        rows.process(&[word("a"), int(7), int(0), int(2), word("job"), Value::Null]);
+        rows.process(&[word("a"), int(7), int(0), int(2), word("job"), Value::Null, int(0)]);
         assert!(rows.are_unscored() && rows.times().is_empty(), "nothing shows how long it waited");
         // Once in half a second, two calls one inside the other; and one with nothing before it.
         let sync = |start_ns, duration_ns| SyncCall { node: Arc::clone(&node), pid: 7, start_ns, duration_ns };
