@@ -92,7 +92,7 @@ impl Mesh {
                 SILENCE_LIMIT
             };
             let attempt = if lease.peer.node == *peer {
-                put(&lease.peer, request.0.clone(), patience, started, deadline).await
+                put(&lease.peer, self.0.pool.connections(), request.0.clone(), patience, started, deadline).await
             } else {
                 let found = lease.peer.node.clone();
                 Err(Attempt::Stale(AskError::WrongPeer { address, expected: peer.clone(), found }))
@@ -127,6 +127,7 @@ fn probe_patience(deadline: Instant) -> Duration {
 /// acknowledgement.
 async fn put(
     peer: &std::sync::Arc<Peer>,
+    members: usize,
     request: Bytes,
     patience: Duration,
     started: Instant,
@@ -139,8 +140,8 @@ async fn put(
     };
 
     let using = ConnectionUse::of(peer);
-    if peer.usage.first_asked() {
-        Window::Asked.open(&peer.connection);
+    if peer.usage.asked_of(members) {
+        Window::Asked(members).open(&peer.connection);
     }
     // Waits here while the peer serves as many of our questions as it allows at a time.
     let (mut send, recv) =

@@ -40,16 +40,25 @@ pub(super) enum Window {
     Stranger,
     /// A member that asks and gossips.
     Member,
-    /// A member that is asked: answers come.
-    Asked,
+    /// One of so many members that are asked: answers come.
+    Asked(usize),
 }
+
+/// Unread bytes of all members that are asked, together, as long as each has [`Window::Member`]'s.
+/// QUIC's library does not say how many there are, so they cannot be counted into the questions'
+/// memory: what may be there at most is divided.
+const ASKED_BYTES: u32 = 128 << 20;
 
 impl Window {
     fn bytes(self) -> VarInt {
+        const MEMBER: u32 = 1 << 20;
+        const LARGEST: u32 = 16 << 20;
         VarInt::from_u32(match self {
             Self::Stranger => 64 << 10,
-            Self::Member => 1 << 20,
-            Self::Asked => 16 << 20,
+            Self::Member => MEMBER,
+            Self::Asked(members) => {
+                (ASKED_BYTES / u32::try_from(members.max(1)).unwrap_or(u32::MAX)).clamp(MEMBER, LARGEST)
+            }
         })
     }
 

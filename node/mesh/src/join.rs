@@ -14,14 +14,15 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use certs::join::MAX_MESSAGE_BYTES;
 use certs::{Identity, Issuer, JoinToken, NodeName};
+use model::lobby::{Lobby, Place, source};
 use parking_lot::{Mutex, RwLock};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint, TransportErrorCode, VarInt};
-use tokio_util::sync::CancellationToken;
 
 use super::{JoinHost, code, probe};
 
-/// Joiners served at a time, and of these from one address.
+/// Hosts that are being admitted at a time, and of these from one address. One that has not sent its
+/// request yet, or has its answer, makes room: a host that joins sends its request at once.
 const JOINERS: usize = 64;
 const JOINERS_OF_ONE: usize = 32;
 /// How long one joiner may take for its request, and how long it may take to fetch the response.
@@ -54,7 +55,7 @@ pub enum JoinError {
 #[derive(Debug)]
 pub struct JoinServer {
     issuer: RwLock<Arc<Issuer>>,
-    joiners: Joiners,
+    joiners: Arc<Lobby>,
     limiter: RejectionLimiter,
 }
 
@@ -62,7 +63,11 @@ impl JoinServer {
     /// A server that admits by `issuer`.
     #[must_use]
     pub fn new(issuer: Arc<Issuer>) -> Self {
-        Self { issuer: RwLock::new(issuer), joiners: Joiners::default(), limiter: RejectionLimiter::default() }
+        Self {
+            issuer: RwLock::new(issuer),
+            joiners: Lobby::new(JOINERS, JOINERS_OF_ONE),
+            limiter: RejectionLimiter::default(),
+        }
     }
 
     /// Replaces the issuer by another of the same mesh: a new CA.
@@ -70,7 +75,7 @@ impl JoinServer {
         *self.issuer.write() = issuer;
     }
 
-    async fn answer(&self, connection: &Connection, place: &Place<'_>) -> Result<(), String> {
+    async fn answer(&self, connection: &Connection, place: &Place) -> Result<(), String> {
         let (mut send, mut recv) = connection.accept_bi().await.map_err(|e| e.to_string())?;
         let request = recv.read_to_end(MAX_MESSAGE_BYTES).await.map_err(|e| e.to_string())?;
         place.keep(true);
@@ -97,68 +102,6 @@ impl JoinServer {
         send.finish().map_err(|e| e.to_string())?;
         place.keep(false);
         Ok(())
-    }
-}
-
-/// Where a stranger comes from: an address, or the network that one host has in IPv6.
-fn source(address: SocketAddr) -> IpAddr {
-    match address.ip().to_canonical() {
-        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64))),
-        ip => ip,
-    }
-}
-
-/// The hosts that are being admitted. Who has not sent its request yet, or has its answer, makes
-/// room for another where there are too many: a host that joins sends its request at once.
-#[derive(Debug, Default)]
-struct Joiners(Mutex<Vec<Joiner>>);
-
-#[derive(Debug)]
-struct Joiner {
-    from: IpAddr,
-    number: u64,
-    kept: bool,
-    make_room: CancellationToken,
-}
-
-/// A host's place among those that are being admitted.
-struct Place<'a> {
-    joiners: &'a Joiners,
-    number: u64,
-    make_room: CancellationToken,
-}
-
-impl Joiners {
-    /// A place for one from there; `None` where all are at work for others.
-    fn enter(&self, from: IpAddr) -> Option<Place<'_>> {
-        let mut joiners = self.0.lock();
-        let of_one = joiners.iter().filter(|joiner| joiner.from == from).count();
-        let full = joiners.len() >= JOINERS;
-        if full || of_one >= JOINERS_OF_ONE {
-            // They are in the order in which they came.
-            let goes = |joiner: &Joiner| !joiner.kept && (of_one < JOINERS_OF_ONE || joiner.from == from);
-            let at = joiners.iter().position(goes)?;
-            joiners.remove(at).make_room.cancel();
-        }
-        let number = joiners.last().map_or(0, |last| last.number + 1);
-        let make_room = CancellationToken::new();
-        joiners.push(Joiner { from, number, kept: false, make_room: make_room.clone() });
-        Some(Place { joiners: self, number, make_room })
-    }
-}
-
-impl Place<'_> {
-    /// Whether the place is kept whoever comes.
-    fn keep(&self, kept: bool) {
-        if let Some(joiner) = self.joiners.0.lock().iter_mut().find(|joiner| joiner.number == self.number) {
-            joiner.kept = kept;
-        }
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.joiners.0.lock().retain(|joiner| joiner.number != self.number);
     }
 }
 
@@ -224,7 +167,7 @@ impl JoinHost for JoinServer {
         tokio::select! {
             biased;
             () = served => {}
-            () = place.make_room.cancelled() => busy(),
+            () = place.taken() => busy(),
         }
     }
 }
@@ -458,26 +401,6 @@ mod tests {
         join(founder.address, &token, &name("n")).await.unwrap();
         let sent = last.stats().udp_tx.bytes;
         assert!(sent < 512 << 10, "a stranger was let send {sent} bytes");
-    }
-
-    #[test]
-    fn who_waits_makes_room_and_who_is_being_answered_does_not() {
-        let joiners = Joiners::default();
-        let ip = |last: u8| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
-        let first = joiners.enter(ip(1)).unwrap();
-        first.keep(true);
-        let mut places: Vec<_> = (1..JOINERS_OF_ONE).map(|_| joiners.enter(ip(1)).unwrap()).collect();
-        assert!(places.iter().all(|place| !place.make_room.is_cancelled()));
-        // One more from there replaces the oldest from there that waits.
-        places.push(joiners.enter(ip(1)).unwrap());
-        assert!(places[0].make_room.is_cancelled() && !first.make_room.is_cancelled());
-        let others: Vec<_> = (0..JOINERS).map(|i| joiners.enter(ip(100 + i as u8)).unwrap()).collect();
-        assert!(places.iter().all(|place| place.make_room.is_cancelled()), "the oldest of all");
-        assert!(joiners.0.lock().len() <= JOINERS);
-        others.iter().for_each(|place| place.keep(true));
-        assert!(joiners.enter(ip(2)).is_none(), "all are at work");
-        drop(others);
-        assert!(joiners.enter(ip(2)).is_some());
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

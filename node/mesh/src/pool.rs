@@ -137,7 +137,6 @@ impl Pool {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn connections(&self) -> usize {
         self.slots().values().filter(|slot| slot.peer.is_some()).count()
     }

@@ -1,6 +1,6 @@
 //! When a connection was last used, and by how many it is used now.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// When a connection was last used, and by how many it is now.
@@ -9,17 +9,13 @@ pub(super) struct Usage {
     since: Instant,
     last_ms: AtomicU64,
     now: AtomicUsize,
-    asked: AtomicBool,
+    /// Members asked, when its window was last set for an answer.
+    asked: AtomicUsize,
 }
 
 impl Default for Usage {
     fn default() -> Self {
-        Self {
-            since: Instant::now(),
-            last_ms: AtomicU64::new(0),
-            now: AtomicUsize::new(0),
-            asked: AtomicBool::new(false),
-        }
+        Self { since: Instant::now(), last_ms: AtomicU64::new(0), now: AtomicUsize::new(0), asked: AtomicUsize::new(0) }
     }
 }
 
@@ -34,9 +30,9 @@ impl Usage {
         self.now.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether the peer is asked something over it for the first time.
-    pub(super) fn first_asked(&self) -> bool {
-        !self.asked.load(Ordering::Relaxed) && !self.asked.swap(true, Ordering::Relaxed)
+    /// The peer is one of so many that are asked; whether they were another number the last time.
+    pub(super) fn asked_of(&self, members: usize) -> bool {
+        self.asked.load(Ordering::Relaxed) != members && self.asked.swap(members, Ordering::Relaxed) != members
     }
 
     /// Data went over it.

@@ -52,7 +52,7 @@ impl Via {
             () = tokio::time::sleep(PATIENCE) => return Err(unreachable("connection timed out".into())),
         };
         pool::judge(&connection, identity).map_err(|error| AskError::Refused(error.to_string()))?;
-        endpoint::Window::Asked.open(&connection);
+        endpoint::Window::Asked(1).open(&connection);
         Ok(Self { endpoint, connection })
     }
 

@@ -24,6 +24,7 @@ pub mod explanation;
 pub mod frame;
 pub mod health;
 pub mod limit;
+pub mod lobby;
 mod local;
 pub mod local_socket;
 mod snapshot;

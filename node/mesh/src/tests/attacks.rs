@@ -14,7 +14,7 @@ async fn dial(identity: &Identity, to: SocketAddr) -> quinn::Connection {
     let endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
     let config = super::super::endpoint::client_config(identity).unwrap();
     let connection = endpoint.connect_with(config, to, certs::tls::SERVER_NAME).unwrap().await.unwrap();
-    super::super::endpoint::Window::Asked.open(&connection);
+    super::super::endpoint::Window::Asked(1).open(&connection);
     connection
 }
 
