@@ -423,7 +423,7 @@ impl MeshFanout {
     /// A target's failure: it is missing, or the question fails.
     fn failed(&mut self, name: String, failure: LeafFailure, task: &NodeTask) -> Result<(), RunError> {
         match failure {
-            LeafFailure::Sql(message) => Err(RunError::Sql(message)),
+            LeafFailure::Sql(message) => Err(RunError::Sql(format!("{message} (on {name})"))),
             LeafFailure::BrokeOff { rows, why } => {
                 let message = format!(
                     "{name} broke off after {rows} of its rows had gone out ({why}): what was printed is not an answer; ask again, \

@@ -165,16 +165,19 @@ pub(super) struct BufferedRows {
     /// Bytes of data that count, and of memory.
     bytes: u64,
     memory: u64,
+    /// Rows and bytes of data that came.
+    came: (u64, u64),
 }
 
 impl BufferedRows {
     pub(super) fn new(total: &BufferedBytes) -> Self {
-        Self { total: total.clone(), batches: Vec::new(), bytes: 0, memory: 0 }
+        Self { total: total.clone(), batches: Vec::new(), bytes: 0, memory: 0, came: (0, 0) }
     }
 
     pub(super) fn push(&mut self, fragment: usize, batch: Batch) -> Result<(), LeafFailure> {
         let (data, memory) = (batch.data_bytes(), batch.size_bytes());
         self.bytes += data;
+        self.came = (self.came.0.saturating_add(batch.rows.into()), self.came.1.saturating_add(data));
         self.total.take(data, memory)?;
         self.memory += memory;
         self.batches.push((fragment, batch));
@@ -266,6 +269,13 @@ impl RowSink {
         }
     }
 
+    /// Rows and bytes of data that came.
+    fn came(&self) -> (u64, u64) {
+        match self {
+            Self::Buffered(buffered) | Self::Streamed(StreamedRows { buffered, .. }) => buffered.came,
+        }
+    }
+
     /// Rows that have gone on to the user: the target cannot be asked again.
     pub(super) fn sent_rows(&self) -> u64 {
         match self {
@@ -318,14 +328,29 @@ impl LeafRequest {
         })
     }
 
-    /// Takes some rows of a fragment of the task, from any node, where they fit the task: the only
-    /// way into a [`RowSink`].
-    pub(super) async fn accept(&self, rows: &mut RowSink, fragment: u32, batch: Batch) -> Result<(), LeafFailure> {
+    /// Takes some rows of a fragment of the task, of so many nodes, where they fit the task and are not
+    /// more than these may send: the only way into a [`RowSink`].
+    pub(super) async fn accept(
+        &self,
+        rows: &mut RowSink,
+        nodes: usize,
+        fragment: u32,
+        batch: Batch,
+    ) -> Result<(), LeafFailure> {
         let at = usize::try_from(fragment).unwrap_or(usize::MAX);
         let fault = |why: &str| LeafFailure::missing(&format!("failed: its answer makes no sense: {why}"));
         let of_task =
             self.task.fragments.get(at).ok_or_else(|| fault("rows of a fragment that it was not asked for"))?;
         of_task.check(&batch).map_err(|why| fault(&why))?;
+        let (came, bytes) = rows.came();
+        let of_all = |of_one: u64| of_one.saturating_mul(nodes as u64).saturating_mul(self.task.fragments.len() as u64);
+        let (most_rows, most_bytes) = (of_all(self.task.budget.node_rows), of_all(self.task.budget.node_bytes));
+        if came.saturating_add(batch.rows.into()) > most_rows || bytes.saturating_add(batch.data_bytes()) > most_bytes {
+            return Err(fault(&format!(
+                "it is longer than the {most_rows} rows and {} MiB that it may have",
+                most_bytes >> 20
+            )));
+        }
         rows.take(at, batch).await
     }
 
@@ -342,7 +367,7 @@ impl LeafRequest {
         if let Some(small) = executor.run_inline(&self.task, self.snapshot) {
             let small = small.map_err(LeafFailure::of)?;
             for (fragment, batch) in small.batches {
-                self.accept(rows, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await?;
+                self.accept(rows, 1, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await?;
             }
             return Ok(small.stats);
         }
@@ -360,7 +385,7 @@ impl LeafRequest {
         let running = Arc::clone(executor).run(LOCAL, self.task.clone(), self.snapshot, self.deadline, stop, batches);
         let gather = async {
             while let Some((fragment, batch, _counted)) = produced.recv().await {
-                if let Err(failure) = self.accept(rows, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
+                if let Err(failure) = self.accept(rows, 1, u32::try_from(fragment).unwrap_or(u32::MAX), batch).await {
                     produced.close();
                     return Err(failure);
                 }
@@ -395,7 +420,7 @@ impl LeafRequest {
         .map_err(lost)?;
         loop {
             match responses.next().await.map_err(lost)? {
-                Some(Response::Batch { fragment, batch }) => self.accept(rows, fragment, batch).await?,
+                Some(Response::Batch { fragment, batch }) => self.accept(rows, 1, fragment, batch).await?,
                 Some(Response::Done(stats)) => return Ok(stats),
                 Some(Response::Failed(error)) => return Err(LeafFailure::of(error)),
                 Some(Response::Unsupported(what)) => return Err(LeafFailure::missing(&format!("refused: {what}"))),

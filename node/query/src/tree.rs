@@ -140,7 +140,7 @@ async fn ask_through(
         let response = timeout(silence, responses.next()).await.map_err(|_| "no sign of life")?;
         match response.map_err(|error| error.to_string())? {
             Some(Response::Batch { fragment, batch }) if combining => {
-                match request.accept(&mut combined, fragment, batch).await {
+                match request.accept(&mut combined, group.len(), fragment, batch).await {
                     Ok(()) => {}
                     // Of all its leaves' rows none are known to be complete: they are asked
                     // themselves.
@@ -175,7 +175,7 @@ async fn ask_through(
                     // What is left of one that is asked directly by now is nothing new.
                     let Some(rows) = sink.as_mut() else { continue };
                     let outcome = match reply {
-                        LeafReply::Batch { fragment, batch } => match request.accept(rows, fragment, batch).await {
+                        LeafReply::Batch { fragment, batch } => match request.accept(rows, 1, fragment, batch).await {
                             Ok(()) => continue,
                             // Whether the leaf sent it, or the aggregator made it: that one is
                             // asked itself.

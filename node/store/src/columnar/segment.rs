@@ -214,7 +214,7 @@ impl Segment {
         let config = bincode::config::standard().with_limit::<HEADER_BYTES>();
         let (header, read): (Header, usize) =
             bincode::serde::decode_from_slice(body, config).map_err(|error| damaged(error.to_string()))?;
-        if read != body.len() {
+        if read != body.len() || header.columns.len() > MOST_COLUMNS {
             return Err(damaged("its header does not fit".to_owned()));
         }
         let columns: Arc<[ColumnHeader]> = header.columns.into();

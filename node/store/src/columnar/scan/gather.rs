@@ -91,6 +91,11 @@ impl Gathered {
             return;
         }
         for (row, code) in read.values.iter().enumerate() {
+            // The code of a NULL may be any number: it lies beyond the entries.
+            if read.is_null(row) {
+                self.vector.values.push(0);
+                continue;
+            }
             let at = usize::try_from(*code).unwrap_or(0);
             if self.of_segment.len() <= at {
                 self.of_segment.resize(at + 1, None);
@@ -223,5 +228,26 @@ impl<'g> Pool<'g> {
 
     pub(super) fn vector(self, operand: &Operand) -> Result<&'g Vector, StepAside> {
         self.of(operand).map(|gathered| &gathered.vector)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::encode::Column;
+    use super::*;
+
+    #[test]
+    fn a_code_beyond_its_dictionary_is_null_and_takes_no_memory() {
+        let mut column = Column::new(Kind::Text);
+        ["a", "b", "a", "b"].iter().for_each(|text| column.push_text(Some(text.as_bytes())));
+        let (form, bytes, _) = column.encode();
+        let column = Encoded::open(4, Kind::Text, &form, bytes).expect("as it was written");
+        let vector = Vector { values: vec![0, 1 << 40, 1], nulls: vec![false, true, false] };
+        let mut gathered = Gathered::default();
+        gathered.append(&Values::of_read(column, vector));
+        gathered.finish();
+        assert!(gathered.of_segment.len() <= 2, "{}", gathered.of_segment.len());
+        let read = &gathered.vector;
+        assert_eq!((read.at(0), read.at(1), read.at(2)), (Some(0), None, Some(1)));
     }
 }

@@ -171,3 +171,12 @@ impl Values {
         }
     }
 }
+
+#[cfg(test)]
+impl Values {
+    /// Of a column of which these codes were read.
+    pub(super) fn of_read(column: Encoded, vector: Vector) -> Self {
+        let columns = vec![("x".to_owned(), column)];
+        Self { operand: Operand::Column("x".to_owned()), columns, parts: Vec::new(), vector, is_real: false }
+    }
+}
