@@ -60,6 +60,7 @@ mod stubs;
 mod survey;
 mod symbol_probes;
 mod symbols;
+pub mod system_calls;
 mod tally;
 mod unprobed;
 mod verbs;

@@ -1,6 +1,6 @@
 //! Drops the privileges that the agent does not need, before any of its threads start: all
-//! capabilities but those that capture uses (the table is `node_bpf::privileges`), and the gaining
-//! of new ones. Root's right to write into other users' directories is dropped, too, unless the
+//! capabilities but those that capture uses (the table is `node_bpf::privileges`), the gaining of new
+//! ones, and system calls that are never needed. Root's right to write into other users' directories is dropped, too, unless the
 //! agent's own files are in one.
 
 use std::path::{Path, PathBuf};
@@ -55,6 +55,9 @@ pub fn give_up_all_but(plan: &Plan) -> Result<(), DropError> {
     if left.len() < had.len() {
         let kept = if left.is_empty() { "none".to_owned() } else { names(&left) };
         tracing::info!("capabilities: {kept}; {} others given up", had.len() - left.len());
+    }
+    if let Err(error) = node_bpf::system_calls::refuse_unneeded() {
+        tracing::info!(%error, "system calls that are never needed are not refused: the kernel takes no filter");
     }
     Ok(())
 }

@@ -4,7 +4,9 @@
 //! what it is given and answer.
 
 use caps::CapSet;
-use libc::{c_long, sock_filter, sock_fprog};
+use libc::c_long;
+
+use super::seccomp::{Filter, Verdict};
 
 /// Memory besides the mapped file.
 const MOST_HEAP_BYTES: u64 = 512 << 20;
@@ -51,24 +53,6 @@ pub(crate) fn confine() -> Result<(), &'static str> {
     filter()
 }
 
-const fn instruction(code: u32, jump_true: u8, jump_false: u8, k: u32) -> sock_filter {
-    sock_filter { code: code as u16, jt: jump_true, jf: jump_false, k }
-}
-
-const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-const IS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-const HAS: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
-const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-
-/// `AUDIT_ARCH_X86_64` and `AUDIT_ARCH_AARCH64` of linux/audit.h.
-const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
-/// Offsets in `struct seccomp_data`: the call, the architecture, the lower halves of the second and
-/// third argument (both architectures are little-endian).
-const CALL_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
-const SECOND_ARGUMENT_AT: u32 = 16 + 8;
-const THIRD_ARGUMENT_AT: u32 = 16 + 2 * 8;
-
 /// The system calls that reading takes, without those that map memory.
 const CALLS: &[c_long] = &[
     libc::SYS_recvmsg,
@@ -90,38 +74,12 @@ const MAPPING_CALLS: &[c_long] = &[libc::SYS_mmap, libc::SYS_mprotect];
 
 /// Any other system call ends the process.
 fn filter() -> Result<(), &'static str> {
-    const KILL: sock_filter = instruction(RETURN, 0, 0, libc::SECCOMP_RET_KILL_PROCESS);
-    const ALLOW: sock_filter = instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
-    let number = |call: &c_long| u32::try_from(*call).unwrap_or(u32::MAX);
-    let mut program = vec![
-        instruction(LOAD, 0, 0, ARCHITECTURE_AT),
-        instruction(IS, 1, 0, ARCHITECTURE),
-        KILL,
-        instruction(LOAD, 0, 0, CALL_AT),
-    ];
-    for call in CALLS {
-        program.extend([instruction(IS, 0, 1, number(call)), ALLOW]);
-    }
+    let mut filter = Filter::new(Verdict::Kill);
+    filter.on(CALLS, Verdict::Allow);
     for call in MAPPING_CALLS {
-        program.extend([
-            instruction(IS, 0, 4, number(call)),
-            instruction(LOAD, 0, 0, THIRD_ARGUMENT_AT),
-            instruction(HAS, 0, 1, libc::PROT_EXEC.cast_unsigned()),
-            KILL,
-            ALLOW,
-        ]);
+        filter.without_bits(*call, 2, libc::PROT_EXEC.cast_unsigned());
     }
     // Rust's library asks whether a descriptor is open, where its assertions are on.
-    program.extend([
-        instruction(IS, 0, 4, number(&libc::SYS_fcntl)),
-        instruction(LOAD, 0, 0, SECOND_ARGUMENT_AT),
-        instruction(IS, 1, 0, libc::F_GETFD.cast_unsigned()),
-        KILL,
-        ALLOW,
-    ]);
-    program.push(KILL);
-    let filter = sock_fprog { len: u16::try_from(program.len()).unwrap_or(0), filter: program.as_mut_ptr() };
-    // SAFETY: the program lives through the call, its length is the vector's.
-    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
-    if set == 0 { Ok(()) } else { Err("system calls") }
+    filter.only_value(libc::SYS_fcntl, 1, libc::F_GETFD.cast_unsigned());
+    filter.install(Verdict::Kill).map_err(|_| "system calls")
 }

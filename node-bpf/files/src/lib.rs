@@ -15,6 +15,7 @@ mod files;
 mod parse;
 mod question;
 mod reader;
+pub mod seccomp;
 mod wire;
 
 pub use files::{Files, Outcome, Ticket};
