@@ -309,6 +309,86 @@ fn unknown_options_of_the_protocol_are_named_and_left_out() {
     assert_eq!(message().0, b'R');
 }
 
+/// A connection as anybody can open one.
+fn stranger(served: &Postgres) -> std::net::TcpStream {
+    let place = served.url.rsplit('@').next().and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+    let stream = std::net::TcpStream::connect(place).expect("connects");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    stream.set_write_timeout(Some(Duration::from_secs(30))).expect("set");
+    stream
+}
+
+/// Begins a session as the user, up to the question for her password.
+fn unfinished(served: &Postgres) -> std::net::TcpStream {
+    let mut stream = stranger(served);
+    let mut startup = (3_u32 << 16).to_be_bytes().to_vec();
+    startup.extend(b"user\0rankmesh\0\0");
+    stream.write_all(&u32::try_from(startup.len() + 4).expect("short").to_be_bytes()).expect("sent");
+    stream.write_all(&startup).expect("sent");
+    let mut kind = [0];
+    std::io::Read::read_exact(&mut stream, &mut kind).expect("a message");
+    assert_eq!(kind[0], b'R');
+    stream
+}
+
+#[test]
+fn a_stranger_sends_no_more_than_a_password() {
+    let (_lab, served) = ended_job();
+    for kind in [b'Q', b'P', b'B', b'd', b'p'] {
+        let mut stream = unfinished(&served);
+        // A message of 512 MiB, as its head says.
+        let mut sent = stream.write_all(&[&[kind][..], &0x2000_0000_u32.to_be_bytes()].concat()).map(|()| 5);
+        while let Ok(bytes) = sent {
+            assert!(bytes < 16 << 20, "{bytes} bytes were taken of who has shown no password");
+            sent = stream.write_all(&[b'x'; 64 << 10]).map(|()| bytes + (64 << 10));
+        }
+    }
+    if has("psql", "a_stranger_sends_no_more_than_a_password") {
+        assert_eq!(served.rows("SELECT 1"), "1\n");
+        let long = served.psql(&["-c", &format!("SELECT '{}'", "x".repeat(101_000))]);
+        assert!(stderr(&long).contains("at most 100000 bytes"), "{}", stderr(&long));
+    }
+}
+
+#[test]
+fn who_does_not_log_in_makes_room() {
+    if !has("psql", "who_does_not_log_in_makes_room") {
+        return;
+    }
+    let (_lab, served) = ended_job();
+    let silent: Vec<std::net::TcpStream> = (0..100).map(|_| stranger(&served)).collect();
+    let begun: Vec<std::net::TcpStream> = (0..40).map(|_| unfinished(&served)).collect();
+    assert_eq!(served.rows("SELECT 1"), "1\n");
+    drop((silent, begun));
+}
+
+#[test]
+fn a_catalogue_statement_stops_nobody_else() {
+    if !has("psql", "a_catalogue_statement_stops_nobody_else") {
+        return;
+    }
+    let (_lab, served) = ended_job();
+    let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n, pg_class";
+    let greedy = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
+                  SELECT i, printf('%.*c', 60000, 'x') AS t FROM n, pg_class ORDER BY t, i";
+    let large = "SELECT printf('%.*c', 60000, 'x') FROM pg_attribute";
+    std::thread::scope(|scope| {
+        let slow: Vec<_> = (0..4).map(|_| scope.spawn(|| served.psql(&["-c", endless]))).collect();
+        // Meanwhile others are answered from theirs, and from the nodes.
+        let listed = stdout(&served.psql(&["-c", "\\dt"]));
+        assert!(listed.contains("collectives"), "{listed}");
+        assert_eq!(served.rows("SELECT count(*) FROM collectives"), "800\n");
+        for slow in slow {
+            let output = slow.join().expect("it ends");
+            assert!(stderr(&output).contains("a statement on PostgreSQL's catalogue has"), "{}", stderr(&output));
+        }
+    });
+    for sql in [greedy, large] {
+        let output = served.psql(&["-c", sql]);
+        assert!(stderr(&output).contains("a statement on PostgreSQL's catalogue has"), "{sql}: {}", stderr(&output));
+    }
+}
+
 #[test]
 fn rubbish_ends_its_connection_only() {
     let (_lab, served) = ended_job();

@@ -212,7 +212,7 @@ async fn connection(
     app: Router,
     _room: OwnedSemaphorePermit,
 ) {
-    let stream = Patient { stream, written: None };
+    let stream = Patient::new(stream);
     match tls {
         None => http(stream, peer, app).await,
         Some(tls) => match tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
@@ -245,13 +245,17 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A stream that fails when its reader takes nothing for [`SLOWEST_READER`].
-struct Patient {
-    stream: Box<dyn Stream>,
+pub(super) struct Patient<S> {
+    stream: S,
     /// Since when a write waits.
     written: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
+impl<S> Patient<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, written: None }
+    }
+
     fn watched<T>(&mut self, waking: &mut Waking<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.written = None;
@@ -263,13 +267,13 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(mut self: Pin<&mut Self>, waking: &mut Waking<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(waking, into)
     }
 }
 
-impl AsyncWrite for Patient {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(mut self: Pin<&mut Self>, waking: &mut Waking<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(waking, bytes);
         self.watched(waking, written)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use front::schema;
 use model::TableSeen;
-use query_planner::{ColumnMeta, Value};
+use query_planner::{ColumnMeta, Value, memory};
 use rusqlite::functions::{Context as Arguments, FunctionFlags};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, params};
@@ -35,8 +35,14 @@ const LONGEST: Duration = Duration::from_secs(3);
 const MOST_ROWS: usize = 100_000;
 /// Characters of a statement, or of SQLite's message on it, in the log.
 const LOGGED: usize = 300;
-/// Bytes of one value.
-const LONGEST_VALUE: i32 = 4 << 20;
+/// Bytes of one value, of SQLite's memory for a statement, and of the rows of an answer. A single
+/// call of a function cannot be stopped, and takes up to the square of its value's bytes.
+const LONGEST_VALUE: i32 = 64 << 10;
+const MOST_MEMORY: u64 = 64 << 20;
+const MOST_BYTES: usize = 8 << 20;
+/// Bytes of a regular expression, compiled, and of a pattern of LIKE.
+const LONGEST_PATTERN: usize = 64 << 10;
+const LONGEST_LIKE: i32 = 500;
 
 /// Settings that clients ask for.
 pub(super) const SETTINGS: &[(&str, &str)] = &[
@@ -74,12 +80,18 @@ pub(super) enum Found {
     Wrong(String),
 }
 
-/// The catalogue at the time at which it was made.
+/// The catalogue of some tables.
 pub(super) struct Catalog {
     conn: Connection,
-    made: Instant,
-    tables: BTreeSet<String>,
-    columns: Arc<infer::Columns>,
+    of: Arc<Vec<TableSeen>>,
+    names: BTreeSet<String>,
+}
+
+/// The types of the tables' columns, by name.
+pub(super) fn columns(tables: &[TableSeen]) -> infer::Columns {
+    let known = tables.iter().flat_map(|table| &table.columns);
+    let known = known.map(|column| (column.name.as_str(), column.decl_type.as_str())).chain([("node", "TEXT")]);
+    infer::columns(known)
 }
 
 impl Catalog {
@@ -87,33 +99,26 @@ impl Catalog {
     ///
     /// # Errors
     /// SQLite fails.
-    pub(super) fn new(tables: &[TableSeen]) -> anyhow::Result<Self> {
+    pub(super) fn new(tables: Arc<Vec<TableSeen>>) -> anyhow::Result<Self> {
         let conn = Connection::open_in_memory()?;
         conn.execute_batch("ATTACH ':memory:' AS pg_catalog; ATTACH ':memory:' AS information_schema")?;
         conn.execute_batch(DDL).context("the catalogue")?;
-        let known = tables.iter().flat_map(|table| &table.columns);
-        let known = known.map(|column| (column.name.as_str(), column.decl_type.as_str())).chain([("node", "TEXT")]);
-        let columns = Arc::new(infer::columns(known));
-        let mut made = Self { conn, made: Instant::now(), tables: BTreeSet::new(), columns };
+        let mut made = Self { conn, of: Arc::clone(&tables), names: BTreeSet::new() };
         made.fill()?;
-        for (oid, table) in (FIRST_OID..).zip(tables) {
+        for (oid, table) in (FIRST_OID..).zip(tables.iter()) {
             made.table(oid, table)?;
         }
         functions(&made.conn)?;
         made.conn.execute_batch("PRAGMA query_only = ON; PRAGMA max_page_count = 4096")?;
         made.conn.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_LENGTH, LONGEST_VALUE)?;
+        made.conn.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_LIKE)?;
         made.conn.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_ATTACHED, 2)?;
         Ok(made)
     }
 
-    /// The types of the tables' columns, by name.
-    pub(super) fn columns(&self) -> Arc<infer::Columns> {
-        Arc::clone(&self.columns)
-    }
-
-    /// When it was made.
-    pub(super) fn age(&self) -> Duration {
-        self.made.elapsed()
+    /// Whether it is the catalogue of these tables.
+    pub(super) fn is_of(&self, tables: &Arc<Vec<TableSeen>>) -> bool {
+        Arc::ptr_eq(&self.of, tables) || self.of == *tables
     }
 
     fn fill(&self) -> anyhow::Result<()> {
@@ -190,7 +195,7 @@ impl Catalog {
                 conn.execute(described, params![oid, number, meaning])?;
             }
         }
-        self.tables.insert(table.name.to_ascii_lowercase());
+        self.names.insert(table.name.to_ascii_lowercase());
         Ok(())
     }
 
@@ -198,14 +203,22 @@ impl Catalog {
     pub(super) fn ask(&mut self, tokens: &[Token]) -> Found {
         let sql = rewritten(tokens);
         let until = Instant::now() + LONGEST;
-        let _ = self.conn.progress_handler(10_000, Some(move || Instant::now() >= until));
-        match self.run(&sql) {
+        let _ = self.conn.progress_handler(1_000, Some(move || Instant::now() >= until));
+        let capped = memory::cap(MOST_MEMORY);
+        let found = self.run(&sql);
+        drop(capped);
+        match found {
             Ok((columns, rows)) => Found::Rows(columns, rows),
+            Err(error) if is_limit(&error) => Found::Wrong(format!(
+                "a statement on PostgreSQL's catalogue has {} s, {} MiB and {MOST_ROWS} rows here: {error}",
+                LONGEST.as_secs(),
+                MOST_MEMORY >> 20
+            )),
             Err(error) => {
                 let words: String = error.to_string().chars().take(LOGGED).collect();
                 let of_nodes = words.strip_prefix("no such table: ").and_then(|rest| rest.split([' ', ';']).next());
                 let of_nodes = of_nodes.map(|name| name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase());
-                if of_nodes.is_some_and(|name| self.tables.contains(&name)) {
+                if of_nodes.is_some_and(|name| self.names.contains(&name)) {
                     return Found::Wrong(
                         "the tables of the nodes and PostgreSQL's catalogue cannot be asked in one statement"
                             .to_owned(),
@@ -235,7 +248,7 @@ impl Catalog {
             })
             .collect();
         let mut found = statement.query([])?;
-        let mut rows = Vec::new();
+        let (mut rows, mut bytes) = (Vec::new(), 0);
         while let Some(row) = found.next()? {
             let cells = (0..columns.len()).map(|at| {
                 Ok(match row.get_ref(at)? {
@@ -246,12 +259,28 @@ impl Catalog {
                     ValueRef::Blob(bytes) => Value::Blob(bytes.into()),
                 })
             });
-            rows.push(cells.collect::<rusqlite::Result<_>>()?);
-            if rows.len() >= MOST_ROWS {
+            let cells: Vec<Value> = cells.collect::<rusqlite::Result<_>>()?;
+            bytes += cells.iter().map(|cell| size_of::<Value>() + length(cell)).sum::<usize>();
+            rows.push(cells);
+            if rows.len() >= MOST_ROWS || bytes >= MOST_BYTES {
                 return Err(rusqlite::Error::QueryReturnedMoreThanOneRow);
             }
         }
         Ok((columns, rows))
+    }
+}
+
+/// Whether a statement ended at one of the limits here.
+fn is_limit(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{OperationInterrupted, OutOfMemory, TooBig};
+    matches!(error, rusqlite::Error::QueryReturnedMoreThanOneRow)
+        || error.sqlite_error_code().is_some_and(|code| [OperationInterrupted, OutOfMemory, TooBig].contains(&code))
+}
+
+fn length(value: &Value) -> usize {
+    match value {
+        Value::Text(bytes) | Value::Blob(bytes) => bytes.len(),
+        Value::Null | Value::Integer(_) | Value::Real(_) => 0,
     }
 }
 
@@ -449,7 +478,7 @@ fn functions(conn: &Connection) -> rusqlite::Result<()> {
         conn.create_scalar_function(name, 2, flags, move |arguments| {
             let (Some(pattern), Some(text)) = (text(arguments, 0)?, text(arguments, 1)?) else { return Ok(None) };
             let pattern = if name == "match" { format!("(?i){pattern}") } else { pattern };
-            let regex = regex_lite::Regex::new(&pattern);
+            let regex = regex_lite::RegexBuilder::new(&pattern).size_limit(LONGEST_PATTERN).build();
             let regex = regex.map_err(|error| rusqlite::Error::UserFunctionError(Box::new(error)))?;
             Ok(Some(regex.is_match(&text)))
         })?;

@@ -3,12 +3,15 @@
 //! integers of nanoseconds. A form without an exact counterpart is refused.
 
 mod aliases;
+mod calls;
 mod functions;
+mod made;
 pub(super) mod moments;
 mod times;
 
 use super::infer::{Columns, Inferred, operand_before, texts};
 use super::tokens::{Kind, Token, closing, is_at, joined, parts, past_type, strings};
+pub(super) use made::Made;
 use moments::{interval, moment};
 
 /// The statement in SQLite's forms; none where it has no other.
@@ -21,12 +24,12 @@ pub(super) fn rewritten(tokens: &[Token]) -> Result<Option<Vec<Token>>, String> 
     strings(&mut new);
     constants(&mut new)?;
     words(&mut new);
-    times::functions(&mut new)?;
-    functions::functions(&mut new)?;
-    series(&mut new)?;
-    members(&mut new)?;
-    casts(&mut new)?;
-    limits(&mut new);
+    let mut made = Made::default();
+    calls::rewritten(&mut new, &mut made)?;
+    series(&mut new, &mut made)?;
+    members(&mut new, &mut made)?;
+    casts(&mut new, &mut made)?;
+    limits(&mut new, &mut made)?;
     Ok((new != tokens).then_some(new))
 }
 
@@ -66,13 +69,6 @@ pub(super) fn with_moments(tokens: &[Token], columns: &Columns) -> Option<Vec<To
 
 fn text_at(tokens: &[Token], at: usize) -> Option<String> {
     tokens.get(at)?.string()
-}
-
-/// Tokens of some SQL of ours.
-fn made(sql: &str, at: usize) -> Vec<Token> {
-    let mut tokens = super::tokens::tokens(sql).unwrap_or_default();
-    tokens.iter_mut().for_each(|token| token.at = at);
-    tokens
 }
 
 fn number(value: i64, at: usize) -> Token {
@@ -126,20 +122,32 @@ fn words(tokens: &mut [Token]) {
 }
 
 /// `x::type`, from left to right.
-fn casts(tokens: &mut Vec<Token>) -> Result<(), String> {
-    while let Some(at) = tokens.iter().position(|token| token.is("::")) {
-        let end = past_type(tokens, at + 1);
-        let from = operand_before(tokens, at).ok_or("`::` has no value before it")?;
-        let place = tokens[from].at;
-        let value = tokens[from..at].to_vec();
-        let cast = cast(&value, &tokens[at + 1..end], place)?;
-        tokens.splice(from..end, cast);
+fn casts(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
+    if !tokens.iter().any(|token| token.is("::")) {
+        return Ok(());
     }
+    let mut new: Vec<Token> = Vec::with_capacity(tokens.len());
+    let mut at = 0;
+    while at < tokens.len() {
+        if !tokens[at].is("::") {
+            new.push(tokens[at].clone());
+            at += 1;
+            continue;
+        }
+        let end = past_type(tokens, at + 1);
+        let from = operand_before(&new, new.len()).ok_or("`::` has no value before it")?;
+        let place = new[from].at;
+        let sql = cast(&new[from..], &tokens[at + 1..end])?;
+        new.truncate(from);
+        new.extend(made.tokens(&sql, place)?);
+        at = end;
+    }
+    *tokens = new;
     Ok(())
 }
 
 /// `CAST(value AS type)` in SQLite's types, with PostgreSQL's rounding.
-fn cast(value: &[Token], named: &[Token], place: usize) -> Result<Vec<Token>, String> {
+fn cast(value: &[Token], named: &[Token]) -> Result<String, String> {
     let name = named.iter().rev().filter_map(Token::name).find(|name| name != "varying" && name != "precision");
     let name = named.first().and_then(Token::name).filter(|name| name != "pg_catalog").or(name).unwrap_or_default();
     let (of, is_param) = (joined(value), value.len() == 1 && value[0].kind == Kind::Param);
@@ -154,7 +162,7 @@ fn cast(value: &[Token], named: &[Token], place: usize) -> Result<Vec<Token>, St
     if named.iter().any(|token| token.is("[")) {
         return Err(unknown());
     }
-    let sql = match name.as_str() {
+    Ok(match name.as_str() {
         "timestamp" | "timestamptz" | "date" | "interval" if is_param => of,
         "bool" | "boolean" => match value.first().filter(|_| value.len() == 1).and_then(Token::string) {
             Some(text) if ["t", "true", "yes", "on", "1"].contains(&text.as_str()) => "1".to_owned(),
@@ -177,8 +185,7 @@ fn cast(value: &[Token], named: &[Token], place: usize) -> Result<Vec<Token>, St
             }
             kind => format!("CAST({of} AS {})", kind.name()),
         },
-    };
-    Ok(made(&sql, place))
+    })
 }
 
 /// Whether it can only be an integer: a literal, or a count.
@@ -189,7 +196,11 @@ fn is_integer(value: &[Token]) -> bool {
 }
 
 /// `= ANY ($1)` as [`members`] has it, and nothing else: for statements that are not those of nodes.
-pub(super) fn with_array_parameters(tokens: &[Token]) -> Option<Vec<Token>> {
+///
+/// # Errors
+/// There are too many.
+pub(super) fn with_array_parameters(tokens: &[Token]) -> Result<Option<Vec<Token>>, String> {
+    let mut made = Made::default();
     let mut all = tokens.to_vec();
     let mut at = 0;
     while at + 4 < all.len() {
@@ -200,11 +211,11 @@ pub(super) fn with_array_parameters(tokens: &[Token]) -> Option<Vec<Token>> {
         {
             let list = array_parameter(&all[at + 3..end]);
             let place = all[at].at;
-            all.splice(at..=end, made(&format!("IN ({list})"), place));
+            all.splice(at..=end, made.tokens(&format!("IN ({list})"), place)?);
         }
         at += 1;
     }
-    (all.len() != tokens.len()).then_some(all)
+    Ok((all.len() != tokens.len()).then_some(all))
 }
 
 /// A parameter whose value is a list, which `with` of a statement knows by the brackets; in them the
@@ -215,7 +226,7 @@ fn array_parameter(inside: &[Token]) -> String {
 }
 
 /// `= ANY (ARRAY[…])`, `<> ALL ('{…}')`.
-fn members(tokens: &mut Vec<Token>) -> Result<(), String> {
+fn members(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
     let mut at = 0;
     while at + 2 < tokens.len() {
         let any = is_at(tokens, at, "=") && (is_at(tokens, at + 1, "any") || is_at(tokens, at + 1, "some"));
@@ -237,7 +248,7 @@ fn members(tokens: &mut Vec<Token>) -> Result<(), String> {
             };
             let place = tokens[at].at;
             let word = if any { "IN" } else { "NOT IN" };
-            tokens.splice(at..=end, made(&format!("{word} ({list})"), place));
+            tokens.splice(at..=end, made.tokens(&format!("{word} ({list})"), place)?);
         }
         at += 1;
     }
@@ -282,8 +293,8 @@ fn array(text: &str) -> Result<String, String> {
 /// `FROM generate_series(from, to[, step])`.
 ///
 /// # Errors
-/// It stands elsewhere, or has arguments that are not understood.
-pub(super) fn series(tokens: &mut Vec<Token>) -> Result<(), String> {
+/// It stands elsewhere, has arguments that are not understood, or makes too much.
+pub(super) fn series(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
     let mut at = 0;
     while at < tokens.len() {
         if !(is_at(tokens, at, "generate_series") && is_at(tokens, at + 1, "(")) {
@@ -328,9 +339,9 @@ pub(super) fn series(tokens: &mut Vec<Token>) -> Result<(), String> {
             "(WITH RECURSIVE pg_series(v) AS (SELECT {first} WHERE {first} {order} {last} UNION ALL SELECT v + {step} FROM pg_series \
              WHERE v + {step} {order} {last}) SELECT v AS {column} FROM pg_series) AS {name}"
         );
-        let made = made(&sql, tokens[at].at);
-        let length = made.len();
-        tokens.splice(at..end, made);
+        let table = made.tokens(&sql, tokens[at].at)?;
+        let length = table.len();
+        tokens.splice(at..end, table);
         at += length;
     }
     Ok(())
@@ -364,17 +375,20 @@ fn is_name(token: &Token) -> bool {
 }
 
 /// `LIMIT ALL`, `OFFSET` without a limit, `FETCH FIRST 5 ROWS ONLY`.
-fn limits(tokens: &mut Vec<Token>) {
+///
+/// # Errors
+/// There are too many.
+fn limits(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
     let mut at = 0;
     while at < tokens.len() {
         let place = tokens[at].at;
         if is_at(tokens, at, "limit") && is_at(tokens, at + 1, "all") {
-            tokens.splice(at..at + 2, made("LIMIT -1", place));
+            tokens.splice(at..at + 2, made.tokens("LIMIT -1", place)?);
         } else if is_at(tokens, at, "fetch") && (is_at(tokens, at + 1, "first") || is_at(tokens, at + 1, "next")) {
             let only = (at..tokens.len().min(at + 6)).find(|only| is_at(tokens, *only, "only"));
-            let Some(only) = only else { return };
+            let Some(only) = only else { return Ok(()) };
             let count = tokens.get(at + 2).filter(|token| matches!(token.kind, Kind::Number | Kind::Param));
-            let limit = made(&format!("LIMIT {}", count.map_or("1", |count| &count.text)), place);
+            let limit = made.tokens(&format!("LIMIT {}", count.map_or("1", |count| &count.text)), place)?;
             tokens.drain(at..=only);
             // SQLite has LIMIT before OFFSET.
             let before = (0..at).rev().take(4).find(|before| is_at(tokens, *before, "offset")).unwrap_or(at);
@@ -398,12 +412,13 @@ fn limits(tokens: &mut Vec<Token>) {
                 tokens.splice(end..end, offset);
                 at = end + 1;
             } else if !has_limit && !fetch {
-                tokens.splice(at..at, made("LIMIT -1", place));
+                tokens.splice(at..at, made.tokens("LIMIT -1", place)?);
                 at += 3;
             }
         }
         at += 1;
     }
+    Ok(())
 }
 
 #[cfg(test)]

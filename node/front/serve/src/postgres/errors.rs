@@ -25,6 +25,11 @@ pub(super) fn unsupported(message: impl Into<String>) -> PgWireError {
     error("0A000", message.into(), None)
 }
 
+/// More than there is room for (program_limit_exceeded).
+pub(super) fn too_much(message: String) -> PgWireError {
+    error("54000", message, None)
+}
+
 /// Not SQL (syntax_error).
 pub(super) fn syntax(message: String) -> PgWireError {
     error("42601", message, Some(DIALECT))

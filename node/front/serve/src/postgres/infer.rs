@@ -90,6 +90,10 @@ pub(super) enum Parameter {
 /// types are unknown.
 const MOST_TOKENS: usize = 10_000;
 const MOST_DEPTH: u32 = 100;
+/// Looks into parts of a statement, beside those that each of its tokens may take. Names that stand
+/// for expressions of names would take a number that doubles with each.
+const MOST_LOOKS: usize = 1_000;
+const LOOKS_A_TOKEN: usize = 8;
 
 /// The types of the parameters `$1` to `$count`.
 pub(super) fn parameters(tokens: &[Token], columns: &Columns, count: usize) -> Vec<Parameter> {
@@ -253,18 +257,22 @@ struct Look<'a> {
     tokens: &'a [Token],
     columns: &'a Columns,
     depth: Cell<u32>,
+    /// Looks that are left.
+    left: Cell<usize>,
 }
 
 impl<'a> Look<'a> {
     fn new(tokens: &'a [Token], columns: &'a Columns) -> Self {
-        Self { tokens, columns, depth: Cell::new(0) }
+        let left = Cell::new(MOST_LOOKS + LOOKS_A_TOKEN * tokens.len());
+        Self { tokens, columns, depth: Cell::new(0), left }
     }
 
-    /// Looks into a part of an expression; at nothing that is nested too deep.
+    /// Looks into a part of an expression; at nothing that is nested too deep, and not for ever.
     fn deeper<T>(&self, look: impl FnOnce() -> Option<T>) -> Option<T> {
         if self.depth.get() >= MOST_DEPTH {
             return None;
         }
+        self.left.set(self.left.get().checked_sub(1)?);
         self.depth.set(self.depth.get() + 1);
         let found = look();
         self.depth.set(self.depth.get() - 1);
@@ -648,9 +656,11 @@ impl<'a> Look<'a> {
         if first.is("(") {
             let close = closing(self.tokens, begin)?;
             if self.is_any(begin + 1, &["select", "with"]) {
-                let inner =
-                    Look { depth: self.depth.clone(), ..Look::new(&self.tokens[begin + 1..close], self.columns) };
-                return inner.results()?.first().copied().flatten();
+                let (tokens, depth, left) = (&self.tokens[begin + 1..close], self.depth.clone(), self.left.clone());
+                let inner = Look { tokens, columns: self.columns, depth, left };
+                let results = self.deeper(|| inner.results());
+                self.left.set(self.left.get().min(inner.left.get()));
+                return results?.first().copied().flatten();
             }
             return self.expression(begin + 1, close);
         }

@@ -1,7 +1,7 @@
 //! `rankmesh serve --postgres`: PostgreSQL's wire protocol, so that psql, Grafana's own source,
 //! DBeaver and other clients can ask the mesh. Read-only; the dialect stays SQLite's.
 //!
-//! - `auth`: who may connect; `session`: a client's statements and settings; `running`: a question
+//! - `connection`: a client's bounds; `auth`: who may connect; `session`: a client's statements and settings; `running`: a question
 //!   and its rows as they come; `types`, `errors`: values and errors in PostgreSQL's forms.
 //! - `copy`: answers as one stream.
 //! - `tokens`, `statement`: kinds of statements, and inserting parameters; `infer`: their types;
@@ -9,6 +9,7 @@
 
 mod auth;
 mod catalog;
+mod connection;
 mod copy;
 mod dialect;
 mod errors;
@@ -24,9 +25,10 @@ mod types;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use model::TableSeen;
 use parking_lot::Mutex;
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::cancel::{CancelHandler, DefaultCancelHandler};
@@ -40,29 +42,38 @@ use super::problem::Problem;
 use super::tokens::Tokens as KnownTokens;
 use auth::Auth;
 use catalog::{Catalog, Found};
+use connection::Clients;
 use session::Handler;
 
-/// Connections at a time; further ones wait in the kernel's queue.
-const CONNECTIONS: usize = 64;
-/// The catalogue is made anew when it is older.
-const CATALOG_AGE: Duration = Duration::from_secs(10);
+/// The nodes' tables are looked up again when they were found so long ago.
+const TABLES_AGE: Duration = Duration::from_secs(10);
 
 /// State shared by sessions.
 pub(super) struct Asking {
     gateway: gateway::Shared,
-    catalog: Arc<Mutex<Option<Catalog>>>,
+    tables: Mutex<Option<Tables>>,
+}
+
+/// The nodes' tables, as they were a moment ago.
+#[derive(Clone)]
+struct Tables {
+    at: Instant,
+    all: Arc<Vec<TableSeen>>,
+    columns: Arc<infer::Columns>,
 }
 
 impl Asking {
-    /// Makes the catalogue anew where it is old.
-    async fn refresh(&self, who: &Who) -> Result<(), Problem> {
-        let is_young = |catalog: &Option<Catalog>| catalog.as_ref().is_some_and(|catalog| catalog.age() < CATALOG_AGE);
-        if !is_young(&self.catalog.lock()) {
-            let tables = self.gateway.ask(who, ask::Target::tables).await?;
-            let made = Catalog::new(&tables).map_err(|error| Problem::internal(format!("{error:#}")))?;
-            *self.catalog.lock() = Some(made);
+    /// The nodes' tables, which are looked up now and then.
+    async fn tables(&self, who: &Who) -> Result<Tables, Problem> {
+        let known = self.tables.lock().clone();
+        if let Some(known) = known.filter(|tables| tables.at.elapsed() < TABLES_AGE) {
+            return Ok(known);
         }
-        Ok(())
+        let all = self.gateway.ask(who, ask::Target::tables).await?;
+        let columns = Arc::new(catalog::columns(&all));
+        let tables = Tables { at: Instant::now(), all: Arc::new(all), columns };
+        *self.tables.lock() = Some(tables.clone());
+        Ok(tables)
     }
 
     /// The types of the tables' columns.
@@ -70,21 +81,33 @@ impl Asking {
     /// # Errors
     /// The target does not list its tables.
     async fn columns(&self, who: &Who) -> Result<Arc<infer::Columns>, Problem> {
-        self.refresh(who).await?;
-        Ok(self.catalog.lock().as_ref().map(Catalog::columns).unwrap_or_default())
+        Ok(self.tables(who).await?.columns)
     }
 
-    /// Answers a statement from the catalogue, which is refreshed now and then.
+    /// Answers a statement from a session's catalogue, which is made anew where the tables are others.
+    /// It takes the turn of a question: it is worked on as long as one.
     ///
     /// # Errors
     /// The target does not list its tables.
-    async fn catalog(&self, who: &Who, tokens: Vec<tokens::Token>) -> Result<Found, Problem> {
-        self.refresh(who).await?;
-        let catalog = Arc::clone(&self.catalog);
-        let asked = tokio::task::spawn_blocking(move || catalog.lock().as_mut().map(|catalog| catalog.ask(&tokens)));
+    async fn catalog(
+        &self,
+        who: &Who,
+        kept: Arc<Mutex<Option<Catalog>>>,
+        tokens: Vec<tokens::Token>,
+    ) -> Result<Found, Problem> {
+        let tables = self.tables(who).await?.all;
+        let work = move |_: &ask::Target| {
+            let mut kept = kept.lock();
+            if kept.as_ref().is_none_or(|catalog| !catalog.is_of(&tables)) {
+                *kept = Some(Catalog::new(tables)?);
+            }
+            let catalog = kept.as_mut().context("a catalogue was made")?;
+            anyhow::Ok(catalog.ask(&tokens))
+        };
+        let (asked, _stop_when_dropped) = self.gateway.begin_within(who, self.gateway.longest(), work).await?;
         match asked.await {
-            Ok(Some(found)) => Ok(found),
-            Ok(None) => Err(Problem::internal("there is no catalogue")),
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(error)) => Err(Problem::internal(format!("{error:#}"))),
             Err(error) => Err(Problem::internal(error.to_string())),
         }
     }
@@ -119,6 +142,7 @@ impl PgWireServerHandlers for Handlers {
 pub(super) struct Postgres {
     listener: TcpListener,
     handlers: Arc<Handlers>,
+    clients: Arc<Clients>,
     tls: Option<Acceptor>,
 }
 
@@ -152,10 +176,10 @@ impl Postgres {
         let password = address.ip().is_loopback().then_some(password);
         let handlers = Handlers {
             auth: Arc::new(Auth::new(password, tokens, Arc::clone(&connections), tls.is_some())),
-            handler: Arc::new(Handler { asking: Asking { gateway, catalog: Arc::default() } }),
+            handler: Arc::new(Handler { asking: Asking { gateway, tables: Mutex::default() } }),
             cancel: Arc::new(DefaultCancelHandler::new(connections)),
         };
-        Ok(Self { listener, handlers: Arc::new(handlers), tls })
+        Ok(Self { listener, handlers: Arc::new(handlers), clients: Arc::default(), tls })
     }
 
     /// Serves every connection until this is dropped.
@@ -164,14 +188,14 @@ impl Postgres {
     /// None: connections that cannot be accepted are logged.
     pub(super) async fn serve(self) -> anyhow::Result<()> {
         let start = |(stream, peer): (TcpStream, SocketAddr), permit| {
-            let (handlers, tls) = (Arc::clone(&self.handlers), self.tls.clone());
+            let (clients, handlers, tls) = (Arc::clone(&self.clients), Arc::clone(&self.handlers), self.tls.clone());
             async move {
-                if let Err(error) = pgwire::tokio::process_socket(stream, tls, handlers).await {
+                if let Err(error) = clients.serve(stream, peer, tls, &handlers).await {
                     tracing::debug!("{peer}: {error}");
                 }
                 drop(permit);
             }
         };
-        listen::each_connection(CONNECTIONS, async || self.listener.accept().await, start).await
+        listen::each_connection(connection::CONNECTIONS, async || self.listener.accept().await, start).await
     }
 }

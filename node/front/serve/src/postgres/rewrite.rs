@@ -28,7 +28,7 @@ pub(super) fn rewritten(tokens: &[Token]) -> String {
     casts(&mut tokens);
     members(&mut tokens);
     // What cannot be rewritten is refused by SQLite.
-    let _ = dialect::series(&mut tokens);
+    let _ = dialect::series(&mut tokens, &mut dialect::Made::default());
     keywords(&mut tokens);
     named_values(&mut tokens);
     unnested(&mut tokens);
@@ -117,9 +117,14 @@ fn collations(tokens: &mut Vec<Token>) {
     let is_collation = |tokens: &[Token], at: usize| {
         tokens[at].is("collate") && at > 0 && !is_at(tokens, at - 1, "as") && !is_at(tokens, at - 1, ".")
     };
-    while let Some(at) = (0..tokens.len()).find(|at| is_collation(tokens, *at)) {
-        let length = if is_at(tokens, at + 2, ".") { 4 } else { 2 };
-        tokens.drain(at..(at + length).min(tokens.len()));
+    let mut at = 0;
+    while at < tokens.len() {
+        if is_collation(tokens, at) {
+            let length = if is_at(tokens, at + 2, ".") { 4 } else { 2 };
+            tokens.drain(at..(at + length).min(tokens.len()));
+        } else {
+            at += 1;
+        }
     }
 }
 
@@ -227,7 +232,7 @@ fn named_values(tokens: &mut Vec<Token>) {
     let mut at = 0;
     while at + 1 < tokens.len() {
         let is_values = is_at(tokens, at, "(") && is_at(tokens, at + 1, "values");
-        let Some(close) = closing(tokens, at).filter(|_| is_values) else {
+        let Some(close) = is_values.then(|| closing(tokens, at)).flatten() else {
             at += 1;
             continue;
         };

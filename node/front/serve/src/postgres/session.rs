@@ -3,6 +3,7 @@
 
 mod cursors;
 mod extended;
+mod kept;
 mod settings;
 
 use bytes::{Bytes, BytesMut};
@@ -30,7 +31,7 @@ use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, Transactio
 use pgwire::messages::simplequery::Query;
 use query_planner::{ColumnMeta, Value};
 
-use super::catalog::Found;
+use super::catalog::{Catalog, Found};
 use super::copy::{Copy, Form};
 use super::infer::{Inferred, Parameter};
 use super::literals::literals;
@@ -38,6 +39,7 @@ use super::running::{Next, Running};
 use super::statement::{Class, Statement};
 pub(super) use cursors::CursorStatement;
 use cursors::Cursors;
+use kept::{Kept, Kind};
 use settings::Settings;
 
 use super::{Asking, auth, dialect, errors, infer, types};
@@ -52,6 +54,9 @@ struct Session {
     given_types: Mutex<HashMap<String, Vec<Type>>>,
     /// The answer that was started to describe a statement without parameters.
     described: tokio::sync::Mutex<Option<(String, Running)>>,
+    catalog: Arc<Mutex<Option<Catalog>>>,
+    /// What its statements and portals take.
+    kept: Mutex<Kept>,
 }
 
 /// The handler of clients' messages.
@@ -101,7 +106,17 @@ impl Handler {
             running: tokio::sync::Mutex::default(),
             given_types: Mutex::default(),
             described: tokio::sync::Mutex::default(),
+            catalog: Arc::default(),
+            kept: Mutex::default(),
         })
+    }
+
+    /// Ends the answers whose rows a client has not asked for.
+    pub(super) async fn give_up<C: ClientInfo>(client: &C) {
+        let session = Self::session(client);
+        session.cursors.lock().await.end(false);
+        session.running.lock().await.clear();
+        session.described.lock().await.take();
     }
 
     /// A cancel request of the client ends this question from now on.
@@ -152,7 +167,8 @@ impl Handler {
                 Ok(Running::of_rows(&[column], vec![vec![Value::Text(Vec::new())]]))
             }
             Class::Catalog => {
-                let found = self.asking.catalog(&who, statement.tokens.clone()).await;
+                let catalog = Arc::clone(&session.catalog);
+                let found = self.asking.catalog(&who, catalog, statement.tokens.clone()).await;
                 match found.map_err(|problem| errors::of_problem(&problem))? {
                     Found::Rows(columns, rows) => Ok(Running::of_rows(&columns, rows)),
                     Found::Wrong(message) => Err(errors::unsupported(message)),

@@ -42,6 +42,10 @@ pub(super) enum Class {
     Refused(&'static str),
 }
 
+/// Bytes of a text of statements. Rewriting takes up to the square of them in steps, on a thread
+/// that others wait for.
+const MOST_BYTES: usize = 100_000;
+
 /// A statement.
 #[derive(Debug, Clone)]
 pub(super) struct Statement {
@@ -75,8 +79,15 @@ impl Statement {
     /// The statements of a text.
     ///
     /// # Errors
-    /// A string or a comment does not end.
+    /// A string or a comment does not end; the text is too long.
     pub(super) fn all(sql: &str) -> PgWireResult<Vec<Self>> {
+        if sql.len() > MOST_BYTES {
+            return Err(errors::too_much(format!(
+                "a statement has at most {MOST_BYTES} bytes here, this text has {}: send values as parameters, lists as \
+                 arrays (= ANY ($1))",
+                sql.len()
+            )));
+        }
         statements(sql).map_err(errors::syntax)?.into_iter().map(|(sql, tokens)| Self::new(sql, tokens)).collect()
     }
 
@@ -99,7 +110,7 @@ impl Statement {
             Class::Nodes => 0,
             Class::Explain(at, _) => at,
             Class::Catalog => {
-                return match dialect::with_array_parameters(&own_forms.tokens) {
+                return match dialect::with_array_parameters(&own_forms.tokens).map_err(errors::syntax)? {
                     Some(tokens) => own_forms.of_tokens(&tokens),
                     None => Ok(own_forms),
                 };
@@ -131,7 +142,12 @@ impl Statement {
 
     fn of_sql(&self, sql: String) -> PgWireResult<Self> {
         let tokens = tokens(&sql).map_err(errors::syntax)?;
-        Ok(Self { sql, tokens, class: self.class.clone() })
+        let class = match &self.class {
+            // They say where their question begins.
+            Class::Cursor(CursorStatement::Declare { .. }) | Class::Explain(..) => class(&sql, &tokens),
+            other => other.clone(),
+        };
+        Ok(Self { sql, tokens, class })
     }
 
     /// The number of its parameters.
@@ -175,6 +191,8 @@ impl Statement {
                 let literal = number.and_then(|number| literals.get(number));
                 let literal = literal.ok_or_else(|| errors::syntax(format!("there is no value for {}", token.text)))?;
                 sql.push_str(&self.sql[copied..token.at]);
+                // (Behind a `-`, a negative number would begin a comment.)
+                sql.push(' ');
                 sql.push_str(literal);
                 at += 1 + self.brackets_after(at);
                 copied = self.tokens.get(at).map_or(self.sql.len(), |next| next.at);
@@ -358,9 +376,38 @@ mod tests {
         let bound = statement.with(&["7".into(), "'a''b'".into()]).unwrap();
         assert_eq!(
             bound.sql,
-            "SELECT '$1' , CAST ( 7 AS INTEGER ) AS \"int4\" , substr ( CAST ( 'a''b' AS TEXT ) , 1 , 3 ) AS \"varchar\" FROM t \
-             WHERE x = 'a''b' "
+            "SELECT '$1' , CAST (  7 AS INTEGER ) AS \"int4\" , substr ( CAST (  'a''b' AS TEXT ) , 1 , 3 ) AS \"varchar\" FROM t \
+             WHERE x =  'a''b' "
         );
         assert!(statement.with(&["7".into()]).is_err());
+    }
+
+    #[test]
+    fn a_negative_value_behind_a_minus_is_no_comment() {
+        let statement = one("SELECT 1 WHERE x = -$1 AND node = $2");
+        let bound = statement.with(&["-5".into(), "'\n) OR 1 --'".into()]).unwrap();
+        let texts: Vec<&str> = bound.tokens.iter().map(|token| token.text.as_str()).collect();
+        assert_eq!(texts[5..], ["-", "-", "5", "AND", "node", "=", "'\n) OR 1 --'"]);
+    }
+
+    #[test]
+    fn a_cursor_s_question_is_found_after_binding() {
+        let mut found = 0;
+        for sql in
+            ["DECLARE public.public.public.c CURSOR FOR SELECT $1", "DECLARE \"é\" CURSOR FOR SELECT public.é, $1"]
+        {
+            let Ok(bound) = Statement::one(sql).and_then(|statement| statement.with(&["7".into()])) else { continue };
+            if let Class::Cursor(CursorStatement::Declare { at, .. }) = bound.class {
+                assert!(bound.sql[at..].starts_with("SELECT"), "{}", bound.sql);
+                found += 1;
+            }
+        }
+        assert!(found > 0);
+    }
+
+    #[test]
+    fn a_text_is_not_longer_than_what_is_rewritten_in_time() {
+        let long = format!("SELECT '{}'", "x".repeat(MOST_BYTES));
+        assert!(Statement::all(&long).is_err_and(|error| error.to_string().contains("at most 100000 bytes")));
     }
 }

@@ -8,6 +8,7 @@ pub(super) enum Kind {
     Word,
     /// A name in quotation marks.
     Quoted,
+    /// A number, or a blob: `x'00'`.
     Number,
     /// A string: `'…'`, `E'…'` or `$tag$…$tag$`.
     Text,
@@ -61,15 +62,19 @@ impl Token {
         }
         let escapes = self.text.starts_with(['e', 'E']);
         let inner = self.text.trim_start_matches(['e', 'E']);
-        let inner = inner.get(1..inner.len() - 1)?.replace("''", "'");
-        Some(if escapes { inner.replace("\\\\", "\\").replace("\\'", "'") } else { inner })
+        let inner = inner.get(1..inner.len() - 1)?;
+        Some(if escapes { unescaped(inner) } else { inner.replace("''", "'") })
     }
 }
+
+/// Parameters are numbered in 16 bits
+/// (<https://www.postgresql.org/docs/current/protocol-message-formats.html>, Bind).
+const MOST_PARAMETERS: usize = 65_535;
 
 /// The tokens of some SQL, without spaces and comments.
 ///
 /// # Errors
-/// A string, a name or a comment does not end.
+/// A string, a name or a comment does not end; a parameter's number is none.
 pub(super) fn tokens(sql: &str) -> Result<Vec<Token>, String> {
     let bytes = sql.as_bytes();
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
@@ -94,6 +99,11 @@ pub(super) fn tokens(sql: &str) -> Result<Vec<Token>, String> {
                 at = past_quoted(bytes, at, b'\'', false).ok_or("a string does not end")?;
                 Kind::Text
             }
+            // A blob of SQLite.
+            b'x' | b'X' if byte(at + 1) == b'\'' => {
+                at = past_quoted(bytes, at + 1, b'\'', false).ok_or("a blob does not end")?;
+                Kind::Number
+            }
             b'e' | b'E' if byte(at + 1) == b'\'' => {
                 at = past_quoted(bytes, at + 1, b'\'', true).ok_or("a string does not end")?;
                 Kind::Text
@@ -106,6 +116,10 @@ pub(super) fn tokens(sql: &str) -> Result<Vec<Token>, String> {
                 at += 1;
                 while byte(at).is_ascii_digit() {
                     at += 1;
+                }
+                if !sql[begin + 1..at].parse().is_ok_and(|number: usize| (1..=MOST_PARAMETERS).contains(&number)) {
+                    let shown: String = sql[begin..at].chars().take(20).collect();
+                    return Err(format!("there is no parameter {shown}: they are $1 to ${MOST_PARAMETERS}"));
                 }
                 Kind::Param
             }
@@ -171,6 +185,48 @@ fn past_quoted(bytes: &[u8], open: usize, mark: u8, escapes: bool) -> Option<usi
             _ => at += 1,
         }
     }
+}
+
+/// What `E'…'` stands for
+/// (<https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-STRINGS-ESCAPE>).
+fn unescaped(text: &str) -> String {
+    let (mut plain, mut chars) = (String::with_capacity(text.len()), text.chars().peekable());
+    while let Some(next) = chars.next() {
+        if next == '\'' {
+            chars.next_if_eq(&'\'');
+        }
+        if next != '\\' {
+            plain.push(next);
+            continue;
+        }
+        let Some(escaped) = chars.next() else { break };
+        // Digits of a number that stands for a character.
+        let mut digits = |radix: u32, most: usize| {
+            let mut digits = String::new();
+            while digits.len() < most
+                && let Some(digit) = chars.next_if(|c| c.is_digit(radix))
+            {
+                digits.push(digit);
+            }
+            u32::from_str_radix(&digits, radix).ok().and_then(char::from_u32)
+        };
+        let number = match escaped {
+            'x' => digits(16, 2),
+            'u' => digits(16, 4),
+            'U' => digits(16, 8),
+            _ => None,
+        };
+        plain.push(match escaped {
+            _ if number.is_some() => number.unwrap_or_default(),
+            'b' => '\u{8}',
+            'f' => '\u{c}',
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            other => other,
+        });
+    }
+    plain
 }
 
 /// In PostgreSQL comments can be nested.
@@ -358,6 +414,28 @@ mod tests {
         let strings: Vec<_> = tokens("'a''b' E'\\\\d' $t$x$t$").unwrap().iter().filter_map(Token::string).collect();
         assert_eq!(strings, ["a'b", "\\d", "x"]);
         assert!(tokens("'a").is_err() && tokens("/*").is_err() && tokens("\"a").is_err());
+    }
+
+    #[test]
+    fn a_blob_is_one_token() {
+        assert_eq!(texts("SELECT x'6162', X'', ax'b'"), ["SELECT", "x'6162'", ",", "X''", ",", "ax", "'b'"]);
+        assert_eq!(joined(&tokens("SELECT x'6162'").unwrap()), "SELECT x'6162'");
+        assert!(tokens("x'").is_err());
+    }
+
+    #[test]
+    fn a_parameter_has_a_number_of_sixteen_bits() {
+        assert_eq!(texts("$1 $65535"), ["$1", "$65535"]);
+        for sql in ["$0", "$65536", "$100000000000", "$99999999999999999999999999"] {
+            assert!(tokens(sql).is_err_and(|error| error.contains("no parameter")), "{sql}");
+        }
+    }
+
+    #[test]
+    fn escapes_are_read_as_postgresql_reads_them() {
+        let of = |sql: &str| tokens(sql).unwrap()[0].string().unwrap();
+        assert_eq!(of(r"E'a\nb\t\\ \' ''c'"), "a\nb\t\\ ' 'c");
+        assert_eq!(of(r"E'\x41\u00e9\q\\\''"), "Aéq\\'");
     }
 
     #[test]

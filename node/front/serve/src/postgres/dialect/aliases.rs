@@ -3,24 +3,8 @@
 //! that clients find a column whose expression has become another.
 
 use super::super::tokens::{Kind, Token, closing, is_at, past_type};
+use super::calls;
 
-/// Functions that are rewritten; a column of one has its name.
-const FUNCTIONS: &[&str] = &[
-    "extract",
-    "date_part",
-    "date_trunc",
-    "to_timestamp",
-    "now",
-    "greatest",
-    "least",
-    "left",
-    "right",
-    "position",
-    "strpos",
-    "char_length",
-    "character_length",
-    "to_char",
-];
 /// Types that PostgreSQL calls otherwise than the standard does.
 const OWN_NAMES: &[(&str, &str)] = &[
     ("bigint", "int8"),
@@ -48,7 +32,7 @@ const LIST_ENDS: &[&str] = &[
     "fetch",
 ];
 
-/// Writes `AS name` behind columns without a name that are a cast or one of [`FUNCTIONS`].
+/// Writes `AS name` behind columns without a name that are a cast or a call that is rewritten.
 pub(super) fn kept(tokens: &mut Vec<Token>) {
     let mut at = 0;
     while at < tokens.len() {
@@ -105,7 +89,7 @@ fn name(tokens: &[Token], begin: usize, end: usize) -> Option<String> {
         at = closing(tokens, begin)? + 1;
         name = None;
     } else if is_at(tokens, at, "(") && at < end {
-        is_rewritten = name.as_ref().is_some_and(|name| FUNCTIONS.contains(&name.as_str()));
+        is_rewritten = name.as_ref().is_some_and(|name| calls::is_known(name));
         at = closing(tokens, at)? + 1;
     }
     while is_at(tokens, at, "::") && at < end {

@@ -169,3 +169,22 @@ fn ends_of_texts_are_postgresqls() {
     assert_eq!(of_sqlite("SELECT left(NULL, 2)"), None);
     assert_eq!(of_sqlite("SELECT least(NULL, NULL)"), None);
 }
+
+#[test]
+fn no_nesting_grows_a_statement_beyond_its_limit() {
+    let nested = |open: &str, close: &str| format!("SELECT {}ts_ns{}", open.repeat(60), close.repeat(60));
+    for sql in [
+        format!("SELECT a{}", "::int".repeat(40)),
+        nested("left(", ", 2)"),
+        nested("right('a' || ", ", rank)"),
+        nested("greatest(rank, ", ", 3)"),
+        format!("SELECT greatest({}1)", "rank, ".repeat(10_000)),
+        format!("SELECT to_char(ts_ns, '{}')", "MS".repeat(30_000)),
+        format!("SELECT a{}", "::text".repeat(10_000)),
+        nested("(SELECT max(i) FROM generate_series(", ", 9) AS i)"),
+    ] {
+        assert!(refused(&sql).contains("nest fewer"), "{}", &sql[..40]);
+    }
+    // What people write is far from it.
+    assert!(of("SELECT left(right(greatest(a::int, b::int, c::int)::text, 8), 4)").len() < 2_000);
+}

@@ -1,12 +1,10 @@
 //! Functions of times, on integers of nanoseconds.
 
-use super::super::tokens::{Kind, Token, closing, is_at, joined, parts};
-use super::made;
+use super::super::tokens::{Token, is_at};
+use super::calls::Call;
 
-/// Functions that give the time at which a statement begins.
-const NOW: &[&str] = &["now", "transaction_timestamp", "statement_timestamp", "clock_timestamp"];
-/// The same, written as words.
-const NOW_WORDS: &[&str] = &["current_timestamp", "localtimestamp"];
+/// Words for the time at which a statement begins; some take a precision in parentheses.
+pub(super) const WORDS: &[&str] = &["current_timestamp", "localtimestamp"];
 /// Parts of a time with a fixed length, in nanoseconds. All begin at whole multiples of it.
 const FIXED: &[(&str, i64)] = &[
     ("microseconds", 1_000),
@@ -22,64 +20,49 @@ pub(super) fn is_now(tokens: &[Token], at: usize) -> bool {
     is_at(tokens, at, "now") && is_at(tokens, at + 1, "(") && is_at(tokens, at + 2, ")")
 }
 
-/// `now()` and its brothers, `extract`, `date_part`, `date_trunc`, `to_timestamp`.
+/// The functions that are rewritten here.
+pub(super) const NAMES: &[&str] = &[
+    "now",
+    "transaction_timestamp",
+    "statement_timestamp",
+    "clock_timestamp",
+    "extract",
+    "date_part",
+    "date_trunc",
+    "to_timestamp",
+];
+
+/// The SQL in place of a call; none where it is none of [`NAMES`] and [`WORDS`].
 ///
 /// # Errors
-/// A part of a time that is not known.
-pub(super) fn functions(tokens: &mut Vec<Token>) -> Result<(), String> {
-    // From the right: what stands in a call's parentheses is rewritten before the call.
-    for at in (0..tokens.len()).rev() {
-        let Some(name) = tokens.get(at).filter(|token| token.kind == Kind::Word).and_then(Token::name) else {
-            continue;
-        };
-        let place = tokens[at].at;
-        let is_column = at > 0 && (is_at(tokens, at - 1, ".") || is_at(tokens, at - 1, "as"));
-        if NOW_WORDS.contains(&name.as_str()) && !is_column && !is_at(tokens, at + 1, ".") {
-            let end = if is_at(tokens, at + 1, "(") {
-                closing(tokens, at + 1).map_or(at + 1, |close| close + 1)
-            } else {
-                at + 1
+/// A part of a time that is not known, or other arguments than the function takes.
+pub(super) fn rewritten(call: &Call<'_>) -> Result<Option<String>, String> {
+    let Some((from, to)) = call.inside else { return Ok(Some("now()".to_owned())) };
+    let field_at = |at: usize| {
+        let token = call.tokens.get(at);
+        token.and_then(|token| token.string().or_else(|| token.name())).unwrap_or_default().to_ascii_lowercase()
+    };
+    let name = call.name;
+    Ok(Some(match name {
+        _ if WORDS.contains(&name) => "now()".to_owned(),
+        "now" | "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" if from == to => "now()".to_owned(),
+        "extract" if is_at(call.tokens, from + 1, "from") => part(&field_at(from), &call.text((from + 2, to)))?,
+        "date_part" | "date_trunc" => {
+            let [(first, end), of] = call.arguments()[..] else {
+                return Err(format!("{name} takes a part and a time: {name}('hour', ts_ns)"));
             };
-            tokens.splice(at..end, made("now()", place));
-            continue;
-        }
-        if !is_at(tokens, at + 1, "(") {
-            continue;
-        }
-        let Some(close) = closing(tokens, at + 1) else { continue };
-        if NOW.contains(&name.as_str()) && close == at + 2 {
-            tokens.splice(at..=close, made("now()", place));
-            continue;
-        }
-        let field_at = |at: usize| {
-            tokens
-                .get(at)
-                .and_then(|token| token.string().or_else(|| token.name()))
-                .unwrap_or_default()
-                .to_ascii_lowercase()
-        };
-        let sql = match name.as_str() {
-            "extract" if is_at(tokens, at + 3, "from") => part(&field_at(at + 2), &joined(&tokens[at + 4..close]))?,
-            "date_part" | "date_trunc" => {
-                let parts = parts(tokens, at + 2, close);
-                let [(from, to), (begin, end)] = parts[..] else {
-                    return Err(format!("{name} takes a part and a time: {name}('hour', ts_ns)"));
-                };
-                if to != from + 1 {
-                    return Err(format!("{name} takes its part as a text: {name}('hour', ts_ns)"));
-                }
-                let of = joined(&tokens[begin..end]);
-                if name == "date_part" { part(&field_at(from), &of)? } else { truncated(&field_at(from), &of)? }
+            if end != first + 1 {
+                return Err(format!("{name} takes its part as a text: {name}('hour', ts_ns)"));
             }
-            "to_timestamp" => match parts(tokens, at + 2, close)[..] {
-                [(from, to)] => format!("CAST(({}) * 1000000000 AS INTEGER)", joined(&tokens[from..to])),
-                _ => return Err("to_timestamp takes seconds since 1970 here".to_owned()),
-            },
-            _ => continue,
-        };
-        tokens.splice(at..=close, made(&sql, place));
-    }
-    Ok(())
+            let of = call.text(of);
+            if name == "date_part" { part(&field_at(first), &of)? } else { truncated(&field_at(first), &of)? }
+        }
+        "to_timestamp" => match call.arguments()[..] {
+            [seconds] => format!("CAST(({}) * 1000000000 AS INTEGER)", call.text(seconds)),
+            _ => return Err("to_timestamp takes seconds since 1970 here".to_owned()),
+        },
+        _ => return Ok(None),
+    }))
 }
 
 /// A part of a time (`extract(hour FROM ts_ns)`), as PostgreSQL defines it, UTC.

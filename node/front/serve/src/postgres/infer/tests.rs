@@ -139,3 +139,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn names_of_names_take_a_bounded_number_of_looks() {
+    let name = |number: usize| format!("n{number}");
+    let list: Vec<String> = (0..60).map(|at| format!("{n} + {n} AS {}", name(at), n = name(at + 1))).collect();
+    let sql = format!("SELECT {} FROM t WHERE n0 = $1", list.join(", "));
+    let tokens = tokens(&sql).unwrap();
+    let known = columns(std::iter::empty());
+    let look = Look::new(&tokens, &known);
+    assert!(look.alias("n0").is_some_and(Inferred::is_number), "what its form says is said");
+    assert_eq!(look.left.get(), 0, "all its looks were taken, and no more");
+    // Below the limit nothing is lost: 3,000 parameters beside columns.
+    let columns = columns([("rank", "INTEGER")].into_iter());
+    let sql = format!("SELECT 1 FROM t WHERE {}", vec!["rank = $1"; 2_400].join(" OR "));
+    let tokens = super::super::tokens::tokens(&sql).unwrap();
+    assert_eq!(parameters(&tokens, &columns, 1), [Parameter::Is(Inferred::Integer)]);
+}

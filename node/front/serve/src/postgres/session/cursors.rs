@@ -192,7 +192,10 @@ impl Cursors {
 }
 
 fn unknown(name: &str) -> pgwire::error::PgWireError {
-    errors::cursor(format!("cursor \"{}\" does not exist", record::printable(name)))
+    errors::cursor(format!(
+        "cursor \"{}\" does not exist (one from which nothing is fetched for 5 min is closed)",
+        record::printable(name)
+    ))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, Transactio
 use super::super::errors;
 use super::super::literals::{literals, parameter_types};
 use super::super::statement::{Class, Statement};
-use super::{CursorStatement, Handler, Parser, tag_of};
+use super::{CursorStatement, Handler, Kind, Parser, kept, tag_of};
 
 #[async_trait]
 impl ExtendedQueryHandler for Handler {
@@ -45,7 +45,9 @@ impl ExtendedQueryHandler for Handler {
         let statement = match client.portal_store().get_statement(statement) {
             Some(Entry::Value(statement)) => statement,
             Some(Entry::Empty) => {
-                client.portal_store().put_empty_portal(message.portal_name.as_deref().unwrap_or(DEFAULT_NAME));
+                let name = message.portal_name.as_deref().unwrap_or(DEFAULT_NAME);
+                Self::session(client).kept.lock().keep(Kind::Portal, name, 0)?;
+                client.portal_store().put_empty_portal(name);
                 client.send(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
                 return Ok(());
             }
@@ -60,7 +62,10 @@ impl ExtendedQueryHandler for Handler {
             return Err(errors::data(format!("{codes} forms for {} parameters", message.parameters.len())));
         }
         let portal = Portal::try_new(&message, statement)?;
-        Self::session(client).running.lock().await.remove(&portal.name);
+        let bytes = portal.parameters.iter().flatten().map(|value| value.len() + 64).sum::<usize>() + 256;
+        let session = Self::session(client);
+        session.kept.lock().keep(Kind::Portal, &portal.name, bytes)?;
+        session.running.lock().await.remove(&portal.name);
         client.portal_store().put_portal(Arc::new(portal));
         client.send(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
         Ok(())
@@ -77,7 +82,10 @@ impl ExtendedQueryHandler for Handler {
         let session = Self::session(client);
         session.given_types.lock().remove(&name);
         session.described.lock().await.take();
-        match StoredStatement::parse(client, &message, self.query_parser()).await? {
+        let parsed = StoredStatement::parse(client, &message, self.query_parser()).await?;
+        let bytes = parsed.as_ref().map_or(0, |parsed| kept::bytes_of(&parsed.statement));
+        session.kept.lock().keep(Kind::Statement, &name, bytes)?;
+        match parsed {
             Some(statement) => client.portal_store().put_statement(Arc::new(statement)),
             None => client.portal_store().put_empty_statement(&name),
         }
@@ -220,7 +228,9 @@ impl ExtendedQueryHandler for Handler {
         if client.transaction_status() == TransactionStatus::Idle {
             // Portals end with the transaction, which without BEGIN ends here.
             client.portal_store().clear_portals();
-            Self::session(client).running.lock().await.clear();
+            let session = Self::session(client);
+            session.kept.lock().end_portals();
+            session.running.lock().await.clear();
         }
         send_ready_for_query(client, client.transaction_status()).await
     }
@@ -236,9 +246,11 @@ impl ExtendedQueryHandler for Handler {
         let session = Self::session(client);
         if message.target_type == TARGET_TYPE_BYTE_STATEMENT {
             client.portal_store().rm_statement(name);
+            session.kept.lock().end(Kind::Statement, name);
             session.given_types.lock().remove(name);
         } else {
             client.portal_store().rm_portal(name);
+            session.kept.lock().end(Kind::Portal, name);
             session.running.lock().await.remove(name);
         }
         client.send(PgWireBackendMessage::CloseComplete(CloseComplete::new())).await?;
