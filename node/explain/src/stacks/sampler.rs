@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
 use record::ThreadWalk;
 use serde::{Deserialize, Serialize};
 
 use super::own::OwnWalks;
+use super::process::cpu_time;
 use super::reader::StackReader;
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust};
 
@@ -142,8 +142,17 @@ impl Sampler {
                 }
                 break;
             }
+            // Each process is sampled once, if the others leave it time; one that costs many times
+            // its part is not sampled again.
+            let most = if round == 0 { plan.cpu_budget * FIRST_ROUND } else { plan.cpu_budget };
+            let part = plan.cpu_budget / u32::try_from(pids.len()).unwrap_or(u32::MAX).max(1) * MOST_PARTS;
             for counting in profiles.iter_mut().filter(|counting| counting.profile.short_because.is_none()) {
-                counting.sample(&mut self.reader, &mut own, &limits);
+                let own_part_used = round > 0 && u128::from(counting.profile.cpu_ns) >= part.as_nanos();
+                if own_part_used || cpu_time().saturating_sub(start.1) >= most {
+                    counting.profile.short_because = Some(ShortReason::CpuBudget);
+                } else {
+                    counting.sample(&mut self.reader, &mut own, &limits);
+                }
             }
             let walks = own.as_mut().map(|own| own.take(patience)).unwrap_or_default();
             for counting in profiles.iter_mut().filter(|counting| counting.profile.short_because.is_none()) {
@@ -165,13 +174,12 @@ fn shifted(every: Duration, round: u32) -> Duration {
     (every / 2).mul_f64((f64::from(round) * 0.618_033_988_749_895).fract())
 }
 
+/// The first round may take so many times the budget: what is read the first time is kept.
+const FIRST_ROUND: u32 = 4;
+/// A process may take so many times its part of the budget.
+const MOST_PARTS: u32 = 4;
 /// Longest wait for asked threads to get a CPU.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
-
-/// CPU time of the calling thread.
-fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
-}
 
 struct Counting {
     profile: ProcessProfile,

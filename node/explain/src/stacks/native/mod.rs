@@ -7,11 +7,9 @@
 
 mod symbols;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use files::Refusal;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as UnwindModule, Unwinder};
 use nix::errno::Errno;
@@ -19,9 +17,13 @@ use record::ThreadWalk;
 
 use self::symbols::{KnownFunctions, functions, unnamed};
 use super::memory::{Memory, word_at};
-use super::modules::{Files, Mapping, UnwindSections, mappings};
+use super::modules::{Files, Mapping, mappings, unwind_tables};
 use super::own::{Asked, OwnWalks};
-use super::process::{Schedule, blocked_registers, refused, thread_ids, thread_name, thread_state, wait_channel};
+use super::process::{
+    MOST_CPU, NO_TIME, Schedule, blocked_registers, cpu_time, refused, thread_ids, thread_name, thread_state, user_of,
+    wait_channel,
+};
+use super::tables::{Room, TableBytes, UnwindTables};
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust, shorten};
 
 /// Bytes of a stack that are copied.
@@ -31,8 +33,10 @@ const STACK_BYTES: usize = 32 << 10;
 const MAPS_AGE: Duration = Duration::from_secs(2);
 /// Note of a thread that ran, where no helper copied its stack.
 const RUNNING: &str = "running: its native stack is not readable from outside";
-/// Bytes of unwind tables of one process: those of a framework's libraries have some 100 MiB.
-const MOST_UNWIND_BYTES: u64 = 512 << 20;
+/// Mappings of code of one process.
+const MOST_MODULES: usize = 4096;
+/// Addresses whose unwind tables were looked over.
+const MOST_LOOKED_OVER: usize = 65_536;
 /// A note's length.
 const NOTE_BYTES: usize = 300;
 /// The longest call instruction.
@@ -43,11 +47,13 @@ pub(crate) struct NativeReader {
     pid: u32,
     memory: Memory,
     reading: files::Files,
-    unwinder: UnwinderX86_64<Arc<[u8]>>,
+    unwinder: UnwinderX86_64<TableBytes>,
     cache: CacheX86_64,
     modules: Vec<Module>,
-    /// Code whose file is not known, and why.
-    refused: Vec<(Mapping, Refusal)>,
+    /// Code whose file is not known, or whose unwind tables are not read, and why.
+    refused: Vec<(Mapping, String)>,
+    /// Addresses whose unwind tables were looked over, and whether following them ends.
+    looked_over: HashMap<u64, bool>,
     probes: Option<(u64, u64)>,
     mapped_at: Instant,
     functions: KnownFunctions,
@@ -67,6 +73,18 @@ struct Module {
     end: u64,
     bias: u64,
     name: String,
+    tables: Tables,
+}
+
+/// What is known of a module's unwind tables.
+#[derive(Debug)]
+enum Tables {
+    /// It has none.
+    None,
+    /// They are there, with room for the index that was made of them.
+    Read(UnwindTables, #[expect(dead_code, reason = "held until it is dropped")] Option<Room>),
+    /// They are not read.
+    Refused,
 }
 
 /// The addresses of one thread's functions, innermost first.
@@ -90,6 +108,7 @@ impl NativeReader {
             cache: CacheX86_64::new(),
             modules: Vec::new(),
             refused: Vec::new(),
+            looked_over: HashMap::new(),
             probes: None,
             mapped_at: Instant::now(),
             functions: KnownFunctions::default(),
@@ -108,32 +127,74 @@ impl NativeReader {
         self.unwinder = UnwinderX86_64::new();
         self.modules.clear();
         self.refused.clear();
+        self.looked_over.clear();
         self.functions = KnownFunctions::default();
         self.mapped_at = Instant::now();
         self.probes = mappings.iter().find(|mapping| mapping.path == "[uprobes]").map(|m| (m.start, m.end));
-        let mut room = MOST_UNWIND_BYTES;
         for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some()) {
+            if self.modules.len() >= MOST_MODULES {
+                self.refused
+                    .push((mapping.clone(), format!("it is not among the first {MOST_MODULES} mappings of code")));
+                continue;
+            }
             let facts = files.facts(self.pid, mapping);
             let Some(bias) = facts.bias(mapping) else {
-                self.refused.extend(facts.refusal.clone().map(|refusal| (mapping.clone(), refusal)));
+                self.refused.extend(facts.refusal.as_ref().map(|refusal| (mapping.clone(), refusal.to_string())));
                 continue;
             };
             let name = mapping.path.rsplit('/').next().unwrap_or_default().to_owned();
-            if let Some(sections) = files.unwind_sections(self.pid, mapping, &mut room) {
-                let UnwindSections { frames, frames_at, index, index_at } = &*sections;
-                let sections = ExplicitModuleSectionInfo {
-                    base_svma: 0,
-                    eh_frame_svma: Some(*frames_at..*frames_at + frames.len() as u64),
-                    eh_frame: Some(frames.clone()),
-                    eh_frame_hdr_svma: index.as_ref().map(|index| *index_at..*index_at + index.len() as u64),
-                    eh_frame_hdr: index.clone(),
-                    ..ExplicitModuleSectionInfo::default()
-                };
-                self.unwinder.add_module(UnwindModule::new(name.clone(), mapping.start..mapping.end, bias, sections));
-            }
-            self.modules.push(Module { mapping: mapping.clone(), end: mapping.end, bias, name });
+            let tables =
+                unwind_tables(self.pid, mapping, &facts).and_then(|tables| self.take_tables(tables, mapping, bias));
+            let tables = tables.unwrap_or_else(|why| {
+                self.refused.push((mapping.clone(), why));
+                Tables::Refused
+            });
+            self.modules.push(Module { mapping: mapping.clone(), end: mapping.end, bias, name, tables });
         }
         self.modules.sort_by_key(|module| module.mapping.start);
+    }
+
+    /// Hands a mapping's unwind tables to the unwinder.
+    fn take_tables(&mut self, tables: Option<UnwindTables>, mapping: &Mapping, bias: u64) -> Result<Tables, String> {
+        let Some(tables) = tables else { return Ok(Tables::None) };
+        let room = match tables.made_index_bytes() {
+            0 => None,
+            bytes => Some(Room::take(user_of(self.pid).ok_or("its process ends")?, bytes)?),
+        };
+        let (index, index_at) = tables.index.clone().unzip();
+        let sections = ExplicitModuleSectionInfo {
+            base_svma: 0,
+            eh_frame_svma: Some(tables.frames_at.clone()),
+            eh_frame: Some(tables.frames.clone()),
+            eh_frame_hdr_svma: index_at,
+            eh_frame_hdr: index,
+            ..ExplicitModuleSectionInfo::default()
+        };
+        self.unwinder.add_module(UnwindModule::new(String::new(), mapping.start..mapping.end, bias, sections));
+        Ok(Tables::Read(tables, room))
+    }
+
+    /// Whether the unwind tables at an address may be followed.
+    fn may_follow(&mut self, address: u64) -> bool {
+        if let Some(known) = self.looked_over.get(&address) {
+            return *known;
+        }
+        let Some(index) = self.module_index(address) else { return false };
+        let module = &self.modules[index];
+        let may = match &module.tables {
+            Tables::None => true,
+            Tables::Refused => false,
+            Tables::Read(tables, _) => tables.ends(address.wrapping_sub(module.bias)),
+        };
+        let is_known = |(mapping, _): &(Mapping, String)| mapping.start == module.mapping.start;
+        if !may && !self.refused.iter().any(is_known) {
+            self.refused.push((module.mapping.clone(), "its unwind tables are none that a compiler makes".to_owned()));
+        }
+        if self.looked_over.len() >= MOST_LOOKED_OVER {
+            self.looked_over.clear();
+        }
+        self.looked_over.insert(address, may);
+        may
     }
 
     /// The stacks of all threads now, and how many threads were left out. Those of running threads
@@ -152,8 +213,15 @@ impl NativeReader {
         let tids = thread_ids(self.pid)?;
         let left_out = u32::try_from(tids.len().saturating_sub(limits.threads)).unwrap_or(u32::MAX);
         let mut read = Vec::new();
+        let began = cpu_time();
         for tid in tids.into_iter().take(limits.threads) {
-            read.extend(self.read_thread(tid, limits, own)?);
+            if cpu_time().saturating_sub(began) < MOST_CPU {
+                read.extend(self.read_thread(tid, limits, own)?);
+                continue;
+            }
+            let mut stack = self.unread(tid, thread_state(self.pid, tid).unwrap_or(ThreadState::Unknown), limits);
+            stack.note = Some(NO_TIME.into());
+            read.push((stack, Addresses::default()));
         }
         Ok((self.named(read, limits), left_out))
     }
@@ -273,6 +341,10 @@ impl NativeReader {
                 return found;
             }
             found.addresses.push(at.address_for_lookup());
+            if !self.may_follow(at.address_for_lookup()) {
+                (found.outer_missing, found.unknown) = (true, Some(at.address_for_lookup()));
+                return found;
+            }
             match self.unwinder.unwind_frame(at, &mut registers, &mut self.cache, &mut read_stack) {
                 Ok(Some(address)) => match FrameAddress::from_return_address(address) {
                     Some(next) => at = next,
@@ -341,7 +413,7 @@ impl NativeReader {
             let function = named.unwrap_or_else(|| unnamed(address.wrapping_sub(module.bias)));
             Some(Frame::Native { function, module: module.name.clone() })
         }));
-        let is_in = |at: u64| move |(mapping, _): &&(Mapping, Refusal)| (mapping.start..mapping.end).contains(&at);
+        let is_in = |at: u64| move |(mapping, _): &&(Mapping, String)| (mapping.start..mapping.end).contains(&at);
         if let Some((mapping, refusal)) = found.unknown.and_then(|at| self.refused.iter().find(is_in(at)))
             && stack.note.is_none()
         {
