@@ -187,6 +187,5 @@ pub(crate) fn unwind_tables(pid: u32, mapping: &Mapping, facts: &ElfFacts) -> Re
     if file.id() != id {
         return Err(Refusal::Changed.to_string());
     }
-    let user = user_of(pid).ok_or("its process ends")?;
-    UnwindTables::of(&file, frames, index, user).map(Some)
+    UnwindTables::of(&file, frames, index, || user_of(pid)).map(Some)
 }

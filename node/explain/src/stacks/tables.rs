@@ -143,8 +143,14 @@ pub(crate) struct UnwindTables {
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 impl UnwindTables {
-    /// Of a file of which this content was looked at. The error says why they are not read.
-    pub(crate) fn of(file: &Regular, frames: Table, index: Option<Table>, user: u32) -> Result<UnwindTables, String> {
+    /// Of a file of which this content was looked at, for a process of a user. The error says why
+    /// they are not read.
+    pub(crate) fn of(
+        file: &Regular,
+        frames: Table,
+        index: Option<Table>,
+        user: impl FnOnce() -> Option<u32>,
+    ) -> Result<UnwindTables, String> {
         if let Some(known) = lock(&KEPT).get(&file.id()) {
             return Ok(known.clone());
         }
@@ -152,6 +158,7 @@ impl UnwindTables {
         if let Some(table) = [Some(frames), index].into_iter().flatten().find(|table| table.bytes > most) {
             return Err(format!("its unwind tables have {} MiB: more than are read", table.bytes >> 20));
         }
+        let user = user().ok_or("its process ends")?;
         let opened = file.open().map_err(|error| format!("it cannot be read now: {error}"))?;
         let range = |table: Table| table.address..table.address.saturating_add(table.bytes);
         let index = index.map(|index| Ok((TableBytes::read(&opened, index, user)?, range(index))));
