@@ -6,19 +6,24 @@
 //! bytes of its unwind tables (`tables`).
 
 use std::collections::HashMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::files::{Answer, FileId, MappedFile, Outcome, Question, Refusal, Regular, Segment, Table};
 use nix::errno::Errno;
-use procfs::process::{MMPermissions, MMapPath};
+use procfs::FromBufRead as _;
+use procfs::process::{MMPermissions, MMapPath, MemoryMaps};
 
 use super::process::{refused, user_of};
 use super::tables::UnwindTables;
 use super::types::StacksError;
 
+/// Longest list of mappings that is read: 65,530 mappings, as many as Linux lets a process have, of
+/// files with paths of the usual length.
+const MOST_MAPS_BYTES: u64 = 32 << 20;
 /// Most files whose facts are kept.
 const MAX_FILES: usize = 4096;
 
@@ -44,12 +49,19 @@ pub(crate) struct Mapping {
 
 /// The mappings of a process, ascending.
 pub(crate) fn mappings(pid: u32) -> Result<Vec<Mapping>, StacksError> {
-    let refusal = |error: procfs::ProcError| match error {
-        procfs::ProcError::PermissionDenied(_) => refused(pid, Errno::EACCES),
+    let unread = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => refused(pid, Errno::EACCES),
         _ => StacksError::Ended { pid },
     };
-    let process = procfs::process::Process::new(i32::try_from(pid).map_err(|_| StacksError::Ended { pid })?);
-    let maps = process.and_then(|process| process.maps()).map_err(refusal)?;
+    let mut text = Vec::new();
+    let file = File::open(format!("/proc/{pid}/maps")).map_err(unread)?;
+    file.take(MOST_MAPS_BYTES + 1).read_to_end(&mut text).map_err(unread)?;
+    let not = |reason: String| StacksError::NotReadable { pid, reason };
+    if text.len() as u64 > MOST_MAPS_BYTES {
+        return Err(not(format!("its list of mappings has more than {} MiB: no program's has", MOST_MAPS_BYTES >> 20)));
+    }
+    let maps =
+        MemoryMaps::from_buf_read(text.as_slice()).map_err(|error| not(format!("its list of mappings: {error}")))?;
     Ok(maps
         .into_iter()
         .map(|map| {

@@ -150,7 +150,9 @@ impl NativeReader {
 
     fn named(&mut self, read: Vec<(ThreadStack, Addresses)>, limits: &Limits) -> Vec<ThreadStack> {
         self.name_all(read.iter().map(|(_, addresses)| addresses), limits);
-        read.into_iter().map(|(stack, addresses)| self.finish(stack, &addresses)).collect()
+        let stacks = read.into_iter().map(|(stack, addresses)| self.finish(stack, &addresses)).collect();
+        self.functions.keep_small();
+        stacks
     }
 
     fn unread(&self, tid: u32, state: ThreadState, limits: &Limits) -> ThreadStack {

@@ -65,7 +65,8 @@ fn what_unfolds_to_too_much_is_refused_at_once() {
 
 #[test]
 fn millions_of_empty_lists_are_refused() {
-    for filler in [b"]".as_slice(), b"2", b"(", b"q\x00N0", b"\x94"] {
+    // values, places on the stack, names
+    for filler in [b"]", b"2", b"\x94"] {
         let mut many = b"\x80\x02]".to_vec();
         many.extend(filler.repeat(MOST_VALUES + 2));
         many.push(b'.');
