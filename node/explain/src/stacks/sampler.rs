@@ -326,5 +326,4 @@ impl Counting {
 }
 
 #[cfg(test)]
-#[path = "sampler_tests.rs"]
 mod tests;

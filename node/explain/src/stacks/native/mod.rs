@@ -122,9 +122,7 @@ impl NativeReader {
                 read.extend(self.read_thread(tid, limits, own)?);
                 continue;
             }
-            let mut stack = self.unread(tid, thread_state(self.pid, tid).unwrap_or(ThreadState::Unknown), limits);
-            stack.note = Some(NO_TIME.into());
-            read.push((stack, Addresses::default()));
+            read.push((self.without_time(tid, limits), Addresses::default()));
         }
         Ok((self.named(read, limits), left_out))
     }
@@ -133,7 +131,12 @@ impl NativeReader {
     /// no copy as they are now, since such a thread may have fallen asleep.
     pub(crate) fn answered(&mut self, limits: &Limits, walks: &[ThreadWalk]) -> Result<Vec<ThreadStack>, StacksError> {
         let mut read = Vec::new();
+        let began = cpu_time();
         for tid in std::mem::take(&mut self.asked.threads) {
+            if cpu_time().saturating_sub(began) >= MOST_CPU {
+                read.push((self.without_time(tid, limits), Addresses::default()));
+                continue;
+            }
             let copy = walks.iter().find(|walk| walk.tid == tid).and_then(|walk| walk.stack.as_ref());
             let Some(copy) = copy else {
                 read.extend(self.read_thread(tid, limits, &mut None)?);
@@ -166,6 +169,12 @@ impl NativeReader {
             outer_missing: false,
             note: None,
         }
+    }
+
+    /// A thread whose turn did not come in time.
+    fn without_time(&self, tid: u32, limits: &Limits) -> ThreadStack {
+        let state = thread_state(self.pid, tid).unwrap_or(ThreadState::Unknown);
+        ThreadStack { note: Some(NO_TIME.into()), ..self.unread(tid, state, limits) }
     }
 
     /// `None` for a thread that ended, and for one that was asked.

@@ -132,7 +132,12 @@ impl PythonReader {
     /// from outside: a thread that fell asleep meanwhile, or got no CPU, does not change.
     pub(crate) fn answered(&mut self, limits: &Limits, walks: &[ThreadWalk]) -> Result<Vec<ThreadStack>, Errno> {
         let mut stacks = Vec::new();
+        let began = cpu_time();
         for thread in std::mem::take(&mut self.asked.threads) {
+            if cpu_time().saturating_sub(began) > MOST_CPU {
+                stacks.push(self.unread(thread, limits));
+                continue;
+            }
             let own = walks.iter().find(|walk| Some(walk.tid) == thread.tid && walk.complete);
             let stack = match (own, thread.tid) {
                 (Some(own), Some(tid)) => self.of_own(own, tid, limits).map(Some),
