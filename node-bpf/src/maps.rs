@@ -4,8 +4,9 @@
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use files::{MappedFile, Regular};
 
 /// A mapped file, as one line of maps shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,18 +109,15 @@ pub(crate) fn device_of(device: u64) -> Vec<u8> {
     format!("{:02x}:{:02x}", libc::major(device), libc::minor(device)).into_bytes()
 }
 
-/// Opens a mapped file from here; none when the process is gone.
-///
-/// The mapping itself leads to it, whatever mount namespace or unlinked directory the file is in. If
-/// that is not allowed (no CAP_SYS_ADMIN), the path as the process sees it does, unless a link in it
-/// leads elsewhere. What is no regular file is not read, and never waited for.
+/// Opens a mapped file from here; none when the process is gone, or where another file, or what is
+/// no regular file, is in its place: that is not opened, and never waited for.
 pub(crate) fn open(pid: u32, mapping: &Mapping<'_>) -> Option<File> {
-    let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
-    let open = |path: &Path| File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok();
-    let shown = Path::new(std::ffi::OsStr::from_bytes(mapping.path));
-    let through_root = || open(&PathBuf::from(format!("/proc/{pid}/root")).join(shown.strip_prefix("/").ok()?));
-    let file = open(&direct).or_else(through_root)?;
-    file.metadata().is_ok_and(|found| found.is_file() && found.ino() == mapping.inode).then_some(file)
+    let path = Path::new(std::ffi::OsStr::from_bytes(mapping.path));
+    let colon = mapping.device.iter().position(|&b| b == b':')?;
+    let number = |digits| hex(digits).and_then(|number| u32::try_from(number).ok());
+    let device = (number(&mapping.device[..colon])?, number(mapping.device.get(colon + 1..)?)?);
+    let file = MappedFile { range: mapping.start..mapping.end, path, device, inode: mapping.inode };
+    Regular::mapped(pid, &file).ok()?.open().ok()
 }
 
 #[cfg(test)]
@@ -152,7 +150,12 @@ mod tests {
     fn our_own_maps_show_our_own_file() {
         let text = std::fs::read("/proc/self/maps").unwrap();
         let exe = std::fs::read_link("/proc/self/exe").unwrap();
-        assert!(mappings(&text).any(|m| m.executable && m.path == exe.as_os_str().as_encoded_bytes()));
+        let own = mappings(&text).find(|m| m.executable && m.path == exe.as_os_str().as_encoded_bytes()).unwrap();
+        assert!(open(std::process::id(), &own).is_some());
+        let range_of_another = Mapping { start: 1, end: 2, ..own };
+        assert!(open(std::process::id(), &range_of_another).is_some(), "by its path");
+        let path_of_another = Mapping { path: b"/dev/null", ..range_of_another };
+        assert!(open(std::process::id(), &path_of_another).is_none());
     }
 
     proptest! {

@@ -6,7 +6,8 @@
 //! message of fixed form. A file that ends that process, or is too much for it, is refused.
 //!
 //! Owns the questions and answers (`question`), the reading itself (`parse`), the process (`child`),
-//! its parent's side (`reader`) and whose turn it is (`files`). Knows neither eBPF nor what answers
+//! its parent's side (`reader`), whose turn it is (`files`) and how a file is opened that its user
+//! can exchange (`regular`). Knows neither eBPF nor what answers
 //! are for.
 
 mod child;
@@ -15,15 +16,17 @@ mod files;
 mod parse;
 mod question;
 mod reader;
+mod regular;
 pub mod seccomp;
 mod wire;
 
 pub use files::{Files, Outcome, Ticket};
 pub use question::{
     Answer, CommLayout, Elf, EntryAndEnds, FileId, Found, Function, Interpreter, NcclBuild, Place, Point, Question,
-    Segment, Symbol,
+    Segment, Symbol, Table,
 };
 pub use reader::Refusal;
+pub use regular::{MappedFile, Regular};
 
 /// Reads an answer out of bytes, in this process. For fuzzing: what others wrote is for [`Files`].
 #[must_use]

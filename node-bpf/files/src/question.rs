@@ -49,7 +49,7 @@ pub enum Question {
         /// Offset in the file.
         file_offset: u64,
     },
-    /// CPython's symbols in this file.
+    /// CPython's symbols in this file, and where its unwind tables are.
     Interpreter {
         /// Look into the file's own symbol table, too: it is named like an interpreter.
         deep: bool,
@@ -219,8 +219,23 @@ pub struct Interpreter {
     pub version: Option<u64>,
     /// `PyCode_Type`.
     pub code_type: Option<u64>,
+    /// `.eh_frame`.
+    pub frames: Option<Table>,
+    /// `.eh_frame_hdr`.
+    pub frame_index: Option<Table>,
     /// All load segments.
     pub segments: Vec<Segment>,
+}
+
+/// A section of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// Address in the file's own address space.
+    pub address: u64,
+    /// Where it begins in the file.
+    pub file_offset: u64,
+    /// Its length.
+    pub bytes: u64,
 }
 
 /// A function around an address.

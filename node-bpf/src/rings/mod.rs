@@ -21,7 +21,7 @@ use std::sync::{Arc, atomic};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use files::Files;
+use files::{Files, Regular};
 
 use self::device::DeviceClocks;
 use self::layout::{DEVICE_TIMES, HEADER_BYTES, Header, InCall};
@@ -276,18 +276,23 @@ impl Reader {
     }
 
     /// Rings that an earlier reader found: they are unlinked, but their ranks have them open.
+    ///
+    /// The name of an open file is no more than a text: in a mount namespace of her own a user gives
+    /// any file any name. So only this user's processes are looked at, and what is no ring by the
+    /// kernel's word is not opened.
     fn find_nameless(&mut self) {
         let prefix = self.directory.join("").into_os_string();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let is_process = process.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
-            let files = if is_process { fs::read_dir(process.path().join("fd")).ok() } else { None };
+            let is_own = || process.metadata().is_ok_and(|process| process.uid() == own_uid());
+            let files = if is_process && is_own() { fs::read_dir(process.path().join("fd")).ok() } else { None };
             for file in files.into_iter().flatten().flatten().take(MOST_FILES) {
                 let Ok(target) = fs::read_link(file.path()) else { continue };
                 let target = target.as_os_str().as_encoded_bytes();
                 let ours = target.starts_with(prefix.as_encoded_bytes()) && target.ends_with(b" (deleted)");
-                let open =
-                    || fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(file.path());
-                if ours && let Ok(file) = open() {
+                let found = if ours { Regular::at(&file.path()).ok() } else { None };
+                let is_ring = |found: &Regular| found.owner() == own_uid() && found.id().bytes == layout::RING_BYTES;
+                if let Some(Ok(file)) = found.filter(is_ring).map(|found| found.open_to_write()) {
                     self.take_up(file);
                 }
             }

@@ -98,10 +98,7 @@ ASKED(X)
 
 static void *library_symbol(const char *symbol) {
   void *found = dlsym ? dlsym(RTLD_DEFAULT, symbol) : NULL;
-  if (found) return found;
-  struct search search = {symbol, NULL};
-  dl_iterate_phdr(look_into, &search);
-  return search.found;
+  return found ? found : found_in_libraries(symbol);
 }
 static int ask(function *asked, const char *symbol, word a, word b, word c, word d, word e) {
   function found = known_next_of(symbol, asked);
@@ -109,7 +106,35 @@ static int ask(function *asked, const char *symbol, word a, word b, word c, word
 }
 #define ASK(name, a, b, c, d, e) ask(&ask_##name, "PMPI_" #name, (word)(a), (word)(b), (word)(c), (word)(d), (word)(e))
 
-static void look_at_library(void) {
+/* What MPICH and those made of it call themselves. They have one binary interface, and so the same handles. */
+static const char *const kin[] = {"MPICH", "MVAPICH", "Intel(R) MPI", "ParaStation"};
+
+/* Whether handles are those of MPICH. To ask the library about a handle that it does not have may end the program. */
+static int is_mpich(void) {
+  static function ask_version;
+  static char text[16384]; /* MPI_MAX_LIBRARY_VERSION_STRING is 8,192 at most */
+  int length = 0;
+  Dl_info of;
+  if (!ask(&ask_version, "PMPI_Get_library_version", (word)text, (word)&length, 0, 0, 0)) {
+    text[sizeof text - 1] = 0;
+    /* MPI's own interface (MPI 5) has other handles, whoever's library it is */
+    int common = dladdr && dladdr((void *)ask_version, &of) && of.dli_fname && strstr(of.dli_fname, "libmpi_abi");
+    for (unsigned int i = 0; i < sizeof kin / sizeof *kin && !common; i++)
+      if (strstr(text, kin[i])) return 1;
+  }
+  for (char *c = text; *c; c++) /* a line that steers no terminal */
+    if (*c < ' ' || *c > '~') *c = c - text < 60 ? ' ' : 0;
+  char message[320];
+  length = snprintf(message, sizeof message,
+                    "rankmesh: calls of MPI are not recorded in this process: its library is neither Open MPI nor of MPICH's kin "
+                    "(%.60s); an agent of root records them without this shim\n",
+                    *text ? text : "it does not say its name");
+  if (write(2, message, (size_t)length) < 0) return 0; /* nobody reads it */
+  return 0;
+}
+
+/* False: it is left alone. */
+static int look_at_library(void) {
   world = (word)library_symbol("ompi_mpi_comm_world");
   int_handles = !world;
   if (int_handles) {
@@ -120,6 +145,7 @@ static void look_at_library(void) {
     self_handle = (word)library_symbol("ompi_mpi_comm_self");
     no_comm = (word)library_symbol("ompi_mpi_comm_null");
   }
+  return !int_handles || is_mpich();
 }
 
 static void ask_place(word handle, int *rank, int *nranks) {
@@ -136,12 +162,13 @@ static void comms_begin(void) {
   unlock_comms();
 }
 
-/* The communicator that a call names; one that is met for the first time was made with another job, or by a call unknown here. */
-static struct comm *comm_named(word handle) {
+/* The communicator that a call names; one that is met for the first time was made with another job, or by a call unknown here.
+ * Windows and files lie in the same table; of one that is not known the library is not asked: it takes communicators only. */
+static struct comm *comm_named(word handle, int func) {
   struct comm *comm = comm_of(handle);
   if (comm || !handle || handle == no_comm) return comm;
   int rank = -1, nranks = -1;
-  ask_place(handle, &rank, &nranks);
+  if (known[func].role == MAKES || is_comm(func)) ask_place(handle, &rank, &nranks);
   lock_comms();
   comm = comm_of(handle);
   if (!comm) comm = comm_make(handle, 0, rank, nranks, 0);
@@ -260,13 +287,13 @@ static void say_member(word hash, int rank, int nranks, const struct rm_call *ma
 }
 
 /* `maker`: the record of the call. */
-static void comm_made(int kind, const struct comm *parent, const struct rm_call *maker, const word *a, word made) {
-  int rank = -1, nranks = -1;
+static void comm_made(int func, const struct comm *parent, const struct rm_call *maker, const word *a, word made) {
+  int kind = known[func].kind, rank = -1, nranks = -1;
   if (!made || made == no_comm) return;
   if (kind == RM_MAKES_COPY && parent) {
     rank = parent->rank;
     nranks = parent->nranks;
-  } else {
+  } else if (is_comm(func)) {
     ask_place(made, &rank, &nranks);
   }
   lock_comms();

@@ -2,20 +2,13 @@
  * this process begins and ends, and hands that to the agent through a ring (ring.h). The calls are those that the eBPF
  * probes cover, with the same arguments, so that the agent makes the same rows of them.
  *
- * It needs no mpi.h and no MPI library at build time, and works with any: every argument of these functions is a pointer
- * or an int, which both x86-64 (System V) and arm64 (AAPCS64 on Linux) pass as one word each, in registers and on the stack.
+ * It needs no mpi.h and no MPI library at build time, and works with Open MPI, MPICH and their kin (comms.c): every argument
+ * of these functions is a pointer or an int, which both x86-64 (System V) and arm64 (AAPCS64 on Linux) pass as one word each, in registers and on the stack.
  * Both names of a function are taken, MPI_X and PMPI_X, because Fortran's bindings call the second; each goes on to the
  * next library's function of its own name, so that other profilers between us and MPI see what they did before. */
 #include "ring.c"
 
-#include <dlfcn.h>
-#include <link.h>
-
 #include "../bpf/identity.h"
-
-#pragma weak dlsym
-#pragma weak dlopen
-#pragma weak dlclose
 
 typedef unsigned long long word;
 typedef int (*function)(word, word, word, word, word, word, word, word, word, word, word, word);
@@ -128,59 +121,18 @@ static const struct {
 #undef X
 };
 
-/* Inside a traced call: what that calls itself is part of it. */
+/* Whether what a function works on, or makes, is a communicator: not a window and not a file. */
+static int is_comm(int func) { return strncmp(names[func], "MPI_Win_", 8) && strncmp(names[func], "MPI_File_", 9); }
+
+/* Inside a traced call: what that calls itself is part of it. An error handler that jumps out of the call leaves it so:
+ * that thread's calls are not recorded from then on. */
 static __thread int depth;
 
-
-struct search {
-  const char *symbol;
-  void *found;
-};
-
-/* In a library that is loaded but not in the global scope (mpi4py, dlopen): the first MPI library that has it. */
-static int look_into(struct dl_phdr_info *info, size_t size, void *data) {
-  struct search *search = data;
-  const char *base = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-  (void)size;
-  if (!base || (strncmp(base, "/libmpi", 7) && strncmp(base, "/libmpich", 9))) return 0;
-  void *library = dlopen ? dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
-  if (!library) return 0;
-  search->found = dlsym(library, search->symbol);
-  dlclose(library);
-  return search->found != NULL;
-}
-
-/* NULL: no library has it. */
-static function known_next_of(const char *symbol, function *cached) {
-  function known = __atomic_load_n(cached, __ATOMIC_RELAXED);
-  if (known) return known;
-  void *found = dlsym ? dlsym(RTLD_NEXT, symbol) : NULL;
-  if (!found && dlsym) {
-    struct search search = {symbol, NULL};
-    dl_iterate_phdr(look_into, &search);
-    found = search.found;
-  }
-  __atomic_store_n(cached, (function)found, __ATOMIC_RELAXED);
-  return (function)found;
-}
-
-static function next_of(const char *symbol, function *cached) {
-  function found = known_next_of(symbol, cached);
-  if (!found) {
-    char message[160];
-    int length = snprintf(message, sizeof message,
-                          "rankmesh: no MPI library has %s; run this program without LD_PRELOAD=librankmesh_pmpi.so\n", symbol);
-    if (write(2, message, (size_t)length) < 0) abort();
-    abort();
-  }
-  return found;
-}
-
+#include "libraries.c"
 #include "comms.c"
 
 static void make_ring(void) {
-  look_at_library();
-  ring_make(names, F_COUNT, "");
+  if (look_at_library()) ring_make(names, F_COUNT, "");
 }
 
 /* Collectives that have begun, by request; only Open MPI's requests, which are of collectives or of messages for good. */
@@ -307,7 +259,7 @@ static void show_awaited(struct rm_ring_thread *thread, word many, const word *a
 static struct comm *identify(int func, const word *a, struct rm_call *record) {
   int role = known[func].role, at = known[func].comm;
   word handle = at == WORLD ? world : at == NONE ? 0 : role == FREES ? handle_at(a[0]) : handle_of(a[at]);
-  struct comm *comm = role == INIT ? NULL : comm_named(handle);
+  struct comm *comm = role == INIT ? NULL : comm_named(handle, func);
   if (!comm) return NULL;
   record->rank = comm->rank;
   record->nranks = comm->nranks;
@@ -368,7 +320,7 @@ static int traced(int func, function call, const word *a, word site, unsigned ch
     word made = result == 0 && known[func].made >= 0 ? handle_at(a[known[func].made]) : 0;
     if (thread) __atomic_store_n(&thread->func, 0, __ATOMIC_RELEASE);
     if (role == INIT && result == 0) comms_begin();
-    if (role == MAKES) comm_made(known[func].kind, comm, &record, a, made);
+    if (role == MAKES) comm_made(func, comm, &record, a, made);
     if (role == BEGINS) request_begins(made, &record);
     if (role == PERSISTS) persistent_made(starts, made, &record);
     if (role == GROUP && made && known[func].kind != RM_GROUP_FREE) group_made(known[func].kind, comm, a, made);

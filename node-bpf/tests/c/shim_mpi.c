@@ -6,6 +6,10 @@ int MPI_Allreduce(const void *in, void *out, int count, handle type, handle op, 
 int PMPI_Bcast(void *data, int count, handle type, int root, handle comm);
 int MPI_Sendrecv(const void *a, int b, handle c, int d, int e, void *f, int g, handle h, int i, int j, handle k, void *l);
 #ifdef LIBRARY
+#ifndef VERSION
+#define VERSION "MPICH Version:      4.2.0"
+#endif
+int PMPI_Get_library_version(char *text, int *length) { return (*length = __builtin_sprintf(text, "%s", VERSION)) < 0; }
 int MPI_Init(int *argc, char ***argv) { return !argc || !argv; }
 int PMPI_Init(int *argc, char ***argv) { return MPI_Init(argc, argv); }
 int PMPI_Bcast(void *data, int count, handle type, int root, handle comm) { return !data + !type + !comm + count + root - 3; }

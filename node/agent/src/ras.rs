@@ -29,6 +29,9 @@ use super::Shared;
 const PORT: u16 = 28028;
 /// Longest that an answer is waited for: the job's processes have two seconds of it.
 const PATIENCE: Duration = Duration::from_secs(6);
+/// Longest for all of it: asking and reading end by themselves within [`PATIENCE`], but for the time
+/// that a machine is busy with something else.
+const MOST_TIME: Duration = Duration::from_secs(12);
 /// What `annotations.attributes` calls the source of these notes.
 const SOURCE: &str = "nccl-ras";
 /// Processes of which it is looked for a note: those that wait longest.
@@ -47,10 +50,14 @@ pub(super) async fn keep(shared: &Shared, report: &Report, stop: &CancellationTo
     }
     let asking = tokio::task::spawn_blocking(move || ask_of(pid, Instant::now() + PATIENCE));
     let asked = tokio::select! {
-        asked = asking => asked,
+        asked = tokio::time::timeout(MOST_TIME, asking) => asked,
         () = stop.cancelled() => return,
     };
-    let Ok(Some(asked)) = asked else { return };
+    let asked = match asked {
+        Ok(Ok(Some(asked))) => asked,
+        Ok(_) => return,
+        Err(_) => Err(ras::RasError::Late.to_string()),
+    };
     let mut text = match &asked {
         Ok(status) => said(status),
         Err(why) => format!("NCCL (RAS) was asked and did not answer as it should: {why}"),
@@ -90,7 +97,10 @@ fn said(status: &Status) -> String {
 /// What NCCL answers where a rank's process listens; none where there is nobody to be asked.
 fn ask_of(pid: u32, deadline: Instant) -> Option<Result<Status, String>> {
     let address = addresses(pid).into_iter().find(|address| belongs_to(pid, *address))?;
-    Some(answer_of(address, deadline).and_then(|answer| ras::parse(&answer).map_err(|error| error.to_string())))
+    Some(
+        answer_of(address, deadline)
+            .and_then(|answer| ras::parse(&answer, deadline).map_err(|error| error.to_string())),
+    )
 }
 
 /// Where a process's RAS listens, if it is on the loopback address.
@@ -244,7 +254,7 @@ mod tests {
     #[test]
     fn an_older_version_is_asked_for_its_text_and_a_newer_one_for_json() {
         let (address, asked) = stand_in(false, |stream| stream.write_all(TEXT.as_bytes()).unwrap());
-        let status = ras::parse(&answer_of(address, soon()).unwrap()).unwrap();
+        let status = ras::parse(&answer_of(address, soon()).unwrap(), soon()).unwrap();
         let said = said(&status);
         assert!(
             said.starts_with("NCCL 2.24.3 itself (RAS) says: rank 1 has launched 41 collective operations"),
@@ -253,7 +263,7 @@ mod tests {
         assert_eq!(asked.join().unwrap(), ["CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json", "VERBOSE STATUS"]);
         let json = r#"{"nccl_version": "2.29.1", "communicators": []}"#;
         let (address, asked) = stand_in(true, |stream| stream.write_all(json.as_bytes()).unwrap());
-        let status = ras::parse(&answer_of(address, soon()).unwrap()).unwrap();
+        let status = ras::parse(&answer_of(address, soon()).unwrap(), soon()).unwrap();
         assert!(super::said(&status).ends_with("have launched the same operations"));
         asked.join().unwrap();
     }

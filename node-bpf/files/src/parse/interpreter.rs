@@ -1,11 +1,11 @@
-//! CPython's symbols in a file.
+//! CPython's symbols in a file, and where its unwind tables are.
 
 use object::elf::{self, FileHeader64};
 use object::read::elf::{Sym, SymbolTable};
 use object::{Endianness, Object as _, ObjectSection};
 
 use super::sections::Object;
-use crate::question::Interpreter;
+use crate::question::{Interpreter, Table};
 
 const NAMES: [&[u8]; 3] = [b"_PyRuntime", b"Py_Version", b"PyCode_Type"];
 
@@ -21,7 +21,22 @@ pub(super) fn read(object: &Object<'_>, deep: bool) -> Interpreter {
         }
     }
     let [runtime, version, code_type] = found;
-    Interpreter { runtime: runtime.or(section), version, code_type, segments: object.segments.clone() }
+    Interpreter {
+        runtime: runtime.or(section),
+        version,
+        code_type,
+        frames: table(object, ".eh_frame"),
+        frame_index: table(object, ".eh_frame_hdr"),
+        segments: object.segments.clone(),
+    }
+}
+
+/// Where a section is in the file; none where it takes nothing there, as in files of debug
+/// information.
+fn table(object: &Object<'_>, name: &str) -> Option<Table> {
+    let section = object.file.section_by_name(name)?;
+    let (file_offset, bytes) = section.file_range().filter(|(_, bytes)| *bytes > 0)?;
+    Some(Table { address: section.address(), file_offset, bytes })
 }
 
 fn exported(object: &Object<'_>) -> [Option<u64>; 3] {
@@ -38,10 +53,10 @@ fn exported(object: &Object<'_>) -> [Option<u64>; 3] {
     })
 }
 
-type Table<'d> = SymbolTable<'d, FileHeader64<Endianness>, &'d [u8]>;
+type Symbols<'d> = SymbolTable<'d, FileHeader64<Endianness>, &'d [u8]>;
 
 /// An extension module names the interpreter's symbols as undefined ones.
-fn all(object: &Object<'_>, table: &Table<'_>) -> [Option<u64>; 3] {
+fn all(object: &Object<'_>, table: &Symbols<'_>) -> [Option<u64>; 3] {
     let endian = object.file.endian();
     let mut found = [None; 3];
     for symbol in table.iter().filter(|symbol| symbol.st_shndx(endian) != elf::SHN_UNDEF) {

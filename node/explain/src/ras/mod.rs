@@ -11,6 +11,7 @@ mod json;
 mod text;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use thiserror::Error;
 
@@ -33,6 +34,9 @@ pub enum RasError {
     /// It is not of the published form.
     #[error("not an answer of NCCL's RAS: {0}")]
     Form(String),
+    /// Reading it took too long.
+    #[error("the answer takes too long to read")]
+    Late,
     /// It ends before the end.
     #[error("the answer ends early")]
     Cut,
@@ -86,16 +90,16 @@ pub struct Absent {
     pub has_left: bool,
 }
 
-/// Reads an answer to `VERBOSE STATUS`, in either form.
+/// Reads an answer to `VERBOSE STATUS`, in either form, until a time.
 ///
 /// # Errors
 /// [`RasError`].
-pub fn parse(answer: &[u8]) -> Result<Status, RasError> {
+pub fn parse(answer: &[u8], deadline: Instant) -> Result<Status, RasError> {
     if answer.len() > MOST_BYTES {
         return Err(RasError::TooLong);
     }
     let text = std::str::from_utf8(answer).map_err(|_| RasError::Form("it is not text".to_owned()))?;
-    let status = if text.trim_start().starts_with('{') { json::parse(text)? } else { text::parse(text)? };
+    let status = if text.trim_start().starts_with('{') { json::parse(text)? } else { text::parse(text, deadline)? };
     if status.communicators.len() > MOST_COMMUNICATORS {
         return Err(RasError::TooLong);
     }

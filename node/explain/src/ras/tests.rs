@@ -1,6 +1,12 @@
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::*;
+
+fn parse(answer: &[u8]) -> Result<Status, RasError> {
+    super::parse(answer, Instant::now() + Duration::from_secs(3_600))
+}
 
 /// As NCCL 2.27 and 2.28 print it: one rank behind in one function, one that does not answer.
 const TEXT: &str = "NCCL version 2.28.3 compiled with CUDA 12.9
@@ -136,6 +142,29 @@ fn what_a_hostile_process_says_is_refused_or_has_no_effect() {
         (0..99).map(|at| format!("#0-{at} ({at:x}) INCOMPLETE\n  Missing communicator data from 2 ranks\n")).collect();
     let said = parse(format!("NCCL version 2.28.3\n{many}Warnings\n").as_bytes()).unwrap().sentences();
     assert!(said.len() == 16 && said[15] == "and 84 more differences", "{said:?}");
+}
+
+/// With a look through all communicators for each heading this is ten thousand million steps, and
+/// it does not end while anybody waits.
+#[test]
+fn headings_that_repeat_cost_no_more_than_their_length() {
+    const KNOWN: usize = 16_384;
+    const HEADINGS: usize = 600_000;
+    let mut answer = "NCCL version 2.28.3\n".to_owned();
+    for at in 0..HEADINGS {
+        answer += &format!("#0-0 ({:x}) MISMATCH\n", at % KNOWN);
+    }
+    answer += "#0-0 (7) INCOMPLETE\n  Rank 5 -- GPU 1\nWarnings\n";
+    assert!(answer.len() < MOST_BYTES, "{}", answer.len());
+    let status = parse(answer.as_bytes()).unwrap();
+    let order = status.communicators.iter().map(|of| of.hash);
+    assert!(order.eq(0..KNOWN as u64), "each stays where it was named first: nothing is moved");
+    let absent: Vec<usize> = status.communicators.iter().map(|of| of.absent.len()).collect();
+    assert!((absent[7], absent.iter().sum::<usize>()) == (1, 1), "what follows a heading is that communicator's");
+    let one_more = answer.replace("Warnings", "#0-0 (ffffff) MISMATCH\nWarnings");
+    assert_eq!(parse(one_more.as_bytes()), Err(RasError::TooLong));
+    let past = Instant::now().checked_sub(Duration::from_millis(1)).unwrap();
+    assert_eq!(super::parse(answer.as_bytes(), past), Err(RasError::Late));
 }
 
 proptest! {

@@ -1,6 +1,9 @@
 //! The answer as text: a summary, and sections of what is wrong with a communicator. Lines of a
 //! form that is not known here are passed over, so that a newer version's are no harm.
 
+use std::collections::HashMap;
+use std::time::Instant;
+
 use super::{Absent, Communicator, Launched, MOST_RANKS, RasError, Status, function, version};
 
 /// Linux's largest process number.
@@ -14,13 +17,29 @@ enum Under {
     Nothing,
     Processes,
     Dead,
-    /// Of the last communicator.
+    /// Of the communicator of the last heading.
     Absent,
     Counts,
     Other,
 }
 
-pub(super) fn parse(text: &str) -> Result<Status, RasError> {
+/// Lines between two looks at the time.
+const LINES_A_LOOK: usize = 1_024;
+
+/// Which of the communicators a hash is of, and which the last heading names.
+#[derive(Debug, Default)]
+struct Places {
+    by_hash: HashMap<u64, usize>,
+    last: Option<usize>,
+}
+
+impl Places {
+    fn last<'s>(&self, status: &'s mut Status) -> Option<&'s mut Communicator> {
+        status.communicators.get_mut(self.last?)
+    }
+}
+
+pub(super) fn parse(text: &str, deadline: Instant) -> Result<Status, RasError> {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
     let Some(rest) = first.strip_prefix("NCCL version ") else {
@@ -28,11 +47,15 @@ pub(super) fn parse(text: &str) -> Result<Status, RasError> {
     };
     let mut status = Status { version: version(rest), ..Status::default() };
     let (mut under, mut func, mut listed, mut complete) = (Under::Nothing, None::<String>, 0, false);
-    for line in lines {
+    let mut places = Places::default();
+    for (at, line) in lines.enumerate() {
+        if at % LINES_A_LOOK == 0 && Instant::now() > deadline {
+            return Err(RasError::Late);
+        }
         if !line.starts_with(' ') {
             // the last heading; what follows it is part of it
             complete |= line.trim_end() == "Warnings";
-            under = heading(line, &mut status)?;
+            under = heading(line, &mut status, &mut places)?;
             func = None;
             continue;
         }
@@ -52,7 +75,7 @@ pub(super) fn parse(text: &str) -> Result<Status, RasError> {
             }
             Under::Dead if line.contains(" considered dead") => status.dead_processes = leading(line).unwrap_or(0),
             Under::Absent => {
-                let Some(last) = status.communicators.last_mut() else { continue };
+                let Some(last) = places.last(&mut status) else { continue };
                 if let Some(ranks) = number(line, "Missing communicator data from ") {
                     last.absent_ranks = ranks;
                 } else if let Some(rank) = number(line, "Rank ")
@@ -64,7 +87,7 @@ pub(super) fn parse(text: &str) -> Result<Status, RasError> {
                 }
             }
             Under::Counts => {
-                let (Some(last), Some(func)) = (status.communicators.last_mut(), &func) else { continue };
+                let (Some(last), Some(func)) = (places.last(&mut status), &func) else { continue };
                 let groups = last.launched.entry(func.clone()).or_default();
                 listed += usize::from(count(line, groups, listed < MOST_LISTED));
             }
@@ -76,7 +99,7 @@ pub(super) fn parse(text: &str) -> Result<Status, RasError> {
 
 /// A line that begins at the left: of the whole job, or of a communicator, as
 /// `#0-0 (00b6c1aeba2b2fd7) MISMATCH`.
-fn heading(line: &str, status: &mut Status) -> Result<Under, RasError> {
+fn heading(line: &str, status: &mut Status, places: &mut Places) -> Result<Under, RasError> {
     let line = line.trim_end();
     match line {
         "INCOMPLETE" => return Ok(Under::Processes),
@@ -90,15 +113,16 @@ fn heading(line: &str, status: &mut Status) -> Result<Under, RasError> {
     let is_hash = hash.len() <= 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
     let hash = u64::from_str_radix(hash, 16).ok().filter(|_| is_hash);
     let hash = hash.ok_or_else(|| RasError::Form("a communicator's hash".to_owned()))?;
-    match status.communicators.iter().position(|known| known.hash == hash) {
-        // the sections of a communicator are its errors and, later, its warnings
-        Some(at) => {
-            let known = status.communicators.remove(at);
-            status.communicators.push(known);
+    // The sections of a communicator are its errors and, later, its warnings.
+    let next = status.communicators.len();
+    let at = *places.by_hash.entry(hash).or_insert(next);
+    if at == next {
+        if next >= super::MOST_COMMUNICATORS {
+            return Err(RasError::TooLong);
         }
-        None if status.communicators.len() >= super::MOST_COMMUNICATORS => return Err(RasError::TooLong),
-        None => status.communicators.push(Communicator { hash, ..Communicator::default() }),
+        status.communicators.push(Communicator { hash, ..Communicator::default() });
     }
+    places.last = Some(at);
     Ok(if kind == "INCOMPLETE" { Under::Absent } else { Under::Other })
 }
 

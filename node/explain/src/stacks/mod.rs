@@ -7,8 +7,8 @@
 //! - `python`: CPython 3.8 to 3.15 by the interpreter's own structures, with current lines;
 //!   `native`: other programs, by their unwind tables.
 //! - `own`: the interface for threads that walk their own frames.
-//! - `memory`, `process`, `modules`: the memory of a process, its files in `/proc`, the files that
-//!   it maps.
+//! - `memory`, `process`, `modules`, `tables`: the memory of a process, its files in `/proc`, the
+//!   files that it maps, their unwind tables.
 //!
 //! A sleeping thread does not change: the scheduler's counts prove it, and its stack is exact. A
 //! running one walks its Python frames itself, or has its native stack copied in its own context,
@@ -31,6 +31,7 @@ pub mod python;
 mod reader;
 mod render;
 mod sampler;
+mod tables;
 mod types;
 
 pub use answer::{StacksAnswer, Unread};

@@ -1,36 +1,33 @@
-//! The files that a process has mapped: the address of each, and the parts of an ELF file that
-//! stacks need.
+//! The files that a process has mapped: the address of each, and what is known of the ELF file.
 //!
 //! Files are opened as the process sees them, so programs in containers, in a `chroot` or started
 //! through the loader are found: by `/proc/PID/map_files` where the reader may, else by
-//! `/proc/PID/root`.
+//! `/proc/PID/root`. Only regular files are, and nothing of one is read in this process but the
+//! bytes of its unwind tables (`tables`).
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::files::{Answer, Outcome, Question, Refusal, Segment};
+use ::files::{Answer, FileId, MappedFile, Outcome, Question, Refusal, Regular, Segment, Table};
 use nix::errno::Errno;
-use object::elf::FileHeader64;
-use object::read::elf::{FileHeader, SectionHeader, SectionTable};
-use object::{LittleEndian, ReadCache, ReadRef};
-use procfs::process::{MMPermissions, MMapPath};
+use procfs::FromBufRead as _;
+use procfs::process::{MMPermissions, MMapPath, MemoryMaps};
 
 use super::process::{refused, user_of};
+use super::tables::UnwindTables;
 use super::types::StacksError;
 
-/// Larger sections are not read: nothing that is needed here is as large.
-const MAX_SECTION_BYTES: u64 = 128 << 20;
-/// Bytes of unwind tables that are kept for the next time.
-const MOST_KEPT_BYTES: u64 = 256 << 20;
+/// Longest list of mappings that is read: 65,530 mappings, as many as Linux lets a process have, of
+/// files with paths of the usual length.
+const MOST_MAPS_BYTES: u64 = 32 << 20;
 /// Most files whose facts are kept.
 const MAX_FILES: usize = 4096;
 
-const LE: LittleEndian = LittleEndian;
-
-/// A file on this host: device and inode.
+/// A file on this host, as mappings show it: device and inode. Not its content, which may change.
 pub(crate) type FileKey = (i32, i32, u64);
 
 /// One range of a process's address space.
@@ -52,12 +49,19 @@ pub(crate) struct Mapping {
 
 /// The mappings of a process, ascending.
 pub(crate) fn mappings(pid: u32) -> Result<Vec<Mapping>, StacksError> {
-    let refusal = |error: procfs::ProcError| match error {
-        procfs::ProcError::PermissionDenied(_) => refused(pid, Errno::EACCES),
+    let unread = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => refused(pid, Errno::EACCES),
         _ => StacksError::Ended { pid },
     };
-    let process = procfs::process::Process::new(i32::try_from(pid).map_err(|_| StacksError::Ended { pid })?);
-    let maps = process.and_then(|process| process.maps()).map_err(refusal)?;
+    let mut text = Vec::new();
+    let file = File::open(format!("/proc/{pid}/maps")).map_err(unread)?;
+    file.take(MOST_MAPS_BYTES + 1).read_to_end(&mut text).map_err(unread)?;
+    let not = |reason: String| StacksError::NotReadable { pid, reason };
+    if text.len() as u64 > MOST_MAPS_BYTES {
+        return Err(not(format!("its list of mappings has more than {} MiB: no program's has", MOST_MAPS_BYTES >> 20)));
+    }
+    let maps =
+        MemoryMaps::from_buf_read(text.as_slice()).map_err(|error| not(format!("its list of mappings: {error}")))?;
     Ok(maps
         .into_iter()
         .map(|map| {
@@ -79,13 +83,13 @@ pub(crate) fn mappings(pid: u32) -> Result<Vec<Mapping>, StacksError> {
         .collect())
 }
 
-/// Opens the file of a mapping.
-pub(crate) fn open(pid: u32, mapping: &Mapping) -> io::Result<File> {
-    let by_range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    match File::open(by_range) {
-        Err(_) if !mapping.path.ends_with(" (deleted)") => File::open(format!("/proc/{pid}/root{}", mapping.path)),
-        opened => opened,
-    }
+/// The file of a mapping, which is not open yet.
+fn found(pid: u32, mapping: &Mapping) -> io::Result<Regular> {
+    let (major, minor, inode) = mapping.file.ok_or(io::ErrorKind::NotFound)?;
+    let number = |number: i32| number.cast_unsigned();
+    let device = (number(major), number(minor));
+    let file = MappedFile { range: mapping.start..mapping.end, path: Path::new(&mapping.path), device, inode };
+    Regular::mapped(pid, &file)
 }
 
 /// How long one file is waited for.
@@ -97,7 +101,12 @@ const MOST_OF_A_FILE: Duration = Duration::from_secs(20);
 /// Why there is no answer; [`Refusal::Unreadable`] where the process or its file cannot be looked at
 /// now.
 pub(crate) fn ask(files: &::files::Files, pid: u32, mapping: &Mapping, question: Question) -> Outcome {
-    let file = open(pid, mapping).map_err(|error| Refusal::Unreadable(error.to_string()))?;
+    let file = found(pid, mapping).map_err(|error| Refusal::Unreadable(error.to_string()))?;
+    ask_of(files, pid, &file, question)
+}
+
+fn ask_of(files: &::files::Files, pid: u32, file: &Regular, question: Question) -> Outcome {
+    let file = file.open().map_err(|error| Refusal::Unreadable(error.to_string()))?;
     let user = user_of(pid).ok_or_else(|| Refusal::Unreadable("its process ends".to_owned()))?;
     files.answer(user, &file, question, Instant::now() + MOST_OF_A_FILE)
 }
@@ -112,6 +121,10 @@ pub(crate) struct ElfFacts {
     pub version: Option<u64>,
     /// Of `PyCode_Type`.
     pub code_type: Option<u64>,
+    /// Where its unwind tables are: `.eh_frame`, and `.eh_frame_hdr` where there is one.
+    tables: Option<(Table, Option<Table>)>,
+    /// Which content of the file this is of.
+    id: Option<FileId>,
     /// Why all of this is empty.
     pub refusal: Option<Refusal>,
 }
@@ -129,110 +142,62 @@ impl ElfFacts {
     }
 }
 
-/// The unwind tables of one file.
-#[derive(Debug)]
-pub(crate) struct UnwindSections {
-    /// `.eh_frame`.
-    pub frames: Arc<[u8]>,
-    /// Its address in the file's own terms.
-    pub frames_at: u64,
-    /// `.eh_frame_hdr`, where there is one.
-    pub index: Option<Arc<[u8]>>,
-    /// Its address in the file's own terms.
-    pub index_at: u64,
-}
-
-impl UnwindSections {
-    /// Of a file; `None` where it has none, or larger ones. An error where the file cannot be read.
-    fn of(file: File, room: u64) -> object::Result<Option<UnwindSections>> {
-        let data = ReadCache::new(file);
-        let header = FileHeader64::<LittleEndian>::parse(&data)?;
-        let sections = header.sections(LE, &data)?;
-        let Some((frames_at, frames)) = section(&sections, &data, b".eh_frame", room)? else { return Ok(None) };
-        let index = section(&sections, &data, b".eh_frame_hdr", room)?;
-        let (index_at, index) = index.map_or((0, None), |(at, bytes)| (at, Some(bytes)));
-        Ok(Some(UnwindSections { frames, frames_at, index, index_at }))
-    }
-
-    fn bytes(&self) -> u64 {
-        (self.frames.len() + self.index.as_ref().map_or(0, |index| index.len())) as u64
-    }
-}
-
-fn section<'a, R: ReadRef<'a>>(
-    sections: &SectionTable<'a, FileHeader64<LittleEndian>, R>,
-    data: R,
-    name: &[u8],
-    room: u64,
-) -> object::Result<Option<(u64, Arc<[u8]>)>> {
-    let found = sections.section_by_name(LE, name).map(|(_, section)| section);
-    let Some(section) = found.filter(|section| section.sh_size(LE) <= MAX_SECTION_BYTES.min(room)) else {
-        return Ok(None);
-    };
-    Ok(Some((section.sh_addr(LE), section.data(LE, data)?.into())))
-}
-
-/// Facts of ELF files, kept by file: many processes of a host map the same ones.
+/// Facts of ELF files, kept by file and content: many processes of a host map the same ones.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     /// Whom files are asked through.
     pub(super) reading: ::files::Files,
-    facts: HashMap<FileKey, Arc<ElfFacts>>,
-    unwind: HashMap<FileKey, Option<Arc<UnwindSections>>>,
+    facts: HashMap<FileId, Arc<ElfFacts>>,
 }
 
 impl Files {
     /// The facts of a mapping's file. They are empty where it is no ELF file, and as long as it
     /// cannot be read.
     pub(crate) fn facts(&mut self, pid: u32, mapping: &Mapping) -> Arc<ElfFacts> {
-        let Some(key) = mapping.file else { return Arc::default() };
-        if let Some(facts) = self.facts.get(&key) {
+        if mapping.file.is_none() {
+            return Arc::default();
+        }
+        let without = |refusal| Arc::new(ElfFacts { refusal: Some(refusal), ..ElfFacts::default() });
+        let file = match found(pid, mapping) {
+            Ok(file) => file,
+            Err(error) => return without(Refusal::Unreadable(error.to_string())),
+        };
+        if let Some(facts) = self.facts.get(&file.id()) {
             return facts.clone();
         }
         if self.facts.len() >= MAX_FILES {
             self.facts.clear();
         }
         let question = Question::Interpreter { deep: mapping.path.contains("python") };
-        let outcome = ask(&self.reading, pid, mapping, question);
-        let facts = Arc::new(match outcome.as_deref() {
-            Ok(Answer::Interpreter(found)) => ElfFacts {
+        let outcome = ask_of(&self.reading, pid, &file, question);
+        let facts = match outcome.as_deref() {
+            Ok(Answer::Interpreter(found)) => Arc::new(ElfFacts {
                 loads: found.segments.clone(),
                 runtime: found.runtime,
                 version: found.version,
                 code_type: found.code_type,
+                tables: found.frames.map(|frames| (frames, found.frame_index)),
+                id: Some(file.id()),
                 refusal: None,
-            },
-            Ok(_) => ElfFacts::default(),
-            Err(refusal) => ElfFacts { refusal: Some(refusal.clone()), ..ElfFacts::default() },
-        });
+            }),
+            Ok(_) => Arc::default(),
+            Err(refusal) => without(refusal.clone()),
+        };
         // A disk that is slow now may answer the next time.
         if facts.refusal.as_ref().is_none_or(Refusal::is_final) {
-            self.facts.insert(key, facts.clone());
+            self.facts.insert(file.id(), facts.clone());
         }
         facts
     }
+}
 
-    /// The unwind tables of a mapping's file.
-    /// They are taken from the `room` that there is; none where it is too small.
-    pub(crate) fn unwind_sections(
-        &mut self,
-        pid: u32,
-        mapping: &Mapping,
-        room: &mut u64,
-    ) -> Option<Arc<UnwindSections>> {
-        let key = mapping.file?;
-        if let Some(known) = self.unwind.get(&key) {
-            let bytes = known.as_ref().map_or(0, |known| known.bytes());
-            *room = room.checked_sub(bytes)?;
-            return known.clone();
-        }
-        let kept: u64 = self.unwind.values().flatten().map(|known| known.bytes()).sum();
-        if self.unwind.len() >= MAX_FILES || kept > MOST_KEPT_BYTES {
-            self.unwind.clear();
-        }
-        let sections = UnwindSections::of(open(pid, mapping).ok()?, *room).ok()?.map(Arc::new);
-        *room = room.saturating_sub(sections.as_ref().map_or(0, |sections| sections.bytes()));
-        self.unwind.insert(key, sections.clone());
-        sections
+/// The unwind tables of a mapping's file with these facts; none where it has none. The error says
+/// why they are not read.
+pub(crate) fn unwind_tables(pid: u32, mapping: &Mapping, facts: &ElfFacts) -> Result<Option<UnwindTables>, String> {
+    let Some(((frames, index), id)) = facts.tables.zip(facts.id) else { return Ok(None) };
+    let file = found(pid, mapping).map_err(|error| format!("it cannot be read now: {error}"))?;
+    if file.id() != id {
+        return Err(Refusal::Changed.to_string());
     }
+    UnwindTables::of(&file, frames, index, || user_of(pid)).map(Some)
 }

@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::time::{ClockId, clock_gettime};
 
 use super::types::{StacksError, ThreadState};
 
@@ -214,6 +216,16 @@ fn missing_right(pid: u32) -> String {
 fn same_user(pid: u32) -> bool {
     let own = user_of(std::process::id());
     own.is_some() && own == user_of(pid)
+}
+
+/// CPU time for the stacks of one process, once; those of most take some milliseconds.
+pub(crate) const MOST_CPU: Duration = Duration::from_secs(2);
+/// Note of a thread whose turn did not come within that.
+pub(crate) const NO_TIME: &str = "not read: its process's other threads took all the time";
+
+/// CPU time of the calling thread.
+pub(crate) fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
 /// The user that a process runs as.

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
 use record::ThreadWalk;
 use serde::{Deserialize, Serialize};
 
 use super::own::OwnWalks;
+use super::process::cpu_time;
 use super::reader::StackReader;
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust};
 
@@ -73,7 +73,7 @@ pub struct ThreadProfile {
     pub torn: u32,
     /// Different stacks, the most frequent first.
     pub stacks: Vec<CountedStack>,
-    /// Samples with stacks beyond [`Limits::stacks`] different ones.
+    /// Samples with stacks beyond [`Limits::stacks`] different ones, or beyond 16 MiB of the process.
     pub other_stacks: u32,
     /// Why nothing was read in some samples.
     pub note: Option<String>,
@@ -124,7 +124,8 @@ impl Sampler {
         let patience = (plan.every / 2).min(MOST_PATIENCE);
         let mut not_asked = None;
         let limits = *self.reader.limits();
-        let mut profiles: Vec<Counting> = pids.iter().map(|pid| Counting::new(*pid, plan.samples)).collect();
+        let room = (MOST_BYTES / pids.len().max(1)).min(MOST_BYTES_OF_PROCESS);
+        let mut profiles: Vec<Counting> = pids.iter().map(|pid| Counting::new(*pid, plan.samples, room)).collect();
         let start = (Instant::now(), cpu_time());
         for round in 0..plan.samples {
             let due = start.0 + plan.every * round + shifted(plan.every, round);
@@ -142,8 +143,17 @@ impl Sampler {
                 }
                 break;
             }
+            // Each process is sampled once, if the others leave it time; one that costs many times
+            // its part is not sampled again.
+            let most = if round == 0 { plan.cpu_budget * FIRST_ROUND } else { plan.cpu_budget };
+            let part = plan.cpu_budget / u32::try_from(pids.len()).unwrap_or(u32::MAX).max(1) * MOST_PARTS;
             for counting in profiles.iter_mut().filter(|counting| counting.profile.short_because.is_none()) {
-                counting.sample(&mut self.reader, &mut own, &limits);
+                let own_part_used = round > 0 && u128::from(counting.profile.cpu_ns) >= part.as_nanos();
+                if own_part_used || cpu_time().saturating_sub(start.1) >= most {
+                    counting.profile.short_because = Some(ShortReason::CpuBudget);
+                } else {
+                    counting.sample(&mut self.reader, &mut own, &limits);
+                }
             }
             let walks = own.as_mut().map(|own| own.take(patience)).unwrap_or_default();
             for counting in profiles.iter_mut().filter(|counting| counting.profile.short_because.is_none()) {
@@ -165,21 +175,37 @@ fn shifted(every: Duration, round: u32) -> Duration {
     (every / 2).mul_f64((f64::from(round) * 0.618_033_988_749_895).fract())
 }
 
+/// The first round may take so many times the budget: what is read the first time is kept.
+const FIRST_ROUND: u32 = 4;
+/// A process may take so many times its part of the budget.
+const MOST_PARTS: u32 = 4;
 /// Longest wait for asked threads to get a CPU.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
 
-/// CPU time of the calling thread.
-fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
-}
+/// Bytes of different stacks that are kept of all processes, and of one: names are another user's,
+/// and each of 256 threads may have others in each sample.
+const MOST_BYTES: usize = 256 << 20;
+const MOST_BYTES_OF_PROCESS: usize = 16 << 20;
 
 struct Counting {
     profile: ProcessProfile,
     threads: HashMap<u32, usize>,
+    /// Bytes of stacks that may still be kept.
+    room: usize,
+}
+
+/// Bytes that a stack takes.
+fn bytes_of(frames: &[Frame]) -> usize {
+    let names = frames.iter().map(|frame| match frame {
+        Frame::Python { function, file, .. } => function.len() + file.len(),
+        Frame::Native { function, module } => function.len() + module.len(),
+        Frame::ReturnProbe => 0,
+    });
+    size_of::<CountedStack>() + size_of_val(frames) + names.sum::<usize>()
 }
 
 impl Counting {
-    fn new(pid: u32, asked: u32) -> Counting {
+    fn new(pid: u32, asked: u32, room: usize) -> Counting {
         Counting {
             profile: ProcessProfile {
                 pid,
@@ -192,6 +218,7 @@ impl Counting {
                 threads_left_out: 0,
             },
             threads: HashMap::new(),
+            room,
         }
     }
 
@@ -283,12 +310,15 @@ impl Counting {
                 let first = thread.stacks[..at].partition_point(|other| other.count >= thread.stacks[at].count);
                 thread.stacks.swap(first, at);
             }
-            None if thread.stacks.len() < limits.stacks => thread.stacks.push(CountedStack {
-                frames: stack.frames,
-                count: 1,
-                inner_missing,
-                outer_missing: stack.outer_missing,
-            }),
+            None if thread.stacks.len() < limits.stacks && bytes_of(&stack.frames) <= self.room => {
+                self.room -= bytes_of(&stack.frames);
+                thread.stacks.push(CountedStack {
+                    frames: stack.frames,
+                    count: 1,
+                    inner_missing,
+                    outer_missing: stack.outer_missing,
+                });
+            }
             None => thread.other_stacks += 1,
         }
         Some(())
@@ -296,119 +326,4 @@ impl Counting {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stack(tid: u32, line: u32, trust: Trust) -> ThreadStack {
-        let frame = Frame::Python { function: "f".into(), file: "a.py".into(), line: Some(line) };
-        ThreadStack {
-            tid,
-            name: "t".into(),
-            state: ThreadState::Running,
-            wait_channel: None,
-            trust,
-            frames: vec![frame],
-            outer_missing: false,
-            note: None,
-        }
-    }
-
-    #[test]
-    fn equal_stacks_are_counted_torn_ones_apart_and_the_rest_is_named() {
-        let limits = Limits { stacks: 3, threads: 2, ..Limits::default() };
-        let mut counting = Counting::new(7, 20);
-        for (line, trust) in [(1, Trust::Proven), (2, Trust::Proven), (2, Trust::AgreedTwice), (2, Trust::Torn)] {
-            counting.count(stack(7, line, trust), &limits);
-        }
-        for line in 10..15 {
-            counting.count(stack(7, line, Trust::Proven), &limits);
-        }
-        counting.count(stack(8, 1, Trust::Unread), &limits);
-        assert_eq!(counting.count(stack(9, 1, Trust::Proven), &limits), None);
-        let profile = counting.profile;
-        let [main, other] = &profile.threads[..] else { panic!("two threads: {profile:?}") };
-        assert_eq!((main.main, main.samples, main.torn, main.other_stacks), (true, 9, 1, 5));
-        let counts: Vec<_> = main.stacks.iter().map(|stack| (stack.count, stack.inner_missing)).collect();
-        assert_eq!(counts, [(2, false), (1, false), (1, true)]);
-        assert_eq!((other.samples, other.stacks.len()), (1, 0));
-    }
-
-    #[test]
-    fn rounds_fall_into_step_with_no_loop() {
-        let every = Duration::from_millis(50);
-        let shifts: Vec<f64> = (0..20).map(|round| shifted(every, round).as_secs_f64() * 1e3).collect();
-        assert!(shifts.iter().all(|ms| (0.0..25.0).contains(ms)), "{shifts:?}");
-        for part in 0..5 {
-            let within = |ms: &&f64| (**ms / 5.0) as usize == part;
-            assert!((3..=5).contains(&shifts.iter().filter(within).count()), "{shifts:?}");
-        }
-        assert!(std::iter::zip(0.., &shifts).map(|(i, ms)| f64::from(i) * 50.0 + ms).is_sorted());
-    }
-
-    #[test]
-    fn a_missing_process_and_a_cancelled_sampling_are_reported() {
-        let plan = Plan { samples: 3, every: Duration::ZERO, cpu_budget: Duration::from_secs(1) };
-        let profiles = Sampler::new(Limits::default()).profile(&[u32::MAX], &plan, || false);
-        let ended = ShortReason::Failed(StacksError::Ended { pid: u32::MAX });
-        assert_eq!((profiles[0].samples, &profiles[0].short_because), (0, &Some(ended)));
-        let profiles = Sampler::new(Limits::default()).profile(&[std::process::id()], &plan, || true);
-        assert_eq!((profiles[0].samples, &profiles[0].short_because), (0, &Some(ShortReason::Cancelled)));
-    }
-
-    /// An implementation that cannot make threads walk.
-    #[derive(Debug, Default)]
-    struct Refuses {
-        asked: usize,
-        ended: usize,
-    }
-
-    impl OwnWalks for Refuses {
-        fn ask(&mut self, _: &record::WalkRequest) -> Result<(), String> {
-            self.asked += 1;
-            Err("not here".into())
-        }
-        fn ask_stack(&mut self, _: u32) -> Result<(), String> {
-            Err("not here".into())
-        }
-        fn take(&mut self, _: Duration) -> Vec<ThreadWalk> {
-            Vec::new()
-        }
-        fn end(&mut self) {
-            self.ended += 1;
-        }
-    }
-
-    #[test]
-    fn where_threads_cannot_be_asked_they_are_read_from_outside_and_that_is_reported() {
-        let spins = "import time\nend = time.time() + 60\nwhile time.time() < end: pass";
-        let spawned = std::process::Command::new("python3").args(["-c", spins]).spawn();
-        let Ok(mut child) = spawned else {
-            eprintln!("skipped: python3 is not installed");
-            return;
-        };
-        let plan = Plan { samples: 20, every: Duration::from_millis(5), cpu_budget: Duration::from_secs(5) };
-        let mut refuses = Refuses::default();
-        let until = Instant::now() + Duration::from_secs(60);
-        let (profile, why) = loop {
-            let sampled = Sampler::default().profile_with(&[child.id()], &plan, Some(&mut refuses), || false);
-            // Python may be only starting
-            if refuses.asked > 0 || Instant::now() > until {
-                break (sampled.0.into_iter().next(), sampled.1);
-            }
-        };
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let profile = profile.unwrap();
-        assert!(refuses.asked > 0 && refuses.ended > 0, "{profile:?}");
-        assert_eq!(why.as_deref(), Some("not here"));
-        assert!(profile.threads.first().is_some_and(|thread| thread.samples > 0), "{profile:?}");
-    }
-
-    #[test]
-    fn sampling_ends_with_its_budget() {
-        let plan = Plan { samples: 10_000, every: Duration::ZERO, cpu_budget: Duration::from_millis(5) };
-        let profile = &Sampler::new(Limits::default()).profile(&[std::process::id()], &plan, || false)[0];
-        assert_eq!(profile.short_because, Some(ShortReason::CpuBudget));
-        assert!(profile.samples >= 1 && profile.samples < 10_000);
-    }
-}
+mod tests;

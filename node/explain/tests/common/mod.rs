@@ -1,5 +1,5 @@
 //! Programs that run on the interpreters of this machine.
-#![allow(dead_code, missing_docs, clippy::unwrap_used)]
+#![allow(dead_code, unused_imports, missing_docs, clippy::unwrap_used)]
 
 mod pythons;
 

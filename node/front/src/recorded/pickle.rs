@@ -4,8 +4,9 @@
 //! The opcodes are those of Python's `pickletools` (protocols 0 to 5). A pickle may also name
 //! functions and have them called when it is loaded: such a one is refused, except for the builders
 //! of typed lists that PyTorch's own pickler names (`torch.jit._pickle.build_intlist` and its
-//! like), which stand for the list. Memory is bounded by the pickle's length: values that are
-//! shared in it are copied only as long as the result stays within a multiple of it.
+//! like), which stand for the list. Memory is bounded by the pickle's length, and at most by a
+//! number of values: those that are shared in it are copied only as long as the result stays within
+//! that.
 
 use std::collections::HashMap;
 
@@ -16,6 +17,10 @@ const DEEPEST: usize = 64;
 /// Most values in the result: this many for each byte of the pickle, and a fixed number more.
 const VALUES_A_BYTE: usize = 4;
 const VALUES: usize = 1 << 16;
+/// Most values that a pickle makes, names that it gives to them, and values in the result: an empty
+/// list takes one byte there and some 50 here. A dump of 20,000 calls with deep stacks has three
+/// million.
+const MOST_VALUES: usize = 1 << 23;
 
 /// Why a pickle cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +42,9 @@ pub(super) enum PickleError {
     /// Its parts do not fit each other.
     #[error("the pickle is damaged at byte {0}")]
     Damaged(usize),
+    /// It has more values than any dump.
+    #[error("the pickle has more than {MOST_VALUES} values: no dump of a flight recorder has as many")]
+    TooMany,
     /// It nests too deep, contains itself, or unfolds to too much.
     #[error("the pickle nests deeper than {DEEPEST}, contains itself, or is many times larger when unfolded")]
     Unfolds,
@@ -74,13 +82,16 @@ pub(super) fn is_pickle(bytes: &[u8]) -> bool {
 pub(super) fn read(bytes: &[u8]) -> Result<Value, PickleError> {
     let mut reader = Reader { bytes, at: 0, nodes: Vec::new(), stack: Vec::new(), memo: HashMap::new() };
     let root = reader.run()?;
-    let mut left = bytes.len().saturating_mul(VALUES_A_BYTE).saturating_add(VALUES);
+    let mut left = bytes.len().saturating_mul(VALUES_A_BYTE).saturating_add(VALUES).min(MOST_VALUES);
     reader.unfold(root, 0, &mut left)
 }
 
 impl Reader<'_> {
     fn run(&mut self) -> Result<usize, PickleError> {
         loop {
+            if self.nodes.len().max(self.stack.len()).max(self.memo.len()) > MOST_VALUES {
+                return Err(PickleError::TooMany);
+            }
             let at = self.at;
             let code = self.take(1)?[0];
             match code {

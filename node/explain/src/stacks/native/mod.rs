@@ -5,23 +5,27 @@
 //! outside without stopping it: a helper ([`OwnWalks`]) copies them, and the top of its stack, in
 //! the thread's own context.
 
+mod modules;
 mod symbols;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use files::Refusal;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as UnwindModule, Unwinder};
+use framehop::{FrameAddress, Unwinder};
 use nix::errno::Errno;
 use record::ThreadWalk;
 
+use self::modules::Module;
 use self::symbols::{KnownFunctions, functions, unnamed};
 use super::memory::{Memory, word_at};
-use super::modules::{Files, Mapping, UnwindSections, mappings};
+use super::modules::{Files, Mapping, mappings};
 use super::own::{Asked, OwnWalks};
-use super::process::{Schedule, blocked_registers, refused, thread_ids, thread_name, thread_state, wait_channel};
+use super::process::{
+    MOST_CPU, NO_TIME, Schedule, blocked_registers, cpu_time, refused, thread_ids, thread_name, thread_state,
+    wait_channel,
+};
+use super::tables::TableBytes;
 use super::types::{Frame, Limits, StacksError, ThreadStack, ThreadState, Trust, shorten};
 
 /// Bytes of a stack that are copied.
@@ -31,8 +35,6 @@ const STACK_BYTES: usize = 32 << 10;
 const MAPS_AGE: Duration = Duration::from_secs(2);
 /// Note of a thread that ran, where no helper copied its stack.
 const RUNNING: &str = "running: its native stack is not readable from outside";
-/// Bytes of unwind tables of one process: those of a framework's libraries have some 100 MiB.
-const MOST_UNWIND_BYTES: u64 = 512 << 20;
 /// A note's length.
 const NOTE_BYTES: usize = 300;
 /// The longest call instruction.
@@ -43,11 +45,13 @@ pub(crate) struct NativeReader {
     pid: u32,
     memory: Memory,
     reading: files::Files,
-    unwinder: UnwinderX86_64<Arc<[u8]>>,
+    unwinder: UnwinderX86_64<TableBytes>,
     cache: CacheX86_64,
     modules: Vec<Module>,
-    /// Code whose file is not known, and why.
-    refused: Vec<(Mapping, Refusal)>,
+    /// Code whose file is not known, or whose unwind tables are not read, and why.
+    refused: Vec<(Mapping, String)>,
+    /// Addresses whose unwind tables were looked over, and whether following them ends.
+    looked_over: HashMap<u64, bool>,
     probes: Option<(u64, u64)>,
     mapped_at: Instant,
     functions: KnownFunctions,
@@ -58,15 +62,6 @@ impl std::fmt::Debug for NativeReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NativeReader").field("pid", &self.pid).field("modules", &self.modules.len()).finish()
     }
-}
-
-/// A file whose code is mapped.
-#[derive(Debug)]
-struct Module {
-    mapping: Mapping,
-    end: u64,
-    bias: u64,
-    name: String,
 }
 
 /// The addresses of one thread's functions, innermost first.
@@ -90,6 +85,7 @@ impl NativeReader {
             cache: CacheX86_64::new(),
             modules: Vec::new(),
             refused: Vec::new(),
+            looked_over: HashMap::new(),
             probes: None,
             mapped_at: Instant::now(),
             functions: KnownFunctions::default(),
@@ -102,38 +98,6 @@ impl NativeReader {
     /// Whether the list of mapped files is so old that it should be read again.
     pub(crate) fn is_stale(&self) -> bool {
         self.mapped_at.elapsed() > MAPS_AGE
-    }
-
-    fn take_modules(&mut self, mappings: &[Mapping], files: &mut Files) {
-        self.unwinder = UnwinderX86_64::new();
-        self.modules.clear();
-        self.refused.clear();
-        self.functions = KnownFunctions::default();
-        self.mapped_at = Instant::now();
-        self.probes = mappings.iter().find(|mapping| mapping.path == "[uprobes]").map(|m| (m.start, m.end));
-        let mut room = MOST_UNWIND_BYTES;
-        for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some()) {
-            let facts = files.facts(self.pid, mapping);
-            let Some(bias) = facts.bias(mapping) else {
-                self.refused.extend(facts.refusal.clone().map(|refusal| (mapping.clone(), refusal)));
-                continue;
-            };
-            let name = mapping.path.rsplit('/').next().unwrap_or_default().to_owned();
-            if let Some(sections) = files.unwind_sections(self.pid, mapping, &mut room) {
-                let UnwindSections { frames, frames_at, index, index_at } = &*sections;
-                let sections = ExplicitModuleSectionInfo {
-                    base_svma: 0,
-                    eh_frame_svma: Some(*frames_at..*frames_at + frames.len() as u64),
-                    eh_frame: Some(frames.clone()),
-                    eh_frame_hdr_svma: index.as_ref().map(|index| *index_at..*index_at + index.len() as u64),
-                    eh_frame_hdr: index.clone(),
-                    ..ExplicitModuleSectionInfo::default()
-                };
-                self.unwinder.add_module(UnwindModule::new(name.clone(), mapping.start..mapping.end, bias, sections));
-            }
-            self.modules.push(Module { mapping: mapping.clone(), end: mapping.end, bias, name });
-        }
-        self.modules.sort_by_key(|module| module.mapping.start);
     }
 
     /// The stacks of all threads now, and how many threads were left out. Those of running threads
@@ -152,8 +116,13 @@ impl NativeReader {
         let tids = thread_ids(self.pid)?;
         let left_out = u32::try_from(tids.len().saturating_sub(limits.threads)).unwrap_or(u32::MAX);
         let mut read = Vec::new();
+        let began = cpu_time();
         for tid in tids.into_iter().take(limits.threads) {
-            read.extend(self.read_thread(tid, limits, own)?);
+            if cpu_time().saturating_sub(began) < MOST_CPU {
+                read.extend(self.read_thread(tid, limits, own)?);
+                continue;
+            }
+            read.push((self.without_time(tid, limits), Addresses::default()));
         }
         Ok((self.named(read, limits), left_out))
     }
@@ -162,7 +131,12 @@ impl NativeReader {
     /// no copy as they are now, since such a thread may have fallen asleep.
     pub(crate) fn answered(&mut self, limits: &Limits, walks: &[ThreadWalk]) -> Result<Vec<ThreadStack>, StacksError> {
         let mut read = Vec::new();
+        let began = cpu_time();
         for tid in std::mem::take(&mut self.asked.threads) {
+            if cpu_time().saturating_sub(began) >= MOST_CPU {
+                read.push((self.without_time(tid, limits), Addresses::default()));
+                continue;
+            }
             let copy = walks.iter().find(|walk| walk.tid == tid).and_then(|walk| walk.stack.as_ref());
             let Some(copy) = copy else {
                 read.extend(self.read_thread(tid, limits, &mut None)?);
@@ -179,7 +153,9 @@ impl NativeReader {
 
     fn named(&mut self, read: Vec<(ThreadStack, Addresses)>, limits: &Limits) -> Vec<ThreadStack> {
         self.name_all(read.iter().map(|(_, addresses)| addresses), limits);
-        read.into_iter().map(|(stack, addresses)| self.finish(stack, &addresses)).collect()
+        let stacks = read.into_iter().map(|(stack, addresses)| self.finish(stack, &addresses)).collect();
+        self.functions.keep_small();
+        stacks
     }
 
     fn unread(&self, tid: u32, state: ThreadState, limits: &Limits) -> ThreadStack {
@@ -193,6 +169,12 @@ impl NativeReader {
             outer_missing: false,
             note: None,
         }
+    }
+
+    /// A thread whose turn did not come in time.
+    fn without_time(&self, tid: u32, limits: &Limits) -> ThreadStack {
+        let state = thread_state(self.pid, tid).unwrap_or(ThreadState::Unknown);
+        ThreadStack { note: Some(NO_TIME.into()), ..self.unread(tid, state, limits) }
     }
 
     /// `None` for a thread that ended, and for one that was asked.
@@ -273,6 +255,10 @@ impl NativeReader {
                 return found;
             }
             found.addresses.push(at.address_for_lookup());
+            if !self.may_follow(at.address_for_lookup()) {
+                (found.outer_missing, found.unknown) = (true, Some(at.address_for_lookup()));
+                return found;
+            }
             match self.unwinder.unwind_frame(at, &mut registers, &mut self.cache, &mut read_stack) {
                 Ok(Some(address)) => match FrameAddress::from_return_address(address) {
                     Some(next) => at = next,
@@ -297,15 +283,6 @@ impl NativeReader {
             found.addresses.truncate(calls + 1);
             (found.outer_missing, found.return_probe, found.unknown) = (true, false, None);
         }
-    }
-
-    fn module_index(&self, address: u64) -> Option<usize> {
-        let at = self.modules.partition_point(|module| module.mapping.start <= address).checked_sub(1)?;
-        (address < self.modules[at].end).then_some(at)
-    }
-
-    fn module(&self, address: u64) -> Option<&Module> {
-        self.modules.get(self.module_index(address)?)
     }
 
     /// Finds the names of all addresses that have none yet: in functions that were found before,
@@ -341,7 +318,7 @@ impl NativeReader {
             let function = named.unwrap_or_else(|| unnamed(address.wrapping_sub(module.bias)));
             Some(Frame::Native { function, module: module.name.clone() })
         }));
-        let is_in = |at: u64| move |(mapping, _): &&(Mapping, Refusal)| (mapping.start..mapping.end).contains(&at);
+        let is_in = |at: u64| move |(mapping, _): &&(Mapping, String)| (mapping.start..mapping.end).contains(&at);
         if let Some((mapping, refusal)) = found.unknown.and_then(|at| self.refused.iter().find(is_in(at)))
             && stack.note.is_none()
         {

@@ -52,9 +52,9 @@ impl KnownFunctions {
         }
     }
 
-    /// Forgets all where they are too many.
+    /// Forgets all where they are too many: names are another user's.
     pub(crate) fn keep_small(&mut self) {
-        const MOST: usize = 65_536;
+        const MOST: usize = 16_384;
         if self.0.len() > MOST {
             self.0.clear();
         }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::errno::Errno;
 
@@ -16,6 +17,13 @@ use super::lines::line_at;
 const MAX_CODES: usize = 16_384;
 /// A longer line table is not read: CPython's own largest modules have some 100 KB.
 const MAX_LINES_BYTES: u64 = 1 << 20;
+/// Bytes of code objects kept of one process, and read for one stack: a program can make code
+/// objects that lie one in another, each with a line table of its own.
+const MOST_BYTES: usize = 8 << 20;
+/// Bytes of code objects kept of all processes.
+const MOST_BYTES_OF_ALL: usize = 128 << 20;
+/// What a map takes for a code object beside its parts.
+const ENTRY_BYTES: usize = 256;
 /// Strings are read up to here, then cut; a longer one is taken for torn memory.
 const MAX_STRING_CHARACTERS: u64 = 64 << 10;
 /// Per-thread copies of bytecode that a free-threaded interpreter may have.
@@ -29,7 +37,8 @@ pub(crate) struct Code {
     /// File name.
     pub file: String,
     first_line: i32,
-    lines: Vec<u8>,
+    /// Several code objects may have the same.
+    lines: Arc<[u8]>,
 }
 
 impl Code {
@@ -52,7 +61,39 @@ struct Signature {
 #[derive(Debug, Default)]
 pub(crate) struct Codes {
     known: HashMap<u64, (Signature, Arc<Code>)>,
+    /// Their line tables, by address.
+    tables: HashMap<u64, Arc<[u8]>>,
+    /// Bytes of both.
+    kept: Kept,
+    /// Bytes of line tables that were read for the stack that is looked up.
+    read: usize,
 }
+
+/// Bytes that are kept of one process, counted among those of all.
+#[derive(Debug, Default)]
+struct Kept(usize);
+
+impl Kept {
+    /// Counts more bytes; false where they are too many.
+    fn add(&mut self, bytes: usize) -> bool {
+        if self.0 + bytes > MOST_BYTES || OF_ALL.fetch_add(bytes, Ordering::Relaxed) + bytes > MOST_BYTES_OF_ALL {
+            if self.0 + bytes <= MOST_BYTES {
+                OF_ALL.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            return false;
+        }
+        self.0 += bytes;
+        true
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        OF_ALL.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+static OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 /// A code object as it was found in a sample.
 #[derive(Debug, Clone)]
@@ -82,6 +123,7 @@ impl Codes {
     ) -> Result<HashMap<u64, Found>, Errno> {
         let layout = &interpreter.layout;
         let head_bytes = Self::head_bytes(layout);
+        self.read = 0;
         let mut found = HashMap::new();
         let mut rest = addresses;
         while !rest.is_empty() {
@@ -123,26 +165,79 @@ impl Codes {
         {
             return Ok(Some(Found { code: code.clone(), tlbc }));
         }
-        let Some(code) = load(memory, layout, signature, name_bytes)? else { return Ok(None) };
-        if self.known.len() >= MAX_CODES {
-            self.known.clear();
-        }
+        let Some(code) = self.load(memory, layout, signature, name_bytes)? else { return Ok(None) };
         let code = Arc::new(code);
-        self.known.insert(address, (signature, code.clone()));
+        self.keep(address, signature, code.clone());
         Ok(Some(Found { code, tlbc }))
     }
-}
 
-fn load(memory: &Memory, layout: &Layout, signature: Signature, name_bytes: usize) -> Result<Option<Code>, Errno> {
-    let Some(function) = text(memory, layout, signature.name)? else { return Ok(None) };
-    let Some(file) = text(memory, layout, signature.file)? else { return Ok(None) };
-    let Some(lines) = line_table(memory, layout, signature.lines)? else { return Ok(None) };
-    Ok(Some(Code {
-        function: shorten(&function, name_bytes, false),
-        file: shorten(&file, name_bytes, true),
-        first_line: signature.first_line,
-        lines,
-    }))
+    /// Keeps a code object; where there are too many, or they are too large, without those before.
+    fn keep(&mut self, address: u64, signature: Signature, code: Arc<Code>) {
+        let own = ENTRY_BYTES + code.function.len() + code.file.len();
+        let is_kept = self.tables.get(&signature.lines).is_some_and(|kept| Arc::ptr_eq(kept, &code.lines));
+        let bytes = own + if is_kept { 0 } else { code.lines.len() };
+        if self.known.len() >= MAX_CODES || !self.kept.add(bytes) {
+            self.known.clear();
+            self.tables.clear();
+            self.kept = Kept::default();
+            if !self.kept.add(own + code.lines.len()) {
+                return; // those of other processes take all
+            }
+        }
+        self.tables.insert(signature.lines, code.lines.clone());
+        self.known.insert(address, (signature, code));
+    }
+
+    /// Bytes that are kept.
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        let tables: usize = self.tables.values().map(|table| table.len()).sum();
+        assert!(tables <= self.kept.0, "{tables} of {}", self.kept.0);
+        self.kept.0
+    }
+
+    fn load(
+        &mut self,
+        memory: &Memory,
+        layout: &Layout,
+        signature: Signature,
+        name_bytes: usize,
+    ) -> Result<Option<Code>, Errno> {
+        let Some(function) = text(memory, layout, signature.name)? else { return Ok(None) };
+        let Some(file) = text(memory, layout, signature.file)? else { return Ok(None) };
+        let Some(lines) = self.line_table(memory, layout, signature.lines)? else { return Ok(None) };
+        Ok(Some(Code {
+            function: shorten(&function, name_bytes, false),
+            file: shorten(&file, name_bytes, true),
+            first_line: signature.first_line,
+            lines,
+        }))
+    }
+
+    /// A line table; one that is kept where it is the same. Beyond what is read for one stack it is
+    /// empty: its functions are shown without a line.
+    fn line_table(&mut self, memory: &Memory, layout: &Layout, address: u64) -> Result<Option<Arc<[u8]>>, Errno> {
+        let Some(length) = some_mapped(memory.word(address.wrapping_add(layout.bytes_length)))? else {
+            return Ok(None);
+        };
+        if length > MAX_LINES_BYTES {
+            return Ok(None);
+        }
+        let length = usize::try_from(length).unwrap_or(0);
+        if self.read + length > MOST_BYTES {
+            return Ok(Some(Arc::default()));
+        }
+        let Some(table) = some_mapped(memory.read(address.wrapping_add(layout.bytes_data), length))? else {
+            return Ok(None);
+        };
+        if let Some(known) = self.tables.get(&address)
+            && **known == *table
+        {
+            return Ok(Some(known.clone()));
+        }
+        self.read += length;
+        Ok(Some(table.into()))
+    }
 }
 
 /// `None` where the address has no such object: the read was torn.
@@ -152,15 +247,6 @@ fn some_mapped<T>(read: Result<T, Errno>) -> Result<Option<T>, Errno> {
         Err(Errno::EFAULT) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn line_table(memory: &Memory, layout: &Layout, address: u64) -> Result<Option<Vec<u8>>, Errno> {
-    let Some(length) = some_mapped(memory.word(address.wrapping_add(layout.bytes_length)))? else { return Ok(None) };
-    if length > MAX_LINES_BYTES {
-        return Ok(None);
-    }
-    let length = usize::try_from(length).unwrap_or(0);
-    some_mapped(memory.read(address.wrapping_add(layout.bytes_data), length))
 }
 
 /// A string object. CPython keeps one, two or four bytes a character behind a head of one of two

@@ -141,4 +141,41 @@ mod tests {
         put(FRAMES[1] + layout.frame_previous, FRAMES[0]);
         assert!(!read_image(&circle).is_empty());
     }
+
+    #[test]
+    fn code_objects_with_one_large_line_table_take_a_bounded_amount() {
+        const TABLE: usize = 1 << 20;
+        const MOST: usize = 8 << 20;
+        let layout = Layout::known(version(11)).unwrap();
+        let mut memory = image(&layout, &[]);
+        memory.resize(2 * TABLE, 0);
+        let address = memory.as_ptr() as u64;
+        let mut put = |at: u64, value: u64| memory[at as usize..at as usize + 8].copy_from_slice(&value.to_le_bytes());
+        // code objects of which each has the same table, then one that begins a little later in it
+        let (codes, tables) = (0x1_0000, 0x8_0000);
+        let code = |n: u64| codes + n * 256;
+        for n in 0..1000 {
+            put(code(n) + layout.code_file, address + NAME);
+            put(code(n) + layout.code_name, address + NAME);
+            put(code(n) + layout.code_lines, address + tables + if n < 500 { 0 } else { n * 64 });
+            put(tables + n * 64 + layout.bytes_length, TABLE as u64 - 0x1_0000);
+        }
+        let interpreter = Interpreter { runtime: address, code_type: None, layout };
+        let mut known = super::super::code::Codes::default();
+        let mut look_up = |from: u64, to: u64| {
+            let addresses: Vec<u64> = (from..to).map(|n| address + code(n)).collect();
+            let own = crate::stacks::memory::Memory::of(std::process::id());
+            let found = known.look_up(&own, &interpreter, &addresses, 256).unwrap();
+            let named = found.values().filter(|found| found.code.function == "f").count();
+            (named, known.kept_bytes())
+        };
+        let (named, kept) = look_up(0, 500);
+        assert_eq!(named, 500);
+        assert!(kept < TABLE + 500 * 600, "the same table is kept once: {kept}");
+        for from in [500, 600, 700, 800, 900] {
+            let (named, kept) = look_up(from, from + 100);
+            assert_eq!(named, 100, "all have their names");
+            assert!(kept <= MOST, "{kept}");
+        }
+    }
 }

@@ -22,7 +22,7 @@ use self::layout::Instruction;
 use self::walk::{RawFrame, Walk, agreement, of_own, to_walk, walk};
 use super::memory::{Memory, int_at, word_at};
 use super::own::{Asked, OwnWalks};
-use super::process::{Schedule, ThreadIds, thread_name, thread_state, wait_channel};
+use super::process::{MOST_CPU, NO_TIME, Schedule, ThreadIds, cpu_time, thread_name, thread_state, wait_channel};
 use super::types::{Frame, Limits, ThreadStack, ThreadState, Trust, shorten};
 
 /// Most interpreters of one process (subinterpreters included) that are read.
@@ -92,7 +92,12 @@ impl PythonReader {
         self.hints.retain(|address, _| known.contains(address));
         self.names.retain(|tid, _| threads.iter().any(|thread| thread.tid == Some(*tid)));
         let mut stacks = Vec::with_capacity(threads.len());
+        let began = cpu_time();
         for thread in threads {
+            if cpu_time().saturating_sub(began) > MOST_CPU {
+                stacks.push(self.unread(thread, limits));
+                continue;
+            }
             match self.read_thread(thread, limits, own) {
                 Ok(Some(stack)) => stacks.push(stack),
                 // The thread ended, and its thread state with it; or it was asked.
@@ -101,6 +106,20 @@ impl PythonReader {
             }
         }
         Ok((stacks, left_out))
+    }
+
+    /// A thread whose turn did not come in time.
+    fn unread(&mut self, thread: Thread, limits: &Limits) -> ThreadStack {
+        ThreadStack {
+            tid: thread.tid.unwrap_or(0),
+            name: thread.tid.map_or_else(String::new, |tid| self.name(tid, limits)),
+            state: thread.tid.and_then(|tid| thread_state(self.pid, tid)).unwrap_or(ThreadState::Unknown),
+            wait_channel: None,
+            trust: Trust::Unread,
+            frames: Vec::new(),
+            outer_missing: false,
+            note: Some(NO_TIME.into()),
+        }
     }
 
     /// Asks a running thread; false where it is to be read from outside.
@@ -113,7 +132,12 @@ impl PythonReader {
     /// from outside: a thread that fell asleep meanwhile, or got no CPU, does not change.
     pub(crate) fn answered(&mut self, limits: &Limits, walks: &[ThreadWalk]) -> Result<Vec<ThreadStack>, Errno> {
         let mut stacks = Vec::new();
+        let began = cpu_time();
         for thread in std::mem::take(&mut self.asked.threads) {
+            if cpu_time().saturating_sub(began) > MOST_CPU {
+                stacks.push(self.unread(thread, limits));
+                continue;
+            }
             let own = walks.iter().find(|walk| Some(walk.tid) == thread.tid && walk.complete);
             let stack = match (own, thread.tid) {
                 (Some(own), Some(tid)) => self.of_own(own, tid, limits).map(Some),
@@ -149,6 +173,7 @@ impl PythonReader {
         let mut threads = Vec::new();
         let mut left_out = 0;
         let mut seen = HashSet::new();
+        let mut may_look_again = true;
         let mut interpreter = self.memory.word(self.interpreter.runtime.wrapping_add(layout.interpreters_head))?;
         for _ in 0..MAX_INTERPRETERS {
             if interpreter == 0 {
@@ -166,7 +191,7 @@ impl PythonReader {
                     break;
                 }
                 if threads.len() < limits.threads {
-                    let tid = self.thread_id(&bytes);
+                    let tid = self.thread_id(&bytes, &mut may_look_again);
                     threads.push(Thread { state_address: state, tid });
                 } else {
                     left_out += 1;
@@ -180,8 +205,9 @@ impl PythonReader {
     }
 
     /// The kernel's id of a thread: Python keeps it from 3.11 on; before, the C library's
-    /// descriptor of the thread has it.
-    fn thread_id(&mut self, state: &[u8]) -> Option<u32> {
+    /// descriptor of the thread has it. For one that is not known all are looked up again, once in
+    /// a read.
+    fn thread_id(&mut self, state: &[u8], may_look_again: &mut bool) -> Option<u32> {
         let layout = self.interpreter.layout;
         let candidates: Vec<u32> = match layout.native_thread_id {
             Some(offset) => vec![u32::try_from(word_at(state, offset)).ok()?],
@@ -194,6 +220,9 @@ impl PythonReader {
         let find = |ids: &ThreadIds| candidates.iter().find_map(|own| ids.outside(*own));
         if let Some(tid) = find(&self.ids) {
             return Some(tid);
+        }
+        if !std::mem::take(may_look_again) {
+            return None;
         }
         self.ids = ThreadIds::of(self.pid).ok()?;
         find(&self.ids)

@@ -63,6 +63,18 @@ fn what_unfolds_to_too_much_is_refused_at_once() {
     assert!(matches!(read(b"\x80\x02"), Err(PickleError::Short(_))));
 }
 
+#[test]
+fn millions_of_empty_lists_are_refused() {
+    // values, places on the stack, names
+    for filler in [b"]", b"2", b"\x94"] {
+        let mut many = b"\x80\x02]".to_vec();
+        many.extend(filler.repeat(MOST_VALUES + 2));
+        many.push(b'.');
+        let read = read(&many);
+        assert_eq!(read.err(), Some(PickleError::TooMany), "{filler:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn what_was_written_is_read(
