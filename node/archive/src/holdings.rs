@@ -37,7 +37,7 @@ impl Archive {
     /// # Errors
     /// The place cannot be read, is empty, or was written by a later version.
     pub fn open(place: Place) -> Result<Self, PlaceError> {
-        let wrong = |reason: String| PlaceError::Failed { place: place.name().to_owned(), reason };
+        let wrong = |reason: String| PlaceError::failed(place.name(), reason);
         let found = place.files(layout::STORES)?;
         let names: Vec<(StoreName, String)> = found
             .into_iter()

@@ -17,6 +17,8 @@ use object_store::path::Path as Key;
 use object_store::{ClientOptions, MultipartUpload, ObjectStore, ObjectStoreExt as _, RetryConfig};
 use tokio::runtime::Runtime;
 
+use crate::web::Straight;
+
 /// Bytes of a part of an upload; S3 takes none smaller but the last.
 const PART_BYTES: usize = 8 << 20;
 /// Time limit of a request to a bucket.
@@ -27,6 +29,10 @@ const RETRY: Duration = Duration::from_secs(30);
 const REQUESTS: usize = 32;
 /// Largest file that is read in one request: manifests are a few KiB.
 const MOST_AT_ONCE: u64 = 16 << 20;
+
+/// Characters of a reason that are kept: what a bucket or server says goes into the log and into
+/// findings.
+pub(crate) const REASON_CHARS: usize = 400;
 
 /// Why an archive cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +77,13 @@ pub enum PlaceError {
     /// A file is larger than it should be.
     #[error("{0} is too large to be what its name says")]
     TooLarge(String),
+}
+
+impl PlaceError {
+    /// Of a place by this name, with the beginning of what it said.
+    pub(crate) fn failed(place: &str, error: impl fmt::Display) -> Self {
+        Self::Failed { place: place.to_owned(), reason: record::shortened(&error.to_string(), REASON_CHARS) }
+    }
 }
 
 /// An open archive.
@@ -191,8 +204,7 @@ impl Place {
         if !path.is_dir() {
             return Err(wrong(io::ErrorKind::NotADirectory.into()));
         }
-        let store = LocalFileSystem::new_with_prefix(&path)
-            .map_err(|error| PlaceError::Failed { place: name.to_owned(), reason: error.to_string() })?;
+        let store = LocalFileSystem::new_with_prefix(&path).map_err(|error| PlaceError::failed(name, error))?;
         let store: Arc<dyn ObjectStore> = Arc::new(store.with_fsync(true));
         Ok(Self { store, prefix: String::new(), name: path.display().to_string(), runtime })
     }
@@ -209,7 +221,7 @@ impl Place {
     }
 
     fn failed(&self, error: impl fmt::Display) -> PlaceError {
-        PlaceError::Failed { place: self.name.clone(), reason: error.to_string() }
+        PlaceError::failed(&self.name, error)
     }
 
     /// Runs a network request on its own threads and waits for it.
@@ -330,11 +342,11 @@ impl Place {
 }
 
 fn bucket_of(name: &str, bucket: &str, settings: &Settings) -> Result<object_store::aws::AmazonS3, PlaceError> {
-    let failed = |error: object_store::Error| PlaceError::Failed { place: name.to_owned(), reason: error.to_string() };
     let retry = RetryConfig { retry_timeout: RETRY, ..RetryConfig::default() };
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(bucket)
         .with_retry(retry)
+        .with_http_connector(Straight { most: MOST_AT_ONCE })
         .with_client_options(ClientOptions::new().with_timeout(REQUEST));
     for (key, value) in &settings.0 {
         // Files of other programs are ignored.
@@ -345,7 +357,7 @@ fn bucket_of(name: &str, bucket: &str, settings: &Settings) -> Result<object_sto
     if settings.0.get("AWS_ALLOW_HTTP").is_some_and(|value| value == "true") {
         builder = builder.with_allow_http(true);
     }
-    builder.build().map_err(failed)
+    builder.build().map_err(|error| PlaceError::failed(name, error))
 }
 
 /// A file that is being uploaded. Dropped before it is finished, nothing of it appears.
@@ -425,7 +437,10 @@ impl Drop for Upload {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
+    use crate::web::tests::{MUCH, Server};
 
     #[test]
     fn files_of_a_directory_appear_complete_or_not_at_all() {
@@ -466,5 +481,47 @@ mod tests {
         let settings = Settings::of_file(&file).unwrap();
         assert_eq!(settings.0.get("AWS_SECRET_ACCESS_KEY").map(String::as_str), Some("hush"));
         assert!(!format!("{settings:?}").contains("hush"));
+    }
+
+    /// A bucket at an address.
+    fn bucket(url: &str) -> Place {
+        let settings = [
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "hush"),
+            ("AWS_REGION", "x"),
+            ("AWS_ENDPOINT_URL", url),
+            ("AWS_ALLOW_HTTP", "true"),
+        ];
+        let settings = Settings(settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        Place::open("s3://bucket/prefix", &settings).unwrap()
+    }
+
+    #[test]
+    fn what_a_bucket_says_is_cut() {
+        static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
+        for head in ["403 Forbidden", "400 Bad Request"] {
+            let server = Server::start(head, &PIECE, MUCH / PIECE.len());
+            let place = bucket(&server.url);
+            for error in [place.read("nodes/x").unwrap_err(), place.files("nodes").unwrap_err()] {
+                let text = error.to_string();
+                assert!(text.chars().count() <= REASON_CHARS + 100 && !text.contains("hush"), "{}", text.len());
+            }
+            assert!(server.sent.load(Ordering::SeqCst) < MUCH, "{head}: all was read");
+        }
+        // A success is read as far as was asked for.
+        let head = "200 OK\r\nLast-Modified: Sat, 01 Jan 2000 00:00:00 GMT\r\nETag: \"x\"";
+        let server = Server::start(head, &PIECE, MUCH / PIECE.len());
+        assert!(bucket(&server.url).read("nodes/x").is_err());
+        assert!(bucket(&server.url).files("nodes").is_err());
+        assert!(server.sent.load(Ordering::SeqCst) < MUCH, "all was read");
+    }
+
+    #[test]
+    fn a_bucket_that_redirects_is_refused_and_nothing_is_sent_there() {
+        let other = Server::start("200 OK\r\nETag: \"x\"", b"", 0);
+        let head: &'static str = format!("307 Temporary Redirect\r\nLocation: {}/", other.url).leak();
+        let error = bucket(&Server::start(head, b"", 0).url).write("nodes/x", "rows").unwrap_err().to_string();
+        assert!(error.contains("Give the address"), "{error}");
+        assert_eq!(other.asked.load(Ordering::SeqCst), 0);
     }
 }
