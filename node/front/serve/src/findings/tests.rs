@@ -140,7 +140,7 @@ fn what_was_seen_takes_bounded_memory() {
                 vec![
                     Value::Text(format!("n{}", at % 1_000).into()),
                     Value::Integer(ts_ns),
-                    Value::Text("x".repeat(100).into()),
+                    Value::Text(format!("{at:0100}").into()),
                 ]
             };
             let rows = (next..next + MOST as i64).map(row).collect();
@@ -150,6 +150,7 @@ fn what_was_seen_takes_bounded_memory() {
         following.look(now_ns, answer).unwrap();
         assert!(following.seen.len() <= MOST_SEEN, "{}", following.seen.len());
     }
+    assert!(following.start_ns > NOW, "its bound was reached");
     assert!(following.start_ns < NOW + 3 * SECOND, "it asks for what is of now");
     // And a mesh that is quiet again is followed as before.
     let mut mesh = Mesh::default();
