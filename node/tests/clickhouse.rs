@@ -4,10 +4,11 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use common::job_stores::{EndedJob, T0};
@@ -220,4 +221,55 @@ fn an_agent_pushes_its_rows_and_says_when_it_cannot() {
         other => Err(other.to_string()),
     });
     assert!(!lab.log("n0").contains("hush-hush"));
+}
+
+/// A server that gives every request an answer and reports the requests' heads.
+fn answers(answer: String) -> (u16, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let (tell, heads) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(&stream);
+            let (mut head, mut length) = (String::new(), 0);
+            loop {
+                let before = head.len();
+                if reader.read_line(&mut head).is_err() || head.len() <= before + 2 {
+                    break;
+                }
+                let line = head[before..].to_ascii_lowercase();
+                length = line.strip_prefix("content-length:").map_or(length, |n| n.trim().parse().expect("a length"));
+            }
+            let _ = std::io::copy(&mut reader.take(length), &mut std::io::sink());
+            let _ = tell.send(head);
+            let _ = (&stream).write_all(answer.as_bytes());
+        }
+    });
+    (port, heads)
+}
+
+#[test]
+fn a_redirect_is_refused_and_nothing_is_sent_there() {
+    let dir = tempfile::tempdir().expect("a directory");
+    EndedJob::small().write(dir.path());
+    let (other, sent_there) = answers("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned());
+    for status in [301, 302, 303, 307, 308] {
+        let (port, heads) = answers(format!(
+            "HTTP/1.1 {status} Elsewhere\r\nLocation: http://127.0.0.1:{other}/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        ));
+        let mut command = rankmesh();
+        command.args(["archive", "--full-speed", "--db", dir.path().to_str().expect("a path")]);
+        command.args(["--clickhouse", &format!("http://127.0.0.1:{port}")]);
+        command.env("CLICKHOUSE_USER", "pusher").env("CLICKHOUSE_PASSWORD", "hush-hush");
+        let refused = command.output().expect("it runs");
+        let said = stderr(&refused);
+        assert_eq!(refused.status.code(), Some(1), "{status}: {said}");
+        assert!(said.contains(&format!("127.0.0.1:{other}")) && said.contains("Give the address"), "{said}");
+        assert!(!said.contains("hush"), "{said}");
+        let head = heads.try_recv().expect("it was asked");
+        assert!(head.starts_with("POST ") && head.contains("hush-hush"), "{head}");
+    }
+    assert_eq!(sent_there.try_recv(), Err(mpsc::TryRecvError::Empty), "nothing goes there");
+    let cursor = std::fs::read_to_string(dir.path().join("n0.db.clickhouse")).expect("a cursor");
+    assert!(cursor.contains("\"pending\":[") && cursor.contains("\"until\":null"), "no row counts as pushed: {cursor}");
 }

@@ -26,6 +26,15 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
+/// At most so many characters of a text from outside, with `…` where it was longer. Not escaped.
+#[must_use]
+pub fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
 /// Text of bytes; those that are no UTF-8 are written as `\xff`.
 #[must_use]
 pub fn text(bytes: &[u8]) -> String {

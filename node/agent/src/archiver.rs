@@ -3,16 +3,17 @@
 //! and buckets and this process does not. A failure of that child is a finding here and has no
 //! other effect.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use record::{printable, unix_now_ns};
+use record::{printable, shortened, unix_now_ns};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::{ArchiveBacklog, Finding, Source, Store};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -28,8 +29,11 @@ const LOOK: Duration = Duration::from_secs(1);
 const WISHED_AGAIN: Duration = Duration::from_secs(60);
 /// Time without such rows after which a gap is over: more than an hour.
 const GAP_IS_OVER: Duration = Duration::from_secs(2 * 3600);
-/// Bytes of a line that the process may send.
+/// Bytes of a line that the process may send: a report is some hundred.
 const LINE: usize = 64 << 10;
+/// Characters of its reasons that go into the log and into findings: what a bucket or server said
+/// is in them.
+pub const REASON_CHARS: usize = 600;
 
 /// What of this host is kept elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,10 +135,10 @@ async fn run(shared: &Shared, store: &Store, choice: &ArchiveChoice, findings: &
     let mut wishes = child.stdin.take();
     let mut wished: Option<Instant> = None;
     if let Some(out) = child.stdout.take() {
-        let mut lines = BufReader::with_capacity(LINE, out).lines();
+        let mut lines = Lines::of(out);
         loop {
             let line = tokio::select! {
-                line = lines.next_line() => line,
+                line = lines.next() => line,
                 () = tokio::time::sleep(LOOK) => {
                     let retention = store.archive_backlog();
                     findings.not_archived(shared, retention);
@@ -147,17 +151,70 @@ async fn run(shared: &Shared, store: &Store, choice: &ArchiveChoice, findings: &
                     continue;
                 }
             };
-            let Ok(Some(line)) = line else { break };
-            match serde_json::from_str(&line) {
-                Ok(ToAgent::Archived(until_ns)) => store.archived(until_ns),
-                Ok(ToAgent::Pass(pass)) => findings.pass(shared, choice.kept, pass),
-                Err(_) => {}
+            match line {
+                Ok(Line::Text(line)) => match serde_json::from_slice(&line) {
+                    Ok(ToAgent::Archived(until_ns)) => store.archived(until_ns),
+                    Ok(ToAgent::Pass(pass)) => findings.pass(shared, choice.kept, pass),
+                    Err(_) => {}
+                },
+                Ok(Line::TooLong) => {
+                    let why = format!("its process sent a line of more than {LINE} bytes, which was not read");
+                    findings.failed(shared, choice.kept, Some(why));
+                }
+                Ok(Line::End) | Err(_) => break,
             }
         }
     }
     match child.wait().await {
         Ok(status) => format!("its process ended ({status})"),
         Err(error) => format!("its process is lost: {error}"),
+    }
+}
+
+/// What a process sent.
+#[derive(Debug, PartialEq, Eq)]
+enum Line {
+    Text(Vec<u8>),
+    /// It was longer than [`LINE`], and was skipped.
+    TooLong,
+    End,
+}
+
+/// Lines of a process, of bounded length.
+struct Lines<R> {
+    from: BufReader<R>,
+    /// The beginning of a line that has not come whole.
+    begun: Vec<u8>,
+    is_too_long: bool,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    fn of(from: R) -> Self {
+        Self { from: BufReader::new(from), begun: Vec::new(), is_too_long: false }
+    }
+
+    /// The next line. Nothing is lost when this is dropped while it waits.
+    async fn next(&mut self) -> io::Result<Line> {
+        loop {
+            let came = self.from.fill_buf().await?;
+            if came.is_empty() {
+                return Ok(Line::End);
+            }
+            let end = came.iter().position(|byte| *byte == b'\n');
+            let (text, taken) = (&came[..end.unwrap_or(came.len())], end.map_or(came.len(), |end| end + 1));
+            if self.begun.len() + text.len() > LINE {
+                self.is_too_long = true;
+                self.begun = Vec::new();
+            }
+            if !self.is_too_long {
+                self.begun.extend_from_slice(text);
+            }
+            self.from.consume(taken);
+            if end.is_some() {
+                let text = std::mem::take(&mut self.begun);
+                return Ok(if std::mem::take(&mut self.is_too_long) { Line::TooLong } else { Line::Text(text) });
+            }
+        }
     }
 }
 
@@ -184,10 +241,11 @@ impl Findings {
         if pass.hours > 0 && kept == Kept::Hours {
             tracing::info!("archived {} hours, {} rows", pass.hours, pass.rows);
         }
-        if let Some(lost) = &pass.lost {
-            write(shared, lost);
+        let short = |text: String| shortened(&text, REASON_CHARS);
+        if let Some(lost) = pass.lost {
+            write(shared, &short(lost));
         }
-        self.failed(shared, kept, pass.failed);
+        self.failed(shared, kept, pass.failed.map(short));
     }
 
     fn failed(&mut self, shared: &Shared, kept: Kept, why: Option<String>) {
@@ -249,5 +307,40 @@ fn finding(node: &str, text: &str) -> Finding {
         culprit_node: Some(node.to_owned()),
         detail: json!({ "text": text }).to_string(),
         ..Finding::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_line_without_end_is_not_read() {
+        let (mut process, out) = tokio::io::duplex(4 << 10);
+        let mut lines = Lines::of(out);
+        let sent = tokio::spawn(async move {
+            process.write_all(b"first\n").await.unwrap();
+            for _ in 0..(32 << 20) / (64 << 10) {
+                process.write_all(&[b'x'; 64 << 10]).await.unwrap();
+            }
+            process.write_all(b"\n").await.unwrap();
+            process.write_all(&[b'y'; LINE]).await.unwrap();
+            process.write_all(b"\nlast\nwithout an end").await.unwrap();
+        });
+        assert_eq!(lines.next().await.unwrap(), Line::Text(b"first".to_vec()));
+        let mut most = 0;
+        // It waits a moment at a time, as beside other work.
+        let too_long = loop {
+            match tokio::time::timeout(Duration::from_micros(50), lines.next()).await {
+                Ok(line) => break line.unwrap(),
+                Err(_) => most = most.max(lines.begun.capacity()),
+            }
+        };
+        assert_eq!((too_long, lines.begun.capacity()), (Line::TooLong, 0));
+        assert!(most <= 2 * LINE, "{most}");
+        assert_eq!(lines.next().await.unwrap(), Line::Text(vec![b'y'; LINE]));
+        assert_eq!(lines.next().await.unwrap(), Line::Text(b"last".to_vec()));
+        assert_eq!(lines.next().await.unwrap(), Line::End);
+        sent.await.unwrap();
     }
 }

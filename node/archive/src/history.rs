@@ -64,7 +64,10 @@ impl Rows for NodeHistory {
 
     fn clock_offsets(&self, range: Option<&Range<i64>>) -> Result<Vec<ClockOffsetSeen>, StoreError> {
         let conn = self.open_reader()?;
-        let last = self.0.span_ns().map(|(_, last_ns)| last_ns.saturating_sub(LAST_HOURS * HOUR_NS)..last_ns + 1);
+        let last = self
+            .0
+            .span_ns()
+            .map(|(_, last_ns)| last_ns.saturating_sub(LAST_HOURS * HOUR_NS)..last_ns.saturating_add(1));
         store::clock_offsets(&conn, range.or(last.as_ref())).map_err(|error| StoreError::External(error.to_string()))
     }
 }

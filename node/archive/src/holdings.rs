@@ -9,23 +9,48 @@ use parking_lot::Mutex;
 use crate::hour::Hour;
 use crate::layout::{self, StoreName};
 use crate::manifest::{Manifest, StoreHours, VERSION};
-use crate::place::{Place, PlaceError};
+use crate::place::{Content, Place, PlaceError};
 
-/// Manifests asked for at once.
-const AT_ONCE: usize = 256;
-/// From this many hours on, the days that have any hours are listed first.
-const DAYS_LISTED_FROM: usize = 24;
-/// Manifests cached; beyond, the cache is emptied.
-const MOST_KEPT: usize = 100_000;
+/// Store files and manifests asked for at once.
+const AT_ONCE: usize = 64;
+/// Largest store file: it has a few numbers in it.
+const STORE_BYTES: u64 = 64 << 10;
+/// Largest manifest: they are a few KiB, with some thousand gaps some hundred.
+const MANIFEST_BYTES: u64 = 1 << 20;
+/// Bytes of the manifests of one table's time, and of those that are cached: beyond, the cache is
+/// emptied.
+const MOST_BYTES: usize = 256 << 20;
+/// Most hours of a store: twenty years.
+const MOST_HOURS: i64 = 20 * 8_766;
 
 /// An archive that is read.
 #[derive(Debug)]
 pub struct Archive {
     place: Place,
     stores: BTreeMap<StoreName, StoreHours>,
-    kept: Mutex<HashMap<(StoreName, Hour), Known>>,
-    /// The days that have hours, once they were listed.
-    days: Mutex<Option<Arc<BTreeSet<String>>>>,
+    kept: Mutex<Kept>,
+    /// The days that have hours, once they were listed: the first hour of each.
+    days: Mutex<Option<Arc<BTreeSet<Hour>>>>,
+}
+
+/// Manifests that were read.
+#[derive(Debug, Default)]
+struct Kept {
+    manifests: HashMap<(StoreName, Hour), Known>,
+    /// Bytes of their files.
+    bytes: usize,
+}
+
+impl Kept {
+    fn add(&mut self, of: (StoreName, Hour), known: Known, bytes: usize, most: usize) {
+        // An entry without a manifest has its key.
+        let bytes = bytes + size_of::<(StoreName, Hour)>() + of.0.node.len();
+        if self.bytes + bytes > most {
+            *self = Self::default();
+        }
+        self.bytes += bytes;
+        self.manifests.insert(of, known);
+    }
 }
 
 /// An hour of a store: its manifest, none where there is none, or its error.
@@ -37,25 +62,28 @@ impl Archive {
     /// # Errors
     /// The place cannot be read, is empty, or was written by a later version.
     pub fn open(place: Place) -> Result<Self, PlaceError> {
-        let wrong = |reason: String| PlaceError::Failed { place: place.name().to_owned(), reason };
+        let wrong = |reason: String| PlaceError::failed(place.name(), reason);
+        let now_ns = record::unix_now_ns();
         let found = place.files(layout::STORES)?;
-        let names: Vec<(StoreName, String)> = found
-            .into_iter()
-            .filter_map(|(file, _)| Some((StoreName::read(&file, "json")?, format!("{}/{file}", layout::STORES))))
-            .collect();
+        let named = |file: &String| StoreName::read(file, "json");
+        let names: Vec<StoreName> = found.iter().filter_map(named).collect();
         if names.is_empty() {
             return Err(wrong("no archive is here: rankmesh archive, or rankmesh up --archive, writes one".to_owned()));
         }
-        let files: Vec<String> = names.iter().map(|(_, file)| file.clone()).collect();
         let mut stores = BTreeMap::new();
-        for ((name, file), bytes) in names.into_iter().zip(place.read_all(&files)?) {
-            let Some(bytes) = bytes else { continue };
-            let store: StoreHours =
-                serde_json::from_slice(&bytes).map_err(|error| wrong(format!("{file} is damaged: {error}")))?;
-            if store.version != VERSION {
-                return Err(wrong(format!("{file} has version {}: use a newer rankmesh", store.version)));
+        for names in names.chunks(AT_ONCE) {
+            let files: Vec<String> = names.iter().map(layout::store).collect();
+            for ((name, file), content) in names.iter().zip(&files).zip(place.read_all(&files, STORE_BYTES)?) {
+                let bytes = match content {
+                    Content::None => continue,
+                    Content::TooLong => return Err(wrong(format!("{file} is too large for what it is"))),
+                    Content::Bytes(bytes) => bytes,
+                };
+                let store = serde_json::from_slice(&bytes)
+                    .map_err(|error| wrong(format!("{file} is damaged: {error}")))
+                    .and_then(|store| sound(store, name, now_ns).map_err(|why| wrong(format!("{file}: {why}"))))?;
+                stores.insert(name.clone(), store);
             }
-            stores.insert(name, store);
         }
         Ok(Self { place, stores, kept: Mutex::default(), days: Mutex::default() })
     }
@@ -73,48 +101,58 @@ impl Archive {
     /// The manifests of hours, in order.
     ///
     /// # Errors
-    /// The place cannot be read.
+    /// The place cannot be read, or they take more memory than there is for them.
     pub(crate) fn manifests(&self, store: &StoreName, hours: &[Hour]) -> Result<Vec<Known>, PlaceError> {
-        let mut found = Vec::with_capacity(hours.len());
-        // A store may not have been used for months: no requests are made for days without any
-        // hour.
-        let days = if hours.len() > DAYS_LISTED_FROM { Some(self.days()?) } else { None };
+        self.manifests_within(store, hours, MOST_BYTES)
+    }
+
+    fn manifests_within(&self, store: &StoreName, hours: &[Hour], most: usize) -> Result<Vec<Known>, PlaceError> {
+        let (mut found, mut bytes) = (Vec::with_capacity(hours.len()), 0_usize);
         for some in hours.chunks(AT_ONCE) {
             let key = |hour: &Hour| (store.clone(), *hour);
-            let missing: Vec<Hour> = {
+            let mut now: HashMap<Hour, Known> = {
                 let kept = self.kept.lock();
-                let has_day = |hour: &Hour| days.as_ref().is_none_or(|days| days.contains(&hour.date_and_hour().0));
-                some.iter().filter(|hour| has_day(hour) && !kept.contains_key(&key(hour))).copied().collect()
+                some.iter().filter_map(|hour| Some((*hour, kept.manifests.get(&key(hour))?.clone()))).collect()
             };
+            let missing: Vec<Hour> = some.iter().filter(|hour| !now.contains_key(hour)).copied().collect();
             let files: Vec<String> = missing.iter().map(|hour| layout::manifest(*hour, store)).collect();
-            let read = self.place.read_all(&files)?;
+            let read = self.place.read_all(&files, MANIFEST_BYTES)?;
             let mut kept = self.kept.lock();
-            if kept.len() + missing.len() > MOST_KEPT {
-                kept.clear();
-            }
-            let mut now: HashMap<Hour, Known> = HashMap::new();
-            for ((hour, file), bytes) in missing.iter().zip(files).zip(read) {
-                let known = match bytes.map(|bytes| Manifest::read(&bytes)) {
-                    None => Ok(None),
-                    Some(Ok(manifest)) => Ok(Some(Arc::new(manifest))),
-                    Some(Err(why)) => Err(format!("{file}: {why}").into()),
+            for ((hour, file), content) in missing.iter().zip(files).zip(read) {
+                let length = if let Content::Bytes(bytes) = &content { bytes.len() } else { 0 };
+                let known = match content {
+                    Content::None => Ok(None),
+                    Content::TooLong => Err(format!("{file} is too large for a manifest").into()),
+                    Content::Bytes(bytes) => match Manifest::read(&bytes) {
+                        Ok(manifest) => Ok(Some(Arc::new(manifest))),
+                        Err(why) => Err(format!("{file}: {why}").into()),
+                    },
                 };
-                kept.insert((store.clone(), *hour), known.clone());
+                kept.add((store.clone(), *hour), known.clone(), length, most);
                 now.insert(*hour, known);
             }
-            let known = |hour: &Hour| now.get(hour).or_else(|| kept.get(&key(hour))).cloned().unwrap_or(Ok(None));
-            found.extend(some.iter().map(known));
+            drop(kept);
+            bytes += some.iter().filter_map(|hour| now.get(hour)).map(memory_bytes).sum::<usize>();
+            if bytes > most {
+                let reason = format!("the manifests of {store} take more than {most} bytes: ask for a shorter time");
+                return Err(PlaceError::failed(self.place.name(), reason));
+            }
+            found.extend(some.iter().map(|hour| now.remove(hour).unwrap_or(Ok(None))));
         }
         Ok(found)
     }
 
-    fn days(&self) -> Result<Arc<BTreeSet<String>>, PlaceError> {
+    /// The days that have any hours, as the first hour of each.
+    ///
+    /// # Errors
+    /// The place cannot be read.
+    pub(crate) fn days(&self) -> Result<Arc<BTreeSet<Hour>>, PlaceError> {
         let mut days = self.days.lock();
         if let Some(days) = &*days {
             return Ok(Arc::clone(days));
         }
         let folders = self.place.folders(layout::MANIFESTS)?;
-        let named = folders.iter().filter_map(|folder| Some(folder.strip_prefix("date=")?.to_owned()));
+        let named = folders.iter().filter_map(|folder| Hour::read(folder.strip_prefix("date=")?, "00"));
         Ok(Arc::clone(days.insert(Arc::new(named.collect()))))
     }
 
@@ -123,7 +161,109 @@ impl Archive {
     /// # Errors
     /// The place cannot be read.
     pub(crate) fn manifest_now(&self, store: &StoreName, hour: Hour) -> Result<Known, PlaceError> {
-        self.kept.lock().remove(&(store.clone(), hour));
+        self.kept.lock().manifests.remove(&(store.clone(), hour));
         Ok(self.manifests(store, &[hour])?.pop().unwrap_or(Ok(None)))
+    }
+}
+
+/// What a store's file says, as far as it can be: nothing before 1970, nor after the hour that comes.
+/// The words in it are dropped: there may be many such files.
+///
+/// # Errors
+/// It is of another store or version, or claims more hours than a store can have.
+fn sound(store: StoreHours, name: &StoreName, now_ns: i64) -> Result<StoreHours, String> {
+    if store.version != VERSION {
+        return Err(format!("version {}: use a newer rankmesh", store.version));
+    }
+    let last_ns = Hour::of_ns(now_ns).plus(1).range_ns().end;
+    let (first_ns, until_ns) = (store.first_ns.clamp(0, last_ns), store.until_ns.clamp(0, last_ns));
+    let hours = Hour::of_ns(until_ns).number() - Hour::of_ns(first_ns).number();
+    if hours > MOST_HOURS {
+        return Err(
+            "it claims hours of more than twenty years: remove it, and the next pass writes it again".to_owned()
+        );
+    }
+    let node = name.node.clone();
+    Ok(StoreHours { version: VERSION, node, store: String::new(), first_ns, until_ns, failed: None })
+}
+
+/// A manifest's memory, about.
+fn memory_bytes(known: &Known) -> usize {
+    let Ok(Some(manifest)) = known else { return size_of::<Known>() };
+    let tables = manifest.tables.iter().map(|table| size_of_val(table) + table.table.len());
+    let losses = manifest.losses.iter().map(|loss| size_of_val(loss) + loss.probe.len() + loss.reason.len());
+    let dropped = manifest.dropped.iter().map(|dropped| size_of_val(dropped) + dropped.table.len());
+    size_of::<Manifest>() + tables.chain(losses).chain(dropped).sum::<usize>() + size_of_val(manifest.gaps.as_slice())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Settings;
+
+    fn name(node: &str) -> StoreName {
+        StoreName { node: node.to_owned(), birth_ns: 1 }
+    }
+
+    /// An archive with this store file.
+    fn archive(dir: &std::path::Path, first_ns: i64, until_ns: i64) -> Result<Archive, PlaceError> {
+        let place = Place::open(dir.to_str().unwrap(), &Settings::default()).unwrap();
+        let store = serde_json::json!({
+            "version": 1, "node": "n1", "store": "1", "first_ns": first_ns, "until_ns": until_ns, "failed": "x".repeat(50_000),
+        });
+        place.write(&layout::store(&name("n1")), store.to_string()).unwrap();
+        Archive::open(place)
+    }
+
+    #[test]
+    fn a_store_that_claims_all_of_time_costs_little() {
+        let dir = tempfile::tempdir().unwrap();
+        for (first_ns, until_ns) in [(i64::MIN, i64::MAX), (0, i64::MAX), (i64::MIN, 1_700_000_000_000_000_000)] {
+            let error = archive(dir.path(), first_ns, until_ns).unwrap_err().to_string();
+            assert!(error.contains("twenty years"), "{error}");
+        }
+        // A clock that was ahead: what is yet to come is not looked for.
+        let now_ns = record::unix_now_ns();
+        let found = archive(dir.path(), now_ns, i64::MAX).unwrap();
+        let known = &found.stores()[&name("n1")];
+        assert!(known.until_ns <= now_ns + 2 * crate::hour::HOUR_NS && known.failed.is_none(), "{known:?}");
+        let backwards = archive(dir.path(), i64::MAX, i64::MIN).unwrap();
+        assert!(backwards.stores()[&name("n1")].until_ns == 0);
+        // A store file is some hundred bytes.
+        found.place().write(&layout::store(&name("n1")), vec![b' '; 70 << 10]).unwrap();
+        assert!(Archive::open(found.place().clone()).unwrap_err().to_string().contains("too large"));
+    }
+
+    #[test]
+    fn manifests_are_kept_by_their_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let now_ns = record::unix_now_ns();
+        let archive = archive(dir.path(), now_ns, now_ns).unwrap();
+        let first = Hour::of_ns(now_ns).plus(-200);
+        let hours: Vec<Hour> = (0..200).map(|at| first.plus(at)).collect();
+        for hour in &hours {
+            let losses: Vec<_> = (0..100)
+                .map(|_| serde_json::json!({ "probe": "p".repeat(80), "reason": "r", "since_ns": 0, "until_ns": 0, "lost": 1 }))
+                .collect();
+            let manifest = serde_json::json!({
+                "version": 1, "node": "n1", "store": "1", "schema_version": 1, "rankmesh": "x", "since_ns": 0,
+                "until_ns": 0, "written_ns": 0, "tables": [], "losses": losses, "gaps": [], "dropped": [],
+            });
+            archive.place().write(&layout::manifest(*hour, &name("n1")), manifest.to_string()).unwrap();
+        }
+        let most = 1 << 20;
+        for some in hours.chunks(50) {
+            let found = archive.manifests_within(&name("n1"), some, most).unwrap();
+            assert!(found.iter().all(|known| matches!(known, Ok(Some(_)))));
+            assert!(archive.kept.lock().bytes <= most);
+        }
+        assert!(archive.kept.lock().manifests.len() > 10, "they are kept");
+        let error = archive.manifests_within(&name("n1"), &hours, most).unwrap_err().to_string();
+        assert!(error.contains("shorter time"), "{error}");
+        assert_eq!(archive.manifests(&name("n1"), &hours).unwrap().len(), 200);
+        // One that is none is an error of its hour.
+        archive.place().write(&layout::manifest(first, &name("n1")), vec![b' '; 2 << 20]).unwrap();
+        let now = archive.manifest_now(&name("n1"), first).unwrap();
+        assert!(now.is_err_and(|why| why.contains("too large")));
     }
 }

@@ -25,6 +25,17 @@ impl Hour {
         start..start.saturating_add(HOUR_NS)
     }
 
+    /// Its number since the beginning of 1970.
+    pub(crate) fn number(self) -> i64 {
+        self.0
+    }
+
+    /// The one after some others.
+    #[must_use]
+    pub(crate) fn plus(self, hours: i64) -> Self {
+        Self(self.0.saturating_add(hours))
+    }
+
     /// The one after it.
     #[must_use]
     pub fn next(self) -> Self {

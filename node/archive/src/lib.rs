@@ -13,6 +13,7 @@
 //! | `manifest` | what an hour of a node contains and lacks |
 //! | `units` | the units of columns |
 //! | `place` | the directory or bucket: reading, listing, files that appear complete |
+//! | `web` | HTTP: no redirects, answers of bounded length |
 //! | `pass` | which hours of a store are due, and writing them |
 //! | `holdings` | the contents of an archive, listed as far as it is asked for |
 //! | `row_group` | columns of a Parquet file in memory |
@@ -36,3 +37,4 @@ pub mod place;
 mod row_group;
 mod table;
 mod units;
+mod web;

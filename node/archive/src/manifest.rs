@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::hour::Hour;
+use crate::place::REASON_CHARS;
 
 /// The version of this form; a later one may use the same names with other meanings.
 pub const VERSION: u32 = 1;
@@ -107,11 +108,14 @@ impl Manifest {
         struct Versioned {
             version: u32,
         }
-        let found: Versioned = serde_json::from_slice(bytes).map_err(|error| format!("no manifest: {error}"))?;
+        // (An error quotes what it found, however long that is.)
+        let short =
+            |what: &str, error: &serde_json::Error| record::shortened(&format!("{what}: {error}"), REASON_CHARS);
+        let found: Versioned = serde_json::from_slice(bytes).map_err(|error| short("no manifest", &error))?;
         if found.version != VERSION {
             return Err(format!("a manifest of version {}: use a newer rankmesh", found.version));
         }
-        serde_json::from_slice(bytes).map_err(|error| format!("a damaged manifest: {error}"))
+        serde_json::from_slice(bytes).map_err(|error| short("a damaged manifest", &error))
     }
 }
 

@@ -10,7 +10,12 @@ use crate::hour::Hour;
 use crate::layout::{self, StoreName};
 use crate::live::{LiveStore, covers};
 use crate::manifest::Manifest;
+use crate::place::PlaceError;
 use crate::row_group::File;
+
+/// From more hours on, the days that have any hours are listed first.
+const DAYS_LISTED_FROM: i64 = 24;
+const HOURS_OF_DAY: i64 = 24;
 
 /// A node: its archived hours and its store.
 #[derive(Debug, Clone)]
@@ -49,22 +54,37 @@ impl Node {
     /// The first and last time of archived hours and store.
     pub(crate) fn span_ns(&self) -> Option<(i64, i64)> {
         let hours = self.stores.iter().filter_map(|store| self.archive.stores().get(store));
-        let archived = hours.map(|hours| (hours.first_ns, hours.until_ns - 1));
+        let archived = hours.map(|hours| (hours.first_ns, hours.until_ns.saturating_sub(1)));
         let live = self.live.as_ref().and_then(|live| live.facts().span());
         archived.chain(live).reduce(|(first, last), (from, to)| (first.min(from), last.max(to)))
     }
 
-    /// The hours of a store that may have rows in `range`.
-    fn hours_in(&self, store: &StoreName, range: &Range<i64>) -> Vec<Hour> {
-        let Some(known) = self.archive.stores().get(store) else { return Vec::new() };
-        let (first_ns, until_ns) = (range.start.max(known.first_ns), range.end.min(known.until_ns));
-        let mut hours = Vec::new();
-        let mut hour = Hour::of_ns(first_ns);
-        while hour.range_ns().start < until_ns {
-            hours.push(hour);
-            hour = hour.next();
+    /// The hours of a store that may have rows in `range`, of those that begin before `before_ns`.
+    fn hours_in(&self, store: &StoreName, range: &Range<i64>, before_ns: Option<i64>) -> Result<Hours, PlaceError> {
+        let mut hours = Hours::default();
+        let Some(known) = self.archive.stores().get(store) else { return Ok(hours) };
+        let until_ns = range.end.min(known.until_ns).min(before_ns.unwrap_or(i64::MAX));
+        let first = Hour::of_ns(range.start.max(known.first_ns));
+        let end = Hour::of_ns(until_ns.saturating_sub(1)).next();
+        if first >= end || first.range_ns().start >= until_ns {
+            return Ok(hours);
         }
-        hours
+        if end.number() - first.number() <= DAYS_LISTED_FROM {
+            hours.some(first, end);
+            return Ok(hours);
+        }
+        // A store may not have been used for months, and its file may claim years: nothing is done
+        // for days without any hour.
+        let days = self.archive.days()?;
+        let mut next = first;
+        for day in days.range(first.plus(1 - HOURS_OF_DAY)..end) {
+            let (from, to) = ((*day).max(first), day.plus(HOURS_OF_DAY).min(end));
+            hours.none(next, from);
+            hours.some(from, to);
+            next = to;
+        }
+        hours.none(next, end);
+        Ok(hours)
     }
 
     /// The time from which the live store has all rows of a table, Unix nanoseconds, if it is the
@@ -82,8 +102,7 @@ impl Node {
         let mut parts = Parts::default();
         for store in &self.stores {
             let live_from_ns = self.live_from_ns(store, table);
-            let mut hours = self.hours_in(store, range);
-            hours.retain(|hour| live_from_ns.is_none_or(|from_ns| hour.range_ns().start < from_ns));
+            let hours = self.hours_in(store, range, live_from_ns).map_err(|error| error.to_string())?.listed;
             let found = self.archive.manifests(store, &hours).map_err(|error| error.to_string())?;
             for (hour, manifest) in hours.into_iter().zip(found) {
                 let Some(manifest) = manifest.map_err(|why| why.to_string())? else { continue };
@@ -128,17 +147,20 @@ impl Node {
         let is_asked = |table: &str| tables.is_empty() || tables.iter().any(|asked| asked.eq_ignore_ascii_case(table));
         let mut missing = Missing::default();
         for store in &self.stores {
-            let mut hours = self.hours_in(store, range);
             // The store makes its own notes on the span of which it has everything.
             let from_ns = tables.iter().map(|table| self.live_from_ns(store, table)).max().flatten();
-            hours.retain(|hour| from_ns.is_none_or(|from_ns| hour.range_ns().start < from_ns));
-            match self.archive.manifests(store, &hours) {
+            let found = self.hours_in(store, range, from_ns).and_then(|hours| {
+                let found = self.archive.manifests(store, &hours.listed)?;
+                Ok((hours, found))
+            });
+            match found {
                 Err(error) => missing.unreadable.push(error.to_string()),
-                Ok(found) => {
-                    for (hour, known) in hours.into_iter().zip(found) {
+                Ok((hours, found)) => {
+                    missing.hours.merge(hours.unlisted);
+                    for (hour, known) in hours.listed.into_iter().zip(found) {
                         match known {
                             Ok(Some(manifest)) => missing.add(&manifest, range, &is_asked),
-                            Ok(None) => missing.hours.push(hour),
+                            Ok(None) => missing.hours.add(hour, hour.next()),
                             Err(why) => missing.unreadable.push(why.to_string()),
                         }
                     }
@@ -163,6 +185,48 @@ impl Node {
     }
 }
 
+/// Hours that may have rows.
+#[derive(Debug, Default)]
+struct Hours {
+    /// Those of days that the archive has.
+    listed: Vec<Hour>,
+    unlisted: Unlisted,
+}
+
+impl Hours {
+    fn some(&mut self, mut from: Hour, end: Hour) {
+        while from < end {
+            self.listed.push(from);
+            from = from.next();
+        }
+    }
+
+    fn none(&mut self, from: Hour, end: Hour) {
+        if from < end {
+            self.unlisted.add(from, end);
+        }
+    }
+}
+
+/// Hours that the archive does not have: how many, and from the first to the end of the last.
+#[derive(Debug, Default)]
+struct Unlisted {
+    count: i64,
+    span: Option<(Hour, Hour)>,
+}
+
+impl Unlisted {
+    fn add(&mut self, from: Hour, end: Hour) {
+        self.merge(Self { count: end.number() - from.number(), span: Some((from, end)) });
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        let both = [self.span, other.span].into_iter().flatten();
+        self.span = both.reduce(|(from, to), (first, last)| (from.min(first), to.max(last)));
+    }
+}
+
 /// Makes neighbouring and overlapping ranges one.
 fn join(ranges: &mut Vec<Range<i64>>) {
     ranges.sort_by_key(|range| range.start);
@@ -182,7 +246,7 @@ struct Missing {
     gaps: Vec<Range<i64>>,
     dropped: BTreeMap<String, (i64, u64)>,
     /// Hours without a manifest.
-    hours: Vec<Hour>,
+    hours: Unlisted,
     unreadable: Vec<String>,
 }
 
@@ -208,9 +272,9 @@ impl Missing {
 
     fn notes(mut self) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
-        if let (Some(first), Some(last)) = (self.hours.first(), self.hours.last()) {
-            let n = self.hours.len();
-            notes.push(format!("{n} hours from {} to {} are not in the archive", first.text(), last.next().text()));
+        if let Some((first, end)) = self.hours.span {
+            let n = self.hours.count;
+            notes.push(format!("{n} hours from {} to {} are not in the archive", first.text(), end.text()));
         }
         if let Some(first) = self.unreadable.first() {
             let more = self.unreadable.len() - 1;
@@ -228,10 +292,13 @@ impl Missing {
         }
         join(&mut self.gaps);
         if let Some(last) = self.gaps.last() {
-            let seconds: f64 = self.gaps.iter().map(|gap| (gap.end - gap.start) as f64 / 1e9).sum();
+            let seconds: f64 = self.gaps.iter().map(|gap| gap.end.saturating_sub(gap.start) as f64 / 1e9).sum();
             let (since, until, n) = (store::show_time(last.start), store::show_time(last.end), self.gaps.len());
             notes.push(format!("no agent recorded for {seconds:.1} s in {n} stretches, the last {since} to {until}"));
         }
         notes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -91,6 +91,9 @@ pub struct Done {
     pub bytes: u64,
     /// Files, manifests too.
     pub files: u64,
+    /// The first time, Unix nanoseconds, of rows whose hour has not begun yet by this host's clock:
+    /// they are left out.
+    pub ahead_ns: Option<i64>,
 }
 
 /// Writes the hours of a store that are due.
@@ -103,17 +106,26 @@ pub fn pass(place: &Place, wanted: Wanted<'_>, watch: &dyn Watch) -> Result<Done
     let name = StoreName { node: wanted.node.to_owned(), birth_ns: hours.birth_ns() };
     let mut known = known(place, &name)?;
     let mut done = Done::default();
+    // The hour of now is the last there can be: what says that it got further was written while a
+    // clock was ahead, or is no pass's.
+    let open = Hour::of_ns(wanted.now_ns).range_ns();
     let end_ns = if wanted.open_hours {
-        i64::MAX
+        open.end
     } else {
         let settled_ns = if wanted.at_once { 0 } else { SETTLED_NS };
         Hour::of_ns(wanted.now_ns.saturating_sub(settled_ns)).range_ns().start
     };
-    if let Some(known) = &known {
-        watch.archived(known.until_ns.min(end_ns));
+    let is_believed = known.as_ref().is_some_and(|known| known.until_ns <= open.end);
+    if let Some(known) = known.as_mut().filter(|_| !is_believed) {
+        // Then each hour's own manifest says whether it was written.
+        tracing::warn!("{} says that it was archived up to a time after now: its hours are looked at again", name);
+        known.until_ns = open.end;
     }
-    let again_ns = known.as_ref().map(|known| known.until_ns.saturating_sub(LOOKED_AT_AGAIN * HOUR_NS));
-    let mut from_ns = again_ns.unwrap_or(i64::MIN);
+    let mut from_ns = i64::MIN;
+    if let Some(known) = known.as_ref().filter(|_| is_believed) {
+        watch.archived(known.until_ns.min(end_ns).min(open.start));
+        from_ns = known.until_ns.saturating_sub(LOOKED_AT_AGAIN * HOUR_NS);
+    }
     while let Some(next_ns) = hours.next_ns(from_ns)?.filter(|next_ns| *next_ns < end_ns) {
         if watch.stop() {
             return Err(PassError::Stopped);
@@ -138,19 +150,21 @@ pub fn pass(place: &Place, wanted: Wanted<'_>, watch: &dyn Watch) -> Result<Done
         // An hour that is not over is written again by the next pass.
         reached.until_ns = reached.until_ns.max(range.end);
         place.write(&layout::store(&name), serde_json::to_vec(&reached).unwrap_or_default())?;
-        watch.archived(from_ns.min(end_ns));
+        watch.archived(from_ns.min(open.start));
         // A snapshot keeps the write-ahead log from being truncated: so it is held no longer than
         // an hour's writing takes.
         hours = Hours::open(wanted.db)?;
     }
-    if !wanted.open_hours {
+    if wanted.open_hours {
+        done.ahead_ns = hours.next_ns(end_ns)?;
+    } else {
         watch.archived(end_ns);
     }
     Ok(done)
 }
 
 fn known(place: &Place, name: &StoreName) -> Result<Option<StoreHours>, PlaceError> {
-    let found = place.read(&layout::store(name))?;
+    let found = place.read_small(&layout::store(name))?;
     Ok(found.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
@@ -275,136 +289,4 @@ impl Pace {
 }
 
 #[cfg(test)]
-mod tests {
-    use store::testing::{PATIENCE, T0, collective, store_of_segments};
-    use store::{Store, StoreConfig};
-
-    use super::*;
-    use crate::place::Settings;
-
-    fn wanted(db: &Path) -> Wanted<'_> {
-        Wanted { db, node: "n1", now_ns: record::unix_now_ns(), at_once: false, open_hours: false, full_speed: true }
-    }
-
-    fn forever() -> StoreConfig {
-        StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), ..StoreConfig::default() }
-    }
-
-    fn never() -> bool {
-        false
-    }
-
-    #[test]
-    fn hours_are_written_once_and_again_where_rows_came_later() {
-        let dir = tempfile::tempdir().unwrap();
-        let db = dir.path().join("n1.db");
-        store_of_segments(&db, 300, 16).close();
-        let target = dir.path().join("archive");
-        std::fs::create_dir(&target).unwrap();
-        let place = Place::open(target.to_str().unwrap(), &Settings::default()).unwrap();
-        let first = pass(&place, wanted(&db), &never).unwrap();
-        assert!(first.rows >= 300 * 16 && first.hours.len() >= 300, "{first:?}");
-        let again = pass(&place, wanted(&db), &never).unwrap();
-        assert!(again.hours.iter().all(|hour| hour.range_ns().end > T0 + 300 * HOUR_NS), "{again:?}");
-
-        // A call that hung: its row has the time of its entry.
-        let last = first.hours[299];
-        let store = Store::open(&db, forever()).unwrap();
-        let late = record::Collective { ts_ns: last.range_ns().start + 5, ..collective(7) };
-        store.ingest().record(record::Record::Collective(late));
-        store.flush(PATIENCE).unwrap();
-        store.close();
-        let again = pass(&place, wanted(&db), &never).unwrap();
-        let hours: Vec<&Hour> = again.hours.iter().filter(|hour| hour.range_ns().end <= last.range_ns().end).collect();
-        assert_eq!(hours, [&last], "{again:?}");
-        let name = StoreName { node: "n1".into(), birth_ns: Hours::open(&db).unwrap().birth_ns() };
-        let manifest = Manifest::read(&place.read(&layout::manifest(last, &name)).unwrap().unwrap()).unwrap();
-        assert_eq!(manifest.table("collectives").map(|table| table.rows), Some(17));
-        assert_eq!((manifest.node, i64::from_str_radix(&manifest.store, 16)), (name.node, Ok(name.birth_ns)));
-    }
-
-    #[test]
-    fn a_place_that_fails_costs_nothing_and_the_next_pass_goes_on() {
-        let dir = tempfile::tempdir().unwrap();
-        let db = dir.path().join("n1.db");
-        store_of_segments(&db, 3, 16).close();
-        let target = dir.path().join("archive");
-        std::fs::create_dir(&target).unwrap();
-        let place = Place::open(target.to_str().unwrap(), &Settings::default()).unwrap();
-        // A file where a folder should be.
-        std::fs::write(target.join("manifest"), "in the way").unwrap();
-        let error = pass(&place, wanted(&db), &never).unwrap_err();
-        assert!(!error.is_stop() && error.to_string().contains("archive"), "{error}");
-        std::fs::remove_file(target.join("manifest")).unwrap();
-        let stopped = pass(&place, wanted(&db), &|| true).unwrap_err();
-        assert!(stopped.is_stop());
-        assert!(pass(&place, wanted(&db), &never).unwrap().rows >= 48);
-    }
-
-    #[test]
-    fn hours_that_retention_took_first_are_in_the_manifests() {
-        let dir = tempfile::tempdir().unwrap();
-        let db = dir.path().join("n1.db");
-        let max_age = Duration::from_secs(3600);
-        let store =
-            Store::open(&db, StoreConfig { max_age, hold_for_archive: true, ..StoreConfig::default() }).unwrap();
-        let now_ns = record::unix_now_ns();
-        let past = Hour::of_ns(now_ns - 30 * HOUR_NS);
-        for row in 0..100 {
-            // One hour older than the time that the archive is waited for, and one within it.
-            for ts_ns in [past.range_ns().start + row, now_ns - HOUR_NS - 600_000_000_000 + row] {
-                let call = record::Collective { ts_ns, ..collective(row.cast_unsigned()) };
-                store.ingest().record(record::Record::Collective(call));
-            }
-        }
-        store.flush(PATIENCE).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while store.archive_backlog().not_archived < 100 {
-            assert!(Instant::now() < deadline, "{:?}", store.archive_backlog());
-            std::thread::yield_now();
-        }
-        let target = dir.path().join("archive");
-        std::fs::create_dir(&target).unwrap();
-        let place = Place::open(target.to_str().unwrap(), &Settings::default()).unwrap();
-        struct Held<'s>(&'s Store);
-        impl Watch for Held<'_> {
-            fn stop(&self) -> bool {
-                false
-            }
-            fn archived(&self, until_ns: i64) {
-                self.0.archived(until_ns);
-            }
-        }
-        pass(&place, Wanted { at_once: true, ..wanted(&db) }, &Held(&store)).unwrap();
-        let name = StoreName { node: "n1".into(), birth_ns: Hours::open(&db).unwrap().birth_ns() };
-        let manifest = Manifest::read(&place.read(&layout::manifest(past, &name)).unwrap().unwrap()).unwrap();
-        assert_eq!(manifest.table("collectives").map(|table| table.rows), Some(0));
-        let until_ns = past.range_ns().start + 99;
-        assert!(
-            manifest.dropped.contains(&Dropped { table: "collectives".into(), until_ns, rows: 100 }),
-            "{manifest:?}"
-        );
-        // The rows that waited are archived now, and dropped.
-        let deadline = Instant::now() + PATIENCE;
-        while store.facts().table("collectives").is_some_and(|table| table.rows > 0) {
-            assert!(Instant::now() < deadline, "{:?} {:?}", store.archive_backlog(), store.facts());
-            std::thread::yield_now();
-        }
-        let hours = Hours::open(&db).unwrap();
-        let gaps = hours.not_archived(&(i64::MIN..i64::MAX)).filter(|gap| gap.table == "collectives");
-        assert_eq!(gaps.map(|gap| gap.rows).sum::<u64>(), 100);
-        let later = Hour::of_ns(now_ns - HOUR_NS - 600_000_000_000);
-        let manifest = Manifest::read(&place.read(&layout::manifest(later, &name)).unwrap().unwrap()).unwrap();
-        assert_eq!(manifest.table("collectives").map(|table| table.rows), Some(100));
-    }
-
-    #[test]
-    fn what_is_no_store_says_so() {
-        let dir = tempfile::tempdir().unwrap();
-        let place = Place::open(dir.path().to_str().unwrap(), &Settings::default()).unwrap();
-        let foreign = dir.path().join("x.db");
-        rusqlite::Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
-        let error = pass(&place, wanted(&foreign), &never).unwrap_err();
-        assert!(error.to_string().contains("no trace store"), "{error}");
-    }
-}
+mod tests;

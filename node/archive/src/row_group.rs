@@ -1,91 +1,40 @@
 //! Owns reading a Parquet file of an archive: its row groups, which of them the statistics rule
 //! out, and the wanted columns, in memory.
 
-use std::io::Read;
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes};
-use parking_lot::Mutex;
+use bytes::Bytes;
 use parquet::basic::Type as Physical;
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
-use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader, SerializedFileReader};
 use parquet::file::statistics::Statistics;
+use query_planner::memory::Reservation;
 use rusqlite::types::ValueRef;
 use store::PartColumn;
 
 use crate::place::Place;
 
-/// Bytes read at a time by a sequential reader.
-const AHEAD: u64 = 1 << 20;
+mod pages;
+mod remote;
+
+use remote::Remote;
+
+/// Most rows of a row group: our own have an eighth.
+const MOST_ROWS: i64 = 8 * 65_536;
+/// Most bytes of a row group, not compressed: its columns are read into memory whole.
+const MOST_GROUP_BYTES: i64 = 1 << 30;
+/// Most bytes of a file's metadata: some hundred for each column of a row group.
+const MOST_METADATA: u64 = 16 << 20;
+/// A file's end: the length of its metadata, and four letters.
+const FOOTER: usize = 8;
+/// Bytes of a file's end that are read in one request, with most metadata.
+const END: u64 = 64 << 10;
+
 /// A file smaller than this is read completely: one request.
 const SMALL: u64 = 256 << 10;
-
-/// A file of a place, for the Parquet reader.
-#[derive(Debug, Clone)]
-pub(crate) struct Remote {
-    place: Place,
-    name: Arc<str>,
-    bytes: u64,
-    /// The complete file, if it is small.
-    complete: Arc<Mutex<Option<Bytes>>>,
-}
-
-impl Length for Remote {
-    fn len(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl ChunkReader for Remote {
-    type T = Ahead;
-
-    fn get_read(&self, start: u64) -> parquet::errors::Result<Ahead> {
-        Ok(Ahead { of: self.clone(), at: start, have: Bytes::new() })
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
-        let end = start.checked_add(length as u64).filter(|end| *end <= self.bytes);
-        let end = end.ok_or_else(|| ParquetError::EOF(format!("{} is too short", self.name)))?;
-        let complete = self.complete.lock().clone();
-        let read = match &complete {
-            Some(complete) => complete.slice((start as usize).min(complete.len())..(end as usize).min(complete.len())),
-            None => self
-                .place
-                .read_range(&self.name, start..end)
-                .map_err(|error| ParquetError::External(Box::new(error)))?,
-        };
-        if read.len() != length {
-            return Err(ParquetError::EOF(format!("{} is shorter than its manifest says", self.name)));
-        }
-        Ok(read)
-    }
-}
-
-/// Reads on from a position in the file.
-pub(crate) struct Ahead {
-    of: Remote,
-    at: u64,
-    have: Bytes,
-}
-
-impl Read for Ahead {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        if self.have.is_empty() {
-            let length = AHEAD.min(self.of.bytes.saturating_sub(self.at));
-            if length == 0 {
-                return Ok(0);
-            }
-            self.have = self.of.get_bytes(self.at, length as usize).map_err(std::io::Error::other)?;
-            self.at += length;
-        }
-        let n = into.len().min(self.have.len());
-        self.have.copy_to_slice(&mut into[..n]);
-        Ok(n)
-    }
-}
 
 /// A column's values.
 #[derive(Debug)]
@@ -183,14 +132,23 @@ pub(crate) struct File {
 impl File {
     /// Opens a file of `bytes` bytes.
     pub(crate) fn open(place: &Place, name: String, bytes: u64) -> parquet::errors::Result<Self> {
-        let remote = Remote { place: place.clone(), name: name.into(), bytes, complete: Arc::default() };
+        let (complete, parts) = (Arc::default(), Arc::default());
+        let remote = Remote { place: place.clone(), name: name.into(), bytes, complete, parts };
         if bytes <= SMALL {
             let complete = remote.get_bytes(0, bytes as usize)?;
             *remote.complete.lock() = Some(complete);
         }
+        let here = remote.clone();
+        let (end, _held) = here.hold(bytes.saturating_sub(END)..bytes)?;
+        let footer = end.len().checked_sub(FOOTER).and_then(|at| end[at..].first_chunk::<4>());
+        let metadata_bytes = footer.map_or(u64::MAX, |length| u64::from(u32::from_le_bytes(*length)));
+        if metadata_bytes > MOST_METADATA {
+            return Err(refused("its metadata is longer than any archive's"));
+        }
         unharmed(|| {
             let reader = SerializedFileReader::new(remote.clone())?;
             let metadata = reader.metadata().clone();
+            metadata.row_groups().iter().try_for_each(|group| is_sound(group, bytes))?;
             Ok(Self { reader, metadata, remote })
         })
     }
@@ -262,12 +220,77 @@ impl File {
         let metadata = self.metadata.row_group(group);
         let rows = self.rows(group);
         let mut read = Vec::with_capacity(columns.len());
+        // What is read is counted before there is room made for it.
+        let mut memory = Reservation::default();
         for name in columns {
-            let at = name.and_then(|name| place_of(metadata, name));
-            read.push(at.map(|at| column(reader.get_column_reader(at)?, metadata, at, rows)).transpose()?);
+            let Some(at) = name.and_then(|name| place_of(metadata, name)) else {
+                read.push(None);
+                continue;
+            };
+            let chunk = metadata.column(at);
+            let (start, length) = chunk.byte_range();
+            let bytes = u64::try_from(chunk.uncompressed_size()).unwrap_or(0);
+            let needed = (length + bytes) as usize + rows * width(chunk);
+            if !memory.try_grow(needed) {
+                return Err(ParquetError::External(Box::new(NoRoom)));
+            }
+            let (in_file, _held) = self.remote.hold(start..start + length)?;
+            pages::check(&in_file, pages::Claimed { rows, bytes })?;
+            read.push(Some(column(reader.get_column_reader(at)?, metadata, at, rows)?));
         }
         Ok(Chunk { rows, columns: read })
     }
+}
+
+/// There is not so much memory left for the question.
+#[derive(Debug, thiserror::Error)]
+#[error("out of memory")]
+struct NoRoom;
+
+/// Whether reading failed for the question's memory.
+pub(crate) fn is_no_room(error: &ParquetError) -> bool {
+    matches!(error, ParquetError::External(source) if source.is::<NoRoom>())
+}
+
+/// Bytes of a row in memory beside its value's own.
+fn width(column: &ColumnChunkMetaData) -> usize {
+    let value = match column.column_type() {
+        Physical::BYTE_ARRAY => size_of::<ByteArray>(),
+        _ => size_of::<i64>(),
+    };
+    value + size_of::<i16>() + size_of::<u32>()
+}
+
+fn refused(why: &str) -> ParquetError {
+    ParquetError::General(format!("damaged: {why}"))
+}
+
+/// Whether a row group of a file may be what its metadata claims: nothing is read by these numbers
+/// before.
+///
+/// # Errors
+/// It cannot.
+fn is_sound(group: &RowGroupMetaData, file_bytes: u64) -> parquet::errors::Result<()> {
+    if !(0..=MOST_ROWS).contains(&group.num_rows()) {
+        return Err(refused("a row group claims more rows than any archive's"));
+    }
+    let mut bytes = group.total_byte_size();
+    for column in group.columns() {
+        let (uncompressed, length) = (column.uncompressed_size(), column.compressed_size());
+        let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+        let end = start.checked_add(length).and_then(|end| u64::try_from(end).ok());
+        if start < 0 || length < 0 || end.is_none_or(|end| end > file_bytes) {
+            return Err(refused("a column lies outside of its file"));
+        }
+        if uncompressed < 0 || column.num_values() > group.num_rows() {
+            return Err(refused("a column claims more values than its row group has rows"));
+        }
+        bytes = bytes.max(uncompressed);
+    }
+    if group.total_byte_size() < 0 || bytes > MOST_GROUP_BYTES {
+        return Err(refused("a row group claims more bytes than any archive's"));
+    }
+    Ok(())
 }
 
 /// Runs the Parquet reader on bytes from outside: a panic caused by damaged ones becomes an error
@@ -286,27 +309,30 @@ fn column(reader: ColumnReader, group: &RowGroupMetaData, at: usize, rows: usize
     let mut defined: Vec<i16> = Vec::new();
     let optional = descr.max_def_level() > 0;
     let levels = optional.then_some(&mut defined);
-    let values = match reader {
+    let (values, found) = match reader {
         ColumnReader::Int64ColumnReader(mut reader) => {
             let mut values = Vec::with_capacity(rows);
-            reader.read_records(rows, levels, None, &mut values)?;
-            Values::Integers(values)
+            let (found, ..) = reader.read_records(rows, levels, None, &mut values)?;
+            (Values::Integers(values), found)
         }
         ColumnReader::DoubleColumnReader(mut reader) => {
             let mut values = Vec::with_capacity(rows);
-            reader.read_records(rows, levels, None, &mut values)?;
-            Values::Reals(values)
+            let (found, ..) = reader.read_records(rows, levels, None, &mut values)?;
+            (Values::Reals(values), found)
         }
         ColumnReader::ByteArrayColumnReader(mut reader) => {
             let mut values = Vec::with_capacity(rows);
-            reader.read_records(rows, levels, None, &mut values)?;
-            if descr.logical_type_ref().is_some() { Values::Text(values) } else { Values::Blobs(values) }
+            let (found, ..) = reader.read_records(rows, levels, None, &mut values)?;
+            (if descr.logical_type_ref().is_some() { Values::Text(values) } else { Values::Blobs(values) }, found)
         }
         _ => {
             let physical: Physical = descr.physical_type();
             return Err(ParquetError::General(format!("a column of {physical}, which no archive of ours has")));
         }
     };
+    if found != rows {
+        return Err(refused("a column has fewer rows than its row group claims"));
+    }
     let places = (optional && defined.contains(&0)).then(|| {
         let mut next = 0;
         let place = |defined: &i16| {
@@ -320,3 +346,6 @@ fn column(reader: ColumnReader, group: &RowGroupMetaData, at: usize, rows: usize
     });
     Ok(Column { values, places })
 }
+
+#[cfg(test)]
+mod tests;

@@ -87,8 +87,8 @@ pub fn run(mut args: ExportArgs, out: &Path, connector: &dyn Connector) -> anyho
     copied.samples()?;
     copied.verdict()?;
     let Copied { asked, to, .. } = copied;
-    let (written, left_out) = (to.writer().written(), to.left_out());
-    asked.print(left_out);
+    let written = to.writer().written();
+    asked.print(to.left_out(), to.crowded());
     if args.target.ask.require_all && !asked.coverage.is_complete() {
         bail!("the trace is partial and --require-all was given: nothing is written");
     }
@@ -177,13 +177,19 @@ impl Asked<'_> {
         }
     }
 
-    fn print(&self, left_out: u64) {
+    fn print(&self, left_out: u64, crowded: u64) {
         for (table, why) in &self.skipped {
             let why = why.lines().next().unwrap_or_default();
             eprintln!("{}", printable(&format!("not in the trace: {table}: {why}")));
         }
         if left_out > 0 {
             eprintln!("{left_out} rows with times before 1970 are not in the trace");
+        }
+        if crowded > 0 {
+            eprintln!(
+                "{crowded} rows that overlap with many others of their track are not in the trace: --ranks or --between \
+                 give less"
+            );
         }
         for line in self.coverage.lines() {
             eprintln!("{}", printable(&line));
@@ -295,7 +301,7 @@ impl<W: Write> Copied<'_, W> {
         let mut done = Vec::new();
         let mut open = vec![all];
         while let Some((since_ns, until_ns)) = open.pop() {
-            let width_ns = ((until_ns - since_ns) / CUTS).max(SHORTEST_NS);
+            let width_ns = (until_ns.saturating_sub(since_ns) / CUTS).max(SHORTEST_NS);
             let sql = tables::counts((table, time), (since_ns, until_ns), width_ns, pids.as_deref());
             let of = if (since_ns, until_ns) == all { Of::Span } else { Of::Part };
             let Some(counts) = self.asked.rows_of(of, table, sql)? else { return Ok(Vec::new()) };
@@ -306,11 +312,12 @@ impl<W: Write> Copied<'_, W> {
             // The part that grows, with its rows.
             let mut grows: Option<(i64, i64, i64)> = None;
             for (number, rows) in counts {
-                let from_ns = since_ns.saturating_add(number.saturating_mul(width_ns));
+                // A node may say any number: its part is within what was asked for.
+                let from_ns = since_ns.saturating_add(number.saturating_mul(width_ns)).min(until_ns).max(since_ns);
                 let to_ns = from_ns.saturating_add(width_ns).min(until_ns);
                 grows = match grows.take() {
                     Some((begin_ns, _, known)) if known.saturating_add(rows) <= PART_ROWS => {
-                        Some((begin_ns, to_ns, known + rows))
+                        Some((begin_ns, to_ns, known.saturating_add(rows)))
                     }
                     full => {
                         todo.extend(full);
@@ -320,7 +327,8 @@ impl<W: Write> Copied<'_, W> {
             }
             todo.extend(grows);
             // A part that is too large by itself is divided again, at its place in time.
-            let again = todo.iter().position(|(from, to, rows)| *rows > PART_ROWS && to - from > SHORTEST_NS);
+            let again =
+                todo.iter().position(|(from, to, rows)| *rows > PART_ROWS && to.saturating_sub(*from) > SHORTEST_NS);
             match again {
                 None => done.extend(todo.iter().map(|(from, to, _)| (*from, *to))),
                 Some(at) => {

@@ -1,12 +1,12 @@
 //! `rankmesh archive`: hours of trace stores as Parquet, into a directory or bucket; or their rows
 //! as they come, into ClickHouse. `asked` and `mesh_rows`: an archive that a question reads.
 
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use agent::archiver::{AT_ONCE, PassReport, ToAgent};
+use agent::archiver::{AT_ONCE, PassReport, REASON_CHARS, ToAgent};
 use anyhow::Context;
 use archive::clickhouse::{Client, ClientError, Credentials, PushError, Pushed, push};
 use archive::pass::{Done, PassError, Wanted, Watch, pass};
@@ -14,12 +14,16 @@ use archive::place::{Place, Settings};
 use ask::values::parse_duration;
 use ask::{Exit, UsageError};
 use clap::Args;
-use record::unix_now_ns;
+use record::{shortened, unix_now_ns};
 
 use crate::privileges::{self, Plan};
 
 pub(super) mod asked;
 pub(super) mod mesh_rows;
+
+/// Memory that an agent's archiver may have: a row group on its way to a file, the parts of an
+/// upload and SQLite's pages are some hundred MiB.
+const MOST_DATA_BYTES: u64 = 1 << 30;
 
 /// Flags of `rankmesh archive`.
 #[derive(Debug, Args)]
@@ -90,6 +94,7 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
         let files = files.iter().cloned().chain(target);
         let plan = Plan { files: files.collect(), ..Plan::default() };
         privileges::give_up_all_but(&plan).context("giving up privileges")?;
+        bound_memory().context("bounding the memory of this process")?;
         std::thread::Builder::new().name("agent's wishes".to_owned()).spawn(hear_agent)?;
     }
     let parent = nix::unistd::getppid();
@@ -115,6 +120,17 @@ pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<Exit> {
         if is_over() {
             return Ok(Exit::Complete);
         }
+    }
+}
+
+/// Bounds what this process takes of the host's memory: what it reads comes from outside. Beyond,
+/// it ends, and the agent starts another.
+fn bound_memory() -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: MOST_DATA_BYTES, rlim_max: MOST_DATA_BYTES };
+    // SAFETY: `limit` is initialised and only read.
+    match unsafe { libc::setrlimit(libc::RLIMIT_DATA, &limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -192,10 +208,15 @@ fn write_all(
         let done = pass(&place, wanted, &watch)?;
         all.hours.extend(done.hours);
         (all.rows, all.bytes, all.files) = (all.rows + done.rows, all.bytes + done.bytes, all.files + done.files);
+        all.ahead_ns = all.ahead_ns.into_iter().chain(done.ahead_ns).min();
     }
-    let Done { hours, rows, bytes, files } = all;
+    let Done { hours, rows, bytes, files, ahead_ns } = all;
     let n = hours.len();
-    let summary = format!("{n} hours, {rows} rows, {bytes} bytes in {files} files into {to}");
+    let ahead = ahead_ns.map_or_else(String::new, |ahead_ns| {
+        let from = store::show_time(ahead_ns);
+        format!("; rows from {from} on are left out: by this host's clock that is yet to come (archive them then)")
+    });
+    let summary = format!("{n} hours, {rows} rows, {bytes} bytes in {files} files into {to}{ahead}");
     Ok(Passed { report: PassReport { hours: n, rows, failed: None, lost: None }, summary })
 }
 
@@ -236,7 +257,11 @@ fn report_pass(outcome: &anyhow::Result<Passed>) -> anyhow::Result<()> {
         Ok(passed) => passed.report.clone(),
         Err(error) if error.downcast_ref::<PassError>().is_some_and(PassError::is_stop) => return Ok(()),
         Err(error) if error.downcast_ref::<PushError>().is_some_and(PushError::is_stop) => return Ok(()),
-        Err(error) => PassReport { hours: 0, rows: 0, failed: Some(format!("{error:#}")), lost: None },
+        Err(error) => {
+            // It may have in it what a bucket or server said.
+            let failed = Some(shortened(&format!("{error:#}"), REASON_CHARS));
+            PassReport { hours: 0, rows: 0, failed, lost: None }
+        }
     }))
 }
 

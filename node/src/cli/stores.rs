@@ -83,7 +83,8 @@ impl Backend for Stores {
                     }
                     LocalRequest::Explain(question) => document(&explain::answer(of, question, &caller, ended).await),
                     LocalRequest::Board(question) => {
-                        let newest_ns = query::files::span_ns(&self.coordinator).map(|(_, newest_ns)| newest_ns + 1);
+                        let newest_ns =
+                            query::files::span_ns(&self.coordinator).map(|(_, newest_ns)| newest_ns.saturating_add(1));
                         let span = BoardSpan::of(question, newest_ns);
                         match board_of_stores::board(&self.coordinator, &span, &caller, &ended).await {
                             Ok(board) => Ok(Reply::Board(Box::new(board))),

@@ -44,16 +44,26 @@ impl Hold {
         self.archived_ns.store(i64::MIN, Ordering::Relaxed);
     }
 
-    /// Never goes back; has no effect where no rows are kept for an archive.
-    pub(crate) fn archived(&self, until_ns: i64) {
-        if self.archived_ns() != NO_ARCHIVE {
-            self.archived_ns.fetch_max(until_ns.min(NO_ARCHIVE - 1), Ordering::Relaxed);
-        }
+    /// Rows before `until_ns` are archived: none after now can be. Goes back only where it lies
+    /// ahead of now; has no effect where no rows are kept for an archive.
+    pub(crate) fn archived(&self, until_ns: i64, now_ns: i64) {
+        let until_ns = until_ns.min(now_ns);
+        let _ = self.archived_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known_ns| match known_ns {
+            NO_ARCHIVE => None,
+            known_ns if known_ns > now_ns => Some(until_ns),
+            known_ns => Some(known_ns.max(until_ns)),
+        });
     }
 
-    /// Rows from this time on are kept for an archive, Unix nanoseconds.
-    pub(crate) fn archived_ns(&self) -> i64 {
-        self.archived_ns.load(Ordering::Relaxed)
+    /// Rows from this time on are kept for an archive, Unix nanoseconds. What was said while the
+    /// clock was ahead of `now_ns` is not believed: nothing is known to be archived until it is
+    /// said again.
+    pub(crate) fn archived_ns(&self, now_ns: i64) -> i64 {
+        match self.archived_ns.load(Ordering::Relaxed) {
+            NO_ARCHIVE => NO_ARCHIVE,
+            archived_ns if archived_ns > now_ns => i64::MIN,
+            archived_ns => archived_ns,
+        }
     }
 
     pub(crate) fn note(&self, wants_archive: bool, not_archived: u64) {
@@ -66,5 +76,34 @@ impl Hold {
             wants_archive: self.wants_archive.load(Ordering::Relaxed),
             not_archived: self.not_archived.load(Ordering::Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_ahead_for_a_moment_releases_nothing() {
+        const HOUR: i64 = 3_600_000_000_000;
+        const NOW: i64 = 500_000 * HOUR;
+        let hold = Hold::default();
+        hold.archived(NOW, NOW);
+        assert_eq!(hold.archived_ns(NOW), NO_ARCHIVE, "no rows are kept");
+        hold.begin();
+        assert_eq!(hold.archived_ns(NOW), i64::MIN);
+        hold.archived(NOW - 2 * HOUR, NOW);
+        hold.archived(NOW - 3 * HOUR, NOW);
+        assert_eq!(hold.archived_ns(NOW), NOW - 2 * HOUR);
+        // The wall clock is ahead, and the archiver's with it; retention goes by a clock that waits.
+        let ahead = NOW + 9_000 * HOUR;
+        hold.archived(ahead - HOUR, ahead);
+        assert_eq!(hold.archived_ns(NOW + 1), i64::MIN);
+        // It is right again.
+        hold.archived(NOW - HOUR, NOW + 2);
+        assert_eq!(hold.archived_ns(NOW + 2), NOW - HOUR);
+        // Whatever is said, nothing after now is archived.
+        hold.archived(i64::MAX, NOW + 3);
+        assert_eq!(hold.archived_ns(NOW + 3), NOW + 3);
     }
 }

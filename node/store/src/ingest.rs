@@ -659,8 +659,8 @@ impl<'c> Writer<'c> {
         if self.is_gone() {
             return;
         }
-        let archived_ns = self.shared.hold.archived_ns();
         let now_ns = self.age.now(unix_now_ns(), steady_now_ns());
+        let archived_ns = self.shared.hold.archived_ns(now_ns);
         match retention::step(self.conn, &self.limits, archived_ns, now_ns, budget) {
             Ok(step) => {
                 self.shared.hold.note(step.wants_archive, step.not_archived);

@@ -282,7 +282,7 @@ impl Store {
     /// Rows with a time before `until_ns` are in the archive, Unix nanoseconds. Has no effect on a
     /// store that keeps no rows for one.
     pub fn archived(&self, until_ns: i64) {
-        self.shared.hold.archived(until_ns);
+        self.shared.hold.archived(until_ns, unix_now_ns());
     }
 
     /// The state of the rows that are kept for an archive.

@@ -5,14 +5,17 @@ use std::fmt;
 use std::time::Duration;
 
 use object_store::ClientOptions;
-use object_store::client::{HttpClient, HttpConnector as _, HttpRequestBody, ReqwestConnector};
+use object_store::client::{HttpClient, HttpConnector as _, HttpRequestBody};
 use tokio::runtime::Runtime;
+
+use crate::place::REASON_CHARS;
+use crate::web::{Redirected, Straight};
 
 /// Time limit of a request. An insert that takes longer is sent again; the server recognises its
 /// token.
 const REQUEST: Duration = Duration::from_secs(30);
-/// Characters of an error that are kept.
-const ERROR_CHARS: usize = 400;
+/// Bytes read of an answer: an insert's is empty, and a reason is shown in [`REASON_CHARS`].
+const ANSWER_BYTES: u64 = 64 << 10;
 
 /// Why a server did not take rows.
 #[derive(Debug, thiserror::Error)]
@@ -104,8 +107,8 @@ impl Client {
         }
         let failed = |error: &dyn fmt::Display| ClientError::Client(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| failed(&e))?;
-        let options = ClientOptions::new().with_timeout(REQUEST).with_allow_http(true);
-        let http = ReqwestConnector::default().connect(&options).map_err(|e| failed(&e))?;
+        let options = ClientOptions::new().with_timeout(REQUEST).with_allow_http(scheme == "http");
+        let http = Straight { most: ANSWER_BYTES }.connect(&options).map_err(|e| failed(&e))?;
         let database = if path.is_empty() { "rankmesh" } else { path }.to_owned();
         Ok(Self { runtime, http, base: format!("{scheme}://{host}/"), database, credentials })
     }
@@ -154,28 +157,36 @@ impl Client {
         let request = request
             .body(HttpRequestBody::from(parquet))
             .map_err(|error| ClientError::Url(format!("{}: {error}", self.place())))?;
-        let lost = |reason: &dyn fmt::Display| ClientError::Lost { place: self.place(), reason: reason.to_string() };
+        let short = |reason: &str| record::shortened(reason.trim(), REASON_CHARS);
+        let lost = |error: &(dyn std::error::Error + 'static)| {
+            let deepest = deepest(error);
+            let reason = short(&deepest.to_string());
+            match deepest.downcast_ref::<Redirected>() {
+                Some(to) => ClientError::Refused { place: self.place(), status: to.status.as_u16(), reason },
+                None => ClientError::Lost { place: self.place(), reason },
+            }
+        };
         self.runtime.block_on(async {
-            let answer = self.http.execute(request).await.map_err(|error| lost(&deepest(&error)))?;
+            let answer = self.http.execute(request).await.map_err(|error| lost(&error))?;
             let status = answer.status();
             let failed = answer.headers().contains_key("X-ClickHouse-Exception-Code");
-            let body = answer.into_body().bytes().await.map_err(|error| lost(&deepest(&error)))?;
+            let body = answer.into_body().bytes().await.map_err(|error| lost(&error))?;
             if status.is_success() && !failed {
                 return Ok(());
             }
-            let reason: String = String::from_utf8_lossy(&body).trim().chars().take(ERROR_CHARS).collect();
+            let reason = short(&String::from_utf8_lossy(&body));
             Err(ClientError::Refused { place: self.place(), status: status.as_u16(), reason })
         })
     }
 }
 
 /// The innermost cause: the others name the URL with its query only.
-fn deepest(error: &dyn std::error::Error) -> String {
+fn deepest<'e>(error: &'e (dyn std::error::Error + 'static)) -> &'e (dyn std::error::Error + 'static) {
     let mut at = error;
     while let Some(source) = at.source() {
         at = source;
     }
-    at.to_string()
+    at
 }
 
 /// A value of a query, percent-encoded.
@@ -186,7 +197,10 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
+    use crate::web::tests::{MUCH, Server};
 
     #[test]
     fn a_url_names_server_and_database_and_nobody() {
@@ -202,5 +216,36 @@ mod tests {
         let credentials = Credentials::of(&[("CLICKHOUSE_PASSWORD".to_owned(), "hush".to_owned())].into());
         assert!(!format!("{credentials:?}").contains("hush"));
         assert_eq!(escaped("a b&ü"), "a%20b%26%C3%BC");
+    }
+
+    fn insert(url: &str) -> ClientError {
+        let credentials = Credentials { user: Some("ada".to_owned()), password: Some("hush".to_owned()) };
+        Client::new(url, credentials).unwrap().insert("collectives", "t", vec![1; 5_000]).unwrap_err()
+    }
+
+    #[test]
+    fn a_redirect_is_no_insert() {
+        let other = Server::start("200 OK", b"", 0);
+        for status in ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"] {
+            let head: &'static str = format!("{status}\r\nLocation: {}/taken", other.url).leak();
+            let error = insert(&Server::start(head, b"", 0).url);
+            let text = error.to_string();
+            assert!(matches!(error, ClientError::Refused { .. }), "{text}");
+            assert!(text.contains(&other.url) && text.contains("Give the address") && !text.contains("hush"), "{text}");
+        }
+        assert_eq!(other.asked.load(Ordering::SeqCst), 0);
+        let error = insert(&Server::start("302 Found", b"", 0).url);
+        assert!(matches!(error, ClientError::Refused { status: 302, .. }), "{error}");
+    }
+
+    #[test]
+    fn an_endless_answer_is_cut() {
+        static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
+        for head in ["200 OK", "500 Internal Server Error", "404 Not Found"] {
+            let server = Server::start(head, &PIECE, MUCH / PIECE.len());
+            let text = insert(&server.url).to_string();
+            assert!(text.len() < 1_000, "{head}: {} bytes", text.len());
+            assert!(server.sent.load(Ordering::SeqCst) < MUCH, "{head}: all was read");
+        }
     }
 }

@@ -138,10 +138,11 @@ fn next(
     };
     let Some((first, last)) = found else { return Ok(None) };
     let is_cut = hours.dropped_until_ns(table).is_some();
-    if let Some(lost) = until.map(|until| first - until - 1).filter(|lost| *lost > 0 && is_cut) {
+    let between = |until: i64| first.saturating_sub(until).saturating_sub(1);
+    if let Some(lost) = until.map(between).filter(|lost| *lost > 0 && is_cut) {
         pushed.lost.push((table.to_owned(), lost.cast_unsigned()));
     }
-    Ok(Some((first - 1, last.min(first.saturating_add(ROWS - 1)))))
+    Ok(Some((first.saturating_sub(1), last.min(first.saturating_add(ROWS - 1)))))
 }
 
 fn rows_of<'t>(hours: &Hours, table: &'t str, node: &str, (after, until): (i64, i64)) -> RowsOf<'t> {

@@ -15,7 +15,7 @@ use super::plan::{Bounds, limits, read_plan};
 use super::{HistoryTable, failed, no_memory};
 use crate::live::{self, Batches, RowsWanted};
 use crate::parts::{HourFile, Node};
-use crate::row_group::{Chunk, File};
+use crate::row_group::{Chunk, File, is_no_room};
 
 /// Memory of a kept row's index entry besides the row, about.
 const KEPT_ROW_BYTES: usize = 96;
@@ -334,7 +334,8 @@ impl Reader {
                 let this = *group;
                 *group += 1;
                 if self.bounds.iter().all(|(column, bounds)| file.may_hold(this, column, *bounds)) {
-                    let chunk = file.read(this, &columns).map_err(failed)?;
+                    let chunk = file.read(this, &columns);
+                    let chunk = chunk.map_err(|error| if is_no_room(&error) { no_memory() } else { failed(error) })?;
                     if chunk.rows > 0 {
                         return Ok(Some(chunk));
                     }

@@ -171,7 +171,7 @@ impl Target {
 
     /// Now, Unix nanoseconds; of stores the time of their newest row.
     pub fn now_ns(&self) -> i64 {
-        self.stored_ns().map_or_else(unix_now_ns, |(_, newest_ns)| newest_ns + 1)
+        self.stored_ns().map_or_else(unix_now_ns, |(_, newest_ns)| newest_ns.saturating_add(1))
     }
 
     /// The first and the last time in the stores, Unix nanoseconds; none of an agent.

@@ -74,7 +74,7 @@ pub struct ReportArgs {
 pub fn run(mut args: ReportArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     let target = args.target.of_any_job(&mut args.job, connector)?;
     let span_ns = args.span.resolved_ns(&target)?.unwrap_or_else(|| match target.stored_ns() {
-        Some((oldest_ns, newest_ns)) => (oldest_ns, newest_ns + 1),
+        Some((oldest_ns, newest_ns)) => (oldest_ns, newest_ns.saturating_add(1)),
         None => (target.now_ns() - BACK_NS, target.now_ns()),
     });
     let mut asking = Asking::of(&target, &args.target);
@@ -133,7 +133,7 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
         made: ask::utc::utc(std::time::SystemTime::now()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         asked_of: asking.target.description(),
-        span_ns: (start_ns, ended_ns.max(start_ns + 1)),
+        span_ns: (start_ns, ended_ns.max(start_ns.saturating_add(1))),
         ..Page::default()
     };
     page.job = args.job.clone().unwrap_or_default();

@@ -41,7 +41,8 @@ pub(super) fn before(at_ns: i64) -> (i64, i64) {
 /// # Errors
 /// The stores give no answer.
 pub fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> anyhow::Result<Watched> {
-    let time = span.or_else(|| target.stored_ns().map(|(oldest_ns, newest_ns)| (oldest_ns, newest_ns + 1)));
+    let time =
+        span.or_else(|| target.stored_ns().map(|(oldest_ns, newest_ns)| (oldest_ns, newest_ns.saturating_add(1))));
     let seen = time.map(|time| target.jobs_in(time, TIMEOUT_MS)).transpose()?.unwrap_or_default();
     let Chosen { job, others } = Chosen::of(&seen, job);
     let question = StragglersQuestion {

@@ -101,7 +101,7 @@ impl Series {
                 .iter()
                 .flat_map(|((_, node, _), of)| of.iter().map(|time| (aligned(node, time.until_ns), time.span_ns)))
         };
-        let last = ends().map(|(end_ns, _)| end_ns - 1).max()?.div_euclid(WINDOW_NS);
+        let last = ends().map(|(end_ns, _)| end_ns.saturating_sub(1)).max()?.div_euclid(WINDOW_NS);
         let first = ends().map(|(end_ns, span_ns)| end_ns.saturating_sub(span_ns)).min()?;
         let first = first.div_euclid(WINDOW_NS).max(last - MOST_WINDOWS);
         let windows = usize::try_from(last - first + 1).ok()?;

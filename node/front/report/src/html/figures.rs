@@ -49,8 +49,12 @@ fn lanes(page: &Page, at: usize, step: &Step) -> String {
     let (Some(last), Some(first)) = (ranks.first(), ranks.last()) else { return String::new() };
     let begin = |lane: &Lane| lane.entry_ns.saturating_sub(lane.own_ns.unwrap_or(0).max(0));
     let from_ns = ranks.iter().map(|lane| begin(lane)).min().unwrap_or(0);
-    let to_ns =
-        ranks.iter().map(|lane| lane.entry_ns.saturating_add(lane.duration_ns)).max().unwrap_or(0).max(from_ns + 1);
+    let to_ns = ranks
+        .iter()
+        .map(|lane| lane.entry_ns.saturating_add(lane.duration_ns))
+        .max()
+        .unwrap_or(0)
+        .max(from_ns.saturating_add(1));
     let x = |ns: i64| NAMES + (ns.saturating_sub(from_ns)) as f64 / (to_ns - from_ns) as f64 * (WIDTH - NAMES - 10.0);
     let height = if ranks.len() > MANY { NARROW } else { LANE };
     let total = height * ranks.len() as f64 + 24.0;

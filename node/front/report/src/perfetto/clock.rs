@@ -52,7 +52,8 @@ impl NodeTime {
     pub fn aligned(&self, ts_ns: i64) -> i64 {
         let Some(line) = &self.0 else { return ts_ns };
         // The offset is small, and so is its growth.
-        let grows = (line.aligned_to_ns - line.aligned_from_ns).saturating_sub(line.to_ns - line.from_ns);
+        let aligned = line.aligned_to_ns.saturating_sub(line.aligned_from_ns);
+        let grows = aligned.saturating_sub(line.to_ns.saturating_sub(line.from_ns));
         let moved = line.part(grows, ts_ns);
         ts_ns.saturating_add(line.aligned_from_ns.saturating_sub(line.from_ns)).saturating_add(moved)
     }
@@ -81,6 +82,6 @@ impl Line {
     fn part(&self, total: i64, ts_ns: i64) -> i64 {
         let (far, length) =
             (i128::from(ts_ns) - i128::from(self.from_ns), i128::from(self.to_ns) - i128::from(self.from_ns));
-        i64::try_from(i128::from(total) * far / length).unwrap_or(0)
+        i64::try_from(i128::from(total) * far / length.max(1)).unwrap_or(0)
     }
 }

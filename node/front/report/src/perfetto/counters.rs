@@ -185,7 +185,7 @@ impl Counters {
         let name = format!("{}{port} {}", text(device), text(counter));
         let last = self.read_ns.insert((node.to_owned(), name.clone()), ts_ns);
         let (Some(last), Some(delta)) = (last.filter(|last| *last < ts_ns), integer_of(delta)) else { return Ok(()) };
-        let rate = delta as f64 * 1e9 / (ts_ns - last) as f64;
+        let rate = delta as f64 * 1e9 / ts_ns.saturating_sub(last) as f64;
         to.value(node, None, (&name, "per second"), ts_ns, CounterValue::Double(rate))
     }
 }

@@ -25,6 +25,9 @@ pub struct Who {
 /// The ends of the slices that are open on a track, outermost first; none: it never ends.
 type Lane = Vec<Option<u64>>;
 
+/// Most lanes of a track: a person sees nothing in more, and each slice looks at all of them.
+const LANES: usize = 64;
+
 /// Places events on tracks.
 #[derive(Debug)]
 pub struct Layout<W> {
@@ -36,12 +39,15 @@ pub struct Layout<W> {
     lanes: HashMap<u64, Vec<Lane>>,
     /// Rows with times from before 1970, which a trace cannot have.
     left_out: u64,
+    /// Slices that overlap with as many others as a track has lanes.
+    crowded: u64,
 }
 
 impl<W: Write> Layout<W> {
     /// Into `writer`, with the nodes' clocks and the descriptions of their processes.
     pub fn new(writer: Writer<W>, times: BTreeMap<String, NodeTime>, who: HashMap<(String, i64), Who>) -> Self {
-        Self { writer, times, who, known: HashSet::new(), pids: HashMap::new(), lanes: HashMap::new(), left_out: 0 }
+        let (known, pids, lanes) = (HashSet::new(), HashMap::new(), HashMap::new());
+        Self { writer, times, who, known, pids, lanes, left_out: 0, crowded: 0 }
     }
 
     /// The file that is written.
@@ -57,6 +63,11 @@ impl<W: Write> Layout<W> {
     /// Rows that were left out because they are from before 1970.
     pub fn left_out(&self) -> u64 {
         self.left_out
+    }
+
+    /// Slices that were left out because they overlap with more others than a track shows.
+    pub fn crowded(&self) -> u64 {
+        self.crowded
     }
 
     /// Ends the file.
@@ -104,7 +115,7 @@ impl<W: Write> Layout<W> {
         let logical = id(&["track", &parent.to_string(), table.name, &name]);
         let ends_ns = match (table.duration, row.duration_ns) {
             (None, _) => None,
-            (Some(_), Some(duration_ns)) => Some(Some(at_ns.saturating_add(duration_ns.cast_unsigned()))),
+            (Some(_), Some(duration_ns)) => Some(Some(at_ns.saturating_add(duration_ns.max(0).cast_unsigned()))),
             (Some(_), None) if table.ends => None,
             (Some(_), None) => Some(None),
         };
@@ -114,7 +125,7 @@ impl<W: Write> Layout<W> {
                 self.writer.instant(track, at_ns, event)
             }
             Some(ends_ns) => {
-                let lane = self.lane(logical, at_ns, ends_ns);
+                let Some(lane) = self.lane(logical, at_ns, ends_ns) else { return Ok(()) };
                 let track = id(&["lane", &logical.to_string(), &lane.to_string()]);
                 self.plain_track(track, parent, &name, order)?;
                 self.writer.slice(track, at_ns, ends_ns, event)
@@ -122,8 +133,8 @@ impl<W: Write> Layout<W> {
         }
     }
 
-    /// The first of a track's lanes on which a slice fits.
-    fn lane(&mut self, logical: u64, at_ns: u64, ends_ns: Option<u64>) -> usize {
+    /// The first of a track's lanes on which a slice fits; none where there is none.
+    fn lane(&mut self, logical: u64, at_ns: u64, ends_ns: Option<u64>) -> Option<usize> {
         let lanes = self.lanes.entry(logical).or_default();
         let last = |end: Option<u64>| end.unwrap_or(u64::MAX);
         for (number, lane) in lanes.iter_mut().enumerate() {
@@ -132,11 +143,15 @@ impl<W: Write> Layout<W> {
             }
             if lane.last().is_none_or(|end| end.is_some() && last(*end) >= last(ends_ns)) {
                 lane.push(ends_ns);
-                return number;
+                return Some(number);
             }
         }
+        if lanes.len() >= LANES {
+            self.crowded += 1;
+            return None;
+        }
         lanes.push(vec![ends_ns]);
-        lanes.len() - 1
+        Some(lanes.len() - 1)
     }
 
     /// The track of a process.
@@ -263,7 +278,7 @@ impl<W: Write> Layout<W> {
         let until_ns = until_ns.max(0).cast_unsigned().max(since_ns);
         // Each file has a track of its own, so that files can be concatenated.
         let logical = id(&["job", &self.writer.sequence().to_string(), track]);
-        let lane = self.lane(logical, since_ns, Some(until_ns));
+        let Some(lane) = self.lane(logical, since_ns, Some(until_ns)) else { return Ok(()) };
         let uuid = id(&["lane", &logical.to_string(), &lane.to_string()]);
         if self.known.insert(uuid) {
             self.writer.track(TrackDescriptor {

@@ -288,6 +288,46 @@ fn the_verdict_has_tracks_of_its_own_in_every_file() {
     assert_ne!(read.slices[0].track, read.slices[1].track);
 }
 
+#[test]
+fn a_million_overlapping_slices_end() {
+    let calls = table("collectives");
+    let made = |at: i64| calls.row(&row(calls, "n1", (1_000 + at, Some(2_000_000)), (1, 1), &[])).unwrap();
+    let mut layout = Layout::new(Writer::new(std::io::sink(), 1, 0).unwrap(), BTreeMap::new(), HashMap::new());
+    // None is within another: each ends after the one before.
+    layout.rows(calls, (0..1_000_000).map(made).collect()).unwrap();
+    assert_eq!(layout.writer().written().events + layout.crowded(), 1_000_000);
+    assert!(layout.writer().written().events >= 64);
+}
+
+#[test]
+fn extreme_times_are_no_panic() {
+    let extremes = [i64::MIN, -1, 0, 1, i64::MAX];
+    for from_ns in extremes {
+        for to_ns in extremes {
+            for a in extremes {
+                for b in extremes {
+                    let row = [text("n1"), int(a), int(b), int(b), int(a)];
+                    let (_, time) = NodeTime::from_row(&row, from_ns, to_ns).unwrap();
+                    for ts_ns in extremes {
+                        let _ = (time.aligned(ts_ns), time.bound_ns(ts_ns), time.apart_ns());
+                    }
+                }
+            }
+        }
+    }
+    let mut layout = Layout::new(Writer::new(std::io::sink(), 1, 0).unwrap(), BTreeMap::new(), HashMap::new());
+    for samples in SAMPLES {
+        let mut counters = Counters::default();
+        for (ts_ns, value) in extremes.into_iter().flat_map(|ts_ns| extremes.map(|value| (ts_ns, value))) {
+            let columns = [text("n1"), int(ts_ns), text("a"), int(1), text("b"), int(value), int(value), int(value)];
+            counters.rows(samples, vec![columns.into()], &mut layout).unwrap();
+            let columns = [text("n1"), int(ts_ns), int(value), text("b"), int(value), int(value), int(value)];
+            counters.rows(samples, vec![columns.into()], &mut layout).unwrap();
+        }
+        counters.end(&mut layout).unwrap();
+    }
+}
+
 proptest! {
     /// However calls overlap, each is read with its own begin and end, and none on another's
     /// thread.

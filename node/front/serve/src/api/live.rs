@@ -56,9 +56,9 @@ pub(super) async fn findings(
     if wait > Duration::from_secs(60) {
         return Err(Problem::wrong("a long poll waits 60s at most"));
     }
-    let (until, after) = (Instant::now() + wait, params.after.unwrap_or(i64::MIN));
+    let (until, after) = (Instant::now() + wait, params.after);
     loop {
-        let found = gateway.ask(&who, move |target| after_ns(target, after, &[])).await?;
+        let found = gateway.ask(&who, move |target| after_ns(target, after)).await?;
         let left = until.saturating_duration_since(Instant::now());
         if !found.rows.is_empty() || left.is_zero() {
             let columns: Vec<_> =
@@ -85,13 +85,13 @@ pub(super) async fn findings_events(
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<i64>().ok());
     let (to, events) = mpsc::channel(16);
     let (_asked, stop) = gateway.begin(&who, move |target| {
-        let mut following = Following::from(last.unwrap_or_else(|| target.now_ns()));
+        let mut following = Following::after(target, last);
         while !to.is_closed() {
             match following.next(target, &[]) {
                 Ok(found) => {
-                    for (ts_ns, object) in found {
-                        let text = quiet(&serde_json::Value::Object(object).to_string());
-                        let event = Event::default().event("finding").id(ts_ns.to_string()).data(text);
+                    for finding in found {
+                        let text = quiet(&serde_json::Value::Object(finding.object).to_string());
+                        let event = Event::default().event("finding").id(finding.reached_ns.to_string()).data(text);
                         if send_blocking(&to, event).is_err() {
                             return;
                         }

@@ -19,6 +19,9 @@ use crate::series::{Kind, METRICS, Series};
 /// megabytes.
 const LONGEST_ATTRIBUTE: usize = 32 << 10;
 
+/// Characters of a record's text, 4 KiB at most: its attributes have the rest.
+const LONGEST_BODY: usize = 1_000;
+
 fn value(value: any_value::Value) -> AnyValue {
     AnyValue { value: Some(value) }
 }
@@ -90,13 +93,14 @@ pub(super) fn record(ts_ns: i64, finding: &Map<String, Json>, seen_ns: u64) -> L
         (None, node) => format!(", {node}"),
     };
     let cause = Some(of("cause")).filter(|cause| !cause.is_empty()).map(|cause| format!(": {cause}"));
+    let body = printable(&format!("{verdict}{who}{}", cause.unwrap_or_default()));
     let mut record = LogRecord {
         time_unix_nano: u64::try_from(ts_ns).unwrap_or(0),
         observed_time_unix_nano: seen_ns,
         severity_number: number.into(),
         severity_text: severity.to_owned(),
         event_name: "rankmesh.finding".to_owned(),
-        body: Some(text(&format!("{verdict}{who}{}", cause.unwrap_or_default()))),
+        body: Some(value(any_value::Value::StringValue(record::shortened(&body, LONGEST_BODY)))),
         ..LogRecord::default()
     };
     for (column, found) in finding {

@@ -7,11 +7,11 @@
 //! their own, so that a dead collector delays nobody.
 
 mod messages;
+mod queue;
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, ensure};
@@ -21,27 +21,21 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{StatusCode, Uri};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceResponse;
-use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use parking_lot::Mutex;
 use prost::Message;
-use tokio::sync::Notify;
 use tokio_rustls::TlsConnector;
 
-use super::findings::Following;
+use super::findings::{Finding, Following};
 use super::gateway::{Shared, Who};
 use super::post::{self, Posted, post};
 use super::series::Series;
 use super::snapshot::Snapshot;
+use queue::Queue;
 
 /// Time between two sets of metrics.
 const METRICS_EVERY: Duration = Duration::from_secs(15);
 /// Time between two requests for findings.
 const FINDINGS_EVERY: Duration = Duration::from_secs(2);
-/// Findings that may wait, and findings of one request.
-const WAITING: usize = 2_048;
-const AT_ONCE: usize = 256;
-/// Bytes of the findings of one request: collectors refuse some megabytes.
-const BYTES_AT_ONCE: usize = 1 << 20;
 /// Pause after a request that was not taken, at first and at most.
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(60);
@@ -106,54 +100,6 @@ fn read_headers(path: &Path) -> anyhow::Result<HeaderMap> {
     Ok(headers)
 }
 
-/// Findings that wait.
-#[derive(Default)]
-struct Queue {
-    waiting: Mutex<VecDeque<LogRecord>>,
-    dropped: AtomicU64,
-    came: Notify,
-}
-
-impl Queue {
-    /// Adds findings; when the queue is full, the oldest are dropped.
-    fn put(&self, record: LogRecord) {
-        let mut waiting = self.waiting.lock();
-        if waiting.len() >= WAITING {
-            waiting.pop_front();
-            self.lost(1);
-        }
-        waiting.push_back(record);
-        self.came.notify_one();
-    }
-
-    fn lost(&self, records: usize) {
-        if records > 0 && self.dropped.fetch_add(records as u64, Ordering::Relaxed) == 0 {
-            tracing::warn!("findings begin to be dropped: the OpenTelemetry collector does not take them");
-        }
-    }
-
-    /// Some to be sent, once there are any.
-    async fn some(&self) -> Vec<LogRecord> {
-        loop {
-            {
-                let mut waiting = self.waiting.lock();
-                let (mut count, mut bytes) = (0, 0);
-                for record in waiting.iter().take(AT_ONCE) {
-                    bytes += record.encoded_len();
-                    if count > 0 && bytes > BYTES_AT_ONCE {
-                        break;
-                    }
-                    count += 1;
-                }
-                if count > 0 {
-                    return waiting.drain(..count).collect();
-                }
-            }
-            self.came.notified().await;
-        }
-    }
-}
-
 /// Sends until it is dropped. `own`: only of the asked agent's own host and the jobs that it
 /// judges.
 pub(super) async fn push(gateway: &Shared, collector: Collector, own: bool, most: usize) {
@@ -216,7 +162,7 @@ async fn metrics(
             Err(problem) => (Series::of_none(), Some(problem.detail)),
         };
         series.add("rankmesh_otlp_dropped_records_total", queue.dropped.load(Ordering::Relaxed) as f64);
-        series.add("rankmesh_otlp_queued_records", queue.waiting.lock().len() as f64);
+        series.add("rankmesh_otlp_queued_records", queue.len() as f64);
         let name = agent.lock().clone();
         let posted = collector.post(&collector.metrics, &messages::metrics(&name, &series, unix_now_ns())).await;
         let taken = posted.and_then(|posted| {
@@ -256,7 +202,8 @@ async fn follow(gateway: &Shared, queue: &Queue, agent: &Mutex<String>, own: boo
         match found.await {
             Ok(found) => {
                 errors.succeeded("findings for an OpenTelemetry collector");
-                found.iter().for_each(|(ts_ns, finding)| queue.put(messages::record(*ts_ns, finding, unix_now_ns())));
+                let record = |finding: &Finding| messages::record(finding.ts_ns, &finding.object, unix_now_ns());
+                found.iter().for_each(|finding| queue.put(record(finding)));
             }
             Err(problem) => errors.failed("findings for an OpenTelemetry collector", &problem.detail),
         }
@@ -329,6 +276,7 @@ async fn send(collector: &Collector, queue: &Queue, agent: &Mutex<String>) {
 
 #[cfg(test)]
 mod tests {
+    use super::queue::{AT_ONCE, BYTES_AT_ONCE, WAITING, WAITING_BYTES};
     use super::*;
 
     fn posted(status: u16, body: Vec<u8>) -> Posted {
@@ -358,18 +306,31 @@ mod tests {
             let object = serde_json::json!({ "verdict": "rank", "rank": number, "detail": "x".repeat(9_000) });
             messages::record(number as i64, object.as_object().unwrap(), 1)
         };
+        let short = |number: usize| messages::record(number as i64, &serde_json::Map::new(), 1);
         for number in 0..WAITING + 100 {
-            queue.put(finding(number));
+            queue.put(short(number));
         }
         assert_eq!(queue.dropped.load(Ordering::Relaxed), 100);
+        assert_eq!(queue.some().await[0].time_unix_nano, 100);
+        // Long ones: as many as their bytes let.
+        let queue = Queue::default();
+        for number in 0..WAITING {
+            queue.put(finding(number));
+        }
+        let (records, bytes) = (queue.len(), queue.bytes());
+        assert!(bytes <= WAITING_BYTES && bytes > WAITING_BYTES - 20_000, "{bytes}");
+        assert_eq!(queue.dropped.load(Ordering::Relaxed) as usize, WAITING - records);
         let first = queue.some().await;
-        assert_eq!(first[0].time_unix_nano, 100);
+        assert_eq!(first[0].time_unix_nano as usize, WAITING - records);
         let bytes: usize = first.iter().map(Message::encoded_len).sum();
         assert!(first.len() < AT_ONCE && bytes <= BYTES_AT_ONCE, "{} of {bytes}", first.len());
         // A finding larger than a request by itself is sent alone.
         let too_long = serde_json::json!({ "verdict": "rank", "detail": "x".repeat(40 << 10) });
         let record = messages::record(1, too_long.as_object().unwrap(), 1);
         assert_eq!((record.dropped_attributes_count, record.attributes.len()), (1, 1));
+        let too_long = serde_json::json!({ "verdict": "v".repeat(20 << 10), "cause": "ä".repeat(20 << 10) });
+        let record = messages::record(1, too_long.as_object().unwrap(), 1);
+        assert!(record.body.unwrap().encoded_len() <= 4 << 10);
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl Sink for PlainFile {
                 .execute(
                     "INSERT INTO retention (table_name, cutoff_ns, rows_dropped) VALUES (?1, ?2, 0)
                      ON CONFLICT (table_name) DO UPDATE SET cutoff_ns = max(cutoff_ns, excluded.cutoff_ns)",
-                    (table, from_ns - 1),
+                    (table, from_ns.saturating_sub(1)),
                 )
                 .map_err(|error| self.failed(error))?;
         }
