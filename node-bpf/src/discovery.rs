@@ -223,6 +223,7 @@ impl Discovery {
                 }
             }
         }
+        self.shared.late.left(of);
     }
 
     /// Removes the entries of processes whose end was not reported: the record found no room, or

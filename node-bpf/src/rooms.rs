@@ -1,4 +1,4 @@
-//! Whose entries the programs' maps hold (`bpf/rooms.bpf.h`): what user space adds to the count and
+//! Whose entries the programs' maps hold (`bpf/users.bpf.h`, `rooms.bpf.h`): what user space adds to the count and
 //! takes from it. The programs count what they make and remove, user space what it makes and
 //! removes, in a map that only it writes; what a user holds is the sum of both. She holds at most as
 //! much of a kind as all users together leave free.
@@ -16,6 +16,7 @@ const PROCESS: usize = 0;
 const CHILD: usize = 1;
 /// `RM_ROOM_TALLY_0`, and then that of the other epoch.
 const TALLY: usize = 7;
+const CONNECTION: usize = 9;
 /// `RM_FURTHER_USERS`: for whom there is no count of their own.
 const FURTHER_USERS: u32 = u32::MAX - 1;
 /// `RM_MOST_PROCESSES`.
@@ -24,96 +25,43 @@ const MOST_PROCESSES: i64 = 16_384;
 /// What a user holds, by kind (`struct rm_user`).
 type Held = [i64; KINDS];
 
-/// The programs' maps, and our own counts as `users_by_agent` has them.
+/// The counts by user of an object's programs, and our own.
 #[derive(Debug)]
-pub(crate) struct Rooms {
-    rooms: MapHandle,
+pub(crate) struct Users {
     users: MapHandle,
     by_agent: MapHandle,
+    /// As `users_by_agent` has them.
     counts: Counts,
 }
 
-/// A process is not followed: its user has as many as there may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoRoom {
-    /// So many are followed of hers.
-    pub(crate) held: i64,
-}
-
-impl Rooms {
+impl Users {
     /// # Errors
     /// The object has no such maps, or they take no entries.
     pub(crate) fn new(object: &Object) -> libbpf_rs::Result<Self> {
         let map = |name| lookup::map(object, name);
-        let rooms = Rooms {
-            rooms: map("rooms")?,
-            users: map("users")?,
-            by_agent: map("users_by_agent")?,
-            counts: Counts::default(),
-        };
+        let users = Users { users: map("users")?, by_agent: map("users_by_agent")?, counts: Counts::default() };
         for user in [EVERYBODY, FURTHER_USERS] {
-            rooms.users.update(&user.to_ne_bytes(), &to_bytes(&[0; KINDS]), MapFlags::ANY)?;
+            users.users.update(&user.to_ne_bytes(), &to_bytes(&[0; KINDS]), MapFlags::ANY)?;
         }
-        Ok(rooms)
-    }
-
-    /// Makes room for a process of a user that is to be followed; it may have one.
-    pub(crate) fn enter(&mut self, pid: u32, user: u32) -> Result<(), NoRoom> {
-        if has(&self.rooms, pid) {
-            return Ok(());
-        }
-        let user = self.counted_as(user);
-        let held = |of: u32| self.counts.held(of)[PROCESS] + read(&self.users, of)[PROCESS];
-        if !fits(held(user), held(EVERYBODY), MOST_PROCESSES) {
-            return Err(NoRoom { held: held(user) });
-        }
-        let mut room = [0; 4 + KINDS * 4];
-        room[..4].copy_from_slice(&user.to_ne_bytes());
-        // else the programs have been quicker
-        if self.rooms.update(&pid.to_ne_bytes(), &room, MapFlags::NO_EXIST).is_ok() {
-            self.add(user, PROCESS, 1);
-        }
-        Ok(())
-    }
-
-    /// A process's entries in the maps are removed.
-    pub(crate) fn leave(&mut self, pid: u32) {
-        let key = pid.to_ne_bytes();
-        let room = self.rooms.lookup(&key, MapFlags::ANY).ok().flatten();
-        if let Some((user, held)) = room.as_deref().and_then(parse_room)
-            && self.rooms.delete(&key).is_ok()
-        {
-            self.counts.gives(user, &held);
-            self.write(user);
-        }
-    }
-
-    /// An entry of `children` was removed, its value (`struct rm_child`) being this.
-    pub(crate) fn child_left(&mut self, value: &[u8]) {
-        if let Some(user) = word(value, 4) {
-            self.add(user, CHILD, -1);
-        }
-    }
-
-    /// The counts of an epoch's calls were taken out, and the programs write to it no more.
-    pub(crate) fn tallies_left(&mut self, epoch: usize) {
-        for key in self.users.keys() {
-            let Some(user) = word(&key, 0) else { continue };
-            let held = read(&self.users, user)[TALLY + epoch];
-            if self.counts.held(user)[TALLY + epoch] != -held {
-                self.counts.by_user.entry(user).or_default()[TALLY + epoch] = -held;
-                self.write(user);
-            }
-        }
+        Ok(users)
     }
 
     /// The user that she is counted as.
-    fn counted_as(&self, user: u32) -> u32 {
+    pub(crate) fn counted_as(&self, user: u32) -> u32 {
         let made = self.users.update(&user.to_ne_bytes(), &to_bytes(&[0; KINDS]), MapFlags::NO_EXIST);
         match made {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => FURTHER_USERS,
             _ => user,
         }
+    }
+
+    /// A connection was removed that the programs had made.
+    pub(crate) fn connection_left(&mut self, user: u32) {
+        self.add(user, CONNECTION, -1);
+    }
+
+    fn held(&self, user: u32, kind: usize) -> i64 {
+        self.counts.held(user)[kind] + read(&self.users, user)[kind]
     }
 
     fn add(&mut self, user: u32, kind: usize, count: i64) {
@@ -127,6 +75,115 @@ impl Rooms {
             let bytes = to_bytes(&self.counts.held(user));
             if let Err(error) = self.by_agent.update(&user.to_ne_bytes(), &bytes, MapFlags::ANY) {
                 tracing::debug!(user, %error, "what this user's processes hold is not counted");
+            }
+        }
+    }
+}
+
+/// The programs' map of what each process holds.
+#[derive(Debug)]
+pub(crate) struct Rooms {
+    rooms: MapHandle,
+    users: Users,
+}
+
+/// A process is not followed: its user has as many as there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoRoom {
+    /// So many are followed of hers.
+    pub(crate) held: i64,
+}
+
+impl Rooms {
+    /// # Errors
+    /// As of [`Users::new`].
+    pub(crate) fn new(object: &Object) -> libbpf_rs::Result<Self> {
+        Ok(Rooms { rooms: lookup::map(object, "rooms")?, users: Users::new(object)? })
+    }
+
+    /// Makes room for a process of a user that is to be followed; it may have one.
+    pub(crate) fn enter(&mut self, pid: u32, user: u32) -> Result<(), NoRoom> {
+        if has(&self.rooms, pid) {
+            return Ok(());
+        }
+        let user = self.users.counted_as(user);
+        let held = self.users.held(user, PROCESS);
+        if !fits(held, self.users.held(EVERYBODY, PROCESS), MOST_PROCESSES) {
+            return Err(NoRoom { held });
+        }
+        let mut room = [0; 4 + KINDS * 4];
+        room[..4].copy_from_slice(&user.to_ne_bytes());
+        // else the programs have been quicker
+        if self.rooms.update(&pid.to_ne_bytes(), &room, MapFlags::NO_EXIST).is_ok() {
+            self.users.add(user, PROCESS, 1);
+        }
+        Ok(())
+    }
+
+    /// A process's entries in the maps are removed.
+    pub(crate) fn leave(&mut self, pid: u32) {
+        let key = pid.to_ne_bytes();
+        let room = self.rooms.lookup(&key, MapFlags::ANY).ok().flatten();
+        if let Some((user, held)) = room.as_deref().and_then(parse_room)
+            && self.rooms.delete(&key).is_ok()
+        {
+            self.users.counts.gives(user, &held);
+            self.users.write(user);
+        }
+    }
+
+    /// An entry of `children` was removed, its value (`struct rm_child`) being this.
+    pub(crate) fn child_left(&mut self, value: &[u8]) {
+        if let Some(user) = word(value, 4) {
+            self.users.add(user, CHILD, -1);
+        }
+    }
+
+    /// The counts of an epoch's calls were taken out, and the programs write to it no more.
+    pub(crate) fn tallies_left(&mut self, epoch: usize) {
+        let Users { users, counts, .. } = &mut self.users;
+        let mut changed = vec![];
+        for user in users.keys().filter_map(|key| word(&key, 0)) {
+            let held = -read(users, user)[TALLY + epoch];
+            if counts.held(user)[TALLY + epoch] != held {
+                counts.by_user.entry(user).or_default()[TALLY + epoch] = held;
+                changed.push(user);
+            }
+        }
+        changed.into_iter().for_each(|user| self.users.write(user));
+    }
+}
+
+/// Room in what user space alone fills, by the same rule.
+#[derive(Debug)]
+pub(crate) struct Share {
+    most: i64,
+    all: i64,
+    by_user: HashMap<u32, i64>,
+}
+
+impl Share {
+    pub(crate) fn of(most: usize) -> Share {
+        Share { most: most as i64, all: 0, by_user: HashMap::new() }
+    }
+
+    /// Room for one more of a user's; false where there is none.
+    pub(crate) fn take(&mut self, user: u32) -> bool {
+        let hers = self.by_user.entry(user).or_default();
+        let fits = fits(*hers, self.all, self.most);
+        if fits {
+            *hers += 1;
+            self.all += 1;
+        }
+        fits
+    }
+
+    pub(crate) fn give(&mut self, user: u32, count: i64) {
+        if let Some(hers) = self.by_user.get_mut(&user) {
+            *hers -= count;
+            self.all -= count;
+            if *hers == 0 {
+                self.by_user.remove(&user);
             }
         }
     }
@@ -229,6 +286,17 @@ mod tests {
         assert_eq!(counts.held(1)[2], -8_192_000, "the programs have counted these");
         assert_eq!(fill(&mut counts, 2), 4096);
         assert_eq!(fill(&mut counts, 1), 4096, "as much as the other leaves");
+    }
+
+    #[test]
+    fn what_is_given_back_of_a_share_can_be_taken_again() {
+        let mut share = Share::of(16);
+        assert_eq!((0..20).filter(|_| share.take(1)).count(), 8);
+        assert_eq!((0..20).filter(|_| share.take(2)).count(), 4);
+        share.give(1, 8);
+        share.give(3, 5);
+        assert_eq!((0..20).filter(|_| share.take(3)).count(), 6, "as many as are left free");
+        assert!(!share.by_user.contains_key(&1), "nobody is kept who holds nothing");
     }
 
     #[test]

@@ -136,6 +136,7 @@ static __always_inline void emit_process(__u32 kind, __u32 pid) {
   bpf_ringbuf_submit(out, wake_flags_of_process(kind, out->ts_ns));
 }
 
+#include "users.bpf.h"
 #include "rooms.bpf.h"
 #include "thread.bpf.h"
 #include "device.bpf.h"

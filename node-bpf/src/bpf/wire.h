@@ -248,7 +248,7 @@ struct rm_mpi {
 };
 
 /* What entries of maps are for that a user can make at will, and how many of each kind there are for all users together
- * (rooms.bpf.h, src/rooms.rs). */
+ * (users.bpf.h, src/rooms.rs). */
 enum rm_room_kind {
   RM_ROOM_PROCESS = 0, /* followed */
   RM_ROOM_CHILD = 1,   /* started by such a one */
@@ -259,6 +259,7 @@ enum rm_room_kind {
   RM_ROOM_BEGUN = 6,
   RM_ROOM_TALLY_0 = 7, /* of an epoch */
   RM_ROOM_TALLY_1 = 8,
+  RM_ROOM_CONNECTION = 9, /* of a server whose requests are seen (requests.bpf.c) */
   RM_ROOM_KINDS = 16   /* a power of two */
 };
 #define RM_MOST_PROCESSES 16384
@@ -269,6 +270,7 @@ enum rm_room_kind {
 #define RM_MOST_PENDING 2048
 #define RM_MOST_BEGUN 16384
 #define RM_MOST_TALLIES 32768
+#define RM_MOST_CONNECTIONS 16384
 /* Users that are told apart, with the two that are none; and who is counted for all further ones. */
 #define RM_MOST_USERS 4096
 #define RM_FURTHER_USERS 0xfffffffe
