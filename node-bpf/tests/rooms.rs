@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use common::{Cgroup, Job, Recorder, can_be_others, compiled, kernel_keys, kernel_maps, open_directory, wait_for};
 use libbpf_rs::{MapCore, MapFlags};
@@ -40,13 +41,23 @@ int MPI_Comm_dup(void *comm, void **copy) { *copy = made + 8 * count++; return c
 int MPI_Comm_free(void **comm) { return *comm == 0; }
 "#;
 
-/// Makes so many communicators as it is told, and a barrier on each, keeps them or frees them.
+/// Makes so many communicators as it is told, and a barrier on each, keeps them or frees them. With an
+/// argument it makes a user namespace, and begins anew as the user that it is given there.
 const RANK: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
 #include <stdio.h>
+#include <unistd.h>
 extern int ompi_mpi_comm_world[];
 int MPI_Init(void *, void *), MPI_Barrier(void *), MPI_Comm_dup(void *, void **), MPI_Comm_free(void **);
-int main(void) {
+int main(int args, char **arg) {
   int count, keeps, begun = 0;
+  if (args > 1) {
+    puts(unshare(CLONE_NEWUSER) ? "refused" : arg[1]);
+    fflush(stdout);
+    if (scanf("%d", &count) != 1 || setuid(count)) return 1;
+    execl("/proc/self/exe", arg[0], (char *)0);
+  }
   while (scanf("%d %d", &count, &keeps) == 2) {
     if (!begun++) MPI_Init(0, 0);
     MPI_Barrier(ompi_mpi_comm_world);
@@ -76,12 +87,23 @@ struct Rank {
 
 impl Rank {
     fn start(dir: &Path, cgroup: &Cgroup, user: u32) -> Rank {
+        let rank = Rank::outside(dir, user, &[]);
+        rank.join(cgroup);
+        rank
+    }
+
+    fn join(&self, cgroup: &Cgroup) {
+        fs::write(cgroup.0.join("cgroup.procs"), self.job.0.id().to_string()).unwrap();
+    }
+
+    /// In no cgroup whose processes are recorded.
+    fn outside(dir: &Path, user: u32, arguments: &[&str]) -> Rank {
         let mut command = Command::new(dir.join("rank"));
+        command.args(arguments);
         command.env("LD_LIBRARY_PATH", dir).env("PMIX_NAMESPACE", "prterun-h1-4711@1").env("PMIX_RANK", "0");
         command.env("OMPI_COMM_WORLD_SIZE", "1").env("OMPI_COMM_WORLD_RANK", "0");
         command.uid(user).gid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut job = Job(command.spawn().unwrap());
-        fs::write(cgroup.0.join("cgroup.procs"), job.0.id().to_string()).unwrap();
         let printed = BufReader::new(job.0.stdout.take().unwrap());
         Rank { job, printed }
     }
@@ -95,11 +117,18 @@ impl Rank {
     }
 
     fn makes(&mut self, communicators: u32, keeps: bool) {
-        let line = format!("{communicators} {}\n", u8::from(keeps));
+        self.tell(&format!("{communicators} {}\n", u8::from(keeps)));
+        assert_eq!(self.says(), "done\n");
+    }
+
+    fn tell(&mut self, line: &str) {
         self.job.0.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+    }
+
+    fn says(&mut self) -> String {
         let mut line = String::new();
         self.printed.read_line(&mut line).unwrap();
-        assert_eq!(line, "done\n");
+        line
     }
 
     fn calls(&self, recorder: &Recorder) -> Vec<Collective> {
@@ -167,6 +196,42 @@ fn communicators_without_end_leave_room_for_others_and_are_given_back() {
     assert_eq!(held(MALLORY, COMM), 11);
     drop((again, alice));
     wait_for("all room to be given back", || held(ALL, COMM) == 0 && held(ALL, PROCESS) == 0);
+}
+
+#[test]
+fn the_users_of_her_own_namespace_are_counted_as_hers() {
+    const WITHIN: u32 = 100_000;
+    if !can_be_others() {
+        return;
+    }
+    let _alone = alone();
+    let (dir, cgroup, library) = prepared();
+    let recorder = Recorder::start(cgroup.capturing([library]));
+    let mut rank = Rank::outside(dir.path(), MALLORY, &["within"]);
+    if rank.says() != "within\n" {
+        return eprintln!("skipped: users may make no user namespaces here");
+    }
+    let pid = rank.job.0.id();
+    fs::write(format!("/proc/{pid}/uid_map"), format!("7 {WITHIN} 1")).unwrap();
+    rank.join(&cgroup);
+    assert!(!kernel_keys("rooms").contains(&pid));
+    rank.tell("7\n");
+    wait_for("it to be followed before its first call", || kernel_keys("tracked").contains(&pid));
+    assert_eq!([MALLORY, WITHIN].map(|user| held(user, PROCESS)), [1, 0], "as user space counts");
+    let mut other = Rank::outside(dir.path(), MALLORY, &["within"]);
+    assert_eq!(other.says(), "within\n");
+    fs::write(format!("/proc/{}/uid_map", other.job.0.id()), format!("7 {} 1", WITHIN + 1)).unwrap();
+    other.tell("7\n");
+    let exe = || fs::read(format!("/proc/{}/cmdline", other.job.0.id())).unwrap();
+    wait_for("it to begin anew", || !exe().ends_with(b"within\0"));
+    std::thread::sleep(Duration::from_secs(1)); // it is new no more: nobody looks at it
+    other.join(&cgroup);
+    other.makes(3, true);
+    assert_eq!([MALLORY, WITHIN, WITHIN + 1].map(|user| held(user, PROCESS)), [2, 0, 0], "as the programs do");
+    assert_eq!([MALLORY, WITHIN, WITHIN + 1].map(|user| held(user, COMM)), [4, 0, 0]);
+    let users = |record: Record| if let Record::Process(of) = record { of.uid } else { None };
+    let known = || recorder.so_far().into_iter().filter_map(users).collect::<HashSet<_>>();
+    wait_for("both to be known as whom they are", || known() == HashSet::from([WITHIN, WITHIN + 1]));
 }
 
 /// As if a user had so many processes more than there are.
