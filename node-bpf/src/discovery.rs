@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{Link, MapCore, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::attach;
 use crate::cgroup::Cgroup;
@@ -28,6 +28,7 @@ use crate::error::Error;
 use crate::lookup;
 use crate::maps;
 use crate::procfs;
+use crate::rooms::Rooms;
 use crate::shared::Shared;
 use crate::symbol_probes::ProbeSpec;
 use crate::unprobed::UnprobedLibraries;
@@ -63,6 +64,8 @@ pub(crate) struct Discovery {
     /// The only user whose processes are followed.
     only_user: Option<u32>,
     tracked: MapHandle,
+    /// Who has how much room in the programs' maps.
+    rooms: Rooms,
     /// The programs' state of each thread.
     threads: MapHandle,
     /// What processes have mapped.
@@ -96,7 +99,7 @@ pub(crate) struct Discovery {
 }
 
 /// Maps whose keys begin with a process's number. Maps that only user space fills and empties are
-/// not among them.
+/// not among them. The last is `rooms`: a process holds its room until its entries are gone.
 const OF_PROCESSES: &[&str] = &[
     "tracked",
     "children",
@@ -110,6 +113,8 @@ const OF_PROCESSES: &[&str] = &[
     "mpi_grids",
     "mpi_begun",
     "mpi_persistent",
+    "mpi_unnamed",
+    "rooms",
 ];
 
 impl Discovery {
@@ -127,6 +132,7 @@ impl Discovery {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: error.to_string() };
         let tracked = lookup::map(&object, "tracked").map_err(failed)?;
         let threads = lookup::map(&object, "threads").map_err(failed)?;
+        let rooms = Rooms::new(&object).map_err(failed)?;
         let mut links = vec![];
         for class in shared.classes_on() {
             match attach::attach_class(&object, class) {
@@ -155,6 +161,7 @@ impl Discovery {
             cgroup,
             only_user,
             tracked,
+            rooms,
             threads,
             mapped: MappedFiles::default(),
             asked: vec![],
@@ -182,24 +189,41 @@ impl Discovery {
         }
     }
 
-    /// A followed process has ended: frees its entries in the kernel maps.
-    pub(crate) fn on_exit(&mut self, pid: u32) {
-        self.code_kb.remove(&pid);
-        self.mapped.ended(pid, Instant::now());
-        self.delete_keys(|of| of == pid);
+    /// Followed processes have ended: frees their entries in the kernel maps.
+    pub(crate) fn on_exit(&mut self, pids: &HashSet<u32>) {
+        for pid in pids {
+            self.code_kb.remove(pid);
+            self.mapped.ended(*pid, Instant::now());
+        }
+        self.delete_keys(|pid| pids.contains(&pid));
+    }
+
+    /// The counts of an epoch's calls were taken out.
+    pub(crate) fn tallies_left(&mut self, epoch: usize) {
+        self.rooms.tallies_left(epoch);
     }
 
     /// Removes the entries of some processes from the programs' maps.
-    fn delete_keys(&self, of: impl Fn(u32) -> bool) {
+    fn delete_keys(&mut self, of: impl Fn(u32) -> bool) {
         for name in OF_PROCESSES {
             let Ok(map) = lookup::map(&self.object, name) else {
                 continue;
             };
             let keys: Vec<Vec<u8>> = map.keys().filter(|key| wire::pid_of_key(key).is_some_and(&of)).collect();
             for key in keys {
-                let _ = map.delete(&key); // gone already is as good
+                match (*name, wire::pid_of_key(&key)) {
+                    ("rooms", Some(pid)) => self.rooms.leave(pid),
+                    ("children", _) => {
+                        let child = map.lookup(&key, MapFlags::ANY).ok().flatten();
+                        if let (Some(child), Ok(())) = (child, map.delete(&key)) {
+                            self.rooms.child_left(&child);
+                        }
+                    }
+                    _ => drop(map.delete(&key)), // gone already is as good
+                }
             }
         }
+        self.shared.late.left(of);
     }
 
     /// Removes the entries of processes whose end was not reported: the record found no room, or
@@ -262,7 +286,7 @@ impl Discovery {
                 continue;
             }
             if !self.shared.processes.is_same(pid) {
-                self.on_exit(pid); // its end was lost
+                self.on_exit(&HashSet::from([pid])); // its end was lost
             }
             if self.inspect_if_grown(pid) {
                 alive.insert(pid);

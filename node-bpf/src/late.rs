@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::maps::{self, FileKey, Mapping};
 use crate::memory::Memory;
+use crate::rooms::Share;
 use crate::wire::{self, RawCall};
 use crate::{libraries, procfs};
 use record::Library;
@@ -43,6 +44,44 @@ pub(crate) struct LateComms {
     learnt: MapHandle,
     files: Files,
     of_process: Mutex<HashMap<u32, Looked>>,
+    room: Mutex<Room>,
+}
+
+/// Who has how many entries in `learnt`, at most: the programs remove some.
+#[derive(Debug)]
+struct Room {
+    share: Share,
+    /// The user that a process is counted to, and its entries.
+    of_process: HashMap<u32, (u32, i64)>,
+}
+
+/// Entries of the map `learnt`, and most of one process (as `MOST_OF_PROCESS` of the programs).
+const MOST_LEARNT: usize = 16_384;
+const MOST_OF_PROCESS: i64 = 1_024;
+
+impl Room {
+    /// Room for one more entry of a process, whose user is looked up when it is new.
+    fn take(&mut self, pid: u32, user: impl Fn() -> Option<u32>) -> bool {
+        let (user, held) = match self.of_process.get(&pid) {
+            Some(known) => *known,
+            None => match user() {
+                Some(user) => (user, 0),
+                None => return false,
+            },
+        };
+        let fits = held < MOST_OF_PROCESS && self.share.take(user);
+        if fits {
+            self.of_process.insert(pid, (user, held + 1));
+        }
+        fits
+    }
+
+    /// The entries of some processes were removed.
+    fn left(&mut self, of: impl Fn(u32) -> bool) {
+        for (_, (user, held)) in self.of_process.extract_if(|pid, _| of(*pid)) {
+            self.share.give(user, held);
+        }
+    }
 }
 
 /// What one process's libraries have been asked.
@@ -94,7 +133,8 @@ impl Looked {
 
 impl LateComms {
     pub(crate) fn new(comms: MapHandle, learnt: MapHandle, files: Files) -> Self {
-        LateComms { comms, learnt, files, of_process: Mutex::default() }
+        let room = Room { share: Share::of(MOST_LEARNT), of_process: HashMap::new() };
+        LateComms { comms, learnt, files, of_process: Mutex::default(), room: Mutex::new(room) }
     }
 
     /// Asks a library file that `pid`, a process of `user`, has mapped for its layout; none where it
@@ -142,6 +182,11 @@ impl LateComms {
         self.of_process.lock().remove(&pid);
     }
 
+    /// The entries of some processes in `learnt` were removed.
+    pub(crate) fn left(&self, of: impl Fn(u32) -> bool) {
+        self.room.lock().left(of);
+    }
+
     /// Completes a call of NCCL or RCCL that lacks its rank or its communicator's hash.
     pub(crate) fn complete(&self, call: &mut RawCall, handle: u64) {
         let all = wire::HAVE_HASH | wire::HAVE_RANK;
@@ -159,8 +204,12 @@ impl LateComms {
             call.flags |= wire::HAVE_HASH;
         }
         let (key, value) = (wire::comm_key(call.pid, handle), wire::comm_value(call, call.flags & all));
-        if let Err(error) = self.learnt.update(&key, &value, MapFlags::ANY) {
-            tracing::debug!(%error, "a communicator is not remembered"); // the next call is completed again
+        // Where it is not remembered, the next call is completed again.
+        if self.learnt.update(&key, &value, MapFlags::EXIST).is_err()
+            && self.room.lock().take(call.pid, || procfs::answers_for(call.pid))
+            && let Err(error) = self.learnt.update(&key, &value, MapFlags::ANY)
+        {
+            tracing::debug!(%error, "a communicator is not remembered");
         }
     }
 
@@ -252,6 +301,18 @@ mod tests {
         assert_eq!(read(pid, good.as_ptr() as u64, &blind).unwrap().hash, None);
         assert_eq!(read(pid, 8, &layout), None, "nothing is mapped there");
         assert_eq!(read(pid, u64::MAX - 3, &layout), None);
+    }
+
+    #[test]
+    fn one_process_and_one_user_leave_room_for_others_and_what_ends_is_given_back() {
+        let mut room = Room { share: Share::of(MOST_LEARNT), of_process: HashMap::new() };
+        let fill = |room: &mut Room, pid, user| (0..2_000).filter(|_| room.take(pid, || Some(user))).count();
+        let hers: Vec<usize> = (1..=9).map(|pid| fill(&mut room, pid, 65_534)).collect();
+        assert_eq!(hers, [1_024, 1_024, 1_024, 1_024, 1_024, 1_024, 1_024, 1_024, 0]);
+        assert_eq!(fill(&mut room, 20, 1_000), 1_024);
+        assert!(!room.take(21, || None), "it has ended");
+        room.left(|pid| pid < 9);
+        assert_eq!((room.share.take(65_534), room.of_process.len()), (true, 1));
     }
 
     #[test]

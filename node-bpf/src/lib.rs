@@ -46,6 +46,7 @@ mod procfs;
 mod python_walks;
 mod ring;
 pub mod rings;
+mod rooms;
 mod sampling;
 mod self_stats;
 mod serving;

@@ -1,8 +1,10 @@
 //! Files of `/proc/PID`: reading them, and the fields of `stat`, `status` and `cgroup`. What they
 //! make of a process is in `process`, its mapped files in `maps`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 
 /// A file of `/proc/PID`. Neither asks for the size, which the kernel does not know, nor grows a
 /// small buffer: a short file takes four system calls where [`std::fs::read`] takes twelve.
@@ -39,6 +41,46 @@ pub(crate) fn user_of(pid: u32) -> Option<u32> {
     let status = read(pid, "status").ok()?;
     status_line(&status, "Uid:")?.split_whitespace().next()?.parse().ok()
 }
+
+/// To whom what a process takes of everybody's is counted: its user, or who made the user namespace
+/// that it is in, where she is as many users as the host lets her. None where it has ended. (As the
+/// programs do, `user_of_this` in `bpf/rooms.bpf.h`.)
+pub(crate) fn answers_for(pid: u32) -> Option<u32> {
+    let user = user_of(pid)?;
+    let namespace = PathBuf::from(format!("/proc/{pid}/ns/user"));
+    let is_ours = || Some(fs::read_link(&namespace).ok()? == fs::read_link("/proc/self/ns/user").ok()?);
+    if is_ours() != Some(false) {
+        return Some(user);
+    }
+    let owner = File::open(&namespace).ok().and_then(|namespace| owner_of_outermost(namespace.into()));
+    Some(owner.filter(|owner| *owner != 0).unwrap_or(user))
+}
+
+/// Who made the outermost user namespace within ours that this one is in, or is.
+fn owner_of_outermost(mut namespace: OwnedFd) -> Option<u32> {
+    const NS_GET_PARENT: libc::Ioctl = 0xb702;
+    const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
+    let mut owner = None;
+    for _ in 0..MOST_NAMESPACES {
+        let mut user: libc::uid_t = 0;
+        // SAFETY: the descriptor is open, and the kernel writes a user's number to the address.
+        if unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &mut user) } != 0 {
+            break;
+        }
+        // SAFETY: the descriptor is open; the result is checked.
+        let parent = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) };
+        if parent < 0 {
+            break; // it is ours or beyond
+        }
+        owner = Some(user);
+        // SAFETY: the descriptor is new and nobody else's.
+        namespace = unsafe { OwnedFd::from_raw_fd(parent) };
+    }
+    owner
+}
+
+/// The kernel has no more levels of them.
+const MOST_NAMESPACES: usize = 33;
 
 /// A field of `/proc/PID/stat` after the name, counted from 1 as proc(5) does. The name is in
 /// parentheses and may contain any character.

@@ -7,41 +7,16 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Cgroup, Job, Recorder, can_capture, wait_for, workloads};
+use common::{Cgroup, Job, Recorder, can_be_others, compiled, open_directory, wait_for, workloads};
 use node_bpf::{CaptureConfig, Collective, Record};
 
 const MALLORY: u32 = 65_534;
 const ALICE: u32 = 54_321;
-
-/// True when this test may be another user; else prints that it is skipped.
-fn can_be_others() -> bool {
-    // SAFETY: has no preconditions.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root && can_capture()
-}
-
-/// A directory that everybody may look into.
-fn open_directory() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    dir
-}
-
-fn compiled(dir: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
-    let (code, out) = (dir.join(format!("{name}.c")), dir.join(name));
-    fs::write(&code, source).unwrap();
-    let made = Command::new("cc").arg("-o").arg(&out).arg(&code).args(flags).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    out
-}
 
 /// Maps a page of each of its arguments as code.
 const MAPS: &str = r#"

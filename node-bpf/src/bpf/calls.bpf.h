@@ -72,9 +72,10 @@ static __always_inline void take_numbers(struct thread_state *state, __u32 pid, 
   }
   struct rm_comm_entry *comm = bpf_map_lookup_elem(&comms, &key);
   if (!comm) {
-    if (flags & RM_COOKIE_GLOO) gloo_meet(pid, handle, flags);
+    have_room(pid);
+    if (flags & RM_COOKIE_GLOO) gloo_meet(pid, handle, flags, gloo_name_kept(handle, flags), call->func);
     else if (flags & RM_COOKIE_MPI) mpi_meet(pid, handle, flags);
-    else if (known || !find_pending(pid, handle)) return;
+    else if (known || !find_pending(pid, handle, call->func)) return;
     comm = bpf_map_lookup_elem(&comms, &key);
     if (!comm) return;
   }
@@ -155,7 +156,7 @@ static __always_inline int call_enter(struct pt_regs *ctx) {
   }
   if (role == RM_ROLE_UNIQUE_ID) return 1;
   if (role == RM_ROLE_MPI_STARTS || role == RM_ROLE_MPI_REQUEST_FREE) {
-    mpi_of_requests(cookie, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), now, caller_of(ctx));
+    if (mpi_of_requests(cookie, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), now, caller_of(ctx))) follow_once(state, true);
     return 1;
   }
   follow_once(state, true);
@@ -216,7 +217,7 @@ static __always_inline bool learn_comm(__u32 pid, __u32 func, __u64 where, const
   struct rm_comm_key key = {.pid = pid};
   if (bpf_probe_read_user(&key.handle, sizeof key.handle, (const void *)where) || !key.handle) return false;
   bpf_map_delete_elem(&learnt, &key);
-  if (!remember_comm(&key, info)) COUNT(func, lost_map);
+  if (comm_fits(&key, func) && !remember_comm(&key, info)) COUNT(func, lost_map);
   return true;
 }
 
@@ -320,6 +321,12 @@ full:
   ((role) == RM_ROLE_CALL || (role) == RM_ROLE_GROUP_END || (role) == RM_ROLE_MPI_INIT || (role) == RM_ROLE_MPI_MAKES ||    \
    (role) == RM_ROLE_MPI_FREE || (role) == RM_ROLE_MPI_BEGINS || (role) == RM_ROLE_MPI_PERSISTS)
 
+/* Whether they may make entries of maps at their return. (Nonblocking collectives: only where the communicator is known.) */
+#define MAKES_ENTRIES(role)                                                                                                 \
+  ((role) == RM_ROLE_INIT_RANK || (role) == RM_ROLE_INIT_SCALABLE || (role) == RM_ROLE_INIT_ALL ||                          \
+   (role) == RM_ROLE_SPLIT || (role) == RM_ROLE_CHILD || (role) == RM_ROLE_MPI_MAKES || (role) == RM_ROLE_MPI_PERSISTS ||   \
+   (role) == RM_ROLE_MPI_GROUP)
+
 /* The thread ends: the call that it is in will not return, nor will its group start what was called in it. */
 static __always_inline void call_never_returns(struct thread_state *state, struct task_struct *task) {
   struct rm_inflight *call = &state->call;
@@ -366,6 +373,7 @@ static __always_inline int call_return(struct pt_regs *ctx) {
   struct rm_comm info = {.hash = call->hash, .rank = call->rank, .nranks = (__s32)call->args[1]};
   info.flags = RM_HAVE_RANK | (call->have_hash ? RM_HAVE_HASH : 0);
   bool emits = MAKES_RECORD(call->role);
+  if (MAKES_ENTRIES(call->role)) have_room(pid);
   switch (call->role) {
     case RM_ROLE_CALL:
       if (!(flags & RM_COOKIE_MPI)) device_enqueues(state);
@@ -406,9 +414,9 @@ static __always_inline int call_return(struct pt_regs *ctx) {
     }
     case RM_ROLE_DESTROY: {
       struct rm_comm_key key = {.pid = pid, .handle = call->args[0]};
-      bpf_map_delete_elem(&comms, &key);
+      comm_ends(pid, key.handle);
       bpf_map_delete_elem(&learnt, &key);
-      comms_change();
+      comms_change(); /* what is known may be of `learnt` alone */
       break;
     }
     case RM_ROLE_GROUP_START:
@@ -420,14 +428,15 @@ static __always_inline int call_return(struct pt_regs *ctx) {
     case RM_ROLE_MPI_INIT:
       if (ret == 0) {
         mark_process(pid, true);
-        emit_process(RM_MPI_BEGAN, pid); /* whoever has the call's record shall know what this brings */
+        /* whoever has the call's record shall know what this brings */
+        if (bpf_map_lookup_elem(&tracked, &pid)) emit_process(RM_MPI_BEGAN, pid);
       }
       break;
     case RM_ROLE_MPI_MAKES:
       if (ret == 0) mpi_made(pid, now, end.site);
       break;
     case RM_ROLE_MPI_FREE:
-      mpi_freed(pid);
+      comm_ends(pid, call->handle);
       break;
     case RM_ROLE_MPI_BEGINS:
       if (ret == 0) mpi_begins(pid);

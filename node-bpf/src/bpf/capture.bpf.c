@@ -38,7 +38,7 @@ struct {
  * writing of its own would undo what the programs mark in between. */
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 16384);
+  __uint(max_entries, RM_MOST_PROCESSES); /* each of them has a room (rooms.bpf.h) */
   __type(key, __u32);
   __type(value, __u32);
 } tracked SEC(".maps");
@@ -46,9 +46,9 @@ struct {
 /* Processes that a followed one, or one of these, has started: of them alone only host.bpf.h's events are of interest. */
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 16384);
+  __uint(max_entries, RM_MOST_CHILDREN);
   __type(key, __u32);
-  __type(value, __u32);
+  __type(value, struct rm_child);
 } children SEC(".maps");
 
 static __always_inline struct rm_stats *stats_of(__u32 slot) { return bpf_map_lookup_elem(&stats, &slot); }
@@ -136,6 +136,8 @@ static __always_inline void emit_process(__u32 kind, __u32 pid) {
   bpf_ringbuf_submit(out, wake_flags_of_process(kind, out->ts_ns));
 }
 
+#include "users.bpf.h"
+#include "rooms.bpf.h"
 #include "thread.bpf.h"
 #include "device.bpf.h"
 #include "tally.bpf.h"

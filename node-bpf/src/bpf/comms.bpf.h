@@ -3,7 +3,7 @@
 
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 16384);
+  __uint(max_entries, RM_MOST_COMMS);
   __type(key, struct rm_comm_key);
   __type(value, struct rm_comm_entry);
 } comms SEC(".maps");
@@ -28,7 +28,7 @@ struct pending_comms {
 };
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 1024);
+  __uint(max_entries, RM_MOST_PENDING);
   __type(key, __u32);
   __type(value, struct pending_comms);
 } pending SEC(".maps");
@@ -43,7 +43,13 @@ static __always_inline void comms_change(void) { __sync_fetch_and_add(&comm_gene
 static const struct rm_comm no_comm;
 static const struct rm_comm_entry new_entry = {.info = {.rank = -1, .nranks = -1}};
 
-/* What is known of the communicator of this handle; its counters start at 0. False when the map is full. */
+/* Whether there is room for what a handle means; `func` loses it where there is none. */
+static __always_inline bool comm_fits(const struct rm_comm_key *key, __u32 func) {
+  /* else the end of another one with this handle was not seen */
+  return !bpf_map_lookup_elem(&comms, key) ? take_room(key->pid, RM_ROOM_COMM, func) : true;
+}
+
+/* What is known of the communicator of this handle, which fits; its counters start at 0. */
 static __always_inline bool remember_comm(const struct rm_comm_key *key, const struct rm_comm *info) {
   bool done = bpf_map_update_elem(&comms, key, &new_entry, BPF_ANY) == 0;
   struct rm_comm_entry *entry = done ? bpf_map_lookup_elem(&comms, key) : 0;
@@ -56,7 +62,7 @@ static __always_inline bool remember_comm(const struct rm_comm_key *key, const s
 }
 
 /* The first call with a handle that is not known: is it one that was to come? (Not static: see `this_thread`.) */
-__noinline int find_pending(__u32 pid, __u64 handle) {
+__noinline int find_pending(__u32 pid, __u64 handle, __u32 func) {
   struct pending_comms *list = bpf_map_lookup_elem(&pending, &pid);
   if (!list) return 0;
   for (int i = 0; i < PENDING_COMMS; i++) {
@@ -66,7 +72,11 @@ __noinline int find_pending(__u32 pid, __u64 handle) {
     struct rm_comm_key key = {.pid = pid, .handle = handle};
     struct rm_comm info = list->at[i].info;
     /* Of several threads that look at the same moment one makes the entry: a second one would begin to count anew. */
-    if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) return 0;
+    if (!take_room(pid, RM_ROOM_COMM, func)) return 0;
+    if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) {
+      give_room(pid, RM_ROOM_COMM);
+      return 0;
+    }
     list->at[i].where = 0;
     struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
     if (entry) {
@@ -83,7 +93,8 @@ __noinline int find_pending(__u32 pid, __u64 handle) {
 static __always_inline void await_comm(__u32 pid, __u32 func, __u64 where, const struct rm_comm *info) {
   struct pending_comms *list = bpf_map_lookup_elem(&pending, &pid);
   if (!list) {
-    if (bpf_map_update_elem(&pending, &pid, &none_pending, BPF_NOEXIST)) COUNT(func, lost_map);
+    if (!take_room(pid, RM_ROOM_PENDING, func)) return;
+    if (bpf_map_update_elem(&pending, &pid, &none_pending, BPF_NOEXIST)) give_room(pid, RM_ROOM_PENDING);
     list = bpf_map_lookup_elem(&pending, &pid);
   }
   if (!list) return;

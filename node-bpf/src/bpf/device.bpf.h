@@ -2,10 +2,11 @@
  * run now, and that a thread waits for the device, so that what it enqueued is not known to be over. Included before
  * calls.bpf.h and tally.bpf.h, which use it. */
 
-/* How many captures of a process are under way. An entry exists from the process's first counted CUDA or HIP call on. */
+/* How many captures of a process are under way. An entry exists from the process's first counted CUDA or HIP call on, where
+ * it has a room (rooms.bpf.h). */
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 16384);
+  __uint(max_entries, RM_MOST_PROCESSES);
   __type(key, __u32);
   __type(value, __u32);
 } capturing SEC(".maps");
@@ -38,10 +39,10 @@ struct {
 
 /* Processes whose helper threads enqueue collectives (PyTorch's backward pass does), and in which round of the main thread's
  * synchronisations they last did. Rounds are counted for the whole host: a thread notes its process anew when any main thread
- * has synchronised since, which costs its calls no look-up. */
+ * has synchronised since, which costs its calls no look-up. Processes that have a room. */
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 16384);
+  __uint(max_entries, RM_MOST_PROCESSES);
   __type(key, __u32);
   __type(value, __u32);
 } enqueued SEC(".maps");
@@ -53,7 +54,7 @@ static __noinline int note_enqueue(struct thread_state *thread) {
   __u32 pid = ids >> 32, round = round_now;
   if (!thread) return 0;
   thread->noted = round;
-  if (pid != (__u32)ids) bpf_map_update_elem(&enqueued, &pid, &round, BPF_ANY);
+  if (pid != (__u32)ids && bpf_map_lookup_elem(&rooms, &pid)) bpf_map_update_elem(&enqueued, &pid, &round, BPF_ANY);
   return 0;
 }
 
@@ -85,6 +86,7 @@ static volatile __u32 device_generation = 1;
 /* The first counted call of a thread. */
 static __always_inline void device_first_call(void) {
   __u32 pid = bpf_get_current_pid_tgid() >> 32, none = 0;
+  if (!bpf_map_lookup_elem(&rooms, &pid)) return;
   bpf_map_update_elem(&capturing, &pid, &none, BPF_NOEXIST);
   __sync_fetch_and_add(&device_generation, 1);
 }

@@ -146,16 +146,24 @@ __noinline __u64 gloo_kept_store(__u64 numbers) {
   return store;
 }
 
-/* The first call in a communicator whose beginning was not seen: there were calls before. (Not static: see `this_thread`.) */
-__noinline int gloo_meet(__u32 pid, __u64 context, __u64 flags) {
-  struct rm_comm_key key = {.pid = pid, .handle = context};
-  struct rm_comm info = {.flags = RM_HAVE_RANK | RM_UNCOUNTED};
-  if (!gloo_read_rank(context, flags, &info.rank, &info.nranks)) return 0;
+/* What a communicator is called whose beginning was not seen; 0: nothing. */
+static __always_inline __u64 gloo_name_kept(__u64 context, __u64 flags) {
   __u64 store = gloo_kept_store(context + (flags & RM_COOKIE_GLOO_VTABLE ? 8 : 0));
-  if (store) info.hash = gloo_name(store);
+  return store ? gloo_name(store) : 0;
+}
+
+/* The first call in such a one: there were calls before. (Not static: see `this_thread`.) */
+__noinline int gloo_meet(__u32 pid, __u64 context, __u64 flags, __u64 hash, __u32 func) {
+  struct rm_comm_key key = {.pid = pid, .handle = context};
+  struct rm_comm info = {.hash = hash, .flags = RM_HAVE_RANK | RM_UNCOUNTED};
+  if (!gloo_read_rank(context, flags, &info.rank, &info.nranks)) return 0;
   if (info.hash) info.flags |= RM_HAVE_HASH;
+  if (!take_room(pid, RM_ROOM_COMM, func)) return 0;
   /* Of several threads that look at the same moment one makes the entry. */
-  if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) return 0;
+  if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) {
+    give_room(pid, RM_ROOM_COMM);
+    return 0;
+  }
   struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
   if (entry) entry->info = info;
   return 0;
@@ -169,7 +177,7 @@ static __always_inline int gloo_change(struct pt_regs *ctx) {
   if ((__u8)cookie >= RM_MAX_FUNCS) return 0;
   struct rm_comm_key key = {.pid = pid_of(task), .handle = PT_REGS_PARM1(ctx)};
   if ((__u8)(cookie >> 8) == RM_ROLE_GLOO_GONE) {
-    if (!bpf_map_delete_elem(&comms, &key)) comms_change();
+    comm_ends(key.pid, key.handle);
     return 0;
   }
   COUNT((__u8)cookie, hits);
@@ -183,7 +191,8 @@ static __always_inline int gloo_change(struct pt_regs *ctx) {
   if (cookie >> 16 & 1) bpf_probe_read_user(&store, sizeof store, (const void *)store);
   info.hash = gloo_name(store);
   if (info.hash) info.flags |= RM_HAVE_HASH;
-  if (!remember_comm(&key, &info)) COUNT((__u8)cookie, lost_map);
+  have_room(key.pid);
+  if (comm_fits(&key, (__u8)cookie) && !remember_comm(&key, &info)) COUNT((__u8)cookie, lost_map);
   struct thread_state *state = current_thread(task);
   if (!state) state = new_thread();
   if (state) follow_once(state, true);

@@ -31,7 +31,9 @@ static __noinline int wanted_cgroup(__u64 address) {
 /* What is known of a process that is followed, or was started by one that is. */
 static __always_inline __u32 *kin(__u32 pid) {
   __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
-  return known ? known : bpf_map_lookup_elem(&children, &pid);
+  if (known) return known;
+  struct rm_child *child = bpf_map_lookup_elem(&children, &pid);
+  return child ? &child->marks : 0;
 }
 
 /* `task` is the current one, or a child it has just made. */

@@ -30,7 +30,7 @@ enum {
   BPF_MAP_TYPE_RINGBUF = 27,
   BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
-enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_EXIST = 2 };
 enum { BPF_F_NO_PREALLOC = 1, BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
 /* which helpers the kernel has; of these only the one that is asked for */
 enum bpf_func_id { BPF_FUNC_get_task_stack = 141 };
@@ -57,7 +57,11 @@ typedef struct { int counter; } atomic_t;
 struct signal_struct { atomic_t live; };
 struct css_set;
 typedef struct { __u32 val; } kuid_t;
-struct user_namespace { int level; };
+struct user_namespace {
+  int level;
+  struct user_namespace *parent;
+  kuid_t owner;
+};
 /* before Linux 6.3 two words of 32 bits, since then one of 64 */
 struct capabilities { __u64 bits; };
 struct cred {

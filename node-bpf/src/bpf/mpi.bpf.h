@@ -6,7 +6,7 @@
 
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 8192);
+  __uint(max_entries, RM_MOST_PROCESSES); /* user space enters those that are followed */
   __type(key, __u32);
   __type(value, struct rm_mpi);
 } mpi_processes SEC(".maps");
@@ -15,32 +15,33 @@ struct {
  * without a position that have it so far. */
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 8192);
+  __uint(max_entries, RM_MOST_GROUPS);
   __type(key, struct rm_comm_key);
   __type(value, __u64);
 } mpi_groups SEC(".maps");
 
-/* Grids: the dimensions of a cartesian communicator. */
+/* Grids: the dimensions of a cartesian communicator. There are no more of them than of communicators: each comes and goes with
+ * one. */
 struct mpi_grid {
   __u32 ndims;
   __u32 dims[RM_MOST_DIMS];
 };
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 4096);
+  __uint(max_entries, RM_MOST_COMMS);
   __type(key, struct rm_comm_key);
   __type(value, struct mpi_grid);
 } mpi_grids SEC(".maps");
 
-/* Collectives that have begun and were not waited for, by process and request. */
+/* What collective began last, by process and request. */
 struct mpi_begun {
   __u64 hash, comm_seq;
   __u64 at_ns;
   __s32 rank, nranks;
 };
 struct {
-  __uint(type, BPF_MAP_TYPE_LRU_HASH);
-  __uint(max_entries, 8192);
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, RM_MOST_BEGUN);
   __type(key, struct rm_comm_key);
   __type(value, struct mpi_begun);
 } mpi_begun SEC(".maps");
@@ -56,20 +57,21 @@ struct mpi_persistent {
 };
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 4096);
+  __uint(max_entries, RM_MOST_PERSISTENT);
   __type(key, struct rm_comm_key);
   __type(value, struct mpi_persistent);
 } mpi_persistent SEC(".maps");
 
 /* Communicators whose identity needs the library's structures and that were made before it is known where these lie, a moment
- * after the first MPI_Init with a library: what they are made of. They get it at a call on them. */
+ * after the first MPI_Init with a library: what they are made of. They get it at a call on them. No
+ * more than there are communicators, as of grids. */
 struct mpi_unnamed {
   __u64 identity, parent;
   __u32 kind, word; /* of RM_MAKES_CART_PART: the kept dimensions, a bit each; of RM_MAKES_INTER: the tag */
 };
 struct {
-  __uint(type, BPF_MAP_TYPE_LRU_HASH);
-  __uint(max_entries, 1024);
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, RM_MOST_COMMS);
   __type(key, struct rm_comm_key);
   __type(value, struct mpi_unnamed);
 } mpi_unnamed SEC(".maps");
@@ -82,8 +84,6 @@ struct {
 /* The values of windows begin with these bits. */
 #define MPICH_NO_WINDOW 0x20000000u
 
-/* More communicators of one process, or groups, are not remembered: one that never frees any shall not use up the room of all. */
-#define MOST_OF_PROCESS 1024
 #define MOST_RANKS (1 << 24)
 
 /* An argument, or what one points to, as a handle. */
@@ -213,21 +213,36 @@ __noinline __u64 mix_text(__u64 identity, __u64 where) {
   return identity;
 }
 
+/* What tells a group from others. */
+__noinline int keep_group(__u32 pid, __u64 handle, __u64 value, __u32 func) {
+  struct rm_comm_key key = {.pid = pid, .handle = handle};
+  bool known = bpf_map_lookup_elem(&mpi_groups, &key);
+  if (!known && !take_room(pid, RM_ROOM_GROUP, func)) return 0;
+  if (!known && !bpf_map_update_elem(&mpi_groups, &key, &value, BPF_NOEXIST)) return 1;
+  if (!known) give_room(pid, RM_ROOM_GROUP); /* another thread was quicker */
+  bpf_map_update_elem(&mpi_groups, &key, &value, BPF_EXIST);
+  return 1;
+}
+
+static __always_inline void forget_group(const struct rm_comm_key *key) {
+  if (!bpf_map_delete_elem(&mpi_groups, key)) give_room(key->pid, RM_ROOM_GROUP);
+}
+
 static __always_inline __u64 group_known(__u32 pid, __u64 handle) {
   struct rm_comm_key key = {.pid = pid, .handle = handle};
   __u64 *group = bpf_map_lookup_elem(&mpi_groups, &key);
   return group ? *group : 0;
 }
 
-/* The how manieth of these it is, from 0. */
-static __always_inline __u64 count_alike(__u32 pid, __u64 identity, __u32 func) {
+/* The how manieth of these it is, from 0. Whoever makes one takes the room before, further up: there is no stack left here. */
+static __always_inline __u64 count_alike(struct thread_state *state, __u32 pid, __u64 identity) {
   struct rm_comm_key key = {.pid = pid, .pad = 1, .handle = identity};
   __u64 one = 1, number = 0, *count = bpf_map_lookup_elem(&mpi_groups, &key);
   if (count) {
     TAKE_NUMBER(count, &number);
     return number;
   }
-  if (bpf_map_update_elem(&mpi_groups, &key, &one, BPF_ANY)) COUNT(func, lost_map);
+  if (state->group_room && !bpf_map_update_elem(&mpi_groups, &key, &one, BPF_NOEXIST)) state->group_room = 0;
   return 0;
 }
 
@@ -294,11 +309,11 @@ static __noinline int grid_copied(struct rm_inflight *call, __u32 pid, __u64 mad
   return 0;
 }
 
-static __noinline __u64 inter_identity(const struct rm_mpi *mpi, __u32 pid, __u64 made, __u32 tag, __u32 func) {
+static __noinline __u64 inter_identity(const struct rm_mpi *mpi, struct thread_state *state, __u32 pid, __u64 made, __u32 tag) {
   __u64 groups = both_groups(mpi, made);
   if (!groups) return 0;
   __u64 identity = rm_mix(rm_mix(RM_SALT_INTER, groups), tag);
-  return rm_mix(identity, count_alike(pid, identity, func));
+  return rm_mix(identity, count_alike(state, pid, identity));
 }
 
 /* The identity of what a call has made; 0: it has none. */
@@ -311,17 +326,17 @@ static __noinline __u64 identity_of_made(struct thread_state *state, __u32 pid, 
   switch (kind) {
     case RM_MAKES_NAMELESS: return 0;
     case RM_MAKES_INTER:
-      return mpi && !(flags & RM_COOKIE_INT_HANDLES) ? inter_identity(mpi, pid, made, call->args[4], call->func) : 0;
+      return mpi && !(flags & RM_COOKIE_INT_HANDLES) ? inter_identity(mpi, state, pid, made, call->args[4]) : 0;
     case RM_MAKES_OF_GROUP:
       more = group_known(pid, handle_of(call->args[0], flags));
       if (more) more = mix_text(rm_mix(RM_SALT_ALONE, more), call->args[1]);
       if (!more) return 0;
-      return rm_mix(more, count_alike(pid, more, call->func));
+      return rm_mix(more, count_alike(state, pid, more));
     case RM_MAKES_ALONE:
       more = group_known(pid, handle_of(call->args[1], flags));
       if (!more || !named) return 0;
       identity = rm_mix(rm_mix(rm_mix(call->hash, RM_SALT_ALONE), more), (__u32)call->args[2]);
-      return rm_mix(identity, count_alike(pid, identity, call->func));
+      return rm_mix(identity, count_alike(state, pid, identity));
   }
   if (!named || call->comm_seq == RM_NO_POSITION) return 0;
   switch (kind) {
@@ -360,12 +375,14 @@ static __noinline int keep_unnamed(struct thread_state *state, const struct rm_c
 }
 
 /* The identity of such a one, by what is known now; 0: still none. */
-static __noinline __u64 name_late(const struct rm_mpi *mpi, const struct rm_comm_key *key, __u64 flags, __u32 func) {
+static __noinline __u64 name_late(const struct rm_mpi *mpi, struct thread_state *state, const struct rm_comm_key *key, __u64 flags) {
   struct mpi_unnamed *unnamed = bpf_map_lookup_elem(&mpi_unnamed, key);
   if (!unnamed) return 0;
   __u64 identity = 0;
   if (unnamed->kind == RM_MAKES_INTER) {
-    identity = inter_identity(mpi, key->pid, key->handle, unnamed->word, func);
+    state->group_room = take_room(key->pid, RM_ROOM_GROUP, state->call.func);
+    identity = inter_identity(mpi, state, key->pid, key->handle, unnamed->word);
+    if (state->group_room) give_room(key->pid, RM_ROOM_GROUP); /* it was not needed */
   } else {
     struct rm_comm parent = {};
     if (mpi_facts(mpi, unnamed->parent, flags, &parent))
@@ -376,15 +393,15 @@ static __noinline __u64 name_late(const struct rm_mpi *mpi, const struct rm_comm
   return identity;
 }
 
-/* Room for one more of a process's communicators. */
-static __always_inline bool has_room(struct rm_mpi *mpi, __u32 func) {
-  if (!mpi) return true;
-  if (mpi->comms >= MOST_OF_PROCESS) {
-    COUNT(func, lost_map);
-    return false;
-  }
-  __sync_fetch_and_add(&mpi->comms, 1);
-  return true;
+/* A communicator, of whatever library, or a window ends: what is kept by its handle. */
+__noinline int comm_ends(__u32 pid, __u64 handle) {
+  struct rm_comm_key key = {.pid = pid, .handle = handle};
+  if (bpf_map_delete_elem(&comms, &key)) return 0;
+  bpf_map_delete_elem(&mpi_grids, &key);
+  bpf_map_delete_elem(&mpi_unnamed, &key);
+  give_room(pid, RM_ROOM_COMM);
+  comms_change();
+  return 0;
 }
 
 /* Says that the process is a member of what it has just made. */
@@ -416,6 +433,9 @@ static __always_inline void emit_begin(struct thread_state *state, __u64 handle,
   bpf_ringbuf_submit(out, wake_flags_now_and_then(&state->records));
 }
 
+/* What is told apart by a count (identity.h). */
+#define MAKES_COUNTED(kind) ((kind) == RM_MAKES_ALONE || (kind) == RM_MAKES_OF_GROUP || (kind) == RM_MAKES_INTER)
+
 /* A call has returned that makes a communicator (or a window). (Not static, as those that follow: see `this_thread`.) */
 __noinline int mpi_made(__u32 pid, __u64 now, __u64 site) {
   struct thread_state *state = this_thread();
@@ -428,8 +448,11 @@ __noinline int mpi_made(__u32 pid, __u64 now, __u64 site) {
   struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
   __u64 none = flags & RM_COOKIE_INT_HANDLES ? MPICH_NO_COMM : mpi ? mpi->none : 0;
   if (!key.handle || key.handle == none || key.handle == MPICH_NO_WINDOW) return 0;
+  if (!comm_fits(&key, call->func)) return 0;
   struct rm_comm info = {.rank = -1, .nranks = -1};
+  state->group_room = MAKES_COUNTED(kind) ? take_room(pid, RM_ROOM_GROUP, call->func) : 0;
   info.hash = identity_of_made(state, pid, key.handle, mpi);
+  if (state->group_room) give_room(pid, RM_ROOM_GROUP); /* it was not needed */
   if (info.hash) info.flags = RM_HAVE_HASH;
   else keep_unnamed(state, &key);
   if (kind == RM_MAKES_COPY) {
@@ -441,30 +464,14 @@ __noinline int mpi_made(__u32 pid, __u64 now, __u64 site) {
     mpi_facts(mpi, key.handle, flags, &info);
   }
   if (kind == RM_MAKES_CART) grid_made(call, pid, key.handle);
-  bool again = bpf_map_lookup_elem(&comms, &key); /* its end was not seen */
-  if (!again && !has_room(mpi, call->func)) return 0;
   if (!remember_comm(&key, &info)) COUNT(call->func, lost_map);
   if (info.hash) emit_begin(state, key.handle, &info, now, site);
   return 0;
 }
 
-/* A communicator or window ends. */
-__noinline int mpi_freed(__u32 pid) {
-  struct thread_state *state = this_thread();
-  if (!state) return 0;
-  struct rm_comm_key key = {.pid = pid, .handle = state->call.handle};
-  if (bpf_map_delete_elem(&comms, &key)) return 0;
-  bpf_map_delete_elem(&mpi_grids, &key);
-  bpf_map_delete_elem(&mpi_unnamed, &key);
-  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
-  if (mpi && mpi->comms) __sync_fetch_and_add(&mpi->comms, -1);
-  comms_change();
-  return 0;
-}
-
 static __always_inline void mpi_group_ends(struct thread_state *state, __u32 pid) {
   struct rm_comm_key key = {.pid = pid, .handle = handle_at(state->call.args[0], state->cookie >> 32)};
-  bpf_map_delete_elem(&mpi_groups, &key);
+  forget_group(&key);
 }
 
 /* A group was made. */
@@ -491,11 +498,8 @@ __noinline int mpi_group(__u32 pid) {
     }
   }
   struct rm_comm_key key = {.pid = pid, .handle = handle_at(call->args[where], flags)};
-  if (!group || !key.handle) {
-    bpf_map_delete_elem(&mpi_groups, &key);
-    return 0;
-  }
-  if (bpf_map_update_elem(&mpi_groups, &key, &group, BPF_ANY)) COUNT(call->func, lost_map);
+  if (!group || !key.handle) forget_group(&key);
+  else keep_group(pid, key.handle, group, call->func);
   return 0;
 }
 
@@ -559,11 +563,12 @@ __noinline int mpi_meet(__u32 pid, __u64 handle, __u64 flags) {
     if (process && *process & RM_MPI_STARTED) state->mpi_started = 1;
     else info.flags |= RM_UNCOUNTED;
   }
-  if (!has_room(mpi, state->call.func)) return 0;
+  if (!take_room(pid, RM_ROOM_COMM, state->call.func)) return 0;
   /* Of several threads that look at the same moment one makes the entry: a second one would begin to count anew. */
-  long error = bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST);
-  if (error == -7 /* E2BIG */) COUNT(state->call.func, lost_map);
-  if (error) return 0;
+  if (bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) {
+    give_room(pid, RM_ROOM_COMM);
+    return 0;
+  }
   struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, &key);
   if (entry) {
     entry->info = info;
@@ -584,7 +589,7 @@ __noinline int mpi_look_again(__u32 pid, __u64 handle, __u64 flags) {
   if (info.flags & RM_MET_EARLY) settle_uncounted(mpi, handle, flags, &info);
   bool news = mpi_learn(mpi, handle, flags, &info) || info.flags != entry->info.flags;
   if (mpi->rank_at && !(info.flags & (RM_HAVE_HASH | RM_UNCOUNTED))) {
-    info.hash = name_late(mpi, &key, flags, state->call.func);
+    info.hash = name_late(mpi, state, &key, flags);
     if (info.hash) {
       info.flags |= RM_HAVE_HASH;
       news = true;
@@ -608,8 +613,10 @@ __noinline int mpi_begins(__u32 pid) {
   if (!key.handle) return 0;
   struct mpi_begun begun = {
       .hash = call->hash, .comm_seq = call->comm_seq, .at_ns = call->enter_ns, .rank = call->rank, .nranks = call->nranks};
-  bpf_map_update_elem(&mpi_begun, &key, &begun, BPF_ANY);
   state->begins_collectives = 1;
+  if (!bpf_map_update_elem(&mpi_begun, &key, &begun, BPF_EXIST)) return 0; /* most requests are used again and again */
+  if (!take_room(pid, RM_ROOM_BEGUN, call->func)) return 0;
+  if (bpf_map_update_elem(&mpi_begun, &key, &begun, BPF_NOEXIST)) give_room(pid, RM_ROOM_BEGUN);
   return 0;
 }
 
@@ -635,7 +642,7 @@ __noinline int mpi_persists(__u32 pid, __u64 now, __u64 site) {
   struct rm_comm info = {.hash = rm_mix(call->hash, call->comm_seq), .rank = call->rank, .nranks = call->nranks};
   info.flags = call->comm_flags & (RM_HAVE_HASH | RM_HAVE_RANK);
   bool again = bpf_map_lookup_elem(&mpi_persistent, &key); /* its end was not seen */
-  if (!again && !has_room(bpf_map_lookup_elem(&mpi_processes, &pid), call->func)) return 0;
+  if (!again && !take_room(pid, RM_ROOM_PERSISTENT, call->func)) return 0;
   /* Filled in where it is kept: the kernel's stack has no room for it. */
   bpf_map_update_elem(&mpi_persistent, &key, &new_persistent, BPF_ANY);
   struct mpi_persistent *made = bpf_map_lookup_elem(&mpi_persistent, &key);
@@ -692,11 +699,10 @@ static __always_inline void emit_start(struct thread_state *state, struct mpi_pe
 /* A persistent collective ends. */
 static __always_inline void persistent_ends(const struct rm_comm_key *key) {
   if (!key->handle || bpf_map_delete_elem(&mpi_persistent, key)) return;
-  struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &key->pid);
-  if (mpi && mpi->comms) __sync_fetch_and_add(&mpi->comms, -1);
+  give_room(key->pid, RM_ROOM_PERSISTENT);
 }
 
-/* One request of such a call. */
+/* One request of such a call; 1 when it starts a collective. */
 __noinline int mpi_of_request(__u64 cookie, __u64 handle, __u64 now, __u64 site) {
   struct thread_state *state = this_thread();
   if (!state) return 0;
@@ -711,24 +717,24 @@ __noinline int mpi_of_request(__u64 cookie, __u64 handle, __u64 now, __u64 site)
     struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &key.pid);
     if (mpi) mpi_facts(mpi, of->parent, cookie >> 32, &of->info);
   }
-  follow_once(state, true);
   state->begins_collectives = 1;
   emit_start(state, of, now, site);
-  return 0;
+  return 1;
 }
 
 /* MPI_Start, MPI_Startall, MPI_Request_free: mostly of messages, of which nothing is kept. They return at once, so all is done at
- * the entry. `first`, `second`: their first two arguments. */
+ * the entry. `first`, `second`: their first two arguments. 0 when they start no collective. */
 static __noinline int mpi_of_requests(__u64 cookie, __u64 first, __u64 second, __u64 now, __u64 site) {
   __u64 flags = cookie >> 32;
   bool many = (__u8)(cookie >> 48) == 1;
   __u32 n = many ? first : 1;
   __u64 at = many ? second : first;
+  int started = 0;
   for (int i = 0; i < MOST_REQUESTS; i++) {
     if (i >= n) break;
-    mpi_of_request(cookie, handle_at(at + i * handle_bytes(flags), flags), now, site);
+    started |= mpi_of_request(cookie, handle_at(at + i * handle_bytes(flags), flags), now, site);
   }
-  return 0;
+  return started;
 }
 
 /* A thread waits for requests: is one of the first of them a collective? `many`: argument 0 is their number, 1 the first. */

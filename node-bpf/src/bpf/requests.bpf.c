@@ -5,7 +5,9 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
+#include "wire.h"
 #include "requests.h"
+#include "users.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -39,7 +41,7 @@ struct {
 
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 16384);
+  __uint(max_entries, RM_MOST_CONNECTIONS);
   __type(key, __u64); /* cookie of the socket: no other has it as long as the kernel runs */
   __type(value, struct rm_connection);
 } connections SEC(".maps");
@@ -139,13 +141,18 @@ static __always_inline void emit(struct rm_connection *connection) {
 }
 
 /* What is known of a connection that is first seen now. */
-static __always_inline struct rm_connection *opened(struct sock *sk, __u64 key, __u64 now) {
-  if (bpf_map_update_elem(&connections, &key, &new_connection, BPF_ANY)) {
+static __always_inline struct rm_connection *opened(struct sock *sk, __u64 key, __u64 now, __u32 user) {
+  if (!user_takes(user, RM_ROOM_CONNECTION)) {
     lost(RM_REQUEST_LOST_MAP);
     return 0;
   }
+  if (bpf_map_update_elem(&connections, &key, &new_connection, BPF_NOEXIST)) {
+    user_gives(user, RM_ROOM_CONNECTION);
+    return 0; /* another thread receives on it at this moment */
+  }
   struct rm_connection *made = bpf_map_lookup_elem(&connections, &key);
   if (!made) return 0;
+  made->user = user;
   struct rm_request *request = &made->request;
   request->connection = key;
   request->opened_ns = now;
@@ -272,7 +279,7 @@ int BPF_PROG(on_receive, struct sock *sk, int got, int flags) {
   __u64 now = bpf_ktime_get_ns();
   if (!connection) {
     if (!was_accepted(server, sk)) return 0;
-    connection = opened(sk, key, now);
+    connection = opened(sk, key, now, server->user);
     if (!connection) return 0;
   }
   if (connection->state == RM_IGNORED) return 0;
@@ -341,7 +348,8 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
   if (!connection) return 0;
   if (connection->state == RM_READING || connection->state == RM_ANSWERING) emit(connection);
   connection->state = RM_IGNORED; /* what may still be read is no request */
-  if (state == TCP_CLOSE) bpf_map_delete_elem(&connections, &key);
+  __u32 user = connection->user;
+  if (state == TCP_CLOSE && !bpf_map_delete_elem(&connections, &key)) user_gives(user, RM_ROOM_CONNECTION);
   return 0;
 }
 

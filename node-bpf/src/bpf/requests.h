@@ -15,6 +15,7 @@ struct rm_server {
   unsigned int flags;
   unsigned int count;
   unsigned short ports[RM_SERVER_PORTS];
+  unsigned int user; /* to whom its connections are counted */
 };
 
 enum rm_protocol { RM_PROTOCOL_UNKNOWN = 0, RM_HTTP1 = 1, RM_HTTP2 = 2, RM_TLS = 3, RM_OTHER = 4 };
@@ -65,13 +66,13 @@ struct rm_connection {
   struct rm_request request; /* the one under way, or the last one */
   unsigned long long cpu_begin_ns, run_delay_begin_ns;
   unsigned int state;
-  unsigned int pad;
+  unsigned int user; /* to whom it is counted */
 };
 
 /* Places of `request_losses`. */
 enum rm_request_loss { RM_REQUEST_LOST_RING = 0, RM_REQUEST_LOST_MAP = 1, RM_REQUEST_LOSSES = 2 };
 
-_Static_assert(sizeof(struct rm_server) == 24, "src/serving/wire.rs writes 24 bytes");
+_Static_assert(sizeof(struct rm_server) == 28, "src/serving/wire.rs writes 28 bytes");
 _Static_assert(sizeof(struct rm_request) == 296, "src/serving/wire.rs reads 296 bytes");
 _Static_assert(sizeof(struct rm_connection) == 320, "src/serving/wire.rs reads 320 bytes");
 

@@ -197,9 +197,13 @@ static __always_inline void forget_thread(__u32 tid) {
 /* Forgets a process; true for one of its threads only, however many come here at once: the last deletion tells. Whoever finds
  * it no child any more finds it not followed any more either. */
 static __always_inline bool forget_process(__u32 pid) {
-  if (!bpf_map_lookup_elem(&children, &pid)) return !bpf_map_delete_elem(&tracked, &pid);
+  struct rm_child *child = bpf_map_lookup_elem(&children, &pid);
+  if (!child) return !bpf_map_delete_elem(&tracked, &pid);
+  __u32 user = child->user;
   bpf_map_delete_elem(&tracked, &pid);
-  return !bpf_map_delete_elem(&children, &pid);
+  if (bpf_map_delete_elem(&children, &pid)) return false;
+  user_gives(user, RM_ROOM_CHILD);
+  return true;
 }
 
 /* A followed process has become another user's: it is as if it had ended. */
@@ -239,9 +243,13 @@ static __always_inline int process_exit(struct task_struct *task) {
   thread_ends(task, tid);
   forget_thread(tid);
   __u32 *known = kin(pid);
-  if (!known) return 0;
-  bool oom = *known & RM_OOM;
+  if (!known && !bpf_map_lookup_elem(&rooms, &pid)) return 0;
+  bool oom = known && *known & RM_OOM;
   if (BPF_CORE_READ(task, signal, live.counter) > 0) return 0; /* other threads go on */
+  if (!known) { /* its last program was not followed: what an earlier one has left is to be removed */
+    emit_process(RM_EXIT, pid);
+    return 0;
+  }
   if (!forget_process(pid)) return 0; /* another one was quicker */
   COUNT(RM_SLOT_PROCESS, hits);
   if (may_see(task)) emit_life(oom ? RM_LIFE_OOM_KILLED : RM_LIFE_EXIT, task, BPF_CORE_READ(task, exit_code));
@@ -256,8 +264,9 @@ static __always_inline int process_fork(struct task_struct *parent, struct task_
   __u32 pid = parent->tgid, new = child->tgid;
   if (child->pid != new) return 0; /* a thread */
   if (!kin(pid) || !may_see(parent)) return 0;
-  __u32 nothing = 0;
-  if (bpf_map_update_elem(&children, &new, &nothing, BPF_ANY)) HOST_COUNT(RM_HOST_LIFE, lost_map);
+  struct rm_child made = {.user = user_of_this()};
+  if (!user_takes(made.user, RM_ROOM_CHILD)) HOST_COUNT(RM_HOST_LIFE, lost_map);
+  else if (bpf_map_update_elem(&children, &new, &made, BPF_NOEXIST)) user_gives(made.user, RM_ROOM_CHILD);
   emit_life(RM_LIFE_FORK, child, 0);
   return 0;
 }

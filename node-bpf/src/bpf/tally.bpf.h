@@ -19,7 +19,7 @@
 
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 32768);
+  __uint(max_entries, RM_MOST_TALLIES);
   __type(key, struct rm_tally_key);
   __type(value, struct rm_tally);
 } tallies_0 SEC(".maps"), tallies_1 SEC(".maps");
@@ -201,17 +201,20 @@ static __always_inline void tally_max(__u64 *most, __u64 value) {
   }
 }
 
-static __always_inline struct rm_tally *tally_of(void *map, const struct rm_tally_key *key) {
+/* `kind`: of the room that an epoch's entries take. User space gives it back when it has emptied the map. */
+static __always_inline struct rm_tally *tally_of(void *map, const struct rm_tally_key *key, __u32 kind) {
   struct rm_tally *sum = bpf_map_lookup_elem(map, key);
   if (sum) return sum;
+  struct rm_room *room = bpf_map_lookup_elem(&rooms, &key->pid);
+  if (!room || !user_takes(room->user, kind)) return 0;
   struct rm_tally first = {.min_ns = ~0ull, .cgroup_id = bpf_get_current_cgroup_id()};
-  bpf_map_update_elem(map, key, &first, BPF_NOEXIST);
+  if (bpf_map_update_elem(map, key, &first, BPF_NOEXIST)) user_gives(room->user, kind);
   return bpf_map_lookup_elem(map, key);
 }
 
 static __always_inline void tally_add(__u32 pid, __u32 func, __u64 duration, __u64 bytes, __u32 epoch) {
   struct rm_tally_key key = {.pid = pid, .func = func, .bucket = tally_bucket(duration)};
-  struct rm_tally *sum = epoch ? tally_of(&tallies_1, &key) : tally_of(&tallies_0, &key);
+  struct rm_tally *sum = epoch ? tally_of(&tallies_1, &key, RM_ROOM_TALLY_1) : tally_of(&tallies_0, &key, RM_ROOM_TALLY_0);
   if (!sum) {
     TALLY_COUNT(func, lost_map);
     return;

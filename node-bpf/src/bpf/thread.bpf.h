@@ -51,7 +51,8 @@ struct thread_state {
   __u8 device_known; /* its process has, and `capturing` knows it */
   __u8 after_collective;
   __u8 begins_collectives; /* it has called nonblocking ones of MPI */
-  __u8 pad[3];
+  __u8 group_room; /* the process has room for one more count of communicators that are else alike (mpi.bpf.h) */
+  __u8 pad[2];
   __u32 noted; /* device.bpf.h: that it enqueues was noted as of this round … */
   __u32 round; /* … and its last synchronisation began this one */
   __u32 depth;
@@ -91,6 +92,10 @@ static __always_inline struct thread_state *new_thread(void) { return made_for_t
 static __noinline __u32 mark_process(__u32 pid, bool mpi) {
   __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
   if (!known) {
+    if (!have_room(pid)) {
+      COUNT(RM_SLOT_PROCESS, lost_map);
+      return 0;
+    }
     __u32 marks = RM_TRACKED | RM_CALLED | (mpi ? RM_MPI_STARTED : 0);
     if (!bpf_map_update_elem(&tracked, &pid, &marks, BPF_NOEXIST)) return 0;
     known = bpf_map_lookup_elem(&tracked, &pid);

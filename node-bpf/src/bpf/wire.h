@@ -244,7 +244,50 @@ struct rm_mpi {
   unsigned int size_at;        /* offset in the structure; of Open MPI, in the group */
   unsigned int group_at, remote_at; /* Open MPI: offsets of the pointers to the groups */
   unsigned int members_at, name_at; /* Open MPI: of the members in a group, of the name in a member; 0: not known */
-  unsigned int comms;          /* how many of its communicators are remembered */
+  unsigned int pad;
+};
+
+/* What entries of maps are for that a user can make at will, and how many of each kind there are for all users together
+ * (users.bpf.h, src/rooms.rs). */
+enum rm_room_kind {
+  RM_ROOM_PROCESS = 0, /* followed */
+  RM_ROOM_CHILD = 1,   /* started by such a one */
+  RM_ROOM_COMM = 2,
+  RM_ROOM_PERSISTENT = 3,
+  RM_ROOM_GROUP = 4,
+  RM_ROOM_PENDING = 5, /* a process with communicators that are to come */
+  RM_ROOM_BEGUN = 6,
+  RM_ROOM_TALLY_0 = 7, /* of an epoch */
+  RM_ROOM_TALLY_1 = 8,
+  RM_ROOM_CONNECTION = 9, /* of a server whose requests are seen (requests.bpf.c) */
+  RM_ROOM_KINDS = 16   /* a power of two */
+};
+#define RM_MOST_PROCESSES 16384
+#define RM_MOST_CHILDREN 16384
+#define RM_MOST_COMMS 16384
+#define RM_MOST_PERSISTENT 8192
+#define RM_MOST_GROUPS 16384
+#define RM_MOST_PENDING 2048
+#define RM_MOST_BEGUN 16384
+#define RM_MOST_TALLIES 32768
+#define RM_MOST_CONNECTIONS 16384
+/* Users that are told apart, with the two that are none; and who is counted for all further ones. */
+#define RM_MOST_USERS 4096
+#define RM_FURTHER_USERS 0xfffffffe
+
+/* `rooms` */
+struct rm_room {
+  unsigned int user; /* as it was when the process was first seen: its entries are counted to it to the last */
+  unsigned int held[RM_ROOM_KINDS];
+};
+/* `users`, `users_by_agent` */
+struct rm_user {
+  long long held[RM_ROOM_KINDS]; /* below 0 where one has counted what the other has removed */
+};
+/* `children` */
+struct rm_child {
+  unsigned int marks; /* as of `tracked` */
+  unsigned int user;  /* to whom it is counted */
 };
 
 /* The value of `comms`; that of `learnt` is a struct rm_comm. */
@@ -257,6 +300,8 @@ struct rm_comm_entry {
 };
 
 _Static_assert(sizeof(struct rm_open_call) == 176, "src/wire.rs reads 176 bytes");
+_Static_assert(sizeof(struct rm_room) == 68 && sizeof(struct rm_user) == 128 && sizeof(struct rm_child) == 8,
+               "src/rooms.rs reads and writes 68, 128 and 8 bytes");
 _Static_assert(sizeof(struct rm_mpi) == 88, "src/wire.rs writes 88 bytes");
 _Static_assert(sizeof(struct rm_comm_key) == 16 && sizeof(struct rm_comm) == 24, "src/wire.rs writes 16, reads 24 bytes");
 _Static_assert(sizeof(struct rm_call) == 176 && RM_SHORT_CALL == 136, "src/wire.rs reads 176 or 136 bytes");
@@ -267,7 +312,7 @@ _Static_assert(sizeof(struct rm_program_time) == 32, "src/self_stats.rs reads 32
 _Static_assert(sizeof(struct rm_stats) == 40, "src/wire.rs reads 40 bytes");
 _Static_assert(sizeof(struct rm_config) == 48, "src/wire.rs writes 48 bytes");
 
-/* Values of the maps `tracked` and `children`, key: process id. A byte for each mark, so that threads that set different ones
+/* Marks in the maps `tracked` and `children`, key: process id. A byte for each mark, so that threads that set different ones
  * at the same moment need no atomic operation (kernels before 5.12 have only the addition). */
 #define RM_MPI_STARTED_BYTE 1
 #define RM_CALLED_BYTE 2

@@ -1,6 +1,7 @@
 //! The thread that owns the BPF object: it discovers libraries, counts losses, measures what
 //! capture costs, and leaves out more where there is too much.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -52,6 +53,8 @@ pub(super) struct Watcher {
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two reports of capture's own cost.
 const SELF_INTERVAL: Duration = Duration::from_secs(10);
+/// Most processes that are taken out of the maps together.
+const MOST_AT_ONCE: usize = 1024;
 /// Time between two searches for processes whose end was not reported.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -64,10 +67,14 @@ impl Watcher {
             let due = self.discovery.next_due().into_iter().chain([next_rescan, next_count]).min();
             let wait = due.map_or(rescan, |due| due.saturating_duration_since(Instant::now()));
             let wait = self.pacer.as_ref().map_or(wait, |pacer| pacer.due_in(&self.shared).min(wait));
-            match woken.recv_timeout(wait) {
+            let mut next = woken.recv_timeout(wait);
+            if let Ok(Wake::Exit(pid)) = next {
+                next = self.end(pid, woken);
+            }
+            match next {
                 Ok(Wake::Answers) => self.discovery.take_answers(),
                 Ok(Wake::Exec(pid)) => self.discovery.on_exec(pid),
-                Ok(Wake::Exit(pid)) => self.discovery.on_exit(pid),
+                Ok(Wake::Exit(pid)) => self.discovery.on_exit(&HashSet::from([pid])),
                 Ok(Wake::Serves(pid)) => self.discovery.follow_server(pid),
                 Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -109,6 +116,22 @@ impl Watcher {
             self.shared.deliver(loss(self.shared.clock.now_unix_ns(), "calls", "in_flight", in_flight));
         }
         self.shared.detached.store(true, Ordering::Release);
+    }
+
+    /// Takes processes that have ended out of the programs' maps, with those whose end is reported
+    /// already: looking through the maps takes as long for one as for many. Returns what comes next.
+    fn end(&mut self, pid: u32, woken: &Receiver<Wake>) -> Result<Wake, RecvTimeoutError> {
+        let mut ended = HashSet::from([pid]);
+        let next = loop {
+            match woken.try_recv() {
+                Ok(Wake::Exit(pid)) if ended.len() < MOST_AT_ONCE => drop(ended.insert(pid)),
+                Ok(Wake::Exec(pid)) if !ended.contains(&pid) => self.discovery.on_exec(pid),
+                Ok(other) => break Ok(other),
+                Err(_) => break Err(RecvTimeoutError::Timeout),
+            }
+        };
+        self.discovery.on_exit(&ended);
+        next
     }
 
     /// Removes processes whose end was not reported.
@@ -204,6 +227,7 @@ impl Watcher {
         // it may see a new process before the ring's reader does
         let process = |pid| shared.processes.recent(pid).or_else(|| runs(pid).then(|| shared.process(pid)).flatten());
         let records = self.tallies.read(ts_ns, |pid| process(pid).and_then(|process| process.seen.rank));
+        self.discovery.tallies_left(self.tallies.idle());
         for record in records {
             if let Record::CallTally(tally) = &record {
                 self.shared.costs.lock().made(tally.pid, tally.count);

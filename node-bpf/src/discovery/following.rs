@@ -14,6 +14,7 @@ use crate::config::AttachMode;
 use crate::maps;
 use crate::process::Process;
 use crate::procfs::{self, cgroup_path};
+use crate::rooms::NoRoom;
 use crate::signals::kernel_names;
 use crate::wire;
 
@@ -29,11 +30,13 @@ impl Discovery {
         cgroup.contains(cgroup_path(&String::from_utf8_lossy(&text)))
     }
 
-    pub(super) fn follow(&self, pid: u32, mpi: bool) {
+    pub(super) fn follow(&mut self, pid: u32, mpi: bool) {
         // It may have ended, or begun another program, since its mappings were read: the programs
         // have reported that already, and would not undo a later entry. From here on they do.
-        if self.enter(pid) && !self.uses_library(pid) {
-            return self.unfollow(pid);
+        match self.enter(pid) {
+            Entered::Refused => return,
+            Entered::New if !self.uses_library(pid) => return self.unfollow(pid),
+            Entered::New | Entered::Known => {}
         }
         if let Some(process) = self.made_known(pid)
             && mpi
@@ -43,20 +46,28 @@ impl Discovery {
     }
 
     /// Follows a process that serves, whatever it has mapped.
-    pub(crate) fn follow_server(&self, pid: u32) {
-        if !self.wanted(pid) {
-            return;
+    pub(crate) fn follow_server(&mut self, pid: u32) {
+        // a process that has ended meanwhile is found by a sweep
+        if self.wanted(pid) && self.enter(pid) != Entered::Refused {
+            self.made_known(pid);
         }
-        self.enter(pid); // a process that has ended meanwhile is found by a sweep
-        self.made_known(pid);
     }
 
-    /// Enters a process into the programs' maps; true where it was not there. (Only then: the programs
-    /// keep more in the value.)
-    fn enter(&self, pid: u32) -> bool {
+    /// Enters a process into the programs' maps. (Only where it is not there: the programs keep more
+    /// in the value.)
+    fn enter(&mut self, pid: u32) -> Entered {
+        let Some(user) = procfs::answers_for(pid) else { return Entered::Refused };
+        if let Err(NoRoom { held }) = self.rooms.enter(pid, user) {
+            let why = format!(
+                "user {user} has {held} processes that are followed, as many as all users leave free: further \
+                 ones are not followed"
+            );
+            self.shared.problem(Some(user), &why);
+            return Entered::Refused;
+        }
         let new = self.tracked.update(&pid.to_ne_bytes(), &wire::TRACKED.to_ne_bytes(), MapFlags::NO_EXIST).is_ok();
         self.keep_of_main_thread(pid);
-        new
+        if new { Entered::New } else { Entered::Known }
     }
 
     /// A followed process, reported where it is new; none where it has ended.
@@ -79,11 +90,12 @@ impl Discovery {
     }
 
     /// Undoes `follow`, unless the process has made a call since.
-    fn unfollow(&self, pid: u32) {
+    fn unfollow(&mut self, pid: u32) {
         let key = pid.to_ne_bytes();
         let value = self.tracked.lookup(&key, MapFlags::ANY).ok().flatten();
         if value.is_some_and(|value| value == wire::TRACKED.to_ne_bytes()) {
             let _ = self.tracked.delete(&key); // gone already is as good
+            self.rooms.leave(pid);
             if let Some(thread) = self.main_thread(pid) {
                 let _ = self.threads.delete(&thread.key());
             }
@@ -110,6 +122,15 @@ impl Discovery {
             tracing::debug!(pid, %error, "its main thread's switches cost more");
         }
     }
+}
+
+/// What became of entering a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entered {
+    New,
+    Known,
+    /// It has ended, or its user has too many.
+    Refused,
 }
 
 /// A process's main thread, as a key of the map `threads` (`bpf/features.bpf.h`).

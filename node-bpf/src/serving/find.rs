@@ -10,6 +10,7 @@ use super::wire::Listens;
 use crate::cgroup::Cgroup;
 use crate::maps;
 use crate::procfs::{self, cgroup_path};
+use crate::rooms::Share;
 use crate::sockets::sockets_of;
 
 /// Beginnings of the names of libraries with which a server computes models.
@@ -31,7 +32,7 @@ pub(super) const LIBRARIES: &[&str] = &[
 const YOUNG: Duration = Duration::from_secs(60);
 /// … and this often later.
 const OLDER_EVERY: Duration = Duration::from_secs(10);
-/// Most servers of a host.
+/// Most servers of a host; of one user as many as all users leave free.
 pub(super) const MOST_SERVERS: usize = 1_024;
 
 /// A process that serves.
@@ -122,8 +123,7 @@ impl Finder {
         self.kernel_threads.retain(|pid| alive.contains(pid));
         let mut found: Vec<Found> = self.looked.values().filter_map(|looked| looked.found.clone()).collect();
         found.sort_by_key(|found| found.pid);
-        self.too_many = found.len() > MOST_SERVERS;
-        found.truncate(MOST_SERVERS);
+        self.too_many = leave_room(&mut found, MOST_SERVERS);
         found
     }
 
@@ -182,6 +182,13 @@ impl Finder {
     }
 }
 
+/// Leaves out the servers of users who have more than all users leave free; whether there are any.
+fn leave_room(found: &mut Vec<Found>, most: usize) -> bool {
+    let (before, mut share) = (found.len(), Share::of(most));
+    found.retain(|found| share.take(found.listens.user));
+    found.len() < before
+}
+
 /// What a process is that may serve, by where it listens.
 fn found(pid: u32, may: &May, rules: &[ServeRule], mut listens: Listens) -> Option<Found> {
     if listens.ports.is_empty() && !listens.unix {
@@ -226,6 +233,9 @@ fn listens(pid: u32, listening: &mut HashMap<u64, Listening>) -> Listens {
     }
     listens.ports.sort_unstable();
     listens.ports.dedup();
+    if listens.unix || !listens.ports.is_empty() {
+        listens.user = procfs::answers_for(pid).unwrap_or_default(); // it has ended: it takes nothing
+    }
     listens
 }
 
@@ -274,8 +284,19 @@ mod tests {
     }
 
     #[test]
+    fn one_users_servers_leave_room_for_others() {
+        let server = |pid, user| Found { pid, name: None, listens: Listens { user, ..Listens::default() } };
+        let mut found: Vec<Found> = (1..=2_000).map(|pid| server(pid, 65_534)).collect();
+        found.extend((3_000..3_100).map(|pid| server(pid, 1_000)));
+        assert!(leave_room(&mut found, MOST_SERVERS));
+        let of = |user| found.iter().filter(|found| found.listens.user == user).count();
+        assert_eq!((of(65_534), of(1_000)), (512, 100));
+        assert!(!leave_room(&mut found, MOST_SERVERS), "those of before");
+    }
+
+    #[test]
     fn a_rule_names_and_bounds_what_counts() {
-        let listens = Listens { ports: vec![80, 9_000], unix: true, any_protocol: false };
+        let listens = Listens { ports: vec![80, 9_000], unix: true, ..Listens::default() };
         let rules = [ServeRule::parse("web=port:80").unwrap()];
         let web = found(7, &May::ByPort, &rules, listens.clone()).unwrap();
         assert_eq!((web.name.as_deref(), &*web.listens.ports, web.listens.unix), (Some("web"), &[80][..], false));

@@ -205,7 +205,11 @@ impl Recorder {
             self.servers.clear();
         }
         if self.finder.too_many {
-            self.problem(format!("requests of more than {} servers on a host are not recorded", find::MOST_SERVERS));
+            self.problem(format!(
+                "of {} servers on a host, one user's are followed while they are no more than all leave free: \
+                 requests of further ones are not recorded",
+                find::MOST_SERVERS
+            ));
         }
         if !found.is_empty() && self.programs.is_none() && !self.refused {
             match Programs::load() {
@@ -287,7 +291,7 @@ impl Recorder {
     /// Delivers requests whose answers seem over, or all answered ones; and lets go of Unix sockets
     /// that have long been silent, whose end nothing tells.
     fn deliver_quiet(&mut self, all: bool) {
-        let Some(programs) = &self.programs else { return };
+        let Some(programs) = &mut self.programs else { return };
         let now_ns = clock::kernel_now_ns();
         let open = programs.open();
         if self.quiet.len() > MOST_QUIET {

@@ -11,6 +11,7 @@ use super::wire::{self, Listens, Open};
 use crate::error::Error;
 use crate::lookup::{self, Aligned};
 use crate::ring::Ring;
+use crate::rooms::Users;
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/requests.bpf.o")));
 
@@ -25,6 +26,7 @@ pub(super) struct Programs {
     servers: MapHandle,
     connections: MapHandle,
     losses: MapHandle,
+    users: Users,
     lost: [u64; 2],
     pub(super) ring: Ring,
     followed: HashMap<u32, Listens>,
@@ -52,6 +54,7 @@ impl Programs {
         let object = open.and_then(|open| open.load()).map_err(failed)?;
         let map = |name| lookup::map(&object, name).map_err(failed);
         let (servers, connections, losses) = (map("servers")?, map("connections")?, map("request_losses")?);
+        let users = Users::new(&object).map_err(failed)?;
         let ring = Ring::open(&map("requests")?);
         let ring = ring.map_err(|source| Error::Os { doing: "mapping the ring of requests", source })?;
         let mut links = vec![];
@@ -64,6 +67,7 @@ impl Programs {
             servers,
             connections,
             losses,
+            users,
             lost: [0; 2],
             ring,
             followed: HashMap::new(),
@@ -74,7 +78,8 @@ impl Programs {
     pub(super) fn follow(&mut self, pid: u32, listens: &Listens) -> bool {
         // The programs let go of what begins another program: it is told again at each look.
         let known = self.followed.get(&pid) == Some(listens) && self.is_followed(pid);
-        if !known && self.servers.update(&pid.to_ne_bytes(), &listens.to_bytes(), MapFlags::ANY).is_err() {
+        let server = Listens { user: self.users.counted_as(listens.user), ..listens.clone() };
+        if !known && self.servers.update(&pid.to_ne_bytes(), &server.to_bytes(), MapFlags::ANY).is_err() {
             return false;
         }
         self.followed.insert(pid, listens.clone());
@@ -103,8 +108,13 @@ impl Programs {
     }
 
     /// Lets go of a connection. (If it goes on, it is seen as a new one.)
-    pub(super) fn forget(&self, connection: u64) {
-        let _ = self.connections.delete(&connection.to_ne_bytes()); // gone already is as good
+    pub(super) fn forget(&mut self, connection: u64) {
+        let key = connection.to_ne_bytes();
+        let user = self.connections.lookup(&key, MapFlags::ANY).ok().flatten().and_then(|entry| wire::user(&entry));
+        // gone already is as good
+        if let (Ok(()), Some(user)) = (self.connections.delete(&key), user) {
+            self.users.connection_left(user);
+        }
     }
 
     /// What was lost since the last time.

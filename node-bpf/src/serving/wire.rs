@@ -7,7 +7,7 @@ use crate::bytes::Reader;
 /// `struct rm_request`, and `struct rm_connection`, which begins with one.
 pub(super) const REQUEST_BYTES: usize = 296;
 pub(super) const CONNECTION_BYTES: usize = 320;
-/// Where the state lies in a connection.
+/// Where the state lies in a connection, and behind it the user that it is counted to.
 const STATE_AT: usize = REQUEST_BYTES + 16;
 /// `RM_SERVER_PORTS`.
 pub(super) const MOST_PORTS: usize = 8;
@@ -40,18 +40,21 @@ pub(super) struct Listens {
     pub(super) unix: bool,
     /// Also what is not HTTP/1.x.
     pub(super) any_protocol: bool,
+    /// To whom its connections are counted.
+    pub(super) user: u32,
 }
 
 impl Listens {
     /// `struct rm_server`.
-    pub(super) fn to_bytes(&self) -> [u8; 24] {
-        let mut bytes = [0; 24];
+    pub(super) fn to_bytes(&self) -> [u8; 28] {
+        let mut bytes = [0; 28];
         let all = self.ports.len() > MOST_PORTS;
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
         let flags = flag(self.any_protocol, SERVER_ANY) | flag(self.unix, SERVER_UNIX) | flag(all, SERVER_ALL_PORTS);
         let count = self.ports.len().min(MOST_PORTS) as u32;
         bytes[..4].copy_from_slice(&flags.to_ne_bytes());
         bytes[4..8].copy_from_slice(&count.to_ne_bytes());
+        bytes[24..].copy_from_slice(&self.user.to_ne_bytes());
         for (at, port) in self.ports.iter().take(MOST_PORTS).enumerate() {
             bytes[8 + 2 * at..10 + 2 * at].copy_from_slice(&port.to_ne_bytes());
         }
@@ -182,6 +185,11 @@ pub(super) fn open(entry: &[u8]) -> Option<Open> {
     Some(Open { request: parse(entry)?, state })
 }
 
+/// To whom a connection is counted.
+pub(super) fn user(entry: &[u8]) -> Option<u32> {
+    Reader::new(entry.get(STATE_AT + 4..)?).u32()
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -226,7 +234,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_the_programs_are_told_of_a_server() {
-        let listens = Listens { ports: vec![80, 8000], unix: true, any_protocol: true };
+        let listens = Listens { ports: vec![80, 8000], unix: true, any_protocol: true, user: 0x0102_0304 };
         let bytes = listens.to_bytes();
         assert_eq!((bytes[0], bytes[4], &bytes[8..12]), (3, 2, &[80_u16, 8000].map(u16::to_ne_bytes).concat()[..]));
         let many = Listens { ports: (1..20).collect(), ..Listens::default() };

@@ -167,6 +167,11 @@ impl Tallies {
             .collect()
     }
 
+    /// The epoch in which nothing is counted, and of which all was read.
+    pub(crate) fn idle(&self) -> usize {
+        1 - self.epoch as usize
+    }
+
     /// Half of each budget is planned for, so that a busier second still has room for its slow
     /// calls.
     fn set_thresholds(&self, histograms: &BTreeMap<u16, Histogram>) {

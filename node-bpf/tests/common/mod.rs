@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,6 +25,32 @@ pub fn can_capture() -> bool {
             false
         }
     }
+}
+
+/// True when this test may be another user; else prints that it is skipped.
+pub fn can_be_others() -> bool {
+    // SAFETY: has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root && can_capture()
+}
+
+/// A directory that everybody may look into.
+pub fn open_directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+/// A program, or a library, of C.
+pub fn compiled(dir: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let (code, out) = (dir.join(format!("{name}.c")), dir.join(name));
+    fs::write(&code, source).unwrap();
+    let made = Command::new("cc").arg("-o").arg(&out).arg(&code).args(flags).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    out
 }
 
 /// True when Open MPI is here.
