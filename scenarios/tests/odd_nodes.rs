@@ -279,6 +279,36 @@ async fn what_one_sqlite_would_say_of_the_union_fails_the_question() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_sends_more_than_a_node_may_is_missing() {
+    // A NULL is one byte on the wire. One row more than five million.
+    const PIECE: u32 = 1_000_000;
+    let mut cluster = LightCluster::start(NODES, rows).expect("agents");
+    let answer: Arc<Vec<u8>> = Arc::new({
+        let piece = |rows: u32| batch(0, rows, vec![vec![Value::Null; rows as usize]]);
+        let pieces: Vec<Response> = (0..5).map(|_| piece(PIECE)).chain([piece(1), done()]).collect();
+        frames(&pieces)
+    });
+    let _odd = cluster.add_scripted("odd", move |_| answer.to_vec()).expect("a port");
+    cluster.introduce(0);
+    through_tree_above(&cluster, usize::MAX);
+    let (rows, missing) = rows_and_missing(cluster.ask(0, ROWS, PATIENCE).await.expect("an answer"));
+    assert_eq!(rows.len(), NODES);
+    let [(node, reason)] = &missing[..] else { panic!("{missing:?}") };
+    assert!(node == "odd" && reason.contains("longer than the 5000000 rows"), "{missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_sql_error_names_its_node() {
+    let mut cluster = LightCluster::start(NODES, rows).expect("agents");
+    let _odd = cluster.add_scripted("odd", move |_| sql_error("integer overflow")).expect("a port");
+    cluster.introduce(0);
+    match cluster.ask(0, SUMS, PATIENCE).await {
+        Err(AskError::Failed { message, .. }) => assert_eq!(message, "integer overflow (on odd)"),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn catalog(sql: &str) -> Catalog {
     let connection = rusqlite::Connection::open_in_memory().expect("memory");
     connection.execute_batch(sql).expect("valid SQL");

@@ -390,6 +390,7 @@ async fn from_standing(
 ) -> StragglersAnswer {
     let brief = standing::with_full_report(shared, &mut current, deadline).await.err();
     let mut report = Report::clone(&current.standing.report);
+    report.coverage.notes.extend(query::ask::doubles(&shared.coordinator.gossip.members()));
     let silent = shared.standing.silent_judges(current.job);
     let asking = Asking { coordinator: &shared.coordinator, caller: &Caller::agent(), deadline, cancelled };
     let gathered = add_causes(asking.within(CAUSE_PATIENCE), &mut report, &silent).await;
