@@ -265,6 +265,9 @@ fn processes_without_end_leave_room_for_others_and_she_is_told() {
     let followed = kernel_keys("tracked");
     assert!(followed.contains(&alice.job.0.id()) && !followed.contains(&third.job.0.id()));
     assert!(third.calls(&recorder).iter().all(|call| call.seq.is_none()), "of no communicator that is known");
+    for map in ["rooms", "comms", "mpi_processes", "capturing"] {
+        assert!(!kernel_keys(map).contains(&third.job.0.id()), "{map}: what is not followed has no entries");
+    }
     assert!(alice.calls(&recorder).iter().filter(|call| call.func == "barrier").all(|call| call.seq.is_some()));
     wait_for("a note of hers", || recorder.status().problems.iter().any(|note| note.contains("user 65534 has 8192")));
     wait_for("the loss to be counted", || lost(&recorder, "sched_process") > 0);

@@ -88,20 +88,21 @@ static __always_inline struct thread_state *new_thread(void) { return made_for_t
 #define FOLLOWED_CALLER 2
 
 /* Marks a process as followed, as one that has made a call and, when `mpi`, as one that has started MPI; returns what marks
- * it had. Other threads of it may do the same at this moment: each mark is a byte that is set in place. */
+ * it had. Other threads of it may do the same at this moment: each mark is a byte that is set in place. Of one for which there
+ * is no room it says that it has called: nobody is to be told of it, and keep more of it. */
 static __noinline __u32 mark_process(__u32 pid, bool mpi) {
   __u32 *known = bpf_map_lookup_elem(&tracked, &pid);
   if (!known) {
     if (!have_room(pid)) {
       COUNT(RM_SLOT_PROCESS, lost_map);
-      return 0;
+      return RM_CALLED;
     }
     __u32 marks = RM_TRACKED | RM_CALLED | (mpi ? RM_MPI_STARTED : 0);
     if (!bpf_map_update_elem(&tracked, &pid, &marks, BPF_NOEXIST)) return 0;
     known = bpf_map_lookup_elem(&tracked, &pid);
     if (!known) {
       COUNT(RM_SLOT_PROCESS, lost_map);
-      return 0;
+      return RM_CALLED;
     }
   }
   __u32 had = *known;
