@@ -241,6 +241,7 @@ mod tests {
 
     use certs::{NODE_VALIDITY, Reissue};
     use tokio::sync::mpsc;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{Handler, Mesh, MeshConfig, Responder};
