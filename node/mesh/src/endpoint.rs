@@ -199,4 +199,14 @@ mod tests {
         assert_eq!(canonical("[::ffff:10.0.0.1]:7117".parse().unwrap()), "10.0.0.1:7117".parse().unwrap());
         assert_eq!(canonical("[fe80::1%3]:7117".parse().unwrap()), "[fe80::1%3]:7117".parse().unwrap());
     }
+
+    #[test]
+    fn all_who_are_asked_have_a_bounded_amount_unread() {
+        let window = |members| Window::Asked(members).bytes().into_inner();
+        assert_eq!((window(0), window(1), window(8), window(64)), (16 << 20, 16 << 20, 16 << 20, 2 << 20));
+        assert_eq!((window(1_000), window(usize::MAX)), (1 << 20, 1 << 20));
+        for members in 1..=128 {
+            assert!(window(members) * members as u64 <= u64::from(ASKED_BYTES), "{members}");
+        }
+    }
 }

@@ -29,15 +29,16 @@ use super::super::listen::{Acceptor, Patient};
 use super::Handlers;
 use super::session::Handler;
 
-/// Clients at a time; those that have not logged in, and of these from one address.
+/// Clients at a time; those that have not logged in, and of these from one address: a whole pool
+/// may log in at once.
 const CLIENTS: usize = 64;
-const STRANGERS: usize = 64;
-const STRANGERS_OF_ONE: usize = 32;
+const STRANGERS: usize = 2 * CLIENTS;
+const STRANGERS_OF_ONE: usize = CLIENTS;
 /// Connections at a time; further ones wait in the kernel's queue.
 pub(super) const CONNECTIONS: usize = CLIENTS + 2 * STRANGERS;
 
 /// Time to log in, TLS included.
-const LOGIN: Duration = Duration::from_secs(10);
+const LOGIN: Duration = Duration::from_secs(30);
 /// Bytes of a message before a client has logged in, as PostgreSQL has it for the first one, and of
 /// one afterwards: more than a node takes as a question.
 const STRANGERS_BYTES: usize = 10_000;

@@ -3,6 +3,7 @@
 //! integers of nanoseconds. A form without an exact counterpart is refused.
 
 mod aliases;
+mod call;
 mod calls;
 mod functions;
 mod made;

@@ -1,30 +1,10 @@
 //! Calls of functions that are rewritten: found from the right, so that what stands in a call's
 //! parentheses is rewritten before the call.
 
-use super::super::tokens::{Kind, Token, closing, is_at, joined, parts};
+use super::super::tokens::{Kind, Token, closing, is_at};
+use super::call::Call;
 use super::made::Made;
 use super::{functions, times};
-
-/// A call, or a word that stands for one.
-pub(super) struct Call<'t> {
-    pub(super) tokens: &'t [Token],
-    /// Its name, in lower case.
-    pub(super) name: &'t str,
-    /// The tokens of its arguments, from and to; none of a word without parentheses.
-    pub(super) inside: Option<(usize, usize)>,
-}
-
-impl Call<'_> {
-    /// The tokens of each argument, from and to.
-    pub(super) fn arguments(&self) -> Vec<(usize, usize)> {
-        self.inside.map(|(from, to)| parts(self.tokens, from, to)).unwrap_or_default()
-    }
-
-    /// As SQL.
-    pub(super) fn text(&self, (from, to): (usize, usize)) -> String {
-        joined(&self.tokens[from..to])
-    }
-}
 
 /// Whether a function of this name is rewritten; a column that is such a call keeps its name.
 pub(super) fn is_known(name: &str) -> bool {

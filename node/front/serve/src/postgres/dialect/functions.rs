@@ -1,6 +1,6 @@
 //! Functions that SQLite has under another name, or can be written with those that it has.
 
-use super::calls::Call;
+use super::call::Call;
 use super::made::Made;
 
 /// Patterns of `to_char` (<https://www.postgresql.org/docs/current/functions-formatting.html>) and

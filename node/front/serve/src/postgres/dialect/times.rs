@@ -1,7 +1,7 @@
 //! Functions of times, on integers of nanoseconds.
 
 use super::super::tokens::{Token, is_at};
-use super::calls::Call;
+use super::call::Call;
 
 /// Words for the time at which a statement begins; some take a precision in parentheses.
 pub(super) const WORDS: &[&str] = &["current_timestamp", "localtimestamp"];
