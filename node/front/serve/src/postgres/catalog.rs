@@ -37,7 +37,7 @@ const MOST_ROWS: usize = 100_000;
 const LOGGED: usize = 300;
 /// Bytes of one value, of SQLite's memory for a statement, and of the rows of an answer. A single
 /// call of a function cannot be stopped, and takes up to the square of its value's bytes.
-const LONGEST_VALUE: i32 = 64 << 10;
+const LONGEST_VALUE: i32 = 256 << 10;
 const MOST_MEMORY: u64 = 64 << 20;
 const MOST_BYTES: usize = 8 << 20;
 /// Bytes of a regular expression, compiled, and of a pattern of LIKE.
