@@ -6,12 +6,29 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
+/// Bytes of a file of `/proc/PID`. Lists of mappings are the longest: a process may have 65,530, each
+/// with a path of up to 4 KiB that its user chooses.
+const MOST_BYTES: u64 = 32 << 20;
+
 /// A file of `/proc/PID`. Neither asks for the size, which the kernel does not know, nor grows a
 /// small buffer: a short file takes four system calls where [`std::fs::read`] takes twelve.
+///
+/// # Errors
+/// It cannot be read, or is longer than such files of honest processes are.
 pub(crate) fn read(pid: u32, name: &str) -> io::Result<Vec<u8>> {
+    let read = read_at_most(File::open(format!("/proc/{pid}/{name}"))?, MOST_BYTES);
+    if let Err(error) = &read
+        && error.kind() == io::ErrorKind::FileTooLarge
+    {
+        tracing::debug!(pid, name, "over {MOST_BYTES} bytes of /proc are not read: the process is not followed");
+    }
+    read
+}
+
+fn read_at_most(file: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(4_096);
-    File::open(format!("/proc/{pid}/{name}"))?.take(u64::MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
 }
 
 /// The rest of the line of `/proc/PID/status` that begins with `field`.
@@ -134,6 +151,13 @@ pub(crate) fn cgroup_path(cgroups: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_end_is_not_read() {
+        let error = read_at_most(io::repeat(b'x'), 100_000).expect_err("too long");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(read_at_most(&b"short"[..], 5).expect("as long as it may be"), b"short");
+    }
 
     #[test]
     fn a_file_longer_than_the_buffer_is_read_to_its_end() {
