@@ -43,7 +43,14 @@ fn exported(object: &Object<'_>) -> [Option<u64>; 3] {
     let file = &object.file;
     let symbols = file.elf_dynamic_symbol_table();
     let endian = file.endian();
-    let Ok(Some((table, _))) = file.elf_section_table().gnu_hash(endian, file.data()) else {
+    let sections = file.elf_section_table();
+    // `object` divides by the counts of the table, and shifts by what it says, as they are.
+    let is_sound = |header: &elf::GnuHashHeader<Endianness>| {
+        header.bucket_count.get(endian) > 0 && header.bloom_count.get(endian) > 0 && header.bloom_shift.get(endian) < 32
+    };
+    let header = sections.gnu_hash_header(endian, file.data()).ok().flatten();
+    let table = header.filter(|header| is_sound(header)).map(|_| sections.gnu_hash(endian, file.data()));
+    let Some(Ok(Some((table, _)))) = table else {
         return all(object, symbols);
     };
     let versions = Default::default();
