@@ -62,9 +62,12 @@ impl ExtendedQueryHandler for Handler {
             return Err(errors::data(format!("{codes} forms for {} parameters", message.parameters.len())));
         }
         let portal = Portal::try_new(&message, statement)?;
-        let bytes = portal.parameters.iter().flatten().map(|value| value.len() + 64).sum::<usize>() + 256;
+        // It keeps its statement, also when that is replaced.
+        let values: usize = portal.parameters.iter().flatten().map(|value| value.len() + 64).sum();
+        let bytes = values + kept::bytes_of(&portal.statement.statement);
         let session = Self::session(client);
         session.kept.lock().keep(Kind::Portal, &portal.name, bytes)?;
+        session.given_up.lock().remove(&portal.name);
         session.running.lock().await.remove(&portal.name);
         client.portal_store().put_portal(Arc::new(portal));
         client.send(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
@@ -181,6 +184,9 @@ impl ExtendedQueryHandler for Handler {
             }
             None => return Err(PgWireError::PortalNotFound(name)),
         };
+        if Self::session(client).given_up.lock().contains(&name) {
+            return Err(errors::cursor("its rows were given up: nobody asked for them for 5 min".to_owned()));
+        }
         let mut statement = &portal.statement.statement;
         Self::check(client, statement)?;
         let declared;
@@ -230,6 +236,7 @@ impl ExtendedQueryHandler for Handler {
             client.portal_store().clear_portals();
             let session = Self::session(client);
             session.kept.lock().end_portals();
+            session.given_up.lock().clear();
             session.running.lock().await.clear();
         }
         send_ready_for_query(client, client.transaction_status()).await

@@ -38,15 +38,17 @@ impl Kept {
     /// # Errors
     /// There is no room.
     pub(super) fn keep(&mut self, kind: Kind, name: &str, bytes: usize) -> PgWireResult<()> {
-        self.end(kind, name);
-        if self.bytes.len() >= MOST || self.all + bytes > MOST_BYTES {
+        let key = (kind, name.to_owned());
+        let before = self.bytes.get(&key).copied();
+        let others = self.all - before.unwrap_or(0);
+        if (before.is_none() && self.bytes.len() >= MOST) || others + bytes > MOST_BYTES {
             return Err(errors::too_much(format!(
                 "a session keeps {MOST} statements and portals at most, of {} MiB together: close some",
                 MOST_BYTES >> 20
             )));
         }
-        self.all += bytes;
-        self.bytes.insert((kind, name.to_owned()), bytes);
+        self.all = others + bytes;
+        self.bytes.insert(key, bytes);
         Ok(())
     }
 
@@ -79,6 +81,8 @@ mod tests {
         kept.end_portals();
         assert_eq!((kept.bytes.len(), kept.all), (MOST - 1, (MOST - 2) * 10 + 1_000));
         assert!(kept.keep(Kind::Portal, "large", MOST_BYTES).is_err());
+        assert!(kept.keep(Kind::Statement, "7", MOST_BYTES).is_err());
+        assert_eq!(kept.all, (MOST - 2) * 10 + 1_000, "what was there before is still there");
         kept.end(Kind::Statement, "not there");
     }
 }
