@@ -174,8 +174,9 @@ impl BufferedRows {
         Self { total: total.clone(), batches: Vec::new(), bytes: 0, memory: 0, came: (0, 0) }
     }
 
-    pub(super) fn push(&mut self, fragment: usize, batch: Batch) -> Result<(), LeafFailure> {
-        let (data, memory) = (batch.data_bytes(), batch.size_bytes());
+    /// `data`: the batch's [`Batch::data_bytes`].
+    fn push(&mut self, fragment: usize, batch: Batch, data: u64) -> Result<(), LeafFailure> {
+        let memory = batch.size_bytes();
         self.bytes += data;
         self.came = (self.came.0.saturating_add(batch.rows.into()), self.came.1.saturating_add(data));
         self.total.take(data, memory)?;
@@ -237,8 +238,8 @@ impl StreamedRows {
         Self { buffered: BufferedRows::new(total), max_buffered_bytes, sent_rows: 0, target, to }
     }
 
-    async fn push(&mut self, fragment: usize, batch: Batch) -> Result<(), LeafFailure> {
-        self.buffered.push(fragment, batch)?;
+    async fn push(&mut self, fragment: usize, batch: Batch, data: u64) -> Result<(), LeafFailure> {
+        self.buffered.push(fragment, batch, data)?;
         if self.sent_rows == 0 && self.buffered.bytes <= self.max_buffered_bytes {
             return Ok(());
         }
@@ -262,10 +263,10 @@ pub(super) enum RowSink {
 
 impl RowSink {
     /// Takes some rows; waits while there is no room for them.
-    async fn take(&mut self, fragment: usize, batch: Batch) -> Result<(), LeafFailure> {
+    async fn take(&mut self, fragment: usize, batch: Batch, data: u64) -> Result<(), LeafFailure> {
         match self {
-            Self::Buffered(buffered) => buffered.push(fragment, batch),
-            Self::Streamed(streamed) => streamed.push(fragment, batch).await,
+            Self::Buffered(buffered) => buffered.push(fragment, batch, data),
+            Self::Streamed(streamed) => streamed.push(fragment, batch, data).await,
         }
     }
 
@@ -342,16 +343,16 @@ impl LeafRequest {
         let of_task =
             self.task.fragments.get(at).ok_or_else(|| fault("rows of a fragment that it was not asked for"))?;
         of_task.check(&batch).map_err(|why| fault(&why))?;
-        let (came, bytes) = rows.came();
+        let (data, (came, bytes)) = (batch.data_bytes(), rows.came());
         let of_all = |of_one: u64| of_one.saturating_mul(nodes as u64).saturating_mul(self.task.fragments.len() as u64);
         let (most_rows, most_bytes) = (of_all(self.task.budget.node_rows), of_all(self.task.budget.node_bytes));
-        if came.saturating_add(batch.rows.into()) > most_rows || bytes.saturating_add(batch.data_bytes()) > most_bytes {
+        if came.saturating_add(batch.rows.into()) > most_rows || bytes.saturating_add(data) > most_bytes {
             return Err(fault(&format!(
                 "it is longer than the {most_rows} rows and {} MiB that it may have",
                 most_bytes >> 20
             )));
         }
-        rows.take(at, batch).await
+        rows.take(at, batch, data).await
     }
 
     /// The fragment of a node of this process, without the network.
