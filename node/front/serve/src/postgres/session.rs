@@ -7,7 +7,7 @@ mod kept;
 mod settings;
 
 use bytes::{Bytes, BytesMut};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,10 +48,9 @@ use super::{Asking, auth, dialect, errors, infer, types};
 struct Session {
     settings: Mutex<Settings>,
     cursors: tokio::sync::Mutex<Cursors>,
-    /// Answers that are being read, by portal.
-    running: tokio::sync::Mutex<HashMap<String, Running>>,
-    /// Portals whose rows were given up: from the start again they would come twice.
-    given_up: Mutex<HashSet<String>>,
+    /// Answers that are being read, by portal; none of a portal whose rows were given up, as from the
+    /// start again they would come twice.
+    running: tokio::sync::Mutex<HashMap<String, Option<Running>>>,
     /// Types that the client was sent for the columns of a statement.
     given_types: Mutex<HashMap<String, Vec<Type>>>,
     /// The answer that was started to describe a statement without parameters.
@@ -106,7 +105,6 @@ impl Handler {
             settings: Mutex::default(),
             cursors: tokio::sync::Mutex::default(),
             running: tokio::sync::Mutex::default(),
-            given_up: Mutex::default(),
             given_types: Mutex::default(),
             described: tokio::sync::Mutex::default(),
             catalog: Arc::default(),
@@ -118,8 +116,7 @@ impl Handler {
     pub(super) async fn give_up<C: ClientInfo>(client: &C) {
         let session = Self::session(client);
         session.cursors.lock().await.end(false);
-        let running = std::mem::take(&mut *session.running.lock().await);
-        session.given_up.lock().extend(running.into_keys());
+        session.running.lock().await.values_mut().for_each(|running| *running = None);
         session.described.lock().await.take();
     }
 

@@ -67,7 +67,6 @@ impl ExtendedQueryHandler for Handler {
         let bytes = values + kept::bytes_of(&portal.statement.statement);
         let session = Self::session(client);
         session.kept.lock().keep(Kind::Portal, &portal.name, bytes)?;
-        session.given_up.lock().remove(&portal.name);
         session.running.lock().await.remove(&portal.name);
         client.portal_store().put_portal(Arc::new(portal));
         client.send(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
@@ -161,7 +160,7 @@ impl ExtendedQueryHandler for Handler {
         let mut cancelled = Self::cancelled(client).await;
         let running = self.portal(client, target, &mut cancelled).await?;
         let fields = running.fields(&target.result_column_format)?;
-        Self::session(client).running.lock().await.insert(target.name.clone(), running);
+        Self::session(client).running.lock().await.insert(target.name.clone(), Some(running));
         Ok(DescribePortalResponse::new(fields.to_vec()))
     }
 
@@ -184,7 +183,7 @@ impl ExtendedQueryHandler for Handler {
             }
             None => return Err(PgWireError::PortalNotFound(name)),
         };
-        if Self::session(client).given_up.lock().contains(&name) {
+        if let Some(None) = Self::session(client).running.lock().await.get(&name) {
             return Err(errors::cursor("its rows were given up: nobody asked for them for 5 min".to_owned()));
         }
         let mut statement = &portal.statement.statement;
@@ -206,7 +205,7 @@ impl ExtendedQueryHandler for Handler {
         }
         let session = Self::session(client);
         let mut cancelled = Self::cancelled(client).await;
-        let started = session.running.lock().await.remove(&name);
+        let started = session.running.lock().await.remove(&name).flatten();
         let mut running = match started {
             Some(running) => running,
             None => self.portal(client, &portal, &mut cancelled).await?,
@@ -215,7 +214,7 @@ impl ExtendedQueryHandler for Handler {
         let most = usize::try_from(message.max_rows).unwrap_or(0);
         let sent = self.send(client, &mut running, fields, most, &mut cancelled).await?;
         if sent.is_suspended {
-            session.running.lock().await.insert(name, running);
+            session.running.lock().await.insert(name, Some(running));
             client.send(PgWireBackendMessage::PortalSuspended(PortalSuspended::new())).await?;
         } else {
             let tag = Tag::new(tag_of(statement)).with_rows(sent.rows);
@@ -236,7 +235,6 @@ impl ExtendedQueryHandler for Handler {
             client.portal_store().clear_portals();
             let session = Self::session(client);
             session.kept.lock().end_portals();
-            session.given_up.lock().clear();
             session.running.lock().await.clear();
         }
         send_ready_for_query(client, client.transaction_status()).await
