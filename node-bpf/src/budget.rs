@@ -8,8 +8,9 @@
 
 use std::time::Duration;
 
-/// Slices begin at multiples of it, Unix time.
-pub(crate) const PERIOD_NS: i64 = 10_000_000_000;
+/// Slices begin at multiples of it, Unix time in nanoseconds.
+pub const SLICES_BEGIN_EVERY_NS: i64 = 10_000_000_000;
+const PERIOD_NS: i64 = SLICES_BEGIN_EVERY_NS;
 /// Time between two looks at what was spent: as long as what is left lasts at the last rate, within
 /// these bounds.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));

@@ -67,7 +67,7 @@ mod unprobed;
 mod verbs;
 mod wire;
 
-pub use budget::{Budget, KeptBudget};
+pub use budget::{Budget, KeptBudget, SLICES_BEGIN_EVERY_NS};
 pub use capture::{Capture, prepare, supported};
 pub use cgroup::mount_point as cgroup_mount_point;
 pub use classes::{CLASSES, ClassState, ClassStatus, Need, ProbeClass};

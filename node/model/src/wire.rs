@@ -157,6 +157,8 @@ pub struct JobWindows {
     pub windows: Vec<WindowDigest>,
     /// Communicators and functions of calls whose numbers this host does not know.
     pub unnumbered: Vec<(u64, String)>,
+    /// Calls of some of its processes are recorded in time slices: no digest tells of these.
+    pub in_slices: bool,
 }
 
 /// One window of it.

@@ -102,6 +102,7 @@ impl Boards {
             return Err("no rank of this job runs here".to_owned());
         }
         let board = state.boards.entry(request.job).or_default();
+        board.receive_slices(node, request.in_slices, now_ns);
         let anew = !board.knows_of(node);
         for (window, digest) in read {
             if !window.times.is_empty() {
@@ -145,7 +146,8 @@ mod tests {
     fn only_windows_of_this_hosts_jobs_are_taken_and_hosts_of_other_jobs_stay_apart() {
         let boards = Boards::default();
         boards.of_jobs(&BTreeSet::from([7, 8]));
-        let of = |job, windows: Vec<WindowDigest>| JobWindows { job, windows, unnumbered: Vec::new() };
+        let of =
+            |job, windows: Vec<WindowDigest>| JobWindows { job, windows, unnumbered: Vec::new(), in_slices: false };
         assert!(boards.receive("a", &of(9, vec![window(5)])).unwrap_err().contains("no rank"));
         assert!(boards.receive("a", &of(7, vec![window(5)])).unwrap().anew);
         assert!(!boards.receive("a", &of(7, vec![window(6)])).unwrap().anew);

@@ -251,7 +251,7 @@ impl Feed {
     /// What processes do, of those that are or were ranks of this host; others are left out.
     pub(crate) fn activities(&self, pids: &[u32]) -> Vec<(u32, Activity)> {
         let state = self.state();
-        let known: BTreeSet<u32> = state.collector.pids().collect();
+        let known: BTreeSet<u32> = state.collector.pids().chain(state.missed.iter().copied()).collect();
         let gone: BTreeSet<u32> = pids.iter().copied().filter(|pid| state.collector.has_gone(*pid)).collect();
         drop(state);
         let of = |pid: &u32| match (known.contains(pid), gone.contains(pid)) {
@@ -294,10 +294,17 @@ impl Feed {
         self.state().job_names.get(&job).cloned().unwrap_or_default()
     }
 
+    /// Whether calls of processes of a job were missed between the slices of a budget.
+    pub(super) fn in_slices(&self, job: u64) -> bool {
+        let state = self.state();
+        state.missed.iter().any(|pid| state.job_of(*pid) == job && runs(*pid))
+    }
+
     /// The digests of a host's jobs.
     pub(super) fn by_job(&self, digest: Digest) -> BTreeMap<u64, Digest> {
         let state = self.state();
-        digest::by_job(digest, state.collector.pids(), |pid| state.job_of(pid))
+        let missed = state.missed.iter().copied().filter(|pid| runs(*pid));
+        digest::by_job(digest, state.collector.pids().chain(missed), |pid| state.job_of(pid))
     }
 
     /// The digest of a window that is over; none where no rank runs here.
@@ -324,7 +331,9 @@ impl Feed {
         let mut digest = state.collector.close(window);
         // Only now: their last calls are in this digest.
         state.collector.gone(&gone, &mut digest);
-        let speaks = state.collector.pids().next().is_some() || !digest.lanes.is_empty() || !digest.gone.is_empty();
+        let missed = state.missed.iter().any(|pid| runs(*pid));
+        let known = missed || state.collector.pids().next().is_some();
+        let speaks = known || !digest.lanes.is_empty() || !digest.gone.is_empty();
         speaks.then_some(digest)
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use record::{steady_now_ns, unix_now_ns};
-use standing::{JobVerdict, Judge, Key};
+use standing::{JobVerdict, Judge, Key, NO_JOB};
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
+use super::by_slices::Slices;
 use super::kept::Measured;
 use super::verdicts_key;
 
@@ -26,6 +27,7 @@ const WARM_UP: Duration = Duration::from_millis(600);
 struct Duty {
     since: Instant,
     judge: Judge,
+    slices: Slices,
     published: Option<(Key, Instant)>,
 }
 
@@ -51,13 +53,13 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
         let over: Vec<u64> = duties.keys().filter(|job| !jobs.contains_key(job)).copied().collect();
         standing.kept.forget(unix_now_ns());
         for job in over {
-            standing.own.lock().remove(&job);
-            if duties.remove(&job).is_some_and(|duty| duty.published.is_some()) {
-                shared.coordinator.gossip.publish(verdicts_key(job), "").await;
+            if let Some(mut duty) = duties.remove(&job) {
+                withdraw(&shared, job, &mut duty).await;
             }
         }
         for (job, suspects) in jobs {
-            let new = || Duty { since: Instant::now(), judge: Judge::default(), published: None };
+            let new =
+                || Duty { since: Instant::now(), judge: Judge::default(), slices: Slices::default(), published: None };
             let duty = duties.entry(job).or_insert_with(|| {
                 tracing::debug!("this host judges job {job:016x} now");
                 new()
@@ -68,6 +70,15 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
                 continue;
             }
             let now_ns = steady_now_ns();
+            if board.is_in_slices(now_ns) {
+                // Of which job nobody knows, nobody can ask the stores for.
+                if job != NO_JOB && roster.is_first_judge(job, &suspects) {
+                    judge_slices(&shared, job, duty, &stop).await;
+                } else {
+                    withdraw(&shared, job, duty).await;
+                }
+                continue;
+            }
             // Most of what comes completes no window: it wakes no other thread.
             if !duty.judge.is_due(&board, now_ns) {
                 continue;
@@ -96,18 +107,43 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-/// Gossips a verdict that is another than the one before, or some time after it.
-async fn publish(shared: &Shared, verdict: &JobVerdict, before: &mut Option<(Key, Instant)>) {
+/// Publishes no verdict of a job any more.
+async fn withdraw(shared: &Shared, job: u64, duty: &mut Duty) {
+    shared.standing.own.lock().remove(&job);
+    if duty.published.take().is_some() {
+        shared.coordinator.gossip.publish(verdicts_key(job), "").await;
+    }
+}
+
+/// Judges a job whose calls are recorded in time slices.
+async fn judge_slices(shared: &Arc<Shared>, job: u64, duty: &mut Duty, stop: &CancellationToken) {
+    let standing = &shared.standing;
+    let (name, roster) = (shared.recording.feed().job_name(job), standing.roster());
+    let hosts: BTreeSet<String> = roster.hosts(job).map(str::to_owned).collect();
+    let Some((judged, measured)) = duty.slices.look(shared, (job, &name), &hosts, stop) else { return };
+    if let Some(measured) = measured {
+        standing.kept.add(job, measured);
+    }
+    let verdict = JobVerdict { job, name, standing: judged };
+    if publish(shared, &verdict, &mut duty.published).await {
+        standing.judged(verdict, steady_now_ns());
+        standing.look_again();
+    }
+}
+
+/// Gossips a verdict that is another than the one before, or some time after it; whether it was.
+async fn publish(shared: &Shared, verdict: &JobVerdict, before: &mut Option<(Key, Instant)>) -> bool {
     let key = Key::of(&verdict.standing.report.verdict);
     if before.as_ref().is_some_and(|(known, at)| *known == key && at.elapsed() < AGAIN) {
-        return;
+        return false;
     }
     let Some(text) = verdict.text() else {
         tracing::warn!("a verdict is too long to be published: {key:?}");
-        return;
+        return false;
     };
     tracing::debug!("job {:016x} is judged: {key:?}", verdict.job);
     shared.standing.count_verdict(text.len());
     shared.coordinator.gossip.publish(verdicts_key(verdict.job), text).await;
     *before = Some((key, Instant::now()));
+    true
 }

@@ -3,7 +3,7 @@
 //!
 //! What a verdict is made of, when a window can be judged and who judges is the pure
 //! `standing`. Here: `feed` collects calls, `publish` closes windows and `outbox` sends
-//! them, `boards` takes them in at a judge and `judging` judges, `kept` has what ranks did in the
+//! them, `boards` takes them in at a judge and `judging` judges (`by_slices`: of the stores), `kept` has what ranks did in the
 //! last ten minutes, and `page` answers with it; `roster` knows who runs which job, `members`
 //! follows the members and their verdicts, `clocks` follows the reference nodes' clocks,
 //! `keep_clocks` keeps them in the store; `keep_stacks` keeps where the named ranks were,
@@ -26,6 +26,7 @@ use verdicts::Verdict;
 use super::Shared;
 
 mod boards;
+mod by_slices;
 mod clocks;
 mod feed;
 mod findings;
@@ -295,14 +296,6 @@ impl Current {
             heard: self.standing.heard,
             silent: self.standing.silent.clone(),
         }
-    }
-
-    /// Whether it lacks what some host, or any, recorded of late.
-    #[must_use]
-    pub fn misses_hosts(&self) -> bool {
-        matches!(self.standing.report.verdict, Verdict::Unknown { .. })
-            || self.standing.heard == 0
-            || !self.standing.silent.is_empty()
     }
 
     /// Whether the job is well, as far as is known.

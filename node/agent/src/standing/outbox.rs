@@ -160,7 +160,8 @@ pub(super) async fn send(shared: Arc<Shared>, job: u64, judge: String, is_first:
     let numbers: Vec<i64> = windows.iter().map(|window| window.window).collect();
     let lanes = if is_first { shared.recording.feed().unnumbered() } else { BTreeSet::new() };
     let unnumbered = lanes.into_iter().map(|(comm, func)| (comm, func.to_string())).collect();
-    let request = JobWindows { job, windows, unnumbered };
+    let in_slices = shared.recording.feed().in_slices(job);
+    let request = JobWindows { job, windows, unnumbered, in_slices };
     let own = shared.identity.node().to_string();
     let received = if judge == own {
         shared.standing.boards.receive(&own, &request)

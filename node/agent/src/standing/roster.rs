@@ -70,6 +70,11 @@ impl Roster {
         self.judges(job, suspects).contains(&self.own.as_str())
     }
 
+    /// Whether this host is the first of them.
+    pub(super) fn is_first_judge(&self, job: u64, suspects: &BTreeSet<String>) -> bool {
+        self.judges(job, suspects).first() == Some(&self.own.as_str())
+    }
+
     /// Whether a host has ranks of one of this host's jobs.
     pub(super) fn has(&self, job: u64, host: &str) -> bool {
         self.hosts.get(&job).is_some_and(|hosts| hosts.contains(host))

@@ -38,6 +38,7 @@ pub(super) async fn add_progress(
     question: &StragglersQuestion,
     span: &Span,
     counted_from_ns: Option<i64>,
+    ranks: Vec<JobRank>,
     input: &mut Input,
 ) {
     let long = |since_ns: i64| span.until_ns.saturating_sub(since_ns) >= LONG_NS;
@@ -82,16 +83,18 @@ pub(super) async fn add_progress(
             None => input.progress.push(call),
         }
     }
-    if let Ok((rows, _)) = asking.rows_for(question, point_to_point::PROCESSES_SQL.to_owned()).await {
-        input.ranks = ranks(&rows, question.job.as_deref());
-    }
+    input.ranks = ranks;
 }
 
-/// The ranks of jobs, of rows of [`point_to_point::PROCESSES_SQL`]: of each rank its last process.
-fn ranks(rows: &[Vec<Value>], job: Option<&str>) -> Vec<JobRank> {
+/// The ranks of the jobs that a question is about, of each its last process; of one job alone by its
+/// key. None where they cannot be asked for.
+pub(super) async fn ranks(asking: Asking<'_>, question: &StragglersQuestion, only: Option<u64>) -> Vec<JobRank> {
+    let rows = asking.rows_for(question, point_to_point::PROCESSES_SQL.to_owned()).await;
+    let rows = rows.map(|(rows, _)| rows).unwrap_or_default();
+    let job = question.job.as_deref();
     let mut last: BTreeMap<(u64, i32), JobRank> = BTreeMap::new();
     for RankRow { node, pid, rank, nranks, job_id, job: key } in rows.iter().filter_map(|row| RankRow::read(row)) {
-        if job.is_some() && job != job_id.as_deref() {
+        if job.is_some() && job != job_id.as_deref() || only.is_some_and(|only| only != key) {
             continue;
         }
         let node = String::from_utf8_lossy(&node).into();

@@ -24,7 +24,7 @@ use record::unix_now_ns;
 use serde::Serialize;
 pub(super) use slices::missed;
 use tokio_util::sync::CancellationToken;
-use verdicts::{Input, Process, Report, Rules, Span, Verdict};
+use verdicts::{Input, Process, RankWindows, Report, Rules, Span, Verdict};
 
 use super::asking::Asking;
 use super::causes::{self, Gathered};
@@ -89,18 +89,11 @@ async fn standing_or_recent(
     let started = Instant::now();
     let deadline = started + Duration::from_millis(question.timeout_ms);
     // The standing verdicts are of everybody's jobs.
-    let mut misses = false;
     let takes_standing = question.takes_standing() && caller.access.viewer().is_none();
     if takes_standing {
         let mut all = shared.standing.all();
         all.retain(|current| question.job.as_ref().is_none_or(|job| current.name.is(job)));
-        if all.first().is_some_and(Current::misses_hosts) {
-            let asking = Asking { coordinator: &shared.coordinator, caller, deadline, cancelled: &cancelled };
-            let (missed, from_ns) = (slices::missed_until(asking, &question, unix_now_ns()).await, ago_ns(SINCE_MS));
-            misses = missed.values().any(|until_ns| *until_ns > from_ns);
-        }
-        // Digests do not tell of ranks whose calls are recorded in slices.
-        if !all.is_empty() && !misses {
+        if !all.is_empty() {
             let first = all.remove(0);
             return Ok(from_standing(shared, first, all, started, deadline, &cancelled).await);
         }
@@ -109,19 +102,15 @@ async fn standing_or_recent(
         let since_ns = ago_ns(question.since_ms.unwrap_or(SINCE_MS));
         return from_stores(Asked::mesh(shared), &question, caller, since_ns, None, started, &cancelled).await;
     }
-    let mut asked_ms = if misses { SINCE_MS } else { RECENT_MS };
+    let mut asked_ms = RECENT_MS;
     let mut answer =
         from_stores(Asked::mesh(shared), &question, caller, ago_ns(asked_ms), None, started, &cancelled).await?;
-    if !misses && matches!(answer.report.verdict, Verdict::Unknown { .. }) {
+    if matches!(answer.report.verdict, Verdict::Unknown { .. }) {
         answer =
             from_stores(Asked::mesh(shared), &question, caller, ago_ns(SINCE_MS), None, started, &cancelled).await?;
         asked_ms = SINCE_MS;
     }
-    let why = if misses {
-        "calls were recorded in slices (up --budget)"
-    } else {
-        "no call was recorded that its communicator's start tells the number of"
-    };
+    let why = "no call was recorded that its communicator's start tells the number of";
     let note = format!(
         "There is no standing verdict: {why}. These are the stores' last {} s; for more: --since 5m\n",
         asked_ms / 1_000
@@ -218,62 +207,11 @@ async fn from_stores(
     started: Instant,
     cancelled: &CancellationToken,
 ) -> Result<StragglersAnswer, AskError> {
-    let Asked { coordinator, live } = of;
     let deadline = started + Duration::from_millis(question.timeout_ms);
-    let asking = Asking { coordinator, caller, deadline, cancelled };
-    let is_now = until_ns.is_none();
-    let until_ns = until_ns.unwrap_or_else(unix_now_ns);
-    let clocks = calls::clocks(coordinator, Some((since_ns, until_ns)), deadline).await;
-    let span = calls::span_of(question, &clocks, since_ns, until_ns);
-    let slices = slices::within(asking, question, &span, &clocks).await;
-    let span = match slices {
-        Some(of) => calls::span_of(question, &clocks, of.since_ns, of.until_ns),
-        None => span,
-    };
-    let is_now = is_now && span.until_ns == until_ns;
-    let (mut input, _) = calls::calls_of(asking, question, &span, clocks).await?;
-    let live = live.filter(|_| is_now);
-    let (open, waits) = match live {
-        Some(shared) => calls::open_calls(shared, question, caller, deadline).await,
-        None => (Vec::new(), Vec::new()),
-    };
-    (input.in_calls, input.syncing) = (open, waits);
-    let missed_until = slices::missed_until(asking, question, span.until_ns).await;
-    let untold = match live {
-        Some(shared) => slices::add_missed_calls(asking, shared, question, &missed_until, &mut input).await,
-        None => None,
-    };
-    let counted_from_ns = missed_until.values().copied().max();
-    hangs::add_progress(asking, question, &span, counted_from_ns, &mut input).await;
-    if let Some(shared) = live {
-        input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
-    }
-    let processes = last_calls(&input);
-    let unknown = input.observations.iter().any(|seen| !input.clocks.contains_key(&*seen.node));
-    // Computed while the rest is asked for.
-    let analysis = tokio::task::spawn_blocking(move || verdicts::analyse_owned(input, &Rules::default()));
-    let rest = async {
-        let blind_spots = device::blind_spots(asking, question, &span).await;
-        let ended = ended(asking, question, &span, &processes).await;
-        (blind_spots, ended, findings(asking, question, &span).await)
-    };
-    let (analysed, (blind_spots, ended, (findings, more))) = tokio::join!(analysis, rest);
-    let mut report = analysed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
-    report.coverage.notes.extend(slices.map(|of| of.note()).into_iter().chain(untold));
-    report.coverage.notes.extend(blind_spots);
-    report.set_ended(&ended, !processes.is_empty() && ended.len() == processes.len());
-    // Of such calls only the entries count, and those of different hosts cannot be compared.
-    if coordinator.way.mesh().is_none()
-        && unknown
-        && report.evidence.tier == 0
-        && matches!(report.verdict, Verdict::None)
-    {
-        report.verdict = Verdict::Unknown {
-            why:
-                "calls may only enqueue, and what the hosts' clocks were against each other is not kept in these files"
-                    .into(),
-        };
-    }
+    let asking = Asking { coordinator: of.coordinator, caller, deadline, cancelled };
+    let judged = judged(asking, of.live, question, (since_ns, until_ns), None).await?;
+    let Judged { mut report, span, live, .. } = judged;
+    let (findings, more) = findings(asking, question, &span).await;
     let silent = BTreeSet::new();
     let gathered = add_causes(asking, &mut report, &silent).await;
     hangs::add_witnesses(asking, live, &mut report).await;
@@ -291,6 +229,119 @@ async fn from_stores(
         sql,
         elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
     })
+}
+
+/// Which calls of a span are judged, where not all are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Only {
+    /// Those of this job.
+    pub(super) job: u64,
+    /// As many at most, the last ones.
+    pub(super) calls: i64,
+    /// Of a span without missed calls, the last so much, nanoseconds.
+    pub(super) span_ns: i64,
+}
+
+/// What the stores say of a span.
+pub(super) struct Judged<'a> {
+    /// The verdict, without causes.
+    pub(super) report: Report,
+    /// What was judged of the span that was asked for.
+    pub(super) span: Span,
+    /// When the slice began in which these calls were recorded.
+    pub(super) began_ns: i64,
+    /// Processes that have ended.
+    pub(super) ended: BTreeSet<Process>,
+    /// The agent, where the span reaches to now.
+    live: Option<&'a Shared>,
+    /// What each rank did, window by window; none unless [`Only`] some calls were judged.
+    pub(super) windows: Option<RankWindows>,
+}
+
+/// Judges the calls in the stores of a span, Unix nanoseconds of this node's clock; to now without
+/// an end, and then with the calls that ranks are in.
+///
+/// # Errors
+/// As [`query::ask::ask`].
+pub(super) async fn judged<'a>(
+    asking: Asking<'_>,
+    live: Option<&'a Shared>,
+    question: &StragglersQuestion,
+    (since_ns, until_ns): (i64, Option<i64>),
+    only: Option<Only>,
+) -> Result<Judged<'a>, AskError> {
+    let Asking { coordinator, caller, deadline, .. } = asking;
+    let is_now = until_ns.is_none();
+    let until_ns = until_ns.unwrap_or_else(unix_now_ns);
+    let clocks = calls::clocks(coordinator, Some((since_ns, until_ns)), deadline).await;
+    let span = calls::span_of(question, &clocks, since_ns, until_ns);
+    let mut slices = slices::within(asking, question, &span, &clocks).await;
+    let mut span = match slices {
+        Some(of) => calls::span_of(question, &clocks, of.since_ns, of.until_ns),
+        None => span,
+    };
+    if let (Some(only), None) = (only, slices) {
+        span.since_ns = span.since_ns.max(span.until_ns.saturating_sub(only.span_ns));
+    }
+    let began_ns = span.since_ns;
+    if let Some(only) = only {
+        span.since_ns = slices::since_for(asking, question, &span, only.calls).await;
+        slices = slices.map(|of| of.from(span.since_ns));
+    }
+    let is_now = is_now && span.until_ns == until_ns;
+    let (mut input, _) = calls::calls_of(asking, question, &span, clocks).await?;
+    let live = live.filter(|_| is_now);
+    let ranks = hangs::ranks(asking, question, only.map(|only| only.job)).await;
+    let (open, waits) = match live {
+        Some(shared) => calls::open_calls(shared, question, caller, deadline).await,
+        None => (Vec::new(), Vec::new()),
+    };
+    (input.in_calls, input.syncing) = (open, waits);
+    let missed_until = slices::missed_until(asking, question, span.until_ns).await;
+    let untold = match live {
+        Some(shared) => slices::add_missed_calls(asking, shared, question, &missed_until, &ranks, &mut input).await,
+        None => None,
+    };
+    if only.is_some() {
+        let processes: BTreeSet<Process> = ranks.iter().map(|rank| (Arc::clone(&rank.node), rank.pid)).collect();
+        input.keep(|node, pid| processes.contains(&(Arc::clone(node), pid)));
+    }
+    let counted_from_ns = missed_until.values().copied().max();
+    hangs::add_progress(asking, question, &span, counted_from_ns, ranks, &mut input).await;
+    if let Some(shared) = live {
+        input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
+    }
+    let processes = last_calls(&input);
+    let unknown = input.observations.iter().any(|seen| !input.clocks.contains_key(&*seen.node));
+    // Computed while the rest is asked for.
+    let measures = only.is_some();
+    let analysis = tokio::task::spawn_blocking(move || {
+        let windows = measures.then(|| verdicts::rank_windows(input.clone(), digest::WINDOW_NS));
+        (verdicts::analyse_owned(input, &Rules::default()), windows)
+    });
+    let rest = async {
+        let blind_spots = device::blind_spots(asking, question, &span).await;
+        (blind_spots, ended(asking, question, &span, &processes).await)
+    };
+    let (analysed, (blind_spots, ended)) = tokio::join!(analysis, rest);
+    let (mut report, windows) =
+        analysed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
+    report.coverage.notes.extend(slices.map(|of| of.note()).into_iter().chain(untold));
+    report.coverage.notes.extend(blind_spots);
+    report.set_ended(&ended, !processes.is_empty() && ended.len() == processes.len());
+    // Of such calls only the entries count, and those of different hosts cannot be compared.
+    if coordinator.way.mesh().is_none()
+        && unknown
+        && report.evidence.tier == 0
+        && matches!(report.verdict, Verdict::None)
+    {
+        report.verdict = Verdict::Unknown {
+            why:
+                "calls may only enqueue, and what the hosts' clocks were against each other is not kept in these files"
+                    .into(),
+        };
+    }
+    Ok(Judged { report, span, began_ns, ended, live, windows })
 }
 
 /// Adds the cause of the named rank's lateness, and where the network is to blame that verdict;

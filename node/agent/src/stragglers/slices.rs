@@ -9,7 +9,7 @@ use model::cells::{integer, text};
 use model::{StacksWanted, StragglersQuestion};
 use query_planner::Value;
 use record::LossCount;
-use verdicts::{ClockOffset, InCall, Input, Process, Rules, Span};
+use verdicts::{ClockOffset, InCall, Input, JobRank, Process, Rules, Span};
 
 use super::super::Shared;
 use super::super::asking::Asking;
@@ -30,6 +30,11 @@ pub(super) struct Slices {
 }
 
 impl Slices {
+    /// The same stretch, judged from this time on.
+    pub(super) fn from(self, since_ns: i64) -> Self {
+        Self { since_ns, ..self }
+    }
+
     /// What is said of it.
     pub(super) fn note(&self) -> String {
         let seconds = |ns: i64| ns as f64 / 1e9;
@@ -80,7 +85,13 @@ pub(super) async fn within(
     span: &Span,
     clocks: &BTreeMap<String, ClockOffset>,
 ) -> Option<Slices> {
-    Slices::of((span.since_ns, span.until_ns), missed(asking, question, span, clocks).await)
+    let missed = missed(asking, question, span, clocks).await;
+    if missed.is_empty() {
+        return None;
+    }
+    // Before the first call nothing was recorded, as nothing was called, or nobody recorded.
+    let first_ns = counted(asking, question, span).await.map_or(span.since_ns, |(_, first_ns)| first_ns);
+    Slices::of((span.since_ns.max(first_ns), span.until_ns), missed)
 }
 
 /// The stretches in which hosts missed calls, on this node's clock.
@@ -106,6 +117,29 @@ pub(in super::super) async fn missed(
     missed.collect()
 }
 
+/// From when on a span has no more than so many calls; its beginning where they are not counted.
+pub(super) async fn since_for(asking: Asking<'_>, question: &StragglersQuestion, span: &Span, most: i64) -> i64 {
+    let calls = counted(asking, question, span).await.map_or(0, |(calls, _)| calls);
+    if calls <= most {
+        return span.since_ns;
+    }
+    let part = most as f64 / calls as f64;
+    span.until_ns.saturating_sub((span.until_ns.saturating_sub(span.since_ns) as f64 * part) as i64)
+}
+
+/// How many calls a span has, and when the first was entered; none where there is none, or they
+/// cannot be counted.
+async fn counted(asking: Asking<'_>, question: &StragglersQuestion, span: &Span) -> Option<(i64, i64)> {
+    let sql = format!(
+        "SELECT count(*), min(ts_ns) FROM collectives WHERE ts_ns >= {} AND ts_ns < {}",
+        span.since_ns.saturating_sub(span.slack_ns),
+        span.until_ns.saturating_add(span.slack_ns)
+    );
+    let (rows, _) = asking.rows_for(question, sql).await.ok()?;
+    let row = rows.first()?;
+    Some((integer(row, 0)?, integer(row, 1)?))
+}
+
 /// Up to when each host missed calls, Unix nanoseconds of its own clock.
 pub(super) async fn missed_until(
     asking: Asking<'_>,
@@ -129,12 +163,13 @@ pub(super) async fn add_missed_calls(
     shared: &Shared,
     question: &StragglersQuestion,
     missed_until: &BTreeMap<String, i64>,
+    ranks: &[JobRank],
     input: &mut Input,
 ) -> Option<String> {
     if missed_until.is_empty() {
         return None;
     }
-    let silent = silent(asking, question, missed_until, input).await?;
+    let silent = silent(asking, question, missed_until, ranks, input).await?;
     if silent.is_empty() {
         return None;
     }
@@ -168,6 +203,7 @@ async fn silent(
     asking: Asking<'_>,
     question: &StragglersQuestion,
     missed_until: &BTreeMap<String, i64>,
+    ranks: &[JobRank],
     input: &Input,
 ) -> Option<BTreeMap<Process, i64>> {
     let back_ns = input.until_ns.saturating_sub(BACK_NS);
@@ -188,12 +224,13 @@ async fn silent(
         of_each.push(asking.rows_for(question, sql).await.map(|(rows, _)| times(&rows)).unwrap_or_default());
     }
     let [began, ended, called] = of_each.as_slice() else { return None };
+    let asked_for: BTreeSet<Process> = ranks.iter().map(|rank| (Arc::clone(&rank.node), rank.pid)).collect();
     let in_calls: BTreeSet<Process> = input.in_calls.iter().map(|call| (Arc::clone(&call.node), call.pid)).collect();
     let missed_by = |(process, began_ns): (&Process, &i64)| {
         let missed_ns = *missed_until.get(&*process.0)?;
         let since = |times: &Times, ns: i64| times.get(process).is_some_and(|at_ns| *at_ns >= ns);
         let is_silent = *began_ns < missed_ns && !since(ended, *began_ns) && !since(called, missed_ns);
-        (is_silent && !in_calls.contains(process)).then(|| (process.clone(), missed_ns))
+        (is_silent && asked_for.contains(process) && !in_calls.contains(process)).then(|| (process.clone(), missed_ns))
     };
     Some(began.iter().filter_map(missed_by).collect())
 }

@@ -110,6 +110,16 @@ impl Input {
         Ok(())
     }
 
+    /// Leaves out what is of other processes than these, by node and pid; rows only, not digests.
+    pub fn keep(&mut self, is_kept: impl Fn(&Arc<str>, i64) -> bool) {
+        self.observations.retain(|seen| is_kept(&seen.node, seen.pid));
+        self.unnumbered.retain(|seen| is_kept(&seen.node, seen.pid));
+        self.in_calls.retain(|call| is_kept(&call.node, call.pid));
+        self.syncs.retain(|call| is_kept(&call.node, call.pid));
+        self.syncing.retain(|call| is_kept(&call.node, call.pid));
+        self.times.retain(|time| is_kept(&time.node, time.pid));
+    }
+
     /// Some calls only enqueue: the synchronise calls after them are worth asking for.
     #[must_use]
     pub fn enqueues(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::page::Page;
+use super::page::{Page, RECENT_NS};
 use super::{GRACE_NS, NODE_WINDOWS};
 use digest::{Digest, reference_id, window_of};
 use observed::TimeUse;
@@ -28,6 +28,9 @@ pub struct Board {
     pages: BTreeMap<Arc<str>, Arc<Page>>,
     /// Live hosts of the job, as far as that is known: of each a digest is expected.
     hosts: Arc<BTreeSet<String>>,
+    /// Hosts that record calls of the job in time slices, and when they said so last, on this host's
+    /// steady clock.
+    slices: BTreeMap<Arc<str>, i64>,
 }
 
 impl Board {
@@ -47,6 +50,22 @@ impl Board {
     /// Takes in where the time of a node's processes went, as it sent with a window.
     pub fn receive_times(&mut self, node: &str, window: i64, times: Vec<TimeUse>) {
         self.page(node).receive_times(window, times);
+    }
+
+    /// Takes in whether a node records calls of the job in time slices, as it said at `now_ns` of this
+    /// host's steady clock.
+    pub fn receive_slices(&mut self, node: &str, in_slices: bool, now_ns: i64) {
+        if in_slices {
+            self.slices.insert(node.into(), now_ns);
+        } else {
+            self.slices.remove(node);
+        }
+    }
+
+    /// Whether a live host records calls of the job in time slices: digests do not tell of these.
+    #[must_use]
+    pub fn is_in_slices(&self, now_ns: i64) -> bool {
+        self.slices.values().any(|at_ns| now_ns.saturating_sub(*at_ns) < RECENT_NS)
     }
 
     /// A digest of a node could not be read: it is not guessed at, and the node is listed as
@@ -126,6 +145,7 @@ impl Board {
     /// Which nodes are there. Those that are not listed are forgotten with their digests.
     pub fn presence(&mut self, nodes: &BTreeMap<String, Presence>) {
         self.pages.retain(|name, _| nodes.contains_key(&**name));
+        self.slices.retain(|name, _| nodes.get(&**name) == Some(&Presence::Live));
         for (name, page) in &mut self.pages {
             let dead = nodes.get(&**name) == Some(&Presence::Dead);
             if page.dead != dead {

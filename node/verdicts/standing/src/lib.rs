@@ -10,7 +10,7 @@
 //! The way of the data: [`Board`] keeps the digests (`page`: of one node); a copy of it is cheap,
 //! and [`Judge`] works on one while the board takes in more. `ended` leaves out jobs that are over,
 //! `network` checks whether segments that were sent again explain the lateness; `settle` keeps
-//! verdicts from flapping; `job` chooses who judges a job, `brief` is the form in which a verdict is
+//! verdicts from flapping, `by_slices` those of calls that are recorded in time slices; `job` chooses who judges a job, `brief` is the form in which a verdict is
 //! published, `change` finds which verdicts are news.
 //!
 //! Windows are counted by clocks that are never stepped. Which nodes are active follows
@@ -20,6 +20,7 @@
 mod agree;
 mod board;
 mod brief;
+mod by_slices;
 mod change;
 mod ended;
 mod job;
@@ -37,6 +38,7 @@ use verdicts::Report;
 pub use agree::{Held, Said, chosen, disagrees};
 pub use board::{Board, Presence};
 pub use brief::JobVerdict;
+pub use by_slices::BySlices;
 pub use change::{Change, Key};
 pub use ended::has_ended;
 pub use job::{JUDGES, JobName, NO_JOB, in_order, judges};
