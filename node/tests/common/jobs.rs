@@ -57,8 +57,13 @@ pub fn mpi_job(lab: &Lab, cgroups: &Cgroups, arguments: &str) -> Job {
 
 /// A command on so many ranks of real Open MPI, two to a cgroup (m1, m2, …).
 pub fn mpi_script(lab: &Lab, cgroups: &Cgroups, ranks: usize, command: &str) -> Job {
+    mpi_script_by(2, lab, cgroups, ranks, command)
+}
+
+/// The same with so many ranks to a cgroup.
+pub fn mpi_script_by(each: usize, lab: &Lab, cgroups: &Cgroups, ranks: usize, command: &str) -> Job {
     let top = cgroups.0[0].display();
-    let script = format!("echo $$ > {top}/m$((OMPI_COMM_WORLD_RANK / 2 + 1))/cgroup.procs && exec {command}");
+    let script = format!("echo $$ > {top}/m$((OMPI_COMM_WORLD_RANK / {each} + 1))/cgroup.procs && exec {command}");
     let child = started::mpirun(ranks, &script)
         .stdout(std::fs::File::create(lab.path("mpi.out")).expect("a file"))
         .stderr(std::fs::File::create(lab.path("mpi.log")).expect("a file"))
