@@ -175,7 +175,7 @@ fi
 # An agent, and a rank in Python that is always running: its thread walks its own frames.
 python_rank() {
     ip addr add 127.0.0.1/8 dev lo 2>/dev/null
-    rankmesh up --name k --listen 127.0.0.1:0 --identity /tmp/k.id --store /tmp/k.db --socket /tmp/k.sock --cgroup /sys/fs/cgroup/job >/tmp/up.log 2>&1 &
+    rankmesh up --budget none --name k --listen 127.0.0.1:0 --identity /tmp/k.id --store /tmp/k.db --socket /tmp/k.sock --cgroup /sys/fs/cgroup/job >/tmp/up.log 2>&1 &
     agent=$!
     in_job ranks env RANK=0 LD_PRELOAD=/job/libnccl.so.2 python3 -I -S /job/busy.py &
     busy=$!

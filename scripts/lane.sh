@@ -6,9 +6,10 @@
 set -eu
 name=$(basename "$1")
 case ${name%-*} in
-# certs to scenarios, in the order of the workspace: 1 to 30 % of a core, the last three of the first line half of one. (Live
-# verdicts are all in the other lane: those of two jobs at once, on a few cores, are of ranks that have no CPU.)
+# certs to scenarios, in the order of the workspace: 1 to 30 % of a core, the last three of the first two lines half of one.
+# (Live verdicts are all in the other lane: those of two jobs at once, on a few cores, are of ranks that have no CPU.)
 cluster | cuda | host_signals | nccl | starved | verbs | mesh | archive | serve | slurm) lane=waiting ;;
+deadlines | harm | page | top | via) lane=waiting ;;
 chaos | hostile_member | hosts | slt | tree | trust) lane=waiting ;;
 hangs) lane=alone ;;
 *) lane=rest ;;

@@ -135,7 +135,19 @@ fn a_store_in_another_users_directory_works_and_costs_the_right_to_write_there()
     let identity = lab.issue("m1").display().to_string();
     let log = fs::File::create(lab.path("m1.log")).expect("a log");
     let mut command = rankmesh();
-    command.args(["up", "--name", "m1", "--listen", "127.0.0.1:0", "--identity", &identity, "--store", &store]);
+    command.args([
+        "up",
+        "--budget",
+        "none",
+        "--name",
+        "m1",
+        "--listen",
+        "127.0.0.1:0",
+        "--identity",
+        &identity,
+        "--store",
+        &store,
+    ]);
     command.arg("--socket").arg(lab.socket("m1")).arg("--cgroup").arg(cgroups.path("jobs"));
     let agent = Job(command.stdout(Stdio::null()).stderr(log).spawn().expect("the agent starts"));
     wait_for("the agent answers", || lab.nodes("m1").map(|_| ()));

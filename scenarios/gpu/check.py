@@ -30,7 +30,7 @@ LATE = 2
 def agent(rankmesh, directory):
     env = dict(os.environ, XDG_STATE_HOME=directory)
     process = subprocess.Popen(
-        [rankmesh, "up", "--name", "gpu0", "--listen", "127.0.0.1:0", "--identity", directory + "/identity",
+        [rankmesh, "up", "--budget", "none", "--name", "gpu0", "--listen", "127.0.0.1:0", "--identity", directory + "/identity",
          "--store", directory + "/store.db", "--socket", directory + "/socket"],
         env=env, stdout=open(directory + "/agent.log", "w"), stderr=subprocess.STDOUT)
     until = time.time() + 20

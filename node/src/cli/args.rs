@@ -90,9 +90,9 @@ pub(super) struct UpArgs {
     #[arg(long, value_name = "PATH")]
     pub(super) cgroup: Option<PathBuf>,
     /// What recording calls may take of one core, in the busiest rank and in the agent together: a
-    /// share such as 1%, or none. Where calls come too fast for it they are recorded in time
-    /// slices (docs/capture.md)
-    #[arg(long, value_name = "SHARE", default_value = "none", value_parser = parse_budget)]
+    /// share, or none to record each call. Where calls come too fast for it they are recorded in
+    /// time slices (docs/capture.md)
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_budget)]
     pub(super) budget: Share,
     /// Shell command to run when the standing verdict changes: the finding as JSON on its standard
     /// input and in RANKMESH_VERDICT, RANKMESH_RANK, RANKMESH_NODE, RANKMESH_TEXT, …; one at a
@@ -148,7 +148,7 @@ pub(super) struct UpArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Share(pub(super) Option<Budget>);
 
-fn parse_budget(text: &str) -> Result<Share, String> {
+pub(super) fn parse_budget(text: &str) -> Result<Share, String> {
     if text == "none" {
         return Ok(Share(None));
     }

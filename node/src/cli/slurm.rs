@@ -8,7 +8,7 @@ use ask::values::{parse_duration, parse_label};
 use ask::{Exit, UsageError};
 use clap::{Args, Subcommand};
 
-use super::args::CaptureMode;
+use super::args::{CaptureMode, Share, parse_budget};
 use crate::slurm::up::{self, Founded, Wanted};
 use crate::slurm::{JobError, agent, keeper};
 
@@ -68,6 +68,10 @@ pub(super) struct SlurmUpArgs {
     /// Record when the host allows it, or do not try
     #[arg(long, value_enum, default_value_t = CaptureMode::Auto)]
     capture: CaptureMode,
+    /// What recording calls may take of one core on each node: a share, or none to record each call
+    /// (docs/capture.md)
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_budget)]
+    budget: Share,
     /// Keep at most this many MiB in each node's store
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     store_max_mib: u64,
@@ -108,6 +112,7 @@ fn wanted(args: SlurmUpArgs) -> Wanted {
         wait_for: args.wait_for,
         timeout: args.timeout,
         capture: args.capture == CaptureMode::Auto,
+        budget: args.budget.0,
         store_max_mib: args.store_max_mib,
         report: !args.no_report,
         labels: args.label,

@@ -86,6 +86,8 @@ impl Lab {
                 .arg("--socket")
                 .arg(self.socket(agent))
                 .args(["--capture", if live { "auto" } else { "off" }])
+                // It may be a build that is not optimised.
+                .args(["--budget", "none"])
                 .args(&join)
                 .env("RANKMESH_LOG", "warn")
                 .stdin(Stdio::null())

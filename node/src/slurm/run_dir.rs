@@ -35,6 +35,8 @@ pub struct Charter {
     pub mesh: String,
     /// Whether to record.
     pub capture: bool,
+    /// What recording calls may take of a core of each node, in millionths; none is without bound.
+    pub budget_ppm: Option<u32>,
     /// Largest size of one node's store.
     pub store_max_mib: u64,
     /// Labels that the user gave.
@@ -349,6 +351,7 @@ mod tests {
             job: Job { id: 7, ..Job::default() },
             mesh: "job-7".into(),
             capture: true,
+            budget_ppm: Some(10_000),
             store_max_mib: 1,
             labels: vec![("a".into(), "b".into())],
             store_dir: None,
@@ -379,6 +382,7 @@ mod tests {
             job: Job { id: 4711, ..Job::default() },
             mesh: "job-4711".into(),
             capture: true,
+            budget_ppm: Some(10_000),
             store_max_mib: 1,
             labels: vec![],
             store_dir: None,

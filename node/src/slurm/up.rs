@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use ask::paths;
 use certs::{Authority, MeshName, NodeName};
+use node_bpf::Budget;
 use rand::RngExt;
 use trusted::Refused;
 
@@ -42,6 +43,8 @@ pub struct Wanted {
     pub timeout: Duration,
     /// Whether to record.
     pub capture: bool,
+    /// What that may take; none is without bound.
+    pub budget: Option<Budget>,
     /// Largest size of a store.
     pub store_max_mib: u64,
     /// Whether a report is written when the job ends.
@@ -234,6 +237,7 @@ fn charter(job: &Job, wanted: &Wanted, run_dir: &RunDir) -> anyhow::Result<()> {
         job: job.clone(),
         mesh,
         capture: wanted.capture,
+        budget_ppm: wanted.budget.map(Budget::ppm),
         store_max_mib: wanted.store_max_mib,
         labels: wanted.labels.clone(),
         store_dir,

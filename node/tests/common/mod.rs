@@ -171,6 +171,10 @@ impl Lab {
         if !more.contains(&"--capture") && !more.contains(&"--cgroup") {
             arguments.extend(["--capture".into(), "off".into()]);
         }
+        // An agent that is not optimised takes more: a test's ranks are recorded whole on any machine.
+        if !more.contains(&"--budget") {
+            arguments.extend(["--budget".into(), "none".into()]);
+        }
         arguments.extend(more.iter().map(|word| (*word).to_owned()));
         if let Some(first) = &self.first_address {
             arguments.extend(["--join".into(), first.clone()]);

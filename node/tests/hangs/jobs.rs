@@ -203,7 +203,12 @@ fn start_without_root(lab: &mut Lab) {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", &mount, "sh"]).arg(binary);
         command.args(["up", "--name", name, "--listen", "127.0.0.1:0", "--identity"]).arg(identity);
-        command.arg("--socket").arg(lab.socket(name)).arg("--store").arg(lab.path(&format!("{name}.db")));
+        command
+            .args(["--budget", "none"])
+            .arg("--socket")
+            .arg(lab.socket(name))
+            .arg("--store")
+            .arg(lab.path(&format!("{name}.db")));
         command.args(first.iter().flat_map(|address| ["--join", address]));
         let log = File::create(lab.path(&format!("{name}.log"))).expect("a file");
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);

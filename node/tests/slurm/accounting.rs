@@ -17,7 +17,7 @@ fn jobs_are_joined_with_what_slurms_own_accounting_says() {
     let bin = workloads_in(slurm.path("job")).join("mpi-ranks");
     let script = |iters: u32, end: &str| {
         format!(
-            "$RM slurm up --timeout 60s; {MPI}\nsrun --mpi=pmix {} --iters {iters} --work-ms 20 --late-rank 3 --late-ms 60\n{end}\n",
+            "$RM slurm up --budget none --timeout 60s; {MPI}\nsrun --mpi=pmix {} --iters {iters} --work-ms 20 --late-rank 3 --late-ms 60\n{end}\n",
             bin.display()
         )
     };

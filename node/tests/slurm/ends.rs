@@ -10,8 +10,8 @@ fn however_a_job_ends_no_agent_is_left_and_the_stores_are_whole() {
         return;
     }
     let slurm = Slurm::start(2);
-    let long = "$RM slurm up --timeout 60s; echo \"up $SLURM_RESTART_COUNT ended with $?\"; sleep 600";
-    let short = "$RM slurm up --timeout 60s; echo \"up ended with $?\"";
+    let long = "$RM slurm up --budget none --timeout 60s; echo \"up $SLURM_RESTART_COUNT ended with $?\"; sleep 600";
+    let short = "$RM slurm up --budget none --timeout 60s; echo \"up ended with $?\"";
     let flags = ["-N2", "--ntasks-per-node=1", "--requeue"];
     let cancelled = slurm.submit("cancelled", &flags, long);
     let killed = slurm.submit("killed", &flags, long);

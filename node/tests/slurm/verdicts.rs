@@ -22,7 +22,7 @@ fn a_batch_script_gets_its_mesh_and_the_late_rank_its_name() {
     // another job on the same nodes: no mesh yet
     let other = slurm.submit("other", &["-N4", "--ntasks-per-node=1"], "echo started; srun --overlap sleep 600");
     let script = format!(
-        "$RM slurm up --timeout 60s --label team=red; echo \"up ended with $?\"\n{MPI}\n\
+        "$RM slurm up --budget none --timeout 60s --label team=red; echo \"up ended with $?\"\n{MPI}\n\
          srun --mpi=pmix {} --iters 2000 --work-ms 40 --late-rank 5 --late-ms 200\n",
         bin.display()
     );
@@ -113,7 +113,7 @@ fn without_root_the_shim_leads_to_the_same_verdict() {
     let home = of_nobody(&slurm);
     // asked in the job by its user: nobody has no account to log in to
     let script = format!(
-        "export HOME={home}\n$RM slurm up --timeout 60s\neval \"$($RM env)\"\n{MPI}\n\
+        "export HOME={home}\n$RM slurm up --budget none --timeout 60s\neval \"$($RM env)\"\n{MPI}\n\
          srun --mpi=pmix {bin} --iters 2000 --work-ms 40 --late-rank 5 --late-ms 200 &\nunset LD_PRELOAD\n\
          while ! $RM stragglers --job $SLURM_JOB_ID --format json > verdict.new || ! grep -q '\"kind\":\"rank\"' verdict.new || ! grep -q '\"answered\":4,' verdict.new; do sleep 0.5; done\n\
          $RM query --job $SLURM_JOB_ID --format json \"SELECT node, group_concat(DISTINCT rank), min(nranks), count(DISTINCT comm_hash), \
@@ -190,7 +190,7 @@ fn what_ranks_hand_over_beside_ebpf_counts_once_and_devices_tell_their_times() {
     let (mpi, nccl) = (workloads_in(slurm.path("job")).join("mpi-ranks"), nccl_host(&slurm));
     // Version 4 of the plugin's interface has times of the device.
     let script = format!(
-        "$RM slurm up --timeout 60s; echo \"up ended with $?\"\neval \"$($RM env)\"\n{MPI}\n\
+        "$RM slurm up --budget none --timeout 60s; echo \"up ended with $?\"\neval \"$($RM env)\"\n{MPI}\n\
          sleep 60 | env -u LD_PRELOAD {} $NCCL_PROFILER_PLUGIN 4 1 50 3 &\n\
          srun --mpi=pmix {} --iters 20000 --work-ms 20\n",
         nccl.display(),

@@ -191,7 +191,9 @@ impl Agent {
         ensure!(binary.exists(), "{} is not built: make bench-capture builds both", binary.display());
         let socket = dir.join("agent.sock");
         let mut command = Command::new(&binary);
-        command.args(["up", "--name", "bench", "--listen", "127.0.0.1:0", "--identity"]).arg(dir.join("identity"));
+        command
+            .args(["up", "--budget", "none", "--name", "bench", "--listen", "127.0.0.1:0", "--identity"])
+            .arg(dir.join("identity"));
         command.arg("--store").arg(dir.join("trace.db")).arg("--socket").arg(&socket);
         let log = std::fs::File::create(dir.join("agent.log"))?;
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
