@@ -145,7 +145,7 @@ impl ServedDb {
 
     /// What the agent of this trace store measured of other nodes' clocks, within `range` of its
     /// own (for each peer the best of some hundred equal parts of it), or of each peer the newest.
-    /// Nothing of a file that is no trace store, and of one from before version 9.
+    /// Nothing of a file that is no trace store.
     ///
     /// # Errors
     /// [`StoreError`] when the file cannot be read.

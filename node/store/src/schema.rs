@@ -1,7 +1,6 @@
 //! Owns the file's form: creating it, the migration ladder, and the refusal of other programs'
 //! files. Does not own rows (`rows`), nor the form of served files (`reader`). The tables are in
-//! schema_v1.sql and what each version after it changes in a file of its own; docs/schema.md
-//! describes the result.
+//! schema.sql, and docs/schema.md describes them.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -89,28 +88,11 @@ pub(crate) fn base_tables(name: &str) -> Vec<&str> {
 type Step = fn(&Transaction<'_>) -> rusqlite::Result<()>;
 
 /// `LADDER[n]` brings version n to n + 1. Steps are never edited after a release: a change is a new
-/// step.
-const LADDER: &[Step] = &[
-    |tx| tx.execute_batch(include_str!("schema_v1.sql")),
-    |tx| tx.execute_batch(include_str!("schema_v2.sql")),
-    columnar::make_collectives_columnar,
-    |tx| tx.execute_batch(include_str!("schema_v4.sql")),
-    columnar::make_frequent_columnar,
-    |tx| tx.execute_batch(include_str!("schema_v6.sql")),
-    columnar::let_calls_end_without_return,
-    |tx| tx.execute_batch(include_str!("schema_v8.sql")),
-    |tx| tx.execute_batch(include_str!("schema_v9.sql")),
-    |tx| tx.execute_batch(include_str!("schema_v10.sql")),
-    |tx| {
-        tx.execute_batch("ALTER TABLE memory_events ADD COLUMN count INTEGER NOT NULL DEFAULT 1;")?;
-        columnar::add_column(tx, "collectives", "site TEXT")
-    },
-    |tx| columnar::add_column(tx, "collectives", "comm_seq INTEGER"),
-    |tx| {
-        tx.execute_batch(include_str!("schema_v13.sql"))?;
-        columnar::make_new_columnar(tx, &["requests", "request_rollups"])
-    },
-];
+/// step, and a file of its own where it is long.
+const LADDER: &[Step] = &[|tx| {
+    tx.execute_batch(include_str!("schema.sql"))?;
+    columnar::make_all_columnar(tx)
+}];
 
 /// Open `path` for writing; create or migrate it as needed. New files get `mode` (SQLite gives its
 /// side files the same).
@@ -410,56 +392,17 @@ mod tests {
         assert!(matches!(refused, StoreError::Newer { found: 2, known: 1, .. }), "{refused}");
     }
 
-    /// Version 1 wrote these rows; version 2 reads them as they were, knows nothing it did not
-    /// know, and writes on.
     #[test]
-    fn a_file_of_version_1_becomes_one_of_version_2() {
+    fn rows_of_a_plain_store_move_into_segments() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
-        {
-            let mut conn = Connection::open(&path).unwrap();
-            conn.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
-            migrate(&mut conn, &path, &LADDER[..1]).unwrap();
-            conn.execute_batch(
-                "INSERT INTO offcpu VALUES (10, 5, 7, 8, 0, 1, 9, 'sh', 3, 4);
-                 INSERT INTO processes VALUES (7, 1, 2, '/bin/x', 'x', 3, 0, 8, '42', NULL, NULL, '/job', 'root');
-                 INSERT INTO call_rollups VALUES (0, 'nccl', 'all_reduce', 7, 3, NULL, 2, 20, 5, 15);
-                 INSERT INTO capture_loss VALUES (0, 20, 'sched_switch', 'ringbuf', 1);",
-            )
-            .unwrap();
-        }
-        let conn = open_writer(&path, 0o600).unwrap();
-        assert_eq!(conn.pragma_query_value(None, "user_version", |r| r.get::<_, i64>(0)).unwrap(), SCHEMA_VERSION);
-        let row: (i64, i64, Option<String>, Option<i64>, Option<String>) = conn
-            .query_row("SELECT duration_ns, voluntary, reason, run_delay_ns, wchan FROM offcpu", [], |r| {
-                Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?))
-            })
-            .unwrap();
-        assert_eq!(row, (5, 1, None, None, None));
-        let count = |sql: &str| conn.query_row(sql, [], |r| r.get::<_, i64>(0)).unwrap();
-        assert_eq!(count("SELECT count(*) FROM events WHERE source = 3 AND op = 1 AND rank = 3"), 1);
-        assert_eq!(count("SELECT count(*) FROM processes WHERE user = 'root' AND pod IS NULL AND uid IS NULL"), 1);
-        assert_eq!(count("SELECT sum_ns FROM call_rollups WHERE pid = 7 AND cgroup_id IS NULL AND sketch IS NULL"), 20);
-        // Migrated or new, the form is the same.
-        let form = |conn: &Connection| -> Vec<(String, String)> {
-            let mut rows = conn.prepare("SELECT name, ifnull(sql, '') FROM sqlite_schema ORDER BY name").unwrap();
-            rows.query_map([], |r| Ok((r.get(0)?, r.get(1)?))).unwrap().collect::<Result<_, _>>().unwrap()
-        };
-        assert_eq!(form(&conn), form(&newest()));
-    }
-
-    #[test]
-    fn rows_of_an_older_file_move_into_segments() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s.db");
-        let mut conn = Connection::open(&path).unwrap();
-        migrate(&mut conn, &path, &LADDER[..1]).unwrap();
-        conn.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        let conn = Connection::open(&path).unwrap();
+        write_plain_schema(&conn).unwrap();
         conn.execute_batch(
             "WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r WHERE i < 69999)
              INSERT INTO collectives SELECT i * 10, i % 77, 1, 1, nullif(i % 9, 8), NULL, 8, i % 3, 'f' || (i % 5), i,
-             NULL, CASE i % 2 WHEN 0 THEN 'float32' END, i * i, NULL, NULL, NULL, 'nccl', 0, 0, 5, 'j' FROM r;
-             CREATE TABLE before AS SELECT rowid AS id, *, NULL AS captured, NULL AS site, NULL AS comm_seq FROM collectives;",
+             NULL, CASE i % 2 WHEN 0 THEN 'float32' END, i * i, NULL, NULL, NULL, 'nccl', 0, 0, 5, 'j', NULL, NULL, NULL FROM r;
+             CREATE TABLE before AS SELECT rowid AS id, * FROM collectives;",
         )
         .unwrap();
         drop(conn);

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::common::job_stores::T0;
-use crate::common::{Killed, make_db, rankmesh, run, stderr, stdout, wait_for};
+use crate::common::{Killed, rankmesh, run, stderr, stdout, wait_for};
 use crate::{archived, ask, investigations, same, text};
 
 /// The Python that `make test-history` made, or the system's, where it has these packages.
@@ -24,8 +24,8 @@ fn python(test: &str, packages: &str) -> Option<PathBuf> {
     Some(python)
 }
 
-/// Two stores in addition to those of the job: one of the first schema version, which lacks
-/// columns, and one with an additional column; archived under names of their own.
+/// Two stores in addition to those of the job: one that lacks columns, and one with an additional
+/// column; archived under names of their own.
 fn archive_other_schemas(dir: &Path, archive: &Path) {
     let sessions = "INSERT INTO sessions VALUES (1, {birth}, {birth}, NULL, '0.1', 'b', 'h', 'k');";
     let calls = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 99) \
@@ -33,19 +33,15 @@ fn archive_other_schemas(dir: &Path, archive: &Path) {
          cgroup_id, job_id) SELECT {first} + i, 1000 + i, 1, 1, i % 4, 4, 7, 'all_reduce', i, 'mpi', 1, 0, 1, 'old' FROM n;";
     let filled =
         |sql: &str, birth: i64| sql.replace("{birth}", &birth.to_string()).replace("{first}", &(T0 + 5).to_string());
-    let first = include_str!("../../store/src/schema_v1.sql");
-    let mark = "PRAGMA application_id = 0x524D5348; PRAGMA user_version = {version};";
-    make_db(
-        &dir.join("older.db"),
-        &filled(&[first, sessions, calls, &mark.replace("{version}", "1")].concat(), T0 + 1),
-    );
-    let newer = dir.join("more.db");
-    let connection = rusqlite::Connection::open(&newer).expect("a database");
-    store::write_plain_schema(&connection).expect("a store");
+    let fewer =
+        "ALTER TABLE collectives DROP COLUMN captured; ALTER TABLE collectives DROP COLUMN site; {sessions} {calls}";
     let more = "ALTER TABLE collectives ADD COLUMN algorithm TEXT; {sessions} {calls} UPDATE collectives SET captured = 9, algorithm = 'ring';";
-    let more = more.replace("{sessions}", sessions).replace("{calls}", calls);
-    connection.execute_batch(&filled(&more, T0 + 2)).expect("valid SQL");
-    drop(connection);
+    for (name, sql, birth) in [("older", fewer, T0 + 1), ("more", more, T0 + 2)] {
+        let connection = rusqlite::Connection::open(dir.join(format!("{name}.db"))).expect("a database");
+        store::write_plain_schema(&connection).expect("a store");
+        let sql = sql.replace("{sessions}", sessions).replace("{calls}", calls);
+        connection.execute_batch(&filled(&sql, birth)).expect("valid SQL");
+    }
     for name in ["older", "more"] {
         let db = dir.join(format!("{name}.db"));
         let done = run(&["archive", "--open-hours", "--full-speed", "--db", text(&db), "--to", text(archive)]);

@@ -388,6 +388,11 @@ mod tests {
         feed.record(&missed(now_ns));
         feed.record(&call());
         assert_eq!(lanes(&feed), 0, "how far it is, is not known");
+        let job = feed.state().job_of(std::process::id());
+        assert!(job != NO_JOB && feed.in_slices(job) && !feed.in_slices(NO_JOB));
+        let digest = feed.close(digest::window_of(steady_now_ns()) + 1, &InCalls::now(Vec::new, Vec::new));
+        let jobs = feed.by_job(digest.expect("a rank runs here"));
+        assert!(jobs.contains_key(&job), "its judges hear of it: {jobs:?}");
         // It is seen anew, and is still one that began before.
         feed.record(&process(now_ns - 1));
         feed.record(&call());

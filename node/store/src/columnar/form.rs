@@ -20,10 +20,6 @@ pub(crate) const COLUMNAR: &[(&str, &str)] = &[
     ("request_rollups", "bucket_ns"),
 ];
 
-/// Those that version 5 made columnar.
-const FREQUENT_OF_VERSION_5: &[&str] =
-    &["offcpu", "net_events", "cuda_calls", "symbol_calls", "block_io", "call_rollups"];
-
 /// The tables of the file that hold segments: no tables to ask for.
 pub const OWN_TABLES: &[&str] = &["segments", "segment_columns"];
 
@@ -37,60 +33,11 @@ pub(crate) fn time_of(table: &str) -> &'static str {
     COLUMNAR.iter().find(|(name, _)| *name == table).map_or("ts_ns", |(_, time)| time)
 }
 
-/// Version 3 of the schema: `collectives` becomes columnar and its rows move. Views over it stay as
+/// Makes the columnar tables of a store of plain form, and its rows move. Views over them stay as
 /// they are.
-pub(crate) fn make_collectives_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
+pub(crate) fn make_all_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     tx.execute_batch(include_str!("segments.sql"))?;
-    move_rows(tx, "collectives", "ts_ns", MOST_ROWS)
-}
-
-/// Version 5: so do the other frequent tables and the rollups. (A store of plain form becomes
-/// columnar as a whole, afterwards.)
-pub(crate) fn make_frequent_columnar(tx: &Transaction<'_>) -> rusqlite::Result<()> {
-    if is_plain(tx)? {
-        return Ok(());
-    }
-    FREQUENT_OF_VERSION_5.iter().try_for_each(|table| move_rows(tx, table, time_of(table), MOST_ROWS))
-}
-
-/// Make new, empty tables columnar. (In a store of plain form they become so as a whole,
-/// afterwards.)
-pub(crate) fn make_new_columnar(tx: &Transaction<'_>, tables: &[&str]) -> rusqlite::Result<()> {
-    if is_plain(tx)? {
-        return Ok(());
-    }
-    tables.iter().try_for_each(|table| move_rows(tx, table, time_of(table), MOST_ROWS))
-}
-
-/// Version 7: a call in which its process ended has neither a duration nor a return code. Segments
-/// stay as they are.
-pub(crate) fn let_calls_end_without_return(tx: &Transaction<'_>) -> rusqlite::Result<()> {
-    let columns: Vec<String> = declared(tx, "collectives")?
-        .into_iter()
-        .map(|column| match column.strip_suffix(" NOT NULL") {
-            Some(nullable @ ("duration_ns INTEGER" | "ret INTEGER")) => nullable.to_owned(),
-            _ => column,
-        })
-        .collect();
-    if is_plain(tx)? {
-        return tx.execute_batch(&format!(
-            "CREATE TABLE kept AS SELECT * FROM collectives ORDER BY rowid; DROP TABLE collectives; \
-             CREATE TABLE collectives ({}) STRICT; INSERT INTO collectives SELECT * FROM kept ORDER BY rowid; DROP TABLE kept; \
-             CREATE INDEX collectives_ts ON collectives (ts_ns);",
-            columns.join(", ")
-        ));
-    }
-    declare(tx, "collectives", &columns)
-}
-
-/// Add a column to a columnar table: NULL in the rows that are there. Segments stay as they are.
-pub(crate) fn add_column(tx: &Transaction<'_>, table: &str, column: &str) -> rusqlite::Result<()> {
-    if is_plain(tx)? {
-        return tx.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column};"));
-    }
-    let mut columns = declared(tx, table)?;
-    columns.push(column.to_owned());
-    declare(tx, table, &columns)
+    COLUMNAR.iter().try_for_each(|(table, time)| move_rows(tx, table, time, MOST_ROWS))
 }
 
 pub(super) fn is_plain(conn: &Connection) -> rusqlite::Result<bool> {
@@ -113,8 +60,7 @@ pub(crate) fn make_plain(tx: &Connection) -> rusqlite::Result<()> {
 pub(crate) fn make_columnar_again(conn: &mut Connection) -> rusqlite::Result<()> {
     let tx = conn.transaction()?;
     if is_plain(&tx)? {
-        tx.execute_batch(include_str!("segments.sql"))?;
-        COLUMNAR.iter().try_for_each(|(table, time)| move_rows(&tx, table, time, MOST_ROWS))?;
+        make_all_columnar(&tx)?;
     }
     tx.commit()
 }

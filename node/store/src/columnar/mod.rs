@@ -31,10 +31,7 @@ pub use elsewhere::{ARCHIVED_MODULE, ColumnsElsewhere, Part, PartColumn, PartVal
 #[cfg(any(test, debug_assertions))]
 pub use encode::values_read;
 pub use form::OWN_TABLES;
-pub(crate) use form::{
-    COLUMNAR, add_column, is_columnar, let_calls_end_without_return, make_collectives_columnar, make_columnar_again,
-    make_frequent_columnar, make_new_columnar, make_plain,
-};
+pub(crate) use form::{COLUMNAR, is_columnar, make_all_columnar, make_columnar_again, make_plain};
 pub use scan::{ColumnExecutor, understands};
 pub(crate) use segment::{
     MOST_ROWS, MOST_SPAN_NS, Segment, SegmentError, compiles_ours, delete as delete_segment, drop, ends_first,

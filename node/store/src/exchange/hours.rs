@@ -133,14 +133,9 @@ impl Hours {
         let known = FactsState::load(&conn, gaps).map_err(sqlite)?;
         let mut tables = tables::tables(&conn).map_err(sqlite)?;
         tables.retain(|table| table.time.is_some());
-        let has = |name: &str| {
-            let sql = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
-            conn.query_row(sql, [name], |row| row.get::<_, i64>(0)).map(|found| found > 0)
-        };
-        let has_segments = has("segments").map_err(sqlite)?;
-        // (Stores before version 10 have no such table.)
-        let not_archived =
-            if has("archive_gaps").map_err(sqlite)? { not_archived(&conn).map_err(sqlite)? } else { Vec::new() };
+        let sql = "SELECT count(*) > 0 FROM sqlite_schema WHERE name = 'segments'";
+        let has_segments = conn.query_row(sql, [], |row| row.get(0)).map_err(sqlite)?;
+        let not_archived = not_archived(&conn).map_err(sqlite)?;
         let (path, gaps) = (path.to_owned(), spans);
         Ok(Self { path, conn, tables, birth_ns, schema_version, known, gaps, not_archived, has_segments })
     }

@@ -158,3 +158,35 @@ impl Input {
         self.syncs.retain(|sync| !processes.contains(&(&*sync.node, sync.pid)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_other_processes_is_left_out_of_every_list() {
+        let node: Arc<str> = "n".into();
+        let call = |pid| InCall { node: Arc::clone(&node), pid, ..InCall::default() };
+        let sync = |pid| SyncCall { node: Arc::clone(&node), pid, start_ns: 1, duration_ns: 1 };
+        let seen = |pid| Observation { node: Arc::clone(&node), pid, ..Observation::default() };
+        let all = || [1, 2, 3].into_iter();
+        let mut input = Input {
+            observations: all().map(seen).collect(),
+            unnumbered: all().map(seen).collect(),
+            in_calls: all().map(call).collect(),
+            syncs: all().map(sync).collect(),
+            syncing: all().map(sync).collect(),
+            ..Input::default()
+        };
+        input.keep(|of, pid| *of == node && pid == 2);
+        let expected = Input {
+            observations: vec![seen(2)],
+            unnumbered: vec![seen(2)],
+            in_calls: vec![call(2)],
+            syncs: vec![sync(2)],
+            syncing: vec![sync(2)],
+            ..Input::default()
+        };
+        assert_eq!(input, expected);
+    }
+}

@@ -62,10 +62,14 @@ impl Board {
         }
     }
 
-    /// Whether a live host records calls of the job in time slices: digests do not tell of these.
+    /// Whether a live host of the job records calls of it in time slices: digests do not tell of
+    /// these.
     #[must_use]
     pub fn is_in_slices(&self, now_ns: i64) -> bool {
-        self.slices.values().any(|at_ns| now_ns.saturating_sub(*at_ns) < RECENT_NS)
+        let counts = |(node, at_ns): (&Arc<str>, &i64)| {
+            self.hosts.contains(&**node) && now_ns.saturating_sub(*at_ns) < RECENT_NS
+        };
+        self.slices.iter().any(counts)
     }
 
     /// A digest of a node could not be read: it is not guessed at, and the node is listed as
@@ -239,4 +243,26 @@ pub(super) struct Axis {
     pub(super) era: u64,
     /// What time it is by it.
     pub(super) now_ns: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_in_slices_as_long_as_one_of_its_live_hosts_says_so() {
+        let mut board = Board::default();
+        let present = |presence| BTreeMap::from([("a".to_owned(), presence), ("b".to_owned(), Presence::Live)]);
+        board.presence(&present(Presence::Live));
+        board.expect_of(&Arc::new(BTreeSet::from(["a".to_owned()])));
+        board.receive_slices("b", true, 0);
+        assert!(!board.is_in_slices(0), "b is no host of the job");
+        board.receive_slices("a", true, 0);
+        assert!(board.is_in_slices(RECENT_NS - 1) && !board.is_in_slices(RECENT_NS), "it is not heard any more");
+        board.receive_slices("a", false, 1);
+        assert!(!board.is_in_slices(1), "its ranks that were recorded in slices have ended");
+        board.receive_slices("a", true, 2);
+        board.presence(&present(Presence::Dead));
+        assert!(!board.is_in_slices(2));
+    }
 }
