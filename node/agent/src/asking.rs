@@ -51,6 +51,15 @@ impl Asking<'_> {
         self.answer(self.query(sql, &question.nodes, &question.labels)).await
     }
 
+    /// The rows of the nodes that a question chooses, and whether they are the rows of all of these.
+    pub(super) async fn rows_of(&self, question: &StragglersQuestion, sql: String) -> (Vec<Vec<Value>>, bool) {
+        let asked = self.query(sql, &question.nodes, &question.labels);
+        match ask::ask_as(self.coordinator, asked, self.caller, self.cancelled.clone()).await {
+            Ok(QueryOutcome::Answer { answer, coverage, .. }) => (answer.rows, coverage.missing.is_empty()),
+            _ => (Vec::new(), false),
+        }
+    }
+
     async fn answer(&self, question: Question) -> Result<Rows, String> {
         match ask::ask_as(self.coordinator, question, self.caller, self.cancelled.clone()).await {
             Ok(QueryOutcome::Answer { answer, coverage, .. }) => {

@@ -19,7 +19,7 @@ use verdicts::{RankWindows, rank_windows};
 
 use super::asking::Asking;
 use super::board_window::packed;
-use super::stragglers::{calls_of, clocks, missed, span_of};
+use super::stragglers::{MOST_CALLS, calls_of, clocks, missed, span_of};
 
 /// Length of the span that is fetched at a time.
 const STRETCH_NS: i64 = 60_000_000_000;
@@ -106,8 +106,8 @@ pub async fn board(
         let to = last.min(from + stretch - 1);
         let lead_from_ns = from.saturating_mul(window_ns).saturating_sub(LEAD_NS);
         let asked = span_of(&question, &clocks, lead_from_ns, (to + 1).saturating_mul(window_ns));
-        let missed = missed(asking, &question, &asked, &clocks).await;
-        let (input, coverage) = calls_of(asking, &question, &asked, clocks.clone()).await?;
+        let (missed, _) = missed(asking, &question, &asked, &clocks).await;
+        let (input, coverage) = calls_of(asking, &question, &asked, clocks.clone(), MOST_CALLS).await?;
         // Computed on a blocking thread.
         let found = tokio::task::spawn_blocking(move || rank_windows(input, window_ns)).await;
         let failed = |message: String| AskError::Failed { message, coverage: None };

@@ -14,7 +14,7 @@ use record::unix_now_ns;
 use standing::{BySlices, JobName, Standing};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use verdicts::{Process, RankWindows, Report, Verdict};
+use verdicts::{Process, RankWindows, Report, Span, Verdict};
 
 use super::super::Shared;
 use super::super::asking::Asking;
@@ -34,6 +34,8 @@ const CALLS: i64 = 50_000;
 const CALLS_OF_A_RANK: i64 = 20;
 /// Time for asking.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Where the stores could not be asked for so long, the last verdict stands no more.
+const STANDS: Duration = Duration::from_secs(30);
 
 /// What a judge keeps of such a job.
 #[derive(Debug, Default)]
@@ -45,6 +47,8 @@ pub(super) struct Slices {
     period: Option<i64>,
     /// The verdict, and when it was made.
     standing: Option<(Standing, Instant)>,
+    /// The last window of which it is known what ranks did.
+    measured: Option<i64>,
 }
 
 /// What the stores said of a slice.
@@ -52,7 +56,7 @@ pub(super) struct Slices {
 struct Slice {
     report: Report,
     began_ns: i64,
-    until_ns: i64,
+    span: Span,
     ended: BTreeSet<Process>,
     windows: Option<RankWindows>,
 }
@@ -85,16 +89,33 @@ impl Slices {
     }
 
     fn take(&mut self, slice: Result<Slice, String>, own: &str, hosts: &BTreeSet<String>) -> Option<Measured> {
-        let Slice { report, began_ns, until_ns, ended, windows } = slice.unwrap_or_else(|why| {
-            let why = format!("calls are recorded in slices (up --budget), and the stores cannot be asked: {why}");
-            let report = Report { verdict: Verdict::Unknown { why }, ..Report::default() };
-            let now_ns = unix_now_ns();
-            Slice { report, began_ns: now_ns, until_ns: now_ns, ended: BTreeSet::new(), windows: None }
-        });
+        let slice = match slice {
+            Ok(slice) => slice,
+            Err(why) => {
+                tracing::debug!("a job that is recorded in slices: {why}");
+                if self.standing.as_ref().is_none_or(|(_, judged)| judged.elapsed() >= STANDS) {
+                    let why = format!("calls are recorded in slices (up --budget), and the stores did not tell: {why}");
+                    let report = Arc::new(Report { verdict: Verdict::Unknown { why }, ..Report::default() });
+                    self.stand(report, unix_now_ns(), Vec::new(), own, hosts);
+                }
+                return None;
+            }
+        };
+        let Slice { report, began_ns, span, ended, windows } = slice;
         let gone = ended.iter().map(|(node, pid)| (&**node, *pid)).collect();
-        let report = self.settled.settle(began_ns, report, &gone);
         let missing = report.coverage.missing.iter().map(|(node, _)| node);
-        let silent: Vec<String> = missing.filter(|node| hosts.contains(*node)).cloned().collect();
+        let silent = missing.filter(|node| hosts.contains(*node)).cloned().collect();
+        let report = self.settled.settle((began_ns, span.until_ns), report, &gone);
+        self.stand(report, span.until_ns, silent, own, hosts);
+        let mut found = windows?;
+        // What was between two calls is not known of the window in which the stretch begins.
+        let is_whole = |window: i64| end_of(window - 2) >= span.since_ns && end_of(window) <= span.until_ns;
+        found.windows.retain(|window, _| is_whole(*window) && self.measured.is_none_or(|last| *window > last));
+        self.measured = found.windows.last_key_value().map(|(window, _)| *window).or(self.measured);
+        Some(Measured { found, reference: Some(own.to_owned()), wall_ahead_ns: 0 })
+    }
+
+    fn stand(&mut self, report: Arc<Report>, until_ns: i64, silent: Vec<String>, own: &str, hosts: &BTreeSet<String>) {
         let standing = Standing {
             window: window_of(until_ns),
             reference: Some(own.to_owned()),
@@ -105,10 +126,6 @@ impl Slices {
             age_ns: unix_now_ns().saturating_sub(until_ns),
         };
         self.standing = Some((standing, Instant::now()));
-        let mut found = windows?;
-        // What was between two calls is not known of the window in which the slice begins.
-        found.windows.retain(|window, _| end_of(window - 2) >= began_ns && end_of(*window) <= until_ns);
-        Some(Measured { found, reference: Some(own.to_owned()), wall_ahead_ns: 0 })
     }
 }
 
@@ -135,5 +152,5 @@ async fn ask(
     let only = Only { job, calls, span_ns: WHOLE_NS };
     let judged = stragglers::judged(asking, Some(&shared), &question, (since_ns, None), Some(only)).await;
     let Judged { report, span, began_ns, ended, windows, .. } = judged.map_err(|error| error.to_string())?;
-    Ok(Slice { report, began_ns, until_ns: span.until_ns, ended, windows })
+    Ok(Slice { report, began_ns, span, ended, windows })
 }

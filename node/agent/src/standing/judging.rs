@@ -70,15 +70,16 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
                 continue;
             }
             let now_ns = steady_now_ns();
-            if board.is_in_slices(now_ns) {
-                // Of which job nobody knows, nobody can ask the stores for.
-                if job != NO_JOB && roster.is_first_judge(job, &suspects) {
+            // (Of which job nobody knows, nobody can ask the stores for.)
+            if board.is_in_slices(now_ns) && job != NO_JOB {
+                if roster.is_first_judge(job, &suspects) {
                     judge_slices(&shared, job, duty, &stop).await;
                 } else {
                     withdraw(&shared, job, duty).await;
                 }
                 continue;
             }
+            duty.slices = Slices::default();
             // Most of what comes completes no window: it wakes no other thread.
             if !duty.judge.is_due(&board, now_ns) {
                 continue;
@@ -109,6 +110,7 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
 
 /// Publishes no verdict of a job any more.
 async fn withdraw(shared: &Shared, job: u64, duty: &mut Duty) {
+    duty.slices = Slices::default();
     shared.standing.own.lock().remove(&job);
     if duty.published.take().is_some() {
         shared.coordinator.gossip.publish(verdicts_key(job), "").await;

@@ -24,7 +24,7 @@ use super::super::open_calls::in_call;
 use super::super::{Shared, device};
 
 /// Calls that one analysis takes: they are in memory, with what is made of them, about 1 KB each.
-const MOST_CALLS: usize = 6_000_000;
+pub(in super::super) const MOST_CALLS: usize = 6_000_000;
 /// Peers measured at once.
 const PEERS_AT_ONCE: usize = 32;
 
@@ -56,7 +56,7 @@ pub(in super::super) fn span_of(
 }
 
 /// The calls of a span out of the stores, with what belongs to them: synchronise calls, and where
-/// the time of ranks went that meet in calls to single ranks.
+/// the time of ranks went that meet in calls to single ranks. At most so many calls.
 ///
 /// # Errors
 /// As [`ask::ask`].
@@ -65,15 +65,16 @@ pub(in super::super) async fn calls_of(
     question: &StragglersQuestion,
     span: &Span,
     clocks: BTreeMap<String, ClockOffset>,
+    most: usize,
 ) -> Result<(Input, Coverage), AskError> {
-    let mut calls = Calls::default();
+    let mut calls = Calls { most, ..Calls::default() };
     let sql = verdicts::sql(span);
     let query = || asking.query(sql.clone(), &question.nodes, &question.labels);
     let coverage = match read_calls(asking, query(), &mut calls, true).await {
         // A node broke off within its rows. The second attempt reads all rows before it uses any,
         // so that such a node counts as missing.
         Err(AskError::Failed { coverage: Some(_), .. }) if calls.seen > 0 => {
-            calls = Calls::default();
+            calls = Calls { most, ..Calls::default() };
             read_calls(asking, query(), &mut calls, false).await?
         }
         read => read?,
@@ -128,14 +129,16 @@ struct Calls {
     rows: Rows,
     names: Names,
     seen: usize,
+    most: usize,
 }
 
 impl Calls {
     fn take(&mut self, rows: &[Vec<Value>]) -> Result<(), AskError> {
         self.seen += rows.len();
-        if self.seen > MOST_CALLS {
+        if self.seen > self.most {
             let message = format!(
-                "more than {MOST_CALLS} calls in this time: ask for a shorter one, a job or a communicator (--since, --job, --comm)"
+                "more than {} calls in this time: ask for a shorter one, a job or a communicator (--since, --job, --comm)",
+                self.most
             );
             return Err(AskError::Failed { message, coverage: None });
         }

@@ -2,6 +2,7 @@
 //! stand in their programs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use explain::difference::program_place;
@@ -11,7 +12,7 @@ use model::{StacksWanted, StragglersQuestion};
 use query_planner::Value;
 use verdicts::point_to_point::{self, RankRow};
 use verdicts::tail::{Reaching, pairs_sql, reached_sql};
-use verdicts::{Input, JobRank, RankRef, Report, Span, Verdict};
+use verdicts::{Input, JobRank, Process, RankRef, Report, Span, Verdict};
 
 use super::super::asking::Asking;
 use super::super::explain::sees_processes;
@@ -86,21 +87,32 @@ pub(super) async fn add_progress(
     input.ranks = ranks;
 }
 
-/// The ranks of the jobs that a question is about, of each its last process; of one job alone by its
-/// key. None where they cannot be asked for.
-pub(super) async fn ranks(asking: Asking<'_>, question: &StragglersQuestion, only: Option<u64>) -> Vec<JobRank> {
-    let rows = asking.rows_for(question, point_to_point::PROCESSES_SQL.to_owned()).await;
-    let rows = rows.map(|(rows, _)| rows).unwrap_or_default();
+/// Who is known by the environment.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Of each rank its last process.
+    pub(super) ranks: Vec<JobRank>,
+    /// All processes, also those that ranks started and that inherit the environment.
+    pub(super) processes: BTreeSet<Process>,
+    /// All hosts answered.
+    pub(super) complete: bool,
+}
+
+/// The ranks of the jobs that a question is about; of one job alone by its key.
+pub(super) async fn known(asking: Asking<'_>, question: &StragglersQuestion, only: Option<u64>) -> Known {
+    let (rows, complete) = asking.rows_of(question, point_to_point::PROCESSES_SQL.to_owned()).await;
     let job = question.job.as_deref();
     let mut last: BTreeMap<(u64, i32), JobRank> = BTreeMap::new();
+    let mut processes: BTreeSet<Process> = BTreeSet::new();
     for RankRow { node, pid, rank, nranks, job_id, job: key } in rows.iter().filter_map(|row| RankRow::read(row)) {
         if job.is_some() && job != job_id.as_deref() || only.is_some_and(|only| only != key) {
             continue;
         }
-        let node = String::from_utf8_lossy(&node).into();
+        let node: Arc<str> = String::from_utf8_lossy(&node).into();
+        processes.insert((Arc::clone(&node), pid.into()));
         last.insert((key, rank), JobRank { node, pid: pid.into(), job: key, rank, nranks });
     }
-    last.into_values().collect()
+    Known { ranks: last.into_values().collect(), processes, complete }
 }
 
 /// Where the ranks that a hang is about stand in their programs, where calls that do not belong

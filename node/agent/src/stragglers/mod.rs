@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(super) use calls::{calls_of, clocks, span_of};
+pub(super) use calls::{MOST_CALLS, calls_of, clocks, span_of};
 use explain::{chain, page};
 use model::StragglersQuestion;
 use model::cells::{integer, text};
@@ -40,6 +40,9 @@ const RECENT_MS: u64 = 10_000;
 /// Longest that the standing verdict waits for its cause: who asks wants the verdict now, and a
 /// host that has just died is not yet known as silent.
 const CAUSE_PATIENCE: Duration = Duration::from_millis(1_500);
+/// Longest that clocks are asked for where nobody waits for the answer: one member that does not
+/// answer must not take the time of the question.
+const CLOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// A verdict with its coverage, as it goes to the command line.
 #[derive(Debug, Serialize)]
 pub struct StragglersAnswer {
@@ -110,9 +113,9 @@ async fn standing_or_recent(
             from_stores(Asked::mesh(shared), &question, caller, ago_ns(SINCE_MS), None, started, &cancelled).await?;
         asked_ms = SINCE_MS;
     }
-    let why = "no call was recorded that its communicator's start tells the number of";
     let note = format!(
-        "There is no standing verdict: {why}. These are the stores' last {} s; for more: --since 5m\n",
+        "There is no standing verdict: no call was recorded that its communicator's start tells the number of, or a \
+         job recorded in slices (up --budget) was not judged yet. These are the stores' last {} s; for more: --since 5m\n",
         asked_ms / 1_000
     );
     for text in std::iter::once(&mut answer.text).chain(&mut answer.all) {
@@ -271,11 +274,20 @@ pub(super) async fn judged<'a>(
     only: Option<Only>,
 ) -> Result<Judged<'a>, AskError> {
     let Asking { coordinator, caller, deadline, .. } = asking;
-    let is_now = until_ns.is_none();
+    let to_now = until_ns.is_none();
     let until_ns = until_ns.unwrap_or_else(unix_now_ns);
-    let clocks = calls::clocks(coordinator, Some((since_ns, until_ns)), deadline).await;
+    let clocks_by = only.map_or(deadline, |_| deadline.min(Instant::now() + CLOCK_PATIENCE));
+    let clocks = calls::clocks(coordinator, Some((since_ns, until_ns)), clocks_by).await;
+    // What nobody asked for, and what is found by it is told everybody: not of a part of the hosts.
+    let whole = |complete: bool| match complete || only.is_none() {
+        true => Ok(()),
+        false => Err(AskError::Failed { message: "a host of the job did not answer in time".into(), coverage: None }),
+    };
+    let known = hangs::known(asking, question, only.map(|only| only.job)).await;
+    whole(known.complete)?;
     let span = calls::span_of(question, &clocks, since_ns, until_ns);
-    let mut slices = slices::within(asking, question, &span, &clocks).await;
+    let (mut slices, complete) = slices::within(asking, question, &span, &clocks).await;
+    whole(complete)?;
     let mut span = match slices {
         Some(of) => calls::span_of(question, &clocks, of.since_ns, of.until_ns),
         None => span,
@@ -288,26 +300,36 @@ pub(super) async fn judged<'a>(
         span.since_ns = slices::since_for(asking, question, &span, only.calls).await;
         slices = slices.map(|of| of.from(span.since_ns));
     }
-    let is_now = is_now && span.until_ns == until_ns;
-    let (mut input, _) = calls::calls_of(asking, question, &span, clocks).await?;
-    let live = live.filter(|_| is_now);
-    let ranks = hangs::ranks(asking, question, only.map(|only| only.job)).await;
+    let most = only.map_or(MOST_CALLS, |only| usize::try_from(only.calls.saturating_mul(2)).unwrap_or(MOST_CALLS));
+    let (mut input, _) = calls::calls_of(asking, question, &span, clocks, most).await?;
+    let of_job = |node: &Arc<str>, pid| only.is_none() || known.processes.contains(&(Arc::clone(node), pid));
+    input.keep(of_job);
+    // A job of which nobody calls while another one of its hosts spends their budget: what its ranks
+    // have been in since before the slice.
+    let stands_still = only.is_some() && to_now && input.observations.is_empty() && input.unnumbered.is_empty();
+    if stands_still {
+        (span.until_ns, input.until_ns) = (until_ns, until_ns);
+    }
+    let live = live.filter(|_| to_now && span.until_ns == until_ns);
     let (open, waits) = match live {
         Some(shared) => calls::open_calls(shared, question, caller, deadline).await,
         None => (Vec::new(), Vec::new()),
     };
     (input.in_calls, input.syncing) = (open, waits);
-    let missed_until = slices::missed_until(asking, question, span.until_ns).await;
+    input.keep(of_job);
+    let (mut missed_until, complete) = slices::missed_until(asking, question, span.until_ns).await;
+    whole(complete)?;
+    if stands_still {
+        missed_until.values_mut().for_each(|until_ns| *until_ns = began_ns.min(*until_ns));
+    }
     let untold = match live {
-        Some(shared) => slices::add_missed_calls(asking, shared, question, &missed_until, &ranks, &mut input).await,
+        Some(shared) => {
+            slices::add_missed_calls(asking, shared, question, &missed_until, &known.processes, &mut input).await
+        }
         None => None,
     };
-    if only.is_some() {
-        let processes: BTreeSet<Process> = ranks.iter().map(|rank| (Arc::clone(&rank.node), rank.pid)).collect();
-        input.keep(|node, pid| processes.contains(&(Arc::clone(node), pid)));
-    }
     let counted_from_ns = missed_until.values().copied().max();
-    hangs::add_progress(asking, question, &span, counted_from_ns, ranks, &mut input).await;
+    hangs::add_progress(asking, question, &span, counted_from_ns, known.ranks, &mut input).await;
     if let Some(shared) = live {
         input.doing = super::activity::of_those_who_wait(shared, &input, deadline).await;
     }

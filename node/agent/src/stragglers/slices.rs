@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use explain::stacks::{CountedStack, Frame, MemberStacks};
-use model::cells::{integer, text};
+use model::cells::{integer, quoted, text};
 use model::{StacksWanted, StragglersQuestion};
 use query_planner::Value;
 use record::LossCount;
-use verdicts::{ClockOffset, InCall, Input, JobRank, Process, Rules, Span};
+use verdicts::{ClockOffset, InCall, Input, Process, Rules, Span};
 
 use super::super::Shared;
 use super::super::asking::Asking;
@@ -78,29 +78,30 @@ impl Slices {
     }
 }
 
-/// The stretch of a span that is to be judged; none where all of it was recorded.
+/// The stretch of a span that is to be judged; none where all of it was recorded. And whether all
+/// hosts told what they missed.
 pub(super) async fn within(
     asking: Asking<'_>,
     question: &StragglersQuestion,
     span: &Span,
     clocks: &BTreeMap<String, ClockOffset>,
-) -> Option<Slices> {
-    let missed = missed(asking, question, span, clocks).await;
+) -> (Option<Slices>, bool) {
+    let (missed, complete) = missed(asking, question, span, clocks).await;
     if missed.is_empty() {
-        return None;
+        return (None, complete);
     }
     // Before the first call nothing was recorded, as nothing was called, or nobody recorded.
     let first_ns = counted(asking, question, span).await.map_or(span.since_ns, |(_, first_ns)| first_ns);
-    Slices::of((span.since_ns.max(first_ns), span.until_ns), missed)
+    (Slices::of((span.since_ns.max(first_ns), span.until_ns), missed), complete)
 }
 
-/// The stretches in which hosts missed calls, on this node's clock.
+/// The stretches in which hosts missed calls, on this node's clock, and whether all hosts told.
 pub(in super::super) async fn missed(
     asking: Asking<'_>,
     question: &StragglersQuestion,
     span: &Span,
     clocks: &BTreeMap<String, ClockOffset>,
-) -> Vec<(i64, i64)> {
+) -> (Vec<(i64, i64)>, bool) {
     let (since_ns, until_ns) =
         (span.since_ns.saturating_sub(span.slack_ns), span.until_ns.saturating_add(span.slack_ns));
     let sql = format!(
@@ -108,13 +109,13 @@ pub(in super::super) async fn missed(
          AND since_ns < {until_ns}",
         LossCount::BUDGET
     );
-    let rows = asking.rows_for(question, sql).await.map(|(rows, _)| rows).unwrap_or_default();
+    let (rows, complete) = asking.rows_of(question, sql).await;
     let missed = rows.iter().filter_map(|row| {
         let clock = clocks.get(&text(row, 0));
         let aligned = |ns: i64| clock.map_or(ns, |clock| clock.align(ns));
         Some((aligned(integer(row, 1)?), aligned(integer(row, 2)?)))
     });
-    missed.collect()
+    (missed.collect(), complete)
 }
 
 /// From when on a span has no more than so many calls; its beginning where they are not counted.
@@ -130,8 +131,9 @@ pub(super) async fn since_for(asking: Asking<'_>, question: &StragglersQuestion,
 /// How many calls a span has, and when the first was entered; none where there is none, or they
 /// cannot be counted.
 async fn counted(asking: Asking<'_>, question: &StragglersQuestion, span: &Span) -> Option<(i64, i64)> {
+    let job = question.job.as_deref().map(|job| format!(" AND job_id = {}", quoted(job))).unwrap_or_default();
     let sql = format!(
-        "SELECT count(*), min(ts_ns) FROM collectives WHERE ts_ns >= {} AND ts_ns < {}",
+        "SELECT count(*), min(ts_ns) FROM collectives WHERE ts_ns >= {} AND ts_ns < {}{job}",
         span.since_ns.saturating_sub(span.slack_ns),
         span.until_ns.saturating_add(span.slack_ns)
     );
@@ -140,19 +142,20 @@ async fn counted(asking: Asking<'_>, question: &StragglersQuestion, span: &Span)
     Some((integer(row, 0)?, integer(row, 1)?))
 }
 
-/// Up to when each host missed calls, Unix nanoseconds of its own clock.
+/// Up to when each host missed calls, Unix nanoseconds of its own clock, and whether all hosts told.
 pub(super) async fn missed_until(
     asking: Asking<'_>,
     question: &StragglersQuestion,
     until_ns: i64,
-) -> BTreeMap<String, i64> {
+) -> (BTreeMap<String, i64>, bool) {
     let back_ns = until_ns.saturating_sub(BACK_NS);
     let sql = format!(
-        "SELECT node, max(ts_ns) FROM capture_loss WHERE reason = '{}' AND ts_ns > {back_ns} GROUP BY node",
+        "SELECT node, max(ts_ns) FROM capture_loss WHERE reason = '{}' AND ts_ns > {back_ns} \
+         AND since_ns < {until_ns} GROUP BY node",
         LossCount::BUDGET
     );
-    let rows = asking.rows_for(question, sql).await.map(|(rows, _)| rows).unwrap_or_default();
-    rows.iter().filter_map(|row| Some((text(row, 0), integer(row, 1)?))).collect()
+    let (rows, complete) = asking.rows_of(question, sql).await;
+    (rows.iter().filter_map(|row| Some((text(row, 0), integer(row, 1)?))).collect(), complete)
 }
 
 /// Adds the calls whose beginnings were missed: where a process has ended none since the present
@@ -163,13 +166,13 @@ pub(super) async fn add_missed_calls(
     shared: &Shared,
     question: &StragglersQuestion,
     missed_until: &BTreeMap<String, i64>,
-    ranks: &[JobRank],
+    asked_for: &BTreeSet<Process>,
     input: &mut Input,
 ) -> Option<String> {
     if missed_until.is_empty() {
         return None;
     }
-    let silent = silent(asking, question, missed_until, ranks, input).await?;
+    let silent = silent(asking, question, missed_until, asked_for, input).await?;
     if silent.is_empty() {
         return None;
     }
@@ -203,7 +206,7 @@ async fn silent(
     asking: Asking<'_>,
     question: &StragglersQuestion,
     missed_until: &BTreeMap<String, i64>,
-    ranks: &[JobRank],
+    asked_for: &BTreeSet<Process>,
     input: &Input,
 ) -> Option<BTreeMap<Process, i64>> {
     let back_ns = input.until_ns.saturating_sub(BACK_NS);
@@ -224,7 +227,6 @@ async fn silent(
         of_each.push(asking.rows_for(question, sql).await.map(|(rows, _)| times(&rows)).unwrap_or_default());
     }
     let [began, ended, called] = of_each.as_slice() else { return None };
-    let asked_for: BTreeSet<Process> = ranks.iter().map(|rank| (Arc::clone(&rank.node), rank.pid)).collect();
     let in_calls: BTreeSet<Process> = input.in_calls.iter().map(|call| (Arc::clone(&call.node), call.pid)).collect();
     let missed_by = |(process, began_ns): (&Process, &i64)| {
         let missed_ns = *missed_until.get(&*process.0)?;
