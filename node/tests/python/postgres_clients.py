@@ -104,6 +104,26 @@ def of_psycopg():
         conn.commit()
         assert conn.execute("SHOW statement_timeout").fetchone() == ("10000ms",)
 
+    # What a long session deallocates as SQL makes room: it keeps 2,000 statements at a time.
+    with psycopg.connect(url, autocommit=True) as conn:
+        prepare = lambda name: conn.pgconn.prepare(name, b"SHOW timezone").error_message
+        ran = lambda sql: conn.pgconn.exec_(sql).error_message
+        for number in range(2_001):
+            wrong = prepare(b"s%d" % number) or ran(b"DEALLOCATE s%d" % number)
+            assert not wrong, (number, wrong)
+        for end in (b"DEALLOCATE ALL", b"DISCARD ALL", b"DEALLOCATE PREPARE \"s 0\""):
+            for number in range(1_500):
+                wrong = prepare(b"s %d" % number)
+                assert not wrong, (end, number, wrong)
+            assert not ran(end)
+            assert conn.pgconn.exec_prepared(b"s 0", []).error_message, end
+        assert conn.pgconn.exec_(b"DEALLOCATE s").error_field(psycopg.pq.DiagnosticField.SQLSTATE) == b"26000"
+        assert not conn.pgconn.exec_prepared(b"s 1", []).error_message
+        # A cursor that outlives transactions is described as the portal of its name.
+        with conn.cursor("held", withhold=True) as cursor:
+            cursor.execute("SELECT rank FROM collectives ORDER BY rank")
+            assert cursor.fetchmany(2) == [(0,), (0,)]
+
 
 async def of_asyncpg():
     """asyncpg asks for the types of parameters and of columns before it sends values."""

@@ -22,6 +22,8 @@ pub(super) enum Class {
     Set(String, String, bool),
     /// Back to how a session begins.
     DiscardAll,
+    /// A prepared statement ends, or all.
+    Deallocate(Option<String>),
     Cursor(CursorStatement),
     /// An answer as one stream.
     Copy(Copy),
@@ -225,7 +227,10 @@ fn class(sql: &str, tokens: &[Token]) -> Class {
         "rollback" | "abort" => Class::Rollback,
         "savepoint" => Class::Savepoint(last_name(tokens)),
         "release" => Class::Release(last_name(tokens)),
-        "deallocate" => Class::Done("DEALLOCATE"),
+        "deallocate" => match tokens.last() {
+            Some(last) if last.is("all") => Class::Deallocate(None),
+            _ => Class::Deallocate(Some(last_name(tokens))),
+        },
         "discard" if name(1) == "all" => Class::DiscardAll,
         "discard" => Class::Done("DISCARD"),
         "unlisten" => Class::Done("UNLISTEN"),
@@ -366,6 +371,8 @@ mod tests {
         assert_eq!(class("EXPLAIN ANALYZE SELECT 1"), Class::Explain(16, true));
         assert!(matches!(class("COPY t FROM STDIN"), Class::Refused(_)));
         assert!(matches!(class("COPY t TO STDOUT"), Class::Copy(_)));
+        assert_eq!(class("DEALLOCATE PREPARE \"All\""), Class::Deallocate(Some("All".into())));
+        assert_eq!(class("deallocate all"), Class::Deallocate(None));
         assert_eq!(class("SET LOCAL x = 1"), Class::Set("x".into(), "1".into(), true));
     }
 

@@ -117,12 +117,9 @@ impl Cursors {
         Ok(())
     }
 
-    /// The question behind one.
-    ///
-    /// # Errors
-    /// There is none of this name.
-    pub(super) fn running(&self, name: &str) -> PgWireResult<&Running> {
-        self.open.get(name).map(|cursor| &cursor.running).ok_or_else(|| unknown(name))
+    /// The question behind one, where there is one of this name.
+    pub(super) fn running(&self, name: &str) -> Option<&Running> {
+        self.open.get(name).map(|cursor| &cursor.running)
     }
 
     /// The next rows as an answer of their own.
