@@ -5,6 +5,7 @@ import io
 import sys
 import threading
 import urllib.parse
+import uuid
 
 import asyncpg
 import pandas
@@ -84,6 +85,18 @@ def of_psycopg():
                 assert of("rank <> ALL(%s)", [0, 3]) == 600
                 assert of("node = ANY(%s) AND rank = %s", ["n1", "it's, \"x\""], 5) == 100
                 assert of("rank = ANY(%s::bigint[])", []) == 0
+        # Long ones, also in the text, as psycopg2 writes them, and of a cursor.
+        uuids = [uuid.UUID(int=number) for number in range(2_500)]
+        written = ", ".join(f"'{one}'::uuid" for one in uuids)
+        assert conn.execute(f"SELECT count(*) FROM collectives WHERE node NOT IN ({written})").fetchone() == (800,)
+        many = list(range(3, 100_000))
+        assert conn.execute("SELECT count(*) FROM collectives WHERE rank = ANY(%s)", [many]).fetchone() == (500,)
+        with conn.cursor("long") as cursor:
+            cursor.execute("SELECT rank FROM collectives WHERE rank = ANY(%s) AND seq = 0 ORDER BY rank", [many])
+            assert cursor.fetchall() == [(3,), (4,), (5,), (6,), (7,)]
+        wrong = "SELECT 1 FROM collectives WHERE rank = ANY(%s)"
+        assert "at most 1000000 bytes" in fails(lambda: conn.execute(wrong, [list(range(150_000, 300_000))]), psycopg.Error)
+        conn.rollback()
         message = fails(lambda: conn.execute("SELECT 1 FROM collectives WHERE rank = ANY(%s)", [["a"]]), psycopg.Error)
         assert "is an array of" in message or "is no integer" in message, message
         conn.rollback()

@@ -86,10 +86,13 @@ pub(super) enum Parameter {
     Differs,
 }
 
-/// Statements with more tokens, or expressions nested deeper than this, are not looked at: their
+/// Lists of results with more tokens, or expressions nested deeper than this, are not looked at: their
 /// types are unknown.
 const MOST_TOKENS: usize = 10_000;
 const MOST_DEPTH: u32 = 100;
+/// Tokens passed to tell the types of parameters: some tenths of a second. Those of the rest are
+/// unknown, unless a CAST tells them.
+const MOST_STEPS: usize = 100_000_000;
 /// Looks into parts of a statement, beside those that each of its tokens may take. Names that stand
 /// for expressions of names would take a number that doubles with each.
 const MOST_LOOKS: usize = 1_000;
@@ -99,13 +102,15 @@ const LOOKS_A_TOKEN: usize = 8;
 pub(super) fn parameters(tokens: &[Token], columns: &Columns, count: usize) -> Vec<Parameter> {
     let look = Look::new(tokens, columns);
     let mut found = vec![Parameter::Unknown; count];
-    if tokens.len() > MOST_TOKENS {
-        return found;
-    }
+    let mut looked = 0_usize;
     for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.kind == Kind::Param) {
         let number = token.text[1..].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
         let Some(slot) = number.and_then(|number| found.get_mut(number)) else { continue };
-        let Some(here) = look.parameter(at) else { continue };
+        let here = look.cast(at).or_else(|| {
+            looked = looked.saturating_add(tokens.len());
+            if looked > MOST_STEPS { None } else { look.parameter(at) }
+        });
+        let Some(here) = here else { continue };
         *slot = match *slot {
             Parameter::Unknown => Parameter::Is(here),
             Parameter::Is(before) => before.both(here).map_or(Parameter::Differs, Parameter::Is),
@@ -115,15 +120,10 @@ pub(super) fn parameters(tokens: &[Token], columns: &Columns, count: usize) -> V
     found
 }
 
-/// The texts that stand where a type is told, and this type: PostgreSQL gives a literal its type as
-/// it does a parameter.
-pub(super) fn texts(tokens: &[Token], columns: &Columns) -> Vec<(usize, Inferred)> {
-    if tokens.len() > MOST_TOKENS {
-        return Vec::new();
-    }
-    let look = Look::new(tokens, columns);
-    let all = tokens.iter().enumerate().filter(|(_, token)| token.kind == Kind::Text);
-    all.filter_map(|(at, _)| Some((at, look.parameter(at)?))).collect()
+/// The type that the place of a text tells: PostgreSQL gives a literal its type as it does a
+/// parameter.
+pub(super) fn kind_at(tokens: &[Token], columns: &Columns, at: usize) -> Option<Inferred> {
+    Look::new(tokens, columns).parameter(at)
 }
 
 /// Where the operand begins that ends before `end`; none where no value ends there.
@@ -328,14 +328,16 @@ impl<'a> Look<'a> {
         if is_alias { to - 1 } else { to }
     }
 
+    /// The type that a parameter is cast to: $1::type, CAST($1 AS type).
+    fn cast(&self, at: usize) -> Option<Inferred> {
+        let is_cast = at >= 2 && self.is(at - 1, "(") && self.is(at - 2, "cast") && self.is(at + 1, "as");
+        (is_cast || self.is(at + 1, "::")).then(|| self.named_type(at + 2)).flatten()
+    }
+
     /// What the place of a parameter says of it.
     fn parameter(&self, at: usize) -> Option<Inferred> {
-        // $1::type, CAST($1 AS type)
-        if self.is(at + 1, "::") {
-            return self.named_type(at + 2);
-        }
-        if at >= 2 && self.is(at - 1, "(") && self.is(at - 2, "cast") && self.is(at + 1, "as") {
-            return self.named_type(at + 2);
+        if let Some(kind) = self.cast(at) {
+            return Some(kind);
         }
         // An array of values of a type that is told, or that stands beside it.
         if self.is(at + 1, "[") {

@@ -282,7 +282,7 @@ impl Handler {
                 if !hold && status == TransactionStatus::Idle {
                     return Err(errors::no_transaction("DECLARE CURSOR can only be used in transaction blocks"));
                 }
-                let question = Statement::one(&statement.sql[*at..])?;
+                let question = statement.question(*at);
                 let mut cancelled = Self::cancelled(client).await;
                 let running = Box::pin(self.begin(client, &question.with(&[])?, &mut cancelled)).await?;
                 session.cursors.lock().await.open(name, running, *hold)?;
@@ -480,9 +480,7 @@ impl Handler {
         }
         // (The catalogue's tables are not those of the nodes; their values are looked up as texts.)
         let is_catalog = match &statement.class {
-            Class::Cursor(CursorStatement::Declare { at, .. }) => {
-                Statement::one(&statement.sql[*at..])?.class == Class::Catalog
-            }
+            Class::Cursor(CursorStatement::Declare { at, .. }) => statement.question(*at).class == Class::Catalog,
             class => *class == Class::Catalog,
         };
         if is_catalog {
@@ -505,7 +503,7 @@ impl Handler {
         if dialect::has_moments(&timed.tokens) {
             let columns = self.asking.columns(&auth::who(client)).await;
             let columns = columns.map_err(|problem| errors::of_problem(&problem))?;
-            if let Some(tokens) = dialect::with_moments(&timed.tokens, &columns) {
+            if let Some(tokens) = dialect::with_moments(&timed.tokens, &columns).map_err(errors::syntax)? {
                 timed = timed.of_tokens(&tokens)?;
             }
         }

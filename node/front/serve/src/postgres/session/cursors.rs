@@ -59,7 +59,7 @@ impl CursorStatement {
                 return Err("a cursor cannot go back: DECLARE it with NO SCROLL");
             }
             let hold = words.windows(2).any(|pair| pair[0].is("with") && pair[1].is("hold"));
-            let at = tokens.get(question).ok_or(wrong)?.at;
+            let at = tokens.get(question).filter(|token| !token.is("declare")).ok_or(wrong)?.at;
             return Ok(Self::Declare { name: name(1).ok_or(wrong)?, at, hold });
         }
         let mut at = 1;
@@ -216,6 +216,7 @@ mod tests {
         let sql = "DECLARE c NO SCROLL CURSOR WITHOUT HOLD FOR SELECT 1";
         let at = sql.find("SELECT").unwrap();
         assert_eq!(of(sql), Ok(CursorStatement::Declare { name: "c".into(), at, hold: false }));
+        assert!(of("DECLARE c CURSOR FOR DECLARE c CURSOR FOR SELECT 1").is_err());
         assert!(of("DECLARE c SCROLL CURSOR FOR SELECT 1").is_err() && of("DECLARE c CURSOR").is_err());
     }
 }
