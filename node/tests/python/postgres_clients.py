@@ -149,6 +149,8 @@ async def of_asyncpg():
             some = "SELECT count(*) FROM collectives WHERE rank = ANY($1) AND node = ANY($2::text[])"
             assert await conn.fetchval(some, [0, 5, 77], ["n0", "n1"]) == 200
             assert await conn.fetchval(some, [], ["n0"]) == 0
+            # Of the tables that are read: others have columns of that name, without a type.
+            assert await conn.fetchval("SELECT count(*) FROM processes p WHERE p.pid > $1 OR pid = $2", 0, -1) > 0
             calls = "SELECT count(*) FROM collectives WHERE duration_ns / 1000 > $1"
             assert await conn.fetchval(calls, 0) > 0
             # Integers beside integers: times keep their nanoseconds, and division gives whole numbers.

@@ -6,10 +6,13 @@
 //! without a type must not become a text beside a number. Where nothing tells a type, nothing is
 //! guessed.
 
-use std::cell::Cell;
-use std::collections::HashMap;
+mod scopes;
+
+use std::cell::{Cell, OnceCell};
 
 use super::tokens::{Kind, Token, closing, opening, parts};
+pub(super) use scopes::Columns;
+use scopes::Scopes;
 
 /// The type of an expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,22 +61,6 @@ impl Inferred {
             _ => None,
         }
     }
-}
-
-/// The types of columns by name, in lower case; none where tables differ or declare nothing.
-pub(super) type Columns = HashMap<String, Option<Inferred>>;
-
-/// The columns of these tables: name and declared type of each.
-pub(super) fn columns<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Columns {
-    let mut columns = Columns::new();
-    for (name, declared) in all {
-        let kind = Inferred::named(declared);
-        let known = columns.entry(name.to_ascii_lowercase()).or_insert(kind);
-        if *known != kind {
-            *known = None;
-        }
-    }
-    columns
 }
 
 /// What a parameter is by all its places.
@@ -128,7 +115,7 @@ pub(super) fn kind_at(tokens: &[Token], columns: &Columns, at: usize) -> Option<
 
 /// Where the operand begins that ends before `end`; none where no value ends there.
 pub(super) fn operand_before(tokens: &[Token], end: usize) -> Option<usize> {
-    let columns = Columns::new();
+    let columns = Columns::default();
     let look = Look::new(tokens, &columns);
     end.checked_sub(1).filter(|last| look.ends_value(*last)).and_then(|_| look.operand_before(end))
 }
@@ -256,6 +243,8 @@ const OF_TEXTS: &[&str] = &["||", "like", "ilike", "glob", "regexp", "match", "s
 struct Look<'a> {
     tokens: &'a [Token],
     columns: &'a Columns,
+    /// Which tables are read where; looked for once a name is.
+    scopes: OnceCell<Scopes>,
     depth: Cell<u32>,
     /// Looks that are left.
     left: Cell<usize>,
@@ -264,7 +253,7 @@ struct Look<'a> {
 impl<'a> Look<'a> {
     fn new(tokens: &'a [Token], columns: &'a Columns) -> Self {
         let left = Cell::new(MOST_LOOKS + LOOKS_A_TOKEN * tokens.len());
-        Self { tokens, columns, depth: Cell::new(0), left }
+        Self { tokens, columns, scopes: OnceCell::new(), depth: Cell::new(0), left }
     }
 
     /// Looks into a part of an expression; at nothing that is nested too deep, and not for ever.
@@ -659,7 +648,7 @@ impl<'a> Look<'a> {
             let close = closing(self.tokens, begin)?;
             if self.is_any(begin + 1, &["select", "with"]) {
                 let (tokens, depth, left) = (&self.tokens[begin + 1..close], self.depth.clone(), self.left.clone());
-                let inner = Look { tokens, columns: self.columns, depth, left };
+                let inner = Look { tokens, columns: self.columns, scopes: OnceCell::new(), depth, left };
                 let results = self.deeper(|| inner.results());
                 self.left.set(self.left.get().min(inner.left.get()));
                 return results?.first().copied().flatten();
@@ -670,9 +659,13 @@ impl<'a> Look<'a> {
             let name = self.tokens.get(open.checked_sub(1)?)?.name()?.to_ascii_lowercase();
             return self.call(&name, open);
         }
-        let name = self.tokens.get(end.checked_sub(1)?)?.name()?.to_ascii_lowercase();
-        match self.columns.get(&name) {
-            Some(kind) => *kind,
+        let at = end.checked_sub(1)?;
+        let name_at = |at: usize| Some(self.tokens.get(at)?.name()?.to_ascii_lowercase());
+        let (name, is_qualified) = (name_at(at)?, at >= begin + 2 && self.is(at - 1, "."));
+        let table = if is_qualified { name_at(at - 2) } else { None };
+        let scopes = self.scopes.get_or_init(|| Scopes::of(self.tokens));
+        match scopes.kind(self.columns, table.as_deref(), &name, at) {
+            Some(kind) => kind,
             None => self.alias(&name),
         }
     }

@@ -484,7 +484,7 @@ impl Handler {
             class => *class == Class::Catalog,
         };
         if is_catalog {
-            let of_catalog = infer::parameters(&statement.tokens, &infer::Columns::new(), count);
+            let of_catalog = infer::parameters(&statement.tokens, &infer::Columns::default(), count);
             let or_text = |found| if found == Parameter::Unknown { Parameter::Is(Inferred::Text) } else { found };
             return Ok(of_catalog.into_iter().map(or_text).collect());
         }
