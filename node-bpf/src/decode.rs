@@ -72,7 +72,7 @@ pub(crate) fn requests(raw: &RawCall) -> Option<(u64, usize)> {
     let function = FUNCTIONS.get(usize::from(raw.func))?;
     match (function.api, function.comm, function.kind?) {
         (Api::Mpi, Comm::None, functions::REQUEST) if function.role == Role::Call => Some((raw.args[0], 1)),
-        (Api::Mpi, Comm::None, functions::REQUESTS) if function.role == Role::Call => {
+        (Api::Mpi, Comm::None, functions::REQUESTS | functions::REQUESTS_SOME) if function.role == Role::Call => {
             Some((raw.args[1], usize::try_from(raw.args[0] as u32 as i32).ok()?))
         }
         _ => None,

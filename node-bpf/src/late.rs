@@ -76,6 +76,14 @@ impl Room {
         fits
     }
 
+    /// The entry for which room was taken was not made.
+    fn give(&mut self, pid: u32) {
+        if let Some((user, held)) = self.of_process.get_mut(&pid) {
+            *held -= 1;
+            self.share.give(*user, 1);
+        }
+    }
+
     /// The entries of some processes were removed.
     fn left(&mut self, of: impl Fn(u32) -> bool) {
         for (_, (user, held)) in self.of_process.extract_if(|pid, _| of(*pid)) {
@@ -209,6 +217,7 @@ impl LateComms {
             && self.room.lock().take(call.pid, || procfs::answers_for(call.pid))
             && let Err(error) = self.learnt.update(&key, &value, MapFlags::ANY)
         {
+            self.room.lock().give(call.pid);
             tracing::debug!(%error, "a communicator is not remembered");
         }
     }
@@ -310,6 +319,8 @@ mod tests {
         let hers: Vec<usize> = (1..=9).map(|pid| fill(&mut room, pid, 65_534)).collect();
         assert_eq!(hers, [1_024, 1_024, 1_024, 1_024, 1_024, 1_024, 1_024, 1_024, 0]);
         assert_eq!(fill(&mut room, 20, 1_000), 1_024);
+        (0..3).for_each(|_| room.give(20));
+        assert_eq!(fill(&mut room, 20, 1_000), 3, "what was not made takes no room");
         assert!(!room.take(21, || None), "it has ended");
         room.left(|pid| pid < 9);
         assert_eq!((room.share.take(65_534), room.of_process.len()), (true, 1));

@@ -22,11 +22,13 @@ const MALLORY: u32 = 65_534;
 const ALICE: u32 = 54_321;
 /// `RM_EVERYBODY`.
 const ALL: u32 = u32::MAX;
-/// `RM_ROOM_PROCESS`, `RM_ROOM_COMM`.
+/// `RM_ROOM_PROCESS`, `RM_ROOM_COMM`, `RM_ROOM_BEGUN`.
 const PROCESS: usize = 0;
 const COMM: usize = 2;
+const BEGUN: usize = 6;
 /// `RM_MOST_COMMS` and `RM_MOST_PROCESSES`; of a user who is alone, half.
-const MOST: i64 = 16_384;
+const MOST_COMMS: i64 = 32_768;
+const MOST_PROCESSES: i64 = 16_384;
 /// `MOST_OF_PROCESS`.
 const OF_PROCESS: i64 = 1_024;
 
@@ -39,10 +41,13 @@ int MPI_Init(void *argc, void *argv) { return argc != argv; }
 int MPI_Barrier(void *comm) { return comm == 0; }
 int MPI_Comm_dup(void *comm, void **copy) { *copy = made + 8 * count++; return comm == 0; }
 int MPI_Comm_free(void **comm) { return *comm == 0; }
+int MPI_Ibarrier(void *comm, void **request) { *request = made + 8 * count++; return comm == 0; }
+int MPI_Wait(void **request, void *status) { *request = 0; return status != 0; }
+int MPI_Waitall(int n, void **requests, void *status) { while (n-- > 0) requests[n] = 0; return status != 0; }
 "#;
 
-/// Makes so many communicators as it is told, and a barrier on each, keeps them or frees them. With an
-/// argument it makes a user namespace, and begins anew as the user that it is given there.
+/// Makes so many communicators as it is told, and a barrier on each, keeps them (1) or frees them (0);
+/// or begins so many barriers and waits for each (2) or for 16 at a time (3). With an argument it makes a user namespace, and begins anew as the user that it is given there.
 const RANK: &str = r#"
 #define _GNU_SOURCE
 #include <sched.h>
@@ -50,6 +55,7 @@ const RANK: &str = r#"
 #include <unistd.h>
 extern int ompi_mpi_comm_world[];
 int MPI_Init(void *, void *), MPI_Barrier(void *), MPI_Comm_dup(void *, void **), MPI_Comm_free(void **);
+int MPI_Ibarrier(void *, void **), MPI_Wait(void **, void *), MPI_Waitall(int, void **, void *);
 int main(int args, char **arg) {
   int count, keeps, begun = 0;
   if (args > 1) {
@@ -61,7 +67,13 @@ int main(int args, char **arg) {
   while (scanf("%d %d", &count, &keeps) == 2) {
     if (!begun++) MPI_Init(0, 0);
     MPI_Barrier(ompi_mpi_comm_world);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; keeps >= 2 && i < count; i++) {
+      static void *requests[16];
+      MPI_Ibarrier(ompi_mpi_comm_world, &requests[i % 16]);
+      if (keeps == 2) MPI_Wait(&requests[i % 16], 0);
+      else if (i % 16 == 15) MPI_Waitall(16, requests, 0);
+    }
+    for (int i = 0; keeps < 2 && i < count; i++) {
       void *copy;
       MPI_Comm_dup(ompi_mpi_comm_world, &copy);
       MPI_Barrier(copy);
@@ -167,14 +179,14 @@ fn communicators_without_end_leave_room_for_others_and_are_given_back() {
     let (dir, cgroup, library) = prepared();
     // what she does fits into the ring, however late it is read: this is not about the ring
     let recorder = Recorder::start(CaptureConfig { ring_bytes: 64 << 20, ..cgroup.capturing([library]) });
-    let mut hers: Vec<Rank> = (0..9).map(|_| Rank::ready(dir.path(), &cgroup, MALLORY)).collect();
+    let mut hers: Vec<Rank> = (0..17).map(|_| Rank::ready(dir.path(), &cgroup, MALLORY)).collect();
     hers[0].makes(1_100, true);
-    assert_eq!(held(MALLORY, COMM), OF_PROCESS + 8, "one process has its own share, the others their world");
+    assert_eq!(held(MALLORY, COMM), OF_PROCESS + 16, "one process has its own share, the others their world");
     for rank in &mut hers[1..] {
         rank.makes(1_100, true);
     }
-    assert_eq!(held(MALLORY, COMM), MOST / 2, "as many as she leaves free");
-    let refused = 9 * 1_100 + 9 - MOST.unsigned_abs() / 2;
+    assert_eq!(held(MALLORY, COMM), MOST_COMMS / 2, "as many as she leaves free");
+    let refused = 17 * 1_100 + 17 - MOST_COMMS.unsigned_abs() / 2;
     // of each that is refused, its making loses it and then the first call on it
     wait_for("her losses to be counted", || lost(&recorder, "libmpi:MPI_Comm_dup") >= refused);
     assert_eq!(lost(&recorder, "libmpi:MPI_Comm_dup"), refused);
@@ -200,6 +212,34 @@ fn communicators_without_end_leave_room_for_others_and_are_given_back() {
     assert_eq!(held(MALLORY, COMM), 11);
     drop((again, alice));
     wait_for("all room to be given back", || held(ALL, COMM) == 0 && held(ALL, PROCESS) == 0);
+}
+
+#[test]
+fn what_is_not_made_and_requests_that_have_ended_take_no_room() {
+    if !can_be_others() {
+        return;
+    }
+    let _alone = alone();
+    let (dir, cgroup, library) = prepared();
+    let recorder = Recorder::start(CaptureConfig { ring_bytes: 64 << 20, ..cgroup.capturing([library]) });
+    let mut rank = Rank::ready(dir.path(), &cgroup, ALICE);
+    for (count, how, left) in [(1_600, 2, 0), (1_605, 3, 5)] {
+        rank.tell(&format!("{count} {how}\n"));
+        assert_eq!(rank.says(), "done\n");
+        assert_eq!(held(ALICE, BEGUN), left, "those that nobody has waited for");
+    }
+    assert_eq!(lost(&recorder, "libmpi:MPI_Ibarrier"), 0);
+    // The map takes no more: as if others had filled it.
+    let maps = kernel_maps("comms");
+    let key = |number: u64| [7_u64.to_ne_bytes(), number.to_ne_bytes()].concat();
+    for map in &maps {
+        let value = vec![0; map.value_size() as usize];
+        let full = (0..100_000).find(|number| map.update(&key(*number), &value, MapFlags::NO_EXIST).is_err());
+        assert!(full.is_some());
+    }
+    rank.makes(20, true);
+    assert_eq!(held(ALICE, COMM), 1, "its world");
+    wait_for("the losses to be counted", || lost(&recorder, "libmpi:MPI_Comm_dup") >= 20);
 }
 
 #[test]
@@ -258,9 +298,9 @@ fn processes_without_end_leave_room_for_others_and_she_is_told() {
     let _alone = alone();
     let (dir, cgroup, library) = prepared();
     let recorder = Recorder::start(cgroup.capturing([library]));
-    pretend(MALLORY, MOST / 2 - 2);
+    pretend(MALLORY, MOST_PROCESSES / 2 - 2);
     let _two = [0; 2].map(|_| Rank::ready(dir.path(), &cgroup, MALLORY));
-    assert_eq!(held(MALLORY, PROCESS), MOST / 2);
+    assert_eq!(held(MALLORY, PROCESS), MOST_PROCESSES / 2);
     let mut third = Rank::start(dir.path(), &cgroup, MALLORY);
     third.makes(5, true);
     let mut alice = Rank::ready(dir.path(), &cgroup, ALICE);

@@ -59,6 +59,7 @@ pub use exec::{Answered, FragmentExecutor, OnlySqlite, RAN, execute_task, execut
 pub use explain::{explain, explain_analyze};
 pub use functions::{function_names, states};
 pub use harden::{bound_values, harden, harden_with};
+pub use limits::MAX_SQL_BYTES;
 pub use local::{Local, LocalError, NamedOut};
 pub use merge_pool::MergePool;
 pub use parameters::{parameters, with_values};

@@ -1,7 +1,7 @@
 //! How large what is asked may be: the user's SQL, and what travels to nodes.
 
 /// Statements longer than this are refused: they cost more to plan than a question may.
-pub(crate) const MAX_SQL_BYTES: usize = 1_000_000;
+pub const MAX_SQL_BYTES: usize = 1_000_000;
 /// A node refuses fragments longer than this: a question with what planning adds to it.
 pub(crate) const MAX_FRAGMENT_BYTES: usize = 2 * MAX_SQL_BYTES;
 /// Keys beyond these are no filter: the fragment is shipped whole.

@@ -35,6 +35,10 @@ const HAS: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
 
 /// `AUDIT_ARCH_X86_64` and `AUDIT_ARCH_AARCH64` of linux/audit.h.
 const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+/// `__X32_SYSCALL_BIT` of asm/unistd.h: calls of the x32 ABI have the architecture of x86-64, and
+/// numbers of their own beside its.
+#[cfg(target_arch = "x86_64")]
+const X32: u32 = 0x4000_0000;
 /// Offsets in `struct seccomp_data`: the call, the architecture, the lower halves of the arguments
 /// (both architectures are little-endian).
 const CALL_AT: u32 = 0;
@@ -46,16 +50,21 @@ const ARGUMENTS_AT: u32 = 16;
 pub struct Filter(Vec<sock_filter>);
 
 impl Filter {
-    /// With the verdict on calls of another architecture than the program's, whose numbers mean
-    /// something else.
+    /// With the verdict on calls of another ABI than the program's, whose numbers mean something else:
+    /// of another architecture (32-bit x86, 32-bit ARM), and on x86-64 those of x32.
     #[must_use]
     pub fn new(foreign: Verdict) -> Self {
-        Self(vec![
+        let filter = vec![
             instruction(LOAD, 0, 0, ARCHITECTURE_AT),
             instruction(IS, 1, 0, ARCHITECTURE),
             foreign.instruction(),
             instruction(LOAD, 0, 0, CALL_AT),
-        ])
+            #[cfg(target_arch = "x86_64")]
+            instruction(HAS, 0, 1, X32),
+            #[cfg(target_arch = "x86_64")]
+            foreign.instruction(),
+        ];
+        Self(filter)
     }
 
     /// The verdict on these calls.

@@ -1,8 +1,10 @@
 //! Files that are made to harm whoever reads them, read by real confined processes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
+mod elf;
+
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -38,32 +40,11 @@ fn readers() -> Vec<u32> {
 
 /// An ELF file whose one section, `.dynsym`, is claimed to be so large; the file is sparse.
 fn sparse(path: &Path, about: u64) {
-    let claimed = about / 24 * 24; // whole symbols
-    let name_table = b"\0.dynsym\0.shstrtab\0";
-    let mut file = File::create(path).unwrap();
-    file.set_len(claimed + 8_192).unwrap();
-    let mut header = vec![0u8; 64];
-    header[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0");
-    header[16..20].copy_from_slice(&[3, 0, 62, 0]); // ET_DYN, x86-64
-    header[20] = 1;
-    header[40..48].copy_from_slice(&64u64.to_le_bytes()); // the section headers follow
-    header[52..54].copy_from_slice(&64u16.to_le_bytes());
-    header[58..60].copy_from_slice(&64u16.to_le_bytes());
-    header[60..62].copy_from_slice(&3u16.to_le_bytes());
-    header[62..64].copy_from_slice(&2u16.to_le_bytes());
-    let section = |name: u32, kind: u32, offset: u64, size: u64, link: u32, entry: u64| {
-        let mut bytes = [name.to_le_bytes(), kind.to_le_bytes()].concat();
-        bytes.extend([0u64, 0, offset, size].map(u64::to_le_bytes).concat());
-        bytes.extend([link, 0].map(u32::to_le_bytes).concat());
-        bytes.extend([8u64, entry].map(u64::to_le_bytes).concat());
-        bytes
-    };
-    header.extend(section(0, 0, 0, 0, 0, 0));
-    header.extend(section(1, 11, 4_096, claimed, 2, 24));
-    header.extend(section(9, 3, 512, name_table.len() as u64, 0, 0));
-    file.write_all(&header).unwrap();
-    file.seek(SeekFrom::Start(512)).unwrap();
-    file.write_all(name_table).unwrap();
+    const DYNSYM: u32 = 11;
+    let size = about / 24 * 24; // whole symbols
+    // (Their names are those of the sections, the second one.)
+    let symbols = elf::Section { name: ".dynsym", kind: DYNSYM, offset: 4_096, size, link: 2, entry: 24 };
+    elf::sparse(path, size + 8_192, &[symbols]);
 }
 
 /// A copy of this program, with a byte behind its end that makes it a file of its own.

@@ -217,7 +217,7 @@ static __always_inline bool learn_comm(__u32 pid, __u32 func, __u64 where, const
   struct rm_comm_key key = {.pid = pid};
   if (bpf_probe_read_user(&key.handle, sizeof key.handle, (const void *)where) || !key.handle) return false;
   bpf_map_delete_elem(&learnt, &key);
-  if (comm_fits(&key, func) && !remember_comm(&key, info)) COUNT(func, lost_map);
+  if (make_comm(pid, key.handle, func)) remember_comm(&key, info);
   return true;
 }
 

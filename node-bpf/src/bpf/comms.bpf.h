@@ -43,22 +43,28 @@ static __always_inline void comms_change(void) { __sync_fetch_and_add(&comm_gene
 static const struct rm_comm no_comm;
 static const struct rm_comm_entry new_entry = {.info = {.rank = -1, .nranks = -1}};
 
-/* Whether there is room for what a handle means; `func` loses it where there is none. */
-static __always_inline bool comm_fits(const struct rm_comm_key *key, __u32 func) {
-  /* else the end of another one with this handle was not seen */
-  return !bpf_map_lookup_elem(&comms, key) ? take_room(key->pid, RM_ROOM_COMM, func) : true;
+/* Makes the entry of a handle, with counters at 0, where there is room for it; `func` loses it where there is none. (Not
+ * static: see `this_thread`.) */
+__noinline int make_comm(__u32 pid, __u64 handle, __u32 func) {
+  struct rm_comm_key key = {.pid = pid, .handle = handle};
+  /* Is it there, the end of another one with this handle was not seen. */
+  if (!bpf_map_update_elem(&comms, &key, &new_entry, BPF_EXIST)) return 1;
+  if (!take_room(pid, RM_ROOM_COMM, func)) return 0;
+  if (!bpf_map_update_elem(&comms, &key, &new_entry, BPF_NOEXIST)) return 1;
+  give_room(pid, RM_ROOM_COMM);
+  if (bpf_map_lookup_elem(&comms, &key)) return 1; /* another thread was quicker */
+  COUNT(func, lost_map);
+  return 0;
 }
 
-/* What is known of the communicator of this handle, which fits; its counters start at 0. */
-static __always_inline bool remember_comm(const struct rm_comm_key *key, const struct rm_comm *info) {
-  bool done = bpf_map_update_elem(&comms, key, &new_entry, BPF_ANY) == 0;
-  struct rm_comm_entry *entry = done ? bpf_map_lookup_elem(&comms, key) : 0;
+/* What is known of the communicator of this handle, which was made. */
+static __always_inline void remember_comm(const struct rm_comm_key *key, const struct rm_comm *info) {
+  struct rm_comm_entry *entry = bpf_map_lookup_elem(&comms, key);
   if (entry) {
     entry->info = *info;
     entry->counted_from_ns = bpf_ktime_get_ns();
   }
   comms_change();
-  return entry;
 }
 
 /* The first call with a handle that is not known: is it one that was to come? (Not static: see `this_thread`.) */

@@ -192,7 +192,7 @@ static __always_inline int gloo_change(struct pt_regs *ctx) {
   info.hash = gloo_name(store);
   if (info.hash) info.flags |= RM_HAVE_HASH;
   have_room(key.pid);
-  if (comm_fits(&key, (__u8)cookie) && !remember_comm(&key, &info)) COUNT((__u8)cookie, lost_map);
+  if (make_comm(key.pid, key.handle, (__u8)cookie)) remember_comm(&key, &info);
   struct thread_state *state = current_thread(task);
   if (!state) state = new_thread();
   if (state) follow_once(state, true);

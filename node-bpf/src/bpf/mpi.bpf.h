@@ -448,7 +448,7 @@ __noinline int mpi_made(__u32 pid, __u64 now, __u64 site) {
   struct rm_mpi *mpi = bpf_map_lookup_elem(&mpi_processes, &pid);
   __u64 none = flags & RM_COOKIE_INT_HANDLES ? MPICH_NO_COMM : mpi ? mpi->none : 0;
   if (!key.handle || key.handle == none || key.handle == MPICH_NO_WINDOW) return 0;
-  if (!comm_fits(&key, call->func)) return 0;
+  if (!make_comm(pid, key.handle, call->func)) return 0;
   struct rm_comm info = {.rank = -1, .nranks = -1};
   state->group_room = MAKES_COUNTED(kind) ? take_room(pid, RM_ROOM_GROUP, call->func) : 0;
   info.hash = identity_of_made(state, pid, key.handle, mpi);
@@ -464,7 +464,7 @@ __noinline int mpi_made(__u32 pid, __u64 now, __u64 site) {
     mpi_facts(mpi, key.handle, flags, &info);
   }
   if (kind == RM_MAKES_CART) grid_made(call, pid, key.handle);
-  if (!remember_comm(&key, &info)) COUNT(call->func, lost_map);
+  remember_comm(&key, &info);
   if (info.hash) emit_begin(state, key.handle, &info, now, site);
   return 0;
 }
@@ -737,35 +737,46 @@ static __noinline int mpi_of_requests(__u64 cookie, __u64 first, __u64 second, _
   return started;
 }
 
-/* A thread waits for requests: is one of the first of them a collective? `many`: argument 0 is their number, 1 the first. */
-__noinline int mpi_awaits(__u32 pid, __u32 many) {
+/* The request of a nonblocking collective, which has an entry, is waited for, and is another's then. */
+__noinline int mpi_ends(__u32 pid, __u64 handle) {
+  struct rm_comm_key key = {.pid = pid, .handle = handle};
+  if (!bpf_map_delete_elem(&mpi_begun, &key)) give_room(pid, RM_ROOM_BEGUN);
+  return 0;
+}
+
+/* A thread waits for requests: is one of the first of them a collective? `kind`: as src/functions/mpi.rs numbers them; of more
+ * than one, argument 0 is their number, 1 the first. */
+#define RM_REQUESTS_SOME 2 /* not all of them have ended when the call returns */
+__noinline int mpi_awaits(__u32 pid, __u32 kind) {
   struct thread_state *state = this_thread();
   if (!state) return 0;
   struct rm_inflight *call = &state->call;
   __u64 flags = state->cookie >> 32;
-  __u64 at = many ? call->args[1] : call->args[0];
-  __u32 n = many ? call->args[0] : 1;
+  __u64 at = kind ? call->args[1] : call->args[0];
+  __u32 n = kind ? call->args[0] : 1;
+  bool named = false;
   for (int i = 0; i < MOST_REQUESTS; i++) {
     if (i >= n) break;
     struct rm_comm_key key = {.pid = pid, .handle = handle_at(at + i * handle_bytes(flags), flags)};
-    struct mpi_persistent *of = persistent_of(&key);
+    struct mpi_persistent *of = named ? 0 : persistent_of(&key);
     if (of && of->started) { /* the last time; a nonblocking one may have had the request before */
       call->hash = of->info.hash;
       call->comm_seq = of->started - 1;
       call->rank = of->info.rank;
       call->nranks = of->info.nranks;
       call->comm_flags = of->info.flags;
-      return 0;
+      named = true;
     }
     struct mpi_begun *begun = key.handle ? bpf_map_lookup_elem(&mpi_begun, &key) : 0;
-    if (begun && begun->at_ns >= tuning.missed_until_ns) { /* else the request may be another's by now */
+    if (begun && !named && begun->at_ns >= tuning.missed_until_ns) { /* else the request may be another's by now */
       call->hash = begun->hash;
       call->comm_seq = begun->comm_seq;
       call->rank = begun->rank;
       call->nranks = begun->nranks;
       call->comm_flags = RM_HAVE_HASH | (begun->rank >= 0 ? RM_HAVE_RANK : 0);
-      return 0;
+      named = true;
     }
+    if (begun && kind != RM_REQUESTS_SOME) mpi_ends(pid, key.handle);
   }
   return 0;
 }

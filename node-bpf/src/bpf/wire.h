@@ -264,12 +264,12 @@ enum rm_room_kind {
 };
 #define RM_MOST_PROCESSES 16384
 #define RM_MOST_CHILDREN 16384
-#define RM_MOST_COMMS 16384
+#define RM_MOST_COMMS 32768
 #define RM_MOST_PERSISTENT 8192
 #define RM_MOST_GROUPS 16384
 #define RM_MOST_PENDING 2048
 #define RM_MOST_BEGUN 16384
-#define RM_MOST_TALLIES 32768
+#define RM_MOST_TALLIES 65536
 #define RM_MOST_CONNECTIONS 16384
 /* Users that are told apart, with the two that are none; and who is counted for all further ones. */
 #define RM_MOST_USERS 4096

@@ -8,7 +8,7 @@ mod mpi;
 mod nccl;
 
 pub(crate) use function::{Api, Comm, Function, Numbered, Role};
-pub(crate) use mpi::{REQUEST, REQUESTS};
+pub(crate) use mpi::{REQUEST, REQUESTS, REQUESTS_SOME};
 pub(crate) use nccl::{datatype as nccl_datatype, reduction as nccl_op};
 
 /// All of them. At most `RM_SLOT_OFFCPU`. Those of one name in one API count their calls together.

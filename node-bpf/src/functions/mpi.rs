@@ -33,6 +33,8 @@ const GROUP_FREE: u8 = 10;
 /// address of the first.
 pub(crate) const REQUEST: u8 = 0;
 pub(crate) const REQUESTS: u8 = 1;
+/// So many, of which not all have ended when the call returns (`RM_REQUESTS_SOME`).
+pub(crate) const REQUESTS_SOME: u8 = 2;
 
 /// The two names of a function.
 macro_rules! named {
@@ -102,7 +104,7 @@ const fn wait(symbols: &'static [&'static str], name: &'static str) -> Function 
 }
 
 const fn requests(kind: u8, function: Function) -> Function {
-    Function { kind: Some(kind), args: kind + 1, ..function }
+    Function { kind: Some(kind), args: if kind == REQUEST { 1 } else { 2 }, ..function }
 }
 
 /// A collective that makes a communicator (or a window) of communicator `comm` and puts its handle
@@ -227,8 +229,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
     wait(counted!("Mrecv"), "mrecv"),
     requests(REQUEST, wait(named!("Wait"), "wait")),
     requests(REQUESTS, wait(named!("Waitall"), "wait_all")),
-    requests(REQUESTS, wait(named!("Waitany"), "wait_any")),
-    requests(REQUESTS, wait(named!("Waitsome"), "wait_some")),
+    requests(REQUESTS_SOME, wait(named!("Waitany"), "wait_any")),
+    requests(REQUESTS_SOME, wait(named!("Waitsome"), "wait_some")),
     makes(named!("Comm_dup"), "comm_dup", COPY, 0, 1),
     makes(named!("Comm_idup"), "comm_idup", COPY, 0, 1),
     makes(named!("Comm_dup_with_info"), "comm_dup_with_info", COPY, 0, 2),

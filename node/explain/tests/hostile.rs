@@ -2,9 +2,11 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
+#[path = "../../../node-bpf/files/tests/elf/mod.rs"]
+mod elf;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -46,38 +48,10 @@ fn start(mapper: &Path, files: &[PathBuf]) -> Running {
 
 /// A sparse library with unwind tables of so many bytes, all zero, and an index of them.
 fn library(path: &Path, bytes: u64) {
-    const NAMES: &[u8] = b"\0.eh_frame\0.eh_frame_hdr\0.shstrtab\0";
-    let mut header = vec![0u8; 64];
-    header[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0");
-    header[16..20].copy_from_slice(&[3, 0, 62, 0]); // ET_DYN, x86-64
-    header[20] = 1;
-    header[32..40].copy_from_slice(&64u64.to_le_bytes()); // the program header follows
-    header[40..48].copy_from_slice(&256u64.to_le_bytes());
-    header[52..54].copy_from_slice(&64u16.to_le_bytes());
-    header[54..56].copy_from_slice(&56u16.to_le_bytes());
-    header[56..58].copy_from_slice(&1u16.to_le_bytes());
-    header[58..60].copy_from_slice(&64u16.to_le_bytes());
-    header[60..62].copy_from_slice(&4u16.to_le_bytes());
-    header[62..64].copy_from_slice(&3u16.to_le_bytes());
-    header.extend([1u32, 5].map(u32::to_le_bytes).concat()); // PT_LOAD, readable and executable
-    header.extend([0u64, 0, 0, bytes + 8192, bytes + 8192, 4096].map(u64::to_le_bytes).concat());
-    header.resize(256, 0);
-    let section = |name: u32, kind: u32, offset: u64, size: u64| {
-        let mut section = [name, kind].map(u32::to_le_bytes).concat();
-        section.extend([0, offset, offset, size].map(u64::to_le_bytes).concat());
-        section.extend([0u32, 0].map(u32::to_le_bytes).concat());
-        section.extend([8u64, 0].map(u64::to_le_bytes).concat());
-        section
-    };
-    header.extend(section(0, 0, 0, 0));
-    header.extend(section(1, 1, 4096, bytes));
-    header.extend(section(11, 1, 4096 + bytes, 16));
-    header.extend(section(25, 3, 1024, NAMES.len() as u64));
-    header.resize(1024, 0);
-    header.extend(NAMES);
-    let mut file = File::create(path).unwrap();
-    file.write_all(&header).unwrap();
-    file.set_len(bytes + 8192).unwrap();
+    const PROGBITS: u32 = 1;
+    let section = |name, offset, size| elf::Section { name, kind: PROGBITS, offset, size, ..Default::default() };
+    let sections = [section(".eh_frame", 4_096, bytes), section(".eh_frame_hdr", 4_096 + bytes, 16)];
+    elf::sparse(path, bytes + 8_192, &sections);
 }
 
 fn status_mib(field: &str) -> u64 {

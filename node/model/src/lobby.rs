@@ -17,18 +17,25 @@ pub fn source(address: SocketAddr) -> IpAddr {
     }
 }
 
-/// The strangers that are there.
+/// The strangers that are there, each with where it comes from.
 #[derive(Debug)]
-pub struct Lobby {
+pub struct Lobby<From = IpAddr> {
     all: usize,
     of_one: usize,
-    /// In the order in which they came.
-    there: Mutex<Vec<Stranger>>,
+    there: Mutex<There<From>>,
 }
 
 #[derive(Debug)]
-struct Stranger {
-    from: IpAddr,
+struct There<From> {
+    /// In the order in which they came.
+    strangers: Vec<Stranger<From>>,
+    /// How many ever came: the number of the next.
+    came: u64,
+}
+
+#[derive(Debug)]
+struct Stranger<From> {
+    from: From,
     number: u64,
     kept: bool,
     make_room: Arc<Notify>,
@@ -36,39 +43,43 @@ struct Stranger {
 
 /// A stranger's place; dropped, there is room for another.
 #[derive(Debug)]
-pub struct Place {
-    lobby: Arc<Lobby>,
+pub struct Place<From: PartialEq = IpAddr> {
+    lobby: Arc<Lobby<From>>,
     number: u64,
     make_room: Arc<Notify>,
 }
 
-impl Lobby {
+impl<From: PartialEq> Lobby<From> {
     /// Room for so many, and of these from one source.
     #[must_use]
     pub fn new(all: usize, of_one: usize) -> Arc<Self> {
-        Arc::new(Self { all, of_one, there: Mutex::default() })
+        Arc::new(Self { all, of_one, there: Mutex::new(There { strangers: Vec::new(), came: 0 }) })
     }
 
     /// A place for one from there; `None` where all places are kept.
-    pub fn enter(self: &Arc<Self>, from: IpAddr) -> Option<Place> {
+    pub fn enter(self: &Arc<Self>, from: From) -> Option<Place<From>> {
         let mut there = self.there.lock();
-        let of_one = there.iter().filter(|stranger| stranger.from == from).count();
-        if there.len() >= self.all || of_one >= self.of_one {
-            let goes = |stranger: &Stranger| !stranger.kept && (of_one < self.of_one || stranger.from == from);
-            let at = there.iter().position(goes)?;
-            there.remove(at).make_room.notify_one();
+        let There { strangers, came } = &mut *there;
+        let of_one = strangers.iter().filter(|stranger| stranger.from == from).count();
+        if strangers.len() >= self.all || of_one >= self.of_one {
+            let goes = |stranger: &Stranger<From>| !stranger.kept && (of_one < self.of_one || stranger.from == from);
+            let at = strangers.iter().position(goes)?;
+            strangers.remove(at).make_room.notify_one();
         }
-        let number = there.last().map_or(0, |last| last.number + 1);
+        let number = *came;
+        *came += 1;
         let make_room = Arc::<Notify>::default();
-        there.push(Stranger { from, number, kept: false, make_room: Arc::clone(&make_room) });
+        strangers.push(Stranger { from, number, kept: false, make_room: Arc::clone(&make_room) });
         Some(Place { lobby: Arc::clone(self), number, make_room })
     }
 }
 
-impl Place {
+impl<From: PartialEq> Place<From> {
     /// Whether the place is kept whoever comes.
     pub fn keep(&self, kept: bool) {
-        if let Some(stranger) = self.lobby.there.lock().iter_mut().find(|stranger| stranger.number == self.number) {
+        if let Some(stranger) =
+            self.lobby.there.lock().strangers.iter_mut().find(|stranger| stranger.number == self.number)
+        {
             stranger.kept = kept;
         }
     }
@@ -79,9 +90,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl<From: PartialEq> Drop for Place<From> {
     fn drop(&mut self) {
-        self.lobby.there.lock().retain(|stranger| stranger.number != self.number);
+        self.lobby.there.lock().strangers.retain(|stranger| stranger.number != self.number);
     }
 }
 
@@ -108,11 +119,25 @@ mod tests {
         places.push(lobby.enter(ip(1)).unwrap());
         assert!(gone(&places[0]) && !gone(&first), "the one that waited longest");
         let others: Vec<_> = (0..64).map(|at| lobby.enter(ip(100 + at)).unwrap()).collect();
-        assert!(lobby.there.lock().len() <= 64 && !gone(&first));
+        assert!(lobby.there.lock().strangers.len() <= 64 && !gone(&first));
         others.iter().chain(&places).for_each(|place| place.keep(true));
         assert!(lobby.enter(ip(2)).is_none(), "all are at work");
         drop(others);
         assert!(lobby.enter(ip(2)).is_some());
+    }
+
+    /// A place that was taken and is given back late is nobody else's.
+    #[test]
+    fn a_place_that_is_given_back_late_gives_back_no_other() {
+        let lobby = Lobby::new(1, 1);
+        let first = lobby.enter(ip(1)).unwrap();
+        let second = lobby.enter(ip(2)).unwrap();
+        assert!(first.taken().now_or_never().is_some());
+        drop(second);
+        let third = lobby.enter(ip(3)).unwrap();
+        drop(first);
+        third.keep(true);
+        assert!(lobby.enter(ip(4)).is_none(), "the third is still there");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use record::{shortened, unix_now_ns};
 
 use crate::privileges::{self, Plan};
 
+pub(super) mod again;
 pub(super) mod asked;
 pub(super) mod mesh_rows;
 

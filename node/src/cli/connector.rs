@@ -30,9 +30,14 @@ impl Connector for LocalConnector {
         archive: &str,
         live: Option<(Arc<dyn Backend>, Duration)>,
     ) -> anyhow::Result<Arc<dyn Backend>> {
+        use super::archive::again::{Again, LOOK_AGAIN};
         use super::archive::{asked, mesh_rows::Hosts};
-        let hosts = live.map(|(mesh, timeout)| Hosts::ask(&ask::Target::of(mesh), timeout)).transpose()?;
-        Ok(Arc::new(asked::open(paths, archive, hosts)?))
+        let (paths, archive) = (paths.to_vec(), archive.to_owned());
+        let open = move || {
+            let hosts = live.as_ref().map(|(mesh, timeout)| Hosts::ask(&ask::Target::of(Arc::clone(mesh)), *timeout));
+            asked::open(&paths, &archive, hosts.transpose()?)
+        };
+        Ok(Arc::new(Again::open(LOOK_AGAIN, open)?))
     }
 
     #[cfg(not(feature = "archive"))]

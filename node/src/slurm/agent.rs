@@ -18,6 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::keeper::{AgentMessage, KeeperMessage};
+use super::lines;
 use super::run_dir::{self, Charter, RunDir};
 use crate::privileges::{self, Plan};
 
@@ -182,12 +183,9 @@ fn own_address() -> anyhow::Result<IpAddr> {
 fn listen_to_keeper() -> mpsc::Receiver<KeeperMessage> {
     let (sender, receiver) = mpsc::channel(4);
     std::thread::spawn(move || {
-        for line in std::io::stdin().lines().map_while(Result::ok) {
-            let Ok(message) = serde_json::from_str(&line) else { continue };
-            if sender.blocking_send(message).is_err() {
-                return;
-            }
-        }
+        lines::each(std::io::stdin(), |line| {
+            serde_json::from_str(line).map_or(true, |message| sender.blocking_send(message).is_ok())
+        });
     });
     receiver
 }

@@ -7,7 +7,7 @@
 //! the keeper dies the agents go on: they need it only to find each other at the start.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::commands;
-use super::run_dir;
+use super::{commands, lines, run_dir};
+
+/// Lines of agents that wait for the keeper; further ones wait in the pipe.
+const WAITING: usize = 256;
 
 /// A message on an agent's standard output, which the keeper passes on to `up`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +92,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     let arguments = ["slurm", "agent", "--dir"].map(std::ffi::OsStr::new);
     let mut arguments = arguments.to_vec();
     arguments.push(run_dir.path().as_os_str());
-    let (sender, received) = mpsc::channel();
+    let (sender, received) = mpsc::sync_channel(WAITING);
     let (mut steps, mut to_agents) = (vec![], vec![]);
     for mut command in commands::on_every_node(&charter.job, &binary, &arguments) {
         let mut srun = command
@@ -106,11 +108,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
         steps.push(srun);
         let sender = sender.clone();
         std::thread::spawn(move || {
-            for line in BufReader::new(from).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
+            lines::each(from, |line| sender.send(line.to_owned()).is_ok());
         });
     }
     drop(sender);
@@ -135,7 +133,9 @@ fn keep(received: &mpsc::Receiver<String>, mut to_agents: Vec<impl Write>, nodes
         match received.recv_timeout(wait) {
             Ok(line) => {
                 let Ok(message) = serde_json::from_str::<AgentMessage>(&line) else { continue };
-                if let AgentMessage::Hello { node, address } = &message {
+                if let AgentMessage::Hello { node, address } = &message
+                    && (addresses.len() < nodes || addresses.contains_key(node))
+                {
                     addresses.insert(node.clone(), *address);
                     send_at.get_or_insert(Instant::now() + gather);
                     if addresses.len() >= nodes {

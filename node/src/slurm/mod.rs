@@ -19,6 +19,7 @@ mod commands;
 pub mod hostlist;
 pub mod job;
 pub mod keeper;
+mod lines;
 mod report;
 pub mod run_dir;
 pub mod up;

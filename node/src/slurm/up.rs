@@ -5,7 +5,6 @@
 //! little longer than the job may run, and is forgotten. See [`super::run_dir`] for the files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -20,7 +19,7 @@ use trusted::Refused;
 
 use super::keeper::AgentMessage;
 use super::run_dir::{self, Charter, RunDir};
-use super::{Job, ask as agents, commands};
+use super::{Job, ask as agents, commands, lines};
 
 /// Certificates outlive the job's time limit by this factor (limits are raised), and by a day.
 const LIFE_FACTOR: u32 = 2;
@@ -258,16 +257,11 @@ fn start_keeper(run_dir: &RunDir) -> anyhow::Result<(std::process::Child, mpsc::
         .spawn()
         .context("starting the keeper")?;
     let from = keeper.stdout.take().context("the keeper was started without its output")?;
-    let (sender, lines) = mpsc::channel();
+    let (sender, messages) = mpsc::channel();
     std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            let Ok(message) = serde_json::from_str(&line) else { continue };
-            if sender.send(message).is_err() {
-                return;
-            }
-        }
+        lines::each(from, |line| serde_json::from_str(line).map_or(true, |message| sender.send(message).is_ok()));
     });
-    Ok((keeper, lines))
+    Ok((keeper, messages))
 }
 
 /// The state of each node.

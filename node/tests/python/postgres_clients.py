@@ -5,6 +5,7 @@ import io
 import sys
 import threading
 import urllib.parse
+import uuid
 
 import asyncpg
 import pandas
@@ -84,6 +85,18 @@ def of_psycopg():
                 assert of("rank <> ALL(%s)", [0, 3]) == 600
                 assert of("node = ANY(%s) AND rank = %s", ["n1", "it's, \"x\""], 5) == 100
                 assert of("rank = ANY(%s::bigint[])", []) == 0
+        # Long ones, also in the text, as psycopg2 writes them, and of a cursor.
+        uuids = [uuid.UUID(int=number) for number in range(2_500)]
+        written = ", ".join(f"'{one}'::uuid" for one in uuids)
+        assert conn.execute(f"SELECT count(*) FROM collectives WHERE node NOT IN ({written})").fetchone() == (800,)
+        many = list(range(3, 100_000))
+        assert conn.execute("SELECT count(*) FROM collectives WHERE rank = ANY(%s)", [many]).fetchone() == (500,)
+        with conn.cursor("long") as cursor:
+            cursor.execute("SELECT rank FROM collectives WHERE rank = ANY(%s) AND seq = 0 ORDER BY rank", [many])
+            assert cursor.fetchall() == [(3,), (4,), (5,), (6,), (7,)]
+        wrong = "SELECT 1 FROM collectives WHERE rank = ANY(%s)"
+        assert "at most 1000000 bytes" in fails(lambda: conn.execute(wrong, [list(range(150_000, 300_000))]), psycopg.Error)
+        conn.rollback()
         message = fails(lambda: conn.execute("SELECT 1 FROM collectives WHERE rank = ANY(%s)", [["a"]]), psycopg.Error)
         assert "is an array of" in message or "is no integer" in message, message
         conn.rollback()
@@ -104,6 +117,26 @@ def of_psycopg():
         conn.commit()
         assert conn.execute("SHOW statement_timeout").fetchone() == ("10000ms",)
 
+    # What a long session deallocates as SQL makes room: it keeps 2,000 statements at a time.
+    with psycopg.connect(url, autocommit=True) as conn:
+        prepare = lambda name: conn.pgconn.prepare(name, b"SHOW timezone").error_message
+        ran = lambda sql: conn.pgconn.exec_(sql).error_message
+        for number in range(2_001):
+            wrong = prepare(b"s%d" % number) or ran(b"DEALLOCATE s%d" % number)
+            assert not wrong, (number, wrong)
+        for end in (b"DEALLOCATE ALL", b"DISCARD ALL", b"DEALLOCATE PREPARE \"s 0\""):
+            for number in range(1_500):
+                wrong = prepare(b"s %d" % number)
+                assert not wrong, (end, number, wrong)
+            assert not ran(end)
+            assert conn.pgconn.exec_prepared(b"s 0", []).error_message, end
+        assert conn.pgconn.exec_(b"DEALLOCATE s").error_field(psycopg.pq.DiagnosticField.SQLSTATE) == b"26000"
+        assert not conn.pgconn.exec_prepared(b"s 1", []).error_message
+        # A cursor that outlives transactions is described as the portal of its name.
+        with conn.cursor("held", withhold=True) as cursor:
+            cursor.execute("SELECT rank FROM collectives ORDER BY rank")
+            assert cursor.fetchmany(2) == [(0,), (0,)]
+
 
 async def of_asyncpg():
     """asyncpg asks for the types of parameters and of columns before it sends values."""
@@ -116,6 +149,8 @@ async def of_asyncpg():
             some = "SELECT count(*) FROM collectives WHERE rank = ANY($1) AND node = ANY($2::text[])"
             assert await conn.fetchval(some, [0, 5, 77], ["n0", "n1"]) == 200
             assert await conn.fetchval(some, [], ["n0"]) == 0
+            # Of the tables that are read: others have columns of that name, without a type.
+            assert await conn.fetchval("SELECT count(*) FROM processes p WHERE p.pid > $1 OR pid = $2", 0, -1) > 0
             calls = "SELECT count(*) FROM collectives WHERE duration_ns / 1000 > $1"
             assert await conn.fetchval(calls, 0) > 0
             # Integers beside integers: times keep their nanoseconds, and division gives whole numbers.

@@ -161,3 +161,28 @@ fn on_a_socket_file_the_kernel_says_who_asks() {
     assert_eq!(ask("localhost:8088"), 200);
     assert_eq!(ask("evil.example"), 421);
 }
+
+/// More connections of one address than there is room for, all of them with a head that does not end:
+/// those that are asked nothing make room, and who asks waits for none of them.
+#[test]
+fn slow_connections_keep_nobody_out() {
+    let lab = Lab::new();
+    let server = of_stores(&stores(&lab));
+    wait_for("an answer while slow connections are open", || {
+        let begun: Vec<_> = (0..400)
+            .map(|_| {
+                let mut stream = server.connect();
+                let _ = stream.write_all(b"GET /api/v1/nodes HTTP/1.1\r\nHost: localhost\r\nX-Slow: ");
+                stream
+            })
+            .collect();
+        assert_eq!(server.get("/api/v1/nodes").status, 200);
+        // Were they not to make room, they would all have been waited for.
+        let is_open = |mut stream: &std::net::TcpStream| {
+            stream.set_nonblocking(true).expect("set");
+            matches!(stream.read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+        };
+        let open = begun.iter().filter(|stream| is_open(stream)).count();
+        if (100..=128).contains(&open) { Ok(()) } else { Err(format!("{open} are open")) }
+    });
+}

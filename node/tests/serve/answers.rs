@@ -290,3 +290,32 @@ fn what_is_partial_is_206_or_nothing() {
     let end = String::from_utf8_lossy(&parquet.body[parquet.body.len().saturating_sub(4096)..]).into_owned();
     assert!(parquet.complete && end.contains("rankmesh.coverage") && end.contains("\"node\":\"n2\""), "{end}");
 }
+
+#[test]
+fn of_many_findings_the_newest_are_shown_and_all_can_be_asked_for() {
+    const OF_ONE_DAY: i64 = 1_200;
+    let lab = Lab::new();
+    let dir = stores(&lab);
+    let age = std::time::Duration::from_secs(100 * 365 * 86_400);
+    let config = store::StoreConfig { max_age: age, ..store::StoreConfig::default() };
+    let store = store::Store::open(dir.join("n0.db"), config).expect("a store");
+    for second in 1..=OF_ONE_DAY {
+        let found = job_stores::T0 + second * 1_000_000_000;
+        store.ingest().finding(store::Finding { ts_ns: found, verdict: "rank".to_owned(), ..Default::default() });
+    }
+    store.close();
+    let server = of_stores(&dir);
+    let found = |path: &str| {
+        let answer = server.get(path).json();
+        let column =
+            |name: &str| answer["columns"].as_array().unwrap().iter().position(|column| column["name"] == name);
+        let (rows, at) = (answer["rows"].as_array().unwrap(), column("ts_ns").unwrap());
+        let second = |row: &Value| (row[at].as_i64().unwrap() - job_stores::T0) / 1_000_000_000;
+        (second(&rows[0]), second(&rows[rows.len() - 1]), rows.len(), answer["more"].as_bool().unwrap())
+    };
+    assert_eq!(found("/api/v1/findings"), (201, OF_ONE_DAY, 1_000, true), "the newest, oldest first");
+    // (The job itself has one, too.)
+    assert_eq!(found("/api/v1/findings?after=0"), (1, 999, 1_000, true));
+    let after = job_stores::T0 + 1_000 * 1_000_000_000;
+    assert_eq!(found(&format!("/api/v1/findings?after={after}")), (1_001, OF_ONE_DAY, 200, false));
+}

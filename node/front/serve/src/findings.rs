@@ -75,15 +75,19 @@ impl Page {
     }
 }
 
-/// Findings after a time, oldest first, of all nodes. Without a time all there are; after one none
-/// that are further ahead of now than clocks are apart: whoever asks for those after the last would
-/// see no others again.
+/// Findings of all nodes, oldest first: the first ones after a time, none that are further ahead of
+/// now than clocks are apart (whoever asks for those after the last would see no others again); without
+/// a time the newest ones.
 ///
 /// # Errors
 /// There is no answer.
 pub(super) fn after_ns(target: &Target, after: Option<i64>) -> anyhow::Result<Found> {
-    let until = if after.is_some() { horizon_ns(now_ns(target)) } else { i64::MAX };
-    asked(target, &Page { after: (after.unwrap_or(i64::MIN), None), until, without: Vec::new() }, &[])
+    let Some(after) = after else {
+        let mut found = rows(target, "ORDER BY ts_ns DESC, node DESC", &[])?;
+        found.rows.reverse();
+        return Ok(found);
+    };
+    asked(target, &Page { after: (after, None), until: horizon_ns(now_ns(target)), without: Vec::new() }, &[])
 }
 
 /// Now, as far as times of rows count. Stores at rest are over: what they have counts.
@@ -97,8 +101,12 @@ fn horizon_ns(now_ns: i64) -> i64 {
 }
 
 fn asked(target: &Target, page: &Page, nodes: &[String]) -> anyhow::Result<Found> {
-    let condition = page.condition();
-    let sql = format!("SELECT node, * FROM findings WHERE {condition} ORDER BY ts_ns, node LIMIT {}", MOST + 1);
+    rows(target, &format!("WHERE {} ORDER BY ts_ns, node", page.condition()), nodes)
+}
+
+/// The first of those that these clauses choose.
+fn rows(target: &Target, which: &str, nodes: &[String]) -> anyhow::Result<Found> {
+    let sql = format!("SELECT node, * FROM findings {which} LIMIT {}", MOST + 1);
     let question = Question { sql, timeout_ms: millis(PATIENCE), nodes: nodes.to_vec(), ..Question::default() };
     let Rows { columns, mut rows, coverage } = target.rows(question, MOST + 1, "")?;
     let more = rows.len() > MOST;

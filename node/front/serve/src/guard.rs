@@ -38,7 +38,7 @@ const BODY_BYTES: usize = 640 << 10;
 const OPEN: [&str; 3] = ["/healthz", "/api/v1/session", "/api/v1/openapi.json"];
 
 /// The peer of a connection.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
     Address(IpAddr),
     /// As reported by the kernel.

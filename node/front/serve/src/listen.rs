@@ -1,5 +1,6 @@
 //! Listening sockets, and the limits of a connection in time and memory.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -13,8 +14,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::Router;
-use axum::extract::Request;
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use model::lobby::{Lobby, Place, source};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -27,8 +31,10 @@ use super::guard::{Hosts, Peer};
 
 pub(super) use tokio_rustls::TlsAcceptor as Acceptor;
 
-/// Connections at a time.
+/// Connections at a time, and of these from one address or of one user. Where there are more, the one
+/// makes room that is asked nothing for the longest time.
 const CONNECTIONS: usize = 256;
+const CONNECTIONS_OF_ONE: usize = CONNECTIONS / 2;
 /// Time for a TLS handshake, and for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head, and its lines.
@@ -124,17 +130,18 @@ impl Listener {
         Hosts::new(named.iter().cloned().chain(self.place()), local)
     }
 
-    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
+    /// The next connection: with whom, and as whose it counts.
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer, Peer)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Box::new(stream), Peer::Address(address.ip())))
+                Ok((Box::new(stream), Peer::Address(address.ip()), Peer::Address(source(address))))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 let uid = stream.peer_cred()?.uid();
-                Ok((Box::new(stream), Peer::User(uid)))
+                Ok((Box::new(stream), Peer::User(uid), Peer::User(uid)))
             }
         }
     }
@@ -167,8 +174,23 @@ pub(super) fn tls(cert: &Path, key: &Path, alpn: &[u8]) -> anyhow::Result<Accept
 /// # Errors
 /// None: connections that cannot be accepted are logged.
 pub(super) async fn serve(listener: Listener, tls: Option<Acceptor>, app: Router) -> anyhow::Result<()> {
-    let start = |(stream, peer), permit| connection(stream, peer, tls.clone(), app.clone(), permit);
-    each_connection(CONNECTIONS, async || listener.accept().await, start).await
+    let lobby = Lobby::new(CONNECTIONS, CONNECTIONS_OF_ONE);
+    let start = |(stream, peer, from), permit| {
+        let place = lobby.enter(from).map(Arc::new);
+        let (tls, app) = (tls.clone(), app.clone());
+        async move {
+            match place {
+                None => tracing::debug!("{peer}: all connections are being answered"),
+                Some(place) => tokio::select! {
+                    () = connection(stream, peer, tls, app, Arc::clone(&place)) => {}
+                    () = place.taken() => tracing::debug!("{peer}: made room for another"),
+                },
+            }
+            drop(permit);
+        }
+    };
+    // (Those that end while others have come already.)
+    each_connection(2 * CONNECTIONS, async || listener.accept().await, start).await
 }
 
 /// Starts a handler for each connection, a bounded number at a time, until this is dropped.
@@ -205,28 +227,28 @@ pub(super) async fn each_connection<T, F: Future<Output = ()> + Send + 'static>(
     }
 }
 
-async fn connection(
-    stream: Box<dyn Stream>,
-    peer: Peer,
-    tls: Option<Acceptor>,
-    app: Router,
-    _room: OwnedSemaphorePermit,
-) {
+async fn connection(stream: Box<dyn Stream>, peer: Peer, tls: Option<Acceptor>, app: Router, place: Arc<Place<Peer>>) {
     let stream = Patient::new(stream);
     match tls {
-        None => http(stream, peer, app).await,
+        None => http(stream, peer, app, place).await,
         Some(tls) => match tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => http(stream, peer, app).await,
+            Ok(Ok(stream)) => http(stream, peer, app, place).await,
             Ok(Err(error)) => tracing::debug!("TLS with {peer}: {error}"),
             Err(_) => tracing::debug!("TLS with {peer}: no handshake came"),
         },
     }
 }
 
-async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, peer: Peer, app: Router) {
+async fn http<S>(stream: S, peer: Peer, app: Router, place: Arc<Place<Peer>>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer);
-        app.clone().oneshot(Request::from(request).map(axum::body::Body::new))
+        let asked = request.map(|body| Body::new(Asked::new(body, Arc::clone(&place))));
+        let answered = app.clone().oneshot(asked);
+        let place = Arc::clone(&place);
+        async move { Ok::<_, Infallible>(answered.await?.map(|body| Answered { body, place })) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -237,6 +259,82 @@ async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, pee
         .await;
     if let Err(error) = served {
         tracing::debug!("{peer}: {error}");
+    }
+}
+
+/// The body of a request: once all of it is there, its connection makes room for nobody.
+struct Asked {
+    body: Incoming,
+    place: Option<Arc<Place<Peer>>>,
+}
+
+impl Asked {
+    fn new(body: Incoming, place: Arc<Place<Peer>>) -> Self {
+        let mut asked = Self { body, place: Some(place) };
+        asked.look();
+        asked
+    }
+
+    fn look(&mut self) {
+        if self.body.is_end_stream()
+            && let Some(place) = self.place.take()
+        {
+            place.keep(true);
+        }
+    }
+}
+
+impl HttpBody for Asked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        waking: &mut Waking<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(waking));
+        self.look();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer: after it, its connection may make room again.
+struct Answered {
+    body: Body,
+    place: Arc<Place<Peer>>,
+}
+
+impl HttpBody for Answered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        waking: &mut Waking<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(waking)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        self.place.keep(false);
     }
 }
 

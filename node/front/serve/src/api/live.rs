@@ -35,7 +35,8 @@ const ALIVE: Duration = Duration::from_secs(15);
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FindingsParams {
-    /// Those after this, Unix nanoseconds of the clock of the host that found it [default: all].
+    /// Those after this, Unix nanoseconds of the clock of the host that found it [default: the newest
+    /// 1,000].
     after: Option<i64>,
     /// Wait up to so long for one, as `30s` (a long poll, 60s at most).
     wait: Option<String>,

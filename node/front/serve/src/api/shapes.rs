@@ -56,7 +56,8 @@ pub(super) struct Findings {
     columns: Vec<Column>,
     /// Oldest first.
     rows: Vec<Vec<Value>>,
-    /// There are others: ask again `after` the last of these.
+    /// There are others: ask again `after` the last of these. Without `after`: older ones; `after=0`
+    /// begins with the first.
     more: bool,
     coverage: Coverage,
 }

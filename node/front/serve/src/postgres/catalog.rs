@@ -89,9 +89,14 @@ pub(super) struct Catalog {
 
 /// The types of the tables' columns, by name.
 pub(super) fn columns(tables: &[TableSeen]) -> infer::Columns {
-    let known = tables.iter().flat_map(|table| &table.columns);
-    let known = known.map(|column| (column.name.as_str(), column.decl_type.as_str())).chain([("node", "TEXT")]);
-    infer::columns(known)
+    let mut columns = infer::Columns::default();
+    for table in tables {
+        columns.add(&table.name, "node", "TEXT");
+        for column in &table.columns {
+            columns.add(&table.name, &column.name, &column.decl_type);
+        }
+    }
+    columns
 }
 
 impl Catalog {

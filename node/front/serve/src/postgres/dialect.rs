@@ -10,7 +10,7 @@ mod made;
 pub(super) mod moments;
 mod times;
 
-use super::infer::{Columns, Inferred, operand_before, texts};
+use super::infer::{Columns, Inferred, kind_at, operand_before};
 use super::tokens::{Kind, Token, closing, is_at, joined, parts, past_type, strings};
 pub(super) use made::Made;
 use moments::{interval, moment};
@@ -21,11 +21,11 @@ use moments::{interval, moment};
 /// A form has no counterpart; what to write instead.
 pub(super) fn rewritten(tokens: &[Token]) -> Result<Option<Vec<Token>>, String> {
     let mut new = tokens.to_vec();
-    aliases::kept(&mut new);
-    strings(&mut new);
-    constants(&mut new)?;
-    words(&mut new);
     let mut made = Made::default();
+    aliases::kept(&mut new, &mut made)?;
+    strings(&mut new);
+    constants(&mut new, &mut made)?;
+    words(&mut new);
     calls::rewritten(&mut new, &mut made)?;
     series(&mut new, &mut made)?;
     members(&mut new, &mut made)?;
@@ -36,14 +36,12 @@ pub(super) fn rewritten(tokens: &[Token]) -> Result<Option<Vec<Token>>, String> 
 
 /// The statement with a time in place of `now()`; none where it has none.
 pub(super) fn with_now(tokens: &[Token], now_ns: i64) -> Option<Vec<Token>> {
-    let mut new = tokens.to_vec();
+    let mut new = Vec::with_capacity(tokens.len());
     let mut at = 0;
-    while at < new.len() {
-        if times::is_now(&new, at) {
-            let place = new[at].at;
-            new.splice(at..at + 3, [Token::new(Kind::Number, now_ns.to_string(), place)]);
-        }
-        at += 1;
+    while at < tokens.len() {
+        let is_now = times::is_now(tokens, at);
+        new.push(if is_now { number(now_ns, tokens[at].at) } else { tokens[at].clone() });
+        at += if is_now { 3 } else { 1 };
     }
     (new.len() != tokens.len()).then_some(new)
 }
@@ -55,17 +53,20 @@ pub(super) fn has_moments(tokens: &[Token]) -> bool {
 
 /// Timestamps in place of texts beside integers, as `$__timeFilter(ts_ns)` of Grafana has them;
 /// none where there are none.
-pub(super) fn with_moments(tokens: &[Token], columns: &Columns) -> Option<Vec<Token>> {
-    let mut new = tokens.to_vec();
-    for (at, kind) in texts(tokens, columns) {
-        let text = tokens[at].string().unwrap_or_default();
-        if kind == Inferred::Integer
-            && let Some(ns) = moment(&text)
-        {
-            new[at] = Token::new(Kind::Number, ns.to_string(), tokens[at].at);
+///
+/// # Errors
+/// There are too many.
+pub(super) fn with_moments(tokens: &[Token], columns: &Columns) -> Result<Option<Vec<Token>>, String> {
+    let (mut new, mut made) = (tokens.to_vec(), Made::default());
+    for (at, token) in tokens.iter().enumerate() {
+        if let Some(ns) = token.string().and_then(|text| moment(&text)) {
+            made.pass(tokens.len())?;
+            if kind_at(tokens, columns, at) == Some(Inferred::Integer) {
+                new[at] = number(ns, token.at);
+            }
         }
     }
-    (new != tokens).then_some(new)
+    Ok((new != tokens).then_some(new))
 }
 
 fn text_at(tokens: &[Token], at: usize) -> Option<String> {
@@ -77,35 +78,39 @@ fn number(value: i64, at: usize) -> Token {
 }
 
 /// `interval '5 minutes'`, `timestamptz '2024-…'`, and both as casts of a text.
-fn constants(tokens: &mut Vec<Token>) -> Result<(), String> {
+fn constants(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
     const TIMES: &[&str] = &["timestamp", "timestamptz", "date"];
+    let mut new = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {
         let name = tokens[at].name().unwrap_or_default();
-        let named_end = past_type(tokens, at);
-        let value = if name == "interval" && text_at(tokens, at + 1).is_some() {
-            Some((text_at(tokens, at + 1).unwrap_or_default(), at + 2, "interval".to_owned()))
-        } else if TIMES.contains(&name.as_str()) && text_at(tokens, named_end).is_some() {
-            Some((text_at(tokens, named_end).unwrap_or_default(), named_end + 1, name))
+        let value = if name == "interval" {
+            text_at(tokens, at + 1).map(|text| (text, at + 2, name))
+        } else if TIMES.contains(&name.as_str()) {
+            let end = past_type(tokens, at);
+            made.pass(end - at)?;
+            text_at(tokens, end).map(|text| (text, end + 1, name))
         } else if let Some(text) = text_at(tokens, at).filter(|_| is_at(tokens, at + 1, "::")) {
             let name = tokens.get(at + 2).and_then(Token::name).unwrap_or_default();
             (name == "interval" || TIMES.contains(&name.as_str())).then(|| (text, past_type(tokens, at + 2), name))
         } else {
             None
         };
-        if let Some((text, end, name)) = value {
-            let ns = if name == "interval" {
-                interval(&text)?
-            } else {
-                moment(&text).ok_or_else(|| {
-                    format!("'{}' is no timestamp such as 2024-05-01T10:00:00Z", record::printable(&text))
-                })?
-            };
-            let place = tokens[at].at;
-            tokens.splice(at..end, [number(ns, place)]);
-        }
-        at += 1;
+        let Some((text, end, name)) = value else {
+            new.push(tokens[at].clone());
+            at += 1;
+            continue;
+        };
+        let ns = if name == "interval" {
+            interval(&text)?
+        } else {
+            moment(&text)
+                .ok_or_else(|| format!("'{}' is no timestamp such as 2024-05-01T10:00:00Z", record::printable(&text)))?
+        };
+        new.push(number(ns, tokens[at].at));
+        at = end;
     }
+    *tokens = new;
     Ok(())
 }
 
@@ -206,10 +211,9 @@ pub(super) fn with_array_parameters(tokens: &[Token]) -> Result<Option<Vec<Token
     let mut at = 0;
     while at + 4 < all.len() {
         let is_array = is_at(&all, at, "=") && is_at(&all, at + 1, "any") && is_at(&all, at + 2, "(");
-        if is_array
-            && all[at + 3].kind == Kind::Param
-            && let Some(end) = closing(&all, at + 2)
-        {
+        if is_array && all[at + 3].kind == Kind::Param {
+            made.pass(all.len())?;
+            let Some(end) = closing(&all, at + 2) else { break };
             let list = array_parameter(&all[at + 3..end]);
             let place = all[at].at;
             all.splice(at..=end, made.tokens(&format!("IN ({list})"), place)?);
@@ -232,10 +236,9 @@ fn members(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
     while at + 2 < tokens.len() {
         let any = is_at(tokens, at, "=") && (is_at(tokens, at + 1, "any") || is_at(tokens, at + 1, "some"));
         let none = (is_at(tokens, at, "<>") || is_at(tokens, at, "!=")) && is_at(tokens, at + 1, "all");
-        if (any || none)
-            && is_at(tokens, at + 2, "(")
-            && let Some(end) = closing(tokens, at + 2)
-        {
+        if (any || none) && is_at(tokens, at + 2, "(") {
+            made.pass(tokens.len())?;
+            let Some(end) = closing(tokens, at + 2) else { break };
             let inside = &tokens[at + 3..end];
             let uncast = inside.iter().position(|token| token.is("::")).map_or(inside, |cast| &inside[..cast]);
             let list = match uncast {
@@ -302,6 +305,7 @@ pub(super) fn series(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), Str
             at += 1;
             continue;
         }
+        made.pass(tokens.len())?;
         let is_table = at > 0 && ["from", ",", "join", "lateral"].iter().any(|word| is_at(tokens, at - 1, word));
         let in_select = tokens[..at].iter().rposition(|token| token.is("select") || token.is("from"));
         if !is_table || in_select.is_none_or(|before| tokens[before].is("select")) {
@@ -383,6 +387,9 @@ fn limits(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
     let mut at = 0;
     while at < tokens.len() {
         let place = tokens[at].at;
+        if ["limit", "fetch", "offset"].iter().any(|word| is_at(tokens, at, word)) {
+            made.pass(tokens.len())?;
+        }
         if is_at(tokens, at, "limit") && is_at(tokens, at + 1, "all") {
             tokens.splice(at..at + 2, made.tokens("LIMIT -1", place)?);
         } else if is_at(tokens, at, "fetch") && (is_at(tokens, at + 1, "first") || is_at(tokens, at + 1, "next")) {

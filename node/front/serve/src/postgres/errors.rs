@@ -35,6 +35,11 @@ pub(super) fn syntax(message: String) -> PgWireError {
     error("42601", message, Some(DIALECT))
 }
 
+/// A prepared statement that is not there (invalid_sql_statement_name).
+pub(super) fn no_statement(name: &str) -> PgWireError {
+    error("26000", format!("prepared statement \"{}\" does not exist", printable(name)), None)
+}
+
 /// A cursor that is not there, or may not be (invalid_cursor_name).
 pub(super) fn cursor(message: String) -> PgWireError {
     error("34000", message, None)

@@ -6,10 +6,13 @@
 //! without a type must not become a text beside a number. Where nothing tells a type, nothing is
 //! guessed.
 
-use std::cell::Cell;
-use std::collections::HashMap;
+mod scopes;
+
+use std::cell::{Cell, OnceCell};
 
 use super::tokens::{Kind, Token, closing, opening, parts};
+pub(super) use scopes::Columns;
+use scopes::Scopes;
 
 /// The type of an expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,22 +63,6 @@ impl Inferred {
     }
 }
 
-/// The types of columns by name, in lower case; none where tables differ or declare nothing.
-pub(super) type Columns = HashMap<String, Option<Inferred>>;
-
-/// The columns of these tables: name and declared type of each.
-pub(super) fn columns<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Columns {
-    let mut columns = Columns::new();
-    for (name, declared) in all {
-        let kind = Inferred::named(declared);
-        let known = columns.entry(name.to_ascii_lowercase()).or_insert(kind);
-        if *known != kind {
-            *known = None;
-        }
-    }
-    columns
-}
-
 /// What a parameter is by all its places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parameter {
@@ -86,10 +73,13 @@ pub(super) enum Parameter {
     Differs,
 }
 
-/// Statements with more tokens, or expressions nested deeper than this, are not looked at: their
+/// Lists of results with more tokens, or expressions nested deeper than this, are not looked at: their
 /// types are unknown.
 const MOST_TOKENS: usize = 10_000;
 const MOST_DEPTH: u32 = 100;
+/// Tokens passed to tell the types of parameters: some tenths of a second. Those of the rest are
+/// unknown, unless a CAST tells them.
+const MOST_STEPS: usize = 100_000_000;
 /// Looks into parts of a statement, beside those that each of its tokens may take. Names that stand
 /// for expressions of names would take a number that doubles with each.
 const MOST_LOOKS: usize = 1_000;
@@ -99,13 +89,15 @@ const LOOKS_A_TOKEN: usize = 8;
 pub(super) fn parameters(tokens: &[Token], columns: &Columns, count: usize) -> Vec<Parameter> {
     let look = Look::new(tokens, columns);
     let mut found = vec![Parameter::Unknown; count];
-    if tokens.len() > MOST_TOKENS {
-        return found;
-    }
+    let mut looked = 0_usize;
     for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.kind == Kind::Param) {
         let number = token.text[1..].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
         let Some(slot) = number.and_then(|number| found.get_mut(number)) else { continue };
-        let Some(here) = look.parameter(at) else { continue };
+        let here = look.cast(at).or_else(|| {
+            looked = looked.saturating_add(tokens.len());
+            if looked > MOST_STEPS { None } else { look.parameter(at) }
+        });
+        let Some(here) = here else { continue };
         *slot = match *slot {
             Parameter::Unknown => Parameter::Is(here),
             Parameter::Is(before) => before.both(here).map_or(Parameter::Differs, Parameter::Is),
@@ -115,20 +107,15 @@ pub(super) fn parameters(tokens: &[Token], columns: &Columns, count: usize) -> V
     found
 }
 
-/// The texts that stand where a type is told, and this type: PostgreSQL gives a literal its type as
-/// it does a parameter.
-pub(super) fn texts(tokens: &[Token], columns: &Columns) -> Vec<(usize, Inferred)> {
-    if tokens.len() > MOST_TOKENS {
-        return Vec::new();
-    }
-    let look = Look::new(tokens, columns);
-    let all = tokens.iter().enumerate().filter(|(_, token)| token.kind == Kind::Text);
-    all.filter_map(|(at, _)| Some((at, look.parameter(at)?))).collect()
+/// The type that the place of a text tells: PostgreSQL gives a literal its type as it does a
+/// parameter.
+pub(super) fn kind_at(tokens: &[Token], columns: &Columns, at: usize) -> Option<Inferred> {
+    Look::new(tokens, columns).parameter(at)
 }
 
 /// Where the operand begins that ends before `end`; none where no value ends there.
 pub(super) fn operand_before(tokens: &[Token], end: usize) -> Option<usize> {
-    let columns = Columns::new();
+    let columns = Columns::default();
     let look = Look::new(tokens, &columns);
     end.checked_sub(1).filter(|last| look.ends_value(*last)).and_then(|_| look.operand_before(end))
 }
@@ -256,6 +243,8 @@ const OF_TEXTS: &[&str] = &["||", "like", "ilike", "glob", "regexp", "match", "s
 struct Look<'a> {
     tokens: &'a [Token],
     columns: &'a Columns,
+    /// Which tables are read where; looked for once a name is.
+    scopes: OnceCell<Scopes>,
     depth: Cell<u32>,
     /// Looks that are left.
     left: Cell<usize>,
@@ -264,7 +253,7 @@ struct Look<'a> {
 impl<'a> Look<'a> {
     fn new(tokens: &'a [Token], columns: &'a Columns) -> Self {
         let left = Cell::new(MOST_LOOKS + LOOKS_A_TOKEN * tokens.len());
-        Self { tokens, columns, depth: Cell::new(0), left }
+        Self { tokens, columns, scopes: OnceCell::new(), depth: Cell::new(0), left }
     }
 
     /// Looks into a part of an expression; at nothing that is nested too deep, and not for ever.
@@ -328,14 +317,16 @@ impl<'a> Look<'a> {
         if is_alias { to - 1 } else { to }
     }
 
+    /// The type that a parameter is cast to: $1::type, CAST($1 AS type).
+    fn cast(&self, at: usize) -> Option<Inferred> {
+        let is_cast = at >= 2 && self.is(at - 1, "(") && self.is(at - 2, "cast") && self.is(at + 1, "as");
+        (is_cast || self.is(at + 1, "::")).then(|| self.named_type(at + 2)).flatten()
+    }
+
     /// What the place of a parameter says of it.
     fn parameter(&self, at: usize) -> Option<Inferred> {
-        // $1::type, CAST($1 AS type)
-        if self.is(at + 1, "::") {
-            return self.named_type(at + 2);
-        }
-        if at >= 2 && self.is(at - 1, "(") && self.is(at - 2, "cast") && self.is(at + 1, "as") {
-            return self.named_type(at + 2);
+        if let Some(kind) = self.cast(at) {
+            return Some(kind);
         }
         // An array of values of a type that is told, or that stands beside it.
         if self.is(at + 1, "[") {
@@ -657,7 +648,7 @@ impl<'a> Look<'a> {
             let close = closing(self.tokens, begin)?;
             if self.is_any(begin + 1, &["select", "with"]) {
                 let (tokens, depth, left) = (&self.tokens[begin + 1..close], self.depth.clone(), self.left.clone());
-                let inner = Look { tokens, columns: self.columns, depth, left };
+                let inner = Look { tokens, columns: self.columns, scopes: OnceCell::new(), depth, left };
                 let results = self.deeper(|| inner.results());
                 self.left.set(self.left.get().min(inner.left.get()));
                 return results?.first().copied().flatten();
@@ -668,9 +659,13 @@ impl<'a> Look<'a> {
             let name = self.tokens.get(open.checked_sub(1)?)?.name()?.to_ascii_lowercase();
             return self.call(&name, open);
         }
-        let name = self.tokens.get(end.checked_sub(1)?)?.name()?.to_ascii_lowercase();
-        match self.columns.get(&name) {
-            Some(kind) => *kind,
+        let at = end.checked_sub(1)?;
+        let name_at = |at: usize| Some(self.tokens.get(at)?.name()?.to_ascii_lowercase());
+        let (name, is_qualified) = (name_at(at)?, at >= begin + 2 && self.is(at - 1, "."));
+        let table = if is_qualified { name_at(at - 2) } else { None };
+        let scopes = self.scopes.get_or_init(|| Scopes::of(self.tokens));
+        match scopes.kind(self.columns, table.as_deref(), &name, at) {
+            Some(kind) => kind,
             None => self.alias(&name),
         }
     }

@@ -69,7 +69,10 @@ impl Asking {
         if let Some(known) = known.filter(|tables| tables.at.elapsed() < TABLES_AGE) {
             return Ok(known);
         }
-        let all = self.gateway.ask(who, ask::Target::tables).await?;
+        // (As a question it waits for its turn: a pool that asks more at once comes to no error.)
+        let (asked, _stop) = self.gateway.begin_within(who, self.gateway.longest(), ask::Target::tables).await?;
+        let all = asked.await.map_err(|error| Problem::internal(error.to_string()))?;
+        let all = all.map_err(|error| Problem::of(&error))?;
         let columns = Arc::new(catalog::columns(&all));
         let tables = Tables { at: Instant::now(), all: Arc::new(all), columns };
         *self.tables.lock() = Some(tables.clone());

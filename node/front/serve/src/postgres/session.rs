@@ -22,7 +22,7 @@ use pgwire::api::query::{SimpleQueryHandler, send_ready_for_query};
 use pgwire::api::results::{DataRowEncoder, FieldInfo, Response, Tag};
 use pgwire::api::stmt::QueryParser;
 use pgwire::api::store::PortalStore;
-use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionHandle, PgWireConnectionState, Type};
+use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionHandle, DEFAULT_NAME, PgWireConnectionState, Type};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::copy::{CopyData, CopyDone, CopyOutResponse};
@@ -97,6 +97,21 @@ impl QueryParser for Parser {
 struct Sent {
     rows: usize,
     is_suspended: bool,
+}
+
+impl Session {
+    /// A prepared statement is no longer there.
+    fn forget(&self, store: &impl PortalStore, name: &str) {
+        store.rm_statement(name);
+        self.kept.lock().end(Kind::Statement, name);
+        self.given_types.lock().remove(name);
+    }
+
+    /// No prepared statement is there any more, but for the one without a name, as in PostgreSQL.
+    fn forget_all(&self, store: &impl PortalStore) {
+        let names = self.kept.lock().statements();
+        names.iter().filter(|name| *name != DEFAULT_NAME).for_each(|name| self.forget(store, name));
+    }
 }
 
 impl Handler {
@@ -197,7 +212,8 @@ impl Handler {
     /// Runs a statement without rows; none if it has some.
     async fn command<C>(&self, client: &mut C, statement: &Statement) -> PgWireResult<Option<Tag>>
     where
-        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
@@ -248,14 +264,25 @@ impl Handler {
             Class::DiscardAll => {
                 session.settings.lock().reset("all");
                 session.cursors.lock().await.close(None)?;
-                session.given_types.lock().clear();
+                session.forget_all(client.portal_store());
                 "DISCARD ALL"
+            }
+            Class::Deallocate(None) => {
+                session.forget_all(client.portal_store());
+                "DEALLOCATE ALL"
+            }
+            Class::Deallocate(Some(name)) => {
+                if client.portal_store().get_statement(name).is_none() {
+                    return Err(errors::no_statement(name));
+                }
+                session.forget(client.portal_store(), name);
+                "DEALLOCATE"
             }
             Class::Cursor(CursorStatement::Declare { name, at, hold }) => {
                 if !hold && status == TransactionStatus::Idle {
                     return Err(errors::no_transaction("DECLARE CURSOR can only be used in transaction blocks"));
                 }
-                let question = Statement::one(&statement.sql[*at..])?;
+                let question = statement.question(*at);
                 let mut cancelled = Self::cancelled(client).await;
                 let running = Box::pin(self.begin(client, &question.with(&[])?, &mut cancelled)).await?;
                 session.cursors.lock().await.open(name, running, *hold)?;
@@ -399,7 +426,8 @@ impl Handler {
 
     async fn simple<C>(&self, client: &mut C, statement: &Statement) -> PgWireResult<()>
     where
-        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
@@ -452,13 +480,11 @@ impl Handler {
         }
         // (The catalogue's tables are not those of the nodes; their values are looked up as texts.)
         let is_catalog = match &statement.class {
-            Class::Cursor(CursorStatement::Declare { at, .. }) => {
-                Statement::one(&statement.sql[*at..])?.class == Class::Catalog
-            }
+            Class::Cursor(CursorStatement::Declare { at, .. }) => statement.question(*at).class == Class::Catalog,
             class => *class == Class::Catalog,
         };
         if is_catalog {
-            let of_catalog = infer::parameters(&statement.tokens, &infer::Columns::new(), count);
+            let of_catalog = infer::parameters(&statement.tokens, &infer::Columns::default(), count);
             let or_text = |found| if found == Parameter::Unknown { Parameter::Is(Inferred::Text) } else { found };
             return Ok(of_catalog.into_iter().map(or_text).collect());
         }
@@ -477,7 +503,7 @@ impl Handler {
         if dialect::has_moments(&timed.tokens) {
             let columns = self.asking.columns(&auth::who(client)).await;
             let columns = columns.map_err(|problem| errors::of_problem(&problem))?;
-            if let Some(tokens) = dialect::with_moments(&timed.tokens, &columns) {
+            if let Some(tokens) = dialect::with_moments(&timed.tokens, &columns).map_err(errors::syntax)? {
                 timed = timed.of_tokens(&tokens)?;
             }
         }

@@ -1,11 +1,12 @@
 //! Statements: which of them are for the session, for the catalogue or for the nodes.
 
-use pgwire::error::PgWireResult;
+use pgwire::error::{PgWireError, PgWireResult};
+use query_planner::MAX_SQL_BYTES;
 
 use super::copy::Copy;
 use super::rewrite::LOOK_UPS;
 use super::session::CursorStatement;
-use super::tokens::{Kind, Token, joined, statements, tokens};
+use super::tokens::{Kind, Token, joined, past_quoted, statements, tokens};
 use super::{dialect, errors};
 
 /// The kind of a statement.
@@ -22,6 +23,8 @@ pub(super) enum Class {
     Set(String, String, bool),
     /// Back to how a session begins.
     DiscardAll,
+    /// A prepared statement ends, or all.
+    Deallocate(Option<String>),
     Cursor(CursorStatement),
     /// An answer as one stream.
     Copy(Copy),
@@ -42,9 +45,10 @@ pub(super) enum Class {
     Refused(&'static str),
 }
 
-/// Bytes of a text of statements. Rewriting takes up to the square of them in steps, on a thread
-/// that others wait for.
-const MOST_BYTES: usize = 100_000;
+/// Words, values and signs of a text of statements, each of which takes some 80 bytes; of one on the
+/// catalogue, whose rewriting takes up to the square of them in steps.
+const MOST_TOKENS: usize = 200_000;
+const MOST_CATALOG_TOKENS: usize = 10_000;
 
 /// A statement.
 #[derive(Debug, Clone)]
@@ -81,14 +85,13 @@ impl Statement {
     /// # Errors
     /// A string or a comment does not end; the text is too long.
     pub(super) fn all(sql: &str) -> PgWireResult<Vec<Self>> {
-        if sql.len() > MOST_BYTES {
-            return Err(errors::too_much(format!(
-                "a statement has at most {MOST_BYTES} bytes here, this text has {}: send values as parameters, lists as \
-                 arrays (= ANY ($1))",
-                sql.len()
-            )));
+        fits(sql)?;
+        let all = statements(sql).map_err(errors::syntax)?;
+        let count = all.iter().map(|(_, tokens)| tokens.len()).sum();
+        if count > MOST_TOKENS {
+            return Err(too_many(MOST_TOKENS, count));
         }
-        statements(sql).map_err(errors::syntax)?.into_iter().map(|(sql, tokens)| Self::new(sql, tokens)).collect()
+        all.into_iter().map(|(sql, tokens)| Self::new(sql, tokens)).collect()
     }
 
     /// The one statement of a text.
@@ -109,7 +112,16 @@ impl Statement {
         let from = match own_forms.class {
             Class::Nodes => 0,
             Class::Explain(at, _) => at,
+            // Its question is one of nodes, or of the catalogue.
+            Class::Cursor(CursorStatement::Declare { at, .. }) => {
+                let question = Self::one(&own_forms.sql[at..])?;
+                return own_forms.of_sql(format!("{}{}", &own_forms.sql[..at], question.sql));
+            }
             Class::Catalog => {
+                let count = own_forms.tokens.len();
+                if count > MOST_CATALOG_TOKENS {
+                    return Err(too_many(MOST_CATALOG_TOKENS, count));
+                }
                 return match dialect::with_array_parameters(&own_forms.tokens).map_err(errors::syntax)? {
                     Some(tokens) => own_forms.of_tokens(&tokens),
                     None => Ok(own_forms),
@@ -122,6 +134,15 @@ impl Statement {
             None => Ok(own_forms),
             Some(question) => own_forms.of_sql(format!("{}{}", &own_forms.sql[..from], joined(&question))),
         }
+    }
+
+    /// Of a statement about a question, such as DECLARE, that question, from a byte on.
+    pub(super) fn question(&self, at: usize) -> Self {
+        let sql = self.sql[at..].to_owned();
+        let of = |token: &Token| Token { at: token.at - at, ..token.clone() };
+        let tokens: Vec<Token> = self.tokens.iter().filter(|token| token.at >= at).map(of).collect();
+        let class = class(&sql, &tokens);
+        Self { sql, tokens, class }
     }
 
     /// The statement with other tokens.
@@ -142,12 +163,16 @@ impl Statement {
 
     fn of_sql(&self, sql: String) -> PgWireResult<Self> {
         let tokens = tokens(&sql).map_err(errors::syntax)?;
+        Ok(self.of(sql, tokens))
+    }
+
+    fn of(&self, sql: String, tokens: Vec<Token>) -> Self {
         let class = match &self.class {
             // They say where their question begins.
             Class::Cursor(CursorStatement::Declare { .. }) | Class::Explain(..) => class(&sql, &tokens),
             other => other.clone(),
         };
-        Ok(Self { sql, tokens, class })
+        Self { sql, tokens, class }
     }
 
     /// The number of its parameters.
@@ -176,16 +201,19 @@ impl Statement {
         }
     }
 
-    /// The SQL with values in place of its parameters, as literals; `public.` is removed.
+    /// The SQL with values in place of its parameters, as literals; `public.` is removed. A value is
+    /// one token, also a list.
     ///
     /// # Errors
-    /// A parameter has no value.
+    /// A parameter has no value; the values make it too long.
     pub(super) fn with(&self, literals: &[String]) -> PgWireResult<Self> {
         let mut sql = String::with_capacity(self.sql.len());
+        let mut tokens = Vec::with_capacity(self.tokens.len());
         let (mut copied, mut at) = (0, 0);
         while at < self.tokens.len() {
             let token = &self.tokens[at];
             let next_is = |offset: usize, text: &str| self.tokens.get(at + offset).is_some_and(|token| token.is(text));
+            let begin_of = |at: usize| self.tokens.get(at).map_or(self.sql.len(), |next| next.at);
             if token.kind == Kind::Param {
                 let number = token.text[1..].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
                 let literal = number.and_then(|number| literals.get(number));
@@ -193,23 +221,55 @@ impl Statement {
                 sql.push_str(&self.sql[copied..token.at]);
                 // (Behind a `-`, a negative number would begin a comment.)
                 sql.push(' ');
+                tokens.push(Token::new(kind_of(literal), literal.as_str(), sql.len()));
                 sql.push_str(literal);
-                at += 1 + self.brackets_after(at);
-                copied = self.tokens.get(at).map_or(self.sql.len(), |next| next.at);
                 sql.push(' ');
+                fits(&sql)?;
+                at += 1 + self.brackets_after(at);
+                copied = begin_of(at);
                 continue;
             }
             if self.class != Class::Catalog && token.name().as_deref() == Some("public") && next_is(1, ".") {
                 sql.push_str(&self.sql[copied..token.at]);
-                copied = self.tokens.get(at + 2).map_or(self.sql.len(), |next| next.at);
                 at += 2;
+                copied = begin_of(at);
                 continue;
             }
+            tokens.push(Token::new(token.kind, token.text.as_str(), sql.len() + token.at - copied));
             at += 1;
         }
         sql.push_str(&self.sql[copied..]);
-        self.of_sql(sql)
+        fits(&sql)?;
+        Ok(self.of(sql, tokens))
     }
+}
+
+/// The kind of a literal as one token.
+fn kind_of(literal: &str) -> Kind {
+    match literal.as_bytes().first() {
+        Some(b'\'') if past_quoted(literal.as_bytes(), 0, b'\'', false) == Some(literal.len()) => Kind::Text,
+        _ if literal == "NULL" => Kind::Word,
+        _ if literal.contains(',') => Kind::Other,
+        _ => Kind::Number,
+    }
+}
+
+/// A statement is no longer than what a node takes.
+fn fits(sql: &str) -> PgWireResult<()> {
+    if sql.len() <= MAX_SQL_BYTES {
+        return Ok(());
+    }
+    let bytes = sql.len();
+    Err(errors::too_much(format!(
+        "a statement has at most {MAX_SQL_BYTES} bytes with its values, this one has {bytes}: ask in parts"
+    )))
+}
+
+fn too_many(most: usize, count: usize) -> PgWireError {
+    errors::too_much(format!(
+        "a statement has at most {most} words, values and signs here, this text has {count}: send lists as arrays (= ANY \
+         ($1)), or ask in parts"
+    ))
 }
 
 fn class(sql: &str, tokens: &[Token]) -> Class {
@@ -225,7 +285,10 @@ fn class(sql: &str, tokens: &[Token]) -> Class {
         "rollback" | "abort" => Class::Rollback,
         "savepoint" => Class::Savepoint(last_name(tokens)),
         "release" => Class::Release(last_name(tokens)),
-        "deallocate" => Class::Done("DEALLOCATE"),
+        "deallocate" => match tokens.last() {
+            Some(last) if last.is("all") => Class::Deallocate(None),
+            _ => Class::Deallocate(Some(last_name(tokens))),
+        },
         "discard" if name(1) == "all" => Class::DiscardAll,
         "discard" => Class::Done("DISCARD"),
         "unlisten" => Class::Done("UNLISTEN"),
@@ -366,6 +429,8 @@ mod tests {
         assert_eq!(class("EXPLAIN ANALYZE SELECT 1"), Class::Explain(16, true));
         assert!(matches!(class("COPY t FROM STDIN"), Class::Refused(_)));
         assert!(matches!(class("COPY t TO STDOUT"), Class::Copy(_)));
+        assert_eq!(class("DEALLOCATE PREPARE \"All\""), Class::Deallocate(Some("All".into())));
+        assert_eq!(class("deallocate all"), Class::Deallocate(None));
         assert_eq!(class("SET LOCAL x = 1"), Class::Set("x".into(), "1".into(), true));
     }
 
@@ -387,7 +452,12 @@ mod tests {
         let statement = one("SELECT 1 WHERE x = -$1 AND node = $2");
         let bound = statement.with(&["-5".into(), "'\n) OR 1 --'".into()]).unwrap();
         let texts: Vec<&str> = bound.tokens.iter().map(|token| token.text.as_str()).collect();
-        assert_eq!(texts[5..], ["-", "-", "5", "AND", "node", "=", "'\n) OR 1 --'"]);
+        assert_eq!(texts[5..], ["-", "-5", "AND", "node", "=", "'\n) OR 1 --'"]);
+        let cut: Vec<String> = tokens(&bound.sql).unwrap().into_iter().map(|token| token.text).collect();
+        assert_eq!(cut[5..], ["-", "-", "5", "AND", "node", "=", "'\n) OR 1 --'"]);
+        for token in &bound.tokens {
+            assert!(bound.sql[token.at..].starts_with(&token.text), "{token:?}");
+        }
     }
 
     #[test]
@@ -406,8 +476,35 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_not_longer_than_what_is_rewritten_in_time() {
-        let long = format!("SELECT '{}'", "x".repeat(MOST_BYTES));
-        assert!(Statement::all(&long).is_err_and(|error| error.to_string().contains("at most 100000 bytes")));
+    fn a_text_is_as_long_as_a_node_takes_it() {
+        let refused = |sql: &str| Statement::all(sql).expect_err("too long").to_string();
+        assert!(refused(&format!("SELECT '{}'", "x".repeat(MAX_SQL_BYTES))).contains("at most 1000000 bytes"));
+        assert!(refused(&format!("SELECT {}", "1+".repeat(MOST_TOKENS))).contains("at most 200000 words"));
+        assert!(refused(&format!("SELECT {} FROM pg_class", "1,".repeat(5_000))).contains("at most 10000 words"));
+        // As psycopg2 writes a list.
+        let uuids = "'0198c2f0-0000-7000-8000-000000000000'::uuid, ".repeat(15_000);
+        assert!(one(&format!("SELECT 1 FROM t WHERE id IN ({uuids}NULL)")).sql.len() > 700_000);
+        // A list is one token, however long it is; one that is too long is refused once it is known.
+        let array = one("DECLARE c CURSOR FOR SELECT 1 FROM t WHERE rank = ANY ($1)");
+        let bound = array.with(&["1, ".repeat(300_000) + "1"]).unwrap();
+        assert!(bound.tokens.len() < 20 && bound.sql.len() > 900_000);
+        let refused = array.with(&["1, ".repeat(400_000) + "1"]).expect_err("too long").to_string();
+        assert!(refused.contains("at most 1000000 bytes with its values"), "{refused}");
+    }
+
+    /// What would pass a long statement again and again is given up: without an end to that, this takes
+    /// minutes.
+    #[test]
+    fn no_text_takes_long_to_rewrite() {
+        let refused = |part: &str| {
+            let sql = format!("SELECT {}", part.repeat(60_000 / part.len().div_ceil(4)));
+            Statement::all(&sql).is_err_and(|error| error.to_string().contains("too many PostgreSQL forms"))
+        };
+        for part in ["SELECT (", "SELECT now(", "timestamptz(", "SELECT 1::int ", "LIMIT ALL "] {
+            assert!(refused(part), "{part}");
+        }
+        for part in ["((", "$a", "CASE ", "end::int ", "'1'::", "interval '1 s',", "= ANY ("] {
+            assert!(!refused(part), "{part}");
+        }
     }
 }

@@ -125,7 +125,7 @@ pub(super) fn tokens(sql: &str) -> Result<Vec<Token>, String> {
             }
             b'$' => match past_dollars(sql, at) {
                 Some(end) => {
-                    at = end;
+                    at = end.ok_or("a string in dollar signs does not end")?;
                     Kind::Text
                 }
                 None => {
@@ -175,7 +175,7 @@ pub(super) fn tokens(sql: &str) -> Result<Vec<Token>, String> {
     Ok(all)
 }
 
-fn past_quoted(bytes: &[u8], open: usize, mark: u8, escapes: bool) -> Option<usize> {
+pub(super) fn past_quoted(bytes: &[u8], open: usize, mark: u8, escapes: bool) -> Option<usize> {
     let mut at = open + 1;
     loop {
         match *bytes.get(at)? {
@@ -242,11 +242,12 @@ fn past_comment(bytes: &[u8], open: usize) -> Option<usize> {
     }
 }
 
-fn past_dollars(sql: &str, open: usize) -> Option<usize> {
-    let tag = open + 1 + sql.get(open + 1..)?.find('$')? + 1;
-    let mark = sql.get(open..tag)?;
-    let is_name = mark[1..mark.len() - 1].chars().all(|c| c.is_alphanumeric() || c == '_');
-    is_name.then(|| sql.get(tag..)?.find(mark).map(|end| tag + end + mark.len())).flatten()
+/// The end of `$tag$…$tag$`, if it has one; none where no tag stands.
+fn past_dollars(sql: &str, open: usize) -> Option<Option<usize>> {
+    let name = sql.get(open + 1..)?.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+    let tag = open + 1 + name + 1;
+    let mark = sql.get(open..tag).filter(|mark| mark.ends_with('$'))?;
+    Some(sql.get(tag..)?.find(mark).map(|end| tag + end + mark.len()))
 }
 
 /// The statements between semicolons, each with its tokens; without empty ones.
@@ -413,6 +414,7 @@ mod tests {
         );
         let strings: Vec<_> = tokens("'a''b' E'\\\\d' $t$x$t$").unwrap().iter().filter_map(Token::string).collect();
         assert_eq!(strings, ["a'b", "\\d", "x"]);
+        assert!(tokens("SELECT $a$ $b$ $c$").is_err() && texts("a $ b") == ["a", "$", "b"]);
         assert!(tokens("'a").is_err() && tokens("/*").is_err() && tokens("\"a").is_err());
     }
 

@@ -2,8 +2,11 @@
 //! (<https://www.postgresql.org/docs/current/queries-select-lists.html#QUERIES-COLUMN-LABELS>), so
 //! that clients find a column whose expression has become another.
 
+use std::collections::BTreeMap;
+
 use super::super::tokens::{Kind, Token, closing, is_at, past_type};
 use super::calls;
+use super::made::Made;
 
 /// Types that PostgreSQL calls otherwise than the standard does.
 const OWN_NAMES: &[(&str, &str)] = &[
@@ -33,31 +36,43 @@ const LIST_ENDS: &[&str] = &[
 ];
 
 /// Writes `AS name` behind columns without a name that are a cast or a call that is rewritten.
-pub(super) fn kept(tokens: &mut Vec<Token>) {
-    let mut at = 0;
-    while at < tokens.len() {
-        if tokens[at].is("select") {
-            list(tokens, at + 1);
-        }
-        at += 1;
+///
+/// # Errors
+/// There are too many.
+pub(super) fn kept(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
+    // By the token that they stand before.
+    let mut names = BTreeMap::new();
+    for at in (0..tokens.len()).filter(|at| tokens[*at].is("select")) {
+        list(tokens, at + 1, made, &mut names)?;
     }
+    if names.is_empty() {
+        return Ok(());
+    }
+    let mut new = Vec::with_capacity(tokens.len() + 2 * names.len());
+    for at in 0..=tokens.len() {
+        if let Some(name) = names.get(&at) {
+            let place = tokens[at - 1].at;
+            let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+            new.extend([Token::new(Kind::Word, "AS", place), Token::new(Kind::Quoted, quoted, place)]);
+        }
+        new.extend(tokens.get(at).cloned());
+    }
+    *tokens = new;
+    Ok(())
 }
 
-fn list(tokens: &mut Vec<Token>, begin: usize) {
+fn list(tokens: &[Token], begin: usize, made: &mut Made, names: &mut BTreeMap<usize, String>) -> Result<(), String> {
     let mut begin = begin + usize::from(is_at(tokens, begin, "distinct") || is_at(tokens, begin, "all"));
     loop {
         let end = item_end(tokens, begin);
-        let mut next = end + 1;
+        made.pass(end - begin.min(end))?;
         if let Some(name) = name(tokens, begin, end) {
-            let place = tokens[begin].at;
-            let quoted = format!("\"{}\"", name.replace('"', "\"\""));
-            tokens.splice(end..end, [Token::new(Kind::Word, "AS", place), Token::new(Kind::Quoted, quoted, place)]);
-            next += 2;
+            names.insert(end, name);
         }
-        if !is_at(tokens, next - 1, ",") {
-            return;
+        if !is_at(tokens, end, ",") {
+            return Ok(());
         }
-        begin = next;
+        begin = end + 1;
     }
 }
 
@@ -66,7 +81,7 @@ fn item_end(tokens: &[Token], begin: usize) -> usize {
     let mut at = begin;
     while at < tokens.len() {
         let token = &tokens[at];
-        if token.is(",") || token.is(")") || LIST_ENDS.iter().any(|word| token.is(word)) {
+        if token.is(",") || token.is(")") || (token.kind == Kind::Word && LIST_ENDS.iter().any(|word| token.is(word))) {
             return at;
         }
         let opens = token.is("(") || token.is("[");

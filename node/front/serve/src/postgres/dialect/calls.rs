@@ -25,6 +25,7 @@ pub(super) fn rewritten(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), 
         if is_column || !(is_word || is_known(&name)) {
             continue;
         }
+        made.pass(tokens.len())?;
         let close = if is_at(tokens, at + 1, "(") { closing(tokens, at + 1) } else { None };
         let call = Call { tokens, name: &name, inside: close.map(|close| (at + 2, close)) };
         if call.inside.is_none() && (!is_word || is_at(tokens, at + 1, ".")) {

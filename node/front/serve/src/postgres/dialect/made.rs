@@ -1,15 +1,20 @@
-//! The SQL that rewriting makes, and how much of it there may be: a form that repeats its operand
-//! makes a nested statement grow exponentially.
+//! The SQL that rewriting makes, and what it may take: a form that repeats its operand makes a nested
+//! statement grow exponentially, and each form is looked for, and put in place, among all others.
+
+use query_planner::MAX_SQL_BYTES;
 
 use super::super::tokens::{self, Token};
 
-/// Bytes made of one statement, all rewriting together.
-const MOST_BYTES: usize = 500_000;
+/// Tokens passed in rewriting one statement: a tenth of a second or two, on a thread that others wait
+/// for.
+const MOST_STEPS: usize = 20_000_000;
 
 /// What has been made of a statement.
 #[derive(Debug, Default)]
 pub(in super::super) struct Made {
+    /// Bytes of SQL, all rewriting together: no more than a node takes.
     bytes: usize,
+    steps: usize,
 }
 
 impl Made {
@@ -25,14 +30,31 @@ impl Made {
         Ok(tokens)
     }
 
+    /// To be asked before a form is looked into or put in place, which passes up to so many tokens.
+    ///
+    /// # Errors
+    /// The forms are too many for a statement of that length.
+    pub(super) fn pass(&mut self, tokens: usize) -> Result<(), String> {
+        self.steps = self.steps.saturating_add(tokens);
+        if self.steps > MOST_STEPS {
+            return Err(
+                "the statement has too many PostgreSQL forms for its length: ask less at a time, write SQLite's \
+                        forms, or send values as parameters"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
     /// To be asked before a text is built that is much longer than what it is built of.
     ///
     /// # Errors
     /// The statement has grown too long.
     pub(super) fn room_for(&self, more: usize) -> Result<(), String> {
-        if self.bytes.saturating_add(more) > MOST_BYTES {
+        if self.bytes.saturating_add(more) > MAX_SQL_BYTES {
             return Err(format!(
-                "the statement's PostgreSQL forms become more than {MOST_BYTES} bytes of SQLite's: nest fewer of them"
+                "the statement's PostgreSQL forms become more than {MAX_SQL_BYTES} bytes of SQLite's: write or nest fewer of \
+                 them, or send values as parameters"
             ));
         }
         Ok(())

@@ -3,8 +3,9 @@ use super::*;
 use proptest::prelude::*;
 
 fn known() -> Columns {
-    columns(
-        [
+    let mut columns = Columns::of_tables(
+        &["collectives", "gpu_samples", "t"],
+        &[
             ("ts_ns", "INTEGER"),
             ("duration_ns", "INTEGER"),
             ("rank", "INTEGER"),
@@ -13,10 +14,12 @@ fn known() -> Columns {
             ("util", "REAL"),
             ("payload", "BLOB"),
             ("both", "TEXT"),
-            ("both", "INTEGER"),
-        ]
-        .into_iter(),
-    )
+        ],
+    );
+    // As a view that declares no types, and a table that differs.
+    columns.add("events", "rank", "");
+    columns.add("others", "Both", "INTEGER");
+    columns
 }
 
 fn of(sql: &str) -> Parameter {
@@ -82,11 +85,34 @@ fn a_parameter_takes_its_type_from_where_it_stands() {
 }
 
 #[test]
+fn a_column_is_one_of_the_tables_that_are_read_there() {
+    use Inferred::{Integer, Text};
+    for (sql, kind) in [
+        ("SELECT 1 FROM t WHERE both = $1", Text),
+        ("SELECT 1 FROM public.others AS o WHERE o.both = $1", Integer),
+        ("SELECT 1 FROM t LEFT JOIN others o ON o.\"both\" > $1", Integer),
+        ("SELECT 1 FROM t x, others WHERE x.both = $1", Text),
+        ("SELECT 1 FROM t JOIN events e USING (rank) WHERE t.rank = $1", Integer),
+        ("SELECT rank FROM events UNION SELECT rank FROM t WHERE rank = $1", Integer),
+        ("SELECT 1 FROM events WHERE rank IN (SELECT rank FROM t WHERE rank > $1)", Integer),
+        ("SELECT 1 FROM others o WHERE EXISTS (SELECT 1 FROM t WHERE o.both = $1)", Integer),
+        ("SELECT 1 FROM (SELECT rank FROM collectives) x WHERE x.rank = $1", Integer),
+        ("WITH x AS (SELECT both FROM others) SELECT 1 FROM x WHERE both = $1 GROUP BY extract(hour FROM t)", Integer),
+        ("SELECT both FROM t WHERE func IS DISTINCT FROM others AND both = $1", Text),
+    ] {
+        assert_eq!(of(sql), Parameter::Is(kind), "{sql}");
+    }
+}
+
+#[test]
 fn nothing_is_guessed() {
     for sql in [
         "SELECT 1 FROM t WHERE $1 IS NULL",
         "SELECT 1 FROM t WHERE no_such > $1",
-        "SELECT 1 FROM t WHERE both = $1",
+        "SELECT 1 FROM t, others WHERE both = $1",
+        "SELECT 1 FROM events WHERE rank = $1",
+        "SELECT 1 FROM t JOIN events e ON e.rank = t.rank WHERE rank = $1",
+        "SELECT rank FROM t UNION SELECT rank FROM events WHERE rank = $1",
         "SELECT no_function($1)",
         "SELECT 1 FROM t WHERE $1 = $2",
     ] {
@@ -146,12 +172,12 @@ fn names_of_names_take_a_bounded_number_of_looks() {
     let list: Vec<String> = (0..60).map(|at| format!("{n} + {n} AS {}", name(at), n = name(at + 1))).collect();
     let sql = format!("SELECT {} FROM t WHERE n0 = $1", list.join(", "));
     let tokens = tokens(&sql).unwrap();
-    let known = columns(std::iter::empty());
+    let known = Columns::default();
     let look = Look::new(&tokens, &known);
     assert!(look.alias("n0").is_some_and(Inferred::is_number), "what its form says is said");
     assert_eq!(look.left.get(), 0, "all its looks were taken, and no more");
     // Below the limit nothing is lost: 3,000 parameters beside columns.
-    let columns = columns([("rank", "INTEGER")].into_iter());
+    let columns = Columns::of_tables(&["t"], &[("rank", "INTEGER")]);
     let sql = format!("SELECT 1 FROM t WHERE {}", vec!["rank = $1"; 2_400].join(" OR "));
     let tokens = super::super::tokens::tokens(&sql).unwrap();
     assert_eq!(parameters(&tokens, &columns, 1), [Parameter::Is(Inferred::Integer)]);

@@ -59,7 +59,7 @@ impl CursorStatement {
                 return Err("a cursor cannot go back: DECLARE it with NO SCROLL");
             }
             let hold = words.windows(2).any(|pair| pair[0].is("with") && pair[1].is("hold"));
-            let at = tokens.get(question).ok_or(wrong)?.at;
+            let at = tokens.get(question).filter(|token| !token.is("declare")).ok_or(wrong)?.at;
             return Ok(Self::Declare { name: name(1).ok_or(wrong)?, at, hold });
         }
         let mut at = 1;
@@ -117,12 +117,9 @@ impl Cursors {
         Ok(())
     }
 
-    /// The question behind one.
-    ///
-    /// # Errors
-    /// There is none of this name.
-    pub(super) fn running(&self, name: &str) -> PgWireResult<&Running> {
-        self.open.get(name).map(|cursor| &cursor.running).ok_or_else(|| unknown(name))
+    /// The question behind one, where there is one of this name.
+    pub(super) fn running(&self, name: &str) -> Option<&Running> {
+        self.open.get(name).map(|cursor| &cursor.running)
     }
 
     /// The next rows as an answer of their own.
@@ -219,6 +216,7 @@ mod tests {
         let sql = "DECLARE c NO SCROLL CURSOR WITHOUT HOLD FOR SELECT 1";
         let at = sql.find("SELECT").unwrap();
         assert_eq!(of(sql), Ok(CursorStatement::Declare { name: "c".into(), at, hold: false }));
+        assert!(of("DECLARE c CURSOR FOR DECLARE c CURSOR FOR SELECT 1").is_err());
         assert!(of("DECLARE c SCROLL CURSOR FOR SELECT 1").is_err() && of("DECLARE c CURSOR").is_err());
     }
 }

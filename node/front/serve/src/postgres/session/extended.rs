@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::{Sink, SinkExt};
 use pgwire::api::portal::{Format, Portal};
-use pgwire::api::query::{ExtendedQueryHandler, send_ready_for_query};
+use pgwire::api::query::{ExtendedQueryHandler, send_describe_response, send_ready_for_query};
 use pgwire::api::results::{DescribePortalResponse, DescribeStatementResponse, Response, Tag};
 use pgwire::api::stmt::StoredStatement;
 use pgwire::api::store::{Entry, PortalStore};
@@ -15,8 +15,8 @@ use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionS
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::extendedquery::{
-    Bind, BindComplete, Close, CloseComplete, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
-    TARGET_TYPE_BYTE_STATEMENT,
+    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
+    TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
 };
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 
@@ -95,6 +95,25 @@ impl ExtendedQueryHandler for Handler {
         Ok(())
     }
 
+    async fn on_describe<C>(&self, client: &mut C, message: Describe) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Statement>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        // Clients describe a cursor as the portal of its name.
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        if message.target_type == TARGET_TYPE_BYTE_PORTAL && client.portal_store().get_portal(name).is_none() {
+            let fields = match Self::session(client).cursors.lock().await.running(name) {
+                Some(running) => running.fields(&Format::UnifiedText)?.to_vec(),
+                None => return Err(PgWireError::PortalNotFound(name.to_owned())),
+            };
+            return send_describe_response(client, &DescribePortalResponse::new(fields)).await;
+        }
+        self._on_describe(client, message).await
+    }
+
     async fn do_describe_statement<C>(
         &self,
         client: &mut C,
@@ -146,13 +165,6 @@ impl ExtendedQueryHandler for Handler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        if let Class::Cursor(CursorStatement::Declare { name, .. }) = &target.statement.statement.class
-            && *name == target.name
-        {
-            let session = Self::session(client);
-            let fields = session.cursors.lock().await.running(name)?.fields(&target.result_column_format)?;
-            return Ok(DescribePortalResponse::new(fields.to_vec()));
-        }
         if !has_rows(&target.statement.statement) {
             return Ok(DescribePortalResponse::new(Vec::new()));
         }
@@ -195,11 +207,6 @@ impl ExtendedQueryHandler for Handler {
             statement = &declared;
         }
         if let Some(tag) = self.command(client, statement).await? {
-            if let Class::Cursor(CursorStatement::Declare { name, .. }) = &statement.class {
-                // Clients describe a cursor as the portal of its name.
-                let bound = Bind::new(Some(name.clone()), None, Vec::new(), Vec::new(), Vec::new());
-                client.portal_store().put_portal(Arc::new(Portal::try_new(&bound, Arc::clone(&portal.statement))?));
-            }
             client.feed(PgWireBackendMessage::CommandComplete(CommandComplete::from(tag))).await?;
             return Ok(());
         }
@@ -250,9 +257,7 @@ impl ExtendedQueryHandler for Handler {
         let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
         let session = Self::session(client);
         if message.target_type == TARGET_TYPE_BYTE_STATEMENT {
-            client.portal_store().rm_statement(name);
-            session.kept.lock().end(Kind::Statement, name);
-            session.given_types.lock().remove(name);
+            session.forget(client.portal_store(), name);
         } else {
             client.portal_store().rm_portal(name);
             session.kept.lock().end(Kind::Portal, name);

@@ -57,6 +57,12 @@ impl Kept {
         self.all -= self.bytes.remove(&(kind, name.to_owned())).unwrap_or(0);
     }
 
+    /// The names of the statements.
+    pub(super) fn statements(&self) -> Vec<String> {
+        let all = self.bytes.keys().filter(|(kind, _)| *kind == Kind::Statement);
+        all.map(|(_, name)| name.clone()).collect()
+    }
+
     /// There are no portals any more.
     pub(super) fn end_portals(&mut self) {
         self.bytes.retain(|(kind, _), _| *kind != Kind::Portal);
@@ -78,6 +84,7 @@ mod tests {
         kept.keep(Kind::Statement, "7", 1_000).expect("in place of the one of that name");
         kept.end(Kind::Statement, "8");
         kept.keep(Kind::Portal, "p", 1).unwrap();
+        assert_eq!(kept.statements().len(), MOST - 1);
         kept.end_portals();
         assert_eq!((kept.bytes.len(), kept.all), (MOST - 1, (MOST - 2) * 10 + 1_000));
         assert!(kept.keep(Kind::Portal, "large", MOST_BYTES).is_err());
