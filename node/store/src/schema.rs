@@ -43,6 +43,7 @@ pub const TIMED_TABLES: &[(&str, &str)] = &[
     ("processes", "seen_ns"),
     ("call_rollups", "bucket_ns"),
     ("requests", "ts_ns"),
+    ("request_stretches", "ts_ns"),
     ("request_rollups", "bucket_ns"),
     ("capture_loss", "ts_ns"),
     ("findings", "ts_ns"),
@@ -68,6 +69,7 @@ pub(crate) const CHOSEN_TABLES: &[(&str, &str)] = &[
         "of more than 20 a second in a service the slow and the failed ones and a sample (kept, stands_for); \
          request_rollups counts every request",
     ),
+    ("request_stretches", "of those requests only that have a row in requests"),
 ];
 
 /// Tables that are equal on every node.
@@ -109,6 +111,10 @@ const LADDER: &[Step] = &[
     |tx| {
         tx.execute_batch(include_str!("schema_v13.sql"))?;
         columnar::make_new_columnar(tx, &["requests", "request_rollups"])
+    },
+    |tx| {
+        tx.execute_batch(include_str!("schema_v14.sql"))?;
+        columnar::make_new_columnar(tx, &["request_stretches"])
     },
 ];
 
