@@ -81,8 +81,8 @@ pub use procfs::runs;
 pub use python_walks::PythonWalks;
 pub use record::{
     BlockIo, CallTally, Collective, CudaCall, DeviceWait, FabricCounter, GpuSample, HostRecord, HostSample, Library,
-    LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, RequestOf, RequestSeen, RequestSum,
-    SelfStat, SymbolCall,
+    LossCount, MemoryEvent, NetEvent, OffCpu, ProcessEvent, ProcessSeen, Record, RequestOf, RequestSeen,
+    RequestStretch, RequestSum, SelfStat, SymbolCall,
 };
 pub use sampling::{ProcessUse, Sampler, SamplerConfig, Watch};
 pub use self_stats::RecordingCost;

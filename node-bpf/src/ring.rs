@@ -90,13 +90,13 @@ impl Pages {
 
 /// A mapping, taken back when dropped.
 #[derive(Debug)]
-struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
 impl Mapping {
-    fn new(fd: i32, bytes: usize, protection: libc::c_int, offset: usize) -> io::Result<Self> {
+    pub(crate) fn new(fd: i32, bytes: usize, protection: libc::c_int, offset: usize) -> io::Result<Self> {
         let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
         // SAFETY: a new mapping at an address of the kernel's choice; the result is checked.
         let start = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, offset) };
@@ -105,6 +105,11 @@ impl Mapping {
         }
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         Ok(Mapping { start, bytes })
+    }
+
+    /// Its first byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::{Cgroup, Job, can_capture, wait_for};
 use node_bpf::{Record, ServeRule, Serving, ServingConfig};
-use record::{RequestSeen, RequestSum};
+use record::{RequestSeen, RequestStretch, RequestSum};
 
 /// Answers by the path: /slow sleeps, /burn computes, /missing is 404, /stream sends in pieces,
 /// /ask asks another server. Says its port (or that it listens) on its first line.
@@ -99,6 +99,14 @@ impl Recorder {
         records.iter().filter_map(|r| if let Record::Request(r) = r { Some((**r).clone()) } else { None }).collect()
     }
 
+    /// The parts of a request's time.
+    fn path(&self, row: &RequestSeen) -> Vec<RequestStretch> {
+        let records = self.records.lock().unwrap();
+        let stretches =
+            records.iter().filter_map(|r| if let Record::RequestStretch(s) = r { Some((**s).clone()) } else { None });
+        stretches.filter(|s| (s.connection, s.number) == (row.connection, row.number)).collect()
+    }
+
     fn stop(mut self) -> (Vec<RequestSeen>, Vec<RequestSum>, u64) {
         drop(self.serving.take());
         let rows = self.rows();
@@ -161,6 +169,19 @@ fn every_request_is_seen_once_with_its_times_and_its_route() {
     let large = vec![b'y'; 300_000];
     let posted = ask(&mut connections[0], "POST /upload", &large);
     // The client has its answer before the server's call has returned.
+    for row in recorder.rows() {
+        let path = recorder.path(&row);
+        let sum = |of: &str| path.iter().filter(|s| of.is_empty() || s.kind == of).map(|s| s.duration_ns).sum::<i64>();
+        assert_eq!(Some(sum("")), row.duration_ns, "{path:?}");
+        assert!(
+            path.iter().all(|s| s.kind == "unread" || s.kind == "unknown" || s.of_pid == Some(server.pid)),
+            "{path:?}"
+        );
+        if row.of.route.as_deref() == Some("/slow/{number}") {
+            let timers = path.iter().filter(|s| s.reason == Some("timer")).map(|s| s.duration_ns).sum::<i64>();
+            assert!(timers + sum("unknown") >= 79_000_000, "{path:?}");
+        }
+    }
     let uploaded = |row: &RequestSeen| row.of.route.as_deref() == Some("/upload");
     wait_for("the upload", || recorder.rows().iter().any(uploaded));
     drop(connections);
@@ -178,14 +199,15 @@ fn every_request_is_seen_once_with_its_times_and_its_route() {
     let of = |route: &str| rows.iter().filter(|row| row.of.route.as_deref() == Some(route)).collect::<Vec<_>>();
     for row in of("/slow/{number}") {
         assert!((79_000_000..1_000_000_000).contains(&row.first_byte_ns.unwrap()), "{row:?}");
-        assert!(row.cpu_ns.unwrap() < 50_000_000, "it sleeps: {row:?}");
+        assert!(row.cpu_ns.is_none_or(|ns| ns < 50_000_000), "it sleeps: {row:?}");
         assert_eq!((row.status, row.port, row.peer.as_deref()), (Some(200), Some(server.port), Some("127.0.0.1")));
     }
     for row in of("/burn") {
-        // Up to the scheduler's last tick.
-        assert!(row.cpu_ns.unwrap() >= 45_000_000, "it computes: {row:?}");
+        // Where the hypervisor takes the CPU, more than the program sees.
+        assert!(row.cpu_ns.is_none_or(|ns| ns >= 55_000_000), "it computes: {row:?}");
     }
     assert!(of("/missing").iter().all(|row| row.status == Some(404)));
+    assert!(rows.iter().filter(|row| row.cpu_ns.is_some()).count() * 10 > rows.len() * 9, "paths are known");
     // A server's own time is no more than its client's.
     let longest = |times: &[Duration]| times.iter().max().unwrap().as_nanos() as i64;
     for (route, times) in &asked {

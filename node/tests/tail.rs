@@ -1,15 +1,16 @@
-//! `rankmesh tail` on real servers of two hosts: every request is counted, and what was done to some
-//! of them is what the slowest have more of. Needs root.
+//! `rankmesh tail` on real servers: every request is counted, and what was done to some of them is what
+//! the slowest have more of, on whatever thread of whichever process. Needs root.
 
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::jobs::Cgroups;
-use common::{Killed, Lab, can_capture, has, stdout, wait_for};
+use common::{Killed, Lab, can_capture, has, python, stdout, wait_for};
 use serde_json::Value;
 
 /// Answers after some milliseconds of computing: /MS/N; /sleep/N sleeps 60 ms besides.
@@ -31,11 +32,11 @@ print(server.server_port, flush=True)
 server.serve_forever()
 "#;
 
-/// A server in a host's cgroup, on the first CPU; its port.
-fn serve(cgroups: &Cgroups, host: &str) -> (Killed, u16) {
+/// A server in a host's cgroup; its port.
+fn serve(cgroups: &Cgroups, host: &str, command: &[&str]) -> (Killed, u16) {
     let mut shell = Command::new("sh");
-    shell.args(["-c", r#"echo $$ > "$0" && exec taskset -c 0 python3 -c "$1""#]);
-    shell.arg(cgroups.path(host).join("cgroup.procs")).arg(SERVER);
+    shell.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
+    shell.arg(cgroups.path(host).join("cgroup.procs")).args(command);
     let mut child = shell.stdout(Stdio::piped()).spawn().expect("a server starts");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
@@ -59,7 +60,8 @@ fn hosts(test: &str) -> Option<Hosts> {
     }
     let mut lab = Lab::new();
     let cgroups = Cgroups::new(test, &["n1", "n2"]);
-    let servers = ["n1", "n2"].map(|host| serve(&cgroups, host)).into();
+    let on_first_cpu = ["taskset", "-c", "0", "python3", "-c", SERVER];
+    let servers = ["n1", "n2"].map(|host| serve(&cgroups, host, &on_first_cpu)).into();
     for host in ["n1", "n2"] {
         let cgroup = cgroups.path(host).display().to_string();
         lab.start(host, &["--cgroup", &cgroup, "--serve", "chat=exe:*python3*"]);
@@ -149,4 +151,141 @@ fn a_program_on_the_servers_core_is_what_the_slowest_waited_for() {
     // 40 ms of their own work in place of 4, and as much for the other program.
     assert!(of("cpu_taken") > 0.25 && of("on_cpu") > 0.1 && of("asleep") < 0.25, "{chat}");
     assert!(parts.iter().any(|more| more["part"]["of"] == "sh"), "it is not named: {chat}");
+}
+
+/// Ordinary requests of a kind to `threads_server.py`, and those that are made slow: more than one in a
+/// hundred, which are looked into, and fewer than two, which are kept.
+const ORDINARY: usize = 1_482;
+const SLOW: usize = 18;
+
+/// A host with the server on uvicorn, which is followed.
+fn on_uvicorn(test: &str) -> Option<(Lab, Cgroups, (Killed, u16), tempfile::TempDir)> {
+    if !can_capture(test) || !has("taskset", test) {
+        return None;
+    }
+    let python = python::clients(test)?;
+    let scratch = tempfile::tempdir_in(Path::new(env!("CARGO_TARGET_TMPDIR"))).expect("a folder on a disk");
+    let (mut lab, cgroups) = (Lab::new(), Cgroups::new(test, &["n1"]));
+    let script = python::script("threads_server.py");
+    let file = scratch.path().join("scratch");
+    let command = [&*python, &*script, &*file].map(|path| path.to_str().expect("a path"));
+    let server = serve(&cgroups, "n1", &command);
+    let cgroup = cgroups.path("n1").display().to_string();
+    lab.start("n1", &["--cgroup", &cgroup, "--serve", &format!("chat=port:{}", server.1)]);
+    lab.wait_for_members(&["n1"]);
+    wait_for("the server to be followed", || {
+        let log = lab.log("n1");
+        if log.contains("requests of chat are recorded") { Ok(()) } else { Err(log) }
+    });
+    Some((lab, cgroups, server, scratch))
+}
+
+/// Asks for a kind; `slow` is done beside each request that is to be slow.
+fn ask_kind(port: u16, kind: &str, mut slow: impl FnMut(&mut TcpStream, &str)) {
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    for n in 0..ORDINARY + SLOW {
+        // What is slow is known from the seconds before.
+        if n > 300 && n % ((ORDINARY + SLOW - 300) / SLOW) == 0 {
+            slow(&mut connection, &format!("/{kind}/{}", 100_000 + n));
+        } else {
+            ask(&mut connection, &format!("/{kind}/{n}"));
+        }
+    }
+}
+
+/// What the slowest of a kind have more of, the largest first.
+fn excess(lab: &Lab, kind: &str, requests: i64) -> Value {
+    let answer = tail(lab, requests, &["--route", &format!("/{kind}/{{number}}")]);
+    let slowest = &answer["services"][0]["slowest"];
+    println!("{kind}: {}", slowest["excess"]);
+    assert!(slowest["told"].as_f64() > Some(0.8), "{kind}: {slowest}");
+    slowest["excess"].clone()
+}
+
+/// How much of it is of parts that begin with these words.
+fn share(excess: &Value, words: &[(&str, &str)]) -> f64 {
+    let are =
+        |part: &Value| words.iter().all(|(key, begin)| part[*key].as_str().is_some_and(|text| text.starts_with(begin)));
+    let parts = excess["parts"].as_array().expect("parts").iter();
+    parts.filter(|more| are(&more["part"])).filter_map(|more| more["share"].as_f64()).sum()
+}
+
+/// The last CPU that this test may use, where the server's other process works.
+fn last_cpu() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").expect("our status");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("our CPUs");
+    list.trim().rsplit([',', '-']).next().expect("a CPU").to_owned()
+}
+
+#[test]
+fn what_a_thread_or_another_process_did_for_a_request_is_told() {
+    let Some((lab, _cgroups, (_server, port), _scratch)) =
+        on_uvicorn("what_a_thread_or_another_process_did_for_a_request_is_told")
+    else {
+        return;
+    };
+    let all = (ORDINARY + SLOW) as i64;
+
+    // Nothing is done to any of these; on a busy host others may have the CPU now and then.
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    for n in 0..all {
+        ask(&mut connection, &format!("/plain/{n}"));
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    let found = excess(&lab, "plain", all);
+    assert!(found["grown"] == false || share(&found, &[("kind", "asleep")]) < 0.3, "{found}");
+
+    let slowed = |kind: &str| {
+        ask_kind(port, kind, ask);
+        excess(&lab, kind, all)
+    };
+
+    let found = slowed("sleep");
+    assert!(share(&found, &[("kind", "asleep"), ("of", "timer"), ("thread", "pool")]) > 0.7, "{found}");
+
+    let found = slowed("lock");
+    assert!(share(&found, &[("kind", "asleep"), ("of", "timer"), ("thread", "holder")]) > 0.7, "{found}");
+    assert!(found["parts"][0]["part"]["holds_lock"] == true, "{found}");
+    let text = stdout(&lab.ask("n1", "tail", &["--route", "/lock/{number}"]));
+    println!("{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("asleep in a timer, thread holder of python threads_server.py, while another waited"),
+        "{text}"
+    );
+
+    // How much of the time is the disk's is the host's affair: the thread slept in nothing else.
+    let found = slowed("disk");
+    let of_disk = share(&found, &[("kind", "asleep"), ("of", "io"), ("thread", "pool")]);
+    let elsewhere = share(&found, &[("kind", "asleep")]) - of_disk;
+    assert!(of_disk > 0.02 && of_disk > elsewhere, "{found}");
+
+    let found = slowed("engine");
+    assert!(share(&found, &[("kind", "on_cpu"), ("thread", "main"), ("process", "engine")]) > 0.4, "{found}");
+
+    // Another program on the core of the process that does the work.
+    let cpu = last_cpu();
+    ask_kind(port, "hog", |connection, path| {
+        let hog = Command::new("taskset").args(["-c", &cpu, "sh", "-c", "while :; do :; done"]).spawn();
+        let hog = Killed(hog.expect("a hog starts"));
+        ask(connection, path);
+        drop(hog);
+    });
+    let found = excess(&lab, "hog", all);
+    assert!(share(&found, &[("kind", "cpu_taken"), ("of", "sh"), ("process", "engine")]) > 0.2, "{found}");
+
+    // Requests that come at once, and wait for the one thread of a pool.
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    (0..ORDINARY).for_each(|n| ask(&mut connection, &format!("/burst/{n}")));
+    for _ in 0..2 {
+        std::thread::scope(|scope| {
+            for n in 0..SLOW {
+                let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+                scope.spawn(move || ask(&mut connection, &format!("/burst/{n}")));
+            }
+        });
+    }
+    let found = excess(&lab, "burst", (ORDINARY + 2 * SLOW) as i64);
+    assert!(share(&found, &[("kind", "asleep"), ("of", "timer"), ("thread", "single")]) > 0.6, "{found}");
 }

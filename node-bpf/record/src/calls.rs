@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::host::HostRecord;
-use crate::requests::{RequestSeen, RequestSum};
+use crate::requests::{RequestSeen, RequestStretch, RequestSum};
 
 /// Which library a collective call belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -357,6 +357,8 @@ pub enum Record {
     CallTally(CallTally),
     /// A request that a server answered.
     Request(Box<RequestSeen>),
+    /// Where a part of a request's time went.
+    RequestStretch(Box<RequestStretch>),
     /// The requests of a second.
     RequestSum(Box<RequestSum>),
     /// Loss.

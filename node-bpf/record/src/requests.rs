@@ -59,15 +59,61 @@ pub struct RequestSeen {
     pub sends: u32,
     /// The longest time between two of them; none of one send.
     pub gap_ns: Option<i64>,
-    /// CPU time of the thread that read it and sent all of the answer, as of the scheduler's last
-    /// tick; none where these were several threads.
+    /// On its path through threads, how long these ran; none where the path is not all known.
     pub cpu_ns: Option<i64>,
-    /// How long that thread could run and had no CPU.
+    /// On its path, how long they could run and had no CPU; likewise.
     pub run_delay_ns: Option<i64>,
     /// Why this one has a row: "all", "slow", "sample", "error".
     pub kept: &'static str,
     /// How many requests like it the row stands for.
     pub stands_for: u32,
+}
+
+/// Parts of a request's time that are alike: what a thread did, of which it waited. All of a request
+/// together are its duration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestStretch {
+    /// The request's time, which with the connection and the number on it names the request.
+    pub ts_ns: i64,
+    /// Its connection.
+    pub connection: u64,
+    /// Its number there.
+    pub number: u32,
+    /// The server's process.
+    pub pid: u32,
+    /// Place in the chain, by when the first part began, from 0.
+    pub place: u32,
+    /// When that was, from the request's time on.
+    pub after_ns: i64,
+    /// How long, together.
+    pub duration_ns: i64,
+    /// How many parts.
+    pub parts: u32,
+    /// Of the time up to the answer's first byte, or after it.
+    pub before_first_byte: bool,
+    /// "unread", "ran", "ready", "throttled", "asleep" or "unknown".
+    pub kind: &'static str,
+    /// Of "asleep": in what, such as "timer", "lock", "io"; of "unknown": why.
+    pub reason: Option<&'static str>,
+    /// Of "asleep": who woke the thread: "interrupt", "kernel", "other_process"; "unseen".
+    pub woken_by: Option<&'static str>,
+    /// Whose thread it was.
+    pub of_pid: Option<u32>,
+    /// Its process's program, with the script that it runs.
+    pub process: Option<String>,
+    /// The thread.
+    pub tid: Option<u32>,
+    /// Its name.
+    pub thread: Option<String>,
+    /// What the thread slept in that it woke, and that waited for it; none of the one that sent the
+    /// answer.
+    pub awaited_in: Option<&'static str>,
+    /// Of "ready": which process had the CPU.
+    pub taken_by_pid: Option<u32>,
+    /// Its name.
+    pub taken_by: Option<String>,
+    /// cgroup v2 id of the server.
+    pub cgroup_id: u64,
 }
 
 /// The requests of a second with the same [`RequestOf`].

@@ -21,7 +21,7 @@ pub const BLOCK: &[&str] = &["block_io"];
 /// Page faults and reclaim.
 pub const MEMORY: &[&str] = &["memory_events"];
 /// Requests that servers answer.
-pub const REQUESTS: &[&str] = &["requests", "request_rollups"];
+pub const REQUESTS: &[&str] = &["requests", "request_stretches", "request_rollups"];
 /// Ranks that the kernel kills for want of memory.
 pub const OOM: &[&str] = &["memory_events", "process_events"];
 

@@ -31,7 +31,7 @@ enum {
   BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_EXIST = 2 };
-enum { BPF_F_NO_PREALLOC = 1, BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
+enum { BPF_F_NO_PREALLOC = 1, BPF_F_MMAPABLE = 1024, BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
 /* which helpers the kernel has; of these only the one that is asked for */
 enum bpf_func_id { BPF_FUNC_get_task_stack = 141 };
 enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2, BPF_RB_AVAIL_DATA = 0 };
@@ -79,15 +79,15 @@ struct sched_entity {
   struct cfs_rq *cfs_rq;
   __u64 sum_exec_runtime;
 };
-/* with CONFIG_SCHED_INFO */
-struct sched_info { unsigned long long run_delay; };
 struct task_struct {
+  void *stack;
   int pid, tgid;
   char comm[16];
   unsigned int __state;
   struct signal_struct *signal;
   unsigned in_iowait : 1;
   int exit_code;
+  unsigned long nvcsw, nivcsw; /* how often it has left a CPU to wait, and pushed off it */
   struct task_struct *real_parent, *group_leader;
   __u64 start_time;
   struct css_set *cgroups;
@@ -95,7 +95,6 @@ struct task_struct {
   const struct cred *real_cred;
   struct mm_struct *mm;
   struct sched_entity se;
-  struct sched_info sched_info;
 };
 /* from Linux 6.18 on a throttled task is taken off its run queue by itself */
 struct task_struct___throttled { bool throttled; };

@@ -8,6 +8,7 @@
 #include "wire.h"
 #include "requests.h"
 #include "users.bpf.h"
+#include "path.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -51,19 +52,7 @@ struct {
   __uint(max_entries, 4 << 20);
 } requests SEC(".maps");
 
-struct {
-  __uint(type, BPF_MAP_TYPE_ARRAY);
-  __uint(max_entries, RM_REQUEST_LOSSES);
-  __type(key, __u32);
-  __type(value, __u64);
-} request_losses SEC(".maps");
-
 static const struct rm_connection new_connection;
-
-static __always_inline void lost(__u32 place) {
-  __u64 *count = bpf_map_lookup_elem(&request_losses, &place);
-  if (count) __sync_fetch_and_add(count, 1);
-}
 
 static __always_inline struct rm_server *server_of_this(void) {
   __u32 pid = bpf_get_current_pid_tgid() >> 32;
@@ -84,10 +73,6 @@ static __always_inline __u32 bytes_at(struct pt_regs *regs, __u64 *second) {
   return RM_BYTES_UNKNOWN;
 }
 #else
-struct pt_regs___all {
-  __u64 regs[31];
-  int syscallno;
-} __attribute__((preserve_access_index));
 static __always_inline __u32 bytes_at(struct pt_regs *regs, __u64 *second) {
   struct pt_regs___all *all = (void *)regs;
   *second = BPF_CORE_READ(all, regs[1]);
@@ -203,13 +188,8 @@ static __always_inline void note_ticks(struct rm_request *request, struct sock *
   request->flags |= RM_REQUEST_TICKS;
 }
 
-static __always_inline __u64 run_delay_of(struct task_struct *task) {
-  return bpf_core_field_exists(task->sched_info) ? BPF_CORE_READ(task, sched_info.run_delay) : 0;
-}
-
 static __always_inline void begins(struct rm_connection *connection, struct sock *sk, __u64 buffer, __u32 bytes, __u64 now) {
   struct rm_request *request = &connection->request;
-  struct task_struct *task = (void *)bpf_get_current_task();
   __u64 thread = bpf_get_current_pid_tgid();
   request->pid = thread >> 32;
   request->read_tid = thread;
@@ -222,7 +202,6 @@ static __always_inline void begins(struct rm_connection *connection, struct sock
   request->sends = 0;
   request->flags = 0;
   request->ticks = 0;
-  request->cpu_ns = request->run_delay_ns = 0;
   request->cgroup_id = bpf_get_current_cgroup_id();
   request->answer[0] = 0;
   request->head_bytes = 0;
@@ -230,8 +209,6 @@ static __always_inline void begins(struct rm_connection *connection, struct sock
   if (request->protocol == RM_HTTP1 && buffer && copied && !bpf_probe_read_user(request->head, copied, (void *)buffer))
     request->head_bytes = copied;
   note_ticks(request, sk);
-  connection->cpu_begin_ns = BPF_CORE_READ(task, se.sum_exec_runtime);
-  connection->run_delay_begin_ns = run_delay_of(task);
   connection->state = RM_READING;
 }
 
@@ -304,6 +281,7 @@ static __always_inline bool answers(struct rm_request *request, __u32 bytes, __u
     if (is_interim(request->answer)) return false;
   }
   request->sent_tid = bpf_get_current_pid_tgid();
+  request->first_switches = switches_of(bpf_get_current_task_btf());
   request->first_ns = now;
   return true;
 }
@@ -327,14 +305,8 @@ int BPF_PROG(on_send, struct sock *sk, int sent) {
   request->last_ns = now;
   request->bytes_out += sent;
   request->sends++;
-  if (request->read_tid == (__u32)bpf_get_current_pid_tgid()) {
-    struct task_struct *task = (void *)bpf_get_current_task();
-    request->cpu_ns = BPF_CORE_READ(task, se.sum_exec_runtime) - connection->cpu_begin_ns;
-    request->run_delay_ns = run_delay_of(task) - connection->run_delay_begin_ns;
-    request->flags |= RM_REQUEST_ONE_THREAD;
-  } else {
-    request->flags |= RM_REQUEST_OTHER_THREAD;
-  }
+  request->last_tid = bpf_get_current_pid_tgid();
+  request->last_switches = switches_of(bpf_get_current_task_btf());
   return 0;
 }
 
@@ -355,8 +327,10 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
 
 /* Another program, perhaps another user's: user space looks at it anew. */
 SEC("tp_btf/sched_process_exec")
-int BPF_PROG(server_execs, struct task_struct *task) {
-  __u32 pid = task->tgid;
+int BPF_PROG(server_execs, struct task_struct *task, int former_tid) {
+  __u32 pid = task->tgid, tid = former_tid;
   bpf_map_delete_elem(&servers, &pid);
+  unfollow(pid);
+  bpf_map_delete_elem(&away, &tid); /* it has the process's number from here on */
   return 0;
 }

@@ -22,8 +22,6 @@ enum rm_protocol { RM_PROTOCOL_UNKNOWN = 0, RM_HTTP1 = 1, RM_HTTP2 = 2, RM_TLS =
 
 /* rm_request.flags */
 #define RM_REQUEST_OPAQUE 1  /* not a request: a connection that is not looked into, once for each */
-#define RM_REQUEST_ONE_THREAD 2 /* the thread that read it has sent all of the answer: its times are known */
-#define RM_REQUEST_OTHER_THREAD 4
 #define RM_REQUEST_TICKS 8   /* `ticks` is known */
 
 #define RM_HEAD 128
@@ -41,8 +39,6 @@ struct rm_request {
   unsigned long long last_ns;    /* the end of the last send */
   unsigned long long gap_ns;     /* the longest time from the end of a send to the end of the next */
   unsigned long long bytes_in, bytes_out;
-  unsigned long long cpu_ns;       /* of the thread, up to the last send (RM_REQUEST_ONE_THREAD) */
-  unsigned long long run_delay_ns; /* how long it could run and had no CPU, likewise */
   unsigned long long cgroup_id;
   unsigned int sends;
   unsigned int ticks;   /* of the kernel's clock that the bytes had lain unread */
@@ -56,7 +52,9 @@ struct rm_request {
   unsigned char answer[RM_ANSWER]; /* the beginning of the answer */
   unsigned char head[RM_HEAD];     /* the beginning of the request */
   unsigned int head_bytes;
-  unsigned int pad;
+  unsigned int first_switches; /* how often `sent_tid` had left its CPU by then, as the kernel counts */
+  unsigned int last_tid;       /* thread that sent the last bytes, and the same of it */
+  unsigned int last_switches;
 };
 
 enum rm_connection_state { RM_IDLE = 0, RM_READING = 1, RM_ANSWERING = 2, RM_IGNORED = 3 };
@@ -64,16 +62,66 @@ enum rm_connection_state { RM_IDLE = 0, RM_READING = 1, RM_ANSWERING = 2, RM_IGN
 /* The value of `connections`, key: cookie of the socket. */
 struct rm_connection {
   struct rm_request request; /* the one under way, or the last one */
-  unsigned long long cpu_begin_ns, run_delay_begin_ns;
   unsigned int state;
   unsigned int user; /* to whom it is counted */
 };
 
 /* Places of `request_losses`. */
-enum rm_request_loss { RM_REQUEST_LOST_RING = 0, RM_REQUEST_LOST_MAP = 1, RM_REQUEST_LOSSES = 2 };
+enum rm_request_loss { RM_REQUEST_LOST_RING = 0, RM_REQUEST_LOST_MAP = 1, RM_REQUEST_LOST_THREAD = 2, RM_REQUEST_LOSSES = 3 };
+
+/* Processes of a server whose threads are followed beside its own: those that it wakes or is woken by, and theirs, so many
+ * steps away from it. */
+#define RM_MOST_PARTNERS 31
+#define RM_MOST_STEPS_AWAY 3
+
+/* The value of `followed`, key: process id. Of servers written by user space, of others here. */
+struct rm_followed {
+  unsigned int server;   /* the server that it is followed for; its own number: it is one */
+  unsigned int away;     /* steps from it */
+  unsigned int partners; /* of a server: how many are followed for it */
+};
+
+/* Who woke a thread. */
+enum rm_woken {
+  RM_WOKEN_UNSEEN = 0,
+  RM_WOKEN_BY_THREAD = 1,  /* of a process that is followed */
+  RM_WOKEN_BY_OTHER = 2,   /* a process that is not followed */
+  RM_WOKEN_BY_INTERRUPT = 3, /* a timer, a device, a packet */
+  RM_WOKEN_BY_KERNEL = 4,  /* a thread of the kernel's */
+  RM_WOKEN_AS_NEW = 5,     /* a thread of a process that is followed made it */
+};
+
+/* How a thread left its CPU. */
+enum rm_left { RM_LEFT_RUNNABLE = 0, RM_LEFT_ASLEEP = 1, RM_LEFT_UNINTERRUPTIBLE = 2 };
+
+/* The value of `away`, key: thread id. */
+struct rm_away {
+  unsigned long long off_ns; /* when it left its CPU; 0: it is on one, or has not been seen to leave */
+  unsigned long long wake_ns;
+  unsigned long long ran_ns; /* how long it had run by then, altogether */
+  unsigned int switches;     /* how often it had left a CPU then, as the kernel counts: tells whether one is missing */
+  unsigned int waker_tid, waker_switches;
+  int call;                  /* the system call that it is in; -1: none, so a page fault or an interrupt */
+  unsigned char woken, left, iowait, throttled;
+  unsigned int taken_pid; /* who had the CPU while it could run: took it, or had it last; 0: nobody, or it is not known */
+  unsigned int taken_uid; /* whose that is, if it is no thread of the kernel's */
+  char taken_comm[16];
+};
+
+/* An entry of `stretches`, a ring that is overwritten: a thread that was followed was off its CPU. */
+#define RM_STRETCHES (1 << 18)
+struct rm_stretch {
+  unsigned long long number; /* of the stretch, from 1; written last, and 0 while the others are written */
+  unsigned long long on_ns;  /* when it had a CPU again */
+  struct rm_away away;
+  unsigned int pid, tid;
+  char comm[16];
+};
 
 _Static_assert(sizeof(struct rm_server) == 28, "src/serving/wire.rs writes 28 bytes");
-_Static_assert(sizeof(struct rm_request) == 296, "src/serving/wire.rs reads 296 bytes");
-_Static_assert(sizeof(struct rm_connection) == 320, "src/serving/wire.rs reads 320 bytes");
+_Static_assert(sizeof(struct rm_request) == 288, "src/serving/wire.rs reads 288 bytes");
+_Static_assert(sizeof(struct rm_connection) == 296, "src/serving/wire.rs reads 296 bytes");
+_Static_assert(sizeof(struct rm_followed) == 12, "src/serving/wire.rs writes 12 bytes");
+_Static_assert(sizeof(struct rm_stretch) == 112, "src/serving/path.rs reads 112 bytes");
 
 #endif

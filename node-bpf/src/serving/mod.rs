@@ -3,13 +3,19 @@
 //! takes them away with the last.
 //!
 //! `spec` has the rules for servers as typed, `find` finds servers, `programs` owns the BPF object,
-//! `wire` parses its bytes, `http` reads first lines, `sums` sums up and chooses rows.
+//! `wire` parses its bytes, `http` reads first lines, `sums` sums up and chooses rows. Of those,
+//! `switches` has what threads did, `path` finds what a request waited for, `rows` makes rows of it;
+//! `tick` measures the kernel's tick.
 
 mod find;
 mod http;
+mod path;
 mod programs;
+mod rows;
 mod spec;
 mod sums;
+mod switches;
+mod tick;
 mod wire;
 
 use std::collections::{HashMap, HashSet};
@@ -30,7 +36,9 @@ use crate::{loader, privileges};
 use files::Files;
 use find::{Finder, Found};
 use programs::Programs;
+use rows::Names;
 use sums::Sums;
+use tick::Tick;
 use wire::{Open, Protocol, RawRequest, State};
 
 pub use spec::{ServeError, ServeRule};
@@ -99,8 +107,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Starts looking for servers. `sink` gets [`Record::Request`], [`Record::RequestSum`],
-    /// [`Record::Process`] and [`Record::Loss`], from one thread.
+    /// Starts looking for servers. `sink` gets [`Record::Request`], [`Record::RequestStretch`],
+    /// [`Record::RequestSum`], [`Record::Process`] and [`Record::Loss`], from one thread.
     ///
     /// # Errors
     /// The host or this process cannot capture; the cgroup does not exist.
@@ -121,6 +129,8 @@ impl Serving {
             processes: Processes::new(Files::new(|| {})),
             clock: Clock::measure(),
             sums: Sums::default(),
+            chosen: vec![],
+            names: Names::new(privileges::only_user()),
             quiet: HashMap::new(),
             tick: Tick::default(),
             status: Arc::clone(&status),
@@ -186,6 +196,9 @@ struct Recorder {
     processes: Processes,
     clock: Clock,
     sums: Sums,
+    /// Requests that become rows, whose paths are still to be found.
+    chosen: Vec<(RawRequest, RequestSeen)>,
+    names: Names,
     /// Requests that were delivered because their answers seemed over, by connection: the number
     /// on it, and the sends up to then.
     quiet: HashMap<u64, (u32, u32)>,
@@ -270,7 +283,21 @@ impl Recorder {
             Some(raw) => self.take(raw),
             None => self.lose("parse", 1),
         });
+        self.hand_on_chosen(&mut programs);
         self.programs = Some(programs);
+    }
+
+    /// Hands on the requests that become rows, each with what it waited for.
+    fn hand_on_chosen(&mut self, programs: &mut Programs) {
+        if self.chosen.is_empty() {
+            return;
+        }
+        programs.switches.read();
+        for (raw, mut seen) in std::mem::take(&mut self.chosen) {
+            let stretches = rows::told(&raw, &mut seen, &programs.switches, &mut self.names);
+            (self.sink)(Record::Request(Box::new(seen)));
+            stretches.into_iter().for_each(|row| (self.sink)(Record::RequestStretch(Box::new(row))));
+        }
     }
 
     /// What is due once a second.
@@ -355,7 +382,7 @@ impl Recorder {
                 cgroup_id: raw.cgroup_id,
             },
             tid: raw.read_tid,
-            sent_tid: raw.first_ns.map(|_| raw.sent_tid),
+            sent_tid: raw.first_ns.map(|_| raw.first.0),
             status: http::status(&raw.answer).filter(|_| raw.first_ns.is_some() && raw.protocol == Protocol::Http1),
             port: raw.port,
             peer: None, // written out where it becomes a row
@@ -365,14 +392,14 @@ impl Recorder {
             bytes_out: raw.bytes_out,
             sends: raw.sends,
             gap_ns: (raw.sends > 1).then(|| amount(raw.gap_ns)),
-            cpu_ns: raw.of_thread.map(|(cpu_ns, _)| amount(cpu_ns)),
-            run_delay_ns: raw.of_thread.map(|(_, delay_ns)| amount(delay_ns)),
+            cpu_ns: None, // known with its path
+            run_delay_ns: None,
             kept: "",
             stands_for: 0,
         };
         if let Some(mut kept) = self.sums.add(seen) {
             kept.peer = raw.peer.map(|peer| peer.to_string());
-            (self.sink)(Record::Request(Box::new(kept)));
+            self.chosen.push((raw.clone(), kept));
         }
     }
 
@@ -442,52 +469,9 @@ fn unit_of(path: &str) -> Option<&str> {
     path.rsplit('/').find(|part| part.ends_with(".service"))
 }
 
-/// The length of the kernel's tick, measured between requests: 1, 3.33, 4 or 10 ms.
-#[derive(Debug, Default)]
-struct Tick {
-    first: Option<(u32, u64)>,
-    ns: Option<u64>,
-}
-
-impl Tick {
-    /// Ticks between the two requests by which it is measured, at least.
-    const LONG_ENOUGH_NS: u64 = 2_000_000_000;
-
-    /// How long a request had lain unread, at least. The bytes came at some time in the tick that
-    /// is noted, so one tick more may be none.
-    fn queued_ns(&mut self, raw: &RawRequest) -> Option<u64> {
-        let ticks = raw.ticks?;
-        let first = *self.first.get_or_insert((raw.jiffies, raw.begin_ns));
-        if self.ns.is_none() {
-            let (jiffies, ns) = (raw.jiffies.wrapping_sub(first.0), raw.begin_ns.saturating_sub(first.1));
-            if ns >= Self::LONG_ENOUGH_NS && jiffies > 0 {
-                let measured = ns / u64::from(jiffies);
-                self.ns = [1_000_000, 3_333_333, 4_000_000, 10_000_000]
-                    .into_iter()
-                    .min_by_key(|tick| measured.abs_diff(*tick));
-            }
-        }
-        let more = u64::from(ticks.saturating_sub(1));
-        if more == 0 { Some(0) } else { self.ns.map(|tick| more * tick) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_tick_is_measured_and_a_wait_is_never_overstated() {
-        let mut tick = Tick::default();
-        let mut raw = wire::parse(&wire::tests::record(b"", 8, 2)).unwrap();
-        let mut queued = |ticks, jiffies: u32, ns| {
-            (raw.ticks, raw.jiffies, raw.begin_ns) = (Some(ticks), jiffies, ns);
-            tick.queued_ns(&raw)
-        };
-        assert_eq!((queued(0, u32::MAX - 100, 0), queued(1, u32::MAX - 90, 40_000_000)), (Some(0), Some(0)));
-        assert_eq!(queued(9, u32::MAX - 80, 80_000_000), None, "the tick is not known yet");
-        assert_eq!(queued(9, 650, 3_004_000_000), Some(32_000_000), "4 ms, over the counter's end");
-    }
 
     #[test]
     fn services_and_tenants_have_names_that_are_the_same_on_all_hosts() {

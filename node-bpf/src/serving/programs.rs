@@ -7,6 +7,7 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
+use super::switches::Switches;
 use super::wire::{self, Listens, Open};
 use crate::error::Error;
 use crate::lookup::{self, Aligned};
@@ -24,11 +25,14 @@ pub(super) struct Programs {
     _object: Object,
     _links: Vec<Link>,
     servers: MapHandle,
+    /// Processes whose threads are followed: servers, and those that work with them.
+    threads_of: MapHandle,
     connections: MapHandle,
     losses: MapHandle,
     users: Users,
-    lost: [u64; 2],
+    lost: [u64; 3],
     pub(super) ring: Ring,
+    pub(super) switches: Switches,
     followed: HashMap<u32, Listens>,
 }
 
@@ -54,6 +58,9 @@ impl Programs {
         let object = open.and_then(|open| open.load()).map_err(failed)?;
         let map = |name| lookup::map(&object, name).map_err(failed);
         let (servers, connections, losses) = (map("servers")?, map("connections")?, map("request_losses")?);
+        let threads_of = map("followed")?;
+        let switches = Switches::open(&map("stretches")?, &map("stretch_count")?)
+            .map_err(|source| Error::Os { doing: "mapping the ring of threads", source })?;
         let users = Users::new(&object).map_err(failed)?;
         let ring = Ring::open(&map("requests")?);
         let ring = ring.map_err(|source| Error::Os { doing: "mapping the ring of requests", source })?;
@@ -65,11 +72,13 @@ impl Programs {
             _object: object,
             _links: links,
             servers,
+            threads_of,
             connections,
             losses,
             users,
-            lost: [0; 2],
+            lost: [0; 3],
             ring,
+            switches,
             followed: HashMap::new(),
         })
     }
@@ -82,6 +91,8 @@ impl Programs {
         if !known && self.servers.update(&pid.to_ne_bytes(), &server.to_bytes(), MapFlags::ANY).is_err() {
             return false;
         }
+        // One that works with another server is followed already; and has an entry again if that ends.
+        let _ = self.threads_of.update(&pid.to_ne_bytes(), &wire::followed(pid), MapFlags::NO_EXIST);
         self.followed.insert(pid, listens.clone());
         true
     }
@@ -95,6 +106,17 @@ impl Programs {
     pub(super) fn keep_only(&mut self, keeps: impl Fn(u32) -> bool) {
         for pid in self.followed.extract_if(|pid, _| !keeps(*pid)).map(|(pid, _)| pid) {
             let _ = self.servers.delete(&pid.to_ne_bytes()); // gone already is as good
+        }
+        let of_none: Vec<Vec<u8>> = self
+            .threads_of
+            .keys()
+            .filter(|key| {
+                let entry = self.threads_of.lookup(key, MapFlags::ANY).ok().flatten();
+                entry.and_then(|entry| wire::server_of(&entry)).is_some_and(|pid| !self.followed.contains_key(&pid))
+            })
+            .collect();
+        for key in of_none {
+            let _ = self.threads_of.delete(&key); // likewise
         }
     }
 
@@ -119,7 +141,7 @@ impl Programs {
 
     /// What was lost since the last time.
     pub(super) fn lost(&mut self) -> Lost {
-        let mut since = [0; 2];
+        let mut since = [0; 3];
         for (place, since) in since.iter_mut().enumerate() {
             let found = self.losses.lookup(&(place as u32).to_ne_bytes(), MapFlags::ANY).ok().flatten();
             let now =
@@ -127,6 +149,6 @@ impl Programs {
             *since = now.saturating_sub(self.lost[place]);
             self.lost[place] = now;
         }
-        Lost { ring: since[0], map: since[1] }
+        Lost { ring: since[0], map: since[1] + since[2] }
     }
 }

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::bytes::Reader;
 
 /// `struct rm_request`, and `struct rm_connection`, which begins with one.
-pub(super) const REQUEST_BYTES: usize = 296;
-pub(super) const CONNECTION_BYTES: usize = 320;
+pub(super) const REQUEST_BYTES: usize = 288;
+pub(super) const CONNECTION_BYTES: usize = 296;
 /// Where the state lies in a connection, and behind it the user that it is counted to.
-const STATE_AT: usize = REQUEST_BYTES + 16;
+const STATE_AT: usize = REQUEST_BYTES;
 /// `RM_SERVER_PORTS`.
 pub(super) const MOST_PORTS: usize = 8;
 
@@ -19,9 +19,19 @@ const SERVER_ALL_PORTS: u32 = 4;
 
 /// `RM_REQUEST_OPAQUE` and its kin.
 const OPAQUE: u32 = 1;
-const ONE_THREAD: u32 = 2;
-const OTHER_THREAD: u32 = 4;
 const HAVE_TICKS: u32 = 8;
+
+/// `struct rm_followed` of a server.
+pub(super) fn followed(pid: u32) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&pid.to_ne_bytes());
+    bytes
+}
+
+/// The server that an entry of `followed` is followed for.
+pub(super) fn server_of(entry: &[u8]) -> Option<u32> {
+    Reader::new(entry).u32()
+}
 
 /// What a connection speaks (`enum rm_protocol`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,7 +77,10 @@ impl Listens {
 pub(super) struct RawRequest {
     pub(super) pid: u32,
     pub(super) read_tid: u32,
-    pub(super) sent_tid: u32,
+    /// The threads that sent the first and the last bytes of the answer, and how often each had left
+    /// a CPU then.
+    pub(super) first: (u32, u32),
+    pub(super) last: (u32, u32),
     pub(super) number: u32,
     pub(super) connection: u64,
     pub(super) begin_ns: u64,
@@ -77,9 +90,6 @@ pub(super) struct RawRequest {
     pub(super) gap_ns: u64,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
-    /// CPU time, and time runnable without a CPU, of the one thread that read it and sent the
-    /// answer.
-    pub(super) of_thread: Option<(u64, u64)>,
     pub(super) cgroup_id: u64,
     pub(super) sends: u32,
     /// Ticks that it had lain unread, and the kernel's tick when it was read.
@@ -112,21 +122,22 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
     let (pid, read_tid, sent_tid, number) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
     let (connection, _opened_ns, begin_ns) = (r.u64()?, r.u64()?, r.u64()?);
     let (first_ns, last_ns, gap_ns, bytes_in, bytes_out) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?, r.u64()?);
-    let (cpu_ns, run_delay_ns, cgroup_id) = (r.u64()?, r.u64()?, r.u64()?);
+    let cgroup_id = r.u64()?;
     let (sends, ticks, jiffies, flags) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
     let (family, port, _peer_port, protocol) = (r.u16()?, r.u16()?, r.u16()?, r.u16()?);
     let (peer, answer, head): ([u8; 16], [u8; 16], [u8; 128]) = (r.array()?, r.array()?, r.array()?);
     let head_bytes = r.u32()? as usize;
+    let (first, last) = ((sent_tid, r.u32()?), (r.u32()?, r.u32()?));
     let peer = match family {
         2 => Some(Ipv4Addr::new(peer[0], peer[1], peer[2], peer[3]).into()),
         10 => Some(Ipv6Addr::from(peer).to_canonical()),
         _ => None,
     };
-    let one_thread = flags & (ONE_THREAD | OTHER_THREAD) == ONE_THREAD;
     Some(RawRequest {
         pid,
         read_tid,
-        sent_tid,
+        first,
+        last,
         number,
         connection,
         begin_ns,
@@ -135,7 +146,6 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
         gap_ns,
         bytes_in,
         bytes_out,
-        of_thread: one_thread.then_some((cpu_ns, run_delay_ns)),
         cgroup_id,
         sends,
         ticks: (flags & HAVE_TICKS != 0).then_some(ticks),
@@ -197,7 +207,7 @@ pub(super) mod tests {
     /// A record of the ring with these first bytes, flags and family.
     pub(in crate::serving) fn record(head: &[u8], flags: u32, family: u16) -> Vec<u8> {
         let mut bytes: Vec<u8> = [7_u32, 8, 9, 2].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let words = [0xffff_0000_u64, 100, 1_000, 1_500, 3_000, 700, 90, 4_000, 250, 30, 5];
+        let words = [0xffff_0000_u64, 100, 1_000, 1_500, 3_000, 700, 90, 4_000, 5];
         bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
         bytes.extend([3_u32, 4, 77, flags].iter().flat_map(|word| word.to_ne_bytes()));
         bytes.extend([family, 8000, 40_000, 1].iter().flat_map(|word| word.to_ne_bytes()));
@@ -206,27 +216,28 @@ pub(super) mod tests {
         let mut all = [0; 128];
         all[..head.len()].copy_from_slice(head);
         bytes.extend(all);
-        bytes.extend([head.len() as u32, 0].iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend([head.len() as u32, 21, 10, 33].iter().flat_map(|word| word.to_ne_bytes()));
         bytes
     }
 
     #[test]
     fn a_record_is_read_field_by_field() {
-        let raw = parse(&record(b"GET / HTTP/1.1\r\n", ONE_THREAD | HAVE_TICKS, 2)).unwrap();
-        assert_eq!((raw.pid, raw.read_tid, raw.sent_tid, raw.number), (7, 8, 9, 2));
+        let raw = parse(&record(b"GET / HTTP/1.1\r\n", HAVE_TICKS, 2)).unwrap();
+        assert_eq!((raw.pid, raw.read_tid, raw.number), (7, 8, 2));
+        assert_eq!((raw.first, raw.last), ((9, 21), (10, 33)));
         assert_eq!((raw.begin_ns, raw.first_ns, raw.last_ns, raw.gap_ns), (1_000, Some(1_500), 3_000, 700));
         assert_eq!((raw.bytes_in, raw.bytes_out, raw.sends), (90, 4_000, 3));
-        assert_eq!((raw.of_thread, raw.ticks, raw.jiffies), (Some((250, 30)), Some(4), 77));
+        assert_eq!((raw.ticks, raw.jiffies), (Some(4), 77));
         assert_eq!((raw.port, raw.peer, raw.protocol), (Some(8000), Some(Ipv4Addr::LOCALHOST.into()), Protocol::Http1));
         assert_eq!((raw.head(), raw.opaque), (&b"GET / HTTP/1.1\r\n"[..], false));
-        let two = parse(&record(b"", ONE_THREAD | OTHER_THREAD, 1)).unwrap();
-        assert_eq!((two.of_thread, two.ticks, two.peer), (None, None, None), "two threads have sent");
+        let other = parse(&record(b"", 0, 1)).unwrap();
+        assert_eq!((other.ticks, other.peer), (None, None));
         assert_eq!(parse(&record(b"", 0, 2)[..200]), None);
     }
 
     #[test]
     fn an_entry_is_a_request_with_a_state() {
-        let entry = |state: u32| [record(b"x", 0, 2), vec![0; 16], [state, 0].map(u32::to_ne_bytes).concat()].concat();
+        let entry = |state: u32| [record(b"x", 0, 2), [state, 0].map(u32::to_ne_bytes).concat()].concat();
         let states: Vec<State> = (0..4).filter_map(|state| Some(open(&entry(state))?.state)).collect();
         assert_eq!(states, [State::Other, State::Reading, State::Answering, State::Other]);
         assert_eq!(open(&record(b"x", 0, 2)), None);

@@ -57,6 +57,7 @@ impl Scope {
             Record::SymbolCall(call) => call.pid,
             Record::CallTally(tally) => tally.pid,
             Record::Request(request) => request.of.pid,
+            Record::RequestStretch(stretch) => stretch.pid,
             Record::RequestSum(sum) => sum.of.pid,
             Record::Host(HostRecord::Block(request)) => request.pid,
             Record::Host(HostRecord::Memory(event)) => event.pid,

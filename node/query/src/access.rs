@@ -10,7 +10,7 @@ use query_planner::Plan;
 use crate::admission::Requester;
 
 /// Columns that show other users' processes: table or view, column (`*`: all of them).
-const HIDDEN: [(&str, &str); 23] = [
+const HIDDEN: [(&str, &str); 27] = [
     ("processes", "exe"),
     ("processes", "comm"),
     ("processes", "container_id"),
@@ -27,6 +27,10 @@ const HIDDEN: [(&str, &str); 23] = [
     ("requests", "route"),
     ("requests", "peer"),
     ("requests", "tenant"),
+    ("request_stretches", "process"),
+    ("request_stretches", "thread"),
+    ("request_stretches", "taken_by_pid"),
+    ("request_stretches", "taken_by"),
     ("request_rollups", "route"),
     ("request_rollups", "tenant"),
     ("annotations", "uid"),

@@ -172,6 +172,9 @@ impl Behind {
             ("offcpu", "next_pid" | "next_comm") => {
                 format!("CASE WHEN {} THEN t.{name} END AS {name}", self.is_own("t.next_pid", "t.ts_ns", "t.ts_ns"))
             }
+            ("request_stretches", "taken_by_pid" | "taken_by") => {
+                format!("CASE WHEN {} THEN t.{name} END AS {name}", self.is_own("t.taken_by_pid", "t.ts_ns", "t.ts_ns"))
+            }
             ("findings", "cause") => format!("NULL AS {name}"),
             ("findings", "detail") => format!("'{{}}' AS {name}"),
             _ => format!("t.{name} AS {name}"),
@@ -219,7 +222,7 @@ fn is_readable(context: &AuthContext<'_>, store: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use record::{HostRecord, ProcessEvent, ProcessSeen, Record, RequestOf, RequestSeen, RequestSum};
+    use record::{HostRecord, ProcessEvent, ProcessSeen, Record, RequestOf, RequestSeen, RequestStretch, RequestSum};
 
     use super::super::testing::{PATIENCE, T0, collective, connect, int, offcpu};
     use super::super::{Store, StoreConfig};
@@ -240,8 +243,8 @@ mod tests {
         })
     }
 
-    /// A request to a server, and the sum of its second.
-    fn request(pid: u32, ts_ns: i64) -> [Record; 2] {
+    /// A request to a server, a part of it in which 9 had the CPU, and the sum of its second.
+    fn request(pid: u32, ts_ns: i64) -> [Record; 3] {
         let of = RequestOf {
             pid,
             service: "chat".into(),
@@ -288,7 +291,16 @@ mod tests {
             durations: vec![(1_000, 1)],
             first_bytes: vec![(900, 1)],
         };
-        [Record::Request(Box::new(seen)), Record::RequestSum(Box::new(sum))]
+        let stretch = RequestStretch {
+            ts_ns,
+            pid,
+            kind: "ready",
+            taken_by_pid: Some(9),
+            taken_by: Some("bob-s-miner".to_owned()),
+            ..RequestStretch::default()
+        };
+        let stretch = Record::RequestStretch(Box::new(stretch));
+        [Record::Request(Box::new(seen)), stretch, Record::RequestSum(Box::new(sum))]
     }
 
     /// Pid 100 is Ada's for a second, then Bob's; 9 is Bob's; 8 Ada's.
@@ -347,6 +359,7 @@ mod tests {
             ("SELECT count(*) FROM offcpu", 1),
             ("SELECT count(*) FROM processes", 3),
             ("SELECT count(*) FROM requests WHERE pid = 8 OR route = '/secret'", 1),
+            ("SELECT count(*) FROM request_stretches", 1),
             ("SELECT ifnull(sum(count), 0) FROM request_rollups WHERE sketch IS NOT NULL", 1),
             ("SELECT count(*) FROM findings", 1),
             ("SELECT count(*) FROM audit", 0),
@@ -362,6 +375,8 @@ mod tests {
         assert_eq!(int(&nobody, sources), int(&connect(store.path()), sources), "names are everybody's");
         // What one's own rows show of others is left out.
         assert_eq!(int(&ada, "SELECT next_pid IS NULL AND next_comm IS NULL FROM offcpu"), 1);
+        let taken = "SELECT taken_by_pid IS NULL AND taken_by IS NULL FROM request_stretches";
+        assert_eq!((int(&ada, taken), int(&bob, taken)), (1, 0));
         assert_eq!(int(&ada, "SELECT cause IS NULL AND detail = '{}' AND job_id = '7' FROM findings"), 1);
         // A job's number that others claim, too, counts for nobody.
         assert_eq!(int(&bob, "SELECT group_concat(job_id) = '8' FROM findings"), 1);

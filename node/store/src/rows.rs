@@ -175,11 +175,12 @@ pub(crate) enum Kind {
     Stack,
     Clock,
     Request,
+    RequestStretch,
     RequestSum,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Collective,
         Self::OffCpu,
         Self::Net,
@@ -200,6 +201,7 @@ impl Kind {
         Self::Stack,
         Self::Clock,
         Self::Request,
+        Self::RequestStretch,
         Self::RequestSum,
     ];
 
@@ -226,6 +228,7 @@ impl Kind {
             Self::Stack => "stacks",
             Self::Clock => "clock_offsets",
             Self::Request => "requests",
+            Self::RequestStretch => "request_stretches",
             Self::RequestSum => "request_rollups",
         }
     }
@@ -244,6 +247,7 @@ impl Item {
             Self::Record(Record::CallTally(_)) => Kind::CallTally,
             Self::Record(Record::SymbolCall(_)) => Kind::SymbolCall,
             Self::Record(Record::Request(_)) => Kind::Request,
+            Self::Record(Record::RequestStretch(_)) => Kind::RequestStretch,
             Self::Record(Record::RequestSum(_)) => Kind::RequestSum,
             Self::Record(Record::Loss(_)) => return None,
             Self::Finding(_) => Kind::Finding,
@@ -440,6 +444,7 @@ pub(crate) fn time_of(record: &Record) -> i64 {
         Record::CudaCall(c) => c.ts_ns,
         Record::SymbolCall(c) => c.ts_ns,
         Record::Request(r) => r.ts_ns,
+        Record::RequestStretch(s) => s.ts_ns,
         Record::RequestSum(s) => s.ts_ns,
         Record::Host(HostRecord::Block(b)) => b.ts_ns,
         _ => 0,
@@ -462,6 +467,7 @@ pub(crate) fn push(record: &Record, rows: &mut RowColumns, rollups: &mut Rollups
             block(b, rows);
         }
         Record::Request(r) => return requests::request(r, rows),
+        Record::RequestStretch(s) => return requests::request_stretch(s, rows),
         Record::RequestSum(s) => return requests::request_sum(s, rows),
         _ => return false,
     }

@@ -42,6 +42,7 @@ pub const TIMED_TABLES: &[(&str, &str)] = &[
     ("processes", "seen_ns"),
     ("call_rollups", "bucket_ns"),
     ("requests", "ts_ns"),
+    ("request_stretches", "ts_ns"),
     ("request_rollups", "bucket_ns"),
     ("capture_loss", "ts_ns"),
     ("findings", "ts_ns"),
@@ -67,6 +68,7 @@ pub(crate) const CHOSEN_TABLES: &[(&str, &str)] = &[
         "of more than 20 a second in a service the slow and the failed ones and a sample (kept, stands_for); \
          request_rollups counts every request",
     ),
+    ("request_stretches", "of those requests only that have a row in requests"),
 ];
 
 /// Tables that are equal on every node.

@@ -13,6 +13,7 @@ const TIMED: &[(&str, &str)] = &[
     ("cuda_calls", "ts_ns"),
     ("symbol_calls", "ts_ns"),
     ("requests", "ts_ns"),
+    ("request_stretches", "ts_ns"),
     ("request_rollups", "bucket_ns"),
     ("block_io", "ts_ns"),
     ("memory_events", "ts_ns"),

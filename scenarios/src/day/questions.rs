@@ -140,6 +140,7 @@ pub fn of_tables() -> Vec<Asked> {
         "SELECT job_id, count(*), min(rank), max(rank) FROM processes GROUP BY job_id",
         "SELECT source, func, sum(count), sum(sum_ns), max(max_ns) FROM call_rollups GROUP BY 1, 2",
         "SELECT service, kept, count(*), count(status), max(duration_ns) FROM requests GROUP BY 1, 2",
+        "SELECT kind, reason, thread, count(*), sum(duration_ns), max(after_ns) FROM request_stretches GROUP BY 1, 2, 3",
         "SELECT service, sum(count), sum(errors), max(max_ns) FROM request_rollups GROUP BY service",
         "SELECT probe, reason, sum(lost) FROM capture_loss GROUP BY 1, 2",
         "SELECT node, count(*), max(stop_ns) FROM sessions GROUP BY node",

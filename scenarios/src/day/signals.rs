@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use node_bpf::{
     BlockIo, CallTally, FabricCounter, GpuSample, HostRecord, HostSample, LossCount, MemoryEvent, NetEvent,
-    ProcessEvent, Record, RequestOf, RequestSeen, RequestSum, SelfStat, SymbolCall,
+    ProcessEvent, Record, RequestOf, RequestSeen, RequestStretch, RequestSum, SelfStat, SymbolCall,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -161,6 +161,7 @@ fn request(ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
         route: rng.random_bool(0.9).then(|| "/v1/completions".into()),
         cgroup_id: 0x100 + 4000,
     };
+    let (connection, number) = (rng.random_range(1..9_000), rng.random_range(1..50));
     made.push(Made::Record(Record::Request(Box::new(RequestSeen {
         ts_ns,
         duration_ns: answered.then_some(duration_ns),
@@ -172,8 +173,8 @@ fn request(ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
         status: answered.then_some(200),
         port: Some(8000),
         peer: Some("10.0.9.1".to_owned()),
-        connection: rng.random_range(1..9_000),
-        number: rng.random_range(1..50),
+        connection,
+        number,
         bytes_in: 900,
         bytes_out: 12_000,
         sends: 40,
@@ -183,6 +184,30 @@ fn request(ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
         kept: "all",
         stands_for: 1,
     }))));
+    if answered {
+        let halves = [("ran", None, "api"), ("asleep", Some("timer"), "engine")];
+        for (place, (kind, reason, thread)) in (0..).zip(halves) {
+            made.push(Made::Record(Record::RequestStretch(Box::new(RequestStretch {
+                ts_ns,
+                connection,
+                number,
+                pid,
+                place,
+                after_ns: i64::from(place) * (duration_ns / 2),
+                duration_ns: duration_ns / 2,
+                parts: 1,
+                before_first_byte: true,
+                kind,
+                reason,
+                woken_by: reason.map(|_| "interrupt"),
+                of_pid: Some(pid),
+                process: Some("python3 serve.py".to_owned()),
+                tid: Some(pid),
+                thread: Some(thread.to_owned()),
+                ..RequestStretch::default()
+            }))));
+        }
+    }
     let count = u64::from(answered);
     let ns = if answered { duration_ns.unsigned_abs() } else { 0 };
     made.push(Made::Record(Record::RequestSum(Box::new(RequestSum {

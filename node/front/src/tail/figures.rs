@@ -7,7 +7,7 @@ use query_planner::Value;
 use serde::Serialize;
 use stats::Population;
 
-use super::parts::{self, Excess, Part, Request, Stretches};
+use super::parts::{self, Excess, Kind, Part, Request};
 
 /// What [`Figures::of`] reads, from the third column on.
 pub(super) const COLUMNS: &str = "sum(count), sum(errors), sum(unanswered), approx_quantile(sketch, 0.5), \
@@ -169,55 +169,34 @@ pub(super) struct Example {
     pub(super) duration_ns: i64,
     pub(super) route: String,
     pub(super) status: Option<i64>,
-    /// The largest first.
-    pub(super) parts: Vec<(Part, i64)>,
+    /// What it waited for, in order.
+    pub(super) path: Vec<(Part, i64)>,
 }
 
-/// Differences between CPU and sleep below this are within two ticks of the scheduler.
-const TWO_TICKS_NS: i64 = 8_000_000;
+/// Below this share what cannot be told is not spoken of.
+const LEAST_UNKNOWN: f64 = 0.05;
 
 /// What the slowest requests, the slowest first, have more of.
-pub(super) fn slowest(
-    from_ns: i64,
-    slow: Vec<Request>,
-    ordinary: &[Request],
-    stretches: &Stretches,
-    all_stretches: bool,
-    examples: usize,
-) -> Slowest {
-    let excess = parts::excess(&slow, ordinary, stretches);
+pub(super) fn slowest(from_ns: i64, slow: Vec<Request>, ordinary: &[Request], examples: usize) -> Slowest {
+    let excess = parts::excess(&slow, ordinary);
     let mut cannot_be_told = vec![];
-    let told = excess.as_ref().map_or(0.0, |excess| {
-        excess.parts.iter().filter(|more| more.part.tells()).map(|more| more.share).sum::<f64>().min(1.0)
-    });
+    let mut told = 0.0;
     match &excess {
         None => cannot_be_told.push("they are no slower than the others: there is no tail".to_owned()),
         Some(excess) => {
-            if told < 0.95 {
-                let why = "the thread that read a request is not the only one that sent its answer, and what is between \
-                           them is not followed";
-                cannot_be_told.push(format!("{:.0} % of it: {why}", (1.0 - told) * 100.0));
-            }
-            if excess.slow_ns - excess.ordinary_ns < TWO_TICKS_NS {
-                let why = "CPU time is known to the scheduler's tick: so little of it may be shown as sleep";
-                cannot_be_told.push(why.to_owned());
-            }
+            let unknown = || excess.parts.iter().filter(|more| more.part.kind == Kind::Unknown);
+            told = (1.0 - unknown().map(|more| more.share).sum::<f64>()).clamp(0.0, 1.0);
+            let of_some = unknown().filter(|more| excess.grown && more.share >= LEAST_UNKNOWN);
+            let words =
+                of_some.map(|more| format!("{:.0} % of it: {}", more.share * 100.0, parts::unknown(&more.part.of)));
+            cannot_be_told.extend(words);
         }
     }
-    if !all_stretches {
-        cannot_be_told.push(
-            "there are more stretches off the CPU than were looked into: of the oldest requests who took \
-                             the CPU is not known"
-                .to_owned(),
-        );
-    }
-    let shared = shared(&slow, ordinary);
+    let shared = if excess.as_ref().is_some_and(|excess| excess.grown) { shared(&slow, ordinary) } else { vec![] };
     let rows = slow.len();
     let examples = slow.into_iter().take(examples).map(|request| {
-        let mut parts: Vec<(Part, i64)> = parts::parts(&request, stretches).into_iter().collect();
-        parts.sort_by_key(|(_, ns)| -ns);
-        let Request { node, pid, tid, ts_ns, duration_ns, route, status, .. } = request;
-        Example { node, pid, tid, ts_ns, duration_ns, route, status, parts }
+        let Request { node, pid, tid, ts_ns, duration_ns, route, status, path, .. } = request;
+        Example { node, pid, tid, ts_ns, duration_ns, route, status, path }
     });
     let examples = examples.collect();
     Slowest { from_ns, rows, excess, told, cannot_be_told, shared, examples }

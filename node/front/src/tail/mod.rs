@@ -8,7 +8,7 @@ mod figures;
 mod parts;
 mod text;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use anyhow::bail;
@@ -23,18 +23,20 @@ use query_planner::Value;
 use serde::Serialize;
 
 use figures::{Figures, Group, Service, Slowest};
-use parts::{Request, Stretch, Stretches};
+use parts::{Kind, Part, Request};
 
 /// Looked at, where no time is given.
 const DEFAULT_NS: i64 = 600_000_000_000;
 /// Rows of slow requests, and of ordinary ones, that are looked into.
 const MOST_SLOW: usize = 1_000;
 const MOST_ORDINARY: usize = 4_000;
+/// How much a quantile may be off by its sketch.
+const SKETCH_ERROR: f64 = 0.012;
 /// Fewer tell nothing.
 const LEAST_SLOW: usize = 5;
 const LEAST_ORDINARY: usize = 20;
-/// Stretches off the CPU that are looked into, the newest first.
-const MOST_STRETCHES: usize = 200_000;
+/// Requests whose paths are asked for at once.
+const PATHS_AT_ONCE: usize = 500;
 /// Services that are looked into, those with the most requests first.
 const MOST_SERVICES: usize = 16;
 /// Examples of a service.
@@ -214,12 +216,13 @@ fn slowest(
     figures: &Figures,
     coverage: &mut Coverage,
 ) -> anyhow::Result<Slowest> {
-    let Some(from_ns) = figures.p99_ns else { return Ok(Slowest::unknown("none of them was answered")) };
+    let Some(p99_ns) = figures.p99_ns else { return Ok(Slowest::unknown("none of them was answered")) };
+    // Else those that all take as long would be on either side of it by chance.
+    let from_ns = p99_ns - (p99_ns as f64 * SKETCH_ERROR) as i64;
     let rows = |condition: String, order: &str, most: usize| {
-        allowed(client, By::Route.column(), |route| {
+        allowed(client, [By::Route.column()], |[route]| {
             format!(
-                "SELECT node, pid, tid, ts_ns, duration_ns, ifnull(queued_ns, 0), cpu_ns, run_delay_ns, \
-                 {route}, status, stands_for FROM requests \
+                "SELECT node, pid, tid, ts_ns, duration_ns, connection, number, {route}, status, stands_for FROM requests \
                  WHERE {} AND {condition} ORDER BY {order} DESC LIMIT {most}",
                 of.conditions("ts_ns", Some(service))
             )
@@ -228,7 +231,7 @@ fn slowest(
     let slow = rows(format!("duration_ns >= {from_ns}"), "duration_ns", MOST_SLOW)?;
     let ordinary = rows(format!("duration_ns < {from_ns}"), "ts_ns", MOST_ORDINARY)?;
     let of_rows = |rows: &[Vec<Value>]| rows.iter().map(|row| request(row)).collect::<Vec<Request>>();
-    let (slow_rows, ordinary_rows) = (of_rows(&slow.rows), of_rows(&ordinary.rows));
+    let (mut slow_rows, mut ordinary_rows) = (of_rows(&slow.rows), of_rows(&ordinary.rows));
     coverage.also(slow.coverage);
     coverage.also(ordinary.coverage);
     if slow_rows.len() < LEAST_SLOW || ordinary_rows.len() < LEAST_ORDINARY {
@@ -237,15 +240,20 @@ fn slowest(
             "there are rows of {slow} slow and {ordinary} ordinary requests; {LEAST_SLOW} and {LEAST_ORDINARY} are needed"
         )));
     }
-    let (stretches, all_stretches) = stretches(client, &slow_rows, &ordinary_rows, coverage)?;
-    Ok(figures::slowest(from_ns, slow_rows, &ordinary_rows, &stretches, all_stretches, EXAMPLES))
+    add_paths(client, &mut slow_rows, coverage)?;
+    add_paths(client, &mut ordinary_rows, coverage)?;
+    Ok(figures::slowest(from_ns, slow_rows, &ordinary_rows, EXAMPLES))
 }
 
-/// Asks with a column that tells on other users, or with '' in its place where the caller may not ask
-/// for it.
-fn allowed(client: &Client<'_>, column: &str, question: impl Fn(&str) -> String) -> anyhow::Result<Rows> {
-    client.ask(question(column)).or_else(|error| match ask::is_forbidden(&error) {
-        true => client.ask(question("''")),
+/// Asks with columns that tell on other users, or with '' in their place where the caller may not ask
+/// for them.
+fn allowed<const N: usize>(
+    client: &Client<'_>,
+    columns: [&str; N],
+    question: impl Fn([&str; N]) -> String,
+) -> anyhow::Result<Rows> {
+    client.ask(question(columns)).or_else(|error| match ask::is_forbidden(&error) {
+        true => client.ask(question(["''"; N])),
         false => Err(error),
     })
 }
@@ -258,48 +266,65 @@ fn request(row: &[Value]) -> Request {
         tid: number(2),
         ts_ns: number(3),
         duration_ns: number(4),
-        queued_ns: number(5),
-        of_thread: integer(row, 6).zip(integer(row, 7)),
-        route: text(row, 8),
-        status: integer(row, 9),
-        weight: number(10) as f64,
+        connection: number(5),
+        number: number(6),
+        route: text(row, 7),
+        status: integer(row, 8),
+        weight: number(9) as f64,
+        path: vec![],
     }
 }
 
-/// The stretches off the CPU of the threads of these requests, in the time of the requests; false
-/// where these are not all that there are.
-fn stretches(
-    client: &Client<'_>,
-    slow: &[Request],
-    ordinary: &[Request],
-    coverage: &mut Coverage,
-) -> anyhow::Result<(Stretches, bool)> {
-    let all = || slow.iter().chain(ordinary);
-    let pids: BTreeSet<i64> = all().map(|request| request.pid).collect();
-    let first_ns = all().map(|request| request.ts_ns).min().unwrap_or(0);
-    let last_ns = all().map(|request| request.ts_ns.saturating_add(request.duration_ns)).max().unwrap_or(0);
-    // One that a request ends may have begun before it.
-    let longest_ns = all().map(|request| request.duration_ns).max().unwrap_or(0);
-    let pids = pids.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
-    let found = allowed(client, "next_comm", |taken_by| {
-        format!(
-            "SELECT node, tid, ts_ns, duration_ns, voluntary, reason, {taken_by}, ifnull(run_delay_ns, 0) FROM offcpu \
-             WHERE ts_ns >= {} AND ts_ns < {last_ns} AND pid IN ({pids}) ORDER BY ts_ns DESC LIMIT {MOST_STRETCHES}",
-            first_ns.saturating_sub(longest_ns)
-        )
-    })?;
-    coverage.also(found.coverage);
-    let mut stretches = Stretches::new();
-    for row in found.rows.iter().rev() {
-        let Some(tid) = integer(row, 1) else { continue };
-        stretches.entry((text(row, 0), tid)).or_default().push(Stretch {
-            ts_ns: integer(row, 2).unwrap_or(0),
-            duration_ns: integer(row, 3).unwrap_or(0),
-            voluntary: integer(row, 4) == Some(1),
-            reason: text(row, 5),
-            taken_by: text(row, 6),
-            run_delay_ns: integer(row, 7).unwrap_or(0),
-        });
+/// What names a request in the mesh.
+type Name = (String, i64, i64, i64);
+
+/// Adds what the requests waited for.
+fn add_paths(client: &Client<'_>, requests: &mut [Request], coverage: &mut Coverage) -> anyhow::Result<()> {
+    let mut times: Vec<i64> = requests.iter().map(|request| request.ts_ns).collect();
+    times.sort_unstable();
+    times.dedup();
+    let mut paths: HashMap<Name, Vec<(Part, i64)>> = HashMap::new();
+    for times in times.chunks(PATHS_AT_ONCE) {
+        let (Some(first_ns), Some(last_ns)) = (times.first(), times.last()) else { continue };
+        let of = times.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+        let found = allowed(client, ["process", "thread", "taken_by"], |[process, thread, taken_by]| {
+            format!(
+                "SELECT node, ts_ns, connection, number, duration_ns, kind, reason, woken_by, awaited_in, tid = of_pid, \
+                 {process}, {thread}, {taken_by} FROM request_stretches \
+                 WHERE ts_ns >= {first_ns} AND ts_ns <= {last_ns} AND ts_ns IN ({of}) ORDER BY ts_ns, place"
+            )
+        })?;
+        coverage.also(found.coverage);
+        for row in &found.rows {
+            let number = |column| integer(row, column).unwrap_or(0);
+            let name = (text(row, 0), number(1), number(2), number(3));
+            paths.entry(name).or_default().push((part(row), number(4)));
+        }
     }
-    Ok((stretches, found.rows.len() < MOST_STRETCHES))
+    for request in requests {
+        let name = (request.node.clone(), request.ts_ns, request.connection, request.number);
+        request.path = paths.remove(&name).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// From a row of the question above.
+fn part(row: &[Value]) -> Part {
+    let (kind, of) = match text(row, 5).as_str() {
+        "unread" => (Kind::Unread, String::new()),
+        "ran" => (Kind::OnCpu, String::new()),
+        "ready" => (Kind::CpuTaken, text(row, 12)),
+        "throttled" => (Kind::Throttled, String::new()),
+        "asleep" => (Kind::Asleep, text(row, 6)),
+        _ => (Kind::Unknown, text(row, 6)),
+    };
+    let thread = text(row, 11);
+    Part {
+        kind,
+        of,
+        woken_by: text(row, 7),
+        process: text(row, 10),
+        thread: if integer(row, 9) == Some(1) && !thread.is_empty() { "main".to_owned() } else { thread },
+        holds_lock: text(row, 8) == "lock",
+    }
 }

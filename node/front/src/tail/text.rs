@@ -113,7 +113,21 @@ fn cut(name: &str) -> String {
 
 fn of_slowest(slowest: &Slowest) -> String {
     let mut out = String::new();
-    if let Some(excess) = &slowest.excess {
+    let (grown, healthy) = match &slowest.excess {
+        Some(excess) if excess.grown => (Some(excess), None),
+        other => (None, other.as_ref()),
+    };
+    if let Some(excess) = healthy {
+        out.push_str(&verdicts::wrapped(&format!(
+            "Nothing has grown: the slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}. \
+             That is less than twice as long, or less than 1 ms more.",
+            duration(slowest.from_ns),
+            slowest.rows,
+            duration(excess.slow_ns),
+            duration(excess.ordinary_ns)
+        )));
+    }
+    if let Some(excess) = grown {
         out.push_str(&verdicts::wrapped(&format!(
             "The slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}. What they have more of:",
             duration(slowest.from_ns),
@@ -122,12 +136,8 @@ fn of_slowest(slowest: &Slowest) -> String {
             duration(excess.ordinary_ns)
         )));
         for more in excess.parts.iter().filter(|more| more.share >= LEAST_SHARE) {
-            out.push_str(&format!(
-                "  {:>4.0} %  {:>7}  {}\n",
-                more.share * 100.0,
-                short_duration(more.more_ns),
-                printable(&more.part.words())
-            ));
+            let figures = format!("  {:>4.0} %  {:>7}  ", more.share * 100.0, short_duration(more.more_ns));
+            out.push_str(&beside_figures(&figures, &printable(&more.part.words())));
         }
     }
     for shared in &slowest.shared {
@@ -144,20 +154,40 @@ fn of_slowest(slowest: &Slowest) -> String {
             if slowest.excess.is_some() { "Cannot be told" } else { "What makes the slowest slow cannot be told" };
         out.push_str(&verdicts::wrapped(&format!("{what}: {why}.")));
     }
-    if !slowest.examples.is_empty() {
+    if !slowest.examples.is_empty() && healthy.is_none() {
         out.push_str("Examples:\n");
         slowest.examples.iter().for_each(|example| out.push_str(&of_example(example)));
     }
     out
 }
 
+/// Words in the columns that figures leave of 80.
+fn beside_figures(figures: &str, words: &str) -> String {
+    let (mut out, mut column) = (figures.to_owned(), figures.chars().count());
+    let indent = column;
+    for word in words.split(' ') {
+        let width = word.chars().count();
+        if column > indent && column + 1 + width > 80 {
+            out.push_str(&format!("\n{:indent$}", ""));
+            column = indent;
+        } else if column > indent {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += width;
+    }
+    out + "\n"
+}
+
+/// Links of a chain that take less of the request are left out.
+const LEAST_OF_REQUEST: f64 = 0.02;
+
 fn of_example(example: &Example) -> String {
-    let parts: Vec<String> = example
-        .parts
-        .iter()
-        .take(3)
-        .map(|(part, ns)| format!("{} {}", short_duration(*ns), printable(&part.words())))
-        .collect();
+    let least_ns = (example.duration_ns as f64 * LEAST_OF_REQUEST) as i64;
+    let links = example.path.iter().filter(|(_, ns)| *ns >= least_ns);
+    let links: Vec<String> =
+        links.map(|(part, ns)| format!("{} {}", short_duration(*ns), printable(&part.words()))).collect();
     let status = example.status.map_or_else(String::new, |status| format!(" {status}"));
     verdicts::wrapped(&format!(
         "- {} {}{status} on {} (pid {}, thread {}, ts_ns {}): {}",
@@ -167,47 +197,48 @@ fn of_example(example: &Example) -> String {
         example.pid,
         example.tid,
         example.ts_ns,
-        parts.join("; ")
+        links.join("; then ")
     ))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use model::Coverage;
 
     use super::super::figures::{Group, Slower, slowest};
-    use super::super::parts::{Request, Stretch};
+    use super::super::parts::{Kind, Part, Request};
     use super::*;
 
     #[test]
     fn what_is_printed_fits_80_columns_and_begins_with_the_figures() {
         const MS: i64 = 1_000_000;
-        let request = |n: i64, duration_ns: i64, delay_ns: i64| Request {
+        let part = |kind, of: &str, thread: &str| Part {
+            kind,
+            of: of.into(),
+            process: "python3 a_server_with_a_long_name.py".into(),
+            thread: thread.into(),
+            ..Part::default()
+        };
+        let request = |n: i64, path: Vec<(Part, i64)>| Request {
             node: "gpu-node-with-a-long-name-7.cluster.example.org".into(),
             pid: 4_711,
             tid: 4_712,
             ts_ns: 1_796_000_000_000_000_000 + n * 100 * MS,
-            duration_ns,
-            of_thread: Some((2 * MS, delay_ns)),
+            duration_ns: path.iter().map(|(_, ns)| ns).sum(),
             route: "POST /v1/chat/completions/{number}/with/a/long/path/{uuid}".into(),
             status: Some(200),
             weight: 1.0,
+            path,
             ..Request::default()
         };
-        let slow: Vec<Request> = (0..9).map(|n| request(n, 62 * MS, 60 * MS)).collect();
-        let ordinary: Vec<Request> = (20..60).map(|n| request(n, 2 * MS, 0)).collect();
-        let hog = Stretch {
-            ts_ns: slow[0].ts_ns,
-            duration_ns: 50 * MS,
-            voluntary: false,
-            reason: "preempted".into(),
-            taken_by: "stress-ng-cpu".into(),
-            run_delay_ns: 0,
-        };
-        let stretches = BTreeMap::from([((slow[0].node.clone(), 4_712), vec![hog])]);
-        let found = slowest(50 * MS, slow, &ordinary, &stretches, false, 2);
+        let ran = || (part(Kind::OnCpu, "", "main"), 2 * MS);
+        let slow = (0..9).map(|n| {
+            let taken = (part(Kind::CpuTaken, "stress-ng-cpu", "ThreadPoolExecu"), 50 * MS);
+            request(n, vec![ran(), taken, (part(Kind::Unknown, "overwritten", ""), 10 * MS)])
+        });
+        let slow: Vec<Request> = slow.collect();
+        let ordinary: Vec<Request> = (20..60).map(|n| request(n, vec![ran()])).collect();
+        let found = slowest(50 * MS, slow, &ordinary, 2);
         let figures = Figures {
             count: 123_456,
             errors: 12,
@@ -235,9 +266,13 @@ mod tests {
         assert!(text.starts_with("chat: 123456 requests, p50 2.00ms"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        for part in
-            ["2.3 times slower than its peers", "taken by stress-ng-cpu", "Cannot be told: there are more", "Examples:"]
-        {
+        for part in [
+            "2.3 times slower than its peers",
+            "taken by stress-ng-cpu, thread ThreadPoolExecu of python3",
+            "Cannot be told: 17 % of it: too much happened meanwhile",
+            "Examples:",
+            "2.00ms ran, main thread of python3 a_server_with_a_long_name.py; then 50.0ms ready",
+        ] {
             assert!(text.contains(part), "no {part:?} in {text}");
         }
     }

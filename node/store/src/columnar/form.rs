@@ -17,6 +17,7 @@ pub(crate) const COLUMNAR: &[(&str, &str)] = &[
     ("block_io", "ts_ns"),
     ("call_rollups", "bucket_ns"),
     ("requests", "ts_ns"),
+    ("request_stretches", "ts_ns"),
     ("request_rollups", "bucket_ns"),
 ];
 

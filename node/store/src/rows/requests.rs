@@ -1,6 +1,6 @@
-//! Owns the mapping from requests and their sums to rows.
+//! Owns the mapping from requests, their stretches and their sums to rows.
 
-use record::{RequestSeen, RequestSum};
+use record::{RequestSeen, RequestStretch, RequestSum};
 
 use super::{LONGEST_NS, RowColumns, bits, plausible, quantity};
 use crate::rollups::Counts;
@@ -37,6 +37,35 @@ pub(super) fn request(r: &RequestSeen, rows: &mut RowColumns) -> bool {
         .text(r.kept)
         .integer(i64::from(r.stands_for))
         .integer(bits(r.of.cgroup_id))
+        .end();
+    true
+}
+
+/// The row of a part of a request's time; false when it is not plausible.
+pub(super) fn request_stretch(s: &RequestStretch, rows: &mut RowColumns) -> bool {
+    if s.ts_ns < 0 || ![s.after_ns, s.duration_ns].into_iter().all(|ns| plausible(s.ts_ns, ns)) {
+        return false;
+    }
+    rows.integer(s.ts_ns)
+        .integer(bits(s.connection))
+        .integer(i64::from(s.number))
+        .integer(i64::from(s.place))
+        .integer(s.after_ns)
+        .integer(s.duration_ns)
+        .integer(i64::from(s.parts))
+        .integer(i64::from(s.before_first_byte))
+        .text(s.kind)
+        .text(s.reason)
+        .text(s.woken_by)
+        .integer(i64::from(s.pid))
+        .integer(s.of_pid.map(i64::from))
+        .text(s.process.as_deref())
+        .integer(s.tid.map(i64::from))
+        .text(s.thread.as_deref())
+        .text(s.awaited_in)
+        .integer(s.taken_by_pid.map(i64::from))
+        .text(s.taken_by.as_deref())
+        .integer(bits(s.cgroup_id))
         .end();
     true
 }
