@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use model::StragglersQuestion;
+use model::{Coverage, StragglersQuestion};
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::{self, QueryOutcome, Question};
@@ -53,20 +53,22 @@ impl Asking<'_> {
 
     /// The rows of the nodes that a question chooses, and whether they are the rows of all of these.
     pub(super) async fn rows_of(&self, question: &StragglersQuestion, sql: String) -> (Vec<Vec<Value>>, bool) {
-        let asked = self.query(sql, &question.nodes, &question.labels);
-        match ask::ask_as(self.coordinator, asked, self.caller, self.cancelled.clone()).await {
-            Ok(QueryOutcome::Answer { answer, coverage, .. }) => (answer.rows, coverage.missing.is_empty()),
-            _ => (Vec::new(), false),
+        match self.covered(self.query(sql, &question.nodes, &question.labels)).await {
+            Ok((rows, coverage)) => (rows, coverage.missing.is_empty()),
+            Err(_) => (Vec::new(), false),
         }
     }
 
     async fn answer(&self, question: Question) -> Result<Rows, String> {
+        let (rows, coverage) = self.covered(question).await?;
+        let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
+        Ok((rows, missing.chain(coverage.notes.iter().cloned()).collect()))
+    }
+
+    /// The rows of an answer, with its coverage; or why there is none.
+    async fn covered(&self, question: Question) -> Result<(Vec<Vec<Value>>, Coverage), String> {
         match ask::ask_as(self.coordinator, question, self.caller, self.cancelled.clone()).await {
-            Ok(QueryOutcome::Answer { answer, coverage, .. }) => {
-                let missing =
-                    coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
-                Ok((answer.rows, missing.chain(coverage.notes.iter().cloned()).collect()))
-            }
+            Ok(QueryOutcome::Answer { answer, coverage, .. }) => Ok((answer.rows, coverage)),
             Ok(QueryOutcome::Plan(_)) => Err("the planner gave no answer".to_owned()),
             Err(error) => Err(error.to_string()),
         }

@@ -121,7 +121,7 @@ async fn withdraw(shared: &Shared, job: u64, duty: &mut Duty) {
 async fn judge_slices(shared: &Arc<Shared>, job: u64, duty: &mut Duty, stop: &CancellationToken) {
     let standing = &shared.standing;
     let (name, roster) = (shared.recording.feed().job_name(job), standing.roster());
-    let hosts: BTreeSet<String> = roster.hosts(job).map(str::to_owned).collect();
+    let hosts = roster.hosts_by_job().get(&job).cloned().unwrap_or_default();
     let Some((judged, measured)) = duty.slices.look(shared, (job, &name), &hosts, stop) else { return };
     if let Some(measured) = measured {
         standing.kept.add(job, measured);

@@ -214,9 +214,9 @@ async fn from_stores(
     let asking = Asking { coordinator: of.coordinator, caller, deadline, cancelled };
     let judged = judged(asking, of.live, question, (since_ns, until_ns), None).await?;
     let Judged { mut report, span, live, .. } = judged;
-    let (findings, more) = findings(asking, question, &span).await;
     let silent = BTreeSet::new();
-    let gathered = add_causes(asking, &mut report, &silent).await;
+    let (gathered, (findings, more)) =
+        tokio::join!(add_causes(asking, &mut report, &silent), findings(asking, question, &span));
     hangs::add_witnesses(asking, live, &mut report).await;
     let after = example(&report, gathered.as_ref()) + &past_findings::lines(&findings, more);
     let (text, all) = texts(&report, &after);
@@ -277,13 +277,15 @@ pub(super) async fn judged<'a>(
     let to_now = until_ns.is_none();
     let until_ns = until_ns.unwrap_or_else(unix_now_ns);
     let clocks_by = only.map_or(deadline, |_| deadline.min(Instant::now() + CLOCK_PATIENCE));
-    let clocks = calls::clocks(coordinator, Some((since_ns, until_ns)), clocks_by).await;
+    let (clocks, known) = tokio::join!(
+        calls::clocks(coordinator, Some((since_ns, until_ns)), clocks_by),
+        hangs::known(asking, question, only.map(|only| only.job))
+    );
     // What nobody asked for, and what is found by it is told everybody: not of a part of the hosts.
     let whole = |complete: bool| match complete || only.is_none() {
         true => Ok(()),
         false => Err(AskError::Failed { message: "a host of the job did not answer in time".into(), coverage: None }),
     };
-    let known = hangs::known(asking, question, only.map(|only| only.job)).await;
     whole(known.complete)?;
     let span = calls::span_of(question, &clocks, since_ns, until_ns);
     let (mut slices, complete) = slices::within(asking, question, &span, &clocks).await;
@@ -302,8 +304,12 @@ pub(super) async fn judged<'a>(
     }
     let most = only.map_or(MOST_CALLS, |only| usize::try_from(only.calls.saturating_mul(2)).unwrap_or(MOST_CALLS));
     let (mut input, _) = calls::calls_of(asking, question, &span, clocks, most).await?;
-    let of_job = |node: &Arc<str>, pid| only.is_none() || known.processes.contains(&(Arc::clone(node), pid));
-    input.keep(of_job);
+    let keep_job = |input: &mut Input| {
+        if only.is_some() {
+            input.keep(|node, pid| known.processes.contains(&(Arc::clone(node), pid)));
+        }
+    };
+    keep_job(&mut input);
     // A job of which nobody calls while another one of its hosts spends their budget: what its ranks
     // have been in since before the slice.
     let stands_still = only.is_some() && to_now && input.observations.is_empty() && input.unnumbered.is_empty();
@@ -316,7 +322,7 @@ pub(super) async fn judged<'a>(
         None => (Vec::new(), Vec::new()),
     };
     (input.in_calls, input.syncing) = (open, waits);
-    input.keep(of_job);
+    keep_job(&mut input);
     let (mut missed_until, complete) = slices::missed_until(asking, question, span.until_ns).await;
     whole(complete)?;
     if stands_still {
