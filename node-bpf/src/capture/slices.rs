@@ -16,6 +16,14 @@ use crate::shared::Shared;
 
 /// What is missed between slices is reported as lost by this.
 const TABLE: &str = "collectives";
+/// What a call takes of a program that works between calls, in times of what its traps and our
+/// programs take by themselves: their marks in caches and branch predictors are paid for later. Two
+/// ranks of OpenFOAM lost 6.3 us a call where traps and programs took 1.4 to 1.7
+/// (`scripts/bench-cost.py`, with the agent stopped).
+const BESIDE_WORK: f64 = 4.0;
+/// The same of the threads that record, where ranks fill all cores: a thread that took 9.5 % of a core
+/// made these ranks 18 % slower.
+const THREADS_BESIDE_WORK: f64 = 2.0;
 /// Taken for the two traps of a call where that could not be measured.
 const UNMEASURED_TRAP_NS: u64 = 3_000;
 /// How often it is looked which threads record.
@@ -169,7 +177,8 @@ impl Pacer {
         self.told.own_ns += own_ns;
         let part = if delivered > 0 { (calls as f64 / delivered as f64).min(1.0) } else { 0.0 };
         let switching_ns = std::mem::take(&mut self.switching).as_nanos() as f64;
-        since.taken_ns(self.trap_ns) * self.busiest + switching_ns + own_ns as f64 * part
+        let own_ns = own_ns as f64 * part;
+        since.taken_ns(self.trap_ns) * self.busiest * BESIDE_WORK + (switching_ns + own_ns) * THREADS_BESIDE_WORK
     }
 }
 

@@ -50,6 +50,10 @@ pub static NCCL_PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libran
 const INTERVAL: Duration = Duration::from_millis(25);
 /// Time between two searches for a ring, as long as there is none.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
+/// So long after a directory changed it is searched each time: a ring is made in less.
+const MAKING_A_RING: Duration = Duration::from_secs(2);
+/// Time between two searches of directories that do not change.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two counts of losses.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Most rings at a time.
@@ -115,6 +119,9 @@ impl Rings {
             lost: HashMap::new(),
             scheduling: Scheduling::default(),
             sampled: Instant::now(),
+            searched: Vec::new(),
+            search_until: Instant::now(),
+            search_again: Instant::now(),
             sites: Sites::new(files),
         };
         reader.find_nameless();
@@ -156,6 +163,13 @@ impl Drop for Rings {
     }
 }
 
+/// When a directory changed last, seconds and nanoseconds; none where it cannot be read.
+type Changed = Option<(i64, i64)>;
+
+fn changed(path: &Path) -> Changed {
+    fs::metadata(path).ok().map(|found| (found.ctime(), found.ctime_nsec()))
+}
+
 fn own_uid() -> u32 {
     // SAFETY: geteuid has no preconditions.
     unsafe { libc::geteuid() }
@@ -176,35 +190,20 @@ struct Reader {
     /// The losses of each ring at the last count.
     lost: HashMap<(u64, u64), u64>,
     scheduling: Scheduling,
-    /// When it last searched.
+    /// When it was sampled last.
     sampled: Instant,
+    /// The directories that were searched for rings, and when each had changed last.
+    searched: Vec<(PathBuf, Changed)>,
+    /// It is searched until then, and again at that time.
+    search_until: Instant,
+    search_again: Instant,
     sites: Sites,
 }
 
 impl Reader {
-    /// Finds new rings and reads all.
+    /// Finds new rings, and reads all.
     fn look(&mut self) {
-        let nodes = fs::read_dir(&self.directory).into_iter().flatten().flatten().take(MOST_FILES);
-        let nodes: Vec<PathBuf> = nodes.map(|entry| entry.path()).collect();
-        for node in nodes {
-            if trusted::Dir::open(&node).is_err() {
-                continue;
-            }
-            let files = fs::read_dir(&node).into_iter().flatten().flatten().take(MOST_FILES);
-            let files: Vec<PathBuf> = files
-                .map(|entry| entry.path())
-                .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ring-")))
-                .collect();
-            // another node's ranks are read by its own reader, if there is one on this host
-            if files.is_empty() || (node != self.own && lock(&node).is_none()) {
-                continue;
-            }
-            for path in files {
-                if self.open(&path) {
-                    let _ = fs::remove_file(&path);
-                }
-            }
-        }
+        self.find();
         for process in self.shared.processes.read_environments() {
             if let Some(why) = process.no_rank_because() {
                 tracing::warn!("{why}");
@@ -223,6 +222,42 @@ impl Reader {
                 self.shared.processes.forget(process.seen.pid);
                 self.scheduling.forget(process.seen.pid);
                 self.sites.forget(process.seen.pid);
+            }
+        }
+    }
+
+    /// Finds new rings, where directories changed lately or were not looked through for long.
+    fn find(&mut self) {
+        let now = Instant::now();
+        if self.searched.iter().any(|(path, before)| changed(path) != *before) {
+            // A ring that is being made is none yet.
+            self.search_until = now + MAKING_A_RING;
+        }
+        if now >= self.search_until && now < self.search_again {
+            return;
+        }
+        self.search_again = now + SEARCH_INTERVAL;
+        self.searched = vec![(self.directory.clone(), changed(&self.directory))];
+        let nodes = fs::read_dir(&self.directory).into_iter().flatten().flatten().take(MOST_FILES);
+        let nodes: Vec<PathBuf> = nodes.map(|entry| entry.path()).collect();
+        for node in nodes {
+            if trusted::Dir::open(&node).is_err() {
+                continue;
+            }
+            self.searched.push((node.clone(), changed(&node)));
+            let files = fs::read_dir(&node).into_iter().flatten().flatten().take(MOST_FILES);
+            let files: Vec<PathBuf> = files
+                .map(|entry| entry.path())
+                .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ring-")))
+                .collect();
+            // another node's ranks are read by its own reader, if there is one on this host
+            if files.is_empty() || (node != self.own && lock(&node).is_none()) {
+                continue;
+            }
+            for path in files {
+                if self.open(&path) {
+                    let _ = fs::remove_file(&path);
+                }
             }
         }
     }

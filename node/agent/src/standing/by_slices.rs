@@ -29,8 +29,9 @@ const BACK_NS: i64 = 60_000_000_000;
 /// Where no call was missed in that time, the last so much is judged.
 const WHOLE_NS: i64 = 10_000_000_000;
 /// Most calls that are judged: the last ones, so many,
-const CALLS: i64 = 50_000;
-/// or so many a rank where that is more. They take about 2 us each.
+const CALLS: i64 = 10_000;
+/// or so many a rank where that is more. A call takes about 5 us of the agent, so 10,000 in ten
+/// seconds are half a hundredth of a core.
 const CALLS_OF_A_RANK: i64 = 20;
 /// Time for asking.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use digest::time_use::{self, EVERY_WINDOWS, Meter, TimeUse};
 use digest::{Collector, Digest, Halts, NodeDigests, ReferenceClock, end_of};
@@ -26,6 +27,8 @@ const SLEWED_NS: u64 = 1_000_000;
 const MOST_PROCESSES: usize = 4_096;
 /// Processes whose threads are looked at in a window, at most.
 const MOST_LOOKED_AT: usize = 256;
+/// After so long in which no call was missed, processes are in digests again: six periods of slices.
+const WHOLE_AGAIN: Duration = Duration::from_secs(60);
 
 /// What ranks are in at a moment; times are of the wall clock.
 #[derive(Debug)]
@@ -64,15 +67,26 @@ struct State {
     halts: Halts,
     /// Names, once each.
     names: HashMap<&'static str, Arc<str>>,
-    /// Of which job processes are.
-    jobs: HashMap<u32, u64>,
+    /// Which ranks of which jobs processes are.
+    ranks: HashMap<u32, RankOf>,
     /// What these are called.
     job_names: BTreeMap<u64, JobName>,
     /// Processes of which calls were missed between the slices of a budget: how far they are, and
     /// where their time went, is not known any more.
     missed: BTreeSet<u32>,
-    /// Up to when calls were missed, Unix nanoseconds.
+    /// Those of them that have ended a call since calls were missed last.
+    called: BTreeSet<u32>,
+    /// Up to when calls were missed, Unix nanoseconds, and when that was heard last.
     missed_until_ns: i64,
+    missed_heard: Option<Instant>,
+}
+
+/// Which rank of which job a process is.
+#[derive(Debug, Clone, Copy)]
+struct RankOf {
+    job: u64,
+    rank: i32,
+    nranks: i32,
 }
 
 impl State {
@@ -82,15 +96,51 @@ impl State {
 
     /// Of which job a process is; [`NO_JOB`] where that is not known.
     fn job_of(&self, pid: u32) -> u64 {
-        self.jobs.get(&pid).copied().unwrap_or(NO_JOB)
+        self.ranks.get(&pid).map_or(NO_JOB, |of| of.job)
     }
 
-    /// Calls of this host's processes are missed up to a time: they are in digests no more.
-    fn misses(&mut self, until_ns: i64) {
+    /// Calls of this host's processes were missed up to a time: they are in digests no more.
+    fn misses(&mut self, until_ns: i64, now: Instant) {
         self.missed_until_ns = self.missed_until_ns.max(until_ns);
-        self.missed.retain(|pid| runs(*pid));
-        self.missed.extend(self.collector.pids().chain(self.jobs.keys().copied()));
-        (self.collector, self.meter) = (Collector::default(), self.meter.without_processes());
+        self.missed_heard = Some(now);
+        self.called.clear();
+        self.missed.extend(self.collector.pids().chain(self.ranks.keys().copied()));
+        self.collector = self.collector.without_processes();
+        self.meter = self.meter.without_processes();
+    }
+
+    /// A process is a rank of a job, and from now on each of its calls is recorded.
+    fn joins(&mut self, pid: u32, RankOf { job, rank, nranks }: RankOf) {
+        self.meter.process(pid, job, rank, nranks);
+        self.collector.is_rank(pid, rank, nranks);
+    }
+
+    /// Where no call was missed for long, the processes of a job are in digests again once each of
+    /// them has ended a call: until then one may be in a call that began unseen. They are treated
+    /// as those that ran when recording began: their calls are numbered by those of others.
+    fn records_all_again(&mut self, now: Instant) {
+        if self.missed_heard.is_none_or(|heard| now.saturating_duration_since(heard) < WHOLE_AGAIN) {
+            return;
+        }
+        let silent: BTreeSet<u64> = self.missed.difference(&self.called).map(|pid| self.job_of(*pid)).collect();
+        let again = |pid: &u32| self.called.contains(pid) && !silent.contains(&self.job_of(*pid));
+        let again: Vec<u32> = self.missed.iter().copied().filter(again).collect();
+        for pid in again {
+            self.missed.remove(&pid);
+            if let Some(of) = self.ranks.get(&pid).copied() {
+                self.joins(pid, of);
+            }
+        }
+    }
+
+    /// The processes of this host that have ended since it was looked last.
+    fn ended(&mut self) -> Vec<u32> {
+        let ended: Vec<u32> =
+            self.collector.pids().chain(self.missed.iter().copied()).filter(|pid| !runs(*pid)).collect();
+        ended.iter().for_each(|pid| {
+            self.missed.remove(pid);
+        });
+        ended
     }
 
     /// Of which process a record is that goes into digests.
@@ -105,11 +155,11 @@ impl State {
 
     /// Forgets processes that are gone, where there are many.
     fn forget_jobs(&mut self) {
-        if self.jobs.len() < MOST_PROCESSES {
+        if self.ranks.len() < MOST_PROCESSES {
             return;
         }
-        self.jobs.retain(|pid, _| self.collector.has_gone(*pid) || runs(*pid));
-        let known: BTreeSet<u64> = self.jobs.values().copied().collect();
+        self.ranks.retain(|pid, _| self.collector.has_gone(*pid) || runs(*pid));
+        let known: BTreeSet<u64> = self.ranks.values().map(|of| of.job).collect();
         self.job_names.retain(|job, _| known.contains(job));
     }
 }
@@ -121,24 +171,32 @@ impl Feed {
 
     /// Take in a record; what is no collective call or loss is none of a digest's business.
     pub(crate) fn record(&self, record: &Record) {
-        if State::pid_of(record).is_some_and(|pid| self.state().missed.contains(&pid)) {
-            return;
+        if let Some(pid) = State::pid_of(record) {
+            let mut state = self.state();
+            if state.missed.contains(&pid) {
+                if matches!(record, Record::Collective(call) if call.ret.is_some()) {
+                    state.called.insert(pid);
+                }
+                return;
+            }
         }
         match record {
             Record::Process(seen) => {
                 let mut state = self.state();
                 // Its pid may have been another's.
-                state.jobs.remove(&seen.pid);
+                state.ranks.remove(&seen.pid);
                 state.missed.remove(&seen.pid);
-                if seen.start_ns < state.missed_until_ns {
+                let misses = seen.start_ns < state.missed_until_ns;
+                if misses {
                     state.missed.insert(seen.pid);
-                    return;
                 }
                 if let (Some(rank), Some(nranks @ 2..)) = (seen.rank, seen.world_size) {
                     let job = time_use::job_key(seen.uid, seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
-                    state.meter.process(seen.pid, job, rank, nranks);
-                    state.collector.is_rank(seen.pid, rank, nranks);
-                    state.jobs.insert(seen.pid, job);
+                    let of = RankOf { job, rank, nranks };
+                    state.ranks.insert(seen.pid, of);
+                    if !misses {
+                        state.joins(seen.pid, of);
+                    }
                     let (job_id, step_id) = (seen.job_id.clone(), seen.step_id.clone());
                     state.job_names.insert(job, JobName { job_id, step_id, nranks: Some(nranks) });
                     state.forget_jobs();
@@ -232,7 +290,7 @@ impl Feed {
                     self.state().collector.resent(at_ns, from, to);
                 }
             }
-            Record::Loss(loss) if loss.reason == LossCount::BUDGET => self.state().misses(loss.ts_ns),
+            Record::Loss(loss) if loss.reason == LossCount::BUDGET => self.state().misses(loss.ts_ns, Instant::now()),
             Record::Loss(loss) => self.state().collector.lost(loss.lost),
             _ => {}
         }
@@ -297,20 +355,27 @@ impl Feed {
     /// Whether calls of processes of a job were missed between the slices of a budget.
     pub(super) fn in_slices(&self, job: u64) -> bool {
         let state = self.state();
-        state.missed.iter().any(|pid| state.job_of(*pid) == job && runs(*pid))
+        state.missed.iter().any(|pid| state.job_of(*pid) == job)
     }
 
     /// The digests of a host's jobs.
     pub(super) fn by_job(&self, digest: Digest) -> BTreeMap<u64, Digest> {
         let state = self.state();
-        let missed = state.missed.iter().copied().filter(|pid| runs(*pid));
+        let missed = state.missed.iter().copied();
         digest::by_job(digest, state.collector.pids().chain(missed), |pid| state.job_of(pid))
+    }
+
+    /// Whether nothing is known of any process: then no window has anything in it.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.missed.is_empty() && state.collector.is_idle() && state.meter.is_idle()
     }
 
     /// The digest of a window that is over; none where no rank runs here.
     pub(super) fn close(&self, window: i64, now: &InCalls) -> Option<Digest> {
         let mut state = self.state();
-        let gone: Vec<u32> = state.collector.pids().filter(|pid| !runs(*pid)).collect();
+        state.records_all_again(Instant::now());
+        let gone = state.ended();
         let quiet = state.collector.quiet(end_of(window).saturating_sub(OPEN_NS));
         let quiet = quiet.into_iter().filter(|pid| !gone.contains(pid)).take(MOST_LOOKED_AT);
         state.collector.activities(quiet.map(|pid| (pid, activity(pid))).collect());
@@ -331,8 +396,7 @@ impl Feed {
         let mut digest = state.collector.close(window);
         // Only now: their last calls are in this digest.
         state.collector.gone(&gone, &mut digest);
-        let missed = state.missed.iter().any(|pid| runs(*pid));
-        let known = missed || state.collector.pids().next().is_some();
+        let known = !state.missed.is_empty() || state.collector.pids().next().is_some();
         let speaks = known || !digest.lanes.is_empty() || !digest.gone.is_empty();
         speaks.then_some(digest)
     }
@@ -397,6 +461,26 @@ mod tests {
         feed.record(&process(now_ns - 1));
         feed.record(&call());
         assert_eq!(lanes(&feed), 0);
+        // For long no call was missed.
+        feed.record(&missed(now_ns));
+        let later = Instant::now() + WHOLE_AGAIN;
+        feed.state().records_all_again(later);
+        assert!(feed.in_slices(job), "it may be in a call that began unseen");
+        feed.record(&call());
+        feed.state().records_all_again(later);
+        assert!(!feed.in_slices(job));
+        feed.record(&call());
+        assert_eq!(lanes(&feed), 1);
+        feed.record(&missed(now_ns));
+        // One that has ended.
+        let child = std::process::Command::new("true").spawn().expect("it starts");
+        let pid = child.id();
+        let (rank, world_size) = (Some(1), Some(2));
+        let seen = ProcessSeen { pid, start_ns: now_ns - 1, rank, world_size, ..ProcessSeen::default() };
+        feed.record(&Record::Process(seen));
+        child.wait_with_output().expect("it ends");
+        let digest = feed.close(digest::window_of(steady_now_ns()) + 1, &InCalls::now(Vec::new, Vec::new));
+        assert_eq!(digest.expect("it is told").gone.iter().map(|gone| gone.pid).collect::<Vec<_>>(), [pid]);
         // One that began after the calls were missed.
         feed.record(&process(now_ns + 1));
         feed.record(&call());

@@ -40,6 +40,10 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
             () = stop.cancelled() => return,
         }
         last = window;
+        if shared.recording.feed().is_idle() {
+            publish_jobs(&shared, &BTreeMap::new()).await;
+            continue;
+        }
         number(&shared, &own, window);
         let (closing, node) = (Arc::clone(&shared), Arc::clone(&own));
         let closed = tokio::task::spawn_blocking(move || {

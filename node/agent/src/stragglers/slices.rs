@@ -176,9 +176,12 @@ pub(super) async fn add_missed_calls(
     if silent.is_empty() {
         return None;
     }
-    let long = |missed_ns: &i64| input.until_ns.saturating_sub(*missed_ns) >= Rules::default().hang_ns;
+    let is_long = |((node, _), missed_ns): (&Process, &i64)| {
+        let missed_ns = input.clocks.get(&**node).map_or(*missed_ns, |clock| clock.align(*missed_ns));
+        input.until_ns.saturating_sub(missed_ns) >= Rules::default().hang_ns
+    };
     let mut unread = silent.len();
-    if silent.values().all(long) && sees_processes(asking.caller) {
+    if silent.iter().all(is_long) && sees_processes(asking.caller) {
         let calls = calls_by_stacks(asking, shared, question, &silent).await;
         unread -= calls.len();
         if unread == 0 {

@@ -100,6 +100,13 @@ impl Collector {
         all.close(last_ns.map_or(0, window_of))
     }
 
+    /// The same, of which no process is known; those that have ended are.
+    #[must_use]
+    pub fn without_processes(&mut self) -> Self {
+        let (gone, resent) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.resent));
+        Self { gone, resent, lost: self.lost, every_call: self.every_call, ..Self::default() }
+    }
+
     /// Take in a call that has ended.
     pub fn push(&mut self, call: Observation) {
         self.keep(Kept { call, number: Number::Given });
@@ -205,21 +212,27 @@ impl Collector {
         self.gone.iter().any(|gone| gone.pid == pid)
     }
 
+    /// Whether no process is known, and none that has ended is still told of.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.processes.is_empty() && self.gone.is_empty() && self.calls.is_empty() && self.lost == 0
+    }
+
     /// Processes that have lanes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.processes.keys().copied()
     }
 
     /// Processes have ended, noticed in `window`, whose digest is the last with calls of theirs,
-    /// and reports it already; as do those of some minutes after it.
+    /// and reports it already; as do those of some minutes after it. Each is told of once.
     pub fn gone(&mut self, pids: &[u32], digest: &mut Digest) {
         for &pid in pids {
             if self.processes.remove(&pid).is_some() {
                 self.tracks.retain(|(of, ..), _| *of != pid);
                 self.left_ns.remove(&pid);
                 self.late.forget(pid);
-                self.gone.push(Gone { pid, window: digest.window });
             }
+            self.gone.push(Gone { pid, window: digest.window });
         }
         self.gone.drain(..self.gone.len().saturating_sub(MOST_GONE));
         digest.gone.clone_from(&self.gone);

@@ -233,7 +233,12 @@ impl<'a> View<'a> {
         }
         let unknown = matches!(&report.verdict, Verdict::Unknown { .. });
         if unknown && input.sampled.is_empty() && report.point_to_point.is_none() {
-            let why = match ended.ranks {
+            let living = input.ranks.len();
+            let ended = match ended.ranks {
+                0 if living == 0 && input.totals.is_empty() => self.gone(window).len(),
+                ranks => ranks,
+            };
+            let why = match ended {
                 0 if !input.totals.is_empty() => {
                     "no call in which all ranks meet was recorded in the last minute, and where ranks spend their time is not known"
                         .to_owned()

@@ -70,6 +70,12 @@ impl Meter {
         Self { sees_off_cpu: self.sees_off_cpu, ..Self::default() }
     }
 
+    /// Whether no process is known.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.processes.is_empty()
+    }
+
     /// Say which rank of which job a process is.
     pub fn process(&mut self, pid: u32, job: u64, rank: i32, nranks: i32) {
         self.processes.entry(pid).or_default().who = Some((job, rank, nranks));
