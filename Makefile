@@ -14,7 +14,7 @@ help: ## this list
 	@awk -F':.*## ' '/^#: / {print "\n" substr($$0, 4)} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 #: Begin
-demo: deps ## the main job on this machine: four agents, eight ranks, one late
+demo: deps ## the main job here: four agents, eight ranks, one of them late
 	@scripts/expect.sh demo $(TARGET)
 	$(CARGO) build --locked $(DEMO_BUILD)
 	$(TARGET)/debug/rankmesh demo

@@ -29,7 +29,7 @@ chaos) #: 10,000 questions to hosts that are killed, stopped and parted
 cost) #: what recording costs real programs (COST_PROGRAM, ROUNDS, COMMAND)
     build
     ROUNDS="${ROUNDS:-10}" COMMAND="${COMMAND:-}" scripts/bench-cost.py "$binary" ${COST_PROGRAM:-} ;;
-crowd) #: 200 heavy questions at once beside ingest: answered or refused, nothing lost
+crowd) #: 200 heavy questions at once beside ingest
     bench crowd ;;
 day) #: stores of three hosts after a day, asked everything (20 GB)
     bench day ;;
@@ -68,7 +68,7 @@ slurm) #: slurm up for 4 and 32 nodes; the MPI shim beside uprobes (root)
     scenarios/slurm/bench.sh "$binary" ;;
 stacks) #: what twenty samples of a rank's stack cost it and its agent
     $cargo run --release --locked -p rankmesh-explain --example sampled ;;
-standing) #: the standing verdict, live on Open MPI: time to verdict, agreement, cost
+standing) #: the standing verdict, live on Open MPI: time to verdict, cost
     scripts/deps.sh --test
     bench standing ;;
 store) #: the trace store beside DuckDB on the same ten million rows
