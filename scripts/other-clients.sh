@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the Python of `make test-clients`: a virtual environment with clients of PostgreSQL's protocol from PyPI. Prints its path.
+# Makes the Python of `make check NAME=clients`: a virtual environment with clients of PostgreSQL's protocol from PyPI. Prints its path.
 #     other-clients.sh DIR
 set -eu
 into=${1:?usage: other-clients.sh DIR}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the release before this one, once, and prints where its binary is: what `make test-upgrade` runs beside this build's.
+# Builds the release before this one, once, and prints where its binary is: what `make check NAME=upgrade` runs beside this build's.
 #     previous.sh [COMMIT]     else the newest tag v* before HEAD; where there is none yet, packaging/previous-release
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)

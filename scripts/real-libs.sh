@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches the published libraries that `make test-real-libs` calls into: wheels from PyPI, unpacked below the directory
+# Fetches the published libraries that `make check NAME=real-libs` calls into: wheels from PyPI, unpacked below the directory
 # given, each once. Prints nothing when all are there. Needs python3 with pip, and the network.
 set -eu
 into=${1:?usage: real-libs.sh DIRECTORY}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a command and lets it stand still at random moments, with all that it started, for half a second to six seconds: as a
-# virtual machine that is paused, or a host with no processor to spare. `make test-standstill` runs every test program so.
+# virtual machine that is paused, or a host with no processor to spare. `make check NAME=standstill` runs every test program so.
 # Exit status: the command's. What it stopped and when goes to stderr where the command fails.
 set -u
 if [ $# -eq 0 ]; then

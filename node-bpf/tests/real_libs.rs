@@ -1,6 +1,6 @@
 //! NVIDIA's published libraries, called without a GPU, under real eBPF: every call is found, with
 //! its arguments and its return code, and a communicator's structure is read at each version's
-//! offsets. `make test-real-libs` fetches them and prints where they are.
+//! offsets. `make check NAME=real-libs` fetches them and prints where they are.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use common::{Cgroup, Recorder, can_capture, wait_for};
 use node_bpf::{Collective, Record};
 
-const NEEDS: &str = "calls published libraries: make test-real-libs";
+const NEEDS: &str = "calls published libraries: make check NAME=real-libs";
 
 /// The directory of scripts/real-libs.sh.
 fn libraries() -> PathBuf {
@@ -68,7 +68,7 @@ const VERSIONS: [Version; 4] = [
 ];
 
 #[test]
-#[ignore = "calls published libraries: make test-real-libs"]
+#[ignore = "calls published libraries: make check NAME=real-libs"]
 fn every_nccl_call_is_found_and_communicators_are_read() {
     assert!(can_capture(), "this test needs eBPF");
     let program = compile("real");
@@ -151,7 +151,7 @@ fn check(program: &Path, library: &Path, version: &Version) {
 }
 
 #[test]
-#[ignore = "calls published libraries: make test-real-libs"]
+#[ignore = "calls published libraries: make check NAME=real-libs"]
 fn every_cuda_call_is_counted() {
     assert!(can_capture(), "this test needs eBPF");
     let program = compile("real_cuda");
@@ -218,7 +218,7 @@ fn distance(library: &Path) -> i64 {
 }
 
 #[test]
-#[ignore = "calls published libraries: make test-real-libs"]
+#[ignore = "calls published libraries: make check NAME=real-libs"]
 fn the_real_library_loads_the_profiler_plugin() {
     let program = compile("real_plugin");
     let dir = tempfile::tempdir().unwrap();

@@ -30,7 +30,7 @@ impl Server {
         let python = if own.exists() { own } else { PathBuf::from("python3") };
         let has = Command::new(&python).args(["-c", "import chdb"]).stderr(Stdio::null()).status();
         if !has.is_ok_and(|status| status.success()) {
-            eprintln!("skipped: {test}: {} has no chdb (make test-history installs it)", python.display());
+            eprintln!("skipped: {test}: {} has no chdb (make check NAME=history installs it)", python.display());
             return None;
         }
         let port = TcpListener::bind("127.0.0.1:0").and_then(|found| found.local_addr()).expect("a port").port();

@@ -307,7 +307,7 @@ fn a_late_worker_of_a_rank_is_explained_with_its_line() {
 
 /// The long form. `EXPLAIN_CAUSE` chooses one, `EXPLAIN_ROUNDS` how often each.
 #[test]
-#[ignore = "half an hour: make bench-explain"]
+#[ignore = "half an hour: make bench NAME=explain"]
 fn every_cause_is_explained() {
     if !can_run("every_cause_is_explained") {
         return;

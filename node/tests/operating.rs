@@ -47,7 +47,7 @@ fn mesh(test: &str, tag: &str) -> Option<(Lab, Hosts)> {
 }
 
 #[test]
-#[ignore = "two minutes: make test-doctor"]
+#[ignore = "two minutes: make check NAME=doctor"]
 fn the_doctor_says_which_way_is_blocked() {
     let Some((lab, hosts)) = mesh("the_doctor_says_which_way_is_blocked", "d") else { return };
     let (report, code) = comes_to_find(&lab, "d1", &[]);
@@ -71,7 +71,7 @@ fn the_doctor_says_which_way_is_blocked() {
 }
 
 #[test]
-#[ignore = "minutes: make test-doctor"]
+#[ignore = "minutes: make check NAME=doctor"]
 fn the_doctor_says_what_else_is_wrong_between_hosts() {
     let Some((mut lab, hosts)) = mesh("the_doctor_says_what_else_is_wrong_between_hosts", "e") else { return };
     hosts.block_from(1, 2).expect("nft");
@@ -99,7 +99,7 @@ fn the_doctor_says_what_else_is_wrong_between_hosts() {
 /// d3 is behind a router that translates its address: it joins, and receives from the others, but
 /// none of them can open a connection to it.
 #[test]
-#[ignore = "a minute: make test-doctor"]
+#[ignore = "a minute: make check NAME=doctor"]
 fn the_doctor_says_who_is_behind_nat() {
     let test = "the_doctor_says_who_is_behind_nat";
     if !nix::unistd::geteuid().is_root() {

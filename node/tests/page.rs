@@ -378,9 +378,9 @@ fn a_store_of_hundreds_of_segments_is_shown() {
     picture(&mut browser, "full");
 }
 
-/// 8,192 ranks: `make bench-page`.
+/// 8,192 ranks: `make bench NAME=page`.
 #[test]
-#[ignore = "a measurement of minutes: make bench-page"]
+#[ignore = "a measurement of minutes: make bench NAME=page"]
 fn bench_of_8192_ranks() {
     let lab = Lab::new();
     let started = std::time::Instant::now();

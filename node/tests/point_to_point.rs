@@ -265,7 +265,7 @@ fn an_uneven_domain_is_never_a_slow_rank_nor_nobody() {
 /// The long form. `REAL_PROGRAM` (melt, halo, hpcc, uneven) and `REAL_ROUNDS` choose a part;
 /// `REAL_COMMAND` is a command of one's own for both ranks, looked at in place of these.
 #[test]
-#[ignore = "minutes: make bench-real"]
+#[ignore = "minutes: make bench NAME=real"]
 fn long_form_on_real_programs() {
     let wanted = std::env::var("REAL_PROGRAM").ok();
     let rounds: usize = std::env::var("REAL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2);

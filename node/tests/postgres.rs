@@ -171,9 +171,9 @@ fn drivers_ask_with_parameters_stream_and_cancel() {
     assert_eq!(stdout(&ran).trim(), "psycopg asyncpg pg8000 sqlalchemy pandas");
 }
 
-/// Clients that are large, or whose files are not at every hand: `make test-clients` fetches them.
+/// Clients that are large, or whose files are not at every hand: `make check NAME=clients` fetches them.
 #[test]
-#[ignore = "make test-clients"]
+#[ignore = "make check NAME=clients"]
 fn adbc_pgcli_and_duckdb_read_tables() {
     let interpreter = std::env::var_os("RANKMESH_CLIENTS").expect("the Python of scripts/other-clients.sh");
     let (_lab, served) = ended_job();

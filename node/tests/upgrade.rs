@@ -258,7 +258,9 @@ fn schema_of(store: &Path) -> i64 {
 #[test]
 fn six_agents_are_upgraded_one_after_the_other_and_back_under_questions() {
     let Ok(previous) = std::env::var("RANKMESH_PREVIOUS") else {
-        eprintln!("skipped: six_agents_are_upgraded…: RANKMESH_PREVIOUS names no earlier build (make test-upgrade)");
+        eprintln!(
+            "skipped: six_agents_are_upgraded…: RANKMESH_PREVIOUS names no earlier build (make check NAME=upgrade)"
+        );
         return;
     };
     let current = env!("CARGO_BIN_EXE_rankmesh");

@@ -72,7 +72,8 @@ fn explain_one(plan: &Plan) -> String {
                 let bounds =
                     by.bounds.iter().map(|bound| format!("{} {} ({})", bound.column, bound.operator, bound.sql));
                 let conditions: Vec<String> = keys.chain(bounds).collect();
-                let _ = writeln!(out, "  + {} {}", by.condition_word(), conditions.join(" AND "));
+                let word = if by.filter.is_some() { "AND" } else { "WHERE" };
+                let _ = writeln!(out, "  + {word} {}", conditions.join(" AND "));
             }
             Some(ReductionBy::Rows(by)) => {
                 let _ = writeln!(out, "  or {}", by.sql);

@@ -62,6 +62,7 @@ pub use harden::{bound_values, harden, harden_with};
 pub use limits::MAX_SQL_BYTES;
 pub use local::{Local, LocalError, NamedOut};
 pub use merge_pool::MergePool;
+pub use names::{literal, quoted};
 pub use parameters::{parameters, with_values};
 pub use partial::{Combine, CombinedColumn, How};
 pub use plan::{

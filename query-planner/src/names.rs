@@ -6,9 +6,16 @@ pub(crate) const NODE_PARAMETER: &str = ":mesh_node";
 /// Bound to the question's instant, a Julian day number.
 pub(crate) const NOW_PARAMETER: &str = ":mesh_now";
 
-/// A name as an identifier, whatever is in it.
-pub(crate) fn quoted(name: &str) -> String {
+/// A name as an identifier of SQL, whatever is in it.
+#[must_use]
+pub fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A text as a literal of SQL.
+#[must_use]
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// The affinity of a declared type, by SQLite's rules (datatype3.html §3.1), as a type name that

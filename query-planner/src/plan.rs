@@ -162,8 +162,10 @@ pub struct ReducedByDriver {
     pub keys: Option<(String, String)>,
     /// Between what the fragment's columns lie.
     pub bounds: Vec<DriverBound>,
-    /// The fragment's statement up to where a condition can follow.
-    pub head: String,
+    /// The fragment's statement without a condition.
+    pub select: String,
+    /// The fragment's own condition.
+    pub filter: Option<String>,
 }
 
 /// A comparison of a column with a value that is known once the driver's rows are.
@@ -191,9 +193,10 @@ pub struct ReducedByRows {
 }
 
 impl ReducedByDriver {
-    /// What a condition follows in the statement.
-    pub(crate) fn condition_word(&self) -> &'static str {
-        if self.head.ends_with(" AND ") { "AND" } else { "WHERE" }
+    /// The fragment's statement with these conditions, too.
+    pub(crate) fn with(&self, conditions: &[String]) -> String {
+        let own = self.filter.as_ref().map_or_else(String::new, |filter| format!("({filter}) AND "));
+        format!("{} WHERE {own}{}", self.select, conditions.join(" AND "))
     }
 }
 

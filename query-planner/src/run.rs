@@ -400,7 +400,7 @@ fn by_driver(
         None => return Ok((None, format!("every row of {table}: the keys of fragment {driver} are too many"))),
     };
     *values = keys.map(|(_, keys)| keys).unwrap_or_default();
-    let sql = format!("{}{}", by.head, conditions.join(" AND "));
+    let sql = by.with(&conditions);
     Ok((Some(sql), format!("{why}; otherwise every row that passes its filter would have been shipped")))
 }
 

@@ -1,7 +1,10 @@
-//! Figures of a benchmark: sorted samples and the closing lines `figure NAME VALUE UNIT aim OP
-//! NUMBER`.
+//! Figures of a benchmark: samples, what processes cost, and the closing lines `figure NAME VALUE
+//! UNIT aim OP NUMBER`.
 
+use std::io;
 use std::time::Duration;
+
+use anyhow::Context;
 
 /// The `q`-quantile (0 to 1) of samples, by the nearest rank.
 ///
@@ -14,17 +17,53 @@ pub fn quantile(samples: &mut [Duration], q: f64) -> Duration {
     samples[rank.clamp(1, samples.len()) - 1]
 }
 
+/// The median of samples, by the nearest rank, in milliseconds.
+///
+/// # Panics
+/// Without samples.
+pub fn p50_ms(samples: &mut [Duration]) -> f64 {
+    ms(quantile(samples, 0.5))
+}
+
+/// Milliseconds.
+#[must_use]
+pub fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// MiB.
+#[must_use]
+pub fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 /// Prints one closing line; whether the aim holds is for the reader (and stands in the line's end).
 pub fn figure(name: &str, value: f64, unit: &str, aim: &str, number: f64) {
     println!("figure {name} {value:.3} {unit} aim {aim} {number}");
 }
 
+/// Prints the closing line of a count of what must not be.
+pub fn none_of(name: &str, count: impl TryInto<u64>, unit: &str) {
+    figure(name, count.try_into().map_or(f64::INFINITY, |count| count as f64), unit, "<=", 0.0);
+}
+
 /// User and system time of this process so far.
+#[must_use]
 pub fn cpu_time() -> Duration {
-    // SAFETY: getrusage fills the struct it is given; RUSAGE_SELF is always valid.
+    used(libc::RUSAGE_SELF)
+}
+
+/// User and system time of the processes that this one started and waited for.
+#[must_use]
+pub fn cpu_time_of_children() -> Duration {
+    used(libc::RUSAGE_CHILDREN)
+}
+
+fn used(by: libc::c_int) -> Duration {
+    // SAFETY: getrusage fills the struct it is given; the callers' constants are always valid.
     let usage = unsafe {
         let mut usage = std::mem::zeroed::<libc::rusage>();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        libc::getrusage(by, &mut usage);
         usage
     };
     let of = |time: libc::timeval| {
@@ -35,35 +74,52 @@ pub fn cpu_time() -> Duration {
 }
 
 /// CPU time of the calling thread so far, to the nanosecond.
+#[must_use]
 pub fn cpu_time_of_this_thread() -> Duration {
-    // SAFETY: clock_gettime fills the struct it is given; every thread has this clock.
-    let time = unsafe {
-        let mut time = std::mem::zeroed::<libc::timespec>();
-        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
-        time
-    };
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    use nix::time::{ClockId, clock_gettime};
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// User and system time of a process so far, to a hundredth of a second.
+///
+/// # Errors
+/// The process is gone.
+pub fn cpu_time_of(pid: u32) -> io::Result<Duration> {
+    Ok(of_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat"))?).1)
 }
 
 /// User and system time so far of this process's living threads whose names begin with `prefix`.
 ///
 /// # Errors
 /// /proc cannot be read.
-pub fn cpu_time_of_threads(prefix: &str) -> std::io::Result<Duration> {
-    // SAFETY: asks for a constant.
-    let ticks_per_s = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1);
-    let mut ticks = 0;
+pub fn cpu_time_of_threads(prefix: &str) -> io::Result<Duration> {
+    let mut time = Duration::ZERO;
     for thread in std::fs::read_dir("/proc/self/task")? {
         // A thread may end meanwhile.
         let Ok(stat) = std::fs::read_to_string(thread?.path().join("stat")) else { continue };
-        // "TID (NAME) STATE …": utime and stime are the 12th and 13th fields after the name.
-        let Some((head, tail)) = stat.rsplit_once(')') else { continue };
-        if head.split_once('(').is_some_and(|(_, name)| name.starts_with(prefix)) {
-            let fields = tail.split_whitespace().skip(11).take(2);
-            ticks += fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>();
-        }
+        let (name, used) = of_stat(&stat);
+        time += if name.starts_with(prefix) { used } else { Duration::ZERO };
     }
-    Ok(Duration::from_micros(ticks * 1_000_000 / ticks_per_s))
+    Ok(time)
+}
+
+/// Name and time of a line of `stat` (proc(5)): "ID (NAME) STATE …", where user and system time are
+/// the 12th and 13th fields after the name, in ticks, of which Linux has a hundred a second.
+fn of_stat(stat: &str) -> (&str, Duration) {
+    let (head, tail) = stat.rsplit_once(')').unwrap_or_default();
+    let fields = tail.split_whitespace().skip(11).take(2);
+    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    (head.split_once('(').map_or("", |(_, name)| name), Duration::from_millis(10 * ticks))
+}
+
+/// A line of /proc/PID/status that has a size, in bytes; `pid` may be "self".
+///
+/// # Errors
+/// There is no such process or line.
+pub fn memory_bytes(pid: &str, line: &str) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let value = status.lines().find_map(|text| text.strip_prefix(line)).with_context(|| format!("no {line}"))?;
+    Ok(value.trim().trim_end_matches("kB").trim().parse::<u64>()? * 1024)
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@
 //! answer; `fuzz` changes inputs at random; `simulate` makes jobs of known truth; `slt` runs
 //! sqllogictest files; `stragglers` draws jobs and judges verdicts on them; `trust` times
 //! revocation, renewal and seals; `nccl-sim/` and `workloads/` beside `src/` hold the C parts. The
-//! binaries in `bin/` are the benchmarks behind `make bench…` and the sqllogictest harness.
+//! program in `bin/bench/` has the benchmarks behind `make bench` and the sqllogictest harness.
 
 pub mod adhoc;
+pub mod agents;
 pub mod cluster;
 pub mod day;
 pub mod figures;

@@ -1,6 +1,6 @@
 //! No question reads a table again and again: the whole suite and generated joins over one store,
 //! by the values that are read out of columns. (What they cost in time beside SQLite and DuckDB is
-//! `make bench-adhoc`.)
+//! `make bench NAME=adhoc`.)
 //!
 //! A scan that begins again for each outer row reads hundreds of times as much as the table has.
 //! This process has no other test: the count is of the whole process.

@@ -99,3 +99,28 @@ fn every_link_between_pages_leads_somewhere() {
     assert!(links > 100, "{links} links");
     assert_eq!(dead, Vec::<String>::new(), "links that lead nowhere");
 }
+
+#[test]
+fn what_pages_have_make_measure_and_check_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &Path| std::fs::read_to_string(path).expect("a file");
+    let names = |script: &str| -> Vec<String> {
+        let script = read(&root.join("scripts").join(script));
+        script.lines().filter_map(|line| line.split_once(") #: ")).map(|(name, _)| name.to_owned()).collect()
+    };
+    let known = [("bench", names("bench.sh")), ("check", names("check.sh"))];
+    assert!(known.iter().all(|(_, names)| names.len() > 15), "{known:?}");
+    let mut unknown = vec![];
+    for page in pages(&root) {
+        let text = read(&page).split_whitespace().collect::<Vec<_>>().join(" ");
+        for (target, names) in &known {
+            for rest in text.split(&format!("make {target} NAME=")).skip(1) {
+                let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap_or_default();
+                if !names.iter().any(|known| known == name) && !name.is_empty() {
+                    unknown.push(format!("{}: make {target} NAME={name}", page.display()));
+                }
+            }
+        }
+    }
+    assert_eq!(unknown, Vec::<String>::new(), "names that neither script has");
+}

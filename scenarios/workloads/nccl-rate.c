@@ -1,5 +1,5 @@
 /* Calls ncclAllReduce on a communicator of its own at a stated rate, and says how many calls it made: the load for
- * bench-load. Paced by absolute time in steps of a millisecond: a step that came late is made up for, never left out.
+ * `bench load`. Paced by absolute time in steps of a millisecond: a step that came late is made up for, never left out.
  * One JSON line: {"pid":N,"calls":N,"seconds":S,"longest_step_ms":M}. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -33,7 +33,7 @@ pub use calls::{
 };
 pub use host::{BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
 pub use now::unix_now_ns;
-pub use printable::{printable, printable_lines, shortened, steers, text};
+pub use printable::{for_shell, printable, printable_lines, shortened, steers, text};
 pub use requests::{RequestOf, RequestSeen, RequestStretch, RequestSum};
 pub use steady::{
     measured_offset_ns, read_clock_ns, steady_now_ns, steady_shift_now_ns, steady_shift_ns, wall_ahead_ns,

@@ -53,3 +53,9 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn printable_lines(text: &str) -> String {
     text.lines().map(printable).collect::<Vec<_>>().join("\n")
 }
+
+/// A text as one word of a shell: in single quotes.
+#[must_use]
+pub fn for_shell(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
+}

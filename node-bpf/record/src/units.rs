@@ -35,6 +35,14 @@ pub fn short_duration(ns: i64) -> String {
     }
 }
 
+/// Time of day of Unix nanoseconds, UTC: "22:13:20.250".
+#[must_use]
+pub fn clock(unix_ns: i64) -> String {
+    let ms = unix_ns.div_euclid(1_000_000).rem_euclid(86_400_000);
+    let second = ms / 1_000;
+    format!("{:02}:{:02}:{:02}.{:03}", second / 3_600, second / 60 % 60, second % 60, ms % 1_000)
+}
+
 /// Bytes: "4.10 kB", "1.50 GB".
 #[must_use]
 pub fn bytes(bytes: i64) -> String {

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use time::OffsetDateTime;
+use jiff::Timestamp;
+use jiff::civil::{Date, Time};
+use jiff::tz::TimeZone;
 
 /// Nanoseconds of an hour.
 pub const HOUR_NS: i64 = 3_600_000_000_000;
@@ -45,8 +47,8 @@ impl Hour {
     /// `2026-11-22` and `03`.
     #[must_use]
     pub fn date_and_hour(self) -> (String, String) {
-        match OffsetDateTime::from_unix_timestamp(self.0.saturating_mul(3600)) {
-            Ok(t) => (format!("{:04}-{:02}-{:02}", t.year(), u8::from(t.month()), t.day()), format!("{:02}", t.hour())),
+        match Timestamp::from_second(self.0.saturating_mul(3600)) {
+            Ok(at) => (at.strftime("%Y-%m-%d").to_string(), at.strftime("%H").to_string()),
             // Beyond the calendar's years: no host's clock gets there.
             Err(_) => (format!("hour{}", self.0), "00".to_owned()),
         }
@@ -55,12 +57,8 @@ impl Hour {
     /// Parses the output of [`Hour::date_and_hour`].
     #[must_use]
     pub fn read(date: &str, hour: &str) -> Option<Self> {
-        let mut parts = date.splitn(3, '-').map(|part| part.parse::<u16>().ok());
-        let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
-        let month = time::Month::try_from(u8::try_from(month).ok()?).ok()?;
-        let day = time::Date::from_calendar_date(i32::from(year), month, u8::try_from(day).ok()?).ok()?;
-        let at = day.with_hms(hour.parse().ok()?, 0, 0).ok()?.assume_utc();
-        Some(Self(at.unix_timestamp().div_euclid(3600)))
+        let at = Date::strptime("%Y-%m-%d", date).ok()?.to_datetime(Time::new(hour.parse().ok()?, 0, 0, 0).ok()?);
+        Some(Self(at.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second().div_euclid(3600)))
     }
 
     /// For people: `2026-11-22T03:00Z`.

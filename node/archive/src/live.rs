@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use query_planner::quoted;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use store::exchange::Hours;
@@ -53,12 +54,6 @@ impl RowsWanted<'_> {
 /// Whether one of several ranges contains another one.
 pub(crate) fn covers(ranges: &[Range<i64>], range: &Range<i64>) -> bool {
     ranges.iter().any(|hours| hours.start <= range.start && hours.end >= range.end)
-}
-
-/// A name as SQL has it.
-#[must_use]
-pub fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A node's store, however it is reached.

@@ -1,5 +1,5 @@
 //! What sampling costs: `cargo run --release -p rankmesh-explain --example sampled -- [PAIRS]`
-//! (`make bench-stacks`). A Python program, 30 functions deep, counts its steps; it is looked at
+//! (`make bench NAME=stacks`). A Python program, 30 functions deep, counts its steps; it is looked at
 //! for a second while it is sampled 20 times, and for a second while it is not, and so again, the
 //! order changing; pairs without any sampling show what differs by itself.
 #![allow(missing_docs)]
@@ -71,9 +71,8 @@ impl Busy {
     }
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+fn middle(values: &[f64]) -> f64 {
+    stats::median(values.iter().copied()).unwrap_or(f64::NAN)
 }
 
 fn main() {
@@ -104,9 +103,9 @@ fn main() {
     }
     // The first profile reads the program's files.
     let first = cpu_ms.remove(0);
-    println!("figure stacks_slower {:.2} % aim <= 0.5", (1.0 - median(&mut ratios)) * 100.0);
-    println!("figure stacks_slower_null {:.2} %", (1.0 - median(&mut null)).abs() * 100.0);
+    println!("figure stacks_slower {:.2} % aim <= 0.5", (1.0 - middle(&ratios)) * 100.0);
+    println!("figure stacks_slower_null {:.2} %", (1.0 - middle(&null)).abs() * 100.0);
     println!("figure stacks_cpu_first {first:.2} ms aim <= 5");
-    println!("figure stacks_cpu {:.2} ms aim <= 5", median(&mut cpu_ms));
+    println!("figure stacks_cpu {:.2} ms aim <= 5", middle(&cpu_ms));
     println!("figure stacks_cpu_most {:.2} ms aim <= 5", cpu_ms.iter().copied().fold(0.0, f64::max));
 }

@@ -11,6 +11,7 @@ use causes::{Cause, Collective, Gap, Recorded, Stretch};
 use model::explanation::{Example, Link};
 use record::printable;
 use record::units::duration;
+use stats::median;
 use verdicts::Kind;
 
 /// Steps that are shown.
@@ -44,7 +45,8 @@ pub fn worst(cause: &Cause, culprit: &Recorded, peer: Option<&Recorded>, node: &
         .flat_map(|peer| peer.gaps.iter().map(move |gap| (gap, peer)))
         .filter_map(|(gap, peer)| Some((gap.key.as_ref()?, own_ns(gap, peer))))
         .collect();
-    let usual_ns = median(peer.into_iter().flat_map(|peer| peer.gaps.iter().map(|gap| own_ns(gap, peer))));
+    let usual = peer.into_iter().flat_map(|peer| peer.gaps.iter().map(|gap| own_ns(gap, peer) as f64));
+    let usual_ns = median(usual).map(|ns| ns as i64);
     let mut late: Vec<(i64, &Gap)> = culprit
         .gaps
         .iter()
@@ -193,12 +195,6 @@ pub fn example(late: Late, rank: i32, node: &str, waits: &[(i64, i64)], tier: u8
         });
     }
     Example { collective, late_ns: late.late_ns, links }
-}
-
-fn median(values: impl Iterator<Item = i64>) -> Option<i64> {
-    let mut values: Vec<i64> = values.collect();
-    values.sort_unstable();
-    values.get(values.len() / 2).copied()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! in an autocorrelated time series", 1946). Intervals hold for all figures together (Bonferroni).
 
 use serde::Serialize;
+use stats::median;
 
 /// Most values of a side: with more, blocks are to be made longer.
 pub const MOST: usize = 512;
@@ -106,7 +107,7 @@ pub fn compare(figures: &[Figure]) -> Vec<Change> {
 fn change(figure: &Figure, z: f64) -> Change {
     let (before, after) = (&figure.before, &figure.after);
     let shift = shift(before, after, z);
-    let usual = median(before).unwrap_or(0.0).abs();
+    let usual = median(before.iter().copied()).unwrap_or(0.0).abs();
     let verdict = match shift {
         _ if before.is_empty() != after.is_empty() => Outcome::OneSided,
         None => Outcome::TooFew,
@@ -119,8 +120,8 @@ fn change(figure: &Figure, z: f64) -> Change {
         measure: figure.measure.clone(),
         of: figure.of.clone(),
         unit: figure.unit,
-        before: median(before),
-        after: median(after),
+        before: median(before.iter().copied()),
+        after: median(after.iter().copied()),
         values: [before.len(), after.len()],
         shift,
         verdict,
@@ -145,7 +146,7 @@ fn shift(before: &[f64], after: &[f64], z: f64) -> Option<Shift> {
         Some(at) => (differences[at - 1], differences[differences.len() - at]),
         None => (f64::MIN, f64::MAX),
     };
-    Some(Shift { estimate: median(&differences)?, low, high, effect: (more - less) / (n * m) })
+    Some(Shift { estimate: median(differences.iter().copied())?, low, high, effect: (more - less) / (n * m) })
 }
 
 /// By how much the variance of a mean is larger than that of independent values.
@@ -160,17 +161,6 @@ fn inflation(values: &[f64]) -> f64 {
     // The estimate is too low by about 1/n (Marriott and Pope 1954).
     let rho = (next / variance + 1.0 / n).clamp(0.0, 0.99);
     ((1.0 + rho) / (1.0 - rho)).min(n)
-}
-
-fn median(values: &[f64]) -> Option<f64> {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
 }
 
 /// Quantile of the standard normal distribution, by halving; its distribution function by the

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use model::explanation::{Example, Explanation, Link};
 use record::{printable, printable_lines};
 
-use record::units::duration;
+use record::units::{clock, duration};
 
 /// Links of one step, events of a host: more are counted.
 const LINES: usize = 12;
@@ -121,14 +121,6 @@ fn more(lines: usize, out: &mut String) {
     if lines > LINES {
         let _ = writeln!(out, "  … and {} more (--format json has all)", lines - LINES);
     }
-}
-
-/// Time of day in UTC, milliseconds.
-#[must_use]
-pub fn clock(unix_ns: i64) -> String {
-    let ms = unix_ns.div_euclid(1_000_000).rem_euclid(86_400_000);
-    let second = ms / 1_000;
-    format!("{:02}:{:02}:{:02}.{:03}", second / 3_600, second / 60 % 60, second % 60, ms % 1_000)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use record::for_shell;
+
 /// Every kind with its page, in the order in which they are listed.
 pub const RUNBOOKS: [(&str, &str); 23] = [
     ("communication", include_str!("../../../docs/runbooks/communication.md")),
@@ -102,7 +104,7 @@ fn commands(block: &str, values: &Values) -> String {
         match values.get(*name) {
             Some(value) if is_plain(value) => {}
             Some(value) if value.chars().all(|c| !c.is_control()) => {
-                let _ = writeln!(out, "{name}={}", quoted(value));
+                let _ = writeln!(out, "{name}={}", for_shell(value));
             }
             _ => {
                 let _ = writeln!(out, "{name}=  # fill in: {what}");
@@ -120,11 +122,6 @@ fn commands(block: &str, values: &Values) -> String {
 fn is_plain(value: &str) -> bool {
     let safe = |c: char| c.is_ascii_alphanumeric() || "_./:@%+-".contains(c);
     !value.is_empty() && !value.starts_with('-') && value.len() <= 512 && value.chars().all(safe)
-}
-
-/// A text as one word of a shell.
-fn quoted(value: &str) -> String {
-    format!("'{}'", value.replace('\'', r"'\''"))
 }
 
 fn uses(text: &str, name: &str) -> bool {

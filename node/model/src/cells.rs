@@ -1,6 +1,7 @@
 //! The cells of an answer's rows, read as what is expected there.
 
 use query_planner::Value;
+pub use query_planner::literal as quoted;
 
 /// The kinds of findings that are no verdicts on a job, as SQL has a list.
 pub const NO_VERDICTS: &str = "('archive', 'repeat_culprit')";
@@ -38,9 +39,4 @@ pub fn real(row: &[Value], column: usize) -> Option<f64> {
 /// A cell as text; empty where it is none.
 pub fn text(row: &[Value], column: usize) -> String {
     row.get(column).and_then(text_of).unwrap_or_default()
-}
-
-/// A text as SQL has it.
-pub fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }

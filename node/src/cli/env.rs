@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use ask::{Exit, paths};
 use clap::Args;
+use record::for_shell;
 use trusted::Dir;
 
 use crate::slurm::run_dir::{self, RunDir};
@@ -119,7 +120,7 @@ fn lines(
     // another plugin is kept; ours may have been written elsewhere before
     let ours = |set: &str| Path::new(set).file_name().is_some_and(|name| name == NCCL.0);
     let plugin = get(PLUGIN).filter(|set| !ours(set)).unwrap_or_else(|| plugin.to_owned());
-    let export = |name: &str, value: &str| format!("export {name}={}", quoted(value));
+    let export = |name: &str, value: &str| format!("export {name}={}", for_shell(value));
     let mut lines = vec![
         export("RANKMESH_RING_DIR", rings),
         export("LD_PRELOAD", &preload),
@@ -145,11 +146,6 @@ fn with_ours(list: &str) -> String {
 
 fn text(path: &Path) -> anyhow::Result<&str> {
     path.to_str().with_context(|| format!("{} is not text: give another --dir", path.display()))
-}
-
-/// For sh: in single quotes.
-fn quoted(value: &str) -> String {
-    format!("'{}'", value.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

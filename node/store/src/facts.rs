@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
+use jiff::Timestamp;
 use record::{LossCount, unix_now_ns};
 use rusqlite::{Connection, OptionalExtension};
-use time::OffsetDateTime;
 
 use super::columnar;
 use super::losslog::{LossFact, LossLog};
@@ -272,17 +272,6 @@ fn read_rows(conn: &Connection, table: &str, column: &str) -> rusqlite::Result<T
 /// Unix nanoseconds as text for people, to the millisecond, in UTC.
 #[must_use]
 pub fn show_time(ns: i64) -> String {
-    match OffsetDateTime::from_unix_timestamp_nanos(i128::from(ns)) {
-        Ok(t) => format!(
-            "{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:03} UTC",
-            t.year(),
-            u8::from(t.month()),
-            t.day(),
-            t.hour(),
-            t.minute(),
-            t.second(),
-            t.millisecond()
-        ),
-        Err(_) => format!("{ns} ns"),
-    }
+    let at = Timestamp::from_nanosecond(i128::from(ns));
+    at.map_or_else(|_| format!("{ns} ns"), |at| at.strftime("%Y-%m-%d %H:%M:%S%.3f UTC").to_string())
 }

@@ -551,7 +551,7 @@ impl<'c> Writer<'c> {
                 apart[at].push(record);
                 continue;
             }
-            match self.statements.insert(item, &mut self.rollups, now_ns)? {
+            match self.statements.write(item, &mut self.rollups, now_ns)? {
                 Stored::Row => {
                     stored += 1;
                     seen[kind as usize] = true;

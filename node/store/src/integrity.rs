@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::reader::quoted;
 use super::{ServedDb, StoreError, let_go_of_segments};
+use crate::quoted;
 
 /// Runs SQLite's integrity check on `path`, read-only. Returns what it found, nothing when the file
 /// is sound.

@@ -18,8 +18,9 @@ use rusqlite::hooks::{AuthAction, AuthContext};
 
 use super::columnar;
 use super::error::StoreError;
-use super::reader::{attach_own, quoted, settle};
+use super::reader::{attach_own, settle};
 use super::rows::TICK_NS;
+use crate::quoted;
 
 /// Tables with rows of processes, in addition to the frequent ones ([`columnar::COLUMNAR`], all of
 /// processes), and the column of their time.

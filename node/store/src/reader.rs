@@ -76,7 +76,7 @@ pub(super) fn attach_own(path: &Path, name: &str) -> rusqlite::Result<Connection
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_URI;
     let conn = Connection::open_in_memory_with_flags(flags)?;
-    conn.execute(&format!("ATTACH ?1 AS {}", quoted(name)), [uri(path, false)])?;
+    conn.execute(&format!("ATTACH ?1 AS {}", crate::quoted(name)), [uri(path, false)])?;
     Ok(conn)
 }
 
@@ -316,11 +316,6 @@ fn read_facts(conn: &Connection, path: &Path) -> rusqlite::Result<Facts> {
     Ok(Facts { tables, file_bytes, wal_bytes, losses: Vec::new() })
 }
 
-/// `name` as an SQL identifier.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 /// What cannot be read (a virtual table whose module is missing, say) counts as unknown: no rows,
 /// no span.
 fn table_facts(conn: &Connection, name: String, count: bool) -> TableFacts {
@@ -330,7 +325,7 @@ fn table_facts(conn: &Connection, name: String, count: bool) -> TableFacts {
     {
         return TableFacts { rows, first_ns, last_ns, name, ..TableFacts::default() };
     }
-    let quoted = quoted(&name);
+    let quoted = crate::quoted(&name);
     let one = |sql: &str| conn.query_row(sql, [], |r| r.get::<_, Option<i64>>(0)).ok().flatten();
     let rows = if count { "count(*)" } else { "max(rowid)" };
     let rows = one(&format!("SELECT {rows} FROM {quoted}")).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);

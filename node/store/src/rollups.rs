@@ -15,7 +15,7 @@ use query_planner::states::{Buckets, read_stored, stored};
 use rusqlite::Connection;
 
 use super::FastMap;
-use super::columnar::{self, Appender, Compactor, MOST_ROWS, RowColumns, Segment, SegmentError};
+use super::columnar::{self, Appender, Compactor, MOST_ROWS, RowColumns, Segment, SegmentError, cells};
 
 /// Width of a bucket.
 pub(crate) const BUCKET_NS: i64 = 1_000_000_000;
@@ -422,21 +422,10 @@ impl RollupWriter {
 fn push(key: &RollupKey, sum: &Sum, columns: &mut RowColumns) {
     let range = (sum.min_ns.max(0).cast_unsigned(), sum.max_ns.max(0).cast_unsigned());
     let sketch = sum.sketch.as_ref().map(|counts| counts.stored(range));
-    columns
-        .integer(key.bucket_ns)
-        .text(&*key.source)
-        .text(&*key.func)
-        .integer(i64::from(key.pid))
-        .integer(key.rank.map(i64::from))
-        .integer(key.comm_hash)
-        .integer(sum.count)
-        .integer(sum.sum_ns)
-        .integer(sum.min_ns)
-        .integer(sum.max_ns)
-        .integer(key.cgroup_id)
-        .blob(sketch.as_deref())
-        .integer(sum.bytes)
-        .end();
+    cells!(
+        columns, key: bucket_ns, source = *key.source, func = *key.func, pid, rank, comm_hash, count = sum.count,
+        sum_ns = sum.sum_ns, min_ns = sum.min_ns, max_ns = sum.max_ns, cgroup_id, sketch = sketch, bytes = sum.bytes,
+    );
 }
 
 /// The rows from a row id on.

@@ -5,12 +5,14 @@
 mod host;
 mod requests;
 
-use record::{BlockIo, CallTally, Collective, CudaCall, HostRecord, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall};
-use rusqlite::{Connection, OptionalExtension, Statement, params};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-use super::columnar::RowColumns;
+use record::{BlockIo, CallTally, Collective, CudaCall, HostRecord, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall};
+use rusqlite::{Connection, OptionalExtension, Params, Statement, params};
+
+use super::columnar::{RowColumns, cells};
 use super::rollups::{Counts, RollupKey, Rollups, Sum};
-use host::HostStatements;
 
 /// Longest duration taken as true: 2^53 ns, about 104 days. Anything longer (or negative) is a torn
 /// record; it is counted as lost, reason "invalid". The bound also keeps a bucket's sum far from
@@ -152,86 +154,51 @@ pub(crate) enum Item {
     Clock(ClockOffsetSeen),
 }
 
-/// Kinds of items for loss accounting; the discriminant indexes counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Collective,
-    OffCpu,
-    Net,
-    Process,
-    Finding,
-    Block,
-    Memory,
-    Life,
-    Fabric,
-    Gpu,
-    Host,
-    SelfStat,
-    CudaCall,
-    SymbolCall,
-    CallTally,
-    Audit,
-    Annotation,
-    Stack,
-    Clock,
-    Request,
-    RequestStretch,
-    RequestSum,
+/// Declares the kinds of items, each with the table that its rows go to.
+macro_rules! kinds {
+    ($($kind:ident => $table:literal,)+) => {
+        /// Kinds of items for loss accounting; the discriminant indexes counters.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Kind {
+            $($kind,)+
+        }
+
+        impl Kind {
+            pub(crate) const ALL: [Self; [$($table),+].len()] = [$(Self::$kind),+];
+
+            /// The table its rows go to; also the probe name under which their loss is counted.
+            pub(crate) fn table(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $table,)+
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    pub(crate) const ALL: [Self; 22] = [
-        Self::Collective,
-        Self::OffCpu,
-        Self::Net,
-        Self::Process,
-        Self::Finding,
-        Self::Block,
-        Self::Memory,
-        Self::Life,
-        Self::Fabric,
-        Self::Gpu,
-        Self::Host,
-        Self::SelfStat,
-        Self::CudaCall,
-        Self::SymbolCall,
-        Self::CallTally,
-        Self::Audit,
-        Self::Annotation,
-        Self::Stack,
-        Self::Clock,
-        Self::Request,
-        Self::RequestStretch,
-        Self::RequestSum,
-    ];
-
-    /// The table its rows go to; also the probe name under which their loss is counted.
-    pub(crate) fn table(self) -> &'static str {
-        match self {
-            Self::Collective => "collectives",
-            Self::OffCpu => "offcpu",
-            Self::Net => "net_events",
-            Self::Process => "processes",
-            Self::Finding => "findings",
-            Self::Block => "block_io",
-            Self::Memory => "memory_events",
-            Self::Life => "process_events",
-            Self::Fabric => "fabric_counters",
-            Self::Gpu => "gpu_samples",
-            Self::Host => "host_samples",
-            Self::SelfStat => "self_stats",
-            Self::CudaCall => "cuda_calls",
-            Self::SymbolCall => "symbol_calls",
-            Self::CallTally => "call_rollups",
-            Self::Audit => "audit",
-            Self::Annotation => "annotations",
-            Self::Stack => "stacks",
-            Self::Clock => "clock_offsets",
-            Self::Request => "requests",
-            Self::RequestStretch => "request_stretches",
-            Self::RequestSum => "request_rollups",
-        }
-    }
+kinds! {
+    Collective => "collectives",
+    OffCpu => "offcpu",
+    Net => "net_events",
+    Process => "processes",
+    Finding => "findings",
+    Block => "block_io",
+    Memory => "memory_events",
+    Life => "process_events",
+    Fabric => "fabric_counters",
+    Gpu => "gpu_samples",
+    Host => "host_samples",
+    SelfStat => "self_stats",
+    CudaCall => "cuda_calls",
+    SymbolCall => "symbol_calls",
+    CallTally => "call_rollups",
+    Audit => "audit",
+    Annotation => "annotations",
+    Stack => "stacks",
+    Clock => "clock_offsets",
+    Request => "requests",
+    RequestStretch => "request_stretches",
+    RequestSum => "request_rollups",
 }
 
 impl Item {
@@ -268,21 +235,38 @@ pub(crate) enum Stored {
     Invalid,
 }
 
-/// The insert statements, prepared once per connection.
+/// Writes a row: each column stands beside its value. A name alone is the record's own field.
+macro_rules! row {
+    (@value $of:ident, $column:ident) => { $of.$column };
+    (@value $of:ident, $column:ident, $value:expr) => { $value };
+    (@mark $column:ident) => { ", ?" };
+    ($statements:expr, $table:literal, $of:ident: $first:ident $(, $column:ident $(= $value:expr)?)* $(,)?) => {
+        $statements.insert(
+            $table,
+            concat!(
+                "INSERT INTO ", $table, " (", stringify!($first), $(", ", stringify!($column),)* ") VALUES (?",
+                $(row!(@mark $column),)* ")"
+            ),
+            params![$of.$first, $(row!(@value $of, $column $(, $value)?)),*],
+        )
+    };
+}
+use row;
+
+/// The statements of one connection, each prepared once.
 pub(crate) struct Statements<'c> {
+    conn: &'c Connection,
     process: Statement<'c>,
     last_program: Statement<'c>,
-    finding: Statement<'c>,
-    audit: Statement<'c>,
-    annotation: Statement<'c>,
-    stack: Statement<'c>,
-    clock: Statement<'c>,
-    host: HostStatements<'c>,
+    /// By table.
+    inserts: BTreeMap<&'static str, Statement<'c>>,
 }
 
 impl<'c> Statements<'c> {
     pub(crate) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
         Ok(Self {
+            conn,
+            inserts: BTreeMap::new(),
             // Found again: what is newly known wins, what was known stays.
             process: conn.prepare(
                 "INSERT INTO processes (pid, start_ns, seen_ns, exe, comm, rank, local_rank, world_size, job_id, step_id, \
@@ -301,55 +285,41 @@ impl<'c> Statements<'c> {
                 "SELECT start_ns, exe = ?3 AND uid IS ?4 FROM processes WHERE pid = ?1 AND start_ns >= ?2 \
                  ORDER BY start_ns DESC LIMIT 1",
             )?,
-            finding: conn.prepare(
-                "INSERT INTO findings (ts_ns, since_ns, until_ns, verdict, rank, culprit_node, job_id, comm_hash, func, \
-                 tier, lateness_ns, clock_bound_ns, score, cost_gpu_s, cause, detail) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)",
-            )?,
-            audit: conn.prepare(
-                "INSERT INTO audit (ts_ns, via, who, role, pid, kind, question, outcome, reason, duration_ns, rows, \
-                 bytes) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)",
-            )?,
-            annotation: conn
-                .prepare("INSERT INTO annotations (ts_ns, text, attributes, uid) VALUES (?1,?2,?3,?4)")?,
-            stack: conn.prepare(
-                "INSERT INTO stacks (ts_ns, pid, tid, rank, kind, samples, count, frames) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8)",
-            )?,
-            clock: conn.prepare(
-                "INSERT INTO clock_offsets (ts_ns, measured_by, peer, offset_ns, bound_ns, drift_ppb, drift_bound_ppb) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7)",
-            )?,
-            host: HostStatements::prepare(conn)?,
         })
+    }
+
+    fn insert(&mut self, table: &'static str, sql: &str, values: impl Params) -> rusqlite::Result<Stored> {
+        let insert = match self.inserts.entry(table) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(self.conn.prepare(sql)?),
+        };
+        insert.execute(values)?;
+        Ok(Stored::Row)
     }
 
     /// Write one item inside the open transaction; what it adds to rollups goes to `rollups`.
     /// `now_ns` is when the batch is written.
-    pub(crate) fn insert(&mut self, item: &Item, rollups: &mut Rollups, now_ns: i64) -> rusqlite::Result<Stored> {
+    pub(crate) fn write(&mut self, item: &Item, rollups: &mut Rollups, now_ns: i64) -> rusqlite::Result<Stored> {
         match item {
-            Item::Record(Record::Host(record)) => self.host.insert(record),
+            Item::Record(Record::Host(record)) => host::write(self, record),
             Item::Record(Record::Process(p)) => self.process(p, now_ns),
             Item::Record(Record::CallTally(t)) => Ok(tally(t, rollups)),
             // These take another way, as columns; loss counts a third one.
             Item::Record(_) => Ok(Stored::Invalid),
-            Item::Finding(f) => self.finding(f),
-            Item::Audit(a) => self.audit(a),
-            Item::Stack(s) => {
-                self.stack.execute(params![s.ts_ns, s.pid, s.tid, s.rank, s.kind, s.samples, s.count, s.frames])?;
-                Ok(Stored::Row)
-            }
+            Item::Finding(f) => row!(
+                self, "findings", f: ts_ns, since_ns, until_ns, verdict, rank, culprit_node, job_id,
+                comm_hash = f.comm_hash.map(bits), func, tier, lateness_ns, clock_bound_ns, score, cost_gpu_s, cause,
+                detail,
+            ),
+            Item::Audit(a) => row!(
+                self, "audit", a: ts_ns, via, who, role, pid, kind, question, outcome, reason, duration_ns, rows, bytes,
+            ),
+            Item::Stack(s) => row!(self, "stacks", s: ts_ns, pid, tid, rank, kind, samples, count, frames),
             Item::Clock(c) if !plausible(c.ts_ns, c.bound_ns) => Ok(Stored::Invalid),
-            Item::Clock(c) => {
-                let (drift, drift_bound) = (c.drift_ppb, c.drift_bound_ppb);
-                let values = params![c.ts_ns, c.measured_by, c.peer, c.offset_ns, c.bound_ns, drift, drift_bound];
-                self.clock.execute(values)?;
-                Ok(Stored::Row)
-            }
-            Item::Annotation(a) => {
-                self.annotation.execute(params![a.ts_ns, a.text, a.attributes, a.uid])?;
-                Ok(Stored::Row)
-            }
+            Item::Clock(c) => row!(
+                self, "clock_offsets", c: ts_ns, measured_by, peer, offset_ns, bound_ns, drift_ppb, drift_bound_ppb,
+            ),
+            Item::Annotation(a) => row!(self, "annotations", a: ts_ns, text, attributes, uid),
         }
     }
 
@@ -390,46 +360,6 @@ impl<'c> Statements<'c> {
             p.uid,
             p.pod,
             p.cgroup_id.map(bits),
-        ])?;
-        Ok(Stored::Row)
-    }
-
-    fn audit(&mut self, a: &Audit) -> rusqlite::Result<Stored> {
-        self.audit.execute(params![
-            a.ts_ns,
-            a.via,
-            a.who,
-            a.role,
-            a.pid,
-            a.kind,
-            a.question,
-            a.outcome,
-            a.reason,
-            a.duration_ns,
-            a.rows,
-            a.bytes,
-        ])?;
-        Ok(Stored::Row)
-    }
-
-    fn finding(&mut self, f: &Finding) -> rusqlite::Result<Stored> {
-        self.finding.execute(params![
-            f.ts_ns,
-            f.since_ns,
-            f.until_ns,
-            f.verdict,
-            f.rank,
-            f.culprit_node,
-            f.job_id,
-            f.comm_hash.map(bits),
-            f.func,
-            f.tier,
-            f.lateness_ns,
-            f.clock_bound_ns,
-            f.score,
-            f.cost_gpu_s,
-            f.cause,
-            f.detail,
         ])?;
         Ok(Stored::Row)
     }
@@ -478,31 +408,12 @@ fn collective(c: &Collective, rows: &mut RowColumns, rollups: &mut Rollups) {
     let library = c.library.name();
     let comm_hash = c.comm_hash.map(bits);
     let duration_ns = c.ret.map(|_| c.duration_ns); // else it never returned
-    rows.integer(c.ts_ns)
-        .integer(duration_ns)
-        .integer(i64::from(c.pid))
-        .integer(i64::from(c.tid))
-        .integer(c.rank.map(i64::from))
-        .integer(c.local_rank.map(i64::from))
-        .integer(c.nranks.map(i64::from))
-        .integer(comm_hash)
-        .text(c.func)
-        .integer(c.seq.and_then(quantity))
-        .integer(c.count.and_then(quantity))
-        .text(c.datatype)
-        .integer(c.bytes.and_then(quantity))
-        .text(c.reduce_op)
-        .integer(c.root.map(i64::from))
-        .integer(c.stream.map(bits))
-        .text(library)
-        .integer(i64::from(c.tier))
-        .integer(c.ret.map(i64::from))
-        .integer(bits(c.cgroup_id))
-        .text(c.job_id.as_deref())
-        .integer(c.captured.map(i64::from))
-        .text(c.site.as_deref())
-        .integer(c.comm_seq.and_then(quantity))
-        .end();
+    cells!(
+        rows, c: ts_ns, duration_ns = duration_ns, pid, tid, rank, local_rank, nranks, comm_hash = comm_hash, func,
+        seq = c.seq.and_then(quantity), count = c.count.and_then(quantity), datatype,
+        bytes = c.bytes.and_then(quantity), reduce_op, root, stream = c.stream.map(bits), library = library, tier, ret,
+        cgroup_id = bits(c.cgroup_id), job_id, captured, site, comm_seq = c.comm_seq.and_then(quantity),
+    );
     if let Some(duration_ns) = duration_ns {
         let key = RollupKey::new(c.ts_ns, library, c.func, c.pid, c.rank, comm_hash, bits(c.cgroup_id));
         rollups.add(key, duration_ns);
@@ -510,81 +421,35 @@ fn collective(c: &Collective, rows: &mut RowColumns, rollups: &mut Rollups) {
 }
 
 fn offcpu(o: &OffCpu, rows: &mut RowColumns, rollups: &mut Rollups) {
-    rows.integer(o.ts_ns)
-        .integer(o.duration_ns)
-        .integer(i64::from(o.pid))
-        .integer(i64::from(o.tid))
-        .integer(i64::from(o.cpu))
-        .integer(i64::from(o.voluntary))
-        .integer(i64::from(o.next_pid))
-        .text(o.next_comm.as_str())
-        .integer(o.rank.map(i64::from))
-        .integer(bits(o.cgroup_id))
-        .text(o.reason)
-        .integer(o.run_delay_ns)
-        .text(o.wchan.as_deref())
-        .end();
+    cells!(
+        rows, o: ts_ns, duration_ns, pid, tid, cpu, voluntary, next_pid, next_comm, rank, cgroup_id = bits(o.cgroup_id),
+        reason, run_delay_ns, wchan,
+    );
     let func = if o.voluntary { "voluntary" } else { "preempted" };
     rollups.add(RollupKey::new(o.ts_ns, "offcpu", func, o.pid, o.rank, None, bits(o.cgroup_id)), o.duration_ns);
 }
 
 fn net(n: &NetEvent, rows: &mut RowColumns) {
-    rows.integer(n.ts_ns)
-        .text(n.event)
-        .integer(n.pid.map(i64::from))
-        .integer(n.rank.map(i64::from))
-        .text(n.saddr.as_str())
-        .integer(i64::from(n.sport))
-        .text(n.daddr.as_str())
-        .integer(i64::from(n.dport))
-        .integer(n.state.map(i64::from))
-        .integer(n.segs)
-        .integer(bits(n.cgroup_id))
-        .end();
+    cells!(
+        rows, n: ts_ns, event, pid, rank, saddr, sport, daddr, dport, state, segs, cgroup_id = bits(n.cgroup_id),
+    );
 }
 
 fn cuda_call(c: &CudaCall, rows: &mut RowColumns) {
-    rows.integer(c.ts_ns)
-        .integer(c.duration_ns)
-        .integer(i64::from(c.pid))
-        .integer(i64::from(c.tid))
-        .integer(c.rank.map(i64::from))
-        .text(c.api)
-        .text(c.func)
-        .integer(c.bytes.and_then(quantity))
-        .text(c.kind)
-        .integer(c.stream.map(bits))
-        .integer(i64::from(c.ret))
-        .integer(bits(c.cgroup_id))
-        .end();
+    cells!(
+        rows, c: ts_ns, duration_ns, pid, tid, rank, api, func, bytes = c.bytes.and_then(quantity), kind,
+        stream = c.stream.map(bits), ret, cgroup_id = bits(c.cgroup_id),
+    );
 }
 
 fn symbol_call(c: &SymbolCall, rows: &mut RowColumns) {
-    rows.integer(c.ts_ns)
-        .integer(c.duration_ns)
-        .integer(i64::from(c.pid))
-        .integer(i64::from(c.tid))
-        .integer(c.rank.map(i64::from))
-        .text(c.library.as_str())
-        .text(c.symbol.as_str())
-        .integer(c.ret)
-        .integer(bits(c.cgroup_id))
-        .end();
+    cells!(rows, c: ts_ns, duration_ns, pid, tid, rank, library, symbol, ret, cgroup_id = bits(c.cgroup_id));
 }
 
 fn block(b: &BlockIo, rows: &mut RowColumns) {
-    rows.integer(b.ts_ns)
-        .integer(b.duration_ns)
-        .integer(b.queue_ns)
-        .integer(i64::from(b.pid))
-        .integer(i64::from(b.tid))
-        .integer(b.rank.map(i64::from))
-        .text(b.device.as_str())
-        .text(b.op)
-        .integer(i64::from(b.bytes))
-        .integer(i64::from(b.error))
-        .integer(bits(b.cgroup_id))
-        .end();
+    cells!(
+        rows, b: ts_ns, duration_ns, queue_ns, pid, tid, rank, device, op, bytes, error, cgroup_id = bits(b.cgroup_id),
+    );
 }
 
 /// Calls that were counted, not recorded one by one.

@@ -12,13 +12,13 @@ use crate::common::job_stores::T0;
 use crate::common::{Killed, rankmesh, run, stderr, stdout, wait_for};
 use crate::{archived, ask, investigations, same, text};
 
-/// The Python that `make test-history` made, or the system's, where it has these packages.
+/// The Python that `make check NAME=history` made, or the system's, where it has these packages.
 fn python(test: &str, packages: &str) -> Option<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/history/bin/python");
     let python = if own.exists() { own } else { PathBuf::from("python3") };
     let has = Command::new(&python).args(["-c", &format!("import {packages}")]).stderr(Stdio::null()).status();
     if !has.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: {test}: {} has no {packages} (make test-history installs them)", python.display());
+        eprintln!("skipped: {test}: {} has no {packages} (make check NAME=history installs them)", python.display());
         return None;
     }
     Some(python)

@@ -2,7 +2,7 @@
 //! MPICH, over two agents with half of the ranks each, by eBPF and by the shim. Every report names
 //! the right ranks, calls and lines, and nothing false.
 //!
-//! The truth is beside the programs (`scenarios/workloads/hangs.*`). `make test-hangs` runs every
+//! The truth is beside the programs (`scenarios/workloads/hangs.*`). `make check NAME=hangs` runs every
 //! mode of every language on both MPIs both ways (`RANKMESH_HANGS` picks those whose names contain
 //! it).
 
@@ -199,7 +199,7 @@ fn hangs_are_told_as_they_are_by_the_shim() {
     run(Seen::ByShim, BY_SHIM);
 }
 
-/// `make test-hangs`.
+/// `make check NAME=hangs`.
 #[test]
 #[ignore = "every mode of every program, both MPIs, both ways: half an hour"]
 fn every_hang_is_told_as_it_is() {

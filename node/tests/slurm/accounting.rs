@@ -7,9 +7,9 @@ use crate::common::slurm::{Slurm, has_slurm};
 use crate::common::{can_capture, stderr, stdout, wait_for};
 use crate::{MPI, json};
 
-/// `make test-accounting`: needs slurmdbd and a MariaDB, too.
+/// `make check NAME=accounting`: needs slurmdbd and a MariaDB, too.
 #[test]
-#[ignore = "make test-accounting"]
+#[ignore = "make check NAME=accounting"]
 fn jobs_are_joined_with_what_slurms_own_accounting_says() {
     const TEST: &str = "jobs_are_joined_with_what_slurms_own_accounting_says";
     assert!(has_slurm(TEST) && can_capture(TEST), "it was asked for by name");

@@ -56,9 +56,9 @@ pub(crate) fn plan(question: &Question<'_>) -> Result<Plan, QueryError> {
         filter.iter().for_each(|filter| filter_reads.expr(filter));
         fetched.push(Fetched {
             key: key.clone(),
-            filtered: filter.is_some(),
+            filter: filter.as_ref().map(Expr::to_string),
             filter_reads: filter_reads.0.into_iter().map(|(_, name)| name).collect(),
-            head: head(table, columns, filter.as_ref()),
+            select: select_of(table, columns, filter.as_ref()),
             is_below: below.contains(key) || !question.reads.contains_key(key),
             uses: filters.uses.get(key).map_or(0, Vec::len),
             ships: read_columns(table, columns).map(|column| column.name.clone()).collect(),
@@ -145,14 +145,10 @@ fn fragment(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) ->
     }
 }
 
-/// The statement of [`fragment`] up to where a further condition can follow.
-fn head(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> String {
+/// The statement of [`fragment`] without its condition.
+fn select_of(table: &Table, columns: &BTreeSet<String>, filter: Option<&Expr>) -> String {
     let (outputs, node, by_node) = outputs(table, columns, filter);
-    let whole = statement(table, &outputs.join(", "), node || by_node, None);
-    match filter {
-        Some(filter) => format!("{whole} WHERE ({filter}) AND "),
-        None => format!("{whole} WHERE "),
-    }
+    statement(table, &outputs.join(", "), node || by_node, None)
 }
 
 fn statement(table: &Table, outputs: &str, with_node: bool, filter: Option<&Expr>) -> String {

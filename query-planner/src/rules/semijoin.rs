@@ -150,12 +150,12 @@ fn is_numeric(expr: &Expr, is_fit: &dyn Fn(&str) -> bool) -> bool {
 pub(super) struct Fetched {
     /// Lower-case name of its table.
     pub(super) key: String,
-    /// Whether a condition of its own goes to the nodes.
-    pub(super) filtered: bool,
+    /// A condition of its own that goes to the nodes.
+    pub(super) filter: Option<String>,
     /// Names that the condition reads, as typed.
     pub(super) filter_reads: Vec<String>,
-    /// The statement up to where a further condition can follow.
-    pub(super) head: String,
+    /// The statement without a condition.
+    pub(super) select: String,
     /// Whether a view reads its table, so that the question's text does not show all uses.
     pub(super) is_below: bool,
     /// How often the question names its table.
@@ -183,11 +183,11 @@ pub(super) fn reductions(
         let place = |key: &str| {
             let driver = fragments.iter().position(|fragment| fragment.key == key)?;
             let is_reduced = found.iter().any(|other| other.fragment == driver);
-            (driver != at && fragments[driver].filtered && !is_reduced).then_some(driver)
+            (driver != at && fragments[driver].filter.is_some() && !is_reduced).then_some(driver)
         };
         let keys = links.iter().filter(|link| by_keys && link.table == fragment.key).find_map(|link| {
             // One that has a condition of its own drives: both at once would wait for each other.
-            let driver = place(&link.driver).filter(|_| !fragment.filtered)?;
+            let driver = place(&link.driver).filter(|_| fragment.filter.is_none())?;
             Some((driver, keys(link, fragment, &fragments[driver], catalog)?))
         });
         if by_keys && keys.is_none() {
@@ -203,8 +203,8 @@ pub(super) fn reductions(
         let first = bounds.first().map(|(driver, _)| *driver);
         let Some(driver) = keys.as_ref().map(|(driver, _)| *driver).or(first) else { continue };
         let bounds = bounds.into_iter().filter(|(of, _)| *of == driver).map(|(_, bound)| bound).collect();
-        let (keys, head) = (keys.map(|(_, keys)| keys), fragment.head.clone());
-        let by = ReductionBy::Driver(ReducedByDriver { driver, keys, bounds, head });
+        let (keys, select, filter) = (keys.map(|(_, keys)| keys), fragment.select.clone(), fragment.filter.clone());
+        let by = ReductionBy::Driver(ReducedByDriver { driver, keys, bounds, select, filter });
         found.push(Reduction { fragment: at, by });
     }
 }

@@ -7,7 +7,7 @@
 //! | `joins` | generated joins, which nobody wrote with an engine in mind |
 //! | `compare` | whether two answers are the same |
 //!
-//! `bin/bench-adhoc.rs` asks them of every engine and prints the table; `tests/adhoc.rs` asks them
+//! `bin/bench/adhoc.rs` asks them of every engine and prints the table; `tests/adhoc.rs` asks them
 //! of small stores and a mesh; `tests/adhoc_cost.rs` compares their cost with SQLite's.
 
 pub mod compare;

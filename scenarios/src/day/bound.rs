@@ -5,30 +5,12 @@
 //! ON where the table is the right side of a LEFT JOIN. The rest of the question stays as it is, so
 //! that it is planned as it would be.
 
-/// Tables and views with the column of their time.
-const TIMED: &[(&str, &str)] = &[
-    ("collectives", "ts_ns"),
-    ("offcpu", "ts_ns"),
-    ("net_events", "ts_ns"),
-    ("cuda_calls", "ts_ns"),
-    ("symbol_calls", "ts_ns"),
-    ("requests", "ts_ns"),
-    ("request_stretches", "ts_ns"),
-    ("request_rollups", "bucket_ns"),
-    ("block_io", "ts_ns"),
-    ("memory_events", "ts_ns"),
-    ("process_events", "ts_ns"),
-    ("fabric_counters", "ts_ns"),
-    ("gpu_samples", "ts_ns"),
-    ("host_samples", "ts_ns"),
-    ("self_stats", "ts_ns"),
-    ("capture_loss", "ts_ns"),
-    ("findings", "ts_ns"),
-    ("audit", "ts_ns"),
-    ("annotations", "ts_ns"),
-    ("stacks", "ts_ns"),
-    ("clock_offsets", "ts_ns"),
-    ("call_rollups", "bucket_ns"),
+use sqlite3_parser::lexer::Scanner;
+use sqlite3_parser::lexer::sql::Tokenizer;
+use store::TIMED_TABLES;
+
+/// Views with the column of their time.
+const VIEWS: [(&str, &str); 6] = [
     ("cuda_time", "bucket_ns"),
     ("sessions", "start_ns"),
     ("nccl_events", "timestamp_ns"),
@@ -36,6 +18,13 @@ const TIMED: &[(&str, &str)] = &[
     ("tcp_events", "timestamp_ns"),
     ("events", "timestamp"),
 ];
+
+/// The column of the time of what a token names; none where it names no table of rows with a time.
+/// (A process is seen again and again.)
+fn time_of(token: &Token<'_>) -> Option<&'static str> {
+    let mut tables = TIMED_TABLES.iter().filter(|(table, _)| *table != "processes").chain(&VIEWS);
+    tables.find(|(table, _)| token.is(table)).map(|(_, time)| *time)
+}
 
 /// A token with its place in the text and the parentheses around it.
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +102,7 @@ fn conditions(clause: &[Token<'_>], depth: usize, until_ns: i64, edits: &mut Vec
     let level: Vec<&Token<'_>> = clause.iter().filter(|token| token.depth == depth).collect();
     for (at, token) in level.iter().enumerate() {
         let begins = at == 0 || level[at - 1].is_one_of(&["join", ","]);
-        let Some((_, time)) = TIMED.iter().find(|(table, _)| begins && token.is(table)) else { continue };
+        let Some(time) = time_of(token).filter(|_| begins) else { continue };
         let after = level.get(at + 1).map(|next| if next.is("as") { level.get(at + 2) } else { level.get(at + 1) });
         let alias = after.flatten().filter(|next| !next.is_one_of(NO_ALIAS)).map_or(token.text, |next| next.text);
         let condition = format!("{alias}.{time} < {until_ns}");
@@ -126,42 +115,13 @@ fn conditions(clause: &[Token<'_>], depth: usize, until_ns: i64, edits: &mut Vec
     wanted
 }
 
-/// Words, numbers, quoted pieces and single signs; comments are left out.
 fn tokens(sql: &str) -> Vec<Token<'_>> {
-    let bytes = sql.as_bytes();
-    let (mut tokens, mut at, mut depth) = (Vec::new(), 0, 0_usize);
-    while at < bytes.len() {
-        let begin = at;
-        match bytes[at] {
-            byte if byte.is_ascii_whitespace() => {
-                at += 1;
-                continue;
-            }
-            b'-' if bytes.get(at + 1) == Some(&b'-') => {
-                at += sql[at..].find('\n').unwrap_or(sql.len() - at);
-                continue;
-            }
-            quote @ (b'\'' | b'"') => {
-                at += 1;
-                while at < bytes.len() && bytes[at] != quote {
-                    at += 1;
-                }
-                at = (at + 1).min(bytes.len());
-            }
-            byte if byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80 => {
-                while at < bytes.len() && (bytes[at].is_ascii_alphanumeric() || bytes[at] == b'_' || bytes[at] >= 0x80)
-                {
-                    at += 1;
-                }
-            }
-            b')' => {
-                depth = depth.saturating_sub(1);
-                at += 1;
-            }
-            _ => at += 1,
-        }
-        tokens.push(Token { text: &sql[begin..at], begin, depth });
-        depth += usize::from(bytes[begin] == b'(');
+    let (mut scanner, mut tokens, mut depth) = (Scanner::new(Tokenizer::new()), Vec::new(), 0_usize);
+    while let Ok((begin, Some(_), end)) = scanner.scan(sql.as_bytes()) {
+        let text = &sql[begin..end];
+        depth = depth.saturating_sub(usize::from(text == ")"));
+        tokens.push(Token { text, begin, depth });
+        depth += usize::from(text == "(");
     }
     tokens
 }

@@ -1,14 +1,14 @@
 //! The stores of a job's hosts asked without agents, by the command line: how long a person waits.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
 use super::calls::LATE_RANK;
-use super::{Day, fill, mesh};
-use crate::figures::{figure, quantile};
+use super::{Day, fill};
+use crate::agents::rankmesh;
+use crate::figures::{figure, p50_ms};
 
 /// The span that a verdict is asked for, back from the last call.
 const SPAN: &str = "10m";
@@ -34,14 +34,14 @@ pub fn bench(dir: &Path, hosts: u32, rows: u64, seed: u64, until_ns: i64) -> any
     }
     eprintln!("{:.0?}: {hosts} stores with {stored} rows, {} MiB", began.elapsed(), bytes >> 20);
     let dir = dir.to_str().context("a directory with a name of text")?;
-    let count = ["query", "--format", "json", "--db", dir, "SELECT count(*), count(DISTINCT node) FROM collectives"];
-    let (mut times, answer) = asked(&count)?;
+    let count = ["--db", dir, "SELECT count(*), count(DISTINCT node) FROM collectives"];
+    let (mut times, answer) = asked("query", &count)?;
     let row = &answer["rows"][0];
     ensure!(row[0] == collectives && row[1] == hosts, "wrong: {row} of {collectives} in {hosts}");
-    figure("files_first_answer", ms(quantile(&mut times, 0.5)), "ms", "<=", 2_000.0);
+    figure("files_first_answer", p50_ms(&mut times), "ms", "<=", 2_000.0);
 
-    let verdict = ["stragglers", "--format", "json", "--timeout", "60s", "--db", dir, "--since", SPAN];
-    let (mut times, answer) = asked(&verdict)?;
+    let verdict = ["--timeout", "60s", "--db", dir, "--since", SPAN];
+    let (mut times, answer) = asked("stragglers", &verdict)?;
     let heard = &answer["coverage"]["answered"];
     ensure!(*heard == hosts, "only {heard} of {hosts} hosts are in the verdict");
     let bound = answer["evidence"]["clock_bound_ns"].as_i64().context("clocks are known")?;
@@ -53,28 +53,21 @@ pub fn bench(dir: &Path, hosts: u32, rows: u64, seed: u64, until_ns: i64) -> any
         answer["evidence"]["matched"]
     );
     ensure!(answer["verdict"]["rank"] == LATE_RANK, "the late rank is {LATE_RANK}: {}", answer["verdict"]);
-    figure("files_verdict_of_ten_minutes", ms(quantile(&mut times, 0.5)), "ms", "<=", 3_000.0);
+    figure("files_verdict_of_ten_minutes", p50_ms(&mut times), "ms", "<=", 3_000.0);
 
-    let explain = ["explain", "--format", "json", "--timeout", "60s", "--db", dir, "--since", SPAN];
-    let (mut times, _) = asked(&explain)?;
-    figure("files_explanation_of_ten_minutes", ms(quantile(&mut times, 0.5)), "ms", "<=", 6_000.0);
+    let explain = ["--timeout", "60s", "--db", dir, "--since", SPAN];
+    let (mut times, _) = asked("explain", &explain)?;
+    figure("files_explanation_of_ten_minutes", p50_ms(&mut times), "ms", "<=", 6_000.0);
     Ok(())
 }
 
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
 /// How long a command takes, several times, and what it says.
-fn asked(arguments: &[&str]) -> anyhow::Result<(Vec<Duration>, serde_json::Value)> {
+fn asked(what: &str, arguments: &[&str]) -> anyhow::Result<(Vec<Duration>, serde_json::Value)> {
     let (mut times, mut answer) = (Vec::new(), serde_json::Value::Null);
     for _ in 0..ROUNDS {
         let began = Instant::now();
-        let output = Command::new(mesh::binary()?).args(arguments).output()?;
+        answer = rankmesh(what, arguments)?;
         times.push(began.elapsed());
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{arguments:?}: {} {stderr}", output.status);
-        answer = serde_json::from_slice(&output.stdout).with_context(|| format!("{arguments:?}: {stderr}"))?;
     }
     Ok((times, answer))
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use rusqlite::{Connection, params};
-use store::{Ingest, Store, StoreConfig};
+use store::{Ingest, Store, StoreConfig, StoreState};
 
 use super::{Day, Made};
 
@@ -92,13 +92,21 @@ pub fn fill(path: &Path, day: &Day, commit_each_burst: bool) -> anyhow::Result<F
     Ok(filled)
 }
 
-fn wait_for_room(store: &Store) -> anyhow::Result<()> {
+/// Waits until half of the store's queue is free.
+///
+/// # Errors
+/// It cannot commit, or takes nothing for a long time.
+pub fn wait_for_room(store: &Store) -> anyhow::Result<()> {
     let until = Instant::now() + PATIENCE;
-    while store.health().queued > StoreConfig::default().queue_records / 2 {
-        ensure!(Instant::now() < until, "the store takes nothing any more: {:?}", store.health());
+    loop {
+        let health = store.health();
+        if health.queued <= StoreConfig::default().queue_records / 2 {
+            return Ok(());
+        }
+        let stuck = matches!(health.state, StoreState::Retrying(_)) || Instant::now() >= until;
+        ensure!(!stuck, "the store takes nothing any more: {health:?}");
         std::thread::sleep(Duration::from_micros(500));
     }
-    Ok(())
 }
 
 /// Sessions are dated by the host's clock, which was that of the writing: give them their times of

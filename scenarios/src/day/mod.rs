@@ -8,7 +8,6 @@
 //! | `questions` | the SQL of the documentation |
 //! | `bound` | limiting a question to rows from before a time |
 //! | `oracle` | the same rows in one plain SQLite database, and comparing answers with it |
-//! | `mesh` | agents as processes that serve such stores |
 //! | `files` | such stores asked without agents |
 //!
 //! A day is a row of bursts: in each, the jobs make some steps. For a benchmark the bursts follow
@@ -19,7 +18,6 @@ pub mod bound;
 pub mod calls;
 pub mod files;
 pub mod fill;
-pub mod mesh;
 pub mod oracle;
 pub mod questions;
 pub mod signals;

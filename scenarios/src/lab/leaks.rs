@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::figures::memory_bytes;
+
 /// The resources of a process at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resources {
@@ -22,15 +24,10 @@ impl Resources {
     /// # Errors
     /// `/proc` cannot be read.
     pub fn now() -> anyhow::Result<Self> {
-        let status = fs::read_to_string("/proc/self/status")?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|rest| rest.split_whitespace().next()).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
-        };
         Ok(Self {
             files: fs::read_dir("/proc/self/fd")?.count(),
-            threads: usize::try_from(field("Threads:"))?,
-            memory_bytes: field("VmRSS:") * 1024,
+            threads: fs::read_dir("/proc/self/task")?.count(),
+            memory_bytes: memory_bytes("self", "VmRSS:")?,
             live_bytes: live_bytes(),
         })
     }

@@ -6,9 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
+use query_planner::quoted;
 use rusqlite::{Connection, OpenFlags};
 
-use super::deal::{Dealer, quoted};
+use super::deal::Dealer;
 
 /// A table that can be columnar: its name, and its columns with INTEGER or TEXT.
 type Columnar = (String, Vec<(String, &'static str)>);

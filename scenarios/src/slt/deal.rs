@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use query_planner::quoted;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -409,11 +410,6 @@ fn insert_sql(name: &str, columns: &[String]) -> String {
 fn is_plain_insert(sql: &str) -> bool {
     let mut words = sql.split_whitespace().map(str::to_ascii_uppercase);
     words.next().as_deref() == Some("INSERT") && words.next().as_deref() == Some("INTO") && !sql.contains(';')
-}
-
-/// A name as SQL has it.
-pub(super) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]

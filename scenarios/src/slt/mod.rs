@@ -5,7 +5,7 @@
 //! planner to the nodes (`transport`: `memory` or `quic`), and the answer is compared with the file
 //! (`script`, `format`) and, where it differs, with the union (`same`): `runner`. `shape` and
 //! `rung` judge the planner's choice of strategy, `report` counts, `refusals` lists what may be
-//! refused. The command line is `bin/slt.rs`.
+//! refused. The command line is `bench slt`.
 
 pub mod columns;
 pub mod deal;

@@ -3,15 +3,17 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::Subcommand;
 use node_bpf::Record;
-use store::{Store, StoreConfig, StoreState};
+use store::{Store, StoreConfig};
 
-use super::generate::Generator;
-use crate::figures::cpu_time;
+use super::generate::{Generator, at_pace};
+use crate::day::fill::{keeps_all, wait_for_room};
+use crate::figures::{cpu_time, memory_bytes};
 
 /// Rows "without end": nobody waits for the last.
 const ENDLESS_ROWS: u64 = 400_000_000;
@@ -95,11 +97,7 @@ pub fn run(mode: &Mode) -> anyhow::Result<()> {
 }
 
 fn config(max_bytes: u64) -> StoreConfig {
-    let max_age = Duration::from_secs(100 * 365 * 86_400);
-    match max_bytes {
-        0 => StoreConfig { max_bytes: 1 << 40, max_age, ..StoreConfig::default() },
-        max_bytes => StoreConfig { max_bytes, max_age, ..StoreConfig::default() },
-    }
+    if max_bytes == 0 { keeps_all() } else { StoreConfig { max_bytes, ..keeps_all() } }
 }
 
 fn fill(path: &Path, rows: u64, max_bytes: u64, span_s: u32) -> anyhow::Result<Report> {
@@ -118,14 +116,10 @@ fn fill(path: &Path, rows: u64, max_bytes: u64, span_s: u32) -> anyhow::Result<R
     let open_seconds = began.elapsed().as_secs_f64();
     let ingest = store.ingest();
     let (began, cpu) = (Instant::now(), cpu_time());
-    let room = StoreConfig::default().queue_records as u64 / 2;
     let mut largest_bytes = 0;
     for (i, row) in Generator::spread(rows, span_ns).enumerate() {
         if i % 4096 == 0 {
-            while store.health().queued as u64 > room {
-                ensure!(!matches!(store.health().state, StoreState::Retrying(_)), "the store cannot commit");
-                std::thread::sleep(Duration::from_micros(500));
-            }
+            wait_for_room(&store)?;
             let facts = store.facts();
             largest_bytes = largest_bytes.max(facts.file_bytes + facts.wal_bytes);
         }
@@ -142,7 +136,7 @@ fn fill(path: &Path, rows: u64, max_bytes: u64, span_s: u32) -> anyhow::Result<R
         lost: health.lost,
         seconds,
         cpu_seconds,
-        peak_bytes: peak_bytes()?,
+        peak_bytes: memory_bytes("self", "VmHWM:")?,
         commit_p999_ms: health.commit_p999.as_secs_f64() * 1e3,
         commit_max_ms: health.longest_commit.as_secs_f64() * 1e3,
         largest_bytes: largest_bytes.max(facts.file_bytes + facts.wal_bytes),
@@ -158,13 +152,7 @@ fn paced(path: &Path, per_second: u64, seconds: u64) -> anyhow::Result<Report> {
     let span_ns = i64::try_from(seconds.saturating_mul(1_000_000_000))?;
     let rows: Vec<_> = Generator::spread(per_second * seconds, span_ns).collect();
     let (began, cpu) = (Instant::now(), cpu_time());
-    // Capture hands over what its ring buffer holds about a hundred times a second.
-    let chunk = (per_second / 100).max(1) as usize;
-    for (i, rows) in rows.chunks(chunk).enumerate() {
-        let due = Duration::from_secs_f64((i * chunk) as f64 / per_second as f64);
-        std::thread::sleep(due.saturating_sub(began.elapsed()));
-        rows.iter().for_each(|row| ingest.record(Record::Collective(row.clone())));
-    }
+    at_pace(&ingest, per_second, rows, &AtomicBool::new(false));
     let seconds = began.elapsed().as_secs_f64();
     let cpu_seconds = (cpu_time() - cpu).as_secs_f64();
     store.flush(Duration::from_secs(60))?;
@@ -181,9 +169,7 @@ fn endless(path: &Path, earlier: u64) -> anyhow::Result<Report> {
     out.flush()?;
     for (i, row) in Generator::new(ENDLESS_ROWS).enumerate() {
         if i % 1024 == 0 {
-            while store.health().queued > StoreConfig::default().queue_records / 2 {
-                std::thread::sleep(Duration::from_micros(500));
-            }
+            wait_for_room(&store)?;
             // What is stored was read first: whatever is killed in between, both numbers are true
             // then.
             let stored = earlier + store.health().stored;
@@ -200,20 +186,5 @@ fn open(path: &Path) -> anyhow::Result<Report> {
     let store = Store::open(path, config(0))?;
     let open_seconds = began.elapsed().as_secs_f64();
     store.close();
-    Ok(Report { open_seconds, peak_bytes: peak_bytes()?, ..Report::default() })
-}
-
-/// Largest resident memory of this process so far.
-fn peak_bytes() -> anyhow::Result<u64> {
-    memory_bytes("self", "VmHWM:")
-}
-
-/// A line of /proc/PID/status, in bytes.
-///
-/// # Errors
-/// There is no such process or line.
-pub fn memory_bytes(pid: &str, line: &str) -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let value = status.lines().find_map(|text| text.strip_prefix(line)).with_context(|| format!("no {line}"))?;
-    Ok(value.trim().trim_end_matches("kB").trim().parse::<u64>()? * 1024)
+    Ok(Report { open_seconds, peak_bytes: memory_bytes("self", "VmHWM:")?, ..Report::default() })
 }

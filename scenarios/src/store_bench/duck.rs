@@ -24,7 +24,7 @@ pub struct Duck {
 }
 
 impl Duck {
-    /// Starts Python from the virtual environment that `make bench-store` made (or `python3`), and
+    /// Starts Python from the virtual environment that `make bench NAME=store` made (or `python3`), and
     /// loads `rows` rows through a pipe.
     ///
     /// # Errors

@@ -2,9 +2,12 @@
 //! same seed.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
-use node_bpf::Collective;
+use node_bpf::{Collective, Record};
+use store::Ingest;
 
 /// First instant of the hour: 2026-01-01 UTC.
 pub const START_NS: i64 = 1_767_225_600_000_000_000;
@@ -140,6 +143,22 @@ impl Iterator for Generator {
             ..Collective::default()
         })
     }
+}
+
+/// Hands rows over as capture does with what its ring buffer holds: about a hundred times a second,
+/// `per_second` rows in each. Ends with the rows or with `stop`; how many it handed over.
+pub fn at_pace(ingest: &Ingest, per_second: u64, rows: impl IntoIterator<Item = Collective>, stop: &AtomicBool) -> u64 {
+    let (mut rows, chunk) = (rows.into_iter().peekable(), (per_second / 100).max(1));
+    let (began, mut offered) = (Instant::now(), 0);
+    while rows.peek().is_some() && !stop.load(Ordering::Relaxed) {
+        let due = Duration::from_secs_f64(offered as f64 / per_second as f64);
+        std::thread::sleep(due.saturating_sub(began.elapsed()));
+        for row in rows.by_ref().take(chunk as usize) {
+            ingest.record(Record::Collective(row));
+            offered += 1;
+        }
+    }
+    offered
 }
 
 /// One line of CSV in the order of the store's columns; nothing between commas is NULL.

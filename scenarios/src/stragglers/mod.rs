@@ -6,7 +6,7 @@
 //! compares verdicts with their truth and counts, `oracle` says whose lateness shows in what was
 //! recorded, `cpu_waits` which ranks of a live job were kept from a CPU, `scale` runs a job of many
 //! hosts in memory, `loopback` one on many agents. The simulator itself is `simulate`; the
-//! benchmarks are `bin/bench-verdicts` and `bin/bench-standing.rs`.
+//! benchmarks are `bench verdicts` and `bench standing`.
 
 pub mod class;
 pub mod clocks;

@@ -1,6 +1,6 @@
 //! What trust costs and how fast it acts, measured on whole agents: `revoke` how long a revoked
 //! node is still served, `renew` whether certificates that renew cost a question, `seal` what the
-//! owner's signature on gossip facts costs. The binary `bench-trust` prints the figures; the same
+//! owner's signature on gossip facts costs. `bench trust` prints the figures; the same
 //! things are tried, not timed, in `tests/trust.rs`. [`TrustMesh`] also serves tests of what whole
 //! agents show whom (`tests/own_rows.rs`).
 

@@ -127,7 +127,7 @@ impl Around<'_> {
                     "{} (pid {}) took CPUs from ranks from {} on, {} together",
                     text(row, 0),
                     integer(row, 1).unwrap_or(0),
-                    explain::page::clock(integer(row, 2).unwrap_or(0)),
+                    record::units::clock(integer(row, 2).unwrap_or(0)),
                     record::units::duration(integer(row, 3).unwrap_or(0))
                 )
             })
@@ -187,7 +187,7 @@ impl Around<'_> {
         Ok(rows
             .iter()
             .map(|row| {
-                let at = explain::page::clock(integer(row, 1).unwrap_or(0));
+                let at = record::units::clock(integer(row, 1).unwrap_or(0));
                 format!("{at} noted on {}: {} {}", text(row, 0), text(row, 2), text(row, 3))
             })
             .collect())

@@ -2,13 +2,11 @@
 
 use std::time::SystemTime;
 
-use time::OffsetDateTime;
+use jiff::Timestamp;
 
 /// RFC 3339, in full seconds.
 pub fn utc(at: SystemTime) -> String {
-    let at = OffsetDateTime::from(at);
-    let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", at.hour(), at.minute(), at.second())
+    Timestamp::try_from(at).unwrap_or(Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 #[cfg(test)]

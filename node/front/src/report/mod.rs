@@ -337,7 +337,7 @@ fn nodes(asking: &mut Asking<'_>, (since_ns, until_ns): (i64, i64), calls: &[Vec
     let row = |name: &String| {
         let session = of(&sessions, name).into_iter().next().unwrap_or_default();
         let at = |column: usize| {
-            session.get(column).and_then(integer_of).map_or(Value::Null, |ns| shown(explain::page::clock(ns)))
+            session.get(column).and_then(integer_of).map_or(Value::Null, |ns| shown(record::units::clock(ns)))
         };
         let word = |column: usize| session.get(column).cloned().unwrap_or(Value::Null);
         let calls = of(calls, name);

@@ -10,12 +10,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use anyhow::Context;
-use archive::live::{Batches, LiveStore, RowsWanted, quoted};
+use archive::live::{Batches, LiveStore, RowsWanted};
 use ask::values::millis;
 use ask::{Piece, Reply, Target};
 use model::cells::{integer, quoted as text_of, text};
 use model::{Coverage, LocalRequest, Question, TableSeen};
 use parking_lot::Mutex;
+use query_planner::quoted;
 use rusqlite::types::Value as Stored;
 use serde_json::Value as Json;
 use store::{Facts, StoreError, TableFacts};

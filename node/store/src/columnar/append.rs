@@ -34,35 +34,81 @@ impl RowColumns {
         &mut self.columns[at].1
     }
 
-    /// The next cell of the row, an integer.
-    pub(crate) fn integer(&mut self, value: impl Into<Option<i64>>) -> &mut Self {
-        self.next().push_integer(value.into());
-        self
-    }
-
-    /// The next cell of the row, a text.
-    pub(crate) fn text<'t>(&mut self, text: impl Into<Option<&'t str>>) -> &mut Self {
-        self.next().push_text(text.into().map(str::as_bytes));
-        self
-    }
-
-    /// The next cell of the row, bytes.
-    pub(crate) fn blob<'t>(&mut self, bytes: impl Into<Option<&'t [u8]>>) -> &mut Self {
-        self.next().push_text(bytes.into());
-        self
+    /// The next cell of the row, which is of that column.
+    pub(crate) fn cell(&mut self, column: &str, value: &(impl AsCell + ?Sized)) {
+        debug_assert_eq!(self.columns[self.at].0, column, "cells come in the order of the schema");
+        value.push(self.next());
     }
 
     /// The row is complete; cells that were not given are NULL.
     pub(crate) fn end(&mut self) {
         while self.at != 0 {
-            let column = self.next();
-            match column.kind() {
-                Kind::Integer => column.push_integer(None),
-                Kind::Text | Kind::Blob => column.push_text(None),
-            }
+            None::<i64>.push(self.next());
         }
     }
 }
+
+/// What a cell can have. (No u64: ids keep their bits, and quantities may be too large.)
+pub(crate) trait AsCell {
+    /// Adds itself.
+    fn push(&self, to: &mut Column);
+}
+
+macro_rules! integers {
+    ($($type:ty),+) => {
+        $(impl AsCell for $type {
+            fn push(&self, to: &mut Column) {
+                to.push_integer(Some((*self).into()));
+            }
+        })+
+    };
+}
+integers!(bool, u8, u16, u32, i32, i64);
+
+macro_rules! texts {
+    ($($type:ty),+) => {
+        $(impl AsCell for $type {
+            fn push(&self, to: &mut Column) {
+                to.push_text(Some(self.as_ref()));
+            }
+        })+
+    };
+}
+texts!(str, String, Vec<u8>);
+
+impl<T: AsCell + ?Sized> AsCell for &T {
+    fn push(&self, to: &mut Column) {
+        (**self).push(to);
+    }
+}
+
+impl<T: AsCell + ?Sized> AsCell for std::sync::Arc<T> {
+    fn push(&self, to: &mut Column) {
+        (**self).push(to);
+    }
+}
+
+impl<T: AsCell> AsCell for Option<T> {
+    fn push(&self, to: &mut Column) {
+        match (self, to.kind()) {
+            (Some(value), _) => value.push(to),
+            (None, Kind::Integer) => to.push_integer(None),
+            (None, Kind::Text | Kind::Blob) => to.push_text(None),
+        }
+    }
+}
+
+/// Adds a row to the columns of its table: each column stands beside its value, in the order of the
+/// schema. A name alone is the record's own field.
+macro_rules! cells {
+    (@value $of:ident, $column:ident) => { &$of.$column };
+    (@value $of:ident, $column:ident, $value:expr) => { &$value };
+    ($rows:expr, $of:ident: $($column:ident $(= $value:expr)?),+ $(,)?) => {{
+        $($rows.cell(stringify!($column), $crate::columnar::cells!(@value $of, $column $(, $value)?));)+
+        $rows.end();
+    }};
+}
+pub(crate) use cells;
 
 /// Adds segments to one table.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ mod tests;
 mod vtab;
 mod with_connection;
 
-pub(crate) use append::{Appender, RowColumns};
+pub(crate) use append::{Appender, RowColumns, cells};
 pub use cache::let_go_of_segments;
 pub(crate) use compact::Compactor;
 pub use elsewhere::{ARCHIVED_MODULE, ColumnsElsewhere, Part, PartColumn, PartValues, register_columns};

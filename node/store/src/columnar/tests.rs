@@ -31,7 +31,7 @@ fn tables(batches: &[Vec<Row>], joined: bool) -> Connection {
     for batch in batches.iter().filter(|batch| !batch.is_empty()) {
         let mut rows = appender.rows(0);
         for (ts_ns, a, b, name, note) in batch {
-            rows.integer(*ts_ns).integer(*a).integer(*b).text(*name).text(*note);
+            cells!(rows, row: ts_ns = ts_ns, a = a, b = b, name = name, note = note);
             conn.execute("INSERT INTO p VALUES (?1,?2,?3,?4,?5)", (ts_ns, a, b, name, note)).unwrap();
         }
         let segment = appender.write(&conn, &rows, 0).unwrap();

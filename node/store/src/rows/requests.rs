@@ -3,6 +3,7 @@
 use record::{RequestSeen, RequestStretch, RequestSum};
 
 use super::{LONGEST_NS, RowColumns, bits, plausible, quantity};
+use crate::columnar::cells;
 use crate::rollups::Counts;
 
 /// A request's row; false when it is not plausible.
@@ -11,33 +12,14 @@ pub(super) fn request(r: &RequestSeen, rows: &mut RowColumns) -> bool {
     if !times.into_iter().flatten().all(|ns| plausible(r.ts_ns, ns)) || r.ts_ns < 0 {
         return false;
     }
-    rows.integer(r.ts_ns)
-        .integer(r.duration_ns)
-        .integer(r.first_byte_ns)
-        .integer(r.queued_ns)
-        .integer(i64::from(r.of.pid))
-        .integer(i64::from(r.tid))
-        .integer(r.sent_tid.map(i64::from))
-        .text(&*r.of.service)
-        .text(&*r.of.tenant)
-        .text(r.of.protocol)
-        .text(r.of.method)
-        .text(r.of.route.as_deref())
-        .integer(r.status.map(i64::from))
-        .integer(r.port.map(i64::from))
-        .text(r.peer.as_deref())
-        .integer(bits(r.connection))
-        .integer(i64::from(r.number))
-        .integer(quantity(r.bytes_in).unwrap_or(i64::MAX))
-        .integer(quantity(r.bytes_out).unwrap_or(i64::MAX))
-        .integer(i64::from(r.sends))
-        .integer(r.gap_ns)
-        .integer(r.cpu_ns)
-        .integer(r.run_delay_ns)
-        .text(r.kept)
-        .integer(i64::from(r.stands_for))
-        .integer(bits(r.of.cgroup_id))
-        .end();
+    let of = &r.of;
+    cells!(
+        rows, r: ts_ns, duration_ns, first_byte_ns, queued_ns, pid = of.pid, tid, sent_tid, service = of.service,
+        tenant = of.tenant, protocol = of.protocol, method = of.method, route = of.route, status, port, peer,
+        connection = bits(r.connection), number, bytes_in = quantity(r.bytes_in).unwrap_or(i64::MAX),
+        bytes_out = quantity(r.bytes_out).unwrap_or(i64::MAX), sends, gap_ns, cpu_ns, run_delay_ns, kept, stands_for,
+        cgroup_id = bits(of.cgroup_id),
+    );
     true
 }
 
@@ -46,27 +28,11 @@ pub(super) fn request_stretch(s: &RequestStretch, rows: &mut RowColumns) -> bool
     if s.ts_ns < 0 || ![s.after_ns, s.duration_ns].into_iter().all(|ns| plausible(s.ts_ns, ns)) {
         return false;
     }
-    rows.integer(s.ts_ns)
-        .integer(bits(s.connection))
-        .integer(i64::from(s.number))
-        .integer(i64::from(s.place))
-        .integer(s.after_ns)
-        .integer(s.duration_ns)
-        .integer(i64::from(s.parts))
-        .integer(i64::from(s.before_first_byte))
-        .text(s.kind)
-        .text(s.reason)
-        .text(s.woken_by)
-        .integer(i64::from(s.pid))
-        .integer(s.of_pid.map(i64::from))
-        .text(s.process.as_deref())
-        .integer(s.tid.map(i64::from))
-        .text(s.thread.as_deref())
-        .text(s.awaited_in)
-        .integer(s.taken_by_pid.map(i64::from))
-        .text(s.taken_by.as_deref())
-        .integer(bits(s.cgroup_id))
-        .end();
+    cells!(
+        rows, s: ts_ns, connection = bits(s.connection), number, place, after_ns, duration_ns, parts, before_first_byte,
+        kind, reason, woken_by, pid, of_pid, process, tid, thread, awaited_in, taken_by_pid, taken_by,
+        cgroup_id = bits(s.cgroup_id),
+    );
     true
 }
 
@@ -89,26 +55,14 @@ pub(super) fn request_sum(s: &RequestSum, rows: &mut RowColumns) -> bool {
     );
     let sketch = answered.then(|| of_pairs(&s.durations).stored(range));
     let first_bytes = answered.then(|| of_pairs(&s.first_bytes).stored(first_range));
-    rows.integer(s.ts_ns)
-        .integer(i64::from(s.of.pid))
-        .text(&*s.of.service)
-        .text(&*s.of.tenant)
-        .text(s.of.protocol)
-        .text(s.of.method)
-        .text(s.of.route.as_deref())
-        .integer(count)
-        .integer(errors)
-        .integer(unanswered)
-        .integer(sum_ns)
-        .integer(answered.then_some(min_ns))
-        .integer(answered.then_some(max_ns))
-        .integer(queued_ns)
-        .integer(quantity(s.bytes_in).unwrap_or(i64::MAX))
-        .integer(quantity(s.bytes_out).unwrap_or(i64::MAX))
-        .blob(sketch.as_deref())
-        .blob(first_bytes.as_deref())
-        .integer(bits(s.of.cgroup_id))
-        .end();
+    let of = &s.of;
+    cells!(
+        rows, s: bucket_ns = s.ts_ns, pid = of.pid, service = of.service, tenant = of.tenant, protocol = of.protocol,
+        method = of.method, route = of.route, count = count, errors = errors, unanswered = unanswered, sum_ns = sum_ns,
+        min_ns = answered.then_some(min_ns), max_ns = answered.then_some(max_ns), queued_ns = queued_ns,
+        bytes_in = quantity(s.bytes_in).unwrap_or(i64::MAX), bytes_out = quantity(s.bytes_out).unwrap_or(i64::MAX),
+        sketch = sketch, first_byte_sketch = first_bytes, cgroup_id = bits(of.cgroup_id),
+    );
     true
 }
 

@@ -1,8 +1,8 @@
 //! The thresholds of a verdict, in one place. docs/verdicts.md explains them.
 //!
 //! Those that differ between questions are fields, all others constants of [`Rules`]. Where no
-//! source is named a value was set by hand: what holds it are the simulated jobs of `make
-//! bench-verdicts`.
+//! source is named a value was set by hand: what holds it are the simulated jobs of `make bench
+//! NAME=verdicts`.
 
 /// What it takes to name a rank. `Rules::default()` is what `rankmesh stragglers` uses.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -8,8 +8,8 @@ use model::board::Board;
 use super::escape::text;
 use super::parts::{lacks, named};
 use super::sections::date;
-use super::{Lane, Mark, Page, Step, clock};
-use record::units::duration;
+use super::{Lane, Mark, Page, Step};
+use record::units::{clock, duration};
 
 /// Width of a drawing, and of the names at its left.
 const WIDTH: f64 = 960.0;

@@ -8,8 +8,8 @@ use model::board::{Board, BoardWindow, Time};
 use serde_json::{Value as Json, json};
 
 use super::parts::{lacks, named};
-use super::{Page, clock, escape};
-use record::units::duration;
+use super::{Page, escape};
+use record::units::{clock, duration};
 
 /// A rank's sums over the whole board.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

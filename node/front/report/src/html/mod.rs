@@ -192,8 +192,3 @@ pub fn render(page: &Page) -> String {
         board = escape::json(&heat::values(page)),
     )
 }
-
-/// A time of day in UTC, for people.
-fn clock(unix_ns: i64) -> String {
-    explain::page::clock(unix_ns)
-}

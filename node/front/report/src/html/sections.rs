@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use jiff::Timestamp;
 use model::explanation::{Explanation, Link};
 use verdicts::{RankScore, Role};
 
 use super::escape::{csv, text, value};
 use super::heat::{Sums, by_lateness, sums};
 use super::parts::{lacks, named};
-use super::{Asked, Page, clock};
-use record::units::duration;
+use super::{Asked, Page};
+use record::units::{clock, duration};
 
 /// The title and summary of the page.
 pub(super) fn lead(page: &Page) -> String {
@@ -27,20 +28,10 @@ pub(super) fn lead(page: &Page) -> String {
     )
 }
 
-/// Date and time of day in UTC (days of the proleptic Gregorian calendar, Howard Hinnant's
-/// "chrono-compatible low-level date algorithms").
+/// Date and time of day in UTC.
 pub(super) fn date(unix_ns: i64) -> String {
-    let days = unix_ns.div_euclid(86_400_000_000_000) + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let time = clock(unix_ns);
-    format!("{year:04}-{month:02}-{day:02} {}", time.split('.').next().unwrap_or(&time))
+    let at = Timestamp::from_nanosecond(unix_ns.into());
+    at.map_or_else(|_| format!("{unix_ns} ns"), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 /// The first paragraph of a text of lines of 80 columns, a line a sentence.

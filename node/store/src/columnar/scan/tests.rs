@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use query_planner::{Budget, NodeTask, Targets, Value};
 use rusqlite::Connection;
 
-use super::super::{Appender, Compactor, MODULE, register};
+use super::super::{Appender, Compactor, MODULE, cells, register};
 use super::*;
 
 mod joins;
@@ -52,7 +52,7 @@ fn stores(batches: &[Vec<Row>]) -> (Connection, Connection) {
     for (i, batch) in batches.iter().enumerate().filter(|(_, batch)| !batch.is_empty()) {
         let mut rows = appender.rows(0);
         for (ts_ns, rank, bytes, func, note) in batch {
-            rows.integer(*ts_ns).integer(*rank).integer(*bytes).text(*func).text(*note);
+            cells!(rows, row: ts_ns = ts_ns, rank = rank, bytes = bytes, func = func, note = note);
             plain.execute("INSERT INTO collectives VALUES (?1,?2,?3,?4,?5)", (ts_ns, rank, bytes, func, note)).unwrap();
         }
         compactor.added(&appender.write(&columnar, &rows, 0).unwrap());

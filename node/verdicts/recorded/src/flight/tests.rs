@@ -1,5 +1,5 @@
 //! Dumps of all formats as reports: real ones of PyTorch's gloo (`data`, made by
-//! `make test-flight-recorder`), and small ones for what these do not show.
+//! `make check NAME=flight-recorder`), and small ones for what these do not show.
 
 use std::path::Path;
 
@@ -266,7 +266,7 @@ fn torchcomms_numbers_all_communicators_in_one_row() {
     assert!(said.contains("all_reduce, the 2nd collective of communicator a (ncclx)"), "{said}");
 }
 
-/// The reports on the dumps of PyTorch's gloo that `make test-flight-recorder` made, as JSON.
+/// The reports on the dumps of PyTorch's gloo that `make check NAME=flight-recorder` made, as JSON.
 #[test]
 fn real_dumps_are_reported_as_they_were() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");

@@ -29,8 +29,10 @@ fn filled(rows: i64) -> (Connection, Connection) {
             let (late, bytes) = (late.cast_signed(), 512_i64 << ((mixed >> 40) % 16));
             let (ts_ns, duration) = (step * SECOND / 350 + late, bytes / 20 + 600_000 - late);
             let pid = 4000 + rank;
-            segment.integer(ts_ns).integer(duration).integer(pid).integer(rank).integer(comm).text(func);
-            segment.integer(step / 24).integer(bytes);
+            cells!(
+                segment, row: ts_ns = ts_ns, duration_ns = duration, pid = pid, rank = rank, comm_hash = comm,
+                func = func, seq = (step / 24), bytes = bytes,
+            );
             insert.execute((ts_ns, duration, pid, rank, comm, func, step / 24, bytes)).unwrap();
             made += 1;
         }

@@ -24,7 +24,10 @@ fn many() -> (Connection, Connection) {
             let rank = (rank < 4).then_some(rank);
             let comm = (mixed >> 8 & 1) as i64;
             let func = ["send", "recv", "all_reduce"][(mixed >> 12) as usize % 3];
-            rows.integer(made * 10).integer(duration).integer(7).integer(rank).integer(comm).text(func).text("nccl");
+            cells!(
+                rows, row: ts_ns = made * 10, duration_ns = duration, pid = 7, rank = rank, comm_hash = comm,
+                func = func, library = "nccl",
+            );
             plain
                 .prepare_cached("INSERT INTO collectives VALUES (?1,?2,7,?3,?4,?5,'nccl')")
                 .unwrap()
@@ -92,7 +95,7 @@ fn sketches_in_a_column_are_merged_as_sqlite_does() {
             let zeros = u64::from(row % 3);
             let range = (if zeros > 0 { 0 } else { 20_000 }, 50_000 + u64::from(bucket));
             let bytes = (rank < 3 || segment == 2).then(|| stored(range, zeros, &[(bucket, 3), (bucket + 9, 1)]));
-            rows.integer(ts_ns).integer(rank).blob(bytes.as_deref());
+            cells!(rows, row: ts_ns = ts_ns, rank = rank, note = bytes);
             plain.execute("INSERT INTO collectives VALUES (?1,?2,?3)", (ts_ns, rank, &bytes)).unwrap();
         }
         appender.write(&columnar, &rows, 0).unwrap();

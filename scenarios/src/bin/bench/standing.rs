@@ -2,9 +2,8 @@
 //! whether all agents agree, whether a healthy job is never accused (but for ranks that other
 //! programs of a busy host keep from a CPU, by the scheduler's records), and what it costs. Four
 //! agents in this process with a cgroup each, real eBPF, eight ranks on real Open MPI.
-//! `--injections N`, `--healthy SECONDS` and `--healthy-minutes N` set how long to look. And a
-//! simulated job of eight ranks a host: in memory, the cost of judging it (`--in-memory HOSTS`, 0
-//! for none; 64 by default), and on agents over loopback (`--agents N`, without the live part).
+//! And a simulated job of eight ranks a host: the cost of judging it in memory, and on agents over
+//! loopback.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,9 +11,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig};
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use certs::Authority;
-use scenarios::figures::{cpu_time, figure, quantile};
+use scenarios::figures::{cpu_time, figure, ms, none_of, quantile};
 use scenarios::jobs::{Cgroups, Job, build_workloads, mpirun};
 use scenarios::stragglers::cpu_waits::{cpu_waits, explain};
 use scenarios::stragglers::loopback::loopback;
@@ -28,47 +27,39 @@ const RANKS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
 
-fn main() -> anyhow::Result<()> {
-    let Arguments { injections, healthy, hosts, agents } = arguments()?;
-    if hosts > 0 {
-        in_memory(hosts);
+/// The standing verdict, live on Open MPI: time to verdict, agreement, cost
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// Delays that are injected
+    #[arg(long, default_value_t = 20)]
+    injections: usize,
+    /// Seconds of a healthy job
+    #[arg(long, default_value_t = 60)]
+    healthy: u64,
+    /// The same in minutes
+    #[arg(long, conflicts_with = "healthy")]
+    healthy_minutes: Option<u64>,
+    /// Hosts of a simulated job whose judging in memory is timed; 0: none
+    #[arg(long, value_name = "HOSTS", default_value_t = 64)]
+    in_memory: usize,
+    /// Agents over loopback that judge a simulated job, in place of the live part
+    #[arg(long, default_value_t = 0)]
+    agents: usize,
+}
+
+pub(super) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if arguments.in_memory > 0 {
+        in_memory(arguments.in_memory);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    if agents > 0 {
-        return runtime.block_on(on_agents(agents));
+    if arguments.agents > 0 {
+        return on_agents(arguments.agents).await;
     }
     if let Err(error) = node_bpf::supported() {
         println!("the live part is skipped: {error}");
         return Ok(());
     }
-    runtime.block_on(live(injections, healthy))
-}
-
-struct Arguments {
-    injections: usize,
-    healthy: Duration,
-    hosts: usize,
-    agents: usize,
-}
-
-fn arguments() -> anyhow::Result<Arguments> {
-    let (mut injections, mut healthy, mut hosts, mut agents) = (20, Duration::from_secs(60), 64, 0);
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let number: u64 = words.next().with_context(|| format!("{word} needs a number"))?.parse()?;
-        match word.as_str() {
-            "--injections" => injections = usize::try_from(number)?,
-            "--healthy" => healthy = Duration::from_secs(number),
-            "--healthy-minutes" => healthy = Duration::from_secs(60 * number),
-            "--in-memory" => hosts = usize::try_from(number)?,
-            "--agents" => agents = usize::try_from(number)?,
-            _ => bail!(
-                "unknown flag {word}; there are --injections N, --healthy SECONDS, --healthy-minutes N, --in-memory HOSTS \
-                 and --agents N"
-            ),
-        }
-    }
-    Ok(Arguments { injections, healthy, hosts, agents })
+    let healthy = arguments.healthy_minutes.map_or(arguments.healthy, |minutes| 60 * minutes);
+    live(arguments.injections, Duration::from_secs(healthy)).await
 }
 
 /// The agents' verdicts so far: by window, then agent, the named rank.
@@ -234,11 +225,11 @@ async fn live(injections: usize, healthy: Duration) -> anyhow::Result<()> {
         figure("standing_seconds_to_verdict_median", quantile(&mut times, 0.5).as_secs_f64(), "s", "<=", 3.0);
         figure("standing_seconds_to_verdict_p95", quantile(&mut times, 0.95).as_secs_f64(), "s", "<=", 5.0);
         figure("standing_seconds_to_clear_median", quantile(&mut ends, 0.5).as_secs_f64(), "s", "<=", 6.0);
-        figure("standing_wrong_names", wrong as f64, "ranks", "<=", 0.0);
+        none_of("standing_wrong_names", wrong, "ranks");
     }
     println!("{robbed} verdicts named a rank that other programs kept from a CPU");
-    figure("standing_healthy_accusations", accused as f64, "verdicts", "<=", 0.0);
-    figure("standing_windows_with_different_verdicts", f64::from(differ as u32), "windows", "<=", 0.0);
+    none_of("standing_healthy_accusations", accused, "verdicts");
+    none_of("standing_windows_with_different_verdicts", differ, "windows");
     figure("standing_bytes_per_rank_and_second", rate, "B/s", "<=", 100.0);
     for agent in lab.agents {
         agent.shutdown().await;
@@ -301,10 +292,10 @@ fn in_memory(hosts: usize) {
     );
     let named_s = scale.named_after.map_or(f64::INFINITY, |after| after.as_secs_f64());
     let limit_s = if ranks >= 10_000 { 8.0 } else { 5.0 };
-    figure(&format!("standing_{ranks}_judge_cpu_ms_a_second"), scale.judge.as_secs_f64() * 1e3, "ms", "<=", 150.0);
-    figure(&format!("standing_{ranks}_other_cpu_ms_a_second"), scale.other.as_secs_f64() * 1e3, "ms", "<=", 1.0);
+    figure(&format!("standing_{ranks}_judge_cpu_ms_a_second"), ms(scale.judge), "ms", "<=", 150.0);
+    figure(&format!("standing_{ranks}_other_cpu_ms_a_second"), ms(scale.other), "ms", "<=", 1.0);
     figure(&format!("standing_{ranks}_seconds_to_verdict"), named_s, "s", "<=", limit_s);
-    figure(&format!("standing_{ranks}_wrong_names"), f64::from(scale.wrong), "verdicts", "<=", 0.0);
+    none_of(&format!("standing_{ranks}_wrong_names"), scale.wrong, "verdicts");
     // To three judges.
     let bytes = scale.digest_bytes * JUDGES as f64;
     figure(&format!("standing_{ranks}_bytes_per_rank_and_second"), bytes, "B/s", "<=", 100.0);
@@ -322,9 +313,9 @@ async fn on_agents(agents: usize) -> anyhow::Result<()> {
     let seconds = |after: Option<Duration>| after.map_or(f64::INFINITY, |after| after.as_secs_f64());
     figure("standing_agents_seconds_to_first_verdict", seconds(found.first_after), "s", "<=", 5.0);
     figure("standing_agents_seconds_to_last_verdict", seconds(found.named_after), "s", "<=", 5.0);
-    figure("standing_agents_wrong_names", found.wrong as f64, "looks", "<=", 0.0);
+    none_of("standing_agents_wrong_names", found.wrong, "looks");
     figure("standing_agents_bytes_per_rank_and_second", found.digest_bytes, "B/s", "<=", 100.0);
     figure("standing_agents_gossiped_verdict_bytes_a_second", found.verdict_bytes, "B/s", "<=", 10_000.0);
-    figure("standing_agents_lost_windows", found.lost as f64, "windows", "<=", 0.0);
+    none_of("standing_agents_lost_windows", found.lost, "windows");
     Ok(())
 }

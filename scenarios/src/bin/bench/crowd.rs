@@ -5,23 +5,22 @@
 //! them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use agent::{Agent, AgentConfig, SourceConfig};
 use anyhow::bail;
 use certs::Authority;
-use clap::Parser;
-use node_bpf::Record;
 use query::ask::{self, AskError, QueryOutcome};
-use scenarios::figures::figure;
+use scenarios::figures::{figure, none_of};
 use scenarios::light::question;
-use scenarios::store_bench::generate::Generator;
+use scenarios::store_bench::generate::{Generator, at_pace};
 use store::{Source, StoreConfig};
 use tokio_util::sync::CancellationToken;
 
 /// A crowd of questions beside ingest.
-#[derive(Debug, Parser)]
-struct Arguments {
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
     /// Questions at once
     #[arg(long, default_value_t = 200)]
     questions: usize,
@@ -44,13 +43,7 @@ const COME_AGAIN: Duration = Duration::from_millis(500);
 const HEAVY: &str = "SELECT a.rank, count(*), max(a.duration_ns + b.duration_ns) FROM collectives a \
     JOIN collectives b ON a.seq = b.seq AND a.func = b.func WHERE a.rank >= 0 GROUP BY a.rank ORDER BY 2 DESC LIMIT 20";
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    let runtime = tokio::runtime::Runtime::new()?;
-    runtime.block_on(crowd(&arguments))
-}
-
-async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
+pub(super) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let authority = Authority::create(&"crowd".parse()?)?;
     let identity = dir.path().join("identity");
@@ -68,16 +61,7 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
         std::thread::spawn(move || -> anyhow::Result<u64> {
             let Source::Store(store) = source.as_ref() else { bail!("no store") };
             let rows: Vec<_> = Generator::spread(rate * total, i64::try_from(total * 1_000_000_000)?).collect();
-            let ingest = store.ingest();
-            let began = Instant::now();
-            // As capture does with the contents of its ring buffer, a hundred times a second.
-            let chunk = (rate / 100).max(1) as usize;
-            for (i, rows) in rows.chunks(chunk).enumerate() {
-                let due = Duration::from_secs_f64((i * chunk) as f64 / rate as f64);
-                std::thread::sleep(due.saturating_sub(began.elapsed()));
-                rows.iter().for_each(|row| ingest.record(Record::Collective(row.clone())));
-            }
-            Ok(rows.len() as u64)
+            Ok(at_pace(&store.ingest(), rate, rows, &AtomicBool::new(false)))
         })
     };
     tokio::time::sleep(Duration::from_secs(arguments.before)).await;
@@ -126,10 +110,10 @@ async fn crowd(arguments: &Arguments) -> anyhow::Result<()> {
         eprintln!("{count} x {what}");
     }
     eprintln!("{offered} rows offered, {} stored, {} lost; the questions took {took:.1?}", health.stored, health.lost);
-    figure("crowd_neither_answered_nor_refused", unanswered as f64, "questions", "<=", 0.0);
+    none_of("crowd_neither_answered_nor_refused", unanswered, "questions");
     figure("crowd_answered", came.get("answered").copied().unwrap_or(0) as f64, "questions", ">=", 1.0);
-    figure("crowd_rows_lost", health.lost as f64, "rows", "<=", 0.0);
-    figure("crowd_rows_not_stored", offered.saturating_sub(health.stored) as f64, "rows", "<=", 0.0);
+    none_of("crowd_rows_lost", health.lost, "rows");
+    none_of("crowd_rows_not_stored", offered.saturating_sub(health.stored), "rows");
     drop(shared);
     agent.shutdown().await;
     Ok(())

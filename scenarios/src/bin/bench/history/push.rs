@@ -5,31 +5,23 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use node_bpf::Record;
+use scenarios::agents::binary;
 use scenarios::figures::figure;
+use scenarios::jobs::Job;
 use store::{Store, StoreConfig};
 
-use crate::{Arguments, call, rankmesh};
+use super::{Arguments, call};
 
 /// Time between two batches of rows.
 const TICK: Duration = Duration::from_millis(100);
 /// How long the server may take to have all rows.
 const DRAIN: Duration = Duration::from_secs(1800);
 const FRONT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../node/tests/history/clickhouse_server.py");
-
-/// A process that is killed when this is dropped.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 struct Server<'p> {
     python: &'p Path,
@@ -38,11 +30,11 @@ struct Server<'p> {
 }
 
 impl Server<'_> {
-    fn start(&self) -> anyhow::Result<Ends> {
+    fn start(&self) -> anyhow::Result<Job> {
         let log = std::fs::File::create(self.dir.join("server.log"))?;
         let mut command = Command::new(self.python);
         command.arg(FRONT).arg(self.port.to_string()).arg(self.dir).stdout(Stdio::null()).stderr(log);
-        let child = Ends(command.spawn().context("starting the server")?);
+        let child = Job(command.spawn().context("starting the server")?);
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             ensure!(began.elapsed() < Duration::from_secs(120), "the server does not answer");
@@ -71,13 +63,13 @@ impl Server<'_> {
     }
 }
 
-pub(crate) fn measure(arguments: &Arguments, python: &Path) -> anyhow::Result<()> {
+pub(super) fn measure(arguments: &Arguments, python: &Path) -> anyhow::Result<()> {
     let temporary = tempfile::tempdir()?;
     let dir = temporary.path();
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let server = Server { python, dir, port };
     let mut running = Some(server.start()?);
-    let script = Command::new(rankmesh()?).args(["archive", "--clickhouse-schema"]).output()?.stdout;
+    let script = Command::new(binary()?).args(["archive", "--clickhouse-schema"]).output()?.stdout;
     let script = String::from_utf8(script)?;
     for part in script.split(";\n").filter(|part| part.lines().any(|line| !line.starts_with("--") && !line.is_empty()))
     {
@@ -89,10 +81,10 @@ pub(crate) fn measure(arguments: &Arguments, python: &Path) -> anyhow::Result<()
     for agent in 0..agents {
         let db = dir.join(format!("n{agent:03}.db"));
         stores.push(Store::open(&db, StoreConfig::default())?);
-        let mut command = Command::new(rankmesh()?);
+        let mut command = Command::new(binary()?);
         command.args(["archive", "--every", "10s", "--clickhouse"]).arg(format!("http://127.0.0.1:{port}"));
         command.arg("--db").arg(&db).env("CLICKHOUSE_USER", "pusher").env("CLICKHOUSE_PASSWORD", "hush-hush");
-        pushers.push(Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?));
+        pushers.push(Job(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?));
     }
     let there = "SELECT count(*), count(DISTINCT (node, seq, rank)) FROM rankmesh.collectives";
     let (seconds, gone) = (arguments.seconds, arguments.gone);

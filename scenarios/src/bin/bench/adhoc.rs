@@ -2,14 +2,13 @@
 //! DuckDB with the same rows, and three agents with a third of them each. Every answer is compared
 //! with SQLite's; a wrong one, or none, fails the run.
 //!
-//! `bench-adhoc --rows 1000000` is a quick look; `make bench-adhoc` asks ten million.
+//! `bench adhoc --rows 1000000` is a quick look.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use agent::SourceConfig;
 use anyhow::{Context, bail, ensure};
-use clap::Parser;
 use query::ask::{AskError, QueryOutcome};
 use query_planner::{NodeStats, Value};
 use scenarios::adhoc::compare::{Types, compare};
@@ -18,13 +17,16 @@ use scenarios::adhoc::suite::{self, Question};
 use scenarios::cluster::Cluster;
 use scenarios::day::fill::keeps_all;
 use scenarios::day::oracle::{of_json, unite};
-use scenarios::figures::{figure, quantile};
+use scenarios::figures::{figure, p50_ms};
 use scenarios::plain;
 use scenarios::store_bench::duck::{Duck, python};
 use store::file::FileReader;
 
-#[derive(Debug, Parser)]
-struct Args {
+use crate::folder;
+
+/// Questions that people ask once, beside SQLite and DuckDB on the same rows
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
     /// Collectives in all; other tables have some half as many rows.
     #[arg(long, default_value_t = 10_000_000)]
     rows: u64,
@@ -64,18 +66,15 @@ struct Spread {
     strategy: String,
 }
 
-fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
-    let temporary = tempfile::tempdir()?;
-    let dir = args.dir.clone().unwrap_or_else(|| temporary.path().to_path_buf());
-    std::fs::create_dir_all(&dir)?;
+pub(super) fn run(args: &Arguments) -> anyhow::Result<()> {
+    let (dir, _temporary) = folder(args.dir.as_deref())?;
     let mut questions = suite::read(&suite::directory())?;
     questions.retain(|question| args.only.as_ref().is_none_or(|only| question.name.contains(only)));
     ensure!(!questions.is_empty(), "no question's name contains that");
     let mut problems = Vec::new();
 
-    let times = one_store(&args, &dir, &questions, &mut problems)?;
-    let spread = if args.one_store { Vec::new() } else { three_nodes(&args, &dir, &questions, &mut problems)? };
+    let times = one_store(args, &dir, &questions, &mut problems)?;
+    let spread = if args.one_store { Vec::new() } else { three_nodes(args, &dir, &questions, &mut problems)? };
     print_tables(&questions, &times, &spread);
     ensure!(problems.is_empty(), "{} answers are missing or wrong:\n{}", problems.len(), problems.join("\n"));
     Ok(())
@@ -91,11 +90,11 @@ fn timed<T>(rounds: usize, mut ask: impl FnMut() -> anyhow::Result<(Duration, T)
     if times.is_empty() {
         times.push(first);
     }
-    Ok((quantile(&mut times, 0.5).as_secs_f64() * 1e3, answer))
+    Ok((p50_ms(&mut times), answer))
 }
 
 fn one_store(
-    args: &Args,
+    args: &Arguments,
     dir: &Path,
     questions: &[Question],
     problems: &mut Vec<String>,
@@ -171,7 +170,7 @@ fn checked(
 }
 
 fn three_nodes(
-    args: &Args,
+    args: &Arguments,
     dir: &Path,
     questions: &[Question],
     problems: &mut Vec<String>,

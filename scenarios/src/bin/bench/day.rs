@@ -14,26 +14,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use agent::{Agent, AgentConfig, SourceConfig};
+use agent::{AgentConfig, SourceConfig};
 use anyhow::{Context, bail, ensure};
 use certs::Authority;
-use clap::{Args, Parser, Subcommand};
-use node_bpf::Record;
+use clap::Subcommand;
 use query_planner::Value;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
+use scenarios::agents::{self, Agent, Outcome};
 use scenarios::day::fill::{fill, keeps_all};
-use scenarios::day::mesh::{self, AgentPaths, Outcome};
 use scenarios::day::oracle::{Oracle, compare, unite};
 use scenarios::day::{Day, bound, files, questions};
-use scenarios::figures::{figure, quantile};
-use scenarios::store_bench::generate::{Generator, START_NS};
+use scenarios::figures::{figure, mib, ms, none_of, p50_ms, quantile};
+use scenarios::store_bench::generate::{Generator, START_NS, at_pace};
 use store::Source;
 
+use crate::folder;
+
 /// Three hosts after a day, asked everything.
-#[derive(Debug, Parser)]
-struct Arguments {
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
     #[command(subcommand)]
     child: Option<Child>,
     /// Collectives of a host
@@ -60,14 +61,14 @@ struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
-enum Child {
+pub(super) enum Child {
     /// An agent that is handed rows, from the line `start` on standard input to the line `stop`
     #[command(hide = true)]
     Agent(ChildArgs),
 }
 
-#[derive(Debug, Args)]
-struct ChildArgs {
+#[derive(Debug, clap::Args)]
+pub(super) struct ChildArgs {
     name: String,
     dir: PathBuf,
     store: PathBuf,
@@ -79,15 +80,12 @@ const HOSTS: u32 = 3;
 /// The host that records while questions are asked.
 const RECORDING: usize = 1;
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    if let Some(Child::Agent(child)) = arguments.child {
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(Child::Agent(child)) = &arguments.child {
         return tokio::runtime::Runtime::new()?.block_on(recording_agent(child));
     }
-    let temporary = tempfile::tempdir()?;
-    let dir = arguments.dir.clone().unwrap_or_else(|| temporary.path().to_path_buf());
-    std::fs::create_dir_all(&dir)?;
-    bench(&arguments, &dir)
+    let (dir, _temporary) = folder(arguments.dir.as_deref())?;
+    bench(arguments, &dir)
 }
 
 fn now_ns() -> anyhow::Result<i64> {
@@ -154,15 +152,9 @@ fn bench(arguments: &Arguments, dir: &Path) -> anyhow::Result<()> {
     let lost = recorded(&mut agents[RECORDING])?;
     eprintln!("{:.0?}: all is asked", began.elapsed());
     tell(&known);
-    let peak = agents.iter().map(mesh::Agent::peak_bytes).collect::<anyhow::Result<Vec<_>>>()?;
-    figure(
-        "day_agent_memory_at_most",
-        peak.into_iter().max().unwrap_or(0) as f64 / (1 << 20) as f64,
-        "MiB",
-        "<=",
-        1024.0,
-    );
-    figure("day_rows_lost_meanwhile", lost as f64, "rows", "<=", 0.0);
+    let peak = agents.iter().map(Agent::peak_bytes).collect::<anyhow::Result<Vec<_>>>()?;
+    figure("day_agent_memory_at_most", mib(peak.into_iter().max().unwrap_or(0)), "MiB", "<=", 1024.0);
+    none_of("day_rows_lost_meanwhile", lost, "rows");
     Ok(())
 }
 
@@ -182,38 +174,40 @@ fn tell(known: &[Known]) {
         }
     }
     let mut times: Vec<Duration> = known.iter().flat_map(|known| known.times.iter().copied()).collect();
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
     figure("day_questions", times.len() as f64, "questions", ">=", 100.0);
-    figure("day_question_p50", ms(quantile(&mut times, 0.5)), "ms", "<=", 500.0);
+    figure("day_question_p50", p50_ms(&mut times), "ms", "<=", 500.0);
     figure("day_question_p99", ms(quantile(&mut times, 0.99)), "ms", "<=", 5_000.0);
     figure("day_question_longest", ms(quantile(&mut times, 1.0)), "ms", "<=", 10_000.0);
-    figure("day_questions_failed", counted["failed"] as f64, "questions", "<=", 0.0);
-    figure("day_questions_wrong", counted["wrong"] as f64, "questions", "<=", 0.0);
+    none_of("day_questions_failed", counted["failed"], "questions");
+    none_of("day_questions_wrong", counted["wrong"], "questions");
 }
 
 /// The agents, which know each other.
-fn start(stores: &[(String, PathBuf)], dir: &Path, rate: u64) -> anyhow::Result<Vec<mesh::Agent>> {
+fn start(stores: &[(String, PathBuf)], dir: &Path, rate: u64) -> anyhow::Result<Vec<Agent>> {
     let authority = Authority::create(&"day".parse()?)?;
-    let mut agents: Vec<mesh::Agent> = Vec::new();
+    let mut agents: Vec<Agent> = Vec::new();
     for (at, (name, store)) in stores.iter().enumerate() {
-        let join = agents.first().map(mesh::Agent::address).transpose()?;
-        let place = AgentPaths::prepare(dir, name, store, &authority, join)?;
-        let command = if at == RECORDING { recording(&place, rate)? } else { place.up()? };
-        agents.push(mesh::Agent::start(&place, command)?);
+        let join = agents.first().map(Agent::address).transpose()?;
+        let place = agents::place(dir, name, &authority)?;
+        let mut command;
+        if at == RECORDING {
+            command = Command::new(std::env::current_exe()?);
+            command.args(["day", "agent", name]).arg(&place).arg(store).arg(rate.to_string()).args(join);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        } else {
+            command = agents::up(name, &place)?;
+            // Nothing is dropped while answers are compared: no row is older.
+            command.args(["--capture", "off", "--store-max-age", "36500d", "--store-max-mib", "1048576", "--store"]);
+            command.arg(store).args(join.iter().flat_map(|join| ["--join", join]));
+        }
+        agents.push(Agent::start(name, &place, command)?);
     }
     agents.iter().try_for_each(|agent| agent.wait_for(stores.len()))?;
     Ok(agents)
 }
 
-fn recording(place: &AgentPaths, rate: u64) -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("agent").arg(&place.name).arg(&place.dir).arg(&place.store).arg(rate.to_string());
-    command.args(&place.join).stdin(Stdio::piped()).stdout(Stdio::piped());
-    Ok(command)
-}
-
 /// The cost of an agent that nobody asks, on such a store.
-fn idle(agents: &[mesh::Agent]) -> anyhow::Result<()> {
+fn idle(agents: &[Agent]) -> anyhow::Result<()> {
     // The work after a start does not count as idling.
     std::thread::sleep(Duration::from_secs(10));
     let (before, began) = (agents[0].cpu()?, Instant::now());
@@ -254,7 +248,7 @@ fn answers(united: &Path, asked: &[questions::Asked], until_ns: i64) -> anyhow::
 }
 
 /// How many rows the recording agent lost.
-fn recorded(agent: &mut mesh::Agent) -> anyhow::Result<u64> {
+fn recorded(agent: &mut Agent) -> anyhow::Result<u64> {
     let mut line = String::new();
     BufReader::new(agent.stdout().context("it prints nothing")?).read_line(&mut line)?;
     eprintln!("recorded meanwhile: {}", line.trim());
@@ -265,14 +259,14 @@ fn recorded(agent: &mut mesh::Agent) -> anyhow::Result<u64> {
 }
 
 /// An agent of this process, and rows for its store.
-async fn recording_agent(child: ChildArgs) -> anyhow::Result<()> {
-    let agent = Agent::start(AgentConfig {
-        join: child.join.into_iter().map(Into::into).collect(),
+async fn recording_agent(child: &ChildArgs) -> anyhow::Result<()> {
+    let agent = agent::Agent::start(AgentConfig {
+        join: child.join.iter().copied().map(Into::into).collect(),
         socket: Some(child.dir.join("socket")),
         ..AgentConfig::new(
             child.name.parse()?,
             child.dir.join("identity"),
-            SourceConfig::Store { path: child.store, limits: keeps_all() },
+            SourceConfig::Store { path: child.store.clone(), limits: keeps_all() },
         )
     })
     .await?;
@@ -304,25 +298,15 @@ async fn recording_agent(child: ChildArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes current rows into a store, as capture does with the contents of its ring buffer: a
-/// hundred times a second.
+/// Writes current rows into a store until it is told to stop; how many.
 fn record(source: &Source, rate: u64, stop: &AtomicBool) -> anyhow::Result<u64> {
     let Source::Store(store) = source else { bail!("no store") };
-    let ingest = store.ingest();
-    let hour = 3600 * rate;
-    let later_ns = now_ns()? - START_NS;
-    let mut rows = Generator::spread(hour, 3_600_000_000_000);
-    let chunk = (rate / 100).max(1);
-    let (began, mut offered) = (Instant::now(), 0);
-    while !stop.load(Ordering::Relaxed) {
-        let due = Duration::from_secs_f64(offered as f64 / rate as f64);
-        std::thread::sleep(due.saturating_sub(began.elapsed()));
-        for mut row in rows.by_ref().take(chunk as usize) {
-            row.ts_ns += later_ns;
-            ingest.record(Record::Collective(row));
-            offered += 1;
-        }
-        ensure!(offered < hour, "an hour of rows was not enough");
-    }
+    let (hour, later_ns) = (3600 * rate, now_ns()? - START_NS);
+    let rows = Generator::spread(hour, 3_600_000_000_000).map(|mut row| {
+        row.ts_ns += later_ns;
+        row
+    });
+    let offered = at_pace(&store.ingest(), rate, rows, stop);
+    ensure!(offered < hour, "an hour of rows was not enough");
     Ok(offered)
 }

@@ -1,4 +1,4 @@
-//! `bench-verdicts --hard`: jobs that are hard to judge, class by class, from rows and by the
+//! `bench verdicts --hard`: jobs that are hard to judge, class by class, from rows and by the
 //! standing verdicts of every window.
 
 use clap::ValueEnum;
@@ -6,7 +6,7 @@ use scenarios::figures::figure;
 use scenarios::stragglers::{Class, Drawn, Outcome, draw_hard, in_the_data, judge_hard, judge_standing, standing_of};
 use verdicts::{Culprit, Report, Rules, Verdict, analyse, text};
 
-use crate::{Arguments, each};
+use super::{Arguments, each};
 
 /// What one way of looking at a job gave.
 struct Seen {
@@ -69,7 +69,7 @@ fn judge(seed: u64, number: u64) -> Judged {
 }
 
 /// Prints one job's report, from rows and window by window.
-pub(crate) fn show(seed: u64, number: u64) {
+pub(super) fn show(seed: u64, number: u64) {
     let drawn = draw_hard(seed, number);
     let input = drawn.observe();
     let report = analyse(&input, &Rules::default());
@@ -80,7 +80,7 @@ pub(crate) fn show(seed: u64, number: u64) {
 }
 
 /// Draws the jobs, judges them and prints the tables.
-pub(crate) fn run(arguments: &Arguments) {
+pub(super) fn run(arguments: &Arguments) {
     let mut judged = each(arguments, |seed, number| Some(judge(seed, number)));
     judged.sort_by_key(|job| (job.seed, job.drawn.number));
     for job in &judged {

@@ -1,4 +1,4 @@
-//! `make bench-verdicts`: verdicts over thousands of simulated jobs of known truth, as a table by
+//! Verdicts over thousands of simulated jobs of known truth, as a table by
 //! case and by mode of calling, and the figures of precision, recall, false names and the cost of
 //! an analysis.
 
@@ -10,15 +10,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use digest::WINDOW_NS;
-use scenarios::figures::{figure, quantile};
+use scenarios::figures::{figure, none_of, p50_ms};
 use scenarios::stragglers::{AgentClocks, Case, Drawn, Mode, Outcome, Tally, draw, judge, reference_of, replay_by};
+use stats::median;
 use verdicts::{Input, Report, Rules, analyse, text};
 
 /// Judge the verdicts on simulated jobs.
-#[derive(Debug, Parser)]
-struct Arguments {
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
     /// How many jobs.
     #[arg(long, default_value_t = 2_000)]
     jobs: u64,
@@ -70,8 +70,7 @@ struct Judged {
     took: Duration,
 }
 
-fn main() {
-    let arguments = Arguments::parse();
+pub(super) fn run(arguments: &Arguments) {
     if let Some(number) = arguments.only {
         for seed in &arguments.seed {
             if arguments.hangs {
@@ -82,7 +81,7 @@ fn main() {
                 hard::show(*seed, number);
                 continue;
             }
-            let drawn = drawn(&arguments, *seed, number);
+            let drawn = drawn(arguments, *seed, number);
             let report = analyse(&drawn.observe(), &Rules::default());
             println!("{}\n{:?}\n\n{}", drawn.title(), judge(&drawn, &report), text(&report));
             let (report, _) = by_digests(&drawn, &drawn.observe());
@@ -91,12 +90,12 @@ fn main() {
         return;
     }
     if arguments.hangs {
-        return hangs::run(&arguments);
+        return hangs::run(arguments);
     }
     if arguments.hard {
-        return hard::run(&arguments);
+        return hard::run(arguments);
     }
-    let judged = run(&arguments);
+    let judged = judge_all(arguments);
     if arguments.list {
         for job in judged.iter().filter(|job| job.outcome != Outcome::Right) {
             println!("{:?}: seed {} {}\n    {}", job.outcome, job.seed, job.drawn.title(), job.verdict);
@@ -130,7 +129,7 @@ fn drawn(arguments: &Arguments, seed: u64, number: u64) -> Drawn {
     drawn
 }
 
-fn run(arguments: &Arguments) -> Vec<Judged> {
+fn judge_all(arguments: &Arguments) -> Vec<Judged> {
     let mut judged = each(arguments, |seed, number| {
         if !arguments.case.is_empty() && !arguments.case.contains(&(number % 20)) {
             return None;
@@ -229,10 +228,10 @@ fn tables(judged: &[Judged]) {
     for pipeline in [false, true] {
         for mode in Mode::ALL {
             let of = |job: &&Judged| job.drawn.mode == mode && (job.drawn.grid.pipeline > 1) == pipeline;
-            let mut bytes: Vec<f64> = judged.iter().filter(of).map(|job| job.bytes).collect();
-            bytes.sort_by(f64::total_cmp);
+            let bytes: Vec<f64> = judged.iter().filter(of).map(|job| job.bytes).collect();
             let name = format!("{}{}", mode.name(), if pipeline { ", pipeline" } else { "" });
-            if let (Some(middle), Some(largest)) = (bytes.get(bytes.len() / 2), bytes.last()) {
+            if let Some(middle) = median(bytes.iter().copied()) {
+                let largest = bytes.iter().copied().fold(0.0, f64::max);
                 println!("{name:<52} {:>6} {middle:>7.0} {largest:>8.0}", bytes.len());
             }
         }
@@ -313,13 +312,13 @@ fn figures(judged: &[Judged]) {
     }
     figure("verdicts_rank_precision", rows.precision, "share", ">=", 0.99);
     figure("verdicts_rank_recall", rows.recall, "share", ">=", 0.99);
-    figure("verdicts_false_names", rows.false_names as f64, "jobs", "<=", 0.0);
+    none_of("verdicts_false_names", rows.false_names, "jobs");
     figure("verdicts_by_digests_rank_precision", digests.precision, "share", ">=", 0.99);
     figure("verdicts_by_digests_rank_recall", digests.recall, "share", ">=", 0.99);
-    figure("verdicts_by_digests_false_names", digests.false_names as f64, "jobs", "<=", 0.0);
+    none_of("verdicts_by_digests_false_names", digests.false_names, "jobs");
     figure("verdicts_hang_precision", stops.precision(), "share", ">=", 0.99);
     figure("verdicts_hang_recall", stops.recall(), "share", ">=", 0.99);
     if let Some(mut at_512) = took.remove(&true) {
-        figure("verdicts_analysis_512_ranks", quantile(&mut at_512, 0.5).as_secs_f64() * 1e3, "ms", "<=", 2_000.0);
+        figure("verdicts_analysis_512_ranks", p50_ms(&mut at_512), "ms", "<=", 2_000.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Runs sqllogictest files over a mesh and compares every answer: `slt [OPTIONS] FILE…`.
+//! Runs sqllogictest files over a mesh and compares every answer.
 //!
 //! Exit status: 0 when nothing is wrong, 1 when an answer is wrong, a question failed or was
 //! refused without a reason that is listed (with `--expect-rung` also when a plan is dearer than
@@ -7,13 +7,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::ValueEnum;
 use scenarios::slt::{self, Options, Tally, TransportKind};
 
 /// Run sqllogictest files over a mesh of nodes among which each file's rows are dealt.
-#[derive(Debug, Parser)]
-#[command(name = "slt")]
-struct Args {
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
     /// Nodes of the mesh.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=128))]
     nodes: u16,
@@ -55,8 +54,7 @@ enum Transport {
     Quic,
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
+pub(super) fn run(args: &Arguments) -> ExitCode {
     let options = Options {
         nodes: usize::from(args.nodes),
         seed: args.seed,

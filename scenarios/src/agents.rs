@@ -1,5 +1,6 @@
-//! Agents as processes on loopback that serve the stores of a day, asked through the command line.
+//! Agents as processes on loopback, asked through the command line.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,23 +11,62 @@ use anyhow::{Context, bail, ensure};
 use certs::Authority;
 use query_planner::Value;
 
-use super::oracle::of_json;
-use crate::store_bench::child::memory_bytes;
+use crate::day::oracle::of_json;
+use crate::figures::{cpu_time_of, memory_bytes};
 
 /// An agent is waited for at most this long.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Older than any row: nothing is dropped while answers are compared.
-const KEEP: &str = "36500d";
 
 /// `rankmesh` beside this program, or RANKMESH_BINARY.
 ///
 /// # Errors
-/// This program's own place is not known.
+/// It is not there.
 pub fn binary() -> anyhow::Result<PathBuf> {
-    Ok(match std::env::var_os("RANKMESH_BINARY") {
+    let binary = match std::env::var_os("RANKMESH_BINARY") {
         Some(path) => path.into(),
         None => std::env::current_exe()?.with_file_name("rankmesh"),
-    })
+    };
+    ensure!(binary.exists(), "{} is not there: build it beside this program", binary.display());
+    Ok(binary)
+}
+
+/// What a command prints as JSON.
+///
+/// # Errors
+/// It fails, or prints something else.
+pub fn rankmesh<S: AsRef<OsStr>>(
+    what: &str,
+    arguments: impl IntoIterator<Item = S>,
+) -> anyhow::Result<serde_json::Value> {
+    let mut command = Command::new(binary()?);
+    command.args([what, "--format", "json"]).args(arguments);
+    let output = command.stdin(Stdio::null()).output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {} {stderr}", output.status);
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{command:?}: {stderr}"))
+}
+
+/// Makes the directory of the agent `name`, with an identity of `authority`.
+///
+/// # Errors
+/// It cannot be written.
+pub fn place(below: &Path, name: &str, authority: &Authority) -> anyhow::Result<PathBuf> {
+    let dir = below.join(format!("{name}.agent"));
+    std::fs::create_dir(&dir)?;
+    authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&dir.join("identity"))?;
+    Ok(dir)
+}
+
+/// `rankmesh up` for the agent `name`, whose identity and socket are in `dir`.
+///
+/// # Errors
+/// There is no binary.
+pub fn up(name: &str, dir: &Path) -> anyhow::Result<Command> {
+    let mut command = Command::new(binary()?);
+    command.args(["up", "--name", name, "--listen", "127.0.0.1:0"]);
+    command.arg("--identity").arg(dir.join("identity")).arg("--socket").arg(dir.join("socket"));
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    Ok(command)
 }
 
 /// A running agent; killed when dropped.
@@ -47,73 +87,44 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// What an agent is started with: its place, its store and whom to join.
-#[derive(Debug, Clone)]
-pub struct AgentPaths {
-    /// Its node's name.
-    pub name: String,
-    /// Its directory: identity, socket, log.
-    pub dir: PathBuf,
-    /// Its store.
-    pub store: PathBuf,
-    /// An agent of the mesh.
-    pub join: Option<String>,
-}
-
-impl AgentPaths {
-    /// A directory with an identity of `authority` for the agent of `store`.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn prepare(
-        below: &Path,
-        name: &str,
-        store: &Path,
-        authority: &Authority,
-        join: Option<String>,
-    ) -> anyhow::Result<Self> {
-        let dir = below.join(format!("{name}.agent"));
-        std::fs::create_dir(&dir)?;
-        authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&dir.join("identity"))?;
-        Ok(Self { name: name.to_owned(), dir, store: store.to_path_buf(), join })
-    }
-
-    /// `rankmesh up` for it.
-    ///
-    /// # Errors
-    /// The binary's place is not known.
-    pub fn up(&self) -> anyhow::Result<Command> {
-        let mut command = Command::new(binary()?);
-        command.args(["up", "--name", &self.name, "--listen", "127.0.0.1:0", "--capture", "off"]);
-        command.args(["--store-max-age", KEEP, "--store-max-mib", "1048576"]);
-        command.arg("--identity").arg(self.dir.join("identity"));
-        command.arg("--socket").arg(self.dir.join("socket")).arg("--store").arg(&self.store);
-        if let Some(join) = &self.join {
-            command.args(["--join", join]);
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        Ok(command)
-    }
-}
-
 impl Agent {
-    /// Starts an agent by a command and waits until it answers.
+    /// Starts the agent of the directory `dir` by a command and waits until it answers. What it says
+    /// is in the file `log` there.
     ///
     /// # Errors
     /// It does not.
-    pub fn start(place: &AgentPaths, mut command: Command) -> anyhow::Result<Self> {
-        let child = command.stderr(File::create(place.dir.join("log"))?).spawn().context("starting an agent")?;
-        let mut agent = Self { name: place.name.clone(), child, dir: place.dir.clone() };
+    pub fn start(name: &str, dir: &Path, mut command: Command) -> anyhow::Result<Self> {
+        let child = command.stderr(File::create(dir.join("log"))?).spawn().context("starting an agent")?;
+        let mut agent = Self { name: name.to_owned(), child, dir: dir.to_path_buf() };
         let until = Instant::now() + PATIENCE;
         while agent.nodes().map_or(true, |nodes| nodes.is_empty()) {
             let ended = agent.child.try_wait()?;
             if ended.is_some() || Instant::now() >= until {
-                let log = std::fs::read_to_string(agent.dir.join("log")).unwrap_or_default();
-                bail!("{} does not answer ({ended:?}): {log}", agent.name);
+                bail!("{} does not answer ({ended:?}): {}", agent.name, agent.log()?);
             }
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(agent)
+    }
+
+    /// What it has said so far.
+    ///
+    /// # Errors
+    /// Its log cannot be read.
+    pub fn log(&self) -> anyhow::Result<String> {
+        Ok(std::fs::read_to_string(self.dir.join("log"))?)
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("socket")
     }
 
     /// Waits until it lists `count` live nodes.
@@ -134,7 +145,7 @@ impl Agent {
 
     fn command(&self, what: &str) -> anyhow::Result<Command> {
         let mut command = Command::new(binary()?);
-        command.arg(what).arg("--socket").arg(self.dir.join("socket")).stdin(Stdio::null());
+        command.arg(what).arg("--socket").arg(self.socket()).stdin(Stdio::null());
         Ok(command)
     }
 
@@ -178,10 +189,9 @@ impl Agent {
     /// There is no verdict.
     pub fn investigation(&self, since: Duration) -> anyhow::Result<(String, Vec<(String, String)>)> {
         let since = format!("{}s", since.as_secs());
-        let flags = ["--since", &since, "--format", "json", "--show-sql", "--timeout", "100s"];
-        let output = self.command("stragglers")?.args(flags).output()?;
-        ensure!(output.status.success(), "stragglers: {}", String::from_utf8_lossy(&output.stderr));
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let socket = self.socket().display().to_string();
+        let report =
+            rankmesh("stragglers", ["--socket", &socket, "--since", &since, "--show-sql", "--timeout", "100s"])?;
         let shown = report["sql"].as_array().context("no questions are shown")?.iter();
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         let shown = shown.map(|shown| (text(&shown["title"]), text(&shown["sql"]))).filter(|(_, sql)| !sql.is_empty());
@@ -193,12 +203,7 @@ impl Agent {
     /// # Errors
     /// The process is gone.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // Fields 14 and 15, in hundredths of a second on Linux; the second, in parentheses, may
-        // hold blanks.
-        let after = stat.rsplit_once(')').context("a process's line")?.1;
-        let ticks: u64 = after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-        Ok(Duration::from_millis(ticks * 10))
+        Ok(cpu_time_of(self.pid())?)
     }
 
     /// The most memory that it ever had, bytes.
@@ -206,7 +211,19 @@ impl Agent {
     /// # Errors
     /// The process is gone.
     pub fn peak_bytes(&self) -> anyhow::Result<u64> {
-        memory_bytes(&self.child.id().to_string(), "VmHWM:")
+        memory_bytes(&self.pid().to_string(), "VmHWM:")
+    }
+
+    /// Ends it in good order.
+    ///
+    /// # Errors
+    /// It ends otherwise.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        // SAFETY: a signal to our own child, which was not yet waited for.
+        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the agent ended with {status}: {}", self.log()?);
+        Ok(())
     }
 
     /// Tells a child that reads lines one word.

@@ -1,9 +1,7 @@
 //! The trace store compared with DuckDB on the same made-up rows, in the same run: questions, bytes
 //! a row, ingest, kills, retention. Prints a table of times and ends with one line a figure.
 //!
-//! `bench-store --rows 1000000 --only queries` is a quick look; `make bench-store` runs
-//! everything.
-//! it.
+//! `bench store --rows 1000000 --only queries` is a quick look.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,18 +9,20 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use clap::{Parser, ValueEnum};
+use clap::ValueEnum;
 use query_planner::Value;
 use rusqlite::{Connection, OpenFlags};
-use scenarios::figures::{figure, quantile};
-use scenarios::store_bench::child::{self, Mode, Report, memory_bytes};
+use scenarios::agents::{self, Agent};
+use scenarios::figures::{figure, memory_bytes, mib, ms, none_of, p50_ms, quantile};
+use scenarios::store_bench::child::{self, Mode, Report};
 use scenarios::store_bench::duck::{Duck, python};
 use scenarios::store_bench::generate::{Generator, SPAN_NS, START_NS};
 use store::file::FileReader;
 use store::integrity;
 
-#[derive(Debug, Parser)]
-struct Args {
+/// The trace store beside DuckDB on the same rows
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
     /// Rows of the store.
     #[arg(long, default_value_t = 10_000_000)]
     rows: u64,
@@ -59,14 +59,13 @@ enum Part {
     Retention,
 }
 
-impl Args {
+impl Arguments {
     fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+pub(super) fn run(args: &Arguments) -> anyhow::Result<()> {
     if let Some(mode) = &args.mode {
         return child::run(mode);
     }
@@ -112,7 +111,7 @@ fn main() -> anyhow::Result<()> {
             ">=",
             1_000_000.0,
         );
-        figure("ingest_lost_rows", filled.lost as f64, "rows", "<=", 0.0);
+        none_of("ingest_lost_rows", filled.lost, "rows");
         figure("ingest_peak_rss", mib(filled.peak_bytes), "MiB", "<=", 100.0);
     }
     if args.wants(Part::Paced) {
@@ -136,13 +135,9 @@ fn main() -> anyhow::Result<()> {
         println!("retention: the longest commit took {:.1} ms", kept.commit_max_ms);
         figure("retention_commit_p999", kept.commit_p999_ms, "ms", "<=", 50.0);
         figure("retention_size_over_limit", kept.largest_bytes as f64 / f64::from(limit), "ratio", "<=", 1.1);
-        figure("retention_lost_rows", kept.lost as f64, "rows", "<=", 0.0);
+        none_of("retention_lost_rows", kept.lost, "rows");
     }
     Ok(())
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 fn text(path: &Path) -> anyhow::Result<&str> {
@@ -151,7 +146,7 @@ fn text(path: &Path) -> anyhow::Result<&str> {
 
 /// Runs this program in another mode and reads its report.
 fn spawn(args: &[&str]) -> anyhow::Result<Report> {
-    let output = Command::new(std::env::current_exe()?).args(args).stderr(Stdio::inherit()).output()?;
+    let output = Command::new(std::env::current_exe()?).arg("store").args(args).stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{args:?} failed");
     Ok(serde_json::from_slice(&output.stdout)?)
 }
@@ -224,13 +219,12 @@ fn queries(path: &Path, mut duck: Option<&mut Duck>, rounds: usize) -> anyhow::R
             ours.push(took);
             theirs.push(Duration::from_secs_f64(seconds));
         }
-        let ms = |times: &mut [Duration]| quantile(times, 0.5).as_secs_f64() * 1e3;
-        let our_ms = ms(&mut ours);
+        let our_ms = p50_ms(&mut ours);
         if theirs.is_empty() {
             println!("{:>14} {our_ms:>9.2} ms", question.name);
             continue;
         }
-        let duck_ms = ms(&mut theirs);
+        let duck_ms = p50_ms(&mut theirs);
         println!("{:>14} {our_ms:>9.2} ms {duck_ms:>9.2} ms {:>9.3}", question.name, our_ms / duck_ms);
         figures.push((format!("{}_over_duckdb", question.name), our_ms / duck_ms, question.aim));
     }
@@ -337,32 +331,19 @@ fn plain_bytes(rows: u64) -> anyhow::Result<u64> {
 
 /// An agent that records nothing, ten seconds old.
 fn idle(dir: &Path) -> anyhow::Result<()> {
-    let Some(binary) = std::env::current_exe()?.parent().map(|dir| dir.join("rankmesh")).filter(|path| path.exists())
-    else {
-        eprintln!("idle agent: no rankmesh binary beside the benchmark (cargo build --release -p rankmesh)");
-        return Ok(());
-    };
     let home = dir.join("agent");
     std::fs::create_dir_all(&home)?;
-    let mut agent = Command::new(binary)
-        .args(["up", "--name", "idle", "--listen", "127.0.0.1:0", "--capture", "auto"])
-        .arg("--identity")
-        .arg(home.join("identity"))
-        .arg("--store")
-        .arg(home.join("store.db"))
-        .arg("--socket")
-        .arg(home.join("socket"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let until = Instant::now() + Duration::from_secs(60);
-    while !home.join("socket").exists() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut command = match agents::up("idle", &home) {
+        Ok(command) => command,
+        Err(error) => {
+            eprintln!("idle agent: {error:#}");
+            return Ok(());
+        }
+    };
+    command.arg("--store").arg(home.join("store.db"));
+    let agent = Agent::start("idle", &home, command)?;
     std::thread::sleep(Duration::from_secs(10));
-    let resident = memory_bytes(&agent.id().to_string(), "VmRSS:");
-    let _ = agent.kill();
-    let _ = agent.wait();
+    let resident = memory_bytes(&agent.pid().to_string(), "VmRSS:");
     figure("idle_agent_rss", mib(resident?), "MiB", "<=", 30.0);
     Ok(())
 }
@@ -375,7 +356,7 @@ fn kill(dir: &Path, first: u32, kills: u32) -> anyhow::Result<()> {
     let mut kept = 0_u64;
     for i in first..first + kills {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["endless", text(&path)?, &kept.to_string()])
+            .args(["store", "endless", text(&path)?, &kept.to_string()])
             .stdout(Stdio::piped())
             .spawn()?;
         let out = BufReader::new(child.stdout.take().context("no pipe")?);
@@ -410,9 +391,9 @@ fn kill(dir: &Path, first: u32, kills: u32) -> anyhow::Result<()> {
         lost.push(killed - first_lost);
         kept = count;
     }
-    figure("kills_that_damaged_the_file", f64::from(damaged), "of the kills", "<=", 0.0);
-    figure("kills_that_lost_committed_rows", f64::from(missing), "of the kills", "<=", 0.0);
-    figure("killed_lost_at_most", quantile(&mut lost, 1.0).as_secs_f64() * 1e3, "ms", "<=", 250.0);
+    none_of("kills_that_damaged_the_file", damaged, "of the kills");
+    none_of("kills_that_lost_committed_rows", missing, "of the kills");
+    figure("killed_lost_at_most", ms(quantile(&mut lost, 1.0)), "ms", "<=", 250.0);
     figure("killed_reopened_within", quantile(&mut opened, 1.0).as_secs_f64(), "s", "<=", 1.0);
     Ok(())
 }

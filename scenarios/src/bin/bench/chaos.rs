@@ -1,16 +1,15 @@
-//! `make chaos`: questions to hosts that are killed, stopped, parted and restarted, every answer
+//! Questions to hosts that are killed, stopped, parted and restarted, every answer
 //! judged.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
-use scenarios::figures::figure;
-use scenarios::lab::chaos::{Options, run};
+use scenarios::figures::{figure, none_of};
+use scenarios::lab::chaos::{self, Options};
 
 /// Asks a mesh under faults and judges every answer.
-#[derive(Debug, Parser)]
-struct Arguments {
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
     /// Hosts.
     #[arg(long, default_value_t = 16)]
     hosts: usize,
@@ -37,10 +36,9 @@ struct Arguments {
     tree_above: Option<usize>,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    let arguments = Arguments::parse();
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let shortest = Duration::from_millis(arguments.timeout_ms);
-    let report = run(&Options {
+    let report = chaos::run(&Options {
         hosts: arguments.hosts,
         questions: arguments.questions,
         at_once: arguments.at_once,
@@ -52,31 +50,21 @@ fn main() -> anyhow::Result<ExitCode> {
         tree_above: arguments.tree_above.unwrap_or(usize::MAX),
     })?;
     print!("{report}");
-    let count = |n: usize| n as f64;
-    figure("chaos_questions", count(report.questions), "questions", ">=", 10_000.0);
-    figure("chaos_wrong_answers", count(report.wrong_rows), "answers", "<=", 0.0);
-    figure("chaos_wrong_coverage", count(report.wrong_coverage), "answers", "<=", 0.0);
-    figure("chaos_failed_at_a_well_asker", count(report.failed), "questions", "<=", 0.0);
-    figure("chaos_later_than_deadline_and_a_tenth", count(report.late_at_all), "answers", "<=", 0.0);
+    figure("chaos_questions", report.questions as f64, "questions", ">=", 10_000.0);
+    none_of("chaos_wrong_answers", report.wrong_rows, "answers");
+    none_of("chaos_wrong_coverage", report.wrong_coverage, "answers");
+    none_of("chaos_failed_at_a_well_asker", report.failed, "questions");
+    none_of("chaos_later_than_deadline_and_a_tenth", report.late_at_all, "answers");
     if let Some((before, after)) = report.resources {
-        figure("chaos_leaked_file_handles", count(after.files.saturating_sub(before.files)), "handles", "<=", 0.0);
-        figure("chaos_leaked_threads", count(after.threads.saturating_sub(before.threads)), "threads", "<=", 0.0);
+        none_of("chaos_leaked_file_handles", after.files.saturating_sub(before.files), "handles");
+        none_of("chaos_leaked_threads", after.threads.saturating_sub(before.threads), "threads");
     }
-    figure(
-        "chaos_tasks_of_an_agent_at_the_end",
-        count(report.tasks.1),
-        "tasks",
-        "<=",
-        count(task_limit(arguments.hosts)),
-    );
+    // See the test of the short form.
+    let most = (40 + 8 * arguments.hosts) as f64;
+    figure("chaos_tasks_of_an_agent_at_the_end", report.tasks.1 as f64, "tasks", "<=", most);
     let [_, second, _, last] = report.memory_bytes;
     figure("chaos_memory_last_quarter_over_second", last as f64 / second.max(1) as f64, "ratio", "<=", 1.1);
     let [_, second, _, last] = report.live_bytes;
     figure("chaos_live_memory_last_quarter_over_second", last as f64 / second.max(1) as f64, "ratio", "<=", 1.1);
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Most tasks of an agent without questions: see the test of the short form.
-fn task_limit(hosts: usize) -> usize {
-    40 + 8 * hosts
 }

@@ -1,11 +1,11 @@
-//! `bench-verdicts --hangs`: jobs that hang by what programs do, kind by kind: said right, missed,
+//! `bench verdicts --hangs`: jobs that hang by what programs do, kind by kind: said right, missed,
 //! or false.
 
 use scenarios::figures::figure;
 use scenarios::hangs::{Drawn, Kind, Worth, draw, judge, observe, truth};
 use verdicts::{Rules, analyse, text};
 
-use crate::{Arguments, each};
+use super::{Arguments, each};
 
 fn judged(seed: u64, number: u64) -> (Drawn, Worth, String) {
     let drawn = draw(seed, number);
@@ -15,7 +15,7 @@ fn judged(seed: u64, number: u64) -> (Drawn, Worth, String) {
 }
 
 /// Prints one job, the truth and the report.
-pub(crate) fn show(seed: u64, number: u64) {
+pub(super) fn show(seed: u64, number: u64) {
     let (drawn, worth, report) = judged(seed, number);
     println!("seed {seed} job {number}, {:?}, seen as {:?}: {worth:?}\n", drawn.kind, drawn.seen);
     for (place, comm) in drawn.program.comms.iter().enumerate() {
@@ -28,7 +28,7 @@ pub(crate) fn show(seed: u64, number: u64) {
 }
 
 /// Draws the jobs, judges them and prints the table.
-pub(crate) fn run(arguments: &Arguments) {
+pub(super) fn run(arguments: &Arguments) {
     let mut all = each(arguments, |seed, number| {
         let (drawn, worth, report) = judged(seed, number);
         Some((seed, drawn.number, drawn.kind, drawn.seen.late_nodes > 0, worth, report))

@@ -22,7 +22,8 @@ impl LineProcess {
     }
 
     pub(super) fn recorder(libraries: &[PathBuf]) -> anyhow::Result<Self> {
-        let mut recorder = LineProcess::start(Command::new(std::env::current_exe()?).arg("record").args(libraries))?;
+        let mut recorder =
+            LineProcess::start(Command::new(std::env::current_exe()?).args(["capture", "--record"]).args(libraries))?;
         ensure!(recorder.line()? == "ready", "the recorder did not start");
         Ok(recorder)
     }

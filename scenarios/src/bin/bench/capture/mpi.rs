@@ -1,15 +1,19 @@
 //! An MPI job with an agent, with probes that do nothing, and with neither.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use node_bpf::AttachMode;
 use node_bpf::measure::{EmptyProbes, Floor};
+use query_planner::Value;
+use scenarios::agents::{self, Agent, Outcome};
+use scenarios::jobs::mpirun;
+use stats::median;
 
 use super::line_process::LineProcess;
-use super::{cc, median, spread};
+use super::{cc, spread};
 
 /// Rounds of blocks without probes, with empty probes and with the agent, in one job: many short
 /// ones, so that other work of the machine affects all alike.
@@ -56,10 +60,8 @@ pub(super) fn mpi(dir: &Path) -> anyhow::Result<Slower> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/mpi-loop.c");
     cc(Command::new("mpicc").args(["-O2", "-o"]).arg(dir.join("mpi-loop")).arg(source))?;
     let library = libmpi()?;
-    let mut command = Command::new("mpirun");
-    command.args(["--allow-run-as-root", "--oversubscribe", "--mca", "oob_tcp_if_include", "lo"]);
-    command.args(["--mca", "btl", "self,vader,tcp", "-np", &MPI_RANKS.to_string()]).arg(dir.join("mpi-loop"));
-    let mut job = LineProcess::start(command.stderr(Stdio::null()))?;
+    let script = format!("exec {}", dir.join("mpi-loop").display());
+    let mut job = LineProcess::start(mpirun(MPI_RANKS, &script).stderr(Stdio::null()))?;
     let mut work_us = 50.0;
     for _ in 0..4 {
         // the least of several: other work on the machine only adds
@@ -85,10 +87,10 @@ pub(super) fn mpi(dir: &Path) -> anyhow::Result<Slower> {
             match companion {
                 Companion::Nothing => {}
                 Companion::EmptyProbes => probes = Some(quickest_empty(&library, "MPI_Allreduce")?),
-                Companion::Agent => running = Some(Agent::start(dir)?.settled()),
+                Companion::Agent => running = Some(settled(dir)?),
             }
             let of_ranks = || ranks.iter().map(|rank| cpu_seconds(*rank)).sum::<Option<f64>>();
-            let of_agent = || running.as_ref().map_or(Some(0.0), Agent::cpu_seconds);
+            let of_agent = || running.as_ref().map_or(Some(0.0), |agent| cpu_seconds(agent.pid()));
             let before = (of_ranks(), of_agent());
             let time = job.ask(&order)?;
             let (Some(ranks), Some(agent)) = (
@@ -100,7 +102,9 @@ pub(super) fn mpi(dir: &Path) -> anyhow::Result<Slower> {
             if running.is_some() {
                 cpu.push(agent / (time / 1e9) * 100.0);
             }
-            drop((probes, running));
+            drop(probes);
+            // In good order: it removes its probes.
+            running.map_or(Ok(()), Agent::stop)?;
             anyhow::Ok((time, ranks + agent))
         };
         let mut blocks = [(0.0, 0.0); 3];
@@ -119,7 +123,7 @@ pub(super) fn mpi(dir: &Path) -> anyhow::Result<Slower> {
         over_empty.push((on / floor - 1.0) * 100.0);
     }
     let summed_up = |what: &str, samples: &mut [f64]| {
-        let middle = median(samples);
+        let middle = median(samples.iter().copied()).unwrap_or(f64::NAN);
         let (low, high) = interval(samples);
         println!("  {what}: slower by {middle:.3} % ({}), with 95 % confidence {low:.3} to {high:.3}", spread(samples));
         (middle, high - low)
@@ -131,7 +135,7 @@ pub(super) fn mpi(dir: &Path) -> anyhow::Result<Slower> {
     let cpu_more =
         [summed_up("agent over nothing", &mut cpu_agent).0, summed_up("empty probes over nothing", &mut cpu_empty).0];
     if !cpu.is_empty() {
-        println!("  the agent's own threads: {:.2} % of a core", median(&mut cpu));
+        println!("  the agent's own threads: {:.2} % of a core", median(cpu.iter().copied()).unwrap_or(f64::NAN));
     }
     if agent.1 > 0.5 {
         println!("  that is too wide an interval to judge 0.5 % by: repeat it on a machine with nothing else to do");
@@ -149,7 +153,7 @@ fn interval(samples: &[f64]) -> (f64, f64) {
         random ^= random << 17;
         samples[(random % samples.len() as u64) as usize]
     };
-    let drawn = |_| median(&mut (0..samples.len()).map(|_| draw()).collect::<Vec<f64>>());
+    let drawn = |_| median((0..samples.len()).map(|_| draw())).unwrap_or(f64::NAN);
     let mut medians: Vec<f64> = (0..4000).map(drawn).collect();
     medians.sort_unstable_by(f64::total_cmp);
     (medians[100], medians[3899])
@@ -178,76 +182,30 @@ fn cpu_seconds(pid: u32) -> Option<f64> {
     Some(tasks.flatten().filter_map(|task| of_thread(task.path())).sum())
 }
 
-/// An agent that records and stores, with default settings.
-struct Agent {
-    child: Child,
-    binary: PathBuf,
-    socket: PathBuf,
-}
-
-impl Agent {
-    fn start(dir: &Path) -> anyhow::Result<Self> {
-        let binary = std::env::current_exe()?.with_file_name("rankmesh");
-        ensure!(binary.exists(), "{} is not built: make bench-capture builds both", binary.display());
-        let socket = dir.join("agent.sock");
-        let mut command = Command::new(&binary);
-        command
-            .args(["up", "--budget", "none", "--name", "bench", "--listen", "127.0.0.1:0", "--identity"])
-            .arg(dir.join("identity"));
-        command.arg("--store").arg(dir.join("trace.db")).arg("--socket").arg(&socket);
-        let log = std::fs::File::create(dir.join("agent.log"))?;
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
-        let mut agent = Agent { child, binary, socket };
-        let sql = format!("SELECT count(*) >= {MPI_RANKS} FROM processes WHERE exe LIKE '%mpi-loop'");
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while agent.ask(&sql)? != Some(1) {
-            ensure!(
-                Instant::now() < deadline,
-                "the agent did not find the job; see {}",
-                dir.join("agent.log").display()
-            );
-            std::thread::sleep(Duration::from_millis(100));
+/// An agent that records and stores, with default settings, once it knows the job and has done the
+/// work of its start (naming the kernel's functions, looking at every process).
+fn settled(dir: &Path) -> anyhow::Result<Agent> {
+    let mut command = agents::up("bench", dir)?;
+    command.args(["--budget", "none", "--store"]).arg(dir.join("trace.db"));
+    let agent = Agent::start("bench", dir, command)?;
+    let sql = format!("SELECT count(*) >= {MPI_RANKS} FROM processes WHERE exe LIKE '%mpi-loop'");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !matches!(agent.ask(&sql, "10s")?.0, Outcome::Complete(rows) if rows == [[Value::Integer(1)]]) {
+        ensure!(Instant::now() < deadline, "the agent did not find the job: {}", agent.log()?);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let pause = Duration::from_millis(250);
+    let mut before = cpu_seconds(agent.pid());
+    while Instant::now() < deadline {
+        std::thread::sleep(pause);
+        let now = cpu_seconds(agent.pid());
+        if let (Some(before), Some(now)) = (before, now)
+            && now - before <= pause.as_secs_f64() * 0.1
+        {
+            break;
         }
-        Ok(agent)
+        before = now;
     }
-
-    /// Waits until it has done the work of its start (naming the kernel's functions, looking at
-    /// every process).
-    fn settled(self) -> Self {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let pause = Duration::from_millis(250);
-        let mut before = self.cpu_seconds();
-        while Instant::now() < deadline {
-            std::thread::sleep(pause);
-            let now = self.cpu_seconds();
-            if let (Some(before), Some(now)) = (before, now)
-                && now - before <= pause.as_secs_f64() * 0.1
-            {
-                break;
-            }
-            before = now;
-        }
-        self
-    }
-
-    fn cpu_seconds(&self) -> Option<f64> {
-        cpu_seconds(self.child.id())
-    }
-
-    /// One number; none while it does not answer.
-    fn ask(&mut self, sql: &str) -> anyhow::Result<Option<i64>> {
-        ensure!(self.child.try_wait()?.is_none(), "the agent ended");
-        let mut query = Command::new(&self.binary);
-        query.args(["query", "--format", "csv", "--socket"]).arg(&self.socket).arg(sql);
-        let output = query.stderr(Stdio::null()).output()?;
-        Ok(String::from_utf8_lossy(&output.stdout).lines().nth(1).and_then(|line| line.trim().parse().ok()))
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // SAFETY: a signal to a child that was not waited for; on SIGTERM it removes its probes.
-        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
-        let _ = self.child.wait();
-    }
+    Ok(agent)
 }

@@ -1,10 +1,10 @@
 //! Warm latency of a trivial indexed question over 4, 16, 64 and 256 in-process agents, of files
 //! that they serve and, up to 16, of the trace stores that they write themselves, compared with
-//! bare quinn in the same run (`bench-mesh direct [NODES…]`); full agents started at once that find
-//! each other by gossip over QUIC, and then one of them goes silent (`bench-mesh meet [NODES]`); a
-//! thousand light agents, asked directly and through a tree (`bench-mesh tree [NODES]`); and the
+//! bare quinn in the same run (`bench mesh direct [NODES…]`); full agents started at once that find
+//! each other by gossip over QUIC, and then one of them goes silent (`bench mesh meet [NODES]`); a
+//! thousand light agents, asked directly and through a tree (`bench mesh tree [NODES]`); and the
 //! command line compared with clush, pdsh and serf, those that are installed, with 16 hosts
-//! (`bench-mesh peers`).
+//! (`bench mesh peers`).
 //!
 //! They are measured in turns (one round each), so that all see the same noise of the machine. Bare
 //! quinn has an agent's socket buffers and transport settings on both sides; with quinn's defaults
@@ -16,10 +16,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use clap::Subcommand;
 use query::FanoutPolicy;
 use query::ask::{AskError, QueryOutcome};
+use scenarios::agents::binary;
 use scenarios::cluster::{Cluster, make_database};
-use scenarios::figures::{cpu_time, cpu_time_of_threads, figure, quantile};
+use scenarios::figures::{cpu_time, cpu_time_of_threads, figure, ms, quantile};
 use scenarios::floor::{Floor, Like};
 use scenarios::light::LightCluster;
 use scenarios::peers::{self, Serf, Ssh};
@@ -65,19 +67,42 @@ const COORDINATOR: &str = "coordinator";
 /// after it.
 const SETTLING: Duration = Duration::from_millis(150);
 
-fn main() -> anyhow::Result<()> {
-    let mut args = std::env::args().skip(1);
-    match args.next().as_deref() {
-        Some("tree") => tree(args.next().map_or(Ok(LIGHT), |n| n.parse()).context("NODES is a number")?),
-        Some("direct") => {
-            let named: Vec<usize> = args.map(|n| n.parse()).collect::<Result<_, _>>().context("NODES are numbers")?;
-            direct(if named.is_empty() { &SIZES } else { &named })
-        }
-        Some("meet") => meet(args.next().map_or(Ok(FULL), |n| n.parse()).context("NODES is a number")?),
-        Some("peers") => against_peers(),
-        Some(other) => {
-            bail!("{other}: no such part; give nothing, direct [NODES…], peers, meet [NODES] or tree [NODES]")
-        }
+/// A question over many agents beside bare quinn, clush, pdsh and serf
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// Only this part
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// Beside bare quinn
+    Direct {
+        /// Sizes of the mesh
+        #[arg(default_values_t = SIZES)]
+        nodes: Vec<usize>,
+    },
+    /// Beside clush, pdsh and serf
+    Peers,
+    /// Full agents that meet by gossip, and one that goes silent
+    Meet {
+        #[arg(default_value_t = FULL)]
+        nodes: usize,
+    },
+    /// Light agents, directly and through a tree
+    Tree {
+        #[arg(default_value_t = LIGHT)]
+        nodes: usize,
+    },
+}
+
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    match &arguments.part {
+        Some(Part::Direct { nodes }) => direct(nodes),
+        Some(Part::Peers) => against_peers(),
+        Some(Part::Meet { nodes }) => meet(*nodes),
+        Some(Part::Tree { nodes }) => tree(*nodes),
         None => {
             direct(&SIZES)?;
             against_peers()?;
@@ -131,7 +156,6 @@ fn tree(n: usize) -> anyhow::Result<()> {
             direct_cpu += all_cpu;
         }
     }
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let (tree, all) = (quantile(&mut through, 0.5), quantile(&mut direct, 0.5));
     let each = |cpu: Duration| ms(cpu) / LIGHT_ROUNDS as f64;
     println!(
@@ -188,7 +212,7 @@ fn meet(n: usize) -> anyhow::Result<()> {
          {:.1} s, and meanwhile a question with {SHORT:?} took {:.0} ms at most",
         met.as_secs_f64(),
         gone.as_secs_f64(),
-        longest.as_secs_f64() * 1e3
+        ms(longest)
     );
     figure(&format!("full_agents_know_all_{n}"), met.as_secs_f64(), "s", "<=", 10.0);
     figure(&format!("dead_node_asked_by_nobody_{n}"), gone.as_secs_f64(), "s", "<=", 10.0);
@@ -211,16 +235,12 @@ fn against_peers() -> anyhow::Result<()> {
     databases.iter().try_for_each(|path| make_database(path, ROWS))?;
     let socket = dir.path().join("socket");
     let cluster = runtime.block_on(Cluster::serve_with_socket(&databases, socket.clone(), MEETING))?;
-    let rankmesh = std::env::current_exe()?.with_file_name("rankmesh");
+    let rankmesh = binary()?;
     let expected = format!("{}|9007", 10 * PEER_HOSTS);
     let ours = || -> anyhow::Result<Duration> {
         let began = Instant::now();
-        let output = Command::new(&rankmesh)
-            .args(["query", "--format", "csv", "--socket"])
-            .arg(&socket)
-            .arg(SQL)
-            .output()
-            .with_context(|| format!("{} (build it with the same profile)", rankmesh.display()))?;
+        let output =
+            Command::new(&rankmesh).args(["query", "--format", "csv", "--socket"]).arg(&socket).arg(SQL).output()?;
         let took = began.elapsed();
         let text = String::from_utf8_lossy(&output.stdout).replace(',', "|");
         if !text.lines().any(|line| line == expected) {
@@ -274,7 +294,7 @@ fn against_peers() -> anyhow::Result<()> {
     let mut p50s = Vec::new();
     for ((tool, _), times) in tools.iter().zip(&mut times) {
         let p50 = quantile(times, 0.5);
-        println!("{tool:>26} {:>9.1} ms", p50.as_secs_f64() * 1e3);
+        println!("{tool:>26} {:>9.1} ms", ms(p50));
         p50s.push((*tool, p50.as_secs_f64()));
     }
     if serf.is_ok() {
@@ -429,11 +449,11 @@ async fn measure(n: usize, of: Data) -> anyhow::Result<(f64, f64)> {
     let per_answer = |cpu: Duration| cpu.as_secs_f64() * 1e6 / (rounds * n) as f64;
     println!(
         "{n:>6} {of:>10} {:>9.3} ms {:>9.3} ms {ratio:>7.2} {:>17.1} us {:>17.1} us {:>14.3} ms",
-        floor_p50.as_secs_f64() * 1e3,
-        our_p50.as_secs_f64() * 1e3,
+        ms(floor_p50),
+        ms(our_p50),
         per_answer(floor_cpu),
         per_answer(our_cpu),
-        default_p50.as_secs_f64() * 1e3
+        ms(default_p50)
     );
     Ok((ratio, our_cpu.as_secs_f64() / floor_cpu.as_secs_f64()))
 }

@@ -14,14 +14,17 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use clap::Parser;
 use node_bpf::{Collective, Record};
-use scenarios::figures::figure;
-use store::{Store, StoreConfig};
+use scenarios::agents::{binary, rankmesh};
+use scenarios::day::fill::{keeps_all, wait_for_room};
+use scenarios::figures::{cpu_time_of_children, figure, quantile};
+use store::Store;
+
+use crate::folder;
 
 /// A year of many nodes, asked for one hour.
-#[derive(Debug, Parser)]
-struct Arguments {
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
     /// Nodes
     #[arg(long, default_value_t = 64)]
     nodes: u32,
@@ -54,19 +57,17 @@ const T0: i64 = 1_735_689_600_000_000_000;
 const HOUR_NS: i64 = 3_600_000_000_000;
 const MINUTE_NS: i64 = 60_000_000_000;
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(python) = &arguments.push {
-        return push::measure(&arguments, python);
+        return push::measure(arguments, python);
     }
-    let temporary = tempfile::tempdir()?;
-    let dir = arguments.dir.clone().unwrap_or_else(|| temporary.path().to_owned());
+    let (dir, _temporary) = folder(arguments.dir.as_deref())?;
     let archive = dir.join("archive");
     let asked_ns = T0 + arguments.days / 2 * 24 * HOUR_NS + 9 * HOUR_NS;
     if !archive.exists() {
         fs::create_dir_all(&archive)?;
         let store = dir.join("n000.db");
-        fill(&store, &arguments, asked_ns)?;
+        fill(&store, arguments, asked_ns)?;
         let (bytes, rows, seconds) = write(&store, &archive)?;
         figure("archive_cpu_us_per_row", seconds * 1e6 / rows, "us", "<=", 20.0);
         figure("archive_bytes_per_row", bytes / rows, "B", "<=", 200.0);
@@ -78,20 +79,13 @@ fn main() -> anyhow::Result<()> {
     let mut took = Vec::new();
     for _ in 0..5 {
         let began = Instant::now();
-        let output = Command::new(rankmesh()?)
-            .args(["query", "--format", "json", "--timeout", "60s", "--archive"])
-            .arg(&archive)
-            .arg(&sql)
-            .output()?;
-        took.push(began.elapsed().as_secs_f64());
-        let printed = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{printed}");
-        let answer: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let archive = archive.display().to_string();
+        let answer = rankmesh("query", ["--timeout", "60s", "--archive", &archive, &sql])?;
+        took.push(began.elapsed());
         let counted: i64 = answer["rows"].as_array().context("rows")?.iter().filter_map(|row| row[1].as_i64()).sum();
-        ensure!(counted == i64::from(arguments.nodes) * arguments.rows, "{counted} rows: {printed}");
+        ensure!(counted == i64::from(arguments.nodes) * arguments.rows, "{counted} rows: {answer}");
         ensure!(answer["coverage"]["answered"] == arguments.nodes, "{}", answer["coverage"]);
     }
-    took.sort_by(f64::total_cmp);
     let files = arguments.days * 24 * i64::from(arguments.nodes);
     println!(
         "{} nodes, {} days, {files} hours of nodes; {} rows in the hour",
@@ -99,31 +93,18 @@ fn main() -> anyhow::Result<()> {
         arguments.days,
         arguments.rows * i64::from(arguments.nodes)
     );
-    figure("archive_hour_of_a_year_s", took[took.len() / 2], "s", "<=", 2.0);
+    figure("archive_hour_of_a_year_s", quantile(&mut took, 0.5).as_secs_f64(), "s", "<=", 2.0);
     Ok(())
 }
 
-fn rankmesh() -> anyhow::Result<PathBuf> {
-    match std::env::var_os("RANKMESH_BINARY") {
-        Some(binary) => Ok(binary.into()),
-        None => Ok(std::env::current_exe()?.with_file_name("rankmesh")),
-    }
-}
-
 fn fill(path: &Path, arguments: &Arguments, asked_ns: i64) -> anyhow::Result<()> {
-    let config =
-        StoreConfig { max_age: Duration::from_secs(100 * 365 * 86_400), max_bytes: 64 << 30, ..StoreConfig::default() };
-    let store = Store::open(path, config)?;
+    let store = Store::open(path, keeps_all())?;
     let ingest = store.ingest();
-    let mut seq = 0;
+    let mut seq = 0_u64;
     let mut record = |ts_ns: i64| {
         seq += 1;
         ingest.record(Record::Collective(call(ts_ns, seq)));
-        if seq.is_multiple_of(20_000) {
-            store.flush(Duration::from_secs(60)).map_err(anyhow::Error::from)
-        } else {
-            Ok(())
-        }
+        if seq.is_multiple_of(20_000) { wait_for_room(&store) } else { Ok(()) }
     };
     for minute in 0..arguments.days * 24 * 60 {
         let at_ns = T0 + minute * MINUTE_NS;
@@ -141,8 +122,8 @@ fn fill(path: &Path, arguments: &Arguments, asked_ns: i64) -> anyhow::Result<()>
     Ok(())
 }
 
+/// A call as in a job of eight ranks: durations differ from call to call.
 fn call(ts_ns: i64, seq: u64) -> Collective {
-    // Rank, duration and size as in a job of eight ranks: durations differ from call to call.
     let mixed = seq.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
     Collective {
         ts_ns,
@@ -169,8 +150,8 @@ fn call(ts_ns: i64, seq: u64) -> Collective {
 
 /// Archives the store; returns bytes, rows and seconds of CPU.
 fn write(store: &Path, archive: &Path) -> anyhow::Result<(f64, f64, f64)> {
-    let before = cpu_of_children()?;
-    let output = Command::new(rankmesh()?)
+    let before = cpu_time_of_children();
+    let output = Command::new(binary()?)
         .args(["archive", "--full-speed", "--db"])
         .arg(store)
         .arg("--to")
@@ -181,18 +162,7 @@ fn write(store: &Path, archive: &Path) -> anyhow::Result<(f64, f64, f64)> {
     eprint!("{printed}");
     let words: Vec<&str> = printed.split_whitespace().collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).context("figures");
-    Ok((number(4)?, number(2)?, cpu_of_children()? - before))
-}
-
-fn cpu_of_children() -> anyhow::Result<f64> {
-    // SAFETY: all zeros is a value of this struct, and the call fills it.
-    let (done, usage) = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        (libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage), usage)
-    };
-    ensure!(done == 0, "getrusage: {}", std::io::Error::last_os_error());
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    Ok(seconds(usage.ru_utime) + seconds(usage.ru_stime))
+    Ok((number(4)?, number(2)?, (cpu_time_of_children() - before).as_secs_f64()))
 }
 
 /// Gives the files of the first node to all others.

@@ -2,9 +2,9 @@
 //! nothing, an MPI job compared with the same without the agent, and a context switch of a task
 //! that is not followed. Needs root; the MPI part needs Open MPI.
 //!
-//! `bench-capture calls`, `switches` or `mpi` measures that part alone. `bench-capture record
-//! LIBRARY…` is the recorder of the first and the last part: in a process of its own, so that the
-//! kernel's statistics of programs, which it switches on, are switched off with it.
+//! `bench capture --record LIBRARY…` is the recorder of the first and the last part: in a process of
+//! its own, so that the kernel's statistics of programs, which it switches on, are switched off
+//! with it.
 
 mod calls;
 mod line_process;
@@ -17,25 +17,43 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail, ensure};
+use clap::ValueEnum;
 use node_bpf::{Capture, CaptureConfig, HostRecord, Record};
 use scenarios::figures::figure;
 
 use calls::{calls, switches};
 use mpi::mpi;
 
-fn main() -> anyhow::Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.first().is_some_and(|first| first == "record") {
-        return record(arguments[1..].iter().map(PathBuf::from).collect());
+/// What recording costs: calls beside empty probes, an MPI job beside itself, switches
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// Only these parts
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    /// Only record calls of these libraries
+    #[arg(long, hide = true, num_args = 0..)]
+    record: Option<Vec<PathBuf>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Calls,
+    Switches,
+    Mpi,
+}
+
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(libraries) = &arguments.record {
+        return record(libraries.clone());
     }
     if let Err(error) = node_bpf::supported() {
         bail!("nothing to measure: {error}");
     }
-    let wanted = |part: &str| arguments.is_empty() || arguments.iter().any(|argument| argument == part);
+    let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
     let dir = tempfile::tempdir()?;
     compile(dir.path())?;
     let mut figures = vec![];
-    if wanted("calls") {
+    if wanted(Part::Calls) {
         let of = calls(dir.path(), "nccl", "libnccl.so.2", "ncclAllReduce")?;
         figures.push(("collective_over_empty_probes", of.recorded, "ratio", 1.2));
         figures.push(("smallest_record_over_empty_probes", of.least, "ratio", 1.2));
@@ -43,10 +61,10 @@ fn main() -> anyhow::Result<()> {
         let of = calls(dir.path(), "cuda", "libcudart.so.12", "cudaMemcpyAsync")?;
         figures.push(("cuda_call_over_empty_probes", of.recorded, "ratio", 1.2));
     }
-    if wanted("switches") {
+    if wanted(Part::Switches) {
         figures.push(("switch_of_an_untracked_task", switches()?, "ns", 300.0));
     }
-    if wanted("mpi") {
+    if wanted(Part::Mpi) {
         match mpi(dir.path()) {
             Ok(slower) => {
                 figures.push(("mpi_allreduce_loop_slower", slower.agent.0, "%", 0.5));
@@ -116,12 +134,6 @@ fn compile(dir: &Path) -> anyhow::Result<()> {
         .arg(dir.join("call-loop"))
         .arg(workloads.join("call-loop.c"))
         .args(called.map(|name| dir.join(name))))
-}
-
-fn median(samples: &mut [f64]) -> f64 {
-    samples.sort_unstable_by(f64::total_cmp);
-    let half = samples.len() / 2;
-    if samples.len().is_multiple_of(2) { (samples[half - 1] + samples[half]) / 2.0 } else { samples[half] }
 }
 
 fn spread(samples: &[f64]) -> String {
