@@ -100,6 +100,11 @@ fn main() {
     figure("memory of a node, mean", memory.iter().sum::<usize>() as f64 / memory.len() as f64 / 1_048_576.0, "MiB");
     figure("memory of a node, most", memory.iter().copied().max().unwrap_or(0) as f64 / 1_048_576.0, "MiB");
 
+    let names = ["look", "same", "beats", "delegates", "differ", "news", "fetch", "cards", "where", "there"];
+    for (name, (count, bytes)) in names.iter().zip(sim.kinds) {
+        println!("until here {name}: {count} messages, {:.1} MiB", bytes as f64 / 1_048_576.0);
+    }
+
     let (mut slowest, mut slowest_in_cell) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..5 {
         let dead = sim.some(1)[0];
@@ -134,5 +139,8 @@ fn main() {
     sim.run(Duration::from_secs(hours * 3_600));
     sim.heal();
     figure(&format!("healed after {hours} h: all know all"), seconds(met(&mut sim, 300 * SECOND)), "s");
+    if hours == 0 {
+        return;
+    }
     rest(&mut sim, &format!("{hours} h"), Duration::from_secs(hours * 3_600), 60);
 }

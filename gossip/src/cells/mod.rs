@@ -57,6 +57,9 @@ const DOORS: usize = 8;
 const FETCHES: usize = 16;
 /// For so long who has come to a cell does not speak for it: it has to meet its members first.
 const NEW_FOR: Duration = Duration::from_secs(3);
+/// For so long a larger cell has to be the right one before a node goes back to it: who has just
+/// come knows few, and to few everything looks like one small cell.
+const JOINS_AFTER: Duration = Duration::from_secs(30);
 
 /// How one node takes part.
 #[derive(Debug, Clone)]
@@ -304,7 +307,8 @@ impl Cells {
         self.table.refused + self.sealing.forged()
     }
 
-    /// Asks a member in which cell this node belongs: for one that has just started.
+    /// Asks a member in which cell this node belongs: for one that has just started, and for one in
+    /// the cell of the whole mesh that meets a member of another cell, as where it calls a seed.
     pub fn seek(&mut self, to: SocketAddr) {
         let message = Message::Where(Box::new(self.own.clone()));
         self.send(to, &message);
@@ -487,7 +491,8 @@ impl Cells {
         }
         match self.wanted {
             Some((wanted, since)) if wanted == right => {
-                if now.saturating_sub(since) >= 2 * self.cfg.round {
+                let joins = right.depth() < self.cell().depth();
+                if now.saturating_sub(since) >= if joins { JOINS_AFTER } else { 2 * self.cfg.round } {
                     self.go(right, Vec::new(), now);
                 }
             }

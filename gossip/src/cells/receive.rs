@@ -30,7 +30,7 @@ impl Cells {
             }
             Message::Same => {
                 if let Some(delegate) = voucher {
-                    self.table.same(delegate);
+                    self.table.same(now, delegate);
                 }
             }
             Message::Beats(beats) if hears => {
@@ -75,8 +75,12 @@ impl Cells {
             }
             Message::There { cell, doors, others } => {
                 self.remember(others.into_iter().take(DOORS).collect());
-                let alone = self.people.mates.is_empty() && cell.is_sound() && cell.contains(self.entry.place);
-                if alone && cell != self.cell() {
+                let alone = self.people.mates.is_empty();
+                if !cell.is_sound() || !cell.contains(self.entry.place) {
+                    return;
+                }
+                // Who was left behind in the one cell of a mesh that has several, too.
+                if cell != self.cell() && (alone || self.cell() == CellId::WHOLE) {
                     self.go(cell, doors.into_iter().take(DOORS).collect(), now);
                 } else if alone {
                     let doors = doors.into_iter().take(DOORS).collect();

@@ -169,24 +169,29 @@ impl Table {
         self.cells.iter().filter(|(_, cell)| cell.is_told()).map(beat).collect()
     }
 
-    /// A number that is another where anything but beats is known otherwise.
+    /// A number that is another where anything but beats is known otherwise of the cells that are
+    /// heard.
     pub(crate) fn stamp(&self) -> u64 {
         self.cells
             .values()
-            .filter(|cell| cell.is_told())
-            .fold(0, |stamp, cell| mix(stamp ^ cell.stamp() ^ u64::from(cell.silent)))
+            .filter(|cell| cell.is_told() && !cell.silent)
+            .fold(0, |stamp, cell| mix(stamp ^ cell.stamp()))
     }
 
     /// A delegate has all that this node has.
-    pub(crate) fn same(&mut self, delegate: u64) {
-        let cells: Vec<CellId> = self.cells.keys().copied().collect();
+    pub(crate) fn same(&mut self, now: Duration, delegate: u64) {
+        let heard = self.cells.iter().filter(|(_, cell)| !cell.silent);
+        let cells: Vec<CellId> = heard.map(|(id, _)| *id).collect();
         for id in cells {
-            self.vouch(id, delegate);
+            self.vouch(now, id, delegate);
         }
     }
 
-    fn vouch(&mut self, id: CellId, delegate: u64) {
+    fn vouch(&mut self, now: Duration, id: CellId, delegate: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
+        if !cell.silent {
+            cell.heard = now;
+        }
         let mut news = false;
         for kept in &mut cell.reports {
             if kept.vouchers.len() < VOUCHERS && !kept.vouchers.contains(&delegate) {
@@ -208,15 +213,19 @@ impl Table {
         let mut differ = Vec::new();
         let theirs: HashMap<CellId, &Beat> = beats.iter().take(MAX_CELLS).map(|beat| (beat.cell, beat)).collect();
         // Of silent cells delegates tell each other nothing.
-        let is_silent = |cell: &Cell| cell.silent && delegate.is_none();
         for beat in theirs.values().filter(|beat| beat.cell.is_sound()) {
-            if delegate.is_none() && beat.silent && self.cells.get(&beat.cell).is_none_or(is_silent) {
+            if delegate.is_none() && beat.silent && self.cells.get(&beat.cell).is_none_or(|cell| cell.silent) {
                 continue;
             }
             let Some(cell) = self.cells.get_mut(&beat.cell) else {
                 differ.push(Known { cell: beat.cell, reports: Vec::new() });
                 continue;
             };
+            if delegate.is_some() && beat.silent {
+                self.version += u64::from(!cell.silent);
+                cell.silent = true;
+                continue;
+            }
             if cell.stamp() != beat.stamp {
                 differ.push(cell.known(beat.cell));
                 continue;
@@ -236,11 +245,10 @@ impl Table {
                     cell.silent = beat.silent;
                     self.version += 1;
                 }
-                self.vouch(beat.cell, delegate);
+                self.vouch(now, beat.cell, delegate);
             }
         }
-        let unheard =
-            self.cells.iter().filter(|(id, cell)| !theirs.contains_key(id) && cell.is_told() && !is_silent(cell));
+        let unheard = self.cells.iter().filter(|(id, cell)| !theirs.contains_key(id) && cell.is_told() && !cell.silent);
         differ.extend(unheard.map(|(id, cell)| cell.known(*id)));
         differ.truncate(MAX_CELLS);
         differ
@@ -295,7 +303,7 @@ impl Table {
             if before != (cell.silent, cell.reports.len()) {
                 self.version += 1;
             }
-            self.vouch(news.cell, delegate);
+            self.vouch(now, news.cell, delegate);
             self.judge(news.cell);
         }
     }
@@ -386,6 +394,14 @@ impl Table {
                     self.version += 1;
                     self.judge(id);
                 }
+            }
+        }
+        if self.role == Role::Member {
+            // None of its delegates has said for long that the cell is heard.
+            for cell in self.cells.values_mut() {
+                let silent = cell.silent || now.saturating_sub(cell.heard) >= 2 * silent_after;
+                self.version += u64::from(silent != cell.silent);
+                cell.silent = silent;
             }
         }
         let mut doors = Vec::new();

@@ -148,6 +148,8 @@ pub(crate) struct Sim {
     healed_at: u64,
     was_cut: bool,
     pub(crate) moves: u64,
+    /// Messages and bytes by kind, in the order of the protocol's.
+    pub(crate) kinds: [(u64, u64); 12],
 }
 
 pub(crate) fn address(index: usize) -> SocketAddr {
@@ -182,6 +184,7 @@ impl Sim {
             healed_at: 0,
             was_cut: false,
             moves: 0,
+            kinds: [(0, 0); 12],
         }
     }
 
@@ -390,6 +393,8 @@ impl Sim {
                 Output::Send { to, payload } => {
                     self.nodes[at].sent_bytes += payload.len() as u64;
                     self.nodes[at].sent += 1;
+                    let kind = &mut self.kinds[usize::from(payload[4]).min(11)];
+                    *kind = (kind.0 + 1, kind.1 + payload.len() as u64);
                     if !self.random.chance(self.loss) {
                         let when = self.now + 200 + self.random.next() % 5_000;
                         self.at(when, Event::Message { from: self.nodes[at].address, to, payload });
@@ -407,6 +412,17 @@ impl Sim {
         }
     }
 
+    /// Seeds that a node in the cell of the whole mesh does not gossip with.
+    fn absent_seeds(&self, at: usize) -> Vec<SocketAddr> {
+        let node = &self.nodes[at];
+        let Some(CellId::WHOLE) = node.cells.as_ref().map(Cells::cell) else { return Vec::new() };
+        let is_whole = |seed: &SocketAddr| {
+            let seed = self.nodes.get(index(*seed)).and_then(|seed| seed.cells.as_ref());
+            seed.is_some_and(|seed| seed.cell() == CellId::WHOLE)
+        };
+        node.seeds.iter().filter(|seed| !node.placed || !is_whole(seed)).copied().collect()
+    }
+
     /// Runs until this time.
     pub(crate) fn run_until(&mut self, until: u64) {
         while self.queue.peek().is_some_and(|due| due.0.0 <= until) {
@@ -414,6 +430,7 @@ impl Sim {
             self.now = when;
             match event {
                 Event::Tick(at, generation) => {
+                    let elsewhere: Vec<SocketAddr> = self.absent_seeds(at);
                     let node = &mut self.nodes[at];
                     if node.generation != generation {
                         continue;
@@ -421,8 +438,8 @@ impl Sim {
                     let Some(cells) = node.cells.as_mut() else { continue };
                     // As an agent does, where its first call was lost.
                     node.ticks += 1;
-                    if node.ticks.is_multiple_of(4) && !node.placed {
-                        node.seeds.iter().for_each(|seed| cells.seek(*seed));
+                    if node.ticks.is_multiple_of(4) {
+                        elsewhere.iter().for_each(|seed| cells.seek(*seed));
                     }
                     cells.tick(Duration::from_micros(when + node.ahead));
                     let due = (cells.due().as_micros() as u64).saturating_sub(node.ahead).max(when + 1);
@@ -443,6 +460,9 @@ impl Sim {
                 }
                 Event::Message { from, to, payload } => {
                     let (sender, receiver) = (index(from), index(to));
+                    if receiver >= self.nodes.len() {
+                        continue;
+                    }
                     let cut = self.is_cut() && self.nodes[sender].side != self.nodes[receiver].side;
                     if cut || self.one_way.contains(&(sender, receiver)) {
                         continue;
