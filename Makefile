@@ -7,7 +7,7 @@ OPTIMISED = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/rankmesh
 # (`every-server`) all that it shares with other builds is compiled as there: `make test` compiles no dependency again.
 DEMO_BUILD = --workspace --no-default-features --features every-server --bin rankmesh
 
-.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis test-fresh test-clients pictures
+.PHONY: help test-old-root test-card test-image test-doctor dist test-dist test-reproducible deps build demo test wheel test-standstill test-upgrade test-slt test-real-libs lint bench bench-mesh bench-gossip bench-cells bench-slurm chaos bench-verdicts bench-standing bench-real bench-explain test-gpu bench-stacks bench-store bench-adhoc bench-day bench-files bench-history test-history test-accounting bench-push bench-flow bench-crowd bench-load bench-capture bench-cost bench-trust test-kernels fuzz deny sbom msrv docs clean test-bare size test-kernels-aarch64 bench-page test-pythons test-aarch64 test-flight-recorder test-hangs test-mpis test-fresh test-clients pictures
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench bench-mesh: deps ## fan-out latency beside bare quinn, clush, pdsh and ser
 
 bench-gossip: deps ## what membership costs at 10, 100, 400 and 1,000 nodes: bytes, CPU, memory, time to know all and a death
 	$(CARGO) run --locked --release -p scenarios --bin bench-gossip
+
+bench-cells: deps ## what cells cost in virtual time: joining, deaths, halves (NODES=10000 SEED=1 HOURS=1)
+	$(CARGO) bench --locked -p gossip --bench cells -- $(or $(NODES),10000) $(or $(SEED),1) $(or $(HOURS),1)
 
 chaos: deps ## 10,000 questions to hosts that are killed, stopped, parted and restarted; every answer judged by an oracle
 	$(CARGO) run --locked --release -p scenarios --bin chaos
