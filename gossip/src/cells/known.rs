@@ -121,9 +121,9 @@ impl Cell {
         self.rolls.iter().flat_map(|roll| roll.entries.iter()).chain(self.state.iter().map(|(entry, _)| entry))
     }
 
-    pub(crate) fn have(&self) -> Vec<u64> {
+    pub(crate) fn have(&self, mates: &[Arc<Entry>]) -> Vec<u64> {
         let fetched = self.fetch.iter().flat_map(|fetch| fetch.cards.values());
-        let mut have: Vec<u64> = self.entries().chain(fetched).map(|entry| entry.short()).collect();
+        let mut have: Vec<u64> = self.entries().chain(mates).chain(fetched).map(|entry| entry.short()).collect();
         have.sort_unstable();
         have.dedup();
         have.truncate(2 * MAX_ROLL);

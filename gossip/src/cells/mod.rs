@@ -238,6 +238,7 @@ impl Cells {
         self.people.mates = mates.into_iter().filter(|mate| mate.entry.card.cell == own).take(MAX_ROLL - 1).collect();
         self.people.version += 1;
         self.report_due = true;
+        self.table.mates = (own, self.people.mates.iter().map(|mate| Arc::clone(&mate.entry)).collect());
         let living = self.people.mates.iter().filter(|mate| mate.state == MemberState::Live);
         let mut all: Vec<(u64, SocketAddr)> = living
             .map(|mate| (mate.entry.name_hash, mate.entry.card.address))
@@ -511,6 +512,7 @@ impl Cells {
         let some = (0..DOORS.min(mates.len())).filter_map(|_| mates.get(self.draw(mates.len())).copied()).collect();
         self.remember(some);
         self.people.leave_cell(now);
+        self.table.mates = (cell, Vec::new());
         self.set_card(|card| card.cell = cell);
         self.reported = None;
         self.delegates = vec![(self.entry.name_hash, self.cfg.address)];

@@ -43,6 +43,8 @@ pub(crate) struct Table {
     round: Duration,
     silent_after: Duration,
     pub(crate) role: Role,
+    /// The own cell and the cards of its members, from its own gossip: nobody is asked for them.
+    pub(crate) mates: (CellId, Vec<Arc<Entry>>),
     /// Counts what changed of who lives where.
     pub(crate) version: u64,
     /// Reports, cards and cells that were refused for want of room.
@@ -58,6 +60,7 @@ impl Table {
             round,
             silent_after,
             role: Role::Delegate,
+            mates: (CellId::WHOLE, Vec::new()),
             version: 0,
             refused: 0,
         }
@@ -455,7 +458,9 @@ impl Table {
             }
             cell.asked = now;
             let authors = wanted.iter().filter(|kept| kept.report.roll == roll).map(|kept| kept.report.address);
-            lacking.push(Lacking { cell: *id, roll, have: cell.have(), authors: authors.collect() });
+            let authors = authors.collect();
+            let mates = if *id == self.mates.0 { &self.mates.1[..] } else { &[] };
+            lacking.push(Lacking { cell: *id, roll, have: cell.have(mates), authors });
         }
         lacking
     }
@@ -469,7 +474,9 @@ impl Table {
     pub(crate) fn cards(&mut self, id: CellId, roll: u128, order: Vec<u128>, cards: Vec<SealedCard>) -> bool {
         let judges = self.role == Role::Delegate;
         let Some(cell) = self.cells.get_mut(&id) else { return false };
-        let known: HashMap<u128, Arc<Entry>> = cell.entries().map(|entry| (entry.id, Arc::clone(entry))).collect();
+        let mates = if id == self.mates.0 { &self.mates.1[..] } else { &[] };
+        let known: HashMap<u128, Arc<Entry>> =
+            cell.entries().chain(mates).map(|entry| (entry.id, Arc::clone(entry))).collect();
         let Some(fetch) = cell.fetch.as_mut().filter(|fetch| fetch.roll == roll) else { return false };
         if order.len() > MAX_ROLL || Roll::id_of(order.iter().copied()) != roll {
             self.refused += u64::from(order.len() > MAX_ROLL);
