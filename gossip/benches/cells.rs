@@ -56,7 +56,7 @@ fn rest(sim: &mut Sim, what: &str, time: Duration, looks: u32) {
     let seals: u64 = after.iter().zip(&before).map(|(a, b)| a.2 - b.2).sum();
     figure(&format!("{what}: seals judged a node"), seals as f64 / seconds / nodes, "1/s");
     figure(
-        &format!("{what}: CPU of the simulator a node"),
+        &format!("{what}: wall time of the simulator, a node"),
         began.elapsed().as_secs_f64() / seconds / nodes * 1e6,
         "us/s",
     );
